@@ -1,0 +1,108 @@
+// Package run is the one seam through which flexd starts processes.
+//
+// Whatever may wait for a volume is done by a child: one of the usual tools, or
+// flexd itself re-executed. A child has its own process group, a deadline,
+// LC_ALL=C, and its lane's lock file as standard input: a held lock is a living
+// child, also for the next flexd. It is not for parsing what a tool printed.
+package run
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A Cmd is one child to start.
+type Cmd struct {
+	Step     string        // what it does for the volume, for logs and status: "mkfs"
+	Argv     []string      // never holds a secret
+	Lock     string        // lock file, flock'ed for the child's life and given as its standard input; "" = /dev/null
+	Deadline time.Duration // after it the process group is killed, or only reported if Spare
+	Spare    bool          // never killed: it is reported as stuck and left to end by itself
+	Mutates  bool          // changes something: false lets tests prove that a look is only a look
+
+	// Gate, if set, makes the command two-phased. The child prints one line
+	// when it is ready and waits on descriptor 3; Gate is then called with that
+	// line. If it returns nil the child is told to go on, else the child's end
+	// of the pipe is closed, it ends without having done anything, and Run
+	// returns Gate's error.
+	Gate func(ready []byte) error
+}
+
+// A Result is what a child that ended left behind.
+type Result struct {
+	Stdout []byte // without the ready line; at most 1 MiB
+	Stderr []byte // at most 64 KiB
+	Took   time.Duration
+}
+
+// A Runner starts children. It returns an *ExitError when the child failed, a
+// *StuckError when the child did not end although its time was up, and a
+// *LockedError when the lock is held by a child that still lives.
+type Runner interface {
+	Run(ctx context.Context, c Cmd) (Result, error)
+}
+
+// An ExitError is a child that ended badly.
+type ExitError struct {
+	Step   string
+	Argv   []string
+	Code   int    // exit status, -1 if it died by a signal
+	Signal string // the signal's name, or ""
+	Stderr string // trimmed, one line
+	Err    error  // context.DeadlineExceeded when it was killed at its deadline, or nil
+}
+
+func (e *ExitError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s ", e.Step, e.Argv[0])
+	switch {
+	case e.Err != nil:
+		fmt.Fprintf(&b, "was killed: %v", e.Err)
+	case e.Signal != "":
+		fmt.Fprintf(&b, "died by %s", e.Signal)
+	default:
+		fmt.Fprintf(&b, "exit status %d", e.Code)
+	}
+	if e.Stderr != "" {
+		fmt.Fprintf(&b, ": %s", e.Stderr)
+	}
+	return b.String()
+}
+
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// A StuckError is a child that does not end. Its volume stays parked until Done
+// is closed.
+type StuckError struct {
+	Step  string
+	Pid   int
+	Since time.Time
+	Wchan string          // where in the kernel it waits, "" = not known
+	Done  <-chan struct{} // closed when the child has ended
+}
+
+func (e *StuckError) Error() string {
+	where := ""
+	if e.Wchan != "" {
+		where = " in " + e.Wchan
+	}
+	return fmt.Sprintf("%s: pid %d does not end (waits%s since %s)", e.Step, e.Pid, where, e.Since.Format(time.TimeOnly))
+}
+
+// A LockedError says that a child of an earlier flexd (or one that was given
+// up) still holds the lane's lock. Done is closed when the lock is free.
+type LockedError struct {
+	Step string
+	Lock string
+	Pids []int // the holders that were found
+	Done <-chan struct{}
+}
+
+func (e *LockedError) Error() string {
+	if len(e.Pids) == 0 {
+		return fmt.Sprintf("%s: an earlier child still works on this volume", e.Step)
+	}
+	return fmt.Sprintf("%s: an earlier child still works on this volume (pid %s)", e.Step, strings.Trim(fmt.Sprint(e.Pids), "[]"))
+}

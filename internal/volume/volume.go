@@ -1,0 +1,235 @@
+// Package volume is the pure heart of flexd: what kubelet wants of one volume,
+// what is seen of it, and Plan, which turns the two into steps.
+//
+// It is not for doing anything: no I/O, no clock, no lock. Everything a step
+// depends on is a field of Have; everything that may cause a step is a field
+// of Want. The zero value of every observed fact is "unknown", which is never
+// "absent": nothing that needs an unknown fact is planned.
+package volume
+
+// A Name is how kubelet's options name a logical volume. It is only used to
+// find the volume; from then on the volume is its UUID.
+type Name struct {
+	VG string `json:"vg"`
+	LV string `json:"lv"`
+}
+
+func (n Name) String() string { return n.VG + "/" + n.LV }
+
+// A UUID identifies a logical volume for as long as it exists. A volume that
+// was deleted and created again under the same name has another UUID.
+type UUID string
+
+// Presence says whether a logical volume exists.
+type Presence uint8
+
+// The presences of a volume. Foreign means: something of that name exists, but
+// flexd must not use it (LV.Reason says why).
+const (
+	PresenceUnknown Presence = iota
+	Absent
+	Present
+	Foreign
+)
+
+// An LV is what the provider's metadata says of a logical volume.
+type LV struct {
+	Presence Presence `json:"presence"`
+	Name     Name     `json:"name"`
+	UUID     UUID     `json:"uuid,omitempty"`
+	Size     int64    `json:"size,omitempty"`     // bytes
+	ReadOnly bool     `json:"readOnly,omitempty"` // the LV itself, not a mount of it
+	Reason   string   `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
+	Created  bool     `json:"created,omitempty"`  // created by flexd
+}
+
+// Activity says whether a logical volume has a block device.
+type Activity uint8
+
+// The activities of a device.
+const (
+	ActivityUnknown Activity = iota
+	Inactive
+	Active
+)
+
+// A Device is the block device of an active volume.
+type Device struct {
+	Activity  Activity `json:"activity"`
+	Path      string   `json:"path,omitempty"`   // the kernel's own node, such as /dev/loop3
+	Link      string   `json:"link,omitempty"`   // the stable name handed to kubelet
+	Number    string   `json:"number,omitempty"` // "major:minor"
+	Seq       uint64   `json:"seq,omitempty"`    // diskseq: this incarnation of the device, never reused in a boot
+	Size      int64    `json:"size,omitempty"`   // bytes
+	ReadOnly  bool     `json:"readOnly,omitempty"`
+	Suspended bool     `json:"suspended,omitempty"`
+	Reason    string   `json:"reason,omitempty"` // why it is unknown, or why it must not be used
+	Unusable  bool     `json:"unusable,omitempty"`
+}
+
+// Content says what a look at the device's bytes found.
+type Content uint8
+
+// The contents of a device.
+const (
+	ContentUnknown   Content = iota // not looked at in this turn
+	Blank                           // proved: no signature, and zero where a filesystem keeps its superblocks
+	Filesystem                      // a filesystem flexd can mount (FS.Type)
+	ForeignContent                  // data, or a signature that is no filesystem of ours (FS.What)
+	FilesystemFailed                // a filesystem that is in error (FS.What)
+)
+
+// An FS is what is known of the filesystem on a device. It is gathered by a
+// child for one turn of the lane and forgotten afterwards.
+type FS struct {
+	Content Content `json:"content"`
+	Type    string  `json:"type,omitempty"` // ext4, xfs, btrfs
+	Size    int64   `json:"size,omitempty"` // bytes; 0 = unknown
+	What    string  `json:"what,omitempty"` // what was found at which offset, or what is wrong
+	Checked bool    `json:"checked,omitempty"`
+	Made    bool    `json:"made,omitempty"`  // mkfs ended well in this turn
+	Grown   bool    `json:"grown,omitempty"` // grown to the device's present size in this turn
+}
+
+// A Record is the durable memory of a format.
+type Record uint8
+
+// The format records. Formatting is made durable before mkfs and allows mkfs to
+// be repeated; Seen forbids mkfs for that UUID for ever.
+const (
+	RecordUnknown Record = iota
+	NoRecord
+	Formatting
+	Seen
+)
+
+// A Kind says which of kubelet's directories a claim is for.
+type Kind string
+
+// The kinds of claim.
+const (
+	Staged    Kind = "staged"    // the global mount, by mountdevice
+	Published Kind = "published" // a pod's mount, by mount
+)
+
+// A Phase is how far a claim has come.
+type Phase string
+
+// The phases of a claim. The mount table wins every dispute with them.
+const (
+	Making    Phase = "making"    // noted before its first step
+	Held      Phase = "held"      // noted before the answer
+	Releasing Phase = "releasing" // noted before its first undo step
+)
+
+// A Claim says that kubelet wants, or has, the volume mounted at Dir.
+type Claim struct {
+	Kind  Kind
+	Dir   string
+	Phase Phase
+}
+
+// A Lease keeps a volume active without a claim. It is noted until the volume
+// is seen inactive, so that an expired lease means "ours to deactivate".
+type Lease struct {
+	Noted bool
+	Live  bool
+}
+
+// A Mount is one entry of the mount table whose device is this volume.
+type Mount struct {
+	Dir           string
+	ReadOnly      bool     // the mount's own attribute
+	SuperReadOnly bool     // the superblock's
+	Type          string   // filesystem type
+	Super         []string // superblock options as the kernel shows them
+	Whole         bool     // its root is the filesystem's root
+	Owner         Owner
+	Kind          Kind // for Owner Ours
+}
+
+// An Owner says whose mount it is.
+type Owner uint8
+
+// The owners. Kubelet's own mounts (subPath) keep a volume in use but are no
+// reason to refuse; Elsewhere means that somebody outside kubelet's directories
+// mounted the volume.
+const (
+	Ours Owner = iota + 1
+	Kubelets
+	Elsewhere
+)
+
+// A Spot says what the mount table shows at one directory.
+type Spot struct {
+	This  bool   // this volume is mounted there, on top
+	Other string // something else is on top: its description; "" = nothing
+	Under bool   // this volume is mounted there, covered by Other
+	Gone  bool   // the directory does not exist (only looked at for claims whose mount is missing)
+}
+
+// A Have is everything observed of one volume.
+type Have struct {
+	LV     LV
+	Device Device
+	FS     FS
+	Record Record
+	Mounts []Mount
+	Spots  map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
+}
+
+// A Verb is what a waiting call wants of the volume.
+type Verb uint8
+
+// The verbs of waiting calls.
+const (
+	Check    Verb = iota + 1 // attach: the volume is here and may be used
+	Activate                 // waitforattach
+	Stage                    // mountdevice
+	Publish                  // mount
+	Release                  // unmount, unmountdevice
+	Expand                   // expandfs
+)
+
+func (v Verb) String() string {
+	switch v {
+	case Check:
+		return "attach"
+	case Activate:
+		return "waitforattach"
+	case Stage:
+		return "mountdevice"
+	case Publish:
+		return "mount"
+	case Release:
+		return "unmount"
+	case Expand:
+		return "expandfs"
+	}
+	return "unknown"
+}
+
+// A Call is a FlexVolume call that waits for an answer.
+type Call struct {
+	ID       string
+	Verb     Verb
+	Dir      string   // for Stage, Publish, Release, Expand
+	Global   string   // for Publish: kubelet's global directory of the same volume name, "" = none
+	ReadOnly bool     // the mount is to be read-only
+	FSType   string   // wanted filesystem, "" = whatever is there, DefaultFSType when blank
+	Super    []string // wanted superblock options, sorted
+	Size     int64    // for Expand: wanted bytes
+	Refusal  string   // why the configuration refuses this call, "" = it does not
+}
+
+// DefaultFSType is made on a blank volume when kubelet names none.
+const DefaultFSType = "ext4"
+
+// A Want is everything that may cause a step on one volume.
+type Want struct {
+	Claims          []Claim
+	Lease           Lease
+	Calls           []Call
+	NeverDeactivate bool // the VG says `deactivate: never`
+	Grow            bool // a mount of this daemon's life found the filesystem smaller than its device
+}
