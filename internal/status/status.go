@@ -1,0 +1,128 @@
+// Package status is what flexd tells an operator: the JSON documents of the
+// status socket and the tables that `flexd status` prints from them. The JSON
+// is stable: fields are added, never renamed or given another meaning. It is
+// not for observing anything: the reconciler fills it from its last snapshot.
+package status
+
+import "time"
+
+// A State is the one word for a volume.
+type State string
+
+// The states, most urgent first. Working is shown with its step and age.
+const (
+	Stuck     State = "stuck"     // a child does not end; the volume is parked
+	Failed    State = "failed"    // the last operation failed and somebody still wants it, or flexd retries it
+	Uncertain State = "uncertain" // the volume could not be observed
+	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
+	Orphaned  State = "orphaned"  // mounted, but the pod's directory holder is gone: a global mount without pods
+	Working   State = "working"
+	Mounted   State = "mounted"
+	Active    State = "active" // has a device, is not mounted
+	Idle      State = "idle"   // known, no device
+)
+
+// A Volume is one line of the table.
+type Volume struct {
+	VG         string     `json:"vg"`
+	LV         string     `json:"lv"`
+	UUID       string     `json:"uuid"`
+	Size       int64      `json:"size"` // bytes, 0 = unknown
+	State      State      `json:"state"`
+	Step       string     `json:"step,omitempty"`      // what it is working on
+	StepSince  *time.Time `json:"stepSince,omitempty"` // since when
+	Device     string     `json:"device,omitempty"`
+	Filesystem string     `json:"filesystem,omitempty"` // ext4, xfs, btrfs
+	Pods       []Pod      `json:"pods"`
+	Error      *Error     `json:"error,omitempty"` // the last error, until something succeeds
+}
+
+// A Pod is one user of a volume.
+type Pod struct {
+	Namespace string `json:"namespace,omitempty"` // empty when only the mount table knows the mount
+	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid"`
+	Dir       string `json:"dir"`
+	ReadOnly  bool   `json:"readOnly"`
+}
+
+// An Error is what went wrong last.
+type Error struct {
+	Step    string     `json:"step"`
+	Message string     `json:"message"`
+	At      time.Time  `json:"at"`
+	CallID  string     `json:"callID,omitempty"`
+	Next    *time.Time `json:"next,omitempty"` // when flexd itself tries again
+}
+
+// A Story is everything about one volume.
+type Story struct {
+	Volume
+	Claims   []Claim     `json:"claims"`
+	Lease    *Lease      `json:"lease,omitempty"`
+	Calls    []Call      `json:"calls"`    // waiting now
+	Observed []Fact      `json:"observed"` // in reading order
+	Plan     []string    `json:"plan"`     // what would be done now
+	Refused  []string    `json:"refused"`  // what would be refused now, and why
+	Stuck    *Child      `json:"stuck,omitempty"`
+	History  []Operation `json:"history"` // newest first, bounded
+}
+
+// A Claim is one of kubelet's directories where the volume is to be mounted.
+type Claim struct {
+	Kind    string    `json:"kind"` // staged, published
+	Phase   string    `json:"phase"`
+	Dir     string    `json:"dir"`
+	Since   time.Time `json:"since"` // when it entered the phase
+	Mounted bool      `json:"mounted"`
+	Pod     *Pod      `json:"pod,omitempty"`
+	Name    string    `json:"name,omitempty"` // kubelet's name for the volume
+	Note    string    `json:"note,omitempty"` // "claimed-missing", "adopted from the mount table", "release failed: ..."
+}
+
+// A Lease keeps the volume active for a while without a claim.
+type Lease struct {
+	Until time.Time `json:"until"`
+	Live  bool      `json:"live"`
+}
+
+// A Call is a FlexVolume call that waits.
+type Call struct {
+	ID       string    `json:"id"`
+	Verb     string    `json:"verb"`
+	Dir      string    `json:"dir,omitempty"`
+	Since    time.Time `json:"since"`
+	Deadline time.Time `json:"deadline"`
+}
+
+// A Fact is one observation in words: Name "device", Value "/dev/loop3 (7:3), 64.0 MiB, read-write".
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// A Child is a process that does not end.
+type Child struct {
+	Step  string    `json:"step"`
+	Pid   int       `json:"pid"`
+	Wchan string    `json:"wchan,omitempty"`
+	Since time.Time `json:"since"`
+	Hint  string    `json:"hint"` // what an operator can do
+}
+
+// An Operation is one step that was done.
+type Operation struct {
+	Step    string    `json:"step"`
+	Started time.Time `json:"started"`
+	Seconds float64   `json:"seconds"`
+	Error   string    `json:"error,omitempty"`
+	CallIDs []string  `json:"callIDs,omitempty"`
+}
+
+// A List is the answer of GET /v1/volumes.
+type List struct {
+	Node     string   `json:"node"`
+	Version  string   `json:"version"`
+	Volumes  []Volume `json:"volumes"`  // sorted by VG, LV
+	Problems []string `json:"problems"` // of the node, not of a volume: unreadable notes, a mount table that cannot be read
+}
