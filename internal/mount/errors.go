@@ -1,0 +1,55 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors of the children, for errors.Is.
+var (
+	ErrChanged = errors.New("the device changed")                    // the device is no longer the one that was observed
+	ErrNoDir   = errors.New("the directory does not exist")          // flexd never creates a mount point
+	ErrForeign = errors.New("something else is mounted there")       // Unmount found another device on top
+	ErrNone    = errors.New("nothing is mounted there")              // Unmount found nothing
+	ErrFailed  = errors.New("the filesystem is in error")            // it was mounted or looked at, and says so itself
+	ErrNoTool  = errors.New("a program that is needed is not there") // the text names the Debian package
+)
+
+// A Refusal is flexd's no to a destructive step. It is final until the owner
+// does something.
+type Refusal struct {
+	What string `json:"what"` // what was found, and at which offset
+	Hint string `json:"hint"` // the owner's way out
+}
+
+func (r *Refusal) Error() string {
+	if r.Hint == "" {
+		return r.What
+	}
+	return r.What + "; " + r.Hint
+}
+
+// A Holder is a process that keeps a mount or a device in use.
+type Holder struct {
+	Pid  int    `json:"pid"`
+	Comm string `json:"comm"`
+	How  string `json:"how"` // "open file /x", "working directory", "mount namespace", ...
+}
+
+// A BusyError says what keeps a mount or a device in use.
+type BusyError struct {
+	What    string   `json:"what"` // the directory or device
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+func (e *BusyError) Error() string {
+	if len(e.Holders) == 0 {
+		return e.What + " is busy (no holder found)"
+	}
+	var by []string
+	for _, h := range e.Holders {
+		by = append(by, fmt.Sprintf("pid %d (%s, %s)", h.Pid, h.Comm, h.How))
+	}
+	return e.What + " is busy: held by " + strings.Join(by, ", ")
+}
