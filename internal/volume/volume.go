@@ -86,9 +86,12 @@ type FS struct {
 	Type    string  `json:"type,omitempty"` // ext4, xfs, btrfs
 	Size    int64   `json:"size,omitempty"` // bytes; 0 = unknown
 	What    string  `json:"what,omitempty"` // what was found at which offset, or what is wrong
-	Checked bool    `json:"checked,omitempty"`
-	Made    bool    `json:"made,omitempty"`  // mkfs ended well in this turn
-	Grown   bool    `json:"grown,omitempty"` // grown to the device's present size in this turn
+	// Signature names what libblkid recognised in ForeignContent, such as
+	// crypto_LUKS; "" = bytes that nobody recognises.
+	Signature string `json:"signature,omitempty"`
+	Checked   bool   `json:"checked,omitempty"`
+	Made      bool   `json:"made,omitempty"`  // mkfs ended well in this turn
+	Grown     bool   `json:"grown,omitempty"` // grown to the device's present size in this turn
 }
 
 // A Record is the durable memory of a format.
@@ -170,12 +173,13 @@ type Spot struct {
 
 // A Have is everything observed of one volume.
 type Have struct {
-	LV     LV
-	Device Device
-	FS     FS
-	Record Record
-	Mounts []Mount
-	Spots  map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
+	LV         LV
+	Device     Device
+	FS         FS
+	Record     Record
+	RecordType string // Formatting: the filesystem being made
+	Mounts     []Mount
+	Spots      map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
 }
 
 // A Verb is what a waiting call wants of the volume.
@@ -219,6 +223,7 @@ type Call struct {
 	FSType   string   // wanted filesystem, "" = whatever is there, DefaultFSType when blank
 	Super    []string // wanted superblock options, sorted
 	Size     int64    // for Expand: wanted bytes
+	MaxSize  int64    // for Expand: the volume group's limit in bytes, 0 = none
 	Refusal  string   // why the configuration refuses this call, "" = it does not
 }
 

@@ -1,0 +1,585 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The space test walks every state of a small world: one volume, kubelet's
+// global directory and one pod directory, every combination of notes, mounts,
+// content, record, lease and waiting calls that can be told apart by Plan. From
+// each state it takes the first planned step in three ways: it succeeds, it
+// fails (its calls get Failure), or flexd is killed (calls and facts are gone).
+// Every state so reached is walked as well, so that every prefix of every plan
+// is cut somewhere. The promises are checked at each step, on the truth of the
+// world and not on what Plan was told.
+
+const (
+	dirG = "/k/plugins/global"
+	dirP = "/k/pods/p"
+)
+
+var dirs = [2]string{dirG, dirP}
+
+// What a world's bytes really are.
+type truth uint8
+
+const (
+	tBlank truth = iota
+	tExt4
+	tXfs
+	tData     // bytes nobody recognises
+	tLUKS     // a foreign signature
+	tError    // ext4 in error
+	tLeftover // what a cut mkfs of ours left: bytes nobody recognises
+	tHalf     // what a cut mkfs of ours left: looks like ext4
+	truths
+)
+
+// What stands at a directory.
+type at uint8
+
+const (
+	aNone at = iota
+	aRW
+	aRO
+	aOther
+	aUnder // ours, covered by a foreign mount
+	ats
+)
+
+type ph uint8
+
+const (
+	pNone ph = iota
+	pMaking
+	pHeld
+	pReleasing
+	phs
+)
+
+var phases = [...]Phase{pMaking: Making, pHeld: Held, pReleasing: Releasing}
+
+type op uint8
+
+const (
+	oNone op = iota
+	oCheck
+	oActivate
+	oStage
+	oPublish
+	oPublishRO
+	oPublishXfs
+	oReleaseG
+	oReleaseP
+	oExpand
+	ops
+)
+
+// A world is one state. It is comparable, so that each is walked once.
+type world struct {
+	lv        Presence
+	lvRO      bool
+	dev       Activity
+	truth     truth
+	known     bool // FS facts of this turn
+	checked   bool
+	made      bool
+	sized     bool
+	grown     bool
+	small     bool // the filesystem is smaller than its device
+	short     bool // the LV is smaller than what Expand wants
+	rec       Record
+	recXfs    bool // the record is of an mkfs of xfs
+	at        [2]at
+	phase     [2]ph
+	gone      bool // dirP
+	elsewhere bool
+	lease     uint8 // 0 none, 1 live, 2 expired
+	calls     [2]op
+	grow      bool
+	published bool // something of ours was ever mounted: truth must never be formatted again
+}
+
+func (w world) mounted() bool {
+	return w.elsewhere || slices.ContainsFunc(w.at[:], ours)
+}
+
+func ours(a at) bool { return a == aRW || a == aRO || a == aUnder }
+
+const (
+	smallSize = 64 << 20
+	largeSize = 128 << 20
+)
+
+func (w world) want() Want {
+	var v Want
+	for i, p := range w.phase {
+		if p != pNone {
+			v.Claims = append(v.Claims, Claim{Kind: []Kind{Staged, Published}[i], Dir: dirs[i], Phase: phases[p]})
+		}
+	}
+	v.Lease = Lease{Noted: w.lease > 0, Live: w.lease == 1}
+	v.Grow = w.grow
+	for i, o := range w.calls {
+		c := Call{ID: fmt.Sprint(i)}
+		switch o {
+		case oNone:
+			continue
+		case oCheck:
+			c.Verb = Check
+		case oActivate:
+			c.Verb = Activate
+		case oStage:
+			c.Verb, c.Dir = Stage, dirG
+		case oPublish:
+			c.Verb, c.Dir, c.Global = Publish, dirP, dirG
+		case oPublishRO:
+			c.Verb, c.Dir, c.ReadOnly, c.FSType = Publish, dirP, true, "ext4"
+		case oPublishXfs:
+			c.Verb, c.Dir, c.FSType = Publish, dirP, "xfs"
+		case oReleaseG:
+			c.Verb, c.Dir = Release, dirG
+		case oReleaseP:
+			c.Verb, c.Dir = Release, dirP
+		case oExpand:
+			c.Verb, c.Dir, c.Size = Expand, dirP, largeSize
+		}
+		v.Calls = append(v.Calls, c)
+	}
+	return v
+}
+
+func (w world) fsType() string {
+	if w.truth == tXfs {
+		return "xfs"
+	}
+	return "ext4"
+}
+
+func (w world) have() Have {
+	var h Have
+	h.LV = LV{Presence: w.lv, ReadOnly: w.lvRO, Size: largeSize}
+	h.Device = Device{Activity: w.dev, Size: largeSize}
+	if w.short {
+		h.LV.Size, h.Device.Size = smallSize, smallSize
+	}
+	if h.Record, h.RecordType = w.rec, "ext4"; w.recXfs {
+		h.RecordType = "xfs"
+	}
+	if w.known || w.truth == tError && w.mounted() { // the kernel tells of errors without being asked
+		h.FS.Content = ForeignContent
+		switch w.truth {
+		case tBlank:
+			h.FS.Content = Blank
+		case tExt4, tXfs, tHalf:
+			h.FS.Content, h.FS.Type = Filesystem, w.fsType()
+		case tError:
+			h.FS.Content, h.FS.Type = FilesystemFailed, "ext4"
+		case tLUKS:
+			h.FS.Signature = "crypto_LUKS"
+		}
+	}
+	h.FS.Checked, h.FS.Made, h.FS.Grown = w.checked, w.made, w.grown
+	if w.sized {
+		h.FS.Size = largeSize
+		if w.small || w.short {
+			h.FS.Size = smallSize
+		}
+		if w.small && w.short {
+			h.FS.Size = smallSize / 2
+		}
+	}
+	h.Spots = map[string]Spot{}
+	for i, a := range w.at {
+		switch a {
+		case aRW, aRO:
+			h.Spots[dirs[i]] = Spot{This: true}
+		case aOther:
+			h.Spots[dirs[i]] = Spot{Other: "tmpfs"}
+		case aUnder:
+			h.Spots[dirs[i]] = Spot{Other: "tmpfs", Under: true}
+		case aNone:
+			h.Spots[dirs[i]] = Spot{Gone: i == 1 && w.gone}
+		}
+		if ours(a) {
+			h.Mounts = append(h.Mounts, Mount{Dir: dirs[i], ReadOnly: a == aRO, Type: w.fsType(), SuperReadOnly: w.lvRO,
+				Whole: true, Owner: Ours, Kind: []Kind{Staged, Published}[i]})
+		}
+	}
+	if w.elsewhere {
+		h.Mounts = append(h.Mounts, Mount{Dir: "/mnt", Type: w.fsType(), Whole: true, Owner: Elsewhere})
+	}
+	return h
+}
+
+func dirIndex(dir string) int { return slices.Index(dirs[:], dir) }
+
+// do applies a step that succeeds, and reports what it broke.
+func (w world) do(s Step) (world, error) {
+	i := dirIndex(s.Dir)
+	if s.Kind.SetsUp() && len(s.Calls) == 0 {
+		return w, fmt.Errorf("sets up without a waiting call")
+	}
+	switch s.Kind {
+	case NoteMaking:
+		if ours(w.at[i]) {
+			return w, fmt.Errorf("a landed mount is noted as making")
+		}
+		w.phase[i] = pMaking
+	case NoteHeld:
+		if !ours(w.at[i]) {
+			return w, fmt.Errorf("held without a mount")
+		}
+		w.phase[i] = pHeld
+	case NoteReleasing:
+		w.phase[i] = pReleasing
+	case Drop:
+		if ours(w.at[i]) {
+			return w, fmt.Errorf("the claim of a standing mount is dropped")
+		}
+		if s.Lease {
+			w.lease = 1
+		}
+		w.phase[i] = pNone
+	case NoteLease:
+		w.lease = 1
+	case DropLease:
+		if w.lease == 1 {
+			return w, fmt.Errorf("a live lease is dropped")
+		}
+		if w.dev == Active {
+			return w, fmt.Errorf("the lease of an active volume is dropped")
+		}
+		w.lease = 0
+	case ActivateDevice:
+		if w.lease == 0 && w.phase == [2]ph{} {
+			return w, fmt.Errorf("activated before anything was noted")
+		}
+		if w.lv != Present || w.dev != Inactive {
+			return w, fmt.Errorf("activates what is foreign, absent, unknown or active")
+		}
+		w.dev = Active
+	case Inspect:
+		if w.dev != Active {
+			return w, fmt.Errorf("inspects a volume that is not active")
+		}
+		w.known, w.sized = true, w.truth != tBlank && w.truth != tData && w.truth != tLUKS
+	case RecordFormatting:
+		w.rec, w.recXfs = Formatting, s.FSType == "xfs"
+	case Format:
+		mine := w.truth == tLeftover || w.truth == tHalf || w.truth == tExt4 && !w.recXfs || w.truth == tXfs && w.recXfs
+		ok := w.truth == tBlank || w.rec == Formatting && !w.published && mine
+		switch {
+		case !ok:
+			return w, fmt.Errorf("formats over %d", w.truth)
+		case w.rec != Formatting:
+			return w, fmt.Errorf("formats without a record")
+		case w.mounted():
+			return w, fmt.Errorf("formats what is mounted")
+		case !w.known:
+			return w, fmt.Errorf("formats without having looked")
+		case w.lvRO || w.lv != Present || w.dev != Active:
+			return w, fmt.Errorf("formats what is not its own to write")
+		}
+		w.made, w.checked, w.known, w.sized = true, true, false, false
+		if w.truth = tExt4; s.FSType == "xfs" {
+			w.truth = tXfs
+		}
+	case RecordSeen:
+		w.rec, w.recXfs = Seen, false
+	case CheckFS:
+		if w.mounted() || w.lvRO {
+			return w, fmt.Errorf("fsck of a mounted or read-only volume")
+		}
+		w.checked = true
+	case Land:
+		switch {
+		case w.phase[i] != pMaking:
+			return w, fmt.Errorf("lands without its note")
+		case w.at[i] != aNone:
+			return w, fmt.Errorf("lands on a mount")
+		case w.lv != Present || w.dev != Active:
+			return w, fmt.Errorf("mounts what is foreign, unknown or inactive")
+		case w.elsewhere:
+			return w, fmt.Errorf("mounts what somebody else has mounted")
+		case w.truth != tExt4 && w.truth != tXfs:
+			return w, fmt.Errorf("mounts what is no filesystem: %d", w.truth)
+		case w.rec == Formatting || w.rec == NoRecord && !w.mounted():
+			return w, fmt.Errorf("mounts before the filesystem is recorded as seen")
+		case !w.mounted() && !w.checked && w.truth == tExt4 && !w.lvRO:
+			return w, fmt.Errorf("mounts without a check")
+		case i == 1 && w.at[0] == aOther && !w.wants(oPublishRO) && !w.wants(oPublishXfs):
+			return w, fmt.Errorf("mounts although kubelet's global mount is another volume")
+		}
+		w.at[i] = aRW
+		if i == 1 && w.wants(oPublishRO) || w.lvRO {
+			w.at[i] = aRO
+		}
+		w.published = true
+		w.grow = w.grow || w.small
+	case Unmount:
+		rel := []op{oReleaseG, oReleaseP}[i]
+		switch {
+		case !w.wants(rel):
+			return w, fmt.Errorf("a mount is taken back without a release")
+		case w.at[i] != aRW && w.at[i] != aRO:
+			return w, fmt.Errorf("unmounts what is foreign or not there")
+		}
+		w.at[i], w.known, w.checked, w.made, w.sized, w.grown = aNone, false, false, false, false, false
+	case Extend:
+		if w.lv != Present || w.lvRO {
+			return w, fmt.Errorf("extends what is not its own")
+		}
+		if w.short {
+			w.short, w.small, w.grown = false, true, false
+		}
+	case Grow:
+		if !w.mounted() || w.truth == tError || w.lvRO {
+			return w, fmt.Errorf("grows what is not mounted, in error or read-only")
+		}
+		w.small, w.grown, w.grow, w.sized = false, true, false, false
+	case Deactivate:
+		if w.mounted() || w.lease != 2 || slices.Contains(w.phase[:], pMaking) || slices.Contains(w.phase[:], pReleasing) {
+			return w, fmt.Errorf("deactivates what is in use, leased or not ours")
+		}
+		w.dev, w.known, w.checked, w.made, w.sized, w.grown = Inactive, false, false, false, false, false
+	default:
+		return w, fmt.Errorf("unknown step")
+	}
+	return w, nil
+}
+
+func (w world) wants(o op) bool { return slices.Contains(w.calls[:], o) }
+
+// holds says whether the wish of a call that was answered with Success is true.
+func (w world) holds(o op) bool {
+	switch o {
+	case oCheck:
+		return w.lv == Present && w.lease == 1
+	case oActivate:
+		return w.lv == Present && w.dev == Active && w.lease == 1
+	case oStage:
+		return (w.at[0] == aRW || w.at[0] == aRO) && w.phase[0] == pHeld
+	case oPublish, oPublishXfs:
+		return w.at[1] == aRW && w.phase[1] == pHeld
+	case oPublishRO:
+		return w.at[1] == aRO && w.phase[1] == pHeld
+	case oReleaseG:
+		return !ours(w.at[0]) && w.phase[0] == pNone
+	case oReleaseP:
+		return !ours(w.at[1]) && w.phase[1] == pNone
+	case oExpand:
+		return !w.short && !w.small
+	}
+	return false
+}
+
+// answer takes the calls away that Plan answered.
+func (w world) answer(v Verdict) (world, error) {
+	for _, id := range v.Done {
+		i := int(id[0] - '0')
+		if !w.holds(w.calls[i]) {
+			return w, fmt.Errorf("call %v is answered with Success but does not hold", w.want().Calls)
+		}
+		w.calls[i] = oNone
+	}
+	for _, r := range v.Refused {
+		if i := int(r.Call[0] - '0'); w.calls[i] == oNone {
+			return w, fmt.Errorf("call %s is both done and refused", r.Call)
+		} else {
+			w.calls[i] = oNone
+		}
+	}
+	return w, nil
+}
+
+// fail is the world after a step that did not do its work.
+func (w world) fail(s Step) world {
+	for _, id := range s.Calls {
+		w.calls[id[0]-'0'] = oNone
+	}
+	if s.Kind == Format { // cut in the middle, it leaves something
+		w.truth, w.known = tLeftover, false
+	}
+	return w
+}
+
+// killed is the world after kill -9: the calls, the facts of the turn and what
+// only this life knew are gone.
+func (w world) killed() world {
+	w.calls, w.known, w.checked, w.made, w.sized, w.grown, w.grow = [2]op{}, false, false, false, false, false, false
+	return w
+}
+
+// start enumerates the worlds that make sense.
+func start(yield func(world)) {
+	each := func(base world) {
+		for pg := range phs {
+			for pp := range phs {
+				for lease := range uint8(3) {
+					for c0 := range ops {
+						for c1 := oNone; c1 <= c0; c1++ {
+							w := base
+							w.phase, w.lease, w.calls = [2]ph{pg, pp}, lease, [2]op{c0, c1}
+							yield(w)
+						}
+					}
+				}
+			}
+		}
+	}
+	spots := func(mounted bool, f func([2]at)) {
+		for g := range ats {
+			for p := range ats {
+				if s := [2]at{g, p}; (ours(g) || ours(p)) == mounted {
+					f(s)
+				}
+			}
+		}
+	}
+	// Present, not mounted by us.
+	spots(false, func(s [2]at) {
+		for t := range truths {
+			for rec := RecordUnknown; rec <= Seen; rec++ {
+				if leftover := t == tLeftover || t == tHalf; leftover && rec != Formatting {
+					continue // only a cut mkfs of ours leaves that, and its record stands
+				}
+				if t == tData && rec == Formatting {
+					continue // that is tLeftover: while the record stands, nobody was ever let in
+				}
+				for dev := Inactive; dev <= Active; dev++ {
+					each(world{lv: Present, dev: dev, truth: t, rec: rec, at: s, gone: s[1] == aNone && t == tBlank, small: t == tXfs})
+				}
+			}
+		}
+		for _, lv := range []Presence{PresenceUnknown, Absent, Foreign} {
+			for dev := ActivityUnknown; dev <= Active; dev++ {
+				each(world{lv: lv, dev: dev, truth: tBlank, rec: NoRecord, at: s})
+			}
+		}
+		each(world{lv: Present, dev: ActivityUnknown, truth: tBlank, rec: NoRecord, at: s})
+		each(world{lv: Present, lvRO: true, dev: Active, truth: tExt4, rec: NoRecord, at: s})
+		each(world{lv: Present, lvRO: true, dev: Active, truth: tBlank, rec: NoRecord, at: s})
+		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, elsewhere: true})
+	})
+	// Mounted by us.
+	spots(true, func(s [2]at) {
+		for _, rec := range []Record{NoRecord, Seen} {
+			each(world{lv: Present, dev: Active, truth: tExt4, rec: rec, at: s, published: true})
+		}
+		each(world{lv: Present, dev: Active, truth: tError, rec: Seen, at: s, published: true, known: true})
+		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, short: true, small: true})
+		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, small: true, grow: true})
+		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, elsewhere: true})
+		each(world{lv: Absent, dev: Active, truth: tExt4, rec: Seen, at: s, published: true})
+		each(world{lv: PresenceUnknown, dev: ActivityUnknown, truth: tExt4, rec: RecordUnknown, at: s, published: true})
+	})
+}
+
+// A walker follows worlds to where Plan has nothing left to do.
+type walker struct {
+	t       *testing.T
+	visited map[world]uint8 // 1 on the path, 2 done
+	later   []world         // where a failed step or a kill leads: not part of the path
+	plans   int
+	broken  int
+}
+
+func (k *walker) broke(w world, v Verdict, format string, a ...any) {
+	if k.broken++; k.broken <= 5 {
+		var steps []string
+		for _, s := range v.Steps {
+			steps = append(steps, s.String()+fmt.Sprint(s.Calls))
+		}
+		k.t.Errorf("%s\n  in   %+v\n  plan %s\n  done %v refused %v", fmt.Sprintf(format, a...), w, strings.Join(steps, " · "), v.Done, v.Refused)
+	}
+}
+
+func (k *walker) walk(w world) {
+	switch k.visited[w] {
+	case 1:
+		k.broke(w, Plan(w.want(), w.have()), "a plan that comes back to where it was")
+		return
+	case 2:
+		return
+	}
+	k.visited[w] = 1
+	defer func() { k.visited[w] = 2 }()
+	k.plans++
+	v := Plan(w.want(), w.have())
+
+	// The whole plan, as far as it goes, keeps the promises in its order.
+	seen := map[string]bool{}
+	for _, s := range v.Steps {
+		for _, id := range s.Calls {
+			if w.calls[id[0]-'0'] == oNone || slices.Contains(v.Done, id) {
+				k.broke(w, v, "step %v is for a call that does not wait", s)
+			}
+			seen[id] = true
+		}
+	}
+	u := w
+	for _, s := range v.Steps {
+		var err error
+		if u, err = u.do(s); err != nil {
+			k.broke(w, v, "%s: %v", s, err)
+			return
+		}
+	}
+
+	next, err := w.answer(v)
+	if err != nil {
+		k.broke(w, v, "%v", err)
+		return
+	}
+	if len(v.Steps) == 0 {
+		switch {
+		case next != w:
+			k.walk(next) // what is left must be served, or at rest
+		case w.calls != [2]op{}:
+			k.broke(w, v, "a call is neither answered nor worked for")
+		}
+		return
+	}
+	s := v.Steps[0]
+	did, err := next.do(s)
+	if err != nil {
+		k.broke(w, v, "%s: %v", s, err)
+		return
+	}
+	if did == w {
+		k.broke(w, v, "%s changes nothing", s)
+		return
+	}
+	k.later = append(k.later, did.killed(), next.fail(s).killed())
+	if len(s.Calls) > 0 {
+		k.later = append(k.later, next.fail(s))
+	}
+	k.walk(did)
+}
+
+func TestPlanSpace(t *testing.T) {
+	k := &walker{t: t, visited: map[world]uint8{}}
+	n, skipped := 0, 0
+	start(func(w world) {
+		// The race detector finds nothing in a pure function; a sample will do.
+		if raceEnabled && (n+skipped)%16 != 0 {
+			skipped++
+			return
+		}
+		n++
+		k.walk(w)
+		for len(k.later) > 0 {
+			last := k.later[len(k.later)-1]
+			k.later = k.later[:len(k.later)-1]
+			k.walk(last)
+		}
+	})
+	if k.broken > 5 {
+		t.Errorf("... and %d more", k.broken-5)
+	}
+	t.Logf("walked %d states from %d starting worlds", k.plans, n)
+}

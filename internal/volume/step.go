@@ -1,0 +1,110 @@
+package volume
+
+import "strings"
+
+// A StepKind is one thing the reconciler can do to a volume.
+type StepKind uint8
+
+// The kinds of step. Notes and records are steps like any other, so that what
+// must be written before what is done is the planner's business and is tested
+// with it.
+const (
+	NoteMaking StepKind = iota + 1
+	NoteHeld
+	NoteReleasing
+	Drop // remove the claim's note, after noting a lease if Step.Lease
+	NoteLease
+	DropLease
+	ActivateDevice
+	Inspect // look at the device's content
+	RecordFormatting
+	Format
+	RecordSeen
+	CheckFS
+	Land // mount, in one instant
+	Unmount
+	Extend
+	Grow
+	Deactivate
+)
+
+var stepNames = [...]string{
+	NoteMaking:       "note making",
+	NoteHeld:         "note held",
+	NoteReleasing:    "note releasing",
+	Drop:             "drop claim",
+	NoteLease:        "note lease",
+	DropLease:        "drop lease",
+	ActivateDevice:   "activate",
+	Inspect:          "probe",
+	RecordFormatting: "record format",
+	Format:           "mkfs",
+	RecordSeen:       "record filesystem seen",
+	CheckFS:          "fsck",
+	Land:             "mount",
+	Unmount:          "umount",
+	Extend:           "extend",
+	Grow:             "grow",
+	Deactivate:       "deactivate",
+}
+
+func (k StepKind) String() string {
+	if int(k) < len(stepNames) && stepNames[k] != "" {
+		return stepNames[k]
+	}
+	return "unknown step"
+}
+
+// SetsUp says whether the step may only be taken for a waiting call.
+func (k StepKind) SetsUp() bool {
+	switch k {
+	case NoteMaking, ActivateDevice, RecordFormatting, Format, CheckFS, Land, Extend:
+		return true
+	}
+	return false
+}
+
+// A Step is one thing to do, in the order of Verdict.Steps.
+type Step struct {
+	Kind   StepKind
+	Dir    string   // the claim or mount point it is about
+	Claim  Kind     // for steps about a claim
+	FSType string   // RecordFormatting, Format, CheckFS, Land
+	Size   int64    // Extend: wanted bytes
+	Repeat bool     // Format: over what an earlier, cut mkfs of ours left
+	Lease  bool     // Drop: note a lease first
+	Why    string   // NoteHeld, Drop: for the operator
+	Calls  []string // the calls that wait for it, which fail when it fails; none = flexd's own work
+}
+
+func (s Step) String() string {
+	var b strings.Builder
+	b.WriteString(s.Kind.String())
+	if s.FSType != "" {
+		b.WriteString(" " + s.FSType)
+	}
+	if s.Repeat {
+		b.WriteString(" again")
+	}
+	if s.Dir != "" {
+		b.WriteString(" " + s.Dir)
+	}
+	if s.Why != "" {
+		b.WriteString(" (" + s.Why + ")")
+	}
+	return b.String()
+}
+
+// A Refusal is a call that must not be served, and why.
+type Refusal struct {
+	Call   string
+	Reason string // what is in the way, and the owner's way out
+}
+
+// A Verdict is what Plan makes of a want and a have. Every call is in Done, in
+// Refused, or waits for one of the Steps (or for those of another call).
+type Verdict struct {
+	Steps   []Step
+	Refused []Refusal
+	Done    []string // calls whose wish is seen to hold
+}
