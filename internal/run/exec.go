@@ -3,17 +3,223 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How long a child may take to end after a kill, and how long its output may
+// stay open after its end (a grandchild may hold the pipes for ever).
+const (
+	killGrace = 2 * time.Second
+	pipeGrace = time.Second
+)
+
+// The directories in which a program without a slash in its name is looked up,
+// and the whole environment of every child. The environment of flexd itself is
+// nobody's business.
+var (
+	path = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	env  = []string{"LC_ALL=C", "PATH=" + strings.Join(path, ":")}
 )
 
 // An Exec is the real Runner.
 type Exec struct {
-	Started func(c Cmd, pid int) // called after each start, or nil: lets tests and benches count processes
+	// Started, if set, is called after each start: it lets tests and
+	// benches count processes. It must be set before the first Run.
+	Started func(c Cmd)
+
+	mu      sync.Mutex
+	waiters map[string]<-chan struct{} // guarded by mu: locks that somebody waits for, by path
 }
 
-// NewExec returns the real Runner.
-func NewExec() *Exec { return &Exec{} }
+// NewExec returns the real Runner. It marks every descriptor that flexd was
+// started with as not to be inherited: a child gets its own and no others.
+func NewExec() *Exec {
+	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Go's own descriptors are marked anyway
+	return &Exec{waiters: map[string]<-chan struct{}{}}
+}
 
-// Run starts c and waits for its end, its deadline, or the end of ctx.
+// Run starts c and waits for its end, for its deadline, or for ctx to be done.
+// When ctx is done a child that changes nothing is killed; one that does is
+// left to end by itself, and Run returns at once.
 func (e *Exec) Run(ctx context.Context, c Cmd) (Result, error) {
-	return Result{}, errors.New("not built yet")
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	if len(c.Argv) == 0 {
+		return Result{}, fmt.Errorf("%s: no program", c.Step)
+	}
+	program, err := lookPath(c.Argv[0])
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", c.Step, err)
+	}
+	stdin, err := e.stdin(c)
+	if err != nil {
+		return Result{}, err
+	}
+	k, err := start(program, c, stdin)
+	if err != nil {
+		if c.Lock != "" {
+			unlock(int(stdin.Fd()))
+		}
+		stdin.Close()
+		return Result{}, fmt.Errorf("%s: %w", c.Step, err)
+	}
+	stdin.Close() // from here on the lock is held by the child alone
+	if e.Started != nil {
+		e.Started(c)
+	}
+	return e.watch(ctx, k)
+}
+
+// watch brings a started child to its end, or gives it up.
+func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
+	defer k.closeGate() // a child that still waits then ends without having done anything
+	var deadline <-chan time.Time
+	if k.cmd.Deadline > 0 {
+		t := time.NewTimer(k.cmd.Deadline)
+		defer t.Stop()
+		deadline = t.C
+	}
+	var refused error
+	ready := k.ready
+	for {
+		select {
+		case line := <-ready:
+			ready = nil
+			if refused = k.cmd.Gate(line); refused == nil && ctx.Err() == nil {
+				k.letGo()
+			}
+			k.closeGate()
+
+		case <-k.ended:
+			res, err := k.result()
+			if refused != nil {
+				err = refused
+			}
+			return res, err
+
+		case <-deadline:
+			k.closeGate()
+			if k.cmd.Spare {
+				return Result{}, k.stuck(k.proc.Pid, k.ended)
+			}
+			k.kill()
+			return e.afterKill(k)
+
+		case <-ctx.Done():
+			k.closeGate()
+			if !k.cmd.Mutates && !k.cmd.Spare {
+				k.kill()
+				select {
+				case <-k.ended:
+				case <-time.After(killGrace):
+				}
+			}
+			return Result{}, ctx.Err()
+		}
+	}
+}
+
+// afterKill waits a moment for a killed child, and for its own children: the
+// lock is free only when all of them are gone.
+func (e *Exec) afterKill(k *child) (Result, error) {
+	limit := time.NewTimer(killGrace)
+	defer limit.Stop()
+	select {
+	case <-k.ended:
+	case <-limit.C:
+		return Result{}, k.stuck(k.proc.Pid, k.ended)
+	}
+	res, err := k.result()
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		exit.Err = context.DeadlineExceeded
+	} else if err == nil {
+		return res, nil // it ended well just before it was killed
+	}
+	if k.cmd.Lock == "" {
+		return res, err
+	}
+	for {
+		free, pids, lerr := LockFree(k.cmd.Lock)
+		if lerr != nil || free {
+			return res, err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-limit.C:
+			pid := k.proc.Pid
+			if len(pids) > 0 {
+				pid = pids[0]
+			}
+			return res, k.stuck(pid, e.lockDone(k.cmd.Lock))
+		}
+	}
+}
+
+// stdin opens what the child gets as standard input, locked if c has a lock.
+func (e *Exec) stdin(c Cmd) (*os.File, error) {
+	if c.Lock == "" {
+		return os.Open(os.DevNull)
+	}
+	// A lock without a visible holder is one that is being passed on (a fork
+	// of ours between fork and exec, a waiter that just got it): look again.
+	for range 20 {
+		f, err := takeLock(c.Lock)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s: lock: %w", c.Step, err)
+		}
+		if pids := lockHolders(c.Lock); len(pids) > 0 {
+			return nil, &LockedError{Step: c.Step, Lock: c.Lock, Pids: pids, Done: e.lockDone(c.Lock)}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil, &LockedError{Step: c.Step, Lock: c.Lock, Done: e.lockDone(c.Lock)}
+}
+
+// lockDone returns a channel that is closed when the lock is free. All who wait
+// for one lock share one waiting thread.
+func (e *Exec) lockDone(lock string) <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if done, ok := e.waiters[lock]; ok {
+		return done
+	}
+	done := LockDone(lock)
+	if e.waiters == nil {
+		e.waiters = map[string]<-chan struct{}{}
+	}
+	e.waiters[lock] = done
+	go func() {
+		<-done
+		e.mu.Lock()
+		delete(e.waiters, lock)
+		e.mu.Unlock()
+	}()
+	return done
+}
+
+func lookPath(name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, dir := range path {
+		p := filepath.Join(dir, name)
+		if fi, err := os.Stat(p); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", &fs.PathError{Op: "exec", Path: name, Err: syscall.ENOENT}
 }

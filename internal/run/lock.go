@@ -1,9 +1,135 @@
 package run
 
-import "errors"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
 
 // LockFree says whether nobody holds the lock at path, and if somebody does,
-// which processes were found with it as their standard input.
+// which processes were found with it as their standard input. A lock that does
+// not exist is free.
 func LockFree(path string) (free bool, pids []int, err error) {
-	return false, nil, errors.New("not built yet")
+	fd, err := openLock(path, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil, nil
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	defer unix.Close(fd)
+	err = flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil:
+		unlock(fd)
+		return true, nil, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return false, lockHolders(path), nil
+	}
+	return false, nil, &fs.PathError{Op: "flock", Path: path, Err: err}
+}
+
+// LockDone returns a channel that is closed when the lock at path is free (or
+// cannot be waited for). It costs a waiting thread until then.
+func LockDone(path string) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fd, err := openLock(path, 0)
+		if err != nil {
+			return
+		}
+		if flock(fd, unix.LOCK_EX) == nil {
+			unlock(fd)
+		}
+		unix.Close(fd)
+	}()
+	return done
+}
+
+// takeLock opens the lock anew and locks it, or fails with EWOULDBLOCK.
+func takeLock(path string) (*os.File, error) {
+	for {
+		fd, err := openLock(path, unix.O_CREAT)
+		if err != nil {
+			return nil, err
+		}
+		if err := flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
+		// Somebody may have removed the file between open and flock: a
+		// lock without a name excludes nobody.
+		var mine, there unix.Stat_t
+		if err := unix.Fstat(fd, &mine); err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
+		if err := unix.Lstat(path, &there); err == nil && mine.Ino == there.Ino && mine.Dev == there.Dev {
+			return os.NewFile(uintptr(fd), path), nil
+		}
+		unlock(fd)
+		unix.Close(fd)
+	}
+}
+
+func openLock(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|flags, 0o600)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		return fd, nil
+	}
+}
+
+func flock(fd, how int) error {
+	for {
+		if err := unix.Flock(fd, how); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// unlock lets a lock go at once. Closing alone would not: a fork of ours that
+// has not reached its exec holds every descriptor for a moment.
+func unlock(fd int) { _ = flock(fd, unix.LOCK_UN) }
+
+// lockHolders finds the processes whose standard input is the lock. It only
+// reads links of procfs.
+func lockHolders(path string) []int {
+	if p, err := filepath.EvalSymlinks(path); err == nil {
+		path = p
+	}
+	names, err := readNames("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, n := range names {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
+			continue
+		}
+		if to, err := os.Readlink("/proc/" + n + "/fd/0"); err == nil && to == path && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func readNames(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
 }
