@@ -1,0 +1,87 @@
+package run
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"sync"
+	"time"
+)
+
+// How much of a child's output is kept. The rest is read and dropped: a child
+// must never wait for its reader.
+const (
+	maxStdout = 1 << 20
+	maxStderr = 64 << 10
+)
+
+// A drain reads one output of a child to its end.
+type drain struct {
+	file *os.File
+	done chan struct{} // closed when nobody reads any more
+
+	mu   sync.Mutex // guards the next 2 fields: a grandchild may still write when the result is taken
+	buf  []byte
+	over bool
+}
+
+// newDrain starts to read f. If ready is set and the first line begins with
+// "ready ", the rest of that line is sent there and is no part of the output.
+func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
+	d := &drain{file: f, done: make(chan struct{})}
+	go func() {
+		defer close(d.done)
+		defer f.Close()
+		r := bufio.NewReaderSize(f, 32<<10)
+		if ready != nil {
+			line, err := r.ReadSlice('\n')
+			if rest, ok := bytes.CutPrefix(line, []byte("ready ")); ok && err == nil {
+				ready <- bytes.TrimSpace(bytes.Clone(rest))
+			} else {
+				d.keep(line, limit)
+			}
+		}
+		var chunk [16 << 10]byte
+		for {
+			n, err := r.Read(chunk[:])
+			d.keep(chunk[:n], limit)
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return d
+}
+
+func (d *drain) keep(b []byte, limit int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if room := limit - len(d.buf); len(b) > room {
+		b, d.over = b[:room], true
+	}
+	d.buf = append(d.buf, b...)
+}
+
+// finish is called when the child has ended: what it wrote is there, and
+// whoever else holds the pipe gets no more than grace.
+func (d *drain) finish(grace time.Duration) {
+	select {
+	case <-d.done:
+	case <-time.After(grace):
+		_ = d.file.SetReadDeadline(time.Now())
+		<-d.done
+	}
+}
+
+func (d *drain) bytes() []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return bytes.Clone(d.buf)
+}
+
+func (d *drain) overflowed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.over
+}
+

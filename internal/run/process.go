@@ -1,0 +1,169 @@
+package run
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A child is one started process.
+type child struct {
+	cmd     Cmd
+	proc    *os.Process
+	started time.Time
+	ready   chan []byte   // gets the ready line of a gated child
+	ended   chan struct{} // closed when the process was waited for
+	out     *drain
+	errs    *drain
+	gate    *os.File // our end of the child's descriptor 3; nil once closed
+
+	mu     sync.Mutex // guards gone, so that no kill can hit a process that got the number anew
+	gone   bool
+	status syscall.WaitStatus // written before ended is closed
+	err    error              // of the wait
+	took   time.Duration
+}
+
+func start(program string, c Cmd, stdin *os.File) (*child, error) {
+	k := &child{cmd: c, ended: make(chan struct{})}
+	files := []*os.File{stdin}
+	var theirs, ours []*os.File
+	fail := func(err error) (*child, error) {
+		for _, f := range append(theirs, ours...) {
+			f.Close()
+		}
+		return nil, err
+	}
+	for range 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return fail(err)
+		}
+		ours, theirs, files = append(ours, r), append(theirs, w), append(files, w)
+	}
+	if c.Gate != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return fail(err)
+		}
+		ours, theirs, files = append(ours, w), append(theirs, r), append(files, r)
+		k.gate = w
+		k.ready = make(chan []byte, 1)
+	}
+	k.started = time.Now()
+	proc, err := os.StartProcess(program, c.Argv, &os.ProcAttr{
+		Dir:   "/",
+		Env:   env,
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return fail(err)
+	}
+	for _, f := range theirs {
+		f.Close()
+	}
+	k.proc = proc
+	k.out = newDrain(ours[0], maxStdout, k.ready)
+	k.errs = newDrain(ours[1], maxStderr, nil)
+	go k.wait()
+	return k, nil
+}
+
+// wait is the one goroutine that waits for the process, however long it takes.
+func (k *child) wait() {
+	// Wait without reaping first: as long as the zombie stands, nobody else
+	// can have its number, and a kill under the mutex is safe.
+	for {
+		err := unix.Waitid(unix.P_PID, k.proc.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	k.mu.Lock()
+	k.gone = true
+	state, err := k.proc.Wait()
+	k.mu.Unlock()
+	k.took = time.Since(k.started)
+	if err != nil {
+		k.err = err
+	} else if s, ok := state.Sys().(syscall.WaitStatus); ok {
+		k.status = s
+	}
+	k.out.finish(pipeGrace)
+	k.errs.finish(pipeGrace)
+	close(k.ended)
+}
+
+func (k *child) kill() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.gone {
+		_ = unix.Kill(-k.proc.Pid, unix.SIGKILL)
+	}
+}
+
+// letGo tells a gated child to do what it has prepared.
+func (k *child) letGo() {
+	if k.gate != nil {
+		_, _ = k.gate.Write([]byte{'g'}) // a child that is gone shows in its result
+	}
+}
+
+func (k *child) closeGate() {
+	if k.gate != nil {
+		k.gate.Close()
+		k.gate = nil
+	}
+}
+
+// result is valid after ended.
+func (k *child) result() (Result, error) {
+	res := Result{Stdout: k.out.bytes(), Stderr: k.errs.bytes(), Took: k.took}
+	switch {
+	case k.err != nil:
+		return res, fmt.Errorf("%s: wait: %w", k.cmd.Step, k.err)
+	case k.status.Signaled():
+		return res, k.exitError(-1, unix.SignalName(k.status.Signal()), res)
+	case k.status.ExitStatus() != 0:
+		return res, k.exitError(k.status.ExitStatus(), "", res)
+	case k.out.overflowed():
+		return res, fmt.Errorf("%s: %s printed more than %d bytes", k.cmd.Step, k.cmd.Argv[0], maxStdout)
+	}
+	return res, nil
+}
+
+func (k *child) exitError(code int, signal string, res Result) *ExitError {
+	return &ExitError{Step: k.cmd.Step, Argv: k.cmd.Argv, Code: code, Signal: signal, Stderr: oneLine(res.Stderr)}
+}
+
+func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {
+	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: wchan(pid), Done: done}
+}
+
+// wchan says in which kernel function a process waits. It asks procfs only,
+// never the process's memory, which could wait with it.
+func wchan(pid int) string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/wchan")
+	if err != nil || string(b) == "0" {
+		return ""
+	}
+	return string(b)
+}
+
+// oneLine makes a message of what a program printed: at most 1 KiB, the end of
+// it if it is longer, since that is where programs say why.
+func oneLine(b []byte) string {
+	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(b, []byte("?")))), " ")
+	if len(s) > 1024 {
+		s = "…" + strings.ToValidUTF8(s[len(s)-1024:], "")
+	}
+	return s
+}

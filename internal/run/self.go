@@ -1,0 +1,111 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Self is the argv that runs flexd itself as a child: "flexd child OP JSON".
+// It names the executable as the kernel knows it, so that a daemon whose file
+// was replaced by an upgrade still starts children of its own version.
+func Self(op string, arg any) []string {
+	b, err := json.Marshal(arg)
+	if err != nil {
+		b = []byte(err.Error()) // our own plain structs; the child would refuse it
+	}
+	return []string{"/proc/self/exe", "child", op, string(b)}
+}
+
+// A ChildError is what a child of flexd itself answered when it failed.
+type ChildError struct {
+	Step   string          `json:"-"`
+	Kind   string          `json:"kind,omitempty"` // names a type of error to the package that asked; "" = plain
+	Text   string          `json:"error"`
+	Detail json.RawMessage `json:"detail,omitempty"` // depends on Kind
+}
+
+func (e *ChildError) Error() string { return e.Step + ": " + e.Text }
+
+// A reply is the one line that a child of flexd itself prints.
+type reply struct {
+	*ChildError
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// Ask runs a child of flexd itself and decodes what it answered into value. A
+// child that answered with an error gives a *ChildError; one that did not
+// answer gives the errors of Runner.
+func Ask(ctx context.Context, r Runner, c Cmd, value any) error {
+	res, err := r.Run(ctx, c)
+	if err != nil {
+		return err
+	}
+	var got reply
+	if err := json.Unmarshal(res.Stdout, &got); err != nil {
+		return fmt.Errorf("%s: the child's answer does not parse: %w", c.Step, err)
+	}
+	if got.ChildError != nil && got.Text != "" {
+		got.Step = c.Step
+		return got.ChildError
+	}
+	if value == nil {
+		return nil
+	}
+	if err := json.Unmarshal(got.Value, value); err != nil {
+		return fmt.Errorf("%s: the child's answer does not parse: %w", c.Step, err)
+	}
+	return nil
+}
+
+// BeChild prepares the process for being a child: when flexd dies, the pipes
+// of its children break, and a child in the middle of something must not die of
+// that. The programs that it starts inherit it.
+func BeChild() { signal.Ignore(syscall.SIGPIPE) }
+
+// Answer is the child's side of Ask: it prints the one line and returns the
+// exit status. Being able to answer is exit status 0, whatever the answer.
+func Answer(value any, err error) int {
+	var out reply
+	if err != nil {
+		if !errors.As(err, &out.ChildError) {
+			out.ChildError = &ChildError{Text: err.Error()}
+		}
+	} else if b, merr := json.Marshal(value); merr != nil {
+		out.ChildError = &ChildError{Text: merr.Error()}
+	} else {
+		out.Value = b
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		return 1
+	}
+	if _, err := os.Stdout.Write(append(b, '\n')); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// AwaitGo is the child's side of Cmd.Gate: it says that everything is ready
+// and waits for the word. If it returns an error, the child must undo what it
+// prepared and end.
+func AwaitGo(ready any) error {
+	b, err := json.Marshal(ready)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stdout.Write(append(append([]byte("ready "), b...), '\n')); err != nil {
+		return err
+	}
+	gate := os.NewFile(3, "gate")
+	defer gate.Close()
+	var word [1]byte
+	if n, err := gate.Read(word[:]); n != 1 || word[0] != 'g' {
+		return fmt.Errorf("not let go (%v)", err)
+	}
+	return nil
+}
