@@ -1,0 +1,94 @@
+package mount
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A sys reads the two places that say which block devices a btrfs is on. It
+// reads links and small files of /dev and /sys, never a mount or a device.
+type sys interface {
+	// numberOf returns the device number of a node in /dev, or "".
+	numberOf(path string) string
+	// btrfsOf returns the numbers of all devices of the btrfs that has one of
+	// that number, itself included; nil if there is none.
+	btrfsOf(number string) []string
+}
+
+// ofDevice finds the entries of a device. Those of a btrfs show one of its
+// devices as source, any one, and not necessarily by the name that it has now.
+func (t *Table) ofDevice(number, path string, s sys) []*Entry {
+	found := slices.Clone(t.byNumber[number])
+	if len(t.btrfs) == 0 {
+		return found
+	}
+	var devices []string
+	for _, e := range t.btrfs {
+		if e.Source == path {
+			found = append(found, e)
+			continue
+		}
+		if devices == nil {
+			if devices = s.btrfsOf(number); devices == nil {
+				devices = []string{number}
+			}
+		}
+		if n := s.numberOf(e.Source); n != "" && slices.Contains(devices, n) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+var realSys sys = sysfs{}
+
+type sysfs struct{}
+
+func (sysfs) numberOf(path string) string {
+	// A name such as /dev/mapper/x is a link to ../dm-3.
+	for range 8 {
+		if filepath.Dir(path) == "/dev" {
+			b, err := os.ReadFile("/sys/class/block/" + filepath.Base(path) + "/dev")
+			if err == nil {
+				return strings.TrimSpace(string(b))
+			}
+		}
+		if !strings.HasPrefix(path, "/dev/") {
+			return ""
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return ""
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return ""
+}
+
+func (sysfs) btrfsOf(number string) []string {
+	dirs, err := filepath.Glob("/sys/fs/btrfs/*/devices")
+	if err != nil {
+		return nil
+	}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		var numbers []string
+		for _, e := range entries {
+			if b, err := os.ReadFile(filepath.Join(dir, e.Name(), "dev")); err == nil {
+				numbers = append(numbers, strings.TrimSpace(string(b)))
+			}
+		}
+		if slices.Contains(numbers, number) {
+			return numbers
+		}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package mount
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const fedora = `21 62 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:6 - sysfs sysfs rw,seclabel
+62 1 253:1 / / rw,relatime shared:1 - ext4 /dev/mapper/ssd-root--f20 rw,seclabel,data=ordered
+90 62 7:3 / /var/lib/kubelet/plugins/k\040x/mounts/vg0/a rw,noatime shared:50 master:7 - ext4 /dev/loop3 rw
+91 90 7:3 / /var/lib/kubelet/plugins/k\040x/mounts/vg0/a ro,relatime - ext4 /dev/loop3 rw,errors=continue
+95 62 0:45 / /mnt/b rw,relatime - btrfs /dev/loop5 rw,space_cache=v2,subvolid=5,subvol=/
+96 62 7:9 /sub /mnt/c rw,relatime shared:51 - xfs /dev/loop9 ro,attr2
+97 62 0:4 net:[4026531992] /run/netns/x rw shared:60 - nsfs nsfs rw
+`
+
+// Ensure that every field of a mount table is read, and that stacked mounts
+// come from the bottom to the top.
+func TestReadTable(t *testing.T) {
+	tab, err := ReadTable(strings.NewReader(fedora))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(tab.All()), 7; got != want {
+		t.Fatalf("entries: got %d, want %d", got, want)
+	}
+	dir := "/var/lib/kubelet/plugins/k x/mounts/vg0/a"
+	want := []*Entry{{
+		ID: 90, Parent: 62, Number: "7:3", Root: "/", Dir: dir, Options: []string{"rw", "noatime"},
+		Peer: 50, Type: "ext4", Source: "/dev/loop3", Super: []string{"rw"},
+	}, {
+		ID: 91, Parent: 90, Number: "7:3", Root: "/", Dir: dir, Options: []string{"ro", "relatime"}, ReadOnly: true,
+		Type: "ext4", Source: "/dev/loop3", Super: []string{"rw", "errors=continue"},
+	}}
+	if diff := cmp.Diff(want, tab.At(dir)); diff != "" {
+		t.Errorf("At (-want +got):\n%s", diff)
+	}
+	if got := tab.Of("7:3"); len(got) != 2 {
+		t.Errorf("Of(7:3): got %d entries", len(got))
+	}
+	if e := tab.Of("7:9")[0]; !e.SuperReadOnly || e.ReadOnly || e.Root != "/sub" {
+		t.Errorf("7:9: got %+v", e)
+	}
+	for dir, id := range map[string]int{"/": 62, "/nowhere/at/all": 62, "/mnt/b": 95, "/mnt/b/x/y": 95, "/mnt/bb": 62, dir + "/x": 91} {
+		if got := tab.Containing(dir); got == nil || got.ID != id {
+			t.Errorf("Containing(%s): got %+v, want mount %d", dir, got, id)
+		}
+	}
+}
+
+// Ensure that a covered mount is below the one that covers it, also when the
+// kernel lists them the other way round.
+func TestStackOrder(t *testing.T) {
+	tab, err := ReadTable(strings.NewReader(
+		"62 1 253:1 / / rw - ext4 /dev/sda rw\n" +
+			"92 91 7:3 / /m rw - ext4 /dev/loop3 rw\n" +
+			"91 90 7:2 / /m rw - ext4 /dev/loop2 rw\n" +
+			"90 62 7:1 / /m rw - ext4 /dev/loop1 rw\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []int
+	for _, e := range tab.At("/m") {
+		ids = append(ids, e.ID)
+	}
+	if diff := cmp.Diff([]int{90, 91, 92}, ids); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Ensure that a table with one line that is torn, short or no mountinfo at all
+// is an error, never a part of a table.
+func TestReadTableNeverPartial(t *testing.T) {
+	for _, bad := range []string{
+		fedora[:len(fedora)-1],
+		fedora[:len(fedora)-30],
+		fedora + "\n",
+		fedora + "98 62 7:3 / /mnt rw\n",
+		fedora + "98 62 7:3 / /mnt rw shared:1 ext4 /dev/x rw\n",
+		fedora + "x 62 7:3 / /mnt rw - ext4 /dev/x rw\n",
+		fedora + "98 62 a:b / /mnt rw - ext4 /dev/x rw\n",
+		fedora + "98 62 73 / /mnt rw - ext4 /dev/x rw\n",
+		fedora + "98 62 7:3 / mnt rw - ext4 /dev/x rw\n",
+		fedora + "98 62 7:3 / /mnt " + strings.Repeat("x", 100_000) + " - ext4 /dev/x rw\n",
+	} {
+		if tab, err := ReadTable(strings.NewReader(bad)); err == nil || tab != nil {
+			t.Errorf("no error for a table ending in %.80q", bad[max(0, len(bad)-80):])
+		}
+	}
+}
+
+type fakeSys struct {
+	nodes map[string]string
+	btrfs [][]string
+}
+
+func (f fakeSys) numberOf(path string) string { return f.nodes[path] }
+func (f fakeSys) btrfsOf(number string) []string {
+	for _, l := range f.btrfs {
+		for _, n := range l {
+			if n == number {
+				return l
+			}
+		}
+	}
+	return nil
+}
+
+// Ensure that a btrfs is found by each of its devices, by whatever name the
+// table shows.
+func TestOfDeviceBtrfs(t *testing.T) {
+	tab, err := ReadTable(strings.NewReader(fedora))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := fakeSys{nodes: map[string]string{"/dev/loop5": "7:5"}, btrfs: [][]string{{"7:5", "7:6"}}}
+	for _, row := range []struct {
+		number, path string
+		want         int
+	}{
+		{"7:3", "/dev/loop3", 2},
+		{"7:5", "/dev/loop5", 1},
+		{"7:5", "/dev/disk/by-id/x", 1},
+		{"7:6", "/dev/loop6", 1},
+		{"7:8", "/dev/loop8", 0},
+	} {
+		if got := len(tab.ofDevice(row.number, row.path, s)); got != row.want {
+			t.Errorf("%s %s: got %d entries, want %d", row.number, row.path, got, row.want)
+		}
+	}
+}
+
+// Ensure that this machine's own table parses.
+func TestReadTableReal(t *testing.T) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tab, err := ReadTable(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tab.Containing("/") == nil {
+		t.Error("nothing is mounted at /")
+	}
+}
+
+func FuzzReadTable(f *testing.F) {
+	f.Add([]byte(fedora))
+	f.Add([]byte("1 1 0:2 / / rw - rootfs none rw\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		tab, err := ReadTable(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		if lines := bytes.Count(text, []byte("\n")); lines != len(tab.All()) {
+			t.Fatalf("%d entries of %d lines", len(tab.All()), lines)
+		}
+		n := 0
+		for _, e := range tab.All() {
+			at := tab.At(e.Dir)
+			if len(at) == 0 || len(tab.Of(e.Number)) == 0 || tab.Containing(e.Dir) == nil {
+				t.Fatalf("not indexed: %+v", e)
+			}
+			if at[0] == e {
+				n += len(at)
+			}
+		}
+		if n != len(tab.All()) {
+			t.Fatalf("%d of %d entries are reachable by directory", n, len(tab.All()))
+		}
+	})
+}
+
+// A table as a busy node has it.
+func bigTable(n int) []byte {
+	var b bytes.Buffer
+	b.WriteString("62 1 253:1 / / rw,relatime shared:1 - ext4 /dev/mapper/root rw\n")
+	for i := range n {
+		fmt.Fprintf(&b, "%d 62 253:%d / /var/lib/kubelet/pods/0f4b4cd6-98a1-4a4e-8f4e-%012d/volumes/flexd~lvm/pvc-%06d rw,relatime shared:%d - ext4 /dev/mapper/vg0-lv%d rw,seclabel\n",
+			100+i, i%1000, i, i, 100+i, i%1000)
+	}
+	return b.Bytes()
+}
+
+func BenchmarkReadTable(b *testing.B) {
+	text := bigTable(10_000)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ReadTable(bytes.NewReader(text)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
