@@ -3,7 +3,20 @@
 // secrets.
 package config
 
-import "time"
+import (
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"time"
+)
+
+// DefaultPath is where flexd looks for its configuration.
+const DefaultPath = "/etc/flexd/flexd.yaml"
+
+// maxBytes bounds what is read. It is far above what a person writes, and keeps
+// a wrong path (a disk image, /dev/zero) from filling the memory.
+const maxBytes = 1 << 20
 
 // A Config is a checked configuration: every path is absolute and clean, every
 // duration positive, every name valid.
@@ -32,8 +45,26 @@ type VolumeGroup struct {
 	Volumes         []string // globs of the LV names that may be used
 	Namespaces      []string // globs of the pod namespaces that may mount them
 	Create          bool     // a missing volume may be created when `size` is given
-	MaxSize         int64    // bytes; the largest volume that may be created or extended to
+	MaxSize         int64    // bytes; the largest volume that may be created or extended to, 0 = no limit (never with Create)
 	NeverDeactivate bool     // `deactivate: never`
+}
+
+// Load reads and checks the file at path. An error has one line for each thing
+// that is wrong with the file.
+func Load(path string) (*Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxBytes {
+		return nil, fmt.Errorf("%s: larger than 1 MiB; is this the configuration?", path)
+	}
+	return Parse(path, data)
 }
 
 // VG returns the configured volume group of that name, or nil.
@@ -44,4 +75,20 @@ func (c *Config) VG(name string) *VolumeGroup {
 		}
 	}
 	return nil
+}
+
+// AllowsVolume reports whether the logical volume of that name may be used.
+func (g *VolumeGroup) AllowsVolume(lv string) bool { return matches(g.Volumes, lv) }
+
+// AllowsNamespace reports whether pods of that namespace may mount volumes of
+// the group.
+func (g *VolumeGroup) AllowsNamespace(ns string) bool { return matches(g.Namespaces, ns) }
+
+func matches(globs []string, name string) bool {
+	for _, glob := range globs {
+		if ok, err := path.Match(glob, name); err == nil && ok {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,249 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// callLimit is when flexdriver gives up. flexd has to answer before it does.
+const callLimit = 5 * time.Minute
+
+// maxSocketPath is what sockaddr_un holds, without its final zero.
+const maxSocketPath = 107
+
+// maxNodeName is Kubernetes' own limit.
+const maxNodeName = 253
+
+var (
+	driverNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	nodeNames   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	groupNames  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?$`)
+	vgNames     = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
+	sizes       = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
+)
+
+// The checks of single values return what is wrong, or "".
+
+func optional(check func(*string) string) func(*string) string {
+	return func(s *string) string {
+		if *s == "" {
+			return ""
+		}
+		return check(s)
+	}
+}
+
+func oneOf(words ...string) func(*string) string {
+	return func(s *string) string {
+		if slices.Contains(words, *s) {
+			return ""
+		}
+		return fmt.Sprintf("must be %s, not %q", strings.Join(words, " or "), short(*s))
+	}
+}
+
+func driverName(s *string) string {
+	if !driverNames.MatchString(*s) {
+		return fmt.Sprintf(`must be VENDOR/DRIVER, such as "flexd/lvm", not %q`, short(*s))
+	}
+	return ""
+}
+
+func nodeName(s *string) string {
+	if len(*s) > maxNodeName || !nodeNames.MatchString(*s) {
+		return fmt.Sprintf("must be a node name as Kubernetes allows it (a-z, 0-9, '-' and '.'), not %q", short(*s))
+	}
+	return ""
+}
+
+func groupName(s *string) string {
+	if !groupNames.MatchString(*s) {
+		return fmt.Sprintf("must be the name of a group, not %q", short(*s))
+	}
+	return ""
+}
+
+// vgName holds LVM's own rule, so that a configuration moves from loopdev to
+// LVM without a change.
+func vgName(s *string) string {
+	switch {
+	case *s == "." || *s == "..":
+	case len(*s) > 127:
+		return "must have at most 127 characters"
+	case vgNames.MatchString(*s):
+		return ""
+	}
+	return fmt.Sprintf("must be a volume group name as LVM allows it (letters, digits and + _ . -, not beginning with '-'), not %q", short(*s))
+}
+
+func directory(s *string) string {
+	switch {
+	case !filepath.IsAbs(*s):
+		return fmt.Sprintf("must be an absolute path, not %q", short(*s))
+	case strings.ContainsFunc(*s, unicode.IsControl):
+		return fmt.Sprintf("must not hold control characters: %q", short(*s))
+	case filepath.Clean(*s) == "/":
+		return "must not be the root directory"
+	case len(*s) > 4095:
+		return "is longer than a path can be (4095 bytes)"
+	}
+	*s = filepath.Clean(*s)
+	return ""
+}
+
+func glob(s *string) string {
+	switch _, err := path.Match(*s, ""); {
+	case *s == "":
+		return `must not be empty; "*" means all`
+	case strings.Contains(*s, "/"):
+		return fmt.Sprintf("must match a plain name, so it cannot hold '/': %q", short(*s))
+	case strings.ContainsFunc(*s, func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }):
+		return fmt.Sprintf("must match a plain name, so it cannot hold spaces: %q", short(*s))
+	case err != nil:
+		return fmt.Sprintf("is not a pattern (* ? [a-z] and \\ are special): %q", short(*s))
+	}
+	return ""
+}
+
+// parseSize reads a whole number and a binary unit. Decimal units are refused
+// rather than taken for binary ones: 10GB is 7 % less than 10GiB.
+func parseSize(s string) (int64, string) {
+	m := sizes.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Sprintf("must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not %q", short(s))
+	}
+	unit := slices.Index([]string{"KiB", "MiB", "GiB", "TiB", "PiB"}, m[2])
+	if unit < 0 {
+		return 0, fmt.Sprintf("must have one of the units KiB, MiB, GiB, TiB or PiB: %q", short(s))
+	}
+	shift := 10 * (unit + 1)
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil || n > math.MaxInt64>>shift {
+		return 0, fmt.Sprintf("is larger than any volume: %q", short(s))
+	}
+	return n << shift, ""
+}
+
+// check holds the rules that concern more than one key. A key that was refused
+// by itself still has its default here, so nothing is said twice.
+func (r *reader) check(c *Config) {
+	if c.NodeName == "" {
+		r.wrong("nodeName", "the host has no name; set it to this node's name in Kubernetes")
+	}
+	if c.CallDeadline >= callLimit {
+		r.wrong("callDeadline", fmt.Sprintf("must be less than 5m, when flexdriver gives up, not %s", c.CallDeadline))
+	}
+	r.checkSockets(c)
+	r.checkDirs(c)
+	r.checkGroups(c)
+}
+
+func (r *reader) checkSockets(c *Config) {
+	for _, s := range []struct{ key, path string }{{"driverSocket", c.DriverSocket}, {"statusSocket", c.StatusSocket}} {
+		if len(s.path) > maxSocketPath {
+			r.wrong(s.key, fmt.Sprintf("a socket's path has at most %d bytes; this one has %d: %q", maxSocketPath, len(s.path), short(s.path)))
+		}
+	}
+	if c.DriverSocket == c.StatusSocket {
+		r.wrong("statusSocket", "must not be the driverSocket")
+	}
+}
+
+func (r *reader) checkDirs(c *Config) {
+	if len(c.KubeletRoots) == 0 && r.clean("kubeletRoots") {
+		r.wrong("kubeletRoots", "must name at least one directory")
+	}
+	switch {
+	case c.RunDir == c.StateDir:
+		r.wrong("stateDir", fmt.Sprintf("must not be the runDir (%s): that one is emptied by a reboot", c.RunDir))
+	case within(c.StateDir, c.RunDir):
+		r.wrong("stateDir", fmt.Sprintf("must not lie below the runDir (%s): that one is emptied by a reboot", c.RunDir))
+	}
+	for _, root := range c.KubeletRoots {
+		for _, d := range []struct{ key, dir string }{{"runDir", c.RunDir}, {"stateDir", c.StateDir}} {
+			if within(d.dir, root) {
+				r.wrong(d.key, fmt.Sprintf("must not lie below kubelet's own directory %s", root))
+			}
+		}
+	}
+}
+
+func (r *reader) checkGroups(c *Config) {
+	names, dirs := map[string]int{}, map[string]int{}
+	for i, g := range c.VolumeGroups {
+		at := fmt.Sprintf("volumeGroups[%d]", i)
+		for _, need := range []struct{ key, value, hint string }{
+			{"name", g.Name, "the volume group that pods name in their options"},
+			{"provider", g.Provider, "loopdev"},
+			{"directory", g.Directory, "where the volumes' files are kept"},
+		} {
+			if _, there := r.lines[at+"."+need.key]; !there && r.clean(at) {
+				r.wrong(at+"."+need.key, fmt.Sprintf("is missing (%s)", need.hint))
+			}
+		}
+		if g.Create && g.MaxSize == 0 && r.clean(at+".maxSize") {
+			r.wrong(at+".maxSize", "is needed with `create: true`: how large may a pod's author make a volume?")
+		}
+		if first, twice := names[g.Name]; twice && g.Name != "" {
+			r.wrong(at+".name", fmt.Sprintf("%q is already volumeGroups[%d]", g.Name, first))
+		} else {
+			names[g.Name] = i
+		}
+		if g.Directory == "" {
+			continue
+		}
+		if first, twice := dirs[g.Directory]; twice {
+			r.wrong(at+".directory", fmt.Sprintf("%q is already that of volumeGroups[%d]", g.Directory, first))
+		} else {
+			dirs[g.Directory] = i
+		}
+		for _, root := range c.KubeletRoots {
+			switch {
+			case within(g.Directory, root):
+				r.wrong(at+".directory", fmt.Sprintf("must not lie below kubelet's own directory %s", root))
+			case within(root, g.Directory):
+				r.wrong(at+".directory", fmt.Sprintf("must not hold kubelet's own directory %s", root))
+			}
+		}
+		for _, own := range []struct{ key, dir string }{{"runDir", c.RunDir}, {"stateDir", c.StateDir}} {
+			if within(g.Directory, own.dir) {
+				r.wrong(at+".directory", fmt.Sprintf("must not lie in the %s (%s)", own.key, own.dir))
+			}
+		}
+	}
+}
+
+// wrong reports a key by its full name, with its line or that of what holds it.
+func (r *reader) wrong(at, text string) {
+	for k := at; ; {
+		if line, ok := r.lines[k]; ok && k != "" {
+			r.fail(line, at, text)
+			return
+		}
+		cut := strings.LastIndexByte(k, '.')
+		if cut < 0 {
+			r.fail(0, at, text)
+			return
+		}
+		k = k[:cut]
+	}
+}
+
+// clean reports whether nothing has been said about this key yet.
+func (r *reader) clean(at string) bool {
+	return !slices.ContainsFunc(r.errors, func(e *Error) bool { return e.Key == at })
+}
+
+// within reports whether dir is root or lies below it, as they are written: no
+// symbolic link is followed, for a file may be checked on another machine.
+func within(dir, root string) bool {
+	return dir == root || strings.HasPrefix(dir, root+"/")
+}

@@ -1,0 +1,82 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Commented is a whole configuration file: every key with its default and what
+// it means. Parsing it gives Default.
+func Commented() string {
+	c := blank()
+	return fmt.Sprintf(commented,
+		c.Driver, quoted(c.KubeletRoots), c.RunDir, c.StateDir,
+		c.Lease, c.CallDeadline, c.LogFormat, c.LogLevel)
+}
+
+func quoted(list []string) string {
+	q := make([]string, len(list))
+	for i, s := range list {
+		q[i] = fmt.Sprintf("%q", s)
+	}
+	return "[" + strings.Join(q, ", ") + "]"
+}
+
+const commented = `# flexd's configuration. Every key is optional; the values here are the defaults.
+# Durations are written 30s, 4m30s, 1h; sizes 500MiB, 10GiB, 1TiB (powers of 1024).
+# Paths are absolute. flexd refuses keys that it does not know.
+# Check a file with: flexd config --check FILE
+
+# The FlexVolume driver's name, VENDOR/DRIVER. Kubelet runs
+# <plugin dir>/VENDOR~DRIVER/DRIVER.
+driver: %s
+
+# This node's name in Kubernetes. Empty: the host name in lower case.
+nodeName: ""
+
+# Kubelet's --root-dir. flexd mounts below these directories only.
+kubeletRoots: %s
+
+# Notes on what is claimed now, locks, device links. Must be empty after a
+# reboot, so keep it on a tmpfs.
+runDir: %s
+
+# Records of what was formatted. Must survive a reboot.
+stateDir: %s
+
+# The socket for flexdriver (root only). Empty: driver.sock in the runDir.
+driverSocket: ""
+
+# The socket of ` + "`flexd status`" + ` (read-only HTTP). Empty: status.sock in the runDir.
+statusSocket: ""
+
+# The group that may read the status socket. Empty: root only.
+statusGroup: ""
+
+# How long a volume stays active after its last use, so that a re-created pod
+# finds it ready.
+lease: %s
+
+# How long one call of kubelet may wait for an answer. Less than 5m.
+callDeadline: %s
+
+log:
+  # text (for people) or json.
+  format: %s
+  # error, warning, info, debug or trace.
+  level: %s
+
+# What may be used, and how. flexd sets nothing up in a volume group that is not
+# listed. One entry, with its defaults:
+#
+#   - name: vg0                 # needed: as pods name it in their options
+#     provider: loopdev         # needed: loopdev (a directory of sparse files)
+#     directory: /srv/vg0       # needed: where these files are
+#     volumes: ["*"]            # names of the volumes that may be used; * ? [a-z]
+#     namespaces: ["*"]         # namespaces whose pods may use them; * ? [a-z]
+#     create: false             # true: make a missing volume when the pod gives a size
+#     maxSize: 0                # largest size to create or extend to; 0: no limit.
+#                               # Needed with create: true
+#     deactivate: auto          # auto: when the lease has ended; never: leave it active
+volumeGroups: []
+`

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Default is the configuration of an empty file. It has no volume group, so
+// flexd sets nothing up with it.
+func Default() *Config {
+	c := blank()
+	c.derive()
+	return c
+}
+
+// blank holds the defaults that depend on nothing.
+func blank() *Config {
+	return &Config{
+		Driver:       "flexd/lvm",
+		KubeletRoots: []string{"/var/lib/kubelet"},
+		RunDir:       "/run/flexd",
+		StateDir:     "/var/lib/flexd",
+		Lease:        30 * time.Second,
+		CallDeadline: 4*time.Minute + 30*time.Second,
+		LogFormat:    "text",
+		LogLevel:     "info",
+	}
+}
+
+// derive fills what was left empty from the host and from the other keys.
+func (c *Config) derive() {
+	if c.NodeName == "" {
+		// Kubelet does the same to the host name.
+		host, _ := os.Hostname() // Parse complains when this leaves it empty
+		c.NodeName = strings.ToLower(strings.TrimSpace(host))
+	}
+	if c.DriverSocket == "" {
+		c.DriverSocket = filepath.Join(c.RunDir, "driver.sock")
+	}
+	if c.StatusSocket == "" {
+		c.StatusSocket = filepath.Join(c.RunDir, "status.sock")
+	}
+}
+
+// blankGroup holds the defaults of a volume group. Its name, provider and
+// directory have none: flexd does not guess where data is.
+func blankGroup() VolumeGroup {
+	return VolumeGroup{Volumes: []string{"*"}, Namespaces: []string{"*"}}
+}

@@ -1,0 +1,125 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Parse reads and checks a configuration. The name is used in errors only. An
+// empty document means Default.
+func Parse(name string, data []byte) (*Config, error) {
+	r := &reader{file: name, lines: map[string]int{}}
+	c := blank()
+	if doc := r.document(data); doc != nil {
+		r.mapping(doc, "", r.schema(c))
+	}
+	c.derive()
+	r.check(c)
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// schema lists the keys of the file, in the order in which `flexd config`
+// prints them.
+func (r *reader) schema(c *Config) []key {
+	return []key{
+		{"driver", r.text(&c.Driver, driverName)},
+		{"nodeName", r.text(&c.NodeName, optional(nodeName))},
+		{"kubeletRoots", r.list(&c.KubeletRoots, directory)},
+		{"runDir", r.text(&c.RunDir, directory)},
+		{"stateDir", r.text(&c.StateDir, directory)},
+		{"driverSocket", r.text(&c.DriverSocket, optional(directory))},
+		{"statusSocket", r.text(&c.StatusSocket, optional(directory))},
+		{"statusGroup", r.text(&c.StatusGroup, optional(groupName))},
+		{"lease", r.duration(&c.Lease)},
+		{"callDeadline", r.duration(&c.CallDeadline)},
+		{"log", func(n *yaml.Node, at string) {
+			if !null(n) { // a section whose keys are all commented out
+				r.mapping(n, at, r.logSchema(c))
+			}
+		}},
+		{"volumeGroups", func(n *yaml.Node, at string) { r.groups(n, at, c) }},
+	}
+}
+
+func (r *reader) logSchema(c *Config) []key {
+	return []key{
+		{"format", r.text(&c.LogFormat, oneOf("text", "json"))},
+		{"level", r.text(&c.LogLevel, oneOf("trace", "debug", "info", "warning", "error"))},
+	}
+}
+
+func (r *reader) groupSchema(g *VolumeGroup) []key {
+	deactivate := "auto"
+	return []key{
+		{"name", r.text(&g.Name, vgName)},
+		{"provider", r.text(&g.Provider, oneOf("loopdev"))},
+		{"directory", r.text(&g.Directory, directory)},
+		{"volumes", r.list(&g.Volumes, glob)},
+		{"namespaces", r.list(&g.Namespaces, glob)},
+		{"create", r.truth(&g.Create)},
+		{"maxSize", r.size(&g.MaxSize)},
+		{"deactivate", func(n *yaml.Node, at string) {
+			r.text(&deactivate, oneOf("auto", "never"))(n, at)
+			g.NeverDeactivate = deactivate == "never"
+		}},
+	}
+}
+
+func (r *reader) groups(n *yaml.Node, at string, c *Config) {
+	if null(n) { // a section whose groups are all commented out
+		return
+	}
+	r.sequence(n, at, func(n *yaml.Node, at string) {
+		g := blankGroup()
+		r.mapping(n, at, r.groupSchema(&g))
+		c.VolumeGroups = append(c.VolumeGroups, g)
+	})
+}
+
+// document returns the root of the one document in data, or nil when there is
+// none or it cannot be read.
+func (r *reader) document(data []byte) *yaml.Node {
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		r.syntax(err)
+		return nil
+	}
+	switch err := dec.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		r.syntax(err)
+		return nil
+	default:
+		r.fail(second.Line, "", "a second document begins here; flexd reads exactly one")
+		return nil
+	}
+	if len(doc.Content) != 1 || null(doc.Content[0]) {
+		return nil
+	}
+	return doc.Content[0]
+}
+
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
+
+// syntax reports an error of the YAML parser in our own form.
+func (r *reader) syntax(err error) {
+	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 0
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		text = text[len(m[0]):]
+	}
+	r.fail(line, "", "not valid YAML: "+oneLine(text))
+}

@@ -1,0 +1,258 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+)
+
+func TestEmptyIsDefault(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing\n", "---\n", "{}\n", "~\n", "log:\nvolumeGroups:\n"} {
+		c, err := Parse("flexd.yaml", []byte(text))
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if d := cmp.Diff(Default(), c); d != "" {
+			t.Errorf("%q (-want +got):\n%s", text, d)
+		}
+	}
+}
+
+func TestCommentedIsDefault(t *testing.T) {
+	c, err := Parse("flexd.yaml", []byte(Commented()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(Default(), c); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// The comment of volumeGroups shows a whole entry with its defaults.
+func TestCommentedEntry(t *testing.T) {
+	entry := "volumeGroups:\n"
+	for line := range strings.Lines(Commented()) {
+		if strings.HasPrefix(line, "#   ") {
+			entry += line[1:]
+		}
+	}
+	c, err := Parse("entry", []byte(entry))
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, entry)
+	}
+	want := blankGroup()
+	want.Name, want.Provider, want.Directory = "vg0", "loopdev", "/srv/vg0"
+	if d := cmp.Diff([]VolumeGroup{want}, c.VolumeGroups); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Whoever adds a key documents it.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{}
+	keys := append(r.schema(&Config{}), append(r.logSchema(&Config{}), r.groupSchema(&VolumeGroup{})...)...)
+	for _, k := range keys {
+		if !regexp.MustCompile(`(?m)^[# -]*` + k.name + `:`).MatchString(Commented()) {
+			t.Errorf("%s: not in Commented", k.name)
+		}
+		if !strings.Contains(string(doc), k.name+"`") && !strings.Contains(string(doc), "`"+k.name+".") {
+			t.Errorf("%s: not in docs/configuration.md", k.name)
+		}
+	}
+}
+
+func TestEverything(t *testing.T) {
+	c, err := Parse("flexd.yaml", []byte(`
+driver: example.com/disk
+nodeName: node-1.example.com
+kubeletRoots: [/var/lib/kubelet/, "/data//kubelet"]
+runDir: /run/other
+stateDir: /var/lib/other
+driverSocket: /run/d.sock
+statusSocket: ""
+statusGroup: adm
+lease: 1m
+callDeadline: 1m30s
+log: {format: json, level: debug}
+volumeGroups:
+- name: vg0
+  provider: loopdev
+  directory: /srv/vg0/
+  volumes: [data-*, 'log?']
+  namespaces: []
+  create: true
+  maxSize: 10GiB
+  deactivate: never
+- {name: vg1, provider: loopdev, directory: /srv/vg1, maxSize: 0}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Driver: "example.com/disk", NodeName: "node-1.example.com",
+		KubeletRoots: []string{"/var/lib/kubelet", "/data/kubelet"},
+		RunDir:       "/run/other", StateDir: "/var/lib/other",
+		DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm",
+		Lease: time.Minute, CallDeadline: 90 * time.Second, LogFormat: "json", LogLevel: "debug",
+		VolumeGroups: []VolumeGroup{
+			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", Volumes: []string{"data-*", "log?"},
+				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, NeverDeactivate: true},
+			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", Volumes: []string{"*"}, Namespaces: []string{"*"}},
+		},
+	}
+	if d := cmp.Diff(want, c); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	g := c.VG("vg0")
+	for name, want := range map[string]bool{"data-1": true, "log1": true, "log": false, "xdata-": false} {
+		if g.AllowsVolume(name) != want {
+			t.Errorf("AllowsVolume(%q) is not %v", name, want)
+		}
+	}
+	if g.AllowsNamespace("default") || !c.VG("vg1").AllowsNamespace("default") || c.VG("vg2") != nil {
+		t.Error("namespaces: [] allows none, the default all")
+	}
+}
+
+// Each row is a file and everything that is said about it.
+func TestRefused(t *testing.T) {
+	group := "volumeGroups:\n- name: vg0\n  provider: loopdev\n  directory: /srv/vg0\n"
+	for _, row := range []struct{ about, file, want string }{
+		{"unknown key", "drivr: a/b\n", `f:1: drivr: unknown key; did you mean "driver"?`},
+		{"unknown key of a group", group + "  volume: ['*']\n", `f:5: volumeGroups[0].volume: unknown key; did you mean "volumes"?`},
+		{"other spelling", "run_dir: /run/x\n", `f:1: run_dir: unknown key; did you mean "runDir"?`},
+		{"nothing near", "replicas: 3\n", `f:1: replicas: unknown key`},
+		{"twice", "lease: 1s\nlease: 2s\n", `f:2: lease: stands here twice, first in line 1`},
+		{"merge key", "<<: {lease: 1s}\n", `f:1: <<: unknown key`},
+		{"number for a string", "nodeName: 12\n", `f:1: nodeName: must be a string; YAML reads this as something else, so quote it: "12"`},
+		{"list for a string", "nodeName: [a]\n", `f:1: nodeName: must be a string, not a list`},
+		{"no value", "namespaces:\nrunDir:\n", "f:1: namespaces: unknown key\nf:2: runDir: has no value; leave the key out to have its default"},
+		{"no list", group + "  volumes:\n", `f:5: volumeGroups[0].volumes: must be a list, not nothing`},
+		{"string for a list", "kubeletRoots: /var/lib/kubelet\n", `f:1: kubeletRoots: must be a list: ["/var/lib/kubelet"]`},
+		{"no root", "kubeletRoots: []\n", `f:1: kubeletRoots: must name at least one directory`},
+		{"list for the file", "- driver\n", "f:1: must be a mapping (lines of `key: value`), not a list"},
+		{"word for the file", "driver\n", "f:1: must be a mapping (lines of `key: value`), not \"driver\""},
+		{"relative path", strings.Replace(group, "/srv/vg0", "data", 1), `f:4: volumeGroups[0].directory: must be an absolute path, not "data"`},
+		{"root directory", "runDir: /..\n", `f:1: runDir: must not be the root directory`},
+		{"no unit", "lease: 30\n", `f:1: lease: must be a duration with its unit, such as 30s or 4m30s, not 30`},
+		{"negative", "lease: -1s\n", `f:1: lease: must be longer than 0s, not "-1s"`},
+		{"too patient", "callDeadline: 5m\n", `f:1: callDeadline: must be less than 5m, when flexdriver gives up, not 5m0s`},
+		{"decimal unit", group + "  maxSize: 10GB\n", `f:5: volumeGroups[0].maxSize: must have one of the units KiB, MiB, GiB, TiB or PiB: "10GB"`},
+		{"no size unit", group + "  maxSize: 1073741824\n", `f:5: volumeGroups[0].maxSize: must be a size with its unit, such as 500MiB, 10GiB or 1TiB, not 1073741824`},
+		{"fraction", group + "  maxSize: 1.5TiB\n", `f:5: volumeGroups[0].maxSize: must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not "1.5TiB"`},
+		{"huge", group + "  maxSize: 8192PiB\n", `f:5: volumeGroups[0].maxSize: is larger than any volume: "8192PiB"`},
+		{"glob", group + "  volumes: ['a[']\n", `f:5: volumeGroups[0].volumes[0]: is not a pattern (* ? [a-z] and \ are special): "a["`},
+		{"glob of a path", group + "  namespaces: [a/b, '', 'a b']\n", "f:5: volumeGroups[0].namespaces[0]: must match a plain name, so it cannot hold '/': \"a/b\"\n" +
+			"f:5: volumeGroups[0].namespaces[1]: must not be empty; \"*\" means all\nf:5: volumeGroups[0].namespaces[2]: must match a plain name, so it cannot hold spaces: \"a b\""},
+		{"not a bool", group + "  create: yes\n", `f:5: volumeGroups[0].create: must be true or false, not "yes"`},
+		{"create how large", group + "  create: true\n", "f:2: volumeGroups[0].maxSize: is needed with `create: true`: how large may a pod's author make a volume?"},
+		{"deactivate", group + "  deactivate: false\n", `f:5: volumeGroups[0].deactivate: must be a string; YAML reads this as something else, so quote it: "false"`},
+		{"deactivate word", group + "  deactivate: always\n", `f:5: volumeGroups[0].deactivate: must be auto or never, not "always"`},
+		{"nothing of a group", "volumeGroups:\n- create: false\n", "f:2: volumeGroups[0].name: is missing (the volume group that pods name in their options)\n" +
+			"f:2: volumeGroups[0].provider: is missing (loopdev)\nf:2: volumeGroups[0].directory: is missing (where the volumes' files are kept)"},
+		{"empty group", "volumeGroups:\n-\n", "f:2: volumeGroups[0]: must be a mapping (lines of `key: value`), not nothing"},
+		{"name", strings.Replace(group, "vg0", "'-vg'", 1), `f:2: volumeGroups[0].name: must be a volume group name as LVM allows it (letters, digits and + _ . -, not beginning with '-'), not "-vg"`},
+		{"group twice", group + "- name: vg0\n  provider: loopdev\n  directory: /srv/../srv/vg0\n", "f:5: volumeGroups[1].name: \"vg0\" is already volumeGroups[0]\n" +
+			"f:7: volumeGroups[1].directory: \"/srv/vg0\" is already that of volumeGroups[0]"},
+		{"below kubelet", strings.Replace(group, "/srv/vg0", "/var/lib/kubelet/vg0", 1), `f:4: volumeGroups[0].directory: must not lie below kubelet's own directory /var/lib/kubelet`},
+		{"above kubelet", strings.Replace(group, "/srv/vg0", "/var/lib", 1), `f:4: volumeGroups[0].directory: must not hold kubelet's own directory /var/lib/kubelet`},
+		{"in the run directory", strings.Replace(group, "/srv/vg0", "/run/flexd", 1), `f:4: volumeGroups[0].directory: must not lie in the runDir (/run/flexd)`},
+		{"one directory for both", "runDir: /var/lib/flexd\n", `f: stateDir: must not be the runDir (/var/lib/flexd): that one is emptied by a reboot`},
+		{"state in run", "stateDir: /run/flexd/state\n", `f:1: stateDir: must not lie below the runDir (/run/flexd): that one is emptied by a reboot`},
+		{"state in kubelet", "stateDir: /var/lib/kubelet/flexd\n", `f:1: stateDir: must not lie below kubelet's own directory /var/lib/kubelet`},
+		{"long socket", "driverSocket: /" + strings.Repeat("x", 107) + "\n", `f:1: driverSocket: a socket's path has at most 107 bytes; this one has 108: "/` + strings.Repeat("x", 107) + `"`},
+		{"one socket", "driverSocket: /run/a\nstatusSocket: /run/a\n", `f:2: statusSocket: must not be the driverSocket`},
+		{"level", "log: {level: warn}\n", `f:1: log.level: must be trace or debug or info or warning or error, not "warn"`},
+		{"second document", "lease: 1s\n---\nlease: 2s\n", `f:2: a second document begins here; flexd reads exactly one`},
+		{"anchor", "lease: &a 1s\n", `f:1: lease: has an anchor (&a); write the value out where it is needed`},
+		{"alias", "runDir: &a /run/x\nstateDir: *a\n", "f:1: runDir: has an anchor (&a); write the value out where it is needed\nf:2: stateDir: is an alias (*a); write the value out"},
+		{"key that is a list", "? [a]\n: b\n", `f:1: has a key that is not a word`},
+		{"tag", "lease: !duration 1s\n", `f:1: lease: must be a duration with its unit, such as 30s or 4m30s, not 1s`},
+		{"tab", "log:\n\tformat: text\n", `f:2: not valid YAML: found character that cannot start any token`},
+		{"all at once, by line", "log: {colour: on}\nlease: soon\nrunDir: run\n", "f:1: log.colour: unknown key\n" +
+			"f:2: lease: must be a duration with its unit, such as 30s or 4m30s, not \"soon\"\nf:3: runDir: must be an absolute path, not \"run\""},
+	} {
+		t.Run(row.about, func(t *testing.T) {
+			_, err := Parse("f", []byte(row.file))
+			if err == nil {
+				t.Fatal("not refused")
+			}
+			if d := cmp.Diff(row.want, err.Error()); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestAliasBomb(t *testing.T) {
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'k'; c++ {
+		p := string(c - 1)
+		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+p+",", 9) + "]\n"
+	}
+	start := time.Now()
+	if _, err := Parse("bomb", []byte(bomb)); err == nil || time.Since(start) > time.Second {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if _, err := Load("/dev/zero"); err == nil || err.Error() != "/dev/zero: larger than 1 MiB; is this the configuration?" {
+		t.Errorf("huge: %v", err)
+	}
+	if _, err := Load("../../examples/flexd.yaml"); err != nil {
+		t.Errorf("the example: %v", err)
+	}
+}
+
+// Whatever is accepted keeps the promises of Config; whatever is refused is
+// refused line by line, by name.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(Commented()))
+	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("{volumeGroups: [{name: a, provider: loopdev, directory: /d, create: true, maxSize: 1KiB}]}"))
+	f.Add([]byte("? - a\n  - {b: !!binary eA==}\n: |\n  text\n--- >\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse("f", data)
+		if err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				if !strings.HasPrefix(line, "f:") {
+					t.Fatalf("a line that does not name the file: %q", line)
+				}
+			}
+			return
+		}
+		for _, p := range append([]string{c.RunDir, c.StateDir, c.DriverSocket, c.StatusSocket}, c.KubeletRoots...) {
+			if !filepath.IsAbs(p) || filepath.Clean(p) != p {
+				t.Fatalf("path %q", p)
+			}
+		}
+		if c.Lease <= 0 || c.CallDeadline <= 0 || c.CallDeadline >= callLimit || c.NodeName == "" {
+			t.Fatalf("%+v", c)
+		}
+		for _, g := range c.VolumeGroups {
+			if g.Name == "" || g.Provider == "" || !filepath.IsAbs(g.Directory) || g.MaxSize < 0 || g.Create && g.MaxSize == 0 {
+				t.Fatalf("%+v", g)
+			}
+		}
+		var any yaml.Node
+		if yaml.Unmarshal(data, &any) != nil {
+			t.Fatal("accepted what is not YAML")
+		}
+	})
+}
