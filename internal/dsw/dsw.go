@@ -1,0 +1,270 @@
+// Package dsw holds the desired state of world: claims and leases, as readable
+// notes in the run directory that live as long as the mount table does, the
+// newest wish seen for each directory, and the durable records of formats.
+//
+// Memory leads and the notes follow: only what sets up (a claim in the making, a
+// lease before an activation) fails when its note cannot be written. It is not
+// for deciding anything: the mount table wins every dispute with a note.
+package dsw
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Store is the notes of one run directory.
+type Store struct {
+	dir  string
+	boot string
+
+	mu       sync.Mutex // guards what follows and the files; held across a write, never across a command
+	claims   map[key]*Claim
+	leases   map[volume.UUID]*Lease
+	wishes   map[string]wish
+	problems map[string]string // file → what is wrong with it
+}
+
+type key struct {
+	uuid volume.UUID
+	dir  string
+}
+
+// A wish is the newest call seen for a directory, by its flexdriver's start.
+type wish struct {
+	started  time.Duration
+	teardown bool
+}
+
+// Open reads the notes below dir. A note that cannot be used is left where it
+// is and reported by Problems; notes of an earlier boot are removed, because the
+// mounts they were about are gone.
+func Open(dir, boot string) (*Store, error) {
+	s := &Store{dir: dir, boot: boot, claims: map[key]*Claim{}, leases: map[volume.UUID]*Lease{},
+		wishes: map[string]wish{}, problems: map[string]string{}}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("notes: %w", err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("notes: %w", err)
+	}
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		switch err := s.load(path, f); {
+		case err == nil:
+		case errors.Is(err, errOtherBoot):
+			_ = os.Remove(path)
+		default:
+			s.problems[path] = fmt.Sprintf("note %s is ignored: %v; what is mounted is known from the mount table; remove the file when you have looked at it", path, err)
+		}
+	}
+	return s, nil
+}
+
+// maxNote bounds what is read of a file that stands where a note should.
+const maxNote = 64 << 10
+
+func (s *Store) load(path string, f fs.DirEntry) error {
+	if strings.HasSuffix(f.Name(), ".tmp") {
+		return os.Remove(path) // a write that was cut; the note before it is whole
+	}
+	if !f.Type().IsRegular() {
+		return errors.New("it is not a regular file")
+	}
+	if info, err := f.Info(); err != nil {
+		return err
+	} else if info.Size() > maxNote {
+		return fmt.Errorf("it is %d bytes large", info.Size())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(f.Name(), "lease-") {
+		l := new(Lease)
+		if err := parse(data, l, l.check, s.boot); err != nil {
+			return err
+		}
+		if f.Name() != leaseFile(l.UUID) {
+			return errors.New("its name does not fit what is in it")
+		}
+		s.leases[l.UUID] = l
+		return nil
+	}
+	c := new(Claim)
+	if err := parse(data, c, c.check, s.boot); err != nil {
+		return err
+	}
+	if f.Name() != claimFile(c) {
+		return errors.New("its name does not fit what is in it")
+	}
+	s.claims[key{c.UUID, c.Dir}] = c
+	return nil
+}
+
+func parse(data []byte, into any, check func(string) error, boot string) error {
+	if err := decode(data, into); err != nil {
+		return err
+	}
+	return check(boot)
+}
+
+// Claims returns copies of a volume's claims, sorted by directory.
+func (s *Store) Claims(uuid volume.UUID) []Claim {
+	return s.find(func(c *Claim) bool { return c.UUID == uuid })
+}
+
+// At returns copies of the claims at a directory.
+func (s *Store) At(dir string) []Claim {
+	return s.find(func(c *Claim) bool { return c.Dir == dir })
+}
+
+// All returns copies of all claims.
+func (s *Store) All() []Claim { return s.find(func(*Claim) bool { return true }) }
+
+func (s *Store) find(match func(*Claim) bool) []Claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []Claim
+	for _, c := range s.claims {
+		if match(c) {
+			found = append(found, *c)
+		}
+	}
+	slices.SortFunc(found, func(a, b Claim) int { return strings.Compare(a.Dir, b.Dir) })
+	return found
+}
+
+// Put notes a claim. In the phase making an error means that nothing was noted;
+// in any other the claim stands in memory and only its note is missing.
+func (s *Store) Put(c Claim) error {
+	c.Version, c.Boot = noteVersion, s.boot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.write(claimFile(&c), &c)
+	if err == nil || c.Phase != volume.Making {
+		s.claims[key{c.UUID, c.Dir}] = &c
+	}
+	return err
+}
+
+// Drop forgets a claim. An error says that its note stays behind: after a
+// restart it is found to be about a mount that is gone.
+func (s *Store) Drop(uuid volume.UUID, dir string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.claims[key{uuid, dir}]
+	if c == nil {
+		return nil
+	}
+	delete(s.claims, key{uuid, dir})
+	return s.remove(claimFile(c))
+}
+
+// Lease returns a volume's lease.
+func (s *Store) Lease(uuid volume.UUID) (Lease, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.leases[uuid]; l != nil {
+		return *l, true
+	}
+	return Lease{}, false
+}
+
+// Leases returns copies of all leases.
+func (s *Store) Leases() []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []Lease
+	for _, l := range s.leases {
+		found = append(found, *l)
+	}
+	return found
+}
+
+// PutLease notes a lease. On an error it stands in memory only.
+func (s *Store) PutLease(l Lease) error {
+	l.Version, l.Boot = noteVersion, s.boot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases[l.UUID] = &l
+	return s.write(leaseFile(l.UUID), &l)
+}
+
+// DropLease forgets a lease.
+func (s *Store) DropLease(uuid volume.UUID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.leases, uuid)
+	return s.remove(leaseFile(uuid))
+}
+
+func (s *Store) write(name string, v any) error {
+	path := filepath.Join(s.dir, name)
+	if err := write(path, v, false); err != nil {
+		s.problems[path] = fmt.Sprintf("note %s cannot be written: %v", path, err)
+		return fmt.Errorf("note: %w", err)
+	}
+	delete(s.problems, path)
+	return nil
+}
+
+func (s *Store) remove(name string) error {
+	path := filepath.Join(s.dir, name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.problems[path] = fmt.Sprintf("note %s cannot be removed: %v", path, err)
+		return fmt.Errorf("note: %w", err)
+	}
+	delete(s.problems, path)
+	return nil
+}
+
+// Problems returns what is wrong with the notes, sorted.
+func (s *Store) Problems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, p := range s.problems {
+		all = append(all, p)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wishMemory is how long a wish is remembered: longer than any flexdriver lives.
+const wishMemory = 10 * time.Minute
+
+// Wish notes that a call was seen for a directory and says whether a newer one
+// of the other direction was seen before. started is when its flexdriver
+// started, now the present, both on the boot-time clock.
+func (s *Store) Wish(dir string, started, now time.Duration, teardown bool) (superseded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d, w := range s.wishes {
+		if now-w.started > wishMemory {
+			delete(s.wishes, d)
+		}
+	}
+	if w, ok := s.wishes[dir]; ok && w.started > started {
+		return w.teardown != teardown
+	}
+	s.wishes[dir] = wish{started, teardown}
+	return false
+}
+
+// Superseded says whether a newer wish of the other direction was seen.
+func (s *Store) Superseded(dir string, started time.Duration, teardown bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, ok := s.wishes[dir]
+	return ok && w.started > started && w.teardown != teardown
+}

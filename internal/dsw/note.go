@@ -1,0 +1,170 @@
+package dsw
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// noteVersion is the version of the notes' format. A note of another version is
+// left alone and named: the mount table tells what it would have told.
+const noteVersion = 1
+
+// A Pod is who a published claim is for, as far as kubelet told.
+type Pod struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid,omitempty"`
+}
+
+// A Claim is a note in the run directory: kubelet wants, or has, a volume
+// mounted at Dir. It adds to the mount table what that cannot say.
+type Claim struct {
+	Version  int          `json:"version"`
+	Boot     string       `json:"boot"` // the boot it was written in; notes of another boot are void
+	Kind     volume.Kind  `json:"kind"`
+	Phase    volume.Phase `json:"phase"`
+	Dir      string       `json:"dir"`
+	VG       string       `json:"vg"`
+	LV       string       `json:"lv"`
+	UUID     volume.UUID  `json:"uuid"`
+	Pod      *Pod         `json:"pod,omitempty"`
+	Name     string       `json:"name,omitempty"` // kubelet's name for the volume
+	ReadOnly bool         `json:"readOnly,omitempty"`
+	Super    []string     `json:"super"`          // superblock options that were asked for; null = not known
+	Since    time.Time    `json:"since"`          // wall clock, for people
+	Note     string       `json:"note,omitempty"` // what an operator should know
+}
+
+// A Lease is a note: the volume stays active until then, and is deactivated
+// some time after. Until is on the boot-time clock, which no one can set.
+type Lease struct {
+	Version int           `json:"version"`
+	Boot    string        `json:"boot"`
+	VG      string        `json:"vg"`
+	LV      string        `json:"lv"`
+	UUID    volume.UUID   `json:"uuid"`
+	Until   time.Duration `json:"untilBootNanoseconds"`
+	Since   time.Time     `json:"since"`
+}
+
+func (c *Claim) check(boot string) error {
+	switch {
+	case c.Version != noteVersion:
+		return fmt.Errorf("its version is %d, this flexd knows %d", c.Version, noteVersion)
+	case c.Kind != volume.Staged && c.Kind != volume.Published:
+		return fmt.Errorf("kind %q is not known", c.Kind)
+	case c.Phase != volume.Making && c.Phase != volume.Held && c.Phase != volume.Releasing:
+		return fmt.Errorf("phase %q is not known", c.Phase)
+	case !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir:
+		return fmt.Errorf("dir %q is not a clean absolute path", c.Dir)
+	case c.UUID == "":
+		return errors.New("uuid is missing")
+	case c.Boot != boot:
+		return errOtherBoot
+	}
+	return nil
+}
+
+func (l *Lease) check(boot string) error {
+	switch {
+	case l.Version != noteVersion:
+		return fmt.Errorf("its version is %d, this flexd knows %d", l.Version, noteVersion)
+	case l.UUID == "":
+		return errors.New("uuid is missing")
+	case l.Until < 0:
+		return errors.New("untilBootNanoseconds is negative")
+	case l.Boot != boot:
+		return errOtherBoot
+	}
+	return nil
+}
+
+var errOtherBoot = errors.New("it was written in an earlier boot")
+
+// claimFile names the note of a claim so that a listing can be read, and so that
+// two volumes at one directory do not overwrite each other's.
+func claimFile(c *Claim) string {
+	sum := sha256.Sum256([]byte(c.Dir + "\x00" + string(c.UUID)))
+	return fmt.Sprintf("%s-%s-%s.json", c.Kind, plain(filepath.Base(c.Dir)), hex.EncodeToString(sum[:6]))
+}
+
+func leaseFile(uuid volume.UUID) string { return "lease-" + plain(string(uuid)) + ".json" }
+
+// plain keeps what is harmless in a file name.
+func plain(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '_'
+	}, s)
+	return s[:min(len(s), 64)]
+}
+
+// decode reads one JSON object and nothing else. Unknown keys are refused: they
+// would be lost at the next write.
+func decode(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("it is torn or no note: %w", err)
+	}
+	if d.More() {
+		return errors.New("it has something after the note")
+	}
+	return nil
+}
+
+// write replaces a file in one instant. With durable set it is on the disk when
+// write returns; notes in /run need not be, since a reboot takes them anyway.
+func write(path string, v any, durable bool) (err error) {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp)
+		}
+	}()
+	if _, err = f.Write(append(data, '\n')); err == nil && durable {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	if durable {
+		return syncDir(filepath.Dir(path))
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

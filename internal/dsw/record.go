@@ -1,0 +1,116 @@
+package dsw
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Record is the durable memory of a format, kept for ever: flexd never makes
+// a filesystem on a volume on which it has seen one.
+type Record struct {
+	Version int         `json:"version"`
+	UUID    volume.UUID `json:"uuid"`
+	VG      string      `json:"vg"` // as it was called then, for people
+	LV      string      `json:"lv"`
+	State   string      `json:"state"` // "formatting" or "seen"
+	FSType  string      `json:"fsType"`
+	At      time.Time   `json:"at"`
+}
+
+// The states of a record.
+const (
+	stateFormatting = "formatting"
+	stateSeen       = "seen"
+)
+
+// Records is the state directory.
+type Records struct {
+	dir string
+
+	mu    sync.Mutex
+	known map[volume.UUID]Record // what was read or written; the directory is ours alone
+}
+
+// OpenRecords returns the records below dir, which is made if it is missing.
+func OpenRecords(dir string) (*Records, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("format records: %w", err)
+	}
+	return &Records{dir: dir, known: map[volume.UUID]Record{}}, nil
+}
+
+func (r *Records) path(uuid volume.UUID) string {
+	return filepath.Join(r.dir, plain(string(uuid))+".json")
+}
+
+// Get returns a volume's record and, for Formatting, the filesystem that was
+// being made. An error means that it is not known, which is not "none".
+func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, ok := r.known[uuid]
+	if !ok {
+		data, err := os.ReadFile(r.path(uuid))
+		if errors.Is(err, fs.ErrNotExist) {
+			return volume.NoRecord, "", nil
+		}
+		if err == nil {
+			err = parseRecord(data, uuid, &rec)
+		}
+		if err != nil {
+			return volume.RecordUnknown, "", fmt.Errorf("format record %s: %w", r.path(uuid), err)
+		}
+		r.known[uuid] = rec
+	}
+	if rec.State == stateFormatting {
+		return volume.Formatting, rec.FSType, nil
+	}
+	return volume.Seen, "", nil
+}
+
+func parseRecord(data []byte, uuid volume.UUID, rec *Record) error {
+	if err := decode(data, rec); err != nil {
+		return err
+	}
+	switch {
+	case rec.Version != noteVersion:
+		return fmt.Errorf("its version is %d, this flexd knows %d", rec.Version, noteVersion)
+	case rec.UUID != uuid:
+		return fmt.Errorf("it is about %s", rec.UUID)
+	case rec.State != stateFormatting && rec.State != stateSeen:
+		return fmt.Errorf("state %q is not known", rec.State)
+	}
+	return nil
+}
+
+// Formatting makes durable that mkfs is about to run.
+func (r *Records) Formatting(uuid volume.UUID, n volume.Name, fsType string) error {
+	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateFormatting, FSType: fsType})
+}
+
+// Seen makes durable that the volume holds a filesystem. If that fails and no
+// mkfs record stands, it holds for this life of flexd all the same.
+func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
+	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType})
+}
+
+func (r *Records) put(rec Record) error {
+	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := write(r.path(rec.UUID), &rec, true)
+	if old := r.known[rec.UUID]; err == nil || rec.State == stateSeen && old.State != stateFormatting {
+		r.known[rec.UUID] = rec
+	}
+	if err != nil {
+		return fmt.Errorf("format record: %w", err)
+	}
+	return nil
+}
