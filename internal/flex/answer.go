@@ -1,0 +1,194 @@
+package flex
+
+import (
+	"errors"
+	"strings"
+	"unicode/utf8"
+)
+
+// The statuses kubelet knows. StatusNotSupported is a permanent statement about
+// the driver: kubelet never asks that verb again. It is no answer to trouble.
+const (
+	StatusSuccess      = "Success"
+	StatusFailure      = "Failure"
+	StatusNotSupported = "Not supported"
+)
+
+// MaxMessage is the most bytes an answer's message may have.
+const MaxMessage = 900
+
+// An Answer is what kubelet gets for a call.
+type Answer struct {
+	Status       string        // one of the statuses above
+	Message      string        // one line; the reason of a failure, shown in pod events
+	Device       string        // attach, waitforattach: the device, "" = none
+	Attached     *bool         // isattached only; nil is read as "not attached"
+	Capabilities *Capabilities // init only
+}
+
+// Capabilities are what init says the driver can do. Attach decides how kubelet
+// names volumes: it must not change while volumes are in use.
+type Capabilities struct {
+	Attach           bool
+	SELinuxRelabel   bool
+	SupportsMetrics  bool
+	FSGroup          bool
+	RequiresFSResize bool
+}
+
+// DefaultCapabilities are answered where the node's installer wrote none.
+func DefaultCapabilities() Capabilities {
+	return Capabilities{Attach: true, SELinuxRelabel: true, SupportsMetrics: true, FSGroup: true, RequiresFSResize: true}
+}
+
+// Success is the plain good answer.
+func Success() Answer { return Answer{Status: StatusSuccess} }
+
+// Failure says why a call failed. The message is made one line of valid UTF-8
+// without control characters, of at most MaxMessage bytes.
+func Failure(message string) Answer {
+	return Answer{Status: StatusFailure, Message: oneLine(message)}
+}
+
+// NotSupported says that the driver will never know the verb.
+func NotSupported() Answer { return Answer{Status: StatusNotSupported} }
+
+// Encode returns the answer as one JSON object and a newline.
+func (a Answer) Encode() []byte { return append(a.append(nil), '\n') }
+
+func (a Answer) append(b []byte) []byte {
+	b = append(b, `{"status":`...)
+	b = appendString(b, valid(a.Status))
+	if a.Message != "" {
+		b = append(b, `,"message":`...)
+		b = appendString(b, oneLine(a.Message))
+	}
+	if a.Device != "" {
+		b = append(b, `,"device":`...)
+		b = appendString(b, valid(a.Device))
+	}
+	if a.Attached != nil {
+		b = append(b, `,"attached":`...)
+		b = appendBool(b, *a.Attached)
+	}
+	if a.Capabilities != nil {
+		b = append(b, `,"capabilities":`...)
+		b = a.Capabilities.append(b)
+	}
+	return append(b, '}')
+}
+
+// Encode returns the capabilities as one JSON object and a newline: the text of
+// the file that flexdriver's init reads.
+func (c Capabilities) Encode() []byte { return append(c.append(nil), '\n') }
+
+func (c Capabilities) append(b []byte) []byte {
+	b = append(b, `{"attach":`...)
+	b = appendBool(b, c.Attach)
+	b = append(b, `,"selinuxRelabel":`...)
+	b = appendBool(b, c.SELinuxRelabel)
+	b = append(b, `,"supportsMetrics":`...)
+	b = appendBool(b, c.SupportsMetrics)
+	b = append(b, `,"fsGroup":`...)
+	b = appendBool(b, c.FSGroup)
+	b = append(b, `,"requiresFSResize":`...)
+	b = appendBool(b, c.RequiresFSResize)
+	return append(b, '}')
+}
+
+// ParseCapabilities reads a strict JSON object of booleans; a key that is
+// missing keeps its default.
+func ParseCapabilities(text string) (Capabilities, error) {
+	p := scanner{s: text}
+	c, err := p.capabilities()
+	if err == nil {
+		err = p.end()
+	}
+	return c, err
+}
+
+func (p *scanner) capabilities() (Capabilities, error) {
+	c := DefaultCapabilities()
+	err := p.object(func(key string) (err error) {
+		switch key {
+		case "attach":
+			c.Attach, err = p.boolean()
+		case "selinuxRelabel":
+			c.SELinuxRelabel, err = p.boolean()
+		case "supportsMetrics":
+			c.SupportsMetrics, err = p.boolean()
+		case "fsGroup":
+			c.FSGroup, err = p.boolean()
+		case "requiresFSResize":
+			c.RequiresFSResize, err = p.boolean()
+		default:
+			err = errors.New("unknown capability " + quote(key))
+		}
+		return err
+	})
+	return c, err
+}
+
+func (p *scanner) answer() (Answer, error) {
+	var a Answer
+	err := p.object(func(key string) (err error) {
+		switch key {
+		case "status":
+			a.Status, err = p.str()
+		case "message":
+			a.Message, err = p.str()
+		case "device":
+			a.Device, err = p.str()
+		case "attached":
+			var attached bool
+			attached, err = p.boolean()
+			a.Attached = &attached
+		case "capabilities":
+			var c Capabilities
+			c, err = p.capabilities()
+			a.Capabilities = &c
+		default:
+			err = p.skip(0)
+		}
+		return err
+	})
+	return a, err
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, "true"...)
+	}
+	return append(b, "false"...)
+}
+
+func valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// oneLine makes s fit for an event: see Failure. What it returns it leaves as it is.
+func oneLine(s string) string {
+	if len(s) > 8*MaxMessage { // a whole command's output: the rest is never shown
+		s = s[:8*MaxMessage]
+	}
+	var b strings.Builder
+	space := false
+	for _, r := range valid(s) {
+		if r <= ' ' || 0x7f <= r && r <= 0xa0 || r == 0x2028 || r == 0x2029 {
+			space = b.Len() > 0
+			continue
+		}
+		if space {
+			b.WriteByte(' ')
+			space = false
+		}
+		b.WriteRune(r)
+	}
+	if b.Len() == 0 {
+		return "no reason given"
+	}
+	return cut(b.String(), MaxMessage)
+}

@@ -1,0 +1,161 @@
+package flex
+
+import (
+	"errors"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// The verbs of FlexVolume.
+const (
+	Init          = "init"
+	GetVolumeName = "getvolumename"
+	Attach        = "attach"
+	Detach        = "detach"
+	WaitForAttach = "waitforattach"
+	IsAttached    = "isattached"
+	MountDevice   = "mountdevice"
+	UnmountDevice = "unmountdevice"
+	Mount         = "mount"
+	Unmount       = "unmount"
+	ExpandVolume  = "expandvolume"
+	ExpandFS      = "expandfs"
+)
+
+// ErrVerb is a verb that FlexVolume does not have. It alone may be answered
+// NotSupported.
+var ErrVerb = errors.New("not a FlexVolume verb")
+
+// A Call is a FlexVolume call whose arguments are understood. Fields that the
+// verb does not have are zero.
+type Call struct {
+	Verb       string
+	Dir        string  // mountdevice, mount, unmount, unmountdevice, expandfs, expandvolume: absolute and clean
+	Device     string  // what an earlier answer said, or "" or stale: a hint, never to be trusted
+	Node       string  // attach, detach, isattached
+	Name       string  // the volume's name at kubelet: from detach's argument, or the options
+	Options    Options // valid if HasOptions
+	HasOptions bool
+	NewSize    int64 // expandfs, expandvolume: bytes
+	OldSize    int64 // expandfs, expandvolume: bytes
+}
+
+// maxPath is Linux's PATH_MAX, its NUL included.
+const maxPath = 4096
+
+// shape is how the arguments of a verb are laid out, one letter each:
+// o options, d directory, v device, n node, k volume name, + new size, - old size.
+// volume says whether the options must name a volume.
+func shape(verb string) (args string, volume, ok bool) {
+	switch verb {
+	case Init:
+		return "", false, true
+	case GetVolumeName:
+		return "o", false, true
+	case Attach, IsAttached:
+		return "on", true, true
+	case Detach:
+		return "kn", false, true
+	case WaitForAttach:
+		return "vo", true, true
+	case MountDevice:
+		return "dvo", true, true
+	case Mount:
+		return "do", true, true
+	case Unmount, UnmountDevice:
+		return "d", false, true
+	case ExpandVolume:
+		return "od+-", false, true
+	case ExpandFS:
+		return "ovd+-", true, true
+	}
+	return "", false, false
+}
+
+// Parse understands the arguments that follow verb. Errors name the argument, or
+// the option's key, and quote no secret. An unknown verb is ErrVerb.
+func Parse(verb string, args []string) (Call, error) {
+	want, volume, ok := shape(verb)
+	if !ok {
+		return Call{}, ErrVerb
+	}
+	if len(args) != len(want) {
+		return Call{}, errors.New(verb + " takes " + strconv.Itoa(len(want)) + " arguments, got " + strconv.Itoa(len(args)))
+	}
+	if verb == IsAttached && strings.HasPrefix(args[1], "{") && !strings.HasPrefix(args[0], "{") {
+		args = []string{args[1], args[0]} // very old kubelets
+	}
+	c := Call{Verb: verb}
+	for i, arg := range args {
+		var err error
+		name := ""
+		switch want[i] {
+		case 'o':
+			name = "options"
+			if c.Options, err = ParseOptions(arg); err != nil {
+				return Call{}, err // names its key itself
+			}
+			c.HasOptions, c.Name = true, c.Options.Name
+		case 'd':
+			name, c.Dir = "directory", arg
+			err = checkDir(arg)
+		case 'v':
+			name, c.Device = "device", arg
+			if len(arg) >= maxPath || !printable(arg) {
+				err = errors.New("not a device path")
+			}
+		case 'n':
+			name, c.Node = "node name", arg
+			if len(arg) > 253 || !component(arg) {
+				err = errors.New("not a node name")
+			}
+		case 'k':
+			name, c.Name = "volume name", arg
+			if !component(arg) {
+				err = errors.New("not a volume name")
+			}
+		case '+':
+			name = "new size"
+			c.NewSize, err = parseBytes(arg)
+		case '-':
+			name = "old size"
+			c.OldSize, err = parseBytes(arg)
+		}
+		if err != nil {
+			return Call{}, errors.New("argument " + strconv.Itoa(i+1) + " of " + verb + " (" + name + "): " + err.Error())
+		}
+	}
+	if volume {
+		if err := c.Options.needVolume(); err != nil {
+			return Call{}, err
+		}
+	}
+	return c, nil
+}
+
+// checkDir refuses what kubelet never sends as a directory.
+func checkDir(dir string) error {
+	switch {
+	case dir == "":
+		return errors.New("empty")
+	case len(dir) >= maxPath:
+		return errors.New("longer than " + strconv.Itoa(maxPath-1) + " bytes")
+	case !printable(dir):
+		return errors.New(quote(dir) + " holds control characters or invalid UTF-8")
+	case dir[0] != '/':
+		return errors.New(quote(dir) + " is not absolute")
+	case dir == "/" || path.Clean(dir) != dir:
+		return errors.New(quote(dir) + " is not a clean path below /")
+	}
+	return nil
+}
+
+// parseBytes reads kubelet's Quantity.Value(): decimal bytes.
+func parseBytes(s string) (int64, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || s[0] == '+' {
+		return 0, errors.New(quote(s) + " is not a number of bytes")
+	}
+	return int64(n), nil
+}

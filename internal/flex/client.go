@@ -1,0 +1,178 @@
+package flex
+
+import (
+	"errors"
+	"syscall"
+	"time"
+)
+
+// How long flexdriver waits: see Client.
+const (
+	DefaultTimeout = 5 * time.Minute
+	DefaultConnect = 20 * time.Second
+)
+
+const (
+	slice    = 100 * time.Millisecond // between two looks at the parent
+	minPause = 5 * time.Millisecond   // before connecting again, doubled each time
+	maxPause = 250 * time.Millisecond
+)
+
+// A Client asks flexd one thing. It has no goroutines: it waits in poll(2), a
+// slice at a time, and looks at its parent in between.
+type Client struct {
+	Socket  string        // path of the driver socket
+	Timeout time.Duration // for the whole call
+	Connect time.Duration // how long a socket that is missing or refuses is tried, since it was last seen alive
+	Once    bool          // a socket that is missing or refuses is not tried again
+	Parent  int           // parent pid at the start; when it has changed nobody waits for the answer
+}
+
+// A DownError is a socket that could not be connected to.
+type DownError struct {
+	Socket string
+	Err    error // why, a syscall.Errno
+	Tried  time.Duration
+}
+
+func (e *DownError) Error() string { return e.Socket + ": " + e.Err.Error() }
+func (e *DownError) Unwrap() error { return e.Err }
+
+// A GarbageError is a line from flexd that is no reply to our request.
+type GarbageError struct{ Err error }
+
+func (e *GarbageError) Error() string { return "flexd's answer is not understood: " + e.Err.Error() }
+func (e *GarbageError) Unwrap() error { return e.Err }
+
+// The other ends of a call without an answer.
+var (
+	ErrDeadline = errors.New("flexd did not answer in time")
+	ErrOrphaned = errors.New("the parent of flexdriver has changed, nobody waits for this answer")
+)
+
+// errLost is a connection that ended without an answer; Ask makes it again.
+var errLost = errors.New("the connection ended without an answer")
+
+// Ask sends q and waits for its answer. A connection that ends without one is
+// made again and q is sent again, until the deadline. It returns ErrTooLong (or
+// another error of encoding), a *DownError, a *GarbageError, ErrDeadline or
+// ErrOrphaned.
+func (c *Client) Ask(q Request) (Answer, error) {
+	line, err := q.encode()
+	if err != nil {
+		return Answer{}, err
+	}
+	start := time.Now()
+	deadline := start.Add(c.Timeout)
+	alive := start // when the socket was last seen alive
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		s, err := dial(c.Socket)
+		switch err {
+		case nil:
+			var a Answer
+			a, err = c.exchange(s, line, q.ID, deadline)
+			s.close()
+			if err != errLost {
+				return a, err
+			}
+			alive = time.Now()
+		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
+			alive = time.Now()
+		default:
+			if tried := time.Since(alive); c.Once || tried >= c.Connect {
+				return Answer{}, &DownError{c.Socket, err, tried}
+			}
+		}
+		if err := c.sleep(min(pause, time.Until(alive.Add(c.Connect))), deadline); err != nil {
+			return Answer{}, err
+		}
+	}
+}
+
+// exchange does one try on a fresh connection.
+func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (Answer, error) {
+	for len(line) > 0 {
+		n, err := s.write(line)
+		if err == syscall.EAGAIN {
+			if err := c.wait(s, forWriting, deadline); err != nil {
+				return Answer{}, err
+			}
+			continue
+		}
+		if err != nil { // hung up; perhaps it has said why
+			break
+		}
+		line = line[n:]
+	}
+	buf := make([]byte, 0, 4096)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := s.read(buf[len(buf):cap(buf)])
+		switch {
+		case err == syscall.EAGAIN:
+			if err := c.wait(s, forReading, deadline); err != nil {
+				return Answer{}, err
+			}
+			continue
+		case err != nil || n == 0:
+			return Answer{}, errLost
+		}
+		fresh := len(buf)
+		buf = buf[:fresh+n]
+		for i := fresh; i < len(buf); i++ {
+			if buf[i] == '\n' {
+				return understand(buf, i, id)
+			}
+		}
+		if len(buf) >= MaxLine {
+			return Answer{}, &GarbageError{ErrTooLong}
+		}
+	}
+}
+
+// understand judges a whole line of flexd's, buf[:end].
+func understand(buf []byte, end int, id string) (Answer, error) {
+	r, err := parseReply(string(buf[:end]))
+	switch {
+	case err != nil:
+	case end != len(buf)-1:
+		err = errors.New("text after the end of the message")
+	case r.ID != id:
+		err = errors.New("it answers another call")
+	case r.Answer.Status == StatusNotSupported:
+		err = errors.New(`"Not supported", which kubelet would remember for ever`)
+	default:
+		return r.Answer, nil
+	}
+	return Answer{}, &GarbageError{err}
+}
+
+// wait returns when s may be ready, or with the reason to give up.
+func (c *Client) wait(s sock, what int16, deadline time.Time) error {
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return ErrDeadline
+		}
+		if s.poll(what, min(left, slice)) {
+			return nil
+		}
+		if syscall.Getppid() != c.Parent {
+			return ErrOrphaned
+		}
+	}
+}
+
+// sleep pauses for d, or returns the reason to give up.
+func (c *Client) sleep(d time.Duration, deadline time.Time) error {
+	time.Sleep(max(0, min(d, time.Until(deadline))))
+	if syscall.Getppid() != c.Parent {
+		return ErrOrphaned
+	}
+	if time.Until(deadline) <= 0 {
+		return ErrDeadline
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package flex
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Version is the protocol of the driver socket: one line of JSON in, one out.
+// Keys may be added without a new version; readers ignore those they don't know.
+const Version = 1
+
+// MaxLine is the most bytes a line may have, its newline included.
+const MaxLine = 1 << 20
+
+// A Request is one FlexVolume call on its way to flexd.
+type Request struct {
+	V       int      `json:"v"`
+	ID      string   `json:"id"` // the call's id, the same when it is sent again
+	Verb    string   `json:"verb"`
+	Args    []string `json:"args"`    // what follows the verb
+	Started int64    `json:"started"` // flexdriver's start, ns on CLOCK_BOOTTIME
+	Parent  int      `json:"parent"`  // flexdriver's parent pid at its start
+}
+
+// A Reply is flexd's answer to the request of the same ID.
+type Reply struct {
+	V      int    `json:"v"`
+	ID     string `json:"id"`
+	Answer Answer `json:"answer"`
+}
+
+// A VersionError is a message of a protocol that is not spoken here.
+type VersionError struct{ Got int64 }
+
+func (e *VersionError) Error() string {
+	return "protocol version " + strconv.FormatInt(e.Got, 10) + " where " + strconv.Itoa(Version) +
+		" is spoken: flexdriver and flexd are of different releases"
+}
+
+// ErrTooLong is a line of more than MaxLine bytes.
+var ErrTooLong = errors.New("the message is longer than 1 MiB")
+
+// ReadRequest reads the one line of a request. An input that ends before its
+// newline is io.EOF (nothing came) or io.ErrUnexpectedEOF. With a *VersionError
+// or any later error the request's ID is returned if it could be read, so that
+// the sender can be told.
+func ReadRequest(r io.Reader) (Request, error) {
+	line, err := readLine(r)
+	if err != nil {
+		return Request{}, err
+	}
+	return parseRequest(string(line))
+}
+
+func parseRequest(line string) (Request, error) {
+	var q Request
+	var v int64
+	p := scanner{s: line}
+	args := false
+	err := p.object(func(key string) (err error) {
+		var n int64
+		switch key {
+		case "v":
+			v, err = p.integer()
+		case "id":
+			q.ID, err = p.str()
+			if err == nil && !validID(q.ID) {
+				q.ID, err = "", p.fail("a malformed call id")
+			}
+		case "verb":
+			q.Verb, err = p.str()
+		case "args":
+			args = true
+			err = p.array(func() error {
+				s, err := p.str()
+				q.Args = append(q.Args, s)
+				return err
+			})
+		case "started":
+			q.Started, err = p.integer()
+		case "parent":
+			n, err = p.integer()
+			q.Parent = int(n)
+		default:
+			err = p.skip(0)
+		}
+		return within(key, err)
+	})
+	if err == nil {
+		err = p.end()
+	}
+	switch {
+	case err != nil:
+	case v != Version:
+		err = &VersionError{Got: v}
+	case q.ID == "":
+		err = errors.New("the request has no id")
+	case q.Verb == "":
+		err = errors.New("the request has no verb")
+	case !args:
+		err = errors.New("the request has no args")
+	default:
+		q.V = Version
+		return q, nil
+	}
+	return Request{V: int(v), ID: q.ID}, err
+}
+
+// WriteRequest writes q as one line. It fails with ErrTooLong, or if an argument
+// is not valid UTF-8, before anything is written.
+func WriteRequest(w io.Writer, q Request) error {
+	line, err := q.encode()
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(line)
+	return err
+}
+
+func (q Request) encode() ([]byte, error) {
+	n := 128 + len(q.Verb)
+	for i, a := range q.Args {
+		if !utf8.ValidString(a) {
+			return nil, errors.New("argument " + strconv.Itoa(i+1) + " is not valid UTF-8")
+		}
+		n += len(a) + len(a)/8 + 3
+	}
+	if n > 2*MaxLine {
+		return nil, ErrTooLong
+	}
+	b := append(make([]byte, 0, n), `{"v":`...)
+	b = strconv.AppendInt(b, Version, 10)
+	b = append(b, `,"id":`...)
+	b = appendString(b, valid(q.ID))
+	b = append(b, `,"verb":`...)
+	b = appendString(b, valid(q.Verb))
+	b = append(b, `,"args":[`...)
+	for i, a := range q.Args {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, a)
+	}
+	b = append(b, `],"started":`...)
+	b = strconv.AppendInt(b, q.Started, 10)
+	b = append(b, `,"parent":`...)
+	b = strconv.AppendInt(b, int64(q.Parent), 10)
+	b = append(b, '}', '\n')
+	if len(b) > MaxLine {
+		return nil, ErrTooLong
+	}
+	return b, nil
+}
+
+// WriteReply writes r as one line.
+func WriteReply(w io.Writer, r Reply) error {
+	b := append(make([]byte, 0, 256), `{"v":`...)
+	b = strconv.AppendInt(b, Version, 10)
+	b = append(b, `,"id":`...)
+	b = appendString(b, valid(r.ID))
+	b = append(b, `,"answer":`...)
+	b = r.Answer.append(b)
+	b = append(b, '}', '\n')
+	if len(b) > MaxLine {
+		return ErrTooLong
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+// ReadReply reads the one line of a reply. An input that ends before its newline
+// is io.EOF or io.ErrUnexpectedEOF: no answer came. Any other error of a line
+// that did come is a daemon that does not speak this protocol.
+func ReadReply(r io.Reader) (Reply, error) {
+	line, err := readLine(r)
+	if err != nil {
+		return Reply{}, err
+	}
+	return parseReply(string(line))
+}
+
+func parseReply(line string) (Reply, error) {
+	var r Reply
+	var v int64
+	p := scanner{s: line}
+	err := p.object(func(key string) (err error) {
+		switch key {
+		case "v":
+			v, err = p.integer()
+		case "id":
+			r.ID, err = p.str()
+		case "answer":
+			r.Answer, err = p.answer()
+		default:
+			err = p.skip(0)
+		}
+		return within(key, err)
+	})
+	if err == nil {
+		err = p.end()
+	}
+	switch {
+	case err != nil:
+	case v != Version:
+		err = &VersionError{Got: v}
+	case r.Answer.Status != StatusSuccess && r.Answer.Status != StatusFailure && r.Answer.Status != StatusNotSupported:
+		err = errors.New("an answer without a known status")
+	default:
+		r.V = Version
+		return r, nil
+	}
+	return Reply{}, err
+}
+
+// readLine reads up to the newline, which it drops. Nothing may follow it.
+func readLine(r io.Reader) ([]byte, error) {
+	b := make([]byte, 0, 4096)
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := r.Read(b[len(b):min(cap(b), MaxLine)])
+		end := bytes.IndexByte(b[len(b):len(b)+n], '\n')
+		if end >= 0 {
+			if end != n-1 {
+				return nil, errors.New("text after the end of the message")
+			}
+			return b[:len(b)+end], nil
+		}
+		b = b[:len(b)+n]
+		switch {
+		case len(b) >= MaxLine:
+			return nil, ErrTooLong
+		case err == io.EOF && len(b) > 0:
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// validID bounds what ends up in logs and messages.
+func validID(id string) bool {
+	if id == "" || len(id) > 64 {
+		return false
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// within says of which key err is.
+func within(key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New("key " + quote(key) + ": " + err.Error())
+}

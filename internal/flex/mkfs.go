@@ -1,0 +1,160 @@
+package flex
+
+import (
+	"errors"
+	"strings"
+)
+
+// A flag is one option of a mkfs that a pod's author may give.
+type flag struct {
+	name  string // "-b"
+	value kind   // nil = the flag takes no value
+}
+
+// mkfsFlags is the allow-list of a filesystem. What is missing is missing on
+// purpose: whatever names a file, another device, a part of the device, an
+// identity, or makes mkfs do something else than mkfs.
+func mkfsFlags(fs string) []flag {
+	switch fs {
+	case "xfs":
+		return []flag{
+			{"-b", subs(sub{key: "size", value: size("kK")})},
+			{"-d", subs(
+				sub{key: "agcount", value: number(1, 1<<20)}, sub{key: "agsize", value: size("bskmgtBSKMGT")},
+				sub{key: "su", value: size("bskmgBSKMG")}, sub{key: "sw", value: number(1, 1<<16)},
+				sub{key: "sunit", value: number(0, 1<<30)}, sub{key: "swidth", value: number(0, 1<<30)},
+				sub{key: "extszinherit", value: number(0, 1<<30)}, sub{key: "noalign"},
+			)},
+			{"-i", subs(
+				sub{key: "size", value: power(256, 2048)}, sub{key: "maxpct", value: number(0, 100)},
+				sub{key: "sparse", value: bit}, sub{key: "nrext64", value: bit}, sub{key: "exchange", value: bit},
+			)},
+			{"-l", subs(
+				sub{key: "size", value: size("bskmgBSKMG")}, sub{key: "su", value: size("bskmBSKM")},
+				sub{key: "sunit", value: number(0, 1<<20)}, sub{key: "lazy-count", value: bit},
+			)},
+			{"-m", subs(
+				sub{key: "crc", value: bit}, sub{key: "finobt", value: bit}, sub{key: "reflink", value: bit},
+				sub{key: "rmapbt", value: bit}, sub{key: "bigtime", value: bit}, sub{key: "inobtcount", value: bit},
+			)},
+			{"-n", subs(sub{key: "size", value: size("kK")}, sub{key: "ftype", value: bit})},
+			{"-s", subs(sub{key: "size", value: size("kK")})},
+			{"-K", nil},
+			{"-L", label(12)},
+		}
+	case "btrfs":
+		const on = "mixed-bg extref skinny-metadata no-holes quota squota free-space-tree block-group-tree"
+		return []flag{
+			{"-n", size("kK")},
+			{"-s", size("kK")},
+			{"-m", among("single", "dup")},
+			{"-d", among("single", "dup")},
+			{"-O", features(on)},
+			{"-R", features(on)},
+			{"-K", nil},
+			{"-L", label(255)},
+		}
+	default: // ext4
+		return []flag{
+			{"-b", power(1024, 65536)},
+			{"-C", power(1024, 1<<28)},
+			{"-G", power(1, 1<<20)},
+			{"-I", power(128, 65536)},
+			{"-i", number(1024, 1<<30)},
+			{"-m", percent},
+			{"-N", number(1, 1<<32-1)},
+			{"-J", subs(sub{key: "size", value: number(1, 1<<20)})},
+			{"-O", features("64bit bigalloc dir_index dir_nlink ea_inode ext_attr extent extents extra_isize " +
+				"fast_commit filetype flex_bg has_journal huge_file inline_data large_dir large_file meta_bg " +
+				"metadata_csum metadata_csum_seed orphan_file project quota resize_inode sparse_super " +
+				"sparse_super2 uninit_bg verity")},
+			{"-E", subs(
+				sub{key: "lazy_itable_init", value: bit, bare: true}, sub{key: "lazy_journal_init", value: bit, bare: true},
+				sub{key: "packed_meta_blocks", value: bit, bare: true}, sub{key: "discard"}, sub{key: "nodiscard"},
+				sub{key: "stride", value: number(1, 1<<30)}, sub{key: "stripe_width", value: number(1, 1<<30)},
+				sub{key: "stripe-width", value: number(1, 1<<30)}, sub{key: "num_backup_sb", value: among("0", "1", "2")},
+				sub{key: "resize", value: number(1, 1<<48)},
+			)},
+			{"-L", label(16)},
+			{"-T", list(label(32))},
+		}
+	}
+}
+
+// parseMkfs turns mkfsOptions into words of an argv: each a flag of the
+// filesystem's allow-list or the value that was checked for it. A value may
+// stand in a word of its own ("-m 0") or not ("-m0"); it is returned apart.
+func parseMkfs(fs, text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if err := checkWords(text, " "); err != nil {
+		return nil, err
+	}
+	flags := mkfsFlags(fs)
+	var argv, seen []string
+	words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' })
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		f, ok := findFlag(flags, word)
+		switch {
+		case !ok:
+			return nil, errors.New(quote(word) + " is not allowed for " + fsName(fs))
+		case among(seen...)(f.name):
+			return nil, errors.New(quote(f.name) + " is given twice")
+		case f.value == nil && word != f.name:
+			return nil, errors.New(quote(word) + " is not allowed: " + f.name + " takes no value")
+		}
+		seen = append(seen, f.name)
+		argv = append(argv, f.name)
+		if f.value == nil {
+			continue
+		}
+		value := word[len(f.name):]
+		if value == "" {
+			if i++; i == len(words) {
+				return nil, errors.New(quote(word) + " needs a value")
+			}
+			value = words[i]
+		}
+		if !f.value(value) {
+			return nil, errors.New(quote(f.name+" "+value) + " is not allowed for " + fsName(fs))
+		}
+		argv = append(argv, value)
+	}
+	return argv, nil
+}
+
+func findFlag(flags []flag, word string) (flag, bool) {
+	for _, f := range flags {
+		if strings.HasPrefix(word, f.name) {
+			return f, true
+		}
+	}
+	return flag{}, false
+}
+
+// checkWords refuses every byte that no allowed option has, so that nothing can
+// smuggle a separator or a path. It names the word: words are separated by sep.
+func checkWords(text, sep string) error {
+	if len(text) > 4096 {
+		return errors.New("longer than 4096 bytes")
+	}
+	for _, word := range strings.Split(text, sep) {
+		for i := range len(word) {
+			switch c := word[i]; {
+			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("_.,=^+:-", c) >= 0:
+			default:
+				return errors.New(quote(word) + " holds a character that no allowed option has")
+			}
+		}
+	}
+	return nil
+}
+
+func fsName(fs string) string {
+	if fs == "" {
+		return FSTypes()[0]
+	}
+	return fs
+}

@@ -1,0 +1,176 @@
+package flex
+
+import (
+	"errors"
+	"sort"
+	"strings"
+)
+
+// mountOpts are mountOptions, understood.
+type mountOpts struct {
+	readOnly bool
+	attrs    []string
+	super    []string
+}
+
+// A word is one mount option that a pod's author may give. Two words of one
+// group contradict each other.
+type word struct {
+	group string
+	key   string
+	value kind // nil = none
+	bare  bool // the value may be left out
+}
+
+// attrWords are attributes of a single mount: each pod of a volume has its own.
+// suid, dev, exec and their kin are missing: kubelet's mounts allow them anyway.
+func attrWords() []word {
+	return []word{
+		{group: "ro", key: "ro"}, {group: "ro", key: "rw"},
+		{group: "atime", key: "noatime"}, {group: "atime", key: "relatime"}, {group: "atime", key: "strictatime"},
+		{group: "nodiratime", key: "nodiratime"}, {group: "nosuid", key: "nosuid"}, {group: "nodev", key: "nodev"},
+		{group: "noexec", key: "noexec"}, {group: "nosymfollow", key: "nosymfollow"},
+	}
+}
+
+// superWords are options of the superblock, which all mounts of a volume share.
+// Missing on purpose: whatever names a file or another device (journal_path,
+// logdev, device), skips recovery or checks (noload, norecovery, nouuid), picks
+// a part (subvol), stops the node (errors=panic), or is mount(8)'s own word
+// (loop, remount, bind, x-*, X-mount.*).
+func superWords(fs string) []word {
+	all := []word{
+		{group: "sync", key: "sync"}, {group: "dirsync", key: "dirsync"},
+		{group: "lazytime", key: "lazytime"}, {group: "lazytime", key: "nolazytime"},
+	}
+	switch fs {
+	case "xfs":
+		return append(all, []word{
+			{group: "discard", key: "discard"}, {group: "discard", key: "nodiscard"},
+			{group: "allocsize", key: "allocsize", value: size("kmgKMG")},
+			{group: "inode", key: "inode32"}, {group: "inode", key: "inode64"},
+			{group: "largeio", key: "largeio"}, {group: "largeio", key: "nolargeio"},
+			{group: "logbufs", key: "logbufs", value: number(2, 8)},
+			{group: "logbsize", key: "logbsize", value: among("16k", "32k", "64k", "128k", "256k", "16384", "32768", "65536", "131072", "262144")},
+			{group: "noalign", key: "noalign"}, {group: "swalloc", key: "swalloc"}, {group: "wsync", key: "wsync"},
+			{group: "filestreams", key: "filestreams"},
+			{group: "sunit", key: "sunit", value: number(0, 1<<30)}, {group: "swidth", key: "swidth", value: number(0, 1<<30)},
+			{group: "grpid", key: "grpid"}, {group: "grpid", key: "nogrpid"},
+			{group: "uquota", key: "uquota"}, {group: "uquota", key: "usrquota"}, {group: "uquota", key: "uqnoenforce"},
+			{group: "gquota", key: "gquota"}, {group: "gquota", key: "grpquota"}, {group: "gquota", key: "gqnoenforce"},
+			{group: "pquota", key: "pquota"}, {group: "pquota", key: "prjquota"}, {group: "pquota", key: "pqnoenforce"},
+			{group: "noquota", key: "noquota"},
+		}...)
+	case "btrfs":
+		return append(all, []word{
+			{group: "discard", key: "discard", value: among("async", "sync"), bare: true}, {group: "discard", key: "nodiscard"},
+			{group: "compress", key: "compress", value: compression, bare: true},
+			{group: "compress", key: "compress-force", value: compression, bare: true},
+			{group: "ssd", key: "ssd"}, {group: "ssd", key: "nossd"},
+			{group: "autodefrag", key: "autodefrag"}, {group: "autodefrag", key: "noautodefrag"},
+			{group: "space_cache", key: "space_cache", value: among("v2")},
+			{group: "commit", key: "commit", value: number(1, 300)},
+			{group: "flushoncommit", key: "flushoncommit"}, {group: "flushoncommit", key: "noflushoncommit"},
+			{group: "datacow", key: "datacow"}, {group: "datacow", key: "nodatacow"},
+			{group: "datasum", key: "datasum"}, {group: "datasum", key: "nodatasum"},
+			{group: "barrier", key: "barrier"}, {group: "barrier", key: "nobarrier"},
+			{group: "treelog", key: "treelog"}, {group: "treelog", key: "notreelog"},
+			{group: "acl", key: "acl"}, {group: "acl", key: "noacl"},
+			{group: "thread_pool", key: "thread_pool", value: number(1, 1024)},
+		}...)
+	default: // ext4
+		return append(all, []word{
+			{group: "discard", key: "discard"}, {group: "discard", key: "nodiscard"},
+			{group: "data", key: "data", value: among("ordered", "writeback", "journal")},
+			{group: "data_err", key: "data_err", value: among("abort", "ignore")},
+			{group: "commit", key: "commit", value: number(0, 300)},
+			{group: "errors", key: "errors", value: among("remount-ro", "continue")},
+			{group: "barrier", key: "barrier", value: bit, bare: true}, {group: "barrier", key: "nobarrier"},
+			{group: "auto_da_alloc", key: "auto_da_alloc", value: bit, bare: true}, {group: "auto_da_alloc", key: "noauto_da_alloc"},
+			{group: "delalloc", key: "delalloc"}, {group: "delalloc", key: "nodelalloc"},
+			{group: "dioread", key: "dioread_lock"}, {group: "dioread", key: "dioread_nolock"},
+			{group: "block_validity", key: "block_validity"}, {group: "block_validity", key: "noblock_validity"},
+			{group: "init_itable", key: "init_itable", value: number(0, 1000), bare: true}, {group: "init_itable", key: "noinit_itable"},
+			{group: "inode_readahead_blks", key: "inode_readahead_blks", value: power(1, 1<<20)},
+			{group: "journal_checksum", key: "journal_checksum"}, {group: "journal_checksum", key: "nojournal_checksum"},
+			{group: "journal_ioprio", key: "journal_ioprio", value: number(0, 7)},
+			{group: "max_batch_time", key: "max_batch_time", value: number(0, 1<<30)},
+			{group: "min_batch_time", key: "min_batch_time", value: number(0, 1<<30)},
+			{group: "stripe", key: "stripe", value: number(0, 1<<30)},
+			{group: "acl", key: "acl"}, {group: "acl", key: "noacl"},
+			{group: "user_xattr", key: "user_xattr"}, {group: "user_xattr", key: "nouser_xattr"},
+			{group: "grpid", key: "grpid"}, {group: "grpid", key: "nogrpid"},
+			{group: "usrquota", key: "usrquota"}, {group: "grpquota", key: "grpquota"}, {group: "prjquota", key: "prjquota"},
+			{group: "noquota", key: "noquota"},
+		}...)
+	}
+}
+
+// compression takes zlib, lzo or zstd with a level, or none.
+func compression(s string) bool {
+	name, level, given := strings.Cut(s, ":")
+	switch name {
+	case "zlib":
+		return !given || number(1, 9)(level)
+	case "zstd":
+		return !given || number(1, 15)(level)
+	case "lzo", "no", "none":
+		return !given
+	}
+	return false
+}
+
+// parseMount sorts mountOptions into attributes of the mount and options of the
+// superblock. The same word twice is one; two that contradict are refused.
+func parseMount(fs, text string) (mountOpts, error) {
+	var m mountOpts
+	if text == "" {
+		return m, nil
+	}
+	if err := checkWords(text, ","); err != nil {
+		return m, err
+	}
+	attrs, super := attrWords(), superWords(fs)
+	groups := make(map[string]string)
+	for _, w := range strings.Split(text, ",") {
+		known, isAttr := findWord(attrs, w)
+		if !isAttr {
+			var ok bool
+			if known, ok = findWord(super, w); !ok {
+				return m, errors.New(quote(w) + " is not allowed for " + fsName(fs))
+			}
+		}
+		if before, twice := groups[known.group]; twice {
+			if before == w {
+				continue
+			}
+			return m, errors.New(quote(w) + " contradicts " + quote(before))
+		}
+		groups[known.group] = w
+		switch {
+		case w == "ro":
+			m.readOnly = true
+		case w == "rw": // what a mount is anyway, unless kubelet said ro
+		case isAttr:
+			m.attrs = append(m.attrs, w)
+		default:
+			m.super = append(m.super, w)
+		}
+	}
+	sort.Strings(m.attrs)
+	sort.Strings(m.super)
+	return m, nil
+}
+
+func findWord(words []word, text string) (word, bool) {
+	key, value, given := strings.Cut(text, "=")
+	for _, w := range words {
+		if w.key == key {
+			if !given {
+				return w, w.value == nil || w.bare
+			}
+			return w, w.value != nil && w.value(value)
+		}
+	}
+	return word{}, false
+}

@@ -1,0 +1,270 @@
+package flex
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// The keys of a volume's options. The first three are those of the well-known
+// LVM script driver.
+const (
+	KeyVG           = "volumegroup"  // the volume group
+	KeyLV           = "volumeID"     // the logical volume
+	KeySize         = "size"         // see ParseSize
+	KeyMkfsOptions  = "mkfsOptions"  // words for mkfs, see parseMkfs
+	KeyMountOptions = "mountOptions" // comma separated, see parseMount
+)
+
+// The keys kubelet adds.
+const (
+	keyFSType     = "kubernetes.io/fsType"
+	keyReadWrite  = "kubernetes.io/readwrite"
+	keyName       = "kubernetes.io/pvOrVolumeName"
+	keyPodName    = "kubernetes.io/pod.name"
+	keyNamespace  = "kubernetes.io/pod.namespace"
+	keyPodUID     = "kubernetes.io/pod.uid"
+	keyAccount    = "kubernetes.io/serviceAccount.name"
+	keyFSGroup    = "kubernetes.io/mounterArgs.FsGroup"
+	keyFSGroupOld = "kubernetes.io/fsGroup"
+	keyKubelet    = "kubernetes.io/"        // any other of these is ignored: newer kubelets may add some
+	keySecret     = "kubernetes.io/secret/" // values are accepted and forgotten
+)
+
+// Options are what a pod's or a PV's author asked for, and what kubelet said of
+// the pod: typed data, checked against allow-lists, never words of a command line.
+type Options struct {
+	VG          string   // "" = not given
+	LV          string   // "" = not given
+	Size        int64    // bytes, 0 = not given
+	FSType      string   // "", ext4, xfs or btrfs; "" = whatever is there
+	ReadOnly    bool     // kubelet said ro, or mountOptions did
+	Name        string   // the volume's name at kubelet
+	Pod         Pod      // mount only
+	FSGroup     string   // mount only: decimal, "" = none
+	MkfsOptions []string // words for mkfs' argv: flags and values that were understood one by one
+	Attrs       []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
+	Super       []string // superblock options, sorted, none twice
+}
+
+// A Pod is for whom a volume is mounted.
+type Pod struct {
+	Name           string
+	Namespace      string
+	UID            string
+	ServiceAccount string
+}
+
+// FSTypes are the filesystems flexd makes and mounts; the first is the default.
+func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
+
+// ParseOptions reads the flat JSON object of strings that kubelet passes. Errors
+// name the key; they never quote the value of a secret, or of an unknown key.
+func ParseOptions(blob string) (Options, error) {
+	if len(blob) > MaxLine {
+		return Options{}, errors.New("options: longer than 1 MiB")
+	}
+	var o Options
+	var size, mkfs, mount, groupOld string
+	p := scanner{s: blob}
+	err := p.object(func(key string) error {
+		if p.peek() != '"' {
+			return keyError(key, "its value is not a string")
+		}
+		value, err := p.str()
+		if err != nil {
+			return keyError(key, err.Error())
+		}
+		switch key {
+		case KeyVG:
+			o.VG = value
+			err = checkName(value)
+		case KeyLV:
+			o.LV = value
+			if err = checkName(value); err == nil {
+				err = checkHidden(value)
+			}
+		case KeySize:
+			size = value
+		case KeyMkfsOptions:
+			mkfs = value
+		case KeyMountOptions:
+			mount = value
+		case keyFSType:
+			o.FSType = value
+			switch value {
+			case "", "ext4", "xfs", "btrfs":
+			default:
+				err = errors.New(quote(value) + " is not one of " + strings.Join(FSTypes(), ", "))
+			}
+		case keyReadWrite:
+			switch value {
+			case "ro":
+				o.ReadOnly = true
+			case "rw", "":
+			default:
+				err = errors.New(quote(value) + " is neither ro nor rw")
+			}
+		case keyName:
+			o.Name = value
+			err = checkComponent(value)
+		case keyPodName:
+			o.Pod.Name = value
+			err = checkComponent(value)
+		case keyNamespace:
+			o.Pod.Namespace = value
+			err = checkComponent(value)
+		case keyPodUID:
+			o.Pod.UID = value
+			err = checkComponent(value)
+		case keyAccount:
+			o.Pod.ServiceAccount = value
+			err = checkComponent(value)
+		case keyFSGroup:
+			o.FSGroup = value
+			err = checkGroup(value)
+		case keyFSGroupOld:
+			groupOld = value
+			err = checkGroup(value)
+		default:
+			if !strings.HasPrefix(key, keyKubelet) {
+				return keyError(key, "unknown; flexd knows "+strings.Join([]string{KeyVG, KeyLV, KeySize, KeyMkfsOptions, KeyMountOptions}, ", "))
+			}
+		}
+		if err != nil {
+			return keyError(key, err.Error())
+		}
+		return nil
+	})
+	if err == nil {
+		err = p.end()
+	}
+	if err != nil {
+		if _, named := err.(*optionError); named {
+			return Options{}, err
+		}
+		return Options{}, errors.New("options: " + err.Error())
+	}
+	if o.FSGroup == "" {
+		o.FSGroup = groupOld
+	}
+	// What depends on the filesystem comes last, whatever the order of the keys.
+	if size != "" {
+		if o.Size, err = ParseSize(size); err != nil {
+			return Options{}, keyError(KeySize, err.Error())
+		}
+	}
+	if o.MkfsOptions, err = parseMkfs(o.FSType, mkfs); err != nil {
+		return Options{}, keyError(KeyMkfsOptions, err.Error())
+	}
+	m, err := parseMount(o.FSType, mount)
+	if err != nil {
+		return Options{}, keyError(KeyMountOptions, err.Error())
+	}
+	o.Attrs, o.Super = m.attrs, m.super
+	o.ReadOnly = o.ReadOnly || m.readOnly
+	return o, nil
+}
+
+// An optionError names the key of the option that was refused.
+type optionError struct{ key, why string }
+
+func (e *optionError) Error() string { return "option " + e.key + ": " + e.why }
+
+func keyError(key, why string) error {
+	switch {
+	case strings.HasPrefix(key, keySecret): // the name of a secret's key is no secret
+		return &optionError{showKey(key), "malformed"}
+	default:
+		return &optionError{showKey(key), why}
+	}
+}
+
+// showKey shows a key bare if it is a plain word, quoted if not.
+func showKey(key string) string {
+	if len(key) > 64 {
+		return quote(key)
+	}
+	for i := range len(key) {
+		switch c := key[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.', c == '/':
+		default:
+			return quote(key)
+		}
+	}
+	if key == "" {
+		return `""`
+	}
+	return key
+}
+
+func (o *Options) needVolume() error {
+	switch {
+	case o.VG == "":
+		return keyError(KeyVG, "missing")
+	case o.LV == "":
+		return keyError(KeyLV, "missing")
+	}
+	return nil
+}
+
+// checkName holds LVM's rules for the names of volume groups and volumes.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("empty")
+	case len(name) > 127:
+		return errors.New("longer than 127 bytes")
+	case name[0] == '-':
+		return errors.New(quote(name) + " starts with -")
+	case name == "." || name == "..":
+		return errors.New(quote(name) + " is not a name")
+	}
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '+', c == '_', c == '.', c == '-':
+		default:
+			return errors.New(quote(name) + " holds other characters than a-z A-Z 0-9 + _ . -")
+		}
+	}
+	return nil
+}
+
+// checkHidden refuses the names that LVM keeps for its own, hidden volumes
+// (lvm2, lib/misc/lvm-string.c): the parts of mirrors, pools, caches, raids.
+func checkHidden(lv string) error {
+	for _, prefix := range [...]string{"pvmove", "snapshot"} {
+		if strings.HasPrefix(lv, prefix) {
+			return errors.New(quote(lv) + " starts with " + prefix + ", which LVM keeps for itself")
+		}
+	}
+	if lv == "lvmlock" {
+		return errors.New(quote(lv) + " is lvmlockd's own volume")
+	}
+	for _, part := range [...]string{
+		"_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_wcorig", "_imeta", "_iorig", "_mimage", "_mlog",
+		"_pmspare", "_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin",
+	} {
+		if strings.Contains(lv, part) {
+			return errors.New(quote(lv) + " holds " + part + ", which LVM keeps for hidden volumes")
+		}
+	}
+	return nil
+}
+
+func checkComponent(s string) error {
+	if s != "" && (!component(s) || len(s) > 253) {
+		return errors.New(quote(s) + " is not a name")
+	}
+	return nil
+}
+
+func checkGroup(s string) error {
+	if s == "" {
+		return nil
+	}
+	if _, err := strconv.ParseUint(s, 10, 32); err != nil || s[0] == '+' {
+		return errors.New(quote(s) + " is not a group id")
+	}
+	return nil
+}

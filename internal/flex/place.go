@@ -1,0 +1,90 @@
+package flex
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// A Place is one of kubelet's directories where a volume of ours is mounted.
+type Place struct {
+	Root   string // kubelet's root directory, such as /var/lib/kubelet
+	Staged bool   // the global mount; false: a pod's mount
+	PodUID string // of a pod's mount
+	Driver string // "vendor/driver"
+	Name   string // PV name, or the pod's own name of an inline volume
+}
+
+// ParsePlace recognises kubelet's two kinds of directory below root:
+//
+//	<root>/plugins/kubernetes.io/flexvolume/<vendor>/<driver>/mounts/<name>
+//	<root>/pods/<uid>/volumes/<vendor>~<driver>/<name>
+//
+// The driver is "vendor/driver"; "" accepts any. It looks at the text only.
+func ParsePlace(root, driver, dir string) (Place, bool) {
+	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
+	if !ok || root == "" {
+		return Place{}, false
+	}
+	place := Place{Root: root}
+	part := strings.Split(rest, "/")
+	switch {
+	case len(part) == 7 && part[0] == "plugins" && part[1] == "kubernetes.io" && part[2] == "flexvolume" && part[5] == "mounts":
+		place.Staged = true
+		place.Driver = part[3] + "/" + part[4]
+		place.Name = part[6]
+		if !component(part[3]) || !component(part[4]) {
+			return Place{}, false
+		}
+	case len(part) == 5 && part[0] == "pods" && part[2] == "volumes":
+		vendor, name, ok := strings.Cut(part[3], "~")
+		if !ok || strings.Contains(name, "~") || !component(part[1]) || !component(vendor) || !component(name) {
+			return Place{}, false
+		}
+		place.PodUID = part[1]
+		place.Driver = vendor + "/" + name
+		place.Name = part[4]
+	default:
+		return Place{}, false
+	}
+	if !component(place.Name) || driver != "" && place.Driver != driver {
+		return Place{}, false
+	}
+	return place, true
+}
+
+// GlobalDir is kubelet's global mount directory of a volume, or "" if the name
+// or the driver cannot be part of a path.
+func GlobalDir(root, driver, name string) string {
+	vendor, short, ok := strings.Cut(driver, "/")
+	if !ok || root == "" || !component(vendor) || !component(short) || !component(name) {
+		return ""
+	}
+	return strings.TrimSuffix(root, "/") + "/plugins/kubernetes.io/flexvolume/" + driver + "/mounts/" + name
+}
+
+// PodDir is the directory where kubelet wants a pod's mount, or "" as GlobalDir.
+func PodDir(root, driver, uid, name string) string {
+	vendor, short, ok := strings.Cut(driver, "/")
+	if !ok || root == "" || !component(vendor) || !component(short) || !component(uid) || !component(name) {
+		return ""
+	}
+	return strings.TrimSuffix(root, "/") + "/pods/" + uid + "/volumes/" + vendor + "~" + short + "/" + name
+}
+
+// component reports whether s can be one part of a path of kubelet's.
+func component(s string) bool {
+	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.Contains(s, "/") && printable(s)
+}
+
+// printable reports whether s is valid UTF-8 without control characters.
+func printable(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if r < ' ' || 0x7f <= r && r < 0xa0 || r == 0x2028 || r == 0x2029 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,78 @@
+package flex
+
+import (
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// A sock is a unix stream socket by its bare system calls. Package net would
+// make flexdriver larger and slower to start, and its goroutines, poller and
+// threads are not needed to wait for one descriptor.
+type sock int
+
+const (
+	forReading = 0x1 // POLLIN
+	forWriting = 0x4 // POLLOUT
+)
+
+// dial connects to the socket at path without waiting. EAGAIN: its backlog is full.
+func dial(path string) (sock, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: path})
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		syscall.Close(fd)
+		return 0, err
+	}
+	return sock(fd), nil
+}
+
+func (s sock) close() { syscall.Close(int(s)) }
+
+func (s sock) read(b []byte) (int, error) {
+	for {
+		n, err := syscall.Read(int(s), b)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// write writes a part of b. The Go runtime ignores SIGPIPE on descriptors other
+// than 1 and 2, so a peer that hung up is EPIPE.
+func (s sock) write(b []byte) (int, error) {
+	for {
+		n, err := syscall.Write(int(s), b)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// poll waits for at most d and reports whether something happened on s.
+func (s sock) poll(what int16, d time.Duration) bool {
+	fd := struct {
+		fd              int32
+		events, revents int16
+	}{int32(s), what, 0}
+	ts := syscall.NsecToTimespec(int64(d))
+	n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&fd)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	return errno == 0 && n > 0
+}
+
+// bootTime is now in nanoseconds on CLOCK_BOOTTIME, which all processes of the
+// machine share and which does not stop while it sleeps.
+func bootTime() int64 {
+	const clockBoottime = 7
+	var ts syscall.Timespec
+	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
+	return ts.Nano()
+}
