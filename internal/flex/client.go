@@ -32,7 +32,6 @@ type Client struct {
 type DownError struct {
 	Socket string
 	Err    error // why, a syscall.Errno
-	Tried  time.Duration
 }
 
 func (e *DownError) Error() string { return e.Socket + ": " + e.Err.Error() }
@@ -79,8 +78,8 @@ func (c *Client) Ask(q Request) (Answer, error) {
 		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
 			alive = time.Now()
 		default:
-			if tried := time.Since(alive); c.Once || tried >= c.Connect {
-				return Answer{}, &DownError{c.Socket, err, tried}
+			if c.Once || time.Since(alive) >= c.Connect {
+				return Answer{}, &DownError{c.Socket, err}
 			}
 		}
 		if err := c.sleep(min(pause, time.Until(alive.Add(c.Connect))), deadline); err != nil {

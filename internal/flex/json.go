@@ -8,8 +8,9 @@ import (
 
 // A scanner reads one JSON text strictly: no duplicate keys, no invalid UTF-8,
 // no lone surrogates, nothing after the value. encoding/json forgives all of
-// these, cannot say which key was wrong, and makes flexdriver half as large
-// again and slower to start. Errors never quote the text: it may hold secrets.
+// these and cannot say which key was wrong. With it (and package net, see sock) a
+// call took 1.35 times as long as a Go hello world, without them 1.14, and the
+// executable was 2.6 MB instead of 1.5 MB. Errors never quote the text: it may hold secrets.
 type scanner struct {
 	s string
 	i int

@@ -75,7 +75,8 @@ func respond(args []string, env func(string) string) (a Answer) {
 // Without the file the defaults hold. A file that cannot be read or understood
 // is a Failure: the attach mode decides how kubelet names volumes, and a guess
 // that is wrong orphans every volume in use, while a driver whose init fails is
-// merely missing until somebody repairs the file, which wakes kubelet.
+// merely missing until somebody repairs the file. Kubelet looks again when
+// something other than a dotfile changes in the directory, hence the touch.
 func capabilities(exe string) Answer {
 	name := initFile(exe)
 	text, err := readFile(name)
@@ -156,7 +157,7 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 		if hint {
 			return harmless(verb)
 		}
-		return Failure("flexd is not running (" + e.Error() + ", tried for " + e.Tried.Round(time.Millisecond).String() +
+		return Failure("flexd is not running (" + e.Error() + ", tried for " + c.Connect.String() +
 			"); start it: systemctl start flexd; why it stopped: journalctl -u flexd" + call)
 	case *GarbageError:
 		return Failure(e.Error() + " (flexdriver is " + build + "; see `flexd version` and restart flexd)" + call)

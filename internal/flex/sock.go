@@ -7,8 +7,8 @@ import (
 )
 
 // A sock is a unix stream socket by its bare system calls. Package net would
-// make flexdriver larger and slower to start, and its goroutines, poller and
-// threads are not needed to wait for one descriptor.
+// make flexdriver larger and slower to start (scanner has the numbers), and its
+// goroutines, poller and threads are not needed to wait for one descriptor.
 type sock int
 
 const (
