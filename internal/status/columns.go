@@ -1,0 +1,43 @@
+package status
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// columns is text in columns, each as wide as its widest cell. The last cell of
+// a row is never padded, so no line ends in spaces.
+type columns struct {
+	rows [][]string
+}
+
+func (c *columns) row(cells ...string) { c.rows = append(c.rows, cells) }
+
+// lines lays the rows out, each behind the indent, cut to width if it is > 0.
+func (c *columns) lines(indent string, width int) []string {
+	var widths []int
+	for _, row := range c.rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	lines := make([]string, len(c.rows))
+	for i, row := range c.rows {
+		var b strings.Builder
+		b.WriteString(indent)
+		for j, cell := range row {
+			b.WriteString(cell)
+			if j < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[j]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		lines[i] = strings.TrimRight(b.String(), " ")
+		if width > 0 {
+			lines[i] = cut(lines[i], width)
+		}
+	}
+	return lines
+}

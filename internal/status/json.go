@@ -1,0 +1,49 @@
+package status
+
+import (
+	"encoding/json"
+	"io"
+)
+
+// WriteJSON writes a document of the status socket, indented: people read it
+// with curl. A list without elements is [], never null, so that a script need
+// not know the difference.
+func WriteJSON(w io.Writer, v any) error {
+	switch doc := v.(type) {
+	case List:
+		v = doc.filled()
+	case Story:
+		v = doc.filled()
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func (l List) filled() List {
+	l.Volumes = append([]Volume{}, l.Volumes...) // not ours to change
+	for i := range l.Volumes {
+		l.Volumes[i].Pods = list(l.Volumes[i].Pods)
+	}
+	l.Problems = list(l.Problems)
+	return l
+}
+
+func (s Story) filled() Story {
+	s.Pods = list(s.Pods)
+	s.Claims = list(s.Claims)
+	s.Calls = list(s.Calls)
+	s.Observed = list(s.Observed)
+	s.Plan = list(s.Plan)
+	s.Refused = list(s.Refused)
+	s.History = list(s.History)
+	return s
+}
+
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}

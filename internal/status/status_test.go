@@ -1,0 +1,190 @@
+package status
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var now = time.Date(2026, 7, 29, 14, 30, 0, 0, time.UTC)
+
+func before(d time.Duration) time.Time { return now.Add(-d) }
+
+func pointer(t time.Time) *time.Time { return &t }
+
+const pods = "/var/lib/kubelet/pods/"
+
+func volumes() List {
+	web := Pod{Namespace: "default", Name: "web-0", UID: "6b2f", Dir: pods + "6b2f/volumes/flexd~lvm/data"}
+	reader := Pod{Namespace: "default", Name: "report-x7k2p", UID: "90aa", Dir: pods + "90aa/volumes/flexd~lvm/data", ReadOnly: true}
+	return List{
+		Node: "node-1", Version: "1.2.3",
+		Volumes: []Volume{
+			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: Stuck, Step: "umount", StepSince: pointer(before(252 * time.Second)), Device: "/dev/loop7", Filesystem: "xfs"},
+			{VG: "vg0", LV: "data", UUID: "u2", Size: 64 << 20, State: Mounted, Device: "/dev/loop3", Filesystem: "ext4", Pods: []Pod{web, reader, {UID: "77"}, {UID: "78"}}},
+			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: Working, Step: "mkfs", StepSince: pointer(before(12 * time.Second)), Device: "/dev/loop4"},
+			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: Failed, Device: "/dev/loop5",
+				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: pointer(now.Add(8 * time.Second))}},
+			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3000, State: Idle, Pods: []Pod{}},
+			{VG: "vg1", LV: "gone", State: Uncertain, Pods: []Pod{web}},
+		},
+		Problems: []string{"note /run/flexd/claims/x.json is torn; ignored"},
+	}
+}
+
+func story() Story {
+	v := volumes().Volumes[1]
+	v.UUID = "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10"
+	v.Error = &Error{Step: "mount", Message: "mount: exit status 32", At: before(3 * time.Hour), CallID: "c7", Next: pointer(now.Add(2 * time.Minute))}
+	return Story{
+		Volume: v,
+		Claims: []Claim{
+			{Kind: "staged", Phase: "held", Dir: "/var/lib/kubelet/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/data", Since: before(26 * time.Hour), Mounted: true, Name: "data"},
+			{Kind: "published", Phase: "making", Dir: v.Pods[1].Dir, Since: before(3 * time.Second), Pod: &v.Pods[1], Note: "adopted from the mount table"},
+		},
+		Lease: &Lease{Until: now.Add(22 * time.Second), Live: true},
+		Calls: []Call{
+			{ID: "c43", Verb: "mount", Dir: v.Pods[1].Dir, Since: before(3 * time.Second), Deadline: now.Add(267 * time.Second)},
+			{ID: "c44", Verb: "waitforattach", Since: before(time.Second), Deadline: now.Add(269 * time.Second)},
+		},
+		Observed: []Fact{{"volume", "present, 64.0 MiB"}, {"device", "/dev/loop3 (7:3), 64.0 MiB, read-write"}, {"filesystem", "ext4"}},
+		Plan:     []string{"mount read-only at " + v.Pods[1].Dir},
+		Refused:  []string{"staging under another name: kubelet could not unmount either"},
+		Stuck:    &Child{Step: "fsck", Pid: 4711, Wchan: "io_schedule", Since: before(5 * time.Minute), Hint: "look at the disk below /srv/vg0"},
+		History: []Operation{
+			{Step: "mount", Started: before(2 * time.Minute), Seconds: 0.0234, CallIDs: []string{"c40", "c41"}},
+			{Step: "mkfs", Started: before(3 * time.Minute), Seconds: 12.34, Error: "exit status 1: no space", CallIDs: []string{"c40"}},
+			{Step: "activate", Started: before(20 * time.Hour), Seconds: 75},
+		},
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for _, g := range []struct {
+		file  string
+		write func(*strings.Builder) error
+	}{
+		{"table", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, 0) }},
+		{"table-100", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, 100) }},
+		{"table-well", func(b *strings.Builder) error {
+			return WriteTable(b, List{Node: "node-1", Volumes: volumes().Volumes[1:2]}, now, 0)
+		}},
+		{"table-empty", func(b *strings.Builder) error {
+			return WriteTable(b, List{Node: "node-1", Problems: []string{"the mount table cannot be read: EIO"}}, now, 80)
+		}},
+		{"story", func(b *strings.Builder) error { return WriteStory(b, story(), now) }},
+		{"story-idle", func(b *strings.Builder) error {
+			return WriteStory(b, Story{Volume: volumes().Volumes[4], Lease: &Lease{Until: before(time.Minute)}}, now)
+		}},
+		{"list.json", func(b *strings.Builder) error { return WriteJSON(b, volumes()) }},
+		{"story.json", func(b *strings.Builder) error { return WriteJSON(b, story()) }},
+		{"story-idle.json", func(b *strings.Builder) error { return WriteJSON(b, Story{}) }},
+	} {
+		t.Run(g.file, func(t *testing.T) {
+			var b strings.Builder
+			if err := g.write(&b); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", g.file+".golden")
+			if *update {
+				if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), b.String()); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestTableNeverWiderThanTheTerminal(t *testing.T) {
+	for width := 1; width < 250; width++ {
+		var b strings.Builder
+		if err := WriteTable(&b, List{Volumes: volumes().Volumes}, now, width); err != nil {
+			t.Fatal(err)
+		}
+		table, _, _ := strings.Cut(b.String(), "\n\n")
+		for line := range strings.SplitSeq(table, "\n") {
+			if n := len([]rune(line)); n > max(width, 3) {
+				t.Fatalf("width %d: %d characters: %q", width, n, line)
+			}
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for bytes, want := range map[int64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1 << 20: "1.00 MiB", 64 << 20: "64.0 MiB", 500 << 30: "500 GiB",
+		1<<20 - 1: "1.00 MiB", 10<<20 - 1: "10.0 MiB", 100<<20 - 1: "100 MiB", 1023 << 20: "1023 MiB", 1<<63 - 1: "8.00 EiB",
+	} {
+		if got := Size(bytes); got != want {
+			t.Errorf("%d: %s, want %s", bytes, got, want)
+		}
+	}
+}
+
+func TestAges(t *testing.T) {
+	for d, want := range map[time.Duration][2]string{
+		-time.Hour:             {"0s", "now"},
+		300 * time.Millisecond: {"0s", "now"},
+		59 * time.Second:       {"59s", "59s ago"},
+		252 * time.Second:      {"4m12s", "4m ago"},
+		42 * time.Minute:       {"42m", "42m ago"},
+		185 * time.Minute:      {"3h05m", "3h ago"},
+		50 * time.Hour:         {"2d2h", "2d ago"},
+	} {
+		if got := [2]string{age(d), ago(d)}; got != want {
+			t.Errorf("%v: %v, want %v", d, got, want)
+		}
+	}
+}
+
+// The JSON is a promise, and a promise that is not written down is none.
+func TestEveryFieldIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One section per type, so that "since" of a call does not pass for that of a claim.
+	sections := map[string]string{}
+	for _, s := range strings.Split(string(text), "\n### ")[1:] {
+		title, body, _ := strings.Cut(s, "\n")
+		sections[title], _, _ = strings.Cut(body, "\n## ")
+	}
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, Story{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}} {
+		typ := reflect.TypeOf(v)
+		section, ok := sections[typ.Name()]
+		if !ok {
+			t.Errorf("docs/status.md has no section %q", typ.Name())
+			continue
+		}
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if f.Anonymous {
+				continue
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if !strings.Contains(section, "| `"+name+"` |") {
+				t.Errorf("docs/status.md, %s: no line for `%s`", typ.Name(), name)
+			}
+		}
+	}
+	for _, s := range urgency {
+		if !strings.Contains(sections["Volume"], "`"+string(s)+"`") {
+			t.Errorf("docs/status.md, Volume: the state %s is not explained", s)
+		}
+	}
+}

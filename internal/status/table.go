@@ -1,0 +1,163 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// urgency orders the states, most urgent first.
+var urgency = []State{Stuck, Failed, Uncertain, Missing, Orphaned, Working, Mounted, Active, Idle}
+
+// trouble is how many of them ask for an operator.
+const trouble = 5
+
+// WriteTable prints one line per volume and what is wrong with the node. A table
+// that is wider than width (0 = any width will do) names fewer pods, has its
+// errors on lines of their own, and is cut where that does not suffice.
+func WriteTable(w io.Writer, l List, now time.Time, width int) error {
+	var b strings.Builder
+	if len(l.Volumes) == 0 {
+		fmt.Fprintf(&b, "No volumes on %s. A volume appears here when a pod first asks for it.\n", plain(l.Node))
+	} else {
+		for _, line := range l.rows(now, width) {
+			b.WriteString(line + "\n")
+		}
+		b.WriteString("\n" + l.summary() + "\n")
+	}
+	for _, p := range l.Problems {
+		fmt.Fprintf(&b, "Problem: %s\n", plain(p))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (l List) rows(now time.Time, width int) []string {
+	c := &columns{}
+	c.row("VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS", "LAST ERROR")
+	for _, v := range l.Volumes {
+		c.row(append(v.cells(now, 2), v.Error.cell(now))...)
+	}
+	wide := c.lines("", 0)
+	tooWide := func(line string) bool { return utf8.RuneCountInString(line) > width }
+	if width <= 0 || !slices.ContainsFunc(wide, tooWide) {
+		return wide
+	}
+
+	c = &columns{}
+	c.row("VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS")
+	for _, v := range l.Volumes {
+		c.row(v.cells(now, 1)...)
+	}
+	var narrow []string
+	for i, line := range c.lines("", width) {
+		narrow = append(narrow, line)
+		if i > 0 && l.Volumes[i-1].Error != nil { // row 0 is the heading
+			narrow = append(narrow, cut("  last error "+l.Volumes[i-1].Error.cell(now), width))
+		}
+	}
+	return narrow
+}
+
+// cells are the columns up to the pods, of whom at most so many are named.
+func (v Volume) cells(now time.Time, pods int) []string {
+	size := "-"
+	if v.Size > 0 {
+		size = Size(v.Size)
+	}
+	return []string{plain(v.VG + "/" + v.LV), size, v.stateCell(now), dash(plain(v.Device)),
+		dash(plain(v.Filesystem)), podsCell(v.Pods, pods)}
+}
+
+// summary counts the states and says where to read on.
+func (l List) summary() string {
+	count := map[State]int{}
+	first := map[State]Volume{}
+	states := slices.Clone(urgency)
+	for _, v := range l.Volumes {
+		if count[v.State]++; count[v.State] == 1 {
+			first[v.State] = v
+		}
+		if !slices.Contains(states, v.State) { // of a newer flexd
+			states = append(states, v.State)
+		}
+	}
+	var parts []string
+	worst := ""
+	for i, s := range states {
+		if count[s] == 0 {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", count[s], plain(string(s))))
+		if i < trouble && worst == "" {
+			worst = plain(first[s].VG + "/" + first[s].LV)
+		}
+	}
+	noun := "volumes"
+	if len(l.Volumes) == 1 {
+		noun = "volume"
+	}
+	text := fmt.Sprintf("%d %s on %s: %s.", len(l.Volumes), noun, plain(l.Node), strings.Join(parts, ", "))
+	if worst != "" {
+		text += fmt.Sprintf(" Why: flexd status %s", worst)
+	}
+	return text
+}
+
+// stateCell is the state, and for how long the step at hand has been running.
+func (v Volume) stateCell(now time.Time) string {
+	s := plain(string(v.State))
+	if v.Step == "" {
+		return s
+	}
+	s += ": " + plain(v.Step)
+	if v.StepSince != nil {
+		s += " " + age(now.Sub(*v.StepSince))
+	}
+	return s
+}
+
+func podsCell(pods []Pod, most int) string {
+	var names []string
+	for i, p := range pods {
+		if i == most {
+			return fmt.Sprintf("%s +%d", strings.Join(names, ", "), len(pods)-i)
+		}
+		names = append(names, p.String())
+	}
+	return dash(strings.Join(names, ", "))
+}
+
+// String names the pod as people know it, as well as that is known.
+func (p Pod) String() string {
+	s := "pod " + p.UID
+	if p.Name != "" {
+		s = p.Namespace + "/" + p.Name
+	}
+	if p.ReadOnly {
+		s += " (ro)"
+	}
+	return plain(s)
+}
+
+func (e *Error) cell(now time.Time) string {
+	if e == nil {
+		return "-"
+	}
+	when := ago(now.Sub(e.At))
+	if e.Next != nil {
+		when += ", again in " + age(e.Next.Sub(now))
+	}
+	return when + ": " + e.text()
+}
+
+// text is the message behind its step, unless it begins with it already.
+func (e *Error) text() string {
+	if e.Step == "" || strings.HasPrefix(e.Message, e.Step+":") {
+		return plain(e.Message)
+	}
+	return plain(e.Step + ": " + e.Message)
+}
