@@ -193,7 +193,7 @@ func (p *planner) obstacle(c Call) string {
 	case lv.Presence == PresenceUnknown:
 		return "the volume could not be looked up: " + orUnknown(lv.Reason)
 	case lv.Presence == Absent:
-		return "the volume does not exist (any more)"
+		return "the volume does not exist" + because(lv.Reason)
 	case lv.Presence == Foreign:
 		return "not usable: " + orUnknown(lv.Reason)
 	case d.Unusable:
@@ -209,6 +209,13 @@ func (p *planner) obstacle(c Call) string {
 		}
 	}
 	return ""
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
 }
 
 func orUnknown(s string) string {
@@ -320,7 +327,7 @@ func (p *planner) conflict(c Call) string {
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}
-	if diff := optionsDiffer(c.Super, live); diff != "" {
+	if diff := optionsDiffer(c.Super, p.h.Mounts); diff != "" {
 		return fmt.Sprintf("mountOptions: the filesystem is mounted already with other options (%s); all users of a volume share them", diff)
 	}
 	return ""
@@ -351,19 +358,31 @@ func otherType(found, wanted string) string {
 	return fmt.Sprintf("it holds %s, and fsType asks for %s: correct fsType, or wipe the volume if its data is not needed", found, wanted)
 }
 
-// optionsDiffer compares the wanted superblock options with those of a live
-// mount, as far as the mount table can tell: each wanted one must be there.
-func optionsDiffer(want []string, live *Mount) string {
-	var missing []string
-	for _, o := range want {
-		if !slices.Contains(live.Super, o) {
-			missing = append(missing, o)
+// optionsDiffer compares the wanted superblock options with those of the live
+// superblock: with what flexd was asked for when it was mounted or, when no note
+// tells that, with the mount table, which does not show every default.
+func optionsDiffer(want []string, mounts []Mount) string {
+	for _, m := range mounts {
+		if m.AskedKnown {
+			if slices.Equal(want, m.Asked) {
+				return ""
+			}
+			return fmt.Sprintf("wanted %s, mounted with %s", list(want), list(m.Asked))
 		}
 	}
-	if len(missing) == 0 {
-		return ""
+	for _, o := range want {
+		if !slices.Contains(mounts[0].Super, o) {
+			return fmt.Sprintf("wanted %s, the mount table shows %s", list(want), list(mounts[0].Super))
+		}
 	}
-	return fmt.Sprintf("wanted %s, live %s", strings.Join(missing, ","), strings.Join(live.Super, ","))
+	return ""
+}
+
+func list(options []string) string {
+	if len(options) == 0 {
+		return "none"
+	}
+	return strings.Join(options, ",")
 }
 
 // activate plans what every user of the device needs: its note, then the device.
@@ -478,7 +497,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 		}
 	)
 	if p.h.Record == RecordUnknown {
-		return refuse("its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut: repair the state directory")
+		return refuse("its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut%s", because(p.h.RecordReason))
 	}
 	if fs.Content == ContentUnknown {
 		p.add(Step{Kind: Inspect, Calls: who})

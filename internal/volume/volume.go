@@ -146,7 +146,9 @@ type Mount struct {
 	SuperReadOnly bool     // the superblock's
 	Type          string   // filesystem type
 	Super         []string // superblock options as the kernel shows them
-	Whole         bool     // its root is the filesystem's root
+	Asked         []string // those flexd was asked for when it was mounted, if AskedKnown
+	AskedKnown    bool
+	Whole         bool // its root is the filesystem's root
 	Owner         Owner
 	Kind          Kind // for Owner Ours
 }
@@ -173,13 +175,14 @@ type Spot struct {
 
 // A Have is everything observed of one volume.
 type Have struct {
-	LV         LV
-	Device     Device
-	FS         FS
-	Record     Record
-	RecordType string // Formatting: the filesystem being made
-	Mounts     []Mount
-	Spots      map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
+	LV           LV
+	Device       Device
+	FS           FS
+	Record       Record
+	RecordType   string // Formatting: the filesystem being made
+	RecordReason string // why it is unknown
+	Mounts       []Mount
+	Spots        map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
 }
 
 // A Verb is what a waiting call wants of the volume.

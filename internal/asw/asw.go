@@ -1,0 +1,312 @@
+// Package asw is the actual state of world: what the mount table, the block
+// device providers and the format records say, looked at when somebody needs
+// it, and the last of it as one immutable snapshot for everybody who only wants
+// to know. A fact that could not be read is unknown, never absent.
+//
+// It never opens a volume's device and never touches what lies below a volume's
+// mount; what needs that is done by a child and handed in.
+package asw
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Provider tells about the volumes of one kind.
+type Provider interface {
+	// LookUp says whether there is a volume of that name.
+	LookUp(ctx context.Context, name volume.Name) (volume.LV, error)
+	// Device says which block device lv has, if any.
+	Device(ctx context.Context, lv volume.LV) (volume.Device, error)
+	// Identify says which volume has the device of that number.
+	Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error)
+}
+
+// A World is the last that was seen. It never changes.
+type World struct {
+	Table   *mount.Table
+	Volumes map[volume.UUID]*volume.Have
+}
+
+// An Observer looks, and keeps the last it saw.
+type Observer struct {
+	Roots     Roots
+	Providers map[string]Provider // by VG
+	Records   func(volume.UUID) (volume.Record, string, error)
+
+	// FSError says what the kernel knows to be wrong with a mounted
+	// filesystem, without asking the filesystem; "" = nothing.
+	FSError func(path, fsType string) string
+	// Gone says whether a directory does not exist. It is only asked for
+	// directories on which nothing is mounted.
+	Gone func(dir string) bool
+
+	tables looker
+	mu     sync.Mutex // orders the writers of last
+	last   atomic.Pointer[World]
+}
+
+// New returns an observer of this machine's mount table.
+func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.Record, string, error), mounts MountSource) *Observer {
+	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone}
+	o.tables.source = mounts
+	o.last.Store(&World{Table: &mount.Table{}, Volumes: map[volume.UUID]*volume.Have{}})
+	return o
+}
+
+// Last returns the last that was seen.
+func (o *Observer) Last() *World { return o.last.Load() }
+
+// Look returns the mount table as of a look that began after the given mark,
+// joining one that is under way when it did.
+func (o *Observer) Look(ctx context.Context, after Mark) (*mount.Table, error) {
+	t, err := o.tables.look(ctx, after)
+	if err == nil {
+		o.publish(func(w *World) { w.Table = t })
+	}
+	return t, err
+}
+
+// Now returns the mark of this instant.
+func (o *Observer) Now() Mark { return o.tables.now() }
+
+func (o *Observer) publish(change func(*World)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := *o.last.Load()
+	change(&w)
+	o.last.Store(&w)
+}
+
+// Forget takes a volume out of the snapshot.
+func (o *Observer) Forget(uuid volume.UUID) {
+	o.publish(func(w *World) {
+		w.Volumes = maps.Clone(w.Volumes)
+		delete(w.Volumes, uuid)
+	})
+}
+
+// A Target is what is to be observed of one volume.
+type Target struct {
+	UUID  volume.UUID
+	Name  volume.Name         // as it was called when it was set up
+	Dirs  []string            // directories of claims and calls, resolved
+	Asked map[string][]string // directory → superblock options that flexd was asked for
+	FS    volume.FS           // what children found in this turn
+}
+
+// Observe returns all that is known of a volume. It fails only if the mount
+// table cannot be read; what else cannot be known is unknown in the result.
+func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, error) {
+	table, err := o.Look(ctx, after)
+	if err != nil {
+		return volume.Have{}, err
+	}
+	h := o.Assemble(ctx, t, table)
+	o.publish(func(w *World) {
+		w.Volumes = maps.Clone(w.Volumes)
+		w.Volumes[t.UUID] = &h
+	})
+	return h, nil
+}
+
+// Assemble joins what a mount table says with what the provider says.
+func (o *Observer) Assemble(ctx context.Context, t Target, table *mount.Table) volume.Have {
+	h := volume.Have{FS: t.FS, Spots: make(map[string]volume.Spot, len(t.Dirs))}
+	h.LV = volume.LV{Name: t.Name, UUID: t.UUID}
+	o.metadata(ctx, t, &h)
+	if h.Record, h.RecordType, h.RecordReason = o.record(t.UUID); h.RecordReason != "" {
+		h.Record = volume.RecordUnknown
+	}
+	for _, dir := range t.Dirs {
+		h.Spots[dir] = o.spot(ctx, t.UUID, h.Device, table, dir)
+	}
+	o.mounts(t, &h, table)
+	return h
+}
+
+func (o *Observer) record(uuid volume.UUID) (volume.Record, string, string) {
+	rec, fsType, err := o.Records(uuid)
+	if err != nil {
+		return rec, fsType, err.Error()
+	}
+	return rec, fsType, ""
+}
+
+// metadata fills in the LV and its device. A name that means another volume by
+// now is never followed.
+func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
+	p := o.Providers[t.Name.VG]
+	if p == nil {
+		h.LV.Reason = fmt.Sprintf("volume group %q is not configured", t.Name.VG)
+		h.Device.Reason = h.LV.Reason
+		return
+	}
+	lv, err := p.LookUp(ctx, t.Name)
+	switch {
+	case err != nil:
+		h.LV.Reason = err.Error()
+	case lv.Presence == volume.Present && lv.UUID != t.UUID:
+		h.LV.Presence = volume.Absent
+		h.LV.Reason = fmt.Sprintf("%s is another volume by now (uuid %s; this one was %s)", t.Name, lv.UUID, t.UUID)
+	case lv.Presence == volume.Absent:
+		h.LV.Presence, h.LV.Reason = volume.Absent, lv.Reason
+	default:
+		h.LV = lv
+		h.LV.UUID = t.UUID
+	}
+	d, err := p.Device(ctx, h.LV)
+	if err != nil {
+		d = volume.Device{Reason: err.Error()}
+	}
+	h.Device = d
+}
+
+// spot says what stands at a directory.
+func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, dir string) volume.Spot {
+	var s volume.Spot
+	at := table.At(dir)
+	if len(at) == 0 {
+		s.Gone = o.Gone(dir)
+		return s
+	}
+	for i, e := range at {
+		mine := e.Root == "/" && o.is(ctx, uuid, d, table, e)
+		switch {
+		case i < len(at)-1:
+			s.Under = s.Under || mine
+		case mine:
+			s.This, s.Under = true, false
+		default:
+			s.Other = o.describe(ctx, e)
+		}
+	}
+	return s
+}
+
+// is says whether a mount is of the volume, by its device now or, if that is
+// not known, by what the device says it is.
+func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, e *mount.Entry) bool {
+	if d.Number != "" {
+		return slices.Contains(table.OfDevice(d.Number, d.Path), e)
+	}
+	got, _, ok := o.Identify(ctx, e)
+	return ok && got == uuid
+}
+
+// Identify says which volume a mount is of.
+func (o *Observer) Identify(ctx context.Context, e *mount.Entry) (volume.UUID, volume.Name, bool) {
+	number := e.Number
+	if strings.HasPrefix(number, "0:") {
+		if number = sourceNumber(e); number == "" {
+			return "", volume.Name{}, false
+		}
+	}
+	for _, p := range o.distinct() {
+		if uuid, name, ok, err := p.Identify(ctx, number); err == nil && ok {
+			return uuid, name, true
+		}
+	}
+	return "", volume.Name{}, false
+}
+
+// distinct returns each provider once.
+func (o *Observer) distinct() []Provider {
+	var all []Provider
+	for _, vg := range slices.Sorted(maps.Keys(o.Providers)) {
+		if p := o.Providers[vg]; !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// sourceNumber returns the device number of a btrfs entry's source.
+func sourceNumber(e *mount.Entry) string {
+	if e.Type != "btrfs" || !strings.HasPrefix(e.Source, "/dev/") {
+		return ""
+	}
+	dev, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(e.Source), "dev"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(dev))
+}
+
+func (o *Observer) describe(ctx context.Context, e *mount.Entry) string {
+	if uuid, name, ok := o.Identify(ctx, e); ok {
+		if name.LV == "" {
+			return "another volume (uuid " + string(uuid) + ")"
+		}
+		return fmt.Sprintf("volume %s (uuid %s)", name, uuid)
+	}
+	return fmt.Sprintf("%s from %s", e.Type, e.Source)
+}
+
+// mounts fills in every mount of the volume's device, one peer group once.
+func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
+	if h.Device.Activity != volume.Active {
+		return
+	}
+	var (
+		rule  = o.Roots.ruler()
+		all   = table.OfDevice(h.Device.Number, h.Device.Path)
+		peers = map[int]bool{} // peer groups of mounts in kubelet's directories
+	)
+	for _, e := range all {
+		if owner, _ := rule.owner(e); owner != volume.Elsewhere && e.Peer != 0 {
+			peers[e.Peer] = true
+		}
+	}
+	for _, e := range all {
+		owner, kind := rule.owner(e)
+		if owner == volume.Elsewhere && peers[e.Peer] {
+			continue // the same mount, seen through a bind mount of kubelet's directory
+		}
+		asked, known := t.Asked[e.Dir]
+		h.Mounts = append(h.Mounts, volume.Mount{
+			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
+			Asked: asked, AskedKnown: known, Whole: e.Root == "/", Owner: owner, Kind: kind,
+		})
+		if what := o.liveError(h.Device.Path, e); what != "" {
+			h.FS.Content, h.FS.What = volume.FilesystemFailed, what
+		}
+	}
+}
+
+func (o *Observer) liveError(path string, e *mount.Entry) string {
+	for _, bad := range []string{"shutdown", "emergency_ro"} {
+		if slices.Contains(e.Super, bad) {
+			return e.Type + " says " + bad
+		}
+	}
+	return o.FSError(path, e.Type)
+}
+
+// fsError reads what ext4 counts. Other filesystems tell by their options, or
+// when a child looks.
+func fsError(path, fsType string) string {
+	if fsType != "ext4" {
+		return ""
+	}
+	n, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(path), "errors_count"))
+	if count := strings.TrimSpace(string(n)); err == nil && count != "0" {
+		return "ext4 counts " + count + " errors"
+	}
+	return ""
+}
+
+func gone(dir string) bool {
+	_, err := os.Lstat(dir)
+	return os.IsNotExist(err)
+}

@@ -1,0 +1,163 @@
+package asw
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
+)
+
+// A MountSource is where the mount table comes from.
+type MountSource interface {
+	// Open returns the table's text.
+	Open() (io.ReadCloser, error)
+	// Changed says whether the table may have changed since Changed was called
+	// last. The first answer is true.
+	Changed() bool
+	// Wait returns when the table may have changed since Wait was called last,
+	// or with an error when ctx is done.
+	Wait(ctx context.Context) error
+}
+
+// A Mark is a point in the order of looks and steps.
+type Mark uint64
+
+// A looker shares looks: whoever needs one that began after his mark takes the
+// one that others asked for, and an unchanged table is not read again.
+type looker struct {
+	source MountSource
+
+	mu      sync.Mutex
+	clock   Mark
+	last    *glance // the last that ended well
+	running *glance
+}
+
+type glance struct {
+	began Mark
+	done  chan struct{}
+	table *mount.Table
+	err   error
+}
+
+func (l *looker) now() Mark {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.clock++
+	return l.clock
+}
+
+func (l *looker) look(ctx context.Context, after Mark) (*mount.Table, error) {
+	for {
+		l.mu.Lock()
+		if l.last != nil && l.last.began > after {
+			defer l.mu.Unlock()
+			return l.last.table, nil
+		}
+		g := l.running
+		if g == nil {
+			l.clock++
+			g = &glance{began: l.clock, done: make(chan struct{})}
+			l.running = g
+			go l.run(g)
+		}
+		l.mu.Unlock()
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if g.began > after {
+			return g.table, g.err
+		}
+	}
+}
+
+func (l *looker) run(g *glance) {
+	l.mu.Lock()
+	last := l.last
+	l.mu.Unlock()
+	// Changed is asked before the reading: what changes while we read is seen
+	// by the next look.
+	if changed := l.source.Changed(); !changed && last != nil {
+		g.table = last.table
+	} else {
+		g.table, g.err = read(l.source)
+	}
+	l.mu.Lock()
+	if l.running = nil; g.err == nil {
+		l.last = g
+	} else {
+		l.last = nil // so that an unchanged table is read again
+	}
+	l.mu.Unlock()
+	close(g.done)
+}
+
+func read(s MountSource) (*mount.Table, error) {
+	r, err := s.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return mount.ReadTable(r)
+}
+
+// Mountinfo is this process's own mount table.
+type Mountinfo struct {
+	looks, waits *os.File
+	wake         [2]int
+}
+
+const mountinfo = "/proc/self/mountinfo"
+
+// OpenMountinfo returns the mount table of this process's mount namespace.
+func OpenMountinfo() (*Mountinfo, error) {
+	m := new(Mountinfo)
+	var err error
+	if m.looks, err = os.Open(mountinfo); err != nil {
+		return nil, err
+	}
+	if m.waits, err = os.Open(mountinfo); err != nil {
+		return nil, err
+	}
+	if err := unix.Pipe2(m.wake[:], unix.O_CLOEXEC); err != nil {
+		return nil, err
+	}
+	// A freshly opened table counts as unchanged; the first look must read.
+	return m, nil
+}
+
+// Open returns the table's text. Large reads keep the kernel's walk over the
+// table in few pieces.
+func (m *Mountinfo) Open() (io.ReadCloser, error) { return os.Open(mountinfo) }
+
+// Changed asks the kernel, which counts the changes of a namespace.
+func (m *Mountinfo) Changed() bool {
+	fds := []unix.PollFd{{Fd: int32(m.looks.Fd()), Events: unix.POLLPRI}}
+	n, err := unix.Poll(fds, 0)
+	return err != nil || n > 0
+}
+
+// Wait sleeps in poll(2) until the kernel says that something changed.
+func (m *Mountinfo) Wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(m.wake[1], []byte{0}) })
+	defer stop()
+	for {
+		fds := []unix.PollFd{{Fd: int32(m.waits.Fd()), Events: unix.POLLPRI}, {Fd: int32(m.wake[0]), Events: unix.POLLIN}}
+		_, err := unix.Poll(fds, -1)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case fds[0].Revents != 0:
+			return nil
+		}
+	}
+}
