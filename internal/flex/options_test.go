@@ -1,0 +1,161 @@
+package flex
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// blob makes kubelet's object of the pairs, with a volume in it.
+func blob(pairs ...string) string {
+	m := map[string]string{KeyVG: "vg", KeyLV: "lv"}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+func TestParseOptions(t *testing.T) {
+	all := `{"kubernetes.io/fsType":"xfs","kubernetes.io/mounterArgs.FsGroup":"1234","kubernetes.io/pod.name":"a",` +
+		`"kubernetes.io/pod.namespace":"ns","kubernetes.io/pod.uid":"uid-a","kubernetes.io/pvOrVolumeName":"pv1",` +
+		`"kubernetes.io/readwrite":"ro","kubernetes.io/secret/password":"c2VjcmV0","kubernetes.io/serviceAccount.name":"sa",` +
+		`"kubernetes.io/some.later.key":"\u003cx\u003e","mkfsOptions":"-m reflink=1","mountOptions":"wsync,noatime,nodev,inode64,wsync",` +
+		`"size":"100m","volumeID":"vol-1","volumegroup":"kubevg"}`
+	for _, tt := range []struct {
+		name, blob string
+		want       Options
+	}{
+		{"all that kubelet sends to mount", all, Options{
+			VG: "kubevg", LV: "vol-1", Size: 100 << 20, FSType: "xfs", ReadOnly: true, Name: "pv1", FSGroup: "1234",
+			Pod:         Pod{Name: "a", Namespace: "ns", UID: "uid-a", ServiceAccount: "sa"},
+			MkfsOptions: []string{"-m", "reflink=1"}, Attrs: []string{"noatime", "nodev"}, Super: []string{"inode64", "wsync"},
+		}},
+		{"a reconstructed spec", `{"kubernetes.io/fsType":"","kubernetes.io/pvOrVolumeName":"v1","kubernetes.io/readwrite":"rw"}`, Options{Name: "v1"}},
+		{"nothing", ` { } `, Options{}},
+		{"the old key of fsGroup", blob("kubernetes.io/fsGroup", "7"), Options{VG: "vg", LV: "lv", FSGroup: "7"}},
+		{"both keys of fsGroup: the new one", blob("kubernetes.io/fsGroup", "7", "kubernetes.io/mounterArgs.FsGroup", "8"), Options{VG: "vg", LV: "lv", FSGroup: "8"}},
+		{"ro by mountOptions", blob("mountOptions", "ro", "kubernetes.io/readwrite", "rw"), Options{VG: "vg", LV: "lv", ReadOnly: true}},
+		{"rw by mountOptions is no more than kubelet allows", blob("mountOptions", "rw", "kubernetes.io/readwrite", "ro"), Options{VG: "vg", LV: "lv", ReadOnly: true}},
+		{"empty options are not given", blob("size", "", "mkfsOptions", "", "mountOptions", ""), Options{VG: "vg", LV: "lv"}},
+		{"escapes", `{"volumegroup":"v\u0067","volumeID":"l\u0076"}`, Options{VG: "vg", LV: "lv"}},
+		{"a surrogate pair in a secret", `{"kubernetes.io/secret/k":"\ud83d\ude00"}`, Options{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseOptions(tt.blob)
+			if err != nil || !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, %v\nwant %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// secret is a value that may never be seen again.
+const secret = "c2VjcmV0LXZhbHVl"
+
+func TestParseOptionsTrouble(t *testing.T) {
+	for _, tt := range []struct{ name, blob, want string }{
+		{"empty", "", "options: not a JSON object at byte 0"},
+		{"not JSON", "hello", "options: not a JSON object at byte 0"},
+		{"an array", `["a"]`, "options: not a JSON object at byte 0"},
+		{"a string", `"a"`, "options: not a JSON object at byte 0"},
+		{"null", `null`, "options: not a JSON object at byte 0"},
+		{"cut off", `{"volumegroup":"vg"`, `options: the JSON object is cut off or malformed after the key "volumegroup" at byte 19`},
+		{"cut off in a value", `{"volumegroup":"v`, "option volumegroup: the JSON string is cut off at byte 17"},
+		{"two values", `{} {}`, "options: text after the JSON value at byte 3"},
+		{"a trailing comma", `{"size":"1g",}`, "options: not a JSON string at byte 13"},
+		{"a BOM", "\ufeff{}", "options: not a JSON object at byte 0"},
+		{"a key twice", `{"size":"1g","size":"2g"}`, `options: the key "size" is given twice`},
+		{"a key twice, once escaped", `{"size":"1g","siz\u0065":"2g"}`, `options: the key "size" is given twice`},
+		{"a secret twice", `{"kubernetes.io/secret/a":"` + secret + `","kubernetes.io/secret/a":"` + secret + `"}`, `options: the key "kubernetes.io/secret/a" is given twice`},
+		{"a number", `{"size":100}`, "option size: its value is not a string"},
+		{"a bool", `{"volumeID":true}`, "option volumeID: its value is not a string"},
+		{"null value", `{"volumeID":null}`, "option volumeID: its value is not a string"},
+		{"nested", `{"mountOptions":{"ro":"1"}}`, "option mountOptions: its value is not a string"},
+		{"nested array", `{"mkfsOptions":["-m","0"]}`, "option mkfsOptions: its value is not a string"},
+		{"a secret that is no string", `{"kubernetes.io/secret/a":["` + secret + `"]}`, "option kubernetes.io/secret/a: malformed"},
+		{"invalid UTF-8 in a value", "{\"size\":\"\xff\"}", "option size: invalid UTF-8 at byte 10"},
+		{"invalid UTF-8 in a secret", "{\"kubernetes.io/secret/a\":\"" + secret + "\xff\"}", "option kubernetes.io/secret/a: malformed"},
+		{"invalid UTF-8 in a key", "{\"\xff\":\"\"}", "options: invalid UTF-8 at byte 3"},
+		{"half a surrogate pair", `{"size":"\ud83d"}`, "option size: a bad \\u escape in a JSON string at byte 15"},
+		{"a newline in a string", "{\"size\":\"1\n\"}", "option size: a control character in a JSON string at byte 10"},
+		{"10 MiB", `{"size":"` + strings.Repeat("1", 10<<20) + `"}`, "options: longer than 1 MiB"},
+		{"an unknown key", blob("vg", secret), "option vg: unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions"},
+		{"a wrong case", blob("VolumeGroup", secret), "option VolumeGroup: unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions"},
+		{"an unknown key that is a trap", blob("a\nb", secret), `option "a\nb": unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions`},
+		{"an unknown filesystem", blob("kubernetes.io/fsType", "ntfs"), `option kubernetes.io/fsType: "ntfs" is not one of ext4, xfs, btrfs`},
+		{"a filesystem with an option", blob("kubernetes.io/fsType", "ext4 -d /"), `option kubernetes.io/fsType: "ext4 -d /" is not one of ext4, xfs, btrfs`},
+		{"a wrong readwrite", blob("kubernetes.io/readwrite", "yes"), `option kubernetes.io/readwrite: "yes" is neither ro nor rw`},
+		{"a wrong group", blob("kubernetes.io/mounterArgs.FsGroup", "-1"), `option kubernetes.io/mounterArgs.FsGroup: "-1" is not a group id`},
+		{"a wrong old group", blob("kubernetes.io/fsGroup", "root"), `option kubernetes.io/fsGroup: "root" is not a group id`},
+		{"a volume name with a slash", blob("kubernetes.io/pvOrVolumeName", "../x"), `option kubernetes.io/pvOrVolumeName: "../x" is not a name`},
+		{"a namespace with a newline", blob("kubernetes.io/pod.namespace", "a\nb"), `option kubernetes.io/pod.namespace: "a\nb" is not a name`},
+		{"a bare size", blob("size", "100"), `option size: "100" has no unit; write "100m" for MiB or "100b" for bytes`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseOptions(tt.blob)
+			if err == nil || err.Error() != tt.want || !reflect.DeepEqual(got, Options{}) {
+				t.Errorf("got %+v, %v\nwant %s", got, err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("a secret is told: %v", err)
+			}
+		})
+	}
+}
+
+// Names as pod authors may write them: only LVM's own are let through.
+func TestNames(t *testing.T) {
+	for _, name := range []string{"a", "vol-1", "A_b.c+d", "_x", ".x", "..x", "x-", strings.Repeat("n", 127), "mysnapshot", "pv_move"} {
+		if o, err := ParseOptions(blob(KeyVG, name, KeyLV, name)); err != nil || o.LV != name || o.VG != name {
+			t.Errorf("%s: %+v, %v", name, o, err)
+		}
+	}
+	bad := []string{
+		"", "/", "a/b", "../x", "/etc/passwd", ".", "..", "-", "-a", "--help", "a b", " a", "a\tb", "a\nb", "a\x00b", "a\"b", "a'b",
+		"a`b", "a$b", "a;b", "a|b", "a&b", "a\\b", "a*b", "a@b", "a:b", "a=b", "a,b", "a%b", "ä", "名", "\u202ea", "a\u00a0b",
+		strings.Repeat("n", 128), strings.Repeat("n", 4096), strings.Repeat("../", 1400),
+	}
+	for _, name := range bad {
+		for _, key := range []string{KeyVG, KeyLV} {
+			_, err := ParseOptions(blob(key, name))
+			if err == nil || !strings.HasPrefix(err.Error(), "option "+key+": ") || len(err.Error()) > 300 || !printable(err.Error()) {
+				t.Errorf("%s=%.40q: got %v", key, name, err)
+			}
+		}
+	}
+	hidden := []string{
+		"pvmove0", "snapshot0", "snapshot", "lvmlock", "lvol0_pmspare", "pool_tdata", "pool_tmeta", "m_mlog", "m_mimage_0", "r_rimage_1",
+		"r_rmeta_0", "c_cdata", "c_cmeta", "c_corig", "c_cvol", "c_cpool", "v_vorigin", "v_vdata", "w_wcorig", "i_imeta", "i_iorig",
+	}
+	for _, name := range hidden {
+		_, err := ParseOptions(blob(KeyLV, name))
+		if err == nil || !strings.HasPrefix(err.Error(), "option volumeID: ") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if _, err := ParseOptions(blob(KeyVG, name)); err != nil { // only LVs are hidden
+			t.Errorf("VG %s: %v", name, err)
+		}
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{
+		"1b": 1, "512B": 512, "1k": 1 << 10, "1K": 1 << 10, "1Ki": 1 << 10, "100m": 100 << 20, "100M": 100 << 20, "500Mi": 500 << 20,
+		"1g": 1 << 30, "1G": 1 << 30, "1Gi": 1 << 30, "2t": 2 << 40, "2T": 2 << 40, "2Ti": 2 << 40, "1p": 1 << 50, "1Pi": 1 << 50,
+		"1.5g": 3 << 29, "0.5k": 512, "1.25Gi": 5 << 28, "0.999999999b": 0, "007m": 7 << 20,
+		"9223372036854775807b": 1<<63 - 1, "8191.999999999P": 9223372036853649908,
+		"": 0, "m": 0, "0m": 0, "0": 0, "1": 0, "100": 0, "-1g": 0, "+1g": 0, " 1g": 0, "1g ": 0, "1 g": 0, "1.g": 0, ".5g": 0, "1..5g": 0,
+		"1,5g": 0, "1e3": 0, "1gb": 0, "1GiB": 0, "1gi": 0, "1s": 0, "0x10g": 0, "8192p": 0, "9223372036854775808b": 0,
+		"99999999999999999999b": 0, "18446744073709551615b": 0, "20000p": 0, "1g;": 0, "1E": 0, "١g": 0, "1.0000000000g": 0,
+	} {
+		got, err := ParseSize(text)
+		if got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
+		}
+	}
+}
