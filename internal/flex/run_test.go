@@ -1,0 +1,226 @@
+package flex
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRunAnswersItsOwnPanic(t *testing.T) {
+	var out bytes.Buffer
+	for what, boom := range map[string]func(string) string{
+		"panicked, which is a bug": func(string) string { panic("the argument c2VjcmV0") },
+		"panicked, which is a bug: runtime error: index out of range [0] wi": func(string) string { return []string{}[0] },
+	} {
+		out.Reset()
+		if code := Run([]string{"lvm", "mount", podDir, "{}"}, &out, boom); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+		onlyJSON(t, out.Bytes())
+		if !strings.Contains(out.String(), what) || strings.Contains(out.String(), "c2VjcmV0") {
+			t.Errorf("got %s", out.String())
+		}
+	}
+}
+
+func TestRunWithoutVerb(t *testing.T) {
+	for _, args := range [][]string{nil, {"lvm"}} {
+		var out bytes.Buffer
+		if code := Run(args, &out, os.Getenv); code != 0 || !strings.HasPrefix(out.String(), `{"status":"Failure","message":"no verb`) {
+			t.Errorf("%d %s", code, out.String())
+		}
+	}
+}
+
+func TestRunRefusesWrongEnvironment(t *testing.T) {
+	for _, value := range []string{"x", "0s", "-1s", "6m", "5"} {
+		var out bytes.Buffer
+		env := func(name string) string { return map[string]string{EnvTimeout: value}[name] }
+		Run([]string{"lvm", "unmount", podDir}, &out, env)
+		if !strings.HasPrefix(out.String(), `{"status":"Failure","message":"FLEXD_TIMEOUT=`) {
+			t.Errorf("%s: %s", value, out.String())
+		}
+	}
+}
+
+// listen is a flexd of one's own: serve gets each connection's reader and number.
+func listen(t *testing.T, serve func(n int, q Request, err error, c net.Conn)) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; ; n++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			q, err := ReadRequest(bufio.NewReader(c))
+			serve(n, q, err, c)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return path
+}
+
+func client(path string) Client {
+	return Client{Socket: path, Timeout: 10 * time.Second, Connect: time.Second, Parent: os.Getppid()}
+}
+
+func TestClientAsksAgainUnderTheSameID(t *testing.T) {
+	var ids []string
+	c := client(listen(t, func(n int, q Request, err error, c net.Conn) {
+		ids = append(ids, q.ID)
+		if n == 4 {
+			WriteReply(c, Reply{ID: q.ID, Answer: Answer{Status: StatusSuccess, Device: "/dev/x"}})
+		} else {
+			io.WriteString(c, `{"v":1,"id":"`[:n*3])
+		}
+	}))
+	a, err := c.Ask(Request{ID: "ab12", Verb: "waitforattach", Args: []string{"", "{}"}})
+	if err != nil || a.Device != "/dev/x" || strings.Join(ids, " ") != "ab12 ab12 ab12 ab12" {
+		t.Errorf("%+v, %v, asked as %s", a, err, ids)
+	}
+}
+
+// A daemon that hangs up before it has read everything may still have answered.
+func TestClientReadsTheAnswerOfAHurriedDaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			WriteReply(c, Reply{ID: "ab12", Answer: Failure("enough")})
+			c.(*net.UnixConn).CloseWrite()
+			time.Sleep(50 * time.Millisecond)
+			c.Close()
+		}
+	}()
+	c := client(path)
+	a, err := c.Ask(Request{ID: "ab12", Verb: "mount", Args: []string{strings.Repeat("x", MaxLine/2)}})
+	if err != nil || a.Message != "enough" {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+func TestClientPassesTheLargestMessage(t *testing.T) {
+	size := 0
+	c := client(listen(t, func(n int, q Request, err error, c net.Conn) {
+		time.Sleep(50 * time.Millisecond)
+		size = len(q.Args[0])
+		WriteReply(c, Reply{ID: q.ID, Answer: Failure(strings.Repeat("x", 2000))})
+	}))
+	if a, err := c.Ask(Request{ID: "ab12", Verb: "mount", Args: []string{strings.Repeat("x", MaxLine-100)}}); err != nil || len(a.Message) != MaxMessage || size != MaxLine-100 {
+		t.Errorf("%d bytes arrived, %d came back, %v", size, len(a.Message), err)
+	}
+}
+
+func TestClientEnds(t *testing.T) {
+	silent := func(n int, q Request, err error, c net.Conn) { io.Copy(io.Discard, c) }
+	deaf := listen(t, silent)
+	missing := filepath.Join(t.TempDir(), "s")
+	restarting := listen(t, func(n int, q Request, err error, c net.Conn) {})
+	for _, tt := range []struct {
+		name  string
+		c     Client
+		want  func(error) bool
+		least time.Duration
+	}{
+		{"never an answer", Client{Socket: deaf, Timeout: 250 * time.Millisecond, Connect: time.Second, Parent: os.Getppid()}, is(ErrDeadline), 250 * time.Millisecond},
+		{"always hangs up", Client{Socket: restarting, Timeout: 250 * time.Millisecond, Connect: time.Second, Parent: os.Getppid()}, is(ErrDeadline), 250 * time.Millisecond},
+		{"nothing listens", Client{Socket: missing, Timeout: time.Minute, Connect: 250 * time.Millisecond, Parent: os.Getppid()}, down(syscall.ENOENT), 250 * time.Millisecond},
+		{"nothing listens, a hint", Client{Socket: missing, Timeout: time.Minute, Connect: time.Minute, Once: true, Parent: os.Getppid()}, down(syscall.ENOENT), 0},
+		{"a path too long", Client{Socket: strings.Repeat("x", 200), Timeout: time.Minute, Connect: 50 * time.Millisecond, Parent: os.Getppid()}, down(syscall.EINVAL), 0},
+		{"the parent is gone while it waits", Client{Socket: deaf, Timeout: time.Minute, Connect: time.Second, Parent: -1}, is(ErrOrphaned), 0},
+		{"the parent is gone while it connects", Client{Socket: missing, Timeout: time.Minute, Connect: time.Minute, Parent: -1}, is(ErrOrphaned), 0},
+	} {
+		start := time.Now()
+		a, err := tt.c.Ask(Request{ID: "ab12", Verb: "unmount", Args: []string{"/x"}})
+		if took := time.Since(start); !tt.want(err) || took < tt.least || took > tt.least+2*time.Second {
+			t.Errorf("%s: %+v, %v after %v", tt.name, a, err, took)
+		}
+	}
+}
+
+// A full backlog is a flexd that lives: it is waited for, not declared down.
+func TestClientWaitsForAFullBacklog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		s, err := dial(path)
+		if err == syscall.EAGAIN {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+	}
+	c := Client{Socket: path, Timeout: 300 * time.Millisecond, Connect: 50 * time.Millisecond, Once: true, Parent: os.Getppid()}
+	if _, err := c.Ask(Request{ID: "ab12", Verb: "attach", Args: nil}); err != ErrDeadline {
+		t.Error(err)
+	}
+}
+
+func is(want error) func(error) bool { return func(err error) bool { return err == want } }
+
+func down(errno syscall.Errno) func(error) bool {
+	return func(err error) bool {
+		e, ok := err.(*DownError)
+		return ok && e.Err == errno
+	}
+}
+
+func TestNewID(t *testing.T) {
+	a, b := newID(), newID()
+	if a == b || !validID(a) || len(a) != 12 {
+		t.Error(a, b)
+	}
+}
+
+func TestBootTime(t *testing.T) {
+	text, err := os.ReadFile("/proc/uptime") // seconds on CLOCK_BOOTTIME, but for a time namespace's offset
+	if err != nil {
+		t.Skip(err)
+	}
+	up, err := time.ParseDuration(strings.Fields(string(text))[0] + "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := bootTime()
+	if d := time.Duration(first) - up; d < -time.Second || d > 10*time.Second {
+		t.Errorf("boot time %d, uptime %v", first, up)
+	}
+	if bootTime() < first {
+		t.Error("goes backwards")
+	}
+}
