@@ -1,0 +1,209 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	requestTime  = 10 * time.Second       // for a client to send its line
+	strangerTime = time.Second            // the same, for one who gets Failure anyway
+	replyTime    = 10 * time.Second       // for a client to take its answer
+	farewell     = 500 * time.Millisecond // for the handlers to return at shutdown
+)
+
+// A Peer is the process at the other end, as the kernel tells it.
+type Peer struct {
+	Pid int // 0 = in a pid namespace that we cannot see into
+	UID uint32
+}
+
+// A Handler answers kubelet's calls. It is called concurrently, from before the
+// daemon is ready on. The context ends when the caller hangs up or flexd shuts
+// down; whatever is returned after that reaches nobody.
+type Handler interface {
+	Serve(ctx context.Context, r flex.Request, peer Peer) flex.Answer
+}
+
+// A Driver is the driver socket: one request and one answer per connection.
+type Driver struct {
+	Listener net.Listener // of unix sockets; Serve closes it
+	Handler  Handler
+	Log      *logrus.Entry
+}
+
+func (d *Driver) String() string { return "driver socket" }
+
+// Serve answers until the context ends. Callers that still wait then are hung up
+// on without an answer: flexdriver connects again and asks the next flexd, while
+// any answer from here would be final to kubelet.
+func (d *Driver) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { d.Listener.Close() })
+	defer stop()
+
+	var all sync.WaitGroup
+	for {
+		conn, err := d.Listener.Accept()
+		switch {
+		case err == nil:
+			all.Go(func() { d.converse(ctx, conn.(*net.UnixConn)) })
+			continue
+		case ctx.Err() != nil:
+			return waitFor(&all, d.Log)
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("driver socket: %w", err)
+		}
+		// Out of descriptors or memory: it passes, and until then callers wait
+		// in the socket's queue.
+		d.Log.WithError(err).Error("driver socket: cannot accept")
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// waitFor gives the handlers a moment to see that they are not needed.
+func waitFor(all *sync.WaitGroup, log *logrus.Entry) error {
+	ended := make(chan struct{})
+	go func() { all.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(farewell):
+		log.Warn("driver socket: some calls did not end; leaving without them")
+	}
+	return nil
+}
+
+// converse serves one connection.
+func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
+	defer conn.Close()
+	// Whatever this goroutine does on the connection ends with the context.
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+
+	peer, err := peerOf(conn)
+	if err != nil {
+		d.Log.WithError(err).Warn("driver socket: cannot tell who calls")
+		return
+	}
+	log := d.Log.WithField("pid", peer.Pid)
+	// Root, or whoever runs flexd: tests run it as themselves.
+	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
+	patience := requestTime
+	if !known {
+		patience = strangerTime
+	}
+
+	conn.SetReadDeadline(time.Now().Add(patience))
+	r, err := flex.ReadRequest(conn)
+	if r.ID != "" {
+		log = log.WithField("call", r.ID)
+	}
+	switch {
+	case !known:
+		log.WithField("uid", peer.UID).Warn("driver socket: refused, only root may call")
+		d.reply(conn, log, r.ID, flex.Failure(fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
+		return
+	case err == nil:
+	case ctx.Err() != nil, errors.Is(err, io.EOF):
+		return // shutdown; or somebody looked whether we are alive
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
+		// No answer: if this is a flexdriver after all (stopped, swapped out),
+		// it connects again.
+		log.WithError(err).Warn("driver socket: no whole request came")
+		return
+	default:
+		log.WithError(err).Warn("driver socket: bad request")
+		d.reply(conn, log, r.ID, flex.Failure("flexd cannot read the request: "+err.Error()))
+		return
+	}
+	conn.SetReadDeadline(time.Time{})
+
+	start := time.Now()
+	log = log.WithField("verb", r.Verb) // never the arguments: they hold secrets
+	log.Info("called")
+
+	waiting, hangUp := context.WithCancel(ctx)
+	defer hangUp()
+	gone := make(chan struct{})
+	go func() { // ends at the latest when the connection is closed, which is before converse returns
+		defer close(gone)
+		io.Copy(io.Discard, conn) // flexdriver says nothing more: this returns when it hangs up
+		hangUp()
+	}()
+	defer func() { conn.Close(); <-gone }()
+
+	answer := d.handle(waiting, log, r, peer)
+	log = log.WithField("took", time.Since(start).Round(time.Millisecond))
+	switch {
+	case ctx.Err() != nil:
+		log.Info("not answered, flexd is shutting down")
+	case waiting.Err() != nil:
+		log.Info("not answered, the caller hung up")
+	default:
+		d.reply(conn, log, r.ID, answer)
+	}
+}
+
+// handle calls the handler and turns its panic into an answer.
+func (d *Driver) handle(ctx context.Context, log *logrus.Entry, r flex.Request, peer Peer) (answer flex.Answer) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		what := fmt.Sprintf("%T", v) // its text may quote the arguments
+		if e, ok := v.(runtime.Error); ok {
+			what = e.Error()
+		}
+		log.WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
+		answer = flex.Failure(fmt.Sprintf("a bug in flexd, its log has the details (call %s)", r.ID))
+	}()
+	return d.Handler.Serve(ctx, r, peer)
+}
+
+func (d *Driver) reply(conn *net.UnixConn, log *logrus.Entry, id string, a flex.Answer) {
+	conn.SetWriteDeadline(time.Now().Add(replyTime))
+	err := flex.WriteReply(conn, flex.Reply{V: flex.Version, ID: id, Answer: a})
+	log = log.WithField("status", a.Status)
+	switch {
+	case err != nil:
+		log.WithError(err).Warn("answered, but the caller did not take it")
+	case a.Status == flex.StatusSuccess:
+		log.Info("answered")
+	default:
+		log.Info("answered: " + a.Message)
+	}
+}
+
+func peerOf(conn *net.UnixConn) (Peer, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return Peer{}, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return Peer{}, err
+	}
+	if credErr != nil {
+		return Peer{}, credErr
+	}
+	return Peer{Pid: int(cred.Pid), UID: cred.Uid}, nil
+}

@@ -1,0 +1,110 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxSocketPath is what sockaddr_un holds, without its final zero.
+const maxSocketPath = 107
+
+// Listen opens the unix socket at path for a group ("" = as it comes). What
+// stands there already is removed only if it is a socket on which nobody
+// listens. Two daemons that start at the same instant are told apart by Lock,
+// not here.
+func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("socket %s: its path has %d bytes, at most %d are possible", path, len(path), maxSocketPath)
+	}
+	gid, err := groupID(group)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, err)
+	}
+	if err := makeRoom(path); err != nil {
+		return nil, err
+	}
+	// The socket appears in the file system when it is bound, with the mode its
+	// inode has then. Changing that first leaves no instant in which it is open
+	// to others, and no need to touch the umask of the whole process.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
+	}
+	if gid >= 0 {
+		err = os.Chown(path, -1, gid)
+	}
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
+	}
+	return l, nil
+}
+
+// makeRoom makes room for a socket at path, or says why there is none.
+func makeRoom(path string) error {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("socket %s: %w", path, cause(err))
+	case st.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("socket %s: something else is there (%s); flexd does not remove it", path, st.Mode())
+	}
+	// Only a refusal proves that nobody listens: a full queue, a time-out or
+	// another kind of socket is somebody's.
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		c.Close()
+		return fmt.Errorf("another flexd is running (socket %s)", path)
+	case errors.Is(err, syscall.ENOENT):
+		return nil
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("another flexd seems to be running (socket %s: %w)", path, cause(err))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("dead socket %s: %w", path, cause(err))
+	}
+	return nil
+}
+
+// groupID finds a group by name or number; -1 = none is wanted.
+func groupID(group string) (int, error) {
+	if group == "" {
+		return -1, nil
+	}
+	if g, err := user.LookupGroup(group); err == nil {
+		return strconv.Atoi(g.Gid)
+	}
+	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
+		return int(gid), nil
+	}
+	return 0, fmt.Errorf("there is no group %q on this machine", group)
+}
+
+// cause drops what net and os put before the reason: the path is named already.
+func cause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/sirupsen/logrus"
+)
+
+// A Source knows what there is to show. Its methods return at once with what
+// was seen last, whatever a volume is doing, and are called concurrently.
+type Source interface {
+	List() status.List
+	Story(vg, lv string) (status.Story, bool)
+	Health() []string // what is wrong with the daemon; none = healthy
+}
+
+// A Status is the status socket: HTTP, JSON, read-only.
+type Status struct {
+	Listener net.Listener // Serve closes it
+	Source   Source
+	Version  string // flexd's own
+	Log      *logrus.Entry
+}
+
+func (s *Status) String() string { return "status socket" }
+
+// Serve answers until the context ends.
+func (s *Status) Serve(ctx context.Context) error {
+	errorLog := s.Log.WriterLevel(logrus.WarnLevel)
+	defer errorLog.Close()
+	srv := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	srv.ErrorLog = log.New(errorLog, "status socket: ", 0)
+	defer context.AfterFunc(ctx, func() { srv.Close() })() // readers just ask again
+	err := srv.Serve(s.Listener)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("status socket: %w", err)
+}
+
+var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /healthz and /version")
+
+// ServeHTTP answers one request. The routing is by hand because http.ServeMux
+// answers in HTML where it redirects and in text where it refuses.
+func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.Log.WithField("stack", string(debug.Stack())).Errorf("status socket: panic: %v", v)
+			fail(w, http.StatusInternalServerError, "a bug in flexd; its log has the details")
+		}
+	}()
+	code, doc, err := s.page(r.URL.EscapedPath())
+	switch {
+	case code == http.StatusNotFound:
+		fail(w, code, err.Error())
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		fail(w, http.StatusMethodNotAllowed, r.Method+" is not allowed: the status socket only shows")
+	default:
+		write(w, code, doc)
+	}
+}
+
+// page finds the document of a path; with a 404 the error says what is missing.
+func (s *Status) page(path string) (code int, doc any, err error) {
+	switch path {
+	case "/v1/volumes":
+		return http.StatusOK, s.Source.List(), nil
+	case "/healthz":
+		reasons := s.Source.Health()
+		if len(reasons) > 0 {
+			return http.StatusServiceUnavailable, health{"failing", reasons}, nil
+		}
+		return http.StatusOK, health{"ok", []string{}}, nil
+	case "/version":
+		return http.StatusOK, versions{s.Version, runtime.Version()}, nil
+	}
+	name, ok := strings.CutPrefix(path, "/v1/volumes/")
+	escapedVG, escapedLV, two := strings.Cut(name, "/")
+	vg, err1 := url.PathUnescape(escapedVG)
+	lv, err2 := url.PathUnescape(escapedLV)
+	if !ok || !two || err1 != nil || err2 != nil || vg == "" || lv == "" || strings.Contains(escapedLV, "/") {
+		return http.StatusNotFound, nil, errNotFound
+	}
+	story, ok := s.Source.Story(vg, lv)
+	if !ok {
+		return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume %s/%s: nothing has asked for it here", vg, lv)
+	}
+	return http.StatusOK, story, nil
+}
+
+type health struct {
+	Status  string   `json:"status"`
+	Reasons []string `json:"reasons"`
+}
+
+type versions struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+}
+
+type failure struct {
+	Error string `json:"error"`
+}
+
+func fail(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
+
+func write(w http.ResponseWriter, code int, doc any) {
+	var b bytes.Buffer // encoded first: an error after the header could not be told
+	if err := status.WriteJSON(&b, doc); err != nil {
+		code = http.StatusInternalServerError
+		b.Reset()
+		status.WriteJSON(&b, failure{"cannot encode the answer: " + err.Error()})
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	w.Write(b.Bytes())
+}

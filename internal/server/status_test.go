@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/google/go-cmp/cmp"
+	"github.com/sirupsen/logrus"
+)
+
+type source struct{ sick []string }
+
+func (s *source) List() status.List {
+	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "data", State: status.Mounted}}}
+}
+
+func (s *source) Story(vg, lv string) (status.Story, bool) {
+	switch vg + "/" + lv {
+	case "vg0/data", "vg0/a b":
+		return status.Story{Volume: status.Volume{VG: vg, LV: lv}}, true
+	case "vg0/panic":
+		panic("oh")
+	}
+	return status.Story{}, false
+}
+
+func (s *source) Health() []string { return s.sick }
+
+func TestStatus(t *testing.T) {
+	path := socketPath(t)
+	l, err := Listen(path, 0o660, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	src := &source{}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- (&Status{Listener: l, Source: src, Version: "1.2.3", Log: logrus.NewEntry(log)}).Serve(ctx)
+	}()
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /healthz and /version"}`
+	for _, row := range []struct {
+		method, path string
+		sick         []string
+		code         int
+		want         string // JSON, "" = any
+	}{
+		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[]}`},
+		{"GET", "/v1/volumes/vg0/data", nil, 200, ""},
+		{"GET", "/v1/volumes/vg0/a%20b?x=y", nil, 200, ""},
+		{"GET", "/v1/volumes/vg0/none", nil, 404, `{"error":"flexd knows no volume vg0/none: nothing has asked for it here"}`},
+		{"GET", "/v1/volumes/vg0/..%2Fdata", nil, 404, `{"error":"flexd knows no volume vg0/../data: nothing has asked for it here"}`},
+		{"GET", "/v1/volumes/", nil, 404, unknown},
+		{"GET", "/v1/volumes/vg0", nil, 404, unknown},
+		{"GET", "/v1/volumes/vg0/", nil, 404, unknown},
+		{"GET", "/v1/volumes/vg0/data/", nil, 404, unknown},
+		{"GET", "//v1/volumes", nil, 404, unknown},
+		{"GET", "/", nil, 404, unknown},
+		{"GET", "/v1/volumes/vg0/panic", nil, 500, `{"error":"a bug in flexd; its log has the details"}`},
+		{"GET", "/healthz", nil, 200, `{"status":"ok","reasons":[]}`},
+		{"GET", "/healthz", []string{"not ready"}, 503, `{"status":"failing","reasons":["not ready"]}`},
+		{"GET", "/version", nil, 200, ""},
+		{"POST", "/v1/volumes", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
+		{"DELETE", "/v1/volumes/vg0/data", nil, 405, `{"error":"DELETE is not allowed: the status socket only shows"}`},
+		{"PUT", "/nowhere", nil, 404, unknown},
+		{"HEAD", "/healthz", nil, 200, ""},
+	} {
+		t.Run(row.method+" "+row.path, func(t *testing.T) {
+			src.sick = row.sick
+			req, _ := http.NewRequest(row.method, "http://flexd"+row.path, nil)
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode != row.code || resp.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("%d, %s: %s", resp.StatusCode, resp.Header.Get("Content-Type"), body)
+			}
+			if resp.StatusCode == 405 && resp.Header.Get("Allow") != "GET, HEAD" {
+				t.Error("405 without Allow")
+			}
+			if row.method == "HEAD" {
+				return
+			}
+			var got, want any
+			if err := json.Unmarshal(body, &got); err != nil {
+				t.Fatalf("%v: %s", err, body)
+			}
+			if row.want != "" {
+				json.Unmarshal([]byte(row.want), &want)
+				if d := cmp.Diff(want, got); d != "" {
+					t.Errorf("(-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+
+	// Garbage ends with 400, and shutdown does not wait for a reader.
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(c, "\x00garbage\n\n")
+	if b, _ := io.ReadAll(c); !strings.Contains(string(b), "400") {
+		t.Errorf("garbage: %q", b)
+	}
+	idle, _ := net.Dial("unix", path)
+	defer idle.Close()
+	begin := time.Now()
+	cancel()
+	if err := <-ended; err != nil || time.Since(begin) > time.Second {
+		t.Errorf("Serve: %v after %v", err, time.Since(begin))
+	}
+}
