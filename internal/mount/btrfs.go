@@ -20,7 +20,7 @@ type sys interface {
 // ofDevice finds the entries of a device. Those of a btrfs show one of its
 // devices as source, any one, and not necessarily by the name that it has now.
 func (t *Table) ofDevice(number, path string, s sys) []*Entry {
-	found := slices.Clone(t.byNumber[number])
+	found := t.Of(number)
 	if len(t.btrfs) == 0 {
 		return found
 	}

@@ -30,9 +30,9 @@ func (r *Refusal) Error() string {
 	return r.What + "; " + r.Hint
 }
 
-// A Holder is a process that keeps a mount or a device in use.
+// A Holder is a process, mount or device that keeps a mount or a device in use.
 type Holder struct {
-	Pid  int    `json:"pid"`
+	Pid  int    `json:"pid,omitempty"` // 0 = held by the kernel itself
 	Comm string `json:"comm"`
 	How  string `json:"how"` // "open file /x", "working directory", "mount namespace", ...
 }
@@ -49,7 +49,14 @@ func (e *BusyError) Error() string {
 	}
 	var by []string
 	for _, h := range e.Holders {
-		by = append(by, fmt.Sprintf("pid %d (%s, %s)", h.Pid, h.Comm, h.How))
+		by = append(by, h.String())
 	}
-	return e.What + " is busy: held by " + strings.Join(by, ", ")
+	return e.What + " is busy: " + strings.Join(by, ", ")
+}
+
+func (h Holder) String() string {
+	if h.Pid == 0 {
+		return h.How
+	}
+	return fmt.Sprintf("pid %d (%s, %s)", h.Pid, h.Comm, h.How)
 }

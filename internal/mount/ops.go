@@ -2,13 +2,22 @@ package mount
 
 import (
 	"context"
-	"errors"
+	"time"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
-var errTodo = errors.New("not built yet")
+// How long the children may take. A look and a growth are short; mkfs and fsck
+// of a large volume are not, and a mount may have a journal to replay.
+const (
+	probeDeadline   = 2 * time.Minute
+	formatDeadline  = time.Hour
+	checkDeadline   = 6 * time.Hour
+	landDeadline    = 10 * time.Minute
+	unmountDeadline = time.Minute // then it is reported, never killed
+	growDeadline    = 10 * time.Minute
+)
 
 // Ops does what is done to filesystems, each by a child under the lane's lock
 // file, and says what came of it.
@@ -16,25 +25,68 @@ type Ops struct {
 	Runner run.Runner
 }
 
+type probeArg struct {
+	Device volume.Device `json:"device"`
+	At     string        `json:"at,omitempty"`
+}
+
 // Probe looks at what is on a device. mountedAt is a directory where the device
 // is mounted, or "": a mounted filesystem is asked itself, an unmounted device
 // is read.
 func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string) (volume.FS, error) {
-	return volume.FS{}, errTodo
+	var fs volume.FS
+	err := Ask(ctx, o.Runner, run.Cmd{
+		Step:     "probe",
+		Argv:     run.Self("probe", probeArg{Device: d, At: mountedAt}),
+		Lock:     lock,
+		Deadline: probeDeadline,
+	}, &fs)
+	if err != nil {
+		return volume.FS{}, err
+	}
+	return fs, nil
+}
+
+type formatArg struct {
+	Device volume.Device `json:"device"`
+	Type   string        `json:"type"`
+	Opts   []string      `json:"opts,omitempty"`
+	Repeat bool          `json:"repeat,omitempty"`
 }
 
 // Format makes a filesystem on a device that the child itself proves blank
 // first. repeat says that a mkfs of fsType was begun here before and may be
-// repeated: then what that mkfs left is no reason to refuse, anything else is.
-// A refusal is a *Refusal.
+// repeated: then what that mkfs left is no reason to refuse, a signature of
+// anything else is. A refusal is a *Refusal.
 func (o Ops) Format(ctx context.Context, lock string, d volume.Device, fsType string, opts []string, repeat bool) error {
-	return errTodo
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "mkfs",
+		Argv:     run.Self("format", formatArg{Device: d, Type: fsType, Opts: opts, Repeat: repeat}),
+		Lock:     lock,
+		Deadline: formatDeadline,
+		Mutates:  true,
+	}, nil)
+}
+
+type checkArg struct {
+	Device volume.Device `json:"device"`
+	Type   string        `json:"type"`
 }
 
 // Check repairs what can be repaired without a decision. It is only for a
-// device that is not mounted.
+// device that is not mounted. Filesystems that do this by themselves when they
+// are mounted, and devices that cannot be written, cost no process.
 func (o Ops) Check(ctx context.Context, lock string, d volume.Device, fsType string) error {
-	return errTodo
+	if fsType != "ext4" || d.ReadOnly {
+		return nil
+	}
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "fsck",
+		Argv:     run.Self("check", checkArg{Device: d, Type: fsType}),
+		Lock:     lock,
+		Deadline: checkDeadline,
+		Mutates:  true,
+	}, nil)
 }
 
 // A Landing is a mount to be made.
@@ -45,24 +97,56 @@ type Landing struct {
 	ReadOnly bool          `json:"readOnly,omitempty"` // of the mount; the superblock is read-only only if the device is
 	Attrs    []string      `json:"attrs,omitempty"`    // further mount attributes: nosuid, nodev, noexec, noatime, ...
 	Super    []string      `json:"super,omitempty"`    // superblock options: "key" or "key=value"
-	Root     string        `json:"root,omitempty"`     // Dir must lie below, without a symlink on the way; "" = not checked
+	Root     string        `json:"root,omitempty"`     // Dir must lie below it, without a symlink on the way from there; "" = no symlink at all
 }
 
 // Land builds the mount detached, asks gate when it is complete, and lets it
 // appear at l.Dir in one instant if gate returns nil. Whatever else happens,
 // nothing was mounted.
 func (o Ops) Land(ctx context.Context, lock string, l Landing, gate func() error) error {
-	return errTodo
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "mount",
+		Argv:     run.Self("mount", l),
+		Lock:     lock,
+		Deadline: landDeadline,
+		Mutates:  true,
+		Gate:     func([]byte) error { return gate() },
+	}, nil)
+}
+
+type unmountArg struct {
+	Dir    string `json:"dir"`
+	Number string `json:"number"`
 }
 
 // Unmount takes the top mount at dir away, plainly, if it is of the device of
-// that number. A mount in use gives a *BusyError that names the holders.
+// that number: else it fails with ErrForeign or ErrNone. A mount in use gives a
+// *BusyError that names the holders. The child is never killed.
 func (o Ops) Unmount(ctx context.Context, lock string, dir, number string) error {
-	return errTodo
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "umount",
+		Argv:     run.Self("umount", unmountArg{Dir: dir, Number: number}),
+		Lock:     lock,
+		Deadline: unmountDeadline,
+		Spare:    true,
+		Mutates:  true,
+	}, nil)
+}
+
+type growArg struct {
+	Device volume.Device `json:"device"`
+	Type   string        `json:"type"`
+	At     string        `json:"at"`
 }
 
 // Grow grows a mounted filesystem to its device's size. Nothing to do is
-// success.
+// success. The mount at mountedAt may be read-only.
 func (o Ops) Grow(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
-	return errTodo
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "grow filesystem",
+		Argv:     run.Self("grow", growArg{Device: d, Type: fsType, At: mountedAt}),
+		Lock:     lock,
+		Deadline: growDeadline,
+		Mutates:  true,
+	}, nil)
 }

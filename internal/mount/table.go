@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,13 +24,16 @@ type Entry struct {
 	Source        string
 	Super         []string // of the superblock; shared between entries, not to be changed
 	SuperReadOnly bool
+
+	below *Entry // at the same directory
+	after *Entry // of the same number
 }
 
 // A Table is one reading of the mount table. It never changes.
 type Table struct {
 	all      []*Entry
-	byDir    map[string][]*Entry // from the bottom to the top
-	byNumber map[string][]*Entry
+	byDir    map[string]*Entry // the top one; the others below it
+	byNumber map[string]*Entry // the first one; the others after it
 	btrfs    []*Entry
 }
 
@@ -38,7 +42,7 @@ type Table struct {
 func ReadTable(r io.Reader) (*Table, error) {
 	in := &wholeLines{r: r, last: '\n'}
 	b := builder{
-		numbers: map[[2]int]string{},
+		numbers: map[[2]int]*number{},
 		options: map[string][]string{},
 	}
 	_, err := mountinfo.GetMountsFromReader(in, b.take)
@@ -57,10 +61,26 @@ func ReadTable(r io.Reader) (*Table, error) {
 func (t *Table) All() []*Entry { return t.all }
 
 // At returns what is mounted at dir, from the bottom to the top.
-func (t *Table) At(dir string) []*Entry { return t.byDir[dir] }
+func (t *Table) At(dir string) []*Entry {
+	var at []*Entry
+	for e := t.byDir[dir]; e != nil; e = e.below {
+		at = append(at, e)
+	}
+	slices.Reverse(at)
+	return at
+}
+
+// Top returns what is mounted at dir, on top, or nil.
+func (t *Table) Top(dir string) *Entry { return t.byDir[dir] }
 
 // Of returns the entries whose superblock has that device number.
-func (t *Table) Of(number string) []*Entry { return t.byNumber[number] }
+func (t *Table) Of(number string) []*Entry {
+	var of []*Entry
+	for e := t.byNumber[number]; e != nil; e = e.after {
+		of = append(of, e)
+	}
+	return of
+}
 
 // OfDevice returns the entries that are on the block device of that number and
 // node, also those of a btrfs, whose entries carry an anonymous number.
@@ -72,8 +92,8 @@ func (t *Table) OfDevice(number, path string) []*Entry {
 // a mount point.
 func (t *Table) Containing(dir string) *Entry {
 	for {
-		if at := t.byDir[dir]; len(at) > 0 {
-			return at[len(at)-1]
+		if e := t.byDir[dir]; e != nil {
+			return e
 		}
 		if dir == "/" || dir == "." || dir == "" {
 			return nil
@@ -83,13 +103,20 @@ func (t *Table) Containing(dir string) *Entry {
 }
 
 // A builder makes entries while the parser goes from line to line. It is the
-// parser's filter, so that nothing is kept twice, and shares what repeats: in a
-// large table nearly all options do.
+// parser's filter, so that nothing is kept twice, and it shares what repeats:
+// in a large table nearly all options do.
 type builder struct {
-	entries []Entry
-	numbers map[[2]int]string
+	chunk   []Entry // the piece that is being filled; full ones live on through all
+	all     []*Entry
+	numbers map[[2]int]*number
 	options map[string][]string
 	err     error
+}
+
+// A number is the text of a device number and the entries that have it.
+type number struct {
+	text        string
+	first, last *Entry
 }
 
 func (b *builder) take(i *mountinfo.Info) (skip, stop bool) {
@@ -99,12 +126,13 @@ func (b *builder) take(i *mountinfo.Info) (skip, stop bool) {
 		b.err = fmt.Errorf("the line of mount %d at %q does not parse", i.ID, i.Mountpoint)
 		return true, true
 	}
-	if len(b.entries) == cap(b.entries) { // a few large pieces instead of many copies
-		b.entries = append(make([]Entry, 0, max(64, 2*cap(b.entries))), b.entries...)
+	if len(b.chunk) == cap(b.chunk) {
+		b.chunk = make([]Entry, 0, min(1024, max(64, 2*cap(b.chunk))))
 	}
-	b.entries = append(b.entries, Entry{
+	num := b.number(i.Major, i.Minor)
+	b.chunk = append(b.chunk, Entry{
 		ID: i.ID, Parent: i.Parent,
-		Number:        b.number(i.Major, i.Minor),
+		Number:        num.text,
 		Root:          i.Root,
 		Dir:           i.Mountpoint,
 		Options:       b.list(i.Options),
@@ -115,65 +143,80 @@ func (b *builder) take(i *mountinfo.Info) (skip, stop bool) {
 		Super:         b.list(i.VFSOptions),
 		SuperReadOnly: isReadOnly(i.VFSOptions),
 	})
+	e := &b.chunk[len(b.chunk)-1]
+	b.all = append(b.all, e)
+	if num.first == nil {
+		num.first = e
+	} else {
+		num.last.after = e
+	}
+	num.last = e
 	return true, false
 }
 
 func (b *builder) table() *Table {
 	t := &Table{
-		all:      make([]*Entry, len(b.entries)),
-		byDir:    make(map[string][]*Entry, len(b.entries)),
-		byNumber: make(map[string][]*Entry, len(b.numbers)),
+		all:      b.all,
+		byDir:    make(map[string]*Entry, len(b.all)),
+		byNumber: make(map[string]*Entry, len(b.numbers)),
 	}
-	for i := range b.entries {
-		e := &b.entries[i]
-		t.all[i] = e
-		if at, ok := t.byDir[e.Dir]; ok {
-			t.byDir[e.Dir] = append(at, e)
-		} else {
-			t.byDir[e.Dir] = t.all[i : i+1 : i+1]
+	for _, n := range b.numbers {
+		t.byNumber[n.text] = n.first
+	}
+	var stacked []string
+	for _, e := range b.all {
+		if under, ok := t.byDir[e.Dir]; ok {
+			e.below = under
+			stacked = append(stacked, e.Dir)
 		}
-		t.byNumber[e.Number] = append(t.byNumber[e.Number], e)
+		t.byDir[e.Dir] = e
 		if e.Type == "btrfs" {
 			t.btrfs = append(t.btrfs, e)
 		}
 	}
-	for _, at := range t.byDir {
-		if len(at) > 1 {
-			stack(at)
-		}
+	slices.Sort(stacked)
+	for _, dir := range slices.Compact(stacked) {
+		t.restack(dir)
 	}
 	return t
 }
 
-// stack orders the mounts at one directory from the bottom to the top. The
-// kernel lists a mount after the one that it covers, but for a tree that was
-// copied or moved below another; a mount on top has the one below as parent.
-func stack(at []*Entry) {
-	for range at { // each round moves at least one to its place
-		moved := false
-		for i, e := range at {
-			for j := i + 1; j < len(at); j++ {
-				if e.Parent == at[j].ID && e.ID != e.Parent {
-					at[i], at[j] = at[j], at[i]
-					moved = true
-					break
-				}
-			}
-			if moved {
-				break
-			}
-		}
-		if !moved {
-			return
+// restack orders the mounts at dir. The kernel lists a mount after the one that
+// it covers, but for a tree that was copied or moved below another; a mount on
+// top has the one below as its parent.
+func (t *Table) restack(dir string) {
+	at := t.At(dir)
+	here := make(map[int]*Entry, len(at)) // by parent
+	for _, e := range at {
+		if e.ID != e.Parent {
+			here[e.Parent] = e
 		}
 	}
+	ordered := make([]*Entry, 0, len(at))
+	for _, e := range at {
+		if slices.ContainsFunc(at, func(p *Entry) bool { return p.ID == e.Parent && p != e }) {
+			continue // comes after its parent
+		}
+		for on := e; on != nil && len(ordered) < len(at); on = here[on.ID] {
+			ordered = append(ordered, on)
+		}
+	}
+	if len(ordered) != len(at) {
+		return // no tree; the kernel never says so
+	}
+	var under *Entry
+	for _, e := range ordered {
+		e.below = under
+		under = e
+	}
+	t.byDir[dir] = under
 }
 
-func (b *builder) number(major, minor int) string {
+func (b *builder) number(major, minor int) *number {
 	key := [2]int{major, minor}
 	n, ok := b.numbers[key]
 	if !ok {
-		n = strconv.Itoa(major) + ":" + strconv.Itoa(minor)
+		n = &number{text: strconv.Itoa(major) + ":" + strconv.Itoa(minor)}
 		b.numbers[key] = n
 	}
 	return n

@@ -84,4 +84,3 @@ func (d *drain) overflowed() bool {
 	defer d.mu.Unlock()
 	return d.over
 }
-

@@ -1,0 +1,193 @@
+package mount
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is read of a device to prove it blank: all of a small one; of a large
+// one both ends, where nearly everything has its labels and their copies, and
+// each place where a filesystem keeps a backup of its superblock in between.
+const (
+	wholeUpTo = 64 << 20
+	endSize   = 4 << 20
+	align     = 4096 // what O_DIRECT needs at most
+)
+
+// A finding is data on a device that should be blank.
+type finding struct {
+	offset int64
+	what   string // "a backup superblock of ext4", or "" if it is not recognized
+}
+
+func (f finding) String() string {
+	if f.what != "" {
+		return fmt.Sprintf("found %s at %s", f.what, at(f.offset))
+	}
+	return "found data that is not zero at " + at(f.offset)
+}
+
+// proveBlank reads what must be zero, past every cache, and returns nil if it
+// is. A place that cannot be read is an error, never blank.
+func proveBlank(name string) (*finding, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECT, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	dev := os.NewFile(uintptr(fd), name)
+	defer dev.Close()
+	size, err := sizeOf(dev)
+	if err != nil {
+		return nil, err
+	}
+	if size <= 0 {
+		return nil, fmt.Errorf("%s has no size", name)
+	}
+	buf, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	defer unix.Munmap(buf) //nolint:errcheck // the process ends anyway
+
+	for _, s := range spans(size) {
+		for off := s.from; off < s.to; {
+			b := buf[:min(int64(len(buf)), s.to-off)]
+			n, err := dev.ReadAt(b, off)
+			if err != nil {
+				return nil, fmt.Errorf("read %d bytes at %s: %w", len(b), at(off), err)
+			}
+			if i := firstNonZero(b[:n]); i >= 0 {
+				if f := findSuperblock(dev, size, buf[:align]); f != nil {
+					return f, nil
+				}
+				return &finding{offset: off + int64(i)}, nil
+			}
+			off += int64(n)
+		}
+	}
+	return nil, nil
+}
+
+func firstNonZero(b []byte) int {
+	// Eight at a time: this is most of what a probe does.
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		if binary.NativeEndian.Uint64(b[i:]) != 0 {
+			break
+		}
+	}
+	if j := bytes.IndexFunc(b[i:], func(r rune) bool { return r != 0 }); j >= 0 {
+		return i + j
+	}
+	return -1
+}
+
+// findSuperblock looks whether the data that was found belongs to a filesystem
+// whose head is gone: that tells the owner more than the first byte of it.
+func findSuperblock(dev *os.File, size int64, buf []byte) *finding {
+	for _, p := range backups(size) {
+		from := p / align * align
+		if p < 0 || from+align > size {
+			continue
+		}
+		if _, err := dev.ReadAt(buf, from); err != nil {
+			continue
+		}
+		for _, i := range []int64{0, 1024} {
+			if t := superblockType(buf[i:]); t != "" {
+				return &finding{offset: from + i, what: "a backup superblock of " + t}
+			}
+		}
+	}
+	return nil
+}
+
+// A span is a piece of a device, aligned for O_DIRECT but for the device's end.
+type span struct{ from, to int64 }
+
+// spans lists what is read of a device of that size: in order, not overlapping.
+func spans(size int64) []span {
+	if size <= wholeUpTo {
+		return []span{{0, size}}
+	}
+	all := []span{{0, endSize}, {(size - endSize) / align * align, size}}
+	for _, p := range backups(size) {
+		from := p / align * align
+		if p < 0 || from >= size {
+			continue
+		}
+		all = append(all, span{from, min(from+align, size)})
+	}
+	slices.SortFunc(all, func(a, b span) int {
+		if a.from != b.from {
+			return int(min(max(a.from-b.from, -1), 1))
+		}
+		return int(min(max(b.to-a.to, -1), 1))
+	})
+	merged := all[:1]
+	for _, s := range all[1:] {
+		last := &merged[len(merged)-1]
+		if s.from <= last.to {
+			last.to = max(last.to, s.to)
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+// backups lists where filesystems keep copies of their superblocks, between
+// the two ends of a device.
+func backups(size int64) []int64 {
+	var places []int64
+
+	// ext2/3/4: block groups 1 and the powers of 3, 5 and 7 (sparse_super), and
+	// the last one (sparse_super2); a group is as many blocks as a block of
+	// bitmap has bits. Bigalloc's groups are 16 times as large by default.
+	for _, block := range []int64{1 << 10, 2 << 10, 4 << 10, 64 << 10} {
+		for _, cluster := range []int64{1, 16} {
+			group := block * 8 * block * cluster
+			var first int64 // the first data block: with blocks of 1 KiB, group 0 begins at block 1
+			if block == 1<<10 {
+				first = block
+			}
+			places = append(places, first+group, (size-first-1)/group*group+first)
+			for _, base := range []int64{3, 5, 7} {
+				for n := base; n <= size/group; n *= base {
+					places = append(places, first+n*group)
+				}
+			}
+		}
+	}
+
+	// xfs: every allocation group begins with a superblock. mkfs makes 4 of
+	// equal size by default, more (a power of two) on striped devices, and
+	// groups of 1 TiB where that would make larger ones.
+	for _, block := range []int64{512, 1 << 10, 2 << 10, 4 << 10} {
+		blocks := size / block
+		for _, groups := range []int64{2, 4, 8, 16, 32} {
+			ag := (blocks + groups - 1) / groups
+			for n := int64(1); n < groups; n++ {
+				places = append(places, n*ag*block)
+			}
+		}
+	}
+	for p := int64(1 << 40); p < size; p += 1 << 40 {
+		places = append(places, p-4096, p) // just under 1 TiB is mkfs's largest
+	}
+
+	// btrfs: copies at 64 MiB and 256 GiB (the first is at 64 KiB).
+	places = append(places, 64<<20, 256<<30)
+
+	// LUKS2: the second header, up to 4 MiB into the device. What else there
+	// is (md, GPT, ZFS, LVM, swap, bcachefs) lies at the ends.
+	places = append(places, 4<<20)
+
+	slices.Sort(places)
+	return slices.Compact(places)
+}

@@ -1,0 +1,42 @@
+package mount
+
+import (
+	"fmt"
+)
+
+// check is the child that repairs what needs no decision.
+func check(a checkArg) (nothing, error) {
+	if a.Type != "ext4" {
+		return nothing{}, nil
+	}
+	dev, err := openDevice(a.Device, 0)
+	if err != nil {
+		return nothing{}, err
+	}
+	defer dev.Close()
+	out, errs, code, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
+	if err != nil {
+		return nothing{}, err
+	}
+	return nothing{}, e2fsckError(a.Device.Path, code, oneLine(out, errs))
+}
+
+// e2fsckError explains e2fsck's exit status, a sum of bits.
+func e2fsckError(dev string, code int, said string) error {
+	switch {
+	case code&^1 == 0: // clean, or corrected
+		return nil
+	case code&4 != 0:
+		return &Refusal{
+			What: fmt.Sprintf("e2fsck found errors on %s that it may not repair by itself: %s", dev, said),
+			Hint: "look at the volume and run: e2fsck -f " + dev,
+		}
+	case code&8 != 0:
+		return fmt.Errorf("e2fsck could not check %s: %s", dev, said)
+	case code&2 != 0:
+		return fmt.Errorf("e2fsck repaired %s, and wants the machine rebooted before it is used: %s", dev, said)
+	case code&32 != 0:
+		return fmt.Errorf("e2fsck of %s was cancelled", dev)
+	}
+	return fmt.Errorf("e2fsck of %s: exit status %d: %s", dev, code, said)
+}

@@ -1,0 +1,90 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// openDevice opens d and makes sure that it is the device that was observed,
+// not another one that got its name or number since. While the file is open the
+// device keeps its identity.
+func openDevice(d volume.Device, flags int) (*os.File, error) {
+	fd, err := unix.Open(d.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
+	switch {
+	case errors.Is(err, unix.EBUSY) && flags&unix.O_EXCL != 0:
+		return nil, &BusyError{What: d.Path, Holders: DeviceHolders(d.Number, d.Path)}
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENXIO):
+		return nil, fmt.Errorf("%w: %s is gone (%v)", ErrChanged, d.Path, err)
+	case err != nil:
+		return nil, &os.PathError{Op: "open", Path: d.Path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), d.Path)
+	if err := verify(f, d); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func verify(f *os.File, d volume.Device) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return &os.PathError{Op: "stat", Path: d.Path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return fmt.Errorf("%w: %s is no block device", ErrChanged, d.Path)
+	}
+	if n := numberOf(uint64(st.Rdev)); n != d.Number {
+		return fmt.Errorf("%w: %s is %s, not %s", ErrChanged, d.Path, n, d.Number)
+	}
+	if d.Seq == 0 {
+		return nil
+	}
+	seq, err := diskSeq(d.Number)
+	if err != nil {
+		return fmt.Errorf("%w: %s: %v", ErrChanged, d.Path, err)
+	}
+	if seq != d.Seq {
+		return fmt.Errorf("%w: %s has diskseq %d, not %d", ErrChanged, d.Path, seq, d.Seq)
+	}
+	return nil
+}
+
+func diskSeq(number string) (uint64, error) {
+	b, err := os.ReadFile("/sys/dev/block/" + number + "/diskseq")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+}
+
+func numberOf(dev uint64) string {
+	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
+}
+
+// sizeOf returns the size of an open block device.
+func sizeOf(f *os.File) (int64, error) {
+	n, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// nodeOf returns the kernel's own node of a device number, or "".
+func nodeOf(number string) string {
+	to, err := os.Readlink("/sys/dev/block/" + number)
+	if err != nil {
+		return ""
+	}
+	return "/dev/" + strings.ReplaceAll(filepath.Base(to), "!", "/")
+}

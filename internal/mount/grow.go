@@ -1,0 +1,123 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// grow is the child that grows a mounted filesystem to the size of its device.
+// It asks the kernel directly: resize2fs and xfs_growfs do no more, but they
+// look for a mount by themselves and fail if the one they find is read-only.
+func grow(a growArg) (nothing, error) {
+	dev, err := openDevice(a.Device, 0)
+	if err != nil {
+		return nothing{}, err
+	}
+	defer dev.Close()
+	e, err := mountedAt(a.Device, a.At)
+	if err != nil {
+		return nothing{}, err
+	}
+	if e.Type != a.Type {
+		return nothing{}, fmt.Errorf("%w: %s", ErrForeign, e)
+	}
+	if e.SuperReadOnly {
+		return nothing{}, fmt.Errorf("%w: %s is read-only and can't grow", ErrFailed, e)
+	}
+	size, err := sizeOf(dev)
+	if err != nil {
+		return nothing{}, err
+	}
+	fd, err := writableClone(e.Dir)
+	if err != nil {
+		return nothing{}, err
+	}
+	defer unix.Close(fd)
+	switch e.Type {
+	case "ext4":
+		err = growExt4(dev, fd, size)
+	case "xfs":
+		err = growXFS(fd, size)
+	case "btrfs":
+		err = growBtrfs(fd)
+	default:
+		err = fmt.Errorf("%s can't grow", e.Type)
+	}
+	if isFailure(err) {
+		return nothing{}, fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return nothing{}, err
+}
+
+// writableClone makes a detached copy of a mount, writable whether or not the
+// mount is, which nobody else can see. Closing it is its end.
+func writableClone(dir string) (int, error) {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, &os.PathError{Op: "open_tree", Path: dir, Err: err}
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return -1, &os.PathError{Op: "mount_setattr", Path: dir, Err: err}
+	}
+	fd, err := unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return fd, nil
+}
+
+func growExt4(dev *os.File, fd int, size int64) error {
+	b := make([]byte, 1024)
+	if _, err := dev.ReadAt(b, 1024); err != nil {
+		return err
+	}
+	sb, err := parseSuperblock(b, "ext4")
+	if err != nil {
+		return err
+	}
+	block := int64(1024) << b[24]
+	blocks := uint64(size / block)
+	if int64(blocks)*block <= sb.Size {
+		return nil
+	}
+	if err := ioctl(fd, ext4Resize, unsafe.Pointer(&blocks)); err != nil {
+		return fmt.Errorf("ext4: grow from %d to %d blocks: %w", sb.Size/block, blocks, err)
+	}
+	return nil
+}
+
+func growXFS(fd int, size int64) error {
+	g, err := xfsGeometryOf(fd)
+	if err != nil {
+		return err
+	}
+	want := struct {
+		Blocks uint64
+		Imax   uint32
+		_      uint32
+	}{Blocks: uint64(size) / uint64(g.BlockSize), Imax: g.ImaxPct}
+	if want.Blocks <= g.DataBlocks {
+		return nil
+	}
+	if err := ioctl(fd, xfsGrowData, unsafe.Pointer(&want)); err != nil {
+		return fmt.Errorf("xfs: grow from %d to %d blocks: %w", g.DataBlocks, want.Blocks, err)
+	}
+	return nil
+}
+
+func growBtrfs(fd int) error {
+	var arg struct {
+		fd   int64
+		name [btrfsNameMax + 1]byte
+	}
+	copy(arg.name[:], "max")
+	if err := ioctl(fd, btrfsResize, unsafe.Pointer(&arg)); err != nil {
+		return fmt.Errorf("btrfs: grow to the device's size: %w", err)
+	}
+	return nil
+}

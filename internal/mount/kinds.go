@@ -1,0 +1,79 @@
+package mount
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+// The errors of this room keep their type on the way from a child to flexd. The
+// kinds are what the children's answers call them.
+var kinds = map[string]error{
+	"changed": ErrChanged,
+	"nodir":   ErrNoDir,
+	"foreign": ErrForeign,
+	"none":    ErrNone,
+	"failed":  ErrFailed,
+	"notool":  ErrNoTool,
+}
+
+// A kindError is the text of a child with the error that it stands for.
+type kindError struct {
+	text string
+	kind error
+}
+
+func (e *kindError) Error() string { return e.text }
+func (e *kindError) Unwrap() error { return e.kind }
+
+// Ask runs a child and gives its errors the types that they had there.
+func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
+	err := run.Ask(ctx, r, c, value)
+	var ce *run.ChildError
+	if !errors.As(err, &ce) {
+		return err
+	}
+	switch ce.Kind {
+	case "refused":
+		var refusal Refusal
+		if json.Unmarshal(ce.Detail, &refusal) == nil {
+			return &refusal
+		}
+	case "busy":
+		var busy BusyError
+		if json.Unmarshal(ce.Detail, &busy) == nil {
+			return &busy
+		}
+	}
+	if kind, ok := kinds[ce.Kind]; ok {
+		return &kindError{text: ce.Error(), kind: kind}
+	}
+	return err
+}
+
+// Answer is the child's side of Ask.
+func Answer(value any, err error) int {
+	if err == nil {
+		return run.Answer(value, nil)
+	}
+	ce := &run.ChildError{Text: err.Error()}
+	var refusal *Refusal
+	var busy *BusyError
+	switch {
+	case errors.As(err, &refusal):
+		ce.Kind = "refused"
+		ce.Detail, _ = json.Marshal(refusal)
+	case errors.As(err, &busy):
+		ce.Kind = "busy"
+		ce.Detail, _ = json.Marshal(busy)
+	default:
+		for kind, sentinel := range kinds {
+			if errors.Is(err, sentinel) {
+				ce.Kind = kind
+			}
+		}
+	}
+	return run.Answer(nil, ce)
+}

@@ -1,0 +1,248 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+const moveMountTEmptyPath = 0x40 // MOVE_MOUNT_T_EMPTY_PATH
+
+// The mount attributes by their usual names.
+var attrs = map[string]int{
+	"ro":          unix.MOUNT_ATTR_RDONLY,
+	"nosuid":      unix.MOUNT_ATTR_NOSUID,
+	"nodev":       unix.MOUNT_ATTR_NODEV,
+	"noexec":      unix.MOUNT_ATTR_NOEXEC,
+	"noatime":     unix.MOUNT_ATTR_NOATIME,
+	"nodiratime":  unix.MOUNT_ATTR_NODIRATIME,
+	"relatime":    unix.MOUNT_ATTR_RELATIME,
+	"strictatime": unix.MOUNT_ATTR_STRICTATIME,
+	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW,
+}
+
+// land is the child that mounts. Until its last system call nobody but itself
+// can see the mount, and whatever fails, closing it is its end.
+func land(l Landing) (nothing, error) {
+	dev, err := openDevice(l.Device, 0)
+	if err != nil {
+		return nothing{}, err
+	}
+	defer dev.Close()
+	mnt, err := build(l)
+	if err != nil {
+		return nothing{}, err
+	}
+	// The last to be closed but for the device, by ourselves: an unmount that
+	// is left to the end of the process could outlive the lane's lock.
+	defer unix.Close(mnt)
+
+	dir, where, err := openTarget(l)
+	if err != nil {
+		return nothing{}, err
+	}
+	defer unix.Close(dir)
+	if err := run.AwaitGo(l.Dir); err != nil {
+		return nothing{}, err
+	}
+	again, now, err := openTarget(l)
+	if err != nil {
+		return nothing{}, err
+	}
+	unix.Close(again)
+	if now != where {
+		return nothing{}, fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", l.Dir)
+	}
+	if err := unix.MoveMount(mnt, "", dir, "", unix.MOVE_MOUNT_F_EMPTY_PATH|moveMountTEmptyPath); err != nil {
+		return nothing{}, &os.PathError{Op: "move_mount", Path: l.Dir, Err: err}
+	}
+	return nothing{}, nil
+}
+
+// build makes the detached mount and looks whether it can be used.
+func build(l Landing) (mnt int, err error) {
+	attr, err := attributes(l)
+	if err != nil {
+		return -1, err
+	}
+	fs, err := unix.Fsopen(l.FSType, unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) {
+		return -1, fmt.Errorf("this kernel has no %s", l.FSType)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("fsopen %s: %w", l.FSType, err)
+	}
+	defer unix.Close(fs)
+	set := func(option string) error {
+		key, value, isString := strings.Cut(option, "=")
+		var err error
+		if isString {
+			err = unix.FsconfigSetString(fs, key, value)
+		} else {
+			err = unix.FsconfigSetFlag(fs, key)
+		}
+		if err != nil {
+			return fmt.Errorf("%s does not take the option %q: %w%s", l.FSType, option, err, messages(fs))
+		}
+		return nil
+	}
+	if err := unix.FsconfigSetString(fs, "source", l.Device.Path); err != nil {
+		return -1, fmt.Errorf("source %s: %w%s", l.Device.Path, err, messages(fs))
+	}
+	for _, o := range append(superOptions(l), l.Super...) {
+		if err := set(o); err != nil {
+			return -1, err
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		err = fmt.Errorf("%s on %s: %w%s", l.FSType, l.Device.Path, err, messages(fs))
+		if isFailure(err) {
+			err = fmt.Errorf("%w: %w", ErrFailed, err)
+		}
+		return -1, err
+	}
+	mnt, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attr)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount: %w%s", err, messages(fs))
+	}
+	if err := usable(mnt, l); err != nil {
+		unix.Close(mnt)
+		return -1, err
+	}
+	return mnt, nil
+}
+
+// superOptions are those that a device that can't be written needs: a journal
+// can't be replayed there, and must not be.
+func superOptions(l Landing) []string {
+	if !l.Device.ReadOnly {
+		return []string{"rw"}
+	}
+	switch l.FSType {
+	case "ext4":
+		return []string{"ro", "noload"}
+	case "xfs":
+		return []string{"ro", "norecovery"}
+	case "btrfs":
+		return []string{"ro", "rescue=nologreplay"}
+	}
+	return []string{"ro"}
+}
+
+func attributes(l Landing) (int, error) {
+	attr := 0
+	if l.ReadOnly || l.Device.ReadOnly {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	for _, a := range l.Attrs {
+		bit, ok := attrs[a]
+		if !ok {
+			return 0, fmt.Errorf("%q is no mount attribute", a)
+		}
+		attr |= bit
+	}
+	return attr, nil
+}
+
+// usable makes sure that the detached mount is of our device, and reads its
+// root.
+func usable(mnt int, l Landing) error {
+	fd, err := unix.Openat(mnt, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		err = list(fd, "its root directory")
+	}
+	if isFailure(err) {
+		return fmt.Errorf("%w: %s on %s: %w", ErrFailed, l.FSType, l.Device.Path, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
+	}
+	// btrfs has no device number of its own devices.
+	if n := numberOf(uint64(st.Dev)); l.FSType != "btrfs" && n != l.Device.Number {
+		return fmt.Errorf("%w: the mount is of %s, not of %s", ErrChanged, n, l.Device.Number)
+	}
+	return nil
+}
+
+// A place is the identity of a directory: which one, on which mount.
+type place struct {
+	mount, ino   uint64
+	major, minor uint32
+}
+
+// openTarget opens the directory to land on, without creating anything and
+// without following a link below the root, where a pod could have placed it.
+func openTarget(l Landing) (int, place, error) {
+	root, rel := "/", l.Dir
+	if l.Root != "" {
+		root = l.Root
+		var ok bool
+		if rel, ok = strings.CutPrefix(l.Dir, strings.TrimSuffix(l.Root, "/")+"/"); !ok {
+			return -1, place{}, fmt.Errorf("%s does not lie below %s", l.Dir, l.Root)
+		}
+	}
+	if !filepath.IsAbs(l.Dir) || filepath.Clean(l.Dir) != l.Dir {
+		return -1, place{}, fmt.Errorf("%q is no clean path", l.Dir)
+	}
+	base, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, place{}, targetError(root, err)
+	}
+	defer unix.Close(base)
+	fd, err := unix.Openat2(base, strings.TrimPrefix(rel, "/"), &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, place{}, targetError(l.Dir, err)
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_MNT_ID, &st); err != nil {
+		unix.Close(fd)
+		return -1, place{}, targetError(l.Dir, err)
+	}
+	return fd, place{mount: st.Mnt_id, ino: st.Ino, major: st.Dev_major, minor: st.Dev_minor}, nil
+}
+
+func targetError(dir string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: %s", ErrNoDir, dir)
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("a symlink is on the way to %s", dir)
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%w: %s is no directory", ErrNoDir, dir)
+	}
+	return &os.PathError{Op: "open", Path: dir, Err: err}
+}
+
+// messages reads what the kernel logged on a filesystem context. It says there
+// what no errno can.
+func messages(fs int) string {
+	var said []string
+	var buf [1024]byte
+	for range 32 {
+		n, err := unix.Read(fs, buf[:])
+		if err != nil || n <= 0 {
+			break
+		}
+		// "e ext4: Unknown parameter 'x'": the first letter is the severity.
+		_, text, _ := strings.Cut(strings.TrimSpace(string(buf[:n])), " ")
+		said = append(said, text)
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(said, "; ") + ")"
+}

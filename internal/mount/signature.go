@@ -1,0 +1,116 @@
+package mount
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// A signature is what blkid recognizes on a device.
+type signature struct {
+	Type      string // "ext4", "LVM2_member", ...; "" = none
+	Partition string // type of a partition table; "" = none
+	Ambiguous bool   // several that contradict each other
+}
+
+func (s signature) none() bool { return s == signature{} }
+
+// ours says whether it is a filesystem that flexd mounts, and nothing else.
+func (s signature) ours() bool {
+	if s.Partition != "" || s.Ambiguous {
+		return false
+	}
+	return s.Type == "ext4" || s.Type == "xfs" || s.Type == "btrfs"
+}
+
+// identify asks blkid what is on the device, reading the device itself and no
+// cache. That blkid found nothing proves nothing: it also finds nothing on a
+// device that it cannot read.
+func identify(dev *os.File) (signature, error) {
+	out, errs, code, err := tool("util-linux", []*os.File{dev}, "blkid", "-p", "-o", "export", "/proc/self/fd/3")
+	if err != nil {
+		return signature{}, err
+	}
+	switch code {
+	case 0:
+		s := parseExport(out)
+		if s.none() {
+			return signature{}, fmt.Errorf("blkid found something it has no name for: %s", oneLine(out))
+		}
+		return s, nil
+	case 2:
+		return signature{}, nil
+	case 8:
+		return signature{Ambiguous: true}, nil
+	}
+	return signature{}, fmt.Errorf("blkid: exit status %d: %s", code, oneLine(errs))
+}
+
+func parseExport(out []byte) signature {
+	var s signature
+	for line := range strings.Lines(string(out)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key {
+		case "TYPE":
+			s.Type = value
+		case "PTTYPE":
+			s.Partition = value
+		}
+	}
+	return s
+}
+
+// describe names what was found and where, for people. The offsets are
+// wipefs's, which is also what the owner would use to get rid of it.
+func describe(dev *os.File, s signature) string {
+	var found []string
+	if out, _, code, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3"); err == nil && code == 0 {
+		found = parseWipefs(out)
+	}
+	if len(found) == 0 {
+		switch {
+		case s.Type != "" && s.Partition != "":
+			return fmt.Sprintf("found a %s signature and a %s partition table", s.Type, s.Partition)
+		case s.Type != "":
+			return fmt.Sprintf("found a %s signature", s.Type)
+		case s.Partition != "":
+			return fmt.Sprintf("found a %s partition table", s.Partition)
+		}
+		return "found signatures of several things"
+	}
+	what := "found " + strings.Join(found, " and ")
+	if s.Ambiguous {
+		what += ", which contradict each other"
+	}
+	return what
+}
+
+func parseWipefs(out []byte) []string {
+	var list struct {
+		Signatures []struct {
+			Offset string `json:"offset"`
+			Type   string `json:"type"`
+		} `json:"signatures"`
+	}
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil
+	}
+	var found []string
+	for _, s := range list.Signatures {
+		offset, err := strconv.ParseUint(s.Offset, 0, 63)
+		if err != nil {
+			continue
+		}
+		found = append(found, fmt.Sprintf("a %s signature at %s", s.Type, at(int64(offset))))
+	}
+	return found
+}
+
+func at(offset int64) string { return fmt.Sprintf("offset %d (0x%x)", offset, offset) }
+
+// wayOut is what the owner of unwanted data can do about it.
+func wayOut(dev string) string {
+	return fmt.Sprintf("flexd never formats over data; if it is not needed: wipefs -a %s, and blkdiscard -z %s if that is not enough", dev, dev)
+}

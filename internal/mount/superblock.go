@@ -1,0 +1,77 @@
+package mount
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// A superblock is the few facts that flexd reads of a filesystem by itself.
+type superblock struct {
+	Type   string
+	Size   int64 // bytes that the filesystem covers of this device
+	Failed bool  // the filesystem noted that it is in error
+}
+
+// readSuperblock reads the superblock of one of our filesystem types.
+func readSuperblock(dev io.ReaderAt, fsType string) (superblock, error) {
+	offsets := map[string]int64{"ext4": 1024, "xfs": 0, "btrfs": 64 << 10}
+	off, ok := offsets[fsType]
+	if !ok {
+		return superblock{}, fmt.Errorf("no filesystem of ours: %q", fsType)
+	}
+	b := make([]byte, 1024)
+	if _, err := dev.ReadAt(b, off); err != nil {
+		return superblock{}, fmt.Errorf("read the superblock: %w", err)
+	}
+	return parseSuperblock(b, fsType)
+}
+
+func parseSuperblock(b []byte, fsType string) (superblock, error) {
+	if got := superblockType(b); got != fsType {
+		return superblock{}, fmt.Errorf("there is no %s superblock", fsType)
+	}
+	s := superblock{Type: fsType}
+	var blocks, size uint64
+	switch fsType {
+	case "ext4":
+		le := binary.LittleEndian
+		blocks = uint64(le.Uint32(b[4:]))
+		if le.Uint32(b[0x60:])&0x80 != 0 { // INCOMPAT_64BIT
+			blocks |= uint64(le.Uint32(b[0x150:])) << 32
+		}
+		shift := le.Uint32(b[24:])
+		if shift > 6 {
+			return superblock{}, fmt.Errorf("ext4: block size 2^%d KiB", shift)
+		}
+		size = 1024 << shift
+		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
+	case "xfs":
+		be := binary.BigEndian
+		size, blocks = uint64(be.Uint32(b[4:])), be.Uint64(b[8:])
+	case "btrfs":
+		// The device item's, not the filesystem's: this is about one device.
+		size, blocks = 1, binary.LittleEndian.Uint64(b[0xc9+8:])
+	}
+	if size == 0 || blocks == 0 || blocks > (1<<62)/size {
+		return superblock{}, fmt.Errorf("%s: %d blocks of %d bytes", fsType, blocks, size)
+	}
+	s.Size = int64(blocks * size)
+	return s, nil
+}
+
+// superblockType says of which of our filesystems b is a superblock, by its
+// magic number, or "".
+func superblockType(b []byte) string {
+	switch {
+	case len(b) < 1024:
+	case binary.LittleEndian.Uint16(b[56:]) == 0xef53 && binary.LittleEndian.Uint32(b[24:]) <= 6:
+		return "ext4"
+	case bytes.HasPrefix(b, []byte("XFSB")):
+		return "xfs"
+	case string(b[64:72]) == "_BHRfS_M":
+		return "btrfs"
+	}
+	return ""
+}

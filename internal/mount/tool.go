@@ -1,0 +1,47 @@
+package mount
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// tool runs a program for a child and returns what it printed and its exit
+// status. The program gets the lane's lock as standard input like the child
+// itself, so that the lock is held until both are gone, and the files as its
+// descriptors 3, 4, .... It fails only if the program could not be run or died.
+func tool(pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, code int, err error) {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return nil, nil, 0, fmt.Errorf("%w: %s is not installed (Debian package %s)", ErrNoTool, argv[0], pkg)
+	}
+	var out, errs bytes.Buffer
+	c := exec.Cmd{
+		Path: path, Args: argv, Dir: "/",
+		Stdin: os.Stdin, Stdout: &out, Stderr: &errs,
+		ExtraFiles: files,
+		WaitDelay:  time.Second,
+	}
+	err = c.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		return out.Bytes(), errs.Bytes(), exit.ExitCode(), nil
+	}
+	if err != nil {
+		return nil, nil, 0, fmt.Errorf("%s: %w", argv[0], err)
+	}
+	return out.Bytes(), errs.Bytes(), 0, nil
+}
+
+// oneLine makes a message of what a program printed.
+func oneLine(outputs ...[]byte) string {
+	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(bytes.Join(outputs, []byte(" ")), []byte("?")))), " ")
+	if len(s) > 600 {
+		s = "…" + strings.ToValidUTF8(s[len(s)-600:], "")
+	}
+	return s
+}
