@@ -310,3 +310,15 @@ func gone(dir string) bool {
 	_, err := os.Lstat(dir)
 	return os.IsNotExist(err)
 }
+
+// OurMounts returns the top mounts in kubelet's directories of this driver.
+func (o *Observer) OurMounts(table *mount.Table) []*mount.Entry {
+	rule := o.Roots.ruler()
+	var all []*mount.Entry
+	for _, e := range table.All() {
+		if owner, _ := rule.owner(e); owner == volume.Ours && table.Top(e.Dir) == e {
+			all = append(all, e)
+		}
+	}
+	return all
+}

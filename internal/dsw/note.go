@@ -53,6 +53,7 @@ type Lease struct {
 	VG      string        `json:"vg"`
 	LV      string        `json:"lv"`
 	UUID    volume.UUID   `json:"uuid"`
+	Name    string        `json:"name,omitempty"` // kubelet's name for the volume, by which detach ends the lease
 	Until   time.Duration `json:"untilBootNanoseconds"`
 	Since   time.Time     `json:"since"`
 }

@@ -1,0 +1,266 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// errNobodyWaits ends a step whose callers are gone.
+var errNobodyWaits = errors.New("nobody waits for it any more")
+
+// act takes one step. Steps that set up are only taken for a call that waits at
+// this moment.
+func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
+	c := l.waiter(s)
+	if s.Kind.SetsUp() && c == nil {
+		return errNobodyWaits
+	}
+	p := l.n.Providers[h.LV.Name.VG]
+	if p == nil && (s.Kind == volume.ActivateDevice || s.Kind == volume.Extend || s.Kind == volume.Deactivate) {
+		return fmt.Errorf("volume group %q is not configured", h.LV.Name.VG)
+	}
+	switch s.Kind {
+	case volume.NoteMaking:
+		return l.n.Store.Put(l.claim(s, c, h))
+	case volume.NoteHeld, volume.NoteReleasing:
+		l.note(s, c, h)
+		return nil
+	case volume.Drop:
+		return l.drop(s, h)
+	case volume.NoteLease:
+		return l.lease(h.LV.Name, kubeName(c))
+	case volume.DropLease:
+		l.warn(s, l.n.Store.DropLease(l.uuid))
+		return nil
+	case volume.ActivateDevice:
+		_, err := p.Activate(ctx, l.lock, h.LV)
+		return err
+	case volume.Inspect:
+		return l.inspect(ctx, h)
+	case volume.RecordFormatting:
+		return l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType)
+	case volume.Format:
+		l.facts = volume.FS{}
+		if err := l.n.Ops.Format(ctx, l.lock, h.Device, s.FSType, c.opts.MkfsOptions, s.Repeat); err != nil {
+			return err
+		}
+		l.facts = volume.FS{Made: true, Checked: true}
+		return nil
+	case volume.RecordSeen:
+		err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
+		if h.Record == volume.Formatting {
+			return err
+		}
+		l.warn(s, err) // nothing of ours is half-made here, and it is remembered for this life
+		return nil
+	case volume.CheckFS:
+		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
+		l.facts.Checked = err == nil
+		return err
+	case volume.Land:
+		return l.land(ctx, s, c, h)
+	case volume.Unmount:
+		return l.unmount(ctx, s)
+	case volume.Extend:
+		l.facts.Grown, l.facts.Size = false, 0
+		return p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
+	case volume.Grow:
+		return l.growFS(ctx, h)
+	case volume.Deactivate:
+		l.facts = volume.FS{}
+		return p.Deactivate(ctx, l.lock, h.LV, h.Device)
+	}
+	return fmt.Errorf("no such step: %s", s)
+}
+
+// waiter returns the first of the step's calls that still waits, or nil.
+func (l *lane) waiter(s volume.Step) *call {
+	l.prune()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range s.Calls {
+		for _, c := range l.calls {
+			if c.ID == id && (s.Dir == "" || c.Dir == s.Dir || c.Dir == "") {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+func kubeName(c *call) string {
+	if c == nil {
+		return ""
+	}
+	return c.opts.Name
+}
+
+// warn is for notes without which flexd goes on: memory leads.
+func (l *lane) warn(s volume.Step, err error) {
+	if err != nil {
+		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("goes on without the note")
+	}
+}
+
+// claim is the note of a claim as the step wants it, with what is known of it.
+func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
+	n := dsw.Claim{Kind: s.Claim, Dir: s.Dir, VG: h.LV.Name.VG, LV: h.LV.Name.LV, UUID: l.uuid}
+	for _, old := range l.n.Store.Claims(l.uuid) {
+		if old.Dir == s.Dir {
+			n = old
+		}
+	}
+	if n.Kind == "" {
+		n.Kind = volume.Published
+	}
+	if c != nil && c.Verb != volume.Release {
+		n.Name, n.ReadOnly, n.Super = c.opts.Name, c.ReadOnly, c.Super
+		if n.Super == nil {
+			n.Super = []string{}
+		}
+		if p := c.opts.Pod; p.UID != "" {
+			n.Pod = &dsw.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		}
+	}
+	if n.Name == "" || n.Kind == volume.Published && n.Pod == nil {
+		if place, ok := l.place(s.Dir); ok {
+			n.Name = place.Name
+			if n.Pod == nil && !place.Staged {
+				n.Pod = &dsw.Pod{UID: place.PodUID}
+			}
+		}
+	}
+	n.Phase, n.Note, n.Since = volume.Making, "", time.Now().UTC().Truncate(time.Millisecond)
+	return n
+}
+
+// place reads from kubelet's directory what a lost note would have told.
+func (l *lane) place(dir string) (flex.Place, bool) {
+	_, root, err := l.n.Observer.Roots.Resolve(dir)
+	if err != nil {
+		return flex.Place{}, false
+	}
+	return flex.ParsePlace(root, l.n.Config.Driver, dir)
+}
+
+// note writes held and releasing; neither depends on the write.
+func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
+	n := l.claim(s, c, h)
+	n.Phase, n.Note = volume.Held, s.Why
+	if s.Kind == volume.NoteReleasing {
+		n.Phase = volume.Releasing
+	} else if s.Why == "release failed" {
+		l.mu.Lock()
+		if l.lastErr != nil {
+			n.Note += ": " + l.lastErr.text
+		}
+		l.mu.Unlock()
+	}
+	if s.Kind == volume.NoteHeld && n.Super == nil && c == nil {
+		n.ReadOnly = mountedReadOnly(h, s.Dir)
+	}
+	l.warn(s, l.n.Store.Put(n))
+}
+
+func mountedReadOnly(h *volume.Have, dir string) bool {
+	for _, m := range h.Mounts {
+		if m.Dir == dir {
+			return m.ReadOnly
+		}
+	}
+	return false
+}
+
+// drop ends a claim. Where the lease that takes its place cannot be noted, the
+// claim's note stays behind: at the next start it tells that the volume was ours.
+func (l *lane) drop(s volume.Step, h *volume.Have) error {
+	if s.Lease {
+		name := ""
+		for _, c := range l.n.Store.Claims(l.uuid) {
+			if c.Dir == s.Dir {
+				name = c.Name
+			}
+		}
+		l.warn(s, l.lease(h.LV.Name, name))
+	}
+	l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
+	return nil
+}
+
+func (l *lane) lease(name volume.Name, kubeName string) error {
+	return l.n.Store.PutLease(dsw.Lease{VG: name.VG, LV: name.LV, UUID: l.uuid, Name: kubeName,
+		Until: l.n.Boot() + l.n.Config.Lease, Since: time.Now().UTC().Truncate(time.Millisecond)})
+}
+
+// inspect looks at the content, through a mount of ours if there is one.
+func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
+	at := ""
+	for _, m := range h.Mounts {
+		if at == "" || m.Owner == volume.Ours {
+			at = m.Dir
+		}
+	}
+	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at)
+	if err != nil {
+		return err
+	}
+	fs.Made, fs.Checked, fs.Grown = l.facts.Made, l.facts.Checked, l.facts.Grown
+	l.facts = fs
+	return nil
+}
+
+// growSlack is the planner's: what a filesystem may be smaller than its device
+// without being grown.
+const growSlack = 1 << 20
+
+// land mounts, in one instant, if at that instant a call waits for it.
+func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
+	landing := mount.Landing{
+		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.root,
+		ReadOnly: c.ReadOnly, Attrs: c.opts.Attrs, Super: c.Super,
+	}
+	err := l.n.Ops.Land(ctx, l.lock, landing, func() error { return l.letLand(ctx, s) })
+	if err != nil {
+		l.unland(s)
+		return err
+	}
+	if l.facts.Size > 0 && l.facts.Size+growSlack <= h.Device.Size {
+		l.mu.Lock()
+		l.grow = true
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+func (l *lane) unmount(ctx context.Context, s volume.Step) error {
+	e := l.n.Observer.Last().Table.Top(s.Dir)
+	if e == nil {
+		return nil // seen at the next look
+	}
+	l.facts = volume.FS{}
+	return l.n.Ops.Unmount(ctx, l.lock, s.Dir, e.Number)
+}
+
+func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
+	for _, m := range h.Mounts {
+		if m.Owner == volume.Elsewhere {
+			continue
+		}
+		if err := l.n.Ops.Grow(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
+			return err
+		}
+		l.facts.Grown, l.facts.Size = true, 0
+		l.mu.Lock()
+		l.grow = false
+		l.mu.Unlock()
+		return nil
+	}
+	return errors.New("it is not mounted")
+}

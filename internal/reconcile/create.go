@@ -1,0 +1,54 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A creation is the lane of a name that means no volume yet.
+type creation struct {
+	done chan struct{}
+	err  error
+}
+
+// create makes a volume that is missing, where the configuration allows it.
+// Callers that arrive meanwhile join; it goes on when they leave.
+func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provider) error {
+	size := c.opts.Size
+	switch {
+	case !vg.Create:
+		return fmt.Errorf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", name.VG)
+	case size == 0:
+		return fmt.Errorf("it does not exist, and option size is not given: flexd creates only what it knows the size of")
+	case vg.MaxSize > 0 && size > vg.MaxSize:
+		return fmt.Errorf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, name.VG, vg.MaxSize)
+	}
+	n.mu.Lock()
+	made := n.creating[name]
+	if made == nil {
+		made = &creation{done: make(chan struct{})}
+		n.creating[name] = made
+		go func() {
+			log := n.Log.WithField("volume", name.String()).WithField("call", c.ID).WithField("step", "create")
+			if made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size); made.err != nil {
+				log.WithError(made.err).Warn("failed")
+			} else {
+				log.WithField("bytes", size).Info("done")
+			}
+			n.mu.Lock()
+			delete(n.creating, name)
+			n.mu.Unlock()
+			close(made.done)
+		}()
+	}
+	n.mu.Unlock()
+	select {
+	case <-made.done:
+		return made.err
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+}

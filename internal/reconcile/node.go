@@ -1,0 +1,241 @@
+// Package reconcile is the one loop that acts. Each volume has a lane: it
+// observes, plans, takes the first step, and observes again, until nothing is
+// left to do or every call is answered. Lanes do not wait for one another, and
+// no other room changes anything on the node.
+//
+// A call edits the desired state, wakes its lane and waits. Without a waiting
+// call a lane only lets go: it finishes what left the mount table, and
+// deactivates what nobody claims any more.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Provider makes the block devices of volumes. Each method that changes
+// something runs one child under the lock file it is given.
+type Provider interface {
+	asw.Provider
+	Create(ctx context.Context, lock string, name volume.Name, size int64) error
+	Activate(ctx context.Context, lock string, lv volume.LV) (volume.Device, error)
+	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error
+	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
+}
+
+// Parts are what a Node is made of.
+type Parts struct {
+	Config    *config.Config
+	Version   string
+	Log       *logrus.Entry
+	Store     *dsw.Store
+	Records   *dsw.Records
+	Observer  *asw.Observer
+	Mounts    asw.MountSource
+	Ops       mount.Ops
+	Providers map[string]Provider  // by VG
+	Boot      func() time.Duration // time since boot, suspended time included
+	Self      Namespaces
+}
+
+// A Node looks after every volume of this machine.
+type Node struct {
+	Parts
+
+	ctx   context.Context // of Run: cancelled when flexd stops
+	stop  context.CancelCauseFunc
+	ready chan struct{}
+
+	// Lock order: Node.mu, then lane.mu. Neither is held while anything runs.
+	mu       sync.Mutex
+	lanes    map[volume.UUID]*lane
+	byDir    map[string][]*call // waiting calls
+	creating map[volume.Name]*creation
+	trouble  string // why the mount table cannot be read
+}
+
+// errStopping is the cause of a node's end.
+var errStopping = errors.New("flexd is stopping")
+
+// New returns a node that does nothing until Run.
+func New(p Parts) *Node {
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}}
+	n.ctx, n.stop = context.WithCancelCause(context.Background())
+	return n
+}
+
+func (n *Node) String() string { return "reconciler" }
+
+// Ready is closed when the notes and the mount table have been read.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// Run takes up what an earlier life left, and then follows the mount table
+// until ctx is done. Lanes that run end after their step.
+func (n *Node) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { n.stop(errStopping) })
+	defer stop()
+	defer n.stop(errStopping)
+	if err := n.recover(); err != nil {
+		return err
+	}
+	close(n.ready)
+	return n.follow()
+}
+
+// recover makes a lane for every volume that a note or a mount names. The lanes
+// see for themselves what there is to finish.
+func (n *Node) recover() error {
+	for _, p := range n.Store.Problems() {
+		n.Log.Warn(p)
+	}
+	for _, c := range n.Store.All() {
+		n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV})
+	}
+	for _, l := range n.Store.Leases() {
+		n.lane(l.UUID, volume.Name{VG: l.VG, LV: l.LV})
+	}
+	table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+	if err != nil {
+		return fmt.Errorf("the mount table cannot be read: %w", err)
+	}
+	n.adopt(table)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lanes {
+		l.wake()
+	}
+	return nil
+}
+
+// adopt makes a lane for every mount in kubelet's directories of ours that no
+// claim is about.
+func (n *Node) adopt(table *mount.Table) {
+	claimed := map[string]bool{}
+	for _, c := range n.Store.All() {
+		claimed[c.Dir] = true
+	}
+	for _, e := range n.Observer.OurMounts(table) {
+		if claimed[e.Dir] {
+			continue
+		}
+		if uuid, name, ok := n.Observer.Identify(n.ctx, e); ok {
+			n.lane(uuid, name).wake()
+		}
+	}
+}
+
+// resync is how often the mount table is looked at although the kernel said
+// nothing, in case an event was lost.
+const resync = 5 * time.Minute
+
+// follow wakes the lanes whose mounts change.
+func (n *Node) follow() error {
+	for {
+		wait, cancel := context.WithTimeoutCause(n.ctx, resync, errResync)
+		err := n.Mounts.Wait(wait)
+		cancel()
+		if n.ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !errors.Is(err, errResync) {
+			return fmt.Errorf("waiting for the mount table: %w", err)
+		}
+		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+		n.setTrouble(err)
+		if err != nil {
+			continue
+		}
+		n.adopt(table)
+		n.mu.Lock()
+		for _, l := range n.lanes {
+			if l.moved(table) {
+				l.wake()
+			}
+		}
+		n.mu.Unlock()
+	}
+}
+
+var errResync = errors.New("resync")
+
+func (n *Node) setTrouble(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.trouble = ""; err != nil && n.ctx.Err() == nil {
+		n.trouble = "the mount table cannot be read: " + err.Error()
+	}
+}
+
+// lane returns the volume's lane. An unknown name is filled in by the first who
+// knows it.
+func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.lanes[uuid]
+	if l == nil {
+		l = &lane{n: n, uuid: uuid, name: name, lock: n.lockFile(string(uuid))}
+		n.lanes[uuid] = l
+	}
+	l.rename(name)
+	return l
+}
+
+// lockFile is where the children of a lane hold their lock.
+func (n *Node) lockFile(id string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r == '/' || r < ' ' {
+			return '_'
+		}
+		return r
+	}, id)
+	return filepath.Join(n.Config.RunDir, "lanes", clean)
+}
+
+// enlist registers a call that is about a directory, and makes older ones give
+// way that want the opposite, or another volume there. It says whether the call
+// itself comes too late.
+func (n *Node) enlist(c *call) (superseded bool) {
+	if c.Dir == "" || c.Verb == volume.Expand {
+		return false
+	}
+	if n.Store.Wish(c.Dir, c.started, n.Boot(), c.Verb == volume.Release) {
+		return true
+	}
+	n.mu.Lock()
+	older := slices.Clone(n.byDir[c.Dir])
+	n.byDir[c.Dir] = append(n.byDir[c.Dir], c)
+	n.mu.Unlock()
+	for _, o := range older {
+		opposite := (o.Verb == volume.Release) != (c.Verb == volume.Release)
+		if o.started < c.started && (opposite || o.lane != c.lane) {
+			o.lane.dismiss(o, errSuperseded)
+		}
+	}
+	return false
+}
+
+func (n *Node) delist(c *call) {
+	if c.Dir == "" {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	left := slices.DeleteFunc(n.byDir[c.Dir], func(o *call) bool { return o == c })
+	if n.byDir[c.Dir] = left; len(left) == 0 {
+		delete(n.byDir, c.Dir)
+	}
+}

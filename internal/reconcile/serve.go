@@ -1,0 +1,342 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Serve answers one FlexVolume call. ctx is done when the caller hung up; pid
+// is flexdriver's, 0 if it is not known.
+func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
+	log := n.Log.WithFields(logrus.Fields{"call": r.ID, "verb": r.Verb})
+	fc, err := flex.Parse(r.Verb, r.Args)
+	if err != nil {
+		log.WithError(err).Warn("refused")
+		return refusal(r, "", err)
+	}
+	title := ""
+	if fc.HasOptions && fc.Options.VG != "" {
+		title = volume.Name{VG: fc.Options.VG, LV: fc.Options.LV}.String()
+		log = log.WithField("volume", title)
+	}
+	if fc.Dir != "" {
+		log = log.WithField("dir", fc.Dir)
+	}
+	log.Info("call")
+	c := &call{
+		Call: volume.Call{ID: r.ID}, verb: r.Verb,
+		started: time.Duration(r.Started), since: time.Now(), deadline: time.Now().Add(n.Config.CallDeadline),
+		opts: fc.Options, pid: pid, parent: r.Parent, done: make(chan result, 1),
+	}
+	if r.Started == 0 {
+		c.started = n.Boot()
+	}
+	var cancel context.CancelFunc
+	c.ctx, cancel = context.WithDeadlineCause(ctx, c.deadline, errDeadline)
+	defer cancel()
+
+	select {
+	case <-n.ready: // before that, nothing is known
+	case <-c.ctx.Done():
+		return refusal(r, title, context.Cause(c.ctx))
+	}
+	device, attached, err := n.dispatch(c, fc)
+	took := time.Since(c.since).Round(time.Millisecond / 10)
+	if err != nil {
+		log.WithField("took", took).WithError(err).Warn("failure")
+		return refusal(r, title, err)
+	}
+	log.WithField("took", took).Info("success")
+	a := flex.Success()
+	a.Device, a.Attached = device, attached
+	return a
+}
+
+// refusal names the volume, the step and the cause, and the call by which the
+// log can be searched.
+func refusal(r flex.Request, title string, err error) flex.Answer {
+	text := r.Verb + ": " + err.Error()
+	if title != "" {
+		text = title + ": " + text
+	}
+	// The call comes first where a long text would be cut.
+	return flex.Failure(fmt.Sprintf("[%s] %s", r.ID, text))
+}
+
+// errDeadline is the cause of a call's end in time.
+var errDeadline = errors.New("its deadline passed")
+
+func (n *Node) dispatch(c *call, fc flex.Call) (device string, attached *bool, err error) {
+	yes := true
+	switch fc.Verb {
+	case flex.Attach, flex.Detach, flex.IsAttached:
+		if fc.Node != n.Config.NodeName {
+			if fc.Verb == flex.IsAttached {
+				attached = &yes
+			}
+			return "", attached, nil // of another machine we know nothing
+		}
+	}
+	switch fc.Verb {
+	case flex.Attach:
+		c.Verb = volume.Check
+		device, err = n.setUp(c)
+	case flex.Detach:
+		n.endLease(fc.Name)
+	case flex.IsAttached:
+		attached, err = n.present(c)
+	case flex.WaitForAttach:
+		c.Verb = volume.Activate
+		device, err = n.setUp(c)
+	case flex.MountDevice:
+		c.Verb = volume.Stage
+		// The first pod's mode is no reason to keep later ones from writing.
+		c.opts.ReadOnly = false
+		err = n.setUpAt(c, fc.Dir)
+	case flex.Mount:
+		c.Verb = volume.Publish
+		err = n.setUpAt(c, fc.Dir)
+	case flex.ExpandFS:
+		c.Verb, c.Size = volume.Expand, fc.NewSize
+		err = n.setUpAt(c, fc.Dir)
+	case flex.Unmount, flex.UnmountDevice:
+		c.Verb = volume.Release
+		err = n.release(c, fc.Dir)
+	case flex.ExpandVolume:
+		// The controller's half; expandfs does the work.
+	default:
+		err = fmt.Errorf("the daemon does not serve this verb")
+	}
+	return device, attached, err
+}
+
+// setUpAt resolves the directory first: claims are about what the mount table
+// will show.
+func (n *Node) setUpAt(c *call, dir string) (err error) {
+	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
+		return err
+	}
+	if c.Verb == volume.Publish {
+		c.Global = flex.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
+	}
+	_, err = n.setUp(c)
+	return err
+}
+
+func (n *Node) setUp(c *call) (device string, err error) {
+	name := volume.Name{VG: c.opts.VG, LV: c.opts.LV}
+	vg, p, err := n.allowed(c, name)
+	if err != nil {
+		return "", err
+	}
+	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
+	c.MaxSize = vg.MaxSize
+	lv, err := p.LookUp(c.ctx, name)
+	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
+		if c.Verb == volume.Check && vg.Create && c.opts.Size > 0 {
+			return "", nil // waitforattach makes it
+		}
+		if err := n.create(c, vg, name, p); err != nil {
+			return "", n.ended(c, "create", err)
+		}
+		lv, err = p.LookUp(c.ctx, name)
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("it could not be looked up: %w", err)
+	case lv.Presence == volume.Absent:
+		return "", fmt.Errorf("it does not exist in volume group %s", name.VG)
+	case lv.Presence != volume.Present:
+		return "", fmt.Errorf("not usable: %s", lv.Reason)
+	}
+	return n.await(c, n.lane(lv.UUID, name))
+}
+
+// allowed says whether the configuration lets this call use this volume.
+func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider, error) {
+	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
+	switch {
+	case vg == nil || p == nil:
+		return nil, nil, fmt.Errorf("volume group %q is not configured on node %s: check option volumegroup, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
+	case !matches(vg.Volumes, name.LV):
+		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
+	case c.Verb == volume.Publish && !matches(vg.Namespaces, c.opts.Pod.Namespace):
+		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.opts.Pod.Namespace, vg.Namespaces)
+	}
+	return vg, p, nil
+}
+
+func matches(globs []string, s string) bool {
+	for _, g := range globs {
+		if ok, _ := path.Match(g, s); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// release lets go of whatever of ours is mounted at dir, whatever the
+// configuration says by now.
+func (n *Node) release(c *call, dir string) (err error) {
+	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
+		return err
+	}
+	table, err := n.Observer.Look(c.ctx, n.Observer.Now())
+	if err != nil {
+		return err
+	}
+	found := map[volume.UUID]volume.Name{}
+	foreign := ""
+	for _, e := range table.At(c.Dir) {
+		uuid, name, ok := n.Observer.Identify(c.ctx, e)
+		if foreign = ""; !ok {
+			foreign = fmt.Sprintf("%s from %s", e.Type, e.Source)
+			continue
+		}
+		found[uuid] = name
+	}
+	for _, cl := range n.Store.At(c.Dir) {
+		found[cl.UUID] = volume.Name{VG: cl.VG, LV: cl.LV}
+	}
+	if len(found) == 0 {
+		if foreign != "" {
+			return fmt.Errorf("%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
+		}
+		if n.Store.Wish(c.Dir, c.started, n.Boot(), true) {
+			return errSuperseded
+		}
+		n.yield(c)
+		return nil
+	}
+	for uuid, name := range found {
+		part := *c
+		part.done = make(chan result, 1)
+		if _, err := n.await(&part, n.lane(uuid, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// yield makes older set-up calls for the directory give way to a release that
+// has nothing else to do.
+func (n *Node) yield(c *call) {
+	n.mu.Lock()
+	older := append([]*call(nil), n.byDir[c.Dir]...)
+	n.mu.Unlock()
+	for _, o := range older {
+		if o.started < c.started && o.Verb != volume.Release {
+			o.lane.dismiss(o, errSuperseded)
+		}
+	}
+}
+
+// endLease ends the leases of the volume that kubelet calls so. It is a hint:
+// a volume that is claimed stays.
+func (n *Node) endLease(name string) {
+	for _, lease := range n.Store.Leases() {
+		if lease.Name != name || name == "" {
+			continue
+		}
+		lease.Until = min(lease.Until, n.Boot())
+		if err := n.Store.PutLease(lease); err != nil {
+			n.Log.WithError(err).Warn("detach: goes on without the note")
+		}
+		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
+	}
+}
+
+// present answers isattached: the volume is here, active or not.
+func (n *Node) present(c *call) (*bool, error) {
+	name := volume.Name{VG: c.opts.VG, LV: c.opts.LV}
+	_, p, err := n.allowed(c, name)
+	if err != nil {
+		return nil, err
+	}
+	lv, err := p.LookUp(c.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	here := lv.Presence != volume.Absent
+	return &here, nil
+}
+
+// await hands a call to its lane and waits for the answer, the deadline, or the
+// caller's end.
+func (n *Node) await(c *call, l *lane) (string, error) {
+	c.lane = l
+	if n.enlist(c) {
+		return "", errSuperseded
+	}
+	defer n.delist(c)
+	l.join(c)
+	select {
+	case r := <-c.done:
+		return r.device, r.err
+	case <-n.ctx.Done():
+		return "", context.Cause(n.ctx)
+	case <-c.ctx.Done():
+	}
+	l.dismiss(c, n.ended(c, "", context.Cause(c.ctx)))
+	// If its mount is landing right now, what comes of that is the answer.
+	select {
+	case r := <-c.done:
+		return r.device, r.err
+	case <-time.After(landingGrace):
+		return "", errors.New("the mount was let go and the kernel has not answered: it counts if it appears")
+	}
+}
+
+// landingGrace is what a landing may take beyond the deadline; flexdriver waits
+// that much longer than flexd.
+const landingGrace = 20 * time.Second
+
+// ended explains a call's end without its wish.
+func (n *Node) ended(c *call, what string, err error) error {
+	if !errors.Is(err, errDeadline) || c.ctx.Err() == nil {
+		if what == "" {
+			return err
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	took := time.Since(c.since).Round(time.Second)
+	if what != "" {
+		return fmt.Errorf("still preparing: %s, %s; it goes on, and will be used when asked again", what, took)
+	}
+	return c.lane.whatFor(took)
+}
+
+// whatFor says what a call waited for when its time was up.
+func (l *lane) whatFor(took time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.parked != nil:
+		return fmt.Errorf("stuck: %s", l.parked.text())
+	case l.working != "":
+		return fmt.Errorf("still preparing: %s, %s; it goes on, and will be used when asked again", l.working, time.Since(l.since).Round(time.Second))
+	}
+	return fmt.Errorf("not done within %s", took)
+}
+
+// text says what the child does, and what an operator can do.
+func (p *parked) text() string {
+	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
+	if p.pid != 0 {
+		s += fmt.Sprintf(" (pid %d", p.pid)
+		if p.wchan != "" {
+			s += " waits in " + p.wchan
+		}
+		s += ")"
+	}
+	return s + "; nothing is done to this volume until it has; look at the disk under it and at dmesg"
+}

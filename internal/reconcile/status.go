@@ -1,0 +1,267 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// orphanAge is how long a global mount may stand without a pod before it is
+// called orphaned: longer than kubelet's longest pause between two attempts.
+const orphanAge = 5 * time.Minute
+
+// List tells about every volume that flexd has to do with. It reads what was
+// seen last and waits for nobody's work.
+func (n *Node) List() status.List {
+	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems()}
+	for _, l := range n.allLanes() {
+		list.Volumes = append(list.Volumes, l.view().Volume)
+	}
+	slices.SortFunc(list.Volumes, func(a, b status.Volume) int {
+		return strings.Compare(a.VG+"/"+a.LV+"/"+a.UUID, b.VG+"/"+b.LV+"/"+b.UUID)
+	})
+	return list
+}
+
+// Story tells everything about one volume, given by name or by "-"/uuid.
+func (n *Node) Story(vg, lv string) (status.Story, bool) {
+	for _, l := range n.allLanes() {
+		if s := l.view(); s.VG == vg && s.LV == lv || s.UUID == lv {
+			return s, true
+		}
+	}
+	return status.Story{}, false
+}
+
+// Health names what keeps flexd from serving.
+func (n *Node) Health() []string {
+	select {
+	case <-n.ready:
+	default:
+		return []string{"flexd has not read its notes and the mount table yet"}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.trouble != "" {
+		return []string{n.trouble}
+	}
+	return nil
+}
+
+func (n *Node) problems() []string {
+	return append(append([]string{}, n.Health()...), n.Store.Problems()...)
+}
+
+func (n *Node) allLanes() []*lane {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]*lane, 0, len(n.lanes))
+	for _, l := range n.lanes {
+		all = append(all, l)
+	}
+	return all
+}
+
+// view is the volume's whole story as of the last look.
+func (l *lane) view() status.Story {
+	var (
+		have   = volume.Have{}
+		want   = l.want()
+		claims = l.n.Store.Claims(l.uuid)
+		now    = time.Now()
+	)
+	if h := l.n.Observer.Last().Volumes[l.uuid]; h != nil {
+		have = *h
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := status.Story{
+		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
+		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
+		History: []status.Operation{},
+	}
+	if have.Device.Activity == volume.Active {
+		s.Device = have.Device.Path
+		s.Size = max(s.Size, have.Device.Size)
+	}
+	if len(have.Mounts) > 0 {
+		s.Filesystem = have.Mounts[0].Type
+	}
+	for _, c := range claims {
+		v := claimView(c, have)
+		s.Claims = append(s.Claims, v)
+		if c.Kind == volume.Published && (v.Mounted || c.Phase != volume.Held) && v.Pod != nil {
+			s.Pods = append(s.Pods, *v.Pod)
+		}
+	}
+	if lease, ok := l.n.Store.Lease(l.uuid); ok {
+		left := lease.Until - l.n.Boot()
+		s.Lease = &status.Lease{Until: now.Add(left).Truncate(time.Second), Live: left > 0}
+	}
+	for _, c := range l.calls {
+		s.Calls = append(s.Calls, status.Call{ID: c.ID, Verb: c.verb, Dir: c.Dir, Since: c.since, Deadline: c.deadline})
+	}
+	l.planned(&s, want, have)
+	for _, op := range slices.Backward(l.history) {
+		s.History = append(s.History, status.Operation{Step: op.step, Started: op.started, Seconds: op.took.Seconds(), Error: op.err, CallIDs: op.calls})
+	}
+	if l.working != "" {
+		since := l.since
+		s.Step, s.StepSince = l.working, &since
+	}
+	if l.parked != nil {
+		since := l.parked.since
+		s.Step, s.StepSince = l.parked.step, &since
+		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: l.parked.wchan, Since: since, Hint: l.parked.text()}
+	}
+	if f := l.lastErr; f != nil {
+		s.Error = &status.Error{Step: f.step, Message: f.text, At: f.at, CallID: f.call}
+		if next := l.retry.next; next.After(now) {
+			s.Error.Next = &next
+		}
+	}
+	s.State = l.state(&s, have, claims, now)
+	return s
+}
+
+func claimView(c dsw.Claim, h volume.Have) status.Claim {
+	spot := h.Spots[c.Dir]
+	v := status.Claim{Kind: string(c.Kind), Phase: string(c.Phase), Dir: c.Dir, Since: c.Since, Mounted: spot.This || spot.Under, Name: c.Name, Note: c.Note}
+	if c.Pod != nil {
+		v.Pod = &status.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name, UID: c.Pod.UID, Dir: c.Dir, ReadOnly: c.ReadOnly}
+	}
+	switch {
+	case c.Phase == volume.Held && !v.Mounted:
+		v.Note = "claimed-missing: its mount is gone, and flexd did not take it; it holds nothing; restart the pod"
+	case spot.Under:
+		v.Note = "covered by another mount: " + spot.Other
+	}
+	return v
+}
+
+// planned fills in what would be done, and refused, if the lane looked now and
+// saw what it saw last.
+func (l *lane) planned(s *status.Story, w volume.Want, h volume.Have) {
+	v := volume.Plan(w, h)
+	for i, step := range v.Steps {
+		text := step.String()
+		if i == 0 && len(step.Calls) == 0 {
+			if left := time.Until(l.retry.next); left > 0 {
+				text += fmt.Sprintf(" (again in %s)", left.Round(time.Second))
+			}
+		}
+		s.Plan = append(s.Plan, text)
+	}
+	if w.Lease.Live && len(v.Steps) == 0 && len(w.Claims) == 0 && h.Device.Activity == volume.Active && !w.NeverDeactivate && s.Lease != nil {
+		s.Plan = append(s.Plan, fmt.Sprintf("deactivate (when the lease ends, in %s)", time.Until(s.Lease.Until).Round(time.Second)))
+	}
+	for _, r := range v.Refused {
+		s.Refused = append(s.Refused, r.Reason)
+	}
+	// What a call of kubelet's would be told that came now.
+	probe := w
+	probe.Calls = []volume.Call{{ID: "next", Verb: volume.Publish, Dir: "/"}}
+	for _, r := range volume.Plan(probe, h).Refused {
+		if !slices.Contains(s.Refused, r.Reason) {
+			s.Refused = append(s.Refused, "a further mount: "+r.Reason)
+		}
+	}
+}
+
+func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now time.Time) status.State {
+	mounted, missing, orphaned := false, false, false
+	for i, c := range s.Claims {
+		mounted = mounted || c.Mounted
+		missing = missing || c.Phase == string(volume.Held) && !c.Mounted
+		orphaned = orphaned || c.Mounted && c.Kind == string(volume.Staged) && now.Sub(claims[i].Since) > orphanAge
+	}
+	observed := l.n.Observer.Last().Volumes[l.uuid] != nil
+	switch {
+	case s.Stuck != nil:
+		return status.Stuck
+	case s.Step != "":
+		return status.Working
+	case s.Error != nil && !mounted:
+		return status.Failed
+	case observed && (h.LV.Presence == volume.PresenceUnknown || h.Device.Activity == volume.ActivityUnknown):
+		return status.Uncertain
+	case missing || h.LV.Presence == volume.Absent && h.Device.Activity == volume.Active:
+		return status.Missing
+	case mounted && orphaned && len(s.Pods) == 0:
+		return status.Orphaned
+	case mounted:
+		return status.Mounted
+	case h.Device.Activity == volume.Active:
+		return status.Active
+	}
+	return status.Idle
+}
+
+// observed puts what was seen into words, in reading order.
+func observed(h volume.Have) []status.Fact {
+	facts := []status.Fact{}
+	add := func(name, format string, a ...any) {
+		facts = append(facts, status.Fact{Name: name, Value: fmt.Sprintf(format, a...)})
+	}
+	switch h.LV.Presence {
+	case volume.Present:
+		add("volume", "present, %s, uuid %s%s", status.Size(h.LV.Size), h.LV.UUID, readOnly(h.LV.ReadOnly))
+	case volume.Absent:
+		add("volume", "does not exist%s", because(h.LV.Reason))
+	case volume.Foreign:
+		add("volume", "foreign%s", because(h.LV.Reason))
+	default:
+		add("volume", "unknown%s", because(h.LV.Reason))
+	}
+	switch d := h.Device; d.Activity {
+	case volume.Active:
+		add("device", "%s (%s), %s%s%s", d.Path, d.Number, status.Size(d.Size), readOnly(d.ReadOnly), because(d.Reason))
+	case volume.Inactive:
+		add("device", "none: inactive")
+	default:
+		add("device", "unknown%s", because(d.Reason))
+	}
+	switch h.Record {
+	case volume.Formatting:
+		add("format record", "mkfs of %s was begun", h.RecordType)
+	case volume.Seen:
+		add("format record", "a filesystem was seen: never formatted again")
+	case volume.NoRecord:
+		add("format record", "none")
+	default:
+		add("format record", "unknown%s", because(h.RecordReason))
+	}
+	for _, m := range h.Mounts {
+		who := ""
+		switch m.Owner {
+		case volume.Kubelets:
+			who = ", made by kubelet or the runtime"
+		case volume.Elsewhere:
+			who = ", made by something else"
+		}
+		add("mount", "%s (%s%s%s)", m.Dir, m.Type, readOnly(m.ReadOnly), who)
+	}
+	if h.FS.Content == volume.FilesystemFailed {
+		add("filesystem", "in error: %s", h.FS.What)
+	}
+	return facts
+}
+
+func readOnly(ro bool) string {
+	if ro {
+		return ", read-only"
+	}
+	return ""
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
+}
