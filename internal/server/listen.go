@@ -26,7 +26,7 @@ func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket %s: its path has %d bytes, at most %d are possible", path, len(path), maxSocketPath)
 	}
-	gid, err := groupID(group)
+	gid, err := GroupID(group)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}
@@ -86,8 +86,8 @@ func makeRoom(path string) error {
 	return nil
 }
 
-// groupID finds a group by name or number; -1 = none is wanted.
-func groupID(group string) (int, error) {
+// GroupID finds a group by name or number; "" is -1, which chown leaves as it is.
+func GroupID(group string) (int, error) {
 	if group == "" {
 		return -1, nil
 	}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/server"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/google/go-cmp/cmp"
+	"github.com/sirupsen/logrus"
+)
+
+// flexd runs a command line.
+func flexd(args ...string) (stdout, stderr string, exit int) {
+	var out, err strings.Builder
+	exit = run(append([]string{"flexd"}, args...), &out, &err)
+	return out.String(), err.String(), exit
+}
+
+func TestCommandLine(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	os.WriteFile(bad, []byte("lease: soon\nrunDir: run\n"), 0o600)
+	empty := filepath.Join(t.TempDir(), "empty.yaml")
+	os.WriteFile(empty, nil, 0o600)
+	stale := filepath.Join(t.TempDir(), "s")
+	if l, err := net.Listen("unix", stale); err == nil {
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+	}
+	for _, row := range []struct {
+		args   string
+		exit   int
+		stdout string // begins with
+		stderr string // exactly
+	}{
+		{"", 0, "NAME:\n   flexd - looks after the volumes of this node", ""},
+		{"--help", 0, "NAME:\n   flexd -", ""},
+		{"status --help", 0, "NAME:\n   flexd status -", ""},
+		{"version", 0, "dev\n", ""},
+		{"config", 0, "# flexd's configuration.", ""},
+		{"config --check " + empty, 0, empty + ": good; no volume group", ""},
+		{"config --check ../../examples/flexd.yaml", 0, "../../examples/flexd.yaml: good; 2 volume groups\n", ""},
+		{"config --check " + bad, 1, "", "flexd: " + bad + ":1: lease: must be a duration with its unit, such as 30s or 4m30s, not \"soon\"\n" +
+			"flexd: " + bad + ":2: runDir: must be an absolute path, not \"run\"\n"},
+		{"config --check /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
+		{"serve --config /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
+		{"status --socket /no/such/socket", 1, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
+			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
+		{"status vg0/a -o json --socket=" + stale, 1, "", "flexd: flexd is not running: nobody listens on " + stale + "\n" +
+			"flexd: start it: systemctl start flexd; why it stopped: journalctl -u flexd\n"},
+		{"status vg0", 2, "", "flexd: status: a volume is written VG/LV, not \"vg0\"\n"},
+		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
+		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
+		{"status --colour x", 2, "", "flexd: flag provided but not defined: -colour; see flexd status --help\n"},
+		{"status -o", 2, "", "flexd: flag needs an argument: -o; see flexd status --help\n"},
+		{"version now", 2, "", "flexd: version: unexpected argument \"now\"; see flexd version --help\n"},
+		{"sevre", 2, "", "flexd: there is no command \"sevre\"; see flexd --help\n"},
+		{"--verbose", 2, "", "flexd: flag provided but not defined: -verbose; see flexd --help\n"},
+	} {
+		t.Run(row.args, func(t *testing.T) {
+			stdout, stderr, exit := flexd(strings.Fields(row.args)...)
+			if exit != row.exit || !strings.HasPrefix(stdout, row.stdout) || row.stdout == "" && stdout != "" {
+				t.Errorf("exit %d, want %d; stdout: %s", exit, row.exit, stdout)
+			}
+			if d := cmp.Diff(row.stderr, stderr); d != "" {
+				t.Errorf("stderr (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestFlagsFirst(t *testing.T) {
+	for in, want := range map[string]string{
+		"flexd":                                "flexd",
+		"flexd --help":                         "flexd --help",
+		"flexd status a/b -o json":             "flexd status -o json a/b",
+		"flexd status a/b --output=json c":     "flexd status --output=json a/b c",
+		"flexd status a/b -h":                  "flexd status -h a/b",
+		"flexd status a/b -o":                  "flexd status -o a/b",
+		"flexd status --socket /s a/b -- -o x": "flexd status --socket /s a/b -- -o x",
+	} {
+		if got := strings.Join(flagsFirst(strings.Fields(in)), " "); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+type shown struct{}
+
+func (shown) List() status.List {
+	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "a", State: status.Idle}}}
+}
+func (shown) Story(vg, lv string) (status.Story, bool) {
+	return status.Story{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
+}
+func (shown) Health() []string { return nil }
+
+func TestStatusOfDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := server.Listen(socket, 0o600, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go (&server.Status{Listener: l, Source: shown{}, Log: logrus.NewEntry(log)}).Serve(ctx)
+
+	for _, row := range []struct{ args, stdout, stderr string }{
+		{"status", "VOLUME  SIZE  STATE", ""},
+		{"status vg0/a", "vg0/a  idle\n", ""},
+		{"status -o json", "{\n  \"node\": \"node-1\"", ""},
+		{"status vg0/a -o json", "{\n  \"vg\": \"vg0\"", ""},
+		{"status vg0/none", "", "flexd: flexd knows no volume vg0/none: nothing has asked for it here\n"},
+	} {
+		stdout, stderr, exit := flexd(append(strings.Fields(row.args), "--socket", socket)...)
+		if !strings.HasPrefix(stdout, row.stdout) || stderr != row.stderr || (exit == 0) != (row.stderr == "") {
+			t.Errorf("%s: exit %d\n%s%s", row.args, exit, stdout, stderr)
+		}
+	}
+}
+
+func TestDefaultPaths(t *testing.T) {
+	if c := config.Default(); c.DriverSocket != "/run/flexd/driver.sock" || c.StatusSocket != "/run/flexd/status.sock" {
+		t.Errorf("%+v", c) // what flexdriver and `flexd status` use unless told otherwise
+	}
+}
