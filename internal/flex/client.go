@@ -24,7 +24,7 @@ type Client struct {
 	Socket  string        // path of the driver socket
 	Timeout time.Duration // for the whole call
 	Connect time.Duration // how long a socket that is missing or refuses is tried, since it was last seen alive
-	Once    bool          // a socket that is missing or refuses is not tried again
+	Once    bool          // a socket that is missing or refuses at first is not tried again
 	Parent  int           // parent pid at the start; when it has changed nobody waits for the answer
 }
 
@@ -64,6 +64,7 @@ func (c *Client) Ask(q Request) (Answer, error) {
 	start := time.Now()
 	deadline := start.Add(c.Timeout)
 	alive := start // when the socket was last seen alive
+	once := c.Once
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		s, err := dial(c.Socket)
 		switch err {
@@ -74,11 +75,11 @@ func (c *Client) Ask(q Request) (Answer, error) {
 			if err != errLost {
 				return a, err
 			}
-			alive = time.Now()
+			alive, once = time.Now(), false // there is a flexd here, it will be back
 		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
-			alive = time.Now()
+			alive, once = time.Now(), false
 		default:
-			if c.Once || time.Since(alive) >= c.Connect {
+			if once || time.Since(alive) >= c.Connect {
 				return Answer{}, &DownError{c.Socket, err}
 			}
 		}
