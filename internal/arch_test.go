@@ -1,0 +1,184 @@
+// Package internal_test holds the shape of the house: which room may import
+// which, and that each says what it is for. DESIGN's table of rooms is the text.
+package internal_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/flexd/flexd"
+
+// rooms says what each room may import of ours; lower rooms come first. A room
+// that is not here does not exist yet: whoever builds it decides where it stands.
+var rooms = []struct {
+	name string
+	may  []string
+}{
+	{"internal/volume", nil},
+	{"internal/run", nil},
+	{"internal/config", nil},
+	{"internal/status", nil},
+	{"internal/flex", nil},
+	{"internal/mount", []string{"volume", "run"}},
+	{"internal/lvm", []string{"volume", "run"}},
+	{"internal/loopdev", []string{"volume", "run"}},
+	{"internal/dsw", []string{"volume"}},
+	{"internal/asw", []string{"volume", "mount", "flex"}}, // flex: kubelet's paths
+	{"internal/reconcile", []string{"volume", "run", "config", "status", "flex", "mount", "loopdev", "lvm", "dsw", "asw"}},
+	{"internal/server", []string{"flex", "status"}}, // asks for the rest by interfaces of its own
+	{"internal/hosttest", []string{"volume", "run", "config", "status", "flex", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
+	{"cmd/flexdriver", []string{"flex"}},
+	{"cmd/flexd", []string{"volume", "run", "config", "status", "flex", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
+}
+
+// stdOnly are the rooms without foreign packages.
+var stdOnly = []string{"internal/volume", "internal/flex", "internal/status", "cmd/flexdriver"}
+
+// pure is what a room without I/O, clock and locks may import: internal/volume.
+var pure = []string{
+	"bytes", "cmp", "errors", "fmt", "iter", "maps", "math", "math/bits", "path", "slices", "sort", "strconv", "strings", "unicode", "unicode/utf8",
+}
+
+// A source is one Go file.
+type source struct {
+	file    string
+	room    string // its directory in the module
+	test    bool
+	doc     bool // has a package comment
+	imports []string
+}
+
+// sources reads every Go file of cmd and internal, compiling or not.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, top := range []string{"cmd", "internal"} {
+		err := filepath.WalkDir(filepath.Join("..", top), func(file string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() && d.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			if d.IsDir() || !strings.HasSuffix(file, ".go") {
+				return nil
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly|parser.ParseComments)
+			if err != nil {
+				return err
+			}
+			room := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(file), ".."+string(filepath.Separator)))
+			all = append(all, source{file, room, strings.HasSuffix(file, "_test.go"), f.Doc != nil, imports(f)})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func imports(f *ast.File) []string {
+	var all []string
+	for _, i := range f.Imports {
+		p, _ := strconv.Unquote(i.Path.Value)
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestImportsPointDownwards(t *testing.T) {
+	var above []string // rooms seen so far may be imported by those that follow, never the other way
+	for _, r := range rooms {
+		for _, name := range r.may {
+			if !slices.Contains(above, "internal/"+name) {
+				t.Errorf("%s may import %s, which does not stand below it", r.name, name)
+			}
+		}
+		above = append(above, r.name)
+	}
+	for _, s := range sources(t) {
+		if s.room == "internal" { // this test
+			continue
+		}
+		i := slices.IndexFunc(rooms, func(r struct {
+			name string
+			may  []string
+		}) bool {
+			return r.name == s.room
+		})
+		if i < 0 {
+			t.Errorf("%s: the room %s is not in the table of internal/arch_test.go", s.file, s.room)
+			continue
+		}
+		for _, p := range s.imports {
+			ours, isOurs := strings.CutPrefix(p, module+"/")
+			switch {
+			case s.test: // tests may reach for any room below cmd
+				if isOurs && strings.HasPrefix(ours, "cmd/") {
+					t.Errorf("%s imports %s", s.file, ours)
+				}
+			case isOurs:
+				if !strings.HasPrefix(ours, "internal/") || !slices.Contains(rooms[i].may, path.Base(ours)) {
+					t.Errorf("%s imports %s; %s may import %v", s.file, ours, s.room, rooms[i].may)
+				}
+				if ours == "internal/hosttest" {
+					t.Errorf("%s imports hosttest, which is for tests", s.file)
+				}
+			case slices.Contains(stdOnly, s.room) && strings.Contains(strings.SplitN(p, "/", 2)[0], "."):
+				t.Errorf("%s imports %s; %s is standard library only", s.file, p, s.room)
+			case s.room == "internal/volume" && !slices.Contains(pure, p):
+				t.Errorf("%s imports %s; internal/volume is pure", s.file, p)
+			}
+		}
+	}
+}
+
+func TestOnePackageComment(t *testing.T) {
+	docs := make(map[string][]string)
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		if docs[s.room] == nil {
+			docs[s.room] = []string{}
+		}
+		if s.doc {
+			docs[s.room] = append(docs[s.room], filepath.Base(s.file))
+		}
+	}
+	for room, files := range docs {
+		if len(files) != 1 {
+			t.Errorf("%s has %d package comments %v, want 1", room, len(files), files)
+		}
+	}
+}
+
+// What a room imports, its imports import too: flexdriver must stay small, and
+// a pure room must not reach ours through another.
+func TestWhatIsLinked(t *testing.T) {
+	for room, want := range map[string]string{
+		"cmd/flexdriver":  "internal/flex cmd/flexdriver",
+		"internal/volume": "internal/volume",
+		"internal/flex":   "internal/flex",
+	} {
+		out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"/"+room).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.ReplaceAll(strings.Join(strings.Fields(string(out)), " "), module+"/", "")
+		if got != want {
+			t.Errorf("%s links %s, want %s", room, got, want)
+		}
+	}
+}
