@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,15 +28,10 @@ type Store struct {
 	boot string
 
 	mu       sync.Mutex // guards what follows and the files; held across a write, never across a command
-	claims   map[key]*Claim
+	claims   map[volume.UUID]map[string]*Claim // by directory
 	leases   map[volume.UUID]*Lease
 	wishes   map[string]wish
 	problems map[string]string // file → what is wrong with it
-}
-
-type key struct {
-	uuid volume.UUID
-	dir  string
 }
 
 // A wish is the newest call seen for a directory, by its flexdriver's start.
@@ -48,7 +44,7 @@ type wish struct {
 // is and reported by Problems; notes of an earlier boot are removed, because the
 // mounts they were about are gone.
 func Open(dir, boot string) (*Store, error) {
-	s := &Store{dir: dir, boot: boot, claims: map[key]*Claim{}, leases: map[volume.UUID]*Lease{},
+	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
 		wishes: map[string]wish{}, problems: map[string]string{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("notes: %w", err)
@@ -107,8 +103,15 @@ func (s *Store) load(path string, f fs.DirEntry) error {
 	if f.Name() != claimFile(c) {
 		return errors.New("its name does not fit what is in it")
 	}
-	s.claims[key{c.UUID, c.Dir}] = c
+	s.keep(c)
 	return nil
+}
+
+func (s *Store) keep(c *Claim) {
+	if s.claims[c.UUID] == nil {
+		s.claims[c.UUID] = map[string]*Claim{}
+	}
+	s.claims[c.UUID][c.Dir] = c
 }
 
 func parse(data []byte, into any, check func(string) error, boot string) error {
@@ -120,28 +123,40 @@ func parse(data []byte, into any, check func(string) error, boot string) error {
 
 // Claims returns copies of a volume's claims, sorted by directory.
 func (s *Store) Claims(uuid volume.UUID) []Claim {
-	return s.find(func(c *Claim) bool { return c.UUID == uuid })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sorted(s.claims[uuid], nil)
 }
 
 // At returns copies of the claims at a directory.
 func (s *Store) At(dir string) []Claim {
-	return s.find(func(c *Claim) bool { return c.Dir == dir })
-}
-
-// All returns copies of all claims.
-func (s *Store) All() []Claim { return s.find(func(*Claim) bool { return true }) }
-
-func (s *Store) find(match func(*Claim) bool) []Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found []Claim
-	for _, c := range s.claims {
-		if match(c) {
+	for _, claims := range s.claims {
+		if c := claims[dir]; c != nil {
 			found = append(found, *c)
 		}
 	}
-	slices.SortFunc(found, func(a, b Claim) int { return strings.Compare(a.Dir, b.Dir) })
 	return found
+}
+
+// All returns copies of all claims.
+func (s *Store) All() []Claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []Claim
+	for _, claims := range s.claims {
+		found = sorted(claims, found)
+	}
+	return found
+}
+
+func sorted(claims map[string]*Claim, onto []Claim) []Claim {
+	for _, dir := range slices.Sorted(maps.Keys(claims)) {
+		onto = append(onto, *claims[dir])
+	}
+	return onto
 }
 
 // Put notes a claim. In the phase making an error means that nothing was noted;
@@ -152,7 +167,7 @@ func (s *Store) Put(c Claim) error {
 	defer s.mu.Unlock()
 	err := s.write(claimFile(&c), &c)
 	if err == nil || c.Phase != volume.Making {
-		s.claims[key{c.UUID, c.Dir}] = &c
+		s.keep(&c)
 	}
 	return err
 }
@@ -162,11 +177,13 @@ func (s *Store) Put(c Claim) error {
 func (s *Store) Drop(uuid volume.UUID, dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.claims[key{uuid, dir}]
+	c := s.claims[uuid][dir]
 	if c == nil {
 		return nil
 	}
-	delete(s.claims, key{uuid, dir})
+	if delete(s.claims[uuid], dir); len(s.claims[uuid]) == 0 {
+		delete(s.claims, uuid)
+	}
 	return s.remove(claimFile(c))
 }
 

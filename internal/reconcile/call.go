@@ -58,6 +58,21 @@ func (c *call) waiting() bool {
 	return err == nil && parent == c.parent
 }
 
+// parentSeen returns flexdriver's parent in flexd's own words: what flexdriver
+// said at its start or, where it lives in another pid namespace and its numbers
+// mean nothing here, what /proc says at its arrival. 0 = not known.
+func parentSeen(pid, said int) int {
+	if pid == 0 || said == 0 {
+		return 0
+	}
+	ours, err := os.Readlink("/proc/self/ns/pid")
+	theirs, err2 := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	if err == nil && err2 == nil && ours != theirs {
+		said, _ = parentOf(pid)
+	}
+	return said
+}
+
 // parentOf reads a process' parent from /proc. The second field, its name, may
 // hold anything but ends with the last parenthesis.
 func parentOf(pid int) (int, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -35,7 +34,7 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	c := &call{
 		Call: volume.Call{ID: r.ID}, verb: r.Verb,
 		started: time.Duration(r.Started), since: time.Now(), deadline: time.Now().Add(n.Config.CallDeadline),
-		opts: fc.Options, pid: pid, parent: r.Parent, done: make(chan result, 1),
+		opts: fc.Options, pid: pid, parent: parentSeen(pid, r.Parent), done: make(chan result, 1),
 	}
 	if r.Started == 0 {
 		c.started = n.Boot()
@@ -167,21 +166,12 @@ func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider
 	switch {
 	case vg == nil || p == nil:
 		return nil, nil, fmt.Errorf("volume group %q is not configured on node %s: check option volumegroup, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
-	case !matches(vg.Volumes, name.LV):
+	case !vg.AllowsVolume(name.LV):
 		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
-	case c.Verb == volume.Publish && !matches(vg.Namespaces, c.opts.Pod.Namespace):
+	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.opts.Pod.Namespace):
 		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.opts.Pod.Namespace, vg.Namespaces)
 	}
 	return vg, p, nil
-}
-
-func matches(globs []string, s string) bool {
-	for _, g := range globs {
-		if ok, _ := path.Match(g, s); ok {
-			return true
-		}
-	}
-	return false
 }
 
 // release lets go of whatever of ours is mounted at dir, whatever the
