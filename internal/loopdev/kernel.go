@@ -1,11 +1,31 @@
 package loopdev
 
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The extended attributes of a volume's file. Only root can write them.
+const (
+	uuidAttr    = "trusted.flexd.uuid"
+	createdAttr = "trusted.flexd.created"
+)
+
 // A Kernel is what the provider reads without a child: names, attributes and
 // sysfs, never a device.
 type Kernel interface {
-	// File looks at a volume's file, without following a symlink.
+	// File looks at a volume's file, without following a symlink. A file that
+	// does not exist is no error.
 	File(path string) (FileInfo, error)
-	// Loops lists the loop devices that have a backing file.
+	// Loops lists the loop devices that have a backing file: only Name,
+	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
 	// Loop looks at one loop device, given as "loop3" or "7:3". A device
 	// without a backing file has an empty BackingFile; one that does not
@@ -16,17 +36,20 @@ type Kernel interface {
 // A FileInfo is what is known of a volume's file.
 type FileInfo struct {
 	Exists   bool
+	Dir      bool
 	Regular  bool
+	Links    int    // how many names it has
 	UUID     string // of the extended attribute, "" = none
+	Created  bool   // made by flexd
 	Size     int64
-	ReadOnly bool // nobody may write it (no write permission bit is set)
+	ReadOnly bool // nobody may write it: it has no write permission bit
 }
 
 // A Loop is a loop device as sysfs shows it.
 type Loop struct {
 	Name        string // "loop3"
 	Number      string // "7:3"
-	Seq         uint64
+	Seq         uint64 // diskseq: counts what was attached, never reused in a boot
 	BackingFile string // without " (deleted)"
 	Deleted     bool   // the backing file has no name any more
 	Size        int64
@@ -38,6 +61,142 @@ func NewKernel() Kernel { return sysfs{} }
 
 type sysfs struct{}
 
-func (sysfs) File(path string) (FileInfo, error) { return FileInfo{}, errTodo }
-func (sysfs) Loops() ([]Loop, error)             { return nil, errTodo }
-func (sysfs) Loop(name string) (Loop, error)     { return Loop{}, errTodo }
+func (sysfs) File(path string) (FileInfo, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); errors.Is(err, unix.ENOENT) {
+		return FileInfo{}, nil
+	} else if err != nil {
+		return FileInfo{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	fi := FileInfo{
+		Exists:   true,
+		Dir:      st.Mode&unix.S_IFMT == unix.S_IFDIR,
+		Regular:  st.Mode&unix.S_IFMT == unix.S_IFREG,
+		Links:    int(st.Nlink),
+		Size:     st.Size,
+		ReadOnly: st.Mode&0o222 == 0,
+	}
+	if !fi.Regular {
+		return fi, nil
+	}
+	uuid, err := attribute(func(b []byte) (int, error) { return unix.Lgetxattr(path, uuidAttr, b) })
+	if err != nil {
+		return FileInfo{}, &fs.PathError{Op: "getxattr", Path: path, Err: err}
+	}
+	created, err := attribute(func(b []byte) (int, error) { return unix.Lgetxattr(path, createdAttr, b) })
+	if err != nil {
+		return FileInfo{}, &fs.PathError{Op: "getxattr", Path: path, Err: err}
+	}
+	fi.UUID, fi.Created = uuid, created != ""
+	return fi, nil
+}
+
+// attribute reads an extended attribute; one that is not there is empty.
+func attribute(get func([]byte) (int, error)) (string, error) {
+	var b [256]byte
+	n, err := get(b[:])
+	switch {
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
+		return "", nil
+	case errors.Is(err, unix.ERANGE):
+		return "longer than any of ours", nil
+	case err != nil:
+		return "", err
+	}
+	return strings.TrimSpace(string(b[:n])), nil // setfattr -v "$(...)" may leave a newline
+}
+
+func (sysfs) Loops() ([]Loop, error) {
+	d, err := os.Open("/sys/block")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var loops []Loop
+	for _, n := range names {
+		if !strings.HasPrefix(n, "loop") {
+			continue
+		}
+		l := Loop{Name: n}
+		if l.BackingFile, l.Deleted, err = backing("/sys/block/" + n); err != nil {
+			return nil, err
+		}
+		if l.BackingFile != "" {
+			loops = append(loops, l)
+		}
+	}
+	return loops, nil
+}
+
+func (sysfs) Loop(name string) (Loop, error) {
+	dir := "/sys/block/" + name
+	if strings.Contains(name, ":") {
+		dir = "/sys/dev/block/" + name
+	}
+	if to, err := os.Readlink(dir); err != nil {
+		return Loop{}, err
+	} else if name = filepath.Base(to); !strings.HasPrefix(name, "loop") {
+		return Loop{}, fmt.Errorf("%s is no loop device", name)
+	}
+	l := Loop{Name: name}
+	var err error
+	if l.Number, err = readLine(dir + "/dev"); err != nil {
+		return Loop{}, err
+	}
+	// The sequence number first and last: what lies between is of one
+	// incarnation of the device.
+	if l.Seq, err = readNumber(dir + "/diskseq"); err != nil {
+		return Loop{}, err
+	}
+	sectors, err := readNumber(dir + "/size")
+	if err != nil {
+		return Loop{}, err
+	}
+	l.Size = int64(sectors) * 512
+	ro, err := readNumber(dir + "/ro")
+	if err != nil {
+		return Loop{}, err
+	}
+	l.ReadOnly = ro != 0
+	if l.BackingFile, l.Deleted, err = backing(dir); err != nil {
+		return Loop{}, err
+	}
+	if again, err := readNumber(dir + "/diskseq"); err != nil || again != l.Seq {
+		return Loop{}, fmt.Errorf("%s changes just now", name)
+	}
+	return l, nil
+}
+
+// backing reads a loop device's backing file; "" if it has none.
+func backing(dir string) (path string, deleted bool, err error) {
+	path, err = readLine(dir + "/loop/backing_file")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	path, deleted = strings.CutSuffix(path, " (deleted)")
+	return path, deleted, nil
+}
+
+func readLine(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	return strings.TrimSuffix(string(b), "\n"), err
+}
+
+func readNumber(path string) (uint64, error) {
+	s, err := readLine(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}

@@ -9,14 +9,15 @@
 package loopdev
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
-
-var errTodo = errors.New("not built yet")
 
 // A Provider looks after the volumes of some directories.
 type Provider struct {
@@ -24,49 +25,57 @@ type Provider struct {
 	linkDir string
 	runner  run.Runner
 	kernel  Kernel
+
+	asking chan struct{} // holds one token: who asks for the identity of devices
+	mu     sync.Mutex
+	known  map[uint64]identity // guarded by mu: by diskseq
+	alone  bool                // guarded by mu: asking for many devices at once failed
 }
 
 // New returns a provider for the volume groups vgs (name → directory), whose
 // stable device links stand in linkDir. It reads the kernel through k.
 func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provider {
-	return &Provider{dirs: vgs, linkDir: linkDir, runner: r, kernel: k}
+	return &Provider{
+		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
+		asking: make(chan struct{}, 1),
+		known:  map[uint64]identity{},
+	}
 }
 
-// LookUp says whether there is a volume of that name.
-func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
-	return volume.LV{}, errTodo
+var uuidPattern = regexp.MustCompile(`^[0-9a-fA-F-]{8,40}$`)
+
+// directory returns the directory of a volume group as the kernel calls it,
+// which is how a loop device names its backing file.
+func (p *Provider) directory(vg string) (string, error) {
+	dir, ok := p.dirs[vg]
+	if !ok {
+		return "", fmt.Errorf("volume group %q is not configured", vg)
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real, nil
+	}
+	return dir, nil
 }
 
-// Device says which block device lv has, if any.
-func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
-	return volume.Device{}, errTodo
+// file returns the path of a volume's file.
+func (p *Provider) file(name volume.Name) (string, error) {
+	if name.LV == "" || strings.HasPrefix(name.LV, ".") || strings.ContainsAny(name.LV, "/\x00\n") {
+		return "", fmt.Errorf("%q is no name of a volume", name.LV)
+	}
+	dir, err := p.directory(name.VG)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, name.LV), nil
 }
 
-// Identify says which volume the device of that number is, for a mount table
-// entry. The name is empty if it is no longer known. It is false if the device
-// is none of flexd's.
-func (p *Provider) Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error) {
-	return "", volume.Name{}, false, errTodo
-}
-
-// Create makes a volume of size bytes, blank. It never replaces anything.
-func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
-	return errTodo
-}
-
-// Activate gives lv a block device and returns it.
-func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) (volume.Device, error) {
-	return volume.Device{}, errTodo
-}
-
-// Deactivate takes lv's block device d away. A device that is in use gives a
-// *mount.BusyError.
-func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
-	return errTodo
-}
-
-// Extend makes lv and its device d at least size bytes large. d may be
-// inactive.
-func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
-	return errTodo
+// nameOf returns the volume whose file that is; empty if it lies in no
+// configured directory.
+func (p *Provider) nameOf(file string) volume.Name {
+	for vg := range p.dirs {
+		if dir, err := p.directory(vg); err == nil && filepath.Dir(file) == dir {
+			return volume.Name{VG: vg, LV: filepath.Base(file)}
+		}
+	}
+	return volume.Name{}
 }

@@ -1,0 +1,157 @@
+package loopdev
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// How long the children may take. All of them only change metadata.
+const changeDeadline = 2 * time.Minute
+
+type createArg struct {
+	File string `json:"file"`
+	Size int64  `json:"size"`
+}
+
+// Create makes a volume of size bytes (rounded up to 4 KiB), blank. It never
+// replaces anything.
+func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
+	file, err := p.file(name)
+	if err != nil {
+		return err
+	}
+	if size <= 0 {
+		return fmt.Errorf("volume %s: no size", name)
+	}
+	return p.change(ctx, "create", "loop-create", lock, createArg{File: file, Size: size}, nil)
+}
+
+type attachArg struct {
+	File     string      `json:"file"`
+	UUID     volume.UUID `json:"uuid"`
+	ReadOnly bool        `json:"readOnly,omitempty"`
+}
+
+// Activate gives lv a block device and returns it. For one that is active
+// already it only sees to the link.
+func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) (volume.Device, error) {
+	file, err := p.file(lv.Name)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	d, err := p.Device(ctx, lv)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	if d.Unusable {
+		return d, fmt.Errorf("activate: %s", d.Reason)
+	}
+	if d.Activity != volume.Active {
+		if err := p.double(lv, file); err != nil {
+			return volume.Device{}, err
+		}
+		var l Loop
+		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly}
+		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
+			return volume.Device{}, err
+		}
+		p.remember(l.Seq, identity{UUID: lv.UUID})
+		d = p.deviceOf(lv.Name, l)
+	}
+	link := p.link(lv.Name)
+	if err := makeLink(link, d.Path); err != nil {
+		return d, fmt.Errorf("activate: %w", err)
+	}
+	d.Link = link
+	return d, nil
+}
+
+// double refuses a volume whose uuid is also that of another active one: a file
+// that was copied with its attributes.
+func (p *Provider) double(lv volume.LV, file string) error {
+	loops, err := p.kernel.Loops()
+	if err != nil {
+		return err
+	}
+	for _, l := range loops {
+		if l.BackingFile == file || p.nameOf(l.BackingFile) == (volume.Name{}) {
+			continue
+		}
+		full, err := p.kernel.Loop(l.Name)
+		if err != nil {
+			continue
+		}
+		if id, ok := p.remembered(full.Seq); ok && id.UUID == lv.UUID {
+			return fmt.Errorf("activate: %s and %s have the same uuid %s, and the second is active; give the copy its own: setfattr -n %s -v $(uuidgen) FILE",
+				file, full.BackingFile, lv.UUID, uuidAttr)
+		}
+	}
+	return nil
+}
+
+type detachArg struct {
+	Device volume.Device `json:"device"`
+	UUID   volume.UUID   `json:"uuid"`
+}
+
+// Deactivate takes lv's block device d away. One that is gone already is
+// success; one that is in use gives a *mount.BusyError; one that is not, or no
+// longer, lv's is never touched.
+func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
+	if d.Activity == volume.Active {
+		arg := detachArg{Device: d, UUID: lv.UUID}
+		if err := p.change(ctx, "deactivate", "loop-detach", lock, arg, nil); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		delete(p.known, d.Seq)
+		p.mu.Unlock()
+	}
+	if lv.Name.LV == "" {
+		return nil
+	}
+	link := p.link(lv.Name)
+	if d.Path != "" && !leadsTo(link, d.Path) {
+		return nil // it is of a later volume of that name
+	}
+	return removeLink(link)
+}
+
+type extendArg struct {
+	File   string        `json:"file"`
+	UUID   volume.UUID   `json:"uuid"`
+	Device volume.Device `json:"device"`
+	Size   int64         `json:"size"`
+}
+
+// Extend makes lv and its device d at least size bytes large (rounded up to
+// 4 KiB), never smaller. d may be inactive. It goes on where one that was cut
+// ended.
+func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
+	file, err := p.file(lv.Name)
+	if err != nil {
+		return err
+	}
+	return p.change(ctx, "extend", "loop-extend", lock, extendArg{File: file, UUID: lv.UUID, Device: d, Size: size}, nil)
+}
+
+func (p *Provider) change(ctx context.Context, step, op, lock string, arg, value any) error {
+	return mount.Ask(ctx, p.runner, run.Cmd{
+		Step:     step,
+		Argv:     run.Self(op, arg),
+		Lock:     lock,
+		Deadline: changeDeadline,
+		Mutates:  true,
+	}, value)
+}
+
+// temporary is the name of a file that is being created.
+func temporary(file string) string {
+	return filepath.Join(filepath.Dir(file), ".flexd-new-"+filepath.Base(file))
+}

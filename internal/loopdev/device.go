@@ -1,0 +1,125 @@
+package loopdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Device says which block device lv has, if any. Its Link is "" unless it is
+// there and leads to the device: Activate heals it.
+func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
+	file, err := p.file(lv.Name)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	loops, err := p.kernel.Loops()
+	if err != nil {
+		return volume.Device{}, err
+	}
+	var ours *Loop
+	var others []string // why the volume must not be used
+	for _, l := range loops {
+		if l.BackingFile != file {
+			continue
+		}
+		full, err := p.kernel.Loop(l.Name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return volume.Device{}, err
+		}
+		if full.BackingFile != file {
+			continue // detached meanwhile
+		}
+		id, err := p.identity(ctx, full)
+		if err != nil {
+			return volume.Device{}, err
+		}
+		switch {
+		case full.Deleted && id.UUID != lv.UUID:
+			// The device of a file that had this name before: not this volume.
+		case full.Deleted:
+			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
+		case id.UUID == "":
+			others = append(others, fmt.Sprintf("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%s", l.Name, file, l.Name))
+		case id.UUID != lv.UUID:
+			others = append(others, fmt.Sprintf("/dev/%s is attached to %s as the volume %s, but the file says %s", l.Name, file, id.UUID, lv.UUID))
+		case ours != nil:
+			others = append(others, fmt.Sprintf("/dev/%s and /dev/%s are both attached to %s", ours.Name, l.Name, file))
+		default:
+			ours = &full
+		}
+	}
+	if ours == nil && len(others) == 0 {
+		return volume.Device{Activity: volume.Inactive}, nil
+	}
+	d := volume.Device{Activity: volume.Inactive}
+	if ours != nil {
+		d = p.deviceOf(lv.Name, *ours)
+	}
+	if len(others) > 0 {
+		d.Unusable, d.Reason = true, strings.Join(others, "; ")
+	}
+	return d, nil
+}
+
+func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {
+	d := volume.Device{
+		Activity: volume.Active,
+		Path:     "/dev/" + l.Name,
+		Number:   l.Number,
+		Seq:      l.Seq,
+		Size:     l.Size,
+		ReadOnly: l.ReadOnly,
+	}
+	if link := p.link(name); leadsTo(link, d.Path) {
+		d.Link = link
+	}
+	return d
+}
+
+// link is the stable name of a volume's device. It stands in a directory of
+// flexd's own, so that making it never waits for a volume.
+func (p *Provider) link(name volume.Name) string {
+	return filepath.Join(p.linkDir, name.VG, name.LV)
+}
+
+func leadsTo(link, path string) bool {
+	to, err := os.Readlink(link)
+	return err == nil && to == path
+}
+
+// makeLink makes the link, or makes it right, in one instant.
+func makeLink(link, path string) error {
+	if leadsTo(link, path) {
+		return nil
+	}
+	dir := filepath.Dir(link)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, ".new-"+filepath.Base(link))
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(path, tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, link)
+}
+
+func removeLink(link string) error {
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(link)) // when it was the last of its volume group
+	return nil
+}

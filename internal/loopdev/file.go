@@ -1,0 +1,190 @@
+package loopdev
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// unit is what sizes are rounded up to, so that no filesystem's last block is
+// cut.
+const unit = 4096
+
+func roundUp(size int64) int64 { return (size + unit - 1) / unit * unit }
+
+// create is the child that makes a volume's file: complete under another name,
+// then named in one instant.
+func create(a createArg) (nothing, error) {
+	dir, err := os.Open(filepath.Dir(a.File))
+	if err != nil {
+		return nothing{}, err
+	}
+	defer dir.Close()
+	if _, err := os.Lstat(a.File); err == nil {
+		return nothing{}, &os.PathError{Op: "create", Path: a.File, Err: unix.EEXIST}
+	}
+	size := roundUp(a.Size)
+	if err := room(dir, a.File, size); err != nil {
+		return nothing{}, err
+	}
+	tmp := temporary(a.File)
+	// What a create that was cut left: the lane's lock says that it is over.
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nothing{}, err
+	}
+	if err := fill(tmp, size); err != nil {
+		os.Remove(tmp)
+		return nothing{}, err
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, a.File, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) { // not every filesystem can
+		if err = os.Link(tmp, a.File); err == nil {
+			err = os.Remove(tmp)
+		}
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return nothing{}, &os.PathError{Op: "create", Path: a.File, Err: err}
+	}
+	return nothing{}, dir.Sync()
+}
+
+func fill(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for attr, value := range map[string]string{uuidAttr: newUUID(), createdAttr: "flexd"} {
+		if err := unix.Fsetxattr(int(f.Fd()), attr, []byte(value), 0); err != nil {
+			return fmt.Errorf("%s: attribute %s: %w", filepath.Dir(path), attr, err)
+		}
+	}
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// room refuses a size that the filesystem of the directory could not hold now.
+// Files are sparse, so that this is no promise, but a volume that can't be
+// filled at all would only fail later, with data in it.
+func room(dir *os.File, file string, more int64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return fmt.Errorf("statfs %s: %w", dir.Name(), err)
+	}
+	if free := int64(st.Bavail) * int64(st.Bsize); more > free {
+		return fmt.Errorf("%s: wants %d bytes, but %s has only %d free: %w", file, more, dir.Name(), free, unix.ENOSPC)
+	}
+	return nil
+}
+
+// openFile opens a volume's file and makes sure that it is that volume.
+func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
+	how := os.O_RDWR
+	if readOnly {
+		how = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		f.Close()
+		return nil, err
+	}
+	got, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), uuidAttr, b) })
+	switch {
+	case err != nil:
+		err = &os.PathError{Op: "getxattr", Path: path, Err: err}
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		err = fmt.Errorf("%s is no regular file", path)
+	case got != string(uuid):
+		err = fmt.Errorf("%s is now the volume %q, not %s", path, got, uuid)
+	default:
+		return f, nil
+	}
+	f.Close()
+	return nil, err
+}
+
+// extend is the child that makes a file larger, and then the device on it.
+func extend(a extendArg) (nothing, error) {
+	f, err := openFile(a.File, a.UUID, false)
+	if err != nil {
+		return nothing{}, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nothing{}, err
+	}
+	size := roundUp(a.Size)
+	if fi.Size() < size {
+		dir, err := os.Open(filepath.Dir(a.File))
+		if err != nil {
+			return nothing{}, err
+		}
+		err = room(dir, a.File, size-fi.Size())
+		dir.Close()
+		if err != nil {
+			return nothing{}, err
+		}
+		if err := f.Truncate(size); err != nil {
+			return nothing{}, err
+		}
+		if err := f.Sync(); err != nil {
+			return nothing{}, err
+		}
+	}
+	if a.Device.Activity != volume.Active {
+		return nothing{}, nil
+	}
+	return nothing{}, fitDevice(a, max(size, fi.Size()))
+}
+
+func fitDevice(a extendArg, size int64) error {
+	dev, err := openOurs(a.Device, a.UUID, 0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	name := filepath.Base(a.Device.Path)
+	l, err := sysfs{}.Loop(name)
+	if err != nil {
+		return err
+	}
+	if l.BackingFile != a.File || l.Deleted {
+		return fmt.Errorf("%s is attached to %s, not to %s", a.Device.Path, l.BackingFile, a.File)
+	}
+	if l.Size >= size/512*512 {
+		return nil
+	}
+	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		return fmt.Errorf("LOOP_SET_CAPACITY of %s: %w", a.Device.Path, err)
+	}
+	if l, err = (sysfs{}).Loop(name); err != nil {
+		return err
+	}
+	if l.Size < size/512*512 {
+		return fmt.Errorf("%s has %d bytes, not %d", a.Device.Path, l.Size, size)
+	}
+	return nil
+}
+
+// newUUID returns a random UUID (version 4).
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,147 @@
+package loopdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// mark begins the kernel-side file name of a loop device that flexd attached.
+// It is set in the same instant as the backing file (LOOP_CONFIGURE), so that
+// no device of flexd's is ever without it.
+const mark = "flexd:"
+
+// An identity is what one incarnation of a loop device is: it never changes.
+type identity struct {
+	UUID volume.UUID `json:"uuid,omitempty"` // "" = not attached by flexd
+}
+
+// Identify says which volume the device of that number is, for a mount table
+// entry. The name is empty if it is no longer known. It is false if the device
+// is none of flexd's.
+func (p *Provider) Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+	if !strings.HasPrefix(number, "7:") {
+		return "", volume.Name{}, false, nil
+	}
+	l, err := p.kernel.Loop(number)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && l.BackingFile == "") {
+		return "", volume.Name{}, false, nil
+	}
+	if err != nil {
+		return "", volume.Name{}, false, err
+	}
+	id, err := p.identity(ctx, l)
+	if err != nil || id.UUID == "" {
+		return "", volume.Name{}, false, err
+	}
+	return id.UUID, p.nameOf(l.BackingFile), true, nil
+}
+
+// identity returns what the loop device is, from memory if this incarnation of
+// it was seen before, else by a child that opens it.
+func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
+	if id, ok := p.remembered(l.Seq); ok {
+		return id, nil
+	}
+	select {
+	case p.asking <- struct{}{}:
+		defer func() { <-p.asking }()
+	case <-ctx.Done():
+		return identity{}, ctx.Err()
+	}
+	if id, ok := p.remembered(l.Seq); ok { // somebody asked meanwhile
+		return id, nil
+	}
+	// After a restart none is known: ask once for all that may be ours. But
+	// one device that does not answer must not stand in the way of the others.
+	if names := p.unknown(l); len(names) > 1 {
+		if err := p.ask(ctx, names, 10*time.Second); err != nil {
+			p.mu.Lock()
+			p.alone = true
+			p.mu.Unlock()
+		}
+	}
+	if _, ok := p.remembered(l.Seq); !ok {
+		if err := p.ask(ctx, []string{l.Name}, time.Minute); err != nil {
+			return identity{}, err
+		}
+	}
+	id, ok := p.remembered(l.Seq)
+	if !ok {
+		return identity{}, fmt.Errorf("/dev/%s changed while it was looked at", l.Name)
+	}
+	return id, nil
+}
+
+func (p *Provider) remembered(seq uint64) (identity, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id, ok := p.known[seq]
+	return id, ok
+}
+
+func (p *Provider) remember(seq uint64, id identity) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known[seq] = id
+}
+
+// unknown lists l and all other devices that may be flexd's and were not seen
+// before; only l when asking for many has failed before.
+func (p *Provider) unknown(l Loop) []string {
+	names := []string{l.Name}
+	p.mu.Lock()
+	alone := p.alone
+	p.mu.Unlock()
+	if alone {
+		return names
+	}
+	loops, err := p.kernel.Loops()
+	if err != nil {
+		return names
+	}
+	for _, o := range loops {
+		if o.Name == l.Name || p.nameOf(o.BackingFile) == (volume.Name{}) {
+			continue
+		}
+		if full, err := p.kernel.Loop(o.Name); err == nil {
+			if _, ok := p.remembered(full.Seq); !ok {
+				names = append(names, o.Name)
+			}
+		}
+	}
+	return names
+}
+
+type identifyArg struct {
+	Names []string `json:"names"`
+}
+
+// An identified is the child's answer for one device.
+type identified struct {
+	Seq uint64 `json:"seq"`
+	identity
+}
+
+func (p *Provider) ask(ctx context.Context, names []string, deadline time.Duration) error {
+	var got []identified
+	err := mount.Ask(ctx, p.runner, run.Cmd{
+		Step:     "identify",
+		Argv:     run.Self("loop-identify", identifyArg{Names: names}),
+		Deadline: deadline,
+	}, &got)
+	if err != nil {
+		return err
+	}
+	for _, g := range got {
+		p.remember(g.Seq, g.identity)
+	}
+	return nil
+}

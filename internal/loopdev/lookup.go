@@ -1,0 +1,61 @@
+package loopdev
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// LookUp says whether there is a volume of that name. What it cannot read is an
+// error, and so is a volume group whose directory is not there: it may just not
+// be mounted.
+func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
+	file, err := p.file(name)
+	if err != nil {
+		return volume.LV{}, err
+	}
+	dir, err := p.directory(name.VG)
+	if err != nil {
+		return volume.LV{}, err
+	}
+	if d, err := p.kernel.File(dir); err != nil {
+		return volume.LV{}, fmt.Errorf("volume group %s: %w", name.VG, err)
+	} else if !d.Exists || !d.Dir {
+		return volume.LV{}, fmt.Errorf("volume group %s not found: there is no directory %s", name.VG, dir)
+	}
+	f, err := p.kernel.File(file)
+	if err != nil {
+		return volume.LV{}, fmt.Errorf("volume %s: %w", name, err)
+	}
+	lv := volume.LV{
+		Presence: volume.Present,
+		Name:     name,
+		UUID:     volume.UUID(f.UUID),
+		Size:     f.Size,
+		ReadOnly: f.ReadOnly,
+		Created:  f.Created,
+	}
+	if !f.Exists {
+		return volume.LV{Presence: volume.Absent, Name: name}, nil
+	}
+	if lv.Reason = foreign(file, f); lv.Reason != "" {
+		lv.Presence, lv.UUID = volume.Foreign, ""
+	}
+	return lv, nil
+}
+
+// foreign says why flexd must not use a file, or "".
+func foreign(file string, f FileInfo) string {
+	switch {
+	case !f.Regular:
+		return file + " is no regular file"
+	case f.UUID == "":
+		return fmt.Sprintf("%s was not made by flexd; to hand it over: setfattr -n %s -v $(uuidgen) %s", file, uuidAttr, file)
+	case !uuidPattern.MatchString(f.UUID):
+		return fmt.Sprintf("the attribute %s of %s is no uuid", uuidAttr, file)
+	case f.Links > 1:
+		return fmt.Sprintf("%s has %d names (hard links), and so could be two volumes", file, f.Links)
+	}
+	return ""
+}

@@ -1,0 +1,226 @@
+package loopdev
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// identify is the child that asks loop devices who attached them. One that is
+// gone by now is left out.
+func identify(a identifyArg) ([]identified, error) {
+	got := []identified{}
+	for _, name := range a.Names {
+		dev, err := os.Open("/dev/" + name)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		id, seq, err := ask(dev, name)
+		dev.Close()
+		if errors.Is(err, unix.ENXIO) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		got = append(got, identified{Seq: seq, identity: id})
+	}
+	return got, nil
+}
+
+// ask reads the identity of an open loop device. While it is open it keeps it.
+func ask(dev *os.File, name string) (identity, uint64, error) {
+	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err != nil {
+		return identity{}, 0, fmt.Errorf("LOOP_GET_STATUS64 of %s: %w", name, err)
+	}
+	seq, err := readNumber("/sys/block/" + name + "/diskseq")
+	if err != nil {
+		return identity{}, 0, err
+	}
+	uuid, ours := strings.CutPrefix(text(info.File_name[:]), mark)
+	if !ours {
+		uuid = ""
+	}
+	return identity{UUID: volume.UUID(uuid)}, seq, nil
+}
+
+func text(b []byte) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	return string(b)
+}
+
+// attach is the child that gives a file a loop device.
+func attach(a attachArg) (Loop, error) {
+	if len(mark)+len(a.UUID) >= 64 || a.UUID == "" {
+		return Loop{}, fmt.Errorf("%q is no uuid", a.UUID)
+	}
+	file, err := openFile(a.File, a.UUID, a.ReadOnly)
+	if err != nil {
+		return Loop{}, err
+	}
+	defer file.Close()
+	if err := notAttached(file); err != nil {
+		return Loop{}, err
+	}
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return Loop{}, fmt.Errorf("%w (is the module loop loaded?)", err)
+	}
+	defer control.Close()
+
+	config := unix.LoopConfig{Fd: uint32(file.Fd())}
+	copy(config.Info.File_name[:63], mark+string(a.UUID))
+	if a.ReadOnly {
+		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
+	}
+	for range 100 {
+		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return Loop{}, fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
+		}
+		name := fmt.Sprintf("loop%d", n)
+		l, err := configure(name, &config, a)
+		if errors.Is(err, unix.EBUSY) {
+			continue // somebody else was faster
+		}
+		return l, err
+	}
+	return Loop{}, errors.New("found no free loop device in 100 attempts")
+}
+
+func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) {
+	how := os.O_RDWR
+	if a.ReadOnly {
+		how = os.O_RDONLY
+	}
+	dev, err := os.OpenFile("/dev/"+name, how, 0)
+	if err != nil {
+		return Loop{}, err
+	}
+	defer dev.Close()
+	if err := unix.IoctlLoopConfigure(int(dev.Fd()), config); err != nil {
+		return Loop{}, fmt.Errorf("LOOP_CONFIGURE of %s: %w", name, err)
+	}
+	l, err := sysfs{}.Loop(name)
+	if err != nil {
+		return Loop{}, err
+	}
+	if l.BackingFile != a.File {
+		return Loop{}, fmt.Errorf("%s is attached to %s, not to %s", name, l.BackingFile, a.File)
+	}
+	return l, nil
+}
+
+// notAttached makes sure that the file has no loop device yet, by whatever path
+// it was attached.
+func notAttached(file *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return err
+	}
+	loops, err := sysfs{}.Loops()
+	if err != nil {
+		return err
+	}
+	for _, l := range loops {
+		if filepath.Base(l.BackingFile) != filepath.Base(file.Name()) {
+			continue // it has one name only
+		}
+		dev, err := os.Open("/dev/" + l.Name)
+		if err != nil {
+			continue
+		}
+		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+		dev.Close()
+		if err == nil && info.Device == st.Dev && info.Inode == st.Ino {
+			return fmt.Errorf("%s has /dev/%s already", file.Name(), l.Name)
+		}
+	}
+	return nil
+}
+
+// openOurs opens a loop device and makes sure that it is the one that was
+// observed, and flexd's. It is ErrChanged if not.
+func openOurs(d volume.Device, uuid volume.UUID, flags int) (*os.File, error) {
+	name := filepath.Base(d.Path)
+	dev, err := os.OpenFile(d.Path, os.O_RDONLY|flags, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return nil, &mount.BusyError{What: d.Path, Holders: mount.DeviceHolders(d.Number, d.Path)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	id, seq, err := ask(dev, name)
+	switch {
+	case err != nil:
+	case seq != d.Seq || id.UUID != uuid || uuid == "":
+		err = fmt.Errorf("%w: %s is no longer the volume %s", mount.ErrChanged, d.Path, uuid)
+	default:
+		return dev, nil
+	}
+	dev.Close()
+	return nil, err
+}
+
+// detach is the child that takes a loop device away.
+func detach(a detachArg) (nothing, error) {
+	name := filepath.Base(a.Device.Path)
+	if gone(name, a.Device.Seq) {
+		return nothing{}, nil
+	}
+	dev, err := openOurs(a.Device, a.UUID, unix.O_EXCL)
+	if err != nil {
+		if gone(name, a.Device.Seq) {
+			return nothing{}, nil
+		}
+		return nothing{}, err
+	}
+	defer dev.Close()
+	// The kernel would accept to detach a device that somebody has open, and do
+	// it when he closes it. udev opens every device for an instant.
+	for tries := 0; ; tries++ {
+		holders := mount.DeviceHolders(a.Device.Number, a.Device.Path)
+		if len(holders) == 0 {
+			break
+		}
+		if tries == 20 {
+			return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: holders}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+		return nothing{}, fmt.Errorf("LOOP_CLR_FD of %s: %w", a.Device.Path, err)
+	}
+	if err := dev.Close(); err != nil {
+		return nothing{}, err
+	}
+	for range 40 {
+		if gone(name, a.Device.Seq) {
+			return nothing{}, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device.Number, a.Device.Path)}
+}
+
+// gone says whether that incarnation of a loop device is over.
+func gone(name string, seq uint64) bool {
+	l, err := sysfs{}.Loop(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	return err == nil && (l.BackingFile == "" || l.Seq != seq)
+}
