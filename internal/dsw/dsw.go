@@ -27,7 +27,7 @@ type Store struct {
 	dir  string
 	boot string
 
-	mu       sync.Mutex // guards what follows and the files; held across a write, never across a command
+	mu       sync.Mutex                        // guards what follows and the files; held across a write, never across a command
 	claims   map[volume.UUID]map[string]*Claim // by directory
 	leases   map[volume.UUID]*Lease
 	wishes   map[string]wish

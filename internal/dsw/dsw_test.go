@@ -1,0 +1,333 @@
+package dsw
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const boot = "6c1e5f0a-boot"
+
+func open(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(dir, boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func claim(phase volume.Phase) Claim {
+	return Claim{
+		Kind: volume.Published, Phase: phase, Dir: "/k/pods/u1/volumes/flexd~lvm/data", VG: "vg0", LV: "a", UUID: "uuid-a",
+		Pod: &Pod{Namespace: "ns", Name: "web", UID: "u1"}, Name: "data", Super: []string{"discard"},
+		Since: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+	}
+}
+
+// onlyFile returns the one file of a directory.
+func onlyFile(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Fatalf("want one file in %s, got %v, %v", dir, files, err)
+	}
+	return filepath.Join(dir, files[0].Name())
+}
+
+func TestNotesSurvive(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	want := claim(volume.Held)
+	lease := Lease{VG: "vg0", LV: "a", UUID: "uuid-a", Name: "data", Until: time.Hour, Since: want.Since}
+	if err := s.Put(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutLease(lease); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, dir)
+	want.Version, want.Boot = noteVersion, boot
+	if diff := cmp.Diff([]Claim{want}, again.Claims("uuid-a")); diff != "" {
+		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+	lease.Version, lease.Boot = noteVersion, boot
+	if got, ok := again.Lease("uuid-a"); !ok || got != lease {
+		t.Errorf("lease: got %+v, %v", got, ok)
+	}
+	if p := again.Problems(); p != nil {
+		t.Errorf("problems: %q", p)
+	}
+	if err := again.Drop("uuid-a", want.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.DropLease("uuid-a"); err != nil {
+		t.Fatal(err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 0 {
+		t.Errorf("notes are left: %v", files)
+	}
+}
+
+// A note of an earlier boot is about a mount that is gone.
+func TestOtherBoot(t *testing.T) {
+	dir := t.TempDir()
+	if err := open(t, dir).Put(claim(volume.Held)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(dir, "another-boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, p := s.All(), s.Problems(); c != nil || p != nil {
+		t.Errorf("got claims %v, problems %q", c, p)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 0 {
+		t.Errorf("notes are left: %v", files)
+	}
+}
+
+// Whatever a crash, a full disk or a hand did to a note: flexd starts, leaves it
+// alone, says what is wrong with it, and never acts on a half of it.
+func TestTornNotes(t *testing.T) {
+	dir := t.TempDir()
+	if err := open(t, dir).Put(claim(volume.Releasing)); err != nil {
+		t.Fatal(err)
+	}
+	file := onlyFile(t, dir)
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(old, new string) []byte { return bytes.Replace(whole, []byte(old), []byte(new), 1) }
+	type torn struct {
+		name string
+		data []byte
+	}
+	cases := []torn{
+		{"zeroed", make([]byte, len(whole))},
+		{"garbage", []byte("\x7fELF garbage")},
+		{"another version", edit(`"version": 1`, `"version": 7`)},
+		{"an unknown key", edit(`"version": 1`, `"version": 1, "x": 2`)},
+		{"an unknown phase", edit(`"releasing"`, `"relieved"`)},
+		{"an unknown kind", edit(`"published"`, `"printed"`)},
+		{"another directory than its name says", edit(`/data"`, `/date"`)},
+		{"a relative directory", edit(`"/k/`, `"k/`)},
+		{"no uuid", edit(`"uuid-a"`, `""`)},
+		{"two objects", append(bytes.Clone(whole), whole...)},
+		{"too large", append(bytes.Clone(whole), make([]byte, maxNote)...)},
+		{"an array", []byte("[]")},
+	}
+	for n := range len(whole) - 2 { // the last two bytes are "}\n": without the newline it is whole
+		cases = append(cases, torn{"torn", whole[:n]})
+	}
+	for _, c := range cases {
+		if err := os.WriteFile(file, c.data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, dir)
+		if got := s.All(); got != nil {
+			t.Errorf("%s (%d bytes): it was acted on: %+v", c.name, len(c.data), got)
+		}
+		if p := s.Problems(); len(p) != 1 || !strings.Contains(p[0], file) {
+			t.Errorf("%s (%d bytes): problems %q", c.name, len(c.data), p)
+		}
+		if after, _ := os.ReadFile(file); !bytes.Equal(after, c.data) {
+			t.Errorf("%s: the file was changed", c.name)
+		}
+	}
+	// What is edited within the rules counts as written.
+	if err := os.WriteFile(file, edit(`"releasing"`, `"held"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := open(t, dir).All(); len(got) != 1 || got[0].Phase != volume.Held {
+		t.Errorf("a good hand: %+v", got)
+	}
+}
+
+// A write that was cut leaves the note before it whole.
+func TestCutWrite(t *testing.T) {
+	dir := t.TempDir()
+	if err := open(t, dir).Put(claim(volume.Making)); err != nil {
+		t.Fatal(err)
+	}
+	file := onlyFile(t, dir)
+	if err := os.WriteFile(file+".tmp", []byte(`{"vers`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir)
+	if got := s.All(); len(got) != 1 || got[0].Phase != volume.Making {
+		t.Errorf("got %+v", got)
+	}
+	if got := onlyFile(t, dir); got != file {
+		t.Errorf("left behind: %s", got)
+	}
+}
+
+// Only what sets up depends on a write that succeeds.
+func TestUnwritable(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "notes")
+	s := open(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(claim(volume.Making)); err == nil || s.All() != nil {
+		t.Errorf("making: error %v, claims %v", err, s.All())
+	}
+	for _, phase := range []volume.Phase{volume.Held, volume.Releasing} {
+		if err := s.Put(claim(phase)); err == nil {
+			t.Errorf("%s: no error", phase)
+		}
+		if got := s.All(); len(got) != 1 || got[0].Phase != phase {
+			t.Errorf("%s: memory must lead: %+v", phase, got)
+		}
+	}
+	if p := s.Problems(); len(p) != 1 {
+		t.Errorf("problems: %q", p)
+	}
+	if err := s.Drop("uuid-a", claim(volume.Held).Dir); err != nil || s.All() != nil {
+		t.Errorf("drop: %v, %v", err, s.All())
+	}
+	if p := s.Problems(); len(p) != 0 {
+		t.Errorf("problems that are over: %q", p)
+	}
+}
+
+func TestWishes(t *testing.T) {
+	const setUp, teardown = false, true
+	s := open(t, t.TempDir())
+	if s.Wish("/d", 10, 10, setUp) {
+		t.Error("the first wish is superseded")
+	}
+	if s.Wish("/d", 20, 20, teardown) {
+		t.Error("a newer teardown is superseded")
+	}
+	if !s.Wish("/d", 15, 21, setUp) {
+		t.Error("a set-up older than the teardown is not superseded")
+	}
+	if s.Wish("/d", 15, 21, teardown) {
+		t.Error("an older teardown gives way to a newer teardown")
+	}
+	if s.Wish("/other", 15, 21, setUp) {
+		t.Error("another directory's wish counts")
+	}
+	if s.Superseded("/d", 25, setUp) || !s.Superseded("/d", 19, setUp) || s.Superseded("/d", 19, teardown) {
+		t.Error("Superseded does not compare times and directions")
+	}
+	if s.Wish("/d", 30, 30+2*wishMemory, setUp); len(s.wishes) != 1 {
+		t.Errorf("old wishes are kept: %v", s.wishes)
+	}
+}
+
+func TestRecords(t *testing.T) {
+	dir := t.TempDir()
+	name := volume.Name{VG: "vg0", LV: "a"}
+	get := func() (volume.Record, string, error) {
+		r, err := OpenRecords(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Get("uuid-a")
+	}
+	if got, _, err := get(); got != volume.NoRecord || err != nil {
+		t.Errorf("none: %v, %v", got, err)
+	}
+	r, _ := OpenRecords(dir)
+	if err := r.Formatting("uuid-a", name, "xfs"); err != nil {
+		t.Fatal(err)
+	}
+	if got, fs, err := get(); got != volume.Formatting || fs != "xfs" || err != nil {
+		t.Errorf("formatting: %v, %q, %v", got, fs, err)
+	}
+	if err := r.Seen("uuid-a", name, "xfs"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := get(); got != volume.Seen || err != nil {
+		t.Errorf("seen: %v, %v", got, err)
+	}
+	file := onlyFile(t, dir)
+	whole, _ := os.ReadFile(file)
+	for n := range len(whole) - 2 {
+		if err := os.WriteFile(file, whole[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := get(); got != volume.RecordUnknown || err == nil {
+			t.Fatalf("cut at %d: %v, %v; unknown is never none", n, got, err)
+		}
+	}
+}
+
+// While an mkfs record stands, "seen" counts only when it is durable.
+func TestSeenNotWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "formats")
+	r, err := OpenRecords(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := volume.Name{VG: "vg0", LV: "a"}
+	if err := r.Formatting("made", name, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Seen("made", name, "ext4"); err == nil {
+		t.Error("no error")
+	}
+	if got, _, _ := r.Get("made"); got != volume.Formatting {
+		t.Errorf("made: %v, want formatting", got)
+	}
+	if err := r.Seen("found", name, "ext4"); err == nil {
+		t.Error("no error")
+	}
+	if got, _, _ := r.Get("found"); got != volume.Seen {
+		t.Errorf("found: %v, want seen in memory", got)
+	}
+}
+
+func FuzzNote(f *testing.F) {
+	c := claim(volume.Held)
+	c.Version, c.Boot = noteVersion, boot
+	seed, _ := json.Marshal(&c)
+	f.Add(seed, true)
+	l := Lease{Version: noteVersion, Boot: boot, VG: "vg0", LV: "a", UUID: "uuid-a"}
+	seed, _ = json.Marshal(&l)
+	f.Add(seed, false)
+	f.Fuzz(func(t *testing.T, data []byte, isClaim bool) {
+		if !isClaim {
+			l := new(Lease)
+			if parse(data, l, l.check, boot) == nil && (l.UUID == "" || l.Until < 0) {
+				t.Errorf("took %q", data)
+			}
+			return
+		}
+		c := new(Claim)
+		if parse(data, c, c.check, boot) != nil {
+			return
+		}
+		if c.UUID == "" || !filepath.IsAbs(c.Dir) || c.Boot != boot {
+			t.Errorf("took %q", data)
+		}
+		if name := claimFile(c); filepath.Base(name) != name || len(name) > 200 {
+			t.Errorf("%q is written to %q", data, name)
+		}
+	})
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"version":1,"uuid":"u","state":"seen","fsType":"ext4","at":"2026-11-20T00:00:00Z","vg":"v","lv":"l"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var r Record
+		if parseRecord(data, "u", &r) == nil && (r.UUID != "u" || r.State != stateSeen && r.State != stateFormatting) {
+			t.Errorf("took %q", data)
+		}
+	})
+}
