@@ -2,6 +2,7 @@
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 GO      ?= go
+export GO
 
 # Static, and the same bytes from the same commit wherever it is built.
 BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -buildid= \
@@ -17,6 +18,26 @@ help: ## list the targets
 build: ## bin/flexdriver and bin/flexd: static, reproducible, with a version
 	$(BUILD) -o bin/flexdriver ./cmd/flexdriver
 	$(BUILD) -o bin/flexd ./cmd/flexd
+
+.PHONY: demo
+demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root
+	@$(GO) run ./test/demo
+
+.PHONY: test
+test: ## everything that this machine can run; as root, it installs what it needs on Debian
+	@scripts/test
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (1m)
+	@scripts/fuzz
+
+.PHONY: bench
+bench: build ## the promised ratios and limits, measured in one run; as root
+	@scripts/bench
+
+.PHONY: lint
+lint: ## gofmt and go vet
+	@scripts/lint
 
 .PHONY: clean
 clean: ## remove what build made
