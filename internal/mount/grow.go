@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -85,7 +86,12 @@ func growExt4(dev *os.File, fd int, size int64) error {
 	if int64(blocks)*block <= sb.Size {
 		return nil
 	}
-	if err := ioctl(fd, ext4Resize, unsafe.Pointer(&blocks)); err != nil {
+	err = ioctl(fd, ext4Resize, unsafe.Pointer(&blocks))
+	if errors.Is(err, unix.EPERM) {
+		// Root has it everywhere but in some containers and sandboxes.
+		return fmt.Errorf("ext4: the kernel lets only a process with CAP_SYS_RESOURCE grow it while it is mounted: %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("ext4: grow from %d to %d blocks: %w", sb.Size/block, blocks, err)
 	}
 	return nil

@@ -201,7 +201,7 @@ func openTarget(l Landing) (int, place, error) {
 	}
 	defer unix.Close(base)
 	fd, err := unix.Openat2(base, strings.TrimPrefix(rel, "/"), &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {

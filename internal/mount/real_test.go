@@ -1,0 +1,259 @@
+package mount
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const mib = 1 << 20
+
+// The test binary is also the child that the operations start. What the tests
+// leave behind on the machine fails them as a whole.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "child" {
+		code, ok := Child(os.Args[2], []byte(os.Args[3]))
+		if !ok {
+			code = 2
+		}
+		os.Exit(code)
+	}
+	code := m.Run()
+	if left := leftovers(); len(left) > 0 {
+		fmt.Println("left behind:", strings.Join(left, "; "))
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func leftovers() []string {
+	var left []string
+	if tab, err := readOwnTable(); err == nil {
+		for _, e := range tab.All() {
+			if strings.HasPrefix(e.Dir, scratch) {
+				left = append(left, e.String())
+			}
+		}
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		if b, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(b), scratch) {
+			left = append(left, l+" = "+string(b))
+		}
+	}
+	eachProcess(func(p process) bool {
+		if args, err := os.ReadFile(p.path("cmdline")); err == nil && bytes.Contains(args, []byte(scratch)) {
+			left = append(left, p.holder(string(bytes.ReplaceAll(args, []byte{0}, []byte{' '}))).String())
+		}
+		return true
+	})
+	return left
+}
+
+var scratch = filepath.Join(os.TempDir(), fmt.Sprintf("flexd-mount-test-%d", os.Getpid()))
+
+// need skips a test that this machine can't run, but never in CI.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	skip := t.Skipf
+	if os.Getenv("CI") == "true" {
+		skip = t.Fatalf
+	}
+	if os.Getuid() != 0 {
+		skip("needs root")
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		skip("needs loop devices: %v", err)
+	}
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			skip("needs %s", p)
+		}
+	}
+}
+
+// A rig is one loop device with what a lane would have.
+type rig struct {
+	*testing.T
+	Ops
+	dir, lock, file string
+	dev             volume.Device
+}
+
+func newRig(t *testing.T, size int64) *rig {
+	t.Helper()
+	need(t, "losetup")
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(scratch, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(dir)
+		os.Remove(scratch)
+	})
+	r := &rig{T: t, Ops: Ops{Runner: run.NewExec()}, dir: dir, lock: filepath.Join(dir, "lock"), file: filepath.Join(dir, "disk")}
+	if err := os.WriteFile(r.file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(r.file, size); err != nil {
+		t.Fatal(err)
+	}
+	r.attach()
+	return r
+}
+
+func (r *rig) attach(flags ...string) {
+	r.Helper()
+	path := strings.TrimSpace(r.sh(append(append([]string{"losetup", "--show", "-f"}, flags...), r.file)...))
+	r.Cleanup(func() { r.detach(path) })
+	r.observe(path)
+}
+
+func (r *rig) observe(path string) {
+	r.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		r.Fatal(err)
+	}
+	number := numberOf(uint64(st.Rdev))
+	seq, err := diskSeq(number)
+	if err != nil {
+		r.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer f.Close()
+	size, err := sizeOf(f)
+	if err != nil {
+		r.Fatal(err)
+	}
+	ro, _ := os.ReadFile("/sys/dev/block/" + number + "/ro")
+	r.dev = volume.Device{Activity: volume.Active, Path: path, Number: number, Seq: seq, Size: size, ReadOnly: string(ro) == "1\n"}
+}
+
+func (r *rig) detach(path string) {
+	sys := "/sys/block/" + filepath.Base(path) + "/loop/backing_file"
+	for range 100 {
+		b, err := os.ReadFile(sys)
+		if err != nil || !strings.HasPrefix(string(b), r.dir) {
+			return
+		}
+		exec.Command("losetup", "-d", path).Run()
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.Errorf("%s can't be detached", path)
+}
+
+func (r *rig) sh(argv ...string) string {
+	r.Helper()
+	var errs bytes.Buffer
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Stderr = &errs
+	out, err := c.Output()
+	if err != nil {
+		r.Fatalf("%s: %v: %s%s", argv, err, out, errs.Bytes())
+	}
+	return string(out)
+}
+
+func (r *rig) mkdir(name string) string {
+	r.Helper()
+	dir := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		r.Fatal(err)
+	}
+	return dir
+}
+
+func yes() error { return nil }
+
+func (r *rig) landing(dir string) Landing {
+	return Landing{Device: r.dev, FSType: r.probe("").Type, Dir: dir, Root: r.dir}
+}
+
+func (r *rig) land(l Landing) {
+	r.Helper()
+	if err := r.Land(r.Context(), r.lock, l, yes); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { unix.Unmount(l.Dir, unix.UMOUNT_NOFOLLOW) })
+}
+
+func (r *rig) unmount(dir string) {
+	r.Helper()
+	if err := r.Unmount(r.Context(), r.lock, dir, r.dev.Number); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) probe(at string) volume.FS {
+	r.Helper()
+	fs, err := r.Probe(r.Context(), r.lock, r.dev, at)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return fs
+}
+
+func (r *rig) format(fsType string, opts ...string) {
+	r.Helper()
+	if err := r.Format(r.Context(), r.lock, r.dev, fsType, opts, false); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// write puts bytes on the device itself, past no cache.
+func (r *rig) write(b []byte, offset int64) {
+	r.Helper()
+	f, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(b, offset); err != nil {
+		r.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) hash() string {
+	r.Helper()
+	f, err := os.Open(r.file)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		r.Fatal(err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+func (r *rig) mounts() []*Entry {
+	r.Helper()
+	tab, err := readOwnTable()
+	if err != nil {
+		r.Fatal(err)
+	}
+	return tab.OfDevice(r.dev.Number, r.dev.Path)
+}
