@@ -198,7 +198,7 @@ var leading = []string{"volume", "call", "step"}
 
 func (*textFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	var b bytes.Buffer
-	level := strings.ToUpper(e.Level.String())
+	level := strings.ToUpper(strings.TrimSuffix(e.Level.String(), "ing"))
 	fmt.Fprintf(&b, "%s %-5.5s", e.Time.Format("2006-01-02T15:04:05.000Z07:00"), level)
 	for _, k := range leading {
 		if v, ok := e.Data[k]; ok {

@@ -107,28 +107,29 @@ func read(s MountSource) (*mount.Table, error) {
 	return mount.ReadTable(r)
 }
 
-// Mountinfo is this process's own mount table.
+// Mountinfo is this process's own mount table. Its descriptors are not os.Files:
+// the runtime's poller would take the kernel's events before we ask for them.
 type Mountinfo struct {
-	looks, waits *os.File
+	looks, waits int
 	wake         [2]int
 }
 
 const mountinfo = "/proc/self/mountinfo"
 
-// OpenMountinfo returns the mount table of this process's mount namespace.
+// OpenMountinfo returns the mount table of this process's mount namespace. It
+// stays open for the process's life.
 func OpenMountinfo() (*Mountinfo, error) {
 	m := new(Mountinfo)
-	var err error
-	if m.looks, err = os.Open(mountinfo); err != nil {
-		return nil, err
-	}
-	if m.waits, err = os.Open(mountinfo); err != nil {
-		return nil, err
+	for _, fd := range []*int{&m.looks, &m.waits} {
+		n, err := unix.Open(mountinfo, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: mountinfo, Err: err}
+		}
+		*fd = n
 	}
 	if err := unix.Pipe2(m.wake[:], unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
-	// A freshly opened table counts as unchanged; the first look must read.
 	return m, nil
 }
 
@@ -138,9 +139,9 @@ func (m *Mountinfo) Open() (io.ReadCloser, error) { return os.Open(mountinfo) }
 
 // Changed asks the kernel, which counts the changes of a namespace.
 func (m *Mountinfo) Changed() bool {
-	fds := []unix.PollFd{{Fd: int32(m.looks.Fd()), Events: unix.POLLPRI}}
+	fds := []unix.PollFd{{Fd: int32(m.looks), Events: unix.POLLPRI}}
 	n, err := unix.Poll(fds, 0)
-	return err != nil || n > 0
+	return err != nil || n > 0 // also when it was interrupted: reading once more is never wrong
 }
 
 // Wait sleeps in poll(2) until the kernel says that something changed.
@@ -148,7 +149,7 @@ func (m *Mountinfo) Wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(m.wake[1], []byte{0}) })
 	defer stop()
 	for {
-		fds := []unix.PollFd{{Fd: int32(m.waits.Fd()), Events: unix.POLLPRI}, {Fd: int32(m.wake[0]), Events: unix.POLLIN}}
+		fds := []unix.PollFd{{Fd: int32(m.waits), Events: unix.POLLPRI}, {Fd: int32(m.wake[0]), Events: unix.POLLIN}}
 		_, err := unix.Poll(fds, -1)
 		switch {
 		case ctx.Err() != nil:

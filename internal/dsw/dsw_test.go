@@ -3,6 +3,7 @@ package dsw
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -176,7 +177,7 @@ func TestCutWrite(t *testing.T) {
 func TestUnwritable(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "notes")
 	s := open(t, dir)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Put(claim(volume.Making)); err == nil || s.All() != nil {
@@ -193,8 +194,15 @@ func TestUnwritable(t *testing.T) {
 	if p := s.Problems(); len(p) != 1 {
 		t.Errorf("problems: %q", p)
 	}
-	if err := s.Drop("uuid-a", claim(volume.Held).Dir); err != nil || s.All() != nil {
-		t.Errorf("drop: %v, %v", err, s.All())
+	if _ = s.Drop("uuid-a", claim(volume.Held).Dir); s.All() != nil {
+		t.Errorf("drop: %v", s.All())
+	}
+	// Once the directory can be made again, so are the notes.
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(claim(volume.Making)); err != nil {
+		t.Errorf("after somebody cleared /run: %v", err)
 	}
 	if p := s.Problems(); len(p) != 0 {
 		t.Errorf("problems that are over: %q", p)

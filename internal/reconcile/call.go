@@ -23,6 +23,7 @@ type call struct {
 	opts     flex.Options
 	root     string // kubelet's root directory that Dir lies below
 	lane     *lane
+	title    string // the volume, as people call it
 
 	ctx    context.Context // done when the connection is closed
 	pid    int             // of flexdriver, 0 = not known

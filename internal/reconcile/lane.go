@@ -84,6 +84,18 @@ func (l *lane) rename(name volume.Name) {
 
 func (l *lane) log() *logrus.Entry { return l.n.Log.WithField("volume", l.title()) }
 
+// stepLog is for lines about a step. One without a call is flexd's own work.
+func (l *lane) stepLog(step volume.Step) *logrus.Entry {
+	log := l.log().WithField("step", step.Kind.String())
+	if len(step.Calls) > 0 {
+		log = log.WithField("call", strings.Join(step.Calls, ","))
+	}
+	if step.Dir != "" {
+		log = log.WithField("dir", step.Dir)
+	}
+	return log
+}
+
 // title is how people call the volume.
 func (l *lane) title() string {
 	l.mu.Lock()
@@ -433,7 +445,7 @@ func (l *lane) wakeIn(d time.Duration) {
 }
 
 func (l *lane) begin(step volume.Step) {
-	l.log().WithFields(logrus.Fields{"step": step.Kind.String(), "call": strings.Join(step.Calls, ","), "dir": step.Dir}).Debug("begins")
+	l.stepLog(step).Debug("begins")
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working, l.since = step.Kind.String(), time.Now()
@@ -441,10 +453,7 @@ func (l *lane) begin(step volume.Step) {
 
 func (l *lane) end(step volume.Step, started time.Time, err error) {
 	op := operation{step: step.String(), started: started, took: time.Since(started), calls: step.Calls}
-	log := l.log().WithFields(logrus.Fields{"step": step.Kind.String(), "call": strings.Join(step.Calls, ","), "took": op.took.Round(time.Millisecond / 10)})
-	if step.Dir != "" {
-		log = log.WithField("dir", step.Dir)
-	}
+	log := l.stepLog(step).WithField("took", op.took.Round(time.Millisecond/10))
 	if err != nil {
 		op.err = err.Error()
 		log.WithError(err).Warn("failed")
@@ -473,7 +482,10 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	if l.lastErr = f; len(step.Calls) > 0 {
 		f.call = step.Calls[0]
 		for _, id := range step.Calls {
-			l.answerLocked(id, result{err: fmt.Errorf("%s: %w", what, err)})
+			if !strings.HasPrefix(f.text, what+": ") { // a child says its step itself
+				err = fmt.Errorf("%s: %w", what, err)
+			}
+			l.answerLocked(id, result{err: err})
 		}
 		l.mu.Unlock()
 		return true

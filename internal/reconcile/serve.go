@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -48,7 +49,12 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	case <-c.ctx.Done():
 		return refusal(r, title, context.Cause(c.ctx))
 	}
+	c.title = title
 	device, attached, err := n.dispatch(c, fc)
+	if title == "" && c.title != "" {
+		title = c.title // known only now: a release names a directory
+		log = log.WithField("volume", title)
+	}
 	took := time.Since(c.since).Round(time.Millisecond / 10)
 	if err != nil {
 		log.WithField("took", took).WithError(err).Warn("failure")
@@ -208,6 +214,9 @@ func (n *Node) release(c *call, dir string) (err error) {
 		return nil
 	}
 	for uuid, name := range found {
+		if c.title = name.String(); name.LV == "" {
+			c.title = "uuid " + string(uuid)
+		}
 		part := *c
 		part.done = make(chan result, 1)
 		if _, err := n.await(&part, n.lane(uuid, name)); err != nil {
@@ -293,7 +302,7 @@ const landingGrace = 20 * time.Second
 // ended explains a call's end without its wish.
 func (n *Node) ended(c *call, what string, err error) error {
 	if !errors.Is(err, errDeadline) || c.ctx.Err() == nil {
-		if what == "" {
+		if what == "" || strings.HasPrefix(err.Error(), what+": ") {
 			return err
 		}
 		return fmt.Errorf("%s: %w", what, err)

@@ -15,6 +15,10 @@ import (
 // called orphaned: longer than kubelet's longest pause between two attempts.
 const orphanAge = 5 * time.Minute
 
+// failedAge is how long a failure that nobody came back for is the volume's
+// state: longer than kubelet's longest pause between two attempts.
+const failedAge = 5 * time.Minute
+
 // List tells about every volume that flexd has to do with. It reads what was
 // seen last and waits for nobody's work.
 func (n *Node) List() status.List {
@@ -186,7 +190,7 @@ func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now tim
 		return status.Stuck
 	case s.Step != "":
 		return status.Working
-	case s.Error != nil && !mounted:
+	case s.Error != nil && !mounted && (s.Error.Next != nil || now.Sub(s.Error.At) < failedAge):
 		return status.Failed
 	case observed && (h.LV.Presence == volume.PresenceUnknown || h.Device.Activity == volume.ActivityUnknown):
 		return status.Uncertain

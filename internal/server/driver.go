@@ -135,7 +135,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 
 	start := time.Now()
 	log = log.WithField("verb", r.Verb) // never the arguments: they hold secrets
-	log.Info("called")
+	log.Debug("called")
 
 	waiting, hangUp := context.WithCancel(ctx)
 	defer hangUp()
@@ -184,9 +184,9 @@ func (d *Driver) reply(conn *net.UnixConn, log *logrus.Entry, id string, a flex.
 	case err != nil:
 		log.WithError(err).Warn("answered, but the caller did not take it")
 	case a.Status == flex.StatusSuccess:
-		log.Info("answered")
+		log.Debug("answered")
 	default:
-		log.Info("answered: " + a.Message)
+		log.Debug("answered: " + a.Message)
 	}
 }
 

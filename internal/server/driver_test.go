@@ -55,6 +55,7 @@ func start(t *testing.T, h handlerFunc) *daemon {
 	os.Chmod(d.path[:strings.LastIndexByte(d.path, '/')], 0o755)
 	log := logrus.New()
 	log.SetOutput(d.log)
+	log.SetLevel(logrus.DebugLevel) // the reconciler tells of each call with its volume; these lines are for its absence
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- (&Driver{Listener: l, Handler: h, Log: logrus.NewEntry(log)}).Serve(ctx) }()

@@ -1,0 +1,116 @@
+package asw
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func real(t *testing.T) (*Mountinfo, *Observer) {
+	t.Helper()
+	m, err := OpenMountinfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, New(Roots{}, nil, nil, m)
+}
+
+// tmount mounts a tmpfs and returns its directory.
+func tmount(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	mountAt(t, dir)
+	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+	return dir
+}
+
+func mountAt(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err == unix.EPERM {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A look sees what happened before it began, although an unchanged table is not
+// read again. It once did not: Go's own poller had taken the kernel's event.
+func TestLookSeesEveryChange(t *testing.T) {
+	_, o := real(t)
+	dir := t.TempDir()
+	mounted := func() int {
+		t.Helper()
+		table, err := o.Look(context.Background(), o.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(table.At(dir))
+	}
+	for range 20 {
+		if n := mounted(); n != 0 {
+			t.Fatalf("seen %d mounts, want none", n)
+		}
+		mountAt(t, dir)
+		if n := mounted(); n != 1 {
+			t.Fatalf("seen %d mounts, want one", n)
+		}
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+			t.Fatal(err)
+		}
+		if table, err := o.Look(context.Background(), o.Now()); err != nil || !table.Top(dir).ReadOnly {
+			t.Fatalf("remount read-only is not seen: %v", err)
+		}
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestUnchangedTableIsNotReadAgain(t *testing.T) {
+	_, o := real(t)
+	tmount(t)
+	ctx := context.Background()
+	first, err := o.Look(ctx, o.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		// Others on this machine may mount something; they cannot do it always.
+		if again, err := o.Look(ctx, o.Now()); err == nil && again == first {
+			return
+		}
+		first, _ = o.Look(ctx, o.Now())
+	}
+	t.Error("the table was read anew ten times, though nothing was mounted")
+}
+
+func TestWaitWakes(t *testing.T) {
+	m, _ := real(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	woken := make(chan error, 1)
+	go func() { woken <- m.Wait(ctx) }()
+	time.Sleep(20 * time.Millisecond)
+	tmount(t)
+	if err := <-woken; err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			if err := m.Wait(ctx); err != nil {
+				woken <- err
+				return
+			}
+		}
+	}()
+	cancel()
+	if err := <-woken; err != context.Canceled {
+		t.Errorf("got %v, want the context's end", err)
+	}
+}
