@@ -1,0 +1,380 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/node"
+)
+
+const MiB = 1 << 20
+
+// play is the whole of it.
+func (d *demo) play() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b, ok := r.(broken)
+			if !ok {
+				panic(r)
+			}
+			err = b
+		}
+	}()
+	fmt.Printf("flexd looks after the volumes of one node. This is such a node in %s (below: ~),\n", d.Dir)
+	fmt.Println("with sparse files and loop devices instead of LVM, and with kubelet's part played by hand:")
+	fmt.Println("each call has the arguments that kubelet passes. KUBELET is ~/kubelet, kubelet's root directory.")
+
+	d.discovery()
+	d.attached()
+	d.expansion()
+	d.teardown()
+	d.unattached()
+	d.killed()
+	d.refused()
+	d.nothingLeft()
+	return nil
+}
+
+var (
+	web    = node.Pod{Namespace: "default", Name: "web-0", UID: "0b1f-web"}
+	report = node.Pod{Namespace: "default", Name: "report", UID: "77aa-report"}
+	batch  = node.Pod{Namespace: "jobs", Name: "batch", UID: "c4d2-batch"}
+)
+
+// data is the volume that two pods share, by kubelet's name for it: a PV's, or
+// the pod's own.
+func (d *demo) data(name string) node.Volume {
+	return node.Volume{Name: name, FSType: d.shared.fsType, Options: map[string]string{
+		"volumegroup": node.VG, "volumeID": "data", "size": fmt.Sprintf("%dm", d.shared.size/MiB)}}
+}
+
+func (d *demo) discovery() {
+	d.scene("Kubelet finds the driver")
+	a := d.call("Success", "init")
+	d.check(a.Capabilities["attach"], "flexdriver answers without any daemon: attach:true, the default")
+
+	d.say("The controller manager attaches from a machine that has no flexd:")
+	a = d.call("Success", "attach", d.data("pv1").Blob(nil), "node-1")
+	d.check(a.Device == "", "a harmless answer at once, and nothing is claimed by it")
+	left, err := d.Left()
+	d.must(err)
+	d.check(len(left) == 0, "no process, no mount and no loop device so far")
+	d.must(d.Start())
+	d.say("flexd is started: ~/bin/flexd serve --config ~/flexd.yaml")
+}
+
+// stage is kubelet's way to mountdevice.
+func (d *demo) stage(v node.Volume, device string) {
+	dir := d.GlobalDir(v)
+	d.must(node.Prepare(dir))
+	d.call("Success", "mountdevice", dir, device, v.Blob(nil))
+	mounted, err := node.IsMountPoint(dir)
+	d.must(err)
+	d.check(mounted, "mounted at kubelet's global directory")
+}
+
+// publish is kubelet's way to mount.
+func (d *demo) publish(p node.Pod, v node.Volume) string {
+	dir := d.PodDir(p, v)
+	d.must(node.Prepare(dir))
+	d.call("Success", "mount", dir, v.Blob(&p))
+	mounted, err := node.IsMountPoint(dir)
+	d.must(err)
+	d.check(mounted, "mounted for pod %s/%s", p.Namespace, p.Name)
+	return dir
+}
+
+// unpublish is unmount or unmountdevice, and what kubelet does after it.
+func (d *demo) unpublish(verb, dir string) {
+	d.call("Success", verb, dir)
+	mounted, err := node.IsMountPoint(dir)
+	d.must(err)
+	d.check(!mounted && os.Remove(dir) == nil, "unmounted; kubelet can remove the directory")
+}
+
+func (d *demo) attached() {
+	d.scene("attach:true: two pods share a volume")
+	v := d.data("pv1")
+	a := d.call("Success", "attach", v.Blob(nil), "node-1")
+	a = d.call("Success", "waitforattach", a.Device, v.Blob(nil))
+	d.device = a.Device
+	st, err := os.Stat(a.Device)
+	d.must(err)
+	d.check(st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
+	d.stage(v, a.Device)
+	rw := d.publish(web, v)
+	ro := v
+	ro.ReadOnly = true
+	rd := d.publish(report, ro)
+	d.must(os.WriteFile(rw+"/greeting", []byte("hello from web-0\n"), 0o644))
+	text, err := os.ReadFile(rd + "/greeting")
+	d.must(err)
+	d.print("cat KUBELET/pods/"+report.UID+"/…/pv1/greeting", string(text))
+	d.check(string(text) == "hello from web-0\n", "what one pod writes the other one reads")
+	err = os.WriteFile(rd+"/greeting", nil, 0o644)
+	d.check(errors.Is(err, unix.EROFS), "the second pod asked for read-only and cannot write: %v", unix.EROFS)
+	d.status("data", "mounted")
+}
+
+// status shows the table and claims the state of a volume.
+func (d *demo) status(lv, state string) {
+	s, err := d.Volume(lv)
+	d.must(err)
+	d.table()
+	d.check(string(s.State) == state, "%s/%s is %s", node.VG, lv, state)
+}
+
+func (d *demo) table() {
+	out, err := d.Status()
+	d.must(err)
+	d.print("flexd status", out)
+}
+
+func (d *demo) expansion() {
+	d.scene("The volume grows under the pods")
+	dir, size := d.PodDir(web, d.data("pv1")), d.shared.size
+	if d.shared.why != "" {
+		d.say("%s", d.shared.why)
+	}
+	before := d.df(dir)
+	d.call("Success", "expandfs", d.data("pv1").Blob(nil), d.device, dir, node.Bytes(2*size), node.Bytes(size))
+	after := d.df(dir)
+	d.check(before < size && after > size && after < 2*size && after-before > size*9/10,
+		"device and filesystem have grown from %d to %d MiB, mounted as they were", size/MiB, 2*size/MiB)
+	text, err := os.ReadFile(dir + "/greeting")
+	d.check(err == nil && string(text) == "hello from web-0\n", "the file is still there")
+}
+
+// df shows a filesystem's size and returns it.
+func (d *demo) df(dir string) int64 {
+	out, err := exec.Command("df", "-h", dir).CombinedOutput()
+	d.must(err)
+	d.print("df -h "+dir, string(out))
+	var st unix.Statfs_t
+	d.must(unix.Statfs(dir, &st))
+	return int64(st.Blocks) * int64(st.Frsize)
+}
+
+func (d *demo) teardown() {
+	d.scene("Both pods go")
+	v := d.data("pv1")
+	s, err := d.Volume("data")
+	d.must(err)
+	disk := s.Device
+	d.unpublish("unmount", d.PodDir(web, v))
+	d.unpublish("unmount", d.PodDir(report, v))
+	d.unpublish("unmountdevice", d.GlobalDir(v))
+	d.check(node.Exclusive(d.device) == nil, "nobody holds the device (kubelet's own proof: an exclusive open)")
+	d.status("data", "active")
+	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", lease)
+	d.call("Success", "detach", v.Name, "node-1")
+	d.await("data", "idle")
+	d.status("data", "idle")
+	left, err := d.Left()
+	d.must(err)
+	d.check(len(left) == 1 && strings.HasPrefix(left[0], "process"), "%s was let go, without a call that asked for it", disk)
+}
+
+// await waits until flexd has done by itself what it owes.
+func (d *demo) await(lv, state string) {
+	var last string
+	for deadline := time.Now().Add(lease + 5*time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		d.must(d.ctx.Err())
+		s, err := d.Volume(lv)
+		d.must(err)
+		if last = string(s.State); last == state {
+			return
+		}
+	}
+	panic(broken{fmt.Sprintf("%s is %s and does not become %s", lv, last, state)})
+}
+
+func (d *demo) unattached() {
+	d.scene("attach:false: kubelet mounts without a word before it, and in parallel")
+	init := filepath.Dir(d.Driver) + "/.lvm.init.json"
+	d.must(os.WriteFile(init, []byte(`{"attach": false}`), 0o644))
+	d.print("cat "+init, `{"attach": false}`)
+	a := d.call("Success", "init")
+	d.check(!a.Capabilities["attach"], "a file beside the executable says how this node attaches")
+
+	v := d.data("data")
+	pods := []node.Pod{web, report}
+	answers, took := make([]node.Answer, 2), make([]time.Duration, 2)
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	for i, p := range pods {
+		d.must(node.Prepare(d.PodDir(p, v)))
+		both.Go(func() {
+			started := time.Now()
+			answers[i], errs[i] = d.Call(d.ctx, "mount", d.PodDir(p, v), v.Blob(&p))
+			took[i] = time.Since(started)
+		})
+	}
+	both.Wait()
+	for i, p := range pods {
+		d.must(errs[i])
+		d.answered(answers[i], took[i], []string{"mount", d.PodDir(p, v), v.Blob(&p)})
+	}
+	d.check(answers[0].Status == "Success" && answers[1].Status == "Success", "two calls at the same time, one volume, one device")
+	text, err := os.ReadFile(d.PodDir(web, v) + "/greeting")
+	d.must(err)
+	d.check(string(text) == "hello from web-0\n", "the file from before is there: never formatted twice")
+	d.must(os.WriteFile(d.PodDir(report, v)+"/reply", []byte("hello from report\n"), 0o644))
+	text, err = os.ReadFile(d.PodDir(web, v) + "/reply")
+	d.must(err)
+	d.check(string(text) == "hello from report\n", "what one pod writes the other one reads")
+	d.table()
+}
+
+// killed lets flexd die in the middle of a call, while other pods run.
+func (d *demo) killed() {
+	d.scene("kill -9 in the middle of a call")
+	d.say("A pod wants a new volume. As soon as flexd is making its filesystem, flexd is killed.")
+	open, err := os.OpenFile(d.PodDir(web, d.data("data"))+"/log", os.O_CREATE|os.O_RDWR, 0o644)
+	d.must(err)
+	defer open.Close()
+	for try := 1; ; try++ {
+		v := node.Volume{Name: "scratch", FSType: "ext4", Options: map[string]string{
+			"volumegroup": node.VG, "volumeID": fmt.Sprintf("scratch%d", try), "size": "1g",
+			"mkfsOptions": "-E lazy_itable_init=0,lazy_journal_init=0"}}
+		if d.killedDuring(v, open) {
+			return
+		}
+		if try == 5 {
+			panic(broken{"flexd is too fast for this scene: no call was caught in its middle"})
+		}
+		d.say("(it was too fast; again with another volume)")
+	}
+}
+
+func (d *demo) killedDuring(v node.Volume, open *os.File) bool {
+	dir, lv := d.PodDir(batch, v), v.Options["volumeID"]
+	d.must(node.Prepare(dir))
+	var a node.Answer
+	var err error
+	args := []string{"mount", dir, v.Blob(&batch)}
+	started, answered := time.Now(), make(chan struct{})
+	go func() {
+		defer close(answered)
+		a, err = d.Call(d.ctx, args...)
+	}()
+	step, table := "", ""
+	for step == "" {
+		select {
+		case <-answered:
+			d.must(err)
+			d.call("Success", "unmount", dir)
+			return false
+		default:
+		}
+		if s, err := d.Volume(lv); err == nil && s.Step == "mkfs" {
+			step = s.Step
+		}
+	}
+	table, terr := d.Status()
+	pid := d.Pid()
+	kerr := d.Signal(syscall.SIGKILL)
+	select {
+	case <-answered:
+		d.must(err)
+		d.must(d.Start())
+		d.call("Success", "unmount", dir)
+		return false
+	default:
+	}
+	d.must(terr)
+	d.must(kerr)
+	d.print("flexd status", table)
+	d.print(fmt.Sprintf("kill -9 %d", pid), "")
+	_, err1 := open.WriteString("still here\n")
+	d.check(err1 == nil && open.Sync() == nil, "flexd is dead, and the other pods work on: a write and fsync in pod web-0's volume")
+	time.Sleep(300 * time.Millisecond)
+	select {
+	case <-answered:
+		panic(broken{"flexdriver answered without a daemon: " + a.Text})
+	default:
+	}
+	d.check(true, "kubelet's call still waits: flexdriver tries to reach flexd again")
+	d.say("flexd is started again.")
+	d.must(d.Start())
+	select {
+	case <-answered:
+	case <-time.After(30 * time.Second):
+		panic(broken{"the call got no answer within 30s of the restart"})
+	}
+	d.must(err)
+	d.answered(a, time.Since(started), args)
+	d.check(a.Status == "Success", "the same call, the same flexdriver process: a good end")
+	mounted, err := node.IsMountPoint(dir)
+	d.must(err)
+	d.check(mounted, "mounted for pod %s/%s", batch.Namespace, batch.Name)
+	d.must(os.WriteFile(dir+"/file", make([]byte, MiB), 0o644))
+	out, serr := d.Status(node.VG + "/" + lv)
+	d.must(serr)
+	d.print("flexd status "+node.VG+"/"+lv, out)
+	s, serr := d.Volume("data")
+	d.must(serr)
+	d.check(len(s.Pods) == 2 && s.State == "mounted", "the volume of the other pods is known as before")
+	return true
+}
+
+// refused shows that data is never formatted over.
+func (d *demo) refused() {
+	d.scene("A device with data is not formatted")
+	v := node.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": "old", "size": "64m"}}
+	a := d.call("Success", "waitforattach", "", v.Blob(nil))
+	d.say("Somebody keeps his only copy there, without any filesystem:")
+	const treasure, at = "the only copy of the family photos", 3*MiB + 4096
+	f, err := os.OpenFile(a.Device, os.O_RDWR, 0)
+	d.must(err)
+	_, werr := f.WriteAt([]byte(treasure), at)
+	d.must(errors.Join(werr, f.Sync(), f.Close()))
+	before := d.sum("old")
+	dir := d.PodDir(batch, v)
+	d.must(node.Prepare(dir))
+	a = d.call("Failure", "mount", dir, v.Blob(&batch))
+	d.check(strings.Contains(a.Message, "313"), "refused; the message says where data was found")
+	mounted, err := node.IsMountPoint(dir)
+	d.must(err)
+	d.check(!mounted && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")
+	d.check(d.sum("old") == before, "not a byte was changed: sha256 %s… before and after", before[:16])
+	s, err := d.Volume("old")
+	d.must(err)
+	d.table()
+	d.check(s.Error != nil, "`flexd status` tells the operator the same")
+}
+
+// sum is a checksum of a volume's whole content.
+func (d *demo) sum(lv string) string {
+	out, err := exec.Command("sha256sum", d.Dir+"/vg/"+lv).Output()
+	d.must(err)
+	return string(out)
+}
+
+func (d *demo) nothingLeft() {
+	d.scene("Everything goes")
+	v := d.data("data")
+	d.unpublish("unmount", d.PodDir(web, v))
+	d.call("Success", "unmount", d.PodDir(web, v))
+	d.check(true, "once more: kubelet may ask again, and gets the same answer")
+	d.unpublish("unmount", d.PodDir(report, v))
+	d.unpublish("unmount", d.PodDir(batch, node.Volume{Name: "scratch"}))
+	d.say("When the leases end, flexd lets the devices go.")
+	for _, lv := range []string{"data", "scratch1", "old"} {
+		d.await(lv, "idle")
+	}
+	d.table()
+	d.must(d.Signal(syscall.SIGTERM))
+	left, err := d.Left()
+	d.must(err)
+	d.check(len(left) == 0, "flexd is stopped: no mount, no loop device, no process is left%s", strings.Join(left, "; "))
+}

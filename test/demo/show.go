@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/node"
+)
+
+// A demo is a play in scenes: what it does it shows, and what it claims it has
+// checked.
+type demo struct {
+	*node.Node
+	ctx                          context.Context
+	begin                        time.Time
+	scenes                       int
+	checks                       int
+	blob                         string // the last that was shown whole
+	width                        int
+	bold, dim, green, red, plain string
+}
+
+func newDemo(ctx context.Context, n *node.Node, s sharing) *demo {
+	d := &demo{Node: n, ctx: ctx, shared: s, begin: time.Now(), width: 100}
+	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return d // no terminal: no colours
+	}
+	if size.Col > 40 {
+		d.width = min(int(size.Col), 120)
+	}
+	d.bold, d.dim, d.green, d.red, d.plain = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
+	return d
+}
+
+// A broken claim ends the play.
+type broken struct{ claim string }
+
+func (b broken) Error() string { return b.claim }
+
+// scene begins a scene.
+func (d *demo) scene(title string) {
+	d.scenes++
+	fmt.Printf("\n%s%d. %s%s\n", d.bold, d.scenes, title, d.plain)
+}
+
+// say explains.
+func (d *demo) say(format string, a ...any) {
+	fmt.Println()
+	d.wrap("   ", "   ", d.short(fmt.Sprintf(format, a...)), "")
+}
+
+// check claims something that was just looked at.
+func (d *demo) check(ok bool, format string, a ...any) {
+	claim := d.short(fmt.Sprintf(format, a...))
+	if !ok {
+		panic(broken{claim})
+	}
+	d.checks++
+	d.wrap("   "+d.green+"✓"+d.plain+" ", "     ", claim, "")
+}
+
+// must is for what is no claim, but has to work.
+func (d *demo) must(err error) {
+	if err != nil {
+		panic(broken{err.Error()})
+	}
+}
+
+func (d *demo) failed(err error) {
+	fmt.Printf("   %s✗ %v%s\n\nThe last that flexd said:\n%s\n", d.red, err, d.plain, d.LogTail(25))
+}
+
+func (d *demo) end() {
+	fmt.Printf("\n%d claims checked in %.0f s.\n", d.checks, time.Since(d.begin).Seconds())
+}
+
+// print shows a command and what came of it.
+func (d *demo) print(command, output string) {
+	fmt.Println()
+	d.wrap("   "+d.dim+"$ "+d.plain, "       ", d.short(command), "")
+	for line := range strings.SplitSeq(strings.TrimRight(output, "\n"), "\n") {
+		fmt.Println("     " + d.short(line))
+	}
+}
+
+// call is kubelet calling the driver; the answer must be the wanted status.
+func (d *demo) call(status string, args ...string) node.Answer {
+	d.must(d.ctx.Err())
+	started := time.Now()
+	a, err := d.Call(d.ctx, args...)
+	d.must(err)
+	d.answered(a, time.Since(started), args)
+	if a.Status != status {
+		panic(broken{fmt.Sprintf("%s answers %s, not %s", args[0], a.Status, status)})
+	}
+	return a
+}
+
+func (d *demo) answered(a node.Answer, took time.Duration, args []string) {
+	fmt.Println()
+	words := make([]string, len(args))
+	for i, w := range args {
+		switch {
+		case w == "":
+			w = `""`
+		case w == d.blob:
+			w = "{the same options}"
+		case strings.HasPrefix(w, "{"):
+			d.blob = w
+		}
+		words[i] = w
+	}
+	d.wrap("   "+d.dim+"$ "+d.plain+"lvm ", "       ", d.short(strings.Join(words, " ")), "")
+	d.wrap("     "+d.dim, "     ", d.short(a.Text)+fmt.Sprintf("   (%d ms)", took.Milliseconds()), d.plain)
+}
+
+var kubernetesKey = regexp.MustCompile(`"kubernetes\.io/`)
+
+// short leaves out what makes a line long and says nothing.
+func (d *demo) short(s string) string {
+	s = strings.ReplaceAll(s, d.Root+"/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/", "KUBELET/plugins/…/mounts/")
+	s = strings.ReplaceAll(s, d.Root+"/", "KUBELET/")
+	s = strings.ReplaceAll(s, d.Dir+"/", "~/")
+	s = strings.ReplaceAll(s, "/volumes/flexd~lvm/", "/…/")
+	return kubernetesKey.ReplaceAllString(s, `"…/`)
+}
+
+// wrap prints text in lines, the first and the others behind a prefix. It breaks
+// after a space or, in JSON, after a comma.
+func (d *demo) wrap(first, other, text, end string) {
+	prefix := first
+	for line := range lines(text, d.width-len(other)) {
+		fmt.Print(prefix, line, "\n")
+		prefix = other
+	}
+	fmt.Print(end)
+}
+
+// lines cuts a text into lines of at most width characters, where it can.
+func lines(text string, width int) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		r := []rune(text)
+		for len(r) > width {
+			cut := width
+			for i := width; i > width/2; i-- {
+				if c := r[i-1]; c == ' ' || c == ',' {
+					cut = i
+					break
+				}
+			}
+			if !yield(strings.TrimRight(string(r[:cut]), " ")) {
+				return
+			}
+			r = r[cut:]
+		}
+		yield(string(r))
+	}
+}
