@@ -342,7 +342,7 @@ func (d *demo) refused() {
 	dir := d.PodDir(batch, v)
 	d.must(node.Prepare(dir))
 	a = d.call("Failure", "mount", dir, v.Blob(&batch))
-	d.check(strings.Contains(a.Message, "313"), "refused; the message says where data was found")
+	d.check(strings.Contains(a.Message, fmt.Sprintf("offset %d ", at)), "refused; the message says where data was found")
 	mounted, err := node.IsMountPoint(dir)
 	d.must(err)
 	d.check(!mounted && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")

@@ -21,6 +21,8 @@ type demo struct {
 	begin                        time.Time
 	scenes                       int
 	checks                       int
+	shared                       sharing
+	device                       string // of the shared volume, as waitforattach told it
 	blob                         string // the last that was shown whole
 	width                        int
 	bold, dim, green, red, plain string
@@ -85,10 +87,20 @@ func (d *demo) end() {
 func (d *demo) print(command, output string) {
 	fmt.Println()
 	d.wrap("   "+d.dim+"$ "+d.plain, "       ", d.short(command), "")
+	if output == "" {
+		return
+	}
 	for line := range strings.SplitSeq(strings.TrimRight(output, "\n"), "\n") {
-		fmt.Println("     " + d.short(line))
+		line = d.short(line)
+		if m := operation.FindStringSubmatch(line); m != nil { // aligned for the whole paths
+			line = fmt.Sprintf("%-54s %s", m[1], m[2])
+		}
+		fmt.Println(strings.TrimRight("     "+line, " "))
 	}
 }
+
+// operation is a line of a volume's history: what was done, and how it went.
+var operation = regexp.MustCompile(`^( +\d\d:\d\d:\d\d  .*\S)  +(\S+ +(?:ok|failed).*)$`)
 
 // call is kubelet calling the driver; the answer must be the wanted status.
 func (d *demo) call(status string, args ...string) node.Answer {
