@@ -177,25 +177,26 @@ func (d *demo) teardown() {
 	d.status("data", "active")
 	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", lease)
 	d.call("Success", "detach", v.Name, "node-1")
-	d.await("data", "idle")
+	d.awaitInactive("data")
 	d.status("data", "idle")
 	left, err := d.Left()
 	d.must(err)
 	d.check(len(left) == 1 && strings.HasPrefix(left[0], "process"), "%s was let go, without a call that asked for it", disk)
 }
 
-// await waits until flexd has done by itself what it owes.
-func (d *demo) await(lv, state string) {
-	var last string
-	for deadline := time.Now().Add(lease + 5*time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+// awaitInactive waits until flexd has let a device go by itself.
+func (d *demo) awaitInactive(lv string) {
+	for deadline := time.Now().Add(lease + 5*time.Second); ; time.Sleep(20 * time.Millisecond) {
 		d.must(d.ctx.Err())
 		s, err := d.Volume(lv)
 		d.must(err)
-		if last = string(s.State); last == state {
+		if s.Device == "" {
 			return
 		}
+		if time.Now().After(deadline) {
+			panic(broken{fmt.Sprintf("%s is %s and keeps its device", lv, s.State)})
+		}
 	}
-	panic(broken{fmt.Sprintf("%s is %s and does not become %s", lv, last, state)})
 }
 
 func (d *demo) unattached() {
@@ -317,7 +318,7 @@ func (d *demo) killedDuring(v node.Volume, open *os.File) bool {
 	mounted, err := node.IsMountPoint(dir)
 	d.must(err)
 	d.check(mounted, "mounted for pod %s/%s", batch.Namespace, batch.Name)
-	d.must(os.WriteFile(dir+"/file", make([]byte, MiB), 0o644))
+	d.scratch = lv
 	out, serr := d.Status(node.VG + "/" + lv)
 	d.must(serr)
 	d.print("flexd status "+node.VG+"/"+lv, out)
@@ -369,10 +370,10 @@ func (d *demo) nothingLeft() {
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmount", d.PodDir(batch, node.Volume{Name: "scratch"}))
 	d.say("When the leases end, flexd lets the devices go.")
-	for _, lv := range []string{"data", "scratch1", "old"} {
-		d.await(lv, "idle")
+	for _, lv := range []string{"data", d.scratch, "old"} {
+		d.awaitInactive(lv)
 	}
-	d.table()
+	d.status("data", "idle")
 	d.must(d.Signal(syscall.SIGTERM))
 	left, err := d.Left()
 	d.must(err)

@@ -93,7 +93,7 @@ func (d *demo) print(command, output string) {
 	for line := range strings.SplitSeq(strings.TrimRight(output, "\n"), "\n") {
 		line = d.short(line)
 		if m := operation.FindStringSubmatch(line); m != nil { // aligned for the whole paths
-			line = fmt.Sprintf("%-54s %s", m[1], m[2])
+			line = fmt.Sprintf("%-66s %s", m[1], m[2])
 		}
 		fmt.Println(strings.TrimRight("     "+line, " "))
 	}
