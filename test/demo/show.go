@@ -23,6 +23,7 @@ type demo struct {
 	checks                       int
 	shared                       sharing
 	device                       string // of the shared volume, as waitforattach told it
+	scratch                      string // the volume of the killed call
 	blob                         string // the last that was shown whole
 	width                        int
 	bold, dim, green, red, plain string
