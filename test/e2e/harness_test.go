@@ -1,0 +1,648 @@
+// Package e2e runs the real flexd and the real flexdriver as kubelet does, on
+// real loop devices and filesystems, in a temporary directory of each test's
+// own. When a test ends nothing of it may be left on the machine.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	mib  = 1 << 20
+	node = "node-1"
+	// lease is short, so that a test sees the end of it.
+	lease = 300 * time.Millisecond
+	// soon is how long the slowest of these machines may take for what is quick.
+	soon = 15 * time.Second
+)
+
+// built is where TestMain put the two executables.
+var built string
+
+func TestMain(m *testing.M) {
+	code := 1
+	defer func() { os.Exit(code) }()
+	var err error
+	if built, err = os.MkdirTemp("", "flexd-e2e-bin-"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(built)
+	for _, name := range []string{"flexd", "flexdriver"} {
+		c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(built, name), "../../cmd/"+name)
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			fmt.Printf("go build %s: %v\n%s", name, err, out)
+			return
+		}
+	}
+	code = m.Run()
+}
+
+// need is the only place that skips: what this machine lacks. CI lacks nothing.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	skip := t.Skipf
+	if os.Getenv("CI") == "true" {
+		skip = t.Fatalf
+	}
+	if os.Getuid() != 0 {
+		skip("needs root")
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		skip("needs loop devices: %v", err)
+	}
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			if _, err := os.Stat("/usr/sbin/" + p); err != nil {
+				skip("needs %s", p)
+			}
+		}
+	}
+}
+
+// times scales how often something is repeated: FLEXD_REPEAT=0.1 for a tenth.
+func times(n int) int {
+	f, err := strconv.ParseFloat(os.Getenv("FLEXD_REPEAT"), 64)
+	if err != nil || f <= 0 {
+		f = 1
+	}
+	return max(1, int(float64(n)*f))
+}
+
+// seeded is random, and can be had again: FLEXD_SEED=N.
+func seeded(t *testing.T) *rand.Rand {
+	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("FLEXD_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// A host is a node: flexd with directories of its own, and kubelet's.
+type host struct {
+	t        *testing.T
+	dir      string // everything lies below it
+	root     string // kubelet's
+	vg       string // the directory of volume group vg0
+	runDir   string
+	stateDir string
+	driver   string // flexdriver, where kubelet finds it
+	cfg      string
+	log      string
+	settings settings
+	enter    []string // a command that runs flexd, such as unshare -m
+
+	mu    sync.Mutex
+	flexd *exec.Cmd
+	ended chan error
+}
+
+// settings are what a test may want else than usual in the configuration.
+type settings struct {
+	roots  []string // kubeletRoots
+	lease  time.Duration
+	extra  string // further lines
+	groups string // further volume groups
+	vg     string // lines of vg0 instead of "create: true, maxSize: 20GiB"
+}
+
+func newHost(t *testing.T, change ...func(*host)) *host {
+	t.Helper()
+	need(t, "mkfs.ext4", "losetup")
+	dir, err := os.MkdirTemp("", "flexd-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{
+		t: t, dir: dir, root: dir + "/kubelet", vg: dir + "/vg0", runDir: dir + "/run", stateDir: dir + "/state",
+		driver: dir + "/plugins/flexd~lvm/lvm", cfg: dir + "/flexd.yaml", log: dir + "/flexd.log",
+	}
+	for _, d := range []string{h.root, h.vg, filepath.Dir(h.driver), dir + "/bin"} {
+		h.must(os.MkdirAll(d, 0o755))
+	}
+	// Where the kernel names the executable tells whose process it is.
+	copyFile(t, built+"/flexd", dir+"/bin/flexd")
+	copyFile(t, built+"/flexdriver", h.driver)
+	t.Cleanup(h.close)
+	h.settings.roots = []string{h.root}
+	h.settings.lease = lease
+	h.settings.vg = "create: true, maxSize: 20GiB"
+	for _, f := range change {
+		f(h)
+	}
+	h.configure()
+	h.start()
+	return h
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	if os.Link(from, to) == nil {
+		return
+	}
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) configure() {
+	roots, _ := json.Marshal(h.settings.roots) // JSON is YAML
+	text := fmt.Sprintf(`nodeName: %s
+kubeletRoots: %s
+runDir: %s
+stateDir: %s
+lease: %s
+log: {level: debug}
+%s
+volumeGroups:
+  - {name: vg0, provider: loopdev, directory: %s, %s}
+%s`, node, roots, h.runDir, h.stateDir, h.settings.lease, h.settings.extra, h.vg, h.settings.vg, h.settings.groups)
+	h.must(os.WriteFile(h.cfg, []byte(text), 0o600))
+}
+
+// start runs flexd and returns when it serves.
+func (h *host) start() {
+	h.t.Helper()
+	log, err := os.OpenFile(h.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	h.must(err)
+	defer log.Close()
+	argv := append(slices.Clone(h.enter), h.dir+"/bin/flexd", "serve", "--config", h.cfg)
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Stdout, c.Stderr = log, log
+	h.must(c.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	h.mu.Lock()
+	h.flexd, h.ended = c, ended
+	h.mu.Unlock()
+	h.eventually("flexd serves", func() string {
+		select {
+		case err := <-ended:
+			h.t.Fatalf("flexd ended: %v\n%s", err, h.logTail(20))
+		default:
+		}
+		code, body, err := h.get("/healthz")
+		if err != nil || code != 200 {
+			return fmt.Sprint(code, body, err)
+		}
+		return ""
+	})
+}
+
+// stop ends flexd as systemd does. It returns how long that took.
+func (h *host) stop() time.Duration {
+	h.t.Helper()
+	begun := time.Now()
+	h.must(h.flexd.Process.Signal(syscall.SIGTERM))
+	select {
+	case err := <-h.ended:
+		if err != nil {
+			h.t.Errorf("flexd ended by SIGTERM: %v", err)
+		}
+	case <-time.After(soon):
+		h.t.Errorf("flexd does not end")
+		h.flexd.Process.Kill()
+		<-h.ended
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.flexd = nil
+	return time.Since(begun)
+}
+
+// kill is kill -9.
+func (h *host) kill() {
+	h.flexd.Process.Kill()
+	<-h.ended
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.flexd = nil
+}
+
+// An answer is what kubelet reads.
+type answer struct {
+	Status   string
+	Message  string
+	Device   string
+	Attached *bool
+
+	killed bool // flexdriver died by a signal
+	took   time.Duration
+	about  string // which call
+}
+
+func (a answer) ok() bool { return a.Status == "Success" }
+
+func (a answer) String() string {
+	s := a.about + ": " + a.Status
+	if a.killed {
+		s = a.about + ": killed"
+	}
+	if a.Message != "" {
+		s += ": " + a.Message
+	}
+	return s
+}
+
+// command is flexdriver as kubelet runs it.
+func (h *host) command(env []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	out := &bytes.Buffer{}
+	c := exec.Command(h.driver, args...) // its standard input is /dev/null
+	c.Stdout, c.Stderr = out, out        // one pipe, as CombinedOutput
+	c.Dir = "/"
+	c.Env = append([]string{"PATH=/usr/bin:/bin", "FLEXD_SOCKET=" + h.runDir + "/driver.sock"}, env...)
+	return c, out
+}
+
+// call runs flexdriver and holds it to the contract of kubelet.
+func (h *host) call(args ...string) answer {
+	h.t.Helper()
+	return h.callWith(nil, args...)
+}
+
+func (h *host) callWith(env []string, args ...string) answer {
+	h.t.Helper()
+	c, out := h.command(env, args...)
+	begun := time.Now()
+	if err := c.Start(); err != nil {
+		h.t.Errorf("%s: %v", args[0], err)
+		return answer{about: args[0]}
+	}
+	return h.read(c, out, begun, args)
+}
+
+// read waits for flexdriver and understands what it printed.
+func (h *host) read(c *exec.Cmd, out *bytes.Buffer, begun time.Time, args []string) answer {
+	h.t.Helper()
+	err := c.Wait()
+	a := answer{about: args[0], took: time.Since(begun)}
+	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		a.killed = true
+		return a
+	}
+	if err != nil {
+		h.t.Errorf("%s: %v, want exit status 0: %s", args[0], err, out)
+	}
+	d := json.NewDecoder(bytes.NewReader(out.Bytes()))
+	d.DisallowUnknownFields()
+	var fields struct {
+		Status       string          `json:"status"`
+		Message      string          `json:"message"`
+		Device       string          `json:"device"`
+		Attached     *bool           `json:"attached"`
+		Capabilities json.RawMessage `json:"capabilities"`
+	}
+	if err := d.Decode(&fields); err != nil {
+		h.t.Errorf("%s: its output is no answer: %v: %q", args[0], err, out)
+	} else if _, err := d.Token(); err != io.EOF {
+		h.t.Errorf("%s: more than one JSON value: %q", args[0], out)
+	}
+	a.Status, a.Message, a.Device, a.Attached = fields.Status, fields.Message, fields.Device, fields.Attached
+	switch {
+	case a.Status != "Success" && a.Status != "Failure" && a.Status != "Not supported":
+		h.t.Errorf("%s: status %q", args[0], a.Status)
+	case a.Status == "Failure" && a.Message == "":
+		h.t.Errorf("%s: Failure without a reason", args[0])
+	case len(a.Message) > 900 || strings.ContainsAny(a.Message, "\n\r"):
+		h.t.Errorf("%s: a message of %d bytes, want one line of at most 900: %q", args[0], len(a.Message), a.Message)
+	}
+	return a
+}
+
+// begun is a call that runs.
+type begun struct {
+	cmd  *exec.Cmd
+	done chan answer
+}
+
+// begin starts a call and does not wait for it.
+func (h *host) begin(args ...string) *begun {
+	h.t.Helper()
+	c, out := h.command(nil, args...)
+	at := time.Now()
+	h.must(c.Start())
+	b := &begun{cmd: c, done: make(chan answer, 1)}
+	go func() { b.done <- h.read(c, out, at, args) }()
+	return b
+}
+
+func (b *begun) wait(t *testing.T) answer {
+	t.Helper()
+	select {
+	case a := <-b.done:
+		return a
+	case <-time.After(2 * soon):
+		t.Fatalf("%v gets no answer", b.cmd.Args)
+		return answer{}
+	}
+}
+
+// ok fails the test unless the answer is Success.
+func (h *host) ok(a answer) answer {
+	h.t.Helper()
+	if !a.ok() {
+		h.t.Errorf("%s", a)
+	}
+	return a
+}
+
+// refused fails the test unless the answer is a Failure that says all the words.
+func (h *host) refused(a answer, words ...string) {
+	h.t.Helper()
+	if a.Status != "Failure" {
+		h.t.Errorf("%s, want a Failure that says %q", a, words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(a.Message, w) {
+			h.t.Errorf("%s\n\tdoes not say %q", a, w)
+		}
+	}
+}
+
+// eventually waits until what is wrong is nothing.
+func (h *host) eventually(what string, wrong func() string) {
+	h.t.Helper()
+	if s := h.within(soon, wrong); s != "" {
+		h.t.Errorf("%s: not after %v: %s", what, soon, s)
+	}
+}
+
+func (h *host) within(d time.Duration, wrong func() string) string {
+	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+		s := wrong()
+		if s == "" || time.Now().After(end) {
+			return s
+		}
+	}
+}
+
+// Status.
+
+type (
+	volumeStatus struct {
+		VG, LV, UUID, State, Step, Device, Filesystem string
+
+		Size     int64
+		Pods     []podStatus
+		Error    *struct{ Step, Message, CallID string }
+		Claims   []claimStatus
+		Lease    *struct{ Live bool }
+		Observed []struct{ Name, Value string }
+		Plan     []string
+		Refused  []string
+		History  []struct {
+			Step, Error string
+			CallIDs     []string
+		}
+	}
+	podStatus   struct{ Namespace, Name, UID, Dir string }
+	claimStatus struct {
+		Kind, Phase, Dir, Note string
+		Mounted                bool
+	}
+	listStatus struct {
+		Node     string
+		Volumes  []volumeStatus
+		Problems []string
+	}
+)
+
+// get asks the status socket.
+func (h *host) get(path string) (int, string, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", h.runDir+"/status.sock")
+		},
+	}}
+	r, err := client.Get("http://flexd" + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	return r.StatusCode, string(b), err
+}
+
+// show is `flexd status`.
+func (h *host) show(args ...string) string {
+	h.t.Helper()
+	c := exec.Command(h.dir+"/bin/flexd", append([]string{"status", "--socket", h.runDir + "/status.sock"}, args...)...)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		h.t.Errorf("flexd status %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// list is `flexd status -o json`.
+func (h *host) list() (l listStatus) {
+	h.t.Helper()
+	if err := json.Unmarshal([]byte(h.show("-o", "json")), &l); err != nil {
+		h.t.Errorf("flexd status -o json: %v", err)
+	}
+	return l
+}
+
+// story is `flexd status vg0/LV -o json`.
+func (h *host) story(lv string) (s volumeStatus) {
+	h.t.Helper()
+	if err := json.Unmarshal([]byte(h.show("vg0/"+lv, "-o", "json")), &s); err != nil {
+		h.t.Errorf("flexd status vg0/%s -o json: %v", lv, err)
+	}
+	return s
+}
+
+// state waits until the volume is in the state.
+func (h *host) state(lv, want string) {
+	h.t.Helper()
+	h.eventually("vg0/"+lv+" is "+want, func() string {
+		s := h.story(lv)
+		if s.State == want {
+			return ""
+		}
+		return fmt.Sprintf("%+v", s)
+	})
+}
+
+// The world.
+
+// mounts lists the mount points below dir, the last made first.
+func mounts(dir string) []string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		panic(err)
+	}
+	var all []string
+	for line := range strings.Lines(string(b)) {
+		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
+		if at == dir || strings.HasPrefix(at, dir+"/") {
+			all = append(all, at)
+		}
+	}
+	slices.Reverse(all)
+	return all
+}
+
+func mounted(dir string) bool { return slices.Contains(mounts(dir), dir) }
+
+// loops lists the loop devices on files below the host's directory.
+func (h *host) loops() []string {
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	var all []string
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(b), h.dir+"/") {
+			all = append(all, strings.Split(f, "/")[3]+" on "+strings.TrimSpace(string(b)))
+		}
+	}
+	return all
+}
+
+// processes lists what runs for this host, by pid.
+func (h *host) processes() map[int]string {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	all := map[int]string{}
+	for _, d := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(d))
+		if pid == os.Getpid() {
+			continue
+		}
+		exe, _ := os.Readlink(d + "/exe")
+		in, _ := os.Readlink(d + "/fd/0") // a child's is its lane's lock
+		cmdline, _ := os.ReadFile(d + "/cmdline")
+		if strings.HasPrefix(exe, h.dir+"/") || strings.HasPrefix(in, h.dir+"/") || bytes.Contains(cmdline, []byte(h.dir+"/")) {
+			all[pid] = strings.TrimSpace(string(bytes.ReplaceAll(cmdline, []byte{0}, []byte(" "))))
+		}
+	}
+	return all
+}
+
+// notes lists the notes of claims and leases.
+func (h *host) notes() []string {
+	files, _ := filepath.Glob(h.runDir + "/notes/*")
+	for i := range files {
+		files[i] = filepath.Base(files[i])
+	}
+	return files
+}
+
+// left says what of the host is still on the machine.
+func (h *host) left() string {
+	var all []string
+	all = append(all, mounts(h.dir)...)
+	all = append(all, h.loops()...)
+	for pid, p := range h.processes() {
+		if h.flexd == nil || pid != h.flexd.Process.Pid {
+			all = append(all, fmt.Sprintf("process %d: %s", pid, p))
+		}
+	}
+	return strings.Join(append(all, h.notes()...), "; ")
+}
+
+// quiet waits until nothing is left of the host but an idle flexd.
+func (h *host) quiet() {
+	h.t.Helper()
+	h.eventually("nothing is left", h.left)
+}
+
+// close ends the host: whatever the test did, kubelet has let go of everything,
+// and flexd is to have done so, too.
+func (h *host) close() {
+	if h.flexd != nil {
+		if !h.t.Failed() {
+			h.quiet()
+		}
+		h.stop()
+		if s := h.left(); s != "" && !h.t.Failed() {
+			h.t.Errorf("after flexd's end: %s", s)
+		}
+	}
+	if b, _ := os.ReadFile(h.log); bytes.Contains(b, []byte("panic")) || bytes.Contains(b, []byte("goroutine ")) {
+		h.t.Errorf("flexd panicked")
+	}
+	if h.t.Failed() {
+		h.t.Logf("flexd's log:\n%s", h.logTail(60))
+	}
+	// By force, so that the next test starts on a clean machine.
+	for pid := range h.processes() {
+		syscall.Kill(pid, syscall.SIGCONT)
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for _, m := range mounts(h.dir) {
+		unix.Unmount(m, unix.MNT_DETACH)
+	}
+	for _, l := range h.loops() {
+		name, _, _ := strings.Cut(l, " ")
+		exec.Command("losetup", "-d", "/dev/"+name).Run()
+	}
+	os.RemoveAll(h.dir)
+}
+
+func (h *host) logTail(n int) string {
+	b, _ := os.ReadFile(h.log)
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// sh runs a command of an operator's.
+func (h *host) sh(argv ...string) string {
+	h.t.Helper()
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		h.t.Fatalf("%v: %v: %s", argv, err, out)
+	}
+	return string(out)
+}
+
+var errNoChild = errors.New("no such child appeared")
+
+// freeze stops a child of flexd whose command line says word, in the middle of
+// its work, and returns its pid.
+func (h *host) freeze(word string) int {
+	h.t.Helper()
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for pid, p := range h.processes() {
+			if strings.HasPrefix(p, word) && syscall.Kill(pid, syscall.SIGSTOP) == nil {
+				return pid
+			}
+		}
+	}
+	h.t.Fatalf("%s: %v", word, errNoChild)
+	return 0
+}
