@@ -1,0 +1,289 @@
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/reconcile"
+)
+
+// VG is the volume group of every Env.
+const VG = "vg0"
+
+// An Env is a node with a flexd on it.
+type Env struct {
+	T       testing.TB
+	M       Machine
+	Sim     *Host // nil on the real machine
+	Config  *config.Config
+	Root    string // kubelet's
+	VGDir   string
+	Patient bool // flexd is not started again by itself after a crash
+
+	// Restart is how long flexd stays dead after a crash.
+	Restart time.Duration
+	// Limit is how long anything may take to come true.
+	Limit time.Duration
+
+	tmp string
+	tap *tap
+
+	mu     sync.Mutex // guards what follows
+	gen    int
+	life   *life
+	born   chan struct{} // closed when the next life begins
+	deaths int
+	lives  sync.WaitGroup
+	broken []string
+	calls  atomic.Int64
+}
+
+// A life is one run of flexd, from its start to its end.
+type life struct {
+	e      *Env
+	node   *reconcile.Node
+	cancel context.CancelFunc
+	dead   atomic.Bool
+	over   chan struct{} // closed when it is dead
+	ended  chan struct{} // closed when Run has returned
+}
+
+// NewSim returns a simulated node with flexd running. It is for a synctest
+// bubble, so that what takes minutes takes no time.
+func NewSim(t testing.TB, tmp string) *Env {
+	e := &Env{T: t, Restart: time.Second, Limit: 15 * time.Minute, tmp: tmp, Root: "/sim/kubelet", VGDir: "/sim/vg0"}
+	e.Sim = NewHost(e.broke)
+	e.M = simulated{e.Sim}
+	_ = e.Sim.Mkdir(e.Root)
+	_ = e.Sim.Mkdir(e.VGDir)
+	e.Sim.dirs = e.dirs
+	e.configure()
+	e.Start()
+	return e
+}
+
+func (e *Env) configure() {
+	c := config.Default()
+	c.NodeName, c.KubeletRoots = "node1", []string{e.Root}
+	c.RunDir, c.StateDir = filepath.Join(e.tmp, "run"), filepath.Join(e.tmp, "state")
+	c.VolumeGroups = []config.VolumeGroup{{Name: VG, Provider: "loopdev", Directory: e.VGDir,
+		Volumes: []string{"*"}, Namespaces: []string{"*"}, Create: true, MaxSize: 4 << 30}}
+	e.Config = c
+	e.tap = &tap{e: e, refuse: map[string]error{}}
+	e.born = make(chan struct{})
+	for _, dir := range []string{filepath.Join(c.RunDir, "lanes"), c.StateDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			e.T.Fatal(err)
+		}
+	}
+}
+
+// broke is where the machine reports a promise that flexd broke.
+func (e *Env) broke(format string, a ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.broken = append(e.broken, fmt.Sprintf(format, a...))
+}
+
+func (e *Env) dirs() (notes, records string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.notes(), e.records()
+}
+
+// Each life has its own directories, which are taken away from it in the
+// instant of its death: whatever its goroutines still write goes nowhere.
+func (e *Env) notes() string   { return filepath.Join(e.Config.RunDir, fmt.Sprintf("notes.%d", e.gen)) }
+func (e *Env) records() string { return filepath.Join(e.Config.StateDir, fmt.Sprintf("formats.%d", e.gen)) }
+
+// Notes is the directory of the notes, for tests that damage it while flexd is
+// down.
+func (e *Env) Notes() string   { n, _ := e.dirs(); return n }
+func (e *Env) Records() string { _, r := e.dirs(); return r }
+
+// Start begins a life of flexd and waits until it has read its notes.
+func (e *Env) Start() *reconcile.Node {
+	l, err := e.start()
+	if err != nil {
+		e.T.Errorf("flexd does not start: %v", err)
+		panic(err)
+	}
+	select {
+	case <-l.node.Ready():
+	case <-l.over:
+	case <-time.After(e.Limit):
+		e.T.Errorf("flexd does not get ready")
+	}
+	return l.node
+}
+
+func (e *Env) start() (*life, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	store, err := dsw.Open(e.notes(), e.M.BootID())
+	if err != nil {
+		return nil, err
+	}
+	records, err := dsw.OpenRecords(e.records())
+	if err != nil {
+		return nil, err
+	}
+	l := &life{e: e, over: make(chan struct{}), ended: make(chan struct{})}
+	runner := lifeRunner{t: e.tap, l: l, inner: e.M.Runner}
+	mounts := lifeMounts{MountSource: e.M.Mounts(), t: e.tap, l: l}
+	if s, ok := mounts.MountSource.(*Host); ok {
+		s.forget()
+	}
+	p := loopdev.New(map[string]string{VG: e.VGDir}, filepath.Join(e.Config.RunDir, "dev"), runner, e.M.Kernel())
+	o := asw.New(asw.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
+	e.M.Hook(o)
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	if os.Getenv("HOSTTEST_LOG") != "" {
+		log.SetOutput(os.Stderr)
+		log.SetLevel(logrus.DebugLevel)
+	}
+	l.node = reconcile.New(reconcile.Parts{Config: e.Config, Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
+		Observer: o, Mounts: mounts, Ops: mount.Ops{Runner: runner}, Providers: map[string]reconcile.Provider{VG: p},
+		Boot: e.M.Boot, Self: e.M.Self()})
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	e.life = l
+	close(e.born)
+	e.born = make(chan struct{})
+	e.lives.Go(func() {
+		defer close(l.ended)
+		if err := l.node.Run(ctx); err != nil && !l.dead.Load() && !errors.Is(err, context.Canceled) {
+			e.broke("flexd ended by itself: %v", err)
+		}
+	})
+	return l, nil
+}
+
+// crash is kill -9: nothing this life does from here on has an effect.
+func (l *life) crash() {
+	e := l.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !l.die() {
+		return
+	}
+	e.deaths++
+	if !e.Patient {
+		e.lives.Go(func() {
+			time.Sleep(e.Restart)
+			if _, err := e.start(); err != nil {
+				e.broke("flexd does not start again: %v", err)
+			}
+		})
+	}
+}
+
+func (l *life) die() bool {
+	if l.dead.Swap(true) {
+		return false
+	}
+	e := l.e
+	notes, records := e.notes(), e.records()
+	e.gen++
+	for from, to := range map[string]string{notes: e.notes(), records: e.records()} {
+		if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
+			e.broken = append(e.broken, err.Error())
+		}
+	}
+	l.cancel()
+	close(l.over)
+	return true
+}
+
+// Crash kills flexd now.
+func (e *Env) Crash() { e.current().crash() }
+
+// Stop ends flexd for good and waits for its goroutines.
+func (e *Env) Stop() {
+	e.Patient = true
+	if l := e.current(); l != nil {
+		e.mu.Lock()
+		l.die()
+		e.mu.Unlock()
+	}
+	e.lives.Wait()
+}
+
+// Reboot takes flexd, the kernel's memory and /run.
+func (e *Env) Reboot() {
+	l := e.current()
+	e.mu.Lock()
+	l.die()
+	_ = os.RemoveAll(e.notes())
+	e.mu.Unlock()
+	<-l.ended
+	e.Sim.Reboot()
+}
+
+func (e *Env) current() *life {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.life
+}
+
+// Node is the flexd that lives now.
+func (e *Env) Node() *reconcile.Node { return e.current().node }
+
+// Arm lets a fault strike at the k-th occasion from now on.
+func (e *Env) Arm(m Moment, k int) { e.tap.arm(m, k, "") }
+
+// ArmOp lets it strike at the k-th command of one kind.
+func (e *Env) ArmOp(m Moment, k int, op string) { e.tap.arm(m, k, op) }
+
+// Refuse makes every command of a kind fail, until err is nil.
+func (e *Env) Refuse(op string, err error) {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	e.tap.refuse[op] = err
+}
+
+// Struck says whether the fault has struck.
+func (e *Env) Struck() bool {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	return e.tap.struck
+}
+
+// Commands says how many commands flexd has started.
+func (e *Env) Commands() int {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	return e.tap.total
+}
+
+// File is the path of a volume's file.
+func (e *Env) File(lv string) string { return filepath.Join(e.VGDir, lv) }
+
+// Eventually waits until something is true.
+func (e *Env) Eventually(what string, is func() bool) {
+	e.T.Helper()
+	step, end := 50*time.Millisecond, time.Now().Add(e.Limit)
+	for !is() {
+		if time.Now().After(end) {
+			e.T.Errorf("it does not come true: %s\n%s", what, e.Describe())
+			return
+		}
+		time.Sleep(step)
+	}
+}

@@ -1,0 +1,321 @@
+package hosttest
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/loopdev"
+)
+
+// A Host is a simulated kernel with what stands on it.
+type Host struct {
+	broke func(format string, a ...any) // a promise that was broken: the test's failure
+	dirs  func() (notes, records string)
+
+	// Pace is called where a real command would take its time.
+	Pace func()
+	// Lenient lets an operator do what flexd itself must not be seen doing:
+	// mounts and devices may change under its commands.
+	Lenient bool
+	// Careless is set while notes cannot be written: what lets go goes on.
+	Careless bool
+
+	mu      sync.Mutex // guards all of the following
+	bootID  int
+	booted  time.Time
+	files   map[string]*File
+	loops   map[string]*loop
+	mounts  []*mnt
+	folders map[string]bool
+	nextID  int
+	nextSeq uint64
+	version int           // of the mount table
+	changed chan struct{} // closed at the next change of the mount table
+	seen    int           // version at the last Changed
+	waited  int           // version at the last Wait
+	holders map[int]int   // open files, by mount ID
+	live    map[*File]string
+	before  map[string]*hang // by op
+	after   map[string]*hang
+	log     []string
+}
+
+// A File is what backs a volume. It survives a reboot.
+type File struct {
+	path string
+	loopdev.FileInfo
+	Type  string // the filesystem on it, "" = none
+	State State
+	Bytes int64 // the filesystem's size
+	Data  int   // what pods wrote: lost by mkfs
+	Note  string
+	Mkfs  int // how many times
+}
+
+// A State is what a file's bytes are.
+type State int
+
+// The states of a file's bytes.
+const (
+	Blank    State = iota
+	Whole          // a filesystem
+	Failed         // a filesystem in error
+	HalfMade       // what a cut mkfs left
+	Foreign        // somebody's data
+)
+
+type loop struct {
+	loopdev.Loop
+	file    *File
+	openers int
+	foreign bool
+}
+
+type mnt struct {
+	id, parent int
+	number     string
+	root, dir  string
+	ro         bool
+	superRO    bool
+	typ, src   string
+	super      string
+	peer       int
+	file       *File // nil = none of the volumes
+}
+
+// A hang is a command that does not end.
+type hang struct {
+	release chan struct{}
+	hard    bool // not even when it is killed
+	hit     chan struct{}
+	once    sync.Once
+}
+
+// NewHost returns a machine without volumes, with a kubelet directory.
+func NewHost(broke func(string, ...any)) *Host {
+	h := &Host{
+		broke: broke, Pace: func() {}, dirs: func() (string, string) { return "", "" },
+		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{"/": true},
+		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, live: map[*File]string{},
+		before: map[string]*hang{}, after: map[string]*hang{}, booted: time.Now(), bootID: 1,
+	}
+	h.base()
+	return h
+}
+
+// base mounts what every machine has.
+func (h *Host) base() {
+	h.mounts = nil
+	h.add(&mnt{number: "8:1", root: "/", dir: "/", typ: "ext4", src: "/dev/sda1", super: "rw", peer: 1})
+	h.add(&mnt{number: "0:22", root: "/", dir: "/proc", typ: "proc", src: "proc", super: "rw", peer: 2})
+	h.add(&mnt{number: "0:23", root: "/", dir: "/run", typ: "tmpfs", src: "tmpfs", super: "rw,size=1048576k", peer: 3})
+}
+
+// Boot is the time since boot.
+func (h *Host) Boot() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Since(h.booted)
+}
+
+// BootID names this boot.
+func (h *Host) BootID() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return fmt.Sprintf("boot-%d", h.bootID)
+}
+
+// Reboot takes all that lives in the kernel. Kubelet's directories and the
+// volumes' files stay.
+func (h *Host) Reboot() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bootID++
+	h.booted = time.Now()
+	h.loops = map[string]*loop{}
+	h.holders = map[int]int{}
+	h.base()
+	h.tableChanged()
+}
+
+// Uptime moves the boot-time clock, as after a long suspend.
+func (h *Host) Uptime(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.booted = h.booted.Add(-d)
+}
+
+func (h *Host) add(m *mnt) *mnt {
+	m.id = h.nextID
+	h.nextID++
+	m.parent = 1
+	if on := h.top(m.dir); on != nil {
+		m.parent = on.id
+	} else if on := h.containing(m.dir); on != nil {
+		m.parent = on.id
+	}
+	h.mounts = append(h.mounts, m)
+	return m
+}
+
+// top returns the mount on top of dir, or nil.
+func (h *Host) top(dir string) *mnt {
+	for i := len(h.mounts) - 1; i >= 0; i-- {
+		if h.mounts[i].dir == dir {
+			return h.mounts[i]
+		}
+	}
+	return nil
+}
+
+func (h *Host) containing(dir string) *mnt {
+	for ; ; dir = path.Dir(dir) {
+		if m := h.top(dir); m != nil || dir == "/" {
+			return m
+		}
+	}
+}
+
+func (h *Host) mountsOf(f *File) (all []*mnt) {
+	for _, m := range h.mounts {
+		if m.file == f {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func (h *Host) unlink(m *mnt) {
+	for i := range h.mounts {
+		if h.mounts[i] == m {
+			h.mounts = append(h.mounts[:i:i], h.mounts[i+1:]...)
+			break
+		}
+	}
+	h.tableChanged()
+}
+
+func (h *Host) tableChanged() {
+	h.version++
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// AddFile puts a volume's file there, as an administrator would.
+func (h *Host) AddFile(f File, path string) *File {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f.path = path
+	f.Exists, f.Regular, f.Links = true, true, 1
+	h.files[path] = &f
+	return &f
+}
+
+// FileAt returns what backs the volume, or nil.
+func (h *Host) FileAt(path string) *File {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.files[path]
+}
+
+// Change changes a file while nothing else looks.
+func (h *Host) Change(path string, change func(*File)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(h.files[path])
+}
+
+// AddForeignLoop gives a file that is no volume of ours a loop device.
+func (h *Host) AddForeignLoop(path string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := &File{path: path, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Size: 1 << 30}, State: Foreign}
+	h.files[path] = f
+	l := h.newLoop(f)
+	l.foreign = true
+	return l.Name
+}
+
+func (h *Host) newLoop(f *File) *loop {
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("loop%d", i)
+		if h.loops[name] != nil {
+			continue
+		}
+		h.nextSeq++
+		l := &loop{file: f, Loop: loopdev.Loop{Name: name, Number: fmt.Sprintf("7:%d", i), Seq: h.nextSeq,
+			BackingFile: f.path, Size: f.Size, ReadOnly: f.ReadOnly}}
+		h.loops[name] = l
+		return l
+	}
+}
+
+func (h *Host) loopOf(f *File) *loop {
+	for _, name := range h.loopNames() {
+		if h.loops[name].file == f {
+			return h.loops[name]
+		}
+	}
+	return nil
+}
+
+func (h *Host) loopNames() []string {
+	var names []string
+	for n := range h.loops {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// File implements loopdev.Kernel.
+func (h *Host) File(path string) (loopdev.FileInfo, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.files[path]; f != nil {
+		return f.FileInfo, nil
+	}
+	return loopdev.FileInfo{Exists: h.folders[path], Dir: h.folders[path]}, nil
+}
+
+// Loops implements loopdev.Kernel.
+func (h *Host) Loops() ([]loopdev.Loop, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []loopdev.Loop
+	for _, n := range h.loopNames() {
+		l := h.seenLoop(h.loops[n])
+		all = append(all, loopdev.Loop{Name: l.Name, BackingFile: l.BackingFile, Deleted: l.Deleted})
+	}
+	return all, nil
+}
+
+func (h *Host) seenLoop(l *loop) loopdev.Loop {
+	seen := l.Loop
+	seen.Deleted = h.files[l.BackingFile] != l.file
+	return seen
+}
+
+// Loop implements loopdev.Kernel.
+func (h *Host) Loop(name string) (loopdev.Loop, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.loops {
+		if l.Name == name || l.Number == name {
+			return h.seenLoop(l), nil
+		}
+	}
+	if strings.HasPrefix(name, "loop") || strings.HasPrefix(name, "7:") {
+		return loopdev.Loop{Name: name}, nil // free
+	}
+	return loopdev.Loop{}, fs.ErrNotExist
+}
+
+func (h *Host) logf(format string, a ...any) {
+	h.log = append(h.log, fmt.Sprintf(format, a...))
+}

@@ -1,0 +1,305 @@
+package hosttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+)
+
+// A Pod is one user of one volume.
+type Pod struct {
+	UID    string
+	Volume string // kubelet's name for it: the PV's, or the pod's own of an inline volume
+	LV     string
+	RO     bool
+	FSType string
+	Size   string
+	Mount  string // mountOptions
+	Mkfs   string
+	Extra  map[string]string
+}
+
+// A Kubelet plays kubelet 1.36 as the contract describes it: what it checks
+// before a call, what it does after one, and when it calls again.
+type Kubelet struct {
+	E      *Env
+	Attach bool // the driver said attach:true
+
+	ctx  context.Context // of this kubelet's life
+	kill context.CancelFunc
+
+	mu      sync.Mutex
+	device  map[string]string // by volume: what waitforattach said
+	staged  map[string]bool   // by volume: device globally mounted
+	mounted map[string]bool   // by pod directory
+	wants   map[string]Pod    // by pod directory
+}
+
+// NewKubelet starts a kubelet.
+func NewKubelet(e *Env, attach bool) *Kubelet {
+	k := &Kubelet{E: e, Attach: attach, device: map[string]string{}, staged: map[string]bool{}, mounted: map[string]bool{}, wants: map[string]Pod{}}
+	k.ctx, k.kill = context.WithCancel(context.Background())
+	return k
+}
+
+// Kill is kubelet's death: its flexdrivers hang up, and it forgets everything.
+func (k *Kubelet) Kill() *Kubelet {
+	k.kill()
+	return NewKubelet(k.E, k.Attach)
+}
+
+// Dir is where kubelet wants the pod's mount.
+func (k *Kubelet) Dir(p Pod) string {
+	return flex.PodDir(k.E.Root, k.E.Config.Driver, p.UID, p.Volume)
+}
+
+// Global is kubelet's global mount of a volume.
+func (k *Kubelet) Global(volume string) string {
+	return flex.GlobalDir(k.E.Root, k.E.Config.Driver, volume)
+}
+
+// Blob is the one JSON argument that kubelet makes of a pod's volume.
+func (k *Kubelet) Blob(p Pod, forMount bool) string {
+	m := map[string]string{"kubernetes.io/fsType": p.FSType, "kubernetes.io/readwrite": "rw", "kubernetes.io/pvOrVolumeName": p.Volume}
+	if p.RO {
+		m["kubernetes.io/readwrite"] = "ro"
+	}
+	if forMount {
+		m["kubernetes.io/pod.name"], m["kubernetes.io/pod.namespace"], m["kubernetes.io/pod.uid"] = p.UID, "ns", p.UID
+		m["kubernetes.io/serviceAccount.name"] = "default"
+	}
+	m[flex.KeyVG], m[flex.KeyLV] = VG, p.LV
+	for key, v := range map[string]string{flex.KeySize: p.Size, flex.KeyMountOptions: p.Mount, flex.KeyMkfsOptions: p.Mkfs} {
+		if v != "" {
+			m[key] = v
+		}
+	}
+	for key, v := range p.Extra {
+		m[key] = v
+	}
+	b, _ := json.Marshal(m)
+	return string(b)
+}
+
+// ErrKubeletDied ends the calls of a kubelet that was killed.
+var ErrKubeletDied = errors.New("kubelet died")
+
+// Call is one exec of flexdriver: it waits for a flexd, asks again when flexd
+// dies without an answer, and hangs up when its kubelet dies.
+func (k *Kubelet) Call(verb string, args ...string) (flex.Answer, error) {
+	return k.CallAt(k.E.M.Boot(), verb, args...)
+}
+
+// CallAt is Call by a flexdriver that started at that time since boot.
+func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (flex.Answer, error) {
+	e := k.E
+	r := flex.Request{V: flex.Version, ID: fmt.Sprintf("c%d", e.calls.Add(1)), Verb: verb, Args: args, Started: int64(started)}
+	timeout, cancel := context.WithTimeout(k.ctx, 5*time.Minute)
+	defer cancel()
+	for {
+		e.mu.Lock()
+		l, born := e.life, e.born
+		e.mu.Unlock()
+		if l == nil || l.dead.Load() {
+			select {
+			case <-born:
+				continue
+			case <-timeout.Done():
+				if k.ctx.Err() != nil {
+					return flex.Answer{}, ErrKubeletDied
+				}
+				return flex.Failure("flexd is down"), nil
+			}
+		}
+		ctx, hangUp := context.WithCancel(timeout)
+		stop := make(chan struct{})
+		go func() {
+			select {
+			case <-l.over:
+			case <-stop:
+			}
+			hangUp()
+		}()
+		a := l.node.Serve(ctx, r, 0)
+		close(stop)
+		e.tap.mu.Lock()
+		e.tap.answers++
+		lost := e.tap.strikes(e.tap.answers, CrashAnswer)
+		e.tap.mu.Unlock()
+		if lost != Never {
+			l.crash()
+		}
+		switch {
+		case k.ctx.Err() != nil:
+			return flex.Answer{}, ErrKubeletDied
+		case l.dead.Load():
+			continue // no answer came: it is asked again under the same id
+		}
+		if os.Getenv("HOSTTEST_LOG") != "" {
+			fmt.Fprintf(os.Stderr, "kubelet: %s %q -> %s %s\n", verb, args, a.Status, a.Message)
+		}
+		return a, nil
+	}
+}
+
+// call is Call whose failure is an error.
+func (k *Kubelet) call(verb string, args ...string) (string, error) {
+	a, err := k.Call(verb, args...)
+	if err == nil && a.Status != flex.StatusSuccess {
+		err = fmt.Errorf("%s command failed, status: %s, reason: %s", verb, a.Status, a.Message)
+	}
+	return a.Device, err
+}
+
+// Up is one attempt of kubelet's to give a pod its volume.
+func (k *Kubelet) Up(p Pod) error {
+	dir := k.Dir(p)
+	if k.Attach {
+		if err := k.stage(p); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	k.wants[dir] = p
+	k.mu.Unlock()
+	m := k.E.M
+	if !m.IsMountPoint(dir) {
+		if err := m.Mkdir(dir); err != nil {
+			return err
+		}
+		if _, err := k.call(flex.Mount, dir, k.Blob(p, true)); err != nil {
+			if k.ctx.Err() == nil {
+				_ = m.Remove(dir)
+			}
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mounted[dir] = true
+	return nil
+}
+
+// stage is the first half of an attachable volume's mount.
+func (k *Kubelet) stage(p Pod) error {
+	k.mu.Lock()
+	device, staged := k.device[p.Volume], k.staged[p.Volume]
+	k.mu.Unlock()
+	device, err := k.call(flex.WaitForAttach, device, k.Blob(p, false))
+	if err != nil {
+		return err
+	}
+	if device == "" {
+		return errors.New("waitforattach answered Success without a device")
+	}
+	if !staged {
+		global := k.Global(p.Volume)
+		if !k.E.M.IsMountPoint(global) {
+			if err := k.E.M.Mkdir(global); err != nil {
+				return err
+			}
+			if _, err := k.call(flex.MountDevice, global, device, k.Blob(p, false)); err != nil {
+				return err
+			}
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.device[p.Volume], k.staged[p.Volume] = device, true
+	return nil
+}
+
+// Down is one attempt of kubelet's to take a pod's volume away.
+func (k *Kubelet) Down(p Pod) error {
+	dir, m := k.Dir(p), k.E.M
+	if m.Exists(dir) {
+		if _, err := k.call(flex.Unmount, dir); err != nil {
+			return err
+		}
+		if err := m.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	k.mu.Lock()
+	delete(k.mounted, dir)
+	delete(k.wants, dir)
+	last := k.Attach
+	for _, other := range k.wants {
+		last = last && other.Volume != p.Volume
+	}
+	k.mu.Unlock()
+	if last {
+		return k.unstage(p.Volume)
+	}
+	return nil
+}
+
+// unstage takes the global mount away, if it is one.
+func (k *Kubelet) unstage(volume string) error {
+	global, m := k.Global(volume), k.E.M
+	if m.Exists(global) {
+		if m.IsMountPoint(global) {
+			if _, err := k.call(flex.UnmountDevice, global); err != nil {
+				return err
+			}
+		}
+		if err := m.Remove(global); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	k.mu.Lock()
+	delete(k.staged, volume)
+	delete(k.device, volume)
+	k.mu.Unlock()
+	_, err := k.call(flex.Detach, volume, k.E.Config.NodeName)
+	return err
+}
+
+// retry is kubelet's exponential backoff around one operation.
+func (k *Kubelet) retry(what string, attempt func() error) error {
+	wait := 500 * time.Millisecond
+	if k.E.Sim == nil {
+		wait = 50 * time.Millisecond
+	}
+	end := time.Now().Add(k.E.Limit)
+	for {
+		err := attempt()
+		if err == nil || errors.Is(err, ErrKubeletDied) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s: kubelet's retries do not succeed: %w", what, err)
+		}
+		time.Sleep(wait)
+		wait = min(2*wait, 2*time.Minute+2*time.Second)
+	}
+}
+
+// Start gives a pod its volume, however often that takes.
+func (k *Kubelet) Start(p Pod) error {
+	return k.retry("start "+path.Base(p.UID), func() error { return k.Up(p) })
+}
+
+// Finish takes a pod's volume away, however often that takes.
+func (k *Kubelet) Finish(p Pod) error {
+	return k.retry("stop "+path.Base(p.UID), func() error { return k.Down(p) })
+}
+
+// Expand is kubelet's online expansion.
+func (k *Kubelet) Expand(p Pod, bytes int64) error {
+	return k.retry("expand "+p.UID, func() error {
+		k.mu.Lock()
+		device := k.device[p.Volume]
+		k.mu.Unlock()
+		_, err := k.call(flex.ExpandFS, k.Blob(p, false), device, k.Dir(p), fmt.Sprint(bytes), "0")
+		return err
+	})
+}

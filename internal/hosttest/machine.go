@@ -1,0 +1,63 @@
+package hosttest
+
+import (
+	"time"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/run"
+)
+
+// A Machine is what a flexd runs on: the simulated one, or this one.
+type Machine interface {
+	// What flexd is given.
+	Runner(started func()) run.Runner
+	Kernel() loopdev.Kernel
+	Mounts() asw.MountSource
+	Hook(o *asw.Observer)
+	Boot() time.Duration
+	BootID() string
+	Self() reconcile.Namespaces
+
+	// What kubelet and the pods do by themselves.
+	IsMountPoint(dir string) bool
+	Exists(dir string) bool
+	Mkdir(dir string) error
+	Remove(dir string) error
+	Write(dir string) error
+
+	// An operator's meddling.
+	Umount(dir string) error
+	MountTmpfs(dir string) error
+	MountDevice(file, dir string) error
+	Hold(dir string) (release func())
+	HoldDevice(file string) (release func())
+
+	// What is there.
+	Text() string // the mount table
+}
+
+// simulated fits a Host to Machine.
+type simulated struct{ *Host }
+
+func (s simulated) Runner(started func()) run.Runner {
+	return startedRunner{s.Host, started}
+}
+func (s simulated) Kernel() loopdev.Kernel     { return s.Host }
+func (s simulated) Mounts() asw.MountSource    { return s.Host }
+func (s simulated) Self() reconcile.Namespaces { return reconcile.Namespaces{} }
+
+func (s simulated) Hook(o *asw.Observer) {
+	o.Gone = func(dir string) bool { return !s.Exists(dir) }
+	o.FSError = func(path, _ string) string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, l := range s.loops {
+			if "/dev/"+l.Name == path && l.file.State == Failed {
+				return l.file.Note
+			}
+		}
+		return ""
+	}
+}

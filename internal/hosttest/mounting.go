@@ -1,0 +1,282 @@
+package hosttest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// ops are flexd's children. An operation that is not here is a failure of the
+// test: the simulation would otherwise approve of what it does not know.
+var ops = map[string]func(*process, []byte) (any, error){
+	"probe":         probe,
+	"format":        format,
+	"check":         check,
+	"mount":         land,
+	"umount":        umount,
+	"grow":          grow,
+	"loop-identify": identify,
+	"loop-create":   create,
+	"loop-attach":   attach,
+	"loop-detach":   detach,
+	"loop-extend":   extend,
+}
+
+func decode[T any](p *process, text []byte) T {
+	var arg T
+	if err := json.Unmarshal(text, &arg); err != nil {
+		p.h.broke("%s: its argument does not parse: %v: %s", p.op, err, text)
+	}
+	return arg
+}
+
+// device finds the device that was observed, if it is still the same.
+func (h *Host) device(d volume.Device) (*loop, error) {
+	l := h.loops[path.Base(d.Path)]
+	if l == nil || l.Number != d.Number || l.Seq != d.Seq {
+		return nil, fmt.Errorf("%w: %s", mount.ErrChanged, d.Path)
+	}
+	if l.foreign {
+		h.broke("a command is about a foreign device: %s", d.Path)
+	}
+	return l, nil
+}
+
+// begin takes the volume for one command. Two at once would break the first
+// promise.
+func (h *Host) begin(p *process, f *File) {
+	if other, ok := h.live[f]; ok {
+		h.broke("%s began while %s still works on %s", p.op, other, f.path)
+	}
+	if p.cmd.Lock == "" {
+		h.broke("%s works on %s without its lane's lock", p.op, f.path)
+	}
+	h.live[f] = p.op
+	p.file = f
+}
+
+func probe(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		At     string        `json:"at"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	f := l.file
+	if a.At != "" {
+		if m := h.top(a.At); m == nil {
+			return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
+		} else if m.file != f {
+			return nil, fmt.Errorf("%w: %s", mount.ErrForeign, a.At)
+		}
+	}
+	switch f.State {
+	case Blank:
+		return volume.FS{Content: volume.Blank}, nil
+	case Whole:
+		return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes}, nil
+	case Failed:
+		if a.At == "" { // only its superblock says so, and fsck is still to come
+			return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes, What: f.Note}, nil
+		}
+		return volume.FS{Content: volume.FilesystemFailed, Type: f.Type, What: f.Note}, nil
+	case HalfMade:
+		return volume.FS{Content: volume.ForeignContent, What: "found data at offset 4096 (0x1000)"}, nil
+	}
+	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}, nil
+}
+
+func format(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		Type   string        `json:"type"`
+		Repeat bool          `json:"repeat"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
+	f := l.file
+	h.begin(p, f)
+	switch {
+	case len(h.mountsOf(f)) > 0:
+		h.broke("mkfs on a mounted device: %s", f.path)
+		fallthrough
+	case l.openers > 0:
+		h.mu.Unlock()
+		return nil, &mount.BusyError{What: a.Device.Path}
+	case f.State != Blank && !(a.Repeat && (f.State == HalfMade || f.State == Whole && f.Data == 0 && f.Type == a.Type)):
+		h.mu.Unlock()
+		return nil, &mount.Refusal{What: "found data on " + a.Device.Path, Hint: "wipefs"}
+	}
+	h.mu.Unlock()
+	h.mustRecord(f.UUID, "formatting", a.Type)
+	h.mu.Lock()
+	f.State, f.Type = HalfMade, a.Type
+	f.Mkfs++
+	if f.Data > 0 {
+		h.broke("mkfs destroyed data on %s", f.path)
+	}
+	h.mu.Unlock()
+	h.Pace()
+	if !p.stay(h.before, "format-half") {
+		return nil, errKilled
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f.State, f.Bytes = Whole, l.Size
+	return struct{}{}, nil
+}
+
+func check(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		Type   string        `json:"type"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	f := l.file
+	h.begin(p, f)
+	if len(h.mountsOf(f)) > 0 {
+		h.broke("fsck of a mounted device: %s", f.path)
+	}
+	if f.State == Failed {
+		return nil, &mount.Refusal{What: "e2fsck found errors that it may not repair by itself", Hint: "e2fsck -f " + a.Device.Path}
+	}
+	return struct{}{}, nil
+}
+
+func land(p *process, text []byte) (any, error) {
+	a := decode[mount.Landing](p, text)
+	h := p.h
+	h.mu.Lock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
+	f := l.file
+	h.begin(p, f)
+	super := "rw"
+	live := h.mountsOf(f)
+	for _, o := range a.Super {
+		super += "," + o
+	}
+	if len(live) > 0 { // one superblock for all
+		super = live[0].super
+	}
+	m := &mnt{number: l.Number, root: "/", dir: a.Dir, typ: a.FSType, src: a.Device.Path, super: super,
+		ro: a.ReadOnly || l.ReadOnly, superRO: l.ReadOnly, file: f}
+	switch {
+	case f.State == Failed:
+		err = fmt.Errorf("%w: %s", mount.ErrFailed, f.Note)
+	case f.State != Whole || f.Type != a.FSType:
+		err = errors.New("wrong fs type, bad superblock")
+	case !h.folders[a.Dir]:
+		err = fmt.Errorf("%w: %s", mount.ErrNoDir, a.Dir)
+	case len(live) > 0 && live[0].superRO != l.ReadOnly:
+		err = syscall.EBUSY
+	case a.Root == "" || !strings.HasPrefix(a.Dir, a.Root+"/"):
+		err = fmt.Errorf("%s does not lie below %q", a.Dir, a.Root)
+	}
+	was := h.top(a.Dir)
+	h.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if !p.gate() {
+		return nil, errors.New("not let go")
+	}
+	h.mustClaim(f.UUID, a.Dir)
+	h.mustNotRecord(f.UUID, "formatting")
+	h.mu.Lock()
+	switch {
+	case !h.folders[a.Dir] || h.top(a.Dir) != was:
+		h.mu.Unlock()
+		return nil, fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", a.Dir)
+	case was != nil:
+		h.broke("a mount lands on a mount point: %s", a.Dir)
+	}
+	h.add(m)
+	h.tableChanged()
+	h.mu.Unlock()
+	return struct{}{}, nil
+}
+
+func umount(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Dir    string `json:"dir"`
+		Number string `json:"number"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	m := h.top(a.Dir)
+	switch {
+	case m == nil:
+		h.mu.Unlock()
+		return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.Dir)
+	case m.number != a.Number:
+		h.mu.Unlock()
+		return nil, fmt.Errorf("%w: %s", mount.ErrForeign, a.Dir)
+	case m.file == nil:
+		h.broke("umount of a foreign mount: %s at %s", m.src, a.Dir)
+		h.mu.Unlock()
+		return nil, fmt.Errorf("%w: %s", mount.ErrForeign, a.Dir)
+	}
+	h.begin(p, m.file)
+	if h.holders[m.id] > 0 || h.covered(m) {
+		h.mu.Unlock()
+		return nil, &mount.BusyError{What: a.Dir, Holders: []mount.Holder{{Pid: 4711, Comm: "pod", How: "open file"}}}
+	}
+	careless := h.Careless
+	h.mu.Unlock()
+	if !careless {
+		h.mustBeReleasing(m.file.UUID, a.Dir)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if slices.Contains(h.mounts, m) {
+		h.unlink(m)
+	}
+	return struct{}{}, nil
+}
+
+func grow(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		At     string        `json:"at"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	h.begin(p, l.file)
+	if m := h.top(a.At); m == nil || m.file != l.file {
+		return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
+	}
+	l.file.Bytes = l.Size
+	return struct{}{}, nil
+}

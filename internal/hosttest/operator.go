@@ -1,0 +1,157 @@
+package hosttest
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// What kubelet and an operator do on the machine themselves.
+
+// IsMountPoint says what kubelet's IsLikelyNotMountPoint would.
+func (h *Host) IsMountPoint(dir string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.top(dir) != nil
+}
+
+// Exists says whether a directory is there.
+func (h *Host) Exists(dir string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.folders[dir]
+}
+
+// Mkdir is MkdirAll.
+func (h *Host) Mkdir(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ; !h.folders[dir]; dir = path.Dir(dir) {
+		h.folders[dir] = true
+	}
+	return nil
+}
+
+// Remove is os.Remove of a directory.
+func (h *Host) Remove(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case !h.folders[dir]:
+		return fs.ErrNotExist
+	case h.top(dir) != nil:
+		return &fs.PathError{Op: "remove", Path: dir, Err: syscall.EBUSY}
+	}
+	for f := range h.folders {
+		if strings.HasPrefix(f, dir+"/") {
+			return &fs.PathError{Op: "remove", Path: dir, Err: syscall.ENOTEMPTY}
+		}
+	}
+	delete(h.folders, dir)
+	return nil
+}
+
+// Umount is an operator's umount(8).
+func (h *Host) Umount(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.top(dir)
+	switch {
+	case m == nil:
+		return errors.New("not mounted")
+	case h.holders[m.id] > 0 || h.covered(m):
+		return syscall.EBUSY
+	}
+	h.unlink(m)
+	return nil
+}
+
+// MountTmpfs is an operator's mount of something else.
+func (h *Host) MountTmpfs(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.folders[dir] = true
+	h.add(&mnt{number: "0:77", root: "/", dir: dir, typ: "tmpfs", src: "tmpfs", super: "rw"})
+	h.tableChanged()
+	return nil
+}
+
+// MountDevice is an operator's mount of the volume somewhere else.
+func (h *Host) MountDevice(file, dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.loopOf(h.files[file])
+	if l == nil {
+		return syscall.ENXIO
+	}
+	h.add(&mnt{number: l.Number, root: "/", dir: dir, typ: l.file.Type, src: "/dev/" + l.Name, super: "rw", file: l.file})
+	h.tableChanged()
+	return nil
+}
+
+// Hold opens a file on the mount at dir, as a process of a pod does.
+func (h *Host) Hold(dir string) (release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	id := h.top(dir).id
+	h.holders[id]++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.holders[id]--
+	}
+}
+
+// HoldDevice opens the volume's block device.
+func (h *Host) HoldDevice(file string) (release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.loopOf(h.files[file])
+	l.openers++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		l.openers--
+	}
+}
+
+// Write is a pod that writes to the mount at dir.
+func (h *Host) Write(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.top(dir)
+	switch {
+	case m == nil || m.file == nil:
+		return errors.New("no volume is mounted there")
+	case m.ro || m.superRO:
+		return syscall.EROFS
+	}
+	m.file.Data++
+	return nil
+}
+
+func (h *Host) covered(m *mnt) bool {
+	for _, o := range h.mounts {
+		if o.parent == m.id {
+			return true
+		}
+	}
+	return false
+}
+
+// Hang makes the next command of that kind stay where it is until released:
+// before its effect, or after it with the process alive. A hard one does not
+// even die.
+func (h *Host) Hang(op string, afterEffect, hard bool) (hit <-chan struct{}, release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := &hang{release: make(chan struct{}), hard: hard, hit: make(chan struct{})}
+	if afterEffect {
+		h.after[op] = g
+	} else {
+		h.before[op] = g
+	}
+	return g.hit, func() { g.once.Do(func() { close(g.release) }) }
+}

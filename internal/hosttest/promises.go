@@ -1,0 +1,97 @@
+package hosttest
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// What must be on the disk before a command may have its effect. The files are
+// read as the next flexd would find them.
+
+func readNotes(dir string) (claims []dsw.Claim, leases []dsw.Lease) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		if strings.HasPrefix(filepath.Base(f), "lease-") {
+			var l dsw.Lease
+			if json.Unmarshal(b, &l) == nil {
+				leases = append(leases, l)
+			}
+			continue
+		}
+		var c dsw.Claim
+		if json.Unmarshal(b, &c) == nil {
+			claims = append(claims, c)
+		}
+	}
+	return claims, leases
+}
+
+func (h *Host) mustBeNoted(uuid string) {
+	notes, _ := h.dirs()
+	claims, leases := readNotes(notes)
+	for _, c := range claims {
+		if string(c.UUID) == uuid {
+			return
+		}
+	}
+	for _, l := range leases {
+		if string(l.UUID) == uuid {
+			return
+		}
+	}
+	if _, err := os.Stat(notes); err == nil { // else flexd died meanwhile
+		h.broke("%s is activated and nothing is noted", uuid)
+	}
+}
+
+func (h *Host) mustClaim(uuid, dir string) {
+	notes, _ := h.dirs()
+	claims, _ := readNotes(notes)
+	for _, c := range claims {
+		if string(c.UUID) == uuid && c.Dir == dir {
+			return
+		}
+	}
+	h.broke("%s lands at %s without a note", uuid, dir)
+}
+
+func (h *Host) mustBeReleasing(uuid, dir string) {
+	notes, _ := h.dirs()
+	claims, _ := readNotes(notes)
+	for _, c := range claims {
+		if string(c.UUID) == uuid && c.Dir == dir && c.Phase == volume.Releasing {
+			return
+		}
+	}
+	h.broke("%s is unmounted at %s and no release is noted", uuid, dir)
+}
+
+func (h *Host) record(uuid string) (r dsw.Record) {
+	_, records := h.dirs()
+	b, err := os.ReadFile(filepath.Join(records, uuid+".json"))
+	if err == nil {
+		_ = json.Unmarshal(b, &r)
+	}
+	return r
+}
+
+func (h *Host) mustRecord(uuid, state, fsType string) {
+	if r := h.record(uuid); r.State != state || r.FSType != fsType {
+		h.broke("mkfs.%s on %s while its record says %q %q", fsType, uuid, r.State, r.FSType)
+	}
+}
+
+func (h *Host) mustNotRecord(uuid, state string) {
+	if r := h.record(uuid); r.State == state {
+		h.broke("%s is published while its record says %q", uuid, state)
+	}
+}

@@ -1,0 +1,255 @@
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/run"
+)
+
+// inside marks the test process that lives in a mount namespace of its own.
+const inside = "HOSTTEST_INSIDE"
+
+// Main runs the tests of a package, and plays flexd's children when the tests'
+// executable is started as one. As root the tests run in a mount namespace of
+// their own: whatever they leave mounted ends with them.
+func Main(m *testing.M) int {
+	if len(os.Args) == 4 && os.Args[1] == "child" {
+		if code, ok := mount.Child(os.Args[2], []byte(os.Args[3])); ok {
+			return code
+		}
+		if code, ok := loopdev.Child(os.Args[2], []byte(os.Args[3])); ok {
+			return code
+		}
+		return 2
+	}
+	if os.Getuid() != 0 || os.Getenv(inside) != "" {
+		if os.Getuid() == 0 {
+			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+		return m.Run()
+	}
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	c := exec.Command("/proc/self/exe", os.Args[1:]...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), inside+"=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := c.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return max(1, exit.ExitCode())
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// NoReal says why the real machine cannot be had, or "".
+func NoReal() string {
+	if os.Getuid() != 0 {
+		return "needs root"
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// MayGrowExt4 says whether the kernel lets this process grow a mounted ext4.
+func MayGrowExt4() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
+// TempDir is a directory in memory, if there is such a place: a simulation has
+// no use for a disk.
+func TempDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "flexd-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// NewReal returns this machine with a flexd on it, in a place of its own.
+func NewReal(t testing.TB) *Env {
+	tmp := t.TempDir()
+	e := &Env{T: t, M: &machine{}, Restart: 20 * time.Millisecond, Limit: 20 * time.Second, tmp: tmp,
+		Root: filepath.Join(tmp, "kubelet"), VGDir: filepath.Join(tmp, "vg0")}
+	for _, dir := range []string{e.Root, e.VGDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.configure()
+	e.Config.Lease = 300 * time.Millisecond
+	t.Cleanup(e.sweep)
+	e.Start()
+	return e
+}
+
+// sweep takes away what a failed test left.
+func (e *Env) sweep() {
+	for range 3 {
+		all := e.table().All()
+		for i := len(all) - 1; i >= 0; i-- {
+			if strings.HasPrefix(all[i].Dir, e.tmp+"/") {
+				_ = unix.Unmount(all[i].Dir, unix.MNT_DETACH)
+			}
+		}
+	}
+	loops, _ := e.M.Kernel().Loops()
+	for _, l := range loops {
+		if strings.HasPrefix(l.BackingFile, e.tmp+"/") {
+			_ = exec.Command("losetup", "-d", "/dev/"+l.Name).Run()
+		}
+	}
+}
+
+// machine is this machine.
+type machine struct{ mounts *asw.Mountinfo }
+
+func (m *machine) Kernel() loopdev.Kernel { return loopdev.NewKernel() }
+
+func (m *machine) Runner(started func()) run.Runner {
+	r := run.NewExec()
+	r.Started = func(run.Cmd) { started() }
+	return r
+}
+
+func (m *machine) Mounts() asw.MountSource {
+	s, err := asw.OpenMountinfo()
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func (m *machine) Hook(*asw.Observer) {}
+
+func (m *machine) Boot() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	return time.Duration(t.Nano())
+}
+
+func (m *machine) BootID() string { return "this-boot" }
+
+func (m *machine) Self() reconcile.Namespaces {
+	n, err := reconcile.OwnNamespaces()
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (m *machine) IsMountPoint(dir string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+func (m *machine) Exists(dir string) bool { _, err := os.Lstat(dir); return err == nil }
+func (m *machine) Mkdir(dir string) error { return os.MkdirAll(dir, 0o750) }
+func (m *machine) Remove(dir string) error {
+	return os.Remove(dir)
+}
+
+var written atomic.Int64
+
+func (m *machine) Write(dir string) error {
+	if !m.IsMountPoint(dir) {
+		return errors.New("no volume is mounted there")
+	}
+	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%d", written.Add(1))), []byte("data"), 0o600)
+}
+
+func (m *machine) Umount(dir string) error { return unix.Unmount(dir, 0) }
+
+func (m *machine) MountTmpfs(dir string) error {
+	_ = os.MkdirAll(dir, 0o750)
+	return unix.Mount("tmpfs", dir, "tmpfs", 0, "")
+}
+
+func (m *machine) loopOf(file string) string {
+	loops, _ := m.Kernel().Loops()
+	for _, l := range loops {
+		if l.BackingFile == file {
+			return "/dev/" + l.Name
+		}
+	}
+	return ""
+}
+
+func (m *machine) MountDevice(file, dir string) error {
+	_ = os.MkdirAll(dir, 0o750)
+	return unix.Mount(m.loopOf(file), dir, "ext4", 0, "")
+}
+
+// Hold keeps a working directory there, in a process that can be named.
+func (m *machine) Hold(dir string) (release func()) {
+	c := exec.Command("sleep", "1000")
+	c.Dir = dir
+	return held(c)
+}
+
+func (m *machine) HoldDevice(file string) (release func()) {
+	f, err := os.Open(m.loopOf(file))
+	if err != nil {
+		panic(err)
+	}
+	c := exec.Command("sleep", "1000")
+	c.Stdin = f
+	defer f.Close()
+	return held(c)
+}
+
+func held(c *exec.Cmd) (release func()) {
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	ready := make(chan error)
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { // Pdeathsig is about the thread
+		defer close(done)
+		runtime.LockOSThread()
+		ready <- c.Start()
+		<-ctx.Done()
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	}()
+	if err := <-ready; err != nil {
+		panic(err)
+	}
+	return func() { cancel(); <-done }
+}
+
+func (m *machine) Text() string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}

@@ -1,0 +1,257 @@
+package hosttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+)
+
+// killGrace is how long a killed command may take to end, as in run.Exec.
+const killGrace = 2 * time.Second
+
+// A process is one running command.
+type process struct {
+	h       *Host
+	cmd     run.Cmd
+	op      string
+	pid     int
+	started time.Time
+	ready   chan struct{}
+	word    chan bool // the gate's
+	killed  chan struct{}
+	ended   chan struct{}
+	once    sync.Once
+	file    *File // what it works on; guarded by Host.mu
+	out     []byte
+	err     error
+}
+
+// Run implements run.Runner as run.Exec does it: a lock file that is flock'ed
+// while the command lives, the two-phased gate, deadlines, and commands that
+// outlive the context of whoever started them if they change something.
+func (h *Host) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
+	return h.run(ctx, c, func() {})
+}
+
+func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return run.Result{}, err
+	}
+	if len(c.Argv) != 4 || c.Argv[0] != "/proc/self/exe" || c.Argv[1] != "child" || ops[c.Argv[2]] == nil {
+		h.broke("an unknown command was started: %q", c.Argv)
+		return run.Result{}, fmt.Errorf("%s: unknown command", c.Step)
+	}
+	p := &process{h: h, cmd: c, op: c.Argv[2], started: time.Now(), ready: make(chan struct{}), word: make(chan bool, 1),
+		killed: make(chan struct{}), ended: make(chan struct{})}
+	if (c.Gate != nil) != (p.op == "mount") {
+		h.broke("%s: with a gate: %v", p.op, c.Gate != nil)
+	}
+	unlock, err := h.lock(c)
+	if err != nil {
+		return run.Result{}, err
+	}
+	h.mu.Lock()
+	h.nextID++
+	p.pid = 100000 + h.nextID
+	h.logf("%s %s", p.op, c.Argv[3])
+	h.mu.Unlock()
+	go p.live(unlock)
+	started()
+	return p.watch(ctx)
+}
+
+// lock takes the lane's lock file for the life of a command.
+func (h *Host) lock(c run.Cmd) (unlock func(), err error) {
+	if c.Lock == "" {
+		if c.Mutates {
+			h.broke("%s changes something and carries no lock: %q", c.Step, c.Argv)
+		}
+		return func() {}, nil
+	}
+	for range 20 {
+		var fd int
+		if fd, err = unix.Open(c.Lock, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600); err != nil {
+			return nil, &os.PathError{Op: "open", Path: c.Lock, Err: err}
+		}
+		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return func() {
+				_ = unix.Flock(fd, unix.LOCK_UN) // a fork of another test may still hold the descriptor
+				unix.Close(fd)
+			}, nil
+		}
+		unix.Close(fd)
+		// Real time on purpose: somebody looks whether it is free.
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 2e6}, nil)
+	}
+	return nil, &run.LockedError{Step: c.Step, Lock: c.Lock, Done: run.LockDone(c.Lock)}
+}
+
+func (p *process) live(unlock func()) {
+	value, err := p.do()
+	p.out, p.err = reply(value, err)
+	p.h.mu.Lock()
+	if p.file != nil {
+		delete(p.h.live, p.file)
+	}
+	p.h.mu.Unlock()
+	unlock()
+	close(p.ended)
+}
+
+// do is the command's life: its beginning, its effect, its end.
+func (p *process) do() (any, error) {
+	h := p.h
+	h.Pace()
+	if !p.stay(h.before, p.op) {
+		return nil, errKilled
+	}
+	value, err := ops[p.op](p, []byte(p.cmd.Argv[3]))
+	h.Pace()
+	if !p.stay(h.after, p.op) {
+		return nil, errKilled
+	}
+	return value, err
+}
+
+var errKilled = errors.New("killed")
+
+// stay hangs if the test wants that. It is false if the process was killed.
+func (p *process) stay(where map[string]*hang, what string) bool {
+	p.h.mu.Lock()
+	g := where[what]
+	delete(where, what)
+	p.h.mu.Unlock()
+	if g == nil {
+		return true
+	}
+	close(g.hit)
+	if g.hard {
+		<-g.release
+		return true
+	}
+	select {
+	case <-g.release:
+		return true
+	case <-p.killed:
+		return false
+	}
+}
+
+// gate says that all is ready and waits for the word.
+func (p *process) gate() bool {
+	close(p.ready)
+	return <-p.word
+}
+
+// letGo tells a gated command what to do; only the first word counts.
+func (p *process) letGo(ok bool) {
+	p.once.Do(func() { p.word <- ok })
+}
+
+func (p *process) watch(ctx context.Context) (run.Result, error) {
+	defer p.letGo(false)
+	var deadline <-chan time.Time
+	if p.cmd.Deadline > 0 {
+		t := time.NewTimer(p.cmd.Deadline)
+		defer t.Stop()
+		deadline = t.C
+	} else {
+		p.h.broke("%s has no deadline", p.op)
+	}
+	ready := p.ready
+	var refused error
+	for {
+		select {
+		case <-ready:
+			ready = nil
+			refused = p.cmd.Gate(nil)
+			p.letGo(refused == nil && ctx.Err() == nil)
+		case <-p.ended:
+			if refused != nil {
+				return run.Result{}, refused
+			}
+			return run.Result{Stdout: p.out, Took: time.Since(p.started)}, p.err
+		case <-deadline:
+			p.letGo(false)
+			if !p.cmd.Spare {
+				close(p.killed)
+				select {
+				case <-p.ended:
+					return run.Result{}, &run.ExitError{Step: p.cmd.Step, Argv: p.cmd.Argv, Code: -1, Signal: "SIGKILL", Err: context.DeadlineExceeded}
+				case <-time.After(killGrace):
+				}
+			}
+			return run.Result{}, &run.StuckError{Step: p.cmd.Step, Pid: p.pid, Since: p.started, Wchan: "submit_bio_wait", Done: p.ended}
+		case <-ctx.Done():
+			p.letGo(false)
+			if !p.cmd.Mutates && !p.cmd.Spare {
+				close(p.killed)
+			}
+			return run.Result{}, ctx.Err()
+		}
+	}
+}
+
+// reply is what a child of flexd prints.
+func reply(value any, err error) ([]byte, error) {
+	if errors.Is(err, errKilled) {
+		return nil, &run.ExitError{Step: "simulated", Argv: []string{"flexd"}, Code: -1, Signal: "SIGKILL"}
+	}
+	var answer struct {
+		*run.ChildError
+		Value any `json:"value,omitempty"`
+	}
+	var busy *mount.BusyError
+	var refusal *mount.Refusal
+	switch {
+	case err == nil:
+		answer.Value = value
+	case errors.As(err, &busy):
+		answer.ChildError = &run.ChildError{Kind: "busy", Text: err.Error()}
+		answer.Detail, _ = json.Marshal(busy)
+	case errors.As(err, &refusal):
+		answer.ChildError = &run.ChildError{Kind: "refused", Text: err.Error()}
+		answer.Detail, _ = json.Marshal(refusal)
+	default:
+		answer.ChildError = &run.ChildError{Text: err.Error()}
+		for kind, sentinel := range map[string]error{"changed": mount.ErrChanged, "nodir": mount.ErrNoDir,
+			"foreign": mount.ErrForeign, "none": mount.ErrNone, "failed": mount.ErrFailed} {
+			if errors.Is(err, sentinel) {
+				answer.Kind = kind
+			}
+		}
+	}
+	b, merr := json.Marshal(answer)
+	if merr != nil {
+		panic(merr)
+	}
+	return append(b, '\n'), nil
+}
+
+// Log returns the commands that were started, oldest first.
+func (h *Host) Log() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string{}, h.log...)
+}
+
+// Count says how many commands of that kind were started.
+func (h *Host) Count(op string) int {
+	n := 0
+	for _, l := range h.Log() {
+		if strings.HasPrefix(l, op+" ") {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,173 @@
+package hosttest
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Describe tells the whole state, for a failure's text.
+func (e *Env) Describe() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "--- mounts below %s and of loop devices\n", e.Root)
+	for line := range strings.Lines(e.M.Text()) {
+		if strings.Contains(line, e.Root) || strings.Contains(line, "/dev/loop") {
+			b.WriteString(line)
+		}
+	}
+	claims, leases := readNotes(e.Notes())
+	for _, c := range claims {
+		fmt.Fprintf(&b, "--- claim %s %s %s %s %s\n", c.Kind, c.Phase, c.Dir, c.UUID, c.Note)
+	}
+	for _, l := range leases {
+		fmt.Fprintf(&b, "--- lease %s until %v (now %v)\n", l.UUID, l.Until, e.M.Boot())
+	}
+	for _, v := range e.Node().List().Volumes {
+		s, _ := e.Node().Story(v.VG, v.LV)
+		fmt.Fprintf(&b, "--- %s/%s %s: step %q calls %v plan %q error %+v\n", v.VG, v.LV, v.State, s.Step, s.Calls, s.Plan, s.Error)
+		for _, op := range s.History {
+			fmt.Fprintf(&b, "      %s %s %s\n", op.Step, op.Error, op.CallIDs)
+		}
+	}
+	if e.Sim != nil {
+		log := e.Sim.Log()
+		fmt.Fprintf(&b, "--- commands\n%s\n", strings.Join(log[max(0, len(log)-30):], "\n"))
+	}
+	return b.String()
+}
+
+// Idle says whether no lane works and no call waits.
+func (e *Env) Idle() bool {
+	for _, v := range e.Node().List().Volumes {
+		s, _ := e.Node().Story("-", v.UUID)
+		if s.Step != "" || len(s.Calls) > 0 || s.Stuck != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// table is the mount table as the machine shows it.
+func (e *Env) table() *mount.Table {
+	t, err := mount.ReadTable(strings.NewReader(e.M.Text()))
+	if err != nil {
+		e.T.Fatalf("the mount table does not parse: %v", err)
+	}
+	return t
+}
+
+// Mounts returns where volumes are mounted below kubelet's directory, sorted.
+func (e *Env) Mounts() []string {
+	var dirs []string
+	for _, m := range e.table().All() {
+		if strings.HasPrefix(m.Dir, e.Root+"/") && strings.HasPrefix(m.Source, "/dev/loop") {
+			dirs = append(dirs, m.Dir)
+		}
+	}
+	slices.Sort(dirs)
+	return dirs
+}
+
+// Loops returns the loop devices of the volume group's files, by file name.
+func (e *Env) Loops() []string {
+	loops, err := e.M.Kernel().Loops()
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	var files []string
+	for _, l := range loops {
+		if filepath.Dir(l.BackingFile) == e.VGDir {
+			files = append(files, filepath.Base(l.BackingFile))
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+// problems compares the world with its notes, flexd being at rest.
+func (e *Env) problems() (all []string) {
+	bad := func(format string, a ...any) { all = append(all, fmt.Sprintf(format, a...)) }
+	claims, leases := readNotes(e.Notes())
+	if s, err := dsw.Open(e.Notes(), e.M.BootID()); err != nil {
+		bad("the notes cannot be opened: %v", err)
+	} else {
+		for _, p := range s.Problems() {
+			bad("%s", p)
+		}
+	}
+	claimed := func(dir string) bool {
+		return slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.Dir == dir && c.Phase == volume.Held })
+	}
+	for _, dir := range e.Mounts() {
+		if !claimed(dir) {
+			bad("a mount without a held claim: %s", dir)
+		}
+	}
+	table := e.table()
+	for _, c := range claims {
+		switch {
+		case table.Top(c.Dir) == nil && c.Phase != volume.Held:
+			bad("a claim that is %s without a mount: %s", c.Phase, c.Dir)
+		}
+	}
+	for _, lv := range e.Loops() {
+		fi, err := e.M.Kernel().File(e.File(lv))
+		if err != nil || fi.UUID == "" {
+			continue // not ours
+		}
+		uuid := volume.UUID(fi.UUID)
+		if !slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.UUID == uuid && table.Top(c.Dir) != nil }) &&
+			!slices.ContainsFunc(leases, func(l dsw.Lease) bool { return l.UUID == uuid }) {
+			bad("an active device without a mounted claim or a lease: %s", lv)
+		}
+	}
+	return all
+}
+
+// AtRest waits until flexd has nothing left to do now, and then the world must
+// fit its notes.
+func (e *Env) AtRest() {
+	e.T.Helper()
+	e.Eventually("flexd at rest", e.Idle)
+	e.Eventually("a world that fits its notes", func() bool { return len(e.problems()) == 0 })
+	for _, p := range e.problems() {
+		e.T.Error(p)
+	}
+}
+
+// Empty waits until nothing of flexd's is left, which takes the lease's time.
+func (e *Env) Empty() {
+	e.T.Helper()
+	e.Eventually("no mount is left", func() bool { return len(e.Mounts()) == 0 })
+	e.Eventually("no device is left", func() bool { return len(e.Loops()) == 0 })
+	e.Eventually("no note is left", func() bool {
+		claims, leases := readNotes(e.Notes())
+		return len(claims)+len(leases) == 0
+	})
+	e.AtRest()
+}
+
+// Close judges the end: every broken promise is a failure of the test.
+func (e *Env) Close() {
+	e.T.Helper()
+	e.Stop()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, b := range e.broken {
+		e.T.Errorf("a promise was broken: %s", b)
+	}
+}
+
+// Settle gives flexd time to do what it would do by itself.
+func (e *Env) Settle(d time.Duration) {
+	if e.Sim == nil {
+		d = min(d, 300*time.Millisecond)
+	}
+	time.Sleep(d)
+}

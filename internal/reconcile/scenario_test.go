@@ -1,0 +1,110 @@
+package reconcile_test
+
+import (
+	"testing"
+
+	"github.com/flexd/flexd/internal/hosttest"
+)
+
+// A scenario is what kubelet and pods do on a node, told once and played on the
+// simulated machine, on the real one, and with every fault that can strike.
+type scenario struct {
+	name   string
+	attach bool
+	// prepare is done before anything can go wrong.
+	prepare func(e *hosttest.Env)
+	play    func(e *hosttest.Env, k *hosttest.Kubelet) error
+	noReal  bool
+}
+
+func pod(uid string) hosttest.Pod {
+	return hosttest.Pod{UID: uid, Volume: "pv1", LV: "data", Size: "64m"}
+}
+
+func xfs(p hosttest.Pod) hosttest.Pod      { p.FSType, p.Size = "xfs", "320m"; return p }
+func readOnly(p hosttest.Pod) hosttest.Pod { p.RO = true; return p }
+
+// all does one thing after the other.
+func all(steps ...func() error) error {
+	for _, s := range steps {
+		if err := s(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func start(k *hosttest.Kubelet, p hosttest.Pod) func() error {
+	return func() error { return k.Start(p) }
+}
+func stop(k *hosttest.Kubelet, p hosttest.Pod) func() error {
+	return func() error { return k.Finish(p) }
+}
+func write(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) func() error {
+	return func() error { return e.M.Write(k.Dir(p)) }
+}
+
+func scenarios() []scenario {
+	var list []scenario
+	for _, attach := range []bool{true, false} {
+		mode := " (attach:false)"
+		if attach {
+			mode = " (attach:true)"
+		}
+		add := func(s scenario) {
+			s.name, s.attach = s.name+mode, attach
+			list = append(list, s)
+		}
+		add(scenario{name: "a pod starts on a new volume, writes and stops", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := pod("a")
+			return all(start(k, a), write(e, k, a), stop(k, a))
+		}})
+		add(scenario{name: "two pods share a volume", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a, b := pod("a"), pod("b")
+			return all(start(k, a), start(k, b), write(e, k, a), stop(k, a), write(e, k, b), stop(k, b))
+		}})
+		add(scenario{name: "a read-only pod starts first and a read-write one second", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a, b := readOnly(pod("a")), pod("b")
+			return all(start(k, a), start(k, b), write(e, k, b), stop(k, a), write(e, k, b), stop(k, b))
+		}})
+		add(scenario{name: "a read-write pod starts first and a read-only one second", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a, b := pod("a"), readOnly(pod("b"))
+			return all(start(k, a), start(k, b), write(e, k, a), stop(k, a), stop(k, b))
+		}})
+		add(scenario{name: "a pod stops and another takes the volume over", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a, b := pod("a"), pod("b")
+			return all(start(k, a), write(e, k, a), stop(k, a), start(k, b), write(e, k, b), stop(k, b))
+		}})
+		add(scenario{name: "a volume of xfs", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := xfs(pod("a"))
+			return all(start(k, a), write(e, k, a), stop(k, a))
+		}})
+		add(scenario{name: "a volume is expanded under a running pod", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := pod("a")
+			if !hosttest.MayGrowExt4() { // then this machine can show it with xfs only
+				a = xfs(a)
+			}
+			return all(start(k, a), write(e, k, a), func() error { return k.Expand(a, 400<<20) }, write(e, k, a), stop(k, a))
+		}})
+	}
+	return list
+}
+
+// play plays a scenario to its end and judges the world after it.
+func play(t *testing.T, e *hosttest.Env, s scenario) {
+	t.Helper()
+	k := hosttest.NewKubelet(e, s.attach)
+	if err := s.play(e, k); err != nil {
+		t.Errorf("%s: %v\n%s", s.name, err, e.Describe())
+	}
+	e.Empty()
+}
+
+func TestScenarios(t *testing.T) {
+	for _, s := range scenarios() {
+		onBoth(t, s.name, func(t *testing.T, e *hosttest.Env) {
+			play(t, e, s)
+			t.Logf("%d commands", e.Commands())
+		})
+	}
+}
