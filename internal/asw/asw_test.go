@@ -1,0 +1,230 @@
+package asw
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A machine is a provider of volumes by name and by device number.
+type machine struct {
+	lvs     map[volume.Name]volume.LV
+	devices map[volume.UUID]volume.Device
+	err     error
+}
+
+func (m *machine) LookUp(_ context.Context, n volume.Name) (volume.LV, error) {
+	if m.err != nil {
+		return volume.LV{}, m.err
+	}
+	if lv, ok := m.lvs[n]; ok {
+		return lv, nil
+	}
+	return volume.LV{Presence: volume.Absent, Name: n}, nil
+}
+
+func (m *machine) Device(_ context.Context, lv volume.LV) (volume.Device, error) {
+	if d, ok := m.devices[lv.UUID]; ok {
+		return d, m.err
+	}
+	return volume.Device{Activity: volume.Inactive}, m.err
+}
+
+func (m *machine) Identify(_ context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+	for uuid, d := range m.devices {
+		if d.Number == number {
+			return uuid, m.lvs2(uuid), true, nil
+		}
+	}
+	return "", volume.Name{}, false, nil
+}
+
+func (m *machine) lvs2(uuid volume.UUID) volume.Name {
+	for n, lv := range m.lvs {
+		if lv.UUID == uuid {
+			return n
+		}
+	}
+	return volume.Name{}
+}
+
+var (
+	nameA = volume.Name{VG: "vg", LV: "a"}
+	nameB = volume.Name{VG: "vg", LV: "b"}
+)
+
+func twoVolumes() *machine {
+	return &machine{
+		lvs: map[volume.Name]volume.LV{
+			nameA: {Presence: volume.Present, Name: nameA, UUID: "A", Size: 1 << 20},
+			nameB: {Presence: volume.Present, Name: nameB, UUID: "B", Size: 1 << 20},
+		},
+		devices: map[volume.UUID]volume.Device{
+			"A": {Activity: volume.Active, Path: "/dev/loop1", Number: "7:1", Size: 1 << 20},
+			"B": {Activity: volume.Active, Path: "/dev/loop2", Number: "7:2", Size: 1 << 20},
+		},
+	}
+}
+
+const (
+	podDir    = "/k/pods/u/volumes/flexd~lvm/data"
+	globalDir = "/k/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/data"
+	otherDir  = "/k/pods/u/volumes/other~lvm/data"
+)
+
+// line is one line of mountinfo.
+func line(id, number, root, dir, optional, fs, source string) string {
+	if optional != "" {
+		optional += " "
+	}
+	return id + " 1 " + number + " " + root + " " + dir + " rw,relatime " + optional + "- " + fs + " " + source + " rw"
+}
+
+func observer(m *machine) *Observer {
+	o := New(Roots{Dirs: []string{"/k"}, Driver: "flexd/lvm"}, map[string]Provider{"vg": m},
+		func(volume.UUID) (volume.Record, string, error) { return volume.NoRecord, "", nil }, nil)
+	o.FSError = func(string, string) string { return "" }
+	o.Gone = func(string) bool { return false }
+	return o
+}
+
+func table(t *testing.T, lines ...string) *mount.Table {
+	t.Helper()
+	tab, err := mount.ReadTable(strings.NewReader(strings.Join(append([]string{line("1", "8:1", "/", "/", "shared:1", "ext4", "/dev/sda1")}, lines...), "\n") + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+func TestSpots(t *testing.T) {
+	mine := func(id string) string { return line(id, "7:1", "/", podDir, "", "ext4", "/dev/loop1") }
+	foreign := func(id string) string { return line(id, "0:40", "/", podDir, "", "tmpfs", "none") }
+	for _, c := range []struct {
+		name  string
+		lines []string
+		want  volume.Spot
+	}{
+		{"nothing is mounted", nil, volume.Spot{}},
+		{"ours", []string{mine("50")}, volume.Spot{This: true}},
+		{"a foreign one", []string{foreign("50")}, volume.Spot{Other: "tmpfs from none"}},
+		{"ours, covered", []string{mine("50"), foreign("51")}, volume.Spot{Other: "tmpfs from none", Under: true}},
+		{"a foreign one, covered by ours", []string{foreign("50"), mine("51")}, volume.Spot{This: true}},
+		{"another volume", []string{line("50", "7:2", "/", podDir, "", "ext4", "/dev/loop2")}, volume.Spot{Other: "volume vg/b (uuid B)"}},
+		{"a part of ours", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, volume.Spot{Other: "volume vg/a (uuid A)"}},
+	} {
+		h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Dirs: []string{podDir}}, table(t, c.lines...))
+		if got := h.Spots[podDir]; got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestOwners(t *testing.T) {
+	h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, table(t,
+		line("50", "7:1", "/", globalDir, "shared:50", "ext4", "/dev/loop1"),
+		line("51", "7:1", "/", podDir, "shared:51", "ext4", "/dev/loop1"),
+		line("52", "7:1", "/sub", "/k/pods/u/volume-subpaths/data/c/0", "shared:51", "ext4", "/dev/loop1"),
+		line("53", "7:1", "/", otherDir, "", "ext4", "/dev/loop1"),
+		line("54", "7:1", "/", "/data/k/pods/u/volumes/flexd~lvm/data", "shared:51", "ext4", "/dev/loop1"), // podDir, seen through a bind mount of /k
+		line("55", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1"),
+		line("56", "7:2", "/", "/elsewhere", "", "ext4", "/dev/loop2"),
+	))
+	type who struct {
+		Dir   string
+		Owner volume.Owner
+		Kind  volume.Kind
+	}
+	var got []who
+	for _, m := range h.Mounts {
+		got = append(got, who{m.Dir, m.Owner, m.Kind})
+	}
+	want := []who{
+		{globalDir, volume.Ours, volume.Staged},
+		{podDir, volume.Ours, volume.Published},
+		{"/k/pods/u/volume-subpaths/data/c/0", volume.Kubelets, ""},
+		{otherDir, volume.Kubelets, ""},
+		{"/mnt", volume.Elsewhere, ""},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("owners (-want +got):\n%s", diff)
+	}
+}
+
+// What cannot be read is unknown; a name that means another volume by now is
+// never followed.
+func TestUnknownIsNotAbsent(t *testing.T) {
+	broken := twoVolumes()
+	broken.err = errors.New("the disk does not answer")
+	replaced := twoVolumes()
+	replaced.lvs[nameA] = volume.LV{Presence: volume.Present, Name: nameA, UUID: "new"}
+	for _, c := range []struct {
+		name     string
+		m        *machine
+		target   Target
+		presence volume.Presence
+		activity volume.Activity
+		reason   string
+	}{
+		{"as it should be", twoVolumes(), Target{UUID: "A", Name: nameA}, volume.Present, volume.Active, ""},
+		{"the provider fails", broken, Target{UUID: "A", Name: nameA}, volume.PresenceUnknown, volume.ActivityUnknown, "does not answer"},
+		{"the name means another", replaced, Target{UUID: "A", Name: nameA}, volume.Absent, volume.Active, "uuid new"},
+		{"it is gone", twoVolumes(), Target{UUID: "C", Name: volume.Name{VG: "vg", LV: "c"}}, volume.Absent, volume.Inactive, ""},
+		{"its group is not configured", twoVolumes(), Target{UUID: "A", Name: volume.Name{VG: "old", LV: "a"}}, volume.PresenceUnknown, volume.ActivityUnknown, `"old" is not configured`},
+	} {
+		h := observer(c.m).Assemble(t.Context(), c.target, table(t))
+		if h.LV.Presence != c.presence || h.Device.Activity != c.activity || !strings.Contains(h.LV.Reason, c.reason) {
+			t.Errorf("%s: %+v, %+v", c.name, h.LV, h.Device)
+		}
+		if h.LV.UUID != c.target.UUID {
+			t.Errorf("%s: the volume became %s", c.name, h.LV.UUID)
+		}
+	}
+}
+
+func TestResolve(t *testing.T) {
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	real, link := filepath.Join(base, "real"), filepath.Join(base, "kubelet")
+	must(os.MkdirAll(filepath.Join(real, "pods"), 0o755))
+	must(os.MkdirAll(filepath.Join(base, "outside"), 0o755))
+	must(os.Symlink(real, link))
+	must(os.Symlink(filepath.Join(base, "outside"), filepath.Join(real, "out")))
+	must(os.Symlink(filepath.Join(base, "nowhere"), filepath.Join(real, "dangling")))
+	must(os.Symlink(filepath.Join(real, "pods"), filepath.Join(real, "in")))
+	r := Roots{Dirs: []string{link}}
+	for _, c := range []struct{ dir, want string }{
+		{link + "/pods/x", real + "/pods/x"},
+		{real + "/pods/x", real + "/pods/x"},
+		{link + "/in/x", real + "/pods/x"},
+		{link + "/pods/not/there/x", real + "/pods/not/there/x"},
+		{link + "/in", real + "/in"}, // the last part is not followed: it may be a mount that hangs
+		{link + "/out/x", ""},
+		{link + "/dangling/x", ""},
+		{base + "/outside/x", ""},
+		{base + "/realm/x", ""},
+		{real, ""},
+		{"/", ""},
+	} {
+		got, root, err := r.Resolve(c.dir)
+		if got != c.want || (err != nil) != (c.want == "") || err == nil && root != real {
+			t.Errorf("%s: got %q below %q, %v; want %q", c.dir, got, root, err, c.want)
+		}
+	}
+}
