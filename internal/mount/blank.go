@@ -14,7 +14,7 @@ import (
 // one both ends, where nearly everything has its labels and their copies, and
 // each place where a filesystem keeps a backup of its superblock in between.
 const (
-	wholeUpTo = 64 << 20
+	wholeUpTo = 256 << 20 // a smaller ext4 may be of one group, without a backup of its superblock
 	endSize   = 4 << 20
 	align     = 4096 // what O_DIRECT needs at most
 )

@@ -1,0 +1,157 @@
+package mount
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Ensure that the places that are read cover what they must, in order, aligned,
+// and without an overlap, for devices of all sizes.
+func TestSpans(t *testing.T) {
+	for _, size := range []int64{512, 4096, mib, wholeUpTo, wholeUpTo + 512, 1 << 30, 10<<30 + 512, 1 << 40, 5 << 40, 1 << 50} {
+		list := spans(size)
+		var read int64
+		end := int64(-1)
+		for _, s := range list {
+			if s.from <= end || s.to <= s.from || s.from%align != 0 || s.to > size || (s.to%align != 0 && s.to != size) {
+				t.Fatalf("size %d: bad span %+v after %d", size, s, end)
+			}
+			end = s.to
+			read += s.to - s.from
+		}
+		covers := func(from, to int64) bool {
+			for _, s := range list {
+				if s.from <= from && to <= s.to {
+					return true
+				}
+			}
+			return false
+		}
+		if !covers(0, min(size, endSize)) || !covers(max(0, size-endSize), size) {
+			t.Errorf("size %d: the ends are not read", size)
+		}
+		if size > wholeUpTo {
+			if read > 20<<20 {
+				t.Errorf("size %d: reads %d bytes", size, read)
+			}
+			for _, p := range []int64{8193 << 10, 32 << 20, 128 << 20, 64 << 20} { // ext4 of 1, 2 and 4 KiB blocks, btrfs
+				if !covers(p, min(p+1024, size)) {
+					t.Errorf("size %d: %d is not read", size, p)
+				}
+			}
+		} else if read != size {
+			t.Errorf("size %d: reads only %d", size, read)
+		}
+	}
+}
+
+// Ensure that blkid's and wipefs's words are understood.
+func TestSignatures(t *testing.T) {
+	for _, row := range []struct {
+		out  string
+		want signature
+		ours bool
+	}{
+		{"DEVNAME=/proc/self/fd/3\nUUID=x\nVERSION=1.0\nBLOCK_SIZE=1024\nTYPE=ext4\nUSAGE=filesystem\n", signature{Type: "ext4"}, true},
+		{"TYPE=ext4\nPTTYPE=dos\n", signature{Type: "ext4", Partition: "dos"}, false},
+		{"PTUUID=1\nPTTYPE=gpt\n", signature{Partition: "gpt"}, false},
+		{"TYPE=LVM2_member\n", signature{Type: "LVM2_member"}, false},
+		{"", signature{}, false},
+	} {
+		got := parseExport([]byte(row.out))
+		if got != row.want || got.ours() != row.ours || got.none() != (row.out == "") {
+			t.Errorf("%q: got %+v", row.out, got)
+		}
+	}
+	got := parseWipefs([]byte(`{"signatures": [{"device":"loop0", "offset":"0x1fe", "type":"dos", "uuid":null, "label":null},{"device":"loop0","offset":"0x438","type":"ext4"}]}`))
+	if diff := cmp.Diff([]string{"a dos signature at offset 510 (0x1fe)", "a ext4 signature at offset 1080 (0x438)"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := parseWipefs([]byte("no json")); got != nil {
+		t.Errorf("got %v", got)
+	}
+}
+
+func ext4Block(blocks, shift, high uint32) []byte {
+	b := make([]byte, 1024)
+	le := binary.LittleEndian
+	le.PutUint32(b[4:], blocks)
+	le.PutUint32(b[24:], shift)
+	le.PutUint16(b[56:], 0xef53)
+	if high != 0 {
+		le.PutUint32(b[0x60:], 0x80)
+	}
+	le.PutUint32(b[0x150:], high)
+	return b
+}
+
+// Ensure that superblocks that make no sense are errors.
+func TestParseSuperblock(t *testing.T) {
+	if sb, err := parseSuperblock(ext4Block(100, 2, 1), "ext4"); err != nil || sb.Size != (1<<32+100)*4096 {
+		t.Errorf("got %+v, %v", sb, err)
+	}
+	for name, b := range map[string][]byte{
+		"empty":     nil,
+		"zero":      make([]byte, 1024),
+		"no blocks": ext4Block(0, 2, 0),
+		"huge":      ext4Block(1<<31, 6, 1<<31),
+		"block":     ext4Block(100, 7, 0),
+	} {
+		if sb, err := parseSuperblock(b, "ext4"); err == nil {
+			t.Errorf("%s: got %+v", name, sb)
+		}
+	}
+	if _, err := parseSuperblock(ext4Block(100, 2, 0), "xfs"); err == nil {
+		t.Error("an ext4 superblock was taken for xfs")
+	}
+}
+
+func FuzzParseSuperblock(f *testing.F) {
+	f.Add(ext4Block(100, 2, 1))
+	f.Add(append([]byte("XFSB\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x10\x00"), make([]byte, 1008)...))
+	b := make([]byte, 1024)
+	copy(b[64:], "_BHRfS_M")
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+			if sb, err := parseSuperblock(b, fsType); err == nil && sb.Size <= 0 {
+				t.Errorf("%s: size %d", fsType, sb.Size)
+			}
+		}
+	})
+}
+
+func FuzzParseTools(f *testing.F) {
+	f.Add([]byte("TYPE=ext4\nPTTYPE=dos\n"))
+	f.Add([]byte(`{"signatures":[{"offset":"0x438","type":"ext4"}]}`))
+	f.Add([]byte("pos:\t0\nmnt_id:\t91\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		parseExport(b)
+		parseWipefs(b)
+		parseMountID(b)
+		hexNumber(string(b))
+	})
+}
+
+// Ensure that the first byte that is not zero is found wherever it is.
+func TestFirstNonZero(t *testing.T) {
+	for n := range 40 {
+		b := make([]byte, n)
+		if got := firstNonZero(b); got != -1 {
+			t.Errorf("%d zeros: got %d", n, got)
+		}
+		for i := range n {
+			b[i] = 0x80
+			if got := firstNonZero(b); got != i {
+				t.Errorf("%d of %d: got %d", i, n, got)
+			}
+			b[i] = 0
+		}
+	}
+	if firstNonZero(bytes.Repeat([]byte{0xff}, 9)) != 0 {
+		t.Error("all ones")
+	}
+}
