@@ -33,7 +33,8 @@ fuzz: ## each fuzz target for FUZZTIME (1m)
 
 .PHONY: bench
 bench: build ## the promised ratios and limits, measured in one run; as root
-	@scripts/bench
+	@$(BUILD) -o bin/bench-hello ./test/bench/hello
+	@$(GO) run ./test/bench $(BENCH)
 
 .PHONY: lint
 lint: ## gofmt and go vet

@@ -96,6 +96,9 @@ func (d *demo) print(command, output string) {
 		if m := operation.FindStringSubmatch(line); m != nil { // aligned for the whole paths
 			line = fmt.Sprintf("%-66s %s", m[1], m[2])
 		}
+		if r := []rune(line); len(r) > d.width-5 && strings.HasPrefix(command, "flexd status") {
+			line = string(r[:d.width-6]) + "…" // as on a terminal of this width
+		}
 		fmt.Println(strings.TrimRight("     "+line, " "))
 	}
 }

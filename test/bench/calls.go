@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/flexd/flexd/test/node"
+)
+
+// calls measures flexdriver on a volume that is ready, against the least that a
+// Go program costs and against a driver written in shell.
+func calls(ctx context.Context, runs int) (goals []goal, err error) {
+	n, err := node.New("bin", time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if cerr := n.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	if err := n.Start(); err != nil {
+		return nil, err
+	}
+	v := node.Volume{Name: "pv1", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": "data", "size": "64m"}}
+	global := n.GlobalDir(v)
+	device, err := succeed(n.Call(ctx, "waitforattach", "", v.Blob(nil)))
+	if err != nil {
+		return nil, err
+	}
+	if err := node.Prepare(global); err != nil {
+		return nil, err
+	}
+	if _, err := succeed(n.Call(ctx, "mountdevice", global, device, v.Blob(nil))); err != nil {
+		return nil, err
+	}
+
+	shell := func(ctx context.Context) *exec.Cmd {
+		c := exec.CommandContext(ctx, "scripts/shell-baseline", "attach", v.Blob(nil), "node-1")
+		c.Env = append(os.Environ(), "DEV_ROOT="+n.Dir+"/run/dev")
+		return c
+	}
+	contestants := []struct {
+		what    string
+		command func(context.Context) *exec.Cmd
+		took    samples
+	}{
+		{what: "a Go program that prints one line", command: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, "bin/bench-hello") }},
+		{what: "waitforattach, active", command: func(ctx context.Context) *exec.Cmd {
+			return n.Command(ctx, "waitforattach", device, v.Blob(nil))
+		}},
+		{what: "mountdevice, staged", command: func(ctx context.Context) *exec.Cmd {
+			return n.Command(ctx, "mountdevice", global, device, v.Blob(nil))
+		}},
+		{what: "a shell driver's attach", command: shell},
+	}
+	for i := range runs + 10 { // the first ones warm up
+		for j := range contestants {
+			c := &contestants[j]
+			command := c.command(ctx)
+			started := time.Now()
+			a, err := node.Read(command)
+			took := time.Since(started)
+			if _, err := succeed(a, err); err != nil {
+				return nil, fmt.Errorf("%s: %w", c.what, err)
+			}
+			if i >= 10 {
+				c.took = append(c.took, took)
+			}
+		}
+	}
+	for _, c := range contestants {
+		c.took.show(c.what)
+	}
+	hello, sh := contestants[0].took, contestants[3].took
+	for _, c := range contestants[1:3] {
+		goals = append(goals,
+			atMost(c.what+", to a Go program", 1.5, ratio(c.took, hello)),
+			atLeast(c.what+", faster than shell", 20, ratio(sh, c.took)))
+	}
+	return goals, nil
+}
+
+func succeed(a node.Answer, err error) (device string, _ error) {
+	if err == nil && a.Status != "Success" {
+		err = fmt.Errorf("%s: %s", a.Status, a.Message)
+	}
+	return a.Device, err
+}

@@ -1,0 +1,114 @@
+// Command bench measures what flexd promises about speed and rest. Each promise
+// is a ratio of two things measured in the same run, turn by turn, or a limit.
+// A missed goal does not change the exit status, unless -strict is given.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// A goal is a line of the result.
+type goal struct {
+	what     string
+	want     string
+	measured string
+	met      bool
+}
+
+func main() {
+	strict := flag.Bool("strict", false, "exit with 1 if a goal is missed")
+	runs := flag.Int("runs", 400, "how often each program is started")
+	rest := flag.Duration("rest", time.Minute, "how long flexd is watched at rest")
+	flag.Parse()
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+
+	if flag.Arg(0) == inNamespace { // ourselves, in a mount namespace of our own
+		if err := measureTable(flag.Arg(1)); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "bench: flexd makes block devices and mounts: run this as root")
+		os.Exit(1)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var goals []goal
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context) ([]goal, error)
+	}{
+		{"Calls, the whole process as kubelet starts it", func(ctx context.Context) ([]goal, error) { return calls(ctx, *runs) }},
+		{"1,000 volumes among 10,000 mounts", table},
+		{"flexd at rest with 1,000 claims", func(ctx context.Context) ([]goal, error) { return idle(ctx, *rest) }},
+	} {
+		fmt.Printf("%s\n", part.name)
+		g, err := part.measure(ctx)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		goals = append(goals, g...)
+		fmt.Println()
+	}
+	if !print(goals) && *strict {
+		os.Exit(1)
+	}
+}
+
+// print says what came of the goals, and whether all are met.
+func print(goals []goal) bool {
+	all := true
+	fmt.Printf("%-52s %-12s %-24s\n", "", "goal", "measured")
+	for _, g := range goals {
+		word := "PASS"
+		if !g.met {
+			word, all = "MISS", false
+		}
+		fmt.Printf("%-52s %-12s %-24s %s\n", g.what, g.want, g.measured, word)
+	}
+	return all
+}
+
+// Samples are durations of one thing.
+type samples []time.Duration
+
+// at returns a quantile.
+func (s samples) at(q float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[int(q*float64(len(sorted)-1))]
+}
+
+func (s samples) median() time.Duration { return s.at(0.5) }
+
+// show prints what was measured of one thing, with its spread.
+func (s samples) show(what string) {
+	fmt.Printf("  %-44s median %8v   10%% %8v   90%% %8v   n %d\n", what, round(s.median()), round(s.at(0.1)), round(s.at(0.9)), len(s))
+}
+
+func round(d time.Duration) time.Duration {
+	if d < 10*time.Millisecond {
+		return d.Round(time.Microsecond)
+	}
+	return d.Round(10 * time.Microsecond)
+}
+
+func ratio(a, b samples) float64 { return float64(a.median()) / float64(b.median()) }
+
+// atMost and atLeast make goals of ratios.
+func atMost(what string, limit, got float64) goal {
+	return goal{what, fmt.Sprintf("≤ %gx", limit), fmt.Sprintf("%.2fx", got), got <= limit}
+}
+
+func atLeast(what string, limit, got float64) goal {
+	return goal{what, fmt.Sprintf("≥ %gx", limit), fmt.Sprintf("%.1fx", got), got >= limit}
+}

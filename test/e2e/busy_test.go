@@ -1,0 +1,132 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// holder runs a program that keeps a directory in use until it is killed.
+func (h *host) holder(dir string) *exec.Cmd {
+	h.t.Helper()
+	c := exec.Command("sleep", "1000")
+	c.Dir = dir
+	h.must(c.Start())
+	h.t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	return c
+}
+
+// An unmount of what is in use names the holder and takes nothing away; it
+// succeeds when the holder is gone.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for _, m := range []mode{noAttach, byKubelet} {
+		v, p := h.vol(fmt.Sprintf("busy-%d", len(m)), "ext4"), podN(1)
+		h.ok(h.up(m, v, p))
+		dir, release := h.podDir(v, p), func() answer { return h.unmount(v, p) }
+		if m != noAttach {
+			h.ok(h.unmount(v, p))
+			dir, release = h.globalDir(v), func() answer { return h.down(m, v) }
+		}
+		c := h.holder(dir)
+		for range 2 {
+			h.refused(release(), "vg0/"+v.opts["volumeID"], dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", c.Process.Pid))
+		}
+		if !mounted(dir) {
+			t.Errorf("%s was detached", dir)
+		}
+		s := h.story(v.opts["volumeID"])
+		if s.State != "mounted" || s.Error == nil || !strings.Contains(s.Error.Message, "is busy") {
+			t.Errorf("status: %+v", s)
+		}
+		if c := s.Claims[len(s.Claims)-1]; c.Phase != "held" || !c.Mounted || !strings.Contains(c.Note, "release failed") || !strings.Contains(c.Note, "sleep") {
+			t.Errorf("claim: %+v", c)
+		}
+		if text := h.show("vg0/" + v.opts["volumeID"]); !strings.Contains(text, "release failed") || !strings.Contains(text, "(sleep, working directory") {
+			t.Errorf("status:\n%s", text)
+		}
+		c.Process.Kill()
+		c.Wait()
+		h.ok(release())
+		if mounted(dir) {
+			t.Errorf("%s is still mounted", dir)
+		}
+		h.ok(h.down(m, v))
+	}
+}
+
+// A new pod may have the volume while an old one's unmount failed as busy.
+func TestBusyThenWantedAgain(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, old, fresh := h.vol("again", "ext4"), podN(1), podN(2)
+	h.ok(h.up(byKubelet, v, old))
+	c := h.holder(h.podDir(v, old))
+	h.refused(h.unmount(v, old), "busy")
+	h.ok(h.up(byKubelet, v, fresh))
+	h.write(v, fresh, "f", "mine")
+	c.Process.Kill()
+	c.Wait()
+	h.ok(h.unmount(v, old))
+	h.reads(v, fresh, "f", "mine")
+	h.end(byKubelet, v, fresh)
+}
+
+func TestForeignMounts(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	tmpfs := func(dir string) {
+		t.Helper()
+		h.must(unix.Mount("foreign-source", dir, "tmpfs", 0, "size=64k"))
+	}
+	for _, m := range []mode{noAttach, byKubelet} {
+		v, p, q := h.vol(fmt.Sprintf("foreign-%d", len(m)), "ext4"), podN(1), podN(2)
+		h.ok(h.up(m, v, q))
+		h.write(v, q, "f", "data")
+
+		// Under: where a mount is to be made there is one.
+		dir, set, release := h.podDir(v, p), func() answer { return h.call("mount", h.podDir(v, p), v.blob(&p)) }, func() answer { return h.call("unmount", h.podDir(v, p)) }
+		if m != noAttach {
+			h.ok(h.unmount(v, q))
+			h.ok(h.down(m, v))
+			dir = h.globalDir(v)
+			set, release = func() answer { return h.call("mountdevice", dir, "", v.blob(nil)) }, func() answer { return h.call("unmountdevice", dir) }
+		}
+		h.sh("mkdir", "-p", dir)
+		tmpfs(dir)
+		h.refused(set(), "vg0/"+v.opts["volumeID"], dir, "tmpfs", "foreign-source")
+		h.refused(release(), dir, "tmpfs", "foreign-source", "unmount it by hand")
+		if n := len(mounts(dir)); n != 1 {
+			t.Errorf("%d mounts at %s", n, dir)
+		}
+		h.must(unix.Unmount(dir, 0))
+
+		// Over: ours is covered.
+		h.ok(set())
+		tmpfs(dir)
+		h.refused(release(), "vg0/"+v.opts["volumeID"], dir, "tmpfs", "foreign-source", "unmount that first")
+		h.refused(set(), dir, "tmpfs")
+		if n := len(mounts(dir)); n != 2 {
+			t.Errorf("%d mounts at %s", n, dir)
+		}
+		h.eventually("status tells", func() string {
+			s := h.story(v.opts["volumeID"])
+			for _, c := range s.Claims {
+				if c.Dir == dir && strings.Contains(c.Note, "covered") && strings.Contains(c.Note, "tmpfs") {
+					return ""
+				}
+			}
+			return fmt.Sprintf("%+v", s)
+		})
+		h.must(unix.Unmount(dir, 0))
+		h.ok(release())
+		if m == noAttach {
+			h.reads(v, q, "f", "data")
+		}
+		h.end(m, v, p, q)
+	}
+}

@@ -1,0 +1,467 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// slow is a volume whose mkfs takes long enough to be caught at it.
+func (h *host) slow(lv string) vol {
+	return h.vol(lv, "ext4").with("size", "2Gi", "mkfsOptions", "-E lazy_itable_init=0,nodiscard -i 4096")
+}
+
+func thaw(pid int) { syscall.Kill(pid, syscall.SIGCONT) }
+
+// flexd is killed at many moments of many calls. The flexdriver that waits gets
+// the right answer from the next flexd, and what was written is there.
+func TestKillAnywhere(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	r := seeded(t)
+	var (
+		v      vol
+		p      = podN(1)
+		size   int64
+		mark   string
+		calls  = []string{"mountdevice", "mount", "expandfs", "unmount", "mount", "expandfs", "unmount", "unmountdevice"}
+		rounds = times(40)
+		caught int
+	)
+	for round := range rounds {
+		if round%len(calls) == 0 {
+			v, size, mark = h.vol(fmt.Sprint("killed-", round), "ext4"), 16*mib, ""
+		}
+		dir, global := h.podDir(v, p), h.globalDir(v)
+		h.must(os.MkdirAll(dir, 0o750))
+		h.must(os.MkdirAll(global, 0o750))
+		verb := calls[round%len(calls)]
+		var args []string
+		switch verb {
+		case "mountdevice":
+			args = []string{verb, global, "", v.blob(nil)}
+		case "mount":
+			args = []string{verb, dir, v.blob(&p)}
+		case "expandfs":
+			size += 8 * mib
+			args = []string{verb, v.blob(nil), "", dir, fmt.Sprint(size), fmt.Sprint(size - 8*mib)}
+		case "unmount":
+			args = []string{verb, dir}
+		case "unmountdevice":
+			args = []string{verb, global}
+		}
+		about := fmt.Sprintf("round %d: %s", round, verb)
+		b := h.begin(args...)
+		for range 1 + r.IntN(2) {
+			time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+			if len(b.done) == 0 {
+				caught++
+			}
+			h.kill()
+			time.Sleep(time.Duration(r.Int64N(int64(30 * time.Millisecond))))
+			h.start()
+		}
+		if a := b.wait(t); !a.ok() {
+			t.Fatalf("%s: %s", about, a)
+		}
+		switch {
+		case mounted(dir) != (verb == "mount" || verb == "expandfs"):
+			t.Fatalf("%s: pod's mount: %v", about, mounted(dir))
+		case mounted(global) != (verb != "unmountdevice"):
+			t.Fatalf("%s: global mount: %v", about, mounted(global))
+		}
+		switch verb {
+		case "mount":
+			if mark != "" {
+				h.reads(v, p, "mark", mark)
+			}
+			mark = about
+			h.write(v, p, "mark", mark)
+		case "expandfs":
+			h.reads(v, p, "mark", mark)
+			if got := capacity(t, dir); got < size*3/4 {
+				t.Errorf("%s: the filesystem has %d bytes, wanted %d", about, got, size)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d rounds, %d kills while the call waited", rounds, caught)
+	h.end(byKubelet, v, p)
+}
+
+// capacity is the size of a mounted filesystem.
+func capacity(t *testing.T, dir string) int64 {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	return int64(st.Blocks) * st.Bsize
+}
+
+// settled waits until nothing is done to the volume and nobody waits for it.
+func (h *host) settled(lv string) volumeStatus {
+	h.t.Helper()
+	var s volumeStatus
+	h.eventually("vg0/"+lv+" settles", func() string {
+		if s = h.story(lv); s.Step == "" && !slicesHave(s.Claims, func(c claimStatus) bool { return c.Phase != "held" }) {
+			return ""
+		}
+		return fmt.Sprintf("%+v", s)
+	})
+	return s
+}
+
+func slicesHave[T any](all []T, is func(T) bool) bool {
+	for _, one := range all {
+		if is(one) {
+			return true
+		}
+	}
+	return false
+}
+
+// flexdriver is killed: what has not landed does not land, what landed stays.
+func TestFlexdriverKilled(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.slow("slow"), podN(1)
+	dir := h.podDir(v, p)
+	h.must(os.MkdirAll(dir, 0o750))
+	b := h.begin("mount", dir, v.blob(&p))
+	mkfs := h.freeze("mkfs.ext4")
+	b.cmd.Process.Kill()
+	if a := b.wait(t); !a.killed {
+		t.Errorf("%s", a)
+	}
+	thaw(mkfs)
+	h.quiet()
+	if s := h.story("slow"); s.State != "idle" || len(s.Claims) != 0 {
+		t.Errorf("status: %+v", s)
+	}
+	h.ok(h.mount(v, p)) // the preparation was not in vain, nor in the way
+	h.end(noAttach, v, p)
+
+	r := seeded(t)
+	v = h.vol("quick", "ext4")
+	h.ok(h.up(noAttach, v, podN(2)))
+	dir = h.podDir(v, p)
+	landed := 0
+	for range times(20) {
+		h.must(os.MkdirAll(dir, 0o750))
+		b := h.begin("mount", dir, v.blob(&p))
+		time.Sleep(time.Duration(r.Int64N(int64(50 * time.Millisecond))))
+		b.cmd.Process.Kill()
+		b.wait(t)
+		s := h.settled("quick")
+		claimed := slicesHave(s.Claims, func(c claimStatus) bool { return c.Dir == dir })
+		if claimed != mounted(dir) {
+			t.Errorf("claimed %v, mounted %v: %+v", claimed, mounted(dir), s)
+		}
+		if claimed {
+			landed++
+		}
+		h.ok(h.unmount(v, p))
+	}
+	t.Logf("%d of %d had landed", landed, times(20))
+	h.end(noAttach, v, podN(2))
+}
+
+// The kubelet that asked is gone: flexdriver hangs up by itself, and nothing
+// lands.
+func TestKubeletDies(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.slow("orphan"), podN(1)
+	dir := h.podDir(v, p)
+	h.must(os.MkdirAll(dir, 0o750))
+	c, _ := h.command(nil)
+	kubelet := exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.dir+"/answer", h.driver, "mount", dir, v.blob(&p))
+	kubelet.Env = c.Env
+	h.must(kubelet.Start())
+	mkfs := h.freeze("mkfs.ext4")
+	kubelet.Process.Kill()
+	kubelet.Wait()
+	h.eventually("flexdriver ends", func() string {
+		for _, p := range h.processes() {
+			if strings.HasPrefix(p, h.driver) {
+				return p
+			}
+		}
+		return ""
+	})
+	thaw(mkfs)
+	h.quiet()
+	if mounted(dir) {
+		t.Error("it landed")
+	}
+	// The same, with a flexd that is killed, too, and never heard of the hang-up.
+	v = h.slow("orphan-2")
+	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+	kubelet = exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.dir+"/answer", h.driver, "mount", h.podDir(v, p), v.blob(&p))
+	kubelet.Env = c.Env
+	h.must(kubelet.Start())
+	mkfs = h.freeze("mkfs.ext4")
+	h.kill()
+	kubelet.Process.Kill()
+	kubelet.Wait()
+	h.start()
+	if s := h.story("orphan-2"); s.State != "stuck" && s.State != "working" {
+		t.Errorf("while the old mkfs lives: %+v", s)
+	}
+	thaw(mkfs)
+	h.quiet()
+}
+
+// mkfs is killed in the middle, and so is flexd; the same call ends well.
+func TestMkfsKilled(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.slow("cut"), podN(1)
+	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+	b := h.begin("mount", h.podDir(v, p), v.blob(&p))
+	mkfs := h.freeze("mkfs.ext4")
+	h.kill()
+	syscall.Kill(mkfs, syscall.SIGKILL)
+	h.start()
+	h.ok(b.wait(t))
+	h.write(v, p, "f", "x")
+	h.ok(h.unmount(v, p))
+
+	// mkfs alone: the call fails and says so; the next one makes it again.
+	v = h.slow("cut-2")
+	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+	b = h.begin("mount", h.podDir(v, p), v.blob(&p))
+	syscall.Kill(h.freeze("mkfs.ext4"), syscall.SIGKILL)
+	h.refused(b.wait(t), "vg0/cut-2", "mkfs")
+	if s := h.story("cut-2"); s.State != "failed" || s.Error == nil || s.Error.Step != "mkfs" {
+		t.Errorf("status: %+v", s)
+	}
+	h.ok(h.mount(v, p))
+	h.end(noAttach, v, p)
+}
+
+// SIGTERM ends flexd within a second, whatever waits; the calls are answered by
+// the next one.
+func TestSIGTERM(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p, q := h.slow("term"), podN(1), podN(2)
+	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+	h.must(os.MkdirAll(h.podDir(v, q), 0o750))
+	one := h.begin("mount", h.podDir(v, p), v.blob(&p))
+	mkfs := h.freeze("mkfs.ext4")
+	two := h.begin("mount", h.podDir(v, q), v.blob(&q))
+	time.Sleep(100 * time.Millisecond)
+	if took := h.stop(); took > 1200*time.Millisecond {
+		t.Errorf("flexd took %v to end", took)
+	}
+	h.start()
+	h.state("term", "stuck")
+	if s := h.show("vg0/term"); !strings.Contains(s, fmt.Sprint("pid ", mkfs)) && !strings.Contains(s, "a child of an earlier flexd") {
+		t.Errorf("status:\n%s", s)
+	}
+	thaw(mkfs)
+	h.ok(one.wait(t))
+	h.ok(two.wait(t))
+	h.end(noAttach, v, p, q)
+}
+
+func TestSecondFlexd(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := exec.Command(h.dir+"/bin/flexd", "serve", "--config", h.cfg)
+	out, err := c.CombinedOutput()
+	if err == nil || c.ProcessState.ExitCode() != 1 {
+		t.Errorf("exit: %v", err)
+	}
+	if want := fmt.Sprintf("another flexd is running (pid %d", h.flexd.Process.Pid); !strings.Contains(string(out), want) {
+		t.Errorf("%q, want %q", out, want)
+	}
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p)) // the first is unharmed
+	h.end(noAttach, v, p)
+}
+
+// The run directory is lost: what is mounted is known from the mount table.
+func TestRunDirectoryLost(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, w, p, q := h.vol("a", "ext4"), h.vol("b", "btrfs"), podN(1), podN(2)
+	up := func() {
+		t.Helper()
+		h.ok(h.up(byKubelet, v, p))
+		h.ok(h.up(noAttach, w, q))
+		h.write(v, p, "f", "x")
+	}
+	known := func() {
+		t.Helper()
+		h.state("a", "mounted")
+		h.state("b", "mounted")
+		s := h.story("a")
+		if len(s.Pods) != 1 || s.Pods[0].UID != p.uid || len(s.Claims) != 2 {
+			t.Errorf("status: %+v", s)
+		}
+		h.reads(v, p, "f", "x")
+		h.ok(h.up(byKubelet, v, q)) // a further pod
+		h.end(byKubelet, v, p, q)
+		h.end(noAttach, w, q)
+		h.quiet()
+	}
+	up()
+	h.stop()
+	h.must(os.RemoveAll(h.runDir))
+	h.start()
+	known()
+
+	// While it runs: the notes only.
+	up()
+	h.must(os.RemoveAll(h.runDir + "/notes"))
+	h.must(os.RemoveAll(h.runDir + "/lanes"))
+	h.must(os.RemoveAll(h.runDir + "/dev"))
+	known()
+
+	// While it runs: with the sockets. Kubelet's calls say what is wrong, and a
+	// restart heals it.
+	up()
+	h.must(os.RemoveAll(h.runDir))
+	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.podDir(v, p)), "flexd is not running", h.runDir+"/driver.sock", "systemctl start flexd")
+	h.stop()
+	h.start()
+	known()
+}
+
+// What an operator sees after a crash: claims stay, a mount that somebody took
+// is told and not made again, and what has no pod is told and not taken.
+func TestRecoveryAsSeen(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, w, p := h.vol("kept", "ext4"), h.vol("taken", "ext4"), podN(1)
+	h.ok(h.up(byKubelet, v, p))
+	h.ok(h.up(noAttach, w, p))
+	h.kill()
+	h.start()
+	h.state("kept", "mounted")
+	if s := h.story("kept"); len(s.Pods) != 1 || s.Pods[0].Name != "web-1" || s.Pods[0].Namespace != "default" {
+		t.Errorf("pods: %+v", s.Pods)
+	}
+
+	taken := func(when string) {
+		t.Helper()
+		h.state("taken", "missing")
+		s := h.story("taken")
+		if len(s.Claims) != 1 || s.Claims[0].Mounted || !strings.Contains(s.Claims[0].Note, "claimed-missing") {
+			t.Errorf("%s: %+v", when, s)
+		}
+		if text := h.show("vg0/taken"); !strings.Contains(text, "claimed-missing") {
+			t.Errorf("%s: status:\n%s", when, text)
+		}
+	}
+	h.must(unix.Unmount(h.podDir(w, p), 0))
+	taken("while it runs")
+	h.kill()
+	h.start()
+	taken("after a restart")
+	// It does not hold the device for ever.
+	h.eventually("the lease ends", func() string {
+		for _, l := range h.loops() {
+			if strings.HasSuffix(l, "/taken") {
+				return l
+			}
+		}
+		return ""
+	})
+	taken("after the lease")
+	if mounted(h.podDir(w, p)) {
+		t.Error("it was mounted again")
+	}
+	h.ok(h.unmount(w, p))
+	h.state("taken", "idle")
+
+	// The pod died while kubelet was down, long ago by the note.
+	h.ok(h.unmount(v, p))
+	h.stop()
+	notes, _ := filepath.Glob(h.runDir + "/notes/staged-*.json")
+	if len(notes) != 1 {
+		t.Fatalf("notes: %q", notes)
+	}
+	var note map[string]any
+	b, err := os.ReadFile(notes[0])
+	h.must(err)
+	h.must(json.Unmarshal(b, &note))
+	note["since"] = time.Now().Add(-time.Hour)
+	b, _ = json.Marshal(note)
+	h.must(os.WriteFile(notes[0], b, 0o600))
+	h.start()
+	h.state("kept", "orphaned")
+	time.Sleep(2 * lease)
+	if !mounted(h.globalDir(v)) {
+		t.Error("the orphan was taken away")
+	}
+	if text := h.show(); !strings.Contains(text, "orphaned") {
+		t.Errorf("status:\n%s", text)
+	}
+	h.end(byKubelet, v)
+}
+
+// A crash loop under load: nothing is lost.
+func TestCrashLoop(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	r := seeded(t)
+	stop := make(chan struct{})
+	ended := make(chan struct{})
+	const pods = 4
+	done := make(chan bool, pods)
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(100+r.IntN(300)) * time.Millisecond):
+			}
+			h.kill()
+			h.start()
+		}
+	}()
+	for i := range pods {
+		r := rand.New(rand.NewPCG(r.Uint64(), uint64(i)))
+		go func() {
+			defer func() { done <- true }()
+			p, v := podN(i), h.vol(fmt.Sprint("loop-", i%2), "ext4")
+			for n := range times(8) {
+				a := h.up(noAttach, v, p)
+				for !a.ok() && !t.Failed() && strings.Contains(a.Message, "killed") {
+					a = h.up(noAttach, v, p) // as kubelet does
+				}
+				if h.ok(a); t.Failed() {
+					return
+				}
+				name := fmt.Sprint("n-", i)
+				if n > 0 {
+					h.reads(v, p, name, fmt.Sprint(n-1))
+				}
+				h.write(v, p, name, fmt.Sprint(n))
+				time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
+				h.ok(h.unmount(v, p))
+			}
+		}()
+	}
+	for range pods {
+		<-done
+	}
+	close(stop)
+	<-ended
+}
