@@ -62,7 +62,8 @@ func providers(cfg *config.Config, runner children.Runner) (map[string]reconcile
 		dirs[vg.Name] = vg.Directory
 	}
 	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
-	acting, seen := map[string]reconcile.Provider{}, map[string]asw.Provider{"": loop}
+	acting := map[string]reconcile.Provider{asw.Unconfigured: loop}
+	seen := map[string]asw.Provider{asw.Unconfigured: loop}
 	for vg := range dirs {
 		acting[vg], seen[vg] = loop, loop
 	}

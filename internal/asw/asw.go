@@ -38,6 +38,11 @@ type World struct {
 	Volumes map[volume.UUID]*volume.Have
 }
 
+// Unconfigured is the key of the provider that is asked about the devices of
+// volumes whose group is not configured: what is mounted is let go whatever the
+// configuration says by now.
+const Unconfigured = ""
+
 // An Observer looks, and keeps the last it saw.
 type Observer struct {
 	Roots     Roots
@@ -147,12 +152,13 @@ func (o *Observer) record(uuid volume.UUID) (volume.Record, string, string) {
 // now is never followed.
 func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	p := o.Providers[t.Name.VG]
-	if p == nil {
-		h.LV.Reason = fmt.Sprintf("volume group %q is not configured", t.Name.VG)
-		h.Device.Reason = h.LV.Reason
+	lv, err := volume.LV{}, fmt.Errorf("volume group %q is not configured", t.Name.VG)
+	if p != nil {
+		lv, err = p.LookUp(ctx, t.Name)
+	} else if p = o.Providers[Unconfigured]; p == nil {
+		h.LV.Reason, h.Device.Reason = err.Error(), err.Error()
 		return
 	}
-	lv, err := p.LookUp(ctx, t.Name)
 	switch {
 	case err != nil:
 		h.LV.Reason = err.Error()

@@ -62,6 +62,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) (vol
 			return volume.Device{}, err
 		}
 		p.remember(l.Seq, identity{UUID: lv.UUID})
+		p.found(lv.UUID, l.Name)
 		d = p.deviceOf(lv.Name, l)
 	}
 	link := p.link(lv.Name)
@@ -111,6 +112,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		}
 		p.mu.Lock()
 		delete(p.known, d.Seq)
+		delete(p.last, lv.UUID)
 		p.mu.Unlock()
 	}
 	if lv.Name.LV == "" {

@@ -17,7 +17,10 @@ import (
 func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
 	file, err := p.file(lv.Name)
 	if err != nil {
-		return volume.Device{}, err
+		return p.orphan(ctx, lv, err)
+	}
+	if d, ok := p.again(lv, file); ok {
+		return d, nil
 	}
 	loops, err := p.kernel.Loops()
 	if err != nil {
@@ -64,11 +67,65 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	d := volume.Device{Activity: volume.Inactive}
 	if ours != nil {
 		d = p.deviceOf(lv.Name, *ours)
+		p.found(lv.UUID, ours.Name)
 	}
 	if len(others) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(others, "; ")
 	}
 	return d, nil
+}
+
+// again looks at the loop device that the volume had before. A list of all is
+// only needed where it is no longer that one; whether somebody else attached the
+// file as well is looked at before every activation.
+func (p *Provider) again(lv volume.LV, file string) (volume.Device, bool) {
+	p.mu.Lock()
+	name := p.last[lv.UUID]
+	p.mu.Unlock()
+	if name == "" {
+		return volume.Device{}, false
+	}
+	l, err := p.kernel.Loop(name)
+	if err != nil || l.BackingFile != file || l.Deleted {
+		return volume.Device{}, false
+	}
+	if id, ok := p.remembered(l.Seq); !ok || id.UUID != lv.UUID {
+		return volume.Device{}, false
+	}
+	return p.deviceOf(lv.Name, l), true
+}
+
+func (p *Provider) found(uuid volume.UUID, loop string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last[uuid] = loop
+}
+
+// orphan finds the device of a volume whose group is not configured any more:
+// what is mounted is let go all the same, and its device after it. why is what
+// to say if that device cannot be told.
+func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.Device, error) {
+	if lv.UUID == "" {
+		return volume.Device{}, why
+	}
+	loops, err := p.kernel.Loops()
+	if err != nil {
+		return volume.Device{}, err
+	}
+	for _, l := range loops {
+		full, err := p.kernel.Loop(l.Name)
+		if err != nil || full.BackingFile == "" {
+			continue
+		}
+		id, err := p.identity(ctx, full)
+		if err != nil {
+			return volume.Device{}, err
+		}
+		if id.UUID == lv.UUID {
+			return p.deviceOf(lv.Name, full), nil
+		}
+	}
+	return volume.Device{Activity: volume.Inactive}, nil
 }
 
 func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {

@@ -28,8 +28,9 @@ type Provider struct {
 
 	asking chan struct{} // holds one token: who asks for the identity of devices
 	mu     sync.Mutex
-	known  map[uint64]identity // guarded by mu: by diskseq
-	alone  bool                // guarded by mu: asking for many devices at once failed
+	known  map[uint64]identity    // guarded by mu: by diskseq
+	alone  bool                   // guarded by mu: asking for many devices at once failed
+	last   map[volume.UUID]string // guarded by mu: the loop device that the volume had when it was seen last
 }
 
 // New returns a provider for the volume groups vgs (name → directory), whose
@@ -39,6 +40,7 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
 		asking: make(chan struct{}, 1),
 		known:  map[uint64]identity{},
+		last:   map[volume.UUID]string{},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/mount"
@@ -23,6 +24,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		return errNobodyWaits
 	}
 	p := l.n.Providers[h.LV.Name.VG]
+	if p == nil && s.Kind == volume.Deactivate {
+		p = l.n.Providers[asw.Unconfigured]
+	}
 	if p == nil && (s.Kind == volume.ActivateDevice || s.Kind == volume.Extend || s.Kind == volume.Deactivate) {
 		return fmt.Errorf("volume group %q is not configured", h.LV.Name.VG)
 	}

@@ -387,7 +387,7 @@ func list(options []string) string {
 
 // activate plans what every user of the device needs: its note, then the device.
 func (p *planner) activate(users []Call) {
-	var ids []string
+	var ids, heal []string
 	for _, c := range users {
 		switch c.Verb {
 		case Stage, Publish:
@@ -408,13 +408,18 @@ func (p *planner) activate(users []Call) {
 					p.leased = true
 					p.add(Step{Kind: NoteLease, Calls: p.verbCalls(Check, Activate)})
 				}
-			case c.Verb == Check || p.h.Device.Activity == Active:
+			case c.Verb == Check || p.h.Device.Activity == Active && p.h.Device.Link != "":
 				p.done(c)
+			case p.h.Device.Activity == Active:
+				heal = append(heal, c.ID)
 			}
 		}
 	}
-	if len(ids) > 0 && p.h.Device.Activity == Inactive {
+	switch {
+	case len(ids) > 0 && p.h.Device.Activity == Inactive:
 		p.add(Step{Kind: ActivateDevice, Calls: ids})
+	case len(heal) > 0:
+		p.add(Step{Kind: ActivateDevice, Calls: heal, Why: "its link is missing"})
 	}
 }
 

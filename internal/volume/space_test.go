@@ -83,6 +83,7 @@ type world struct {
 	lv        Presence
 	lvRO      bool
 	dev       Activity
+	unlinked  bool // the device's stable link is missing
 	truth     truth
 	known     bool // FS facts of this turn
 	checked   bool
@@ -162,7 +163,10 @@ func (w world) fsType() string {
 func (w world) have() Have {
 	var h Have
 	h.LV = LV{Presence: w.lv, ReadOnly: w.lvRO, Size: largeSize}
-	h.Device = Device{Activity: w.dev, Size: largeSize}
+	h.Device = Device{Activity: w.dev, Size: largeSize, Link: "/dev/vg/lv"}
+	if w.unlinked {
+		h.Device.Link = ""
+	}
 	if w.short {
 		h.LV.Size, h.Device.Size = smallSize, smallSize
 	}
@@ -258,10 +262,10 @@ func (w world) do(s Step) (world, error) {
 		if w.lease == 0 && w.phase == [2]ph{} {
 			return w, fmt.Errorf("activated before anything was noted")
 		}
-		if w.lv != Present || w.dev != Inactive {
+		if w.lv != Present || w.dev != Inactive && (w.dev != Active || !w.unlinked) {
 			return w, fmt.Errorf("activates what is foreign, absent, unknown or active")
 		}
-		w.dev = Active
+		w.dev, w.unlinked = Active, false
 	case Inspect:
 		if w.dev != Active {
 			return w, fmt.Errorf("inspects a volume that is not active")
@@ -360,7 +364,7 @@ func (w world) holds(o op) bool {
 	case oCheck:
 		return w.lv == Present && w.lease == 1
 	case oActivate:
-		return w.lv == Present && w.dev == Active && w.lease == 1
+		return w.lv == Present && w.dev == Active && w.lease == 1 && !w.unlinked
 	case oStage:
 		return (w.at[0] == aRW || w.at[0] == aRO) && w.phase[0] == pHeld
 	case oPublish, oPublishXfs:
@@ -464,9 +468,11 @@ func start(yield func(world)) {
 		each(world{lv: Present, lvRO: true, dev: Active, truth: tExt4, rec: NoRecord, at: s})
 		each(world{lv: Present, lvRO: true, dev: Active, truth: tBlank, rec: NoRecord, at: s})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, elsewhere: true})
+		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s})
 	})
 	// Mounted by us.
 	spots(true, func(s [2]at) {
+		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s, published: true})
 		for _, rec := range []Record{NoRecord, Seen} {
 			each(world{lv: Present, dev: Active, truth: tExt4, rec: rec, at: s, published: true})
 		}
