@@ -43,14 +43,15 @@ type Env struct {
 	tmp string
 	tap *tap
 
-	mu     sync.Mutex // guards what follows
-	gen    int
-	life   *life
-	born   chan struct{} // closed when the next life begins
-	deaths int
-	lives  sync.WaitGroup
-	broken []string
-	calls  atomic.Int64
+	mu      sync.Mutex // guards what follows
+	gen     int
+	life    *life
+	born    chan struct{} // closed when the next life begins
+	deaths  int
+	stopped bool
+	lives   sync.WaitGroup
+	broken  []string
+	calls   atomic.Int64
 }
 
 // A life is one run of flexd, from its start to its end.
@@ -108,8 +109,10 @@ func (e *Env) dirs() (notes, records string) {
 
 // Each life has its own directories, which are taken away from it in the
 // instant of its death: whatever its goroutines still write goes nowhere.
-func (e *Env) notes() string   { return filepath.Join(e.Config.RunDir, fmt.Sprintf("notes.%d", e.gen)) }
-func (e *Env) records() string { return filepath.Join(e.Config.StateDir, fmt.Sprintf("formats.%d", e.gen)) }
+func (e *Env) notes() string { return filepath.Join(e.Config.RunDir, fmt.Sprintf("notes.%d", e.gen)) }
+func (e *Env) records() string {
+	return filepath.Join(e.Config.StateDir, fmt.Sprintf("formats.%d", e.gen))
+}
 
 // Notes is the directory of the notes, for tests that damage it while flexd is
 // down.
@@ -135,6 +138,9 @@ func (e *Env) Start() *reconcile.Node {
 func (e *Env) start() (*life, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.stopped {
+		return nil, errStopped
+	}
 	store, err := dsw.Open(e.notes(), e.M.BootID())
 	if err != nil {
 		return nil, err
@@ -175,6 +181,8 @@ func (e *Env) start() (*life, error) {
 	return l, nil
 }
 
+var errStopped = errors.New("the test is over")
+
 // crash is kill -9: nothing this life does from here on has an effect.
 func (l *life) crash() {
 	e := l.e
@@ -187,7 +195,7 @@ func (l *life) crash() {
 	if !e.Patient {
 		e.lives.Go(func() {
 			time.Sleep(e.Restart)
-			if _, err := e.start(); err != nil {
+			if _, err := e.start(); err != nil && !errors.Is(err, errStopped) {
 				e.broke("flexd does not start again: %v", err)
 			}
 		})
@@ -216,12 +224,10 @@ func (e *Env) Crash() { e.current().crash() }
 
 // Stop ends flexd for good and waits for its goroutines.
 func (e *Env) Stop() {
-	e.Patient = true
-	if l := e.current(); l != nil {
-		e.mu.Lock()
-		l.die()
-		e.mu.Unlock()
-	}
+	e.mu.Lock()
+	e.stopped = true
+	e.life.die()
+	e.mu.Unlock()
 	e.lives.Wait()
 }
 

@@ -35,9 +35,20 @@ func readNotes(dir string) (claims []dsw.Claim, leases []dsw.Lease) {
 	return claims, leases
 }
 
+// noted reads the notes of the flexd that lives now. They change their place
+// when it dies.
+func (h *Host) noted() (claims []dsw.Claim, leases []dsw.Lease) {
+	for {
+		notes, _ := h.dirs()
+		claims, leases = readNotes(notes)
+		if again, _ := h.dirs(); again == notes {
+			return claims, leases
+		}
+	}
+}
+
 func (h *Host) mustBeNoted(uuid string) {
-	notes, _ := h.dirs()
-	claims, leases := readNotes(notes)
+	claims, leases := h.noted()
 	for _, c := range claims {
 		if string(c.UUID) == uuid {
 			return
@@ -48,14 +59,11 @@ func (h *Host) mustBeNoted(uuid string) {
 			return
 		}
 	}
-	if _, err := os.Stat(notes); err == nil { // else flexd died meanwhile
-		h.broke("%s is activated and nothing is noted", uuid)
-	}
+	h.broke("%s is activated and nothing is noted", uuid)
 }
 
 func (h *Host) mustClaim(uuid, dir string) {
-	notes, _ := h.dirs()
-	claims, _ := readNotes(notes)
+	claims, _ := h.noted()
 	for _, c := range claims {
 		if string(c.UUID) == uuid && c.Dir == dir {
 			return
@@ -65,8 +73,7 @@ func (h *Host) mustClaim(uuid, dir string) {
 }
 
 func (h *Host) mustBeReleasing(uuid, dir string) {
-	notes, _ := h.dirs()
-	claims, _ := readNotes(notes)
+	claims, _ := h.noted()
 	for _, c := range claims {
 		if string(c.UUID) == uuid && c.Dir == dir && c.Phase == volume.Releasing {
 			return
@@ -76,12 +83,16 @@ func (h *Host) mustBeReleasing(uuid, dir string) {
 }
 
 func (h *Host) record(uuid string) (r dsw.Record) {
-	_, records := h.dirs()
-	b, err := os.ReadFile(filepath.Join(records, uuid+".json"))
-	if err == nil {
-		_ = json.Unmarshal(b, &r)
+	for {
+		_, records := h.dirs()
+		b, err := os.ReadFile(filepath.Join(records, uuid+".json"))
+		if err == nil {
+			_ = json.Unmarshal(b, &r)
+		}
+		if _, again := h.dirs(); again == records {
+			return r
+		}
 	}
-	return r
 }
 
 func (h *Host) mustRecord(uuid, state, fsType string) {

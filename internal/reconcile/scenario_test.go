@@ -14,7 +14,8 @@ type scenario struct {
 	// prepare is done before anything can go wrong.
 	prepare func(e *hosttest.Env)
 	play    func(e *hosttest.Env, k *hosttest.Kubelet) error
-	noReal  bool
+	// realFaults says that the real machine plays it with every fault, too.
+	realFaults bool
 }
 
 func pod(uid string) hosttest.Pod {
@@ -55,7 +56,7 @@ func scenarios() []scenario {
 			s.name, s.attach = s.name+mode, attach
 			list = append(list, s)
 		}
-		add(scenario{name: "a pod starts on a new volume, writes and stops", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+		add(scenario{name: "a pod starts on a new volume, writes and stops", realFaults: true, play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
 			a := pod("a")
 			return all(start(k, a), write(e, k, a), stop(k, a))
 		}})
