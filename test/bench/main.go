@@ -7,11 +7,15 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A goal is a line of the result.
@@ -29,16 +33,24 @@ func main() {
 	flag.Parse()
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 
-	if flag.Arg(0) == inNamespace { // ourselves, in a mount namespace of our own
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "bench: flexd makes block devices and mounts: run this as root")
+		os.Exit(1)
+	}
+	// What others mount meanwhile is none of our business, nor ours theirs.
+	if os.Getenv(inside) == "" {
+		os.Exit(insideNamespace(os.Stdout, os.Args[1:]...))
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: a mount namespace of its own:", err)
+		os.Exit(1)
+	}
+	if flag.Arg(0) == tableChild {
 		if err := measureTable(flag.Arg(1)); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}
 		return
-	}
-	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "bench: flexd makes block devices and mounts: run this as root")
-		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -63,6 +75,24 @@ func main() {
 	if !print(goals) && *strict {
 		os.Exit(1)
 	}
+}
+
+// inside is set in the environment of whom insideNamespace starts.
+const inside = "FLEXD_BENCH_INSIDE"
+
+// insideNamespace runs this program again in a mount namespace of its own, and
+// returns its exit status.
+func insideNamespace(stdout io.Writer, args ...string) int {
+	again := exec.Command("/proc/self/exe", args...)
+	again.Env = append(os.Environ(), inside+"=1")
+	again.Stdout, again.Stderr = stdout, os.Stderr
+	again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	signal.Ignore(syscall.SIGINT) // of a terminal: it hears it too, and cleans up
+	if err := again.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	return 0
 }
 
 // print says what came of the goals, and whether all are met.

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +25,7 @@ const (
 	tableRuns    = 200
 	scaleRuns    = 20
 
-	inNamespace = "in-namespace" // the argument that makes us the child
+	tableChild = "table" // the argument that makes us the child
 )
 
 // A tableResult is what the child measured.
@@ -45,15 +43,12 @@ func table(ctx context.Context) (goals []goal, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir) // the mounts were in another namespace, and went with it
-	child := exec.CommandContext(ctx, "/proc/self/exe", inNamespace, dir)
-	child.Stderr = os.Stderr
-	child.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := child.Output()
-	if err != nil {
-		return nil, fmt.Errorf("the child with the mount table: %w", err)
+	var out bytes.Buffer
+	if insideNamespace(&out, tableChild, dir) != 0 || ctx.Err() != nil {
+		return nil, errors.New("the mount table was not measured")
 	}
 	var r tableResult
-	if err := json.Unmarshal(out, &r); err != nil {
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		return nil, err
 	}
 	fmt.Printf("  a real mount table of %d mounts, %d bytes\n", r.Mounts, r.Bytes)
@@ -72,9 +67,6 @@ func table(ctx context.Context) (goals []goal, err error) {
 
 // measureTable is the child, in its own mount namespace.
 func measureTable(dir string) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
-	}
 	root := filepath.Join(dir, "kubelet")
 	if err := makeMounts(root, filepath.Join(dir, "other")); err != nil {
 		return err

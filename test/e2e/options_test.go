@@ -1,0 +1,315 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// tree is everything below the directories that a call may change.
+func (h *host) tree() string {
+	var b strings.Builder
+	for _, dir := range []string{h.root, h.vg, h.stateDir, h.dir + "/outside", h.runDir + "/notes", h.runDir + "/dev"} {
+		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return nil
+			}
+			i, _ := d.Info()
+			text := ""
+			if d.Type()&fs.ModeSymlink != 0 {
+				text, _ = os.Readlink(path)
+			} else if d.Type().IsRegular() {
+				text = fmt.Sprint(hash(h.t, path))
+			}
+			fmt.Fprintln(&b, path, i.Mode(), text)
+			return nil
+		})
+	}
+	fmt.Fprintln(&b, mounts(h.dir), h.loops())
+	return b.String()
+}
+
+// Options are data: what a pod's author may write in them is refused by its
+// key, and nothing was changed.
+func TestOptionsAsAttacks(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("victim", "ext4"), podN(1)
+	dir := h.podDir(v, p)
+	h.must(os.MkdirAll(dir, 0o750))
+	h.must(os.MkdirAll(h.dir+"/outside/dir", 0o750))
+	h.must(os.MkdirAll(h.root+"/pods/link/volumes", 0o750))
+	h.must(os.Symlink(h.dir+"/outside", h.root+"/pods/link/volumes/flexd~lvm"))
+	h.must(os.Symlink(h.dir+"/outside/dir", h.root+"/pods/uid-1/volumes/flexd~lvm/last"))
+	h.must(os.WriteFile(h.dir+"/outside/secret", []byte("host file"), 0o600))
+	before := h.tree()
+
+	refused := func(key string, a answer) {
+		t.Helper()
+		h.refused(a, key)
+		if strings.Contains(a.Message, "host file") {
+			t.Errorf("it read a file of the host: %s", a)
+		}
+	}
+	long := strings.Repeat("x", 4096)
+	for _, name := range []string{"a/b", "..", ".", "-a", "a b", "a\"b", "a'b", "a\nb", "ä", "a\x00b", "a;b", "$(id)", "", long, "../vg0/victim", "snapshot1", "x_tmeta"} {
+		for _, key := range []string{"volumeID", "volumegroup"} {
+			if key == "volumegroup" && (name == "snapshot1" || name == "x_tmeta") {
+				continue
+			}
+			refused("option "+key, h.call("mount", dir, v.with(key, name).blob(&p)))
+		}
+	}
+	for _, name := range []string{"a/b", "..", "a\nb", long} {
+		w := v
+		w.name = name
+		refused("option kubernetes.io/pvOrVolumeName", h.call("mount", dir, w.blob(&p)))
+	}
+	for _, o := range []string{
+		"-d /etc", "-d" + h.dir + "/outside", "-E root_owner=0:0", "-E test_fs", "-J device=/dev/vda", "-J location=0", "-L a/b", "-O journal_dev", "-F", "-z /tmp/undo",
+		"-l /etc/passwd", "-U clear", "-m 0 /dev/vda", "/dev/vda", "-- /dev/vda", "-b 1024;id", "-b\t1024", "-b 1024\n-d /etc", "-m=0", "-m 51", "-b 1000", "-n", "-S", "--help", "-T $(id)", long + long,
+	} {
+		refused("option mkfsOptions", h.call("mount", dir, v.with("mkfsOptions", o).blob(&p)))
+	}
+	xfs := v
+	xfs.fs = "xfs"
+	for _, o := range []string{"-p /etc/passwd", "-l logdev=/dev/vda", "-r rtdev=/dev/vda", "-d file,name=/etc/passwd", "-c options=/etc/passwd", "-f", "-d size=1g", "-m uuid=x"} {
+		refused("option mkfsOptions", h.call("mount", dir, xfs.with("mkfsOptions", o).blob(&p)))
+	}
+	btrfs := v
+	btrfs.fs = "btrfs"
+	for _, o := range []string{"-r /etc", "--rootdir /etc", "-f", "/dev/vda", "-d raid1"} {
+		refused("option mkfsOptions", h.call("mount", dir, btrfs.with("mkfsOptions", o).blob(&p)))
+	}
+	for _, o := range []string{
+		"loop", "remount", "bind", "X-mount.mkdir", "x-systemd.automount", "journal_path=/etc/passwd", "journal_dev=1", "noload", "errors=panic", "logdev=/dev/vda",
+		"subvol=/", "nouuid", "context=x", "noatime,,nodev", "noatime nodev", "noatime\nnodev", "noatime;nodev", "noatime,strictatime", "ro,rw", "source=/dev/vda", "uid=0", "quota=/etc", "usrjquota=x", "sb=1", "abort", "test_dummy_encryption", "dax", "suid", "dev", long + long,
+	} {
+		refused("option mountOptions", h.call("mount", dir, v.with("mountOptions", o).blob(&p)))
+	}
+	for _, o := range []string{"-1", "0", "1.5Gi", "1Gi ", "1e30", "99999999999999999999", "0x10", "1Gi;id", "Inf", long} {
+		refused("option size", h.call("mount", dir, v.with("size", o).blob(&p)))
+	}
+	for _, o := range []string{"ext3", "vfat", "ext4 -o x", "../ext4", "EXT4", "auto", "nfs"} {
+		w := v
+		w.fs = o
+		refused("option kubernetes.io/fsType", h.call("mount", dir, w.blob(&p)))
+	}
+	refused("option device", h.call("mount", dir, v.with("device", "/dev/vda").blob(&p)))
+	refused("option kubernetes.io/readwrite", h.call("mount", dir, v.with("kubernetes.io/readwrite", "maybe").blob(&p)))
+
+	// JSON that is no flat object of strings.
+	for blob, key := range map[string]string{
+		`[]`: "options", `"x"`: "options", `null`: "options", `{`: "options", ``: "options", `{}{}`: "options", `{} x`: "options", "\xef\xbb\xbf{}": "options", "{\"a\":\"\xff\"}": "options",
+		`{}`: "option volumegroup", `{"volumegroup":"vg0"}`: "option volumeID",
+		`{"volumegroup":"vg0","volumegroup":"vg1","volumeID":"a"}`:            "volumegroup",
+		`{"volumegroup":"vg0","volumeID":1}`:                                  "option volumeID",
+		`{"volumegroup":"vg0","volumeID":null}`:                               "option volumeID",
+		`{"volumegroup":"vg0","volumeID":["a"]}`:                              "option volumeID",
+		`{"volumegroup":{"a":"b"},"volumeID":"a"}`:                            "option volumegroup",
+		`{"volumegroup":"vg0","volumeID":"a","mountOptions":{"ro":true}}`:     "option mountOptions",
+		`{"volumegroup":"vg0","volumeID":"a","x":"` + long + `"}`:             "option x",
+		`{"volumegroup":"vg0","volumeID":"a","` + long + `":"y"}`:             "option ",
+		`{"volumegroup":"vg0","volumeID":"a","a\nb":"y"}`:                     "option ",
+		`{"volumegroup":"vg0","VolumeID":"a"}`:                                "option VolumeID",
+		`{"volumegroup":"vg0","volumeID":"a","kubernetes.io/fsType":true}`:    "option kubernetes.io/fsType",
+		`{"volumegroup":"vg0","volumeID":"a","kubernetes.io/secret/pw":true}`: "option kubernetes.io/secret/pw",
+	} {
+		refused(key, h.call("mount", dir, blob))
+		refused(key, h.call("waitforattach", "", blob))
+	}
+
+	// The largest argument that can be: Linux takes 128 KiB. What is larger
+	// never becomes a process, so the socket has to say it.
+	huge := `{"volumegroup":"vg0","volumeID":"a","x":"` + strings.Repeat("x", 128<<10-100) + `"}`
+	refused("option x", h.call("mount", dir, huge))
+	c, _ := h.command(nil, "mount", dir, huge+huge)
+	if err := c.Run(); !errors.Is(err, syscall.E2BIG) {
+		t.Errorf("256 KiB: %v", err)
+	}
+	if a := h.raw(`{"v":1,"id":"abc","verb":"mount","args":["` + dir + `","` + strings.Repeat("x", 10*mib) + `"]}`); !strings.Contains(a, `"Failure"`) || len(a) > 2000 {
+		t.Errorf("10 MiB: %.300s", a)
+	}
+
+	// Directories.
+	for dir, words := range map[string][]string{
+		h.dir + "/outside/dir":                      {"outside kubelet's directories", "kubeletRoots"},
+		h.root + "/pods/link/volumes/flexd~lvm/dir": {"leads to " + h.dir + "/outside/dir", "outside kubelet's directories"},
+		h.root + "/pods/uid-1/volumes/flexd~lvm/no": {"does not exist"},
+		h.root + "/pods/uid-1/../../outside/dir":    {"argument 1 of mount (directory)", "clean"},
+		"relative":                                  {"argument 1 of mount (directory)", "absolute"},
+		"":                                          {"argument 1 of mount (directory)", "empty"},
+		"/":                                         {"argument 1 of mount (directory)"},
+		h.root:                                      {"outside kubelet's directories"},
+		dir + "\n":                                  {"argument 1 of mount (directory)"},
+		"-o":                                        {"argument 1 of mount (directory)"},
+		"/" + strings.Repeat("x/", 4000):            {"argument 1 of mount (directory)"},
+		"/etc":                                      {"outside kubelet's directories"},
+		"/proc/self/cwd":                            {"outside kubelet's directories"},
+		h.root + "x/pods/a/volumes/flexd~lvm/victim": {"outside kubelet's directories"},
+	} {
+		if strings.Contains(strings.Join(words, ""), "does not exist") {
+			continue // below: it prepares the volume
+		}
+		h.refused(h.call("mount", dir, v.blob(&p)), words...)
+		for _, verb := range []string{"unmount", "unmountdevice"} {
+			a := h.call(verb, dir)
+			h.refused(a, strings.ReplaceAll(words[0], "of mount", "of "+verb))
+		}
+	}
+	for _, args := range [][]string{
+		{"mount"}, {"mount", dir}, {"mount", dir, v.blob(&p), "more"}, {"unmount"}, {"unmount", dir, dir}, {"expandfs", v.blob(nil), "", dir, "-5", "0"},
+		{"expandfs", v.blob(nil), "", dir, "1e9", "0"}, {"attach", v.blob(nil), "a/b"}, {"detach", "..", node}, {"waitforattach", "a\nb", v.blob(nil)},
+	} {
+		h.refused(h.call(args...), args[0])
+	}
+	if after := h.tree(); after != before {
+		t.Errorf("something was changed:\nbefore:\n%s\nafter:\n%s", before, after)
+	}
+	if l := h.list(); len(l.Volumes) != 0 {
+		t.Errorf("status: %+v", l)
+	}
+
+	// A symlink as the last part, and a directory that is not there: found only
+	// when the mount is to land, and nothing lands.
+	h.refused(h.call("mount", h.root+"/pods/uid-1/volumes/flexd~lvm/last", v.blob(&p)), "vg0/victim: mount", "symlink")
+	h.refused(h.call("mount", h.root+"/pods/uid-1/volumes/flexd~lvm/no", v.blob(&p)), "vg0/victim: mount", "does not exist")
+	if m := mounts(h.dir); len(m) != 0 {
+		t.Errorf("mounted: %q", m)
+	}
+}
+
+// raw sends a line to the driver socket and returns the answer.
+func (h *host) raw(line string) string {
+	h.t.Helper()
+	c, err := net.Dial("unix", h.runDir+"/driver.sock")
+	h.must(err)
+	defer c.Close()
+	go c.Write([]byte(line + "\n")) // it may not be read to its end
+	s, _ := bufio.NewReader(c).ReadString('\n')
+	return s
+}
+
+// What is allowed arrives where it belongs.
+func TestOptionsThatHold(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p, q := h.vol("tuned", "ext4").with("mkfsOptions", "-b 1024 -m 0 -L my-label", "mountOptions", "noatime,commit=17,nosuid"), podN(1), podN(2)
+	h.ok(h.up(noAttach, v, p))
+	info, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(info)) {
+		if strings.Contains(line, h.podDir(v, p)) && (!strings.Contains(line, "noatime") || !strings.Contains(line, "nosuid") || !strings.Contains(line, "commit=17")) {
+			t.Errorf("%s", line)
+		}
+	}
+	if out := h.sh("blkid", "-p", "-o", "export", h.story("tuned").Device); !strings.Contains(out, "LABEL=my-label") || !strings.Contains(out, "BLOCK_SIZE=1024") {
+		t.Errorf("%s", out)
+	}
+	// The superblock is everybody's, the mount is the pod's own.
+	h.refused(h.up(noAttach, v.with("mountOptions", "commit=18"), q), "vg0/tuned: mount", "mountOptions", "commit=18", "commit=17")
+	h.refused(h.up(noAttach, v.with("mountOptions", ""), q), "mountOptions", "commit=17")
+	h.ok(h.up(noAttach, v.with("mountOptions", "commit=17,noexec"), q))
+	h.end(noAttach, v, p, q)
+	// One that the kernel does not take is the kernel's word.
+	w := h.vol("odd", "ext4").with("mkfsOptions", "-O ^has_journal", "mountOptions", "data=journal")
+	h.refused(h.up(noAttach, w, p), "vg0/odd: mount", "data")
+}
+
+// Secrets that kubelet hands to mount appear nowhere.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	const secret = "aHVzaC1odXNo" // base64, as kubelet sends it
+	p := podN(1)
+	with := func(v vol) vol {
+		return v.with("kubernetes.io/secret/password", secret, "kubernetes.io/secret/"+strings.ToLower(secret), "x")
+	}
+	stop, sampled := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		defer func() { sampled <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for pid, args := range h.processes() {
+				if strings.HasPrefix(args, h.driver) {
+					continue // kubelet's own doing
+				}
+				n++
+				environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+				if strings.Contains(args+string(environ), secret) {
+					t.Errorf("process %d: %s", pid, args)
+				}
+			}
+		}
+	}()
+	v := with(h.vol("a", "ext4"))
+	h.ok(h.up(noAttach, v, p))
+	answers := []answer{
+		h.call("mount", h.podDir(v, podN(2)), v.blob(&p)), // no such directory
+		h.call("mount", h.podDir(v, p), v.with("size", "x").blob(&p)),
+		h.call("mount", h.podDir(v, p), v.with("password", secret).blob(&p)),
+		h.call("mount", h.podDir(v, p), strings.TrimSuffix(v.blob(&p), "}")),
+		h.call("mount", h.podDir(v, p), strings.Replace(v.blob(&p), `"`+secret+`"`, `["`+secret+`"]`, 1)),
+		h.call("mount", h.podDir(v, p), strings.Replace(v.blob(&p), `"`+secret+`"`, `"`+secret+`\q"`, 1)),
+		h.call("mount", v.blob(&p), h.podDir(v, p)),
+		h.call("mount", v.blob(&p)),
+		h.call("unmount", v.blob(&p)),
+		h.call("nonsense", v.blob(&p)),
+		h.call("mount", h.podDir(v, p), v.with("volumegroup", "vg1").blob(&p)),
+		h.call("waitforattach", v.blob(&p), v.blob(&p)),
+	}
+	for i, a := range answers {
+		if a.ok() && i < 9 && i != 9 {
+			t.Errorf("%d: %s", i, a)
+		}
+		if strings.Contains(a.Message, secret) {
+			t.Errorf("the answer: %s", a)
+		}
+	}
+	h.kill() // the notes of one who dies
+	look := func() {
+		for _, dir := range []string{h.runDir, h.stateDir, h.log} {
+			filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.Type().IsRegular() {
+					if b, _ := os.ReadFile(path); strings.Contains(string(b), secret) || strings.Contains(path, secret) {
+						t.Errorf("%s has it", path)
+					}
+				}
+				return nil
+			})
+		}
+	}
+	look()
+	h.start()
+	for _, text := range []string{h.show(), h.show("-o", "json"), h.show("vg0/a"), h.show("vg0/a", "-o", "json")} {
+		if strings.Contains(text, secret) {
+			t.Errorf("status:\n%s", text)
+		}
+	}
+	h.end(noAttach, v, p)
+	look()
+	close(stop)
+	if n := <-sampled; n < 5 {
+		t.Errorf("only %d looks at processes", n)
+	}
+}
+
+// kubelet's blob is what encoding/json makes of a map.
+func TestBlob(t *testing.T) {
+	var m map[string]string
+	if err := json.Unmarshal([]byte((&host{}).vol("a", "ext4").blob(nil)), &m); err != nil || m["kubernetes.io/fsType"] != "ext4" {
+		t.Error(m, err)
+	}
+}
