@@ -1,7 +1,7 @@
 // Command report reads what `go test -json` prints, from any number of runs one
 // after the other, and tells a person what came of it: a line per package as it
-// ends, everything that a failed test printed, and at the end what was skipped
-// and why.
+// ends, with what its tests logged, everything that a failed test printed, and at
+// the end what was skipped and why.
 //
 // `report failed COMMAND` says that a run ended badly, which counts if no test of
 // it tells so. The lines `report step NAME` and `report end NAME STATUS` on its input bracket
@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -61,8 +62,9 @@ type report struct {
 	build  map[string][]string
 
 	passed, failed, skipped map[name]bool
-	why                     map[name]string // of the skipped
-	failedIn                map[string]bool // packages of which a test failed in this run
+	why                     map[name]string     // of the skipped
+	notes                   map[string][]string // by package: what passed tests had to say
+	failedIn                map[string]bool     // packages of which a test failed in this run
 
 	broken []string // runs that ended badly, whatever they printed
 
@@ -74,7 +76,7 @@ type report struct {
 func newReport(out io.Writer) *report {
 	return &report{
 		out: out, output: map[name][]string{}, parent: map[name]bool{}, build: map[string][]string{},
-		passed: map[name]bool{}, failed: map[name]bool{}, skipped: map[name]bool{}, why: map[name]string{},
+		passed: map[name]bool{}, failed: map[name]bool{}, skipped: map[name]bool{}, why: map[name]string{}, notes: map[string][]string{},
 		failedIn: map[string]bool{},
 	}
 }
@@ -170,6 +172,9 @@ func (r *report) test(n name, action string) {
 		if !r.parent[n] {
 			r.passed[n] = true
 		}
+		if !strings.Contains(n.test, "/") {
+			r.note(n)
+		}
 	case "skip":
 		r.skipped[n] = true
 		r.why[n] = reason(r.output[n])
@@ -183,6 +188,17 @@ func (r *report) test(n name, action string) {
 	}
 	delete(r.output, n)
 }
+
+// note keeps what a whole test that passed has logged: how much it has seen.
+func (r *report) note(n name) {
+	for _, l := range r.output[n] {
+		if m := logged.FindStringSubmatch(l); m != nil {
+			r.notes[n.pkg] = append(r.notes[n.pkg], "       "+n.test+": "+m[1]+"\n")
+		}
+	}
+}
+
+var logged = regexp.MustCompile(`^ +\w+_test\.go:\d+: (.*)\n`)
 
 // failedBelow says whether the failure of a test is that of a subtest.
 func (r *report) failedBelow(n name) bool {
@@ -200,6 +216,7 @@ func (r *report) pkg(e event) {
 	case "skip": // it has no tests
 	case "pass":
 		fmt.Fprintf(r.out, "ok   %-52s %6.1fs\n", short(e.Package), e.Elapsed)
+		r.print(r.notes[e.Package])
 	case "fail":
 		r.print(r.build[e.FailedBuild])
 		if !r.failedIn[e.Package] { // a panic, a timeout, no build: no test to blame
@@ -217,6 +234,7 @@ func (r *report) pkg(e event) {
 	}
 	delete(r.output, n)
 	delete(r.failedIn, e.Package)
+	delete(r.notes, e.Package)
 }
 
 func (r *report) print(lines []string) {

@@ -21,6 +21,10 @@ func TestReport(t *testing.T) {
 			ev(`"Action":"run","Test":"TestA/b"`), ev(`"Action":"pass","Test":"TestA/b"`), ev(`"Action":"pass","Test":"TestA"`),
 			ev(`"Action":"pass","Elapsed":1.25`),
 		}, true, true, []string{"ok   internal/x", "1.2s\n", "\n1 passed, 0 failed, 0 skipped\n"}, "chatter"},
+		{"passed, and tells how much it saw", []string{
+			ev(`"Action":"run","Test":"TestA"`), ev(`"Action":"output","Test":"TestA","Output":"    a_test.go:12: walked 7 states\n"`),
+			ev(`"Action":"pass","Test":"TestA"`), ev(`"Action":"pass"`),
+		}, true, true, []string{"ok   internal/x", "TestA: walked 7 states\n"}, ""},
 		{"failed", []string{
 			ev(`"Action":"output","Test":"TestA","Output":"    a_test.go:1: want 2\n"`),
 			ev(`"Action":"fail","Test":"TestA"`), ev(`"Action":"fail","Elapsed":2`),
