@@ -381,6 +381,10 @@ func TestFilesystemInError(t *testing.T) {
 	if err := os.WriteFile(trigger, []byte("flexd test"), 0o200); err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, func() bool { // the kernel counts it a little later
+		b, err := os.ReadFile(filepath.Dir(trigger) + "/errors_count")
+		return err == nil && string(b) != "0\n"
+	})
 	if got := r.probe(l.Dir); got.Content != volume.FilesystemFailed || got.What == "" {
 		t.Errorf("mounted: got %+v", got)
 	}

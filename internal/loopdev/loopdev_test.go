@@ -1,0 +1,204 @@
+package loopdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A fakeKernel is files and loop devices as maps.
+type fakeKernel struct {
+	files map[string]FileInfo
+	loops []Loop
+	err   error
+}
+
+func (k *fakeKernel) File(path string) (FileInfo, error) { return k.files[path], k.err }
+func (k *fakeKernel) Loops() ([]Loop, error)             { return k.loops, k.err }
+func (k *fakeKernel) Loop(name string) (Loop, error) {
+	for _, l := range k.loops {
+		if l.Name == name || l.Number == name {
+			return l, k.err
+		}
+	}
+	return Loop{}, fs.ErrNotExist
+}
+
+// A fakeRunner answers loop-identify for marked devices, and counts.
+type fakeRunner struct {
+	answer string
+	count  int
+}
+
+func (f *fakeRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	f.count++
+	if c.Mutates || c.Argv[2] != "loop-identify" {
+		return run.Result{}, fmt.Errorf("a look started %v", c.Argv)
+	}
+	return run.Result{Stdout: []byte(f.answer)}, nil
+}
+
+const uuidA, uuidB = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa", "bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
+
+// Ensure that names and files are told apart: absent, ours, foreign, unknown.
+func TestLookUp(t *testing.T) {
+	k := &fakeKernel{files: map[string]FileInfo{
+		"/no/vg0":       {Exists: true, Dir: true},
+		"/no/vg0/a":     {Exists: true, Regular: true, Links: 1, UUID: uuidA, Size: 4096, Created: true},
+		"/no/vg0/plain": {Exists: true, Regular: true, Links: 1, Size: 4096},
+		"/no/vg0/link":  {Exists: true, Links: 1},
+		"/no/vg0/two":   {Exists: true, Regular: true, Links: 2, UUID: uuidA},
+		"/no/vg0/odd":   {Exists: true, Regular: true, Links: 1, UUID: "flexd:x\x00"},
+		"/no/vg0/ro":    {Exists: true, Regular: true, Links: 1, UUID: uuidB, ReadOnly: true},
+		"/no/file":      {Exists: true, Regular: true},
+	}}
+	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1", "vg2": "/no/file"}, "/no/links", &fakeRunner{}, k)
+	for _, row := range []struct {
+		vg, lv string
+		want   volume.Presence
+		text   string // in the reason, or in the error if want is unknown
+	}{
+		{"vg0", "a", volume.Present, ""},
+		{"vg0", "ro", volume.Present, ""},
+		{"vg0", "none", volume.Absent, ""},
+		{"vg0", "plain", volume.Foreign, "setfattr -n trusted.flexd.uuid"},
+		{"vg0", "link", volume.Foreign, "no regular file"},
+		{"vg0", "two", volume.Foreign, "2 names"},
+		{"vg0", "odd", volume.Foreign, "no uuid"},
+		{"vg1", "a", volume.PresenceUnknown, "volume group vg1 not found"},
+		{"vg2", "a", volume.PresenceUnknown, "not found"},
+		{"vg9", "a", volume.PresenceUnknown, "not configured"},
+		{"vg0", "../vg1/a", volume.PresenceUnknown, "no name"},
+		{"vg0", "..", volume.PresenceUnknown, "no name"},
+		{"vg0", ".flexd-new-a", volume.PresenceUnknown, "no name"},
+		{"vg0", "", volume.PresenceUnknown, "no name"},
+	} {
+		got, err := p.LookUp(t.Context(), volume.Name{VG: row.vg, LV: row.lv})
+		text := got.Reason
+		if err != nil {
+			text = err.Error()
+		}
+		if got.Presence != row.want || (err != nil) != (row.want == volume.PresenceUnknown) || !strings.Contains(text, row.text) {
+			t.Errorf("%s/%s: got %+v, %v", row.vg, row.lv, got, err)
+		}
+		if row.want == volume.Foreign && got.UUID != "" {
+			t.Errorf("%s/%s: a foreign file has the uuid %s", row.vg, row.lv, got.UUID)
+		}
+		if got.ReadOnly != (row.lv == "ro") || (got.Created != (row.lv == "a" && err == nil)) {
+			t.Errorf("%s/%s: got %+v", row.vg, row.lv, got)
+		}
+	}
+	k.err = errors.New("trouble")
+	if got, err := p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "a"}); err == nil || got.Presence != volume.PresenceUnknown {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// Ensure that a volume's device is the one that flexd attached to this very
+// file, and that anything else on the file makes it unusable.
+func TestDevice(t *testing.T) {
+	lv := volume.LV{Presence: volume.Present, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
+	loop := func(n int, deleted bool) Loop {
+		return Loop{Name: fmt.Sprintf("loop%d", n), Number: fmt.Sprintf("7:%d", n), Seq: uint64(100 + n), BackingFile: "/no/vg0/a", Deleted: deleted, Size: 4096}
+	}
+	for _, row := range []struct {
+		name     string
+		loops    []Loop
+		ids      map[uint64]volume.UUID
+		want     volume.Activity
+		unusable string
+	}{
+		{"none", nil, nil, volume.Inactive, ""},
+		{"another file", []Loop{{Name: "loop1", BackingFile: "/no/vg0/aa", Seq: 101}}, nil, volume.Inactive, ""},
+		{"ours", []Loop{loop(1, false)}, map[uint64]volume.UUID{101: uuidA}, volume.Active, ""},
+		{"an operator's", []Loop{loop(1, false)}, map[uint64]volume.UUID{101: ""}, volume.Inactive, "/dev/loop1"},
+		{"two", []Loop{loop(1, false), loop(2, false)}, map[uint64]volume.UUID{101: uuidA, 102: uuidA}, volume.Active, "both"},
+		{"ours and an operator's", []Loop{loop(1, false), loop(2, false)}, map[uint64]volume.UUID{101: uuidA, 102: ""}, volume.Active, "/dev/loop2"},
+		{"of a deleted file of that name", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, ""},
+		{"of a deleted file with our uuid", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidA}, volume.Inactive, "deleted"},
+		{"another uuid", []Loop{loop(1, false)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, uuidB},
+	} {
+		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, &fakeKernel{loops: row.loops})
+		for seq, id := range row.ids {
+			p.remember(seq, identity{UUID: id})
+		}
+		got, err := p.Device(t.Context(), lv)
+		if err != nil {
+			t.Errorf("%s: %v", row.name, err)
+		}
+		if got.Activity != row.want || got.Unusable != (row.unusable != "") || !strings.Contains(got.Reason, row.unusable) {
+			t.Errorf("%s: got %+v", row.name, got)
+		}
+		if got.Activity == volume.Active && (got.Path != "/dev/loop1" || got.Number != "7:1" || got.Seq != 101 || got.Link != "") {
+			t.Errorf("%s: got %+v", row.name, got)
+		}
+	}
+}
+
+// Ensure that a device whose identity is not known costs one child, once, for
+// all that are unknown, and that what can't be asked is an error.
+func TestIdentityIsAskedOnce(t *testing.T) {
+	k := &fakeKernel{loops: []Loop{
+		{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a"},
+		{Name: "loop2", Number: "7:2", Seq: 12, BackingFile: "/no/vg0/b", Deleted: true},
+		{Name: "loop3", Number: "7:3", Seq: 13, BackingFile: "/elsewhere/c"},
+		{Name: "loop4", Number: "7:4", Seq: 14},
+	}}
+	r := &fakeRunner{answer: fmt.Sprintf(`{"value":[{"seq":11,"uuid":%q},{"seq":12,"uuid":%q},{"seq":13}]}`, uuidA, uuidB)}
+	p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
+	for _, row := range []struct {
+		number string
+		uuid   volume.UUID
+		lv     string
+		ok     bool
+	}{
+		{"7:1", uuidA, "a", true},
+		{"7:2", uuidB, "b", true},
+		{"7:3", "", "", false},
+		{"7:4", "", "", false},
+		{"7:9", "", "", false},
+		{"253:1", "", "", false},
+	} {
+		uuid, name, ok, err := p.Identify(t.Context(), row.number)
+		if err != nil || uuid != row.uuid || name.LV != row.lv || ok != row.ok {
+			t.Errorf("%s: got %s, %s, %v, %v", row.number, uuid, name, ok, err)
+		}
+	}
+	if r.count != 1 {
+		t.Errorf("children: got %d, want 1", r.count)
+	}
+	k.loops[0].Seq = 99 // attached anew
+	if _, _, ok, err := p.Identify(t.Context(), "7:1"); err == nil || ok {
+		t.Errorf("got %v, %v", ok, err)
+	}
+}
+
+// Ensure that a link is made, healed, and removed only if it is of the device.
+func TestLink(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "vg0", "a")
+	for _, path := range []string{"/dev/loop1", "/dev/loop1", "/dev/loop2"} {
+		if err := makeLink(link, path); err != nil || !leadsTo(link, path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	p := New(nil, dir, &fakeRunner{}, &fakeKernel{})
+	lv := volume.LV{Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
+	if err := p.Deactivate(t.Context(), "", lv, volume.Device{Activity: volume.Inactive, Path: "/dev/loop1"}); err != nil || !leadsTo(link, "/dev/loop2") {
+		t.Errorf("the link of another device is gone: %v", err)
+	}
+	if err := p.Deactivate(t.Context(), "", lv, volume.Device{Activity: volume.Inactive}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(link); err == nil {
+		t.Error("the link is still there")
+	}
+}

@@ -1,0 +1,436 @@
+package loopdev
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const mib = 1 << 20
+
+// The test binary is also the child that the provider starts. Loop devices that
+// the tests leave behind fail them as a whole.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "child" {
+		code, ok := Child(os.Args[2], []byte(os.Args[3]))
+		if !ok {
+			code = 2
+		}
+		os.Exit(code)
+	}
+	code := m.Run()
+	loops, _ := sysfs{}.Loops()
+	for _, l := range loops {
+		if strings.HasPrefix(l.BackingFile, scratch) {
+			fmt.Printf("left behind: /dev/%s of %s\n", l.Name, l.BackingFile)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+var scratch = filepath.Join(os.TempDir(), fmt.Sprintf("flexd-loopdev-test-%d", os.Getpid()))
+
+// A node is a provider with one volume group on this machine.
+type node struct {
+	*testing.T
+	*Provider
+	dir, lock string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	skip := t.Skipf
+	if os.Getenv("CI") == "true" {
+		skip = t.Fatalf
+	}
+	if os.Getuid() != 0 {
+		skip("needs root")
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		skip("needs loop devices: %v", err)
+	}
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(scratch, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{T: t, dir: filepath.Join(dir, "vg0"), lock: filepath.Join(dir, "lock")}
+	if err := os.Mkdir(n.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	t.Cleanup(func() {
+		loops, _ := sysfs{}.Loops()
+		for _, l := range loops {
+			if strings.HasPrefix(l.BackingFile, dir+"/") {
+				exec.Command("losetup", "-d", "/dev/"+l.Name).Run()
+				for i := 0; i < 100 && !gone(l.Name, 0); i++ {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+		}
+		os.RemoveAll(dir)
+		os.Remove(scratch)
+	})
+	return n
+}
+
+// restart forgets all that the provider remembers.
+func (n *node) restart() {
+	n.Provider = New(map[string]string{"vg0": n.dir}, filepath.Join(filepath.Dir(n.dir), "links"), run.NewExec(), NewKernel())
+}
+
+func (n *node) lookUp(lv string) volume.LV {
+	n.Helper()
+	got, err := n.LookUp(n.Context(), volume.Name{VG: "vg0", LV: lv})
+	if err != nil {
+		n.Fatal(err)
+	}
+	return got
+}
+
+func (n *node) create(lv string, size int64) volume.LV {
+	n.Helper()
+	if err := n.Create(n.Context(), n.lock, volume.Name{VG: "vg0", LV: lv}, size); err != nil {
+		n.Fatal(err)
+	}
+	return n.lookUp(lv)
+}
+
+func (n *node) device(lv volume.LV) volume.Device {
+	n.Helper()
+	d, err := n.Device(n.Context(), lv)
+	if err != nil {
+		n.Fatal(err)
+	}
+	return d
+}
+
+func (n *node) activate(lv volume.LV) volume.Device {
+	n.Helper()
+	d, err := n.Activate(n.Context(), n.lock, lv)
+	if err != nil {
+		n.Fatal(err)
+	}
+	return d
+}
+
+func (n *node) deactivate(lv volume.LV, d volume.Device) {
+	n.Helper()
+	if err := n.Deactivate(n.Context(), n.lock, lv, d); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// Ensure that a volume goes its whole way, that each step may be repeated, and
+// that a restarted provider sees the same.
+func TestWholeWay(t *testing.T) {
+	n := newNode(t)
+	if got := n.lookUp("a"); got.Presence != volume.Absent {
+		t.Fatalf("got %+v", got)
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, ".flexd-new-a"), []byte("of a create that was cut"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lv := n.create("a", 16*mib-1)
+	if lv.Presence != volume.Present || lv.Size != 16*mib || !lv.Created || lv.ReadOnly || !uuidPattern.MatchString(string(lv.UUID)) {
+		t.Fatalf("got %+v", lv)
+	}
+	if entries, _ := os.ReadDir(n.dir); len(entries) != 1 {
+		t.Errorf("files: %v", entries)
+	}
+	if err := n.Create(t.Context(), n.lock, lv.Name, 16*mib); err == nil {
+		t.Error("created twice")
+	}
+	if got := n.device(lv); got.Activity != volume.Inactive {
+		t.Fatalf("got %+v", got)
+	}
+	d := n.activate(lv)
+	if d.Activity != volume.Active || d.Size != 16*mib || d.ReadOnly || d.Seq == 0 {
+		t.Fatalf("got %+v", d)
+	}
+	if to, err := os.Readlink(d.Link); err != nil || to != d.Path {
+		t.Errorf("link: %s, %v", to, err)
+	}
+	for range 2 {
+		if got := n.device(lv); got != d {
+			t.Errorf("got %+v, want %+v", got, d)
+		}
+		if got := n.activate(lv); got != d {
+			t.Errorf("again: got %+v, want %+v", got, d)
+		}
+		uuid, name, ok, err := n.Identify(t.Context(), d.Number)
+		if uuid != lv.UUID || name != lv.Name || !ok || err != nil {
+			t.Errorf("got %s, %s, %v, %v", uuid, name, ok, err)
+		}
+		n.restart()
+		if err := os.Remove(d.Link); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.device(lv); got.Link != "" {
+			t.Errorf("link: got %q", got.Link)
+		}
+		n.activate(lv)
+	}
+	for range 2 {
+		if err := n.Extend(t.Context(), n.lock, lv, d, 32*mib); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.device(lv); got.Size != 32*mib || got.Seq != d.Seq {
+			t.Errorf("got %+v", got)
+		}
+	}
+	if err := n.Extend(t.Context(), n.lock, lv, d, 8*mib); err != nil || n.lookUp("a").Size != 32*mib {
+		t.Errorf("smaller: %v, %+v", err, n.lookUp("a"))
+	}
+	n.deactivate(lv, d)
+	n.deactivate(lv, d)
+	if got := n.device(lv); got.Activity != volume.Inactive {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := os.Lstat(d.Link); err == nil {
+		t.Error("the link is still there")
+	}
+	if err := n.Extend(t.Context(), n.lock, lv, n.device(lv), 64*mib); err != nil || n.lookUp("a").Size != 64*mib {
+		t.Errorf("inactive: %v", err)
+	}
+}
+
+// Ensure that an extension that was cut between the file and the device goes on.
+func TestExtendResumes(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	if err := os.Truncate(filepath.Join(n.dir, "a"), 32*mib); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Extend(t.Context(), n.lock, lv, d, 32*mib); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.device(lv); got.Size != 32*mib {
+		t.Errorf("got %+v", got)
+	}
+	n.deactivate(lv, d)
+}
+
+// Ensure that a file that was deleted and created again is another volume, and
+// that the old device is still the old one.
+func TestRecreatedFile(t *testing.T) {
+	n := newNode(t)
+	old := n.create("a", 16*mib)
+	d := n.activate(old)
+	if err := os.Remove(filepath.Join(n.dir, "a")); err != nil {
+		t.Fatal(err)
+	}
+	lv := n.create("a", 16*mib)
+	if lv.UUID == old.UUID {
+		t.Fatal("the uuid was inherited")
+	}
+	if got := n.device(lv); got.Activity != volume.Inactive || got.Unusable {
+		t.Errorf("got %+v", got)
+	}
+	n.restart()
+	uuid, name, ok, err := n.Identify(t.Context(), d.Number)
+	if uuid != old.UUID || name.LV != "a" || !ok || err != nil {
+		t.Errorf("got %s, %s, %v, %v", uuid, name, ok, err)
+	}
+	if err := n.Deactivate(t.Context(), n.lock, lv, d); !errors.Is(err, mount.ErrChanged) {
+		t.Errorf("the new volume took the old one's device: %v", err)
+	}
+	if err := n.Extend(t.Context(), n.lock, old, d, 32*mib); err == nil {
+		t.Error("the old volume was extended in the new one's file")
+	}
+	d2 := n.activate(lv)
+	n.deactivate(old, d)
+	if !leadsTo(d2.Link, d2.Path) {
+		t.Error("the old volume took the new one's link")
+	}
+	n.deactivate(lv, d2)
+}
+
+// Ensure that files and devices that are not flexd's are never touched.
+func TestForeign(t *testing.T) {
+	n := newNode(t)
+	file := filepath.Join(n.dir, "a")
+	if err := os.WriteFile(file, make([]byte, mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lv := n.lookUp("a")
+	if lv.Presence != volume.Foreign {
+		t.Fatalf("got %+v", lv)
+	}
+	lv.UUID = uuidA
+	if _, err := n.Activate(t.Context(), n.lock, lv); err == nil {
+		t.Error("a foreign file was activated")
+	}
+	if err := n.Create(t.Context(), n.lock, lv.Name, mib); err == nil {
+		t.Error("a foreign file was replaced")
+	}
+	if err := n.Extend(t.Context(), n.lock, lv, volume.Device{}, 2*mib); err == nil {
+		t.Error("a foreign file was extended")
+	}
+	if fi, err := os.Stat(file); err != nil || fi.Size() != mib {
+		t.Errorf("%v, %v", fi.Size(), err)
+	}
+
+	// An operator's device on a volume of ours.
+	ours := n.create("b", 16*mib)
+	out, err := exec.Command("losetup", "--show", "-f", filepath.Join(n.dir, "b")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := strings.TrimSpace(string(out))
+	d := n.device(ours)
+	if !d.Unusable || !strings.Contains(d.Reason, path) {
+		t.Fatalf("got %+v", d)
+	}
+	if _, err := n.Activate(t.Context(), n.lock, ours); err == nil {
+		t.Error("a second device was attached")
+	}
+	l, err := NewKernel().Loop(filepath.Base(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := volume.Device{Activity: volume.Active, Path: path, Number: l.Number, Seq: l.Seq}
+	if err := n.Deactivate(t.Context(), n.lock, ours, theirs); !errors.Is(err, mount.ErrChanged) {
+		t.Errorf("got %v", err)
+	}
+	if _, _, ok, err := n.Identify(t.Context(), l.Number); ok || err != nil {
+		t.Errorf("got %v, %v", ok, err)
+	}
+	if again, err := NewKernel().Loop(l.Name); err != nil || again != l {
+		t.Errorf("got %+v, %v", again, err)
+	}
+}
+
+// Ensure that a device in use is kept, whoever uses it, and that he is named.
+func TestDeactivateBusy(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 64*mib)
+	d := n.activate(lv)
+	user, err := os.Open(d.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.Deactivate(t.Context(), n.lock, lv, d)
+	var busy *mount.BusyError
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("open: got %v", err)
+	}
+	user.Close()
+	if out, err := exec.Command("mkfs.ext4", "-q", d.Path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	dir := filepath.Join(filepath.Dir(n.dir), "m")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(d.Path, dir, "ext4", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	err = n.Deactivate(t.Context(), n.lock, lv, d)
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("mounted: got %v", err)
+	}
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.device(lv); got != d {
+		t.Errorf("got %+v, want %+v", got, d)
+	}
+	n.deactivate(lv, d)
+}
+
+// Ensure that a volume nobody may write gets a device nobody can write.
+func TestReadOnlyVolume(t *testing.T) {
+	n := newNode(t)
+	n.create("a", 16*mib)
+	if err := os.Chmod(filepath.Join(n.dir, "a"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	lv := n.lookUp("a")
+	d := n.activate(lv)
+	if !lv.ReadOnly || !d.ReadOnly {
+		t.Errorf("got %+v, %+v", lv, d)
+	}
+	n.deactivate(lv, d)
+}
+
+// Ensure that a size that the directory can't hold is refused with numbers, and
+// that nothing is left.
+func TestNoRoom(t *testing.T) {
+	n := newNode(t)
+	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60)
+	if err == nil || !strings.Contains(err.Error(), "1152921504606846976") || !strings.Contains(err.Error(), "free") {
+		t.Errorf("got %v", err)
+	}
+	if entries, _ := os.ReadDir(n.dir); len(entries) != 0 {
+		t.Errorf("left: %v", entries)
+	}
+}
+
+// Ensure that a copy with the same uuid is not active beside the original.
+func TestCopiedFile(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", mib)
+	if out, err := exec.Command("cp", "--preserve=all", filepath.Join(n.dir, "a"), filepath.Join(n.dir, "b")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	dup := n.lookUp("b")
+	if dup.UUID != lv.UUID {
+		t.Skip("cp does not copy the attribute here")
+	}
+	d := n.activate(lv)
+	if _, err := n.Activate(t.Context(), n.lock, dup); err == nil || !strings.Contains(err.Error(), "same uuid") {
+		t.Errorf("got %v", err)
+	}
+	n.deactivate(lv, d)
+}
+
+// Ensure that many volumes come and go at once.
+func TestMany(t *testing.T) {
+	n := newNode(t)
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			lock := fmt.Sprintf("%s-%d", n.lock, i)
+			name := volume.Name{VG: "vg0", LV: fmt.Sprintf("lv%d", i)}
+			if err := n.Create(t.Context(), lock, name, mib); err != nil {
+				t.Error(err)
+				return
+			}
+			for range 2 {
+				lv, err := n.LookUp(t.Context(), name)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				d, err := n.Activate(t.Context(), lock, lv)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := n.Deactivate(t.Context(), lock, lv, d); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
