@@ -59,27 +59,27 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 	if why := hosttest.NoReal(); why != "" {
 		t.Skip(why)
 	}
-	points := 0
+	var points atomic.Int64
+	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
 	for _, s := range scenarios() {
 		if !s.realFaults {
 			continue
 		}
 		for _, m := range hosttest.Moments() {
-			for k := 1; ; k++ {
-				struck := false
-				t.Run(fmt.Sprintf("%s/%s %d", s.name, m, k), func(t *testing.T) {
-					e := hosttest.NewReal(t)
-					defer e.Close()
-					e.Arm(m, k)
-					play(t, e, s)
-					struck = e.Struck()
-				})
-				if !struck || t.Failed() {
-					break
+			t.Run(s.name+"/"+m.String(), func(t *testing.T) {
+				t.Parallel()
+				for k, struck := 1, true; struck && !t.Failed(); k++ {
+					t.Run(fmt.Sprint(k), func(t *testing.T) {
+						e := hosttest.NewReal(t)
+						defer e.Close()
+						e.Arm(m, k)
+						play(t, e, s)
+						if struck = e.Struck(); struck {
+							points.Add(1)
+						}
+					})
 				}
-				points++
-			}
+			})
 		}
 	}
-	t.Logf("%d faults struck, one at a time", points)
 }

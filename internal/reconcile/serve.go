@@ -290,6 +290,8 @@ func (n *Node) await(c *call, l *lane) (string, error) {
 	select {
 	case r := <-c.done:
 		return r.device, r.err
+	case <-n.ctx.Done(): // the lane ends without an answer
+		return "", context.Cause(n.ctx)
 	case <-time.After(landingGrace):
 		return "", errors.New("the mount was let go and the kernel has not answered: it counts if it appears")
 	}
