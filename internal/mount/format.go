@@ -70,14 +70,12 @@ func mayFormat(dev *os.File, a formatArg) error {
 	if !s.none() && !(a.Repeat && s.ours() && s.Type == a.Type) {
 		return no(describe(dev, s))
 	}
-	if a.Repeat {
-		return nil // a mkfs that was cut leaves data anywhere
-	}
+	// Also for a repeat: blkid finds nothing where it can't read.
 	found, err := proveBlank(a.Device.Path)
 	if err != nil {
 		return err
 	}
-	if found != nil {
+	if found != nil && !a.Repeat { // a mkfs that was cut leaves data anywhere
 		return no(found.String())
 	}
 	return nil
