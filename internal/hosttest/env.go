@@ -293,3 +293,35 @@ func (e *Env) Eventually(what string, is func() bool) {
 		time.Sleep(step)
 	}
 }
+
+// BreakNotes makes every write of a note fail, until restored.
+func (e *Env) BreakNotes() (restore func()) { return e.away(e.Notes()) }
+
+// BreakRecords makes every write of a format record fail, until restored.
+func (e *Env) BreakRecords() (restore func()) { return e.away(e.Records()) }
+
+func (e *Env) away(dir string) (restore func()) {
+	if e.Sim != nil {
+		e.Sim.setCareless(true)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		e.T.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // so that nobody makes it anew
+		e.T.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+			e.T.Error(err)
+		}
+		if e.Sim != nil {
+			e.Sim.setCareless(false)
+		}
+	}
+}
+
+// Claims returns the notes of claims as they are on the disk.
+func (e *Env) Claims() []dsw.Claim {
+	claims, _ := readNotes(e.Notes())
+	return claims
+}

@@ -92,6 +92,7 @@ type mnt struct {
 type hang struct {
 	release chan struct{}
 	hard    bool // not even when it is killed
+	die     bool // it is killed at that point
 	hit     chan struct{}
 	once    sync.Once
 }

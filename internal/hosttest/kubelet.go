@@ -242,6 +242,15 @@ func (k *Kubelet) Down(p Pod) error {
 	return nil
 }
 
+// Forget is all that kubelet does for a pod that is deleted after its mount
+// failed.
+func (k *Kubelet) Forget(p Pod) {
+	_ = k.E.M.Remove(k.Dir(p))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.wants, k.Dir(p))
+}
+
 // unstage takes the global mount away, if it is one.
 func (k *Kubelet) unstage(volume string) error {
 	global, m := k.Global(volume), k.E.M

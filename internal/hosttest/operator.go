@@ -155,3 +155,16 @@ func (h *Host) Hang(op string, afterEffect, hard bool) (hit <-chan struct{}, rel
 	}
 	return g.hit, func() { g.once.Do(func() { close(g.release) }) }
 }
+
+func (h *Host) setCareless(v bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Careless = v
+}
+
+// DieHalfway kills the next command of that kind in the middle of its effect.
+func (h *Host) DieHalfway(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.before[what] = &hang{hit: make(chan struct{}), die: true}
+}

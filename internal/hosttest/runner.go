@@ -135,6 +135,9 @@ func (p *process) stay(where map[string]*hang, what string) bool {
 		return true
 	}
 	close(g.hit)
+	if g.die {
+		return false
+	}
 	if g.hard {
 		<-g.release
 		return true

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -230,9 +232,22 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.root,
 		ReadOnly: c.ReadOnly, Attrs: c.opts.Attrs, Super: c.Super,
 	}
-	err := l.n.Ops.Land(ctx, l.lock, landing, func() error { return l.letLand(ctx, s) })
+	let := false
+	err := l.n.Ops.Land(ctx, l.lock, landing, func() error {
+		err := l.letLand(ctx, s)
+		let = err == nil
+		return err
+	})
+	if err != nil && let && l.landed(ctx, s, h) {
+		// Its child was killed, or its answer lost, after the mount appeared.
+		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount is there")
+		err = nil
+	}
 	if err != nil {
-		l.unland(s)
+		var stuck *run.StuckError
+		if !let || !errors.As(err, &stuck) { // a stuck one may still land
+			l.unland(s)
+		}
 		return err
 	}
 	if l.facts.Size > 0 && l.facts.Size+growSlack <= h.Device.Size {
@@ -241,6 +256,17 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 		l.mu.Unlock()
 	}
 	return nil
+}
+
+// landed says whether the mount is there, whatever its child said: then the
+// only answer is Success.
+func (l *lane) landed(ctx context.Context, s volume.Step, h *volume.Have) bool {
+	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
+	if err != nil {
+		return false
+	}
+	top := table.Top(s.Dir)
+	return top != nil && slices.Contains(table.OfDevice(h.Device.Number, h.Device.Path), top)
 }
 
 func (l *lane) unmount(ctx context.Context, s volume.Step) error {

@@ -1,0 +1,286 @@
+package reconcile_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+func TestReleaseThatFailedAsBusyTheVolumeWantedAgainTheHolderGoneNothingIsTakenFromTheNewPod(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		works(t, k.Start(a))
+		letGo := e.M.Hold(k.Dir(a))
+		fails(t, k.Down(a), "busy")
+		e.AtRest()
+		works(t, k.Up(a)) // kubelet finds a mount point and calls nobody
+		letGo()
+		e.Settle(time.Hour)
+		if !e.M.IsMountPoint(k.Dir(a)) {
+			t.Errorf("the new pod lost its mount\n%s", e.Describe())
+		}
+		for _, c := range e.Claims() {
+			if c.Phase != volume.Held || c.Kind == volume.Published && !strings.HasPrefix(c.Note, "release failed") {
+				t.Errorf("claim %s %q, want held and why", c.Phase, c.Note)
+			}
+		}
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestBusyUmountNamesItsHolderAndSucceedsOnceItIsGone(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		works(t, k.Start(a))
+		letGo := e.M.Hold(k.Dir(a))
+		for range 3 {
+			fails(t, k.Down(a), "pid ")
+			if !e.M.IsMountPoint(k.Dir(a)) {
+				t.Error("it was taken away although it is busy")
+			}
+		}
+		letGo()
+		works(t, k.Down(a))
+		e.Empty()
+	})
+}
+
+func TestHeldClaimWhoseMountAnOperatorTookAwayDoesNotHoldTheLVForEver(t *testing.T) {
+	onBoth(t, "umount", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a := pod("a")
+		works(t, k.Start(a))
+		works(t, e.M.Umount(k.Dir(a)))
+		e.Eventually("the device goes although the claim stands", func() bool { return len(e.Loops()) == 0 })
+		if claims := e.Claims(); len(claims) != 1 || claims[0].Phase != volume.Held {
+			t.Errorf("claims: %+v", claims)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onBoth(t, "and its directory went, too", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a := pod("a")
+		works(t, k.Start(a))
+		works(t, e.M.Umount(k.Dir(a)))
+		works(t, e.M.Remove(k.Dir(a)))
+		e.Empty()
+	})
+}
+
+func TestAnOperatorsUmountUnderARunningPodIsReportedNotRepaired(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		works(t, k.Start(a))
+		works(t, e.M.Umount(k.Dir(a)))
+		reported := func() bool {
+			s, _ := e.Node().Story(hosttest.VG, "data")
+			for _, c := range s.Claims {
+				if strings.HasPrefix(c.Note, "claimed-missing") {
+					return s.State == "missing"
+				}
+			}
+			return false
+		}
+		e.Eventually("status says claimed-missing", reported)
+		e.Settle(time.Hour)
+		if e.M.IsMountPoint(k.Dir(a)) || !reported() {
+			t.Error("it was repaired, or forgotten")
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAMountThatLandedIsNeverRolledBackWhateverFailsLater(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		e.ArmOp(hosttest.FailAfter, 1, "mount")
+		works(t, k.Up(a)) // the command lies: the table decides
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "its note cannot be written", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a := pod("a")
+		hit, release := e.Sim.Hang("mount", true, false)
+		join := behind(func() error { return k.Up(a) })
+		<-hit
+		restore := e.BreakNotes()
+		release()
+		works(t, join())
+		restore()
+		mountsAre(t, e, k.Dir(a))
+		e.Crash()
+		e.Settle(time.Minute)
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "its caller goes while it lands", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a := pod("a")
+		hit, release := e.Sim.Hang("mount", true, false)
+		join := behind(func() error { return k.Up(a) })
+		<-hit
+		k = k.Kill()
+		release()
+		_ = join()
+		e.AtRest()
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "the deadline passes while it lands", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a := pod("a")
+		hit, release := e.Sim.Hang("mount", true, false)
+		join := behind(func() error { return k.Up(a) })
+		<-hit
+		time.Sleep(e.Config.CallDeadline + 10*time.Second)
+		release()
+		works(t, join())
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAnOrdinaryFailedMountOfAPodThatIsThenDeletedNeedsNoHuman(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		e.Refuse("mount", errSimulated)
+		fails(t, k.Up(a), "simulated failure")
+		_ = e.M.Remove(k.Global("pv1")) // kubelet forgets the volume, and calls nobody
+		e.Refuse("mount", nil)
+		e.Empty()
+	})
+}
+
+func TestOneLVUnderTwoKubeletNamesIsRefusedAtTheSecond(t *testing.T) {
+	onBoth(t, "attach:true", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		a, b := pod("a"), pod("b")
+		b.Volume = "pv2"
+		works(t, k.Start(a))
+		fails(t, k.Up(b), "two names")
+		mountsAre(t, e, k.Dir(a), k.Global("pv1"))
+		works(t, k.Finish(a))
+		works(t, k.Start(b))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+	onSim(t, "both at once", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		a, b := pod("a"), pod("b")
+		b.Volume = "pv2"
+		first, second := behind(func() error { return k.Up(a) }), behind(func() error { return k.Up(b) })
+		e1, e2 := first(), second()
+		if (e1 == nil) == (e2 == nil) {
+			t.Errorf("got %v and %v, want one success", e1, e2)
+		}
+		if e1 == nil {
+			works(t, k.Finish(a))
+		} else {
+			works(t, k.Finish(b))
+		}
+		_ = e.M.Remove(k.Global("pv1"))
+		_ = e.M.Remove(k.Global("pv2"))
+		e.Empty()
+	})
+}
+
+func TestTwoInlineVolumesOfOneName(t *testing.T) {
+	a, b := pod("a"), pod("b")
+	a.Volume, b.Volume, b.LV = "data", "data", "other"
+	onBoth(t, "collide with attach:true and the second is refused", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		works(t, k.Start(a))
+		fails(t, k.Up(b), "two inline volumes of one name")
+		mountsAre(t, e, k.Dir(a), k.Global("data"))
+		k.Forget(b)
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onBoth(t, "are two volumes with attach:false", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Start(a))
+		works(t, k.Start(b))
+		mountsAre(t, e, k.Dir(a), k.Dir(b))
+		works(t, k.Finish(a))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+}
+
+func TestReadOnlyFirstAndReadWriteSecondAndTheReverseInBothModes(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		for _, order := range [][2]hosttest.Pod{{readOnly(pod("ro")), pod("rw")}, {pod("rw"), readOnly(pod("ro"))}} {
+			works(t, k.Start(order[0]))
+			works(t, k.Start(order[1]))
+			works(t, e.M.Write(k.Dir(pod("rw"))))
+			if e.M.Write(k.Dir(pod("ro"))) == nil {
+				t.Error("a read-only pod can write")
+			}
+			works(t, k.Finish(order[0]))
+			works(t, k.Finish(order[1]))
+		}
+		e.Empty()
+	})
+}
+
+func TestDifferingMountOptions(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a, b, c := pod("a"), pod("b"), pod("c")
+		a.Mount, b.Mount, c.Mount = "commit=30", "commit=60", "commit=30,noatime"
+		works(t, k.Start(a))
+		fails(t, k.Up(b), "mountOptions")
+		k.Forget(b)
+		works(t, k.Start(c)) // an attribute is a mount's own
+		works(t, k.Finish(a))
+		works(t, k.Finish(c))
+		works(t, k.Start(b))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+	onSim(t, "after the notes are lost the mount table decides", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a, b := pod("a"), pod("b")
+		a.Mount, b.Mount = "commit=30", "commit=60"
+		works(t, k.Start(a))
+		e.Patient = true
+		e.Crash()
+		loseNotes(t, e)
+		e.Start()
+		fails(t, k.Up(b), "mountOptions")
+		b.Mount = "commit=30"
+		works(t, k.Start(b))
+		works(t, k.Finish(a))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+}
+
+func TestDetachIsAHint(t *testing.T) {
+	onBoth(t, "it ends a lease and takes nothing", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		a := pod("a")
+		works(t, k.Start(a))
+		for range 2 {
+			if r, err := k.Call(flex.Detach, "pv1", "node1"); err != nil || r.Status != flex.StatusSuccess {
+				t.Error(r, err)
+			}
+		}
+		e.AtRest()
+		mountsAre(t, e, k.Dir(a), k.Global("pv1"))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}

@@ -1,0 +1,218 @@
+package reconcile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+)
+
+// Sequences that once broke designs like this one. Each test is named after its
+// sentence in the issue.
+
+// fails requires an error whose text says why.
+func fails(t *testing.T, err error, why string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("got %v, want a failure that says %q", err, why)
+	}
+}
+
+func works(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// mountsAre requires the volumes' mounts to be just these.
+func mountsAre(t *testing.T, e *hosttest.Env, dirs ...string) {
+	t.Helper()
+	got := e.Mounts()
+	for _, d := range dirs {
+		if !contains(got, d) {
+			t.Errorf("nothing is mounted at %s\n%s", d, e.Describe())
+		}
+	}
+	if len(got) != len(dirs) {
+		t.Errorf("mounted are %q, want %q\n%s", got, dirs, e.Describe())
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, l := range list {
+		if l == s {
+			return true
+		}
+	}
+	return false
+}
+
+// behind does something while the test goes on, and gives its error.
+func behind(do func() error) (join func() error) {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return func() error { return <-done }
+}
+
+func TestMountdeviceThatPassesItsDeadlineAndWhosePodIsDeletedLeavesNothingBehind(t *testing.T) {
+	onSim(t, "during mkfs", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		_, release := e.Sim.Hang("format-half", false, false)
+		began := time.Now()
+		fails(t, k.Up(pod("a")), "still preparing: mkfs")
+		if took := time.Since(began); took > 5*time.Minute {
+			t.Errorf("kubelet waited for %v", took)
+		}
+		works(t, e.M.Remove(k.Global("pv1"))) // no more than that does kubelet do for a deleted pod
+		release()
+		e.Settle(time.Minute)
+		mountsAre(t, e)
+		e.Empty()
+		if n := e.Sim.Count("mount"); n != 0 {
+			t.Errorf("%d mounts were prepared", n)
+		}
+	})
+	for _, op := range []string{"loop-attach", "probe", "check", "mount"} {
+		onSim(t, "during "+op, func(t *testing.T, e *hosttest.Env) {
+			e.Sim.AddFile(hosttest.File{FileInfo: info(64 << 20), Type: "ext4", State: hosttest.Whole, Bytes: 64 << 20, Data: 1}, e.File("data"))
+			k := hosttest.NewKubelet(e, true)
+			_, release := e.Sim.Hang(op, false, true)
+			fails(t, k.Up(pod("a")), "")
+			release()
+			e.Settle(time.Hour)
+			mountsAre(t, e)
+			e.Empty()
+		})
+	}
+	onReal(t, "in any step", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		for _, d := range []time.Duration{2, 10, 20, 30, 40, 60, 80} {
+			e.Config.CallDeadline = d * time.Millisecond
+			p := pod("a")
+			p.LV = "lv" + d.String()
+			if _, err := k.Call(flex.MountDevice, k.Global("pv1"), "", k.Blob(p, false)); err != nil {
+				t.Fatal(err)
+			}
+			_ = e.M.Remove(k.Global("pv1"))
+		}
+		e.Config.CallDeadline = time.Minute
+		for _, dir := range e.Mounts() { // the one or other was fast enough
+			a, err := k.Call(flex.UnmountDevice, dir)
+			works(t, err)
+			if a.Status != flex.StatusSuccess {
+				t.Error(a)
+			}
+		}
+		e.Empty()
+	})
+}
+
+func TestDeadlineDuringMkfsAndTheNextCallUsesWhatItMade(t *testing.T) {
+	onSim(t, "mkfs", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		_, release := e.Sim.Hang("format-half", false, false)
+		fails(t, k.Up(pod("a")), "still preparing: mkfs, 4m30s")
+		join := behind(func() error { return k.Up(pod("a")) })
+		time.Sleep(time.Minute)
+		release()
+		works(t, join())
+		if n := e.Sim.FileAt(e.File("data")).Mkfs; n != 1 {
+			t.Errorf("mkfs ran %d times", n)
+		}
+		mountsAre(t, e, k.Dir(pod("a")))
+		works(t, k.Down(pod("a")))
+		e.Empty()
+	})
+}
+
+func TestMkfsKilledInTheMiddleAndAskedForAgain(t *testing.T) {
+	onSim(t, "killed at its own deadline", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		e.Sim.Hang("format-half", false, false)
+		fails(t, k.Up(pod("a")), "still preparing: mkfs")
+		time.Sleep(time.Hour)
+		if f := e.Sim.FileAt(e.File("data")); f.State != hosttest.HalfMade {
+			t.Errorf("the volume is not half made: %v", f.State)
+		}
+		works(t, k.Start(pod("a")))
+		works(t, e.M.Write(k.Dir(pod("a"))))
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+	onSim(t, "killed with flexd", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		e.ArmOp(hosttest.CrashWithin, 1, "format")
+		e.Sim.DieHalfway("format-half")
+		works(t, k.Start(pod("a")))
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+	onSim(t, "and somebody else wrote there since", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		e.Sim.Hang("format-half", false, false)
+		fails(t, k.Up(pod("a")), "still preparing: mkfs")
+		time.Sleep(time.Hour)
+		e.Sim.Change(e.File("data"), func(f *hosttest.File) { f.State, f.Note = hosttest.Foreign, "crypto_LUKS" })
+		fails(t, k.Up(pod("a")), "something else has written to it")
+		e.Sim.Change(e.File("data"), func(f *hosttest.File) {
+			if f.Mkfs != 1 || f.State != hosttest.Foreign {
+				t.Errorf("%+v", f)
+			}
+		})
+		e.Empty()
+	})
+	onReal(t, "its leavings are on the device", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		e.Refuse("format", errSimulated)
+		fails(t, k.Up(pod("a")), "simulated")
+		smear(t, e.File("data"))
+		e.Refuse("format", nil)
+		works(t, k.Start(pod("a")))
+		works(t, e.M.Write(k.Dir(pod("a"))))
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+	onReal(t, "data that no mkfs of ours left is never formatted", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		e.Refuse("format", errSimulated)
+		fails(t, k.Up(pod("a")), "simulated")
+		e.Refuse("format", nil)
+		e.Empty()
+		forgetRecords(t, e)
+		smear(t, e.File("data"))
+		fails(t, k.Up(pod("a")), "not blank")
+		e.Empty()
+	})
+}
+
+func TestFailingSeenRecordRefusesTheMountWhenAFormattingRecordStands(t *testing.T) {
+	onSim(t, "seen", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		hit, release := e.Sim.Hang("format", true, false)
+		join := behind(func() error { return k.Up(pod("a")) })
+		<-hit
+		restore := e.BreakRecords()
+		release()
+		fails(t, join(), "format record")
+		mountsAre(t, e)
+		restore()
+		works(t, k.Start(pod("a")))
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+	onSim(t, "where no mkfs record stands it only warns", func(t *testing.T, e *hosttest.Env) {
+		e.Sim.AddFile(hosttest.File{FileInfo: info(64 << 20), Type: "ext4", State: hosttest.Whole, Bytes: 64 << 20, Data: 1}, e.File("data"))
+		k := hosttest.NewKubelet(e, false)
+		// A directory where the record is to be written: it can be read that there is none.
+		works(t, os.Mkdir(filepath.Join(e.Records(), info(0).UUID+".json.tmp"), 0o700))
+		works(t, k.Up(pod("a")))
+		works(t, os.Remove(filepath.Join(e.Records(), info(0).UUID+".json.tmp")))
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+}

@@ -1,0 +1,214 @@
+package reconcile_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// modes runs a test in both of kubelet's ways.
+func modes(t *testing.T, run func(*testing.T, string, func(*testing.T, *hosttest.Env)), test func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet)) {
+	t.Helper()
+	for _, attach := range []bool{true, false} {
+		name := "attach:false"
+		if attach {
+			name = "attach:true"
+		}
+		run(t, name, func(t *testing.T, e *hosttest.Env) { test(t, e, hosttest.NewKubelet(e, attach)) })
+	}
+}
+
+func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *testing.T) {
+	for _, m := range []hosttest.Moment{hosttest.CrashAfter, hosttest.CrashAnswer, hosttest.CrashLooking} {
+		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
+			e.Patient = true
+			k := hosttest.NewKubelet(e, false)
+			switch m {
+			case hosttest.CrashAnswer:
+				e.Arm(m, 1)
+			default:
+				e.ArmOp(hosttest.CrashAfter, 1, "mount")
+			}
+			join := behind(func() error { return k.Up(pod("a")) })
+			e.Eventually("flexd is dead", e.Struck)
+			dead := k
+			k = k.Kill() // nobody will ask for the answer
+			_ = join()
+			mountsAre(t, e, k.Dir(pod("a")))
+			if m == hosttest.CrashLooking {
+				// It dies again, this time while it takes up what it left.
+				e.Arm(m, 1)
+			}
+			e.Start()
+			if m == hosttest.CrashLooking {
+				e.Eventually("flexd is dead again", e.Struck)
+				e.Start()
+			}
+			e.AtRest()
+			e.Settle(time.Hour)
+			mountsAre(t, e, dead.Dir(pod("a")))
+			for _, c := range e.Claims() {
+				if c.Phase != volume.Held || c.Pod == nil || c.Pod.UID != "a" || c.Pod.Namespace != "ns" {
+					t.Errorf("the note tells less than before: %+v %+v", c, c.Pod)
+				}
+			}
+			works(t, e.M.Write(k.Dir(pod("a"))))
+			works(t, k.Finish(pod("a")))
+			e.Empty()
+		})
+	}
+}
+
+func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
+	for _, m := range []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin} {
+		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
+			e.Patient = true
+			k := hosttest.NewKubelet(e, true)
+			if m == hosttest.CrashAnswer {
+				e.Arm(m, 1)
+			} else {
+				e.ArmOp(m, 1, "loop-attach")
+			}
+			join := behind(func() error { _, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false)); return err })
+			e.Eventually("flexd is dead", e.Struck)
+			k.Kill()
+			_ = join()
+			e.Eventually("the command that lived on has ended", func() bool { return len(e.Loops()) == 1 })
+			e.Start()
+			e.Empty()
+		})
+	}
+}
+
+func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing.T) {
+	for _, m := range []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin, hosttest.CrashBefore} {
+		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
+			e.Patient = true
+			k := hosttest.NewKubelet(e, true)
+			works(t, k.Start(pod("a")))
+			global := k.Global("pv1")
+			_, err := k.Call(flex.Unmount, k.Dir(pod("a")))
+			works(t, err)
+			works(t, e.M.Remove(k.Dir(pod("a"))))
+			if m == hosttest.CrashAnswer {
+				e.Arm(m, 1)
+			} else {
+				e.ArmOp(m, 1, "umount")
+			}
+			join := behind(func() error { _, err := k.Call(flex.UnmountDevice, global); return err })
+			e.Eventually("flexd is dead", e.Struck)
+			k = k.Kill()
+			_ = join()
+			e.Settle(time.Second) // the command that lived on ends
+			still := e.M.IsMountPoint(global)
+			e.Start()
+			e.AtRest()
+			e.Settle(time.Hour)
+			if now := e.M.IsMountPoint(global); now && !still {
+				t.Error("it came back")
+			} else if now { // kubelet may have counted it by now: only unmountdevice takes it away
+				works(t, k.Finish(pod("a")))
+			}
+			_ = e.M.Remove(global)
+			e.Empty()
+		})
+	}
+}
+
+func TestAfterARebootNothingIsMountedBeforeKubeletAsks(t *testing.T) {
+	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		works(t, k.Start(pod("a")))
+		works(t, e.M.Write(k.Dir(pod("a"))))
+		commands := e.Commands()
+		k.Kill()
+		e.Reboot()
+		e.Start()
+		e.Settle(time.Hour)
+		mountsAre(t, e)
+		if n := e.Commands(); n != commands {
+			t.Errorf("flexd started %d commands that nobody asked for", n-commands)
+		}
+		k = hosttest.NewKubelet(e, k.Attach)
+		works(t, k.Start(pod("a")))
+		if f := e.Sim.FileAt(e.File("data")); f.Data != 1 || f.Mkfs != 1 {
+			t.Errorf("the volume is not what it was: %+v", f)
+		}
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+}
+
+// The hung umount: the mount left the table at once, the process still sits in
+// the kernel with the device open and data unwritten.
+func TestRepeatedUnmountWaitsForAHungOneAndANewFlexdKnowsItByTheLock(t *testing.T) {
+	onSim(t, "the same flexd", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Start(pod("a")))
+		_, release := e.Sim.Hang("umount", true, true)
+		fails(t, k.Down(pod("a")), "") // after a minute it is reported stuck
+		mountsAre(t, e)
+		s, _ := e.Node().Story(hosttest.VG, "data")
+		if s.Stuck == nil || s.Stuck.Pid == 0 || s.Stuck.Wchan == "" || s.State != "stuck" {
+			t.Errorf("status does not tell of it: %+v %+v", s.State, s.Stuck)
+		}
+		join := behind(func() error { return k.Down(pod("a")) })
+		time.Sleep(time.Minute)
+		if claims := e.Claims(); len(claims) != 1 || claims[0].Phase != volume.Releasing {
+			t.Errorf("the claim ended before the umount: %+v", claims)
+		}
+		release()
+		works(t, join())
+		e.Empty()
+	})
+	onSim(t, "a new flexd", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Start(pod("a")))
+		hit, release := e.Sim.Hang("umount", true, true)
+		join := behind(func() error { return k.Down(pod("a")) })
+		<-hit
+		e.Patient = true
+		e.Crash()
+		e.Start()
+		// Now a thread waits for the lock in the kernel, and time stands still.
+		hosttest.Spin(func() bool {
+			s, _ := e.Node().Story(hosttest.VG, "data")
+			return s.Stuck != nil && len(s.Calls) == 1
+		})
+		mountsAre(t, e)
+		if claims := e.Claims(); len(claims) != 1 {
+			t.Errorf("the claim ended before the umount: %+v", claims)
+		}
+		release()
+		works(t, join())
+		e.Empty()
+	})
+}
+
+func TestAStopDoesNotWaitForALanding(t *testing.T) {
+	onSim(t, "stop", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		hit, release := e.Sim.Hang("mount", true, false)
+		e.Patient = true
+		join := behind(func() error { return k.Up(pod("a")) })
+		<-hit
+		began := time.Now()
+		node := e.Node()
+		ended := make(chan struct{})
+		go func() { k.Kill(); close(ended) }()
+		<-ended
+		e.Crash()
+		_ = join()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("a waiting call kept %v alive for %v", node, took)
+		}
+		release()
+		e.Start()
+		e.AtRest()
+		mountsAre(t, e, k.Dir(pod("a")))
+		works(t, hosttest.NewKubelet(e, false).Finish(pod("a")))
+		e.Empty()
+	})
+}
