@@ -248,6 +248,9 @@ func (e *Env) current() *life {
 	return e.life
 }
 
+// Dead says whether flexd was killed and has not come back.
+func (e *Env) Dead() bool { return e.current().dead.Load() }
+
 // Node is the flexd that lives now.
 func (e *Env) Node() *reconcile.Node { return e.current().node }
 

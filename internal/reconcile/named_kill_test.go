@@ -33,7 +33,7 @@ func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *t
 				e.ArmOp(hosttest.CrashAfter, 1, "mount")
 			}
 			join := behind(func() error { return k.Up(pod("a")) })
-			e.Eventually("flexd is dead", e.Struck)
+			e.Eventually("flexd is dead", e.Dead)
 			dead := k
 			k = k.Kill() // nobody will ask for the answer
 			_ = join()
@@ -44,7 +44,7 @@ func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *t
 			}
 			e.Start()
 			if m == hosttest.CrashLooking {
-				e.Eventually("flexd is dead again", e.Struck)
+				e.Eventually("flexd is dead again", e.Dead)
 				e.Start()
 			}
 			e.AtRest()
@@ -73,7 +73,7 @@ func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
 				e.ArmOp(m, 1, "loop-attach")
 			}
 			join := behind(func() error { _, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false)); return err })
-			e.Eventually("flexd is dead", e.Struck)
+			e.Eventually("flexd is dead", e.Dead)
 			k.Kill()
 			_ = join()
 			e.Eventually("the command that lived on has ended", func() bool { return len(e.Loops()) == 1 })
@@ -99,7 +99,7 @@ func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing
 				e.ArmOp(m, 1, "umount")
 			}
 			join := behind(func() error { _, err := k.Call(flex.UnmountDevice, global); return err })
-			e.Eventually("flexd is dead", e.Struck)
+			e.Eventually("flexd is dead", e.Dead)
 			k = k.Kill()
 			_ = join()
 			e.Settle(time.Second) // the command that lived on ends
