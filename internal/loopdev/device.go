@@ -47,8 +47,11 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			return volume.Device{}, err
 		}
 		switch {
-		case full.Deleted && id.UUID != lv.UUID:
-			// The device of a file that had this name before: not this volume.
+		case id.UUID != lv.UUID && (full.Deleted || lv.Presence == volume.Absent):
+			// The device of a file that had this name before, or has it now: not
+			// this volume.
+		case full.Deleted && lv.Presence == volume.Absent && ours == nil:
+			ours = &full // its file is gone, and it is only to be let go
 		case full.Deleted:
 			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
 		case id.UUID == "":

@@ -143,6 +143,28 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// Ensure that the device of a volume whose file was deleted is found, so that
+// it can be let go, also beside that of a new file of the same name.
+func TestDeviceOfDeletedFile(t *testing.T) {
+	k := &fakeKernel{loops: []Loop{
+		{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: "/no/vg0/a", Size: 4096},
+		{Name: "loop2", Number: "7:2", Seq: 102, BackingFile: "/no/vg0/a", Size: 4096, Deleted: true},
+	}}
+	p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, k)
+	p.remember(101, identity{UUID: uuidB})
+	p.remember(102, identity{UUID: uuidA})
+	lv := volume.LV{Presence: volume.Absent, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
+	for range 2 {
+		if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Active || d.Path != "/dev/loop2" || d.Unusable {
+			t.Errorf("got %+v, %v", d, err)
+		}
+	}
+	lv = volume.LV{Presence: volume.Present, Name: lv.Name, UUID: uuidB}
+	if d, err := p.Device(t.Context(), lv); err != nil || d.Path != "/dev/loop1" || d.Unusable {
+		t.Errorf("the new one: got %+v, %v", d, err)
+	}
+}
+
 // Ensure that a device whose identity is not known costs one child, once, for
 // all that are unknown, and that what can't be asked is an error.
 func TestIdentityIsAskedOnce(t *testing.T) {
