@@ -194,7 +194,7 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 		case mine:
 			s.This, s.Under = true, false
 		default:
-			s.Other = o.describe(ctx, e)
+			s.Other = o.describe(ctx, uuid, e)
 		}
 	}
 	return s
@@ -249,12 +249,17 @@ func sourceNumber(e *mount.Entry) string {
 	return strings.TrimSpace(string(dev))
 }
 
-func (o *Observer) describe(ctx context.Context, e *mount.Entry) string {
-	if uuid, name, ok := o.Identify(ctx, e); ok {
-		if name.LV == "" {
-			return "another volume (uuid " + string(uuid) + ")"
-		}
-		return fmt.Sprintf("volume %s (uuid %s)", name, uuid)
+// describe names what is mounted where the volume of that uuid was expected.
+func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mount.Entry) string {
+	got, name, ok := o.Identify(ctx, e)
+	switch {
+	case ok && name.LV == "":
+		return "another volume (uuid " + string(got) + ")"
+	case ok && got != uuid:
+		// Both may have the same name: one was deleted and made again.
+		return fmt.Sprintf("volume %s (uuid %s, not %s)", name, got, uuid)
+	case ok:
+		return fmt.Sprintf("volume %s (uuid %s)", name, got)
 	}
 	return fmt.Sprintf("%s from %s", e.Type, e.Source)
 }
@@ -268,16 +273,26 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 		rule  = o.Roots.ruler()
 		all   = table.OfDevice(h.Device.Number, h.Device.Path)
 		peers = map[int]bool{} // peer groups of mounts in kubelet's directories
+		ours  = map[int][]*mount.Entry{}
 	)
 	for _, e := range all {
-		if owner, _ := rule.owner(e); owner != volume.Elsewhere && e.Peer != 0 {
+		owner, _ := rule.owner(e)
+		if owner != volume.Elsewhere && e.Peer != 0 {
 			peers[e.Peer] = true
+		}
+		if owner == volume.Ours {
+			ours[e.Peer] = append(ours[e.Peer], e)
 		}
 	}
 	for _, e := range all {
 		owner, kind := rule.owner(e)
 		if owner == volume.Elsewhere && peers[e.Peer] {
 			continue // the same mount, seen through a bind mount of kubelet's directory
+		}
+		if owner == volume.Ours && e.Peer != 0 && !slices.Contains(t.Dirs, e.Dir) {
+			if peers := ours[e.Peer]; peers[0] != e || slices.ContainsFunc(peers, func(p *mount.Entry) bool { return slices.Contains(t.Dirs, p.Dir) }) {
+				continue // likewise, where both paths are kubelet's roots: it is the one that somebody names, or the first
+			}
 		}
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
