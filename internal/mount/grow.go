@@ -43,7 +43,7 @@ func grow(a growArg) (nothing, error) {
 	case "xfs":
 		err = growXFS(fd, size)
 	case "btrfs":
-		err = growBtrfs(fd)
+		err = growBtrfs(fd, size)
 	default:
 		err = fmt.Errorf("%s can't grow", e.Type)
 	}
@@ -116,13 +116,19 @@ func growXFS(fd int, size int64) error {
 	return nil
 }
 
-func growBtrfs(fd int) error {
+// btrfsLeast is the smallest size that btrfs can be given by a resize.
+const btrfsLeast = 256 << 20
+
+func growBtrfs(fd int, size int64) error {
 	var arg struct {
 		fd   int64
 		name [btrfsNameMax + 1]byte
 	}
 	copy(arg.name[:], "max")
 	if err := ioctl(fd, btrfsResize, unsafe.Pointer(&arg)); err != nil {
+		if size < btrfsLeast && errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("btrfs: the kernel resizes none to less than 256 MiB: ask for at least that: %w", err)
+		}
 		return fmt.Errorf("btrfs: grow to the device's size: %w", err)
 	}
 	return nil
