@@ -79,7 +79,8 @@ func (l *lane) view() status.Story {
 		claims = l.n.Store.Claims(l.uuid)
 		now    = time.Now()
 	)
-	if h := l.n.Observer.Last().Volumes[l.uuid]; h != nil {
+	h := l.n.Observer.Last().Volumes[l.uuid]
+	if h != nil {
 		have = *h
 	}
 	l.mu.Lock()
@@ -97,9 +98,9 @@ func (l *lane) view() status.Story {
 		s.Filesystem = have.Mounts[0].Type
 	}
 	for _, c := range claims {
-		v := claimView(c, have)
+		v := claimView(c, h)
 		s.Claims = append(s.Claims, v)
-		if c.Kind == volume.Published && (v.Mounted || c.Phase != volume.Held) && v.Pod != nil {
+		if c.Kind == volume.Published && (v.Mounted || c.Phase != volume.Held || h == nil) && v.Pod != nil {
 			s.Pods = append(s.Pods, *v.Pod)
 		}
 	}
@@ -133,14 +134,19 @@ func (l *lane) view() status.Story {
 	return s
 }
 
-func claimView(c dsw.Claim, h volume.Have) status.Claim {
-	spot := h.Spots[c.Dir]
+// claimView is a claim with what was seen of its mount; h is nil as long as
+// nobody has looked.
+func claimView(c dsw.Claim, h *volume.Have) status.Claim {
+	var spot volume.Spot
+	if h != nil {
+		spot = h.Spots[c.Dir]
+	}
 	v := status.Claim{Kind: string(c.Kind), Phase: string(c.Phase), Dir: c.Dir, Since: c.Since, Mounted: spot.This || spot.Under, Name: c.Name, Note: c.Note}
 	if c.Pod != nil {
 		v.Pod = &status.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name, UID: c.Pod.UID, Dir: c.Dir, ReadOnly: c.ReadOnly}
 	}
 	switch {
-	case c.Phase == volume.Held && !v.Mounted:
+	case c.Phase == volume.Held && !v.Mounted && h != nil:
 		v.Note = "claimed-missing: its mount is gone, and flexd did not take it; it holds nothing; restart the pod"
 	case spot.Under:
 		v.Note = "covered by another mount: " + spot.Other
@@ -184,7 +190,6 @@ func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now tim
 		missing = missing || c.Phase == string(volume.Held) && !c.Mounted
 		orphaned = orphaned || c.Mounted && c.Kind == string(volume.Staged) && now.Sub(claims[i].Since) > orphanAge
 	}
-	observed := l.n.Observer.Last().Volumes[l.uuid] != nil
 	switch {
 	case s.Stuck != nil:
 		return status.Stuck
@@ -192,7 +197,7 @@ func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now tim
 		return status.Working
 	case s.Error != nil && !mounted && (s.Error.Next != nil || now.Sub(s.Error.At) < failedAge):
 		return status.Failed
-	case observed && (h.LV.Presence == volume.PresenceUnknown || h.Device.Activity == volume.ActivityUnknown):
+	case h.LV.Presence == volume.PresenceUnknown || h.Device.Activity == volume.ActivityUnknown:
 		return status.Uncertain
 	case missing || h.LV.Presence == volume.Absent && h.Device.Activity == volume.Active:
 		return status.Missing
