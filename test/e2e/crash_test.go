@@ -68,7 +68,7 @@ func TestKillAnywhere(t *testing.T) {
 		about := fmt.Sprintf("round %d: %s", round, verb)
 		b := h.begin(args...)
 		for range 1 + r.IntN(2) {
-			time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+			time.Sleep(time.Duration(r.Int64N(int64(40 * time.Millisecond))))
 			if len(b.done) == 0 {
 				caught++
 			}

@@ -35,6 +35,9 @@ const (
 	soon = 15 * time.Second
 )
 
+// logLines is how much of flexd's log a failed test shows.
+var logLines = 400
+
 // built is where TestMain put the two executables.
 var built string
 
@@ -598,7 +601,7 @@ func (h *host) close() {
 		h.t.Errorf("flexd panicked")
 	}
 	if h.t.Failed() {
-		h.t.Logf("flexd's log:\n%s", h.logTail(60))
+		h.t.Logf("flexd's log:\n%s", h.logTail(logLines))
 	}
 	// By force, so that the next test starts on a clean machine.
 	for pid := range h.processes() {

@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// shared makes dir a mount point whose mounts propagate.
+func (h *host) shared(dir string) {
+	h.t.Helper()
+	h.must(os.MkdirAll(dir, 0o755))
+	h.must(unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	h.must(unix.Mount("", dir, "", unix.MS_SHARED, ""))
+}
+
+// take removes what a test mounted below its directory, the last first.
+func (h *host) take(dirs ...string) {
+	h.t.Helper()
+	for _, d := range dirs {
+		h.must(unix.Unmount(d, 0))
+	}
+}
+
+// Kubelet's root behind a symlink: kubelet may use either path, and so may the
+// configuration.
+func TestRootBehindSymlink(t *testing.T) {
+	t.Parallel()
+	for _, configured := range []string{"link", "real", "both"} {
+		h := newHost(t, func(h *host) {
+			h.must(os.Rename(h.root, h.dir+"/real"))
+			h.must(os.Symlink("real", h.root))
+			h.settings.roots = map[string][]string{"link": {h.root}, "real": {h.dir + "/real"}, "both": {h.root, h.dir + "/real"}}[configured]
+		})
+		link, real := h.root, h.dir+"/real"
+		v, p := h.vol("a", "ext4"), podN(1)
+		// The player looks for mounts where the mount table shows them.
+		through := func(root string) string { h.root = root; return h.podDir(v, p) }
+		h.must(os.MkdirAll(through(link), 0o750))
+		h.ok(h.call("mount", through(link), v.blob(&p)))
+		h.ok(h.call("mount", through(real), v.blob(&p))) // the same again
+		if n := len(mounts(through(real))); n != 1 {
+			t.Errorf("%s: mounted %d times", configured, n)
+		}
+		h.write(v, p, "f", "x")
+		if s := h.story("a"); len(s.Claims) != 1 || len(s.Pods) != 1 || s.State != "mounted" {
+			t.Errorf("%s: status: %+v", configured, s)
+		}
+		h.kill()
+		h.start()
+		h.ok(h.call("unmount", through(link)))
+		h.ok(h.call("unmount", through(real)))
+		if mounted(through(real)) {
+			t.Errorf("%s: still mounted", configured)
+		}
+		// And the whole life, staged by one path and let go by the other.
+		h.root = real
+		h.ok(h.up(byKubelet, v, p))
+		h.reads(v, p, "f", "x")
+		h.ok(h.call("unmount", through(link)))
+		h.root = link
+		h.ok(h.call("unmountdevice", h.globalDir(v)))
+		h.root = real
+		if m := mounts(h.dir); len(m) != 0 {
+			t.Errorf("%s: mounted: %q", configured, m)
+		}
+	}
+}
+
+// Kubelet's directory is bind-mounted somewhere else: with shared propagation
+// each mount of ours appears under two paths, and counts once.
+func TestRootUnderTwoPaths(t *testing.T) {
+	t.Parallel()
+	for _, both := range []bool{false, true} {
+		t.Run(fmt.Sprintf("both configured %v", both), func(t *testing.T) {
+			h := newHost(t, func(h *host) {
+				h.shared(h.root)
+				h.must(os.MkdirAll(h.dir+"/alias", 0o755))
+				h.must(unix.Mount(h.root, h.dir+"/alias", "", unix.MS_BIND, ""))
+				if both {
+					h.settings.roots = []string{h.root, h.dir + "/alias"}
+				}
+			})
+			v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
+			for _, m := range modes {
+				h.ok(h.up(m, v, p))
+				h.write(v, p, "f", string(m))
+				if alias := strings.Replace(h.podDir(v, p), h.root, h.dir+"/alias", 1); !mounted(alias) {
+					t.Errorf("%s: not seen at %s", m, alias)
+				}
+				h.ok(h.up(m, v, q))
+				h.reads(v, q, "f", string(m))
+				want := 2
+				if m != noAttach {
+					want = 3
+				}
+				if s := h.settled("a"); len(s.Claims) != want || len(s.Pods) != 2 || s.State != "mounted" {
+					t.Errorf("%s: %d claims, want %d; status: %+v", m, len(s.Claims), want, s)
+				}
+				h.kill()
+				h.start()
+				if s := h.settled("a"); len(s.Claims) != want || len(s.Pods) != 2 || s.State != "mounted" {
+					t.Errorf("%s: after a restart: %d claims, want %d; status: %+v", m, len(s.Claims), want, s)
+				}
+				h.end(m, v, p, q)
+			}
+			h.eventually("the leases end", func() string { return strings.Join(append(h.loops(), h.notes()...), "; ") })
+			h.take(h.dir+"/alias", h.root)
+		})
+	}
+}
+
+// flexd lives in another mount namespace than its caller.
+//
+// It is not parallel, and its namespaces let go of the mounts of other tests at
+// once: a copy of a mount keeps its volume in use.
+func TestOtherNamespace(t *testing.T) {
+	need(t, "unshare")
+	v, p, q := vol{}, podN(1), podN(2)
+
+	// Private: the pod would never see the mount.
+	h := newHost(t, func(h *host) { h.enter = h.unshared("private", "true") })
+	v = h.vol("a", "ext4")
+	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", "would not see a mount", "mount --make-rshared", "kubelet's namespace")
+	h.refused(h.up(byKubelet, v, p), "vg0/a: mountdevice", "another mount namespace")
+	if s := h.story("a"); len(s.Claims) != 0 || s.State != "failed" || !strings.Contains(s.Error.Message, "another mount namespace") {
+		t.Errorf("status: %+v", s)
+	}
+
+	// Shared above kubelet's directory only, and not with the caller.
+	h = newHost(t, func(h *host) {
+		h.enter = h.unshared("private", `mount --bind "$0/kubelet" "$0/kubelet" && mount --make-shared "$0/kubelet"`)
+	})
+	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.root, "does not propagate")
+
+	// Shared with the caller, as in a pod with Bidirectional propagation.
+	h = newHost(t, func(h *host) {
+		h.shared(h.root)
+		h.enter = h.unshared("unchanged", "true")
+	})
+	for _, m := range modes {
+		h.ok(h.up(m, v, p))
+		h.write(v, p, "f", string(m))
+		h.ok(h.up(m, v.readOnly(), q))
+		h.reads(v, q, "f", string(m))
+		h.end(m, v, p, q)
+	}
+	h.eventually("the leases end", func() string { return strings.Join(append(h.loops(), h.notes()...), "; ") })
+	h.stop()
+	h.take(h.root)
+
+	// The caller's mount is a slave of flexd's: it sees it.
+	h = newHost(t, func(h *host) { h.shared(h.root) })
+	dir := h.podDir(v, p)
+	h.must(os.MkdirAll(dir, 0o750))
+	h.ok(h.inNamespace("slave", "mount", dir, v.blob(&p)))
+	h.ok(h.call("unmount", dir))
+	// The other way round it does not.
+	h.refused(h.inNamespace("private", "mount", dir, v.blob(&p)), "another mount namespace")
+	// To let go it is enough that flexd sees it.
+	h.ok(h.call("mount", dir, v.blob(&p)))
+	h.ok(h.inNamespace("private", "unmount", dir))
+	if mounted(dir) {
+		t.Error("still mounted")
+	}
+	h.eventually("the leases end", func() string { return strings.Join(append(h.loops(), h.notes()...), "; ") })
+	h.take(h.root)
+}
+
+// inNamespace is a call from a mount namespace of its own.
+func (h *host) inNamespace(propagation string, args ...string) answer {
+	h.t.Helper()
+	driver := h.driver
+	defer func() { h.driver = driver }()
+	enter := append(h.unshared(propagation, "true"), driver)
+	h.driver = enter[0]
+	a := h.callWith(nil, append(enter[1:], args...)...)
+	a.about = args[0]
+	return a
+}
+
+// unshared runs what follows in a mount namespace of its own, in which nothing
+// is mounted of other tests, after a preparation that finds the host's
+// directory in $0.
+func (h *host) unshared(propagation, prepare string) []string {
+	return []string{"unshare", "-m", "--propagation", propagation, "sh", "-c", `
+		awk -v own="$0/" -v tmp="${0%/*}/" 'index($5, tmp) == 1 && index($5, own) != 1 { print $5 }' /proc/self/mountinfo | tac |
+		while read -r m; do mount --make-private "$m" 2>/dev/null && umount -l "$m"; done
+		` + prepare + ` && exec "$@"`, h.dir}
+}
