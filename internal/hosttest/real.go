@@ -31,13 +31,14 @@ const inside = "HOSTTEST_INSIDE"
 // their own: whatever they leave mounted ends with them.
 func Main(m *testing.M) int {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
-		if code, ok := mount.Child(os.Args[2], []byte(os.Args[3])); ok {
-			return code
+		code, ok := mount.Child(os.Args[2], []byte(os.Args[3]))
+		if !ok {
+			code, ok = loopdev.Child(os.Args[2], []byte(os.Args[3]))
 		}
-		if code, ok := loopdev.Child(os.Args[2], []byte(os.Args[3])); ok {
-			return code
+		if !ok {
+			code = 2
 		}
-		return 2
+		syscall.Exit(code) // not os.Exit: the race detector would sleep for a second
 	}
 	if os.Getuid() != 0 || os.Getenv(inside) != "" {
 		if os.Getuid() == 0 {
