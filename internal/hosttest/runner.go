@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -78,6 +79,7 @@ func (h *Host) lock(c run.Cmd) (unlock func(), err error) {
 		}
 		return func() {}, nil
 	}
+	_ = os.MkdirAll(filepath.Dir(c.Lock), 0o700) // as run.Exec does where somebody cleared /run
 	for range 20 {
 		var fd int
 		if fd, err = unix.Open(c.Lock, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600); err != nil {

@@ -208,7 +208,7 @@ func (l *lane) turn() {
 			return
 		}
 		step := v.Steps[0]
-		if len(step.Calls) == 0 && l.later() {
+		if len(step.Calls) == 0 && retried(step.Kind) && l.later() {
 			return
 		}
 		if same(step, last) {
@@ -232,6 +232,16 @@ func (l *lane) turn() {
 			return
 		}
 	}
+}
+
+// retried says whether flexd's own step of that kind waits after a failure. A
+// note does not: the steps of a call that waits may come after it.
+func retried(k volume.StepKind) bool {
+	switch k {
+	case volume.NoteHeld, volume.Drop, volume.NoteLease, volume.DropLease:
+		return false
+	}
+	return true
 }
 
 // same says whether a step is the very one that was just taken.
