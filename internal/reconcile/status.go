@@ -175,7 +175,13 @@ func (l *lane) planned(s *status.Story, w volume.Want, h volume.Have) {
 	}
 	// What a call of kubelet's would be told that came now.
 	probe := w
-	probe.Calls = []volume.Call{{ID: "next", Verb: volume.Publish, Dir: "/"}}
+	next := volume.Call{ID: "next", Verb: volume.Publish, Dir: "/"}
+	for _, m := range h.Mounts {
+		if m.AskedKnown {
+			next.Super = m.Asked // of the same volume as those that have it
+		}
+	}
+	probe.Calls = []volume.Call{next}
 	for _, r := range volume.Plan(probe, h).Refused {
 		if !slices.Contains(s.Refused, r.Reason) {
 			s.Refused = append(s.Refused, "a further mount: "+r.Reason)
