@@ -39,7 +39,7 @@ func TestBusy(t *testing.T) {
 		if !mounted(dir) {
 			t.Errorf("%s was detached", dir)
 		}
-		s := h.story(v.opts["volumeID"])
+		s := h.settled(v.opts["volumeID"])
 		if s.State != "mounted" || s.Error == nil || !strings.Contains(s.Error.Message, "is busy") {
 			t.Errorf("status: %+v", s)
 		}

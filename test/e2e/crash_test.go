@@ -249,7 +249,8 @@ func TestMkfsKilled(t *testing.T) {
 	b = h.begin("mount", h.podDir(v, p), v.blob(&p))
 	syscall.Kill(h.freeze("mkfs.ext4"), syscall.SIGKILL)
 	h.refused(b.wait(t), "vg0/cut-2", "mkfs")
-	if s := h.story("cut-2"); s.State != "failed" || s.Error == nil || s.Error.Step != "mkfs" {
+	h.state("cut-2", "failed")
+	if s := h.story("cut-2"); s.Error == nil || s.Error.Step != "mkfs" {
 		t.Errorf("status: %+v", s)
 	}
 	h.ok(h.mount(v, p))
@@ -396,7 +397,8 @@ func TestRecoveryAsSeen(t *testing.T) {
 	// The pod died while kubelet was down, long ago by the note.
 	h.ok(h.unmount(v, p))
 	h.stop()
-	notes, _ := filepath.Glob(h.runDir + "/notes/staged-*.json")
+	h.must(os.WriteFile(h.runDir+"/notes/staged-torn-0.json", []byte(`{"version": 1, "kind": "sta`), 0o600))
+	notes, _ := filepath.Glob(h.runDir + "/notes/staged-pv*.json")
 	if len(notes) != 1 {
 		t.Fatalf("notes: %q", notes)
 	}
@@ -413,9 +415,10 @@ func TestRecoveryAsSeen(t *testing.T) {
 	if !mounted(h.globalDir(v)) {
 		t.Error("the orphan was taken away")
 	}
-	if text := h.show(); !strings.Contains(text, "orphaned") {
+	if text := h.show(); !strings.Contains(text, "orphaned") || !strings.Contains(text, "Problem: ") || !strings.Contains(text, "staged-torn-0.json") {
 		t.Errorf("status:\n%s", text)
 	}
+	os.Remove(h.runDir + "/notes/staged-torn-0.json") // the operator's
 	h.end(byKubelet, v)
 }
 

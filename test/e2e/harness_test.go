@@ -36,7 +36,7 @@ const (
 )
 
 // logLines is how much of flexd's log a failed test shows.
-var logLines = 400
+var logLines = 80
 
 // built is where TestMain put the two executables.
 var built string

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Each way of kubelet's with each filesystem: two pods share a volume, it
@@ -303,4 +304,43 @@ func TestReadOnlyBesideReadWrite(t *testing.T) {
 			h.end(m, v, reader, writer)
 		}
 	}
+}
+
+// How long a volume stays active: its lease, unless detach ends it, or for ever
+// where the configuration says so.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) {
+		h.must(os.MkdirAll(h.dir+"/vg1", 0o755))
+		h.settings.lease = time.Hour
+		h.settings.groups = "  - {name: vg1, provider: loopdev, directory: " + h.dir + "/vg1, create: true, maxSize: 1GiB, deactivate: never}\n"
+	})
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(byKubelet, v, p))
+	h.ok(h.unmount(v, p))
+	h.ok(h.call("unmountdevice", h.globalDir(v)))
+	h.state("a", "active")
+	if s := h.story("a"); s.Lease == nil || !s.Lease.Live || len(h.loops()) != 1 {
+		t.Errorf("status: %+v", s)
+	}
+	h.ok(h.call("detach", "another-volume", node))
+	h.ok(h.call("detach", v.name, "another-node"))
+	h.kill()
+	h.start()
+	h.state("a", "active") // the lease outlives flexd
+	h.ok(h.up(byKubelet, v, p))
+	h.ok(h.call("detach", v.name, node)) // late, of an older life: the volume is in use
+	h.write(v, p, "f", "x")
+	h.end(byKubelet, v, p)
+	h.quiet()
+
+	w := v.with("volumegroup", "vg1")
+	h.ok(h.up(byKubelet, w, p))
+	h.end(byKubelet, w, p)
+	h.eventually("the notes go", func() string { return strings.Join(h.notes(), " ") })
+	if len(h.loops()) != 1 {
+		t.Errorf("deactivate: never: %q", h.loops())
+	}
+	h.stop()
+	h.sh("losetup", "-d", "/dev/"+strings.Fields(h.loops()[0])[0])
 }

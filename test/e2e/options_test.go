@@ -213,6 +213,9 @@ func TestOptionsThatHold(t *testing.T) {
 	if out := h.sh("blkid", "-p", "-o", "export", h.story("tuned").Device); !strings.Contains(out, "LABEL=my-label") || !strings.Contains(out, "BLOCK_SIZE=1024") {
 		t.Errorf("%s", out)
 	}
+	if s := h.story("tuned"); len(s.Refused) != 0 {
+		t.Errorf("status: %q would be refused", s.Refused)
+	}
 	// The superblock is everybody's, the mount is the pod's own.
 	h.refused(h.up(noAttach, v.with("mountOptions", "commit=18"), q), "vg0/tuned: mount", "mountOptions", "commit=18", "commit=17")
 	h.refused(h.up(noAttach, v.with("mountOptions", ""), q), "mountOptions", "commit=17")

@@ -126,7 +126,8 @@ func TestOtherNamespace(t *testing.T) {
 	v = h.vol("a", "ext4")
 	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", "would not see a mount", "mount --make-rshared", "kubelet's namespace")
 	h.refused(h.up(byKubelet, v, p), "vg0/a: mountdevice", "another mount namespace")
-	if s := h.story("a"); len(s.Claims) != 0 || s.State != "failed" || !strings.Contains(s.Error.Message, "another mount namespace") {
+	h.state("a", "failed")
+	if s := h.story("a"); len(s.Claims) != 0 || !strings.Contains(s.Error.Message, "another mount namespace") {
 		t.Errorf("status: %+v", s)
 	}
 
