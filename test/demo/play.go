@@ -31,7 +31,8 @@ func (d *demo) play() (err error) {
 	}()
 	fmt.Printf("flexd looks after the volumes of one node. This is such a node in %s (below: ~),\n", d.Dir)
 	fmt.Println("with sparse files and loop devices instead of LVM, and with kubelet's part played by hand:")
-	fmt.Println("each call has the arguments that kubelet passes. KUBELET is ~/kubelet, kubelet's root directory.")
+	fmt.Println("each call has the arguments that kubelet passes. KUBELET is ~/kubelet, kubelet's root directory;")
+	fmt.Println("lvm is flexdriver, where kubelet finds it: ~/plugins/flexd~lvm/lvm.")
 
 	d.discovery()
 	d.attached()
@@ -105,15 +106,18 @@ func (d *demo) attached() {
 	d.scene("attach:true: two pods share a volume")
 	v := d.data("pv1")
 	a := d.call("Success", "attach", v.Blob(nil), "node-1")
+	_, missing := os.Stat(d.Dir + "/vg/data")
 	a = d.call("Success", "waitforattach", a.Device, v.Blob(nil))
 	d.device = a.Device
 	st, err := os.Stat(a.Device)
 	d.must(err)
-	d.check(st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
+	d.check(os.IsNotExist(missing) && st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
 	d.stage(v, a.Device)
 	rw := d.publish(web, v)
 	ro := v
 	ro.ReadOnly = true
+	a = d.call("Success", "waitforattach", d.device, ro.Blob(nil))
+	d.check(a.Device == d.device, "the same device for the second pod")
 	rd := d.publish(report, ro)
 	d.must(os.WriteFile(rw+"/greeting", []byte("hello from web-0\n"), 0o644))
 	text, err := os.ReadFile(rd + "/greeting")
