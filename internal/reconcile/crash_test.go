@@ -66,7 +66,7 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 			continue
 		}
 		for _, m := range hosttest.Moments() {
-			t.Run(s.name+"/"+m.String(), func(t *testing.T) {
+			t.Run(s.name+"/"+m.String()+"/real", func(t *testing.T) {
 				t.Parallel()
 				for k, struck := 1, true; struck && !t.Failed(); k++ {
 					t.Run(fmt.Sprint(k), func(t *testing.T) {

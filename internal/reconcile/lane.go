@@ -246,7 +246,13 @@ func retried(k volume.StepKind) bool {
 
 // same says whether a step is the very one that was just taken.
 func same(a, b volume.Step) bool {
-	return a.Kind != 0 && a.Kind != volume.NoteHeld && a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size
+	switch a.Kind {
+	case 0, volume.NoteHeld:
+		return false
+	case volume.NoteLease:
+		return false // a detach may have ended the lease meanwhile
+	}
+	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size
 }
 
 // held says whether a child of an earlier life still works on the volume. What
@@ -324,11 +330,10 @@ func (l *lane) observe(ctx context.Context) (volume.Have, error) {
 	return h, nil
 }
 
-// target says what is to be looked at.
+// target says what is to be looked at. Only the lane's goroutine may ask.
 func (l *lane) target() asw.Target {
-	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}}
+	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}, Dirs: l.dirs()}
 	for _, c := range l.n.Store.Claims(l.uuid) {
-		t.Dirs = append(t.Dirs, c.Dir)
 		if c.Super != nil && c.Phase != volume.Making {
 			t.Asked[c.Dir] = c.Super
 		}
@@ -336,14 +341,25 @@ func (l *lane) target() asw.Target {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.Name = l.name
+	return t
+}
+
+// dirs are the directories of claims and calls.
+func (l *lane) dirs() []string {
+	var dirs []string
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		dirs = append(dirs, c.Dir)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, c := range l.calls {
 		for _, dir := range []string{c.Dir, c.Global} {
-			if dir != "" && !slices.Contains(t.Dirs, dir) {
-				t.Dirs = append(t.Dirs, dir)
+			if dir != "" && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
 			}
 		}
 	}
-	return t
+	return dirs
 }
 
 // fingerprint names the mounts that a look was about, so that the lane is only
@@ -370,10 +386,10 @@ func (l *lane) moved(table *mount.Table) bool {
 	if h == nil {
 		return false // its first look is still to come
 	}
-	t := l.target()
+	dirs := l.dirs()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !slices.Equal(l.seen, fingerprint(table, t.Dirs, h.Device))
+	return !slices.Equal(l.seen, fingerprint(table, dirs, h.Device))
 }
 
 // want is all that may cause a step.
@@ -494,10 +510,10 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	f := &failure{step: what, text: err.Error(), at: time.Now()}
 	if l.lastErr = f; len(step.Calls) > 0 {
 		f.call = step.Calls[0]
+		if !strings.HasPrefix(f.text, what+": ") { // a child says its step itself
+			err = fmt.Errorf("%s: %w", what, err)
+		}
 		for _, id := range step.Calls {
-			if !strings.HasPrefix(f.text, what+": ") { // a child says its step itself
-				err = fmt.Errorf("%s: %w", what, err)
-			}
 			l.answerLocked(id, result{err: err})
 		}
 		l.mu.Unlock()
