@@ -3,9 +3,10 @@ package server
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,11 +19,18 @@ func Lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		pid, _ := io.ReadAll(io.LimitReader(f, 20))
-		f.Close()
-		return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", orUnknown(strings.TrimSpace(string(pid))), path)
+	for end := time.Now().Add(lockGrace); ; time.Sleep(5 * time.Millisecond) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		b := make([]byte, 20)
+		n, _ := f.ReadAt(b, 0)
+		holder := strings.TrimSpace(string(b[:n]))
+		if time.Now().After(end) || !dead(holder) {
+			f.Close()
+			return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", orUnknown(holder), path)
+		}
 	}
 	if err == nil {
 		err = f.Truncate(0)
@@ -35,6 +43,15 @@ func Lock(path string) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// lockGrace is how long the lock of a flexd that is dead is waited for: a child
+// that it was starting when it was killed has it until its exec.
+const lockGrace = 2 * time.Second
+
+func dead(pid string) bool {
+	n, err := strconv.Atoi(pid)
+	return err == nil && n > 0 && errors.Is(unix.Kill(n, 0), unix.ESRCH)
 }
 
 func orUnknown(pid string) string {
