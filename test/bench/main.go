@@ -12,10 +12,13 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
 )
 
 // A goal is a line of the result.
@@ -41,7 +44,7 @@ func main() {
 	if os.Getenv(inside) == "" {
 		os.Exit(insideNamespace(os.Stdout, os.Args[1:]...))
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+	if err := alone(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: a mount namespace of its own:", err)
 		os.Exit(1)
 	}
@@ -93,6 +96,30 @@ func insideNamespace(stdout io.Writer, args ...string) int {
 		return 1
 	}
 	return 0
+}
+
+// alone cuts the namespace off from the one it was copied from, and lets go of
+// the loop devices that were mounted there: a copy of a mount keeps its device in
+// use.
+func alone() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	f, err := os.Open(mountinfo)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	t, err := mount.ReadTable(f)
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Backward(t.All()) {
+		if strings.HasPrefix(e.Number, "7:") && e.Dir != "/" {
+			unix.Unmount(e.Dir, unix.MNT_DETACH) // of this namespace only
+		}
+	}
+	return nil
 }
 
 // print says what came of the goals, and whether all are met.
