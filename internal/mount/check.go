@@ -2,6 +2,8 @@ package mount
 
 import (
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 // check is the child that repairs what needs no decision.
@@ -14,6 +16,11 @@ func check(a checkArg) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close()
+	alone, err := openDevice(a.Device, unix.O_EXCL)
+	if err != nil {
+		return nothing{}, err // e2fsck would only say that it is in use, not by whom
+	}
+	alone.Close()
 	out, errs, code, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
 		return nothing{}, err
