@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -129,4 +131,51 @@ func TestForeignMounts(t *testing.T) {
 		}
 		h.end(m, v, p, q)
 	}
+}
+
+// Another mount namespace has a copy of the mount, as a container runtime may
+// leave one: whoever needs the device alone is told whose it is.
+func TestHeldInOtherNamespace(t *testing.T) {
+	t.Parallel()
+	need(t, "unshare")
+	h := newHost(t)
+	v, p := h.vol("held", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	c := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
+	out, err := c.StdoutPipe()
+	h.must(err)
+	h.must(c.Start())
+	defer func() { c.Process.Kill(); c.Wait() }()
+	out.Read(make([]byte, 1)) // the copy is made
+	// Kubelet's rmdir of the directory would take the copy away with it.
+	mount := func(p pod) answer {
+		h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+		return h.call("mount", h.podDir(v, p), v.blob(&p))
+	}
+	h.ok(h.call("unmount", h.podDir(v, p)))
+	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace at " + h.podDir(v, p)}
+	h.refused(mount(p), append(words, "vg0/held: mount: fsck")...)
+	h.eventually("status tells why it stays active", func() string {
+		if s := h.story("held"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, words[0]) && strings.Contains(s.Error.Message, words[1]) {
+			return ""
+		} else {
+			return fmt.Sprintf("%+v %+v", s, s.Error)
+		}
+	})
+	// Several who wait for one step are told the same.
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			a := mount(podN(i))
+			h.refused(a, words...)
+			if strings.Count(a.Message, "fsck") != 1 {
+				t.Errorf("it stutters: %s", a)
+			}
+		})
+	}
+	all.Wait()
+	c.Process.Kill()
+	c.Wait()
+	h.ok(h.up(noAttach, v, p))
+	h.end(noAttach, v, p)
 }

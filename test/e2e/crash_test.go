@@ -121,7 +121,7 @@ func (h *host) settled(lv string) volumeStatus {
 	h.t.Helper()
 	var s volumeStatus
 	h.eventually("vg0/"+lv+" settles", func() string {
-		if s = h.story(lv); s.Step == "" && !slicesHave(s.Claims, func(c claimStatus) bool { return c.Phase != "held" }) {
+		if s = h.story(lv); s.Step == "" && s.State != "uncertain" && !slicesHave(s.Claims, func(c claimStatus) bool { return c.Phase != "held" }) {
 			return ""
 		}
 		return fmt.Sprintf("%+v", s)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,8 +43,17 @@ var logLines = 80
 var built string
 
 func TestMain(m *testing.M) {
+	if os.Getuid() == 0 && os.Getenv(inside) == "" {
+		os.Exit(again())
+	}
 	code := 1
 	defer func() { os.Exit(code) }()
+	if os.Getuid() == 0 {
+		if err := alone(); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
 	// A child of flexd's that freeze has stopped survives flexd's kill only if
 	// its next parent lives in this session: the kernel hangs up on stopped
 	// process groups that nobody could continue.
@@ -63,6 +73,38 @@ func TestMain(m *testing.M) {
 		}
 	}
 	code = m.Run()
+}
+
+const inside = "FLEXD_E2E_INSIDE" // set in the mount namespace of the tests
+
+// again runs the tests in a mount namespace of their own: a copy of a test's
+// mount in the namespace of another program's tests would keep its volume in use.
+func again() int {
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	c := exec.Command("/proc/self/exe", os.Args[1:]...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), inside+"=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if err := c.Run(); err != nil {
+		if c.ProcessState == nil || c.ProcessState.ExitCode() < 1 {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	return c.ProcessState.ExitCode()
+}
+
+// alone lets go of what others have mounted, in this namespace only.
+func alone() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("a mount namespace of the tests' own: %w", err)
+	}
+	for _, dir := range mounts(strings.TrimSuffix(os.TempDir(), "/")) {
+		if dir != strings.TrimSuffix(os.TempDir(), "/") {
+			unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	}
+	return nil
 }
 
 // need is the only place that skips: what this machine lacks. CI lacks nothing.

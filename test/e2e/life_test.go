@@ -249,6 +249,29 @@ func (h *host) anything(r *rand.Rand, v vol, p pod) {
 	}
 }
 
+// A detach that comes while others ask for the volume takes it from none of
+// them.
+func TestDetachMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v := h.vol("hint", "ext4")
+	h.ok(h.call("waitforattach", "", v.blob(nil)))
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range times(25) {
+				switch {
+				case i%2 == 0:
+					h.ok(h.call("detach", v.name, node))
+				default:
+					h.ok(h.call("waitforattach", "", v.blob(nil)))
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // attach:false pods come and go on one volume; each finds all it wrote.
 func TestPodsComeAndGo(t *testing.T) {
 	t.Parallel()
