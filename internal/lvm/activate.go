@@ -1,0 +1,150 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Activate gives lv a block device and returns it, with the link that LVM gives
+// it. Volumes that are activated at once share a command; each gets its own
+// error. The lane's own lock is not used: the command holds that of its group.
+func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) (volume.Device, error) {
+	g, err := p.configured(lv.Name.VG)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	d, err := p.Device(ctx, lv)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	if d.Unusable {
+		return d, fmt.Errorf("activate: %s", d.Reason)
+	}
+	if d.Activity != volume.Active {
+		if err := g.join(ctx, activate, lv.Name, lv.UUID); err != nil {
+			return volume.Device{}, g.explain(ctx, lv, err)
+		}
+		if d, err = p.Device(ctx, lv); err != nil {
+			return volume.Device{}, err
+		}
+		if d.Unusable {
+			return d, fmt.Errorf("activate: %s", d.Reason)
+		}
+	}
+	return p.linked(ctx, g, lv, d)
+}
+
+// linked sees to it that the name which LVM gives a device leads there. LVM does
+// not repair it when it activates what is active.
+func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, d volume.Device) (volume.Device, error) {
+	if d.Link != "" {
+		return d, nil
+	}
+	m, found, err := p.find(lv.UUID)
+	if err != nil || !found {
+		return d, fmt.Errorf("activate: the device of %s is gone again (%v)", lv.Name, err)
+	}
+	name, layer, ok := parseDMName(m.Name)
+	if !ok || layer != "" {
+		return d, fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
+	}
+	said := g.join(ctx, makeNodes, name, lv.UUID)
+	if d, err = p.Device(ctx, lv); err != nil {
+		return d, err
+	}
+	switch {
+	case d.Link != "":
+		return d, nil
+	case said != nil:
+		return d, fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), d.Path, said)
+	}
+	return d, fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there something else of that name?", p.link(name), d.Path)
+}
+
+// explain looks whether a command failed because the volume is not what it was.
+func (g *group) explain(ctx context.Context, lv volume.LV, err error) error {
+	var stuck *run.StuckError
+	var locked *run.LockedError
+	if ofAll(err) || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
+		return err
+	}
+	g.invalidate() // what we knew may be what failed
+	f, _, lerr := g.look(ctx, false)
+	if lerr != nil {
+		return err
+	}
+	now := f.judge(lv.Name)
+	switch {
+	case now.Presence == volume.Absent:
+		return fmt.Errorf("%s does not exist any more (it was %s): %w", lv.Name, lv.UUID, err)
+	case now.UUID != lv.UUID:
+		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
+	case now.Presence == volume.Foreign:
+		return fmt.Errorf("%s: %w", now.Reason, err)
+	}
+	return err
+}
+
+type holdersArg struct {
+	Number string `json:"number"`
+	Path   string `json:"path"`
+}
+
+const holdersDeadline = 30 * time.Second
+
+// Deactivate takes lv's block device away. One that is gone already is success;
+// one that is in use gives a *mount.BusyError. It goes by the uuid: whatever the
+// volume is called by now, that device is meant and no other.
+func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, _ volume.Device) error {
+	if !IsUUID(lv.UUID) {
+		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
+	}
+	m, found, err := p.find(lv.UUID)
+	if err != nil || !found {
+		return err
+	}
+	if m.Open > 0 {
+		return p.busy(ctx, lock, m)
+	}
+	name, layer, ok := parseDMName(m.Name)
+	if !ok || layer != "" {
+		return fmt.Errorf("deactivate: device-mapper calls the device of %s %q, which is no name of LVM's: it was renamed by hand", lv.Name, m.Name)
+	}
+	g, err := p.group(name.VG)
+	if err != nil {
+		return err
+	}
+	err = g.join(ctx, deactivate, name, lv.UUID)
+	if err == nil || ofAll(err) || ctx.Err() != nil {
+		return err
+	}
+	if m, found, ferr := p.find(lv.UUID); ferr == nil && found && m.Open > 0 {
+		return p.busy(ctx, lock, m) // somebody came in between
+	}
+	return err
+}
+
+// busy names who holds a device. A child looks: one of those processes may hang.
+func (p *Provider) busy(ctx context.Context, lock string, m Mapped) error {
+	busy := &mount.BusyError{What: p.node(m) + " (" + m.Name + ")"}
+	err := mount.Ask(ctx, p.Runner, run.Cmd{
+		Step:     "find holders",
+		Argv:     run.Self("lvm-holders", holdersArg{Number: m.Number, Path: p.node(m)}),
+		Lock:     lock,
+		Deadline: holdersDeadline,
+	}, &busy.Holders)
+	var stuck *run.StuckError
+	if errors.As(err, &stuck) {
+		return err
+	}
+	if len(busy.Holders) == 0 {
+		busy.Holders = []mount.Holder{{How: fmt.Sprintf("open %d times, by nobody that could be found", m.Open)}}
+	}
+	return busy
+}

@@ -1,0 +1,186 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A kind is a command that several volumes may share.
+type kind uint8
+
+const (
+	activate kind = iota + 1
+	deactivate
+	makeNodes
+)
+
+var steps = map[kind]string{activate: "activate", deactivate: "deactivate", makeNodes: "make device nodes"}
+
+// A member is one volume that shares a command.
+type member struct {
+	name volume.Name // as LVM calls it now
+	uuid volume.UUID
+	err  error // valid after done
+	done chan struct{}
+}
+
+// A batch is the volumes that share the next command of a kind: all that arrive
+// until the lane is free for it. Where it is free already, that is one.
+type batch struct{ members []*member }
+
+// join has the command done to a volume, together with whoever else wants the
+// same of this group, and returns this volume's own error. It returns early when
+// ctx is done; the volume stays in flight until the command has ended.
+func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) error {
+	if err := g.blocked(); err != nil {
+		return err
+	}
+	m := &member{name: name, uuid: uuid, done: make(chan struct{})}
+	if err := g.p.begin(m); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	b := g.next[k]
+	if b == nil {
+		b = &batch{}
+		g.next[k] = b
+		go g.commit(k)
+	}
+	b.members = append(b.members, m)
+	g.mu.Unlock()
+	select {
+	case <-m.done:
+		return m.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// begin notes that a command works on a volume. Operations on one volume never
+// overlap, even where the first one's caller has left.
+func (p *Provider) begin(m *member) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if done, busy := p.inflight[m.uuid]; busy {
+		return &run.LockedError{Step: "lvm", Done: done}
+	}
+	p.inflight[m.uuid] = m.done
+	return nil
+}
+
+func (p *Provider) end(m *member, err error) {
+	m.err = err
+	p.mu.Lock()
+	delete(p.inflight, m.uuid)
+	p.mu.Unlock()
+	close(m.done)
+}
+
+// commit waits for its turn, and then does it for all who have come by then.
+func (g *group) commit(k kind) {
+	release, err := g.take(context.Background())
+	g.mu.Lock()
+	members := g.next[k].members
+	delete(g.next, k)
+	g.mu.Unlock()
+	if err != nil {
+		for _, m := range members {
+			g.p.end(m, err)
+		}
+		return
+	}
+	err = g.together(k, members)
+	release()
+	var failed []*member
+	for _, m := range members {
+		own := g.verify(k, m, err)
+		if own == nil || len(members) == 1 || ofAll(err) {
+			g.p.end(m, own)
+			continue
+		}
+		failed = append(failed, m)
+	}
+	for _, m := range failed { // alone, so that each gets its own error
+		release, err := g.take(context.Background())
+		if err == nil {
+			err = g.together(k, []*member{m})
+			release()
+			err = g.verify(k, m, err)
+		}
+		g.p.end(m, err)
+	}
+}
+
+// ofAll says whether it makes no sense to try again with one volume alone.
+func ofAll(err error) bool {
+	var e *Error
+	var stuck *run.StuckError
+	var blocked *BlockedError
+	return errors.As(err, &e) && e.ofGroup() || errors.As(err, &stuck) || errors.As(err, &blocked)
+}
+
+func (g *group) together(k kind, members []*member) error {
+	g.mu.Lock()
+	shared := g.known != nil && g.known.Shared()
+	g.mu.Unlock()
+	_, err := g.change(steps[k], batchArgs(k, shared, members), changeDeadline+time.Duration(len(members))*perMember)
+	return err
+}
+
+// batchArgs are the words of a shared command. It names the volumes, and selects
+// them by uuid as well: a name that means another volume by now does nothing.
+func batchArgs(k kind, shared bool, members []*member) []string {
+	var args []string
+	switch {
+	case k == makeNodes:
+		args = []string{"vgmknodes"}
+	case k == deactivate:
+		args = []string{"lvchange", "-y", "-an"}
+	case shared:
+		args = []string{"lvchange", "-y", "-aey", "-K"}
+	default:
+		args = []string{"lvchange", "-y", "-ay", "-K"}
+	}
+	slices.SortFunc(members, func(a, b *member) int { return strings.Compare(a.name.LV, b.name.LV) })
+	var names, uuids []string
+	for _, m := range members {
+		names = append(names, m.name.String())
+		uuids = append(uuids, "lv_uuid="+string(m.uuid))
+	}
+	if k != makeNodes { // which takes no selection, and can do no harm
+		args = append(args, "-S", strings.Join(uuids, " || "))
+	}
+	return append(args, names...)
+}
+
+// verify says what came of a command for one volume. What it said is only
+// believed where device-mapper agrees; said is the command's error.
+func (g *group) verify(k kind, m *member, said error) error {
+	if k == makeNodes {
+		return said // Activate looks for itself
+	}
+	var stuck *run.StuckError
+	if errors.As(said, &stuck) {
+		return said // it may still do anything
+	}
+	d, found, err := g.p.find(m.uuid)
+	if err != nil {
+		return err
+	}
+	switch {
+	case k == activate && found && d.Live, k == deactivate && !found:
+		return nil
+	case said != nil:
+		return fmt.Errorf("%s: %w", steps[k], said)
+	case k == activate:
+		return fmt.Errorf("activate: LVM says that it is done, but there is no device: is %s still the volume %s?", m.name, m.uuid)
+	}
+	return fmt.Errorf("deactivate: LVM says that it is done, but %s is still there: LVM knows no volume %s of uuid %s", g.p.node(d), m.name, m.uuid)
+}

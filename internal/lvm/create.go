@@ -1,0 +1,167 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const zeroDeadline = 10 * time.Minute
+
+// Create makes a volume of at least size bytes, blank and active. While it is
+// made it carries a tag by which nobody takes it for a volume; one that was cut
+// is found by that tag and finished. Nothing is ever replaced.
+func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
+	g, err := p.configured(name.VG)
+	if err != nil {
+		return err
+	}
+	if err := checkName(name.LV); err != nil {
+		return fmt.Errorf("volume: %w", err)
+	}
+	if size <= 0 {
+		return fmt.Errorf("volume %s: no size", name)
+	}
+	f, kept, err := g.look(ctx, false)
+	if err != nil {
+		return err
+	}
+	if _, there := f.LVs[name.LV]; !there {
+		err := g.room(f, name, size)
+		if err != nil && kept {
+			if f, _, err = g.look(ctx, true); err != nil {
+				return err
+			}
+			err = g.room(f, name, size)
+		}
+		if err != nil {
+			return err
+		}
+		if err := g.create(ctx, f, name, size); err != nil {
+			return err
+		}
+		if f, _, err = g.look(ctx, true); err != nil {
+			return err
+		}
+	}
+	l, there := f.LVs[name.LV]
+	switch {
+	case !there:
+		return fmt.Errorf("%s: LVM says that it was made, but its metadata does not have it", name)
+	case !slices.Contains(l.Tags, tagCreating):
+		return fmt.Errorf("%s is there already, and was not left behind by flexd", name)
+	case f.refusal(l) != "":
+		return fmt.Errorf("%s cannot be finished: %s", name, f.refusal(l))
+	}
+	return g.finish(ctx, lock, f, l, size)
+}
+
+// create runs lvcreate.
+func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int64) error {
+	release, err := g.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer g.invalidate()
+	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), changeDeadline)
+	return f.withNumbers(err, "volume group "+g.name, f.extents(size)*f.ExtentSize)
+}
+
+// createArgs are the words of lvcreate: signatures of what its extents were
+// before are wiped, and nothing is asked.
+func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
+	args := []string{"lvcreate", "-y", "-W", "y", "-kn", "--addtag", tagCreating, "-n", name.LV}
+	if c.ThinPool != "" {
+		return append(args, "-V", strconv.FormatInt(extents*extentSize, 10)+"b", "--thinpool", c.ThinPool, name.VG)
+	}
+	args = append(args, "-Z", "y", "-l", strconv.FormatInt(extents, 10))
+	args = append(append(args, c.Layout.args()...), name.VG)
+	if c.Layout.PVTag != "" {
+		args = append(args, "@"+c.Layout.PVTag)
+	}
+	return args
+}
+
+// finish makes a volume of ours complete: as large as wanted, zero where a
+// filesystem could be taken for there, and named as done.
+func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, size int64) error {
+	name := volume.Name{VG: g.name, LV: l.Name}
+	lv := volume.LV{Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size}
+	g.p.mu.Lock()
+	g.p.dmUUIDs[l.UUID] = dmUUID(f.UUID, l.UUID)
+	g.p.mu.Unlock()
+	if f.extents(size)*f.ExtentSize > l.Size {
+		if err := g.p.Extend(ctx, lock, lv, volume.Device{}, size); err != nil {
+			return err
+		}
+	}
+	d, err := g.p.Activate(ctx, lock, lv)
+	if err != nil {
+		return err
+	}
+	if l.Pool == "" { // what a thin volume never wrote reads as zeros
+		err := mount.Ask(ctx, g.p.Runner, run.Cmd{
+			Step:     "zero",
+			Argv:     run.Self("lvm-zero", zeroArg{Device: d, Ranges: g.p.Ranges(d.Size)}),
+			Lock:     lock,
+			Deadline: zeroDeadline,
+			Mutates:  true,
+		}, nil)
+		if err != nil {
+			return err
+		}
+	}
+	release, err := g.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer g.invalidate()
+	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", "lv_uuid=" + string(l.UUID), name.String()}, changeDeadline)
+	return err
+}
+
+// room refuses what cannot fit, with numbers, before a command does. It knows
+// what linear volumes need; of the others it only knows the least.
+func (g *group) room(f *Facts, name volume.Name, size int64) error {
+	wanted := f.extents(size) * f.ExtentSize
+	pool := g.p.Groups[g.name].ThinPool
+	if pool == "" {
+		if wanted > f.Free {
+			return &SpaceError{What: "volume group " + g.name, Wanted: wanted, Free: f.Free}
+		}
+		return nil
+	}
+	l, ok := f.LVs[pool]
+	switch {
+	case !ok:
+		return fmt.Errorf("there is no thin pool %s/%s, in which the configuration has %s made", g.name, pool, name)
+	case !slices.Contains(l.Layout, "thin") || !slices.Contains(l.Layout, "pool"):
+		return fmt.Errorf("%s/%s is no thin pool", g.name, pool)
+	}
+	state, err := g.p.pool(f, l)
+	if err != nil || !state.Active {
+		return err
+	}
+	if why := state.Full(); why != "" {
+		return &SpaceError{What: "thin pool " + state.Name.String(), Wanted: wanted, Free: state.Data.Free(), Note: why}
+	}
+	return nil
+}
+
+// withNumbers makes LVM's word for no space our own.
+func (f *Facts) withNumbers(err error, what string, wanted int64) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != ErrNoSpace {
+		return err
+	}
+	return &SpaceError{What: what, Wanted: wanted, Free: f.Free, Note: e.Text}
+}

@@ -1,0 +1,181 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Device says which block device lv has, if any. No process is started for it.
+// Its Link is "" unless it is there and leads to the device: Activate heals it.
+func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error) {
+	if !IsUUID(lv.UUID) {
+		return volume.Device{}, fmt.Errorf("%q is no uuid of LVM's", lv.UUID)
+	}
+	m, found, err := p.find(lv.UUID)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	d := volume.Device{Activity: volume.Inactive}
+	if found {
+		d = p.deviceOf(m)
+	}
+	if g, err := p.group(lv.Name.VG); err == nil {
+		if what := g.workedOn(lv.Name.String()); what != "" {
+			d.Unusable, d.Reason = true, what
+		}
+	}
+	return d, nil
+}
+
+// find returns the device of a volume, by its uuid.
+func (p *Provider) find(uuid volume.UUID) (m Mapped, found bool, err error) {
+	p.mu.Lock()
+	key := p.dmUUIDs[uuid]
+	p.mu.Unlock()
+	if key == "" {
+		// Its volume group's uuid is a part of the name, and not known yet.
+		all, err := p.DM.List()
+		if err != nil {
+			return Mapped{}, false, err
+		}
+		for _, m := range all {
+			if got, ok := parseDMUUID(m.UUID); ok && got == uuid {
+				key = m.UUID
+			}
+		}
+		if key == "" {
+			return Mapped{}, false, nil
+		}
+		p.mu.Lock()
+		p.dmUUIDs[uuid] = key
+		p.mu.Unlock()
+	}
+	m, err = p.DM.Device(Key{UUID: key})
+	if errors.Is(err, ErrNoDevice) {
+		return Mapped{}, false, nil
+	}
+	return m, err == nil, err
+}
+
+func (p *Provider) deviceOf(m Mapped) volume.Device {
+	d := volume.Device{
+		Activity: volume.Active, Path: p.node(m), Number: m.Number, Seq: diskSeq(m.Number),
+		Size: m.Size(), ReadOnly: m.ReadOnly, Suspended: m.Suspended,
+	}
+	if name, layer, ok := parseDMName(m.Name); ok && layer == "" {
+		if link := p.link(name); leadsTo(link, m.Number) {
+			d.Link = link
+		}
+	}
+	d.Reason = unusable(m)
+	d.Unusable = d.Reason != ""
+	return d
+}
+
+// unusable says why a device must not be used, or "".
+func unusable(m Mapped) string {
+	if !m.Live || len(m.Targets) == 0 {
+		return m.Name + " has no table in device-mapper: an activation was cut, or a disk is missing"
+	}
+	for _, t := range m.Targets {
+		// What a missing disk is replaced with.
+		if t.Type == "error" || t.Type == "zero" {
+			return fmt.Sprintf("%s has an %q target at %d: a part of the volume is missing", m.Name, t.Type, t.Start)
+		}
+	}
+	return ""
+}
+
+// sound are the targets on which a filesystem may be made.
+var sound = []string{"linear", "striped", "raid", "cache", "writecache", "thin"}
+
+// Unsound says why nothing may ever be formatted on the volume's device, or "".
+// It is an error if that cannot be told.
+func (p *Provider) Unsound(uuid volume.UUID) (string, error) {
+	m, found, err := p.find(uuid)
+	switch {
+	case err != nil:
+		return "", err
+	case !found:
+		return "", ErrNoDevice
+	}
+	if why := unusable(m); why != "" {
+		return why, nil
+	}
+	for _, t := range m.Targets {
+		if !slices.Contains(sound, t.Type) {
+			return fmt.Sprintf("%s has a %q target at %d", m.Name, t.Type, t.Start), nil
+		}
+	}
+	return "", nil
+}
+
+// node is the kernel's own node of a device.
+func (p *Provider) node(m Mapped) string {
+	_, minor, _ := splitNumber(m.Number)
+	return filepath.Join(p.Dev, "dm-"+strconv.FormatUint(uint64(minor), 10))
+}
+
+// link is the name under which LVM shows a volume.
+func (p *Provider) link(name volume.Name) string { return filepath.Join(p.Dev, name.VG, name.LV) }
+
+// leadsTo says whether a path ends at the block device of that number. It does
+// not open it.
+func leadsTo(path, number string) bool {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return false
+	}
+	major, minor, ok := splitNumber(number)
+	return ok && unix.Major(uint64(st.Rdev)) == major && unix.Minor(uint64(st.Rdev)) == minor
+}
+
+// diskSeq tells this incarnation of a device from a later one with its number.
+// Kernels before 5.15 have none.
+func diskSeq(number string) uint64 {
+	b, err := os.ReadFile("/sys/dev/block/" + number + "/diskseq")
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return n
+}
+
+// Identify says which volume the device of that number is, for a mount table
+// entry. It is false if the device is no logical volume that could be one of
+// ours: what LVM keeps to itself is not.
+func (p *Provider) Identify(_ context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+	major, _, ok := splitNumber(number)
+	if !ok || major == 0 {
+		return "", volume.Name{}, false, nil
+	}
+	m, err := p.DM.Device(Key{Number: number})
+	switch {
+	case errors.Is(err, ErrNoDevice), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
+		return "", volume.Name{}, false, nil // no device-mapper at all: no volume of LVM's either
+	case err != nil:
+		return "", volume.Name{}, false, err
+	}
+	uuid, ok := parseDMUUID(m.UUID)
+	if !ok {
+		return "", volume.Name{}, false, nil
+	}
+	name, layer, ok := parseDMName(m.Name)
+	if !ok || layer != "" {
+		name = volume.Name{} // renamed by hand; the uuid is what counts
+	}
+	p.mu.Lock()
+	p.dmUUIDs[uuid] = m.UUID
+	p.mu.Unlock()
+	return uuid, name, true, nil
+}

@@ -1,0 +1,166 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+// What a group or a command may have against us, for errors.Is.
+var (
+	ErrNoVG          = errors.New("the volume group is not there")
+	ErrNoLV          = errors.New("the volume is not there")
+	ErrForeignSystem = errors.New("the volume group belongs to another machine")
+	ErrShared        = errors.New("the volume group is shared, and lvmlockd does not run")
+	ErrExported      = errors.New("the volume group is exported")
+	ErrTwoVGs        = errors.New("there are two volume groups of that name")
+	ErrLocked        = errors.New("the volume group is locked by another command")
+	ErrElsewhere     = errors.New("the volume is active on another machine")
+	ErrNoSpace       = errors.New("no space")
+	ErrFailed        = errors.New("LVM failed")
+)
+
+// An Error is what a command of LVM had to say. Its kind is one of the errors
+// above; what is not known is ErrFailed, never an absence.
+type Error struct {
+	VG   string
+	Kind error
+	Text string // what to tell people
+	Err  error  // the command's own error
+}
+
+func (e *Error) Error() string { return "volume group " + e.VG + ": " + e.Text }
+
+func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
+
+// ofGroup says whether it would be the same for any other volume of the group.
+func (e *Error) ofGroup() bool {
+	switch e.Kind {
+	case ErrNoVG, ErrForeignSystem, ErrShared, ErrExported, ErrTwoVGs, ErrLocked:
+		return true
+	}
+	return false
+}
+
+// phrases are what LVM says, with what it means. The exit status is 5 for all
+// of them, and for everything else. Each stands in a transcript in testdata.
+var phrases = []struct {
+	text string
+	kind error
+	hint string
+}{
+	{"Multiple VGs found with the same name", ErrTwoVGs, "there are two volume groups of that name: vgrename one of them by its uuid"},
+	{"with system ID", ErrForeignSystem, "it belongs to another machine (system ID): vgchange --systemid there, or vgexport and vgimport"},
+	{"requires lvmlockd", ErrShared, "it is shared between machines, and lvmlockd does not run here"},
+	{"due to unknown lock_type", ErrShared, "its lock type is not known here"},
+	{"without a lock", ErrShared, "lvmlockd gives no lock for it: vgchange --lockstart"},
+	{"locked by other host", ErrElsewhere, "it is active on another machine"},
+	{"is exported", ErrExported, "it is exported: vgimport"},
+	{"nsufficient free space", ErrNoSpace, "no space"},
+	{"Failed to find logical volume", ErrNoLV, "no such volume"},
+	{"Can't get lock for", ErrLocked, "it is locked"},
+	{"not found", ErrNoVG, ""}, // only with the group's name, see classify
+}
+
+// classify gives the error of a command its kind. stderr is all it printed.
+func classify(vg string, err error, stderr []byte) error {
+	if err == nil {
+		return nil
+	}
+	var exit *run.ExitError
+	if !errors.As(err, &exit) || exit.Err != nil || exit.Signal != "" {
+		return &Error{VG: vg, Kind: ErrFailed, Text: err.Error(), Err: err}
+	}
+	e := &Error{VG: vg, Kind: ErrFailed, Err: err}
+	said := meaning(stderr)
+	for _, p := range phrases {
+		if !strings.Contains(said, p.text) {
+			continue
+		}
+		if e.Kind = p.kind; e.Kind != ErrNoVG {
+			e.Text = p.hint + ": " + said
+			return e
+		}
+		if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
+			e.Text = "it is not there (as LVM sees it: its disks may be missing, unreadable, or kept out by the filter): " + said
+			return e
+		}
+		e.Kind = ErrFailed
+	}
+	if e.Text = "LVM failed: " + said; said == "" {
+		e.Text = "LVM failed: " + err.Error()
+	}
+	return e
+}
+
+// meaning returns what a command printed on one line, without the warnings that
+// our own --config causes and without what it says twice.
+func meaning(stderr []byte) string {
+	var lines []string
+	for line := range strings.Lines(string(stderr)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "WARNING: Activation disabled") || len(lines) > 0 && lines[len(lines)-1] == line {
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return strings.ToValidUTF8(strings.Join(lines, "; "), "?")
+}
+
+// A BlockedError says that a command of LVM hangs, so that no other can be
+// started in its volume group. It is no *run.StuckError: the volume at hand is
+// not the one that hangs.
+type BlockedError struct {
+	VG string
+	Block
+}
+
+func (e *BlockedError) Error() string {
+	return "volume group " + e.VG + " is blocked: " + e.Block.String()
+}
+
+// A Block is a command that hangs.
+type Block struct {
+	Step    string
+	Pids    []int
+	Since   time.Time // zero = before flexd started
+	Wchan   string
+	Volumes []string        // as its command line names them, where it is an earlier flexd's
+	Done    <-chan struct{} // closed when it has ended
+}
+
+func (b Block) String() string {
+	s := b.Step
+	if len(b.Pids) > 0 {
+		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
+		if b.Wchan != "" {
+			s += ", waits in " + b.Wchan
+		}
+		s += ")"
+	}
+	if b.Since.IsZero() {
+		return s + " of an earlier flexd has not ended; look at the disks of the group and at dmesg"
+	}
+	return s + " has not ended since " + b.Since.Format(time.TimeOnly) + "; look at the disks of the group and at dmesg"
+}
+
+// A SpaceError says how much was wanted and how much there is.
+type SpaceError struct {
+	What   string // "volume group vg0", "thin pool vg0/pool"
+	Wanted int64  // bytes, in whole extents
+	Free   int64
+	Note   string
+}
+
+func (e *SpaceError) Error() string {
+	s := fmt.Sprintf("no space in %s: %d bytes are wanted, %d are free", e.What, e.Wanted, e.Free)
+	if e.Note != "" {
+		s += " (" + e.Note + ")"
+	}
+	return s
+}
+
+func (e *SpaceError) Unwrap() error { return ErrNoSpace }

@@ -1,0 +1,113 @@
+package lvm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Tags of volumes that flexd made. The first stands only while a volume is being
+// made; one that still has it is nobody's yet, and is finished or made again.
+const (
+	tagCreating = "flexd.creating"
+	tagCreated  = "flexd"
+)
+
+// Facts are what the metadata of one volume group says, at one instant.
+type Facts struct {
+	Name       string
+	UUID       string
+	ExtentSize int64
+	Size       int64
+	Free       int64
+	SystemID   string
+	LockType   string // "sanlock" or "dlm" of a shared one
+	Exported   bool
+	Missing    int // physical volumes that are not there
+	PVs        []PV
+	LVs        map[string]Logical // by name, hidden ones included
+}
+
+// A PV is a disk of a volume group.
+type PV struct {
+	Path    string
+	UUID    string
+	Missing bool
+}
+
+// A Logical is what the metadata says of one logical volume.
+type Logical struct {
+	Name     string
+	UUID     volume.UUID
+	Size     int64
+	ReadOnly bool
+	Hidden   bool
+	Tags     []string
+	Layout   []string // "linear", "striped", "thin", "pool", "raid", "raid1", ...
+	Role     []string // "public", "private", "snapshot", "origin", ...
+	Health   string   // "", "partial", ...
+	Pool     string
+	Origin   string
+	Skip     bool // has the activation skip flag
+}
+
+// Shared says whether the group is looked after by lvmlockd.
+func (f *Facts) Shared() bool { return f.LockType != "" && f.LockType != "none" }
+
+// judge says what flexd may think of a volume.
+func (f *Facts) judge(name volume.Name) volume.LV {
+	l, ok := f.LVs[name.LV]
+	switch {
+	case !ok && f.Missing > 0:
+		return volume.LV{Presence: volume.Absent, Name: name, Reason: fmt.Sprintf("volume group %s lacks %d of its disks, but its metadata is whole and has no such volume", f.Name, f.Missing)}
+	case !ok:
+		return volume.LV{Presence: volume.Absent, Name: name}
+	case slices.Contains(l.Tags, tagCreating):
+		return volume.LV{Presence: volume.Absent, Name: name, Reason: "its creation was cut (tag " + tagCreating + "); it will be finished when it is asked for"}
+	}
+	lv := volume.LV{
+		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
+		Created: slices.Contains(l.Tags, tagCreated),
+	}
+	if lv.Reason = f.refusal(l); lv.Reason != "" {
+		lv.Presence = volume.Foreign
+	}
+	return lv
+}
+
+// refusal says why a volume must not be used, or "".
+func (f *Facts) refusal(l Logical) string {
+	switch {
+	case f.Exported:
+		return fmt.Sprintf("volume group %s is exported: vgimport %[1]s", f.Name)
+	case l.Hidden || slices.Contains(l.Role, "private"):
+		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
+	case slices.Contains(l.Layout, "pool"):
+		return fmt.Sprintf("%s/%s is a pool (%s), not a volume", f.Name, l.Name, strings.Join(l.Layout, ", "))
+	case l.Health == "partial" && !slices.Contains(l.Layout, "raid"):
+		return fmt.Sprintf("%s/%s is partial: it has extents on a disk that is missing (%s)", f.Name, l.Name, f.missing())
+	}
+	return ""
+}
+
+// missing names the disks that are not there.
+func (f *Facts) missing() string {
+	var all []string
+	for _, pv := range f.PVs {
+		if pv.Missing {
+			all = append(all, "PV "+pv.UUID)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// extents rounds bytes up to the group's extents.
+func (f *Facts) extents(size int64) int64 {
+	n := size / f.ExtentSize
+	if size%f.ExtentSize != 0 {
+		n++
+	}
+	return n
+}

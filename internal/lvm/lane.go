@@ -1,0 +1,210 @@
+package lvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+// How long a command that changes something may take until it is reported as
+// stuck, and how long one may wait for those before it. None is ever killed.
+const (
+	changeDeadline = 2 * time.Minute
+	perMember      = time.Second // more for each volume that shares a command
+	queueDeadline  = 4 * time.Minute
+)
+
+// A group is the lane of one volume group: commands that change its metadata, or
+// activate from it, run one after the other, since LVM's own lock allows no more.
+type group struct {
+	name string
+	lock string // held by each of these commands as long as it lives
+	p    *Provider
+	turn chan struct{} // holds one token: whose turn it is
+
+	mu      sync.Mutex
+	clock   uint64 // guarded by mu, as all that follows
+	gen     uint64 // counts what may have changed the metadata
+	last    *look  // the last that ended well
+	running *look
+	known   *Facts          // the last facts, however old
+	at      time.Time       // when they were read
+	next    map[kind]*batch // who shares the next command
+	block   *Block          // the command that hangs, or nil
+}
+
+// blocked fails at once while a command hangs.
+func (g *group) blocked() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.block == nil {
+		return nil
+	}
+	return &BlockedError{VG: g.name, Block: *g.block}
+}
+
+// notice opens the breaker if the error is that of a command that hangs. It
+// closes when that command has ended.
+func (g *group) notice(err error) {
+	var stuck *run.StuckError
+	var locked *run.LockedError
+	switch {
+	case errors.As(err, &stuck):
+		g.open(&Block{Step: stuck.Step, Pids: []int{stuck.Pid}, Since: stuck.Since, Wchan: stuck.Wchan, Done: stuck.Done})
+	case errors.As(err, &locked):
+		g.open(&Block{Step: "a command of LVM", Pids: locked.Pids, Volumes: named(locked.Pids), Done: locked.Done})
+	}
+}
+
+func (g *group) open(b *Block) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.block != nil || b.Done == nil {
+		return
+	}
+	g.block = b
+	go func() {
+		<-b.Done
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.block == b {
+			g.block = nil
+		}
+		g.gen++ // whatever it did
+	}()
+}
+
+// adoptEarlier opens the breaker if a command of an earlier flexd still runs.
+func (g *group) adoptEarlier() {
+	free, pids, err := run.LockFree(g.lock)
+	if err == nil && !free {
+		g.open(&Block{Step: "a command of LVM", Pids: pids, Volumes: named(pids), Done: run.LockDone(g.lock)})
+	}
+}
+
+// named returns the volumes that the command lines of processes name.
+func named(pids []int) []string {
+	var all []string
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue
+		}
+		for word := range bytes.SplitSeq(b, []byte{0}) {
+			vg, lv, ok := strings.Cut(string(word), "/")
+			if ok && checkName(vg) == nil && checkName(lv) == nil {
+				all = append(all, vg+"/"+lv)
+			}
+		}
+	}
+	return all
+}
+
+// workedOn says what an earlier flexd's command, which still runs, does to a
+// volume; "" = nothing.
+func (g *group) workedOn(name string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.block != nil && slices.Contains(g.block.Volumes, name) {
+		return g.block.String()
+	}
+	return ""
+}
+
+// Blocks returns the commands that hang, by volume group.
+func (p *Provider) Blocks() map[string]Block {
+	all := map[string]Block{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, g := range p.groups {
+		g.mu.Lock()
+		if g.block != nil {
+			all[name] = *g.block
+		}
+		g.mu.Unlock()
+	}
+	return all
+}
+
+// take waits for the lane's turn. Whoever gets it calls the returned function.
+func (g *group) take(ctx context.Context) (release func(), err error) {
+	if err := g.blocked(); err != nil {
+		return nil, err
+	}
+	limit := time.NewTimer(queueDeadline)
+	defer limit.Stop()
+	select {
+	case g.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-limit.C:
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("waited %s for the commands of LVM before this one", queueDeadline), Err: context.DeadlineExceeded}
+	}
+	release = func() { <-g.turn }
+	if err := g.blocked(); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// change runs one command that changes something. The caller has the turn.
+func (g *group) change(step string, args []string, deadline time.Duration) (run.Result, error) {
+	// It is not bound to any caller: it ends when it ends.
+	ctx := context.Background()
+	config, err := g.p.config.get(ctx, g.p.Runner)
+	if err != nil {
+		return run.Result{}, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
+	}
+	argv := append([]string{"lvm", args[0], "--config", config}, args[1:]...)
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: step, Argv: argv, Lock: g.lock, Deadline: deadline, Spare: true, Mutates: true})
+	if err == nil {
+		return res, nil
+	}
+	g.notice(err)
+	var stuck *run.StuckError
+	var locked *run.LockedError
+	switch {
+	case errors.As(err, &stuck):
+		return res, err // its volumes stay parked until it ends
+	case errors.As(err, &locked):
+		if blocked := g.blocked(); blocked != nil {
+			return res, blocked
+		}
+		return res, err
+	}
+	return res, classify(g.name, err, res.Stderr)
+}
+
+// lockHolder names the process that holds LVM's own lock of a group, or "".
+func lockHolder(vg string) string {
+	var st unix.Stat_t
+	if err := unix.Lstat("/run/lock/lvm/V_"+vg, &st); err != nil {
+		return ""
+	}
+	b, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	// 1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[1] == "->" || f[5] != file {
+			continue
+		}
+		comm, _ := os.ReadFile("/proc/" + f[4] + "/comm")
+		return fmt.Sprintf("pid %s (%s)", f[4], strings.TrimSpace(string(comm)))
+	}
+	return ""
+}

@@ -1,0 +1,114 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+// reportDeadline is when a report is killed: it only reads.
+const reportDeadline = time.Minute
+
+// unwatched is how long facts are believed while nobody follows the changes.
+const unwatched = 30 * time.Second
+
+// A look is one report of a group. All who need one that began after they asked
+// share it.
+type look struct {
+	began uint64 // on the group's clock
+	gen   uint64 // the group's generation when it began
+	done  chan struct{}
+	facts *Facts
+	err   error
+}
+
+// look returns what the metadata says: what is known if nothing has changed
+// since, unless fresh asks for a look that begins after now. kept says that no
+// look was needed.
+func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err error) {
+	g.mu.Lock()
+	g.clock++
+	mark := g.clock
+	if l := g.last; l != nil && l.gen == g.gen && !fresh && (g.p.watch.Load() != nil || time.Since(g.at) < unwatched) {
+		g.mu.Unlock()
+		return l.facts, true, nil
+	}
+	g.mu.Unlock()
+	for {
+		g.mu.Lock()
+		l := g.running
+		if l == nil {
+			g.clock++
+			l = &look{began: g.clock, gen: g.gen, done: make(chan struct{})}
+			g.running = l
+			go g.report(l)
+		}
+		// Without a wish for a fresh one, a look that runs will do as long as
+		// nothing has changed since it began.
+		joined := l.began > mark || !fresh && l.gen == g.gen
+		g.mu.Unlock()
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+		if joined {
+			return l.facts, false, l.err
+		}
+	}
+}
+
+func (g *group) report(l *look) {
+	l.facts, l.err = g.readMetadata(context.Background())
+	unseen := false
+	if w := g.p.watch.Load(); w != nil && l.err == nil {
+		unseen = w.follow(l.facts)
+	}
+	g.mu.Lock()
+	if g.running = nil; l.err == nil {
+		g.last, g.known, g.at = l, l.facts, time.Now()
+	}
+	if unseen {
+		g.gen++
+	}
+	g.mu.Unlock()
+	close(l.done)
+}
+
+// readMetadata runs the report. It does not wait for our own commands (LVM does,
+// by its own lock), and does not hold the lane's lock.
+func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
+	if err := g.blocked(); err != nil {
+		return nil, err
+	}
+	config, err := g.p.config.get(ctx, g.p.Runner)
+	if err != nil {
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
+	}
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: reportDeadline})
+	if err != nil {
+		g.notice(err)
+		var exit *run.ExitError
+		if errors.As(err, &exit) && errors.Is(exit.Err, context.DeadlineExceeded) {
+			if who := lockHolder(g.name); who != "" {
+				return nil, &Error{VG: g.name, Kind: ErrLocked, Text: "LVM's lock of it is held by " + who, Err: err}
+			}
+		}
+		return nil, classify(g.name, err, res.Stderr)
+	}
+	f, err := parseReport(res.Stdout, g.name)
+	if err != nil {
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, meaning(res.Stderr)), Err: err}
+	}
+	return f, nil
+}
+
+// invalidate makes the next reader look again.
+func (g *group) invalidate() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gen++
+}

@@ -1,0 +1,153 @@
+// Package lvm is the block device provider for real LVM2: volume groups and
+// logical volumes as lvm2's own commands change them, and their devices as
+// device-mapper shows them.
+//
+// A command of LVM costs a third of a second on any machine, so none is started
+// where an ioctl can tell: whether a volume is active, suspended or open comes
+// from device-mapper, by uuid and never by name. Metadata is read by one report
+// that all readers share, and kept until something changes it. The package never
+// removes anything, and is not for what is on the devices.
+package lvm
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Options are what a Provider is made of.
+type Options struct {
+	Runner  run.Runner
+	DM      DM               // nil = the kernel's
+	LockDir string           // where the lanes of the volume groups have their lock files
+	Groups  map[string]Group // by VG
+	Filter  []string         // the `filter` of every command; nil = DefaultFilter before the host's own
+
+	// Ranges says what is zeroed of a new volume of that size, as pairs of
+	// offset and end; nil = both ends. It should be what the proof that a
+	// volume is blank reads, since extents may have been another volume's.
+	Ranges func(size int64) [][2]int64
+
+	Dev string // "/dev"; another directory in tests
+}
+
+// A Group is what the configuration says of one volume group.
+type Group struct {
+	ThinPool string // new volumes are thin volumes of this pool; "" = thick
+	Layout   Layout // of new volumes
+}
+
+// A Provider looks after the logical volumes of some volume groups.
+type Provider struct {
+	Options
+	groups map[string]*group
+	config configuration // the --config of every command
+	watch  atomic.Pointer[watch]
+
+	mu       sync.Mutex
+	dmUUIDs  map[volume.UUID]string          // guarded by mu: what device-mapper called a volume when it was seen last
+	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
+}
+
+// New returns a provider. Commands of an earlier flexd that still run are found
+// by the locks they hold.
+func New(o Options) *Provider {
+	if o.DM == nil {
+		o.DM = NewKernel()
+	}
+	if o.Dev == "" {
+		o.Dev = "/dev"
+	}
+	if o.Ranges == nil {
+		o.Ranges = bothEnds
+	}
+	p := &Provider{
+		Options: o, groups: map[string]*group{},
+		dmUUIDs: map[volume.UUID]string{}, inflight: map[volume.UUID]<-chan struct{}{},
+	}
+	p.config.filter = o.Filter
+	for name := range o.Groups {
+		p.groups[name] = p.newGroup(name)
+	}
+	return p
+}
+
+func (p *Provider) newGroup(name string) *group {
+	g := &group{
+		name: name, p: p, lock: filepath.Join(p.LockDir, "vg-"+name),
+		turn: make(chan struct{}, 1), next: map[kind]*batch{},
+	}
+	g.adoptEarlier()
+	return g
+}
+
+// group returns the lane of a volume group. One that is not configured has a
+// lane as well once something of it is to be let go.
+func (p *Provider) group(name string) (*group, error) {
+	if err := checkName(name); err != nil {
+		return nil, fmt.Errorf("volume group: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.groups[name]
+	if g == nil {
+		g = p.newGroup(name)
+		p.groups[name] = g
+	}
+	return g, nil
+}
+
+// configured returns the lane of a configured volume group.
+func (p *Provider) configured(name string) (*group, error) {
+	if _, ok := p.Groups[name]; !ok {
+		return nil, fmt.Errorf("volume group %q is not configured", name)
+	}
+	return p.group(name)
+}
+
+// LookUp says whether there is a volume of that name. A volume that was seen is
+// remembered until something changes in its group; that there is none is always
+// looked at anew. What cannot be read is an error, and so is a group that is not
+// there: its disk may just be late.
+func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
+	g, err := p.configured(name.VG)
+	if err != nil {
+		return volume.LV{}, err
+	}
+	if err := checkName(name.LV); err != nil {
+		return volume.LV{}, fmt.Errorf("volume: %w", err)
+	}
+	f, kept, err := g.look(ctx, false)
+	if err != nil {
+		return volume.LV{}, err
+	}
+	lv := f.judge(name)
+	if kept && lv.Presence != volume.Present {
+		if f, _, err = g.look(ctx, true); err != nil {
+			return volume.LV{}, err
+		}
+		lv = f.judge(name)
+	}
+	if lv.UUID != "" {
+		p.mu.Lock()
+		p.dmUUIDs[lv.UUID] = dmUUID(f.UUID, lv.UUID)
+		p.mu.Unlock()
+	}
+	return lv, nil
+}
+
+// Invalidate says that something may have changed in a volume group ("" = any).
+func (p *Provider) Invalidate(vg string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, g := range p.groups {
+		if vg == "" || vg == name {
+			g.invalidate()
+		}
+	}
+}

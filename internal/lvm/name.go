@@ -1,0 +1,91 @@
+package lvm
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+var lvmName = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
+
+// checkName holds LVM's own rule, so that a name can never be taken for an
+// option or for a path.
+func checkName(s string) error {
+	if len(s) > 127 || s == "." || s == ".." || !lvmName.MatchString(s) {
+		return fmt.Errorf("%.140q is no name that LVM allows", s)
+	}
+	return nil
+}
+
+// dmName is what LVM calls the device of a volume in device-mapper: dashes are
+// doubled, so that the single one between VG and LV is no part of either.
+func dmName(n volume.Name) string {
+	return strings.ReplaceAll(n.VG, "-", "--") + "-" + strings.ReplaceAll(n.LV, "-", "--")
+}
+
+// parseDMName is the way back. layer is what stands behind the names of devices
+// that LVM keeps to itself, such as "tpool" or "real".
+func parseDMName(s string) (name volume.Name, layer string, ok bool) {
+	var parts []string
+	var part strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] != '-':
+			part.WriteByte(s[i])
+		case i+1 < len(s) && s[i+1] == '-':
+			part.WriteByte('-')
+			i++
+		default:
+			parts = append(parts, part.String())
+			part.Reset()
+		}
+	}
+	parts = append(parts, part.String())
+	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
+		return volume.Name{}, "", false
+	}
+	if len(parts) == 3 {
+		if layer = parts[2]; layer == "" {
+			return volume.Name{}, "", false
+		}
+	}
+	return volume.Name{VG: parts[0], LV: parts[1]}, layer, true
+}
+
+// LVM's uuids are 32 letters and digits, shown in groups of 6-4-4-4-4-4-6.
+const uuidLength = 32
+
+var (
+	uuidGroups  = []int{6, 4, 4, 4, 4, 4, 6}
+	uuidPattern = regexp.MustCompile(`^[0-9A-Za-z]{6}(-[0-9A-Za-z]{4}){5}-[0-9A-Za-z]{6}$`)
+)
+
+// IsUUID says whether an identity has the form of LVM's.
+func IsUUID(id volume.UUID) bool { return uuidPattern.MatchString(string(id)) }
+
+// dmUUID is what device-mapper calls the device of a volume.
+func dmUUID(vg string, lv volume.UUID) string {
+	return "LVM-" + strings.ReplaceAll(vg, "-", "") + strings.ReplaceAll(string(lv), "-", "")
+}
+
+// parseDMUUID returns which volume a device is, if it is one: devices that LVM
+// keeps to itself have a suffix.
+func parseDMUUID(s string) (volume.UUID, bool) {
+	rest, ok := strings.CutPrefix(s, "LVM-")
+	if !ok || len(rest) != 2*uuidLength || strings.ContainsFunc(rest, func(r rune) bool { return !alphanumeric(r) }) {
+		return "", false
+	}
+	rest = rest[uuidLength:]
+	var groups []string
+	for _, n := range uuidGroups {
+		groups = append(groups, rest[:n])
+		rest = rest[n:]
+	}
+	return volume.UUID(strings.Join(groups, "-")), true
+}
+
+func alphanumeric(r rune) bool {
+	return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+}

@@ -1,0 +1,153 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Pool is a thin pool as device-mapper sees it.
+type Pool struct {
+	Name       volume.Name
+	Active     bool // the rest is known only then
+	Data       Usage
+	Metadata   Usage
+	Mode       string // "rw", "ro", "out_of_data_space", "Fail", "Error"
+	ErrorFull  bool   // writes to a full pool fail at once; else they wait
+	NeedsCheck bool
+}
+
+// A Usage is how much of something is used, in bytes.
+type Usage struct{ Used, Total int64 }
+
+// Free returns what is left.
+func (u Usage) Free() int64 { return max(u.Total-u.Used, 0) }
+
+// Percent returns how much is used, from 0 to 100.
+func (u Usage) Percent() float64 {
+	if u.Total <= 0 {
+		return 0
+	}
+	return 100 * float64(u.Used) / float64(u.Total)
+}
+
+// Full says why nothing more can be written to the pool, or "".
+func (p Pool) Full() string {
+	switch {
+	case !p.Active:
+		return ""
+	case p.Mode == "Fail" || p.Mode == "Error":
+		return "the pool has failed: lvconvert --repair " + p.Name.String()
+	case p.NeedsCheck:
+		return "the pool's metadata must be checked: lvconvert --repair " + p.Name.String()
+	case p.Mode == "ro":
+		return "the pool is read-only: its metadata is full or broken"
+	case p.Mode == "out_of_data_space" || p.Data.Free() == 0:
+		if p.ErrorFull {
+			return "the pool is full: writes fail; lvextend " + p.Name.String()
+		}
+		return "the pool is full: writes wait; lvextend " + p.Name.String()
+	}
+	return ""
+}
+
+// Trouble says what is wrong with a pool, full beyond so many percent included;
+// "" = nothing.
+func (p Pool) Trouble(percent float64) string {
+	if why := p.Full(); why != "" || !p.Active {
+		return why
+	}
+	for _, u := range []struct {
+		what string
+		Usage
+	}{{"data", p.Data}, {"metadata", p.Metadata}} {
+		if u.Percent() >= percent {
+			return fmt.Sprintf("%.1f %% of the pool's %s are used", u.Percent(), u.what)
+		}
+	}
+	return ""
+}
+
+// Pools returns the thin pools of a group. It starts no process if the group's
+// metadata is known, and never waits for a pool.
+func (p *Provider) Pools(ctx context.Context, vg string) ([]Pool, error) {
+	g, err := p.configured(vg)
+	if err != nil {
+		return nil, err
+	}
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	var all []Pool
+	for _, l := range f.LVs {
+		if slices.Contains(l.Layout, "thin") && slices.Contains(l.Layout, "pool") {
+			one, err := p.pool(f, l)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b Pool) int { return strings.Compare(a.Name.LV, b.Name.LV) })
+	return all, nil
+}
+
+// pool asks for the state of one pool. Volumes use a hidden device of it.
+func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
+	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
+	for _, layer := range []string{"-tpool", ""} {
+		m, err := p.DM.Status(Key{UUID: dmUUID(f.UUID, l.UUID) + layer})
+		if errors.Is(err, ErrNoDevice) {
+			continue
+		}
+		if err != nil {
+			return one, err
+		}
+		if len(m.Targets) == 1 && m.Targets[0].Type == "thin-pool" {
+			return one, one.parse(m.Targets[0].Params, m.Targets[0].Length)
+		}
+	}
+	return one, nil
+}
+
+// parse reads the status of a thin-pool target: transaction, used/total metadata
+// blocks of 4 KiB, used/total data blocks, held root, mode, discards, what to do
+// when full, needs_check or "-", low water mark.
+func (p *Pool) parse(s string, size int64) error {
+	p.Active = true
+	w := strings.Fields(s)
+	if len(w) > 0 && (w[0] == "Fail" || w[0] == "Error") {
+		p.Mode = w[0]
+		return nil
+	}
+	if len(w) < 5 {
+		return fmt.Errorf("thin pool %s: its status is not understood: %.200q", p.Name, s)
+	}
+	meta, ok1 := fraction(w[1])
+	data, ok2 := fraction(w[2])
+	if !ok1 || !ok2 {
+		return fmt.Errorf("thin pool %s: its status is not understood: %.200q", p.Name, s)
+	}
+	p.Metadata = Usage{meta.Used * 4096, meta.Total * 4096}
+	if data.Total > 0 {
+		block := size / data.Total
+		p.Data = Usage{data.Used * block, data.Total * block}
+	}
+	p.Mode = w[4]
+	p.ErrorFull = slices.Contains(w, "error_if_no_space")
+	p.NeedsCheck = slices.Contains(w, "needs_check")
+	return nil
+}
+
+func fraction(s string) (Usage, bool) {
+	a, b, _ := strings.Cut(s, "/")
+	x, err1 := strconv.ParseInt(a, 10, 64)
+	y, err2 := strconv.ParseInt(b, 10, 64)
+	return Usage{x, y}, err1 == nil && err2 == nil && x >= 0 && y >= 0
+}

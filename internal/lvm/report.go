@@ -1,0 +1,180 @@
+package lvm
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// What a report asks for. None of it needs device-mapper: LVM would ask for the
+// state of each active volume, which takes seconds where there are hundreds.
+var columns = []struct{ report, names string }{
+	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_systemid,vg_lock_type,vg_exported,vg_missing_pv_count"},
+	{"pv", "pv_name,pv_uuid,pv_missing"},
+	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin"},
+}
+
+// reportArgs are the words of the one report. What a host's lvm.conf says of
+// reports must not change its form, and so stands in formConfig.
+func reportArgs(config, vg string) []string {
+	argv := []string{"lvm", "fullreport", "--config", config + " " + formConfig, "-a", "--reportformat", "json", "--units", "b", "--nosuffix"}
+	for _, c := range columns {
+		argv = append(argv, "--configreport", c.report, "-o", c.names)
+	}
+	// These two belong to a full report as well, and would be its largest part.
+	argv = append(argv, "--configreport", "seg", "-o", "lv_name", "-S", "lv_name=", "--configreport", "pvseg", "-o", "pv_name", "-S", "pv_name=")
+	return append(argv, vg)
+}
+
+const formConfig = `global{activation=0} log{report_command_log=0} report{compact_output=0 compact_output_cols="" mark_hidden_devices=1 binary_values_as_numeric=0 list_item_separator=","}`
+
+type report struct {
+	Report *[]struct {
+		VG    []map[string]string
+		PV    []map[string]string
+		LV    []map[string]string
+		Seg   []map[string]string
+		PVSeg []map[string]string
+	}
+}
+
+// parseReport reads a whole report of one volume group. Whatever is missing or
+// not as expected is an error: a part of a report would make volumes vanish.
+func parseReport(text []byte, vg string) (*Facts, error) {
+	var r report
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		return nil, fmt.Errorf("the report does not parse: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fmt.Errorf("the report goes on behind its end")
+	}
+	if r.Report == nil || len(*r.Report) != 1 || len((*r.Report)[0].VG) != 1 {
+		return nil, fmt.Errorf("the report is not about one volume group")
+	}
+	one := (*r.Report)[0]
+	if one.PV == nil || one.LV == nil {
+		return nil, fmt.Errorf("the report lacks its volumes")
+	}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV))}
+	row := row{fields: one.VG[0]}
+	f.Name = row.text("vg_name")
+	f.UUID = row.uuid("vg_uuid")
+	f.ExtentSize = row.number("vg_extent_size")
+	f.Size = row.number("vg_size")
+	f.Free = row.number("vg_free")
+	f.SystemID = row.text("vg_systemid")
+	f.LockType = row.text("vg_lock_type")
+	f.Exported = row.flag("vg_exported", "exported")
+	f.Missing = int(row.number("vg_missing_pv_count"))
+	if row.err != nil {
+		return nil, row.err
+	}
+	if f.Name != vg || f.ExtentSize <= 0 {
+		return nil, fmt.Errorf("the report is about volume group %q with extents of %d bytes, not about %s", f.Name, f.ExtentSize, vg)
+	}
+	for _, fields := range one.PV {
+		row.fields = fields
+		f.PVs = append(f.PVs, PV{Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing")})
+	}
+	for _, fields := range one.LV {
+		row.fields = fields
+		l := row.logical()
+		if _, twice := f.LVs[l.Name]; twice && row.err == nil {
+			row.err = fmt.Errorf("the report has %s/%s twice", vg, l.Name)
+		}
+		f.LVs[l.Name] = l
+	}
+	if row.err != nil {
+		return nil, row.err
+	}
+	return f, nil
+}
+
+// A row reads the fields of one object, and keeps the first error.
+type row struct {
+	fields map[string]string
+	err    error
+}
+
+func (r *row) fail(key, what string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("the report's %s %s", key, what)
+	}
+}
+
+func (r *row) text(key string) string {
+	v, ok := r.fields[key]
+	if !ok {
+		r.fail(key, "is missing")
+	}
+	return v
+}
+
+func (r *row) uuid(key string) string {
+	v := r.text(key)
+	if !uuidPattern.MatchString(v) {
+		r.fail(key, fmt.Sprintf("is no uuid: %q", v))
+	}
+	return v
+}
+
+func (r *row) number(key string) int64 {
+	v := r.text(key)
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 {
+		r.fail(key, fmt.Sprintf("is no number: %q", v))
+	}
+	return n
+}
+
+// flag reads a column that is a word or nothing.
+func (r *row) flag(key, word string) bool {
+	v := r.text(key)
+	if v != "" && v != word {
+		r.fail(key, fmt.Sprintf("is neither %q nor empty: %q", word, v))
+	}
+	return v == word
+}
+
+func (r *row) list(key string) []string {
+	v := r.text(key)
+	if v == "" {
+		return nil
+	}
+	return strings.Split(v, ",")
+}
+
+func (r *row) logical() Logical {
+	l := Logical{
+		Name:   r.text("lv_name"),
+		UUID:   volume.UUID(r.uuid("lv_uuid")),
+		Size:   r.number("lv_size"),
+		Tags:   r.list("lv_tags"),
+		Layout: r.list("lv_layout"),
+		Role:   r.list("lv_role"),
+		Health: r.text("lv_health_status"),
+		Pool:   strings.Trim(r.text("pool_lv"), "[]"),
+		Origin: strings.Trim(r.text("origin"), "[]"),
+		Skip:   r.flag("lv_skip_activation", "skip activation"),
+	}
+	if inner, ok := strings.CutPrefix(l.Name, "["); ok {
+		l.Name, l.Hidden = strings.TrimSuffix(inner, "]"), true
+	}
+	attr := r.text("lv_attr")
+	if len(attr) < 2 || !strings.Contains("wrR-", attr[1:2]) {
+		r.fail("lv_attr", fmt.Sprintf("is not understood: %q", attr))
+		return l
+	}
+	l.ReadOnly = attr[1] == 'r'
+	if l.Name == "" {
+		r.fail("lv_name", "is empty")
+	}
+	return l
+}

@@ -1,0 +1,187 @@
+package lvm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A watch follows what changes behind our back, without looking: the kernel
+// tells of every device-mapper device that changes, and every command of LVM that
+// changes metadata closes the disks it has written to.
+type watch struct {
+	p       *Provider
+	changed func(vg string)
+	notify  int // inotify
+
+	mu    sync.Mutex
+	disks map[string]string // guarded by mu: path → VG
+	paths map[int32]string  // guarded by mu: inotify's number → path
+}
+
+// Watch calls changed when something may have changed in a volume group ("" = in
+// any), until ctx is done. What is known of the group's metadata is dropped
+// before, if it is that which changed.
+func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
+	events, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return fmt.Errorf("uevents: %w", err)
+	}
+	defer unix.Close(events)
+	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
+		return fmt.Errorf("uevents: %w", err)
+	}
+	w := &watch{p: p, changed: changed, disks: map[string]string{}, paths: map[int32]string{}}
+	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
+		return fmt.Errorf("inotify: %w", err)
+	}
+	defer unix.Close(w.notify)
+	var wake [2]int
+	if err := unix.Pipe2(wake[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	defer unix.Close(wake[0])
+	defer unix.Close(wake[1])
+	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(wake[1], []byte{0}) })
+	defer stop()
+
+	p.watch.Store(w)
+	defer p.watch.CompareAndSwap(w, nil)
+	p.Invalidate("") // what happened before was not seen
+	go p.warm(ctx)
+	for ctx.Err() == nil {
+		fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}, {Fd: int32(w.notify), Events: unix.POLLIN}, {Fd: int32(wake[0]), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+			return fmt.Errorf("poll: %w", err)
+		}
+		if fds[0].Revents != 0 {
+			w.uevents(events)
+		}
+		if fds[1].Revents != 0 {
+			w.written()
+		}
+	}
+	return nil
+}
+
+// warm reads the metadata of the configured groups, so that the first call need
+// not wait for it, and so that their disks are watched.
+func (p *Provider) warm(ctx context.Context) {
+	for vg := range p.Groups {
+		if g, err := p.configured(vg); err == nil {
+			for range 2 { // the first finds out which disks there are, see follow
+				if _, _, err := g.look(ctx, false); err != nil {
+					break // whoever asks for a volume gets to know
+				}
+			}
+		}
+	}
+}
+
+// uevents reads what the kernel has to tell.
+func (w *watch) uevents(fd int) {
+	var buf [16 << 10]byte
+	for {
+		n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.ENOBUFS: // some were lost
+			w.p.Invalidate("")
+			w.changed("")
+			continue
+		case err != nil || n <= 0:
+			return
+		}
+		switch vg, what := parseUevent(string(buf[:n])); what {
+		case deviceChanged:
+			w.changed(vg)
+		case diskChanged:
+			w.p.Invalidate("")
+			w.changed("")
+		}
+	}
+}
+
+// What an event is about.
+const (
+	nothingOfOurs = iota
+	deviceChanged // a device of device-mapper
+	diskChanged   // another disk came or went
+)
+
+// parseUevent reads one message of the kernel: a header and KEY=value words,
+// separated by zero bytes.
+func parseUevent(s string) (vg string, what int) {
+	words := map[string]string{}
+	for _, word := range strings.Split(s, "\x00") {
+		if key, value, ok := strings.Cut(word, "="); ok {
+			words[key] = value
+		}
+	}
+	if words["SUBSYSTEM"] != "block" {
+		return "", nothingOfOurs
+	}
+	if !strings.HasPrefix(words["DEVNAME"], "dm-") {
+		if words["ACTION"] == "add" || words["ACTION"] == "remove" || words["RESIZE"] != "" {
+			return "", diskChanged
+		}
+		return "", nothingOfOurs
+	}
+	if uuid := words["DM_UUID"]; uuid != "" && !strings.HasPrefix(uuid, "LVM-") {
+		return "", nothingOfOurs
+	}
+	if name, _, ok := parseDMName(words["DM_NAME"]); ok {
+		vg = name.VG
+	}
+	return vg, deviceChanged
+}
+
+// written reads which disks were written to.
+func (w *watch) written() {
+	var buf [16 << 10]byte
+	n, err := unix.Read(w.notify, buf[:])
+	if err != nil {
+		return
+	}
+	groups := map[string]bool{}
+	for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+		wd, mask, length := int32(ne.Uint32(b)), ne.Uint32(b[4:]), int(ne.Uint32(b[12:]))
+		w.mu.Lock()
+		path := w.paths[wd]
+		if mask&unix.IN_IGNORED != 0 { // the node is gone
+			delete(w.paths, wd)
+			delete(w.disks, path)
+		}
+		if vg, ok := w.disks[path]; ok || mask&(unix.IN_Q_OVERFLOW|unix.IN_IGNORED) != 0 {
+			groups[vg] = true
+		}
+		w.mu.Unlock()
+		b = b[min(unix.SizeofInotifyEvent+length, len(b)):]
+	}
+	for vg := range groups {
+		w.p.Invalidate(vg)
+		w.changed(vg)
+	}
+}
+
+// follow is called with the facts of each look: it watches the group's disks. A
+// change between the look and the watch would go unseen, so the first look that
+// brings a new disk does not count.
+func (w *watch) follow(f *Facts) (news bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, pv := range f.PVs {
+		if pv.Missing || !strings.HasPrefix(pv.Path, "/") || w.disks[pv.Path] == f.Name {
+			continue
+		}
+		wd, err := unix.InotifyAddWatch(w.notify, pv.Path, unix.IN_CLOSE_WRITE|unix.IN_DELETE_SELF)
+		if err != nil {
+			continue
+		}
+		w.disks[pv.Path], w.paths[int32(wd)] = f.Name, pv.Path
+		news = true
+	}
+	return news
+}
