@@ -32,14 +32,27 @@ func (n *Node) List() status.List {
 	return list
 }
 
-// Story tells everything about one volume, given by name or by "-"/uuid.
-func (n *Node) Story(vg, lv string) (status.Story, bool) {
+// Story tells everything about one volume, given by name or by "-"/uuid. Of
+// several of one name, all but one deleted, it is the one that a pod would get.
+func (n *Node) Story(vg, lv string) (found status.Story, ok bool) {
+	rank := 0
 	for _, l := range n.allLanes() {
-		if s := l.view(); s.VG == vg && s.LV == lv || s.UUID == lv {
+		s := l.view()
+		if s.UUID == lv {
 			return s, true
 		}
+		if s.VG != vg || s.LV != lv {
+			continue
+		}
+		r := 2
+		if h := n.Observer.Last().Volumes[l.uuid]; h != nil && h.LV.Presence == volume.Absent {
+			r = 1
+		}
+		if r > rank || r == rank && s.UUID < found.UUID {
+			found, rank = s, r
+		}
 	}
-	return status.Story{}, false
+	return found, rank > 0
 }
 
 // Health names what keeps flexd from serving.

@@ -165,6 +165,18 @@ func TestRecreated(t *testing.T) {
 				t.Errorf("status: %+v", h.list())
 			}
 			h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), old, fresh, h.podDir(v, p))
+			h.ok(h.up(m, v, podN(3)))
+			h.ok(h.unmount(v, podN(3)))
+			h.kill()
+			h.start()
+			for range 5 { // after a look at each
+				h.eventually("the name means the new volume", func() string {
+					if s := h.story(lv); s.UUID != fresh {
+						return s.UUID
+					}
+					return ""
+				})
+			}
 			h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), "33554432", "0"), old, fresh)
 			h.reads(v, p, "f", "old")
 			if text := h.show(); strings.Count(text, "vg0/a") < 2 {
