@@ -159,6 +159,11 @@ func (k *Kubelet) call(verb string, args ...string) (string, error) {
 	return a.Device, err
 }
 
+// Insist makes a call until it succeeds.
+func (k *Kubelet) Insist(verb string, args ...string) error {
+	return k.retry(verb, func() error { _, err := k.call(verb, args...); return err })
+}
+
 // Up is one attempt of kubelet's to give a pod its volume.
 func (k *Kubelet) Up(p Pod) error {
 	dir := k.Dir(p)

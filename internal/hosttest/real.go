@@ -112,6 +112,18 @@ func NewReal(t testing.TB) *Env {
 	return e
 }
 
+// MakeFile makes a volume's file as an administrator would.
+func MakeFile(e *Env, lv, uuid string, size int64) {
+	f, err := os.Create(e.File(lv))
+	if err == nil {
+		defer f.Close()
+		err = errors.Join(f.Truncate(size), unix.Fsetxattr(int(f.Fd()), "trusted.flexd.uuid", []byte(uuid), 0))
+	}
+	if err != nil {
+		e.T.Fatal(err)
+	}
+}
+
 // sweep takes away what a failed test left.
 func (e *Env) sweep() {
 	for range 3 {

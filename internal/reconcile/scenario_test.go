@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"testing"
 
+	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -87,8 +88,75 @@ func scenarios() []scenario {
 			}
 			return all(start(k, a), write(e, k, a), func() error { return k.Expand(a, 400<<20) }, write(e, k, a), stop(k, a))
 		}})
+		add(scenario{name: "a volume that an administrator made and nobody formatted", prepare: blankVolume, play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := pod("a")
+			return all(start(k, a), write(e, k, a), stop(k, a), start(k, a), stop(k, a))
+		}})
+		add(scenario{name: "every verb comes twice", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := pod("a")
+			return all(func() error { return everyVerbTwice(e, k, a) }, stop(k, a))
+		}})
+		add(scenario{name: "kubelet dies after the start and another stops the pod", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := pod("a")
+			if err := k.Start(a); err != nil {
+				return err
+			}
+			k = k.Kill()
+			return all(start(k, a), write(e, k, a), stop(k, a))
+		}})
+		add(scenario{name: "verbs come late, early and for what was never there", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a := pod("a")
+			return all(late(e, k, a), start(k, a), write(e, k, a), stop(k, a), late(e, k, a))
+		}})
 	}
 	return list
+}
+
+// blankVolume is a file with a uuid and nothing in it.
+func blankVolume(e *hosttest.Env) {
+	if e.Sim != nil {
+		e.Sim.AddFile(hosttest.File{FileInfo: info(64 << 20)}, e.File("data"))
+		return
+	}
+	hosttest.MakeFile(e, "data", info(0).UUID, 64<<20)
+}
+
+// everyVerbTwice makes each call of a pod's life two times, as kubelet may after
+// a restart or a lost answer.
+func everyVerbTwice(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) error {
+	twice := func(verb string, args ...string) func() error {
+		return func() error {
+			for range 2 {
+				if err := k.Insist(verb, args...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	node, global, dir := e.Config.NodeName, k.Global(p.Volume), k.Dir(p)
+	mkdir := func(dir string) func() error { return func() error { return e.M.Mkdir(dir) } }
+	steps := []func() error{twice(flex.Attach, k.Blob(p, false), node), twice(flex.WaitForAttach, "", k.Blob(p, false)), twice(flex.IsAttached, k.Blob(p, false), node)}
+	if k.Attach {
+		steps = append(steps, mkdir(global), twice(flex.MountDevice, global, "", k.Blob(p, false)))
+	}
+	steps = append(steps, mkdir(dir), twice(flex.Mount, dir, k.Blob(p, true)), write(e, k, p), twice(flex.Unmount, dir))
+	if k.Attach {
+		steps = append(steps, twice(flex.UnmountDevice, global))
+	}
+	return all(append(steps, twice(flex.Detach, p.Volume, node))...)
+}
+
+// late are calls that must succeed although there is nothing to do.
+func late(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) func() error {
+	return func() error {
+		return all(
+			func() error { return k.Insist(flex.Unmount, k.Dir(p)) },
+			func() error { return k.Insist(flex.UnmountDevice, k.Global(p.Volume)) },
+			func() error { return k.Insist(flex.Detach, p.Volume, e.Config.NodeName) },
+			func() error { return k.Insist(flex.Detach, "nobody-knows-it", "another-node") },
+		)
+	}
 }
 
 // play plays a scenario to its end and judges the world after it.
@@ -104,6 +172,9 @@ func play(t *testing.T, e *hosttest.Env, s scenario) {
 func TestScenarios(t *testing.T) {
 	for _, s := range scenarios() {
 		onBoth(t, s.name, func(t *testing.T, e *hosttest.Env) {
+			if s.prepare != nil {
+				s.prepare(e)
+			}
 			play(t, e, s)
 			t.Logf("%d commands", e.Commands())
 		})
