@@ -259,6 +259,9 @@ func (h *host) start() {
 	h.eventually("flexd serves", func() string {
 		select {
 		case err := <-ended:
+			h.mu.Lock()
+			h.flexd = nil
+			h.mu.Unlock()
 			h.t.Fatalf("flexd ended: %v\n%s", err, h.logTail(20))
 		default:
 		}
@@ -630,6 +633,7 @@ func (h *host) quiet() {
 // close ends the host: whatever the test did, kubelet has let go of everything,
 // and flexd is to have done so, too.
 func (h *host) close() {
+	defer h.force()
 	if h.flexd != nil {
 		if !h.t.Failed() {
 			h.quiet()
@@ -645,7 +649,10 @@ func (h *host) close() {
 	if h.t.Failed() {
 		h.t.Logf("flexd's log:\n%s", h.logTail(logLines))
 	}
-	// By force, so that the next test starts on a clean machine.
+}
+
+// force leaves a clean machine to the next test, whatever has failed.
+func (h *host) force() {
 	for pid := range h.processes() {
 		syscall.Kill(pid, syscall.SIGCONT)
 		syscall.Kill(pid, syscall.SIGKILL)
