@@ -99,16 +99,8 @@ func (e *Env) Loops() []string {
 func (e *Env) problems() (all []string) {
 	bad := func(format string, a ...any) { all = append(all, fmt.Sprintf(format, a...)) }
 	claims, leases := readNotes(e.Notes())
-	copied := filepath.Join(e.tmp, "copied") // opening notes cleans up after a dead writer, and this one lives
-	if err := copyNotes(e.Notes(), copied); err != nil {
-		bad("the notes cannot be copied: %v", err)
-	}
-	if s, err := dsw.Open(copied, e.M.BootID()); err != nil {
-		bad("the notes cannot be opened: %v", err)
-	} else {
-		for _, p := range s.Problems() {
-			bad("%s", p)
-		}
+	for _, p := range e.NoteProblems() {
+		bad("%s", p)
 	}
 	claimed := func(dir string) bool {
 		return slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.Dir == dir && c.Phase == volume.Held })
@@ -188,6 +180,19 @@ func Spin(is func() bool) {
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
 		runtime.Gosched()
 	}
+}
+
+// NoteProblems is what a flexd that started now would say of the notes.
+func (e *Env) NoteProblems() []string {
+	copied := filepath.Join(e.tmp, "copied") // opening notes cleans up after a dead writer, and ours may live
+	if err := copyNotes(e.Notes(), copied); err != nil {
+		return []string{err.Error()}
+	}
+	s, err := dsw.Open(copied, e.M.BootID())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return s.Problems()
 }
 
 func copyNotes(from, to string) error {

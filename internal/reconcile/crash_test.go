@@ -22,8 +22,7 @@ func TestEveryFault(t *testing.T) {
 		for _, m := range hosttest.Moments() {
 			t.Run(s.name+"/"+m.String(), func(t *testing.T) {
 				t.Parallel()
-				k := 1
-				for ; ; k++ {
+				for k := 1; ; k += stride {
 					if !strike(t, s, m, k) {
 						break
 					}
@@ -68,7 +67,7 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 		for _, m := range hosttest.Moments() {
 			t.Run(s.name+"/"+m.String()+"/real", func(t *testing.T) {
 				t.Parallel()
-				for k, struck := 1, true; struck && !t.Failed(); k++ {
+				for k, struck := 1, true; struck && !t.Failed(); k += stride {
 					t.Run(fmt.Sprint(k), func(t *testing.T) {
 						e := hosttest.NewReal(t)
 						defer e.Close()
