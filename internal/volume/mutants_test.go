@@ -53,7 +53,9 @@ var mutants = []mutant{
 	{"the filesystem is published before the record says seen", `if p.h.Record != Seen {
 		p.add(`, `if p.h.Record != Seen && p.h.Record != Formatting {
 		p.add(`},
-	{"a half-made filesystem is mounted", `if p.h.Record == Formatting && !fs.Made {`, `if false {`},
+	{"mkfs is repeated over a filesystem that was finished", `fs.Content == ForeignContent && p.h.Record == Formatting {`, `p.h.Record == Formatting && !fs.Made {`},
+	{"what cannot be identified is taken for absent", `return s.This || s.Under || s.Unknown != ""`, `return s.This || s.Under`},
+	{"a claim is dropped at a directory that cannot be told", `if len(release) > 0 || p.h.Spots[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
 	{"a filesystem in error is mounted", `case FilesystemFailed:
 		return refuse("%s", failed(fs))`, `case FilesystemFailed:`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},

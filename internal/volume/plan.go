@@ -65,10 +65,10 @@ func (p *planner) calls(dir string, verbs ...Verb) (ids []string) {
 	return ids
 }
 
-// here says whether this volume is mounted at dir, on top or covered.
+// here says whether this volume is mounted at dir, on top or covered, or may be.
 func (p *planner) here(dir string) bool {
 	s := p.h.Spots[dir]
-	return s.This || s.Under
+	return s.This || s.Under || s.Unknown != ""
 }
 
 // settle brings the notes in line with the mount table, which wins.
@@ -79,8 +79,8 @@ func (p *planner) settle() {
 			setUp   = p.calls(c.Dir, Stage, Publish)
 			release = p.calls(c.Dir, Release)
 		)
-		if len(release) > 0 {
-			continue // releases() decides
+		if len(release) > 0 || p.h.Spots[c.Dir].Unknown != "" {
+			continue // releases() decides, or nobody can
 		}
 		switch {
 		case here && c.Phase == Making:
@@ -137,6 +137,8 @@ func (p *planner) releases() {
 		}
 		spot, claim := p.h.Spots[call.Dir], p.claim(call.Dir)
 		switch {
+		case spot.Unknown != "":
+			p.refuse(call, "it cannot be told which volume is mounted at %s: %s", call.Dir, spot.Unknown)
 		case spot.Other != "":
 			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:
@@ -290,6 +292,9 @@ func mode(readOnly bool) string {
 func (p *planner) conflict(c Call) string {
 	if why := p.obstacle(c); why != "" {
 		return why
+	}
+	if s := p.h.Spots[c.Dir]; s.Unknown != "" {
+		return fmt.Sprintf("it cannot be told which volume is mounted at %s: %s", c.Dir, s.Unknown)
 	}
 	if s := p.h.Spots[c.Dir]; s.Other != "" {
 		return fmt.Sprintf("%s is mounted at %s already", s.Other, c.Dir)
@@ -508,16 +513,16 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 		p.add(Step{Kind: Inspect, Calls: who})
 		return "", false
 	}
-	if p.h.Record == Formatting && !fs.Made {
+	// mkfs writes the superblock last: where there is one, nothing was cut, and
+	// what stands on it may be somebody's data by now.
+	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
 		return p.format(calls, refuse)
 	}
 	switch fs.Content {
-	case Blank:
-		return p.format(calls, refuse)
 	case FilesystemFailed:
 		return refuse("%s", failed(fs))
 	case ForeignContent:
-		return refuse("it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.h.Device.Path)
+		return refuse("it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.device())
 	}
 	if wanted != "" && wanted != fs.Type {
 		return refuse("%s", otherType(fs.Type, wanted))
@@ -540,8 +545,6 @@ func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool
 	}
 	fs := p.h.FS
 	switch {
-	case fs.Content == FilesystemFailed: // it has been mounted by somebody
-		return refuse("%s", failed(fs))
 	case fs.Made:
 		return refuse("mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What))
 	case p.readOnlyLV():
@@ -549,18 +552,27 @@ func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool
 	case p.h.Record == Seen:
 		return refuse("it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory")
 	}
-	if fs.Signature != "" || fs.Content == Filesystem && fs.Type != p.h.RecordType {
+	if fs.Signature != "" {
 		return refuse("an mkfs of %s was cut on it, but since then something else has written to it (%s): flexd never formats over data", p.h.RecordType, orUnknown(fs.What))
 	}
 	repeat := p.h.Record == Formatting && fs.Content != Blank
 	if p.h.Record == NoRecord || fs.Content == Blank && !p.recordedAs(fsType) {
 		p.add(Step{Kind: RecordFormatting, FSType: fsType, Calls: ids(calls)})
 	} else if !p.recordedAs(fsType) {
-		return refuse("an mkfs of %s was cut and left parts of it, and fsType now asks for %s: wipefs -a %s, or ask for %[1]s", p.h.RecordType, fsType, p.h.Device.Path)
+		return refuse("an mkfs of %s was cut and left parts of it, and fsType now asks for %s: wipefs -a %s, or ask for %[1]s", p.h.RecordType, fsType, p.device())
 	}
 	p.add(Step{Kind: Format, FSType: fsType, Repeat: repeat, Calls: ids(calls)})
 	p.add(Step{Kind: Inspect, Calls: ids(calls)})
 	return "", false
+}
+
+// device is what an owner may name in a command: a link that means this volume
+// or nothing, where there is one.
+func (p *planner) device() string {
+	if p.h.Device.Link != "" {
+		return p.h.Device.Link
+	}
+	return p.h.Device.Path
 }
 
 func (p *planner) recordedAs(fsType string) bool {
@@ -618,6 +630,10 @@ func (p *planner) grow(size int64, who []string) bool {
 // smaller than its device at its mount, by this daemon, for a held claim.
 func (p *planner) growth() {
 	live := p.live()
+	if p.w.Suspect && live != nil && !p.engaged && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
+		p.add(Step{Kind: Inspect})
+		return
+	}
 	if !p.w.Grow || p.engaged || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
 		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed {
 		return
@@ -644,7 +660,7 @@ func (p *planner) letGo() {
 	switch {
 	case !lease.Noted:
 		missing := slices.ContainsFunc(p.w.Claims, func(c Claim) bool { return !slices.Contains(p.dropped, c.Dir) })
-		if missing && d.Activity == Active {
+		if missing && d.Activity == Active && !p.w.NeverDeactivate {
 			p.add(Step{Kind: NoteLease})
 		}
 	case lease.Live:

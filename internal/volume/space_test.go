@@ -35,7 +35,6 @@ const (
 	tLUKS     // a foreign signature
 	tError    // ext4 in error
 	tLeftover // what a cut mkfs of ours left: bytes nobody recognises
-	tHalf     // what a cut mkfs of ours left: looks like ext4
 	truths
 )
 
@@ -99,6 +98,7 @@ type world struct {
 	phase     [2]ph
 	gone      bool // dirP
 	elsewhere bool
+	blind     bool  // what is mounted cannot be identified
 	lease     uint8 // 0 none, 1 live, 2 expired
 	calls     [2]op
 	grow      bool
@@ -179,7 +179,7 @@ func (w world) have() Have {
 		switch w.truth {
 		case tBlank:
 			h.FS.Content = Blank
-		case tExt4, tXfs, tHalf:
+		case tExt4, tXfs:
 			h.FS.Content, h.FS.Type = Filesystem, w.fsType()
 		case tError:
 			h.FS.Content, h.FS.Type = FilesystemFailed, "ext4"
@@ -199,6 +199,10 @@ func (w world) have() Have {
 	}
 	h.Spots = map[string]Spot{}
 	for i, a := range w.at {
+		if w.blind && a != aNone {
+			h.Spots[dirs[i]] = Spot{Unknown: "the child does not answer"}
+			continue
+		}
 		switch a {
 		case aRW, aRO:
 			h.Spots[dirs[i]] = Spot{This: true}
@@ -284,8 +288,7 @@ func (w world) do(s Step) (world, error) {
 		}
 		w.rec, w.recXfs = Formatting, s.FSType == "xfs"
 	case Format:
-		mine := w.truth == tLeftover || w.truth == tHalf || w.truth == tExt4 && !w.recXfs || w.truth == tXfs && w.recXfs
-		ok := w.truth == tBlank || w.rec == Formatting && !w.published && mine
+		ok := w.truth == tBlank || w.rec == Formatting && !w.published && w.truth == tLeftover
 		switch {
 		case !ok:
 			return w, fmt.Errorf("formats over %d", w.truth)
@@ -465,7 +468,7 @@ func start(yield func(world)) {
 	spots(false, func(s [2]at) {
 		for t := range truths {
 			for rec := RecordUnknown; rec <= Seen; rec++ {
-				if leftover := t == tLeftover || t == tHalf; leftover && rec != Formatting {
+				if t == tLeftover && rec != Formatting {
 					continue // only a cut mkfs of ours leaves that, and its record stands
 				}
 				if t == tData && rec == Formatting {
@@ -499,6 +502,7 @@ func start(yield func(world)) {
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, elsewhere: true})
 		each(world{lv: Absent, dev: Active, truth: tExt4, rec: Seen, at: s, published: true})
 		each(world{lv: PresenceUnknown, dev: ActivityUnknown, truth: tExt4, rec: RecordUnknown, at: s, published: true})
+		each(world{lv: Present, dev: ActivityUnknown, truth: tExt4, rec: Seen, at: s, published: true, blind: true})
 	})
 }
 

@@ -167,10 +167,11 @@ const (
 
 // A Spot says what the mount table shows at one directory.
 type Spot struct {
-	This  bool   // this volume is mounted there, on top
-	Other string // something else is on top: its description; "" = nothing
-	Under bool   // this volume is mounted there, covered by Other
-	Gone  bool   // the directory does not exist (only looked at for claims whose mount is missing)
+	Unknown string // why it cannot be told whose mount is there; the rest means nothing then
+	This    bool   // this volume is mounted there, on top
+	Other   string // something else is on top: its description; "" = nothing
+	Under   bool   // this volume is mounted there, covered by Other
+	Gone    bool   // the directory does not exist (only looked at for claims whose mount is missing)
 }
 
 // A Have is everything observed of one volume.
@@ -240,4 +241,5 @@ type Want struct {
 	Calls           []Call
 	NeverDeactivate bool // the VG says `deactivate: never`
 	Grow            bool // a mount of this daemon's life found the filesystem smaller than its device
+	Suspect         bool // the kernel complained about the mounted filesystem: look at it
 }
