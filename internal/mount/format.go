@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -61,13 +62,14 @@ func format(a formatArg) (nothing, error) {
 // mayFormat is the only door to mkfs.
 func mayFormat(dev *os.File, a formatArg) error {
 	no := func(what string) error {
-		return &Refusal{What: what + " on " + a.Device.Path, Hint: wayOut(a.Device.Path)}
+		return &Refusal{What: what + " on " + a.Device.Path, Hint: wayOut(cmp.Or(a.Device.Link, a.Device.Path))}
 	}
 	s, err := identify(dev)
 	if err != nil {
 		return err
 	}
-	if !s.none() && !(a.Repeat && s.ours() && s.Type == a.Type) {
+	// mkfs writes the superblock last: one that was cut left none.
+	if !s.none() {
 		return no(describe(dev, s))
 	}
 	// Also for a repeat: blkid finds nothing where it can't read.
