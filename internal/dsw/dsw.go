@@ -40,9 +40,10 @@ type wish struct {
 	teardown bool
 }
 
-// Open reads the notes below dir. A note that cannot be used is left where it
-// is and reported by Problems; notes of an earlier boot are removed, because the
-// mounts they were about are gone.
+// Open reads the notes below dir. A note that cannot be used is kept beside the
+// others under a name of its own and reported by Problems until somebody removes
+// it; notes of an earlier boot are removed, because the mounts they were about
+// are gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
 		wishes: map[string]wish{}, problems: map[string]string{}}
@@ -60,11 +61,17 @@ func Open(dir, boot string) (*Store, error) {
 		case errors.Is(err, errOtherBoot):
 			_ = os.Remove(path)
 		default:
+			if kept := path + damaged; !strings.HasSuffix(path, damaged) && os.Rename(path, kept) == nil {
+				path = kept // a new note for the same claim must not take its place
+			}
 			s.problems[path] = fmt.Sprintf("note %s is ignored: %v; what is mounted is known from the mount table; remove the file when you have looked at it", path, err)
 		}
 	}
 	return s, nil
 }
+
+// damaged ends the name of a note that could not be used.
+const damaged = ".damaged"
 
 // maxNote bounds what is read of a file that stands where a note should.
 const maxNote = 64 << 10
@@ -72,6 +79,9 @@ const maxNote = 64 << 10
 func (s *Store) load(path string, f fs.DirEntry) error {
 	if strings.HasSuffix(f.Name(), ".tmp") {
 		return os.Remove(path) // a write that was cut; the note before it is whole
+	}
+	if strings.HasSuffix(f.Name(), damaged) {
+		return errors.New("it was damaged when flexd found it")
 	}
 	if !f.Type().IsRegular() {
 		return errors.New("it is not a regular file")

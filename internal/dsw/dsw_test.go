@@ -138,11 +138,22 @@ func TestTornNotes(t *testing.T) {
 		if got := s.All(); got != nil {
 			t.Errorf("%s (%d bytes): it was acted on: %+v", c.name, len(c.data), got)
 		}
-		if p := s.Problems(); len(p) != 1 || !strings.Contains(p[0], file) {
+		kept := file + damaged
+		if p := s.Problems(); len(p) != 1 || !strings.Contains(p[0], kept) {
 			t.Errorf("%s (%d bytes): problems %q", c.name, len(c.data), p)
 		}
-		if after, _ := os.ReadFile(file); !bytes.Equal(after, c.data) {
+		// A new note for the same claim, and another start, leave it as it is.
+		if err := s.Put(claim(volume.Held)); err != nil {
+			t.Error(err)
+		}
+		if s = open(t, dir); len(s.All()) != 1 || len(s.Problems()) != 1 {
+			t.Errorf("%s: at the next start: %v, %q", c.name, s.All(), s.Problems())
+		}
+		if after, _ := os.ReadFile(kept); !bytes.Equal(after, c.data) {
 			t.Errorf("%s: the file was changed", c.name)
+		}
+		if err := os.Remove(kept); err != nil {
+			t.Error(err)
 		}
 	}
 	// What is edited within the rules counts as written.
@@ -270,6 +281,35 @@ func TestRecords(t *testing.T) {
 		if got, _, err := get(); got != volume.RecordUnknown || err == nil {
 			t.Fatalf("cut at %d: %v, %v; unknown is never none", n, got, err)
 		}
+	}
+}
+
+// The way out that a refusal names works at once, and a volume's name is not
+// given to an empty one as long as a record tells of its data.
+func TestRecordTakenAway(t *testing.T) {
+	r, err := OpenRecords(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := volume.Name{VG: "vg0", LV: "a"}
+	if uuid, _ := r.Named(name); uuid != "" {
+		t.Errorf("%s is known by nobody", uuid)
+	}
+	if err := errors.Join(r.Formatting("old", name, "ext4"), r.Seen("old", name, "ext4"), r.Formatting("half", volume.Name{VG: "vg0", LV: "b"}, "ext4")); err != nil {
+		t.Fatal(err)
+	}
+	uuid, file := r.Named(name)
+	if uuid != "old" {
+		t.Fatalf("%s is known as %q", name, uuid)
+	}
+	if uuid, _ := r.Named(volume.Name{VG: "vg0", LV: "b"}); uuid != "" {
+		t.Error("a volume that was never used counts as data")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := r.Get("old"); got != volume.NoRecord || err != nil {
+		t.Errorf("after its removal: %v, %v", got, err)
 	}
 }
 

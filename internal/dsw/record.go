@@ -22,6 +22,8 @@ type Record struct {
 	State   string      `json:"state"` // "formatting" or "seen"
 	FSType  string      `json:"fsType"`
 	At      time.Time   `json:"at"`
+
+	volatile bool // it could not be written, and holds for this life
 }
 
 // The states of a record.
@@ -34,7 +36,7 @@ const (
 type Records struct {
 	dir string
 
-	mu    sync.Mutex
+	mu    sync.Mutex             // guards known; not held while anything is written
 	known map[volume.UUID]Record // what was read or written; the directory is ours alone
 }
 
@@ -56,6 +58,10 @@ func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.known[uuid]
+	if _, err := os.Lstat(r.path(uuid)); ok && rec.State == stateSeen && !rec.volatile && errors.Is(err, fs.ErrNotExist) {
+		delete(r.known, uuid) // its owner took it away
+		return volume.NoRecord, "", nil
+	}
 	if !ok {
 		data, err := os.ReadFile(r.path(uuid))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -101,16 +107,41 @@ func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
 	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType})
 }
 
+// put is called by one at a time for one volume: its lane. Nobody else waits
+// while the disk does.
 func (r *Records) put(rec Record) error {
 	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
+	err := write(r.path(rec.UUID), &rec, true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := write(r.path(rec.UUID), &rec, true)
 	if old := r.known[rec.UUID]; err == nil || rec.State == stateSeen && old.State != stateFormatting {
+		rec.volatile = err != nil
 		r.known[rec.UUID] = rec
 	}
 	if err != nil {
 		return fmt.Errorf("format record: %w", err)
 	}
 	return nil
+}
+
+// Named returns the volume that was seen with a filesystem under that name, and
+// the file of its record; "" if there is none. It reads the whole directory:
+// only for the moment in which a volume is to be created.
+func (r *Records) Named(n volume.Name) (volume.UUID, string) {
+	files, err := os.ReadDir(r.dir)
+	if err != nil {
+		return "", ""
+	}
+	for _, f := range files {
+		var rec Record
+		path := filepath.Join(r.dir, f.Name())
+		data, err := os.ReadFile(path)
+		if err != nil || decode(data, &rec) != nil {
+			continue // what is unreadable is reported when its volume is used
+		}
+		if rec.VG == n.VG && rec.LV == n.LV && rec.State == stateSeen {
+			return rec.UUID, path
+		}
+	}
+	return "", ""
 }
