@@ -34,7 +34,6 @@ type Provider interface {
 
 // A World is the last that was seen. It never changes.
 type World struct {
-	Table   *mount.Table
 	Volumes map[volume.UUID]*volume.Have
 }
 
@@ -59,13 +58,14 @@ type Observer struct {
 	tables looker
 	mu     sync.Mutex // orders the writers of last
 	last   atomic.Pointer[World]
+	ruling atomic.Pointer[ruling]
 }
 
 // New returns an observer of this machine's mount table.
 func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.Record, string, error), mounts MountSource) *Observer {
 	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone}
 	o.tables.source = mounts
-	o.last.Store(&World{Table: &mount.Table{}, Volumes: map[volume.UUID]*volume.Have{}})
+	o.last.Store(&World{Volumes: map[volume.UUID]*volume.Have{}})
 	return o
 }
 
@@ -75,11 +75,7 @@ func (o *Observer) Last() *World { return o.last.Load() }
 // Look returns the mount table as of a look that began after the given mark,
 // joining one that is under way when it did.
 func (o *Observer) Look(ctx context.Context, after Mark) (*mount.Table, error) {
-	t, err := o.tables.look(ctx, after)
-	if err == nil {
-		o.publish(func(w *World) { w.Table = t })
-	}
-	return t, err
+	return o.tables.look(ctx, after)
 }
 
 // Now returns the mark of this instant.
@@ -110,19 +106,25 @@ type Target struct {
 	FS    volume.FS           // what children found in this turn
 }
 
-// Observe returns all that is known of a volume. It fails only if the mount
-// table cannot be read; what else cannot be known is unknown in the result.
-func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, error) {
+// Observe returns all that is known of a volume, and the mount table that it is
+// known from. It fails only if that cannot be read; what else cannot be known is
+// unknown in the result.
+func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mount.Table, error) {
 	table, err := o.Look(ctx, after)
 	if err != nil {
-		return volume.Have{}, err
+		return volume.Have{}, nil, err
 	}
 	h := o.Assemble(ctx, t, table)
+	o.Publish(t.UUID, h)
+	return h, table, nil
+}
+
+// Publish replaces what was seen last of a volume.
+func (o *Observer) Publish(uuid volume.UUID, h volume.Have) {
 	o.publish(func(w *World) {
 		w.Volumes = maps.Clone(w.Volumes)
-		w.Volumes[t.UUID] = &h
+		w.Volumes[uuid] = &h
 	})
-	return h, nil
 }
 
 // Assemble joins what a mount table says with what the provider says.
@@ -187,8 +189,10 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 		return s
 	}
 	for i, e := range at {
-		mine := e.Root == "/" && o.is(ctx, uuid, d, table, e)
+		mine, err := o.is(ctx, uuid, d, table, e)
 		switch {
+		case err != nil:
+			return volume.Spot{Unknown: err.Error()}
 		case i < len(at)-1:
 			s.Under = s.Under || mine
 		case mine:
@@ -200,30 +204,38 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 	return s
 }
 
-// is says whether a mount is of the volume, by its device now or, if that is
-// not known, by what the device says it is.
-func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, e *mount.Entry) bool {
-	if d.Number != "" {
-		return slices.Contains(table.OfDevice(d.Number, d.Path), e)
+// is says whether a mount is of the volume, and of all of it, by its device now
+// or, if that is not known, by what the device says it is.
+func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, e *mount.Entry) (bool, error) {
+	switch {
+	case !whole(e):
+		return false, nil
+	case d.Number != "" && slices.Contains(table.OfDevice(d.Number, d.Path), e):
+		return true, nil
 	}
-	got, _, ok := o.Identify(ctx, e)
-	return ok && got == uuid
+	got, _, ok, err := o.Identify(ctx, e)
+	return ok && got == uuid, err
 }
 
-// Identify says which volume a mount is of.
-func (o *Observer) Identify(ctx context.Context, e *mount.Entry) (volume.UUID, volume.Name, bool) {
+// whole says whether a mount shows the whole filesystem. The root of a btrfs is
+// whatever its owner made the default subvolume.
+func whole(e *mount.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
+
+// Identify says which volume a mount is of. It is false for one that is none of
+// flexd's; an error says that it could not be told.
+func (o *Observer) Identify(ctx context.Context, e *mount.Entry) (volume.UUID, volume.Name, bool, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {
 		if number = sourceNumber(e); number == "" {
-			return "", volume.Name{}, false
+			return "", volume.Name{}, false, nil
 		}
 	}
 	for _, p := range o.distinct() {
-		if uuid, name, ok, err := p.Identify(ctx, number); err == nil && ok {
-			return uuid, name, true
+		if uuid, name, ok, err := p.Identify(ctx, number); err != nil || ok {
+			return uuid, name, ok, err
 		}
 	}
-	return "", volume.Name{}, false
+	return "", volume.Name{}, false, nil
 }
 
 // distinct returns each provider once.
@@ -251,8 +263,10 @@ func sourceNumber(e *mount.Entry) string {
 
 // describe names what is mounted where the volume of that uuid was expected.
 func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mount.Entry) string {
-	got, name, ok := o.Identify(ctx, e)
+	got, name, ok, err := o.Identify(ctx, e)
 	switch {
+	case err != nil:
+		return fmt.Sprintf("%s from %s (which volume that is cannot be told: %v)", e.Type, e.Source, err)
 	case ok && name.LV == "":
 		return "another volume (uuid " + string(got) + ")"
 	case ok && got != uuid:
@@ -270,7 +284,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 		return
 	}
 	var (
-		rule  = o.Roots.ruler()
+		rule  = o.ruler(table)
 		all   = table.OfDevice(h.Device.Number, h.Device.Path)
 		peers = map[int]bool{} // peer groups of mounts in kubelet's directories
 		ours  = map[int][]*mount.Entry{}
@@ -297,7 +311,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
-			Asked: asked, AskedKnown: known, Whole: e.Root == "/", Owner: owner, Kind: kind,
+			Asked: asked, AskedKnown: known, Whole: whole(e), Owner: owner, Kind: kind,
 		})
 		if what := o.liveError(h.Device.Path, e); what != "" {
 			h.FS.Content, h.FS.What = volume.FilesystemFailed, what
@@ -334,7 +348,7 @@ func gone(dir string) bool {
 
 // OurMounts returns the top mounts in kubelet's directories of this driver.
 func (o *Observer) OurMounts(table *mount.Table) []*mount.Entry {
-	rule := o.Roots.ruler()
+	rule := o.ruler(table)
 	var all []*mount.Entry
 	for _, e := range table.All() {
 		if owner, _ := rule.owner(e); owner == volume.Ours && table.Top(e.Dir) == e {

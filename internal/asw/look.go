@@ -127,7 +127,7 @@ func OpenMountinfo() (*Mountinfo, error) {
 		}
 		*fd = n
 	}
-	if err := unix.Pipe2(m.wake[:], unix.O_CLOEXEC); err != nil {
+	if err := unix.Pipe2(m.wake[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -149,11 +149,17 @@ func (m *Mountinfo) Wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(m.wake[1], []byte{0}) })
 	defer stop()
 	for {
+		// What woke an earlier Wait must not wake this one for ever. Emptied
+		// first, looked at ctx then: so none of our own wakings is lost.
+		for n := 1; n > 0; {
+			n, _ = unix.Read(m.wake[0], make([]byte, 16))
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		fds := []unix.PollFd{{Fd: int32(m.waits), Events: unix.POLLPRI}, {Fd: int32(m.wake[0]), Events: unix.POLLIN}}
 		_, err := unix.Poll(fds, -1)
 		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
 		case err == unix.EINTR:
 		case err != nil:
 			return err

@@ -3,6 +3,7 @@ package asw
 import (
 	"context"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -113,4 +114,36 @@ func TestWaitWakes(t *testing.T) {
 	if err := <-woken; err != context.Canceled {
 		t.Errorf("got %v, want the context's end", err)
 	}
+}
+
+// A wait that ended by its deadline once left a byte in the pipe that nobody
+// read, and every later one span.
+func TestWaitSleepsAgain(t *testing.T) {
+	m, _ := real(t)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		for m.Wait(ctx) == nil { // others may mount something
+		}
+		cancel()
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := cpu(t)
+	for m.Wait(ctx) == nil {
+	}
+	if used = cpu(t) - used; used > 300*time.Millisecond {
+		t.Errorf("a second of waiting used %v of a processor", used)
+	}
+}
+
+func cpu(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

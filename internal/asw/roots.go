@@ -66,13 +66,27 @@ func resolve(path string) (string, error) {
 	return filepath.Join(p, filepath.Base(path)), err
 }
 
-// A ruler tells whose mounts are whose; it is made once per look.
+// A ruler tells whose mounts are whose.
 type ruler struct {
 	roots  []string
 	driver string
 }
 
-func (r Roots) ruler() ruler { return ruler{r.resolved(), r.Driver} }
+// A ruling is the ruler of one table: kubelet's roots are resolved once for all
+// volumes that are looked for in it.
+type ruling struct {
+	table *mount.Table
+	ruler ruler
+}
+
+func (o *Observer) ruler(table *mount.Table) ruler {
+	if r := o.ruling.Load(); r != nil && r.table == table && len(r.ruler.roots) == len(o.Roots.Dirs) {
+		return r.ruler
+	}
+	r := &ruling{table, ruler{o.Roots.resolved(), o.Roots.Driver}}
+	o.ruling.Store(r)
+	return r.ruler
+}
 
 // owner classifies a mount by where it is.
 func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
@@ -82,7 +96,7 @@ func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
 		}
 		place, ok := flex.ParsePlace(root, r.driver, e.Dir)
 		switch {
-		case !ok || e.Root != "/":
+		case !ok || !whole(e):
 			return volume.Kubelets, ""
 		case place.Staged:
 			return volume.Ours, volume.Staged

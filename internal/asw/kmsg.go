@@ -1,0 +1,73 @@
+package asw
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Complaints hears what the kernel says to be wrong with filesystems. It only
+// tells where to look: what it says is no fact.
+type Complaints struct{ f *os.File }
+
+// OpenComplaints listens to /dev/kmsg, from now on.
+func OpenComplaints() (*Complaints, error) {
+	f, err := os.Open("/dev/kmsg")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(0, io.SeekEnd); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Complaints{f}, nil
+}
+
+// Each calls hear with the kernel's name of a device ("loop3", "dm-7") whenever
+// the kernel complains about the filesystem on it, until ctx is done.
+func (c *Complaints) Each(ctx context.Context, hear func(device string)) error {
+	stop := context.AfterFunc(ctx, func() { c.f.Close() })
+	defer stop()
+	record := make([]byte, 8<<10) // the kernel's own limit for one
+	for {
+		n, err := c.f.Read(record)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, unix.EPIPE): // we were too slow and some are lost
+		case err != nil:
+			return err
+		default:
+			if device := complaint(string(record[:n])); device != "" {
+				hear(device)
+			}
+		}
+	}
+}
+
+// What filesystems say when something is wrong. Ordinary news of mounts and
+// unmounts come in the same form, hence the words.
+var (
+	aboutDevice = regexp.MustCompile(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
+	bad         = regexp.MustCompile(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
+)
+
+// complaint returns the device that a record is about, or "".
+func complaint(record string) string {
+	_, text, _ := strings.Cut(record, ";")
+	m := aboutDevice.FindStringSubmatch(text)
+	if m == nil || !bad.MatchString(text) {
+		return ""
+	}
+	for _, device := range m[1:] {
+		if device != "" {
+			return device
+		}
+	}
+	return ""
+}
