@@ -53,7 +53,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) (vol
 		return d, fmt.Errorf("activate: %s", d.Reason)
 	}
 	if d.Activity != volume.Active {
-		if err := p.double(lv, file); err != nil {
+		if err := p.double(ctx, lv, file); err != nil {
 			return volume.Device{}, err
 		}
 		var l Loop
@@ -75,7 +75,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) (vol
 
 // double refuses a volume whose uuid is also that of another active one: a file
 // that was copied with its attributes.
-func (p *Provider) double(lv volume.LV, file string) error {
+func (p *Provider) double(ctx context.Context, lv volume.LV, file string) error {
 	loops, err := p.kernel.Loops()
 	if err != nil {
 		return err
@@ -88,7 +88,11 @@ func (p *Provider) double(lv volume.LV, file string) error {
 		if err != nil {
 			continue
 		}
-		if id, ok := p.remembered(full.Seq); ok && id.UUID == lv.UUID {
+		id, err := p.identity(ctx, full)
+		if err != nil {
+			continue // it comes or goes, or does not answer: no reason to stop others
+		}
+		if id.UUID == lv.UUID {
 			return fmt.Errorf("activate: %s and %s have the same uuid %s, and the second is active; give the copy its own: setfattr -n %s -v $(uuidgen) FILE",
 				file, full.BackingFile, lv.UUID, uuidAttr)
 		}

@@ -65,6 +65,10 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		}
 	}
 	if ours == nil && len(others) == 0 {
+		if lv.Presence != volume.Present {
+			// Its file may have another name by now, and a device all the same.
+			return p.orphan(ctx, lv, nil)
+		}
 		return volume.Device{Activity: volume.Inactive}, nil
 	}
 	d := volume.Device{Activity: volume.Inactive}
@@ -109,7 +113,7 @@ func (p *Provider) found(uuid volume.UUID, loop string) {
 // to say if that device cannot be told.
 func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.Device, error) {
 	if lv.UUID == "" {
-		return volume.Device{}, why
+		return volume.Device{Activity: volume.Inactive}, why
 	}
 	loops, err := p.kernel.Loops()
 	if err != nil {
