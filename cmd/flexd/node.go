@@ -46,11 +46,17 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	runner := children.NewExec()
 	providers, seen := providers(cfg, runner)
 	observer := asw.New(asw.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
-	return served{reconcile.New(reconcile.Parts{
+	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: sinceBoot, Self: self,
-	})}, nil
+	}
+	if complaints, err := asw.OpenComplaints(); err != nil {
+		log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
+	} else {
+		parts.Complaints = complaints
+	}
+	return served{reconcile.New(parts)}, nil
 }
 
 // providers makes one provider for each kind, and returns it under the name of

@@ -219,6 +219,11 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	}
 	fs.Made, fs.Checked, fs.Grown = l.facts.Made, l.facts.Checked, l.facts.Grown
 	l.facts = fs
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.suspect = false; at != "" && fs.Content == volume.FilesystemFailed {
+		l.broken = fs.What
+	}
 	return nil
 }
 
@@ -270,12 +275,18 @@ func (l *lane) landed(ctx context.Context, s volume.Step, h *volume.Have) bool {
 }
 
 func (l *lane) unmount(ctx context.Context, s volume.Step) error {
-	e := l.n.Observer.Last().Table.Top(s.Dir)
+	// The number is of the look that was planned on: what came on top since
+	// then is somebody else's, and the child leaves it.
+	e := l.table.Top(s.Dir)
 	if e == nil {
-		return nil // seen at the next look
+		return errors.New("the mount that was planned on is not in the table")
 	}
 	l.facts = volume.FS{}
-	return l.n.Ops.Unmount(ctx, l.lock, s.Dir, e.Number)
+	err := l.n.Ops.Unmount(ctx, l.lock, s.Dir, e.Number)
+	if errors.Is(err, mount.ErrNone) {
+		return nil // somebody else was faster; the next look decides
+	}
+	return err
 }
 
 func (l *lane) growFS(ctx context.Context, h *volume.Have) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -37,12 +38,14 @@ type lane struct {
 	since   time.Time
 	lastErr *failure
 	history []operation // oldest first
-	seen    []int       // the mounts that the last look was about, by ID
+	seen    *glimpse    // the mounts that the last look was about
+	suspect bool        // the kernel complained about its mounted filesystem
+	broken  string      // what is wrong with its mounted filesystem, until it is unmounted
 
 	// Only the goroutine uses these.
-	after asw.Mark  // looks count only if they began after it
-	facts volume.FS // what children found in this turn
-	disk  uint64    // the device the facts are about
+	facts volume.FS    // what children found in this turn
+	disk  uint64       // the device the facts are about
+	table *mount.Table // of the last look
 }
 
 // A parked lane has a child that does not end. Nothing is done to its volume
@@ -74,10 +77,11 @@ type operation struct {
 // historySize is how many operations a lane remembers.
 const historySize = 20
 
-func (l *lane) rename(name volume.Name) {
+// call names a lane that has no name yet.
+func (l *lane) call(name volume.Name) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if name.LV != "" {
+	if l.name.LV == "" {
 		l.name = name
 	}
 }
@@ -169,6 +173,17 @@ func (l *lane) answerLocked(id string, r result) {
 	}
 }
 
+// doubt makes the lane look at what is mounted from a device of that name, if
+// that is its own and nothing is known to be wrong with it yet.
+func (l *lane) doubt(device string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen != nil && l.broken == "" && l.seen.path != "" && filepath.Base(l.seen.path) == device {
+		l.suspect = true
+		l.wakeLocked()
+	}
+}
+
 // prune dismisses the calls whose caller is gone.
 func (l *lane) prune() {
 	l.mu.Lock()
@@ -185,26 +200,25 @@ func (l *lane) prune() {
 // left has to wait.
 func (l *lane) turn() {
 	ctx := l.n.ctx
-	l.after = l.n.Observer.Now()
 	l.facts = volume.FS{}
+	if l.held() {
+		return
+	}
 	var last volume.Step
 	for ctx.Err() == nil {
-		if l.held() {
-			return
-		}
 		l.prune()
-		h, err := l.observe(ctx)
+		// The want first, the look after it: whoever asks while we look is
+		// answered from the next look.
+		w := l.want()
+		h, err := l.observe(ctx, w)
 		if err != nil {
 			l.fail(ctx, volume.Step{Calls: l.callIDs()}, "look", err)
 			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
 			return
 		}
-		v := volume.Plan(l.want(), h)
-		if l.settle(v, h) {
-			continue // the want is another one now
-		}
+		v := l.settle(&w, h)
 		if len(v.Steps) == 0 {
-			l.rest()
+			l.rest(w, h)
 			return
 		}
 		step := v.Steps[0]
@@ -223,7 +237,6 @@ func (l *lane) turn() {
 		l.begin(step)
 		started := time.Now()
 		err = l.act(ctx, step, &h)
-		l.after = l.n.Observer.Now()
 		l.end(step, started, err)
 		if err == nil {
 			continue
@@ -232,6 +245,37 @@ func (l *lane) turn() {
 			return
 		}
 	}
+}
+
+// settle plans, answers the calls that the plan answered, and plans again for
+// those that are left, all from one look.
+func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
+	for {
+		v := volume.Plan(*w, h)
+		if len(v.Done)+len(v.Refused) == 0 {
+			return v
+		}
+		answered := l.answer(v, h)
+		w.Calls = slices.DeleteFunc(w.Calls, func(c volume.Call) bool { return slices.Contains(answered, c.ID) })
+	}
+}
+
+func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range v.Done {
+		l.answerLocked(id, result{device: h.Device.Link})
+		ids = append(ids, id)
+	}
+	for _, r := range v.Refused {
+		l.lastErr = &failure{step: "refused", text: r.Reason, at: time.Now(), call: r.Call}
+		l.answerLocked(r.Call, result{err: errors.New(r.Reason)})
+		ids = append(ids, r.Call)
+	}
+	if len(v.Done) > 0 {
+		l.lastErr = nil
+	}
+	return ids
 }
 
 // retried says whether flexd's own step of that kind waits after a failure. A
@@ -308,11 +352,11 @@ func (l *lane) park(step volume.Step, err error) bool {
 	return true
 }
 
-// observe looks at the volume. Facts that children found do not outlive the
+// observe looks at the volume, now. Facts that children found do not outlive the
 // device they are about.
-func (l *lane) observe(ctx context.Context) (volume.Have, error) {
-	t := l.target()
-	h, err := l.n.Observer.Observe(ctx, t, l.after)
+func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
+	t := l.target(w)
+	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
 	if err != nil {
 		return h, err
 	}
@@ -320,22 +364,41 @@ func (l *lane) observe(ctx context.Context) (volume.Have, error) {
 		l.disk, l.facts = h.Device.Seq, volume.FS{}
 		h.FS = volume.FS{}
 	}
-	table := l.n.Observer.Last().Table
+	l.table = table
+	g := glimpse{dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
+	g.mounts = g.of(table)
 	l.mu.Lock()
-	l.seen = fingerprint(table, t.Dirs, h.Device)
-	if h.LV.Name.LV != "" {
+	defer l.mu.Unlock()
+	l.seen = &g
+	if h.LV.Presence == volume.Present {
 		l.name = h.LV.Name
 	}
-	l.mu.Unlock()
+	switch {
+	case len(h.Mounts) == 0:
+		l.suspect, l.broken = false, ""
+	case h.FS.Content == volume.FilesystemFailed:
+		l.suspect = false // the kernel's own count says so
+	case l.broken != "":
+		h.FS.Content, h.FS.What = volume.FilesystemFailed, l.broken
+		l.n.Observer.Publish(l.uuid, h)
+	}
 	return h, nil
 }
 
-// target says what is to be looked at. Only the lane's goroutine may ask.
-func (l *lane) target() asw.Target {
-	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}, Dirs: l.dirs()}
+// target says what is to be looked at for a want.
+func (l *lane) target(w volume.Want) asw.Target {
+	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}}
 	for _, c := range l.n.Store.Claims(l.uuid) {
+		t.Dirs = append(t.Dirs, c.Dir)
 		if c.Super != nil && c.Phase != volume.Making {
 			t.Asked[c.Dir] = c.Super
+		}
+	}
+	for _, c := range w.Calls {
+		for _, dir := range []string{c.Dir, c.Global} {
+			if dir != "" && !slices.Contains(t.Dirs, dir) {
+				t.Dirs = append(t.Dirs, dir)
+			}
 		}
 	}
 	l.mu.Lock()
@@ -344,52 +407,35 @@ func (l *lane) target() asw.Target {
 	return t
 }
 
-// dirs are the directories of claims and calls.
-func (l *lane) dirs() []string {
-	var dirs []string
-	for _, c := range l.n.Store.Claims(l.uuid) {
-		dirs = append(dirs, c.Dir)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.calls {
-		for _, dir := range []string{c.Dir, c.Global} {
-			if dir != "" && !slices.Contains(dirs, dir) {
-				dirs = append(dirs, dir)
-			}
-		}
-	}
-	return dirs
+// A glimpse is which mounts a look was about: the lane is woken when they change.
+type glimpse struct {
+	dirs         []string
+	number, path string // of the device, if it was known
+	mounts       []string
 }
 
-// fingerprint names the mounts that a look was about, so that the lane is only
-// woken when one of them changed.
-func fingerprint(table *mount.Table, dirs []string, d volume.Device) []int {
-	var ids []int
-	for _, dir := range dirs {
-		for _, e := range table.At(dir) {
-			ids = append(ids, e.ID)
+func (g *glimpse) of(table *mount.Table) []string {
+	var mounts []string
+	add := func(entries []*mount.Entry) {
+		for _, e := range entries { // an ID alone is used again
+			mounts = append(mounts, fmt.Sprint(e.ID, e.Number, e.Root, e.ReadOnly, e.Dir))
 		}
 	}
-	if d.Number != "" {
-		for _, e := range table.OfDevice(d.Number, d.Path) {
-			ids = append(ids, e.ID)
-		}
+	for _, dir := range g.dirs {
+		add(table.At(dir))
 	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
+	if g.number != "" {
+		add(table.OfDevice(g.number, g.path))
+	}
+	return mounts
 }
 
-// moved says whether the volume's mounts are others than at its last look.
+// moved says whether the volume's mounts are others than at its last look. One
+// whose first look is not over has to look again.
 func (l *lane) moved(table *mount.Table) bool {
-	h := l.n.Observer.Last().Volumes[l.uuid]
-	if h == nil {
-		return false // its first look is still to come
-	}
-	dirs := l.dirs()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !slices.Equal(l.seen, fingerprint(table, dirs, h.Device))
+	return l.seen == nil || !slices.Equal(l.seen.mounts, l.seen.of(table))
 }
 
 // want is all that may cause a step.
@@ -406,7 +452,7 @@ func (l *lane) want() volume.Want {
 	if vg := l.n.Config.VG(l.name.VG); vg != nil {
 		w.NeverDeactivate = vg.NeverDeactivate
 	}
-	w.Grow = l.grow
+	w.Grow, w.Suspect = l.grow, l.suspect
 	for _, c := range l.calls {
 		w.Calls = append(w.Calls, c.Call)
 	}
@@ -422,25 +468,18 @@ func (l *lane) callIDs() (ids []string) {
 	return ids
 }
 
-// settle answers the calls that the plan answered.
-func (l *lane) settle(v volume.Verdict, h volume.Have) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range v.Done {
-		l.answerLocked(id, result{device: h.Device.Link})
+// rest ends a turn in which nothing is left to do, or nothing can be done as
+// long as something is not known.
+func (l *lane) rest(w volume.Want, h volume.Have) {
+	if owes(w, h) {
+		l.mu.Lock()
+		if l.retry.next.Before(time.Now()) {
+			l.retry.failed(time.Now())
+		}
+		l.mu.Unlock()
+		l.later()
+		return
 	}
-	for _, r := range v.Refused {
-		l.lastErr = &failure{step: "refused", text: r.Reason, at: time.Now(), call: r.Call}
-		l.answerLocked(r.Call, result{err: errors.New(r.Reason)})
-	}
-	if len(v.Done) > 0 {
-		l.lastErr = nil
-	}
-	return len(v.Done)+len(v.Refused) > 0
-}
-
-// rest ends a turn in which nothing is left to do.
-func (l *lane) rest() {
 	l.mu.Lock()
 	l.retry.succeeded()
 	l.mu.Unlock()
@@ -449,6 +488,20 @@ func (l *lane) rest() {
 			l.wakeIn(left)
 		}
 	}
+}
+
+// owes says whether flexd has something to let go of, or to find out, and only
+// does not know enough: no event tells when it can be known.
+func owes(w volume.Want, h volume.Have) bool {
+	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {
+		return false
+	}
+	for _, s := range h.Spots {
+		if s.Unknown != "" {
+			return true
+		}
+	}
+	return w.Lease.Noted && !w.Lease.Live && (h.Device.Activity == volume.ActivityUnknown || h.Device.Unusable)
 }
 
 // later says whether flexd's own work has to wait after it failed.

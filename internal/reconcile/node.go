@@ -50,6 +50,12 @@ type Parts struct {
 	Providers map[string]Provider  // by VG
 	Boot      func() time.Duration // time since boot, suspended time included
 	Self      Namespaces
+
+	// Complaints tells of devices whose filesystem the kernel complains about;
+	// nil where nobody can tell.
+	Complaints interface {
+		Each(ctx context.Context, hear func(device string)) error
+	}
 }
 
 // A Node looks after every volume of this machine.
@@ -65,7 +71,8 @@ type Node struct {
 	lanes    map[volume.UUID]*lane
 	byDir    map[string][]*call // waiting calls
 	creating map[volume.Name]*creation
-	trouble  string // why the mount table cannot be read
+	adopting map[string]bool // directories whose mount is being identified
+	trouble  string          // why the mount table cannot be read
 }
 
 // errStopping is the cause of a node's end.
@@ -73,7 +80,7 @@ var errStopping = errors.New("flexd is stopping")
 
 // New returns a node that does nothing until Run.
 func New(p Parts) *Node {
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	return n
 }
@@ -93,7 +100,23 @@ func (n *Node) Run(ctx context.Context) error {
 		return err
 	}
 	close(n.ready)
+	if n.Complaints != nil {
+		go func() {
+			if err := n.Complaints.Each(n.ctx, n.suspect); err != nil && n.ctx.Err() == nil {
+				n.Log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
+			}
+		}()
+	}
 	return n.follow()
+}
+
+// suspect makes the lane of a device look at its mounted filesystem.
+func (n *Node) suspect(device string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lanes {
+		l.doubt(device)
+	}
 }
 
 // recover makes a lane for every volume that a note or a mount names. The lanes
@@ -132,9 +155,45 @@ func (n *Node) adopt(table *mount.Table) {
 		if claimed[e.Dir] {
 			continue
 		}
-		if uuid, name, ok := n.Observer.Identify(n.ctx, e); ok {
-			n.lane(uuid, name).wake()
+		n.mu.Lock()
+		busy := n.adopting[e.Dir]
+		n.adopting[e.Dir] = true
+		n.mu.Unlock()
+		if !busy {
+			go n.identify(e) // a device that does not answer delays no other
 		}
+	}
+}
+
+// identify finds the lane of a mount, again and again as long as it cannot be
+// told which volume it is.
+func (n *Node) identify(e *mount.Entry) {
+	defer func() {
+		n.mu.Lock()
+		delete(n.adopting, e.Dir)
+		n.mu.Unlock()
+	}()
+	var retry backoff
+	for n.ctx.Err() == nil {
+		uuid, name, ok, err := n.Observer.Identify(n.ctx, e)
+		if err == nil {
+			if ok {
+				n.lane(uuid, name).wake()
+			}
+			return
+		}
+		n.Log.WithError(err).WithField("dir", e.Dir).Warn("it cannot be told which volume is mounted there")
+		retry.failed(time.Now())
+		select {
+		case <-time.After(retry.wait):
+		case <-n.ctx.Done():
+			return
+		}
+		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+		if err != nil || table.Top(e.Dir) == nil {
+			return // the next event finds it, if it is there
+		}
+		e = table.Top(e.Dir)
 	}
 }
 
@@ -181,7 +240,7 @@ func (n *Node) setTrouble(err error) {
 }
 
 // lane returns the volume's lane. An unknown name is filled in by the first who
-// knows it.
+// knows it; see also enter.
 func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -190,8 +249,32 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 		l = &lane{n: n, uuid: uuid, name: name, lock: n.lockFile(string(uuid))}
 		n.lanes[uuid] = l
 	}
-	l.rename(name)
+	l.call(name)
 	return l
+}
+
+// enter returns the lane of a volume that was just looked up by name. The name
+// of a lane changes with that of its volume, but two files of one uuid (a copy
+// made with its attributes) are not one volume: the second is refused.
+func (n *Node) enter(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
+	l := n.lane(uuid, name)
+	l.mu.Lock()
+	old := l.name
+	l.mu.Unlock()
+	if old == name {
+		return l, nil
+	}
+	lv, err := p.LookUp(ctx, old)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
+	case lv.Presence == volume.Present && lv.UUID == uuid:
+		return nil, fmt.Errorf("%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
+	}
+	l.mu.Lock()
+	l.name = name
+	l.mu.Unlock()
+	return l, nil
 }
 
 // lockFile is where the children of a lane hold their lock.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,12 +35,15 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	log.Info("call")
 	c := &call{
 		Call: volume.Call{ID: r.ID}, verb: r.Verb,
-		started: time.Duration(r.Started), since: time.Now(), deadline: time.Now().Add(n.Config.CallDeadline),
+		started: time.Duration(r.Started), since: time.Now(),
 		opts: fc.Options, pid: pid, parent: parentSeen(pid, r.Parent), done: make(chan result, 1),
 	}
-	if r.Started == 0 {
-		c.started = n.Boot()
+	// A call that is sent again has waited before: flexdriver counts from its start.
+	now := n.Boot()
+	if c.started <= 0 || c.started > now {
+		c.started = now
 	}
+	c.deadline = c.since.Add(max(n.Config.CallDeadline-(now-c.started), time.Second))
 	var cancel context.CancelFunc
 	c.ctx, cancel = context.WithDeadlineCause(ctx, c.deadline, errDeadline)
 	defer cancel()
@@ -56,6 +60,10 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 		log = log.WithField("volume", title)
 	}
 	took := time.Since(c.since).Round(time.Millisecond / 10)
+	if n.ctx.Err() != nil {
+		log.WithField("took", took).Info("not answered, flexd stops: the caller will ask the next one")
+		return refusal(r, title, errStopping)
+	}
 	if err != nil {
 		log.WithField("took", took).WithError(err).Warn("failure")
 		return refusal(r, title, err)
@@ -69,7 +77,7 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 // refusal names the volume, the step and the cause, and the call by which the
 // log can be searched.
 func refusal(r flex.Request, title string, err error) flex.Answer {
-	text := r.Verb + ": " + err.Error()
+	text := r.Verb + ": " + strings.TrimPrefix(err.Error(), r.Verb+": ") // mount is a verb and a step
 	if title != "" {
 		text = title + ": " + text
 	}
@@ -130,11 +138,27 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
 		return err
 	}
+	if err := n.target(c); err != nil {
+		return err
+	}
 	if c.Verb == volume.Publish {
 		c.Global = flex.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
 	}
 	_, err = n.setUp(c)
 	return err
+}
+
+// target refuses a directory where nothing can land, before anything is made for
+// it. One that is a mount point is not touched.
+func (n *Node) target(c *call) error {
+	table, err := n.Observer.Look(c.ctx, n.Observer.Now())
+	if err != nil {
+		return err
+	}
+	if table.Top(c.Dir) == nil && n.Observer.Gone(c.Dir) {
+		return fmt.Errorf("the directory %s does not exist: kubelet makes it, and flexd never does", c.Dir)
+	}
+	return nil
 }
 
 func (n *Node) setUp(c *call) (device string, err error) {
@@ -163,7 +187,11 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	case lv.Presence != volume.Present:
 		return "", fmt.Errorf("not usable: %s", lv.Reason)
 	}
-	return n.await(c, n.lane(lv.UUID, name))
+	l, err := n.enter(c.ctx, lv.UUID, name, p)
+	if err != nil {
+		return "", err
+	}
+	return n.await(c, l)
 }
 
 // allowed says whether the configuration lets this call use this volume.
@@ -190,18 +218,26 @@ func (n *Node) release(c *call, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	found := map[volume.UUID]volume.Name{}
-	foreign := ""
-	for _, e := range table.At(c.Dir) {
-		uuid, name, ok := n.Observer.Identify(c.ctx, e)
-		if foreign = ""; !ok {
-			foreign = fmt.Sprintf("%s from %s", e.Type, e.Source)
-			continue
+	var found []*lane // of what is mounted there, from the top down, and of what was noted
+	add := func(uuid volume.UUID, name volume.Name) {
+		if l := n.lane(uuid, name); !slices.Contains(found, l) {
+			found = append(found, l)
 		}
-		found[uuid] = name
+	}
+	foreign := ""
+	for _, e := range slices.Backward(table.At(c.Dir)) {
+		uuid, name, ok, err := n.Observer.Identify(c.ctx, e)
+		switch {
+		case err != nil && len(n.Store.At(c.Dir)) == 0:
+			return fmt.Errorf("it cannot be told which volume is mounted at %s: %w", c.Dir, err)
+		case ok:
+			add(uuid, name)
+		case foreign == "":
+			foreign = fmt.Sprintf("%s from %s", e.Type, e.Source)
+		}
 	}
 	for _, cl := range n.Store.At(c.Dir) {
-		found[cl.UUID] = volume.Name{VG: cl.VG, LV: cl.LV}
+		add(cl.UUID, volume.Name{VG: cl.VG, LV: cl.LV})
 	}
 	if len(found) == 0 {
 		if foreign != "" {
@@ -213,13 +249,11 @@ func (n *Node) release(c *call, dir string) (err error) {
 		n.yield(c)
 		return nil
 	}
-	for uuid, name := range found {
-		if c.title = name.String(); name.LV == "" {
-			c.title = "uuid " + string(uuid)
-		}
+	for _, l := range found {
+		c.title = l.title()
 		part := *c
 		part.done = make(chan result, 1)
-		if _, err := n.await(&part, n.lane(uuid, name)); err != nil {
+		if _, err := n.await(&part, l); err != nil {
 			return err
 		}
 	}
