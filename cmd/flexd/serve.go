@@ -57,7 +57,8 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if err := makeDirs(cfg); err != nil {
 		return err
 	}
-	lock, err := server.Lock(filepath.Join(cfg.RunDir, "flexd.lock"))
+	lockPath := filepath.Join(cfg.RunDir, "flexd.lock")
+	lock, err := server.Lock(lockPath)
 	if err != nil {
 		return err
 	}
@@ -80,6 +81,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 
 	log.WithFields(logrus.Fields{"version": version, "node": cfg.NodeName, "config": configPath, "groups": len(cfg.VolumeGroups)}).Info("flexd starts")
 	return runTasks(ctx, log, n,
+		presence{[]string{cfg.DriverSocket, cfg.StatusSocket, lockPath}},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, Version: version, Log: log})
 }
