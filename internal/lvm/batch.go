@@ -130,7 +130,7 @@ func (g *group) together(k kind, members []*member) error {
 	g.mu.Lock()
 	shared := g.known != nil && g.known.Shared()
 	g.mu.Unlock()
-	_, err := g.change(steps[k], batchArgs(k, shared, members), changeDeadline+time.Duration(len(members))*perMember)
+	_, err := g.change(steps[k], batchArgs(k, shared, members), time.Duration(len(members))*perMember)
 	return err
 }
 

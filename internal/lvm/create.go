@@ -71,7 +71,7 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 	}
 	defer release()
 	defer g.invalidate()
-	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), changeDeadline)
+	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), 0)
 	return f.withNumbers(err, "volume group "+g.name, f.extents(size)*f.ExtentSize)
 }
 
@@ -125,7 +125,7 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	}
 	defer release()
 	defer g.invalidate()
-	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", "lv_uuid=" + string(l.UUID), name.String()}, changeDeadline)
+	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", "lv_uuid=" + string(l.UUID), name.String()}, 0)
 	return err
 }
 

@@ -73,7 +73,7 @@ func (p *Provider) deviceOf(m Mapped) volume.Device {
 		Size: m.Size(), ReadOnly: m.ReadOnly, Suspended: m.Suspended,
 	}
 	if name, layer, ok := parseDMName(m.Name); ok && layer == "" {
-		if link := p.link(name); leadsTo(link, m.Number) {
+		if link := p.link(name); p.leads(link, m.Number) {
 			d.Link = link
 		}
 	}

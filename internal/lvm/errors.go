@@ -56,10 +56,11 @@ var phrases = []struct {
 	{"with system ID", ErrForeignSystem, "it belongs to another machine (system ID): vgchange --systemid there, or vgexport and vgimport"},
 	{"requires lvmlockd", ErrShared, "it is shared between machines, and lvmlockd does not run here"},
 	{"due to unknown lock_type", ErrShared, "its lock type is not known here"},
-	{"without a lock", ErrShared, "lvmlockd gives no lock for it: vgchange --lockstart"},
+	{"due to failed lock", ErrShared, "it is shared between machines, and lvmlockd gives no lock: does it run? vgchange --lockstart"},
 	{"locked by other host", ErrElsewhere, "it is active on another machine"},
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},
+	{"nsufficient suitable allocatable extents", ErrNoSpace, "no space in the layout that is wanted"},
 	{"Failed to find logical volume", ErrNoLV, "no such volume"},
 	{"Can't get lock for", ErrLocked, "it is locked"},
 	{"not found", ErrNoVG, ""}, // only with the group's name, see classify

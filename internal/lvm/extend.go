@@ -54,7 +54,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if slices.Equal(l.Layout, []string{"linear"}) && more > f.Free {
 			return &SpaceError{What: "volume group " + g.name, Wanted: more, Free: f.Free}
 		}
-		_, err := g.change("extend", []string{"lvextend", "-y", "-L", strconv.FormatInt(wanted, 10) + "b", lv.Name.String()}, changeDeadline)
+		_, err := g.change("extend", []string{"lvextend", "-y", "-L", strconv.FormatInt(wanted, 10) + "b", lv.Name.String()}, 0)
 		g.invalidate()
 		var stuck *run.StuckError
 		if errors.As(err, &stuck) {
@@ -99,7 +99,7 @@ func (g *group) fit(lv volume.LV, l Logical) error {
 	if err != nil || !found || m.Size() >= l.Size {
 		return err
 	}
-	if _, err := g.change("refresh", []string{"lvchange", "-y", "--refresh", "-S", "lv_uuid=" + string(lv.UUID), lv.Name.String()}, changeDeadline); err != nil {
+	if _, err := g.change("refresh", []string{"lvchange", "-y", "--refresh", "-S", "lv_uuid=" + string(lv.UUID), lv.Name.String()}, 0); err != nil {
 		return err
 	}
 	if m, found, err = g.p.find(lv.UUID); err == nil && found && m.Size() < l.Size {

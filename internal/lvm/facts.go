@@ -82,10 +82,10 @@ func (f *Facts) refusal(l Logical) string {
 	switch {
 	case f.Exported:
 		return fmt.Sprintf("volume group %s is exported: vgimport %[1]s", f.Name)
-	case l.Hidden || slices.Contains(l.Role, "private"):
-		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
 	case slices.Contains(l.Layout, "pool"):
 		return fmt.Sprintf("%s/%s is a pool (%s), not a volume", f.Name, l.Name, strings.Join(l.Layout, ", "))
+	case l.Hidden || slices.Contains(l.Role, "private"):
+		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
 	case l.Health == "partial" && !slices.Contains(l.Layout, "raid"):
 		return fmt.Sprintf("%s/%s is partial: it has extents on a disk that is missing (%s)", f.Name, l.Name, f.missing())
 	}

@@ -242,9 +242,10 @@ func (b reply) targets() ([]Target, error) {
 		// struct dm_target_spec: its next counts from the first.
 		s := d[off : off+dmSpec]
 		next := int(ne.Uint32(s[20:]))
-		if next < off+dmSpec || next > len(d) {
+		if next < off+dmSpec || next > align8(len(d)) { // the last is aligned beyond the end
 			return nil, errReply
 		}
+		next = min(next, len(d))
 		t := Target{Start: int64(ne.Uint64(s)) * 512, Length: int64(ne.Uint64(s[8:])) * 512, Type: cString(s[24:])}
 		if t.Start < 0 || t.Length < 0 {
 			return nil, errReply

@@ -19,8 +19,8 @@ import (
 // How long a command that changes something may take until it is reported as
 // stuck, and how long one may wait for those before it. None is ever killed.
 const (
-	changeDeadline = 2 * time.Minute
-	perMember      = time.Second // more for each volume that shares a command
+	changeDeadline = 2 * time.Minute // Provider.patience
+	perMember      = time.Second     // more for each volume that shares a command
 	queueDeadline  = 4 * time.Minute
 )
 
@@ -158,8 +158,9 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 	return release, nil
 }
 
-// change runs one command that changes something. The caller has the turn.
-func (g *group) change(step string, args []string, deadline time.Duration) (run.Result, error) {
+// change runs one command that changes something, and may take so much more than
+// usual. The caller has the turn.
+func (g *group) change(step string, args []string, more time.Duration) (run.Result, error) {
 	// It is not bound to any caller: it ends when it ends.
 	ctx := context.Background()
 	config, err := g.p.config.get(ctx, g.p.Runner)
@@ -167,7 +168,7 @@ func (g *group) change(step string, args []string, deadline time.Duration) (run.
 		return run.Result{}, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	argv := append([]string{"lvm", args[0], "--config", config}, args[1:]...)
-	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: step, Argv: argv, Lock: g.lock, Deadline: deadline, Spare: true, Mutates: true})
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: step, Argv: argv, Lock: g.lock, Deadline: g.p.patience + more, Spare: true, Mutates: true})
 	if err == nil {
 		return res, nil
 	}

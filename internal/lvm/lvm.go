@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -49,6 +50,9 @@ type Provider struct {
 	config configuration // the --config of every command
 	watch  atomic.Pointer[watch]
 
+	patience time.Duration                  // changeDeadline; less in tests
+	leads    func(path, number string) bool // leadsTo; another in tests
+
 	mu       sync.Mutex
 	dmUUIDs  map[volume.UUID]string          // guarded by mu: what device-mapper called a volume when it was seen last
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
@@ -68,6 +72,7 @@ func New(o Options) *Provider {
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
+		patience: changeDeadline, leads: leadsTo,
 		dmUUIDs: map[volume.UUID]string{}, inflight: map[volume.UUID]<-chan struct{}{},
 	}
 	p.config.filter = o.Filter

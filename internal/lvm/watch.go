@@ -15,7 +15,8 @@ import (
 type watch struct {
 	p       *Provider
 	changed func(vg string)
-	notify  int // inotify
+	notify  int               // inotify
+	groups  map[string]string // device number → VG; only for Watch's own thread
 
 	mu    sync.Mutex
 	disks map[string]string // guarded by mu: path → VG
@@ -34,7 +35,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		return fmt.Errorf("uevents: %w", err)
 	}
-	w := &watch{p: p, changed: changed, disks: map[string]string{}, paths: map[int32]string{}}
+	w := &watch{p: p, changed: changed, groups: map[string]string{}, disks: map[string]string{}, paths: map[int32]string{}}
 	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
@@ -51,6 +52,11 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 	p.watch.Store(w)
 	defer p.watch.CompareAndSwap(w, nil)
 	p.Invalidate("") // what happened before was not seen
+	if all, err := p.DM.List(); err == nil {
+		for _, m := range all {
+			w.groups[m.Number] = groupOf(m)
+		}
+	}
 	go p.warm(ctx)
 	for ctx.Err() == nil {
 		fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}, {Fd: int32(w.notify), Events: unix.POLLIN}, {Fd: int32(wake[0]), Events: unix.POLLIN}}
@@ -94,9 +100,9 @@ func (w *watch) uevents(fd int) {
 		case err != nil || n <= 0:
 			return
 		}
-		switch vg, what := parseUevent(string(buf[:n])); what {
+		switch e := parseUevent(string(buf[:n])); e.what {
 		case deviceChanged:
-			w.changed(vg)
+			w.changed(w.groupOf(e))
 		case diskChanged:
 			w.p.Invalidate("")
 			w.changed("")
@@ -104,38 +110,67 @@ func (w *watch) uevents(fd int) {
 	}
 }
 
+// groupOf says which volume group a device is of, "" if that is not known. The
+// kernel tells only the number; what was removed must be remembered.
+func (w *watch) groupOf(e uevent) string {
+	if e.removed {
+		vg := w.groups[e.number]
+		delete(w.groups, e.number)
+		return vg
+	}
+	m, err := w.p.DM.Device(Key{Number: e.number})
+	if err != nil {
+		return w.groups[e.number]
+	}
+	w.groups[e.number] = groupOf(m)
+	return w.groups[e.number]
+}
+
+func groupOf(m Mapped) string {
+	if !strings.HasPrefix(m.UUID, "LVM-") {
+		return ""
+	}
+	name, _, _ := parseDMName(m.Name)
+	return name.VG
+}
+
+// A uevent is what the kernel tells of a block device.
+type uevent struct {
+	what    int
+	number  string
+	removed bool
+}
+
 // What an event is about.
 const (
 	nothingOfOurs = iota
 	deviceChanged // a device of device-mapper
-	diskChanged   // another disk came or went
+	diskChanged   // another disk came, went, or has another size
 )
 
 // parseUevent reads one message of the kernel: a header and KEY=value words,
 // separated by zero bytes.
-func parseUevent(s string) (vg string, what int) {
+func parseUevent(s string) (e uevent) {
 	words := map[string]string{}
-	for _, word := range strings.Split(s, "\x00") {
+	for word := range strings.SplitSeq(s, "\x00") {
 		if key, value, ok := strings.Cut(word, "="); ok {
 			words[key] = value
 		}
 	}
 	if words["SUBSYSTEM"] != "block" {
-		return "", nothingOfOurs
+		return e
 	}
-	if !strings.HasPrefix(words["DEVNAME"], "dm-") {
-		if words["ACTION"] == "add" || words["ACTION"] == "remove" || words["RESIZE"] != "" {
-			return "", diskChanged
+	e.number = words["MAJOR"] + ":" + words["MINOR"]
+	e.removed = words["ACTION"] == "remove"
+	switch {
+	case !strings.HasPrefix(words["DEVNAME"], "dm-"):
+		if e.removed || words["ACTION"] == "add" || words["RESIZE"] != "" {
+			e.what = diskChanged
 		}
-		return "", nothingOfOurs
+	case words["ACTION"] != "add": // it has no table yet
+		e.what = deviceChanged
 	}
-	if uuid := words["DM_UUID"]; uuid != "" && !strings.HasPrefix(uuid, "LVM-") {
-		return "", nothingOfOurs
-	}
-	if name, _, ok := parseDMName(words["DM_NAME"]); ok {
-		vg = name.VG
-	}
-	return vg, deviceChanged
+	return e
 }
 
 // written reads which disks were written to.

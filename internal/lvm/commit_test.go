@@ -1,0 +1,288 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+func (f *fakeLVM) activate(ctx context.Context, p *Provider, lv volume.LV) error {
+	_, err := p.Activate(ctx, "", lv)
+	return err
+}
+
+// Ensure that those who arrive while a command runs share the next one, that an
+// idle lane lets nobody wait, and that each gets its own error.
+func TestGroupCommit(t *testing.T) {
+	const n = 50
+	f, p := newFake(t, n)
+	var lvs []volume.LV
+	for i := range n {
+		lvs = append(lvs, f.lookUp(p, fmt.Sprintf("v%d", i)))
+	}
+	if got := f.commands(); !slices.Equal(got, []string{"lvmconfig", "fullreport"}) {
+		t.Fatalf("%d look-ups took %q", n, got)
+	}
+	f.broken["v7"] = "device-mapper: reload ioctl on v7 failed: Invalid argument"
+	delete(f.lvs, "v8")
+	f.lvs["v9"].uuid = fakeUUID(999)
+
+	first, letGo := make(chan bool), make(chan bool)
+	var once sync.Once
+	f.before = func(string) error {
+		once.Do(func() { close(first); <-letGo })
+		return nil
+	}
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	wg.Go(func() { errs[0] = f.activate(t.Context(), p, lvs[0]) })
+	<-first
+	for i := 1; i < n; i++ {
+		wg.Go(func() { errs[i] = f.activate(t.Context(), p, lvs[i]) })
+	}
+	g, _ := p.group("vg0")
+	eventually(t, "all have joined", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.next[activate] != nil && len(g.next[activate].members) == n-1
+	})
+	close(letGo)
+	wg.Wait()
+	for i, err := range errs {
+		switch i {
+		case 7:
+			is(t, err, ErrFailed, "Invalid argument")
+		case 8:
+			is(t, err, ErrNoLV, "does not exist any more")
+		case 9:
+			if err == nil || !strings.Contains(err.Error(), "another volume") {
+				t.Errorf("got %v", err)
+			}
+		default:
+			if _, found, _ := p.find(lvs[i].UUID); err != nil || !found {
+				t.Errorf("v%d: %v %v", i, err, found)
+			}
+		}
+	}
+	if _, found, _ := p.find(fakeUUID(999)); found {
+		t.Error("the new v9 was activated")
+	}
+	got := f.commands()
+	changes := len(got) - strings.Count(strings.Join(got, " "), "fullreport")
+	if changes != 5 { // one, all others, and the three that failed alone
+		t.Errorf("got %q", got)
+	}
+}
+
+// Ensure that what is wrong with the group is not tried again volume by volume.
+func TestGroupErrorForAll(t *testing.T) {
+	f, p := newFake(t, 10)
+	lvs := make([]volume.LV, 10)
+	for i := range lvs {
+		lvs[i] = f.lookUp(p, fmt.Sprintf("v%d", i))
+	}
+	f.commands()
+	f.before = func(words string) error { return nil }
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if c.Argv[1] != "lvchange" {
+			return run.Result{}, nil, false
+		}
+		f.mu.Lock()
+		f.ran = append(f.ran, c.Argv[1])
+		f.mu.Unlock()
+		time.Sleep(20 * time.Millisecond)
+		res, err := utterance{Argv: c.Argv, Code: 5, Stderr: "  Volume group vg0 is exported\n"}.result()
+		return res, err, true
+	}
+	var wg sync.WaitGroup
+	for _, lv := range lvs {
+		wg.Go(func() { is(t, f.activate(t.Context(), p, lv), ErrExported) })
+	}
+	wg.Wait()
+	if got := f.commands(); len(got) > 3 {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Ensure that a command that hangs opens the breaker of its group alone, and that
+// it closes when the command ends.
+func TestBreaker(t *testing.T) {
+	f, p := newFake(t, 2)
+	one, two := f.lookUp(p, "v0"), f.lookUp(p, "v1")
+	done := make(chan struct{})
+	since := time.Now()
+	f.before = func(words string) error {
+		if strings.HasPrefix(words, "lvchange") {
+			return &run.StuckError{Step: "activate", Pid: 4711, Since: since, Wchan: "io_getevents", Done: done}
+		}
+		return nil
+	}
+	var stuck *run.StuckError
+	if err := f.activate(t.Context(), p, one); !errors.As(err, &stuck) {
+		t.Fatalf("got %v", err)
+	}
+	f.commands()
+	for _, err := range []error{
+		f.activate(t.Context(), p, two),
+		p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 1),
+		p.Extend(t.Context(), "", two, volume.Device{}, 1<<20),
+	} {
+		var blocked *BlockedError
+		if !errors.As(err, &blocked) || errors.As(err, new(*run.StuckError)) {
+			t.Errorf("got %v", err)
+			continue
+		}
+		for _, w := range []string{"vg0", "4711", "io_getevents", since.Format(time.TimeOnly)} {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%q does not say %q", err, w)
+			}
+		}
+	}
+	if lv := f.lookUp(p, "v1"); lv.UUID != two.UUID { // what is known needs no command
+		t.Errorf("got %+v", lv)
+	}
+	if got := f.commands(); len(got) != 0 {
+		t.Errorf("started %q", got)
+	}
+	if _, err := p.LookUp(t.Context(), volume.Name{VG: "other", LV: "x"}); !errors.Is(err, ErrNoVG) {
+		t.Errorf("the other group: got %v", err)
+	}
+	f.before = nil
+	close(done)
+	eventually(t, "the breaker closes", func() bool { return len(p.Blocks()) == 0 })
+	if err := f.activate(t.Context(), p, two); err != nil {
+		t.Error(err)
+	}
+}
+
+// Ensure that a caller who leaves does not let two commands meet on a volume.
+func TestCallerLeaves(t *testing.T) {
+	f, p := newFake(t, 1)
+	lv := f.lookUp(p, "v0")
+	started, letGo := make(chan bool), make(chan bool)
+	f.before = func(words string) error { close(started); <-letGo; return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() { left <- f.activate(ctx, p, lv) }()
+	<-started
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	var locked *run.LockedError
+	if err := p.Extend(t.Context(), "", lv, volume.Device{}, 1); !errors.As(err, &locked) {
+		t.Fatalf("got %v", err)
+	}
+	f.before = nil
+	close(letGo)
+	<-locked.Done
+	if _, found, _ := p.find(lv.UUID); !found {
+		t.Error("the command did not go on")
+	}
+	if err := p.Extend(t.Context(), "", lv, volume.Device{}, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// Ensure that readers share a report, that what is known is believed until it is
+// told that it changed, and that absence and failure never are.
+func TestLook(t *testing.T) {
+	f, p := newFake(t, 3)
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() { f.lookUp(p, "v1") })
+	}
+	wg.Wait()
+	if got := f.commands(); len(got) != 2 {
+		t.Errorf("got %q", got)
+	}
+	for range 2 {
+		if lv := f.lookUp(p, "none"); lv.Presence != volume.Absent {
+			t.Errorf("got %+v", lv)
+		}
+		if got := f.commands(); !slices.Equal(got, []string{"fullreport"}) {
+			t.Errorf("got %q", got)
+		}
+	}
+	f.mu.Lock()
+	delete(f.lvs, "v1")
+	f.mu.Unlock()
+	f.lookUp(p, "v1")
+	p.Invalidate("vg0")
+	if lv := f.lookUp(p, "v1"); lv.Presence != volume.Absent {
+		t.Errorf("got %+v", lv)
+	}
+	f.before = func(string) error { return errors.New("no") }
+	p.Invalidate("")
+	for range 2 {
+		if _, err := p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "v0"}); err == nil || len(f.commands()) == 0 {
+			t.Errorf("got %v", err)
+		}
+	}
+	f.before = nil
+	f.lookUp(p, "v0")
+
+	// A change while a report runs: its reader asks again.
+	started, letGo := make(chan bool, 9), make(chan bool)
+	f.before = func(string) error { started <- true; <-letGo; return nil }
+	p.Invalidate("")
+	result := make(chan volume.LV)
+	go func() { result <- f.lookUp(p, "v0") }()
+	<-started
+	p.Invalidate("")
+	go func() { result <- f.lookUp(p, "v0") }()
+	close(letGo)
+	<-result
+	<-result
+	if len(started) != 1 {
+		t.Errorf("%d more reports, want 1", len(started))
+	}
+}
+
+// Ensure that a volume is made step by step, and that each cut is finished.
+func TestCreateCut(t *testing.T) {
+	name := volume.Name{VG: "vg0", LV: "new"}
+	for cut := 1; cut < 6; cut++ { // the last are beyond the end
+		f, p := newFake(t, 1)
+		n := 0
+		f.before = func(words string) error {
+			if n++; strings.HasPrefix(words, "lvmconfig") || strings.HasPrefix(words, "fullreport") {
+				n--
+			}
+			if n == cut {
+				n = 100
+				return errors.New("killed")
+			}
+			return nil
+		}
+		first := p.Create(t.Context(), "", name, 5*mib)
+		if n < 100 {
+			if first != nil {
+				t.Errorf("cut %d: %v", cut, first)
+			}
+		} else if first == nil {
+			t.Errorf("cut %d: no error", cut)
+		} else if lv := f.lookUp(p, "new"); lv.Presence != volume.Absent {
+			t.Errorf("cut %d: got %+v", cut, lv)
+		} else {
+			p.Invalidate("")
+			if err := p.Create(t.Context(), "", name, 5*mib); err != nil {
+				t.Errorf("cut %d: %v", cut, err)
+			}
+		}
+		if lv := f.lookUp(p, "new"); lv.Presence != volume.Present || !lv.Created || lv.Size != 8*mib {
+			t.Errorf("cut %d: got %+v", cut, lv)
+		}
+		if err := p.Create(t.Context(), "", name, 5*mib); err == nil {
+			t.Errorf("cut %d: it was made twice", cut)
+		}
+	}
+}

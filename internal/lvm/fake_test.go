@@ -1,0 +1,232 @@
+package lvm
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const vgUUID = "VGVGVG-0000-0000-0000-0000-0000-VGVGVG"
+
+// A fakeLVM is a volume group and its device-mapper in memory. It executes the
+// commands that the provider starts, and refuses all others.
+type fakeLVM struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	lvs     map[string]*fakeLV // guarded by mu, as all that follows
+	free    int64
+	ran     []string                                  // what was started
+	before  func(words string) error                  // called without mu; an error is the command's
+	running int                                       // commands that change something
+	broken  map[string]string                         // LV → what lvchange says of it
+	devices map[string]Mapped                         // by uuid
+	hook    func(c run.Cmd) (run.Result, error, bool) // instead of all else
+}
+
+type fakeLV struct {
+	uuid         volume.UUID
+	size         int64
+	tags         []string
+	layout, role string
+}
+
+func fakeUUID(n int) volume.UUID {
+	return volume.UUID(fmt.Sprintf("LVLVLV-0000-0000-0000-0000-0000-%06d", n))
+}
+
+func newFake(t *testing.T, n int) (*fakeLVM, *Provider) {
+	f := &fakeLVM{t: t, lvs: map[string]*fakeLV{}, free: 1 << 30, broken: map[string]string{}, devices: map[string]Mapped{}}
+	for i := range n {
+		f.lvs[fmt.Sprintf("v%d", i)] = &fakeLV{uuid: fakeUUID(i), size: 8 * mib}
+	}
+	return f, f.provider(Group{})
+}
+
+func (f *fakeLVM) provider(g Group) *Provider {
+	dir := f.t.TempDir()
+	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
+	p.leads = func(string, string) bool { return true } // its commands make no nodes
+	return p
+}
+
+func (f *fakeLVM) List() ([]Mapped, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []Mapped
+	for _, m := range f.devices {
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+func (f *fakeLVM) Device(key Key) (Mapped, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for uuid, m := range f.devices {
+		if uuid == key.UUID || key.UUID == "" && m.Number == key.Number {
+			return m, nil
+		}
+	}
+	return Mapped{}, ErrNoDevice
+}
+
+func (f *fakeLVM) Status(key Key) (Mapped, error) { return f.Device(key) }
+
+// commands returns the first words of what was started since the last time.
+func (f *fakeLVM) commands() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ran := f.ran
+	f.ran = nil
+	return ran
+}
+
+func (f *fakeLVM) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	if f.hook != nil {
+		if res, err, ok := f.hook(c); ok {
+			return res, err
+		}
+	}
+	if c.Argv[0] != "lvm" {
+		f.mu.Lock()
+		f.ran = append(f.ran, c.Argv[2])
+		f.mu.Unlock()
+		return run.Result{Stdout: []byte(`{"value":null}`)}, nil
+	}
+	words := strings.Join(c.Argv[1:], " ")
+	f.mu.Lock()
+	f.ran = append(f.ran, c.Argv[1])
+	if c.Mutates {
+		if f.running++; f.running > 1 {
+			f.t.Errorf("two commands at once: %s", words)
+		}
+		if c.Lock == "" || !c.Spare {
+			f.t.Errorf("changes something without the lane's lock, or may be killed: %+v", c)
+		}
+	}
+	before := f.before
+	f.mu.Unlock()
+	var err error
+	if before != nil {
+		err = before(words)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.Mutates {
+		f.running--
+	}
+	if err != nil {
+		return run.Result{}, err
+	}
+	say := f.execute(c.Argv[1], c.Argv[2:])
+	if say.Code != 0 {
+		say.Argv = c.Argv
+	}
+	return say.result()
+}
+
+func (f *fakeLVM) execute(command string, args []string) (u utterance) {
+	fail := func(format string, a ...any) {
+		u.Code = 5
+		u.Stderr += fmt.Sprintf("  "+format+"\n", a...)
+	}
+	last := args[len(args)-1]
+	switch command {
+	case "lvmconfig":
+		fail("Configuration node devices/filter not found")
+	case "fullreport":
+		if last != "vg0" {
+			fail("Volume group %q not found", last)
+			fail("Cannot process volume group %s", last)
+			return u
+		}
+		u.Stdout = f.report()
+	case "lvchange":
+		i := slices.Index(args, "-S")
+		on := slices.Contains(args, "-ay")
+		for _, name := range args[i+2:] {
+			lv := f.lvs[strings.TrimPrefix(name, "vg0/")]
+			if lv == nil {
+				fail("Failed to find logical volume %q", name)
+				continue
+			}
+			if !strings.Contains(args[i+1], string(lv.uuid)) {
+				continue
+			}
+			if why := f.broken[strings.TrimPrefix(name, "vg0/")]; why != "" {
+				fail("%s", why)
+				continue
+			}
+			uuid := dmUUID(vgUUID, lv.uuid)
+			switch {
+			case slices.Contains(args, "--deltag"):
+				lv.tags = []string{args[slices.Index(args, "--addtag")+1]}
+			case on:
+				n := volume.Name{VG: "vg0", LV: strings.TrimPrefix(name, "vg0/")}
+				f.devices[uuid] = Mapped{Name: dmName(n), UUID: uuid, Number: fmt.Sprintf("253:%d", len(f.devices)), Live: true, Targets: []Target{{Type: "linear", Length: lv.size}}}
+			default:
+				delete(f.devices, uuid)
+			}
+		}
+	case "vgmknodes":
+	case "lvcreate":
+		name := args[slices.Index(args, "-n")+1]
+		var extents int64
+		fmt.Sscan(args[slices.Index(args, "-l")+1], &extents)
+		f.lvs[name] = &fakeLV{uuid: fakeUUID(1000 + len(f.lvs)), size: extents * 4 * mib, tags: []string{tagCreating}}
+	case "lvextend":
+		lv := f.lvs[strings.TrimPrefix(last, "vg0/")]
+		fmt.Sscan(strings.TrimSuffix(args[slices.Index(args, "-L")+1], "b"), &lv.size)
+		if m, ok := f.devices[dmUUID(vgUUID, lv.uuid)]; ok {
+			m.Targets = []Target{{Type: "linear", Length: lv.size}}
+			f.devices[m.UUID] = m
+		}
+	default:
+		f.t.Errorf("no such command in the fake: %s %q", command, args)
+	}
+	return u
+}
+
+func (f *fakeLVM) report() string {
+	var lvs []string
+	for name, lv := range f.lvs {
+		layout, role := lv.layout, lv.role
+		if layout == "" {
+			layout, role = "linear", "public"
+		}
+		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":"-wi-XX----","lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":""}`,
+			name, lv.uuid, lv.size, strings.Join(lv.tags, ","), layout, role))
+	}
+	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[],"lv":[%s],"pvseg":[],"seg":[]}]}`,
+		vgUUID, 1<<31, f.free, strings.Join(lvs, ","))
+}
+
+func (f *fakeLVM) lookUp(p *Provider, name string) volume.LV {
+	f.t.Helper()
+	lv, err := p.LookUp(f.t.Context(), volume.Name{VG: "vg0", LV: name})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return lv
+}
+
+// eventually fails if it does not hold soon.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for range 2000 {
+		if holds() {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("never: %s", what)
+}

@@ -1,0 +1,166 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const mib = 1 << 20
+
+// The test binary is also the child that the provider starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "child" {
+		code, ok := Child(os.Args[2], []byte(os.Args[3]))
+		if !ok {
+			code = 2
+		}
+		syscall.Exit(code) // not os.Exit: the race detector would sleep for a second
+	}
+	os.Exit(m.Run())
+}
+
+// A lab is a machine with device-mapper whose disks are ours: the VM of
+// scripts/vm, which is told so by FLEXD_TEST_DISKS, a list with commas.
+type lab struct {
+	*testing.T
+	*Provider
+	*recorder
+	disks []string
+	dir   string
+	lock  string
+}
+
+// newLab returns blank disks and a provider of vg0, which has the first two.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	if os.Getenv("FLEXD_TEST_DISKS") == "" {
+		t.Skip("needs device-mapper and disks to overwrite: make test-vm")
+	}
+	l := &lab{T: t, disks: strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ","), dir: t.TempDir()}
+	l.lock = filepath.Join(l.dir, "lane")
+	if len(l.disks) < 4 {
+		t.Fatal("FLEXD_TEST_DISKS: 4 disks are needed")
+	}
+	l.wipe()
+	t.Cleanup(l.wipe)
+	l.sh("vgcreate", "-q", "vg0", l.disks[0], l.disks[1])
+	l.restart(Group{})
+	return l
+}
+
+// restart forgets all that the provider knows.
+func (l *lab) restart(g Group) {
+	l.recorder = &recorder{Runner: run.NewExec()}
+	l.Provider = New(Options{Runner: l.recorder, LockDir: filepath.Join(l.dir, "locks"), Groups: map[string]Group{"vg0": g, "vg1": {}}})
+}
+
+func (l *lab) wipe() {
+	l.Helper()
+	// What a failed test left, from the top.
+	for range 8 {
+		exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
+	}
+	for _, d := range l.disks {
+		if out, err := exec.Command("dd", "if=/dev/zero", "of="+d, "bs=1M", "count=4", "conv=fsync").CombinedOutput(); err != nil {
+			l.Fatalf("%v: %s", err, out)
+		}
+	}
+	for _, vg := range []string{"vg0", "vg1", "a-b.c+d_e"} {
+		os.RemoveAll("/dev/" + vg)
+		os.RemoveAll("/etc/lvm/backup/" + vg)
+	}
+	exec.Command("sh", "-c", "rm -f /dev/mapper/vg* /dev/mapper/a--* /etc/lvm/archive/*").Run()
+}
+
+func (l *lab) sh(argv ...string) string {
+	l.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "LVM_SUPPRESS_FD_WARNINGS=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		l.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// lv makes a volume by hand and leaves it inactive.
+func (l *lab) lv(name string, size string) volume.LV {
+	l.Helper()
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", size, "-n", name, "vg0")
+	l.Invalidate("")
+	return l.lookUp(name)
+}
+
+func (l *lab) lookUp(name string) volume.LV {
+	l.Helper()
+	lv, err := l.LookUp(l.Context(), volume.Name{VG: "vg0", LV: name})
+	if err != nil {
+		l.Fatal(err)
+	}
+	return lv
+}
+
+func (l *lab) present(name string) volume.LV {
+	l.Helper()
+	lv := l.lookUp(name)
+	if lv.Presence != volume.Present {
+		l.Fatalf("%s: got %+v", name, lv)
+	}
+	return lv
+}
+
+func (l *lab) device(lv volume.LV) volume.Device {
+	l.Helper()
+	d, err := l.Device(l.Context(), lv)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return d
+}
+
+func (l *lab) activate(lv volume.LV) volume.Device {
+	l.Helper()
+	d, err := l.Activate(l.Context(), l.lock, lv)
+	if err != nil {
+		l.Fatal(err)
+	}
+	if want := "/dev/" + lv.Name.String(); d.Activity != volume.Active || d.Unusable || d.Link != want || d.Size < lv.Size {
+		l.Fatalf("activate %s: got %+v", lv.Name, d)
+	}
+	return d
+}
+
+func (l *lab) deactivate(lv volume.LV) {
+	l.Helper()
+	if err := l.Deactivate(l.Context(), l.lock, lv, l.device(lv)); err != nil {
+		l.Fatal(err)
+	}
+	if d := l.device(lv); d.Activity != volume.Inactive {
+		l.Fatalf("deactivate %s: got %+v", lv.Name, d)
+	}
+}
+
+// is fails unless the error is of that kind, and says so.
+func is(t testing.TB, err, want error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got %v, want %v", err, want)
+	}
+	for _, w := range words {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("%q does not say %q", fmt.Sprint(err), w)
+		}
+	}
+}
+
+// try runs what may fail.
+func (l *lab) try(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }
