@@ -314,7 +314,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 			Asked: asked, AskedKnown: known, Whole: whole(e), Owner: owner, Kind: kind,
 		})
 		if what := o.liveError(h.Device.Path, e); what != "" {
-			h.FS.Content, h.FS.What = volume.FilesystemFailed, what
+			h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, e.Type, what
 		}
 	}
 }

@@ -24,10 +24,10 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 		return fmt.Errorf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", name.VG)
 	case size == 0:
 		return fmt.Errorf("it does not exist, and option size is not given: flexd creates only what it knows the size of")
-	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
-		return fmt.Errorf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet tells at `mount` only: create it by hand, or attach with attach:false", name.VG, vg.Namespaces)
 	case vg.MaxSize > 0 && size > vg.MaxSize:
 		return fmt.Errorf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, name.VG, vg.MaxSize)
+	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
+		return fmt.Errorf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet tells at mount only: create it by hand, or attach with attach:false", name.VG, vg.Namespaces)
 	}
 	if uuid, file := n.Records.Named(name); uuid != "" {
 		return fmt.Errorf("it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", uuid, name.VG, file)

@@ -379,7 +379,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	case h.FS.Content == volume.FilesystemFailed:
 		l.suspect = false // the kernel's own count says so
 	case l.broken != "":
-		h.FS.Content, h.FS.What = volume.FilesystemFailed, l.broken
+		h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, h.Mounts[0].Type, l.broken
 		l.n.Observer.Publish(l.uuid, h)
 	}
 	return h, nil

@@ -135,7 +135,14 @@ func (n *Node) recover() error {
 	if err != nil {
 		return fmt.Errorf("the mount table cannot be read: %w", err)
 	}
-	n.adopt(table)
+	patience := time.After(adoption)
+	for _, told := range n.adopt(table) {
+		select {
+		case <-told:
+		case <-patience: // it is known when its device answers
+			patience = time.After(0)
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.lanes {
@@ -144,9 +151,14 @@ func (n *Node) recover() error {
 	return nil
 }
 
+// adoption is how long a start waits for the devices of mounts without a note to
+// say which volumes they are.
+const adoption = 5 * time.Second
+
 // adopt makes a lane for every mount in kubelet's directories of ours that no
 // claim is about.
-func (n *Node) adopt(table *mount.Table) {
+// It returns before they are known: each channel is closed when one is.
+func (n *Node) adopt(table *mount.Table) (all []chan struct{}) {
 	claimed := map[string]bool{}
 	for _, c := range n.Store.All() {
 		claimed[c.Dir] = true
@@ -160,9 +172,15 @@ func (n *Node) adopt(table *mount.Table) {
 		n.adopting[e.Dir] = true
 		n.mu.Unlock()
 		if !busy {
-			go n.identify(e) // a device that does not answer delays no other
+			told := make(chan struct{})
+			all = append(all, told)
+			go func() { // a device that does not answer delays no other
+				defer close(told)
+				n.identify(e)
+			}()
 		}
 	}
+	return all
 }
 
 // identify finds the lane of a mount, again and again as long as it cannot be

@@ -138,8 +138,10 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
 		return err
 	}
-	if err := n.target(c); err != nil {
-		return err
+	if c.Verb != volume.Expand {
+		if err := n.target(c); err != nil {
+			return err
+		}
 	}
 	if c.Verb == volume.Publish {
 		c.Global = flex.GlobalDir(c.root, n.Config.Driver, c.opts.Name)

@@ -356,7 +356,11 @@ func (p *planner) younger(dir string, c Call) bool {
 }
 
 func failed(fs FS) string {
-	return fmt.Sprintf("its filesystem is in error (%s): unmount it everywhere and run fsck by hand", orUnknown(fs.What))
+	what := "filesystem"
+	if fs.Type != "" {
+		what = fs.Type
+	}
+	return fmt.Sprintf("its "+what+" is in error (%s): unmount it everywhere and run fsck by hand", orUnknown(fs.What))
 }
 
 func otherType(found, wanted string) string {

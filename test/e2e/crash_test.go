@@ -337,12 +337,12 @@ func TestRunDirectoryLost(t *testing.T) {
 	h.must(os.RemoveAll(h.runDir + "/dev"))
 	known()
 
-	// While it runs: with the sockets. Kubelet's calls say what is wrong, and a
-	// restart heals it.
+	// While it runs: with the sockets. It ends, so that its supervisor starts it
+	// anew; kubelet's calls say what is wrong.
 	up()
 	h.must(os.RemoveAll(h.runDir))
 	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.podDir(v, p)), "flexd is not running", h.runDir+"/driver.sock", "systemctl start flexd")
-	h.stop()
+	h.gone("was removed by somebody")
 	h.start()
 	known()
 }
@@ -418,7 +418,7 @@ func TestRecoveryAsSeen(t *testing.T) {
 	if text := h.show(); !strings.Contains(text, "orphaned") || !strings.Contains(text, "Problem: ") || !strings.Contains(text, "staged-torn-0.json") {
 		t.Errorf("status:\n%s", text)
 	}
-	os.Remove(h.runDir + "/notes/staged-torn-0.json") // the operator's
+	os.Remove(h.runDir + "/notes/staged-torn-0.json.damaged") // the operator's
 	h.end(byKubelet, v)
 }
 

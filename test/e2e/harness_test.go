@@ -273,6 +273,25 @@ func (h *host) start() {
 	})
 }
 
+// gone waits until flexd has ended by itself, having said why.
+func (h *host) gone(why string) {
+	h.t.Helper()
+	select {
+	case err := <-h.ended:
+		if err == nil {
+			h.t.Error("flexd ended as if it had been told to")
+		}
+	case <-time.After(soon):
+		h.t.Fatal("flexd does not end")
+	}
+	h.mu.Lock()
+	h.flexd = nil
+	h.mu.Unlock()
+	if log := h.logTail(5); !strings.Contains(log, why) {
+		h.t.Errorf("flexd's last words: %s", log)
+	}
+}
+
 // stop ends flexd as systemd does. It returns how long that took.
 func (h *host) stop() time.Duration {
 	h.t.Helper()

@@ -82,7 +82,7 @@ func TestNeverFormat(t *testing.T) {
 			h.up(noAttach, vol{name: v.name, opts: v.opts}, p),
 			h.up(byKubelet, v, p),
 		} {
-			device := h.story(row.name).Device
+			device := h.runDir + "/dev/vg0/" + row.name // it never means another volume's device
 			words := append([]string{"vg0/" + row.name + ": mount", "never formats over data", "wipefs -a " + device, "blkdiscard -z " + device}, row.words...)
 			h.refused(a, words...)
 		}
