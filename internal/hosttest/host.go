@@ -43,6 +43,7 @@ type Host struct {
 	before  map[string]*hang // by op
 	after   map[string]*hang
 	log     []string
+	looking func()
 }
 
 // A File is what backs a volume. It survives a reboot.
@@ -286,6 +287,7 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 
 // Loops implements loopdev.Kernel.
 func (h *Host) Loops() ([]loopdev.Loop, error) {
+	h.takeTime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []loopdev.Loop
@@ -304,6 +306,7 @@ func (h *Host) seenLoop(l *loop) loopdev.Loop {
 
 // Loop implements loopdev.Kernel.
 func (h *Host) Loop(name string) (loopdev.Loop, error) {
+	h.takeTime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.loops {

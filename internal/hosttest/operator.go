@@ -156,6 +156,36 @@ func (h *Host) Hang(op string, afterEffect, hard bool) (hit <-chan struct{}, rel
 	return g.hit, func() { g.once.Do(func() { close(g.release) }) }
 }
 
+// WhileLooking is called when somebody asks for loop devices: between flexd's
+// look at the mount table and what it makes of it.
+func (h *Host) WhileLooking(do func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looking = do
+}
+
+func (h *Host) takeTime() {
+	h.mu.Lock()
+	do := h.looking
+	h.mu.Unlock()
+	if do != nil {
+		do()
+	}
+}
+
+// Losetup is an operator's losetup -f of a volume's file, beside flexd's.
+func (h *Host) Losetup(file string) (detach func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.newLoop(h.files[file])
+	l.foreign = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.loops, l.Name)
+	}
+}
+
 func (h *Host) setCareless(v bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,0 +1,251 @@
+package reconcile_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+)
+
+// Sequences in which a volume's data was, or seemed to be, lost.
+
+// shell is an owner at a prompt.
+func shell(t *testing.T, script string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// holds requires a file on the volume that is mounted at dir.
+func holds(t *testing.T, dir, file, text string) {
+	t.Helper()
+	if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(b) != text {
+		t.Errorf("%s says %q, %v; want %q", file, b, err, text)
+	}
+}
+
+func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testing.T) {
+	// The owner looks at the volume on a loop device of his own.
+	byHand := func(t *testing.T, e *hosttest.Env, do string) {
+		shell(t, "L=$(losetup -f --show "+e.File("data")+"); D="+t.TempDir()+"; trap 'umount $D || true; losetup -d $L' EXIT; "+do)
+	}
+	ends := func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		holds(t, k.Dir(a), "precious", "data")
+		works(t, k.Finish(a))
+		e.Empty()
+	}
+	onReal(t, "made by its owner after mkfs failed", func(t *testing.T, e *hosttest.Env) {
+		e.Refuse("format", errSimulated)
+		fails(t, hosttest.NewKubelet(e, false).Up(pod("a")), "simulated")
+		e.Refuse("format", nil)
+		e.Empty()
+		byHand(t, e, "mkfs.ext4 -q -F $L; mount $L $D; printf data > $D/precious")
+		ends(t, e)
+	})
+	onReal(t, "finished after flexd was killed, and used", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k := hosttest.NewKubelet(e, false)
+		e.ArmOp(hosttest.CrashAfter, 1, "format")
+		join := behind(func() error { return k.Up(pod("a")) })
+		e.Eventually("flexd is dead", e.Dead)
+		k.Kill()
+		_ = join()
+		e.Start()
+		e.Empty()
+		byHand(t, e, "mount $L $D; printf data > $D/precious")
+		ends(t, e)
+	})
+}
+
+func TestAVolumeGroupWhoseDiskIsNotMountedGetsNoEmptyVolumesOfTheNamesThatHadData(t *testing.T) {
+	onReal(t, "mount point without its disk", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		b.Volume, b.LV = "pv2", "new"
+		works(t, e.M.MountTmpfs(e.VGDir))
+		works(t, k.Up(a))
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Empty()
+		records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+		if len(records) != 1 {
+			t.Fatalf("records: %q", records)
+		}
+		works(t, e.M.Umount(e.VGDir))
+		fails(t, k.Up(a), records[0])
+		if e.M.Exists(e.File("data")) {
+			t.Error("it was created")
+		}
+		mountsAre(t, e)
+		works(t, k.Up(b)) // nobody knows that name
+		works(t, k.Finish(b))
+		works(t, os.Remove(records[0]))
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestABtrfsWhoseOwnerMadeASubvolumeTheDefaultOneIsMountedOnceAndUnmounted(t *testing.T) {
+	onReal(t, "set-default", func(t *testing.T, e *hosttest.Env) {
+		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
+			t.Skip("needs btrfs-progs")
+		}
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		a.FSType, a.Size = "btrfs", "300m"
+		dir := k.Dir(a)
+		works(t, k.Up(a))
+		shell(t, "btrfs subvolume create "+dir+"/sub; btrfs subvolume set-default "+dir+"/sub; printf data > "+dir+"/sub/precious")
+		works(t, k.Down(a))
+		works(t, k.Up(a))
+		holds(t, dir, "precious", "data")
+		r, err := k.Call(flex.Mount, dir, k.Blob(a, true)) // kubelet did not hear the answer
+		works(t, err)
+		if r.Status != flex.StatusSuccess {
+			t.Error(r)
+		}
+		mountsAre(t, e, dir)
+		works(t, k.Up(pod2(a)))
+		works(t, k.Down(pod2(a)))
+		works(t, k.Down(a))
+		e.Empty()
+	})
+}
+
+// pod2 is another pod on the same volume.
+func pod2(p hosttest.Pod) hosttest.Pod { p.UID += "2"; return p }
+
+func TestAVolumeFoundBlankAlthoughItsDataWasSeenIsFormattedOnceItsRecordIsRemoved(t *testing.T) {
+	onBoth(t, "while flexd runs", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		works(t, k.Down(a))
+		e.Empty()
+		if e.Sim != nil {
+			e.Sim.Change(e.File("data"), func(f *hosttest.File) { f.State, f.Type, f.Bytes, f.Data = hosttest.Blank, "", 0, 0 })
+		} else {
+			works(t, os.Truncate(e.File("data"), 0))
+			works(t, os.Truncate(e.File("data"), 64<<20))
+		}
+		fails(t, k.Up(a), "remove its record")
+		records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+		if len(records) != 1 {
+			t.Fatalf("records: %q", records)
+		}
+		works(t, os.Remove(records[0]))
+		works(t, k.Up(a))
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAMkfsThatEndsWhileNobodyWaitsIsUsedByTheNextCall(t *testing.T) {
+	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		_, release := e.Sim.Hang("format-half", false, false)
+		fails(t, k.Up(pod("a")), "still preparing: mkfs")
+		release()
+		time.Sleep(time.Second)
+		works(t, k.Up(pod("a")))
+		if n := e.Sim.FileAt(e.File("data")).Mkfs; n != 1 {
+			t.Errorf("mkfs ran %d times", n)
+		}
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+}
+
+// Only at mount does kubelet say who asks.
+func TestWaitforattachCreatesNothingWhereOnlySomeNamespacesMay(t *testing.T) {
+	onSim(t, "another's", func(t *testing.T, e *hosttest.Env) {
+		e.Config.VolumeGroups[0].Namespaces = []string{"prod"}
+		for _, attach := range []bool{true, false} {
+			fails(t, hosttest.NewKubelet(e, attach).Up(pod("a")), "namespace")
+			if e.Sim.FileAt(e.File("data")) != nil {
+				t.Errorf("attach:%v: it was created", attach)
+			}
+		}
+	})
+	onSim(t, "its own", func(t *testing.T, e *hosttest.Env) {
+		e.Config.VolumeGroups[0].Namespaces = []string{"ns"}
+		k := hosttest.NewKubelet(e, true)
+		fails(t, k.Up(pod("a")), "namespace")
+		if e.Sim.FileAt(e.File("data")) != nil {
+			t.Error("it was created")
+		}
+		k = hosttest.NewKubelet(e, false)
+		works(t, k.Up(pod("a")))
+		works(t, k.Finish(pod("a")))
+		k = hosttest.NewKubelet(e, true)
+		works(t, k.Up(pod("a"))) // it exists
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+}
+
+func TestACallThatIsSentAgainAfterARestartIsAnsweredBeforeFlexdriverGivesUp(t *testing.T) {
+	onSim(t, "flexd was away for four minutes", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k := hosttest.NewKubelet(e, false)
+		time.Sleep(time.Second) // after the boot
+		e.ArmOp(hosttest.CrashBefore, 1, "format")
+		began := time.Now()
+		join := behind(func() error { return k.Up(pod("a")) })
+		e.Eventually("flexd is dead", e.Dead)
+		time.Sleep(4 * time.Minute)
+		_, release := e.Sim.Hang("format-half", false, false)
+		e.Start()
+		fails(t, join(), "still preparing: mkfs")
+		if took := time.Since(began); took >= 5*time.Minute {
+			t.Errorf("it was answered after %v", took)
+		}
+		release()
+		works(t, k.Start(pod("a")))
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+}
+
+func TestADamagedNoteStaysAsideWhenItsMountIsAdopted(t *testing.T) {
+	onBoth(t, "garbage", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		e.Crash()
+		notes, _ := filepath.Glob(filepath.Join(e.Notes(), "published-*.json"))
+		if len(notes) != 1 {
+			t.Fatalf("notes: %q", notes)
+		}
+		name, garbage := filepath.Base(notes[0]), "\x7fELF"
+		works(t, os.WriteFile(notes[0], []byte(garbage), 0o600))
+		for range 2 { // at each start
+			e.Start()
+			e.AtRest()
+			mountsAre(t, e, k.Dir(a))
+			if claims := e.Claims(); len(claims) != 1 || claims[0].Dir != k.Dir(a) {
+				t.Errorf("it was not adopted: %+v", claims)
+			}
+			holds(t, e.Notes(), name+".damaged", garbage)
+			if p := e.Node().List().Problems; len(p) != 1 {
+				t.Errorf("problems: %q", p)
+			} else {
+				fails(t, problem(p[0]), name+".damaged")
+			}
+			e.Crash()
+		}
+		e.Start()
+		works(t, k.Finish(a))
+		e.Empty()
+		holds(t, e.Notes(), name+".damaged", garbage)
+	})
+}
+
+type problem string
+
+func (p problem) Error() string { return string(p) }

@@ -1,0 +1,253 @@
+package reconcile_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Sequences in which it was not, or not rightly, known which volume something is.
+
+// another is a uuid for a copy.
+const another = "bbbbbbbb-0000-4000-8000-000000000002"
+
+// clone is cp --preserve=all of a volume's file.
+func clone(t *testing.T, e *hosttest.Env, from, to string) {
+	t.Helper()
+	if e.Sim != nil {
+		f := e.Sim.FileAt(e.File(from))
+		e.Sim.AddFile(hosttest.File{FileInfo: f.FileInfo, Type: f.Type, State: f.State, Bytes: f.Bytes, Data: f.Data}, e.File(to))
+		return
+	}
+	shell(t, "cp --preserve=all "+e.File(from)+" "+e.File(to))
+}
+
+// rename gives a copy a uuid of its own.
+func rename(t *testing.T, e *hosttest.Env, lv, uuid string) {
+	t.Helper()
+	if e.Sim != nil {
+		e.Sim.Change(e.File(lv), func(f *hosttest.File) { f.UUID = uuid })
+		return
+	}
+	works(t, unix.Setxattr(e.File(lv), "trusted.flexd.uuid", []byte(uuid), 0))
+}
+
+func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing.T) {
+	// On each file are at most the pods that asked for it.
+	apart := func(t *testing.T, e *hosttest.Env, up ...string) {
+		t.Helper()
+		if loops := e.Loops(); strings.Join(loops, " ") != strings.Join(up, " ") {
+			t.Errorf("files with a device: %q, want %q\n%s", loops, up, e.Describe())
+		}
+		if n := len(e.Mounts()); n != len(up) {
+			t.Errorf("%d mounts, want %d\n%s", n, len(up), e.Describe())
+		}
+	}
+	refused := func(t *testing.T, err error) {
+		t.Helper()
+		fails(t, err, "same uuid")
+		for _, name := range []string{"data", "copy"} {
+			fails(t, err, name)
+		}
+	}
+	prepare := func(t *testing.T, e *hosttest.Env) (k *hosttest.Kubelet, a, b hosttest.Pod) {
+		e.Patient = true
+		k, a, b = hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		b.LV, b.Volume = "copy", "pv2"
+		works(t, k.Up(a))
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Down(a))
+		return k, a, b
+	}
+	onBoth(t, "both start at once", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := prepare(t, e)
+		e.Empty()
+		clone(t, e, "data", "copy")
+		for range 3 {
+			e.Crash()
+			e.Start() // it knows neither
+			first, second := behind(func() error { return k.Up(a) }), behind(func() error { return k.Up(b) })
+			e1, e2 := first(), second()
+			switch {
+			case e1 == nil && e2 != nil:
+				refused(t, e2)
+				apart(t, e, "data")
+			case e1 != nil && e2 == nil:
+				refused(t, e1)
+				apart(t, e, "copy")
+			default:
+				t.Errorf("got %v and %v, want one success\n%s", e1, e2, e.Describe())
+			}
+			for _, p := range []hosttest.Pod{a, b} {
+				works(t, e.M.Mkdir(k.Dir(p)))
+				works(t, k.Finish(p))
+			}
+			e.Empty()
+		}
+		rename(t, e, "copy", another)
+		works(t, k.Up(a))
+		works(t, k.Up(b))
+		apart(t, e, "copy", "data")
+		works(t, k.Finish(a))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+	onBoth(t, "the volume is active since before a restart", func(t *testing.T, e *hosttest.Env) {
+		e.Config.VolumeGroups[0].NeverDeactivate = true
+		k, a, b := prepare(t, e)
+		e.Settle(time.Hour)
+		clone(t, e, "data", "copy")
+		e.Crash()
+		e.Start()
+		refused(t, k.Up(b))
+		mountsAre(t, e)
+		// Who is to blame nobody knows: the volume itself may be refused, too.
+		if err := k.Up(a); err != nil {
+			refused(t, err)
+			mountsAre(t, e)
+		} else {
+			apart(t, e, "data")
+		}
+		refused(t, k.Up(b))
+		works(t, e.M.Mkdir(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Config.VolumeGroups[0].NeverDeactivate = false
+		rename(t, e, "copy", another)
+		works(t, k.Up(b))
+		mountsAre(t, e, k.Dir(b))
+		works(t, k.Finish(b))
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T) {
+	attached := func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k := hosttest.NewKubelet(e, true)
+		r, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false))
+		works(t, err)
+		if r.Status != flex.StatusSuccess {
+			t.Error(r)
+		}
+		e.Crash()
+	}
+	onSim(t, "its identification failed", func(t *testing.T, e *hosttest.Env) {
+		attached(t, e)
+		e.Refuse("loop-identify", errSimulated)
+		e.Start()
+		time.Sleep(5 * time.Minute)
+		if len(e.Loops()) != 1 {
+			t.Error("a device that nobody can tell was let go")
+		}
+		e.Refuse("loop-identify", nil)
+		e.Empty()
+	})
+	onSim(t, "an operator had a second device on its file", func(t *testing.T, e *hosttest.Env) {
+		attached(t, e)
+		time.Sleep(e.Config.Lease)
+		detach := e.Sim.Losetup(e.File("data"))
+		e.Start()
+		time.Sleep(time.Millisecond)
+		if n := len(e.Loops()); n != 2 {
+			t.Errorf("%d devices\n%s", n, e.Describe())
+		}
+		detach()
+		e.Empty()
+	})
+}
+
+func TestAnUnmountWhileItCannotBeToldWhatIsMountedSaysSoAndLosesNothing(t *testing.T) {
+	asks := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
+		t.Helper()
+		for range 2 {
+			err := k.Down(a)
+			fails(t, err, "cannot be told")
+			if err != nil && (strings.Contains(err.Error(), "foreign") || strings.Contains(err.Error(), "not by flexd")) {
+				t.Errorf("it is taken for somebody else's: %v", err)
+			}
+		}
+		mountsAre(t, e, k.Dir(a))
+	}
+	for name, claims := range map[string]int{"held": 1, "its notes are lost": 0} {
+		onSim(t, name, func(t *testing.T, e *hosttest.Env) {
+			e.Patient = true
+			k, a := hosttest.NewKubelet(e, false), pod("a")
+			works(t, k.Up(a))
+			e.Crash()
+			if claims == 0 {
+				loseNotes(t, e)
+			}
+			e.Refuse("loop-identify", errSimulated)
+			e.Start()
+			asks(t, e, k, a)
+			if got := e.Claims(); len(got) != claims {
+				t.Errorf("claims: %+v", got)
+			}
+			e.Refuse("loop-identify", nil)
+			works(t, k.Down(a))
+			e.Empty()
+		})
+	}
+	onSim(t, "releasing", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		e.ArmOp(hosttest.CrashBefore, 1, "umount")
+		join := behind(func() error { return k.Down(a) })
+		e.Eventually("flexd is dead", e.Dead)
+		k = k.Kill()
+		_ = join()
+		e.Refuse("loop-identify", errSimulated)
+		e.Start()
+		time.Sleep(time.Minute)
+		if got := e.Claims(); len(got) != 1 || got[0].Phase != volume.Releasing {
+			t.Errorf("claims: %+v", got)
+		}
+		asks(t, e, k, a)
+		e.Refuse("loop-identify", nil)
+		e.AtRest() // nobody asks: it stays until somebody does
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Down(a))
+		e.Empty()
+	})
+}
+
+func TestAVolumesFileThatIsRenamedWhileItIsMountedLetsItsDeviceGo(t *testing.T) {
+	onReal(t, "mv", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		works(t, os.Rename(e.File("data"), e.File("other")))
+		works(t, k.Down(a))
+		e.Empty()
+		a.LV = "other"
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onReal(t, "to another directory", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		away := filepath.Join(e.Root, "away")
+		works(t, os.Rename(e.File("data"), away))
+		works(t, k.Down(a))
+		e.Eventually("its device is let go", func() bool {
+			loops, err := e.M.Kernel().Loops()
+			for _, l := range loops {
+				err = errors.Join(err, map[bool]error{true: errSimulated}[l.BackingFile == away])
+			}
+			return err == nil
+		})
+		e.Empty()
+	})
+}
