@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What the kernel says of a mounted filesystem is told without any call.
+func TestErrorIsToldWithoutACall(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs", "xfs_io")
+	if f, err := os.Open("/dev/kmsg"); err != nil {
+		t.Skipf("needs /dev/kmsg: %v", err)
+	} else {
+		f.Close()
+	}
+	h := newHost(t)
+	p := podN(1)
+	told := func(lv, fs string) {
+		t.Helper()
+		is := func(text string) bool { return strings.Contains(text, "in error") }
+		if wrong := h.within(30*time.Second, func() string {
+			s := h.story(lv)
+			if s.State == "mounted" && len(s.Pods) == 1 &&
+				slicesHave(s.Observed, func(f struct{ Name, Value string }) bool { return f.Name == "filesystem" && is(f.Value) }) &&
+				slicesHave(s.Refused, func(r string) bool { return is(r) && strings.Contains(r, fs) }) {
+				return ""
+			}
+			return fmt.Sprintf("%+v", s)
+		}); wrong != "" {
+			t.Errorf("%s: status does not tell: %s", fs, wrong)
+		}
+	}
+	bad, down, fine := h.vol("bad", "ext4").with("mountOptions", "errors=continue"), h.vol("down", "xfs"), h.vol("fine", "ext4")
+	for _, v := range []vol{bad, down, fine} {
+		h.ok(h.up(noAttach, v, p))
+	}
+	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("bad").Device)+"/trigger_fs_error", []byte("1"), 0))
+	told("bad", "ext4")
+	h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(down, p))
+	told("down", "xfs")
+	if s := h.story("fine"); len(s.Refused) != 0 || strings.Contains(fmt.Sprint(s.Observed), "in error") {
+		t.Errorf("its neighbour: %+v", s)
+	}
+	for _, v := range []vol{bad, down, fine} {
+		h.end(noAttach, v, p)
+		h.ok(h.up(noAttach, v, p)) // fsck and the log have mended it
+		if s := h.settled(v.opts["volumeID"]); len(s.Refused) != 0 {
+			t.Errorf("after the way out: %+v", s)
+		}
+		h.end(noAttach, v, p)
+	}
+}

@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// A directory that is not there gets no volume made for it.
+func TestMountOnMissingDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	nothing := func(files ...string) {
+		t.Helper()
+		entries, err := os.ReadDir(h.vg)
+		h.must(err)
+		records, _ := os.ReadDir(h.stateDir + "/formats")
+		if len(entries) != len(files) || len(records) != 0 || len(h.loops()) != 0 {
+			t.Errorf("files %v, records %v, devices %q", entries, records, h.loops())
+		}
+		if _, err := os.Lstat(h.podDir(v, p)); !os.IsNotExist(err) {
+			t.Errorf("its directory: %v", err)
+		}
+	}
+	h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), "vg0/a: mount", "does not exist", h.podDir(v, p))
+	nothing()
+	h.refused(h.call("mountdevice", h.globalDir(v), "", v.blob(nil)), "vg0/a: mountdevice", "does not exist", h.globalDir(v))
+	nothing()
+	// A blank volume that is there stays blank.
+	h.must(os.WriteFile(h.vg+"/a", nil, 0o600))
+	h.must(os.Truncate(h.vg+"/a", 16*mib))
+	h.handOver(h.vg+"/a", "11111111-2222-4333-8444-555555555555")
+	h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), "does not exist")
+	nothing("a")
+	h.ok(h.up(noAttach, v, p))
+	h.end(noAttach, v, p)
+}
+
+// A volume group that is no longer configured: its devices go with its mounts.
+func TestDeviceOfGroupTakenFromConfiguration(t *testing.T) {
+	t.Parallel()
+	for _, m := range []mode{noAttach, byKubelet} {
+		h := newHost(t)
+		v, p := h.vol("a", "ext4"), podN(1)
+		h.ok(h.up(m, v, p))
+		h.stop()
+		text, err := os.ReadFile(h.cfg)
+		h.must(err)
+		h.must(os.WriteFile(h.cfg, []byte(strings.Split(string(text), "volumeGroups:")[0]), 0o600))
+		h.start()
+		h.end(m, v, p)
+		h.quiet()
+	}
+}
