@@ -16,7 +16,8 @@ type watch struct {
 	p       *Provider
 	changed func(vg string)
 	notify  int               // inotify
-	groups  map[string]string // device number → VG; only for Watch's own thread
+	groups  map[string]string // device number → VG; for Watch's own goroutine, as is the next
+	stirred map[string]bool   // groups of which changed is still to be told
 
 	mu    sync.Mutex
 	disks map[string]string // guarded by mu: path → VG
@@ -35,7 +36,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		return fmt.Errorf("uevents: %w", err)
 	}
-	w := &watch{p: p, changed: changed, groups: map[string]string{}, disks: map[string]string{}, paths: map[int32]string{}}
+	w := &watch{p: p, changed: changed, groups: map[string]string{}, stirred: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
 	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
@@ -60,8 +61,17 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 	go p.warm(ctx)
 	for ctx.Err() == nil {
 		fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}, {Fd: int32(w.notify), Events: unix.POLLIN}, {Fd: int32(wake[0]), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+		wait := -1
+		if len(w.stirred) > 0 {
+			wait = settle
+		}
+		n, err := unix.Poll(fds, wait)
+		if err != nil && err != unix.EINTR {
 			return fmt.Errorf("poll: %w", err)
+		}
+		if n == 0 {
+			w.tell()
+			continue
 		}
 		if fds[0].Revents != 0 {
 			w.uevents(events)
@@ -71,6 +81,22 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 		}
 	}
 	return nil
+}
+
+// settle is for how many milliseconds nothing must happen until changed is told:
+// an activation of many volumes is one change.
+const settle = 20
+
+func (w *watch) tell() {
+	stirred := w.stirred
+	w.stirred = map[string]bool{}
+	if stirred[""] {
+		w.changed("")
+		return
+	}
+	for vg := range stirred {
+		w.changed(vg)
+	}
 }
 
 // warm reads the metadata of the configured groups, so that the first call need
@@ -95,17 +121,17 @@ func (w *watch) uevents(fd int) {
 		switch {
 		case err == unix.ENOBUFS: // some were lost
 			w.p.Invalidate("")
-			w.changed("")
+			w.stirred[""] = true
 			continue
 		case err != nil || n <= 0:
 			return
 		}
 		switch e := parseUevent(string(buf[:n])); e.what {
 		case deviceChanged:
-			w.changed(w.groupOf(e))
+			w.stirred[w.groupOf(e)] = true
 		case diskChanged:
 			w.p.Invalidate("")
-			w.changed("")
+			w.stirred[""] = true
 		}
 	}
 }
@@ -197,7 +223,7 @@ func (w *watch) written() {
 	}
 	for vg := range groups {
 		w.p.Invalidate(vg)
-		w.changed(vg)
+		w.stirred[vg] = true
 	}
 }
 

@@ -1,0 +1,84 @@
+package lvm
+
+import (
+	"reflect"
+	"testing"
+)
+
+// Ensure that the kernel's answers are read as they are written, and nothing
+// beyond their end.
+func TestReply(t *testing.T) {
+	b := make(reply, 1024)
+	if err := b.ask(dmStatusTable, Key{Number: "253:1000"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.head().Number; got != "253:1000" {
+		t.Errorf("got %s", got)
+	}
+	copy(b[48:], "vg0-data\x00")
+	copy(b[176:], "LVM-x\x00")
+	ne.PutUint32(b[24:], 2)
+	ne.PutUint32(b[28:], dmReadOnly|dmSuspended|dmActivePresent)
+	ne.PutUint32(b[20:], 2)
+	at := dmHeader
+	for i, params := range []string{"8:0 2048", "error"} {
+		s := b[at:]
+		ne.PutUint64(s, uint64(i)*8)
+		ne.PutUint64(s[8:], 8)
+		copy(s[24:], []string{"linear", "error"}[i])
+		copy(s[dmSpec:], params)
+		next := align8(at - dmHeader + dmSpec + len(params) + 1)
+		ne.PutUint32(s[20:], uint32(next))
+		at = dmHeader + next
+	}
+	ne.PutUint32(b[12:], uint32(at-2)) // the last is aligned beyond the end
+	want := Mapped{Name: "vg0-data", UUID: "LVM-x", Number: "253:1000", Open: 2, Suspended: true, ReadOnly: true, Live: true}
+	if got := b.head(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+	got, err := b.targets()
+	if err != nil || !reflect.DeepEqual(got, []Target{{"linear", 0, 4096, "8:0 2048"}, {"error", 4096, 4096, "error"}}) {
+		t.Errorf("got %+v %v", got, err)
+	}
+	ne.PutUint32(b[20:], 3)
+	if got, err := b.targets(); err == nil {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func FuzzReply(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 400))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := make(reply, dmHeader+len(data))
+		_ = b.ask(0, Key{})
+		copy(b[dmHeader:], data)
+		if len(data) > 4 {
+			ne.PutUint32(b[20:], uint32(data[0]))
+		}
+		if all, _, err := b.list(); err == nil && len(all) > len(data) {
+			t.Errorf("got %d devices of %d bytes", len(all), len(data))
+		}
+		_, _ = b.targets()
+		copy(b, data) // a header that lies
+		_, _, _ = b.list()
+		_, _ = b.targets()
+		_ = b.head()
+	})
+}
+
+func TestUevent(t *testing.T) {
+	for s, want := range map[string]uevent{
+		"change@/devices/virtual/block/dm-3\x00ACTION=change\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3\x00": {deviceChanged, "253:3", false},
+		"x\x00ACTION=remove\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3":                                      {deviceChanged, "253:3", true},
+		"x\x00ACTION=add\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3":                                         {nothingOfOurs, "253:3", false},
+		"x\x00ACTION=add\x00SUBSYSTEM=block\x00MAJOR=8\x00MINOR=0\x00DEVNAME=sda":                                            {diskChanged, "8:0", false},
+		"x\x00ACTION=change\x00SUBSYSTEM=block\x00MAJOR=8\x00MINOR=0\x00DEVNAME=sda":                                         {nothingOfOurs, "8:0", false},
+		"x\x00ACTION=add\x00SUBSYSTEM=net\x00INTERFACE=eth0":                                                                 {},
+		"": {},
+	} {
+		if got := parseUevent(s); got != want {
+			t.Errorf("%q: got %+v", s, got)
+		}
+	}
+}

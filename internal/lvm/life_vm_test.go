@@ -1,0 +1,189 @@
+package lvm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that a volume goes its whole way: made, found, deactivated, activated,
+// extended, with any name that LVM allows.
+func TestVMWholeWay(t *testing.T) {
+	l := newLab(t)
+	for _, name := range []string{"data", "a-b.c", "--", "x+_.--y-"} {
+		if checkName(name) != nil {
+			continue
+		}
+		n := volume.Name{VG: "vg0", LV: name}
+		if lv := l.lookUp(name); lv.Presence != volume.Absent {
+			t.Fatalf("got %+v", lv)
+		}
+		if err := l.Create(t.Context(), l.lock, n, 9*mib); err != nil {
+			t.Fatal(err)
+		}
+		lv := l.present(name)
+		if lv.Size != 12*mib || !lv.Created || lv.ReadOnly {
+			t.Errorf("got %+v", lv)
+		}
+		d := l.activate(lv)
+		if d.Size != 12*mib || d.Seq == 0 || d.ReadOnly || d.Suspended {
+			t.Errorf("got %+v", d)
+		}
+		uuid, got, ok, err := l.Identify(t.Context(), d.Number)
+		if err != nil || !ok || uuid != lv.UUID || got != n {
+			t.Errorf("got %s %s %v %v", uuid, got, ok, err)
+		}
+		l.deactivate(lv)
+		l.deactivate(lv)
+		l.count("")
+		d = l.activate(lv)
+		if got := l.count(""); got != 1 {
+			t.Errorf("activation took %d commands", got)
+		}
+		if l.activate(lv) != d || l.count("") != 0 {
+			t.Errorf("what is active costs a command")
+		}
+		for range 2 {
+			if err := l.Extend(t.Context(), l.lock, lv, d, 21*mib); err != nil {
+				t.Fatal(err)
+			}
+			if lv, d = l.present(name), l.device(lv); lv.Size != 24*mib || d.Size != 24*mib {
+				t.Errorf("extended: got %+v %+v", lv, d)
+			}
+		}
+		l.deactivate(lv)
+		if err := l.Extend(t.Context(), l.lock, lv, volume.Device{}, 25*mib); err != nil {
+			t.Fatal(err)
+		}
+		if lv = l.present(name); lv.Size != 28*mib || l.device(lv).Activity != volume.Inactive {
+			t.Errorf("extended while inactive: got %+v", lv)
+		}
+		if why, err := l.Unsound(lv.UUID); !errors.Is(err, ErrNoDevice) {
+			t.Errorf("got %q %v", why, err)
+		}
+		l.activate(lv)
+		if why, err := l.Unsound(lv.UUID); err != nil || why != "" {
+			t.Errorf("got %q %v", why, err)
+		}
+	}
+	l.restart(Group{})
+	l.present("data")
+	l.save(t, "report", 1)
+}
+
+// Ensure that a new volume on extents that were another's is zero at both ends.
+func TestVMRecycledExtents(t *testing.T) {
+	l := newLab(t)
+	old := l.lv("old", "40M")
+	d := l.activate(old)
+	l.sh("sh", "-c", "tr '\\0' 'x' < /dev/zero | dd of="+d.Path+" bs=1M count=40 iflag=fullblock conv=fsync 2>&1; mkfs.ext4 -q -F "+d.Path)
+	l.deactivate(old)
+	l.sh("lvremove", "-q", "-y", "vg0/old")
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 40*mib); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(l.device(l.present("new")).Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 40*mib)
+	if _, err := f.ReadAt(buf, 0); err != nil {
+		t.Fatal(err)
+	}
+	if len(bytes.Trim(buf[:4*mib], "\x00")) != 0 || len(bytes.Trim(buf[36*mib:], "\x00")) != 0 {
+		t.Errorf("both ends are not zero")
+	}
+	if len(bytes.Trim(buf[4*mib:36*mib], "\x00")) == 0 {
+		t.Errorf("the extents were not those of the old volume: the test proves nothing")
+	}
+}
+
+// Ensure that a create that was cut is no volume, and is finished.
+func TestVMCreateCut(t *testing.T) {
+	l := newLab(t)
+	for _, state := range []string{"-ay", "-an"} {
+		name := "cut" + state[1:]
+		l.sh("lvcreate", "-q", "-y", state, "-Zn", "-Wn", "-L", "8M", "--addtag", tagCreating, "-n", name, "vg0")
+		l.Invalidate("")
+		if lv := l.lookUp(name); lv.Presence != volume.Absent || !strings.Contains(lv.Reason, "cut") {
+			t.Errorf("got %+v", lv)
+		}
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib); err != nil {
+			t.Fatal(err)
+		}
+		if lv := l.present(name); lv.Size != 16*mib || !lv.Created {
+			t.Errorf("got %+v", lv)
+		}
+		if tags := l.sh("lvs", "--noheadings", "-o", "lv_tags", "vg0/"+name); tags != tagCreated {
+			t.Errorf("tags: got %q", tags)
+		}
+	}
+	l.lv("theirs", "8M")
+	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "theirs"}, 8*mib)
+	if err == nil || !strings.Contains(err.Error(), "there already") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Ensure that no space is told in numbers, whoever finds out.
+func TestVMNoSpace(t *testing.T) {
+	l := newLab(t)
+	n := volume.Name{VG: "vg0", LV: "big"}
+	is(t, l.Create(t.Context(), l.lock, n, 1<<40), ErrNoSpace, "volume group vg0", fmt.Sprint(1<<40), "free")
+	lv := l.lv("small", "8M")
+	is(t, l.Extend(t.Context(), l.lock, lv, volume.Device{}, 1<<40), ErrNoSpace, "volume group vg0")
+
+	l.restart(Group{Layout: Layout{Type: "striped", Stripes: 3}}) // LVM's word
+	err := l.Create(t.Context(), l.lock, n, 8*mib)
+	if err == nil || !strings.Contains(err.Error(), "stripes") {
+		t.Errorf("got %v", err)
+	}
+	l.save(t, "stripes", 1)
+	l.restart(Group{Layout: Layout{Type: "striped", Stripes: 2}})
+	free := l.sh("vgs", "--noheadings", "--units", "b", "--nosuffix", "-o", "vg_free", "vg0")
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-l", "90%PVS", "-n", "fill", "vg0", l.disks[0])
+	err = l.Create(t.Context(), l.lock, n, 1500*mib)
+	is(t, err, ErrNoSpace, "vg0")
+	l.save(t, "nospace", 1)
+	t.Log(free, err)
+}
+
+// Ensure that thin volumes are made in their pool, and that a full one is told.
+func TestVMThin(t *testing.T) {
+	l := newLab(t)
+	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool")
+	l.restart(Group{ThinPool: "pool"})
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "thin"}, 200*mib); err != nil {
+		t.Fatal(err)
+	}
+	lv := l.present("thin")
+	if got := l.sh("lvs", "--noheadings", "-o", "pool_lv", "vg0/thin"); got != "pool" || lv.Size != 200*mib {
+		t.Errorf("got %q %+v", got, lv)
+	}
+	pools, err := l.Pools(t.Context(), "vg0")
+	if err != nil || len(pools) != 1 || !pools[0].Active || pools[0].Data.Total != 64*mib || pools[0].Mode != "rw" || pools[0].Trouble(80) != "" {
+		t.Fatalf("got %+v %v", pools, err)
+	}
+	l.sh("sh", "-c", "dd if=/dev/urandom of="+l.device(lv).Path+" bs=1M count=56 oflag=direct 2>&1")
+	pools, _ = l.Pools(t.Context(), "vg0")
+	if got := pools[0].Trouble(80); !strings.Contains(got, "data") {
+		t.Errorf("got %q of %+v", got, pools[0])
+	}
+	l.sh("lvchange", "--errorwhenfull", "y", "vg0/pool")
+	l.sh("sh", "-c", "dd if=/dev/urandom of="+l.device(lv).Path+" bs=1M count=80 oflag=direct 2>&1 || true")
+	pools, _ = l.Pools(t.Context(), "vg0")
+	if got := pools[0].Full(); !strings.Contains(got, "full") || !pools[0].ErrorFull {
+		t.Errorf("got %q of %+v", got, pools[0])
+	}
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib), ErrNoSpace, "thin pool vg0/pool", "full")
+	l.restart(Group{ThinPool: "none"})
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib); err == nil || !strings.Contains(err.Error(), "no thin pool") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that only what LVM really said of this group is an absence.
+func TestClassify(t *testing.T) {
+	for _, c := range []struct {
+		stderr string
+		want   error
+	}{
+		{"", ErrFailed},
+		{"  Something new\n", ErrFailed},
+		{"  Volume group \"vg0\" not found\n  Cannot process volume group vg0\n", ErrNoVG},
+		{"  Volume group \"vg00\" not found\n", ErrFailed},
+		{"  Configuration node x not found\n", ErrFailed},
+		{"  /dev/mapper/control: open failed: No such device\n", ErrFailed},
+		{"  Failed to find logical volume \"vg0/x\"\n", ErrNoLV},
+		{"  Volume group vg0 is exported\n", ErrExported},
+		{"  Cannot access VG vg0 with system ID a with local system ID b.\n", ErrForeignSystem},
+		{"  Cannot access VG vg0 with lock type sanlock that requires lvmlockd.\n", ErrShared},
+		{"  WARNING: lvmlockd process is not running.\n  Cannot access VG vg0 due to failed lock.\n", ErrShared},
+		{"  LV locked by other host: vg0/x\n", ErrElsewhere},
+		{"  Can't get lock for vg0\n", ErrLocked},
+		{"  Insufficient free space: 245 extents needed, but only 138 available\n", ErrNoSpace},
+		{"  Volume group \"vg0\" has insufficient free space (138 extents): 250 required.\n", ErrNoSpace},
+	} {
+		err := classify("vg0", &run.ExitError{Step: "x", Argv: []string{"lvm"}, Code: 5}, []byte(c.stderr))
+		is(t, err, c.want)
+		if errors.Is(err, ErrNoVG) != (c.want == ErrNoVG) {
+			t.Errorf("%q: got %v", c.stderr, err)
+		}
+		// Whoever was killed said nothing final.
+		err = classify("vg0", &run.ExitError{Step: "x", Argv: []string{"lvm"}, Code: -1, Signal: "SIGKILL"}, []byte(c.stderr))
+		is(t, err, ErrFailed)
+	}
+}
+
+// Ensure that the words of each command are these and no others.
+func TestArgs(t *testing.T) {
+	ms := []*member{
+		{name: volume.Name{VG: "vg0", LV: "b"}, uuid: "U2"},
+		{name: volume.Name{VG: "vg0", LV: "a"}, uuid: "U1"},
+	}
+	name := volume.Name{VG: "vg0", LV: "new"}
+	for _, c := range []struct {
+		got  []string
+		want string
+	}{
+		{batchArgs(activate, false, ms), "lvchange -y -ay -K -S [lv_uuid=U1 || lv_uuid=U2] vg0/a vg0/b"},
+		{batchArgs(activate, true, ms[:1]), "lvchange -y -aey -K -S lv_uuid=U1 vg0/a"},
+		{batchArgs(deactivate, false, ms[1:]), "lvchange -y -an -S lv_uuid=U2 vg0/b"},
+		{batchArgs(makeNodes, false, ms), "vgmknodes vg0/a vg0/b"},
+		{createArgs(Group{}, name, 3, 4*mib), "lvcreate -y -W y -kn --addtag flexd.creating -n new -Z y -l 3 vg0"},
+		{createArgs(Group{ThinPool: "pool"}, name, 3, 4*mib), "lvcreate -y -W y -kn --addtag flexd.creating -n new -V 12582912b --thinpool pool vg0"},
+		{createArgs(Group{Layout: Layout{Type: "raid10", Stripes: 2, StripeSize: 65536, Mirrors: 1, PVTag: "fast"}}, name, 4, 4*mib),
+			"lvcreate -y -W y -kn --addtag flexd.creating -n new -Z y -l 4 --type raid10 -i 2 -I 65536b -m 1 vg0 @fast"},
+	} {
+		var words []string
+		for _, w := range c.got {
+			if strings.Contains(w, " ") {
+				w = "[" + w + "]"
+			}
+			words = append(words, w)
+		}
+		if got := strings.Join(words, " "); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+	got := strings.Join(reportArgs("devices{}", "vg0"), " ")
+	for _, w := range []string{"lvm fullreport --config devices{} global{activation=0}", "--reportformat json --units b --nosuffix", " vg0"} {
+		if !strings.Contains(got, w) {
+			t.Errorf("%q lacks %q", got, w)
+		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	for s, want := range map[string][]string{
+		`filter=["a|x|","r|.*|"]` + "\n": {`"a|x|"`, `"r|.*|"`},
+		`filter="r|x,\"y|"`:              {`"r|x,\"y|"`},
+		`filter=[ "a|x|" , "r|y|" ]`:     {`"a|x|"`, `"r|y|"`},
+		`filter=[]`:                      nil,
+		`filter=["a|x|"`:                 {"!"},
+		`filter=["a|x|" "b"]`:            {"!"},
+		`filter=["a|x]`:                  {"!"},
+		`filter=7`:                       {"!"},
+		`x=["a"]`:                        {"!"},
+		``:                               {"!"},
+	} {
+		got, ok := parseFilter(s)
+		if !ok {
+			got = []string{"!"}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: got %q", s, got)
+		}
+	}
+	host := utterance{Argv: []string{"lvm"}, Stdout: "filter=[\"r|^/dev/sdz$|\"]\n"}
+	for _, c := range []struct {
+		own  []string
+		say  utterance
+		want string
+	}{
+		{nil, host, `devices{scan_lvs=0 filter=["r|^/dev/loop|","r|^/dev/nbd|","r|^/dev/drbd|","r|^/dev/sdz$|"]}`},
+		{[]string{`a|"|`, "r|.*|"}, utterance{Code: 1}, `devices{scan_lvs=0 filter=["a|\"|","r|.*|"]}`},
+		{nil, utterance{Argv: []string{"lvm"}, Code: 5, Stderr: "  Configuration node devices/filter not found\n"}, `devices{scan_lvs=0 filter=["r|^/dev/loop|","r|^/dev/nbd|","r|^/dev/drbd|"]}`},
+		{nil, utterance{Argv: []string{"lvm"}, Code: 3, Stderr: "  broken\n"}, ""},
+	} {
+		f, _ := newFake(t, 0)
+		f.hook = func(run.Cmd) (run.Result, error, bool) { res, err := c.say.result(); return res, err, true }
+		conf := configuration{filter: c.own}
+		got, err := conf.get(t.Context(), f)
+		if got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("got %q %v, want %q", got, err, c.want)
+		}
+	}
+}
+
+func TestPool(t *testing.T) {
+	for s, want := range map[string]string{
+		"1 12/1024 100/1000 - rw discard_passdown queue_if_no_space - 1024":               "",
+		"1 12/1024 850/1000 - rw discard_passdown queue_if_no_space - 1024":               "85.0 % of the pool's data are used",
+		"1 1000/1024 10/1000 - rw no_discard_passdown queue_if_no_space - 1024":           "97.7 % of the pool's metadata are used",
+		"1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10": "the pool is full: writes wait; lvextend vg0/p",
+		"1 12/1024 1000/1000 - rw discard_passdown error_if_no_space - 10":                "the pool is full: writes fail; lvextend vg0/p",
+		"1 12/1024 10/1000 - ro discard_passdown queue_if_no_space needs_check 10":        "the pool's metadata must be checked: lvconvert --repair vg0/p",
+		"1 12/1024 10/1000 - ro discard_passdown queue_if_no_space - 10":                  "the pool is read-only: its metadata is full or broken",
+		"Fail": "the pool has failed: lvconvert --repair vg0/p",
+	} {
+		p := Pool{Name: volume.Name{VG: "vg0", LV: "p"}}
+		if err := p.parse(s, 64000); err != nil || p.Trouble(80) != want {
+			t.Errorf("%q: got %q %v, want %q", s, p.Trouble(80), err, want)
+		}
+	}
+	for _, s := range []string{"", "x", "1 2 3 4 5", "1 1/2 x/3 - rw"} {
+		if err := new(Pool).parse(s, 1); err == nil {
+			t.Errorf("%q is understood", s)
+		}
+	}
+}
+
+func TestLayout(t *testing.T) {
+	for _, l := range []Layout{{}, {Type: "linear"}, {Type: "striped", Stripes: 2, StripeSize: 4096}, {Type: "raid1", Mirrors: 2}, {PVTag: "ssd"}} {
+		if err := l.Check(); err != nil {
+			t.Errorf("%+v: %v", l, err)
+		}
+	}
+	for _, l := range []Layout{{Type: "thin-pool"}, {Stripes: 2}, {Type: "striped", Stripes: -1}, {Type: "striped", StripeSize: 5000}, {Mirrors: 1}, {Type: "raid5", Mirrors: 1}, {PVTag: "-x"}, {PVTag: "a b"}, {Type: "raid1", Mirrors: 99}} {
+		if err := l.Check(); err == nil {
+			t.Errorf("%+v is accepted", l)
+		}
+	}
+}
+
+func ExampleBlockedError() {
+	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents"}})
+	// Output: volume group vg0 is blocked: activate (pid 12, waits in io_getevents) of an earlier flexd has not ended; look at the disks of the group and at dmesg
+}
