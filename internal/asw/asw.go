@@ -210,7 +210,8 @@ func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, ta
 	switch {
 	case !whole(e):
 		return false, nil
-	case d.Number != "" && slices.Contains(table.OfDevice(d.Number, d.Path), e):
+	case d.Number != "" && e.Number == d.Number,
+		d.Number != "" && e.Type == "btrfs" && slices.Contains(table.OfDevice(d.Number, d.Path), e):
 		return true, nil
 	}
 	got, _, ok, err := o.Identify(ctx, e)
@@ -278,42 +279,51 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mount.Entr
 	return fmt.Sprintf("%s from %s", e.Type, e.Source)
 }
 
-// mounts fills in every mount of the volume's device, one peer group once.
+// mounts fills in every mount of the volume's device. One mount that is seen at
+// several places (its peer group) counts once: where it is kubelet's.
 func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 	if h.Device.Activity != volume.Active {
 		return
 	}
-	var (
-		rule  = o.ruler(table)
-		all   = table.OfDevice(h.Device.Number, h.Device.Path)
-		peers = map[int]bool{} // peer groups of mounts in kubelet's directories
-		ours  = map[int][]*mount.Entry{}
-	)
-	for _, e := range all {
-		owner, _ := rule.owner(e)
-		if owner != volume.Elsewhere && e.Peer != 0 {
-			peers[e.Peer] = true
-		}
-		if owner == volume.Ours {
-			ours[e.Peer] = append(ours[e.Peer], e)
-		}
+	type placed struct {
+		*mount.Entry
+		owner volume.Owner
+		kind  volume.Kind
 	}
-	for _, e := range all {
+	var (
+		rule = o.ruler(table)
+		all  []placed
+	)
+	for _, e := range table.OfDevice(h.Device.Number, h.Device.Path) {
 		owner, kind := rule.owner(e)
-		if owner == volume.Elsewhere && peers[e.Peer] {
-			continue // the same mount, seen through a bind mount of kubelet's directory
+		all = append(all, placed{e, owner, kind})
+	}
+	// elsewhere says whether a peer of e counts instead of it.
+	elsewhere := func(i int, e placed) bool {
+		if e.Peer == 0 || e.owner == volume.Kubelets || slices.Contains(t.Dirs, e.Dir) {
+			return false
 		}
-		if owner == volume.Ours && e.Peer != 0 && !slices.Contains(t.Dirs, e.Dir) {
-			if peers := ours[e.Peer]; peers[0] != e || slices.ContainsFunc(peers, func(p *mount.Entry) bool { return slices.Contains(t.Dirs, p.Dir) }) {
-				continue // likewise, where both paths are kubelet's roots: it is the one that somebody names, or the first
+		for k, p := range all {
+			switch {
+			case k == i || p.Peer != e.Peer:
+			case e.owner == volume.Elsewhere && p.owner != volume.Elsewhere:
+				return true // seen through a bind mount of kubelet's directory
+			case e.owner == volume.Ours && p.owner == volume.Ours && (k < i || slices.Contains(t.Dirs, p.Dir)):
+				return true // both paths are kubelet's roots: it is the one that somebody names, or the first
 			}
+		}
+		return false
+	}
+	for i, e := range all {
+		if elsewhere(i, e) {
+			continue
 		}
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
-			Asked: asked, AskedKnown: known, Whole: whole(e), Owner: owner, Kind: kind,
+			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind,
 		})
-		if what := o.liveError(h.Device.Path, e); what != "" {
+		if what := o.liveError(h.Device.Path, e.Entry); what != "" {
 			h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, e.Type, what
 		}
 	}

@@ -35,6 +35,7 @@ type looker struct {
 	clock   Mark
 	last    *glance // the last that ended well
 	running *glance
+	reader  mount.Reader // only the running glance uses it
 }
 
 type glance struct {
@@ -86,7 +87,7 @@ func (l *looker) run(g *glance) {
 	if changed := l.source.Changed(); !changed && last != nil {
 		g.table = last.table
 	} else {
-		g.table, g.err = read(l.source)
+		g.table, g.err = l.read()
 	}
 	l.mu.Lock()
 	if l.running = nil; g.err == nil {
@@ -98,13 +99,13 @@ func (l *looker) run(g *glance) {
 	close(g.done)
 }
 
-func read(s MountSource) (*mount.Table, error) {
-	r, err := s.Open()
+func (l *looker) read() (*mount.Table, error) {
+	r, err := l.source.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return mount.ReadTable(r)
+	return l.reader.Read(r)
 }
 
 // Mountinfo is this process's own mount table. Its descriptors are not os.Files:

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -11,8 +12,15 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// An Entry is one line of mountinfo.
+// An Entry is one mount of a Table.
 type Entry struct {
+	*Line
+	below *Entry // at the same directory
+	after *Entry // of the same number
+}
+
+// A Line is one line of mountinfo. It never changes and is shared between tables.
+type Line struct {
 	ID, Parent    int
 	Number        string // "major:minor" of the superblock; anonymous for btrfs
 	Root          string // which directory of the filesystem is mounted
@@ -25,36 +33,160 @@ type Entry struct {
 	Super         []string // of the superblock; shared between entries, not to be changed
 	SuperReadOnly bool
 
-	below *Entry // at the same directory
-	after *Entry // of the same number
+	text        string // with its newline
+	dir, number int    // of Dir and Number among the reader's names
 }
 
 // A Table is one reading of the mount table. It never changes.
 type Table struct {
-	all      []*Entry
-	byDir    map[string]*Entry // the top one; the others below it
-	byNumber map[string]*Entry // the first one; the others after it
-	btrfs    []*Entry
+	all           []*Entry
+	dirs, numbers names
+	top           []*Entry // by the number of the directory; the others below it
+	first         []*Entry // by the number of the device number; the others after it
+	btrfs         []*Entry
 }
 
 // ReadTable reads a mount table in the format of /proc/self/mountinfo. A line
 // that does not parse is an error for the whole: never a part of the table.
-func ReadTable(r io.Reader) (*Table, error) {
-	in := &wholeLines{r: r, last: '\n'}
-	b := builder{
-		numbers: map[[2]int]*number{},
-		options: map[string][]string{},
-	}
-	_, err := mountinfo.GetMountsFromReader(in, b.take)
-	switch {
-	case err != nil:
+func ReadTable(r io.Reader) (*Table, error) { return new(Reader).Read(r) }
+
+// A Reader reads one mount table after the other and parses only the lines that
+// it has not seen before: of a large table, few change at a time. It is not for
+// concurrent use.
+type Reader struct {
+	text          bytes.Buffer
+	last          []*Line          // of the table before, in its order
+	known         map[string]*Line // by its text
+	dirs, numbers names
+	options       map[string][]string // shared: in a large table nearly all are the same
+}
+
+// Read is ReadTable with a memory.
+func (t *Reader) Read(r io.Reader) (*Table, error) {
+	t.text.Reset()
+	if _, err := t.text.ReadFrom(r); err != nil {
 		return nil, fmt.Errorf("mount table: %w", err)
-	case b.err != nil:
-		return nil, fmt.Errorf("mount table: %w", b.err)
-	case in.last != '\n':
+	}
+	text := t.text.Bytes()
+	if len(text) > 0 && text[len(text)-1] != '\n' {
 		return nil, fmt.Errorf("mount table: its last line is cut off")
 	}
-	return b.table(), nil
+	count := bytes.Count(text, []byte{'\n'})
+	if t.known == nil || len(t.known) > 2*count+1024 { // most of it is of mounts that are gone
+		*t = Reader{text: t.text, known: make(map[string]*Line, count), options: map[string][]string{}}
+		text = t.text.Bytes()
+	}
+	lines, fresh := t.split(text, count)
+	if err := t.parse(fresh); err != nil {
+		t.known = nil // some of it is not parsed
+		return nil, err
+	}
+	t.last = lines
+	return t.table(lines), nil
+}
+
+// split looks up each line; those that are new are yet to be parsed. Most lines
+// follow the one that they followed before.
+func (t *Reader) split(text []byte, count int) (lines, fresh []*Line) {
+	lines = make([]*Line, 0, count)
+	next := 0
+	for line := range bytes.Lines(text) {
+		for skip := 0; skip < 2 && next+skip < len(t.last); skip++ {
+			if t.last[next+skip].text == string(line) {
+				next += skip
+				break
+			}
+		}
+		if next < len(t.last) && t.last[next].text == string(line) {
+			lines = append(lines, t.last[next])
+			next++
+			continue
+		}
+		l := t.known[string(line)]
+		if l == nil {
+			l = &Line{text: string(line)}
+			t.known[l.text] = l
+			fresh = append(fresh, l)
+		}
+		lines = append(lines, l)
+	}
+	return lines, fresh
+}
+
+// parse fills in the entries of new lines.
+func (t *Reader) parse(fresh []*Line) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	var (
+		done int
+		bad  error
+	)
+	texts := make([]io.Reader, len(fresh))
+	for i, l := range fresh {
+		texts[i] = strings.NewReader(l.text)
+	}
+	// As the parser's filter we take what it parsed, and it keeps nothing.
+	_, err := mountinfo.GetMountsFromReader(io.MultiReader(texts...), func(i *mountinfo.Info) (skip, stop bool) {
+		if bad = sane(i); bad != nil {
+			return true, true
+		}
+		t.fill(fresh[done], i)
+		done++
+		return true, false
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("mount table: %w", err)
+	case bad != nil:
+		return fmt.Errorf("mount table: %w", bad)
+	case done != len(fresh):
+		return fmt.Errorf("mount table: %d of %d lines do not parse", len(fresh)-done, len(fresh))
+	}
+	dirs, numbers := make([]string, done), make([]string, done)
+	for i, l := range fresh {
+		dirs[i], numbers[i] = l.Dir, l.Number
+	}
+	t.dirs, t.numbers = t.dirs.with(dirs), t.numbers.with(numbers)
+	for _, l := range fresh {
+		l.dir, l.number = t.dirs.of(l.Dir), t.numbers.of(l.Number)
+	}
+	return nil
+}
+
+// sane refuses what the parser lets pass: it reads what is no number as 0.
+func sane(i *mountinfo.Info) error {
+	if !strings.HasPrefix(i.Mountpoint, "/") || i.Root == "" || i.FSType == "" ||
+		(i.ID <= 0 && i.Mountpoint != "/") || i.Parent < 0 || i.Major < 0 || i.Minor < 0 || i.Major+i.Minor == 0 {
+		return fmt.Errorf("the line of mount %d at %q does not parse", i.ID, i.Mountpoint)
+	}
+	return nil
+}
+
+func (t *Reader) fill(l *Line, i *mountinfo.Info) {
+	*l = Line{
+		text: l.text,
+		ID:   i.ID, Parent: i.Parent,
+		Number:        strconv.Itoa(i.Major) + ":" + strconv.Itoa(i.Minor),
+		Root:          i.Root,
+		Dir:           i.Mountpoint,
+		Options:       t.list(i.Options),
+		ReadOnly:      isReadOnly(i.Options),
+		Peer:          peer(i.Optional),
+		Type:          i.FSType,
+		Source:        i.Source,
+		Super:         t.list(i.VFSOptions),
+		SuperReadOnly: isReadOnly(i.VFSOptions),
+	}
+}
+
+func (t *Reader) list(options string) []string {
+	l, ok := t.options[options]
+	if !ok {
+		l = strings.Split(options, ",")
+		t.options[options] = l
+	}
+	return l
 }
 
 // All returns every entry in the kernel's order.
@@ -63,7 +195,7 @@ func (t *Table) All() []*Entry { return t.all }
 // At returns what is mounted at dir, from the bottom to the top.
 func (t *Table) At(dir string) []*Entry {
 	var at []*Entry
-	for e := t.byDir[dir]; e != nil; e = e.below {
+	for e := t.Top(dir); e != nil; e = e.below {
 		at = append(at, e)
 	}
 	slices.Reverse(at)
@@ -71,13 +203,20 @@ func (t *Table) At(dir string) []*Entry {
 }
 
 // Top returns what is mounted at dir, on top, or nil.
-func (t *Table) Top(dir string) *Entry { return t.byDir[dir] }
+func (t *Table) Top(dir string) *Entry {
+	if i := t.dirs.of(dir); i >= 0 && i < len(t.top) {
+		return t.top[i]
+	}
+	return nil
+}
 
 // Of returns the entries whose superblock has that device number.
 func (t *Table) Of(number string) []*Entry {
 	var of []*Entry
-	for e := t.byNumber[number]; e != nil; e = e.after {
-		of = append(of, e)
+	if i := t.numbers.of(number); i >= 0 && i < len(t.first) {
+		for e := t.first[i]; e != nil; e = e.after {
+			of = append(of, e)
+		}
 	}
 	return of
 }
@@ -92,7 +231,7 @@ func (t *Table) OfDevice(number, path string) []*Entry {
 // a mount point.
 func (t *Table) Containing(dir string) *Entry {
 	for {
-		if e := t.byDir[dir]; e != nil {
+		if e := t.Top(dir); e != nil {
 			return e
 		}
 		if dir == "/" || dir == "." || dir == "" {
@@ -102,74 +241,34 @@ func (t *Table) Containing(dir string) *Entry {
 	}
 }
 
-// A builder makes entries while the parser goes from line to line. It is the
-// parser's filter, so that nothing is kept twice, and it shares what repeats:
-// in a large table nearly all options do.
-type builder struct {
-	chunk   []Entry // the piece that is being filled; full ones live on through all
-	all     []*Entry
-	numbers map[[2]int]*number
-	options map[string][]string
-	err     error
-}
-
-// A number is the text of a device number and the entries that have it.
-type number struct {
-	text        string
-	first, last *Entry
-}
-
-func (b *builder) take(i *mountinfo.Info) (skip, stop bool) {
-	// The parser reads what is no number as 0.
-	if !strings.HasPrefix(i.Mountpoint, "/") || i.Root == "" || i.FSType == "" ||
-		(i.ID <= 0 && i.Mountpoint != "/") || i.Parent < 0 || i.Major < 0 || i.Minor < 0 || i.Major+i.Minor == 0 {
-		b.err = fmt.Errorf("the line of mount %d at %q does not parse", i.ID, i.Mountpoint)
-		return true, true
-	}
-	if len(b.chunk) == cap(b.chunk) {
-		b.chunk = make([]Entry, 0, min(1024, max(64, 2*cap(b.chunk))))
-	}
-	num := b.number(i.Major, i.Minor)
-	b.chunk = append(b.chunk, Entry{
-		ID: i.ID, Parent: i.Parent,
-		Number:        num.text,
-		Root:          i.Root,
-		Dir:           i.Mountpoint,
-		Options:       b.list(i.Options),
-		ReadOnly:      isReadOnly(i.Options),
-		Peer:          peer(i.Optional),
-		Type:          i.FSType,
-		Source:        i.Source,
-		Super:         b.list(i.VFSOptions),
-		SuperReadOnly: isReadOnly(i.VFSOptions),
-	})
-	e := &b.chunk[len(b.chunk)-1]
-	b.all = append(b.all, e)
-	if num.first == nil {
-		num.first = e
-	} else {
-		num.last.after = e
-	}
-	num.last = e
-	return true, false
-}
-
-func (b *builder) table() *Table {
+// table indexes lines.
+func (r *Reader) table(lines []*Line) *Table {
+	var (
+		entries = make([]Entry, len(lines))
+		last    = make([]*Entry, r.numbers.len()) // of each number
+		stacked []string
+	)
 	t := &Table{
-		all:      b.all,
-		byDir:    make(map[string]*Entry, len(b.all)),
-		byNumber: make(map[string]*Entry, len(b.numbers)),
+		all:  make([]*Entry, len(lines)),
+		dirs: r.dirs, numbers: r.numbers,
+		top:   make([]*Entry, r.dirs.len()),
+		first: make([]*Entry, r.numbers.len()),
 	}
-	for _, n := range b.numbers {
-		t.byNumber[n.text] = n.first
-	}
-	var stacked []string
-	for _, e := range b.all {
-		if under, ok := t.byDir[e.Dir]; ok {
+	for i, line := range lines {
+		e := &entries[i]
+		e.Line = line
+		t.all[i] = e
+		if before := last[e.number]; before != nil {
+			before.after = e
+		} else {
+			t.first[e.number] = e
+		}
+		last[e.number] = e
+		if under := t.top[e.dir]; under != nil {
 			e.below = under
 			stacked = append(stacked, e.Dir)
 		}
-		t.byDir[e.Dir] = e
+		t.top[e.dir] = e
 		if e.Type == "btrfs" {
 			t.btrfs = append(t.btrfs, e)
 		}
@@ -209,26 +308,7 @@ func (t *Table) restack(dir string) {
 		e.below = under
 		under = e
 	}
-	t.byDir[dir] = under
-}
-
-func (b *builder) number(major, minor int) *number {
-	key := [2]int{major, minor}
-	n, ok := b.numbers[key]
-	if !ok {
-		n = &number{text: strconv.Itoa(major) + ":" + strconv.Itoa(minor)}
-		b.numbers[key] = n
-	}
-	return n
-}
-
-func (b *builder) list(options string) []string {
-	l, ok := b.options[options]
-	if !ok {
-		l = strings.Split(options, ",")
-		b.options[options] = l
-	}
-	return l
+	t.top[t.dirs.of(dir)] = under
 }
 
 func isReadOnly(options string) bool { return options == "ro" || strings.HasPrefix(options, "ro,") }
@@ -241,18 +321,4 @@ func peer(optional string) int {
 		}
 	}
 	return 0
-}
-
-// wholeLines remembers the last byte that was read.
-type wholeLines struct {
-	r    io.Reader
-	last byte
-}
-
-func (w *wholeLines) Read(p []byte) (int, error) {
-	n, err := w.r.Read(p)
-	if n > 0 {
-		w.last = p[n-1]
-	}
-	return n, err
 }

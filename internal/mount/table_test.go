@@ -3,7 +3,9 @@ package mount
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,14 +33,18 @@ func TestReadTable(t *testing.T) {
 		t.Fatalf("entries: got %d, want %d", got, want)
 	}
 	dir := "/var/lib/kubelet/plugins/k x/mounts/vg0/a"
-	want := []*Entry{{
+	want := []*Line{{
 		ID: 90, Parent: 62, Number: "7:3", Root: "/", Dir: dir, Options: []string{"rw", "noatime"},
 		Peer: 50, Type: "ext4", Source: "/dev/loop3", Super: []string{"rw"},
 	}, {
 		ID: 91, Parent: 90, Number: "7:3", Root: "/", Dir: dir, Options: []string{"ro", "relatime"}, ReadOnly: true,
 		Type: "ext4", Source: "/dev/loop3", Super: []string{"rw", "errors=continue"},
 	}}
-	if diff := cmp.Diff(want, tab.At(dir), cmpopts.IgnoreUnexported(Entry{})); diff != "" {
+	var got []*Line
+	for _, e := range tab.At(dir) {
+		got = append(got, e.Line)
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Line{})); diff != "" {
 		t.Errorf("At (-want +got):\n%s", diff)
 	}
 	if got := tab.Of("7:3"); len(got) != 2 {
@@ -198,5 +204,91 @@ func BenchmarkReadTable(b *testing.B) {
 		if _, err := ReadTable(bytes.NewReader(text)); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Ensure that a reader with a memory sees what one without sees, whatever came
+// and went between, and that a bad line does not spoil it for good.
+func TestReaderRemembers(t *testing.T) {
+	line := func(id int) string {
+		return fmt.Sprintf("%d 1 7:%d / /mnt/%d rw shared:%d - ext4 /dev/loop%d rw,x=%d\n", id, id%3, id%7, id, id%3, id%2)
+	}
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	r, ids := new(Reader), []int{}
+	for round := range 200 {
+		switch i := len(ids); {
+		case i > 0 && rnd.IntN(3) == 0:
+			ids = slices.Delete(ids, i/2, i/2+1)
+		default:
+			ids = append(ids, 10+round)
+		}
+		text := "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+		for _, id := range ids {
+			text += line(id)
+		}
+		if rnd.IntN(5) == 0 {
+			if _, err := r.Read(strings.NewReader(text + "no mount\n")); err == nil {
+				t.Fatal("a bad line was read")
+			}
+		}
+		got, err := r.Read(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := ReadTable(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(outline(want), outline(got)); diff != "" {
+			t.Fatalf("round %d (-without memory +with):\n%s", round, diff)
+		}
+	}
+}
+
+func outline(t *Table) (all []string) {
+	ids := func(entries []*Entry) (ids []int) {
+		for _, e := range entries {
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	for _, e := range t.All() {
+		all = append(all, fmt.Sprint(e.ID, e.Parent, e.Number, e.Root, e.Dir, e.Options, e.Peer, e.Type, e.Source, e.Super, ids(t.At(e.Dir)), ids(t.Of(e.Number))))
+	}
+	return all
+}
+
+func TestNames(t *testing.T) {
+	var n names
+	want := map[string]int{}
+	for round := range 40 {
+		old, oldLen := n, n.len()
+		var fresh []string
+		for i := range round * round {
+			fresh = append(fresh, fmt.Sprint("name ", i*round%997))
+		}
+		n = n.with(fresh)
+		if old.len() != oldLen {
+			t.Fatal("names were changed under those who share them")
+		}
+		for _, s := range fresh {
+			i := n.of(s)
+			if was, ok := want[s]; i < 0 || i >= n.len() || ok && was != i {
+				t.Fatalf("%s is %d, was %d", s, i, was)
+			}
+			want[s] = i
+		}
+	}
+	taken := map[int]string{}
+	for s := range want {
+		if other, ok := taken[n.of(s)]; ok {
+			t.Errorf("%s and %s have one number", s, other)
+		}
+		taken[n.of(s)] = s
+	}
+	if n.of("nobody") != -1 || len(want) != n.len() {
+		t.Errorf("%d names, want %d", n.len(), len(want))
 	}
 }
