@@ -3,6 +3,7 @@ package loopdev
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -15,10 +16,7 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 	if err != nil {
 		return volume.LV{}, err
 	}
-	dir, err := p.directory(name.VG)
-	if err != nil {
-		return volume.LV{}, err
-	}
+	dir := filepath.Dir(file)
 	if d, err := p.kernel.File(dir); err != nil {
 		return volume.LV{}, fmt.Errorf("volume group %s: %w", name.VG, err)
 	} else if !d.Exists || !d.Dir {
