@@ -159,7 +159,7 @@ func FuzzReport(f *testing.F) {
 		if err == nil && (facts.Name != "vg0" || facts.ExtentSize <= 0 || !uuidPattern.MatchString(facts.UUID)) {
 			t.Errorf("got %+v", facts)
 		}
-		if err := classify("vg0", &run.ExitError{Code: 5}, b); err == nil {
+		if err := classify("vg0", &run.ExitError{Argv: []string{"lvm"}, Code: 5}, b); err == nil {
 			t.Error("an error is lost")
 		}
 	})
