@@ -30,8 +30,8 @@ var rooms = []struct {
 	{"internal/status", nil},
 	{"internal/flex", nil},
 	{"internal/mount", []string{"volume", "run"}},
-	{"internal/lvm", []string{"volume", "run"}},
-	{"internal/loopdev", []string{"volume", "run"}},
+	{"internal/lvm", []string{"volume", "run", "mount"}},
+	{"internal/loopdev", []string{"volume", "run", "mount"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "mount", "flex"}}, // flex: kubelet's paths
 	{"internal/reconcile", []string{"volume", "run", "config", "status", "flex", "mount", "loopdev", "lvm", "dsw", "asw"}},
