@@ -48,7 +48,7 @@ var mutants = []mutant{
 	{"a blank volume on which a filesystem was seen is formatted", `case p.h.Record == Seen:
 		return refuse("it is blank, but`, `case false:
 		return refuse("it is blank, but`},
-	{"a cut mkfs is repeated over a foreign signature", `if fs.Signature != "" || fs.Content == Filesystem`, `if fs.Content == Filesystem`},
+	{"a cut mkfs is repeated over a foreign signature", `if fs.Signature != "" {`, `if false {`},
 	{"mkfs runs without a record", `p.add(Step{Kind: RecordFormatting, FSType: fsType, Calls: ids(calls)})`, `_ = fsType`},
 	{"the filesystem is published before the record says seen", `if p.h.Record != Seen {
 		p.add(`, `if p.h.Record != Seen && p.h.Record != Formatting {

@@ -205,6 +205,11 @@ func (p *planner) obstacle(c Call) string {
 	case d.Suspended:
 		return fmt.Sprintf("its device %s is suspended: whatever reads it hangs until it is resumed (dmsetup resume)", d.Path)
 	}
+	for _, cl := range p.w.Claims {
+		if why := p.h.Spots[cl.Dir].Unknown; why != "" {
+			return fmt.Sprintf("it may be mounted at %s, which cannot be told: %s", cl.Dir, why)
+		}
+	}
 	for _, m := range p.h.Mounts {
 		if m.Owner == Elsewhere {
 			return fmt.Sprintf("it is mounted at %s by something else: umount it there first", m.Dir)

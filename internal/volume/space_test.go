@@ -455,6 +455,20 @@ func start(yield func(world)) {
 			}
 		}
 	}
+	// Where something of ours is mounted there is a claim, too.
+	claimed := func(base world) {
+		all := yield
+		defer func() { yield = all }()
+		yield = func(w world) {
+			for i, a := range w.at {
+				if ours(a) && w.phase[i] == pNone {
+					return
+				}
+			}
+			all(w)
+		}
+		each(base)
+	}
 	spots := func(mounted bool, f func([2]at)) {
 		for g := range ats {
 			for p := range ats {
@@ -503,6 +517,7 @@ func start(yield func(world)) {
 		each(world{lv: Absent, dev: Active, truth: tExt4, rec: Seen, at: s, published: true})
 		each(world{lv: PresenceUnknown, dev: ActivityUnknown, truth: tExt4, rec: RecordUnknown, at: s, published: true})
 		each(world{lv: Present, dev: ActivityUnknown, truth: tExt4, rec: Seen, at: s, published: true, blind: true})
+		claimed(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, blind: true})
 	})
 }
 
