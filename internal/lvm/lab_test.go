@@ -1,32 +1,17 @@
+//go:build vm
+
 package lvm
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
-
-const mib = 1 << 20
-
-// The test binary is also the child that the provider starts.
-func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[1] == "child" {
-		code, ok := Child(os.Args[2], []byte(os.Args[3]))
-		if !ok {
-			code = 2
-		}
-		syscall.Exit(code) // not os.Exit: the race detector would sleep for a second
-	}
-	os.Exit(m.Run())
-}
 
 // A lab is a machine with device-mapper whose disks are ours: the VM of
 // scripts/vm, which is told so by FLEXD_TEST_DISKS, a list with commas.
@@ -43,7 +28,7 @@ type lab struct {
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	if os.Getenv("FLEXD_TEST_DISKS") == "" {
-		t.Skip("needs device-mapper and disks to overwrite: make test-vm")
+		t.Fatal("needs device-mapper and disks to overwrite: make test-vm")
 	}
 	l := &lab{T: t, disks: strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ","), dir: t.TempDir()}
 	l.lock = filepath.Join(l.dir, "lane")
@@ -146,19 +131,6 @@ func (l *lab) deactivate(lv volume.LV) {
 	}
 	if d := l.device(lv); d.Activity != volume.Inactive {
 		l.Fatalf("deactivate %s: got %+v", lv.Name, d)
-	}
-}
-
-// is fails unless the error is of that kind, and says so.
-func is(t testing.TB, err, want error, words ...string) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("got %v, want %v", err, want)
-	}
-	for _, w := range words {
-		if !strings.Contains(fmt.Sprint(err), w) {
-			t.Errorf("%q does not say %q", fmt.Sprint(err), w)
-		}
 	}
 }
 
