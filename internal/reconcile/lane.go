@@ -483,10 +483,9 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	l.mu.Lock()
 	l.retry.succeeded()
 	l.mu.Unlock()
-	if lease, ok := l.n.Store.Lease(l.uuid); ok {
-		if left := lease.Until - l.n.Boot(); left > 0 {
-			l.wakeIn(left)
-		}
+	// It may have ended since the want was made up: then the next turn is due now.
+	if lease, ok := l.n.Store.Lease(l.uuid); ok && w.Lease.Live {
+		l.wakeIn(max(lease.Until-l.n.Boot(), 0))
 	}
 }
 
