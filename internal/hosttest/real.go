@@ -84,8 +84,8 @@ func MayGrowExt4() bool {
 	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// TempDir is a directory in memory, if there is such a place: a simulation has
-// no use for a disk.
+// TempDir is a directory in memory, if there is such a place: these tests are
+// not about the disk.
 func TempDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "flexd-test-")
 	if err != nil {
@@ -97,7 +97,7 @@ func TempDir(t testing.TB) string {
 
 // NewReal returns this machine with a flexd on it, in a place of its own.
 func NewReal(t testing.TB) *Env {
-	tmp := t.TempDir()
+	tmp := TempDir(t) // loop devices do as well on files in memory, and nobody waits for a busy disk
 	e := &Env{T: t, M: &machine{}, Restart: 20 * time.Millisecond, Limit: 20 * time.Second, tmp: tmp,
 		Root: filepath.Join(tmp, "kubelet"), VGDir: filepath.Join(tmp, "vg0")}
 	for _, dir := range []string{e.Root, e.VGDir} {

@@ -20,7 +20,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		return p.orphan(ctx, lv, err)
 	}
 	if d, ok := p.again(lv, file); ok {
-		return d, nil
+		return whole(lv, d), nil
 	}
 	loops, err := p.kernel.Loops()
 	if err != nil {
@@ -79,7 +79,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if len(others) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(others, "; ")
 	}
-	return d, nil
+	return whole(lv, d), nil
 }
 
 // again looks at the loop device that the volume had before. A list of all is
@@ -146,6 +146,16 @@ func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {
 	}
 	if link := p.link(name); leadsTo(link, d.Path) {
 		d.Link = link
+	}
+	return d
+}
+
+// whole refuses a device that is larger than its file: what lies beyond the end
+// reads as zero on some kernels, and would be taken for blank.
+func whole(lv volume.LV, d volume.Device) volume.Device {
+	if lv.Presence == volume.Present && d.Activity == volume.Active && lv.Size < d.Size && !d.Unusable {
+		d.Unusable = true
+		d.Reason = fmt.Sprintf("its file has %d bytes, and %s was made with %d: somebody has cut the file", lv.Size, d.Path, d.Size)
 	}
 	return d
 }

@@ -105,7 +105,7 @@ func TestLookUp(t *testing.T) {
 // Ensure that a volume's device is the one that flexd attached to this very
 // file, and that anything else on the file makes it unusable.
 func TestDevice(t *testing.T) {
-	lv := volume.LV{Presence: volume.Present, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
+	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
 	loop := func(n int, deleted bool) Loop {
 		return Loop{Name: fmt.Sprintf("loop%d", n), Number: fmt.Sprintf("7:%d", n), Seq: uint64(100 + n), BackingFile: "/no/vg0/a", Deleted: deleted, Size: 4096}
 	}
@@ -159,7 +159,7 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 			t.Errorf("got %+v, %v", d, err)
 		}
 	}
-	lv = volume.LV{Presence: volume.Present, Name: lv.Name, UUID: uuidB}
+	lv = volume.LV{Presence: volume.Present, Size: 4096, Name: lv.Name, UUID: uuidB}
 	if d, err := p.Device(t.Context(), lv); err != nil || d.Path != "/dev/loop1" || d.Unusable {
 		t.Errorf("the new one: got %+v, %v", d, err)
 	}

@@ -250,6 +250,29 @@ func TestExtendResumes(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
+// Ensure that a device whose file was cut is not used: kernels before 6.2 or so
+// read zeros beyond the end, which would be taken for blank.
+func TestCutFile(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	file := filepath.Join(n.dir, "a")
+	if err := os.Truncate(file, 8*mib); err != nil {
+		t.Fatal(err)
+	}
+	for _, again := range []string{"at once", "after a restart"} {
+		lv, err := n.LookUp(t.Context(), lv.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, "8388608") || got.Activity != volume.Active {
+			t.Errorf("%s: got %+v", again, got)
+		}
+		n.restart()
+	}
+	n.deactivate(lv, d) // letting go is possible all the same
+}
+
 // Ensure that a file that was deleted and created again is another volume, and
 // that the old device is still the old one.
 func TestRecreatedFile(t *testing.T) {

@@ -67,7 +67,7 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 		for _, m := range hosttest.Moments() {
 			t.Run(s.name+"/"+m.String()+"/real", func(t *testing.T) {
 				t.Parallel()
-				for k, struck := 1, true; struck && !t.Failed(); k += stride {
+				for k, struck := 1, true; struck && !t.Failed(); k += realStride {
 					t.Run(fmt.Sprint(k), func(t *testing.T) {
 						e := hosttest.NewReal(t)
 						defer e.Close()

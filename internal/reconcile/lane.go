@@ -500,7 +500,7 @@ func owes(w volume.Want, h volume.Have) bool {
 			return true
 		}
 	}
-	return w.Lease.Noted && !w.Lease.Live && (h.Device.Activity == volume.ActivityUnknown || h.Device.Unusable)
+	return w.Lease.Noted && !w.Lease.Live && h.Device.Activity == volume.ActivityUnknown
 }
 
 // later says whether flexd's own work has to wait after it failed.

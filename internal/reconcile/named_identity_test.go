@@ -158,9 +158,10 @@ func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T
 		time.Sleep(e.Config.Lease)
 		detach := e.Sim.Losetup(e.File("data"))
 		e.Start()
-		time.Sleep(time.Millisecond)
-		if n := len(e.Loops()); n != 2 {
-			t.Errorf("%d devices\n%s", n, e.Describe())
+		time.Sleep(time.Second)
+		// Flexd's own goes, although nobody may use it any more; the operator's stays.
+		if loops := e.Loops(); len(loops) != 1 || loops[0] == "loop0" {
+			t.Errorf("devices %v\n%s", loops, e.Describe())
 		}
 		detach()
 		e.Empty()

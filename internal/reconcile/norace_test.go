@@ -2,4 +2,4 @@
 
 package reconcile_test
 
-const stride = 1
+const stride, realStride = 1, 1

@@ -5,3 +5,7 @@ package reconcile_test
 // stride is how many occasions lie between two faults: the race detector makes
 // everything slow, and finds its races in a sample.
 const stride = 5
+
+// realStride is the same on the real machine, where each child is this test's
+// executable and slow to start, too.
+const realStride = 10

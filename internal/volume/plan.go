@@ -675,7 +675,7 @@ func (p *planner) letGo() {
 	case lease.Live:
 	case d.Activity == Inactive, d.Activity == Active && p.w.NeverDeactivate && len(p.h.Mounts) == 0:
 		p.add(Step{Kind: DropLease})
-	case d.Activity == Active && !d.Unusable && len(p.h.Mounts) == 0:
+	case d.Activity == Active && len(p.h.Mounts) == 0: // also one that may not be used any more
 		p.add(Step{Kind: Deactivate})
 		p.add(Step{Kind: DropLease})
 	}
