@@ -221,8 +221,11 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	l.facts = fs
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.suspect = false; at != "" && fs.Content == volume.FilesystemFailed {
-		l.broken = fs.What
+	switch {
+	case at != "" && fs.Content == volume.FilesystemFailed:
+		l.suspect, l.broken = suspicion{}, fs.What
+	case l.suspect.looks > 0:
+		l.suspect = suspicion{l.suspect.looks - 1, time.Now().Add(suspicionPause)}
 	}
 	return nil
 }

@@ -39,14 +39,26 @@ type lane struct {
 	lastErr *failure
 	history []operation // oldest first
 	seen    *glimpse    // the mounts that the last look was about
-	suspect bool        // the kernel complained about its mounted filesystem
-	broken  string      // what is wrong with its mounted filesystem, until it is unmounted
+	suspect suspicion
+	broken  string // what is wrong with its mounted filesystem, until it is unmounted
 
 	// Only the goroutine uses these.
 	facts volume.FS    // what children found in this turn
 	disk  uint64       // the device the facts are about
 	table *mount.Table // of the last look
 }
+
+// A suspicion is that something is wrong with a mounted filesystem: the kernel
+// complained. It says so before its own counters do, so one look is not enough.
+type suspicion struct {
+	looks int       // that are still to be taken
+	next  time.Time // not before
+}
+
+const (
+	suspiciousLooks = 4
+	suspicionPause  = 2 * time.Second
+)
 
 // A parked lane has a child that does not end. Nothing is done to its volume
 // until it has.
@@ -179,7 +191,7 @@ func (l *lane) doubt(device string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen != nil && l.broken == "" && l.seen.path != "" && filepath.Base(l.seen.path) == device {
-		l.suspect = true
+		l.suspect = suspicion{looks: suspiciousLooks}
 		l.wakeLocked()
 	}
 }
@@ -375,9 +387,9 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	}
 	switch {
 	case len(h.Mounts) == 0:
-		l.suspect, l.broken = false, ""
+		l.suspect, l.broken = suspicion{}, ""
 	case h.FS.Content == volume.FilesystemFailed:
-		l.suspect = false // the kernel's own count says so
+		l.suspect = suspicion{} // the kernel's own count says so
 	case l.broken != "":
 		h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, h.Mounts[0].Type, l.broken
 		l.n.Observer.Publish(l.uuid, h)
@@ -452,7 +464,7 @@ func (l *lane) want() volume.Want {
 	if vg := l.n.Config.VG(l.name.VG); vg != nil {
 		w.NeverDeactivate = vg.NeverDeactivate
 	}
-	w.Grow, w.Suspect = l.grow, l.suspect
+	w.Grow, w.Suspect = l.grow, l.suspect.looks > 0 && !time.Now().Before(l.suspect.next)
 	for _, c := range l.calls {
 		w.Calls = append(w.Calls, c.Call)
 	}
@@ -483,6 +495,16 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	l.mu.Lock()
 	l.retry.succeeded()
 	l.mu.Unlock()
+	l.mu.Lock()
+	if w.Suspect { // and there is nothing to look at
+		l.suspect = suspicion{}
+	}
+	looks, next := l.suspect.looks, l.suspect.next
+	l.mu.Unlock()
+	if looks > 0 {
+		l.wakeIn(max(time.Until(next), 0)) // the end of a lease is found then, too
+		return
+	}
 	// It may have ended since the want was made up: then the next turn is due now.
 	if lease, ok := l.n.Store.Lease(l.uuid); ok && w.Lease.Live {
 		l.wakeIn(max(lease.Until-l.n.Boot(), 0))

@@ -113,7 +113,7 @@ func (l *lane) view() status.Story {
 	for _, c := range claims {
 		v := claimView(c, h)
 		s.Claims = append(s.Claims, v)
-		if c.Kind == volume.Published && (v.Mounted || c.Phase != volume.Held || h == nil) && v.Pod != nil {
+		if c.Kind == volume.Published && !strings.HasPrefix(v.Note, claimedMissing) && v.Pod != nil {
 			s.Pods = append(s.Pods, *v.Pod)
 		}
 	}
@@ -147,22 +147,31 @@ func (l *lane) view() status.Story {
 	return s
 }
 
-// claimView is a claim with what was seen of its mount; h is nil as long as
-// nobody has looked.
-func claimView(c dsw.Claim, h *volume.Have) status.Claim {
-	var spot volume.Spot
-	if h != nil {
-		spot = h.Spots[c.Dir]
+// claimedMissing begins the note of a claim that is held and has no mount.
+const claimedMissing = "claimed-missing"
+
+// seenAt says what was seen of a claim's mount: it is there, or it is missing, or
+// neither as long as nobody has looked, or what was seen cannot be told.
+func seenAt(dir string, h *volume.Have) (mounted, missing bool) {
+	if h == nil {
+		return false, false
 	}
-	v := status.Claim{Kind: string(c.Kind), Phase: string(c.Phase), Dir: c.Dir, Since: c.Since, Mounted: spot.This || spot.Under, Name: c.Name, Note: c.Note}
+	spot, looked := h.Spots[dir]
+	mounted = spot.This || spot.Under || slices.ContainsFunc(h.Mounts, func(m volume.Mount) bool { return m.Dir == dir })
+	return mounted, looked && !mounted && spot.Unknown == ""
+}
+
+func claimView(c dsw.Claim, h *volume.Have) status.Claim {
+	mounted, missing := seenAt(c.Dir, h)
+	v := status.Claim{Kind: string(c.Kind), Phase: string(c.Phase), Dir: c.Dir, Since: c.Since, Mounted: mounted, Name: c.Name, Note: c.Note}
 	if c.Pod != nil {
 		v.Pod = &status.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name, UID: c.Pod.UID, Dir: c.Dir, ReadOnly: c.ReadOnly}
 	}
 	switch {
-	case c.Phase == volume.Held && !v.Mounted && h != nil:
-		v.Note = "claimed-missing: its mount is gone, and flexd did not take it; it holds nothing; restart the pod"
-	case spot.Under:
-		v.Note = "covered by another mount: " + spot.Other
+	case c.Phase == volume.Held && missing:
+		v.Note = claimedMissing + ": its mount is gone, and flexd did not take it; it holds nothing; restart the pod"
+	case mounted && h.Spots[c.Dir].Under:
+		v.Note = "covered by another mount: " + h.Spots[c.Dir].Other
 	}
 	return v
 }
@@ -206,7 +215,7 @@ func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now tim
 	mounted, missing, orphaned := false, false, false
 	for i, c := range s.Claims {
 		mounted = mounted || c.Mounted
-		missing = missing || c.Phase == string(volume.Held) && !c.Mounted
+		missing = missing || strings.HasPrefix(c.Note, claimedMissing)
 		orphaned = orphaned || c.Mounted && c.Kind == string(volume.Staged) && now.Sub(claims[i].Since) > orphanAge
 	}
 	switch {
