@@ -12,9 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -59,15 +57,6 @@ const (
 	suspiciousLooks = 4
 	suspicionPause  = 2 * time.Second
 )
-
-// A parked lane has a child that does not end. Nothing is done to its volume
-// until it has.
-type parked struct {
-	step  string
-	pid   int
-	wchan string
-	since time.Time
-}
 
 // A failure is what went wrong last; it stands until something succeeds.
 type failure struct {
@@ -311,175 +300,6 @@ func same(a, b volume.Step) bool {
 	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size
 }
 
-// held says whether a child of an earlier life still works on the volume. What
-// the mount table shows meanwhile is half a truth: an unmount leaves it before
-// its data is written.
-func (l *lane) held() bool {
-	free, pids, err := run.LockFree(l.lock)
-	if err != nil || free {
-		return false
-	}
-	e := &run.LockedError{Step: "wait", Lock: l.lock, Pids: pids, Done: run.LockDone(l.lock)}
-	return l.park(volume.Step{}, e)
-}
-
-// park stops the lane until a child has ended, if that is what err says.
-func (l *lane) park(step volume.Step, err error) bool {
-	p := &parked{step: step.Kind.String(), since: time.Now()}
-	var done <-chan struct{}
-	var stuck *run.StuckError
-	var locked *run.LockedError
-	switch {
-	case errors.As(err, &stuck):
-		p.pid, p.wchan, p.since, done = stuck.Pid, stuck.Wchan, stuck.Since, stuck.Done
-	case errors.As(err, &locked):
-		if done = locked.Done; step.Kind == 0 {
-			p.step = "a child of an earlier flexd"
-		}
-		if len(locked.Pids) > 0 {
-			p.pid = locked.Pids[0]
-		}
-	default:
-		return false
-	}
-	l.log().WithField("step", p.step).WithError(err).Warn("parked: nothing is done to this volume until the child has ended")
-	l.mu.Lock()
-	l.parked = p
-	l.mu.Unlock()
-	go func() {
-		select {
-		case <-done:
-		case <-l.n.ctx.Done():
-			return
-		}
-		l.log().WithField("step", p.step).Info("the child has ended")
-		l.mu.Lock()
-		l.parked = nil
-		for _, c := range l.calls {
-			c.landing = false // what came of it is seen at the next look
-		}
-		l.wakeLocked()
-		l.mu.Unlock()
-	}()
-	return true
-}
-
-// observe looks at the volume, now. Facts that children found do not outlive the
-// device they are about.
-func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
-	t := l.target(w)
-	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
-	if err != nil {
-		return h, err
-	}
-	if h.Device.Seq != l.disk {
-		l.disk, l.facts = h.Device.Seq, volume.FS{}
-		h.FS = volume.FS{}
-	}
-	l.table = table
-	g := glimpse{dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
-	g.mounts = g.of(table)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seen = &g
-	if h.LV.Presence == volume.Present {
-		l.name = h.LV.Name
-	}
-	switch {
-	case len(h.Mounts) == 0:
-		l.suspect, l.broken = suspicion{}, ""
-	case h.FS.Content == volume.FilesystemFailed:
-		l.suspect = suspicion{} // the kernel's own count says so
-	case l.broken != "":
-		h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, h.Mounts[0].Type, l.broken
-		l.n.Observer.Publish(l.uuid, h)
-	}
-	return h, nil
-}
-
-// target says what is to be looked at for a want.
-func (l *lane) target(w volume.Want) asw.Target {
-	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}}
-	for _, c := range l.n.Store.Claims(l.uuid) {
-		t.Dirs = append(t.Dirs, c.Dir)
-		if c.Super != nil && c.Phase != volume.Making {
-			t.Asked[c.Dir] = c.Super
-		}
-	}
-	for _, c := range w.Calls {
-		for _, dir := range []string{c.Dir, c.Global} {
-			if dir != "" && !slices.Contains(t.Dirs, dir) {
-				t.Dirs = append(t.Dirs, dir)
-			}
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t.Name = l.name
-	return t
-}
-
-// A glimpse is which mounts a look was about: the lane is woken when they change.
-type glimpse struct {
-	dirs         []string
-	number, path string // of the device, if it was known
-	mounts       []string
-}
-
-func (g *glimpse) of(table *mount.Table) []string {
-	var mounts []string
-	add := func(entries []*mount.Entry) {
-		for _, e := range entries { // an ID alone is used again
-			mounts = append(mounts, fmt.Sprint(e.ID, e.Number, e.Root, e.ReadOnly, e.Dir))
-		}
-	}
-	for _, dir := range g.dirs {
-		add(table.At(dir))
-	}
-	if g.number != "" {
-		add(table.OfDevice(g.number, g.path))
-	}
-	return mounts
-}
-
-// moved says whether the volume's mounts are others than at its last look. One
-// whose first look is not over has to look again.
-func (l *lane) moved(table *mount.Table) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.seen == nil || !slices.Equal(l.seen.mounts, l.seen.of(table))
-}
-
-// want is all that may cause a step.
-func (l *lane) want() volume.Want {
-	var w volume.Want
-	for _, c := range l.n.Store.Claims(l.uuid) {
-		w.Claims = append(w.Claims, volume.Claim{Kind: c.Kind, Dir: c.Dir, Phase: c.Phase})
-	}
-	if lease, ok := l.n.Store.Lease(l.uuid); ok {
-		w.Lease = volume.Lease{Noted: true, Live: l.n.Boot() < lease.Until}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if vg := l.n.Config.VG(l.name.VG); vg != nil {
-		w.NeverDeactivate = vg.NeverDeactivate
-	}
-	w.Grow, w.Suspect = l.grow, l.suspect.looks > 0 && !time.Now().Before(l.suspect.next)
-	for _, c := range l.calls {
-		w.Calls = append(w.Calls, c.Call)
-	}
-	return w
-}
-
-func (l *lane) callIDs() (ids []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.calls {
-		ids = append(ids, c.ID)
-	}
-	return ids
-}
-
 // rest ends a turn in which nothing is left to do, or nothing can be done as
 // long as something is not known.
 func (l *lane) rest(w volume.Want, h volume.Have) {
@@ -597,4 +417,13 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	l.mu.Unlock()
 	l.later()
 	return false
+}
+
+func (l *lane) callIDs() (ids []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.calls {
+		ids = append(ids, c.ID)
+	}
+	return ids
 }

@@ -1,0 +1,119 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// observe looks at the volume, now. Facts that children found do not outlive the
+// device they are about.
+func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
+	t := l.target(w)
+	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
+	if err != nil {
+		return h, err
+	}
+	if h.Device.Seq != l.disk {
+		l.disk, l.facts = h.Device.Seq, volume.FS{}
+		h.FS = volume.FS{}
+	}
+	l.table = table
+	g := glimpse{dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
+	g.mounts = g.of(table)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen = &g
+	if h.LV.Presence == volume.Present {
+		l.name = h.LV.Name
+	}
+	switch {
+	case len(h.Mounts) == 0:
+		l.suspect, l.broken = suspicion{}, ""
+	case h.FS.Content == volume.FilesystemFailed:
+		l.suspect = suspicion{} // the kernel's own count says so
+	case l.broken != "":
+		h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, h.Mounts[0].Type, l.broken
+		l.n.Observer.Publish(l.uuid, h)
+	}
+	return h, nil
+}
+
+// target says what is to be looked at for a want.
+func (l *lane) target(w volume.Want) asw.Target {
+	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}}
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		t.Dirs = append(t.Dirs, c.Dir)
+		if c.Super != nil && c.Phase != volume.Making {
+			t.Asked[c.Dir] = c.Super
+		}
+	}
+	for _, c := range w.Calls {
+		for _, dir := range []string{c.Dir, c.Global} {
+			if dir != "" && !slices.Contains(t.Dirs, dir) {
+				t.Dirs = append(t.Dirs, dir)
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.Name = l.name
+	return t
+}
+
+// A glimpse is which mounts a look was about: the lane is woken when they change.
+type glimpse struct {
+	dirs         []string
+	number, path string // of the device, if it was known
+	mounts       []string
+}
+
+func (g *glimpse) of(table *mount.Table) []string {
+	var mounts []string
+	add := func(entries []*mount.Entry) {
+		for _, e := range entries { // an ID alone is used again
+			mounts = append(mounts, fmt.Sprint(e.ID, e.Number, e.Root, e.ReadOnly, e.Dir))
+		}
+	}
+	for _, dir := range g.dirs {
+		add(table.At(dir))
+	}
+	if g.number != "" {
+		add(table.OfDevice(g.number, g.path))
+	}
+	return mounts
+}
+
+// moved says whether the volume's mounts are others than at its last look. One
+// whose first look is not over has to look again.
+func (l *lane) moved(table *mount.Table) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen == nil || !slices.Equal(l.seen.mounts, l.seen.of(table))
+}
+
+// want is all that may cause a step.
+func (l *lane) want() volume.Want {
+	var w volume.Want
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		w.Claims = append(w.Claims, volume.Claim{Kind: c.Kind, Dir: c.Dir, Phase: c.Phase})
+	}
+	if lease, ok := l.n.Store.Lease(l.uuid); ok {
+		w.Lease = volume.Lease{Noted: true, Live: l.n.Boot() < lease.Until}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if vg := l.n.Config.VG(l.name.VG); vg != nil {
+		w.NeverDeactivate = vg.NeverDeactivate
+	}
+	w.Grow, w.Suspect = l.grow, l.suspect.looks > 0 && !time.Now().Before(l.suspect.next)
+	for _, c := range l.calls {
+		w.Calls = append(w.Calls, c.Call)
+	}
+	return w
+}

@@ -1,0 +1,71 @@
+package reconcile
+
+import (
+	"errors"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A parked lane has a child that does not end. Nothing is done to its volume
+// until it has.
+type parked struct {
+	step  string
+	pid   int
+	wchan string
+	since time.Time
+}
+
+// held says whether a child of an earlier life still works on the volume. What
+// the mount table shows meanwhile is half a truth: an unmount leaves it before
+// its data is written.
+func (l *lane) held() bool {
+	free, pids, err := run.LockFree(l.lock)
+	if err != nil || free {
+		return false
+	}
+	e := &run.LockedError{Step: "wait", Lock: l.lock, Pids: pids, Done: run.LockDone(l.lock)}
+	return l.park(volume.Step{}, e)
+}
+
+// park stops the lane until a child has ended, if that is what err says.
+func (l *lane) park(step volume.Step, err error) bool {
+	p := &parked{step: step.Kind.String(), since: time.Now()}
+	var done <-chan struct{}
+	var stuck *run.StuckError
+	var locked *run.LockedError
+	switch {
+	case errors.As(err, &stuck):
+		p.pid, p.wchan, p.since, done = stuck.Pid, stuck.Wchan, stuck.Since, stuck.Done
+	case errors.As(err, &locked):
+		if done = locked.Done; step.Kind == 0 {
+			p.step = "a child of an earlier flexd"
+		}
+		if len(locked.Pids) > 0 {
+			p.pid = locked.Pids[0]
+		}
+	default:
+		return false
+	}
+	l.log().WithField("step", p.step).WithError(err).Warn("parked: nothing is done to this volume until the child has ended")
+	l.mu.Lock()
+	l.parked = p
+	l.mu.Unlock()
+	go func() {
+		select {
+		case <-done:
+		case <-l.n.ctx.Done():
+			return
+		}
+		l.log().WithField("step", p.step).Info("the child has ended")
+		l.mu.Lock()
+		l.parked = nil
+		for _, c := range l.calls {
+			c.landing = false // what came of it is seen at the next look
+		}
+		l.wakeLocked()
+		l.mu.Unlock()
+	}()
+	return true
+}
