@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,13 @@ func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing
 		refused(t, k.Up(b))
 		works(t, e.M.Mkdir(k.Dir(a)))
 		works(t, k.Finish(a))
-		e.Config.VolumeGroups[0].NeverDeactivate = false
+		e.Crash()
+		// Another configuration: what the dead flexd has of the old one it may still read.
+		cfg := *e.Config
+		cfg.VolumeGroups = slices.Clone(cfg.VolumeGroups)
+		cfg.VolumeGroups[0].NeverDeactivate = false
+		e.Config = &cfg
+		e.Start()
 		rename(t, e, "copy", another)
 		works(t, k.Up(b))
 		mountsAre(t, e, k.Dir(b))
