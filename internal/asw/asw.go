@@ -89,14 +89,6 @@ func (o *Observer) publish(change func(*World)) {
 	o.last.Store(&w)
 }
 
-// Forget takes a volume out of the snapshot.
-func (o *Observer) Forget(uuid volume.UUID) {
-	o.publish(func(w *World) {
-		w.Volumes = maps.Clone(w.Volumes)
-		delete(w.Volumes, uuid)
-	})
-}
-
 // A Target is what is to be observed of one volume.
 type Target struct {
 	UUID  volume.UUID

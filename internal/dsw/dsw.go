@@ -218,13 +218,29 @@ func (s *Store) Leases() []Lease {
 	return found
 }
 
-// PutLease notes a lease. On an error it stands in memory only.
+// PutLease notes a lease. On an error nothing was noted, and nothing may be
+// activated on the strength of it; see also Part.
 func (s *Store) PutLease(l Lease) error {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.write(leaseFile(l.UUID), &l); err != nil {
+		return err
+	}
 	s.leases[l.UUID] = &l
-	return s.write(leaseFile(l.UUID), &l)
+	return nil
+}
+
+// Part ends a claim whose lease cannot be noted: both hold in memory, and the
+// claim's note stays behind to tell the next flexd that the volume was ours.
+func (s *Store) Part(dir string, l Lease) {
+	l.Version, l.Boot = noteVersion, s.boot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases[l.UUID] = &l
+	if delete(s.claims[l.UUID], dir); len(s.claims[l.UUID]) == 0 {
+		delete(s.claims, l.UUID)
+	}
 }
 
 // DropLease forgets a lease.

@@ -220,6 +220,35 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
+// A lease that could not be written is none: a later call would activate on the
+// strength of it, and nobody would know after a kill.
+func TestLeaseNotWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "notes")
+	s := open(t, dir)
+	if err := s.Put(claim(volume.Releasing)); err != nil {
+		t.Fatal(err)
+	}
+	blocked := filepath.Join(dir, leaseFile("uuid-a"))
+	if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil { // nothing can be renamed over it
+		t.Fatal(err)
+	}
+	lease := Lease{VG: "vg0", LV: "a", UUID: "uuid-a", Until: time.Hour}
+	if err := s.PutLease(lease); err == nil {
+		t.Fatal("no error")
+	}
+	if _, ok := s.Lease("uuid-a"); ok {
+		t.Error("it counts all the same")
+	}
+	// The end of a claim does not depend on it, and the next flexd hears of it.
+	s.Part(claim(volume.Releasing).Dir, lease)
+	if _, ok := s.Lease("uuid-a"); !ok || s.All() != nil {
+		t.Errorf("in memory: lease %v, claims %v", ok, s.All())
+	}
+	if again := open(t, dir).All(); len(again) != 1 || again[0].Phase != volume.Releasing {
+		t.Errorf("the next flexd knows %v", again)
+	}
+}
+
 func TestWishes(t *testing.T) {
 	const setUp, teardown = false, true
 	s := open(t, t.TempDir())

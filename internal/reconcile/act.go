@@ -41,7 +41,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	case volume.Drop:
 		return l.drop(s, h)
 	case volume.NoteLease:
-		return l.lease(h.LV.Name, kubeName(c))
+		return l.n.Store.PutLease(l.lease(h.LV.Name, kubeName(c)))
 	case volume.DropLease:
 		l.warn(s, l.n.Store.DropLease(l.uuid))
 		return nil
@@ -194,15 +194,20 @@ func (l *lane) drop(s volume.Step, h *volume.Have) error {
 				name = c.Name
 			}
 		}
-		l.warn(s, l.lease(h.LV.Name, name))
+		lease := l.lease(h.LV.Name, name)
+		if err := l.n.Store.PutLease(lease); err != nil {
+			l.warn(s, err)
+			l.n.Store.Part(s.Dir, lease)
+			return nil
+		}
 	}
 	l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
 	return nil
 }
 
-func (l *lane) lease(name volume.Name, kubeName string) error {
-	return l.n.Store.PutLease(dsw.Lease{VG: name.VG, LV: name.LV, UUID: l.uuid, Name: kubeName,
-		Until: l.n.Boot() + l.n.Config.Lease, Since: time.Now().UTC().Truncate(time.Millisecond)})
+func (l *lane) lease(name volume.Name, kubeName string) dsw.Lease {
+	return dsw.Lease{VG: name.VG, LV: name.LV, UUID: l.uuid, Name: kubeName,
+		Until: l.n.Boot() + l.n.Config.Lease, Since: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
 // inspect looks at the content, through a mount of ours if there is one.

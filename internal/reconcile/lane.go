@@ -314,8 +314,6 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	}
 	l.mu.Lock()
 	l.retry.succeeded()
-	l.mu.Unlock()
-	l.mu.Lock()
 	if w.Suspect { // and there is nothing to look at
 		l.suspect = suspicion{}
 	}
