@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
 )
 
@@ -20,6 +21,9 @@ func childMain(args []string) int {
 		return code
 	}
 	if code, ok := loopdev.Child(op, arg); ok {
+		return code
+	}
+	if code, ok := lvm.Child(op, arg); ok {
 		return code
 	}
 	fmt.Fprintf(os.Stderr, "flexd child: no operation %q\n", op)

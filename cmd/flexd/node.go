@@ -4,10 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/asw"
@@ -15,10 +17,12 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/server"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // newNode puts the rooms together: this is the only place that knows them all.
@@ -44,7 +48,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 		return nil, err
 	}
 	runner := children.NewExec()
-	providers, seen := providers(cfg, runner)
+	providers, seen, volumes := providers(cfg, runner)
 	observer := asw.New(asw.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
@@ -56,28 +60,91 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	} else {
 		parts.Complaints = complaints
 	}
-	return served{reconcile.New(parts)}, nil
+	return served{reconcile.New(parts), volumes, lvmGroups(cfg)}, nil
 }
 
-// providers makes one provider for each kind, and returns it under the name of
-// each of its volume groups. There is always one for loop devices: what is
-// mounted by now is let go whatever the configuration says.
-func providers(cfg *config.Config, runner children.Runner) (map[string]reconcile.Provider, map[string]asw.Provider) {
-	dirs := map[string]string{}
+// providers makes one provider of each kind, and returns it under the name of
+// each of its volume groups. What is mounted by now is let go whatever the
+// configuration says: there is always one for loop devices and one for LVM.
+func providers(cfg *config.Config, runner children.Runner) (acting map[string]reconcile.Provider, seen map[string]asw.Provider, real *lvm.Provider) {
+	dirs, groups := map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
-		dirs[vg.Name] = vg.Directory
+		if vg.Provider == "lvm" {
+			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout)}
+		} else {
+			dirs[vg.Name] = vg.Directory
+		}
 	}
 	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
-	acting := map[string]reconcile.Provider{asw.Unconfigured: loop}
-	seen := map[string]asw.Provider{asw.Unconfigured: loop}
+	real = lvm.New(lvm.Options{
+		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
+		Filter: cfg.LVMFilter, Ranges: mount.BlankRanges,
+	})
+	any := unconfigured{loop, real}
+	acting, seen = map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}
 	for vg := range dirs {
 		acting[vg], seen[vg] = loop, loop
 	}
-	return acting, seen
+	for vg := range groups {
+		acting[vg], seen[vg] = real, real
+	}
+	return acting, seen, real
+}
+
+// unconfigured lets go of volumes whose group is not configured any more. Their
+// uuid says whose they are.
+type unconfigured struct {
+	reconcile.Provider // loop devices
+	lvm                *lvm.Provider
+}
+
+func (u unconfigured) of(lv volume.LV) reconcile.Provider {
+	if lvm.IsUUID(lv.UUID) {
+		return u.lvm
+	}
+	return u.Provider
+}
+
+func (u unconfigured) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
+	return u.of(lv).Device(ctx, lv)
+}
+
+func (u unconfigured) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
+	return u.of(lv).Deactivate(ctx, lock, lv, d)
+}
+
+func (u unconfigured) Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+	if uuid, name, ok, err := u.lvm.Identify(ctx, number); ok || err != nil {
+		return uuid, name, ok, err
+	}
+	return u.Provider.Identify(ctx, number)
+}
+
+func lvmGroups(cfg *config.Config) bool {
+	return slices.ContainsFunc(cfg.VolumeGroups, func(g config.VolumeGroup) bool { return g.Provider == "lvm" })
 }
 
 // served fits the reconciler to the driver socket.
-type served struct{ *reconcile.Node }
+type served struct {
+	*reconcile.Node
+	lvm     *lvm.Provider
+	watched bool
+}
+
+// Run is the reconciler, with what LVM's devices and disks tell beside it.
+func (s served) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Node.Run(ctx) })
+	if s.watched {
+		group.Go(func() error {
+			if err := s.lvm.Watch(ctx, s.Node.Stirred); err != nil {
+				s.Log.WithError(err).Warn("changes of LVM's devices are not heard of: what is known of volumes is read anew every half minute that it is asked for")
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
 
 func (s served) Serve(ctx context.Context, r flex.Request, peer server.Peer) flex.Answer {
 	return s.Node.Serve(ctx, r, peer.Pid)

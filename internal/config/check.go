@@ -99,6 +99,16 @@ func directory(s *string) string {
 	return ""
 }
 
+// lvmFilter holds the form of an element of LVM's own filters: a or r, and a
+// pattern between two equal marks.
+func lvmFilter(s *string) string {
+	v := *s
+	if len(v) < 3 || v[0] != 'a' && v[0] != 'r' || v[1] != v[len(v)-1] || !strings.ContainsRune("|/#!%,:;", rune(v[1])) || strings.ContainsFunc(v, unicode.IsControl) {
+		return fmt.Sprintf(`must be as in LVM's own filter, such as "r|^/dev/sdz$|", not %q`, short(v))
+	}
+	return ""
+}
+
 func glob(s *string) string {
 	switch _, err := path.Match(*s, ""); {
 	case *s == "":
@@ -182,13 +192,17 @@ func (r *reader) checkGroups(c *Config) {
 		at := fmt.Sprintf("volumeGroups[%d]", i)
 		for _, need := range []struct{ key, value, hint string }{
 			{"name", g.Name, "the volume group that pods name in their options"},
-			{"provider", g.Provider, "loopdev"},
+			{"provider", g.Provider, "lvm or loopdev"},
 			{"directory", g.Directory, "where the volumes' files are kept"},
 		} {
+			if need.key == "directory" && g.Provider == "lvm" {
+				continue
+			}
 			if _, there := r.lines[at+"."+need.key]; !there && r.clean(at) {
 				r.wrong(at+"."+need.key, fmt.Sprintf("is missing (%s)", need.hint))
 			}
 		}
+		r.checkProvider(g, at)
 		if g.Create && g.MaxSize == 0 && r.clean(at+".maxSize") {
 			r.wrong(at+".maxSize", "is needed with `create: true`: how large may a pod's author make a volume?")
 		}
@@ -218,6 +232,27 @@ func (r *reader) checkGroups(c *Config) {
 				r.wrong(at+".directory", fmt.Sprintf("must not lie in the %s (%s)", own.key, own.dir))
 			}
 		}
+	}
+}
+
+// checkProvider refuses keys of the other provider, and a layout that cannot be.
+func (r *reader) checkProvider(g VolumeGroup, at string) {
+	l := g.Layout
+	switch {
+	case g.Provider == "lvm" && g.Directory != "":
+		r.wrong(at+".directory", "is for the provider loopdev only")
+	case g.Provider != "lvm" && g.ThinPool != "":
+		r.wrong(at+".thinPool", "is for the provider lvm only")
+	case g.Provider != "lvm" && l != (Layout{}):
+		r.wrong(at+".layout", "is for the provider lvm only")
+	case g.ThinPool != "" && l != (Layout{}):
+		r.wrong(at+".layout", "is that of thick volumes; with a thinPool the pool's own counts")
+	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):
+		r.wrong(at+".layout.stripes", "need a type that has them, such as striped")
+	case l.StripeSize != 0 && (l.StripeSize < 4096 || l.StripeSize&(l.StripeSize-1) != 0):
+		r.wrong(at+".layout.stripeSize", "must be a power of two of at least 4KiB")
+	case l.Mirrors > 0 && l.Type != "raid1" && l.Type != "raid10":
+		r.wrong(at+".layout.mirrors", "need the type raid1 or raid10")
 	}
 }
 

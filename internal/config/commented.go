@@ -66,12 +66,23 @@ log:
   # error, warning, info, debug or trace.
   level: %s
 
+# The device filter of LVM's commands, as in lvm.conf. Without the key: loop, nbd
+# and drbd devices are kept out, and what the host's own devices/filter keeps out.
+# lvmFilter: ["r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"]
+
 # What may be used, and how. flexd sets nothing up in a volume group that is not
 # listed. One entry, with its defaults:
 #
 #   - name: vg0                 # needed: as pods name it in their options
-#     provider: loopdev         # needed: loopdev (a directory of sparse files)
-#     directory: /srv/vg0       # needed: where these files are
+#     provider: loopdev         # needed: lvm, or loopdev (a directory of sparse files)
+#     directory: /srv/vg0       # needed for loopdev: where these files are
+#     # thinPool: pool          # lvm: make volumes in this thin pool; without: thick ones
+#     # layout:                 # lvm: of thick volumes that are made; without: LVM's default
+#     #   type: raid10          # linear, striped, raid0, raid1, raid5, raid6, raid10
+#     #   stripes: 2
+#     #   stripeSize: 64KiB
+#     #   mirrors: 1            # further copies, for raid1 and raid10
+#     #   pvTag: fast           # only on disks with this tag
 #     volumes: ["*"]            # names of the volumes that may be used; * ? [a-z]
 #     namespaces: ["*"]         # namespaces whose pods may use them; * ? [a-z]
 #     create: false             # true: make a missing volume when the pod gives a size

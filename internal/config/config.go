@@ -33,6 +33,7 @@ type Config struct {
 	CallDeadline time.Duration // how long a call may wait in flexd
 	LogFormat    string        // "text" or "json"
 	LogLevel     string        // a logrus level
+	LVMFilter    []string      // `filter` of LVM's commands; nil = flexd's own before the host's
 	VolumeGroups []VolumeGroup
 }
 
@@ -40,13 +41,25 @@ type Config struct {
 // that is not configured are never set up.
 type VolumeGroup struct {
 	Name            string
-	Provider        string   // "loopdev"
+	Provider        string   // "lvm" or "loopdev"
 	Directory       string   // loopdev: where the volumes' files are
+	ThinPool        string   // lvm: new volumes are thin volumes of this pool, "" = thick
+	Layout          Layout   // lvm: of new volumes
 	Volumes         []string // globs of the LV names that may be used
 	Namespaces      []string // globs of the pod namespaces that may mount them
 	Create          bool     // a missing volume may be created when `size` is given
 	MaxSize         int64    // bytes; the largest volume that may be created or extended to, 0 = no limit (never with Create)
 	NeverDeactivate bool     // `deactivate: never`
+}
+
+// A Layout is how LVM lays out the volumes that flexd makes in a group. The zero
+// value is LVM's default.
+type Layout struct {
+	Type       string // a type of lvcreate: "linear", "striped", "raid1", ...
+	Stripes    int
+	StripeSize int64 // bytes
+	Mirrors    int   // further copies
+	PVTag      string
 }
 
 // Load reads and checks the file at path. An error has one line for each thing

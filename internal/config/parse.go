@@ -46,6 +46,7 @@ func (r *reader) schema(c *Config) []key {
 				r.mapping(n, at, r.logSchema(c))
 			}
 		}},
+		{"lvmFilter", r.list(&c.LVMFilter, lvmFilter)},
 		{"volumeGroups", func(n *yaml.Node, at string) { r.groups(n, at, c) }},
 	}
 }
@@ -61,8 +62,14 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 	deactivate := "auto"
 	return []key{
 		{"name", r.text(&g.Name, vgName)},
-		{"provider", r.text(&g.Provider, oneOf("loopdev"))},
+		{"provider", r.text(&g.Provider, oneOf("lvm", "loopdev"))},
 		{"directory", r.text(&g.Directory, directory)},
+		{"thinPool", r.text(&g.ThinPool, vgName)}, // LVM has one rule for both names
+		{"layout", func(n *yaml.Node, at string) {
+			if !null(n) {
+				r.mapping(n, at, r.layoutSchema(&g.Layout))
+			}
+		}},
 		{"volumes", r.list(&g.Volumes, glob)},
 		{"namespaces", r.list(&g.Namespaces, glob)},
 		{"create", r.truth(&g.Create)},
@@ -71,6 +78,16 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 			r.text(&deactivate, oneOf("auto", "never"))(n, at)
 			g.NeverDeactivate = deactivate == "never"
 		}},
+	}
+}
+
+func (r *reader) layoutSchema(l *Layout) []key {
+	return []key{
+		{"type", r.text(&l.Type, oneOf("linear", "striped", "raid0", "raid1", "raid5", "raid6", "raid10"))},
+		{"stripes", r.count(&l.Stripes, 128)},
+		{"stripeSize", r.size(&l.StripeSize)},
+		{"mirrors", r.count(&l.Mirrors, 9)},
+		{"pvTag", r.text(&l.PVTag, vgName)},
 	}
 }
 

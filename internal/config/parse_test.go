@@ -61,7 +61,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &reader{}
-	keys := append(r.schema(&Config{}), append(r.logSchema(&Config{}), r.groupSchema(&VolumeGroup{})...)...)
+	keys := append(r.schema(&Config{}), append(r.logSchema(&Config{}), append(r.groupSchema(&VolumeGroup{}), r.layoutSchema(&Layout{})...)...)...)
 	for _, k := range keys {
 		if !regexp.MustCompile(`(?m)^[# -]*` + k.name + `:`).MatchString(Commented()) {
 			t.Errorf("%s: not in Commented", k.name)
@@ -160,7 +160,7 @@ func TestRefused(t *testing.T) {
 		{"deactivate", group + "  deactivate: false\n", `f:5: volumeGroups[0].deactivate: must be a string; YAML reads this as something else, so quote it: "false"`},
 		{"deactivate word", group + "  deactivate: always\n", `f:5: volumeGroups[0].deactivate: must be auto or never, not "always"`},
 		{"nothing of a group", "volumeGroups:\n- create: false\n", "f:2: volumeGroups[0].name: is missing (the volume group that pods name in their options)\n" +
-			"f:2: volumeGroups[0].provider: is missing (loopdev)\nf:2: volumeGroups[0].directory: is missing (where the volumes' files are kept)"},
+			"f:2: volumeGroups[0].provider: is missing (lvm or loopdev)\nf:2: volumeGroups[0].directory: is missing (where the volumes' files are kept)"},
 		{"empty group", "volumeGroups:\n-\n", "f:2: volumeGroups[0]: must be a mapping (lines of `key: value`), not nothing"},
 		{"name", strings.Replace(group, "vg0", "'-vg'", 1), `f:2: volumeGroups[0].name: must be a volume group name as LVM allows it (letters, digits and + _ . -, not beginning with '-'), not "-vg"`},
 		{"group twice", group + "- name: vg0\n  provider: loopdev\n  directory: /srv/../srv/vg0\n", "f:5: volumeGroups[1].name: \"vg0\" is already volumeGroups[0]\n" +
@@ -255,4 +255,35 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("accepted what is not YAML")
 		}
 	})
+}
+
+// Ensure that the keys of LVM are read, and that what cannot be is refused.
+func TestLVM(t *testing.T) {
+	const head = "volumeGroups:\n- name: vg0\n  provider: lvm\n"
+	c, err := Parse("f", []byte("lvmFilter: ['r|^/dev/sdz$|']\n"+head+"  layout: {type: raid10, stripes: 2, stripeSize: 64KiB, mirrors: 1, pvTag: fast}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Layout{Type: "raid10", Stripes: 2, StripeSize: 64 << 10, Mirrors: 1, PVTag: "fast"}); c.VolumeGroups[0].Layout != want || len(c.LVMFilter) != 1 {
+		t.Errorf("got %+v", c)
+	}
+	if c, err := Parse("f", []byte(head+"  thinPool: pool\n")); err != nil || c.VolumeGroups[0].ThinPool != "pool" || c.LVMFilter != nil {
+		t.Errorf("got %+v %v", c, err)
+	}
+	for text, key := range map[string]string{
+		head + "  directory: /srv\n":                                                      "directory",
+		head + "  thinPool: -x\n":                                                         "thinPool",
+		head + "  thinPool: p\n  layout: {type: linear}\n":                                "layout",
+		head + "  layout: {type: mirror}\n":                                               "type",
+		head + "  layout: {stripes: 2}\n":                                                 "stripes",
+		head + "  layout: {type: striped, stripes: 0}\n":                                  "stripes",
+		head + "  layout: {type: striped, stripeSize: 5KiB}\n":                            "stripeSize",
+		head + "  layout: {mirrors: 1}\n":                                                 "mirrors",
+		"lvmFilter: ['/dev/sdz']\n":                                                       "lvmFilter",
+		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, thinPool: p}\n": "thinPool",
+	} {
+		if _, err := Parse("f", []byte(text)); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
 }

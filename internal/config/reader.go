@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -221,6 +222,17 @@ func (r *reader) size(into *int64) func(*yaml.Node, string) {
 			return
 		}
 		*into = size
+	}
+}
+
+func (r *reader) count(into *int, most int) func(*yaml.Node, string) {
+	return func(n *yaml.Node, at string) {
+		v, err := strconv.Atoi(n.Value)
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || v < 1 || v > most {
+			r.fail(n.Line, at, fmt.Sprintf("must be a number from 1 to %d, not %s", most, shown(n)))
+			return
+		}
+		*into = v
 	}
 }
 

@@ -79,6 +79,7 @@ func (p *Provider) deviceOf(m Mapped) volume.Device {
 	}
 	d.Reason = unusable(m)
 	d.Unusable = d.Reason != ""
+	d.Unsound = unsound(m)
 	return d
 }
 
@@ -99,25 +100,14 @@ func unusable(m Mapped) string {
 // sound are the targets on which a filesystem may be made.
 var sound = []string{"linear", "striped", "raid", "cache", "writecache", "thin"}
 
-// Unsound says why nothing may ever be formatted on the volume's device, or "".
-// It is an error if that cannot be told.
-func (p *Provider) Unsound(uuid volume.UUID) (string, error) {
-	m, found, err := p.find(uuid)
-	switch {
-	case err != nil:
-		return "", err
-	case !found:
-		return "", ErrNoDevice
-	}
-	if why := unusable(m); why != "" {
-		return why, nil
-	}
+// unsound says why nothing may ever be formatted on a device, or "".
+func unsound(m Mapped) string {
 	for _, t := range m.Targets {
 		if !slices.Contains(sound, t.Type) {
-			return fmt.Sprintf("%s has a %q target at %d", m.Name, t.Type, t.Start), nil
+			return fmt.Sprintf("%s has a %q target at %d", m.Name, t.Type, t.Start)
 		}
 	}
-	return "", nil
+	return ""
 }
 
 // node is the kernel's own node of a device.

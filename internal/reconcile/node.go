@@ -247,6 +247,21 @@ func (n *Node) follow() error {
 	}
 }
 
+// Stirred wakes the lanes of a volume group ("" = all): its devices may have
+// changed.
+func (n *Node) Stirred(vg string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lanes {
+		l.mu.Lock()
+		ofGroup := l.name.VG == vg || l.name.VG == ""
+		l.mu.Unlock()
+		if vg == "" || ofGroup {
+			l.wake()
+		}
+	}
+}
+
 var errResync = errors.New("resync")
 
 func (n *Node) setTrouble(err error) {

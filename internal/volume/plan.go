@@ -558,6 +558,8 @@ func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool
 		return refuse("mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What))
 	case p.readOnlyLV():
 		return refuse("it is blank and read-only: there is nothing to mount")
+	case p.h.Device.Unsound != "":
+		return refuse("it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound)
 	case p.h.Record == Seen:
 		return refuse("it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory")
 	}

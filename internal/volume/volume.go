@@ -65,6 +65,7 @@ type Device struct {
 	Suspended bool     `json:"suspended,omitempty"`
 	Reason    string   `json:"reason,omitempty"` // why it is unknown, or why it must not be used
 	Unusable  bool     `json:"unusable,omitempty"`
+	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
 }
 
 // Content says what a look at the device's bytes found.
