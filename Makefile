@@ -27,11 +27,9 @@ demo: build ## a pod's whole life with flexd on loop devices, shown and checked;
 test: ## everything that this machine can run; as root, it installs what it needs on Debian
 	@scripts/test
 
-VM_DISKS = /dev/vda,/dev/vdb,/dev/vdc,/dev/vdd
-
 .PHONY: test-vm
-test-vm: ## the room of LVM on a real kernel, in a virtual machine (docs/vm.md)
-	$(GO) test -count=1 -tags vm -timeout=10m -exec "$(CURDIR)/scripts/vm -q -t 580 -m 2048 -d 4 -e FLEXD_TEST_DISKS=$(VM_DISKS) --" $(VM_RUN) ./internal/lvm
+test-vm: ## the tests on real LVM, in virtual machines with a stock kernel (docs/vm.md)
+	@scripts/test-vm
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (1m)
