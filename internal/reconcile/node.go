@@ -24,6 +24,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -47,8 +48,9 @@ type Parts struct {
 	Observer  *asw.Observer
 	Mounts    asw.MountSource
 	Ops       mount.Ops
-	Providers map[string]Provider  // by VG
-	Boot      func() time.Duration // time since boot, suspended time included
+	Providers map[string]Provider                // by VG
+	Boot      func() time.Duration               // time since boot, suspended time included
+	Held      func(lock string) *run.LockedError // by a child that lives; nil = run.Held
 	Self      Namespaces
 
 	// Complaints tells of devices whose filesystem the kernel complains about;
@@ -80,6 +82,9 @@ var errStopping = errors.New("flexd is stopping")
 
 // New returns a node that does nothing until Run.
 func New(p Parts) *Node {
+	if p.Held == nil {
+		p.Held = run.Held
+	}
 	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	return n

@@ -21,12 +21,8 @@ type parked struct {
 // the mount table shows meanwhile is half a truth: an unmount leaves it before
 // its data is written.
 func (l *lane) held() bool {
-	free, pids, err := run.LockFree(l.lock)
-	if err != nil || free {
-		return false
-	}
-	e := &run.LockedError{Step: "wait", Lock: l.lock, Pids: pids, Done: run.LockDone(l.lock)}
-	return l.park(volume.Step{}, e)
+	e := l.n.Held(l.lock)
+	return e != nil && l.park(volume.Step{}, e)
 }
 
 // park stops the lane until a child has ended, if that is what err says.

@@ -10,6 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Held returns who holds the lock at path, nil if nobody does or that cannot be
+// told.
+func Held(path string) *LockedError {
+	free, pids, err := LockFree(path)
+	if err != nil || free {
+		return nil
+	}
+	return &LockedError{Step: "wait", Lock: path, Pids: pids, Done: LockDone(path)}
+}
+
 // LockFree says whether nobody holds the lock at path, and if somebody does,
 // which processes were found with it as their standard input. A lock that does
 // not exist is free.
