@@ -16,13 +16,13 @@ import (
 	"github.com/flexd/flexd/internal/mount"
 )
 
-// Left says what of this node is still there: processes, mounts, loop devices.
+// Left says what of this node is still there: processes, mounts, block devices.
 func (n *Node) Left() ([]string, error) {
 	mounts, err := n.mounts()
 	if err != nil {
 		return nil, err
 	}
-	loops, err := n.loops()
+	devices, err := n.devices()
 	if err != nil {
 		return nil, err
 	}
@@ -34,8 +34,8 @@ func (n *Node) Left() ([]string, error) {
 	for _, dir := range mounts {
 		left = append(left, "mount "+dir)
 	}
-	for _, l := range loops {
-		left = append(left, "loop device /dev/"+l)
+	for _, d := range devices {
+		left = append(left, "device "+d)
 	}
 	return left, nil
 }
@@ -58,18 +58,6 @@ func (n *Node) mounts() ([]string, error) {
 		}
 	}
 	return dirs, nil
-}
-
-// loops lists the loop devices whose file lies, or lay, below Dir.
-func (n *Node) loops() ([]string, error) {
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	var names []string
-	for _, f := range files {
-		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), n.Dir+"/") {
-			names = append(names, strings.Split(f, "/")[3])
-		}
-	}
-	return names, err
 }
 
 // processes lists those other than us that run an executable of Dir or have
@@ -104,12 +92,9 @@ func (n *Node) Close() error {
 		for _, dir := range mounts {
 			unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
 		}
-		loops, lerr := n.loops()
-		for _, name := range loops {
-			detach("/dev/" + name)
-		}
-		left, eerr := n.Left()
-		if err := errors.Join(merr, lerr, eerr); err != nil {
+		n.letGo()
+		left, lerr := n.Left()
+		if err := errors.Join(merr, lerr); err != nil {
 			return err
 		}
 		if len(left) == 0 {
@@ -122,15 +107,5 @@ func (n *Node) Close() error {
 	if n.log != nil {
 		n.log.Close()
 	}
-	return errors.Join(err, os.RemoveAll(n.Dir)) // nothing is mounted below it any more
-}
-
-// detach takes a loop device's file away; a device in use loses it later.
-func detach(device string) {
-	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+	return errors.Join(err, n.remove(), os.RemoveAll(n.Dir)) // nothing is mounted below it any more
 }

@@ -1,7 +1,8 @@
 // Package node is a small node of its own in a temporary place: a flexd on loop
-// devices, and kubelet's part played with the very arguments that kubelet
-// passes. It is for the demonstration and the measurements, which must leave
-// nothing behind: Left says what is, and Close takes all of it away.
+// devices or on a real volume group, and kubelet's part played with the very
+// arguments that kubelet passes. It is for the demonstration and the
+// measurements, which must leave nothing behind: Left says what is, and Close
+// takes all of it away.
 package node
 
 import (
@@ -24,14 +25,15 @@ import (
 // VG is the node's one volume group.
 const VG = "demo"
 
-// A Node has everything below Dir and nothing anywhere else, except the loop
-// devices and mounts that Left finds again by their paths.
+// A Node has everything below Dir and nothing anywhere else, except mounts,
+// which Left finds again by their paths, and block devices.
 type Node struct {
 	Dir    string // the temporary place
 	Root   string // kubelet's root directory
 	Driver string // flexdriver, where kubelet finds it
 	Log    string // what flexd says
 
+	volumes
 	flexd *exec.Cmd
 	ended chan struct{} // closed when flexd has
 	log   *os.File
@@ -39,8 +41,10 @@ type Node struct {
 }
 
 // New makes a place and puts the two executables of bin there. flexd is not
-// started. lease is how long a volume stays active after its last use.
-func New(bin string, lease time.Duration) (*Node, error) {
+// started. lease is how long a volume stays active after its last use. The volume
+// group is a real one if there are disks for it, which are overwritten; else it
+// is a directory, and its volumes are loop devices.
+func New(bin string, lease time.Duration, disks ...string) (*Node, error) {
 	dir, err := os.MkdirTemp("", "flexd-")
 	if err != nil {
 		return nil, err
@@ -49,6 +53,9 @@ func New(bin string, lease time.Duration) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{Dir: dir, Root: dir + "/kubelet", Driver: dir + "/plugins/flexd~lvm/lvm", Log: dir + "/flexd.log"}
+	if n.volumes = (loops{dir + "/vg"}); len(disks) > 0 {
+		n.volumes = &lvm{disks: disks}
+	}
 	n.http = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", n.StatusSocket())
@@ -58,7 +65,7 @@ func New(bin string, lease time.Duration) (*Node, error) {
 }
 
 func (n *Node) make(bin string, lease time.Duration) error {
-	for _, d := range []string{n.Root, n.Dir + "/vg", n.Dir + "/bin", filepath.Dir(n.Driver)} {
+	for _, d := range []string{n.Root, n.Dir + "/bin", filepath.Dir(n.Driver)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
@@ -74,6 +81,9 @@ func (n *Node) make(bin string, lease time.Duration) error {
 		return err
 	}
 	n.log = log
+	if err := n.prepare(); err != nil {
+		return err
+	}
 	return os.WriteFile(n.Config(), fmt.Appendf(nil, `# A node in a temporary place.
 nodeName: node-1
 kubeletRoots: [%[1]s/kubelet]
@@ -82,11 +92,9 @@ stateDir: %[1]s/state
 lease: %[2]s
 volumeGroups:
   - name: %[3]s
-    provider: loopdev
-    directory: %[1]s/vg
     create: true
     maxSize: 8GiB
-`, n.Dir, lease, VG), 0o600)
+%[4]s`, n.Dir, lease, VG, n.config()), 0o600)
 }
 
 // install puts an executable at its place in one instant, as kubelet's plugin

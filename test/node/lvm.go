@@ -1,0 +1,91 @@
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	dm "github.com/flexd/flexd/internal/lvm"
+)
+
+// lvm are the volumes of a real group.
+type lvm struct {
+	disks []string
+	made  bool // by us: else a group of that name is somebody's, and so are the disks
+}
+
+// Disks are those that a test may overwrite: FLEXD_TEST_DISKS, a list with
+// commas.
+func Disks() []string {
+	return strings.FieldsFunc(os.Getenv("FLEXD_TEST_DISKS"), func(c rune) bool { return c == ',' })
+}
+
+func (l *lvm) prepare() error {
+	_, err := command("vgcreate", append([]string{"-q", VG}, l.disks...)...)
+	l.made = err == nil
+	return err
+}
+
+func (l *lvm) config() string { return "    provider: lvm\n" }
+
+func (l *lvm) Has(lv string) (bool, error) {
+	out, err := command("lvs", "--noheadings", "-o", "lv_name", VG)
+	return slices.Contains(strings.Fields(out), lv), err
+}
+
+// devices lists what device-mapper has of the group, parts of volumes included.
+func (l *lvm) devices() ([]string, error) {
+	if !l.made {
+		return nil, nil
+	}
+	all, err := dm.NewKernel().List()
+	var paths []string
+	for _, d := range all {
+		// A "-" of the group's own name is doubled.
+		if name, ours := strings.CutPrefix(d.Name, VG+"-"); ours && !strings.HasPrefix(name, "-") {
+			paths = append(paths, "/dev/mapper/"+d.Name)
+		}
+	}
+	return paths, err
+}
+
+func (l *lvm) letGo() {
+	if all, _ := l.devices(); len(all) > 0 {
+		command("vgchange", "-q", "-an", VG)
+	}
+	// What LVM does not know, a change that was cut may have left.
+	all, _ := l.devices()
+	for _, path := range all {
+		command("dmsetup", "remove", path)
+	}
+}
+
+// remove makes the disks blank for LVM, whatever volumes there are.
+func (l *lvm) remove() error {
+	if !l.made {
+		return nil
+	}
+	_, err := command("pvremove", append([]string{"-q", "-q", "-ff", "-y"}, l.disks...)...)
+	archived, _ := filepath.Glob("/etc/lvm/archive/" + VG + "_*.vg")
+	for _, f := range append(archived, "/etc/lvm/backup/"+VG) {
+		os.Remove(f)
+	}
+	return err
+}
+
+// command runs a command of LVM and returns what it printed.
+func command(name string, args ...string) (string, error) {
+	c := exec.Command(name, args...)
+	c.Env = append(os.Environ(), "LC_ALL=C", "LVM_SUPPRESS_FD_WARNINGS=1")
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return string(out), err
+}
