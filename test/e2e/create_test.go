@@ -1,3 +1,5 @@
+//go:build !vm
+
 package e2e
 
 import (
@@ -42,7 +44,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 			h.refused(h.call("waitforattach", "", row.v.blob(nil)), row.words...)
 		}
 	}
-	for _, dir := range []string{h.vg, h.dir + "/vg1"} {
+	for _, dir := range []string{h.dir + "/vg0", h.dir + "/vg1"} {
 		if files, _ := os.ReadDir(dir); len(files) != 0 {
 			t.Errorf("%s has %v", dir, files)
 		}
@@ -94,27 +96,27 @@ func TestForeignFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p := h.vol("mine", "ext4"), podN(1)
-	file := h.vg + "/mine"
+	file := h.dir + "/vg0/mine"
 	h.must(os.WriteFile(file, []byte("an operator's"), 0o600))
 	h.must(os.Truncate(file, 16*mib))
-	before := hash(t, file)
+	before := h.hash(file)
 	for _, a := range []answer{h.up(noAttach, v, p), h.up(byKubelet, v, p), h.call("waitforattach", "", v.blob(nil))} {
 		h.refused(a, "vg0/mine", file+" was not made by flexd", "setfattr -n trusted.flexd.uuid")
 	}
 	// It is blank and handed over, but somebody has attached it himself.
 	h.must(os.Truncate(file, 0))
 	h.must(os.Truncate(file, 16*mib))
-	h.handOver(file, "11111111-2222-4333-8444-555555555555")
+	files{h}.handOver("vg0/mine")
 	dev := strings.TrimSpace(h.sh("losetup", "-f", "--show", file))
 	h.refused(h.up(noAttach, v, p), "vg0/mine", dev, "not by flexd", "losetup -d "+dev)
-	if n := len(h.loops()); n != 1 {
+	if n := len(h.active()); n != 1 {
 		t.Errorf("%d loop devices", n)
 	}
 	h.ok(h.call("detach", v.name, node))
-	if n := len(h.loops()); n != 1 {
+	if n := len(h.active()); n != 1 {
 		t.Errorf("%d loop devices", n)
 	}
-	if hash(t, file) == before {
+	if h.hash(file) == before {
 		t.Error("the truncation of this test was undone")
 	}
 	h.sh("losetup", "-d", dev)
@@ -127,12 +129,12 @@ func TestForeignFiles(t *testing.T) {
 		make func(file string) error
 		word string
 	}{
-		{"symlink", func(f string) error { return os.Symlink(h.vg+"/mine", f) }, "no regular file"},
+		{"symlink", func(f string) error { return os.Symlink(h.dir+"/vg0/mine", f) }, "no regular file"},
 		{"directory", func(f string) error { return os.Mkdir(f, 0o755) }, "no regular file"},
 		{"fifo", func(f string) error { return unix.Mkfifo(f, 0o600) }, "no regular file"},
-		{"twice", func(f string) error { return os.Link(h.vg+"/mine", f) }, "hard links"},
+		{"twice", func(f string) error { return os.Link(h.dir+"/vg0/mine", f) }, "hard links"},
 	} {
-		h.must(row.make(h.vg + "/" + row.name))
+		h.must(row.make(h.dir + "/vg0/" + row.name))
 		h.refused(h.up(noAttach, h.vol(row.name, "ext4"), p), "vg0/"+row.name, row.word)
 	}
 }
@@ -147,7 +149,7 @@ func TestRecreated(t *testing.T) {
 		h.ok(h.up(m, v, p))
 		h.write(v, p, "f", "old")
 		old := h.story(lv).UUID
-		h.must(os.Remove(h.vg + "/" + lv))
+		h.must(os.Remove(h.dir + "/vg0/" + lv))
 
 		// A new pod gets a new, empty volume; the old pod keeps its own.
 		if m == noAttach {
@@ -200,7 +202,7 @@ func TestRecreated(t *testing.T) {
 	// Deleted, and not made again: the pod keeps it; then its space is free.
 	v := h.vol("c", "ext4")
 	h.ok(h.up(noAttach, v, p))
-	h.must(os.Remove(h.vg + "/c"))
+	h.must(os.Remove(h.dir + "/vg0/c"))
 	h.kill()
 	h.start()
 	h.refused(h.up(noAttach, v.with("size", "-"), q), "vg0/c: mount", "does not exist")

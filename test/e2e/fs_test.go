@@ -132,7 +132,7 @@ func TestGrowsAfterMount(t *testing.T) {
 		was := capacity(t, h.podDir(v, p))
 		h.end(noAttach, v, p)
 		h.quiet()
-		h.must(os.Truncate(h.vg+"/late-"+fs, 500*mib))
+		h.extend("vg0/late-"+fs, 500*mib)
 		h.ok(h.up(noAttach, v, p))
 		h.reads(v, p, "f", "x")
 		if fs == "ext4" && !growsExt4() {

@@ -1,6 +1,10 @@
 // Package e2e runs the real flexd and the real flexdriver as kubelet does, on
 // real loop devices and filesystems, in a temporary directory of each test's
 // own. When a test ends nothing of it may be left on the machine.
+//
+// With the tag vm the same tests run on real LVM, in the virtual machine of
+// `make test-vm`, and those of files *_vm_test.go with them. What is not about
+// the devices of volumes, or about loopdev's own, has the tag !vm.
 package e2e
 
 import (
@@ -32,14 +36,12 @@ const (
 	node = "node-1"
 	// lease is short, so that a test sees the end of it.
 	lease = 300 * time.Millisecond
-	// soon is how long the slowest of these machines may take for what is quick.
-	soon = 15 * time.Second
 )
 
 // logLines is how much of flexd's log a failed test shows.
 var logLines = 80
 
-// built is where TestMain put the two executables.
+// built is where the two executables are.
 var built string
 
 func TestMain(m *testing.M) {
@@ -58,19 +60,15 @@ func TestMain(m *testing.M) {
 	// its next parent lives in this session: the kernel hangs up on stopped
 	// process groups that nobody could continue.
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	var err error
-	if built, err = os.MkdirTemp("", "flexd-e2e-bin-"); err != nil {
+	dir, err := os.MkdirTemp("", "flexd-e2e-bin-")
+	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(built)
-	for _, name := range []string{"flexd", "flexdriver"} {
-		c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(built, name), "../../cmd/"+name)
-		c.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := c.CombinedOutput(); err != nil {
-			fmt.Printf("go build %s: %v\n%s", name, err, out)
-			return
-		}
+	defer os.RemoveAll(dir)
+	if built, err = executables(dir); err != nil {
+		fmt.Println(err)
+		return
 	}
 	code = m.Run()
 }
@@ -117,10 +115,10 @@ func need(t *testing.T, programs ...string) {
 	if os.Getuid() != 0 {
 		skip("needs root")
 	}
-	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		skip("needs loop devices: %v", err)
+	if what := lacks(); what != "" {
+		skip("needs %s", what)
 	}
-	for _, p := range programs {
+	for _, p := range append(programs, tools...) {
 		if _, err := exec.LookPath(p); err != nil {
 			if _, err := os.Stat("/usr/sbin/" + p); err != nil {
 				skip("needs %s", p)
@@ -150,10 +148,10 @@ func seeded(t *testing.T) *rand.Rand {
 
 // A host is a node: flexd with directories of its own, and kubelet's.
 type host struct {
+	storage
 	t        *testing.T
 	dir      string // everything lies below it
 	root     string // kubelet's
-	vg       string // the directory of volume group vg0
 	runDir   string
 	stateDir string
 	driver   string // flexdriver, where kubelet finds it
@@ -178,16 +176,17 @@ type settings struct {
 
 func newHost(t *testing.T, change ...func(*host)) *host {
 	t.Helper()
-	need(t, "mkfs.ext4", "losetup")
+	need(t, "mkfs.ext4")
 	dir, err := os.MkdirTemp("", "flexd-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &host{
-		t: t, dir: dir, root: dir + "/kubelet", vg: dir + "/vg0", runDir: dir + "/run", stateDir: dir + "/state",
+		t: t, dir: dir, root: dir + "/kubelet", runDir: dir + "/run", stateDir: dir + "/state",
 		driver: dir + "/plugins/flexd~lvm/lvm", cfg: dir + "/flexd.yaml", log: dir + "/flexd.log",
 	}
-	for _, d := range []string{h.root, h.vg, filepath.Dir(h.driver), dir + "/bin"} {
+	h.storage = newStorage(h)
+	for _, d := range []string{h.root, filepath.Dir(h.driver), dir + "/bin"} {
 		h.must(os.MkdirAll(d, 0o755))
 	}
 	// Where the kernel names the executable tells whose process it is.
@@ -236,8 +235,8 @@ lease: %s
 log: {level: debug}
 %s
 volumeGroups:
-  - {name: vg0, provider: loopdev, directory: %s, %s}
-%s`, node, roots, h.runDir, h.stateDir, h.settings.lease, h.settings.extra, h.vg, h.settings.vg, h.settings.groups)
+  - {name: vg0, %s, %s}
+%s`, node, roots, h.runDir, h.stateDir, h.settings.lease, h.settings.extra, h.group("vg0"), h.settings.vg, h.settings.groups)
 	h.must(os.WriteFile(h.cfg, []byte(text), 0o600))
 }
 
@@ -590,18 +589,6 @@ func mounts(dir string) []string {
 
 func mounted(dir string) bool { return slices.Contains(mounts(dir), dir) }
 
-// loops lists the loop devices on files below the host's directory.
-func (h *host) loops() []string {
-	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	var all []string
-	for _, f := range files {
-		if b, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(b), h.dir+"/") {
-			all = append(all, strings.Split(f, "/")[3]+" on "+strings.TrimSpace(string(b)))
-		}
-	}
-	return all
-}
-
 // processes lists what runs for this host, by pid.
 func (h *host) processes() map[int]string {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -634,7 +621,9 @@ func (h *host) notes() []string {
 func (h *host) left() string {
 	var all []string
 	all = append(all, mounts(h.dir)...)
-	all = append(all, h.loops()...)
+	for _, name := range h.active() {
+		all = append(all, name+" is active")
+	}
 	for pid, p := range h.processes() {
 		if h.flexd == nil || pid != h.flexd.Process.Pid {
 			all = append(all, fmt.Sprintf("process %d: %s", pid, p))
@@ -679,10 +668,7 @@ func (h *host) force() {
 	for _, m := range mounts(h.dir) {
 		unix.Unmount(m, unix.MNT_DETACH)
 	}
-	for _, l := range h.loops() {
-		name, _, _ := strings.Cut(l, " ")
-		exec.Command("losetup", "-d", "/dev/"+name).Run()
-	}
+	h.clear()
 	os.RemoveAll(h.dir)
 }
 

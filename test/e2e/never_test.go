@@ -1,35 +1,10 @@
 package e2e
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"io"
 	"os"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
-
-// handOver makes a volume of a file, as an operator does: setfattr.
-func (h *host) handOver(file, uuid string) {
-	h.t.Helper()
-	h.must(unix.Setxattr(file, "trusted.flexd.uuid", []byte(uuid), 0))
-}
-
-func hash(t *testing.T, file string) [32]byte {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	s := sha256.New()
-	if _, err := io.Copy(s, f); err != nil {
-		t.Fatal(err)
-	}
-	return [32]byte(s.Sum(nil))
-}
 
 // What is not blank is never formatted: the refusal says what was found, where,
 // and the way out, and every byte stays. It is so for each way to ask.
@@ -45,7 +20,7 @@ func TestNeverFormat(t *testing.T) {
 		_, err = f.WriteAt(b, offset)
 		h.must(err)
 	}
-	const size = 96 * mib // large enough that not all of it is read
+	const size = 32 * mib // large enough that not all of it is read
 	rows := []struct {
 		name  string
 		make  func(file string)
@@ -58,23 +33,20 @@ func TestNeverFormat(t *testing.T) {
 		}, []string{"crypto_LUKS", "offset 0 (0x0)"}},
 		{"swap", func(f string) { h.sh("mkswap", f) }, []string{"swap", "offset 4086 (0xff6)"}},
 		{"table", func(f string) {
-			h.sh("sh", "-c", "echo ',' | sfdisk -q "+f)
+			h.sh("sh", "-c", "echo ',' | sfdisk -q --no-reread --no-tell-kernel "+f)
 		}, []string{"dos", "offset 510 (0x1fe)"}},
 		{"beheaded", func(f string) {
 			h.sh("mkfs.ext4", "-q", "-F", "-b", "1024", f)
 			at(f, 0, make([]byte, 4*mib))
 		}, []string{"a backup superblock of ext4", "offset 8389632 (0x800400)"}},
 		{"head", func(f string) { at(f, 12345, []byte{1}) }, []string{"data that is not zero", "offset 12345 (0x3039)"}},
-		{"tail", func(f string) { at(f, size-3, []byte{7, 7, 7}) }, []string{"data that is not zero", "offset 100663293 (0x5fffffd)"}},
+		{"tail", func(f string) { at(f, size-3, []byte{7, 7, 7}) }, []string{"data that is not zero", "offset 33554429 (0x1fffffd)"}},
 	}
 	p := podN(1)
-	for i, row := range rows {
-		file := h.vg + "/" + row.name
-		h.must(os.WriteFile(file, nil, 0o600))
-		h.must(os.Truncate(file, size))
-		row.make(file)
-		h.handOver(file, "00000000-0000-4000-8000-00000000000"+string(rune('0'+i)))
-		before := hash(t, file)
+	for _, row := range rows {
+		name := "vg0/" + row.name
+		h.volume(name, size, row.make)
+		before := h.content(name)
 		v := h.vol(row.name, "ext4")
 		for _, a := range []answer{
 			h.up(noAttach, v, p),
@@ -82,12 +54,13 @@ func TestNeverFormat(t *testing.T) {
 			h.up(noAttach, vol{name: v.name, opts: v.opts}, p),
 			h.up(byKubelet, v, p),
 		} {
-			device := h.runDir + "/dev/vg0/" + row.name // it never means another volume's device
-			words := append([]string{"vg0/" + row.name + ": mount", "never formats over data", "wipefs -a " + device, "blkdiscard -z " + device}, row.words...)
+			device := h.device(name) // it never means another volume's
+			words := append([]string{name + ": mount", "never formats over data", "wipefs -a " + device, "blkdiscard -z " + device}, row.words...)
 			h.refused(a, words...)
 		}
 		os.Remove(h.globalDir(v))
-		if hash(t, file) != before {
+		h.quiet()
+		if h.content(name) != before {
 			t.Errorf("%s: the volume was changed", row.name)
 		}
 		h.state(row.name, "failed")
@@ -95,24 +68,19 @@ func TestNeverFormat(t *testing.T) {
 			t.Errorf("%s: status: %+v", row.name, s)
 		}
 	}
-	h.quiet()
 	// The owner's way out.
-	f, err := os.OpenFile(h.vg+"/luks", os.O_RDWR, 0)
-	h.must(err)
-	h.must(f.Truncate(0))
-	h.must(f.Truncate(size))
-	f.Close()
+	h.zero("vg0/luks")
 	v := h.vol("luks", "ext4")
 	h.ok(h.up(noAttach, v, p))
 	h.write(v, p, "f", "x")
 	h.ok(h.unmount(v, p))
 	// One that had a filesystem once is not made anew when it looks blank.
 	h.quiet()
-	h.must(os.Truncate(h.vg+"/luks", 0))
-	h.must(os.Truncate(h.vg+"/luks", size))
+	h.zero("vg0/luks")
+	before := h.content("vg0/luks")
 	h.refused(h.up(noAttach, v, p), "vg0/luks", "blank", "seen a filesystem on it before", "record")
-	b, _ := os.ReadFile(h.vg + "/luks")
-	if !bytes.Equal(b, make([]byte, size)) {
+	h.quiet()
+	if h.content("vg0/luks") != before {
 		t.Error("it was formatted")
 	}
 	// Nor does another fsType than what is there make a new one.

@@ -1,3 +1,5 @@
+//go:build !vm
+
 package e2e
 
 import (
@@ -17,7 +19,7 @@ import (
 // tree is everything below the directories that a call may change.
 func (h *host) tree() string {
 	var b strings.Builder
-	for _, dir := range []string{h.root, h.vg, h.stateDir, h.dir + "/outside", h.runDir + "/notes", h.runDir + "/dev"} {
+	for _, dir := range []string{h.root, h.dir + "/vg0", h.stateDir, h.dir + "/outside", h.runDir + "/notes", h.runDir + "/dev"} {
 		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return nil
@@ -27,13 +29,13 @@ func (h *host) tree() string {
 			if d.Type()&fs.ModeSymlink != 0 {
 				text, _ = os.Readlink(path)
 			} else if d.Type().IsRegular() {
-				text = fmt.Sprint(hash(h.t, path))
+				text = fmt.Sprint(h.hash(path))
 			}
 			fmt.Fprintln(&b, path, i.Mode(), text)
 			return nil
 		})
 	}
-	fmt.Fprintln(&b, mounts(h.dir), h.loops())
+	fmt.Fprintln(&b, mounts(h.dir), h.active())
 	return b.String()
 }
 

@@ -1,0 +1,124 @@
+//go:build !vm
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// soon is how long the slowest of these machines may take for what is quick.
+	soon = 15 * time.Second
+	// pace is how much slower than this machine it is.
+	pace = 1
+	// slowSize is that of a volume whose mkfs can be caught.
+	slowSize = "20Gi"
+)
+
+// tools are what a test cannot do without.
+var tools = []string{"losetup"}
+
+// lacks says why there can be no storage on this machine, "" if there can.
+func lacks() string {
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		return "loop devices: " + err.Error()
+	}
+	return ""
+}
+
+// executables builds flexd and flexdriver into dir.
+func executables(dir string) (string, error) {
+	for _, name := range []string{"flexd", "flexdriver"} {
+		c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, name), "../../cmd/"+name)
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go build %s: %w\n%s", name, err, out)
+		}
+	}
+	return dir, nil
+}
+
+// files is the storage of loopdev: a group is a directory of the host's.
+type files struct{ h *host }
+
+func newStorage(h *host) storage { return files{h} }
+
+func (s files) path(name string) string { return s.h.dir + "/" + name }
+
+func (s files) group(vg string) string {
+	s.h.must(os.MkdirAll(s.path(vg), 0o755))
+	return "provider: loopdev, directory: " + s.path(vg)
+}
+
+func (s files) volume(name string, size int64, fill func(path string)) {
+	s.h.t.Helper()
+	s.h.must(os.WriteFile(s.path(name), nil, 0o600))
+	s.h.must(os.Truncate(s.path(name), size))
+	if fill != nil {
+		fill(s.path(name))
+	}
+	s.handOver(name)
+}
+
+// handOver makes a volume of a file, as an operator does: setfattr.
+func (s files) handOver(name string) {
+	s.h.t.Helper()
+	uuid := fmt.Sprintf("00000000-0000-4000-8000-%012x", rand.Uint64N(1<<48))
+	s.h.must(unix.Setxattr(s.path(name), "trusted.flexd.uuid", []byte(uuid), 0))
+}
+
+func (s files) volumes() (all []string) {
+	paths, _ := filepath.Glob(s.path("vg*/*"))
+	for _, path := range paths {
+		all = append(all, strings.TrimPrefix(path, s.h.dir+"/"))
+	}
+	return all
+}
+
+func (s files) extend(name string, size int64) {
+	s.h.t.Helper()
+	s.h.must(os.Truncate(s.path(name), size))
+}
+
+func (s files) open(name string, f func(path string)) { f(s.path(name)) }
+
+func (s files) device(name string) string { return s.h.runDir + "/dev/" + name }
+
+// loops lists the loop devices on files below the host's directory, by file.
+func (s files) loops() map[string]string {
+	all := map[string]string{}
+	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range found {
+		b, err := os.ReadFile(f)
+		if file, ours := strings.CutPrefix(strings.TrimSpace(string(b)), s.h.dir+"/"); err == nil && ours {
+			all[file] = "/dev/" + strings.Split(f, "/")[3]
+		}
+	}
+	return all
+}
+
+func (s files) active() (all []string) {
+	for name := range s.loops() {
+		all = append(all, name)
+	}
+	return all
+}
+
+func (s files) deactivate(name string) {
+	s.h.t.Helper()
+	s.h.sh("losetup", "-d", s.loops()[name])
+}
+
+func (s files) clear() {
+	for _, dev := range s.loops() {
+		exec.Command("losetup", "-d", dev).Run()
+	}
+}

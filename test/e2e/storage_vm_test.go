@@ -1,0 +1,122 @@
+//go:build vm
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// soon is how long the virtual machine may take for what is quick.
+	soon = time.Minute
+	// pace is how much slower than its host it is.
+	pace = 15
+	// slowSize is that of a volume whose mkfs can be caught.
+	slowSize = "1Gi"
+)
+
+// tools are what a test cannot do without.
+var tools = []string{"lvm"}
+
+// disks are ours to overwrite: those of scripts/vm.
+var disks = strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ",")
+
+func lacks() string {
+	if len(disks) < 4 {
+		return "device-mapper, and four disks to overwrite: make test-vm"
+	}
+	return ""
+}
+
+// executables says where flexd and flexdriver are: they were built outside.
+func executables(string) (string, error) {
+	if dir := os.Getenv("FLEXD_TEST_BIN"); dir != "" {
+		return dir, nil
+	}
+	return "", errors.New("FLEXD_TEST_BIN does not say where flexd and flexdriver are: make test-vm")
+}
+
+// groups is the storage of LVM. vg0 has the first three disks and vg1 the last;
+// they are made once, and what is in them is of the test that runs.
+type groups struct{ h *host }
+
+func newStorage(h *host) storage {
+	makeGroups.Do(func() {
+		s := groups{h}
+		s.lvm("vgcreate", append([]string{"vg0"}, disks[:3]...)...)
+		s.lvm("vgcreate", "vg1", disks[3])
+	})
+	return groups{h}
+}
+
+var makeGroups sync.Once
+
+// lvm runs a command of an administrator's.
+func (s groups) lvm(command string, args ...string) string {
+	s.h.t.Helper()
+	return s.h.sh(append([]string{"env", "LVM_SUPPRESS_FD_WARNINGS=1", "lvm", command, "-qq"}, args...)...)
+}
+
+func (s groups) group(string) string { return "provider: lvm" }
+
+func (s groups) volume(name string, size int64, fill func(path string)) {
+	s.h.t.Helper()
+	vg, lv, _ := strings.Cut(name, "/")
+	s.lvm("lvcreate", "-y", "-ay", "-Zn", "-Wn", "-L", fmt.Sprintf("%db", size), "-n", lv, vg)
+	s.h.sh("blkdiscard", "-f", "-z", s.device(name)) // the extents may have been another test's
+	if fill != nil {
+		fill(s.device(name))
+	}
+	s.deactivate(name)
+}
+
+func (s groups) volumes() []string {
+	return strings.Fields(s.lvm("lvs", "--noheadings", "--separator", "/", "-o", "vg_name,lv_name"))
+}
+
+func (s groups) extend(name string, size int64) {
+	s.h.t.Helper()
+	s.lvm("lvextend", "-L", fmt.Sprintf("%db", size), name)
+}
+
+func (s groups) open(name string, f func(path string)) {
+	s.h.t.Helper()
+	s.lvm("lvchange", "-ay", name)
+	f(s.device(name))
+	s.deactivate(name)
+}
+
+func (s groups) device(name string) string { return "/dev/" + name }
+
+// active asks device-mapper, not LVM.
+func (s groups) active() (all []string) {
+	files, _ := filepath.Glob("/sys/block/dm-*/dm/name")
+	for _, file := range files {
+		b, _ := os.ReadFile(file)
+		name := strings.NewReplacer("--", "-", "-", "/").Replace(strings.TrimSpace(string(b)))
+		all = append(all, name)
+	}
+	return all
+}
+
+func (s groups) deactivate(name string) {
+	s.h.t.Helper()
+	s.lvm("lvchange", "-an", name)
+}
+
+func (s groups) clear() {
+	for range 8 { // what lies on top goes first
+		if len(s.active()) == 0 {
+			break
+		}
+		exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
+	}
+	exec.Command("lvm", "lvremove", "-ff", "-y", "-qq", "vg0", "vg1").Run()
+}
