@@ -1,38 +1,45 @@
-// Command demo shows what flexd does for kubelet, on loop devices, in a
-// temporary place of its own. Every line with a ✓ was checked; the exit status
-// is 0 only if all of them held and nothing was left behind.
+// Command demo shows what flexd does for kubelet, in a temporary place of its
+// own: on loop devices, or on the LVM volume group that it makes of the disks it
+// is given, which are overwritten. Every line with a ✓ was checked; the exit
+// status is 0 only if all of them held and nothing was left behind.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/test/node"
 )
 
-// lease is how long flexd keeps a volume active after its last use. A real node
-// has more; here somebody waits for the end of it.
-const lease = 2 * time.Second
+func main() {
+	columns := flag.Int("columns", 0, "the output ends at a terminal of that width, although it begins in a pipe")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "Usage: demo [-columns N] [DISK...]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	os.Exit(run(*columns, flag.Args()))
+}
 
-func main() { os.Exit(run()) }
-
-func run() int {
+func run(columns int, disks []string) int {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "demo: flexd makes block devices and mounts: run this as root")
 		return 1
 	}
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
-	for _, tool := range []string{"mkfs.ext4", "blkid", "df"} {
+	tools := []string{"mkfs.ext4", "blkid", "df"}
+	if len(disks) > 0 {
+		tools = append(tools, "lvs")
+	}
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			fmt.Fprintf(os.Stderr, "demo: %s is needed (packages e2fsprogs, util-linux, coreutils)\n", tool)
+			fmt.Fprintf(os.Stderr, "demo: %s is needed (packages e2fsprogs, util-linux, coreutils, lvm2)\n", tool)
 			return 1
 		}
 	}
@@ -44,12 +51,16 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
-	n, err := node.New("bin", lease)
+	ground := onLoops
+	if len(disks) > 0 {
+		ground = onLVM(disks)
+	}
+	n, err := node.New("bin", ground.lease, disks...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 1
 	}
-	d := newDemo(ctx, n, shared)
+	d := newDemo(ctx, n, ground, shared, columns)
 	err = d.play()
 	if err != nil && ctx.Err() == nil {
 		d.failed(err)
@@ -67,25 +78,4 @@ func run() int {
 	}
 	d.end()
 	return 0
-}
-
-// A sharing is what filesystem the shared volume has, and its first size.
-type sharing struct {
-	fsType string
-	size   int64
-	why    string // it is not ext4
-}
-
-// chooseSharing takes what this kernel lets this root grow while it is mounted.
-func chooseSharing() (sharing, error) {
-	var caps [2]unix.CapUserData
-	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
-	if err == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0 {
-		return sharing{fsType: "ext4", size: 64 * MiB}, nil
-	}
-	const why = "The kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this root does not have"
-	if _, err := exec.LookPath("mkfs.xfs"); err != nil {
-		return sharing{}, errors.New(why + ": install xfsprogs, and the demo takes xfs")
-	}
-	return sharing{fsType: "xfs", size: 320 * MiB, why: "(" + why + ". So the shared volume is xfs.)"}, nil
 }

@@ -30,9 +30,10 @@ func (d *demo) play() (err error) {
 		}
 	}()
 	fmt.Printf("flexd looks after the volumes of one node. This is such a node in %s (below: ~),\n", d.Dir)
-	fmt.Println("with sparse files and loop devices instead of LVM, and with kubelet's part played by hand:")
-	fmt.Println("each call has the arguments that kubelet passes. KUBELET is ~/kubelet, kubelet's root directory;")
-	fmt.Println("lvm is flexdriver, where kubelet finds it: ~/plugins/flexd~lvm/lvm.")
+	fmt.Println(d.ground.volumes + ",")
+	fmt.Println("and with kubelet's part played by hand: each call has the arguments that kubelet passes.")
+	fmt.Println("KUBELET is ~/kubelet, kubelet's root directory; lvm is flexdriver, where kubelet finds it:")
+	fmt.Println("~/plugins/flexd~lvm/lvm.")
 
 	d.discovery()
 	d.attached()
@@ -68,7 +69,7 @@ func (d *demo) discovery() {
 	d.check(a.Device == "", "a harmless answer at once, and nothing is claimed by it")
 	left, err := d.Left()
 	d.must(err)
-	d.check(len(left) == 0, "no process, no mount and no loop device so far")
+	d.check(len(left) == 0, "no process, no mount and no %s so far", d.ground.device)
 	d.must(d.Start())
 	d.say("flexd is started: ~/bin/flexd serve --config ~/flexd.yaml")
 }
@@ -106,12 +107,13 @@ func (d *demo) attached() {
 	d.scene("attach:true: two pods share a volume")
 	v := d.data("pv1")
 	a := d.call("Success", "attach", v.Blob(nil), "node-1")
-	_, missing := os.Stat(d.Dir + "/vg/data")
+	had, err := d.Has("data")
+	d.must(err)
 	a = d.call("Success", "waitforattach", a.Device, v.Blob(nil))
 	d.device = a.Device
 	st, err := os.Stat(a.Device)
 	d.must(err)
-	d.check(os.IsNotExist(missing) && st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
+	d.check(!had && st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
 	d.stage(v, a.Device)
 	rw := d.publish(web, v)
 	ro := v
@@ -129,11 +131,18 @@ func (d *demo) attached() {
 	d.status("data", "mounted")
 }
 
-// status shows the table and claims the state of a volume.
+// status shows the table, with what LVM says of it, and claims the state of a
+// volume.
 func (d *demo) status(lv, state string) {
 	s, err := d.Volume(lv)
 	d.must(err)
 	d.table()
+	if d.ground.lvm {
+		args := []string{"-o", "lv_name,lv_size,lv_active,lv_tags", node.VG}
+		out, err := exec.Command("lvs", args...).Output()
+		d.must(err)
+		d.print("lvs "+strings.Join(args, " "), string(out))
+	}
 	d.check(string(s.State) == state, "%s/%s is %s", node.VG, lv, state)
 }
 
@@ -179,7 +188,7 @@ func (d *demo) teardown() {
 	d.unpublish("unmountdevice", d.GlobalDir(v))
 	d.check(node.Exclusive(d.device) == nil, "nobody holds the device (kubelet's own proof: an exclusive open)")
 	d.status("data", "active")
-	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", lease)
+	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", d.ground.lease)
 	d.call("Success", "detach", v.Name, "node-1")
 	d.awaitInactive("data")
 	d.status("data", "idle")
@@ -190,7 +199,7 @@ func (d *demo) teardown() {
 
 // awaitInactive waits until flexd has let a device go by itself.
 func (d *demo) awaitInactive(lv string) {
-	for deadline := time.Now().Add(lease + 5*time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(d.ground.lease + 10*time.Second); ; time.Sleep(20 * time.Millisecond) {
 		d.must(d.ctx.Err())
 		s, err := d.Volume(lv)
 		d.must(err)
@@ -249,7 +258,7 @@ func (d *demo) killed() {
 	defer open.Close()
 	for try := 1; ; try++ {
 		v := node.Volume{Name: "scratch", FSType: "ext4", Options: map[string]string{
-			"volumegroup": node.VG, "volumeID": fmt.Sprintf("scratch%d", try), "size": "1g",
+			"volumegroup": node.VG, "volumeID": fmt.Sprintf("scratch%d", try), "size": d.ground.scratch,
 			"mkfsOptions": "-E lazy_itable_init=0,lazy_journal_init=0"}}
 		if d.killedDuring(v, open) {
 			return
@@ -335,7 +344,7 @@ func (d *demo) killedDuring(v node.Volume, open *os.File) bool {
 // refused shows that data is never formatted over.
 func (d *demo) refused() {
 	d.scene("A device with data is not formatted")
-	v := node.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": "old", "size": "64m"}}
+	v := node.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": "old", "size": "16m"}}
 	a := d.call("Success", "waitforattach", "", v.Blob(nil))
 	d.say("Somebody keeps his only copy there, without any filesystem:")
 	const treasure, at = "the only copy of the family photos", 3*MiB + 4096
@@ -343,24 +352,26 @@ func (d *demo) refused() {
 	d.must(err)
 	_, werr := f.WriteAt([]byte(treasure), at)
 	d.must(errors.Join(werr, f.Sync(), f.Close()))
-	before := d.sum("old")
+	before := d.sum(a.Device)
 	dir := d.PodDir(batch, v)
 	d.must(node.Prepare(dir))
+	device := a.Device
 	a = d.call("Failure", "mount", dir, v.Blob(&batch))
+	after := d.sum(device)
 	d.check(strings.Contains(a.Message, fmt.Sprintf("offset %d ", at)), "refused; the message says where data was found")
 	mounted, err := node.IsMountPoint(dir)
 	d.must(err)
 	d.check(!mounted && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")
-	d.check(d.sum("old") == before, "not a byte was changed: sha256 %s… before and after", before[:16])
+	d.check(after == before, "not a byte was changed: sha256 %s… before and after", before[:16])
 	s, err := d.Volume("old")
 	d.must(err)
 	d.table()
 	d.check(s.Error != nil, "`flexd status` tells the operator the same")
 }
 
-// sum is a checksum of a volume's whole content.
-func (d *demo) sum(lv string) string {
-	out, err := exec.Command("sha256sum", d.Dir+"/vg/"+lv).Output()
+// sum is a checksum of a device's whole content.
+func (d *demo) sum(device string) string {
+	out, err := exec.Command("sha256sum", device).Output()
 	d.must(err)
 	return string(out)
 }
@@ -381,5 +392,5 @@ func (d *demo) nothingLeft() {
 	d.must(d.Signal(syscall.SIGTERM))
 	left, err := d.Left()
 	d.must(err)
-	d.check(len(left) == 0, "flexd is stopped: no mount, no loop device, no process is left%s", strings.Join(left, "; "))
+	d.check(len(left) == 0, "flexd is stopped: no mount, no %s, no process is left%s", d.ground.device, strings.Join(left, "; "))
 }

@@ -21,6 +21,7 @@ type demo struct {
 	begin                        time.Time
 	scenes                       int
 	checks                       int
+	ground                       ground
 	shared                       sharing
 	device                       string // of the shared volume, as waitforattach told it
 	scratch                      string // the volume of the killed call
@@ -29,14 +30,19 @@ type demo struct {
 	bold, dim, green, red, plain string
 }
 
-func newDemo(ctx context.Context, n *node.Node, s sharing) *demo {
-	d := &demo{Node: n, ctx: ctx, shared: s, begin: time.Now(), width: 100}
-	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return d // no terminal: no colours
+// newDemo returns a play for the terminal of that many columns, or the one that
+// the output is (0).
+func newDemo(ctx context.Context, n *node.Node, g ground, s sharing, columns int) *demo {
+	d := &demo{Node: n, ctx: ctx, ground: g, shared: s, begin: time.Now(), width: 100}
+	if columns == 0 {
+		size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
+		if err != nil {
+			return d // no terminal: no colours
+		}
+		columns = int(size.Col)
 	}
-	if size.Col > 40 {
-		d.width = min(int(size.Col), 120)
+	if columns > 40 {
+		d.width = min(columns, 120)
 	}
 	d.bold, d.dim, d.green, d.red, d.plain = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 	return d

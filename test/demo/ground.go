@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/node"
+)
+
+// A ground is what the play stands on, in words for the audience.
+type ground struct {
+	volumes string // where they are
+	device  string // what an active one is
+	lvm     bool   // lvs can be asked as well
+	scratch string // a size whose mkfs takes long enough to be killed in
+
+	// lease is how long flexd keeps a volume active after its last use. A real
+	// node has more; here somebody waits for the end of it.
+	lease time.Duration
+}
+
+var onLoops = ground{
+	volumes: "with sparse files and loop devices instead of LVM",
+	device:  "loop device",
+	scratch: "1g",
+	lease:   2 * time.Second,
+}
+
+func onLVM(disks []string) ground {
+	return ground{
+		volumes: fmt.Sprintf("with a real LVM volume group (%s, made of %s)", node.VG, strings.Join(disks, " and ")),
+		device:  "LVM device",
+		lvm:     true,
+		scratch: "256m",
+		lease:   5 * time.Second, // in a virtual machine a call takes seconds
+	}
+}
+
+// A sharing is what filesystem the shared volume has, and its first size.
+type sharing struct {
+	fsType string
+	size   int64
+	why    string // it is not ext4
+}
+
+// chooseSharing takes what this kernel lets this root grow while it is mounted.
+func chooseSharing() (sharing, error) {
+	var caps [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
+	if err == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0 {
+		return sharing{fsType: "ext4", size: 64 * MiB}, nil
+	}
+	const why = "The kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this root does not have"
+	if _, err := exec.LookPath("mkfs.xfs"); err != nil {
+		return sharing{}, errors.New(why + ": install xfsprogs, and the demo takes xfs")
+	}
+	return sharing{fsType: "xfs", size: 320 * MiB, why: "(" + why + ". So the shared volume is xfs.)"}, nil
+}
