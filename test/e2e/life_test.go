@@ -86,7 +86,7 @@ func TestHundredTimes(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	callers := max(16, times(64))
+	callers := max(8, times(64))
 	together := func(f func(i int)) {
 		var all sync.WaitGroup
 		for i := range callers {

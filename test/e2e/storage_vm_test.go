@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -88,6 +89,10 @@ func (s groups) extend(name string, size int64) {
 
 func (s groups) open(name string, f func(path string)) {
 	s.h.t.Helper()
+	if slices.Contains(s.active(), name) {
+		f(s.device(name))
+		return
+	}
 	s.lvm("lvchange", "-ay", name)
 	f(s.device(name))
 	s.deactivate(name)
