@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,6 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 )
@@ -29,11 +29,11 @@ const VG = "vg0"
 type Env struct {
 	T       testing.TB
 	M       Machine
-	Sim     *Host // nil on the real machine
+	Sim     *Host   // nil on the real machine
+	Storage Storage // what the volumes are made of
 	Config  *config.Config
 	Root    string // kubelet's
-	VGDir   string
-	Patient bool // flexd is not started again by itself after a crash
+	Patient bool   // flexd is not started again by itself after a crash
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration
@@ -67,11 +67,12 @@ type life struct {
 // NewSim returns a simulated node with flexd running. It is for a synctest
 // bubble, so that what takes minutes takes no time.
 func NewSim(t testing.TB, tmp string) *Env {
-	e := &Env{T: t, Restart: time.Second, Limit: 15 * time.Minute, tmp: tmp, Root: "/sim/kubelet", VGDir: "/sim/vg0"}
+	e := &Env{T: t, Restart: time.Second, Limit: 15 * time.Minute, tmp: tmp, Root: "/sim/kubelet"}
 	e.Sim = NewHost(e.broke)
 	e.M = simulated{e.Sim}
+	e.Storage = simulatedFiles{files{e.Sim, "/sim/vg0"}, e.Sim}
 	_ = e.Sim.Mkdir(e.Root)
-	_ = e.Sim.Mkdir(e.VGDir)
+	_ = e.Sim.Mkdir("/sim/vg0")
 	e.Sim.dirs = e.dirs
 	e.configure()
 	e.Start()
@@ -82,10 +83,11 @@ func (e *Env) configure() {
 	c := config.Default()
 	c.NodeName, c.KubeletRoots = "node1", []string{e.Root}
 	c.RunDir, c.StateDir = filepath.Join(e.tmp, "run"), filepath.Join(e.tmp, "state")
-	c.VolumeGroups = []config.VolumeGroup{{Name: VG, Provider: "loopdev", Directory: e.VGDir,
-		Volumes: []string{"*"}, Namespaces: []string{"*"}, Create: true, MaxSize: 4 << 30}}
+	vg := config.VolumeGroup{Name: VG, Volumes: []string{"*"}, Namespaces: []string{"*"}, Create: true, MaxSize: 4 << 30}
+	e.Storage.configure(c, &vg)
+	c.VolumeGroups = []config.VolumeGroup{vg}
 	e.Config = c
-	e.tap = &tap{e: e, refuse: map[string]error{}}
+	e.tap = &tap{e: e, refuse: map[string]error{}, steps: map[string]int{}}
 	e.born = make(chan struct{})
 	for _, dir := range []string{filepath.Join(c.RunDir, "lanes"), c.StateDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -155,7 +157,7 @@ func (e *Env) start() (*life, error) {
 	if s, ok := mounts.MountSource.(*Host); ok {
 		s.forget()
 	}
-	p := loopdev.New(map[string]string{VG: e.VGDir}, filepath.Join(e.Config.RunDir, "dev"), runner, e.M.Kernel())
+	p := e.Storage.provider(e.Config, runner)
 	o := asw.New(asw.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
 	e.M.Hook(o)
 	log := logrus.New()
@@ -178,6 +180,13 @@ func (e *Env) start() (*life, error) {
 			e.broke("flexd ended by itself: %v", err)
 		}
 	})
+	if w, ok := p.(watcher); ok {
+		e.lives.Go(func() {
+			if err := w.Watch(ctx, l.node.Stirred); err != nil {
+				e.broke("flexd does not hear of changes: %v", err)
+			}
+		})
+	}
 	return l, nil
 }
 
@@ -255,23 +264,27 @@ func (e *Env) Dead() bool { return e.current().dead.Load() }
 func (e *Env) Node() *reconcile.Node { return e.current().node }
 
 // Arm lets a fault strike at the k-th occasion from now on.
-func (e *Env) Arm(m Moment, k int) { e.tap.arm(m, k, "") }
+func (e *Env) Arm(m Moment, k int) { e.tap.arm(fault{moment: m, k: k}) }
 
-// ArmOp lets it strike at the k-th command of one kind.
-func (e *Env) ArmOp(m Moment, k int, op string) { e.tap.arm(m, k, op) }
+// ArmStep lets it strike at the k-th command of one step: run.Cmd says which.
+func (e *Env) ArmStep(m Moment, k int, step string) { e.tap.arm(fault{moment: m, k: k, step: step}) }
 
-// Refuse makes every command of a kind fail, until err is nil.
-func (e *Env) Refuse(op string, err error) {
+// ArmEach lets it strike at the first command of each step.
+func (e *Env) ArmEach(m Moment) { e.tap.arm(fault{moment: m, k: 1, each: true}) }
+
+// Refuse makes every command of a step fail, until err is nil.
+func (e *Env) Refuse(step string, err error) {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
-	e.tap.refuse[op] = err
+	e.tap.refuse[step] = err
 }
 
-// Struck says whether the fault has struck.
-func (e *Env) Struck() bool {
+// Struck returns at which steps the fault has struck, in that order: "look" and
+// "answer" are two of them.
+func (e *Env) Struck() []string {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
-	return e.tap.struck
+	return slices.Clone(e.tap.struck)
 }
 
 // Commands says how many commands flexd has started.
@@ -280,9 +293,6 @@ func (e *Env) Commands() int {
 	defer e.tap.mu.Unlock()
 	return e.tap.total
 }
-
-// File is the path of a volume's file.
-func (e *Env) File(lv string) string { return filepath.Join(e.VGDir, lv) }
 
 // Eventually waits until something is true.
 func (e *Env) Eventually(what string, is func() bool) {

@@ -285,6 +285,22 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 	return loopdev.FileInfo{Exists: h.folders[path], Dir: h.folders[path]}, nil
 }
 
+// Files implements loopdev.Kernel.
+func (h *Host) Files(dir string) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.folders[dir] {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}
+	}
+	var names []string
+	for file := range h.files {
+		if path.Dir(file) == dir {
+			names = append(names, path.Base(file))
+		}
+	}
+	return names, nil
+}
+
 // Loops implements loopdev.Kernel.
 func (h *Host) Loops() ([]loopdev.Loop, error) {
 	h.takeTime()

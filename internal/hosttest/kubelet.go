@@ -131,8 +131,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		a := l.node.Serve(ctx, r, 0)
 		close(stop)
 		e.tap.mu.Lock()
-		e.tap.answers++
-		lost := e.tap.strikes(e.tap.answers, CrashAnswer)
+		lost := e.tap.comes(answer, CrashAnswer)
 		e.tap.mu.Unlock()
 		if lost != Never {
 			l.crash()

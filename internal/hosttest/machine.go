@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
-	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 )
@@ -13,7 +12,6 @@ import (
 type Machine interface {
 	// What flexd is given.
 	Runner(started func()) run.Runner
-	Kernel() loopdev.Kernel
 	Mounts() asw.MountSource
 	Hook(o *asw.Observer)
 	Boot() time.Duration
@@ -30,9 +28,7 @@ type Machine interface {
 	// An operator's meddling.
 	Umount(dir string) error
 	MountTmpfs(dir string) error
-	MountDevice(file, dir string) error
 	Hold(dir string) (release func())
-	HoldDevice(file string) (release func())
 
 	// What is there.
 	Text() string // the mount table
@@ -44,12 +40,15 @@ type simulated struct{ *Host }
 func (s simulated) Runner(started func()) run.Runner {
 	return startedRunner{s.Host, started}
 }
-func (s simulated) Kernel() loopdev.Kernel     { return s.Host }
 func (s simulated) Mounts() asw.MountSource    { return s.Host }
 func (s simulated) Self() reconcile.Namespaces { return reconcile.Namespaces{} }
 
 func (s simulated) Hook(o *asw.Observer) {
 	o.Gone = func(dir string) bool { return !s.Exists(dir) }
+	o.NoDevice = func(number string) bool {
+		l, err := s.Loop(number)
+		return err == nil && l.BackingFile == ""
+	}
 	o.FSError = func(path, _ string) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()

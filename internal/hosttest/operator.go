@@ -78,19 +78,6 @@ func (h *Host) MountTmpfs(dir string) error {
 	return nil
 }
 
-// MountDevice is an operator's mount of the volume somewhere else.
-func (h *Host) MountDevice(file, dir string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l := h.loopOf(h.files[file])
-	if l == nil {
-		return syscall.ENXIO
-	}
-	h.add(&mnt{number: l.Number, root: "/", dir: dir, typ: l.file.Type, src: "/dev/" + l.Name, super: "rw", file: l.file})
-	h.tableChanged()
-	return nil
-}
-
 // Hold opens a file on the mount at dir, as a process of a pod does.
 func (h *Host) Hold(dir string) (release func()) {
 	h.mu.Lock()

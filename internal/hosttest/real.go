@@ -18,6 +18,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
@@ -34,6 +35,9 @@ func Main(m *testing.M) int {
 		code, ok := mount.Child(os.Args[2], []byte(os.Args[3]))
 		if !ok {
 			code, ok = loopdev.Child(os.Args[2], []byte(os.Args[3]))
+		}
+		if !ok {
+			code, ok = lvm.Child(os.Args[2], []byte(os.Args[3]))
 		}
 		if !ok {
 			code = 2
@@ -98,30 +102,22 @@ func TempDir(t testing.TB) string {
 // NewReal returns this machine with a flexd on it, in a place of its own.
 func NewReal(t testing.TB) *Env {
 	tmp := TempDir(t) // loop devices do as well on files in memory, and nobody waits for a busy disk
-	e := &Env{T: t, M: &machine{}, Restart: 20 * time.Millisecond, Limit: 20 * time.Second, tmp: tmp,
-		Root: filepath.Join(tmp, "kubelet"), VGDir: filepath.Join(tmp, "vg0")}
-	for _, dir := range []string{e.Root, e.VGDir} {
+	e := newReal(t, tmp, files{loopdev.NewKernel(), filepath.Join(tmp, "vg0")})
+	e.Limit, e.Config.Lease = 20*time.Second, 300*time.Millisecond
+	e.Start()
+	return e
+}
+
+func newReal(t testing.TB, tmp string, s Storage) *Env {
+	e := &Env{T: t, M: &machine{}, Storage: s, Restart: 20 * time.Millisecond, tmp: tmp, Root: filepath.Join(tmp, "kubelet")}
+	for _, dir := range []string{e.Root, filepath.Join(tmp, "vg0")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e.configure()
-	e.Config.Lease = 300 * time.Millisecond
 	t.Cleanup(e.sweep)
-	e.Start()
 	return e
-}
-
-// MakeFile makes a volume's file as an administrator would.
-func MakeFile(e *Env, lv, uuid string, size int64) {
-	f, err := os.Create(e.File(lv))
-	if err == nil {
-		defer f.Close()
-		err = errors.Join(f.Truncate(size), unix.Fsetxattr(int(f.Fd()), "trusted.flexd.uuid", []byte(uuid), 0))
-	}
-	if err != nil {
-		e.T.Fatal(err)
-	}
 }
 
 // sweep takes away what a failed test left.
@@ -134,18 +130,11 @@ func (e *Env) sweep() {
 			}
 		}
 	}
-	loops, _ := e.M.Kernel().Loops()
-	for _, l := range loops {
-		if strings.HasPrefix(l.BackingFile, e.tmp+"/") {
-			_ = exec.Command("losetup", "-d", "/dev/"+l.Name).Run()
-		}
-	}
+	e.Storage.sweep(e)
 }
 
 // machine is this machine.
 type machine struct{ mounts *asw.Mountinfo }
-
-func (m *machine) Kernel() loopdev.Kernel { return loopdev.NewKernel() }
 
 func (m *machine) Runner(started func()) run.Runner {
 	r := run.NewExec()
@@ -207,36 +196,10 @@ func (m *machine) MountTmpfs(dir string) error {
 	return unix.Mount("tmpfs", dir, "tmpfs", 0, "")
 }
 
-func (m *machine) loopOf(file string) string {
-	loops, _ := m.Kernel().Loops()
-	for _, l := range loops {
-		if l.BackingFile == file {
-			return "/dev/" + l.Name
-		}
-	}
-	return ""
-}
-
-func (m *machine) MountDevice(file, dir string) error {
-	_ = os.MkdirAll(dir, 0o750)
-	return unix.Mount(m.loopOf(file), dir, "ext4", 0, "")
-}
-
 // Hold keeps a working directory there, in a process that can be named.
 func (m *machine) Hold(dir string) (release func()) {
 	c := exec.Command("sleep", "1000")
 	c.Dir = dir
-	return held(c)
-}
-
-func (m *machine) HoldDevice(file string) (release func()) {
-	f, err := os.Open(m.loopOf(file))
-	if err != nil {
-		panic(err)
-	}
-	c := exec.Command("sleep", "1000")
-	c.Stdin = f
-	defer f.Close()
 	return held(c)
 }
 

@@ -41,32 +41,49 @@ func Moments() []Moment {
 type tap struct {
 	e *Env
 
-	mu       sync.Mutex
-	moment   Moment
-	k        int
-	op       string // strike only at this operation, "" = any
-	commands int    // since Arm
-	looks    int
-	answers  int
-	struck   bool
-	total    int // commands in all
-	refuse   map[string]error
+	mu     sync.Mutex
+	fault  fault
+	steps  map[string]int // since Arm, by step; "" = commands in all
+	struck []string
+	total  int // commands in all
+	refuse map[string]error
 }
 
-// Arm sets the one fault; counting starts anew.
-func (t *tap) arm(m Moment, k int, op string) {
+// A fault is what goes wrong, and when.
+type fault struct {
+	moment Moment
+	k      int
+	step   string // strike only at this step, "" = any
+	each   bool   // strike once at each step
+}
+
+// The steps that are no commands.
+const look, answer = "look", "answer"
+
+// arm sets the fault; counting starts anew.
+func (t *tap) arm(f fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.moment, t.k, t.op, t.commands, t.looks, t.answers, t.struck = m, k, op, 0, 0, 0, false
+	t.fault, t.steps, t.struck = f, map[string]int{}, nil
 }
 
-// strikes says whether the fault is now.
-func (t *tap) strikes(at int, moments ...Moment) Moment {
-	if t.struck || at != t.k || !slices.Contains(moments, t.moment) {
+// comes counts a step, and says whether the fault is now.
+func (t *tap) comes(step string, moments ...Moment) Moment {
+	f := t.fault
+	t.steps[step]++
+	at := t.steps[step]
+	if step != look && step != answer && f.step == "" && !f.each {
+		t.steps[""]++
+		at = t.steps[""]
+	}
+	switch {
+	case at != f.k, !slices.Contains(moments, f.moment),
+		f.step != "" && f.step != step,
+		!f.each && len(t.struck) > 0:
 		return Never
 	}
-	t.struck = true
-	return t.moment
+	t.struck = append(t.struck, step)
+	return f.moment
 }
 
 // errCrashed is what a dead flexd's goroutines get. Nobody hears it.
@@ -83,18 +100,14 @@ type lifeRunner struct {
 }
 
 func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
-	t, op := r.t, opOf(c)
+	t := r.t
 	if r.l.dead.Load() {
 		return run.Result{}, errCrashed
 	}
 	t.mu.Lock()
 	t.total++
-	moment := Never
-	if t.op == "" || t.op == op {
-		t.commands++
-		moment = t.strikes(t.commands, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter)
-	}
-	refused := t.refuse[op]
+	moment := t.comes(c.Step, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter)
+	refused := t.refuse[c.Step]
 	t.mu.Unlock()
 	if refused != nil {
 		return run.Result{}, refused
@@ -129,13 +142,6 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	return res, err
 }
 
-func opOf(c run.Cmd) string {
-	if len(c.Argv) > 2 {
-		return c.Argv[2]
-	}
-	return c.Argv[0]
-}
-
 // lifeMounts is the mount source of one life of flexd.
 type lifeMounts struct {
 	asw.MountSource
@@ -145,8 +151,7 @@ type lifeMounts struct {
 
 func (m lifeMounts) Changed() bool {
 	m.t.mu.Lock()
-	m.t.looks++
-	moment := m.t.strikes(m.t.looks, CrashLooking)
+	moment := m.t.comes(look, CrashLooking)
 	m.t.mu.Unlock()
 	if moment != Never {
 		m.l.crash()

@@ -20,9 +20,9 @@ import (
 // Describe tells the whole state, for a failure's text.
 func (e *Env) Describe() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "--- mounts below %s and of loop devices\n", e.Root)
+	fmt.Fprintf(&b, "--- mounts below %s and of devices\n", e.Root)
 	for line := range strings.Lines(e.M.Text()) {
-		if strings.Contains(line, e.Root) || strings.Contains(line, "/dev/loop") {
+		if strings.Contains(line, e.Root) || strings.Contains(line, " /dev/") {
 			b.WriteString(line)
 		}
 	}
@@ -71,7 +71,7 @@ func (e *Env) table() *mount.Table {
 func (e *Env) Mounts() []string {
 	var dirs []string
 	for _, m := range e.table().All() {
-		if strings.HasPrefix(m.Dir, e.Root+"/") && strings.HasPrefix(m.Source, "/dev/loop") {
+		if strings.HasPrefix(m.Dir, e.Root+"/") && strings.HasPrefix(m.Source, "/dev/") {
 			dirs = append(dirs, m.Dir)
 		}
 	}
@@ -79,20 +79,18 @@ func (e *Env) Mounts() []string {
 	return dirs
 }
 
-// Loops returns the loop devices of the volume group's files, by file name.
-func (e *Env) Loops() []string {
-	loops, err := e.M.Kernel().Loops()
+// Active returns the names of the volumes that have a device, sorted.
+func (e *Env) Active() []string {
+	active, err := e.Storage.active()
 	if err != nil {
 		e.T.Fatal(err)
 	}
-	var files []string
-	for _, l := range loops {
-		if filepath.Dir(l.BackingFile) == e.VGDir {
-			files = append(files, filepath.Base(l.BackingFile))
-		}
+	names := make([]string, 0, len(active))
+	for _, lv := range active {
+		names = append(names, lv.Name.LV)
 	}
-	slices.Sort(files)
-	return files
+	slices.Sort(names)
+	return names
 }
 
 // problems compares the world with its notes, flexd being at rest.
@@ -117,15 +115,17 @@ func (e *Env) problems() (all []string) {
 			bad("a claim that is %s without a mount: %s", c.Phase, c.Dir)
 		}
 	}
-	for _, lv := range e.Loops() {
-		fi, err := e.M.Kernel().File(e.File(lv))
-		if err != nil || fi.UUID == "" {
+	active, err := e.Storage.active()
+	if err != nil {
+		bad("%v", err)
+	}
+	for _, lv := range active {
+		if lv.UUID == "" {
 			continue // not ours
 		}
-		uuid := volume.UUID(fi.UUID)
-		if !slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.UUID == uuid && table.Top(c.Dir) != nil }) &&
-			!slices.ContainsFunc(leases, func(l dsw.Lease) bool { return l.UUID == uuid }) {
-			bad("an active device without a mounted claim or a lease: %s", lv)
+		if !slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.UUID == lv.UUID && table.Top(c.Dir) != nil }) &&
+			!slices.ContainsFunc(leases, func(l dsw.Lease) bool { return l.UUID == lv.UUID }) {
+			bad("an active device without a mounted claim or a lease: %s", lv.Name)
 		}
 	}
 	return all
@@ -146,7 +146,7 @@ func (e *Env) AtRest() {
 func (e *Env) Empty() {
 	e.T.Helper()
 	e.Eventually("no mount is left", func() bool { return len(e.Mounts()) == 0 })
-	e.Eventually("no device is left", func() bool { return len(e.Loops()) == 0 })
+	e.Eventually("no device is left", func() bool { return len(e.Active()) == 0 })
 	e.Eventually("no note is left", func() bool {
 		claims, leases := readNotes(e.Notes())
 		return len(claims)+len(leases) == 0

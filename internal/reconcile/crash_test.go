@@ -1,84 +1,86 @@
 package reconcile_test
 
 import (
-	"fmt"
-	"sync/atomic"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
-	"testing/synctest"
+	"time"
 
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// TestEveryFault plays every scenario once for each moment at which something
-// can go wrong in it: flexd is killed before, within and after each command, at
-// each of its looks at the mount table (that is between any two of its steps),
-// and after each answer that kubelet has not heard yet; each command fails, or
-// does its work and says that it failed. Each time flexd comes back, kubelet
-// asks again, the scenario ends well, and nothing is left.
-func TestEveryFault(t *testing.T) {
-	var points atomic.Int64
-	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
-	for _, s := range scenarios() {
-		for _, m := range hosttest.Moments() {
-			t.Run(s.name+"/"+m.String(), func(t *testing.T) {
-				t.Parallel()
-				for k := 1; ; k += stride {
-					if !strike(t, s, m, k) {
-						break
-					}
-					points.Add(1)
-					if t.Failed() {
-						t.Fatalf("at %s %d", m, k)
-					}
+// wholeLife is a scenario in which everything that flexd does to a volume is
+// done: created, formatted, mounted, expanded, let go, and activated again.
+func wholeLife(e *hosttest.Env, k *hosttest.Kubelet) error {
+	a := pod("a")
+	if !hosttest.MayGrowExt4() {
+		a = xfs(a)
+	}
+	inactive := func() error {
+		e.Eventually("the volume is inactive", func() bool { return len(e.Active()) == 0 })
+		return nil
+	}
+	return all(start(k, a), write(e, k, a), func() error { return k.Expand(a, 400<<20) }, stop(k, a), inactive,
+		start(k, a), write(e, k, a), stop(k, a))
+}
+
+// TestKilledAtEachStep kills flexd before, within and after the first command of
+// each step that there is in the life of a volume, one after the other.
+func TestKilledAtEachStep(t *testing.T) {
+	for i, m := range []hosttest.Moment{hosttest.CrashBefore, hosttest.CrashWithin, hosttest.CrashAfter, hosttest.FailBefore, hosttest.FailAfter} {
+		onReal(t, m.String(), func(t *testing.T, e *hosttest.Env) {
+			e.ArmEach(m)
+			play(t, e, scenario{name: "a whole life", attach: i%2 == 0, play: wholeLife})
+			struck := e.Struck()
+			t.Logf("%d times: %s", len(struck), strings.Join(struck, ", "))
+			for _, step := range append(ownSteps, "create", "activate", "probe", "mkfs", "mount", "extend", "grow filesystem", "umount", "deactivate") {
+				if !slices.Contains(struck, step) {
+					t.Errorf("there was no %s", step)
 				}
-			})
-		}
+			}
+		})
 	}
 }
 
-// strike plays a scenario with one fault, and says whether it came to that.
-func strike(t *testing.T, s scenario, m hosttest.Moment, k int) (struck bool) {
-	tmp := hosttest.TempDir(t)
-	synctest.Test(t, func(t *testing.T) {
-		e := hosttest.NewSim(t, tmp)
-		defer e.Close()
-		if s.prepare != nil {
-			s.prepare(e)
+// TestAFaultAtAnyMoment draws moments, other than the first command of a step,
+// and strikes once in each play.
+func TestAFaultAtAnyMoment(t *testing.T) {
+	rng := seeded(t)
+	moments, list := hosttest.Moments(), scenarios()
+	for i := range times(40) {
+		s, m, k := list[rng.IntN(len(list))], moments[i%len(moments)], 1+rng.IntN(15)
+		if m == hosttest.CrashAnswer {
+			k = 1 + k%4
 		}
-		e.Arm(m, k)
-		play(t, e, s)
-		struck = e.Struck()
-	})
-	return struck
+		onReal(t, s.name+"/"+m.String()+" "+strconv.Itoa(k), func(t *testing.T, e *hosttest.Env) {
+			if s.prepare != nil {
+				s.prepare(e)
+			}
+			e.Arm(m, k)
+			play(t, e, s)
+			t.Logf("struck: %q", e.Struck())
+		})
+	}
 }
 
-// TestFaultsOnTheRealMachine is the same, for one scenario in each mode, with
-// the kernel as the judge.
-func TestFaultsOnTheRealMachine(t *testing.T) {
-	if why := hosttest.NoReal(); why != "" {
-		t.Skip(why)
+// times scales how often something is repeated: FLEXD_REPEAT=0.1 for a tenth.
+func times(n int) int {
+	f, err := strconv.ParseFloat(os.Getenv("FLEXD_REPEAT"), 64)
+	if err != nil || f <= 0 {
+		f = 1
 	}
-	var points atomic.Int64
-	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
-	for _, s := range scenarios() {
-		if !s.realFaults {
-			continue
-		}
-		for _, m := range hosttest.Moments() {
-			t.Run(s.name+"/"+m.String()+"/real", func(t *testing.T) {
-				t.Parallel()
-				for k, struck := 1, true; struck && !t.Failed(); k += realStride {
-					t.Run(fmt.Sprint(k), func(t *testing.T) {
-						e := hosttest.NewReal(t)
-						defer e.Close()
-						e.Arm(m, k)
-						play(t, e, s)
-						if struck = e.Struck(); struck {
-							points.Add(1)
-						}
-					})
-				}
-			})
-		}
+	return max(1, int(float64(n)*f))
+}
+
+// seeded is random, and can be had again: FLEXD_SEED=N.
+func seeded(t *testing.T) *rand.Rand {
+	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
 	}
+	t.Logf("FLEXD_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
 }

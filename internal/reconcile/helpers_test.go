@@ -1,7 +1,6 @@
 package reconcile_test
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"testing"
@@ -17,17 +16,10 @@ func info(size int64) loopdev.FileInfo {
 	return loopdev.FileInfo{UUID: "aaaaaaaa-0000-4000-8000-000000000001", Size: size}
 }
 
-// smear writes what nobody recognises over the head of a volume's file.
-func smear(t *testing.T, file string) {
+// smear writes what nobody recognises over the head of a volume.
+func smear(t *testing.T, e *hosttest.Env) {
 	t.Helper()
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.WriteAt(bytes.Repeat([]byte{0xa5}, 1<<16), 4096); err != nil {
-		t.Fatal(err)
-	}
+	works(t, e.Storage.Shell("data", "tr '\\0' '\\245' </dev/zero | dd of=$L bs=4096 seek=1 count=16 iflag=fullblock conv=notrunc,fsync 2>&1"))
 }
 
 // forgetRecords starts flexd anew without its format records.

@@ -57,7 +57,7 @@ func TestHeldClaimWhoseMountAnOperatorTookAwayDoesNotHoldTheLVForEver(t *testing
 		a := pod("a")
 		works(t, k.Start(a))
 		works(t, e.M.Umount(k.Dir(a)))
-		e.Eventually("the device goes although the claim stands", func() bool { return len(e.Loops()) == 0 })
+		e.Eventually("the device goes although the claim stands", func() bool { return len(e.Active()) == 0 })
 		if claims := e.Claims(); len(claims) != 1 || claims[0].Phase != volume.Held {
 			t.Errorf("claims: %+v", claims)
 		}
@@ -102,7 +102,7 @@ func TestAnOperatorsUmountUnderARunningPodIsReportedNotRepaired(t *testing.T) {
 func TestAMountThatLandedIsNeverRolledBackWhateverFailsLater(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
-		e.ArmOp(hosttest.FailAfter, 1, "mount")
+		e.ArmStep(hosttest.FailAfter, 1, "mount")
 		works(t, k.Up(a)) // the command lies: the table decides
 		works(t, e.M.Write(k.Dir(a)))
 		works(t, k.Finish(a))

@@ -30,9 +30,9 @@ func holds(t *testing.T, dir, file, text string) {
 }
 
 func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testing.T) {
-	// The owner looks at the volume on a loop device of his own.
+	// The owner looks at the volume without flexd.
 	byHand := func(t *testing.T, e *hosttest.Env, do string) {
-		shell(t, "L=$(losetup -f --show "+e.File("data")+"); D="+t.TempDir()+"; trap 'umount $D || true; losetup -d $L' EXIT; "+do)
+		works(t, e.Storage.Shell("data", "D="+t.TempDir()+"; "+do+"; umount $D"))
 	}
 	ends := func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -42,9 +42,9 @@ func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testi
 		e.Empty()
 	}
 	onReal(t, "made by its owner after mkfs failed", func(t *testing.T, e *hosttest.Env) {
-		e.Refuse("format", errSimulated)
+		e.Refuse("mkfs", errSimulated)
 		fails(t, hosttest.NewKubelet(e, false).Up(pod("a")), "simulated")
-		e.Refuse("format", nil)
+		e.Refuse("mkfs", nil)
 		e.Empty()
 		byHand(t, e, "mkfs.ext4 -q -F $L; mount $L $D; printf data > $D/precious")
 		ends(t, e)
@@ -52,7 +52,7 @@ func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testi
 	onReal(t, "finished after flexd was killed, and used", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		k := hosttest.NewKubelet(e, false)
-		e.ArmOp(hosttest.CrashAfter, 1, "format")
+		e.ArmStep(hosttest.CrashAfter, 1, "mkfs")
 		join := behind(func() error { return k.Up(pod("a")) })
 		e.Eventually("flexd is dead", e.Dead)
 		k.Kill()
@@ -65,10 +65,10 @@ func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testi
 }
 
 func TestAVolumeGroupWhoseDiskIsNotMountedGetsNoEmptyVolumesOfTheNamesThatHadData(t *testing.T) {
-	onReal(t, "mount point without its disk", func(t *testing.T, e *hosttest.Env) {
+	onLoops(t, "mount point without its disk", func(t *testing.T, e *hosttest.Env) {
 		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
 		b.Volume, b.LV = "pv2", "new"
-		works(t, e.M.MountTmpfs(e.VGDir))
+		works(t, e.M.MountTmpfs(e.Dir()))
 		works(t, k.Up(a))
 		works(t, e.M.Write(k.Dir(a)))
 		works(t, k.Finish(a))
@@ -77,7 +77,7 @@ func TestAVolumeGroupWhoseDiskIsNotMountedGetsNoEmptyVolumesOfTheNamesThatHadDat
 		if len(records) != 1 {
 			t.Fatalf("records: %q", records)
 		}
-		works(t, e.M.Umount(e.VGDir))
+		works(t, e.M.Umount(e.Dir()))
 		fails(t, k.Up(a), records[0])
 		if e.M.Exists(e.File("data")) {
 			t.Error("it was created")
@@ -130,8 +130,7 @@ func TestAVolumeFoundBlankAlthoughItsDataWasSeenIsFormattedOnceItsRecordIsRemove
 		if e.Sim != nil {
 			e.Sim.Change(e.File("data"), func(f *hosttest.File) { f.State, f.Type, f.Bytes, f.Data = hosttest.Blank, "", 0, 0 })
 		} else {
-			works(t, os.Truncate(e.File("data"), 0))
-			works(t, os.Truncate(e.File("data"), 64<<20))
+			works(t, e.Storage.Shell("data", "blkdiscard -z $L"))
 		}
 		fails(t, k.Up(a), "remove its record")
 		records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
@@ -194,7 +193,7 @@ func TestACallThatIsSentAgainAfterARestartIsAnsweredBeforeFlexdriverGivesUp(t *t
 		e.Patient = true
 		k := hosttest.NewKubelet(e, false)
 		time.Sleep(time.Second) // after the boot
-		e.ArmOp(hosttest.CrashBefore, 1, "format")
+		e.ArmStep(hosttest.CrashBefore, 1, "mkfs")
 		began := time.Now()
 		join := behind(func() error { return k.Up(pod("a")) })
 		e.Eventually("flexd is dead", e.Dead)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -46,7 +47,7 @@ func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing
 	// On each file are at most the pods that asked for it.
 	apart := func(t *testing.T, e *hosttest.Env, up ...string) {
 		t.Helper()
-		if loops := e.Loops(); strings.Join(loops, " ") != strings.Join(up, " ") {
+		if loops := e.Active(); strings.Join(loops, " ") != strings.Join(up, " ") {
 			t.Errorf("files with a device: %q, want %q\n%s", loops, up, e.Describe())
 		}
 		if n := len(e.Mounts()); n != len(up) {
@@ -69,7 +70,7 @@ func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing
 		works(t, k.Down(a))
 		return k, a, b
 	}
-	onBoth(t, "both start at once", func(t *testing.T, e *hosttest.Env) {
+	onFiles(t, "both start at once", func(t *testing.T, e *hosttest.Env) {
 		k, a, b := prepare(t, e)
 		e.Empty()
 		clone(t, e, "data", "copy")
@@ -102,7 +103,7 @@ func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing
 		works(t, k.Finish(b))
 		e.Empty()
 	})
-	onBoth(t, "the volume is active since before a restart", func(t *testing.T, e *hosttest.Env) {
+	onFiles(t, "the volume is active since before a restart", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].NeverDeactivate = true
 		k, a, b := prepare(t, e)
 		e.Settle(time.Hour)
@@ -151,13 +152,13 @@ func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T
 	}
 	onSim(t, "its identification failed", func(t *testing.T, e *hosttest.Env) {
 		attached(t, e)
-		e.Refuse("loop-identify", errSimulated)
+		e.Refuse("identify", errSimulated)
 		e.Start()
 		time.Sleep(5 * time.Minute)
-		if len(e.Loops()) != 1 {
+		if len(e.Active()) != 1 {
 			t.Error("a device that nobody can tell was let go")
 		}
-		e.Refuse("loop-identify", nil)
+		e.Refuse("identify", nil)
 		e.Empty()
 	})
 	onSim(t, "an operator had a second device on its file", func(t *testing.T, e *hosttest.Env) {
@@ -167,7 +168,7 @@ func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T
 		e.Start()
 		time.Sleep(time.Second)
 		// Flexd's own goes, although nobody may use it any more; the operator's stays.
-		if loops := e.Loops(); len(loops) != 1 || loops[0] == "loop0" {
+		if loops := e.Active(); len(loops) != 1 || loops[0] == "loop0" {
 			t.Errorf("devices %v\n%s", loops, e.Describe())
 		}
 		detach()
@@ -196,13 +197,13 @@ func TestAnUnmountWhileItCannotBeToldWhatIsMountedSaysSoAndLosesNothing(t *testi
 			if claims == 0 {
 				loseNotes(t, e)
 			}
-			e.Refuse("loop-identify", errSimulated)
+			e.Refuse("identify", errSimulated)
 			e.Start()
 			asks(t, e, k, a)
 			if got := e.Claims(); len(got) != claims {
 				t.Errorf("claims: %+v", got)
 			}
-			e.Refuse("loop-identify", nil)
+			e.Refuse("identify", nil)
 			works(t, k.Down(a))
 			e.Empty()
 		})
@@ -211,19 +212,19 @@ func TestAnUnmountWhileItCannotBeToldWhatIsMountedSaysSoAndLosesNothing(t *testi
 		e.Patient = true
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
-		e.ArmOp(hosttest.CrashBefore, 1, "umount")
+		e.ArmStep(hosttest.CrashBefore, 1, "umount")
 		join := behind(func() error { return k.Down(a) })
 		e.Eventually("flexd is dead", e.Dead)
 		k = k.Kill()
 		_ = join()
-		e.Refuse("loop-identify", errSimulated)
+		e.Refuse("identify", errSimulated)
 		e.Start()
 		time.Sleep(time.Minute)
 		if got := e.Claims(); len(got) != 1 || got[0].Phase != volume.Releasing {
 			t.Errorf("claims: %+v", got)
 		}
 		asks(t, e, k, a)
-		e.Refuse("loop-identify", nil)
+		e.Refuse("identify", nil)
 		e.AtRest() // nobody asks: it stays until somebody does
 		mountsAre(t, e, k.Dir(a))
 		works(t, k.Down(a))
@@ -232,7 +233,7 @@ func TestAnUnmountWhileItCannotBeToldWhatIsMountedSaysSoAndLosesNothing(t *testi
 }
 
 func TestAVolumesFileThatIsRenamedWhileItIsMountedLetsItsDeviceGo(t *testing.T) {
-	onReal(t, "mv", func(t *testing.T, e *hosttest.Env) {
+	onLoops(t, "mv", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
 		works(t, os.Rename(e.File("data"), e.File("other")))
@@ -243,14 +244,14 @@ func TestAVolumesFileThatIsRenamedWhileItIsMountedLetsItsDeviceGo(t *testing.T) 
 		works(t, k.Finish(a))
 		e.Empty()
 	})
-	onReal(t, "to another directory", func(t *testing.T, e *hosttest.Env) {
+	onLoops(t, "to another directory", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
 		away := filepath.Join(e.Root, "away")
 		works(t, os.Rename(e.File("data"), away))
 		works(t, k.Down(a))
 		e.Eventually("its device is let go", func() bool {
-			loops, err := e.M.Kernel().Loops()
+			loops, err := loopdev.NewKernel().Loops()
 			for _, l := range loops {
 				err = errors.Join(err, map[bool]error{true: errSimulated}[l.BackingFile == away])
 			}

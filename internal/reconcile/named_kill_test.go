@@ -30,7 +30,7 @@ func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *t
 			case hosttest.CrashAnswer:
 				e.Arm(m, 1)
 			default:
-				e.ArmOp(hosttest.CrashAfter, 1, "mount")
+				e.ArmStep(hosttest.CrashAfter, 1, "mount")
 			}
 			join := behind(func() error { return k.Up(pod("a")) })
 			e.Eventually("flexd is dead", e.Dead)
@@ -66,17 +66,18 @@ func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
 	for _, m := range []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin} {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
+			blankVolume(e)
 			k := hosttest.NewKubelet(e, true)
 			if m == hosttest.CrashAnswer {
 				e.Arm(m, 1)
 			} else {
-				e.ArmOp(m, 1, "loop-attach")
+				e.ArmStep(m, 1, "activate")
 			}
 			join := behind(func() error { _, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false)); return err })
 			e.Eventually("flexd is dead", e.Dead)
 			k.Kill()
 			_ = join()
-			e.Eventually("the command that lived on has ended", func() bool { return len(e.Loops()) == 1 })
+			e.Eventually("the command that lived on has ended", func() bool { return len(e.Active()) == 1 })
 			e.Start()
 			e.Empty()
 		})
@@ -96,7 +97,7 @@ func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing
 			if m == hosttest.CrashAnswer {
 				e.Arm(m, 1)
 			} else {
-				e.ArmOp(m, 1, "umount")
+				e.ArmStep(m, 1, "umount")
 			}
 			join := behind(func() error { _, err := k.Call(flex.UnmountDevice, global); return err })
 			e.Eventually("flexd is dead", e.Dead)

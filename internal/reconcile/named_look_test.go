@@ -83,7 +83,7 @@ func TestAMountThatGoesDuringTheFirstLookIsNoticed(t *testing.T) {
 		if s, _ := e.Node().Story(hosttest.VG, "data"); s.State != "missing" {
 			t.Errorf("its state is %s\n%s", s.State, e.Describe())
 		}
-		e.Eventually("its device goes", func() bool { return len(e.Loops()) == 0 })
+		e.Eventually("its device goes", func() bool { return len(e.Active()) == 0 })
 		works(t, k.Finish(a))
 		e.Empty()
 	})
@@ -165,8 +165,8 @@ func TestAClaimWhoseMountIsMissingInAGroupThatIsNeverDeactivatedIsNotNotedForEve
 		if len(s.History) == 0 || s.History[0].Started.After(from) {
 			t.Errorf("flexd is busy with nothing\n%s", e.Describe())
 		}
-		if s.State != "missing" || len(e.Loops()) != 1 {
-			t.Errorf("state %s, devices %q", s.State, e.Loops())
+		if s.State != "missing" || len(e.Active()) != 1 {
+			t.Errorf("state %s, devices %q", s.State, e.Active())
 		}
 		works(t, k.Finish(a))
 		e.Eventually("no claim is left", func() bool { return len(e.Claims()) == 0 })

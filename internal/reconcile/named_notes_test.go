@@ -123,7 +123,7 @@ func TestTheWriteOfANoteFailsSetUpIsRefusedAndLetGoWorks(t *testing.T) {
 		k.Forget(b)
 		works(t, k.Down(a))
 		mountsAre(t, e)
-		e.Eventually("no device is left", func() bool { return len(e.Loops()) == 0 })
+		e.Eventually("no device is left", func() bool { return len(e.Active()) == 0 })
 		restore()
 		if k.Attach { // what could not be removed is found when flexd starts again
 			e.Settle(0)

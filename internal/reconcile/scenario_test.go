@@ -112,13 +112,10 @@ func scenarios() []scenario {
 	return list
 }
 
-// blankVolume is a file with a uuid and nothing in it.
 func blankVolume(e *hosttest.Env) {
-	if e.Sim != nil {
-		e.Sim.AddFile(hosttest.File{FileInfo: info(64 << 20)}, e.File("data"))
-		return
+	if err := e.Storage.Make("data", 64<<20); err != nil {
+		e.T.Fatal(err)
 	}
-	hosttest.MakeFile(e, "data", info(0).UUID, 64<<20)
 }
 
 // everyVerbTwice makes each call of a pod's life two times, as kubelet may after

@@ -1,3 +1,5 @@
+//go:build !vm
+
 package reconcile_test
 
 import (
@@ -6,6 +8,12 @@ import (
 
 	"github.com/flexd/flexd/internal/hosttest"
 )
+
+// The machines of this build: the simulated one, and this one with loop devices.
+// In a virtual machine there are others, see machines_vm_test.go.
+
+// ownSteps are those that only these volumes take.
+var ownSteps []string
 
 // onSim runs a test on a simulated node. Time costs nothing there, and a
 // goroutine that is left behind is a failure.
@@ -22,7 +30,7 @@ func onSim(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) 
 	})
 }
 
-// onReal runs a test on this machine: real loop devices, filesystems and mounts.
+// onReal runs a test on this machine: real block devices, filesystems and mounts.
 func onReal(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()
 	t.Run(name+"/real", func(t *testing.T) {
@@ -35,8 +43,21 @@ func onReal(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env))
 	})
 }
 
+// onLoops runs a test that is about files and their loop devices on this machine.
+func onLoops(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
+	t.Helper()
+	onReal(t, name, test)
+}
+
+// onBoth runs a test on each kind of machine.
 func onBoth(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()
 	onSim(t, name, test)
 	onReal(t, name, test)
+}
+
+// onFiles runs a test that is about volumes in files, simulated and real ones.
+func onFiles(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
+	t.Helper()
+	onBoth(t, name, test)
 }

@@ -1,0 +1,86 @@
+//go:build !vm
+
+package reconcile_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/flexd/flexd/internal/hosttest"
+)
+
+// TestEveryFault plays every scenario once for each moment at which something
+// can go wrong in it: flexd is killed before, within and after each command, at
+// each of its looks at the mount table (that is between any two of its steps),
+// and after each answer that kubelet has not heard yet; each command fails, or
+// does its work and says that it failed. Each time flexd comes back, kubelet
+// asks again, the scenario ends well, and nothing is left.
+func TestEveryFault(t *testing.T) {
+	var points atomic.Int64
+	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
+	for _, s := range scenarios() {
+		for _, m := range hosttest.Moments() {
+			t.Run(s.name+"/"+m.String(), func(t *testing.T) {
+				t.Parallel()
+				for k := 1; ; k += stride {
+					if !strike(t, s, m, k) {
+						break
+					}
+					points.Add(1)
+					if t.Failed() {
+						t.Fatalf("at %s %d", m, k)
+					}
+				}
+			})
+		}
+	}
+}
+
+// strike plays a scenario with one fault, and says whether it came to that.
+func strike(t *testing.T, s scenario, m hosttest.Moment, k int) (struck bool) {
+	tmp := hosttest.TempDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		e := hosttest.NewSim(t, tmp)
+		defer e.Close()
+		if s.prepare != nil {
+			s.prepare(e)
+		}
+		e.Arm(m, k)
+		play(t, e, s)
+		struck = len(e.Struck()) > 0
+	})
+	return struck
+}
+
+// TestFaultsOnTheRealMachine is the same, for one scenario in each mode, with
+// the kernel as the judge.
+func TestFaultsOnTheRealMachine(t *testing.T) {
+	if why := hosttest.NoReal(); why != "" {
+		t.Skip(why)
+	}
+	var points atomic.Int64
+	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
+	for _, s := range scenarios() {
+		if !s.realFaults {
+			continue
+		}
+		for _, m := range hosttest.Moments() {
+			t.Run(s.name+"/"+m.String()+"/real", func(t *testing.T) {
+				t.Parallel()
+				for k, struck := 1, true; struck && !t.Failed(); k += realStride {
+					t.Run(fmt.Sprint(k), func(t *testing.T) {
+						e := hosttest.NewReal(t)
+						defer e.Close()
+						e.Arm(m, k)
+						play(t, e, s)
+						if struck = len(e.Struck()) > 0; struck {
+							points.Add(1)
+						}
+					})
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,36 @@
+//go:build vm
+
+package reconcile_test
+
+import (
+	"testing"
+
+	"github.com/flexd/flexd/internal/hosttest"
+)
+
+// The machine of this build is a virtual one with real LVM. The same tests are
+// played on it, but for those of the simulation, whose node needs no machine, and
+// those that are about volumes in files.
+
+// ownSteps are those that only these volumes take.
+var ownSteps = []string{"lvm report", "zero"}
+
+type test = func(t *testing.T, e *hosttest.Env)
+
+func onSim(*testing.T, string, test)   {}
+func onLoops(*testing.T, string, test) {}
+func onFiles(*testing.T, string, test) {}
+
+func onReal(t *testing.T, name string, test test) {
+	t.Helper()
+	t.Run(name+"/lvm", func(t *testing.T) {
+		e := hosttest.NewLVM(t)
+		defer e.Close()
+		test(t, e)
+	})
+}
+
+func onBoth(t *testing.T, name string, test test) {
+	t.Helper()
+	onReal(t, name, test)
+}
