@@ -76,19 +76,15 @@ func (sysfs) btrfsOf(number string) []string {
 		return nil
 	}
 	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
+		all := membersIn(dir)
+		if !all.has(number) {
 			continue
 		}
 		var numbers []string
-		for _, e := range entries {
-			if b, err := os.ReadFile(filepath.Join(dir, e.Name(), "dev")); err == nil {
-				numbers = append(numbers, strings.TrimSpace(string(b)))
-			}
+		for _, d := range all {
+			numbers = append(numbers, d.number)
 		}
-		if slices.Contains(numbers, number) {
-			return numbers
-		}
+		return numbers
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // The programs that make a filesystem. Their -F and -f only take away their own
@@ -31,8 +33,8 @@ func format(a formatArg) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close() // it keeps its identity to the end
-	if a.Device.ReadOnly {
-		return nothing{}, &Refusal{What: a.Device.Path + " is read-only"}
+	if why := unfit(a.Device); why != "" {
+		return nothing{}, &Refusal{What: a.Device.Path + " " + why}
 	}
 	alone, err := openDevice(a.Device, unix.O_EXCL)
 	if err != nil {
@@ -57,6 +59,21 @@ func format(a formatArg) (nothing, error) {
 		return nothing{}, fmt.Errorf("%s ended well, but %w", argv[0], err)
 	}
 	return nothing{}, nil
+}
+
+// unfit says what is known against a device, whatever it reads as, or "".
+func unfit(d volume.Device) string {
+	switch {
+	case d.ReadOnly:
+		return "is read-only"
+	case d.Suspended:
+		return "is suspended"
+	case d.Unusable:
+		return "must not be used: " + d.Reason
+	case d.Unsound != "":
+		return "is no device to format: " + d.Unsound
+	}
+	return ""
 }
 
 // mayFormat is the only door to mkfs.

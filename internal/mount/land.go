@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ func land(l Landing) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close()
-	mnt, err := build(l)
+	mnt, err := build(dev, l)
 	if err != nil {
 		return nothing{}, err
 	}
@@ -65,8 +66,25 @@ func land(l Landing) (nothing, error) {
 	return nothing{}, nil
 }
 
-// build makes the detached mount and looks whether it can be used.
-func build(l Landing) (mnt int, err error) {
+// build makes the detached mount, also of a filesystem whose twin is mounted if
+// the two can be told apart.
+func build(dev *os.File, l Landing) (mnt int, err error) {
+	if l.FSType == "btrfs" {
+		if err := aloneInBtrfs(dev, l.Device); err != nil {
+			return -1, err
+		}
+	}
+	mnt, err = assemble(l)
+	if mayHaveTwin(l.FSType, err) {
+		if again, aerr := assemble(l, "nouuid"); aerr == nil {
+			return again, nil
+		}
+	}
+	return mnt, err
+}
+
+// assemble makes the detached mount and looks whether it can be used.
+func assemble(l Landing, more ...string) (mnt int, err error) {
 	attr, err := attributes(l)
 	if err != nil {
 		return -1, err
@@ -95,13 +113,13 @@ func build(l Landing) (mnt int, err error) {
 	if err := unix.FsconfigSetString(fs, "source", l.Device.Path); err != nil {
 		return -1, fmt.Errorf("source %s: %w%s", l.Device.Path, err, messages(fs))
 	}
-	for _, o := range append(superOptions(l), l.Super...) {
+	for _, o := range slices.Concat(superOptions(l), l.Super, more) {
 		if err := set(o); err != nil {
 			return -1, err
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		err = fmt.Errorf("%s on %s: %w%s", l.FSType, l.Device.Path, err, messages(fs))
+		err = fmt.Errorf("%s on %s: %w%s%s", l.FSType, l.Device.Path, err, messages(fs), btrfsKnown(l.FSType, err))
 		if isFailure(err) {
 			err = fmt.Errorf("%w: %w", ErrFailed, err)
 		}
@@ -168,8 +186,10 @@ func usable(mnt int, l Landing) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
 	}
-	// btrfs has no device number of its own devices.
-	if n := numberOf(uint64(st.Dev)); l.FSType != "btrfs" && n != l.Device.Number {
+	if l.FSType == "btrfs" { // whose device number is of no device
+		return btrfsIsOf(fd, l.Device)
+	}
+	if n := numberOf(uint64(st.Dev)); n != l.Device.Number {
 		return fmt.Errorf("%w: the mount is of %s, not of %s", ErrChanged, n, l.Device.Number)
 	}
 	return nil

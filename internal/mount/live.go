@@ -14,6 +14,7 @@ const (
 	xfsGrowData  = 0x4010586e // XFS_IOC_FSGROWFSDATA
 	ext4Resize   = 0x40086610 // EXT4_IOC_RESIZE_FS
 	btrfsResize  = 0x50009403 // BTRFS_IOC_RESIZE
+	btrfsFSInfo  = 0x8400941f // BTRFS_IOC_FS_INFO
 	btrfsNameMax = 4087
 )
 

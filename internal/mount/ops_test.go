@@ -1,3 +1,5 @@
+//go:build !vm
+
 package mount
 
 import (
@@ -14,88 +16,6 @@ import (
 
 	"github.com/flexd/flexd/internal/volume"
 )
-
-// The filesystems with the smallest device that each accepts.
-var types = []struct {
-	name string
-	size int64
-}{
-	{"ext4", 64 * mib},
-	{"xfs", 320 * mib},
-	{"btrfs", 128 * mib},
-}
-
-// Ensure that each filesystem goes its whole way: blank, made, found, mounted,
-// seen mounted, grown, unmounted, checked.
-func TestWholeWay(t *testing.T) {
-	for _, fs := range types {
-		t.Run(fs.name, func(t *testing.T) {
-			need(t, "mkfs."+fs.name)
-			r := newRig(t, fs.size)
-			if got := r.probe(""); got.Content != volume.Blank {
-				t.Fatalf("new device: got %+v", got)
-			}
-			r.format(fs.name)
-			got := r.probe("")
-			if got.Content != volume.Filesystem || got.Type != fs.name || got.What != "" || got.Size > fs.size || got.Size < fs.size*9/10 {
-				t.Fatalf("made: got %+v", got)
-			}
-			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
-				t.Fatal(err)
-			}
-			dir := r.mkdir("m")
-			r.land(r.landing(dir))
-			if err := os.WriteFile(dir+"/file", []byte("hello"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if got := r.probe(dir); got.Content != volume.Filesystem || got.Type != fs.name || got.Size > fs.size || got.Size < fs.size*9/10 {
-				t.Errorf("mounted: got %+v", got)
-			}
-
-			// Grow, through a read-only mount: the superblock is what grows.
-			ro := r.mkdir("ro")
-			l := Landing{Device: r.dev, FSType: fs.name, Dir: ro, ReadOnly: true}
-			r.land(l)
-			if err := os.WriteFile(ro+"/x", nil, 0o600); !errors.Is(err, unix.EROFS) {
-				t.Errorf("write through the read-only mount: %v", err)
-			}
-			if err := os.Truncate(r.file, 2*fs.size); err != nil {
-				t.Fatal(err)
-			}
-			r.sh("losetup", "-c", r.dev.Path)
-			grown := 2 * fs.size
-			for range 2 { // the second has nothing to do
-				err := r.Grow(t.Context(), r.lock, r.dev, fs.name, ro)
-				if fs.name == "ext4" && !mayGrowExt4(t) {
-					if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
-						t.Errorf("got %v", err)
-					}
-					grown = fs.size
-				} else if err != nil {
-					t.Fatal(err)
-				}
-			}
-			if got := r.probe(ro); got.Size > grown || got.Size < grown*9/10 {
-				t.Errorf("grown: got %+v", got)
-			}
-
-			if got := len(r.mounts()); got != 2 {
-				t.Errorf("mounts: got %d, want 2", got)
-			}
-			r.unmount(ro)
-			r.unmount(dir)
-			if got := r.mounts(); len(got) != 0 {
-				t.Errorf("still mounted: %v", got)
-			}
-			if got := r.probe(""); got.Content != volume.Filesystem || got.Size < grown*9/10 {
-				t.Errorf("after: got %+v", got)
-			}
-			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
 
 // Ensure that mkfs's options come before the device and arrive.
 func TestFormatOptions(t *testing.T) {
@@ -137,48 +57,6 @@ func TestFormatRepeat(t *testing.T) {
 			t.Errorf("%s over a whole ext4: got %v", fsType, err)
 		}
 	}
-}
-
-// Ensure that nothing is done to a device that is not the one observed.
-func TestChangedDevice(t *testing.T) {
-	r := newRig(t, 64*mib)
-	before := r.hash()
-	for _, change := range []func(*volume.Device){
-		func(d *volume.Device) { d.Seq++ },
-		func(d *volume.Device) { d.Number = "7:1048575" },
-		func(d *volume.Device) { d.Path = "/dev/null" },
-		func(d *volume.Device) { d.Path = "/dev/no-such-device" },
-	} {
-		d := r.dev
-		change(&d)
-		if _, err := r.Probe(t.Context(), r.lock, d, ""); !errors.Is(err, ErrChanged) {
-			t.Errorf("probe: got %v", err)
-		}
-		if err := r.Format(t.Context(), r.lock, d, "ext4", nil, false); !errors.Is(err, ErrChanged) {
-			t.Errorf("format: got %v", err)
-		}
-		if err := r.Land(t.Context(), r.lock, Landing{Device: d, FSType: "ext4", Dir: r.mkdir("m")}, yes); !errors.Is(err, ErrChanged) {
-			t.Errorf("land: got %v", err)
-		}
-	}
-	if r.hash() != before {
-		t.Error("something was written")
-	}
-}
-
-// Ensure that a device that is in use is not formatted, and that the user is
-// named.
-func TestFormatBusy(t *testing.T) {
-	r := newRig(t, 64*mib)
-	r.format("ext4")
-	dir := r.mkdir("m")
-	r.land(r.landing(dir))
-	err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, true)
-	var busy *BusyError
-	if !errors.As(err, &busy) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("got %v", err)
-	}
-	r.unmount(dir)
 }
 
 // Ensure that an unmount of a mount in use names who uses it, detaches nothing,
@@ -337,39 +215,6 @@ func TestLandOptions(t *testing.T) {
 	r.unmount(l.Dir)
 }
 
-// Ensure that a read-only device is mounted without its journal being touched.
-func TestReadOnlyDevice(t *testing.T) {
-	for _, fs := range types {
-		t.Run(fs.name, func(t *testing.T) {
-			need(t, "mkfs."+fs.name)
-			r := newRig(t, fs.size)
-			r.format(fs.name)
-			r.detach(r.dev.Path)
-			r.attach("-r")
-			if !r.dev.ReadOnly {
-				t.Fatal("the loop device is writable")
-			}
-			before := r.hash()
-			l := r.landing(r.mkdir("m"))
-			r.land(l)
-			if e := r.mounts()[0]; !e.ReadOnly || !e.SuperReadOnly {
-				t.Errorf("got %+v", e)
-			}
-			if got := r.probe(l.Dir); got.Content != volume.Filesystem {
-				t.Errorf("got %+v", got)
-			}
-			r.unmount(l.Dir)
-			if r.hash() != before {
-				t.Error("the device was written")
-			}
-			var refusal *Refusal
-			if err := r.Format(t.Context(), r.lock, r.dev, fs.name, nil, true); !errors.As(err, &refusal) {
-				t.Errorf("format: got %v", err)
-			}
-		})
-	}
-}
-
 // Ensure that a filesystem that counts errors is told from a sound one, while
 // it is mounted and after.
 func TestFilesystemInError(t *testing.T) {
@@ -439,16 +284,4 @@ func waitFor(t *testing.T, f func() bool) {
 		unix.Nanosleep(&unix.Timespec{Nsec: 10_000_000}, nil)
 	}
 	t.Fatal("not within 5 s")
-}
-
-// mayGrowExt4 says whether the kernel would let us: some sandboxes' root lacks
-// the capability, and there the test is of the error's words.
-func mayGrowExt4(t *testing.T) bool {
-	t.Helper()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		t.Fatal(err)
-	}
-	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }

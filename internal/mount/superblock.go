@@ -10,8 +10,9 @@ import (
 // A superblock is the few facts that flexd reads of a filesystem by itself.
 type superblock struct {
 	Type   string
-	Size   int64 // bytes that the filesystem covers of this device
-	Failed bool  // the filesystem noted that it is in error
+	Size   int64  // bytes that the filesystem covers of this device
+	Failed bool   // the filesystem noted that it is in error
+	FSID   string // of a btrfs, as sysfs writes it
 }
 
 // readSuperblock reads the superblock of one of our filesystem types.
@@ -53,6 +54,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 	case "btrfs":
 		// The device item's, not the filesystem's: this is about one device.
 		size, blocks = 1, binary.LittleEndian.Uint64(b[0xc9+8:])
+		s.FSID = uuidText(b[0x20:0x30])
 	}
 	if size == 0 || blocks == 0 || blocks > (1<<62)/size {
 		return superblock{}, fmt.Errorf("%s: %d blocks of %d bytes", fsType, blocks, size)

@@ -2,16 +2,13 @@ package mount
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,17 +112,20 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-// A rig is one loop device with what a lane would have.
+// A rig is one block device with what a lane would have. Its device is a loop
+// device or, in a virtual machine, a logical volume: newRig makes it, resize and
+// setReadOnly change it, twin copies it.
 type rig struct {
 	*testing.T
 	Ops
-	dir, lock, file string
-	dev             volume.Device
+	dir, lock string
+	disk      // the parts of the real device
+	dev       volume.Device
 }
 
-func newRig(t *testing.T, size int64) *rig {
+// bareRig returns a rig that has no device yet.
+func bareRig(t *testing.T) *rig {
 	t.Helper()
-	need(t, "losetup")
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -137,22 +137,7 @@ func newRig(t *testing.T, size int64) *rig {
 		os.RemoveAll(dir)
 		os.Remove(scratch)
 	})
-	r := &rig{T: t, Ops: Ops{Runner: run.NewExec()}, dir: dir, lock: filepath.Join(dir, "lock"), file: filepath.Join(dir, "disk")}
-	if err := os.WriteFile(r.file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(r.file, size); err != nil {
-		t.Fatal(err)
-	}
-	r.attach()
-	return r
-}
-
-func (r *rig) attach(flags ...string) {
-	r.Helper()
-	path := strings.TrimSpace(r.sh(append(append([]string{"losetup", "--show", "-f"}, flags...), r.file)...))
-	r.Cleanup(func() { r.detach(path) })
-	r.observe(path)
+	return &rig{T: t, Ops: Ops{Runner: run.NewExec()}, dir: dir, lock: filepath.Join(dir, "lock")}
 }
 
 func (r *rig) observe(path string) {
@@ -177,19 +162,6 @@ func (r *rig) observe(path string) {
 	}
 	ro, _ := os.ReadFile("/sys/dev/block/" + number + "/ro")
 	r.dev = volume.Device{Activity: volume.Active, Path: path, Number: number, Seq: seq, Size: size, ReadOnly: string(ro) == "1\n"}
-}
-
-func (r *rig) detach(path string) {
-	sys := "/sys/block/" + filepath.Base(path) + "/loop/backing_file"
-	for range 100 {
-		b, err := os.ReadFile(sys)
-		if err != nil || !strings.HasPrefix(string(b), r.dir) {
-			return
-		}
-		exec.Command("losetup", "-d", path).Run()
-		time.Sleep(10 * time.Millisecond)
-	}
-	r.Errorf("%s can't be detached", path)
 }
 
 func (r *rig) sh(argv ...string) string {
@@ -266,18 +238,39 @@ func (r *rig) write(b []byte, offset int64) {
 	}
 }
 
-func (r *rig) hash() string {
+// read returns bytes of the device itself.
+func (r *rig) read(n int, offset int64) []byte {
 	r.Helper()
-	f, err := os.Open(r.file)
+	f, err := os.Open(r.dev.Path)
 	if err != nil {
 		r.Fatal(err)
 	}
 	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, offset); err != nil {
 		r.Fatal(err)
 	}
-	return fmt.Sprintf("%x", h.Sum(nil))
+	return b
+}
+
+// written returns how much was ever written to the device, or discarded, once
+// nothing is left in memory that could be: two that are equal had nothing between.
+func (r *rig) written() string {
+	r.Helper()
+	f, err := os.Open(r.dev.Path)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		r.Fatal(err)
+	}
+	b, err := os.ReadFile("/sys/dev/block/" + r.dev.Number + "/stat")
+	if err != nil {
+		r.Fatal(err)
+	}
+	n := strings.Fields(string(b))
+	return fmt.Sprint("sectors written ", n[6], ", discarded ", n[13])
 }
 
 func (r *rig) mounts() []*Entry {

@@ -1,0 +1,283 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// The filesystems with the smallest device that each accepts.
+var types = []struct {
+	name string
+	size int64
+}{
+	{"ext4", 64 * mib},
+	{"xfs", 320 * mib},
+	{"btrfs", 128 * mib},
+}
+
+// Ensure that each filesystem goes its whole way: blank, made, found, mounted,
+// seen mounted, grown, unmounted, checked.
+func TestWholeWay(t *testing.T) {
+	for _, fs := range types {
+		t.Run(fs.name, func(t *testing.T) {
+			need(t, "mkfs."+fs.name)
+			r := newRig(t, fs.size)
+			if got := r.probe(""); got.Content != volume.Blank {
+				t.Fatalf("new device: got %+v", got)
+			}
+			r.format(fs.name)
+			got := r.probe("")
+			if got.Content != volume.Filesystem || got.Type != fs.name || got.What != "" || got.Size > fs.size || got.Size < fs.size*9/10 {
+				t.Fatalf("made: got %+v", got)
+			}
+			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
+				t.Fatal(err)
+			}
+			dir := r.mkdir("m")
+			r.land(r.landing(dir))
+			if err := os.WriteFile(dir+"/file", []byte("hello"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.probe(dir); got.Content != volume.Filesystem || got.Type != fs.name || got.Size > fs.size || got.Size < fs.size*9/10 {
+				t.Errorf("mounted: got %+v", got)
+			}
+
+			// Grow, through a read-only mount: the superblock is what grows.
+			ro := r.mkdir("ro")
+			l := Landing{Device: r.dev, FSType: fs.name, Dir: ro, ReadOnly: true}
+			r.land(l)
+			if err := os.WriteFile(ro+"/x", nil, 0o600); !errors.Is(err, unix.EROFS) {
+				t.Errorf("write through the read-only mount: %v", err)
+			}
+			r.resize(2 * fs.size)
+			grown := 2 * fs.size
+			for range 2 { // the second has nothing to do
+				err := r.Grow(t.Context(), r.lock, r.dev, fs.name, ro)
+				if fs.name == "ext4" && !mayGrowExt4(t) {
+					if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
+						t.Errorf("got %v", err)
+					}
+					grown = fs.size
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := r.probe(ro); got.Size > grown || got.Size < grown*9/10 {
+				t.Errorf("grown: got %+v", got)
+			}
+
+			if got := len(r.mounts()); got != 2 {
+				t.Errorf("mounts: got %d, want 2", got)
+			}
+			r.unmount(ro)
+			r.unmount(dir)
+			if got := r.mounts(); len(got) != 0 {
+				t.Errorf("still mounted: %v", got)
+			}
+			if got := r.probe(""); got.Content != volume.Filesystem || got.Size < grown*9/10 {
+				t.Errorf("after: got %+v", got)
+			}
+			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Ensure that nothing is done to a device that is not the one observed.
+func TestChangedDevice(t *testing.T) {
+	r := newRig(t, 64*mib)
+	before := r.written()
+	for _, change := range []func(*volume.Device){
+		func(d *volume.Device) { d.Seq++ },
+		func(d *volume.Device) { d.Number = "7:1048575" },
+		func(d *volume.Device) { d.Path = "/dev/null" },
+		func(d *volume.Device) { d.Path = "/dev/no-such-device" },
+	} {
+		d := r.dev
+		change(&d)
+		if _, err := r.Probe(t.Context(), r.lock, d, ""); !errors.Is(err, ErrChanged) {
+			t.Errorf("probe: got %v", err)
+		}
+		if err := r.Format(t.Context(), r.lock, d, "ext4", nil, false); !errors.Is(err, ErrChanged) {
+			t.Errorf("format: got %v", err)
+		}
+		if err := r.Land(t.Context(), r.lock, Landing{Device: d, FSType: "ext4", Dir: r.mkdir("m")}, yes); !errors.Is(err, ErrChanged) {
+			t.Errorf("land: got %v", err)
+		}
+	}
+	if got := r.written(); got != before {
+		t.Errorf("%s, before: %s", got, before)
+	}
+}
+
+// Ensure that a device that is in use is not formatted, and that the user is
+// named.
+func TestFormatBusy(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, true)
+	var busy *BusyError
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v", err)
+	}
+	r.unmount(dir)
+}
+
+// Ensure that a read-only device is mounted, also beside the one it is a copy
+// of, without its journal being touched, though there is much in it.
+func TestReadOnlyDevice(t *testing.T) {
+	for _, fs := range types {
+		t.Run(fs.name, func(t *testing.T) {
+			need(t, "mkfs."+fs.name)
+			origin := newRig(t, fs.size)
+			origin.format(fs.name)
+			at := origin.mkdir("m")
+			origin.land(origin.landing(at))
+			origin.put(at + "/file")
+			r := origin.twin()
+			if fs.name == "btrfs" { // see TestTwins
+				origin.unmount(at)
+			}
+			r.setReadOnly()
+			if !r.dev.ReadOnly {
+				t.Fatal("the device is writable")
+			}
+			before := r.written()
+			l := r.landing(r.mkdir("m"))
+			if err := unix.Mount(r.dev.Path, l.Dir, fs.name, unix.MS_RDONLY, map[bool]string{true: "nouuid"}[fs.name == "xfs"]); err == nil {
+				t.Error("there is nothing in its journal: the test proves nothing")
+				r.unmount(l.Dir)
+			}
+			r.land(l)
+			if e := r.mounts()[0]; !e.ReadOnly || !e.SuperReadOnly {
+				t.Errorf("got %+v", e)
+			}
+			if got := r.probe(l.Dir); got.Content != volume.Filesystem {
+				t.Errorf("got %+v", got)
+			}
+			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
+				t.Errorf("check: %v", err)
+			}
+			if err := r.Grow(t.Context(), r.lock, r.dev, fs.name, l.Dir); !errors.Is(err, ErrFailed) {
+				t.Errorf("grow: got %v", err)
+			}
+			r.unmount(l.Dir)
+			var refusal *Refusal
+			if err := r.Format(t.Context(), r.lock, r.dev, fs.name, nil, true); !errors.As(err, &refusal) {
+				t.Errorf("format: got %v", err)
+			}
+			if got := r.written(); got != before {
+				t.Errorf("%s, before: %s", got, before)
+			}
+			if fs.name != "btrfs" {
+				origin.unmount(at)
+			}
+		})
+	}
+}
+
+// Ensure that a copy beside its mounted origin is mounted if the kernel can keep
+// the two apart, refused if it can not, never changed for it, and that each
+// mount is known by the device that it is of.
+func TestTwins(t *testing.T) {
+	for _, fs := range types {
+		t.Run(fs.name, func(t *testing.T) {
+			need(t, "mkfs."+fs.name)
+			r := newRig(t, fs.size)
+			r.format(fs.name)
+			at := r.mkdir("m")
+			r.land(r.landing(at))
+			r.put(at + "/file")
+			c := r.twin()
+			l := c.landing(c.mkdir("m"))
+			before := c.written()
+			err := c.Land(t.Context(), c.lock, l, yes)
+			if fs.name == "btrfs" {
+				var refusal *Refusal
+				if !errors.As(err, &refusal) || !strings.Contains(err.Error(), c.dev.Path+" ") || !strings.Contains(err.Error(), r.dev.Path) {
+					t.Errorf("got %v", err)
+				}
+				if len(c.mounts()) != 0 || len(r.mounts()) != 1 || c.written() != before {
+					t.Errorf("mounts %v and %v; %s, before: %s", c.mounts(), r.mounts(), c.written(), before)
+				}
+				r.unmount(at)
+				c.land(l)
+				if len(c.mounts()) != 1 || len(r.mounts()) != 0 {
+					t.Errorf("mounts %v and %v", c.mounts(), r.mounts())
+				}
+				if err := r.Land(t.Context(), r.lock, Landing{Device: r.dev, FSType: fs.name, Dir: at}, yes); !errors.As(err, &refusal) {
+					t.Errorf("the origin beside its copy: got %v", err)
+				}
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := os.ReadFile(l.Dir + "/file"); err != nil || string(b) != "hello" {
+				t.Errorf("got %q, %v", b, err)
+			}
+			more := l
+			more.Dir = c.mkdir("more")
+			c.land(more) // shares the superblock, whatever its options are
+			for _, e := range c.mounts() {
+				if got := slices.Contains(e.Super, "nouuid"); got != (fs.name == "xfs") || e.SuperReadOnly {
+					t.Errorf("got %v", e.Super)
+				}
+			}
+			c.unmount(more.Dir)
+			if len(c.mounts()) != 1 || c.mounts()[0].Dir != l.Dir {
+				t.Errorf("mounts: %v", c.mounts())
+			}
+			c.unmount(l.Dir)
+			if fs.name != "btrfs" {
+				if len(r.mounts()) != 1 || r.mounts()[0].Dir != at {
+					t.Errorf("mounts of the origin: %v", r.mounts())
+				}
+				r.unmount(at)
+			}
+			if fs.name == "xfs" { // alone again: as anybody would mount it
+				c.land(l)
+				if e := c.mounts()[0]; slices.Contains(e.Super, "nouuid") {
+					t.Errorf("got %v", e.Super)
+				}
+				c.unmount(l.Dir)
+			}
+		})
+	}
+}
+
+// put writes a file that is in the journal afterwards.
+func (r *rig) put(name string) {
+	r.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("hello"); err != nil {
+		r.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// mayGrowExt4 says whether the kernel would let us: some sandboxes' root lacks
+// the capability, and there the test is of the error's words.
+func mayGrowExt4(t *testing.T) bool {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}

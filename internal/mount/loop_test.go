@@ -1,0 +1,99 @@
+//go:build !vm
+
+package mount
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// everyKindOnce says whether one content of each kind is enough for
+// TestNeverFormat. Here, all are tried with every filesystem.
+const everyKindOnce = false
+
+// A disk is a loop device.
+type disk struct{ file string }
+
+func newRig(t *testing.T, size int64) *rig {
+	t.Helper()
+	need(t, "losetup")
+	r := bareRig(t)
+	r.file = filepath.Join(r.dir, "disk")
+	if err := os.WriteFile(r.file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(r.file, size); err != nil {
+		t.Fatal(err)
+	}
+	r.attach()
+	return r
+}
+
+func (r *rig) resize(size int64) {
+	r.Helper()
+	if err := os.Truncate(r.file, size); err != nil {
+		r.Fatal(err)
+	}
+	r.sh("losetup", "-c", r.dev.Path)
+	r.observe(r.dev.Path)
+}
+
+func (r *rig) setReadOnly() {
+	r.Helper()
+	r.detach(r.dev.Path)
+	r.attach("-r")
+}
+
+// twin is a copy of what is on the device now, be it mounted or not.
+func (r *rig) twin() *rig {
+	r.Helper()
+	c := bareRig(r.T)
+	c.file = filepath.Join(c.dir, "disk")
+	r.sh("cp", "--sparse=always", r.file, c.file)
+	c.attach()
+	return c
+}
+
+func (r *rig) attach(flags ...string) {
+	r.Helper()
+	path := strings.TrimSpace(r.sh(append(append([]string{"losetup", "--show", "-f"}, flags...), r.file)...))
+	r.Cleanup(func() { r.detach(path) })
+	r.observe(path)
+}
+
+func (r *rig) detach(path string) {
+	sys := "/sys/block/" + filepath.Base(path) + "/loop/backing_file"
+	for range 100 {
+		b, err := os.ReadFile(sys)
+		if err != nil || !strings.HasPrefix(string(b), r.dir) {
+			return
+		}
+		exec.Command("losetup", "-d", path).Run()
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.Errorf("%s can't be detached", path)
+}
+
+// Ensure that a device that can't be read is unknown, which is never blank.
+func TestUnreadableHead(t *testing.T) {
+	r := newRig(t, 96*mib)
+	if err := os.Truncate(r.file, 0); err != nil { // the loop device keeps its size: reads fail
+		t.Fatal(err)
+	}
+	if fs, err := r.Probe(t.Context(), r.lock, r.dev, ""); err == nil {
+		t.Errorf("probe: got %+v", fs)
+	}
+	if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, false); err == nil {
+		t.Error("it was formatted")
+	}
+	if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, true); err == nil {
+		t.Error("it was formatted again")
+	}
+	if fi, err := os.Stat(r.file); err != nil || fi.Size() != 0 {
+		t.Errorf("the file was written: %v, %v", fi.Size(), err)
+	}
+}

@@ -1,0 +1,194 @@
+//go:build vm
+
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// everyKindOnce says whether one content of each kind is enough for
+// TestNeverFormat: a process costs much here, and the host tries them all.
+const everyKindOnce = true
+
+// A disk is a logical volume of the group vg0, which is made of the disks of
+// FLEXD_TEST_DISKS but the last. It is never removed, so that all extents of the
+// next one are as blank as the disks were.
+type disk struct{ lv string }
+
+var group = sync.OnceValue(func() error {
+	disks := strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ",")
+	if len(disks) < 4 {
+		return errors.New("FLEXD_TEST_DISKS: 4 disks to overwrite are needed: make test-vm")
+	}
+	out, err := exec.Command("vgcreate", append([]string{"-q", "-s", "1M", "vg0"}, disks[:3]...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("vgcreate: %w: %s", err, out)
+	}
+	return nil
+})
+
+var (
+	made int
+	free = map[int64][]string{} // volumes that are blank again, by size
+)
+
+func newRig(t *testing.T, size int64) *rig {
+	t.Helper()
+	if err := group(); err != nil {
+		t.Fatal(err)
+	}
+	r := bareRig(t)
+	if n := len(free[size]); n > 0 {
+		r.lv, free[size] = free[size][n-1], free[size][:n-1]
+	} else {
+		made++
+		r.lv = fmt.Sprintf("lv-%d", made)
+		r.sh("lvcreate", "-qq", "-y", "-Zn", "-Wn", "-L", fmt.Sprint(size, "b"), "-n", r.lv, "vg0")
+	}
+	r.observe(r.node())
+	t.Cleanup(func() {
+		if r.dev.Size == size && !r.dev.ReadOnly && exec.Command("blkdiscard", "-z", r.dev.Path).Run() == nil {
+			free[size] = append(free[size], r.lv)
+		}
+	})
+	return r
+}
+
+// node is the kernel's own node of the volume: /dev/dm-N.
+func (r *rig) node() string {
+	r.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat("/dev/vg0/"+r.lv, &st); err != nil {
+		r.Fatal(err)
+	}
+	return nodeOf(numberOf(uint64(st.Rdev)))
+}
+
+func (r *rig) resize(size int64) {
+	r.Helper()
+	r.sh("lvextend", "-qq", "-y", "-L", fmt.Sprint(size, "b"), "vg0/"+r.lv)
+	r.observe(r.dev.Path)
+}
+
+func (r *rig) setReadOnly() {
+	r.Helper()
+	r.sh("lvchange", "-qq", "-y", "-pr", "vg0/"+r.lv)
+	r.observe(r.dev.Path)
+}
+
+// twin is a copy of what is on the device now, be it mounted or not.
+func (r *rig) twin() *rig {
+	r.Helper()
+	c := newRig(r.T, r.dev.Size)
+	r.sh("dd", "if="+r.dev.Path, "of="+c.dev.Path, "bs=4M", "iflag=direct", "oflag=direct", "conv=sparse", "status=none")
+	return c
+}
+
+// table makes a device of the last disk and of a device-mapper table, in which
+// DISK stands for it.
+func table(t *testing.T, lines ...string) *rig {
+	t.Helper()
+	if err := group(); err != nil {
+		t.Fatal(err)
+	}
+	disks := strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ",")
+	r := bareRig(t)
+	made++
+	name := fmt.Sprintf("table-%d", made)
+	c := exec.Command("dmsetup", "create", "--noudevsync", name)
+	c.Stdin = strings.NewReader(strings.ReplaceAll(strings.Join(lines, "\n"), "DISK", disks[3]) + "\n")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("dmsetup: %v: %s", err, out)
+	}
+	t.Cleanup(func() { r.sh("dmsetup", "remove", "--noudevsync", name) })
+	node := strings.TrimSpace(r.sh("dmsetup", "info", "-c", "--noheadings", "-o", "blkdevname", name))
+	r.observe("/dev/" + node)
+	return r
+}
+
+// Ensure that a device of which a part can't be read is unknown, which is never
+// blank, wherever that part is.
+func TestUnreadablePart(t *testing.T) {
+	const size = 320 * mib / 512 // in sectors
+	for name, from := range map[string]int{
+		"head":                0,
+		"backup superblock":   (8*mib + 1024) / 512 / 8 * 8,
+		"last of the proof":   size - 8,
+		"inside the first MB": 1000,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lines []string
+			if from > 0 {
+				lines = append(lines, fmt.Sprintf("0 %d linear DISK 2048", from))
+			}
+			lines = append(lines, fmt.Sprintf("%d 8 error", from))
+			if end := from + 8; end < size {
+				lines = append(lines, fmt.Sprintf("%d %d linear DISK %d", end, size-end, 2048+end))
+			}
+			r := table(t, lines...)
+			before := r.written()
+			if fs, err := r.Probe(t.Context(), r.lock, r.dev, ""); err == nil {
+				t.Errorf("probe: got %+v", fs)
+			}
+			for _, repeat := range []bool{false, true} {
+				var refusal *Refusal
+				if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, repeat); err == nil || errors.As(err, &refusal) {
+					t.Errorf("format, again %v: got %v", repeat, err)
+				}
+			}
+			if got := r.written(); got != before {
+				t.Errorf("%s, before: %s", got, before)
+			}
+		})
+	}
+}
+
+// Ensure that what reads as zeros is not formatted if it is known to be no disk,
+// and that a device which is gone is not mistaken for the one that has its name
+// or its number now.
+func TestNotTheDevice(t *testing.T) {
+	r := table(t, "0 131072 zero")
+	if fs := r.probe(""); fs.Content != volume.Blank {
+		t.Fatalf("got %+v", fs)
+	}
+	for _, harm := range []func(*volume.Device){
+		func(d *volume.Device) { d.Unsound = `a "zero" target` },
+		func(d *volume.Device) { d.Unusable = true },
+		func(d *volume.Device) { d.Suspended = true },
+	} {
+		d := r.dev
+		harm(&d)
+		var refusal *Refusal
+		if err := r.Format(t.Context(), r.lock, d, "ext4", nil, false); !errors.As(err, &refusal) {
+			t.Errorf("got %v", err)
+		}
+	}
+
+	old := newRig(t, 64*mib)
+	old.sh("lvremove", "-qq", "-y", "vg0/"+old.lv)
+	old.sh("lvcreate", "-qq", "-y", "-L", "64M", "-T", "vg0/pool")
+	old.sh("lvcreate", "-qq", "-y", "-V", "64M", "-T", "vg0/pool", "-n", old.lv)
+	now := *old
+	now.observe(now.node())
+	taken := now.dev
+	taken.Seq = old.dev.Seq
+	for _, d := range []volume.Device{old.dev, taken} {
+		if _, err := now.Probe(t.Context(), now.lock, d, ""); !errors.Is(err, ErrChanged) {
+			t.Errorf("probe: got %v", err)
+		}
+		if err := now.Format(t.Context(), now.lock, d, "ext4", nil, true); !errors.Is(err, ErrChanged) {
+			t.Errorf("format: got %v", err)
+		}
+	}
+	now.format("ext4")
+}
