@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -142,3 +143,10 @@ func TestSecondFlexd(t *testing.T) {
 	h.ok(h.up(noAttach, v, p)) // the first is unharmed
 	h.end(noAttach, v, p)
 }
+
+// slow is a volume whose mkfs takes long enough to be caught at it.
+func (h *host) slow(lv string) vol {
+	return h.vol(lv, "ext4").with("size", "20Gi", "mkfsOptions", "-b 1024 -E lazy_itable_init=0")
+}
+
+func thaw(pid int) { syscall.Kill(pid, syscall.SIGCONT) }

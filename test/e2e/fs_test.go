@@ -2,63 +2,9 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// A filesystem in error is given to no further pod, and status says so.
-func TestFilesystemInError(t *testing.T) {
-	t.Parallel()
-	need(t, "mkfs.xfs", "xfs_io")
-	h := newHost(t)
-	p, q := podN(1), podN(2)
-	for _, m := range []mode{noAttach, byKubelet} {
-		v := h.vol(fmt.Sprintf("bad-%d", len(m)), "ext4").with("mountOptions", "errors=continue")
-		lv := v.opts["volumeID"]
-		h.ok(h.up(m, v, p))
-		sys := "/sys/fs/ext4/" + filepath.Base(h.story(lv).Device)
-		h.must(os.WriteFile(sys+"/trigger_fs_error", []byte("1"), 0))
-		h.eventually("ext4 counts it", func() string {
-			if number(sys+"/errors_count") == 0 {
-				return "not yet"
-			}
-			return ""
-		})
-		h.refused(h.up(m, v, q), "vg0/"+lv+": mount", "in error", "ext4", "1 errors", "fsck")
-		if mounted(h.podDir(v, q)) {
-			t.Error("it was mounted")
-		}
-		s := h.story(lv)
-		if !slicesHave(s.Refused, func(r string) bool { return strings.Contains(r, "in error") }) ||
-			!slicesHave(s.Observed, func(f struct{ Name, Value string }) bool { return strings.Contains(f.Value, "in error") }) {
-			t.Errorf("status: %+v", s)
-		}
-		if text := h.show("vg0/" + lv); strings.Count(text, "in error") < 2 {
-			t.Errorf("status:\n%s", text)
-		}
-		if len(s.Pods) != 1 {
-			t.Errorf("the pod that has it: %+v", s.Pods)
-		}
-		// The way out: unmounted everywhere, checked at the next mount.
-		h.end(m, v, p)
-		h.ok(h.up(m, v, q))
-		h.end(m, v, q)
-
-		// xfs that was shut down.
-		w := h.vol(fmt.Sprintf("down-%d", len(m)), "xfs")
-		h.ok(h.up(m, w, p))
-		h.write(w, p, "f", "x")
-		h.sh("sync", "-f", h.podDir(w, p))
-		h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(w, p))
-		h.refused(h.up(m, w, q), "vg0/"+w.opts["volumeID"]+": mount", "in error", "xfs")
-		h.end(m, w, p)
-		h.ok(h.up(m, w, q))
-		h.reads(w, q, "f", "x")
-		h.end(m, w, q)
-	}
-}
 
 // expandfs grows the volume and its filesystem, online, as often as it is asked.
 func TestExpand(t *testing.T) {
@@ -66,50 +12,50 @@ func TestExpand(t *testing.T) {
 	need(t, "mkfs.xfs", "mkfs.btrfs")
 	h := newHost(t)
 	p, q := podN(1), podN(2)
-	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
-		for _, m := range []mode{noAttach, byController} {
-			lv := fmt.Sprintf("%s-%d", fs, len(m))
-			v := h.vol(lv, fs).with("size", "300Mi")
-			h.ok(h.up(m, v, p))
-			h.ok(h.up(m, v.readOnly(), q))
-			h.write(v, p, "f", "x")
-			expand := func(p pod, size int64) answer {
-				return h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(size), fmt.Sprint(300*mib))
-			}
-			if fs == "ext4" && !growsExt4() {
-				// Nothing but the kernel's own word can be seen here.
-				h.ok(expand(p, 300*mib))
-				h.ok(expand(q, 100*mib))
-				h.refused(expand(p, 400*mib), "vg0/"+lv+": expandfs", "CAP_SYS_RESOURCE")
-				h.end(m, v, p, q)
-				continue
-			}
-			was := capacity(t, h.podDir(v, p))
-			h.ok(expand(p, 400*mib))
-			now := capacity(t, h.podDir(v, p))
-			if now < was+80*mib {
-				t.Errorf("%s, %s: grew from %d to %d", fs, m, was, now)
-			}
-			h.ok(expand(p, 400*mib))
-			h.ok(expand(q, 400*mib)) // the read-only pod's call, after the fact
-			h.ok(expand(p, 100*mib)) // smaller is never done
-			if c := capacity(t, h.podDir(v, p)); c != now {
-				t.Errorf("%s, %s: %d became %d", fs, m, now, c)
-			}
-			h.ok(expand(q, 500*mib)) // through a read-only mount
-			if c := capacity(t, h.podDir(v, p)); c < now+80*mib {
-				t.Errorf("%s, %s: grew from %d to %d through the read-only pod", fs, m, now, c)
-			}
-			h.reads(v, p, "f", "x")
-			if s := h.story(lv); s.Size != 500*mib {
-				t.Errorf("%s, %s: status: size %d", fs, m, s.Size)
-			}
-			h.end(m, v, p, q)
-			h.refused(expand(p, 600*mib), "vg0/"+lv+": expandfs", "not mounted")
-			h.ok(h.up(m, v, p))
-			h.reads(v, p, "f", "x")
-			h.end(m, v, p)
+	kinds := []string{"ext4", "xfs", "btrfs"}
+	for i := range max(3, times(6)) {
+		fs, m := kinds[i%3], []mode{noAttach, byController}[i%2]
+		lv := fmt.Sprintf("%s-%d", fs, len(m))
+		v := h.vol(lv, fs).with("size", "300Mi")
+		h.ok(h.up(m, v, p))
+		h.ok(h.up(m, v.readOnly(), q))
+		h.write(v, p, "f", "x")
+		expand := func(p pod, size int64) answer {
+			return h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(size), fmt.Sprint(300*mib))
 		}
+		if fs == "ext4" && !growsExt4() {
+			// Nothing but the kernel's own word can be seen here.
+			h.ok(expand(p, 300*mib))
+			h.ok(expand(q, 100*mib))
+			h.refused(expand(p, 400*mib), "vg0/"+lv+": expandfs", "CAP_SYS_RESOURCE")
+			h.end(m, v, p, q)
+			continue
+		}
+		was := capacity(t, h.podDir(v, p))
+		h.ok(expand(p, 400*mib))
+		now := capacity(t, h.podDir(v, p))
+		if now < was+80*mib {
+			t.Errorf("%s, %s: grew from %d to %d", fs, m, was, now)
+		}
+		h.ok(expand(p, 400*mib))
+		h.ok(expand(q, 400*mib)) // the read-only pod's call, after the fact
+		h.ok(expand(p, 100*mib)) // smaller is never done
+		if c := capacity(t, h.podDir(v, p)); c != now {
+			t.Errorf("%s, %s: %d became %d", fs, m, now, c)
+		}
+		h.ok(expand(q, 500*mib)) // through a read-only mount
+		if c := capacity(t, h.podDir(v, p)); c < now+80*mib {
+			t.Errorf("%s, %s: grew from %d to %d through the read-only pod", fs, m, now, c)
+		}
+		h.reads(v, p, "f", "x")
+		if s := h.story(lv); s.Size != 500*mib {
+			t.Errorf("%s, %s: status: size %d", fs, m, s.Size)
+		}
+		h.end(m, v, p, q)
+		h.refused(expand(p, 600*mib), "vg0/"+lv+": expandfs", "not mounted")
+		h.ok(h.up(m, v, p))
+		h.reads(v, p, "f", "x")
+		h.end(m, v, p)
 	}
 	// btrfs below 256 MiB: the kernel resizes none.
 	v := h.vol("small", "btrfs").with("size", "128Mi")

@@ -57,3 +57,55 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 		h.end(noAttach, v, p)
 	}
 }
+
+// A filesystem in error is given to no further pod, and status says so.
+func TestFilesystemInError(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs", "xfs_io")
+	h := newHost(t)
+	p, q := podN(1), podN(2)
+	for _, m := range []mode{noAttach, byKubelet} {
+		v := h.vol(fmt.Sprintf("bad-%d", len(m)), "ext4").with("mountOptions", "errors=continue")
+		lv := v.opts["volumeID"]
+		h.ok(h.up(m, v, p))
+		sys := "/sys/fs/ext4/" + filepath.Base(h.story(lv).Device)
+		h.must(os.WriteFile(sys+"/trigger_fs_error", []byte("1"), 0))
+		h.eventually("ext4 counts it", func() string {
+			if number(sys+"/errors_count") == 0 {
+				return "not yet"
+			}
+			return ""
+		})
+		h.refused(h.up(m, v, q), "vg0/"+lv+": mount", "in error", "ext4", "1 errors", "fsck")
+		if mounted(h.podDir(v, q)) {
+			t.Error("it was mounted")
+		}
+		s := h.story(lv)
+		if !slicesHave(s.Refused, func(r string) bool { return strings.Contains(r, "in error") }) ||
+			!slicesHave(s.Observed, func(f struct{ Name, Value string }) bool { return strings.Contains(f.Value, "in error") }) {
+			t.Errorf("status: %+v", s)
+		}
+		if text := h.show("vg0/" + lv); strings.Count(text, "in error") < 2 {
+			t.Errorf("status:\n%s", text)
+		}
+		if len(s.Pods) != 1 {
+			t.Errorf("the pod that has it: %+v", s.Pods)
+		}
+		// The way out: unmounted everywhere, checked at the next mount.
+		h.end(m, v, p)
+		h.ok(h.up(m, v, q))
+		h.end(m, v, q)
+
+		// xfs that was shut down.
+		w := h.vol(fmt.Sprintf("down-%d", len(m)), "xfs")
+		h.ok(h.up(m, w, p))
+		h.write(w, p, "f", "x")
+		h.sh("sync", "-f", h.podDir(w, p))
+		h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(w, p))
+		h.refused(h.up(m, w, q), "vg0/"+w.opts["volumeID"]+": mount", "in error", "xfs")
+		h.end(m, w, p)
+		h.ok(h.up(m, w, q))
+		h.reads(w, q, "f", "x")
+		h.end(m, w, q)
+	}
+}

@@ -19,8 +19,6 @@ const (
 	soon = 15 * time.Second
 	// pace is how much slower than this machine it is.
 	pace = 1
-	// slowSize is that of a volume whose mkfs can be caught.
-	slowSize = "20Gi"
 )
 
 // tools are what a test cannot do without.

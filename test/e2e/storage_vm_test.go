@@ -19,8 +19,6 @@ const (
 	soon = time.Minute
 	// pace is how much slower than its host it is.
 	pace = 15
-	// slowSize is that of a volume whose mkfs can be caught.
-	slowSize = "1Gi"
 )
 
 // tools are what a test cannot do without.
@@ -44,30 +42,41 @@ func executables(string) (string, error) {
 	return "", errors.New("FLEXD_TEST_BIN does not say where flexd and flexdriver are: make test-vm")
 }
 
-// groups is the storage of LVM. vg0 has the first three disks and vg1 the last;
-// they are made once, and what is in them is of the test that runs.
-type groups struct{ h *host }
+// groups is the storage of LVM. The group vg0 has the first two disks and is
+// there for all tests; further groups are a test's own.
+type groups struct {
+	h    *host
+	more []string // groups on the other disks
+}
 
 func newStorage(h *host) storage {
-	makeGroups.Do(func() {
-		s := groups{h}
-		s.lvm("vgcreate", append([]string{"vg0"}, disks[:3]...)...)
-		s.lvm("vgcreate", "vg1", disks[3])
-	})
-	return groups{h}
+	s := &groups{h: h}
+	makeVG0.Do(func() { s.lvm("vgcreate", "vg0", disks[0], disks[1]) })
+	return s
 }
 
-var makeGroups sync.Once
+var makeVG0 sync.Once
 
 // lvm runs a command of an administrator's.
-func (s groups) lvm(command string, args ...string) string {
+func (s *groups) lvm(command string, args ...string) string {
 	s.h.t.Helper()
-	return s.h.sh(append([]string{"env", "LVM_SUPPRESS_FD_WARNINGS=1", "lvm", command, "-qq"}, args...)...)
+	return strings.TrimSpace(s.h.sh(append([]string{"env", "LVM_SUPPRESS_FD_WARNINGS=1", "lvm", command, "-qq"}, args...)...))
 }
 
-func (s groups) group(string) string { return "provider: lvm" }
+func (s *groups) group(vg string) string {
+	if vg != "vg0" {
+		s.groupOn(vg, disks[2])
+	}
+	return "provider: lvm"
+}
 
-func (s groups) volume(name string, size int64, fill func(path string)) {
+func (s *groups) groupOn(vg string, disks ...string) {
+	s.h.t.Helper()
+	s.more = append(s.more, vg)
+	s.lvm("vgcreate", append([]string{"-y", vg}, disks...)...)
+}
+
+func (s *groups) volume(name string, size int64, fill func(path string)) {
 	s.h.t.Helper()
 	vg, lv, _ := strings.Cut(name, "/")
 	s.lvm("lvcreate", "-y", "-ay", "-Zn", "-Wn", "-L", fmt.Sprintf("%db", size), "-n", lv, vg)
@@ -78,16 +87,16 @@ func (s groups) volume(name string, size int64, fill func(path string)) {
 	s.deactivate(name)
 }
 
-func (s groups) volumes() []string {
+func (s *groups) volumes() []string {
 	return strings.Fields(s.lvm("lvs", "--noheadings", "--separator", "/", "-o", "vg_name,lv_name"))
 }
 
-func (s groups) extend(name string, size int64) {
+func (s *groups) extend(name string, size int64) {
 	s.h.t.Helper()
 	s.lvm("lvextend", "-L", fmt.Sprintf("%db", size), name)
 }
 
-func (s groups) open(name string, f func(path string)) {
+func (s *groups) open(name string, f func(path string)) {
 	s.h.t.Helper()
 	if slices.Contains(s.active(), name) {
 		f(s.device(name))
@@ -98,10 +107,10 @@ func (s groups) open(name string, f func(path string)) {
 	s.deactivate(name)
 }
 
-func (s groups) device(name string) string { return "/dev/" + name }
+func (s *groups) device(name string) string { return "/dev/" + name }
 
 // active asks device-mapper, not LVM.
-func (s groups) active() (all []string) {
+func (s *groups) active() (all []string) {
 	files, _ := filepath.Glob("/sys/block/dm-*/dm/name")
 	for _, file := range files {
 		b, _ := os.ReadFile(file)
@@ -111,17 +120,30 @@ func (s groups) active() (all []string) {
 	return all
 }
 
-func (s groups) deactivate(name string) {
+func (s *groups) deactivate(name string) {
 	s.h.t.Helper()
 	s.lvm("lvchange", "-an", name)
 }
 
-func (s groups) clear() {
+func (s *groups) clear() {
 	for range 8 { // what lies on top goes first
 		if len(s.active()) == 0 {
 			break
 		}
 		exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
 	}
-	exec.Command("lvm", "lvremove", "-ff", "-y", "-qq", "vg0", "vg1").Run()
+	exec.Command("lvm", "lvremove", "-ff", "-y", "-qq", "vg0").Run()
+	if len(s.more) == 0 {
+		return
+	}
+	for _, disk := range disks[2:] {
+		if f, err := os.OpenFile(disk, os.O_WRONLY, 0); err == nil {
+			f.Write(make([]byte, 2*mib))
+			f.Close()
+		}
+	}
+	for _, vg := range s.more {
+		os.RemoveAll("/dev/" + vg)
+	}
+	os.Remove("/run/lvm/hints") // where LVM thinks that there are labels
 }
