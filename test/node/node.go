@@ -29,6 +29,7 @@ const VG = "demo"
 // which Left finds again by their paths, and block devices.
 type Node struct {
 	Dir    string // the temporary place
+	Run    string // flexd's runDir
 	Root   string // kubelet's root directory
 	Driver string // flexdriver, where kubelet finds it
 	Log    string // what flexd says
@@ -52,16 +53,30 @@ func New(bin string, lease time.Duration, disks ...string) (*Node, error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil { // as the mount table shows it
 		return nil, err
 	}
-	n := &Node{Dir: dir, Root: dir + "/kubelet", Driver: dir + "/plugins/flexd~lvm/lvm", Log: dir + "/flexd.log"}
-	if n.volumes = (loops{dir + "/vg"}); len(disks) > 0 {
-		n.volumes = &lvm{disks: disks}
+	var v volumes = loops{dir + "/vg"}
+	if len(disks) > 0 {
+		v = &lvm{disks: disks}
 	}
+	n := place(dir, dir+"/run", v)
+	return n, n.make(bin, lease)
+}
+
+// Again is the node in a directory that outlives the machine's boots, while run
+// does not. It is made where it is missing; its volume group is there already,
+// and not the node's to take away.
+func Again(bin string, lease time.Duration, dir, run string) (*Node, error) {
+	n := place(dir, run, &lvm{})
+	return n, n.make(bin, lease)
+}
+
+func place(dir, run string, v volumes) *Node {
+	n := &Node{Dir: dir, Run: run, Root: dir + "/kubelet", Driver: dir + "/plugins/flexd~lvm/lvm", Log: dir + "/flexd.log", volumes: v}
 	n.http = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", n.StatusSocket())
 		},
 	}}
-	return n, n.make(bin, lease)
+	return n
 }
 
 func (n *Node) make(bin string, lease time.Duration) error {
@@ -87,14 +102,14 @@ func (n *Node) make(bin string, lease time.Duration) error {
 	return os.WriteFile(n.Config(), fmt.Appendf(nil, `# A node in a temporary place.
 nodeName: node-1
 kubeletRoots: [%[1]s/kubelet]
-runDir: %[1]s/run
+runDir: %[5]s
 stateDir: %[1]s/state
 lease: %[2]s
 volumeGroups:
   - name: %[3]s
     create: true
     maxSize: 8GiB
-%[4]s`, n.Dir, lease, VG, n.config()), 0o600)
+%[4]s`, n.Dir, lease, VG, n.config(), n.Run), 0o600)
 }
 
 // install puts an executable at its place in one instant, as kubelet's plugin
@@ -124,10 +139,10 @@ func install(from, to string) error {
 func (n *Node) Config() string { return n.Dir + "/flexd.yaml" }
 
 // DriverSocket is where flexdriver finds flexd.
-func (n *Node) DriverSocket() string { return n.Dir + "/run/driver.sock" }
+func (n *Node) DriverSocket() string { return n.Run + "/driver.sock" }
 
 // StatusSocket is where `flexd status` finds it.
-func (n *Node) StatusSocket() string { return n.Dir + "/run/status.sock" }
+func (n *Node) StatusSocket() string { return n.Run + "/status.sock" }
 
 // Flexd is the executable.
 func (n *Node) Flexd() string { return n.Dir + "/bin/flexd" }
