@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -292,6 +294,19 @@ func (e *Env) Commands() int {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
 	return e.tap.total
+}
+
+// Steps tells how many of which step, since the last Arm.
+func (e *Env) Steps() string {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	var all []string
+	for _, step := range slices.Sorted(maps.Keys(e.tap.steps)) {
+		if step != "" {
+			all = append(all, fmt.Sprintf("%d %s", e.tap.steps[step], step))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // Eventually waits until something is true.

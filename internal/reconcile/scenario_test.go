@@ -173,7 +173,7 @@ func TestScenarios(t *testing.T) {
 				s.prepare(e)
 			}
 			play(t, e, s)
-			t.Logf("%d commands", e.Commands())
+			t.Logf("%d commands: %s", e.Commands(), e.Steps())
 		})
 	}
 }
