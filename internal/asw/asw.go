@@ -219,8 +219,11 @@ func whole(e *mount.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
 func (o *Observer) Identify(ctx context.Context, e *mount.Entry) (volume.UUID, volume.Name, bool, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {
-		if number = sourceNumber(e); number == "" {
+		if e.Type != "btrfs" {
 			return "", volume.Name{}, false, nil
+		}
+		if number = e.SourceNumber(); number == "" {
+			return "", volume.Name{}, false, fmt.Errorf("which device the btrfs at %s is on cannot be told: the kernel calls it %q", e.Dir, e.Source)
 		}
 	}
 	for _, p := range o.distinct() {
@@ -240,18 +243,6 @@ func (o *Observer) distinct() []Provider {
 		}
 	}
 	return all
-}
-
-// sourceNumber returns the device number of a btrfs entry's source.
-func sourceNumber(e *mount.Entry) string {
-	if e.Type != "btrfs" || !strings.HasPrefix(e.Source, "/dev/") {
-		return ""
-	}
-	dev, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(e.Source), "dev"))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(dev))
 }
 
 // describe names what is mounted where the volume of that uuid was expected.

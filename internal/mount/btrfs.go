@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A sys reads the two places that say which block devices a btrfs is on. It
@@ -42,12 +44,30 @@ func (t *Table) ofDevice(number, path string, s sys) []*Entry {
 	return found
 }
 
+// SourceNumber returns the number of the block device that a btrfs entry, whose
+// own number is anonymous, shows as its source; "" if that cannot be told. A name
+// may be that of another device by now: it counts only if that one is in a btrfs
+// that is mounted.
+func (e *Entry) SourceNumber() string { return e.sourceNumber(realSys) }
+
+func (e *Entry) sourceNumber(s sys) string {
+	if e.Type != "btrfs" {
+		return ""
+	}
+	n := s.numberOf(e.Source)
+	if n == "" || !slices.Contains(s.btrfsOf(n), n) {
+		return ""
+	}
+	return n
+}
+
 var realSys sys = sysfs{}
 
 type sysfs struct{}
 
 func (sysfs) numberOf(path string) string {
-	// A name such as /dev/mapper/x is a link to ../dm-3.
+	// A name such as /dev/vg/lv is a link to ../mapper/vg-lv, and that one to
+	// ../dm-3, or a node of its own where there is no udev.
 	for range 8 {
 		if filepath.Dir(path) == "/dev" {
 			b, err := os.ReadFile("/sys/class/block/" + filepath.Base(path) + "/dev")
@@ -55,8 +75,12 @@ func (sysfs) numberOf(path string) string {
 				return strings.TrimSpace(string(b))
 			}
 		}
-		if !strings.HasPrefix(path, "/dev/") {
+		var st unix.Stat_t
+		if !strings.HasPrefix(path, "/dev/") || unix.Lstat(path, &st) != nil {
 			return ""
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+			return numberOf(uint64(st.Rdev))
 		}
 		to, err := os.Readlink(path)
 		if err != nil {

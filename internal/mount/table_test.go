@@ -144,6 +144,23 @@ func TestOfDeviceBtrfs(t *testing.T) {
 	}
 }
 
+// Ensure that the name that a btrfs shows counts only where it leads to a device
+// of a btrfs.
+func TestSourceNumber(t *testing.T) {
+	s := fakeSys{nodes: map[string]string{"/dev/vg0/data": "253:0", "/dev/vg0/new": "253:1"}, btrfs: [][]string{{"253:0"}}}
+	for _, row := range []struct{ fs, source, want string }{
+		{"btrfs", "/dev/vg0/data", "253:0"},
+		{"btrfs", "/dev/vg0/new", ""}, // the name of another volume by now
+		{"btrfs", "/dev/vg0/gone", ""},
+		{"ext4", "/dev/vg0/data", ""},
+	} {
+		e := &Entry{Line: &Line{Type: row.fs, Source: row.source}}
+		if got := e.sourceNumber(s); got != row.want {
+			t.Errorf("%s from %s: got %q, want %q", row.fs, row.source, got, row.want)
+		}
+	}
+}
+
 // Ensure that this machine's own table parses.
 func TestReadTableReal(t *testing.T) {
 	f, err := os.Open("/proc/self/mountinfo")

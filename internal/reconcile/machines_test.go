@@ -43,6 +43,9 @@ func onReal(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env))
 	})
 }
 
+// onLVM runs a test that is about LVM: none here.
+func onLVM(*testing.T, string, func(t *testing.T, e *hosttest.Env)) {}
+
 // onLoops runs a test that is about files and their loop devices on this machine.
 func onLoops(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()

@@ -30,6 +30,11 @@ func onReal(t *testing.T, name string, test test) {
 	})
 }
 
+func onLVM(t *testing.T, name string, test test) {
+	t.Helper()
+	onReal(t, name, test)
+}
+
 func onBoth(t *testing.T, name string, test test) {
 	t.Helper()
 	onReal(t, name, test)

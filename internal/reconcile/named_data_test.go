@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,29 @@ func TestABtrfsWhoseOwnerMadeASubvolumeTheDefaultOneIsMountedOnceAndUnmounted(t 
 			t.Error(r)
 		}
 		mountsAre(t, e, dir)
+		works(t, k.Up(pod2(a)))
+		works(t, k.Down(pod2(a)))
+		works(t, k.Down(a))
+		e.Empty()
+	})
+}
+
+// Whoever scans for a btrfs, as udev's rules do, gives the kernel another name of
+// its device, and the mount table shows that.
+func TestABtrfsWhoseDeviceIsCalledByAnotherNameIsKnownToANewFlexdAndUnmounted(t *testing.T) {
+	onLVM(t, "scan", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k, a := hosttest.NewKubelet(e, false), btrfs(pod("a"))
+		works(t, k.Up(a))
+		shell(t, "btrfs device scan /dev/"+hosttest.VG+"/data")
+		if text := e.M.Text(); !strings.Contains(text, "btrfs /dev/"+hosttest.VG+"/data ") && !strings.Contains(text, "btrfs /dev/mapper/") {
+			t.Errorf("it has the same name as before\n%s", text)
+		}
+		e.Crash()
+		loseNotes(t, e)
+		e.Start()
+		e.AtRest()
+		mountsAre(t, e, k.Dir(a))
 		works(t, k.Up(pod2(a)))
 		works(t, k.Down(pod2(a)))
 		works(t, k.Down(a))

@@ -1,6 +1,8 @@
 package reconcile_test
 
 import (
+	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/flexd/flexd/internal/flex"
@@ -15,6 +17,7 @@ type scenario struct {
 	// prepare is done before anything can go wrong.
 	prepare func(e *hosttest.Env)
 	play    func(e *hosttest.Env, k *hosttest.Kubelet) error
+	needs   string // a program, where there is not only a simulation of it
 	// realFaults says that the real machine plays it with every fault, too.
 	realFaults bool
 }
@@ -24,6 +27,7 @@ func pod(uid string) hosttest.Pod {
 }
 
 func xfs(p hosttest.Pod) hosttest.Pod      { p.FSType, p.Size = "xfs", "320m"; return p }
+func btrfs(p hosttest.Pod) hosttest.Pod    { p.FSType, p.Size = "btrfs", "300m"; return p }
 func readOnly(p hosttest.Pod) hosttest.Pod { p.RO = true; return p }
 
 // all does one thing after the other.
@@ -80,6 +84,10 @@ func scenarios() []scenario {
 		add(scenario{name: "a volume of xfs", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
 			a := xfs(pod("a"))
 			return all(start(k, a), write(e, k, a), stop(k, a))
+		}})
+		add(scenario{name: "a volume of btrfs", needs: "mkfs.btrfs", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a, b := btrfs(pod("a")), readOnly(btrfs(pod("b")))
+			return all(start(k, a), write(e, k, a), start(k, b), stop(k, a), stop(k, b))
 		}})
 		add(scenario{name: "a volume is expanded under a running pod", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
 			a := pod("a")
@@ -169,6 +177,9 @@ func play(t *testing.T, e *hosttest.Env, s scenario) {
 func TestScenarios(t *testing.T) {
 	for _, s := range scenarios() {
 		onBoth(t, s.name, func(t *testing.T, e *hosttest.Env) {
+			if _, err := exec.LookPath(s.needs); s.needs != "" && e.Sim == nil && err != nil && os.Getenv("CI") != "true" {
+				t.Skip(err)
+			}
 			if s.prepare != nil {
 				s.prepare(e)
 			}
