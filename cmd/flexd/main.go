@@ -33,8 +33,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintf(stderr, "flexd: %s\n", line)
+	if text := err.Error(); text != "" {
+		for line := range strings.SplitSeq(text, "\n") {
+			fmt.Fprintf(stderr, "flexd: %s\n", line)
+		}
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
 	}
 	var usage *usageError
 	if errors.As(err, &usage) {
@@ -81,6 +87,19 @@ func app(stdout, stderr io.Writer) *cli.App {
 				Action: func(c *cli.Context) error {
 					return showStatus(stdout, c.String("socket"), c.String("output"), c.Args().First())
 				},
+			},
+			{
+				Name:      "check",
+				Usage:     "look whether metadata, devices, mounts and claims agree",
+				ArgsUsage: " ",
+				Description: "Exit status: 0 all agree; 1 something does not; 3 it could not be told, all or in part.\n" +
+					"It changes nothing.",
+				Before: atMost(0),
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "print a `FORMAT`: text or json"},
+					&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+				},
+				Action: func(c *cli.Context) error { return check(stdout, c.String("socket"), c.String("output")) },
 			},
 			{
 				Name:      "config",

@@ -54,6 +54,10 @@ func TestCommandLine(t *testing.T) {
 			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
 		{"status vg0/a -o json --socket=" + stale, 1, "", "flexd: flexd is not running: nobody listens on " + stale + "\n" +
 			"flexd: start it: systemctl start flexd; why it stopped: journalctl -u flexd\n"},
+		{"check --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
+			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
+		{"check -o yaml", 2, "", "flexd: check: -o is text or json, not \"yaml\"\n"},
+		{"check vg0", 2, "", "flexd: check: unexpected argument \"vg0\"; see flexd check --help\n"},
 		{"status vg0", 2, "", "flexd: status: a volume is written VG/LV, not \"vg0\"\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
 		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
@@ -100,6 +104,9 @@ func (shown) Story(vg, lv string) (status.Story, bool) {
 	return status.Story{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
 }
 func (shown) Health() []string { return nil }
+func (shown) Check(context.Context) status.Check {
+	return status.Check{Node: "node-1", Verdict: status.Agree, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Volumes: 2, Active: 1}}}
+}
 
 func TestStatusOfDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")

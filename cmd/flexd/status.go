@@ -31,7 +31,7 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 		}
 		path += "/" + url.PathEscape(vg) + "/" + url.PathEscape(lv)
 	}
-	body, err := get(socket, path)
+	body, err := get(socket, path, 10*time.Second)
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 }
 
 // get asks the status socket.
-func get(socket, path string) ([]byte, error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+func get(socket, path string, patience time.Duration) ([]byte, error) {
+	client := http.Client{Timeout: patience, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},

@@ -54,6 +54,8 @@ type Observer struct {
 	// Gone says whether a directory does not exist. It is only asked for
 	// directories on which nothing is mounted.
 	Gone func(dir string) bool
+	// NoDevice says whether the kernel has no block device of that number.
+	NoDevice func(number string) bool
 
 	tables looker
 	mu     sync.Mutex // orders the writers of last
@@ -63,7 +65,7 @@ type Observer struct {
 
 // New returns an observer of this machine's mount table.
 func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.Record, string, error), mounts MountSource) *Observer {
-	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone}
+	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
 	o.tables.source = mounts
 	o.last.Store(&World{Volumes: map[volume.UUID]*volume.Have{}})
 	return o

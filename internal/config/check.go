@@ -243,6 +243,8 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		r.wrong(at+".directory", "is for the provider loopdev only")
 	case g.Provider != "lvm" && g.ThinPool != "":
 		r.wrong(at+".thinPool", "is for the provider lvm only")
+	case g.Provider != "lvm" && g.ThinPoolWarning != blankGroup().ThinPoolWarning:
+		r.wrong(at+".thinPoolWarning", "is for the provider lvm only")
 	case g.Provider != "lvm" && l != (Layout{}):
 		r.wrong(at+".layout", "is for the provider lvm only")
 	case g.ThinPool != "" && l != (Layout{}):

@@ -77,6 +77,7 @@ log:
 #     provider: loopdev         # needed: lvm, or loopdev (a directory of sparse files)
 #     directory: /srv/vg0       # needed for loopdev: where these files are
 #     # thinPool: pool          # lvm: make volumes in this thin pool; without: thick ones
+#     # thinPoolWarning: 80%%    # lvm: how full a thin pool's data or metadata may get unmentioned
 #     # layout:                 # lvm: of thick volumes that are made; without: LVM's default
 #     #   type: raid10          # linear, striped, raid0, raid1, raid5, raid6, raid10
 #     #   stripes: 2

@@ -44,6 +44,7 @@ type VolumeGroup struct {
 	Provider        string   // "lvm" or "loopdev"
 	Directory       string   // loopdev: where the volumes' files are
 	ThinPool        string   // lvm: new volumes are thin volumes of this pool, "" = thick
+	ThinPoolWarning int      // lvm: percent of a thin pool's data or metadata in use from which it is warned of
 	Layout          Layout   // lvm: of new volumes
 	Volumes         []string // globs of the LV names that may be used
 	Namespaces      []string // globs of the pod namespaces that may mount them

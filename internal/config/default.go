@@ -47,5 +47,5 @@ func (c *Config) derive() {
 // blankGroup holds the defaults of a volume group. Its name, provider and
 // directory have none: flexd does not guess where data is.
 func blankGroup() VolumeGroup {
-	return VolumeGroup{Volumes: []string{"*"}, Namespaces: []string{"*"}}
+	return VolumeGroup{ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}}
 }

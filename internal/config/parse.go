@@ -65,6 +65,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		{"provider", r.text(&g.Provider, oneOf("lvm", "loopdev"))},
 		{"directory", r.text(&g.Directory, directory)},
 		{"thinPool", r.text(&g.ThinPool, vgName)}, // LVM has one rule for both names
+		{"thinPoolWarning", r.percent(&g.ThinPoolWarning)},
 		{"layout", func(n *yaml.Node, at string) {
 			if !null(n) {
 				r.mapping(n, at, r.layoutSchema(&g.Layout))

@@ -106,9 +106,9 @@ volumeGroups:
 		DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm",
 		Lease: time.Minute, CallDeadline: 90 * time.Second, LogFormat: "json", LogLevel: "debug",
 		VolumeGroups: []VolumeGroup{
-			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", Volumes: []string{"data-*", "log?"},
+			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
 				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, NeverDeactivate: true},
-			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", Volumes: []string{"*"}, Namespaces: []string{"*"}},
+			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}},
 		},
 	}
 	if d := cmp.Diff(want, c); d != "" {

@@ -236,6 +236,18 @@ func (r *reader) count(into *int, most int) func(*yaml.Node, string) {
 	}
 }
 
+func (r *reader) percent(into *int) func(*yaml.Node, string) {
+	return func(n *yaml.Node, at string) {
+		number, ok := strings.CutSuffix(n.Value, "%")
+		v, err := strconv.Atoi(number)
+		if n.Kind != yaml.ScalarNode || !ok || err != nil || v < 1 || v > 100 {
+			r.fail(n.Line, at, "must be a percentage from 1% to 100%, not "+shown(n))
+			return
+		}
+		*into = v
+	}
+}
+
 func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // shown tells in an error what stands there instead.

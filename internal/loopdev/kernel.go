@@ -24,6 +24,8 @@ type Kernel interface {
 	// File looks at a volume's file, without following a symlink. A file that
 	// does not exist is no error.
 	File(path string) (FileInfo, error)
+	// Files lists the names in a directory.
+	Files(dir string) ([]string, error)
 	// Loops lists the loop devices that have a backing file: only Name,
 	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
@@ -89,6 +91,15 @@ func (sysfs) File(path string) (FileInfo, error) {
 	}
 	fi.UUID, fi.Created = uuid, created != ""
 	return fi, nil
+}
+
+func (sysfs) Files(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
 }
 
 // attribute reads an extended attribute; one that is not there is empty.

@@ -23,6 +23,7 @@ type fakeKernel struct {
 
 func (k *fakeKernel) File(path string) (FileInfo, error) { return k.files[path], k.err }
 func (k *fakeKernel) Loops() ([]Loop, error)             { return k.loops, k.err }
+func (k *fakeKernel) Files(string) ([]string, error)     { return nil, k.err }
 func (k *fakeKernel) Loop(name string) (Loop, error) {
 	for _, l := range k.loops {
 		if l.Name == name || l.Number == name {

@@ -79,6 +79,7 @@ func (p *Provider) deviceOf(m Mapped) volume.Device {
 	}
 	d.Reason = unusable(m)
 	d.Unusable = d.Reason != ""
+	p.inPool(m, &d)
 	d.Unsound = unsound(m)
 	return d
 }

@@ -36,22 +36,32 @@ func (u Usage) Percent() float64 {
 	return 100 * float64(u.Used) / float64(u.Total)
 }
 
-// Full says why nothing more can be written to the pool, or "".
-func (p Pool) Full() string {
+// Failed says why the pool is good for no volume at all, or "".
+func (p Pool) Failed() string {
+	const repair = "unmount and deactivate its volumes, then lvconvert --repair "
 	switch {
 	case !p.Active:
 		return ""
 	case p.Mode == "Fail" || p.Mode == "Error":
-		return "the pool has failed: lvconvert --repair " + p.Name.String()
+		return "the pool has failed: " + repair + p.Name.String()
 	case p.NeedsCheck:
-		return "the pool's metadata must be checked: lvconvert --repair " + p.Name.String()
+		return "the pool's metadata must be checked: " + repair + p.Name.String()
 	case p.Mode == "ro":
-		return "the pool is read-only: its metadata is full or broken"
+		return "the pool is read-only: its metadata is full or broken; if full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
+	}
+	return ""
+}
+
+// Full says why nothing more can be written to the pool, or "".
+func (p Pool) Full() string {
+	switch failed := p.Failed(); {
+	case !p.Active || failed != "":
+		return failed
 	case p.Mode == "out_of_data_space" || p.Data.Free() == 0:
 		if p.ErrorFull {
-			return "the pool is full: writes fail; lvextend " + p.Name.String()
+			return "the pool is full: writes fail; lvextend -L +SIZE " + p.Name.String()
 		}
-		return "the pool is full: writes wait; lvextend " + p.Name.String()
+		return "the pool is full: writes wait for a minute, then fail; lvextend -L +SIZE " + p.Name.String()
 	}
 	return ""
 }
@@ -63,11 +73,11 @@ func (p Pool) Trouble(percent float64) string {
 		return why
 	}
 	for _, u := range []struct {
-		what string
+		what, extend string
 		Usage
-	}{{"data", p.Data}, {"metadata", p.Metadata}} {
+	}{{"data", "lvextend -L +SIZE", p.Data}, {"metadata", "lvextend --poolmetadatasize +SIZE", p.Metadata}} {
 		if u.Percent() >= percent {
-			return fmt.Sprintf("%.1f %% of the pool's %s are used", u.Percent(), u.what)
+			return fmt.Sprintf("%.1f %% of the pool's %s are used: %s %s, or remove what is not needed", u.Percent(), u.what, u.extend, p.Name)
 		}
 	}
 	return ""
@@ -96,6 +106,54 @@ func (p *Provider) Pools(ctx context.Context, vg string) ([]Pool, error) {
 	}
 	slices.SortFunc(all, func(a, b Pool) int { return strings.Compare(a.Name.LV, b.Name.LV) })
 	return all, nil
+}
+
+// PoolStates returns the state of the pools of those names. It starts no process
+// and never waits: pools that the metadata is not known to have are left out.
+func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
+	g, err := p.configured(vg)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	f := g.known
+	g.mu.Unlock()
+	var all []Pool
+	for _, name := range names {
+		if f == nil || f.LVs[name].Name == "" {
+			continue
+		}
+		one, err := p.pool(f, f.LVs[name])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// inPool says what the state of a thin volume's pool means for the volume: on
+// one that has failed nothing is set up, on a full one nothing is formatted. One
+// that cannot be asked is held against nobody.
+func (p *Provider) inPool(m Mapped, d *volume.Device) {
+	if len(m.Targets) != 1 || m.Targets[0].Type != "thin" {
+		return
+	}
+	number, _, _ := strings.Cut(m.Targets[0].Params, " ")
+	under, err := p.DM.Status(Key{Number: number})
+	if err != nil || len(under.Targets) != 1 || under.Targets[0].Type != "thin-pool" {
+		return
+	}
+	pool := Pool{}
+	if pool.Name, _, _ = parseDMName(under.Name); pool.parse(under.Targets[0].Params, under.Targets[0].Length) != nil {
+		return
+	}
+	if why := pool.Failed(); why != "" && !d.Unusable {
+		d.Unusable, d.Reason = true, fmt.Sprintf("it is in the thin pool %s: %s", pool.Name, why)
+	}
+	if why := pool.Full(); why != "" && d.Unsound == "" {
+		d.Unsound = fmt.Sprintf("it is in the thin pool %s: %s", pool.Name, why)
+	}
 }
 
 // pool asks for the state of one pool. Volumes use a hidden device of it.

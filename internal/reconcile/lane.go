@@ -384,6 +384,7 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working = ""
+	defer l.n.stir(l.name.VG)
 	if l.history = append(l.history, op); len(l.history) > historySize {
 		l.history = slices.Delete(l.history, 0, len(l.history)-historySize)
 	}

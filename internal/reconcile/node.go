@@ -68,6 +68,9 @@ type Node struct {
 	stop  context.CancelCauseFunc
 	ready chan struct{}
 
+	surveys map[string]*surveyed // by VG; never changes
+	pools   pools
+
 	// Lock order: Node.mu, then lane.mu. Neither is held while anything runs.
 	mu       sync.Mutex
 	lanes    map[volume.UUID]*lane
@@ -87,6 +90,7 @@ func New(p Parts) *Node {
 	}
 	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
+	n.surveys = n.surveyedGroups()
 	return n
 }
 
@@ -105,6 +109,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return err
 	}
 	close(n.ready)
+	n.stir("")
 	if n.Complaints != nil {
 		go func() {
 			if err := n.Complaints.Each(n.ctx, n.suspect); err != nil && n.ctx.Err() == nil {
@@ -226,15 +231,16 @@ const resync = 5 * time.Minute
 
 // follow wakes the lanes whose mounts change.
 func (n *Node) follow() error {
+	var last uint64
 	for {
 		wait, cancel := context.WithTimeoutCause(n.ctx, resync, errResync)
-		err := n.Mounts.Wait(wait)
+		waited := n.Mounts.Wait(wait)
 		cancel()
 		if n.ctx.Err() != nil {
 			return nil
 		}
-		if err != nil && !errors.Is(err, errResync) {
-			return fmt.Errorf("waiting for the mount table: %w", err)
+		if waited != nil && !errors.Is(waited, errResync) {
+			return fmt.Errorf("waiting for the mount table: %w", waited)
 		}
 		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
 		n.setTrouble(err)
@@ -242,6 +248,10 @@ func (n *Node) follow() error {
 			continue
 		}
 		n.adopt(table)
+		if now := disks(table); now != last || errors.Is(waited, errResync) {
+			last = now
+			n.stir("")
+		}
 		n.mu.Lock()
 		for _, l := range n.lanes {
 			if l.moved(table) {

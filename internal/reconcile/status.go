@@ -22,7 +22,8 @@ const failedAge = 5 * time.Minute
 // List tells about every volume that flexd has to do with. It reads what was
 // seen last and waits for nobody's work.
 func (n *Node) List() status.List {
-	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems()}
+	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates()}
+	list.Disagreements, _ = n.disagreements()
 	for _, l := range n.allLanes() {
 		list.Volumes = append(list.Volumes, l.view().Volume)
 	}
@@ -71,7 +72,15 @@ func (n *Node) Health() []string {
 }
 
 func (n *Node) problems() []string {
-	return append(append([]string{}, n.Health()...), n.Store.Problems()...)
+	all := append(append([]string{}, n.Health()...), n.Store.Problems()...)
+	_, untold := n.disagreements()
+	all = append(all, untold...)
+	for _, p := range n.poolStates() {
+		if p.Problem != "" {
+			all = append(all, fmt.Sprintf("thin pool %s/%s: %s", p.VG, p.Name, p.Problem))
+		}
+	}
+	return all
 }
 
 func (n *Node) allLanes() []*lane {
@@ -96,12 +105,14 @@ func (l *lane) view() status.Story {
 	if h != nil {
 		have = *h
 	}
+	differ, _ := l.n.disagreements()
+	differ = slices.DeleteFunc(differ, func(d status.Disagreement) bool { return d.UUID != string(l.uuid) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := status.Story{
 		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
-		History: []status.Operation{},
+		History: []status.Operation{}, Disagreements: differ,
 	}
 	if have.Device.Activity == volume.Active {
 		s.Device = have.Device.Path

@@ -18,12 +18,14 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// A Source knows what there is to show. Its methods return at once with what
-// was seen last, whatever a volume is doing, and are called concurrently.
+// A Source knows what there is to show. Its methods are called concurrently. But
+// for Check, which looks anew, they return at once with what was seen last,
+// whatever a volume is doing.
 type Source interface {
 	List() status.List
 	Story(vg, lv string) (status.Story, bool)
-	Health() []string // what is wrong with the daemon; none = healthy
+	Check(ctx context.Context) status.Check // within 25 s
+	Health() []string                       // what is wrong with the daemon; none = healthy
 }
 
 // A Status is the status socket: HTTP, JSON, read-only.
@@ -57,7 +59,7 @@ func (s *Status) Serve(ctx context.Context) error {
 	return fmt.Errorf("status socket: %w", err)
 }
 
-var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /healthz and /version")
+var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /healthz and /version")
 
 // ServeHTTP answers one request. The routing is by hand because http.ServeMux
 // answers in HTML where it redirects and in text where it refuses.
@@ -68,11 +70,16 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fail(w, http.StatusInternalServerError, "a bug in flexd; its log has the details")
 		}
 	}()
-	code, doc, err := s.page(r.URL.EscapedPath())
+	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
+	if path == "/v1/check" && shows {
+		write(w, http.StatusOK, s.Source.Check(r.Context()))
+		return
+	}
+	code, doc, err := s.page(path)
 	switch {
 	case code == http.StatusNotFound:
 		fail(w, code, err.Error())
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+	case !shows:
 		w.Header().Set("Allow", "GET, HEAD")
 		fail(w, http.StatusMethodNotAllowed, r.Method+" is not allowed: the status socket only shows")
 	default:
@@ -83,6 +90,8 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // page finds the document of a path; with a 404 the error says what is missing.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
+	case "/v1/check":
+		return http.StatusOK, nil, nil // only asked for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil
 	case "/healthz":

@@ -33,6 +33,10 @@ func (s *source) Story(vg, lv string) (status.Story, bool) {
 
 func (s *source) Health() []string { return s.sick }
 
+func (s *source) Check(context.Context) status.Check {
+	return status.Check{Node: "node-1", Verdict: status.Unknown, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Unknown: "it hangs"}}}
+}
+
 func TestStatus(t *testing.T) {
 	path := socketPath(t)
 	l, err := Listen(path, 0o660, "")
@@ -51,14 +55,17 @@ func TestStatus(t *testing.T) {
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /healthz and /version"}`
+	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /healthz and /version"}`
 	for _, row := range []struct {
 		method, path string
 		sick         []string
 		code         int
 		want         string // JSON, "" = any
 	}{
-		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[]}`},
+		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[],"disagreements":[],"pools":[]}`},
+		{"GET", "/v1/check", nil, 200, `{"node":"node-1","version":"","verdict":"unknown","groups":[{"vg":"vg0","provider":"lvm","unknown":"it hangs","volumes":0,"active":0,"seconds":0}],"disagreements":[]}`},
+		{"GET", "/v1/check/", nil, 404, unknown},
+		{"POST", "/v1/check", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"GET", "/v1/volumes/vg0/data", nil, 200, ""},
 		{"GET", "/v1/volumes/vg0/a%20b?x=y", nil, 200, ""},
 		{"GET", "/v1/volumes/vg0/none", nil, 404, `{"error":"flexd knows no volume vg0/none: nothing has asked for it here"}`},

@@ -14,6 +14,8 @@ func WriteJSON(w io.Writer, v any) error {
 		v = doc.filled()
 	case Story:
 		v = doc.filled()
+	case Check:
+		v = doc.filled()
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -27,6 +29,8 @@ func (l List) filled() List {
 		l.Volumes[i].Pods = list(l.Volumes[i].Pods)
 	}
 	l.Problems = list(l.Problems)
+	l.Disagreements = list(l.Disagreements)
+	l.Pools = list(l.Pools)
 	return l
 }
 
@@ -38,7 +42,14 @@ func (s Story) filled() Story {
 	s.Plan = list(s.Plan)
 	s.Refused = list(s.Refused)
 	s.History = list(s.History)
+	s.Disagreements = list(s.Disagreements)
 	return s
+}
+
+func (c Check) filled() Check {
+	c.Groups = list(c.Groups)
+	c.Disagreements = list(c.Disagreements)
+	return c
 }
 
 func list[T any](l []T) []T {

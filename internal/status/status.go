@@ -66,6 +66,8 @@ type Story struct {
 	Refused  []string    `json:"refused"`  // what would be refused now, and why
 	Stuck    *Child      `json:"stuck,omitempty"`
 	History  []Operation `json:"history"` // newest first, bounded
+
+	Disagreements []Disagreement `json:"disagreements"`
 }
 
 // A Claim is one of kubelet's directories where the volume is to be mounted.
@@ -125,4 +127,78 @@ type List struct {
 	Version  string   `json:"version"`
 	Volumes  []Volume `json:"volumes"`  // sorted by VG, LV
 	Problems []string `json:"problems"` // of the node, not of a volume: unreadable notes, a mount table that cannot be read
+
+	Disagreements []Disagreement `json:"disagreements"` // as seen last, sorted by VG, LV
+	Pools         []Pool         `json:"pools"`         // the thin pools of claimed volumes, as seen last
+}
+
+// A Disagreement is a place where the metadata, the kernel's devices, the mount
+// table and flexd's claims tell different stories about a volume.
+type Disagreement struct {
+	Class         string    `json:"class"` // see internal/join
+	VG            string    `json:"vg"`
+	LV            string    `json:"lv"`
+	UUID          string    `json:"uuid"`
+	Dir           string    `json:"dir,omitempty"` // the mount point that it is about
+	Message       string    `json:"message"`
+	Hint          string    `json:"hint"` // what an operator can do
+	Informational bool      `json:"informational"`
+	Since         time.Time `json:"since"` // when flexd saw it first
+}
+
+// A Pool is a thin pool with a claimed volume.
+type Pool struct {
+	VG            string    `json:"vg"`
+	Name          string    `json:"name"`
+	Active        bool      `json:"active"`   // the rest is known only then
+	DataUsed      int64     `json:"dataUsed"` // bytes, as are the next
+	DataTotal     int64     `json:"dataTotal"`
+	MetadataUsed  int64     `json:"metadataUsed"`
+	MetadataTotal int64     `json:"metadataTotal"`
+	Mode          string    `json:"mode"`              // the kernel's word: rw, ro, out_of_data_space, Fail, Error
+	Warning       string    `json:"warning,omitempty"` // it is fuller than the configured threshold
+	Problem       string    `json:"problem,omitempty"` // it is full, or has failed
+	Seen          time.Time `json:"seen"`              // when
+}
+
+// The verdicts of a Check.
+const (
+	Agree    = "agree"
+	Disagree = "disagree" // something does, even if other things could not be told
+	Unknown  = "unknown"  // nothing that could be told disagrees, but not all could
+)
+
+// A Check is the answer of GET /v1/check: a fresh look from all sides.
+type Check struct {
+	Node          string         `json:"node"`
+	Version       string         `json:"version"`
+	Verdict       string         `json:"verdict"`
+	Groups        []Group        `json:"groups"`        // as configured
+	Disagreements []Disagreement `json:"disagreements"` // sorted by VG, LV
+}
+
+// Judge returns the verdict.
+func (c Check) Judge() string {
+	verdict := Agree
+	for _, g := range c.Groups {
+		if g.Unknown != "" {
+			verdict = Unknown
+		}
+	}
+	for _, d := range c.Disagreements {
+		if !d.Informational {
+			return Disagree
+		}
+	}
+	return verdict
+}
+
+// A Group is a volume group that was checked.
+type Group struct {
+	VG       string  `json:"vg"`
+	Provider string  `json:"provider"`
+	Unknown  string  `json:"unknown,omitempty"` // what could not be told, and why
+	Volumes  int     `json:"volumes"`           // that the metadata has, without LVM's own
+	Active   int     `json:"active"`            // that have a device
+	Seconds  float64 `json:"seconds"`           // that the look took
 }

@@ -40,6 +40,36 @@ func volumes() List {
 	}
 }
 
+func differing() []Disagreement {
+	return []Disagreement{
+		{Class: "stale-mapping", VG: "vg0", LV: "data", UUID: "u2", Message: "the metadata says 134217728 bytes, and the device /dev/dm-3 (vg0-data) has 67108864", Hint: "lvchange --refresh vg0/data", Since: before(2 * time.Minute)},
+		{Class: "claimed-missing", VG: "vg0", LV: "logs", UUID: "u7", Dir: pods + "90aa/volumes/flexd~lvm/logs", Message: "its mount is gone\nand\x1b[31m", Hint: "delete the pod", Since: before(time.Second / 2)},
+		{Class: "active-unclaimed", VG: "vg0", LV: "root", UUID: "u8", Message: "it is active, and no pod has asked for it", Hint: "flexd leaves it so", Informational: true, Since: before(50 * time.Hour)},
+	}
+}
+
+func differ() List {
+	l := List{Node: "node-1", Volumes: volumes().Volumes[1:2], Disagreements: differing()}
+	l.Pools = []Pool{
+		{VG: "vg0", Name: "fast", Active: true, DataUsed: 12 << 30, DataTotal: 20 << 30, MetadataUsed: 1 << 20, MetadataTotal: 8 << 20, Mode: "rw"},
+		{VG: "vg0", Name: "full", Active: true, DataUsed: 20 << 30, DataTotal: 20 << 30, MetadataUsed: 1 << 20, MetadataTotal: 8 << 20, Mode: "out_of_data_space", Problem: "the pool is full: writes fail; lvextend -L +SIZE vg0/full"},
+		{VG: "vg0", Name: "slow", Active: true, DataUsed: 17 << 30, DataTotal: 20 << 30, MetadataUsed: 1 << 20, MetadataTotal: 8 << 20, Mode: "rw", Warning: "85.0 % of the pool's data are used: lvextend -L +SIZE vg0/slow, or remove what is not needed"},
+		{VG: "vg1", Name: "off"},
+	}
+	l.Problems = []string{"thin pool vg0/full: " + l.Pools[1].Problem}
+	return l
+}
+
+func checks() Check {
+	c := Check{Node: "node-1", Version: "1.2.3", Disagreements: differing()}
+	c.Groups = []Group{
+		{VG: "vg0", Provider: "lvm", Volumes: 12, Active: 5, Seconds: 0.4},
+		{VG: "vg1", Provider: "lvm", Unknown: "volume group vg1 is blocked: activate (pid 4711, waits in io_schedule) has not ended since 14:02:11; look at the disks of the group and at dmesg", Seconds: 0.001},
+	}
+	c.Verdict = c.Judge()
+	return c
+}
+
 func story() Story {
 	v := volumes().Volumes[1]
 	v.UUID = "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10"
@@ -64,6 +94,7 @@ func story() Story {
 			{Step: "mkfs", Started: before(3 * time.Minute), Seconds: 12.34, Error: "exit status 1: no space", CallIDs: []string{"c40"}},
 			{Step: "activate", Started: before(20 * time.Hour), Seconds: 75},
 		},
+		Disagreements: differing()[:1],
 	}
 }
 
@@ -80,6 +111,10 @@ func TestGolden(t *testing.T) {
 		{"table-empty", func(b *strings.Builder) error {
 			return WriteTable(b, List{Node: "node-1", Problems: []string{"the mount table cannot be read: EIO"}}, now, 80)
 		}},
+		{"table-differ", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 0) }},
+		{"table-differ-100", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 100) }},
+		{"check", func(b *strings.Builder) error { return WriteCheck(b, checks(), now) }},
+		{"check.json", func(b *strings.Builder) error { return WriteJSON(b, checks()) }},
 		{"story", func(b *strings.Builder) error { return WriteStory(b, story(), now) }},
 		{"story-idle", func(b *strings.Builder) error {
 			return WriteStory(b, Story{Volume: volumes().Volumes[4], Lease: &Lease{Until: before(time.Minute)}}, now)
@@ -164,7 +199,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, Story{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, Story{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Disagreement{}, Pool{}, Check{}, Group{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

@@ -62,6 +62,11 @@ func (s Story) writeHead(p *page, now time.Time) {
 			p.line("what to do: " + plain(c.Hint))
 		}
 	}
+	for _, d := range s.Disagreements {
+		p.line(d.head(now))
+		p.line("  " + plain(d.Message))
+		p.line("  what to do: " + plain(d.Hint))
+	}
 }
 
 func (s Story) writeClaims(p *page, now time.Time) {

@@ -31,6 +31,12 @@ func WriteTable(w io.Writer, l List, now time.Time, width int) error {
 	for _, p := range l.Problems {
 		fmt.Fprintf(&b, "Problem: %s\n", plain(p))
 	}
+	for _, line := range l.disagreements(width) {
+		b.WriteString(line + "\n")
+	}
+	if pools := l.pools(width); len(pools) > 0 {
+		b.WriteString("\n" + strings.Join(pools, "\n") + "\n")
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

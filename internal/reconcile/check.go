@@ -1,0 +1,60 @@
+package reconcile
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// Check looks anew at every configured volume group, all at once, and says where
+// the metadata, the kernel's devices, the mount table and flexd's claims tell
+// different stories. It changes nothing, and a group that hangs delays no other.
+func (n *Node) Check(ctx context.Context) status.Check {
+	check := status.Check{Node: n.Config.NodeName, Version: n.Version, Groups: []status.Group{}, Disagreements: []status.Disagreement{}}
+	ctx, cancel := context.WithTimeoutCause(ctx, surveyLimit, errSurveyLimit)
+	defer cancel()
+	select {
+	case <-n.ready:
+	case <-ctx.Done():
+	}
+	groups := make([]status.Group, len(n.Config.VolumeGroups))
+	var all sync.WaitGroup
+	for i, vg := range n.Config.VolumeGroups {
+		all.Go(func() { groups[i] = n.checkGroup(ctx, vg.Name, vg.Provider) })
+	}
+	all.Wait()
+	check.Groups = append(check.Groups, groups...)
+	found, _ := n.disagreements()
+	check.Disagreements = append(check.Disagreements, found...)
+	check.Verdict = check.Judge()
+	return check
+}
+
+func (n *Node) checkGroup(ctx context.Context, vg, kind string) status.Group {
+	g := status.Group{VG: vg, Provider: kind}
+	s := n.surveys[vg]
+	if s == nil {
+		g.Unknown = "its provider cannot tell of the whole group"
+		return g
+	}
+	begun := time.Now()
+	seen := s.survey(ctx, true)
+	g.Seconds = time.Since(begun).Seconds()
+	g.Volumes, g.Active = len(seen.Volumes), len(seen.Devices)
+	g.Unknown = untold(seen.Survey)
+	return g
+}
+
+// untold says what of a group could not be seen.
+func untold(s join.Survey) string {
+	switch {
+	case s.Metadata == "" || s.Metadata == s.Kernel:
+		return s.Kernel
+	case s.Kernel == "":
+		return s.Metadata
+	}
+	return s.Metadata + "; " + s.Kernel
+}

@@ -1,0 +1,132 @@
+package reconcile
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A PoolSource is a provider whose volumes may share thin pools.
+type PoolSource interface {
+	// PoolStates returns the state of the pools of those names. It starts no
+	// process and does not wait.
+	PoolStates(vg string, names []string) ([]lvm.Pool, error)
+}
+
+// poolPause is the time between two looks at the thin pools of claimed volumes:
+// no event tells how full they are.
+const poolPause = 30 * time.Second
+
+// pools are the thin pools in use. Without one there is no timer.
+type pools struct {
+	mu    sync.Mutex          // guards what follows
+	used  map[string][]string // VG → pools with a claimed volume, sorted
+	seen  map[volume.Name]status.Pool
+	timer *time.Timer
+}
+
+// usePools notes which pools the claimed volumes of a group are in.
+func (n *Node) usePools(g join.Group) {
+	if g.Metadata != "" {
+		return // as before
+	}
+	if _, ok := n.Providers[g.Name].(PoolSource); !ok {
+		return
+	}
+	claimed := map[volume.UUID]bool{}
+	for _, c := range g.Claims {
+		claimed[c.UUID] = true
+	}
+	names := map[string]bool{}
+	for _, v := range g.Volumes {
+		if v.Pool != "" && claimed[v.UUID] {
+			names[v.Pool] = true
+		}
+	}
+	used := slices.Sorted(maps.Keys(names))
+	p := &n.pools
+	p.mu.Lock()
+	if slices.Equal(p.used[g.Name], used) {
+		p.mu.Unlock()
+		return
+	}
+	if p.used == nil {
+		p.used, p.seen = map[string][]string{}, map[volume.Name]status.Pool{}
+	}
+	p.used[g.Name] = used
+	maps.DeleteFunc(p.seen, func(name volume.Name, _ status.Pool) bool {
+		return name.VG == g.Name && !slices.Contains(used, name.LV)
+	})
+	p.mu.Unlock()
+	n.lookAtPools()
+}
+
+// lookAtPools looks at the pools in use, and again after a pause as long as
+// there are any.
+func (n *Node) lookAtPools() {
+	p := &n.pools
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	any := false
+	for vg, names := range p.used {
+		any = any || len(names) > 0
+		states, err := n.Providers[vg].(PoolSource).PoolStates(vg, names)
+		if err != nil {
+			n.Log.WithField("vg", vg).WithError(err).Warn("thin pools cannot be looked at")
+		}
+		for _, one := range states {
+			n.noticePool(one)
+		}
+	}
+	if any && n.ctx.Err() == nil {
+		p.timer = time.AfterFunc(poolPause, n.lookAtPools)
+	}
+}
+
+// noticePool keeps the state of a pool, and tells the log when it gets worse or
+// better. The caller holds the lock.
+func (n *Node) noticePool(one lvm.Pool) {
+	threshold := 100.0
+	if vg := n.Config.VG(one.Name.VG); vg != nil && vg.ThinPoolWarning > 0 {
+		threshold = float64(vg.ThinPoolWarning)
+	}
+	now := status.Pool{
+		VG: one.Name.VG, Name: one.Name.LV, Active: one.Active, Mode: one.Mode,
+		DataUsed: one.Data.Used, DataTotal: one.Data.Total, MetadataUsed: one.Metadata.Used, MetadataTotal: one.Metadata.Total,
+		Problem: one.Full(), Seen: time.Now(),
+	}
+	if now.Problem == "" {
+		now.Warning = one.Trouble(threshold)
+	}
+	was := n.pools.seen[one.Name]
+	n.pools.seen[one.Name] = now
+	log := n.Log.WithField("pool", one.Name.String())
+	switch {
+	case now.Problem != "" && now.Problem != was.Problem:
+		log.Error(now.Problem)
+	case now.Warning != "" && was.Warning == "" && was.Problem == "":
+		log.Warn(now.Warning)
+	case now.Problem+now.Warning == "" && was.Problem+was.Warning != "":
+		log.Info("the thin pool is well again")
+	}
+}
+
+// poolStates returns the pools in use as they were seen last.
+func (n *Node) poolStates() []status.Pool {
+	n.pools.mu.Lock()
+	defer n.pools.mu.Unlock()
+	return slices.SortedFunc(maps.Values(n.pools.seen), func(a, b status.Pool) int {
+		return strings.Compare(a.VG+"/"+a.Name, b.VG+"/"+b.Name)
+	})
+}

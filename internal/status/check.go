@@ -1,0 +1,145 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// WriteCheck prints what a check found, and what an operator can do: the groups
+// that could not be told first, since what follows is not all then.
+func WriteCheck(w io.Writer, c Check, now time.Time) error {
+	p := &page{}
+	for _, g := range c.Groups {
+		if g.Unknown != "" {
+			p.line(plain(g.VG) + "  could not be told")
+			p.line("  " + plain(g.Unknown))
+			p.line("")
+		}
+	}
+	for _, d := range c.Disagreements {
+		p.line(plain(d.VG+"/"+d.LV) + "  " + d.head(now))
+		p.line("  " + plain(d.Message))
+		p.line("  what to do: " + plain(d.Hint))
+		p.line("")
+	}
+	p.line(c.summary())
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
+// head is the class, and since when.
+func (d Disagreement) head(now time.Time) string {
+	text := plain(d.Class)
+	if d.Informational {
+		text += " (nothing is wrong)"
+	}
+	return fmt.Sprintf("%s, first seen %s", text, ago(now.Sub(d.Since)))
+}
+
+// summary is the one line that tells the verdict.
+func (c Check) summary() string {
+	volumes, active, untold := 0, 0, []string{}
+	for _, g := range c.Groups {
+		volumes, active = volumes+g.Volumes, active+g.Active
+		if g.Unknown != "" {
+			untold = append(untold, plain(g.VG))
+		}
+	}
+	wrong, known := 0, 0
+	for _, d := range c.Disagreements {
+		if d.Informational {
+			known++
+		} else {
+			wrong++
+		}
+	}
+	var text string
+	switch {
+	case len(c.Groups) == 0:
+		return fmt.Sprintf("Nothing to check on %s: no volume group is configured.", plain(c.Node))
+	case wrong > 0:
+		text = fmt.Sprintf("%s on %s", counted(wrong, "disagreement"), plain(c.Node))
+	case len(untold) > 0:
+		text = fmt.Sprintf("No disagreement on %s as far as it could be told", plain(c.Node))
+	default:
+		text = fmt.Sprintf("All agree on %s: metadata, devices, mounts and claims", plain(c.Node))
+	}
+	text += fmt.Sprintf(" (%s in %s, %d active", counted(volumes, "volume"), counted(len(c.Groups), "group"), active)
+	if known > 0 {
+		text += fmt.Sprintf(", %d of them unclaimed", known)
+	}
+	text += ")."
+	if len(untold) > 0 {
+		text += " Not told: " + strings.Join(untold, ", ") + "."
+	}
+	return text
+}
+
+// disagreements are one line for each that is wrong, and one for all that are
+// only worth knowing.
+func (l List) disagreements(width int) []string {
+	var lines, known []string
+	for _, d := range l.Disagreements {
+		name := plain(d.VG + "/" + d.LV)
+		if d.Informational {
+			known = append(known, name)
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("Disagreement: %s %s: %s", name, plain(d.Class), plain(d.Message)))
+	}
+	if len(lines) > 0 {
+		lines = append(lines, "What to do about it: flexd check")
+	}
+	if len(known) > 0 {
+		const most = 3
+		text := "Active, and no pod has asked for it: " + strings.Join(known[:min(most, len(known))], ", ")
+		if len(known) > most {
+			text += fmt.Sprintf(" and %d more", len(known)-most)
+		}
+		lines = append(lines, text)
+	}
+	if width > 0 {
+		for i, line := range lines {
+			lines[i] = cut(line, width)
+		}
+	}
+	return lines
+}
+
+// pools is the table of the thin pools in use.
+func (l List) pools(width int) []string {
+	if len(l.Pools) == 0 {
+		return nil
+	}
+	c := &columns{}
+	c.row("THIN POOL", "DATA", "METADATA", "STATE")
+	for _, p := range l.Pools {
+		state := "well"
+		switch {
+		case p.Problem != "":
+			state = plain(p.Problem)
+		case p.Warning != "":
+			state = plain(p.Warning)
+		case !p.Active:
+			state = "inactive"
+		}
+		c.row(plain(p.VG+"/"+p.Name), usage(p.DataUsed, p.DataTotal), usage(p.MetadataUsed, p.MetadataTotal), state)
+	}
+	return c.lines("", width)
+}
+
+func usage(used, total int64) string {
+	if total <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s of %s (%.0f %%)", Size(used), Size(total), 100*float64(used)/float64(total))
+}
+
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
