@@ -38,6 +38,10 @@ test: ## everything that this machine can run; as root, it installs what it need
 test-vm: ## the tests on real LVM, in virtual machines with a stock kernel (docs/vm.md)
 	@scripts/test-vm
 
+.PHONY: test-kubelet
+test-kubelet: build ## kubelet's own code drives flexdriver and flexd on loop devices; as root
+	@scripts/test-kubelet
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz

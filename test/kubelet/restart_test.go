@@ -1,0 +1,256 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls of a pod's life that ask flexd, in each mode.
+func (m mode) verbs() []string {
+	return map[mode][]string{
+		noAttach:     {"mount", "unmount"},
+		byKubelet:    {"attach", "waitforattach", "mountdevice", "mount", "unmount", "unmountdevice", "detach"},
+		byController: {"waitforattach", "mountdevice", "mount", "unmount", "unmountdevice"},
+	}[m]
+}
+
+func TestKubeletRestartsWhilePodsRun(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		p := pod("web", "a")
+		n.run(p)
+		n.write(p, 0, "before")
+		open, err := os.OpenFile(n.podDir(p, 0)+"/data", os.O_WRONLY|os.O_APPEND, 0) // the container's
+		n.must(err)
+		calls := n.since(func() {
+			n.killKubelet()
+			n.startKubelet()
+			n.started(p)
+			n.settled()
+		})
+		if c := calls.of("mount", "mountdevice", "unmount", "unmountdevice"); len(c) > 0 {
+			t.Errorf("a mount of a running pod was touched:\n%s", c)
+		}
+		_, err = open.WriteString(" and after")
+		n.must(err)
+		n.must(open.Close())
+		n.read(p, 0, "before and after")
+		n.end(p)
+		n.quiet()
+		n.trace().golden(t, "restart "+string(n.mode), n.dir)
+	})
+}
+
+// settled waits until kubelet has had time for whatever it does by itself: some
+// rounds of its loops after it knows everything.
+func (n *node) settled() {
+	n.t.Helper()
+	n.eventually("kubelet knows its volumes", func() string {
+		var r Status
+		if err := n.ask("Report", struct{}{}, &r); err != nil {
+			return err.Error()
+		}
+		if !r.Known {
+			return "not yet"
+		}
+		return ""
+	})
+	time.Sleep(400 * time.Millisecond)
+}
+
+// caught starts something, with flexd stopped just before the verb, and returns
+// when the driver waits for it: kubelet is in the middle of the call.
+func (n *node) caught(verb string, start func()) {
+	n.t.Helper()
+	n.must(n.ask("StopAt", StopAt{verb, n.flexd.Process.Pid}, nil))
+	start()
+	n.eventually("kubelet calls "+verb, func() string {
+		for _, p := range n.processes() {
+			if strings.HasPrefix(p, n.driver+" "+verb+" ") {
+				return ""
+			}
+		}
+		return fmt.Sprint(n.processes())
+	})
+	time.Sleep(50 * time.Millisecond)
+}
+
+func (n *node) thaw() { n.flexd.Process.Signal(syscall.SIGCONT) }
+
+// Kubelet is killed in the middle of each verb. Its driver lives on, or dies with
+// it; flexd does what it was asked before or after the next kubelet asks.
+func TestKubeletKilledInEachVerb(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.failures = true // a call whose kubelet is gone may fail: nobody hears it
+		n.claim("a", 16*mib)
+		written := ""
+		for i, verb := range n.mode.verbs() {
+			for _, both := range []bool{false, true} {
+				p := pod(fmt.Sprintf("web-%d-%v", i, both), "a")
+				ending := slices.Contains([]string{"unmount", "unmountdevice", "detach"}, verb)
+				if ending {
+					n.run(p)
+				}
+				n.caught(verb, func() {
+					if ending {
+						n.forget(p)
+					} else {
+						n.want(p)
+					}
+				})
+				n.killKubelet()
+				if both {
+					for pid := range n.processes() {
+						syscall.Kill(pid, syscall.SIGKILL)
+					}
+				}
+				early := (i+len(p.Name))%2 == 0
+				if early { // flexd finds out that nobody waits
+					n.thaw()
+				}
+				n.startKubelet()
+				n.thaw()
+				if ending {
+					n.ended(p)
+					continue
+				}
+				n.started(p)
+				if written != "" {
+					n.read(p, 0, written)
+				}
+				written = p.Name
+				n.write(p, 0, written)
+				n.end(p)
+			}
+		}
+		// The last kubelet may have forgotten a global mount: TestGlobalMountLeftBehind.
+		p := pod("last", "a")
+		n.run(p)
+		n.read(p, 0, written)
+		n.end(p)
+		n.noWarnings()
+	})
+}
+
+// noWarnings fails the test if a pod got one.
+func (n *node) noWarnings() {
+	n.t.Helper()
+	if w := n.warnings(); len(w) > 0 {
+		n.t.Errorf("warnings: %q", w)
+	}
+}
+
+func TestPodDeletedWhileKubeletIsDown(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		n.claim("b", 16*mib)
+		gone, stays := pod("gone", "a"), pod("stays", "b")
+		n.run(gone, stays)
+		n.write(stays, 0, "mine")
+		n.killKubelet()
+		n.forget(gone)
+		n.startKubelet()
+		n.ended(gone)
+		n.started(stays)
+		n.read(stays, 0, "mine")
+		n.eventually("the volume of the pod that is gone is let go", func() string {
+			for _, dir := range n.volumes() {
+				if strings.HasSuffix(dir, "/pv-a") {
+					return dir
+				}
+			}
+			return ""
+		})
+	})
+}
+
+// A kubelet that dies between unmount and unmountdevice leaves a global mount
+// that no kubelet ever looks at again (it scans the pods' directories only). The
+// next pod of the volume gets it, and the mount ends with that pod.
+func TestGlobalMountLeftBehind(t *testing.T) {
+	t.Parallel()
+	for _, m := range []mode{byKubelet, byController} {
+		t.Run(string(m), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, m)
+			n.failures = true // the unmountdevice that nobody hears
+			n.claim("a", 16*mib)
+			p := pod("web", "a")
+			n.run(p)
+			n.write(p, 0, "kept")
+			n.caught("unmountdevice", func() { n.forget(p) })
+			n.killKubelet()
+			for pid := range n.processes() {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+			n.endFlexd(syscall.SIGKILL) // it has not read the call
+			n.startFlexd()
+			n.startKubelet()
+			n.ended(p)
+			n.settled()
+			global := n.globalDir("pv-a")
+			if !mounted(global) {
+				t.Fatal("kubelet unmounts what it is said to forget: good news, rewrite this test")
+			}
+			story, err := n.get("/v1/volumes/vg0/a")
+			n.must(err)
+			if !strings.Contains(story, global) {
+				t.Errorf("flexd does not show the mount that is left: %s", story)
+			}
+			n.run(p)
+			n.read(p, 0, "kept")
+			n.end(p)
+			n.eventually("the mount is gone", func() string {
+				if mounted(global) {
+					return global
+				}
+				return ""
+			})
+			n.noWarnings()
+		})
+	}
+}
+
+func TestRebootWithThePodStillWanted(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		p := pod("web", "a")
+		n.run(p)
+		n.write(p, 0, "survives")
+		unix.Sync()
+		n.reboot()
+		n.startFlexd()
+		n.startKubelet()
+		n.started(p)
+		n.read(p, 0, "survives")
+		n.end(p)
+		n.quiet()
+		n.trace().golden(t, "reboot "+string(n.mode), n.dir)
+	})
+}
+
+func TestRebootWithThePodGone(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		p := pod("web", "a")
+		n.run(p)
+		n.reboot()
+		n.forget(p)
+		n.startFlexd()
+		n.startKubelet()
+		calls := n.since(func() {
+			n.ended(p)
+			n.quiet()
+		})
+		if c := calls.of("mount", "mountdevice", "waitforattach"); len(c) > 0 {
+			t.Errorf("set up for a pod that is gone:\n%s", c)
+		}
+	})
+}
