@@ -171,6 +171,9 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	if err != nil {
 		d = volume.Device{Reason: err.Error()}
 	}
+	// One that was made read-only by another node, or is activated just now, may
+	// still have a device that lets itself be written.
+	d.ReadOnly = d.ReadOnly || d.Activity == volume.Active && h.LV.ReadOnly
 	h.Device = d
 }
 

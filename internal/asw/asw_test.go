@@ -190,6 +190,19 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 	}
 }
 
+// Ensure that what LVM calls read-only is not written, whatever its device says.
+func TestReadOnlyVolume(t *testing.T) {
+	m := twoVolumes()
+	lv := m.lvs[nameA]
+	lv.ReadOnly = true
+	m.lvs[nameA] = lv
+	for name, want := range map[volume.Name]bool{nameA: true, nameB: false} {
+		if h := observer(m).Assemble(t.Context(), Target{UUID: m.lvs[name].UUID, Name: name}, table(t)); h.Device.ReadOnly != want {
+			t.Errorf("%s: got %+v", name, h.Device)
+		}
+	}
+}
+
 func TestResolve(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -55,7 +55,7 @@ func (l *lab) wipe() {
 		exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
 	}
 	for _, d := range l.disks {
-		if out, err := exec.Command("dd", "if=/dev/zero", "of="+d, "bs=1M", "count=4", "conv=fsync").CombinedOutput(); err != nil {
+		if out, err := exec.Command("blkdiscard", "-z", d).CombinedOutput(); err != nil {
 			l.Fatalf("%v: %s", err, out)
 		}
 	}

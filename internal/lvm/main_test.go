@@ -7,14 +7,20 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/flexd/flexd/internal/mount"
 )
 
 const mib = 1 << 20
 
-// The test binary is also the child that the provider starts.
+// The test binary is also the child that the provider starts, and that those start
+// who use its devices.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))
+		if !ok {
+			code, ok = mount.Child(os.Args[2], []byte(os.Args[3]))
+		}
 		if !ok {
 			code = 2
 		}

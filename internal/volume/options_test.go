@@ -1,0 +1,34 @@
+package volume
+
+import (
+	"strings"
+	"testing"
+)
+
+// Ensure that users of a volume are compared by what they asked for: not by what
+// flexd or the kernel adds, such as the nouuid of a snapshot beside its origin.
+func TestOptionsDiffer(t *testing.T) {
+	shown := []string{"rw", "nouuid", "attr2", "inode64", "logbufs=8", "noquota"}
+	for _, c := range []struct {
+		name string
+		want string
+		m    Mount
+		diff string
+	}{
+		{"none, asked for none", "", Mount{Super: shown, AskedKnown: true}, ""},
+		{"none, not known what was asked for", "", Mount{Super: shown}, ""},
+		{"the same", "logbufs=8", Mount{Super: shown, AskedKnown: true, Asked: []string{"logbufs=8"}}, ""},
+		{"one that is shown", "logbufs=8", Mount{Super: shown}, ""},
+		{"another", "logbufs=4", Mount{Super: shown, AskedKnown: true, Asked: []string{"logbufs=8"}}, "wanted logbufs=4, mounted with logbufs=8"},
+		{"one that is not shown", "wsync", Mount{Super: shown}, "wanted wsync"},
+		{"none, asked for one", "", Mount{Super: shown, AskedKnown: true, Asked: []string{"wsync"}}, "wanted none, mounted with wsync"},
+	} {
+		var want []string
+		if c.want != "" {
+			want = []string{c.want}
+		}
+		if diff := optionsDiffer(want, []Mount{c.m}); (diff == "") != (c.diff == "") || !strings.Contains(diff, c.diff) {
+			t.Errorf("%s: got %q", c.name, diff)
+		}
+	}
+}
