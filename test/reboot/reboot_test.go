@@ -1,0 +1,84 @@
+//go:build vm
+
+package reboot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// The lives of a node. In each of them one pod outlives the end, and one does not.
+const (
+	firstLife  = "first life"      // ends with a power cut, while a third pod's volume is being made
+	afterCut   = "after power cut" // ends cleanly
+	afterClean = "after clean end" // ends as it likes
+	whichLife  = "FLEXD_TEST_LIFE" // the environment of the test in the VM
+	whichMode  = "FLEXD_TEST_ATTACH"
+)
+
+// wasCut is the status of a VM whose power the test cut: no other end looks so.
+const wasCut = 42
+
+// TestReboot is the host's part, and in the VM that it boots again and again it
+// is the node's.
+func TestReboot(t *testing.T) {
+	if life := os.Getenv(whichLife); life != "" {
+		attach, err := strconv.ParseBool(os.Getenv(whichMode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		live(t, life, attach)
+		return
+	}
+	for _, attach := range []bool{true, false} {
+		t.Run(fmt.Sprintf("attach=%v", attach), func(t *testing.T) {
+			m := machine{dir: t.TempDir(), attach: attach}
+			m.boot(t, firstLife, wasCut)
+			m.boot(t, afterCut, 0)
+			m.boot(t, afterClean, 0)
+		})
+	}
+}
+
+// A machine has two disks that outlive its boots: LVM's and the node's own.
+type machine struct {
+	dir    string
+	attach bool
+}
+
+// boot boots the machine for one life, which must end with that status.
+func (m machine) boot(t *testing.T, life string, want int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm := exec.CommandContext(t.Context(), root+"/scripts/vm", "-q", "-t", "240",
+		"-D", m.dir+"/lvm:2G", "-D", m.dir+"/node:1G",
+		"-e", whichLife+"="+life, "-e", fmt.Sprintf("%s=%v", whichMode, m.attach), "-e", "FLEXD_TEST_BIN="+root+"/bin",
+		"--", self, "-test.v", "-test.run", "^TestReboot$")
+	vm.WaitDelay = 10 * time.Second
+	started := time.Now()
+	out, err := vm.CombinedOutput()
+	took := time.Since(started)
+	status := 0
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		status = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if status != want {
+		t.Fatalf("%s: status %d, not %d, after %.1f s:\n%s", life, status, want, took.Seconds(), out)
+	}
+	t.Logf("%s: %.1f s", life, took.Seconds())
+}
