@@ -184,7 +184,7 @@ func TestKilledInstallation(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	n := newNode(t)
-	const rounds = 32
+	const rounds = 20
 	var whole time.Duration // how long the last one took that was not cut
 	cut := 0
 	for round := range rounds {

@@ -288,7 +288,8 @@ func TestUninstallLeavesOthers(t *testing.T) {
 }
 
 // With systemd, what is started and stopped is said and done in order. systemctl
-// is a script here, in a mount namespace where a systemd seems to run.
+// is a script here, in namespaces of its own where a systemd seems to run, and
+// where neither the kubelet nor the volumes of this machine or another test are.
 func TestSystemd(t *testing.T) {
 	n := newNode(t)
 	n.write("/bin/systemctl", `#!/bin/sh
@@ -300,7 +301,8 @@ esac
 `)
 	n.chmod(n.root+"/bin/systemctl", 0o755)
 	here := func(script string, args ...string) *exec.Cmd {
-		c := exec.Command("unshare", append([]string{"-m", "sh", "-c", `
+		c := exec.Command("unshare", append([]string{"--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", `
+			awk '/flexd~|flexvolume/ { print $5 }' /proc/self/mountinfo | xargs -r umount -l
 			mount --bind ` + n.root + `/usr/local /usr/local && mount --bind ` + n.root + `/etc /etc &&
 			mount --bind ` + n.root + `/run /run && exec ../../scripts/"$@"`, "sh", script, "--plugin-dir", n.plugins()}, args...)...)
 		c.Env = append(os.Environ(), "PATH="+n.root+"/bin:"+os.Getenv("PATH"))
