@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -28,12 +29,14 @@ func wholeLife(e *hosttest.Env, k *hosttest.Kubelet) error {
 }
 
 // TestKilledAtEachStep kills flexd before, within and after the first command of
-// each step that there is in the life of a volume, one after the other.
+// each step that there is in the life of a volume, one after the other; and each
+// such command fails.
 func TestKilledAtEachStep(t *testing.T) {
-	for i, m := range []hosttest.Moment{hosttest.CrashBefore, hosttest.CrashWithin, hosttest.CrashAfter, hosttest.FailBefore, hosttest.FailAfter} {
+	failures := []hosttest.Moment{hosttest.FailBefore, hosttest.FailAfter}
+	for i, m := range append(some(t, failures), hosttest.CrashBefore, hosttest.CrashWithin, hosttest.CrashAfter) {
 		onReal(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.ArmEach(m)
-			play(t, e, scenario{name: "a whole life", attach: i%2 == 0, play: wholeLife})
+			play(t, e, scenario{name: "a whole life", attach: i%2 == 1, play: wholeLife})
 			struck := e.Struck()
 			t.Logf("%d times: %s", len(struck), strings.Join(struck, ", "))
 			for _, step := range append(ownSteps, "create", "activate", "probe", "mkfs", "mount", "extend", "grow filesystem", "umount", "deactivate") {
@@ -46,16 +49,18 @@ func TestKilledAtEachStep(t *testing.T) {
 }
 
 // TestAFaultAtAnyMoment draws moments, other than the first command of a step,
-// and strikes once in each play.
+// and strikes once in each play. Where all of them can be played they are: see
+// TestFaultsOnTheRealMachine.
 func TestAFaultAtAnyMoment(t *testing.T) {
 	rng := seeded(t)
 	moments, list := hosttest.Moments(), scenarios()
+	rng.Shuffle(len(moments), func(i, k int) { moments[i], moments[k] = moments[k], moments[i] })
 	for i := range times(40) {
 		s, m, k := list[rng.IntN(len(list))], moments[i%len(moments)], 1+rng.IntN(15)
 		if m == hosttest.CrashAnswer {
 			k = 1 + k%4
 		}
-		onReal(t, s.name+"/"+m.String()+" "+strconv.Itoa(k), func(t *testing.T, e *hosttest.Env) {
+		onLVM(t, s.name+"/"+m.String()+" "+strconv.Itoa(k), func(t *testing.T, e *hosttest.Env) {
 			if s.prepare != nil {
 				s.prepare(e)
 			}
@@ -64,6 +69,14 @@ func TestAFaultAtAnyMoment(t *testing.T) {
 			t.Logf("struck: %q", e.Struck())
 		})
 	}
+}
+
+// drawn returns one of a list, for a test where each play costs seconds; which one
+// is told, and can be had again.
+func drawn[T any](t *testing.T, list []T) []T {
+	t.Helper()
+	i := seeded(t).IntN(len(list))
+	return list[i : i+1]
 }
 
 // times scales how often something is repeated: FLEXD_REPEAT=0.1 for a tenth.
@@ -77,10 +90,13 @@ func times(n int) int {
 
 // seeded is random, and can be had again: FLEXD_SEED=N.
 func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
 	if err != nil {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("FLEXD_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	name := fnv.New64()
+	_, _ = name.Write([]byte(t.Name()))
+	return rand.New(rand.NewPCG(seed, name.Sum64()))
 }

@@ -32,6 +32,9 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 	if uuid, file := n.Records.Named(name); uuid != "" {
 		return fmt.Errorf("it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", uuid, name.VG, file)
 	}
+	if !c.waiting() {
+		return errNobodyWaits
+	}
 	n.mu.Lock()
 	made := n.creating[name]
 	if made == nil {
@@ -39,7 +42,10 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 		n.creating[name] = made
 		go func() {
 			log := n.Log.WithField("volume", name.String()).WithField("call", c.ID).WithField("step", "create")
-			if made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size); made.err != nil {
+			if made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size); made.err == nil {
+				made.err = n.lend(p, name, kubeName(c))
+			}
+			if made.err != nil {
 				log.WithError(made.err).Warn("failed")
 			} else {
 				log.WithField("bytes", size).Info("done")
@@ -57,4 +63,20 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	}
+}
+
+// lend gives a lease to a volume that was just made and is active for that: who
+// asked for it may have gone by now.
+func (n *Node) lend(p Provider, name volume.Name, kubeName string) error {
+	lv, err := p.LookUp(n.ctx, name)
+	if err != nil || lv.Presence != volume.Present {
+		return err
+	}
+	d, err := p.Device(n.ctx, lv)
+	if err != nil || d.Activity != volume.Active {
+		return err
+	}
+	l := n.lane(lv.UUID, name)
+	defer l.wake()
+	return n.Store.PutLease(l.lease(name, kubeName))
 }

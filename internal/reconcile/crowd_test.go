@@ -22,7 +22,7 @@ func together(t *testing.T, n int, do func(i int) error) {
 }
 
 func TestSixtyFourCallersAtOnce(t *testing.T) {
-	const n = 64
+	n := times(64)
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		p := func(i int) hosttest.Pod { return pod(fmt.Sprintf("p%d", i)) }
 		if k.Attach {

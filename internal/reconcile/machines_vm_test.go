@@ -15,6 +15,12 @@ import (
 // ownSteps are those that only these volumes take.
 var ownSteps = []string{"lvm report", "zero"}
 
+// some returns those of a list that are played.
+func some[T any](t *testing.T, list []T) []T {
+	t.Helper()
+	return drawn(t, list)
+}
+
 type test = func(t *testing.T, e *hosttest.Env)
 
 func onSim(*testing.T, string, test)   {}

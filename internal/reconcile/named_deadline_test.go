@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,22 +92,36 @@ func TestMountdeviceThatPassesItsDeadlineAndWhosePodIsDeletedLeavesNothingBehind
 	}
 	onReal(t, "in any step", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
-		for _, d := range []time.Duration{2, 10, 20, 30, 40, 60, 80} {
-			e.Config.CallDeadline = d * time.Millisecond
+		mountdevice := func(lv string) {
 			p := pod("a")
-			p.LV = "lv" + d.String()
+			p.LV = lv
 			if _, err := k.Call(flex.MountDevice, k.Global("pv1"), "", k.Blob(p, false)); err != nil {
 				t.Fatal(err)
 			}
+		}
+		unmount := func() {
+			for _, dir := range e.Mounts() {
+				a, err := k.Call(flex.UnmountDevice, dir)
+				works(t, err)
+				if a.Status != flex.StatusSuccess {
+					t.Error(a)
+				}
+			}
 			_ = e.M.Remove(k.Global("pv1"))
 		}
-		e.Config.CallDeadline = time.Minute
-		for _, dir := range e.Mounts() { // the one or other was fast enough
-			a, err := k.Call(flex.UnmountDevice, dir)
-			works(t, err)
-			if a.Status != flex.StatusSuccess {
-				t.Error(a)
-			}
+		works(t, e.M.Mkdir(k.Global("pv1")))
+		began := time.Now()
+		mountdevice("whole")
+		took := time.Since(began)
+		mountsAre(t, e, k.Global("pv1"))
+		unmount()
+		n := max(4, times(8))
+		for i := range n {
+			e.Config.CallDeadline = took * time.Duration(2*i+1) / time.Duration(2*n)
+			works(t, e.M.Mkdir(k.Global("pv1")))
+			mountdevice(fmt.Sprint("lv", i))
+			e.Config.CallDeadline = time.Minute
+			unmount() // the one or other was fast enough
 		}
 		e.Empty()
 	})

@@ -12,7 +12,7 @@ import (
 // modes runs a test in both of kubelet's ways.
 func modes(t *testing.T, run func(*testing.T, string, func(*testing.T, *hosttest.Env)), test func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet)) {
 	t.Helper()
-	for _, attach := range []bool{true, false} {
+	for _, attach := range some(t, []bool{true, false}) {
 		name := "attach:false"
 		if attach {
 			name = "attach:true"
@@ -22,7 +22,7 @@ func modes(t *testing.T, run func(*testing.T, string, func(*testing.T, *hosttest
 }
 
 func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *testing.T) {
-	for _, m := range []hosttest.Moment{hosttest.CrashAfter, hosttest.CrashAnswer, hosttest.CrashLooking} {
+	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAfter, hosttest.CrashAnswer, hosttest.CrashLooking}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
 			k := hosttest.NewKubelet(e, false)
@@ -63,7 +63,7 @@ func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *t
 }
 
 func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
-	for _, m := range []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin} {
+	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
 			blankVolume(e)
@@ -85,7 +85,7 @@ func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
 }
 
 func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing.T) {
-	for _, m := range []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin, hosttest.CrashBefore} {
+	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin, hosttest.CrashBefore}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
 			k := hosttest.NewKubelet(e, true)
