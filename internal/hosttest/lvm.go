@@ -38,6 +38,7 @@ func NewLVM(t testing.TB) *Env {
 var group struct {
 	use  sync.Mutex
 	once sync.Once
+	made bool
 	err  error
 }
 
@@ -48,6 +49,20 @@ func makeGroup() {
 		return
 	}
 	group.err = lvmCommand("vgcreate", append([]string{VG}, disks...)...)
+	group.made = group.err == nil
+}
+
+// leftInGroup says what the tests of this process have left of volumes, as LVM,
+// device-mapper and the mount table know it; "" = nothing.
+func leftInGroup() string {
+	if !group.made {
+		return ""
+	}
+	out, err := exec.Command("sh", "-c", "lvs --noheadings "+VG+"; dmsetup ls; grep /dev/dm- /proc/self/mountinfo").CombinedOutput()
+	if left := strings.TrimSpace(string(out)); left != "No devices found" {
+		return fmt.Sprintf("the tests have left (%v):\n%s\n", err, left)
+	}
+	return ""
 }
 
 // lvmCommand is one of an administrator's, which LVM keeps no copies for.

@@ -51,7 +51,12 @@ func Main(m *testing.M) int {
 				return 1
 			}
 		}
-		return m.Run()
+		code := m.Run()
+		if left := leftInGroup(); left != "" {
+			fmt.Fprint(os.Stderr, left)
+			return 1
+		}
+		return code
 	}
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)

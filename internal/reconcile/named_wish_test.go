@@ -46,6 +46,9 @@ func TestAMountThatWaitsForTheSocketWhileKubeletDiesAndLandsAfterTheNewKubeletsU
 		if got := e.Node().Serve(context.Background(), r, os.Getpid()); got.Status != flex.StatusFailure {
 			t.Errorf("it got %+v", got)
 		}
+		if steps := e.Steps(); strings.Contains(steps, "create") {
+			t.Errorf("a volume was made that nobody waits for: %s", steps)
+		}
 		mountsAre(t, e)
 		works(t, e.M.Remove(k.Dir(a)))
 		e.Empty()
