@@ -5,7 +5,8 @@
 // what is blank or half-made by us, nothing undone that is foreign, nothing set
 // up before it is noted.
 //
-// An Env is a node with a flexd on it that can be crashed and started again. It
-// has two machines, the simulated one and the real kernel, so that the same
-// scenario judges both. A Kubelet plays kubelet's part against it.
+// An Env is a node with a flexd on it that can be crashed and started again. Its
+// machine is the simulated one or the real kernel, and there its storage is loop
+// devices or, in a virtual machine, LVM; so that the same scenario judges all
+// three. A Kubelet plays kubelet's part against it.
 package hosttest
