@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -54,8 +55,8 @@ func TestOneInit(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	if p.failed > 0 {
-		t.Errorf("%d look-ups failed", p.failed)
+	if p.failures() > 0 {
+		t.Errorf("%d look-ups failed", p.failures())
 	}
 }
 
@@ -170,8 +171,8 @@ func TestConcurrentInstallations(t *testing.T) {
 			wrote++
 		}
 	}
-	if len(inits) < 1 || len(inits) > wrote || p.failed > 0 { // fewer: one look-up for two events
-		t.Errorf("%d installations, %d times init, %d failed look-ups", wrote, len(inits), p.failed)
+	if len(inits) < 1 || len(inits) > wrote || p.failures() > 0 { // fewer: one look-up for two events
+		t.Errorf("%d installations, %d times init, %d failed look-ups", wrote, len(inits), p.failures())
 	}
 	n.install(one, "--driver-only", "--attach=true")
 	n.installed(one, "true")
@@ -240,6 +241,20 @@ func TestCutModeChange(t *testing.T) {
 	n.installed(two, "true")
 	if inits := p.settled(1); len(inits) != 1 {
 		t.Errorf("init was asked %d times: %q", len(inits), inits)
+	}
+}
+
+// What killed installations left is removed also by one that has nothing to do.
+func TestLeftovers(t *testing.T) {
+	n := newNode(t)
+	n.install(one, "--driver-only")
+	p := startProber(t, n.plugins())
+	n.write(pluginDir+"/flexd~lvm/..lvm.new.init.json", "{\"attach\": false}\n")
+	n.write(filepath.Dir(pluginDir)+"/.flexd~lvm.new/lvm", "half")
+	contains(t, n.install(one, "--driver-only"), "same: "+n.exe())
+	n.installed(one, "false")
+	if inits := p.settled(0); len(inits) > 0 {
+		t.Errorf("kubelet asked %q", inits)
 	}
 }
 

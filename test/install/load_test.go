@@ -94,7 +94,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	stop()
 	n.installed(one, "false")
 	t.Logf("%d calls during %d upgrades", calls.Load(), upgrades)
-	if calls.Load() < 20*upgrades || p.failed > 0 {
-		t.Errorf("%d calls during %d upgrades; %d look-ups failed", calls.Load(), upgrades, p.failed)
+	if calls.Load() < 20*upgrades || p.failures() > 0 {
+		t.Errorf("%d calls during %d upgrades; %d look-ups failed", calls.Load(), upgrades, p.failures())
 	}
 }

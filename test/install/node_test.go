@@ -255,8 +255,8 @@ func TestUninstall(t *testing.T) {
 	contains(t, n.uninstall(), "keep: "+config, "keep: "+state+": these records")
 	for end := time.Now().Add(5 * time.Second); p.knows("flexd~lvm") && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 	}
-	if inits := p.settled(0); len(inits) > 0 || p.knows("flexd~lvm") || p.failed > 0 {
-		t.Errorf("kubelet knows the driver: %v; it asked %q; %d look-ups failed", p.knows("flexd~lvm"), inits, p.failed)
+	if inits := p.settled(0); len(inits) > 0 || p.knows("flexd~lvm") || p.failures() > 0 {
+		t.Errorf("kubelet knows the driver: %v; it asked %q; %d look-ups failed", p.knows("flexd~lvm"), inits, p.failures())
 	}
 	n.nothingElse()
 	n.read(config)

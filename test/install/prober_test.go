@@ -149,3 +149,9 @@ func (p *prober) knows(driver string) bool {
 	defer p.mu.Unlock()
 	return p.drivers[driver]
 }
+
+func (p *prober) failures() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
