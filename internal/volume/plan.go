@@ -593,11 +593,11 @@ func (p *planner) recordedAs(fsType string) bool {
 func (p *planner) expand(c Call) {
 	lv, d := p.h.LV, p.h.Device
 	switch {
-	case p.live() == nil || d.Activity != Active:
-		p.refuse(c, "it is not mounted, and a filesystem is only grown while it is: mount it first")
-		return
 	case p.h.Spots[c.Dir].Other != "" && !p.h.Spots[c.Dir].Under:
 		p.refuse(c, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Spots[c.Dir].Other, c.Dir)
+		return
+	case p.live() == nil || d.Activity != Active:
+		p.refuse(c, "it is not mounted, and a filesystem is only grown while it is: mount it first")
 		return
 	case p.readOnlyLV():
 		p.refuse(c, "the logical volume is read-only and cannot grow")

@@ -142,10 +142,12 @@ func TestRunDirectoryLost(t *testing.T) {
 		t.Helper()
 		h.state("a", "mounted")
 		h.state("b", "mounted")
-		s := h.story("a")
-		if len(s.Pods) != 1 || s.Pods[0].UID != p.uid || len(s.Claims) != 2 {
-			t.Errorf("status: %+v", s)
-		}
+		h.eventually("each claim is known", func() string {
+			if s := h.story("a"); len(s.Pods) != 1 || s.Pods[0].UID != p.uid || len(s.Claims) != 2 {
+				return fmt.Sprintf("%+v", s)
+			}
+			return ""
+		})
 		h.reads(v, p, "f", "x")
 		h.ok(h.up(byKubelet, v, q)) // a further pod
 		h.end(byKubelet, v, p, q)

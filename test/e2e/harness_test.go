@@ -471,7 +471,7 @@ func (h *host) eventually(what string, wrong func() string) {
 }
 
 func (h *host) within(d time.Duration, wrong func() string) string {
-	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(d); ; time.Sleep(pace * 10 * time.Millisecond) {
 		s := wrong()
 		if s == "" || time.Now().After(end) {
 			return s
@@ -504,9 +504,10 @@ type (
 		Mounted                bool
 	}
 	listStatus struct {
-		Node     string
-		Volumes  []volumeStatus
-		Problems []string
+		Node          string
+		Volumes       []volumeStatus
+		Problems      []string
+		Disagreements []struct{ Class, VG, LV, UUID, Message, Hint string }
 	}
 )
 
@@ -547,11 +548,21 @@ func (h *host) list() (l listStatus) {
 	return l
 }
 
-// story is `flexd status vg0/LV -o json`.
+// story is what `flexd status vg0/LV -o json` prints, without its process.
 func (h *host) story(lv string) (s volumeStatus) {
 	h.t.Helper()
-	if err := json.Unmarshal([]byte(h.show("vg0/"+lv, "-o", "json")), &s); err != nil {
-		h.t.Errorf("flexd status vg0/%s -o json: %v", lv, err)
+	return h.storyOf("vg0/" + lv)
+}
+
+// storyOf is that of any volume: VG/LV, or -/UUID.
+func (h *host) storyOf(volume string) (s volumeStatus) {
+	h.t.Helper()
+	code, body, err := h.get("/v1/volumes/" + volume)
+	if err == nil && code == http.StatusOK {
+		err = json.Unmarshal([]byte(body), &s)
+	}
+	if err != nil || code != http.StatusOK {
+		h.t.Errorf("status of %s: %d %s %v", volume, code, body, err)
 	}
 	return s
 }

@@ -63,6 +63,11 @@ func (s *groups) lvm(command string, args ...string) string {
 	return strings.TrimSpace(s.h.sh(append([]string{"env", "LVM_SUPPRESS_FD_WARNINGS=1", "lvm", command, "-qq"}, args...)...))
 }
 
+func (h *host) lvm(command string, args ...string) string {
+	h.t.Helper()
+	return h.storage.(*groups).lvm(command, args...)
+}
+
 func (s *groups) group(vg string) string {
 	if vg != "vg0" {
 		s.groupOn(vg, disks[2])
@@ -70,6 +75,7 @@ func (s *groups) group(vg string) string {
 	return "provider: lvm"
 }
 
+// groupOn makes a volume group that is not one disk's.
 func (s *groups) groupOn(vg string, disks ...string) {
 	s.h.t.Helper()
 	s.more = append(s.more, vg)

@@ -1,0 +1,199 @@
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Thin volumes in one group and thick ones in another, at once, and every
+// character in a name that LVM allows. What does not fit is refused in numbers,
+// and nothing is left of it.
+func TestThinAndThick(t *testing.T) {
+	const odd = "a-b.c+d_e"
+	h := newHost(t, func(h *host) {
+		h.lvm("lvcreate", "-y", "-an", "-L", "64M", "-T", "vg0/pool")
+		h.lvm("lvchange", "--errorwhenfull", "y", "vg0/pool")
+		h.settings.vg = "thinPool: pool, create: true, maxSize: 10GiB"
+		h.settings.groups = "  - {name: " + odd + ", " + h.group(odd) + ", create: true, maxSize: 10GiB}\n"
+	})
+	p := podN(1)
+	thin := h.vol("thin", "ext4").with("size", "100Mi")
+	thick := h.vol(odd, "xfs").with("volumegroup", odd)
+	h.ok(h.up(byKubelet, thin, p))
+	h.ok(h.up(byKubelet, thick, p))
+	h.write(thin, p, "f", "thin")
+	h.write(thick, p, "f", "thick")
+	layout := strings.Fields(h.lvm("lvs", "--noheadings", "--separator", ":", "-o", "vg_name,lv_name,lv_layout,pool_lv", "-S", "lv_layout!=pool"))
+	for _, want := range []string{"vg0:thin:thin,sparse:pool", odd + ":" + odd + ":linear:"} {
+		if !slices.Contains(layout, want) {
+			t.Errorf("volumes %q, want %s", layout, want)
+		}
+	}
+	for name, fs := range map[string]string{"vg0/thin": "ext4", odd + "/" + odd: "xfs"} {
+		if s := h.storyOf(name); s.VG+"/"+s.LV != name || s.State != "mounted" || s.Filesystem != fs || len(s.Pods) != 1 {
+			t.Errorf("%s: status: %+v", name, s)
+		}
+	}
+	expand := func(v vol, size int64) answer {
+		return h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(size), "0")
+	}
+	for _, v := range []vol{thin, thick} {
+		h.ok(expand(v, 400*mib))
+		if c := capacity(t, h.podDir(v, p)); c < 300*mib {
+			t.Errorf("%s: the filesystem has %d bytes", v.name, c)
+		}
+	}
+
+	// No space.
+	have := h.volumes()
+	refused := func(a answer, words ...string) {
+		t.Helper()
+		h.refused(a, append(words, "no space", "bytes are wanted", "are free")...)
+		if got := h.volumes(); !slices.Equal(got, have) {
+			t.Errorf("%s\n\tleft %q, before %q", a, got, have)
+		}
+	}
+	refused(h.up(noAttach, h.vol("big", "ext4").with("volumegroup", odd, "size", "4Gi"), p), odd+"/big: mount", "volume group "+odd, "4294967296")
+	refused(expand(thick, 4<<30), odd+"/"+odd+": expandfs", "volume group "+odd)
+	h.lvm("lvcreate", "-y", "-V", "100M", "-T", "vg0/pool", "-n", "hog")
+	h.fill("/dev/vg0/hog")
+	have = h.volumes()
+	refused(h.up(noAttach, h.vol("more", "ext4"), p), "vg0/more: mount", "thin pool vg0/pool", "is full", "lvextend vg0/pool", "16777216")
+	h.lvm("lvremove", "-y", "vg0/hog")
+	h.ok(h.up(noAttach, h.vol("more", "ext4"), p))
+	h.end(noAttach, h.vol("more", "ext4"), p)
+
+	h.reads(thin, p, "f", "thin")
+	h.reads(thick, p, "f", "thick")
+	h.end(byKubelet, thin, p)
+	h.end(byKubelet, thick, p)
+}
+
+// fill writes to a device until it takes no more.
+func (h *host) fill(path string) {
+	h.t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_DSYNC, 0)
+	h.must(err)
+	defer f.Close()
+	some := []byte(strings.Repeat("x", mib))
+	for range 1 << 10 {
+		if _, err := f.Write(some); err != nil {
+			return
+		}
+	}
+	h.t.Fatalf("%s takes for ever", path)
+}
+
+// Groups and volumes that must not be used are told apart, each with its way out.
+func TestNotUsable(t *testing.T) {
+	p := podN(1)
+	h := newHost(t, func(h *host) {
+		h.storage.(*groups).groupOn("vg1", disks[2], disks[3])
+		h.lvm("lvcreate", "-y", "-an", "-L", "8M", "-T", "vg1/pool", disks[3])
+		h.lvm("lvcreate", "-y", "-an", "-Zn", "-Wn", "-L", "16M", "-n", "a", "vg1", disks[2])
+		h.settings.groups = "  - {name: vg1, provider: lvm, create: true, maxSize: 1GiB}\n  - {name: vg9, provider: lvm, create: true, maxSize: 1GiB}\n"
+	})
+	ask := func(vg, lv string, words ...string) {
+		t.Helper()
+		v := h.vol(lv, "ext4").with("volumegroup", vg)
+		h.refused(h.up(noAttach, v, p), append(words, vg+"/"+lv+": mount")...)
+		if len(h.active()) != 0 {
+			t.Errorf("active: %q", h.active())
+		}
+	}
+	ask("vg9", "a", "volume group vg9", "it is not there", "disks may be missing")
+	ask("vg1", "pool", "vg1/pool is a pool (thin, pool), not a volume")
+
+	h.lvm("vgexport", "vg1")
+	ask("vg1", "a", "volume group vg1 is exported", "vgimport vg1")
+	h.lvm("vgimport", "vg1")
+	h.lvm("vgchange", "-y", "--systemid", "other", "vg1")
+	ask("vg1", "a", "belongs to another machine", "other")
+	h.lvm("vgchange", "-y", "--config", `global/system_id_source="lvmlocal" local/system_id="other"`, "--systemid", "", "vg1")
+
+	// One disk is missing: what lies on the other can be used.
+	h.lvm("lvcreate", "-y", "-an", "-Zn", "-Wn", "-L", "16M", "-n", "whole", "vg1", disks[3])
+	h.must(writeAt(disks[2], make([]byte, 2*mib)))
+	os.Remove("/run/lvm/hints")
+	ask("vg1", "a", "vg1/a is partial", "a disk that is missing", "PV ")
+	ask("vg1", "none", "vg1")
+	whole := h.vol("whole", "ext4").with("volumegroup", "vg1")
+	h.ok(h.up(noAttach, whole, p))
+	h.end(noAttach, whole, p)
+}
+
+func writeAt(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// What somebody else uses is refused, and who it is is named; what was active
+// before flexd came stays so until a claim of ours has come and gone.
+func TestUsedByOthers(t *testing.T) {
+	h := newHost(t, func(h *host) {
+		mkfs := func(path string) { h.sh("mkfs.ext4", "-q", path) }
+		h.volume("vg0/a", 16*mib, mkfs)
+		h.volume("vg0/blank", 16*mib, nil)
+		h.volume("vg0/kept", 16*mib, nil)
+		h.lvm("lvchange", "-ay", "vg0/a", "vg0/blank", "vg0/kept")
+	})
+	time.Sleep(3 * lease)
+	if got := h.active(); len(got) != 3 {
+		t.Errorf("active: %q, of three that were so before", got)
+	}
+	p := podN(1)
+	a, blank := h.vol("a", "ext4"), h.vol("blank", "ext4")
+	me := fmt.Sprintf("pid %d (", os.Getpid())
+
+	h.must(os.Mkdir(h.dir+"/elsewhere", 0o755))
+	h.must(unix.Mount("/dev/vg0/a", h.dir+"/elsewhere", "ext4", 0, ""))
+	for _, m := range []mode{noAttach, byKubelet} {
+		h.refused(h.up(m, a, p), "vg0/a: ", "it is mounted at "+h.dir+"/elsewhere by something else", "umount it there")
+	}
+	h.must(unix.Unmount(h.dir+"/elsewhere", 0))
+
+	for _, v := range []vol{a, blank} {
+		name := "vg0/" + v.opts["volumeID"]
+		fd, err := unix.Open("/dev/"+name, unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		h.must(err)
+		h.refused(h.up(noAttach, v, p), name+": mount", "busy", me)
+		unix.Close(fd)
+	}
+	h.ok(h.up(noAttach, a, p))
+	h.write(a, p, "f", "x")
+
+	// Held when flexd lets go: it waits, and tells for whom.
+	f, err := os.Open("/dev/vg0/a")
+	h.must(err)
+	h.end(noAttach, a, p)
+	h.eventually("status tells why it stays active", func() string {
+		if s := h.story("a"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, "busy") && strings.Contains(s.Error.Message, me) {
+			return ""
+		} else {
+			return fmt.Sprintf("%+v %+v", s, s.Error)
+		}
+	})
+	f.Close()
+	h.eventually("only what nobody had claimed is active", func() string {
+		if got := h.active(); !slices.Equal(got, []string{"vg0/kept"}) {
+			return fmt.Sprint(got)
+		}
+		return ""
+	})
+	h.deactivate("vg0/kept")
+}
