@@ -187,6 +187,23 @@ func backups(size int64) []int64 {
 			}
 		}
 	}
+	// On stripes, mkfs rounds the groups to the stripe's unit, and where they
+	// would all begin on one disk it makes them one unit smaller. Of these many
+	// possible places the first two and the last of each kind will do.
+	for _, groups := range []int64{8, 16, 32} {
+		ag := (size + groups - 1) / groups
+		for unit := int64(16 << 10); unit <= 1<<20; unit *= 2 {
+			down, up := ag/unit*unit, (ag+unit-1)/unit*unit
+			for _, ag := range []int64{up, up - unit, down, down - unit} {
+				places = append(places, ag, 2*ag, (groups-1)*ag)
+			}
+		}
+	}
+	// One that was grown has the groups of its first size: quarters of so many
+	// GiB, up to 256.
+	for p := int64(256 << 20); p < min(size, 64<<30+1); p += 256 << 20 {
+		places = append(places, p)
+	}
 	for p := int64(1 << 40); p < size; p += 1 << 40 {
 		places = append(places, p-4096, p) // just under 1 TiB is mkfs's largest
 	}

@@ -5,6 +5,12 @@ package mount
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,6 +54,63 @@ func TestSpans(t *testing.T) {
 			t.Errorf("size %d: reads only %d", size, read)
 		}
 	}
+}
+
+// Ensure that the places that are read are those where an xfs has superblocks,
+// on one disk, on stripes, and when it was grown since it was made.
+func TestSpansOfXFS(t *testing.T) {
+	need(t, "mkfs.xfs")
+	const gib = 1 << 30
+	for _, row := range []struct{ size, grown int64 }{
+		{gib, 0}, {2*gib + 4*mib, 0}, {10 * gib, 0}, {101*gib + 12*mib, 0}, {1024 * gib, 0}, {3072 * gib, 0},
+		{gib, 7 * gib}, {5 * gib, 7 * gib}, {5 * gib, 7*gib + 4*mib}, {200 * gib, 777 * gib},
+	} {
+		for _, stripes := range []string{"", "su=64k,sw=1", "su=64k,sw=2", "su=64k,sw=3", "su=16k,sw=4", "su=256k,sw=4", "su=1m,sw=3"} {
+			if row.grown > 0 && stripes != "" {
+				continue
+			}
+			count, ag := groupsOfXFS(t, row.size, stripes)
+			size, found := max(row.size, row.grown), 0
+			for n := int64(1); n < count; n++ {
+				if slices.ContainsFunc(spans(size), func(s span) bool { return s.from <= n*ag && n*ag+512 <= s.to }) {
+					found++
+				}
+			}
+			want := min(3, int(count-1))
+			if row.grown > 0 {
+				want = 1 // it may be large, and these are many places
+			}
+			if found < want {
+				t.Errorf("size %d, now %d, stripes %q: %d groups of %d bytes, and %d superblocks are read", row.size, size, stripes, count, ag, found)
+			}
+		}
+	}
+}
+
+// groupsOfXFS asks mkfs.xfs how many allocation groups it would make, of how
+// many bytes.
+func groupsOfXFS(t *testing.T, size int64, stripes string) (count, ag int64) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, size); err != nil {
+		t.Fatal(err)
+	}
+	argv := []string{"-N", file}
+	if stripes != "" {
+		argv = []string{"-N", "-d", stripes, file}
+	}
+	out, err := exec.Command("mkfs.xfs", argv...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	_, text, _ := strings.Cut(string(out), "agcount=")
+	if _, err := fmt.Sscanf(text, "%d, agsize=%d", &count, &ag); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return count, ag * 4096
 }
 
 // Ensure that blkid's and wipefs's words are understood.

@@ -153,6 +153,24 @@ func TestUnreadablePart(t *testing.T) {
 	}
 }
 
+// Ensure that an xfs whose head was zeroed is found on stripes too, where mkfs
+// makes its groups of another size.
+func TestStripes(t *testing.T) {
+	r := newRig(t, 64*mib) // for the group
+	r.sh("lvcreate", "-qq", "-y", "-Zn", "-Wn", "-i", "2", "-I", "64k", "-L", "1G", "-n", "striped", "vg0")
+	r.lv = "striped"
+	r.observe(r.node())
+	if fs := r.probe(""); fs.Content != volume.Blank {
+		t.Fatalf("got %+v", fs)
+	}
+	r.format("xfs")
+	r.write(make([]byte, 16*mib), 0)
+	var refusal *Refusal
+	if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, false); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "a backup superblock of xfs at offset 134152192") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Ensure that what reads as zeros is not formatted if it is known to be no disk,
 // and that a device which is gone is not mistaken for the one that has its name
 // or its number now.
