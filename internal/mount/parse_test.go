@@ -63,7 +63,7 @@ func TestSpansOfXFS(t *testing.T) {
 	const gib = 1 << 30
 	for _, row := range []struct{ size, grown int64 }{
 		{gib, 0}, {2*gib + 4*mib, 0}, {10 * gib, 0}, {101*gib + 12*mib, 0}, {1024 * gib, 0}, {3072 * gib, 0},
-		{gib, 7 * gib}, {5 * gib, 7 * gib}, {5 * gib, 7*gib + 4*mib}, {200 * gib, 777 * gib},
+		{gib, 7 * gib}, {11 * gib, 17 * gib}, {11 * gib, 17*gib + 4*mib}, {44 * gib, 777 * gib}, {233 * gib, 777 * gib},
 	} {
 		for _, stripes := range []string{"", "su=64k,sw=1", "su=64k,sw=2", "su=64k,sw=3", "su=16k,sw=4", "su=256k,sw=4", "su=1m,sw=3"} {
 			if row.grown > 0 && stripes != "" {
