@@ -81,7 +81,12 @@ func (h *host) afterCut() {
 		h.Errorf("the record of the wanted volume: %v", got)
 	}
 
-	// Kubelet asks again for what was cut: during mkfs, which is repeated, or in
+	// Kubelet may have given up the pod whose call was cut.
+	h.call("Success", "unmount", h.podDir(late, "cut"))
+	if h.attach {
+		h.call("Success", "unmountdevice", h.GlobalDir(h.volume("cut")))
+	}
+	// Or it asks again for what was cut: during mkfs, which is repeated, or in
 	// the instant of its first mount, from which on that filesystem stays.
 	h.setUp(late, "cut")
 	if got := h.record("cut"); got != volume.Seen {

@@ -36,6 +36,9 @@ func TestReboot(t *testing.T) {
 		live(t, life, attach)
 		return
 	}
+	if os.Getenv("FLEXD_TEST_DISKS") != "" {
+		t.Fatal("boots machines itself, and is not for one: scripts/test-vm ./test/reboot")
+	}
 	for _, attach := range []bool{true, false} {
 		t.Run(fmt.Sprintf("attach=%v", attach), func(t *testing.T) {
 			m := machine{dir: t.TempDir(), attach: attach}
