@@ -162,7 +162,7 @@ func (n *Node) Start() error {
 		c.Wait()
 		close(ended)
 	}(n.flexd)
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(30 * time.Second); ; {
 		resp, err := n.http.Get("http://flexd/healthz")
 		if err == nil {
 			resp.Body.Close()
@@ -176,7 +176,7 @@ func (n *Node) Start() error {
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("flexd is not ready after 10s: %s", n.LogTail(5))
+			return fmt.Errorf("flexd is not ready after 30s: %s", n.LogTail(5))
 		}
 	}
 }
@@ -194,8 +194,8 @@ func (n *Node) Signal(s syscall.Signal) error {
 	case <-n.ended:
 		n.flexd = nil
 		return nil
-	case <-time.After(10 * time.Second):
-		return fmt.Errorf("flexd (pid %d) did not end within 10s of %v", n.flexd.Process.Pid, s)
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("flexd (pid %d) did not end within 30s of %v", n.flexd.Process.Pid, s)
 	}
 }
 
