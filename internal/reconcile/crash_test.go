@@ -29,22 +29,30 @@ func wholeLife(e *hosttest.Env, k *hosttest.Kubelet) error {
 }
 
 // TestKilledAtEachStep kills flexd before, within and after the first command of
-// each step that there is in the life of a volume, one after the other; and each
-// such command fails.
+// each step that there is in the life of a volume, one after the other.
 func TestKilledAtEachStep(t *testing.T) {
-	failures := []hosttest.Moment{hosttest.FailBefore, hosttest.FailAfter}
-	for i, m := range append(some(t, failures), hosttest.CrashBefore, hosttest.CrashWithin, hosttest.CrashAfter) {
-		onReal(t, m.String(), func(t *testing.T, e *hosttest.Env) {
-			e.ArmEach(m)
-			play(t, e, scenario{name: "a whole life", attach: i%2 == 1, play: wholeLife})
-			struck := e.Struck()
-			t.Logf("%d times: %s", len(struck), strings.Join(struck, ", "))
-			for _, step := range append(ownSteps, "create", "activate", "probe", "mkfs", "mount", "extend", "grow filesystem", "umount", "deactivate") {
-				if !slices.Contains(struck, step) {
-					t.Errorf("there was no %s", step)
-				}
-			}
-		})
+	for i, m := range []hosttest.Moment{hosttest.CrashBefore, hosttest.CrashWithin, hosttest.CrashAfter} {
+		onReal(t, m.String(), func(t *testing.T, e *hosttest.Env) { eachStep(t, e, m, i%2 == 0) })
+	}
+}
+
+// TestEachStepFails is the same with commands that fail, or say so.
+func TestEachStepFails(t *testing.T) {
+	for _, m := range []hosttest.Moment{hosttest.FailBefore, hosttest.FailAfter} {
+		onLoops(t, m.String(), func(t *testing.T, e *hosttest.Env) { eachStep(t, e, m, true) })
+	}
+}
+
+func eachStep(t *testing.T, e *hosttest.Env, m hosttest.Moment, attach bool) {
+	t.Helper()
+	e.ArmEach(m)
+	play(t, e, scenario{name: "a whole life", attach: attach, play: wholeLife})
+	struck := e.Struck()
+	t.Logf("%d times: %s", len(struck), strings.Join(struck, ", "))
+	for _, step := range append(ownSteps, "create", "activate", "probe", "mkfs", "mount", "extend", "grow filesystem", "umount", "deactivate") {
+		if !slices.Contains(struck, step) {
+			t.Errorf("there was no %s", step)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 
 	"github.com/flexd/flexd/internal/flex"
@@ -174,8 +175,21 @@ func play(t *testing.T, e *hosttest.Env, s scenario) {
 	e.Empty()
 }
 
+// halves deals the scenarios into two lists. Each has every row once, one in the
+// one and the next in the other of kubelet's ways.
+func halves() [][]scenario {
+	list := scenarios()
+	n := len(list) / 2
+	two := make([][]scenario, 2)
+	for i := range n {
+		two[i%2] = append(two[i%2], list[i])
+		two[1-i%2] = append(two[1-i%2], list[n+i])
+	}
+	return two
+}
+
 func TestScenarios(t *testing.T) {
-	for _, s := range scenarios() {
+	for _, s := range slices.Concat(some(t, halves())...) {
 		onBoth(t, s.name, func(t *testing.T, e *hosttest.Env) {
 			if _, err := exec.LookPath(s.needs); s.needs != "" && e.Sim == nil && err != nil && os.Getenv("CI") != "true" {
 				t.Skip(err)
