@@ -34,7 +34,7 @@ const (
 	lease = 300 * time.Millisecond
 	// soon is how long the slowest of these machines may take for what is quick,
 	// a few of kubelet's doubling pauses (0.5 s, 1 s, 2 s, 4 s ...) included.
-	soon = 30 * time.Second
+	soon = time.Minute
 )
 
 var update = flag.Bool("update", false, "write the golden files again")

@@ -34,13 +34,13 @@ const (
 
 var modes = []mode{noAttach, byKubelet, byController}
 
-// each runs a test in each mode.
-func each(t *testing.T, f func(*testing.T, *node)) {
+// each runs a test in each mode, on a node made with change.
+func each(t *testing.T, f func(*testing.T, *node), change ...func(*node)) {
 	t.Parallel()
 	for _, m := range modes {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
-			f(t, newNode(t, m))
+			f(t, newNode(t, m, change...))
 		})
 	}
 }
@@ -57,6 +57,7 @@ type node struct {
 	driver   string // flexdriver, where kubelet finds it
 	vg       string
 	runDir   string
+	later    bool // flexdriver is not installed yet
 	failures bool // are expected
 	config   string
 
@@ -84,6 +85,9 @@ func newNode(t *testing.T, m mode, change ...func(*node)) *node {
 		vg: dir + "/vg0", runDir: dir + "/run",
 	}
 	t.Cleanup(n.close)
+	// As systemd's machines have it: what is mounted is seen in every namespace.
+	n.must(unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	n.must(unix.Mount("", dir, "", unix.MS_SHARED, ""))
 	n.config = fmt.Sprintf(`nodeName: %s
 kubeletRoots: [%s]
 runDir: %s
@@ -103,7 +107,9 @@ volumeGroups:
 	n.must(os.WriteFile(n.calls(), nil, 0o600))
 	n.must(os.WriteFile(n.eventsFile(), nil, 0o600))
 	copyFile(t, built+"/flexd", dir+"/bin/flexd")
-	n.install(n.driver)
+	if !n.later {
+		n.install(n.driver)
+	}
 	if m == byController {
 		n.controller = newController(n)
 	}
@@ -123,8 +129,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// install puts flexdriver where kubelet looks: in one instant, after the dotfile
-// that says how this node attaches.
+// install puts flexdriver where kubelet looks for the first time: in one instant,
+// after the dotfile that says how this node attaches.
 func (n *node) install(driver string) {
 	n.t.Helper()
 	dir := filepath.Dir(driver)
@@ -133,7 +139,7 @@ func (n *node) install(driver string) {
 	if n.mode == noAttach {
 		answer = `{"attach": false, "supportsMetrics": true}`
 	}
-	n.must(os.WriteFile(dir+"/.lvm.init.json", []byte(answer), 0o644))
+	n.must(os.WriteFile(dir+"/.lvm.init.json", []byte(answer), 0o644)) // first, and once
 	copyFile(n.t, built+"/flexdriver", dir+"/.lvm.new")
 	n.must(os.Rename(dir+"/.lvm.new", driver))
 }
@@ -271,7 +277,7 @@ func mounts(dir string) []string {
 
 func mounted(dir string) bool { return slices.Contains(mounts(dir), dir) }
 
-// volumes lists what is mounted for kubelet; its own root is a mount, too.
+// volumes lists what is mounted for kubelet.
 func (n *node) volumes() []string {
 	return slices.DeleteFunc(mounts(n.dir), func(dir string) bool {
 		return !strings.Contains(dir, "flexd~lvm/") && !strings.Contains(dir, "/mounts/") && !strings.Contains(dir, "/volume-subpaths/")
@@ -354,7 +360,9 @@ func (n *node) force() {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
 		for _, dir := range mounts(n.dir) {
-			unix.Unmount(dir, unix.MNT_DETACH)
+			if dir != n.dir {
+				unix.Unmount(dir, unix.MNT_DETACH)
+			}
 		}
 		loops := n.loops()
 		for _, l := range loops {
@@ -363,7 +371,7 @@ func (n *node) force() {
 				unix.Close(fd)
 			}
 		}
-		if len(loops) == 0 && len(n.processes()) == 0 && len(mounts(n.dir)) == 0 {
+		if len(loops) == 0 && len(n.processes()) == 0 && len(mounts(n.dir)) <= 1 {
 			return
 		}
 	}
@@ -397,6 +405,7 @@ func (n *node) close() {
 		}
 	}
 	n.force()
+	unix.Unmount(n.dir, unix.MNT_DETACH)
 	os.RemoveAll(n.dir)
 }
 

@@ -65,6 +65,18 @@ func (n *node) settled() {
 	time.Sleep(400 * time.Millisecond)
 }
 
+// unused waits until kubelet, too, has seen the end of the last pod's volume.
+func (n *node) unused() {
+	n.t.Helper()
+	n.eventually("kubelet has no volume", func() string {
+		var r Status
+		if err := n.ask("Report", struct{}{}, &r); err != nil || !r.Known || len(r.InUse) > 0 {
+			return fmt.Sprint(err, r)
+		}
+		return ""
+	})
+}
+
 // caught starts something, with flexd stopped just before the verb, and returns
 // when the driver waits for it: kubelet is in the middle of the call.
 func (n *node) caught(verb string, start func()) {
@@ -97,6 +109,8 @@ func TestKubeletKilledInEachVerb(t *testing.T) {
 				ending := slices.Contains([]string{"unmount", "unmountdevice", "detach"}, verb)
 				if ending {
 					n.run(p)
+				} else {
+					n.unused() // so that kubelet begins with the first verb
 				}
 				n.caught(verb, func() {
 					if ending {

@@ -1,0 +1,223 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// What may happen to flexd while kubelet waits for an answer. Each leaves a flexd
+// that runs.
+var accidents = []struct {
+	name string
+	do   func(*node)
+}{
+	{"kill -9", func(n *node) {
+		n.endFlexd(syscall.SIGKILL)
+		n.startFlexd()
+	}},
+	{"restart of two seconds", func(n *node) {
+		n.thaw()
+		n.endFlexd(syscall.SIGTERM)
+		time.Sleep(2 * time.Second)
+		n.startFlexd()
+	}},
+	{"upgrade", func(n *node) {
+		copyFile(n.t, built+"/flexd", n.dir+"/bin/.flexd.new")
+		n.must(os.Rename(n.dir+"/bin/.flexd.new", n.dir+"/bin/flexd"))
+		n.thaw()
+		n.endFlexd(syscall.SIGTERM)
+		n.startFlexd()
+	}},
+}
+
+// Kubelet does not notice: no call fails and no pod gets a warning (node.expected).
+func TestFlexdEndsInEachVerb(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		written := ""
+		for i, verb := range n.mode.verbs() {
+			for j, accident := range accidents {
+				p := pod(fmt.Sprintf("web-%d-%d", i, j), "a")
+				about := accident.name + " at " + verb
+				if slices.Contains([]string{"unmount", "unmountdevice", "detach"}, verb) {
+					n.run(p)
+					n.read(p, 0, written)
+					n.caught(verb, func() { n.forget(p) })
+					accident.do(n)
+					n.ended(p)
+				} else {
+					begin := time.Now()
+					n.caught(verb, func() { n.want(p) })
+					accident.do(n)
+					n.started(p)
+					if took := time.Since(begin); took > 5*time.Second {
+						t.Errorf("%s: the pod started after %v", about, took)
+					}
+					if written != "" {
+						n.read(p, 0, written)
+					}
+					written = p.Name
+					n.write(p, 0, written)
+					n.end(p)
+				}
+				n.quiet() // the next pod's life begins with the first verb
+				if w := n.warnings(); len(w) > 0 {
+					t.Fatalf("%s: %q", about, w)
+				}
+			}
+		}
+	})
+}
+
+// flexd is killed at any moment of pods that come and go.
+func TestFlexdKilledAnywhere(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		r := seeded(t)
+		n.claim("a", 16*mib)
+		n.claim("b", 16*mib)
+		stop := make(chan struct{})
+		var killer sync.WaitGroup
+		killer.Go(func() {
+			// It lives longer each time, so that a slow machine comes to an end, too.
+			for most := 300 * time.Millisecond; ; most += 50 * time.Millisecond {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Duration(r.Int64N(int64(most)))):
+				}
+				n.endFlexd(syscall.SIGKILL)
+				n.startFlexd()
+			}
+		})
+		t.Cleanup(func() { close(stop); killer.Wait() })
+		for round := range times(5) {
+			p, q := pod(fmt.Sprint("p-", round), "a", "b"), pod(fmt.Sprint("q-", round), "b")
+			n.run(p, q)
+			n.write(p, 1, p.Name)
+			n.read(q, 0, p.Name)
+			n.end(p, q)
+		}
+	})
+}
+
+func TestFlexdDownWhenKubeletStarts(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		n.claim("b", 16*mib)
+		n.claim("c", 16*mib)
+		stays, gone, fresh := pod("stays", "a"), pod("gone", "b"), pod("fresh", "c")
+		n.run(stays, gone)
+		n.write(stays, 0, "mine")
+		n.killKubelet()
+		n.endFlexd(syscall.SIGTERM)
+		n.forget(gone)
+		n.startKubelet()
+		n.want(fresh)
+		time.Sleep(3 * time.Second) // kubelet finds its volumes, and calls
+		n.read(stays, 0, "mine")
+		n.startFlexd()
+		n.started(stays, fresh)
+		n.ended(gone)
+		n.read(stays, 0, "mine")
+		n.end(stays, fresh)
+	})
+}
+
+// A kubelet that runs finds the driver as soon as it is installed.
+func TestKubeletBeforeInstallation(t *testing.T) {
+	t.Parallel()
+	for _, m := range modes {
+		t.Run(string(m), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, m, func(n *node) { n.later = true })
+			n.claim("a", 16*mib)
+			p := pod("web", "a")
+			n.want(p)
+			n.eventually("kubelet knows no such driver", func() string {
+				if err := n.ask("Start", p.UID, nil); err == nil || !strings.Contains(err.Error(), "no volume plugin matched") {
+					return fmt.Sprint(err)
+				}
+				return ""
+			})
+			n.install(n.driver)
+			n.started(p)
+			n.end(p)
+			if got := len(n.trace().by("kubelet 1").of("init")); got != 1 {
+				t.Errorf("%d calls of init, want 1", got)
+			}
+		})
+	}
+}
+
+// upgrade installs another release of flexdriver, as an operator does.
+func (n *node) upgrade(release int) {
+	n.t.Helper()
+	bin := fmt.Sprintf("%s/release-%d", n.dir, release)
+	n.must(os.Mkdir(bin, 0o755))
+	text, err := os.ReadFile(built + "/flexdriver")
+	n.must(err)
+	// What follows the last section is nothing to the kernel, but makes it another file.
+	n.must(os.WriteFile(bin+"/flexdriver", fmt.Appendf(text, "release %d", release), 0o755))
+	c := exec.Command("../../scripts/install.sh", "--driver-only", "--plugin-dir", n.plugins, "--bin", bin)
+	if out, err := c.CombinedOutput(); err != nil {
+		n.t.Fatalf("install.sh: %v\n%s", err, out)
+	}
+}
+
+// flexdriver is installed again and again while pods come and go: one init each
+// time, and nothing else is to be seen of it.
+func TestUpgradeUnderLoad(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		const pods = 3
+		stop := make(chan struct{})
+		var load sync.WaitGroup
+		finish := sync.OnceFunc(func() { close(stop); load.Wait() })
+		t.Cleanup(finish)
+		for i := range pods {
+			lv := fmt.Sprint("lv-", i)
+			n.claim(lv, 16*mib)
+			load.Go(func() {
+				for round := 0; ; round++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					p := pod(fmt.Sprintf("web-%d-%d", i, round), lv)
+					n.run(p)
+					n.end(p)
+				}
+			})
+		}
+		inits := func() int { return len(n.trace().by("kubelet 1").of("init")) }
+		rounds := times(5)
+		for round := range rounds {
+			n.eventually("kubelet calls init", func() string {
+				if got := inits(); got < round+1 {
+					return fmt.Sprint(got, " times")
+				}
+				return ""
+			})
+			time.Sleep(300 * time.Millisecond)
+			n.upgrade(round)
+		}
+		time.Sleep(time.Second)
+		finish()
+		if got := inits(); got != rounds+1 {
+			t.Errorf("%d calls of init after %d installations", got, rounds+1)
+		}
+		names, err := filepath.Glob(filepath.Dir(n.driver) + "/[^.]*")
+		n.must(err)
+		if len(names) != 1 {
+			t.Errorf("kubelet sees %v", names)
+		}
+	})
+}

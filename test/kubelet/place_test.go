@@ -1,0 +1,121 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kubelet's directory may be a link to a larger disk.
+func TestRootBehindALink(t *testing.T) {
+	t.Parallel()
+	for _, m := range modes {
+		for _, configured := range []string{"link", "target"} {
+			t.Run(string(m)+" "+configured, func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t, m, func(n *node) {
+					n.must(os.Mkdir(n.dir+"/disk", 0o755))
+					n.must(os.Remove(n.root))
+					n.must(os.Symlink(n.dir+"/disk", n.root))
+					if configured == "target" {
+						n.config = strings.Replace(n.config, "kubeletRoots: ["+n.root+"]", "kubeletRoots: ["+n.dir+"/disk]", 1)
+					}
+				})
+				n.linked()
+			})
+		}
+	}
+}
+
+// linked lets a pod live whose mount the table shows under another path.
+func (n *node) linked() {
+	n.t.Helper()
+	n.claim("a", 16*mib)
+	p := pod("web", "a")
+	n.want(p)
+	n.eventually("web starts", func() string {
+		if err := n.ask("Start", p.UID, nil); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	n.write(p, 0, "there")
+	n.killKubelet()
+	n.startKubelet()
+	n.eventually("web is found again", func() string {
+		if err := n.ask("Start", p.UID, nil); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	n.settled()
+	n.read(p, 0, "there")
+	n.end(p)
+	n.quiet()
+}
+
+// Kubelet's directory may be mounted from another disk, also a part of one.
+func TestRootBindMounted(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.linked()
+	}, func(n *node) {
+		disk := n.dir + "/disk"
+		n.must(os.Mkdir(disk, 0o755))
+		n.must(unix.Mount("disk", disk, "tmpfs", 0, ""))
+		n.must(os.Mkdir(disk+"/kubelet", 0o755))
+		n.must(unix.Mount(disk+"/kubelet", n.root, "", unix.MS_BIND, ""))
+	})
+}
+
+// A kubelet in a container has a mount namespace of its own, into which and from
+// which mounts below its root are propagated.
+func TestKubeletInAnotherNamespace(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		elsewhere := func(c *exec.Cmd, _ *Setup) {
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: syscall.CLONE_NEWNS}
+		}
+		n.claim("a", 16*mib)
+		n.killKubelet()
+		n.startKubelet(elsewhere)
+		p := pod("web", "a")
+		n.run(p)
+		n.write(p, 0, "seen by both")
+		inside := fmt.Sprintf("/proc/%d/root%s/data", n.kubelet.cmd.Process.Pid, n.podDir(p, 0))
+		text, err := os.ReadFile(inside)
+		if string(text) != "seen by both" {
+			t.Errorf("kubelet's namespace has %q, %v", text, err)
+		}
+		n.end(p)
+		n.quiet()
+	})
+}
+
+// Without propagation the pod would write to the disk below the mount: refused.
+func TestKubeletWithoutPropagation(t *testing.T) {
+	t.Parallel()
+	for _, m := range modes {
+		t.Run(string(m), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, m)
+			n.failures = true
+			n.claim("a", 16*mib)
+			n.killKubelet()
+			n.startKubelet(func(c *exec.Cmd, _ *Setup) {
+				// Unlike clone, Go's unshare makes every mount of the new namespace private.
+				c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
+			})
+			p := pod("web", "a")
+			n.want(p)
+			n.warned(p, "namespace")
+			if v := n.volumes(); len(v) > 0 {
+				t.Errorf("mounted where the pod does not see it: %v", v)
+			}
+			n.end(p)
+		})
+	}
+}
