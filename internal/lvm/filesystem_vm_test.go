@@ -192,7 +192,7 @@ func snapshots(u *user) {
 		"lvcreate -qq -y -s -pr -L 16M -n ext4.ro vg0/ext4",
 		"lvcreate -qq -y -s -L 16M -n btrfs.s vg0/btrfs",
 		"lvcreate -qq -y -s -n thin.s vg0/thin",
-		"lvcreate -qq -y -s -L 4M -n over vg0/ext4",
+		"lvcreate -qq -y --config activation/monitoring=0 -s -L 4M -n over vg0/ext4", // dmeventd would unmount it
 	)
 	for _, name := range []string{"ext4.ro", "xfs.s", "xfs.ro", "btrfs.s", "thin.s"} {
 		u.T.Run(name, func(t *testing.T) {
@@ -255,9 +255,20 @@ func snapshots(u *user) {
 		u.must(filepath.Join(u.dir, name, "file"), "of "+name)
 	}
 
-	// One that overflowed reads as nothing, which is not blank.
+	// One that overflowed is in error, and reads as nothing: which is not blank.
 	d := u.active("over")
+	dir := u.mustLand(d, "ext4", "over")
+	if fs := u.probe(d, dir); fs.Content != volume.Filesystem {
+		u.Errorf("got %+v", fs)
+	}
 	u.sh("dd", "if=/dev/urandom", "of="+filepath.Join(u.dir, "ext4", "much"), "bs=1M", "count=12", "conv=fsync")
+	if u.try("dd", "if=/dev/zero", "of="+dir+"/more", "bs=1M", "count=1", "conv=fsync") {
+		u.Error("it takes data: the test proves nothing")
+	}
+	if fs := u.probe(d, dir); fs.Content != volume.FilesystemFailed {
+		u.Errorf("got %+v", fs)
+	}
+	u.unmount(d, dir)
 	if fs, err := u.Probe(u.Context(), u.lock, d, ""); err == nil {
 		u.Errorf("probe: got %+v", fs)
 	}
