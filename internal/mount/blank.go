@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // What is read of a device to prove it blank: all of a small one; of a large
@@ -34,19 +36,18 @@ func (f finding) String() string {
 
 // proveBlank reads what must be zero, past every cache, and returns nil if it
 // is. A place that cannot be read is an error, never blank.
-func proveBlank(name string) (*finding, error) {
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECT, 0)
+func proveBlank(d volume.Device) (*finding, error) {
+	dev, err := openDevice(d, unix.O_DIRECT)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+		return nil, err
 	}
-	dev := os.NewFile(uintptr(fd), name)
 	defer dev.Close()
 	size, err := sizeOf(dev)
 	if err != nil {
 		return nil, err
 	}
 	if size <= 0 {
-		return nil, fmt.Errorf("%s has no size", name)
+		return nil, fmt.Errorf("%s has no size", d.Path)
 	}
 	buf, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {

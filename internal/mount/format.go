@@ -90,7 +90,7 @@ func mayFormat(dev *os.File, a formatArg) error {
 		return no(describe(dev, s))
 	}
 	// Also for a repeat: blkid finds nothing where it can't read.
-	found, err := proveBlank(a.Device.Path)
+	found, err := proveBlank(a.Device)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func probe(a probeArg) (volume.FS, error) {
 	}
 	switch {
 	case s.none():
-		found, err := proveBlank(a.Device.Path)
+		found, err := proveBlank(a.Device)
 		if err != nil {
 			return volume.FS{}, err
 		}
