@@ -44,6 +44,7 @@ const (
 	role      = "FLEXD_TEST_ROLE"
 	isTests   = "tests" // in a mount namespace of their own
 	isKubelet = "kubelet"
+	place     = "FLEXD_TEST_PLACE" // the directory in which every node lies
 )
 
 // built is where the two executables are.
@@ -75,12 +76,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// again runs the tests in a mount namespace of their own.
+// again runs the tests in a mount namespace of their own, and takes away what they
+// leave, even if they panic.
 func again() int {
+	dir, err := os.MkdirTemp("", "flexd-kubelet-")
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer sweep(dir)
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	c.Env = append(os.Environ(), role+"="+isTests)
+	c.Env = append(os.Environ(), role+"="+isTests, place+"="+dir)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if err := c.Run(); err != nil {
 		if c.ProcessState == nil || c.ProcessState.ExitCode() < 1 {
@@ -89,6 +100,27 @@ func again() int {
 		}
 	}
 	return c.ProcessState.ExitCode()
+}
+
+// sweep ends what runs below dir, and removes it. The mounts have gone with their
+// namespace.
+func sweep(dir string) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		running := processes(dir)
+		for pid := range running {
+			if pid != os.Getpid() {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		left := loops(dir)
+		for _, l := range left {
+			free(l)
+		}
+		if len(running) == 0 && len(left) == 0 {
+			break
+		}
+	}
+	os.RemoveAll(dir)
 }
 
 // alone lets go, in this namespace only, of what others have mounted.

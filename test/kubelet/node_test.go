@@ -73,10 +73,7 @@ type node struct {
 
 func newNode(t *testing.T, m mode, change ...func(*node)) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "flexd-kubelet-")
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
-	}
+	dir, err := os.MkdirTemp(os.Getenv(place), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,12 +117,11 @@ volumeGroups:
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	b, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, b, 0o755)
-	}
-	if err != nil {
-		t.Fatalf("%v (make build)", err)
+	t.Helper()
+	// By another process: an executable that one of ours had open for writing, in the
+	// instant after a fork, would be busy.
+	if out, err := exec.Command("install", "-m", "755", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s (make build)", err, out)
 	}
 }
 
@@ -284,42 +280,49 @@ func (n *node) volumes() []string {
 	})
 }
 
-// loops lists the loop devices with a file of this node's.
-func (n *node) loops() []string {
+// loops lists the loop devices with a file below dir.
+func loops(dir string) []string {
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	var names []string
 	for _, f := range files {
-		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), n.dir+"/") {
+		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), dir+"/") {
 			names = append(names, strings.Split(f, "/")[3])
 		}
 	}
 	return names
 }
 
-// processes lists what runs for this node, by pid, without flexd and kubelet.
-func (n *node) processes() map[int]string {
-	n.mu.Lock()
-	spare := map[int]bool{os.Getpid(): true, os.Getppid(): true}
-	if n.flexd != nil {
-		spare[n.flexd.Process.Pid] = true
+// free takes a loop device's file away.
+func free(name string) {
+	if fd, err := unix.Open("/dev/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+		unix.Close(fd)
 	}
-	if n.kubelet != nil {
-		spare[n.kubelet.cmd.Process.Pid] = true
-	}
-	n.mu.Unlock()
+}
+
+// processes lists what runs from dir or for it, by pid.
+func processes(dir string) map[int]string {
 	all := map[int]string{}
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, d := range dirs {
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range procs {
 		pid, _ := strconv.Atoi(filepath.Base(d))
-		if spare[pid] {
-			continue
-		}
 		exe, _ := os.Readlink(d + "/exe")
 		in, _ := os.Readlink(d + "/fd/0") // a child's is its lane's lock
 		cmdline, _ := os.ReadFile(d + "/cmdline")
-		if strings.HasPrefix(exe, n.dir+"/") || strings.HasPrefix(in, n.dir+"/") || bytes.Contains(cmdline, []byte(n.dir+"/")) {
+		if strings.HasPrefix(exe, dir+"/") || strings.HasPrefix(in, dir+"/") || bytes.Contains(cmdline, []byte(dir+"/")) {
 			all[pid] = strings.TrimSpace(string(bytes.ReplaceAll(cmdline, []byte{0}, []byte(" "))))
 		}
+	}
+	return all
+}
+
+// processes is those of the node, without flexd.
+func (n *node) processes() map[int]string {
+	all := processes(n.dir)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.flexd != nil {
+		delete(all, n.flexd.Process.Pid)
 	}
 	return all
 }
@@ -327,7 +330,7 @@ func (n *node) processes() map[int]string {
 // left says what of the node's volumes is still on the machine.
 func (n *node) left() string {
 	all := n.volumes()
-	for _, l := range n.loops() {
+	for _, l := range loops(n.dir) {
 		all = append(all, "/dev/"+l)
 	}
 	for pid, p := range n.processes() {
@@ -364,18 +367,15 @@ func (n *node) force() {
 				unix.Unmount(dir, unix.MNT_DETACH)
 			}
 		}
-		loops := n.loops()
-		for _, l := range loops {
-			if fd, err := unix.Open("/dev/"+l, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-				unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
-				unix.Close(fd)
-			}
+		left := loops(n.dir)
+		for _, l := range left {
+			free(l)
 		}
-		if len(loops) == 0 && len(n.processes()) == 0 && len(mounts(n.dir)) <= 1 {
+		if len(left) == 0 && len(n.processes()) == 0 && len(mounts(n.dir)) <= 1 {
 			return
 		}
 	}
-	n.t.Errorf("still there: %v %v %v", n.processes(), mounts(n.dir), n.loops())
+	n.t.Errorf("still there: %v %v %v", n.processes(), mounts(n.dir), loops(n.dir))
 }
 
 // close is the end of the test: every promise that holds for each of them.

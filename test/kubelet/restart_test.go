@@ -161,6 +161,39 @@ func (n *node) noWarnings() {
 	}
 }
 
+// Kubelet is killed at any moment of pods that come and go.
+func TestKubeletKilledAnywhere(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.failures = true // as above
+		r := seeded(t)
+		n.claim("a", 16*mib)
+		n.claim("b", 16*mib)
+		again := func() {
+			time.Sleep(time.Duration(r.Int64N(int64(800 * time.Millisecond))))
+			n.killKubelet()
+			if r.IntN(2) == 0 {
+				time.Sleep(time.Duration(r.Int64N(int64(300 * time.Millisecond))))
+			}
+			n.startKubelet()
+		}
+		for round := range times(6) {
+			p, q := pod(fmt.Sprint("p-", round), "a", "b"), pod(fmt.Sprint("q-", round), "b")
+			n.want(p, q)
+			again()
+			n.started(p, q)
+			n.write(p, 1, p.Name)
+			n.read(q, 0, p.Name)
+			n.forget(p, q)
+			again()
+			n.ended(p, q)
+		}
+		p := pod("last", "a", "b") // gets what a kubelet has forgotten
+		n.run(p)
+		n.end(p)
+		n.noWarnings()
+	})
+}
+
 func TestPodDeletedWhileKubeletIsDown(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.claim("a", 16*mib)
