@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,7 +38,7 @@ type Storage interface {
 
 // A watcher is a provider that hears of changes.
 type watcher interface {
-	Watch(ctx context.Context, changed func(vg string)) error
+	Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error
 }
 
 // files are the volumes of loopdev.

@@ -32,8 +32,16 @@ type member struct {
 }
 
 // A batch is the volumes that share the next command of a kind: all that arrive
-// until the lane is free for it. Where it is free already, that is one.
+// until the lane is free for it, and as long as they come in quick succession.
 type batch struct{ members []*member }
+
+// A command waits for company until nobody has come for a sixteenth of the time
+// that the group's report took, and not longer than half of it: it costs that
+// much itself, however fast the machine is, and so would every further one.
+const (
+	quiet    = 16
+	patience = 2
+)
 
 // join has the command done to a volume, together with whoever else wants the
 // same of this group, and returns this volume's own error. It returns early when
@@ -85,6 +93,7 @@ func (p *Provider) end(m *member, err error) {
 
 // commit waits for its turn, and then does it for all who have come by then.
 func (g *group) commit(k kind) {
+	g.gather(k)
 	release, err := g.take(context.Background())
 	g.mu.Lock()
 	members := g.next[k].members
@@ -115,6 +124,23 @@ func (g *group) commit(k kind) {
 			err = g.verify(k, m, err)
 		}
 		g.p.end(m, err)
+	}
+}
+
+// gather waits while others come.
+func (g *group) gather(k kind) {
+	g.mu.Lock()
+	cost := g.cost
+	g.mu.Unlock()
+	end := time.Now().Add(cost / patience)
+	for before := 0; time.Now().Before(end); time.Sleep(cost / quiet) {
+		g.mu.Lock()
+		now := len(g.next[k].members)
+		g.mu.Unlock()
+		if now == before {
+			return
+		}
+		before = now
 	}
 }
 

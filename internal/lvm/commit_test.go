@@ -286,3 +286,34 @@ func TestCreateCut(t *testing.T) {
 		}
 	}
 }
+
+// Ensure that volumes that are wanted one right after the other share one
+// command, the first of them included.
+func TestCompany(t *testing.T) {
+	const n = 50
+	f, p := newFake(t, n)
+	var lvs []volume.LV
+	for i := range n {
+		lvs = append(lvs, f.lookUp(p, fmt.Sprintf("v%d", i)))
+	}
+	g, err := p.group("vg0")
+	if err != nil || g.cost <= 0 {
+		t.Fatalf("the report took %s (%v)", g.cost, err)
+	}
+	g.mu.Lock()
+	g.cost = 3200 * time.Millisecond // quiet for 200ms, also where the machine is busy
+	g.mu.Unlock()
+	f.commands()
+	var wg sync.WaitGroup
+	for _, lv := range lvs {
+		wg.Go(func() {
+			if err := f.activate(t.Context(), p, lv); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := f.commands(); !slices.Equal(got, []string{"lvchange"}) {
+		t.Errorf("got %q", got)
+	}
+}

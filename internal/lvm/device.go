@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -79,8 +78,8 @@ func (p *Provider) deviceOf(m Mapped) volume.Device {
 	}
 	d.Reason = unusable(m)
 	d.Unusable = d.Reason != ""
-	p.inPool(m, &d)
 	d.Unsound = unsound(m)
+	p.inPool(m, &d)
 	return d
 }
 
@@ -132,13 +131,20 @@ func leadsTo(path, number string) bool {
 }
 
 // diskSeq tells this incarnation of a device from a later one with its number.
-// Kernels before 5.15 have none.
+// Kernels before 5.15 have none. Every look reads it, so without the runtime's
+// poller.
 func diskSeq(number string) uint64 {
-	b, err := os.ReadFile("/sys/dev/block/" + number + "/diskseq")
+	fd, err := unix.Open("/sys/dev/block/"+number+"/diskseq", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	defer unix.Close(fd)
+	var b [32]byte
+	size, err := unix.Read(fd, b[:])
+	if err != nil || size <= 0 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(b[:size])), 10, 64)
 	return n
 }
 

@@ -59,7 +59,7 @@ func (k *Kernel) call(request uint32, flags uint32, key Key) (reply, error) {
 	if err := k.open(); err != nil {
 		return nil, err
 	}
-	for size := 16 << 10; ; size *= 4 {
+	for size := 2 << 10; ; size *= 4 { // most tables are short
 		b := make(reply, size)
 		if err := b.ask(flags, key); err != nil {
 			return nil, err

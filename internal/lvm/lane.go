@@ -39,6 +39,7 @@ type group struct {
 	running *look
 	known   *Facts          // the last facts, however old
 	at      time.Time       // when they were read
+	cost    time.Duration   // what the report took
 	next    map[kind]*batch // who shares the next command
 	block   *Block          // the command that hangs, or nil
 }

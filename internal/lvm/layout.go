@@ -2,7 +2,6 @@ package lvm
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 )
@@ -17,10 +16,7 @@ type Layout struct {
 	PVTag      string // only on disks with this tag, without the @
 }
 
-var (
-	layoutTypes = []string{"", "linear", "striped", "raid0", "raid1", "raid5", "raid6", "raid10"}
-	pvTag       = regexp.MustCompile(`^[A-Za-z0-9_+.][A-Za-z0-9_+.-]{0,127}$`)
-)
+var layoutTypes = []string{"", "linear", "striped", "raid0", "raid1", "raid5", "raid6", "raid10"}
 
 // Check says what is wrong with a layout, for the configuration.
 func (l Layout) Check() error {
@@ -36,7 +32,7 @@ func (l Layout) Check() error {
 		return fmt.Errorf("a stripe size must be a power of two of at least 4 KiB")
 	case l.Mirrors < 0 || l.Mirrors > 9 || l.Mirrors > 0 && !mirrored:
 		return fmt.Errorf("mirrors (1 to 9) need the type raid1 or raid10")
-	case l.PVTag != "" && !pvTag.MatchString(l.PVTag):
+	case l.PVTag != "" && !isWord(l.PVTag, 128):
 		return fmt.Errorf("%q is no tag that LVM allows", l.PVTag)
 	}
 	return nil

@@ -94,13 +94,13 @@ func (p *Provider) newGroup(name string) *group {
 // group returns the lane of a volume group. One that is not configured has a
 // lane as well once something of it is to be let go.
 func (p *Provider) group(name string) (*group, error) {
-	if err := checkName(name); err != nil {
-		return nil, fmt.Errorf("volume group: %w", err)
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g := p.groups[name]
 	if g == nil {
+		if err := checkName(name); err != nil {
+			return nil, fmt.Errorf("volume group: %w", err)
+		}
 		g = p.newGroup(name)
 		p.groups[name] = g
 	}

@@ -151,9 +151,16 @@ func TestVMWatch(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("data", "8M")
 	ctx, cancel := context.WithCancel(t.Context())
-	heard := make(chan string, 1000)
+	heard, devices := make(chan string, 1000), make(chan volume.UUID, 1000)
 	done := make(chan error)
-	go func() { done <- l.Watch(ctx, func(vg string) { heard <- vg }) }()
+	go func() {
+		done <- l.Watch(ctx, func(vg string, volumes []volume.UUID, _ time.Time) {
+			heard <- vg
+			for _, uuid := range volumes {
+				devices <- uuid
+			}
+		})
+	}()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -182,10 +189,19 @@ func TestVMWatch(t *testing.T) {
 	}
 	quiet()
 	l.count("")
-	l.activate(lv)
-	expect("activate")
-	l.deactivate(lv)
-	time.Sleep(200 * time.Millisecond)
+	for _, do := range []func(){func() { l.activate(lv) }, func() { l.deactivate(lv) }} {
+		do()
+		expect("a device")
+		time.Sleep(200 * time.Millisecond)
+		if len(devices) == 0 {
+			t.Errorf("it is not told which volume's device changed")
+		}
+		for len(devices) > 0 {
+			if got := <-devices; got != lv.UUID {
+				t.Errorf("told of %s, not of %s", got, lv.UUID)
+			}
+		}
+	}
 	l.present("data")
 	if got := l.count("fullreport"); got != 0 {
 		t.Errorf("our own activation costs %d reports", got)

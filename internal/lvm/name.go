@@ -2,21 +2,27 @@ package lvm
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/flexd/flexd/internal/volume"
 )
 
-var lvmName = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
-
 // checkName holds LVM's own rule, so that a name can never be taken for an
 // option or for a path.
 func checkName(s string) error {
-	if len(s) > 127 || s == "." || s == ".." || !lvmName.MatchString(s) {
+	if s == "." || s == ".." || !isWord(s, 127) {
 		return fmt.Errorf("%.140q is no name that LVM allows", s)
 	}
 	return nil
+}
+
+// isWord says whether a text has the characters of LVM's names and tags only, at
+// least one and at most so many, and does not look like an option.
+func isWord(s string, longest int) bool {
+	if s == "" || len(s) > longest || s[0] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune("+_.-", r) })
 }
 
 // dmName is what LVM calls the device of a volume in device-mapper: dashes are
@@ -57,13 +63,21 @@ func parseDMName(s string) (name volume.Name, layer string, ok bool) {
 // LVM's uuids are 32 letters and digits, shown in groups of 6-4-4-4-4-4-6.
 const uuidLength = 32
 
-var (
-	uuidGroups  = []int{6, 4, 4, 4, 4, 4, 6}
-	uuidPattern = regexp.MustCompile(`^[0-9A-Za-z]{6}(-[0-9A-Za-z]{4}){5}-[0-9A-Za-z]{6}$`)
-)
+var uuidGroups = []int{6, 4, 4, 4, 4, 4, 6}
 
 // IsUUID says whether an identity has the form of LVM's.
-func IsUUID(id volume.UUID) bool { return uuidPattern.MatchString(string(id)) }
+func IsUUID(id volume.UUID) bool {
+	groups := strings.Split(string(id), "-")
+	if len(groups) != len(uuidGroups) {
+		return false
+	}
+	for i, g := range groups {
+		if len(g) != uuidGroups[i] || strings.ContainsFunc(g, func(r rune) bool { return !alphanumeric(r) }) {
+			return false
+		}
+	}
+	return true
+}
 
 // dmUUID is what device-mapper calls the device of a volume.
 func dmUUID(vg string, lv volume.UUID) string {

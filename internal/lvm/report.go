@@ -119,7 +119,7 @@ func (r *row) text(key string) string {
 
 func (r *row) uuid(key string) string {
 	v := r.text(key)
-	if !uuidPattern.MatchString(v) {
+	if !IsUUID(volume.UUID(v)) {
 		r.fail(key, fmt.Sprintf("is no uuid: %q", v))
 	}
 	return v

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // reportOf is the last report of a transcript, judged as the provider does.
@@ -156,7 +157,7 @@ func FuzzReport(f *testing.F) {
 	f.Add([]byte(`{"report":[{"vg":[],"lv":[]}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		facts, err := parseReport(b, "vg0")
-		if err == nil && (facts.Name != "vg0" || facts.ExtentSize <= 0 || !uuidPattern.MatchString(facts.UUID)) {
+		if err == nil && (facts.Name != "vg0" || facts.ExtentSize <= 0 || !IsUUID(volume.UUID(facts.UUID))) {
 			t.Errorf("got %+v", facts)
 		}
 		if err := classify("vg0", &run.ExitError{Argv: []string{"lvm"}, Code: 5}, b); err == nil {

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A watch follows what changes behind our back, without looking: the kernel
@@ -14,10 +17,14 @@ import (
 // changes metadata closes the disks it has written to.
 type watch struct {
 	p       *Provider
-	changed func(vg string)
-	notify  int               // inotify
-	groups  map[string]string // device number → VG; for Watch's own goroutine, as is the next
-	stirred map[string]bool   // groups of which changed is still to be told
+	changed func(vg string, volumes []volume.UUID, heard time.Time)
+	notify  int // inotify
+
+	// For Watch's own goroutine:
+	devices map[string]Mapped // by number, as they were called last
+	stirred map[string]bool   // numbers of devices of which changed is still to be told
+	gone    []Mapped          // the same, of devices that are no more
+	groups  map[string]bool   // the same, of whole groups
 
 	mu    sync.Mutex
 	disks map[string]string // guarded by mu: path → VG
@@ -25,9 +32,10 @@ type watch struct {
 }
 
 // Watch calls changed when something may have changed in a volume group ("" = in
-// any), until ctx is done. What is known of the group's metadata is dropped
+// any), until ctx is done: of these volumes, or of any if there are none. heard is
+// when the kernel told it last. What is known of the group's metadata is dropped
 // before, if it is that which changed.
-func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
+func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error {
 	events, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return fmt.Errorf("uevents: %w", err)
@@ -36,7 +44,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		return fmt.Errorf("uevents: %w", err)
 	}
-	w := &watch{p: p, changed: changed, groups: map[string]string{}, stirred: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
+	w := &watch{p: p, changed: changed, devices: map[string]Mapped{}, stirred: map[string]bool{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
 	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
@@ -55,14 +63,15 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 	p.Invalidate("") // what happened before was not seen
 	if all, err := p.DM.List(); err == nil {
 		for _, m := range all {
-			w.groups[m.Number] = groupOf(m)
+			w.devices[m.Number] = m
 		}
 	}
 	go p.warm(ctx)
+	var heard time.Time
 	for ctx.Err() == nil {
 		fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}, {Fd: int32(w.notify), Events: unix.POLLIN}, {Fd: int32(wake[0]), Events: unix.POLLIN}}
 		wait := -1
-		if len(w.stirred) > 0 {
+		if len(w.stirred)+len(w.gone)+len(w.groups) > 0 {
 			wait = settle
 		}
 		n, err := unix.Poll(fds, wait)
@@ -70,9 +79,10 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 			return fmt.Errorf("poll: %w", err)
 		}
 		if n == 0 {
-			w.tell()
+			w.tell(heard)
 			continue
 		}
+		heard = time.Now()
 		if fds[0].Revents != 0 {
 			w.uevents(events)
 		}
@@ -87,16 +97,47 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string)) error {
 // an activation of many volumes is one change.
 const settle = 20
 
-func (w *watch) tell() {
-	stirred := w.stirred
-	w.stirred = map[string]bool{}
-	if stirred[""] {
-		w.changed("")
+func (w *watch) tell(heard time.Time) {
+	groups, volumes := w.groups, map[string][]volume.UUID{}
+	for _, m := range append(w.gone, w.found()...) {
+		vg := groupOf(m)
+		if uuid, ok := parseDMUUID(m.UUID); ok && vg != "" {
+			volumes[vg] = append(volumes[vg], uuid)
+		} else { // a pool, an origin, a disk: whoever is on it
+			groups[vg] = true
+		}
+	}
+	w.stirred, w.gone, w.groups = map[string]bool{}, nil, map[string]bool{}
+	if groups[""] {
+		w.changed("", nil, heard)
 		return
 	}
-	for vg := range stirred {
-		w.changed(vg)
+	for vg := range groups {
+		w.changed(vg, nil, heard)
+		delete(volumes, vg)
 	}
+	for vg, some := range volumes {
+		w.changed(vg, some, heard)
+	}
+}
+
+// found names the devices that were stirred: the kernel tells only their numbers.
+// Of one that is gone by now the kernel tells as well.
+func (w *watch) found() (all []Mapped) {
+	if len(w.stirred) == 0 {
+		return nil
+	}
+	known, err := w.p.DM.List()
+	if err != nil {
+		return []Mapped{{}} // anything
+	}
+	for _, m := range known {
+		if w.stirred[m.Number] {
+			w.devices[m.Number] = m
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // warm reads the metadata of the configured groups, so that the first call need
@@ -121,35 +162,25 @@ func (w *watch) uevents(fd int) {
 		switch {
 		case err == unix.ENOBUFS: // some were lost
 			w.p.Invalidate("")
-			w.stirred[""] = true
+			w.groups[""] = true
 			continue
 		case err != nil || n <= 0:
 			return
 		}
 		switch e := parseUevent(string(buf[:n])); e.what {
 		case deviceChanged:
-			w.stirred[w.groupOf(e)] = true
+			if !e.removed {
+				w.stirred[e.number] = true
+				continue
+			}
+			w.gone = append(w.gone, w.devices[e.number])
+			delete(w.devices, e.number)
+			delete(w.stirred, e.number)
 		case diskChanged:
 			w.p.Invalidate("")
-			w.stirred[""] = true
+			w.groups[""] = true
 		}
 	}
-}
-
-// groupOf says which volume group a device is of, "" if that is not known. The
-// kernel tells only the number; what was removed must be remembered.
-func (w *watch) groupOf(e uevent) string {
-	if e.removed {
-		vg := w.groups[e.number]
-		delete(w.groups, e.number)
-		return vg
-	}
-	m, err := w.p.DM.Device(Key{Number: e.number})
-	if err != nil {
-		return w.groups[e.number]
-	}
-	w.groups[e.number] = groupOf(m)
-	return w.groups[e.number]
 }
 
 func groupOf(m Mapped) string {
@@ -223,7 +254,7 @@ func (w *watch) written() {
 	}
 	for vg := range groups {
 		w.p.Invalidate(vg)
-		w.stirred[vg] = true
+		w.groups[vg] = true
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -77,11 +79,18 @@ func parentSeen(pid, said int) int {
 // parentOf reads a process' parent from /proc. The second field, its name, may
 // hold anything but ends with the last parenthesis.
 func parentOf(pid int) (int, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	// It is read before each step of a call, so without the runtime's poller.
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	s := string(stat)
+	defer unix.Close(fd)
+	var buf [1024]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return 0, err
+	}
+	s := string(buf[:n])
 	fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
 	if len(fields) < 2 {
 		return 0, fmt.Errorf("/proc/%d/stat does not parse", pid)

@@ -14,7 +14,7 @@ import (
 // observe looks at the volume, now. Facts that children found do not outlive the
 // device they are about.
 func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
-	t := l.target(w)
+	t, began := l.target(w), time.Now()
 	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
 	if err != nil {
 		return h, err
@@ -24,7 +24,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 		h.FS = volume.FS{}
 	}
 	l.table = table
-	g := glimpse{dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
+	g := glimpse{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
 	g.mounts = g.of(table)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,6 +68,7 @@ func (l *lane) target(w volume.Want) asw.Target {
 
 // A glimpse is which mounts a look was about: the lane is woken when they change.
 type glimpse struct {
+	began        time.Time
 	dirs         []string
 	number, path string // of the device, if it was known
 	mounts       []string
@@ -95,6 +96,16 @@ func (l *lane) moved(table *mount.Table) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen == nil || !slices.Equal(l.seen.mounts, l.seen.of(table))
+}
+
+// looked returns when the last look that ended began.
+func (l *lane) looked() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen == nil {
+		return time.Time{}
+	}
+	return l.seen.began
 }
 
 // want is all that may cause a step.

@@ -262,11 +262,21 @@ func (n *Node) follow() error {
 	}
 }
 
-// Stirred wakes the lanes of a volume group ("" = all): its devices may have
-// changed.
-func (n *Node) Stirred(vg string) {
+// Stirred wakes the lanes of a volume group ("" = all): something may have
+// changed. Where only the devices of some volumes have, as the kernel told at
+// that time, it wakes theirs, unless they have looked since.
+func (n *Node) Stirred(vg string, volumes []volume.UUID, heard time.Time) {
+	n.stir(vg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, uuid := range volumes {
+		if l := n.lanes[uuid]; l != nil && l.looked().Before(heard) {
+			l.wake()
+		}
+	}
+	if len(volumes) > 0 {
+		return
+	}
 	for _, l := range n.lanes {
 		l.mu.Lock()
 		ofGroup := l.name.VG == vg || l.name.VG == ""
