@@ -317,3 +317,18 @@ func TestCompany(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// Ensure that a group of ten thousand volumes has room in a report.
+func TestManyVolumes(t *testing.T) {
+	const n = 10000
+	f, p := newFake(t, n)
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if c.Argv[1] == "fullreport" && len(f.report()) > c.MaxOut {
+			t.Errorf("a report of %d bytes is cut at %d", len(f.report()), c.MaxOut)
+		}
+		return run.Result{}, nil, false
+	}
+	if lv := f.lookUp(p, fmt.Sprint("v", n-1)); lv.UUID != fakeUUID(n-1) {
+		t.Errorf("got %+v", lv)
+	}
+}

@@ -12,6 +12,10 @@ import (
 // reportDeadline is when a report is killed: it only reads.
 const reportDeadline = time.Minute
 
+// reportSize is what a report may be long: half a kilobyte for each volume, of
+// which LVM bears some ten thousands. A longer one is an error, never cut.
+const reportSize = 64 << 20
+
 // unwatched is how long facts are believed while nobody follows the changes.
 const unwatched = 30 * time.Second
 
@@ -81,8 +85,11 @@ func (g *group) report(l *look) {
 }
 
 // readMetadata runs the report. It does not wait for our own commands (LVM does,
-// by its own lock), and does not hold the lane's lock.
+// by its own lock) but for an earlier flexd's, and does not hold the lane's lock.
 func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
+	if err := g.earlier(ctx); err != nil {
+		return nil, err
+	}
 	if err := g.blocked(); err != nil {
 		return nil, err
 	}
@@ -90,7 +97,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
-	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: reportDeadline})
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: reportDeadline, MaxOut: reportSize})
 	if err != nil {
 		g.notice(err)
 		var exit *run.ExitError

@@ -8,12 +8,19 @@ import (
 	"time"
 )
 
-// How much of a child's output is kept. The rest is read and dropped: a child
-// must never wait for its reader.
+// How much of a child's output is kept, unless its Cmd says otherwise. The rest is
+// read and dropped: a child must never wait for its reader.
 const (
 	maxStdout = 1 << 20
 	maxStderr = 64 << 10
 )
+
+func (c Cmd) maxOut() int {
+	if c.MaxOut > 0 {
+		return c.MaxOut
+	}
+	return maxStdout
+}
 
 // A drain reads one output of a child to its end.
 type drain struct {

@@ -71,7 +71,7 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 		f.Close()
 	}
 	k.proc = proc
-	k.out = newDrain(ours[0], maxStdout, k.ready)
+	k.out = newDrain(ours[0], c.maxOut(), k.ready)
 	k.errs = newDrain(ours[1], maxStderr, nil)
 	go k.wait()
 	return k, nil
@@ -135,7 +135,7 @@ func (k *child) result() (Result, error) {
 	case k.status.ExitStatus() != 0:
 		return res, k.exitError(k.status.ExitStatus(), "", res)
 	case k.out.overflowed():
-		return res, fmt.Errorf("%s: %s printed more than %d bytes", k.cmd.Step, k.cmd.Argv[0], maxStdout)
+		return res, fmt.Errorf("%s: %s printed more than %d bytes", k.cmd.Step, k.cmd.Argv[0], k.cmd.maxOut())
 	}
 	return res, nil
 }

@@ -20,6 +20,7 @@ type Cmd struct {
 	Lock     string        // lock file, flock'ed for the child's life and given as its standard input; "" = /dev/null
 	Deadline time.Duration // after it the process group is killed, or only reported if Spare
 	Spare    bool          // never killed: it is reported as stuck and left to end by itself
+	MaxOut   int           // bytes of standard output, beyond which it has failed; 0 = 1 MiB
 	Mutates  bool          // changes something: false lets tests prove that a look is only a look
 
 	// Gate, if set, makes the command two-phased. The child prints one line
@@ -32,7 +33,7 @@ type Cmd struct {
 
 // A Result is what a child that ended left behind.
 type Result struct {
-	Stdout []byte // without the ready line; at most 1 MiB
+	Stdout []byte // without the ready line; at most Cmd.MaxOut
 	Stderr []byte // at most 64 KiB
 	Took   time.Duration
 }

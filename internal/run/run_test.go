@@ -145,6 +145,13 @@ func TestOutputLimits(t *testing.T) {
 	if len(res.Stdout) != maxStdout || len(res.Stderr) != maxStderr {
 		t.Errorf("kept %d and %d bytes", len(res.Stdout), len(res.Stderr))
 	}
+	more := sh("head -c 3000000 /dev/zero")
+	for more.MaxOut = 3000000; more.MaxOut >= 2999999; more.MaxOut-- {
+		res, err := NewExec().Run(t.Context(), more)
+		if len(res.Stdout) != more.MaxOut || (err != nil) != (more.MaxOut < 3000000) {
+			t.Errorf("limit %d: kept %d, %v", more.MaxOut, len(res.Stdout), err)
+		}
+	}
 }
 
 // Ensure that a child's end is seen although its own child keeps the pipes.
