@@ -1,6 +1,7 @@
 package asw
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -16,6 +17,9 @@ type Standing struct {
 	What   string
 	Owner  volume.Owner
 	Gone   bool // the kernel has no device of that number
+
+	UUID    volume.UUID // the volume that it is of, where that was asked
+	Unknown bool        // that was asked, and cannot be told
 }
 
 // LastTable returns the mount table as it was seen last, or nil if it could not
@@ -41,8 +45,9 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mount.Tab
 	return all
 }
 
-// MountsAt returns what is mounted at a directory.
-func (o *Observer) MountsAt(dir string, table *mount.Table) []Standing {
+// MountsAt returns what is mounted at a directory, and, if that is asked for, of
+// which volume it is.
+func (o *Observer) MountsAt(ctx context.Context, dir string, table *mount.Table, ask bool) []Standing {
 	rule := o.ruler(table)
 	var all []Standing
 	for _, e := range table.At(dir) {
@@ -51,7 +56,12 @@ func (o *Observer) MountsAt(dir string, table *mount.Table) []Standing {
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = e.SourceNumber()
 		}
-		s.Gone = s.Device != "" && o.NoDevice(s.Device)
+		if s.Gone = s.Device != "" && o.NoDevice(s.Device); !s.Gone && ask {
+			uuid, _, ok, err := o.Identify(ctx, e)
+			if s.Unknown = err != nil; ok {
+				s.UUID = uuid
+			}
+		}
 		all = append(all, s)
 	}
 	return all

@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
@@ -46,8 +47,14 @@ func (s simulated) Self() reconcile.Namespaces { return reconcile.Namespaces{} }
 func (s simulated) Hook(o *asw.Observer) {
 	o.Gone = func(dir string) bool { return !s.Exists(dir) }
 	o.NoDevice = func(number string) bool {
-		l, err := s.Loop(number)
-		return err == nil && l.BackingFile == ""
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, l := range s.loops {
+			if l.Number == number {
+				return false
+			}
+		}
+		return strings.HasPrefix(number, "7:")
 	}
 	o.FSError = func(path, _ string) string {
 		s.mu.Lock()

@@ -102,6 +102,9 @@ type Mount struct {
 	What   string // "ext4 from /dev/dm-3"
 	Owner  volume.Owner
 	Gone   bool // the kernel has no device of that number
+
+	UUID    volume.UUID // the volume that it is of, where the kernel was asked for it
+	Unknown bool        // that cannot be told
 }
 
 // A Group is all that is known of a volume group.
@@ -222,7 +225,7 @@ func (s *side) at(dir string) (ours, gone, other *Mount) {
 	for i, m := range s.g.Mounts {
 		switch {
 		case m.Dir != dir:
-		case s.device != nil && m.Device == s.device.Number:
+		case m.UUID == s.uuid, s.device != nil && m.Device == s.device.Number:
 			ours = &s.g.Mounts[i]
 		case m.Gone:
 			gone = &s.g.Mounts[i]
@@ -287,7 +290,7 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 			s.add(StaleMapping, c.Dir, "the disk is gone; nothing can be read or written there. Delete the pod; kubelet unmounts it, and mounts the volume anew where it is",
 				"the mount at %s, for %s, is of the device %s, which the kernel does not have any more", c.Dir, c.For, gone.Device)
 			continue
-		case other != nil && s.device == nil && s.g.Kernel != "":
+		case other != nil && (other.Unknown || s.device == nil && s.g.Kernel != ""):
 			continue // it may be the volume
 		}
 		missing = true

@@ -81,6 +81,8 @@ func TestDisagreements(t *testing.T) {
 		{"unmounted, the rest unread", []func(*Group){unmounted, inactive, func(g *Group) { g.Metadata, g.Kernel, g.Volumes = "hangs", "hangs", nil }}, []string{"claimed-missing data: is gone"}},
 		{"replaced by something else", []func(*Group){func(g *Group) { g.Mounts = []Mount{{Dir: pod, What: "tmpfs from tmpfs", Owner: volume.Ours}} }}, []string{"claimed-missing data: tmpfs from tmpfs is mounted there instead"}},
 		{"something is mounted, which may be it", []func(*Group){inactive, func(g *Group) { g.Kernel = "hangs" }}, nil},
+		{"mounted from a device that is not where the group's are", []func(*Group){inactive, func(g *Group) { g.Mounts[0].UUID = "u1" }}, nil},
+		{"something is mounted that cannot be told", []func(*Group){inactive, func(g *Group) { g.Mounts[0].Unknown = true }}, nil},
 		{"covered by something else", []func(*Group){func(g *Group) { g.Mounts = append(g.Mounts, Mount{Dir: pod, What: "tmpfs from tmpfs"}) }}, nil},
 		{"not mounted yet", []func(*Group){unmounted, func(g *Group) { g.Claims[0].Phase = volume.Making }}, nil},
 		{"one of two", []func(*Group){func(g *Group) {

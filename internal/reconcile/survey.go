@@ -157,8 +157,9 @@ func (s *surveyed) look(ctx context.Context, metadata, mounts bool) join.Group {
 			seen[m.Dir+"\x00"+m.Device] = true
 		}
 	}
+	answers := g.Kernel == "" // else asking for one device may hang as well
 	for _, c := range g.Claims {
-		for _, m := range n.Observer.MountsAt(c.Dir, table) {
+		for _, m := range n.Observer.MountsAt(ctx, c.Dir, table, answers) {
 			if !seen[m.Dir+"\x00"+m.Device] {
 				g.Mounts = append(g.Mounts, join.Mount(m))
 			}

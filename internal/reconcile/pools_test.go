@@ -1,0 +1,101 @@
+package reconcile
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// fakePools is a provider with one thin pool, which counts who asks.
+type fakePools struct {
+	Provider
+	state lvm.Pool
+	asked int
+}
+
+func (f *fakePools) PoolStates(vg string, names []string) ([]lvm.Pool, error) {
+	f.asked++
+	var all []lvm.Pool
+	for _, n := range names {
+		if n == f.state.Name.LV {
+			all = append(all, f.state)
+		}
+	}
+	return all, nil
+}
+
+func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakePools{state: lvm.Pool{Name: volume.Name{VG: "vg0", LV: "pool"}, Active: true, Mode: "rw", Data: lvm.Usage{Used: 50, Total: 100}, Metadata: lvm.Usage{Used: 1, Total: 100}}}
+		var log bytes.Buffer
+		l := logrus.New()
+		l.SetOutput(&log)
+		logged := func(word string) int { return strings.Count(log.String(), word) }
+		store, err := dsw.Open(t.TempDir(), "boot")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := New(Parts{Store: store, Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}, Log: logrus.NewEntry(l), Providers: map[string]Provider{"vg0": f}})
+		close(n.ready)
+		defer n.stop(errStopping)
+		g := join.Group{Name: "vg0", Survey: join.Survey{Volumes: []join.Volume{{Name: "thin", UUID: "u1", Pool: "pool"}, {Name: "thick", UUID: "u2"}}}}
+		claim := func(uuids ...volume.UUID) {
+			g.Claims = nil
+			for _, u := range uuids {
+				g.Claims = append(g.Claims, join.Claim{UUID: u})
+			}
+			n.usePools(g)
+		}
+		claim("u2")
+		time.Sleep(time.Hour)
+		if f.asked > 1 || len(n.poolStates()) > 0 {
+			t.Fatalf("asked %d times for no pool: %+v", f.asked, n.poolStates())
+		}
+		f.asked = 0
+		claim("u1", "u2")
+		if p := n.poolStates(); len(p) != 1 || p[0].DataUsed != 50 || p[0].Warning+p[0].Problem != "" {
+			t.Errorf("at once: %+v", p)
+		}
+		time.Sleep(10*time.Minute + time.Second)
+		if f.asked != 21 {
+			t.Errorf("asked %d times in ten minutes", f.asked)
+		}
+		f.state.Data.Used = 85
+		time.Sleep(10 * time.Minute)
+		if p := n.poolStates(); len(p) != 1 || !strings.Contains(p[0].Warning, "lvextend") || logged("85.0 % of the pool's data") != 1 || len(n.problems()) > 0 {
+			t.Errorf("beyond the threshold: %+v, problems %q\n%s", p, n.problems(), log.String())
+		}
+		f.state.Mode, f.state.Data.Used = "out_of_data_space", 100
+		time.Sleep(10 * time.Minute)
+		if p := n.problems(); len(p) != 1 || !strings.HasPrefix(p[0], "thin pool vg0/pool: the pool is full") || logged("the pool is full") != 1 {
+			t.Errorf("full: %q\n%s", p, log.String())
+		}
+		f.state.Mode, f.state.Data.Total = "rw", 1000
+		time.Sleep(time.Minute)
+		if p := n.problems(); len(p) > 0 || logged("well again") != 1 {
+			t.Errorf("extended: %q\n%s", p, log.String())
+		}
+		g.Metadata = "unread" // whose pools these are is not forgotten
+		claim()
+		if len(n.poolStates()) != 1 {
+			t.Error("forgotten while the metadata cannot be read")
+		}
+		g.Metadata = ""
+		claim()
+		f.asked = 0
+		time.Sleep(time.Hour)
+		if f.asked > 0 || len(n.poolStates()) > 0 {
+			t.Errorf("unclaimed, and asked %d times: %+v", f.asked, n.poolStates())
+		}
+	})
+}

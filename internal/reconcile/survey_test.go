@@ -1,0 +1,156 @@
+package reconcile_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// differ are the classes of what disagrees, as status says.
+func differ(e *hosttest.Env) string {
+	var all []string
+	for _, d := range e.Node().List().Disagreements {
+		all = append(all, d.Class+" "+d.LV)
+	}
+	return strings.Join(all, ", ")
+}
+
+// verdict is that of a check, which must agree with what status says after it.
+func verdict(t *testing.T, e *hosttest.Env) (string, status.Check) {
+	t.Helper()
+	c := e.Node().Check(t.Context())
+	if len(c.Groups) != 1 || c.Groups[0].VG != hosttest.VG {
+		t.Fatalf("groups: %+v", c.Groups)
+	}
+	return c.Verdict, c
+}
+
+func TestWhatDisagreesIsNamedASecondAfterItsEvent(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		if v, c := verdict(t, e); v != status.Agree || c.Groups[0].Volumes != 0 {
+			t.Errorf("at first: %+v", c)
+		}
+		works(t, k.Up(a))
+		e.AtRest()
+		if v, c := verdict(t, e); v != status.Agree || len(c.Disagreements) > 0 || c.Groups[0].Volumes != 1 || c.Groups[0].Active != 1 {
+			t.Errorf("mounted: %+v", c)
+		}
+		works(t, e.M.Umount(k.Dir(a)))
+		begun := time.Now()
+		e.Eventually("status names it", func() bool { return differ(e) == "claimed-missing data" })
+		if took := time.Since(begun); e.Sim != nil && took > 2*time.Second {
+			t.Errorf("status named it after %v", took)
+		}
+		s, _ := e.Node().Story(hosttest.VG, "data")
+		if len(s.Disagreements) != 1 || s.Disagreements[0].Dir != k.Dir(a) || !strings.Contains(s.Disagreements[0].Message, "pod ns/a") {
+			t.Errorf("its story: %+v", s.Disagreements)
+		}
+		since := s.Disagreements[0].Since
+		commands := e.Commands()
+		for range 100 {
+			e.Node().List()
+		}
+		if e.Commands() != commands {
+			t.Error("status starts processes")
+		}
+		if v, c := verdict(t, e); v != status.Disagree || len(c.Disagreements) != 1 || !c.Disagreements[0].Since.Equal(since) {
+			t.Errorf("unmounted: %+v", c)
+		}
+		works(t, k.Finish(a))
+		e.Eventually("it is over", func() bool { return differ(e) == "" })
+		e.Empty()
+		if v, c := verdict(t, e); v != status.Agree || len(c.Disagreements) > 0 {
+			t.Errorf("at the end: %+v", c)
+		}
+	})
+}
+
+func TestAVolumeThatIsWorkedOnDisagreesWithNothing(t *testing.T) {
+	onSim(t, "mkfs takes an hour", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		hit, release := e.Sim.Hang("format", false, false)
+		join := behind(func() error { return k.Up(a) })
+		<-hit
+		for range 5 {
+			time.Sleep(3 * time.Second)
+			if v, c := verdict(t, e); v != status.Agree || len(c.Disagreements) > 0 || differ(e) != "" {
+				t.Errorf("%+v %q", c, differ(e))
+			}
+		}
+		release()
+		works(t, join())
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAGroupThatHangsIsUnknown(t *testing.T) {
+	onSim(t, "and a check ends all the same", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		e.AtRest()
+		time.Sleep(5 * time.Second)
+		hang := make(chan struct{})
+		e.Sim.WhileLooking(func() { <-hang })
+		for i, want := range []string{"no answer within 20s", "has not ended since"} {
+			begun := time.Now()
+			v, c := verdict(t, e)
+			if took := time.Since(begun); v != status.Unknown || !strings.Contains(c.Groups[0].Unknown, want) || took > 25*time.Second {
+				t.Errorf("check %d, after %v: %+v", i, took, c)
+			}
+		}
+		if p := e.Node().List().Problems; len(p) != 1 || !strings.Contains(p[0], "has not ended since") {
+			t.Errorf("problems: %q", p)
+		}
+		e.Sim.WhileLooking(nil)
+		close(hang)
+		time.Sleep(time.Second)
+		if v, c := verdict(t, e); v != status.Agree {
+			t.Errorf("it answers again: %+v", c)
+		}
+		if p := e.Node().List().Problems; len(p) > 0 {
+			t.Errorf("problems: %q", p)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
+	onLoops(t, "mounted", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		works(t, os.Remove(e.File("data")))
+		v, c := verdict(t, e)
+		if v != status.Disagree || len(c.Disagreements) != 1 || c.Disagreements[0].Class != "dm-only" || !strings.Contains(c.Disagreements[0].Message, "for pod ns/a") {
+			t.Errorf("%+v", c)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+		if v, c := verdict(t, e); v != status.Agree {
+			t.Errorf("at the end: %+v", c)
+		}
+	})
+	onLoops(t, "a mount elsewhere, and a directory that is gone", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		s, _ := e.Node().Story(hosttest.VG, "data")
+		dir := t.TempDir()
+		works(t, e.Storage.Shell("data", "mount "+s.Device+" "+dir))
+		e.Eventually("status names it", func() bool { return differ(e) == "mounted-unknown data" })
+		works(t, e.M.Umount(dir))
+		e.Eventually("it is over", func() bool { return differ(e) == "" })
+		works(t, os.Rename(e.Dir(), e.Dir()+".away"))
+		if v, c := verdict(t, e); v != status.Unknown || c.Groups[0].Unknown == "" || len(c.Disagreements) > 0 {
+			t.Errorf("its directory is gone: %+v", c)
+		}
+		works(t, os.Rename(e.Dir()+".away", e.Dir()))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
