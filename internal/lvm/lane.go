@@ -24,6 +24,10 @@ const (
 	queueDeadline  = 4 * time.Minute
 )
 
+// earlierPatience is how long a command of an earlier flexd is waited for before
+// it counts as one that hangs.
+const earlierPatience = 20 * time.Second
+
 // A group is the lane of one volume group: commands that change its metadata, or
 // activate from it, run one after the other, since LVM's own lock allows no more.
 type group struct {
@@ -42,13 +46,14 @@ type group struct {
 	cost    time.Duration   // what the report took
 	next    map[kind]*batch // who shares the next command
 	block   *Block          // the command that hangs, or nil
+	grace   time.Time       // until when block, an earlier flexd's, does not count as hanging
 }
 
 // blocked fails at once while a command hangs.
 func (g *group) blocked() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.block == nil {
+	if g.block == nil || time.Now().Before(g.grace) {
 		return nil
 	}
 	return &BlockedError{VG: g.name, Block: *g.block}
@@ -79,18 +84,40 @@ func (g *group) open(b *Block) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.block == b {
-			g.block = nil
+			g.block, g.grace = nil, time.Time{}
 		}
 		g.gen++ // whatever it did
 	}()
 }
 
-// adoptEarlier opens the breaker if a command of an earlier flexd still runs.
+// adoptEarlier opens the breaker if a command of an earlier flexd still runs and
+// does not end soon: a flexd that was killed leaves one that is well.
 func (g *group) adoptEarlier() {
 	free, pids, err := run.LockFree(g.lock)
 	if err == nil && !free {
+		g.grace = time.Now().Add(earlierPatience)
 		g.open(&Block{Step: "a command of LVM", Pids: pids, Volumes: named(pids), Done: run.LockDone(g.lock)})
 	}
+}
+
+// earlier waits for the command of an earlier flexd, until it counts as one that
+// hangs.
+func (g *group) earlier(ctx context.Context) error {
+	g.mu.Lock()
+	b, left := g.block, time.Until(g.grace)
+	g.mu.Unlock()
+	if b == nil || left <= 0 {
+		return nil
+	}
+	limit := time.NewTimer(left)
+	defer limit.Stop()
+	select {
+	case <-b.Done:
+	case <-limit.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // named returns the volumes that the command lines of processes name.
@@ -139,6 +166,9 @@ func (p *Provider) Blocks() map[string]Block {
 
 // take waits for the lane's turn. Whoever gets it calls the returned function.
 func (g *group) take(ctx context.Context) (release func(), err error) {
+	if err := g.earlier(ctx); err != nil {
+		return nil, err
+	}
 	if err := g.blocked(); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,70 @@
+package lvm
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that a command which a killed flexd has left is waited for, and that it
+// counts as one that hangs only when it does not end.
+func TestEarlierCommand(t *testing.T) {
+	f, p := newFake(t, 1)
+	left := func(seconds string) (*Provider, *exec.Cmd) {
+		t.Helper()
+		lock := filepath.Join(p.LockDir, "vg-vg0")
+		if err := os.MkdirAll(p.LockDir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		held, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		c := exec.Command("sleep", seconds)
+		c.Stdin = held
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		next := New(p.Options)
+		next.leads = p.leads
+		return next, c
+	}
+	begun := time.Now()
+	next, _ := left("0.3")
+	lv := f.lookUp(next, "v0")
+	if _, err := next.Activate(t.Context(), "", lv); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took < 250*time.Millisecond {
+		t.Errorf("not waited for: %v", took)
+	}
+	f.commands()
+
+	next, c := left("1000")
+	g := next.groups["vg0"]
+	g.mu.Lock()
+	g.grace = time.Now().Add(50 * time.Millisecond)
+	g.mu.Unlock()
+	var blocked *BlockedError
+	_, err := next.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "v0"})
+	if !errors.As(err, &blocked) || !slices.Contains(blocked.Pids, c.Process.Pid) || !strings.Contains(err.Error(), "of an earlier flexd has not ended") {
+		t.Errorf("got %v", err)
+	}
+	if ran := f.commands(); len(ran) != 0 {
+		t.Errorf("ran %q", ran)
+	}
+}
