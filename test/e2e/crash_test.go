@@ -193,7 +193,7 @@ func TestCrashLoop(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Duration(100+pause.IntN(300)) * time.Millisecond):
+			case <-time.After(time.Duration(100+pause.IntN(300)) * pace * time.Millisecond):
 			}
 			h.kill()
 			h.start()

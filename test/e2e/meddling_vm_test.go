@@ -1,0 +1,191 @@
+//go:build vm
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// noticed waits until flexd's status says what somebody else has done, without
+// any call of kubelet's. It is told by events: a second or two, and the virtual
+// machine is slow.
+func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeStatus {
+	h.t.Helper()
+	if h.t.Failed() {
+		h.t.FailNow()
+	}
+	begun := time.Now()
+	var s volumeStatus
+	if h.within(soon, func() string {
+		if s = h.storyOf(volume); is(s) {
+			return ""
+		}
+		return "no"
+	}) != "" {
+		h.t.Errorf("%s: %s: not noticed: %+v", volume, what, s)
+	}
+	took := time.Since(begun)
+	h.t.Logf("%s: noticed after %v: %s, %q", what, took.Round(time.Millisecond), s.State, s.Observed)
+	if took > pace*time.Second {
+		h.t.Errorf("%s: %s: noticed after %v", volume, what, took)
+	}
+	return s
+}
+
+// disagrees waits until `flexd status` names a disagreement about a volume.
+func (h *host) disagrees(class, uuid string, words ...string) {
+	h.t.Helper()
+	h.eventually(class+" is told", func() string {
+		_, body, err := h.get("/v1/volumes")
+		var l listStatus
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &l)
+		}
+		for _, d := range l.Disagreements {
+			has := func(w string) bool { return strings.Contains(d.Message+": "+d.Hint, w) }
+			if d.Class == class && d.UUID == uuid && !slicesHave(words, func(w string) bool { return !has(w) }) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v %v", l, err)
+	})
+}
+
+// sees says whether one of the facts of a status, or a note, has all the words.
+func (s volumeStatus) sees(words ...string) bool {
+	texts := []string{}
+	for _, f := range s.Observed {
+		texts = append(texts, f.Name+": "+f.Value)
+	}
+	for _, c := range s.Claims {
+		texts = append(texts, c.Note)
+	}
+	return slicesHave(texts, func(text string) bool {
+		return !slicesHave(words, func(w string) bool { return !strings.Contains(text, w) })
+	})
+}
+
+// Somebody works on volumes while flexd runs and pods use them. flexd notices
+// by itself and tells; it never mounts anything again, gives no pod another
+// volume under the name of its own, and lets go of what is asked by its uuid.
+func TestMeddlingWithMounted(t *testing.T) {
+	h := newHost(t)
+	p, q := podN(1), podN(2)
+	up := func(lv string, m mode) (vol, volumeStatus) {
+		t.Helper()
+		v := h.vol(lv, "ext4")
+		h.ok(h.up(m, v, p))
+		h.write(v, p, "f", lv)
+		h.sh("sync", "-f", h.podDir(v, p))
+		return v, h.story(lv)
+	}
+
+	// Extended: the size is seen. Nobody asked for growth.
+	v, _ := up("extended", noAttach)
+	was := capacity(t, h.podDir(v, p))
+	h.extend("vg0/extended", 64*mib)
+	h.noticed("lvextend", "vg0/extended", func(s volumeStatus) bool { return s.Size == 64*mib && s.State == "mounted" })
+	if now := capacity(t, h.podDir(v, p)); now != was {
+		t.Errorf("the filesystem grew from %d to %d unasked", was, now)
+	}
+	h.reads(v, p, "f", "extended")
+	h.end(noAttach, v, p)
+
+	// Renamed, and another made under the old name.
+	for _, m := range []mode{noAttach, byKubelet} {
+		lv := "named-" + strings.Fields(string(m))[0][:4]
+		v, s := up(lv, m)
+		h.lvm("lvrename", "vg0/"+lv, "vg0/"+lv+"-new")
+		h.noticed("lvrename", "-/"+s.UUID, func(s volumeStatus) bool { return s.State == "missing" })
+		h.disagrees("stale-mapping", s.UUID, "renamed to "+lv+"-new")
+		h.volume("vg0/"+lv, 16*mib, nil)
+		fresh := h.lvm("lvs", "--noheadings", "-o", "lv_uuid", "vg0/"+lv)
+		h.noticed("lvcreate", "-/"+s.UUID, func(now volumeStatus) bool { return now.sees("is another volume by now", s.UUID, fresh) })
+		h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), s.UUID, fresh, h.podDir(v, p))
+		h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(64*mib), "0"), s.UUID, fresh)
+		if m == byKubelet {
+			h.refused(h.mount(v, q), s.UUID)
+		}
+		h.kill()
+		h.start()
+		h.reads(v, p, "f", lv)
+		h.end(m, v, p)
+		h.eventually("it is let go by its uuid", func() string { return strings.Join(h.active(), " ") })
+	}
+
+	// Its device is taken away by force, and its disk is dead.
+	v, s := up("dead", noAttach)
+	h.sh("sh", "-c", "dmsetup remove -f --noudevsync vg0-dead || true") // in use: its table is replaced by errors
+	h.noticed("dmsetup remove -f", "vg0/dead", func(s volumeStatus) bool {
+		return s.sees("device", "error", "a part of the volume is missing")
+	})
+	h.disagrees("stale-mapping", s.UUID, "vg0-dead")
+	h.refused(h.up(noAttach, v, q), "vg0/dead: mount", "its device is not usable", `"error" target`, "is missing")
+	if m := mounts(h.dir); !slices.Equal(m, []string{h.podDir(v, p)}) {
+		t.Errorf("mounted: %q", m)
+	}
+	h.end(noAttach, v, p)
+	h.eventually("it is let go", func() string { return strings.Join(h.active(), " ") })
+	h.ok(h.up(noAttach, v, q)) // the volume is well
+	h.reads(v, q, "f", "dead")
+	if now := h.story("dead"); now.UUID != s.UUID {
+		t.Errorf("uuid %s, then %s", s.UUID, now.UUID)
+	}
+	h.end(noAttach, v, q)
+}
+
+// The same with volumes that are active and mounted nowhere.
+func TestMeddlingWithActive(t *testing.T) {
+	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
+	v, p := h.vol("a", "ext4"), podN(1)
+	use := func() string {
+		t.Helper()
+		h.ok(h.up(noAttach, v, p))
+		s := h.story("a")
+		h.ok(h.unmount(v, p))
+		h.state("a", "active")
+		return s.UUID
+	}
+	idle := func(s volumeStatus) bool { return s.State == "idle" && s.Device == "" }
+	use()
+	h.deactivate("vg0/a")
+	h.noticed("lvchange -an", "vg0/a", idle)
+	use()
+	h.sh("dmsetup", "remove", "--noudevsync", "vg0-a")
+	h.noticed("dmsetup remove", "vg0/a", idle)
+
+	// Its nodes are gone: the next that wants it finds them again.
+	old := use()
+	h.sh("rm", "-f", "/dev/vg0/a", "/dev/mapper/vg0-a")
+	a := h.ok(h.call("waitforattach", "", v.blob(nil)))
+	if st, err := os.Stat(a.Device); err != nil || st.Mode()&os.ModeDevice == 0 || a.Device != "/dev/vg0/a" {
+		t.Errorf("waitforattach: %q: %v", a.Device, err)
+	}
+
+	// A pod's mount was taken, and its volume removed and made again.
+	h.ok(h.up(noAttach, v, p))
+	h.must(unix.Unmount(h.podDir(v, p), 0))
+	h.state("a", "missing")
+	h.disagrees("claimed-missing", old, h.podDir(v, p))
+	h.lvm("lvremove", "-y", "vg0/a")
+	h.noticed("lvremove", "-/"+old, func(s volumeStatus) bool { return s.sees("does not exist") && s.Device == "" })
+	h.volume("vg0/a", 16*mib, nil)
+	fresh := h.lvm("lvs", "--noheadings", "-o", "lv_uuid", "vg0/a")
+	h.noticed("lvcreate", "-/"+old, func(s volumeStatus) bool { return s.sees("is another volume by now", old, fresh) })
+	if mounted(h.podDir(v, p)) {
+		t.Error("it was mounted again")
+	}
+	h.ok(h.unmount(v, p))
+	if got := use(); got != fresh {
+		t.Errorf("uuid %s, want %s", got, fresh)
+	}
+	h.ok(h.call("detach", v.name, node))
+}
