@@ -32,7 +32,8 @@ type pools struct {
 	timer *time.Timer
 }
 
-// usePools notes which pools the claimed volumes of a group are in.
+// usePools notes which pools the claimed volumes of a group are in, and looks at
+// them: something has changed in the group.
 func (n *Node) usePools(g join.Group) {
 	if g.Metadata != "" {
 		return // as before
@@ -53,7 +54,7 @@ func (n *Node) usePools(g join.Group) {
 	used := slices.Sorted(maps.Keys(names))
 	p := &n.pools
 	p.mu.Lock()
-	if slices.Equal(p.used[g.Name], used) {
+	if len(used) == 0 && len(p.used[g.Name]) == 0 {
 		p.mu.Unlock()
 		return
 	}
