@@ -3,10 +3,7 @@ package kubelet
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -128,96 +125,5 @@ func TestFlexdDownWhenKubeletStarts(t *testing.T) {
 		n.ended(gone)
 		n.read(stays, 0, "mine")
 		n.end(stays, fresh)
-	})
-}
-
-// A kubelet that runs finds the driver as soon as it is installed.
-func TestKubeletBeforeInstallation(t *testing.T) {
-	t.Parallel()
-	for _, m := range modes {
-		t.Run(string(m), func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, m, func(n *node) { n.later = true })
-			n.claim("a", 16*mib)
-			p := pod("web", "a")
-			n.want(p)
-			n.eventually("kubelet knows no such driver", func() string {
-				if err := n.ask("Start", p.UID, nil); err == nil || !strings.Contains(err.Error(), "no volume plugin matched") {
-					return fmt.Sprint(err)
-				}
-				return ""
-			})
-			n.install(n.driver)
-			n.started(p)
-			n.end(p)
-			if got := len(n.trace().by("kubelet 1").of("init")); got != 1 {
-				t.Errorf("%d calls of init, want 1", got)
-			}
-		})
-	}
-}
-
-// upgrade installs another release of flexdriver, as an operator does.
-func (n *node) upgrade(release int) {
-	n.t.Helper()
-	bin := fmt.Sprintf("%s/release-%d", n.dir, release)
-	n.must(os.Mkdir(bin, 0o755))
-	text, err := os.ReadFile(built + "/flexdriver")
-	n.must(err)
-	// What follows the last section is nothing to the kernel, but makes it another file.
-	n.must(os.WriteFile(bin+"/flexdriver", fmt.Appendf(text, "release %d", release), 0o755))
-	c := exec.Command("../../scripts/install.sh", "--driver-only", "--plugin-dir", n.plugins, "--bin", bin)
-	if out, err := c.CombinedOutput(); err != nil {
-		n.t.Fatalf("install.sh: %v\n%s", err, out)
-	}
-}
-
-// flexdriver is installed again and again while pods come and go: one init each
-// time, and nothing else is to be seen of it.
-func TestUpgradeUnderLoad(t *testing.T) {
-	each(t, func(t *testing.T, n *node) {
-		const pods = 3
-		stop := make(chan struct{})
-		var load sync.WaitGroup
-		finish := sync.OnceFunc(func() { close(stop); load.Wait() })
-		t.Cleanup(finish)
-		for i := range pods {
-			lv := fmt.Sprint("lv-", i)
-			n.claim(lv, 16*mib)
-			load.Go(func() {
-				for round := 0; ; round++ {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					p := pod(fmt.Sprintf("web-%d-%d", i, round), lv)
-					n.run(p)
-					n.end(p)
-				}
-			})
-		}
-		inits := func() int { return len(n.trace().by("kubelet 1").of("init")) }
-		rounds := times(5)
-		for round := range rounds {
-			n.eventually("kubelet calls init", func() string {
-				if got := inits(); got < round+1 {
-					return fmt.Sprint(got, " times")
-				}
-				return ""
-			})
-			time.Sleep(300 * time.Millisecond)
-			n.upgrade(round)
-		}
-		time.Sleep(time.Second)
-		finish()
-		if got := inits(); got != rounds+1 {
-			t.Errorf("%d calls of init after %d installations", got, rounds+1)
-		}
-		names, err := filepath.Glob(filepath.Dir(n.driver) + "/[^.]*")
-		n.must(err)
-		if len(names) != 1 {
-			t.Errorf("kubelet sees %v", names)
-		}
 	})
 }
