@@ -173,7 +173,11 @@ func (w *watch) uevents(fd int) {
 				w.stirred[e.number] = true
 				continue
 			}
-			w.gone = append(w.gone, w.devices[e.number])
+			// The kernel tells of it twice: whoever has no name the second time is
+			// told already, unless it went before it was ever named.
+			if m, known := w.devices[e.number]; known || w.stirred[e.number] {
+				w.gone = append(w.gone, m)
+			}
 			delete(w.devices, e.number)
 			delete(w.stirred, e.number)
 		case diskChanged:
