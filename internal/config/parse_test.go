@@ -260,18 +260,22 @@ func FuzzParse(f *testing.F) {
 // Ensure that the keys of LVM are read, and that what cannot be is refused.
 func TestLVM(t *testing.T) {
 	const head = "volumeGroups:\n- name: vg0\n  provider: lvm\n"
-	c, err := Parse("f", []byte("lvmFilter: ['r|^/dev/sdz$|']\n"+head+"  layout: {type: raid10, stripes: 2, stripeSize: 64KiB, mirrors: 1, pvTag: fast}\n"))
+	c, err := Parse("f", []byte("lvmFilter: ['r|^/dev/sdz$|']\n"+head+"  thinPoolWarning: 65%\n  layout: {type: raid10, stripes: 2, stripeSize: 64KiB, mirrors: 1, pvTag: fast}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (Layout{Type: "raid10", Stripes: 2, StripeSize: 64 << 10, Mirrors: 1, PVTag: "fast"}); c.VolumeGroups[0].Layout != want || len(c.LVMFilter) != 1 {
+	if want := (Layout{Type: "raid10", Stripes: 2, StripeSize: 64 << 10, Mirrors: 1, PVTag: "fast"}); c.VolumeGroups[0].Layout != want || c.VolumeGroups[0].ThinPoolWarning != 65 || len(c.LVMFilter) != 1 {
 		t.Errorf("got %+v", c)
 	}
 	if c, err := Parse("f", []byte(head+"  thinPool: pool\n")); err != nil || c.VolumeGroups[0].ThinPool != "pool" || c.LVMFilter != nil {
 		t.Errorf("got %+v %v", c, err)
 	}
 	for text, key := range map[string]string{
-		head + "  directory: /srv\n":                                                      "directory",
+		head + "  directory: /srv\n":       "directory",
+		head + "  thinPoolWarning: 80\n":   "thinPoolWarning",
+		head + "  thinPoolWarning: 0%\n":   "thinPoolWarning",
+		head + "  thinPoolWarning: 101%\n": "thinPoolWarning",
+		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, thinPoolWarning: 90%}\n": "thinPoolWarning",
 		head + "  thinPool: -x\n":                                                         "thinPool",
 		head + "  thinPool: p\n  layout: {type: linear}\n":                                "layout",
 		head + "  layout: {type: mirror}\n":                                               "type",
