@@ -52,6 +52,12 @@ bench: build ## the promised ratios and limits, measured in one run; as root
 	@$(BUILD) -o bin/bench-hello ./test/bench/hello
 	@$(GO) run ./test/bench $(BENCH)
 
+.PHONY: bench-vm
+bench-vm: build ## the same on real LVM, in a virtual machine
+	@$(BUILD) -o bin/bench ./test/bench
+	@$(BUILD) -o bin/bench-floor ./test/bench/floor
+	@scripts/vm -q -m 3072 -t 600 -C "$$(scripts/vm.d/volumes)" -- bin/bench -vm $(BENCH)
+
 .PHONY: lint
 lint: ## gofmt and go vet
 	@scripts/lint

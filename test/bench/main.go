@@ -29,10 +29,18 @@ type goal struct {
 	met      bool
 }
 
+// A part of the measurements is about one thing.
+type part struct {
+	name    string
+	measure func(context.Context) ([]goal, error)
+}
+
 func main() {
 	strict := flag.Bool("strict", false, "exit with 1 if a goal is missed")
 	runs := flag.Int("runs", 400, "how often each program is started")
 	rest := flag.Duration("rest", time.Minute, "how long flexd is watched at rest")
+	vm := flag.Bool("vm", false, "measure on real LVM, in a virtual machine with the disk of scripts/vm.d/volumes")
+	rounds := flag.Int("rounds", 5, "with -vm, how often 200 volumes are activated each way, and half as often as single ones")
 	flag.Parse()
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 
@@ -58,14 +66,18 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var goals []goal
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context) ([]goal, error)
-	}{
+	parts := []part{
 		{"Calls, the whole process as kubelet starts it", func(ctx context.Context) ([]goal, error) { return calls(ctx, *runs) }},
 		{"1,000 volumes among 10,000 mounts", table},
 		{"flexd at rest with 1,000 claims", func(ctx context.Context) ([]goal, error) { return idle(ctx, *rest) }},
-	} {
+	}
+	if *vm {
+		parts = []part{
+			{"200 volumes at once", func(ctx context.Context) ([]goal, error) { return together(ctx, *rounds) }},
+			{"The first call for a volume", func(ctx context.Context) ([]goal, error) { return first(ctx, 2**rounds) }},
+		}
+	}
+	for _, part := range parts {
 		fmt.Printf("%s\n", part.name)
 		g, err := part.measure(ctx)
 		if err != nil {
