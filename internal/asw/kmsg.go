@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,15 +54,21 @@ func (c *Complaints) Each(ctx context.Context, hear func(device string)) error {
 // What filesystems say when something is wrong. Ordinary news of mounts and
 // unmounts come in the same form, hence the words.
 var (
-	aboutDevice = regexp.MustCompile(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
-	bad         = regexp.MustCompile(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
+	aboutDevice = lazily(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
+	bad         = lazily(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
 )
+
+// lazily compiles an expression when it is needed: children of flexd never do,
+// and start often.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // complaint returns the device that a record is about, or "".
 func complaint(record string) string {
 	_, text, _ := strings.Cut(record, ";")
-	m := aboutDevice.FindStringSubmatch(text)
-	if m == nil || !bad.MatchString(text) {
+	m := aboutDevice().FindStringSubmatch(text)
+	if m == nil || !bad().MatchString(text) {
 		return ""
 	}
 	for _, device := range m[1:] {
