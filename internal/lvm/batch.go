@@ -43,6 +43,10 @@ const (
 	patience = 2
 )
 
+// mostMembers keeps the one word that selects the volumes well below the 128 KiB
+// that the kernel allows.
+const mostMembers = 1000
+
 // join has the command done to a volume, together with whoever else wants the
 // same of this group, and returns this volume's own error. It returns early when
 // ctx is done; the volume stays in flight until the command has ended.
@@ -97,7 +101,13 @@ func (g *group) commit(k kind) {
 	release, err := g.take(context.Background())
 	g.mu.Lock()
 	members := g.next[k].members
-	delete(g.next, k)
+	if len(members) > mostMembers {
+		g.next[k] = &batch{members: slices.Clone(members[mostMembers:])}
+		members = members[:mostMembers]
+		go g.commit(k)
+	} else {
+		delete(g.next, k)
+	}
 	g.mu.Unlock()
 	if err != nil {
 		for _, m := range members {

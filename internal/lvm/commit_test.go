@@ -332,3 +332,36 @@ func TestManyVolumes(t *testing.T) {
 		t.Errorf("got %+v", lv)
 	}
 }
+
+// Ensure that no command has a word that is too long for the kernel, however
+// many volumes are wanted at once.
+func TestCrowd(t *testing.T) {
+	const n = mostMembers + 100
+	f, p := newFake(t, n)
+	f.before = func(words string) error {
+		if len(words) >= 100<<10 || strings.Count(words, "lv_uuid=") > mostMembers {
+			t.Errorf("a command of %d bytes", len(words))
+		}
+		return nil
+	}
+	first := f.lookUp(p, "v0")
+	g, _ := p.group("vg0")
+	g.mu.Lock()
+	g.cost = 3200 * time.Millisecond
+	g.mu.Unlock()
+	f.commands()
+	var wg sync.WaitGroup
+	for i := range n {
+		lv := first
+		lv.Name.LV, lv.UUID = fmt.Sprint("v", i), fakeUUID(i)
+		wg.Go(func() {
+			if err := f.activate(t.Context(), p, lv); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := f.commands(); len(got) > 5 {
+		t.Errorf("%d commands", len(got))
+	}
+}
