@@ -66,7 +66,7 @@ func TestThinAndThick(t *testing.T) {
 	h.lvm("lvcreate", "-y", "-V", "100M", "-T", "vg0/pool", "-n", "hog")
 	h.fill("/dev/vg0/hog")
 	have = h.volumes()
-	refused(h.up(noAttach, h.vol("more", "ext4"), p), "vg0/more: mount", "thin pool vg0/pool", "is full", "lvextend vg0/pool", "16777216")
+	refused(h.up(noAttach, h.vol("more", "ext4"), p), "vg0/more: mount", "thin pool vg0/pool", "is full", "lvextend", "16777216")
 	h.lvm("lvremove", "-y", "vg0/hog")
 	h.ok(h.up(noAttach, h.vol("more", "ext4"), p))
 	h.end(noAttach, h.vol("more", "ext4"), p)

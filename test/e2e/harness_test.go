@@ -136,6 +136,12 @@ func times(n int) int {
 	return max(1, int(float64(n)*f))
 }
 
+// some are the first rows of a table: all of them, or as times scales it, but
+// that many at least.
+func some[T any](rows []T, least int) []T {
+	return rows[:min(max(least, times(len(rows))), len(rows))]
+}
+
 // seeded is random, and can be had again: FLEXD_SEED=N.
 func seeded(t *testing.T) *rand.Rand {
 	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)

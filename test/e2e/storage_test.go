@@ -44,11 +44,19 @@ func (h *host) hash(path string) [32]byte {
 	return [32]byte(s.Sum(nil))
 }
 
-// content is the hash of a volume.
-func (h *host) content(name string) (sum [32]byte) {
+// bytes are all of a file or a device.
+func (h *host) bytes(path string) []byte {
 	h.t.Helper()
-	h.open(name, func(path string) { sum = h.hash(path) })
-	return sum
+	b, err := os.ReadFile(path)
+	h.must(err)
+	return b
+}
+
+// content is what is in a volume.
+func (h *host) content(name string) (all []byte) {
+	h.t.Helper()
+	h.open(name, func(path string) { all = h.bytes(path) })
+	return all
 }
 
 // zero is the owner's way out: nothing but zeros from here on.
