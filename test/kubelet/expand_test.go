@@ -68,7 +68,7 @@ func TestExpansion(t *testing.T) {
 		n.read(p, 0, "kept")
 		n.end(p)
 		n.quiet()
-		n.trace().golden(t, "expansion "+string(n.mode), n.dir)
+		n.golden("expansion")
 
 		n.grow("a", 500*mib)
 		n.run(p)

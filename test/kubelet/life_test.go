@@ -18,7 +18,7 @@ func TestPodStartsAndEnds(t *testing.T) {
 		n.write(p, 0, "kept")
 		n.end(p)
 		n.quiet()
-		n.trace().golden(t, "life "+string(n.mode), n.dir)
+		n.golden("life")
 		n.run(p)
 		n.read(p, 0, "kept")
 	})

@@ -44,7 +44,7 @@ func TestKubeletRestartsWhilePodsRun(t *testing.T) {
 		n.read(p, 0, "before and after")
 		n.end(p)
 		n.quiet()
-		n.trace().golden(t, "restart "+string(n.mode), n.dir)
+		n.golden("restart")
 	})
 }
 
@@ -65,16 +65,13 @@ func (n *node) settled() {
 	time.Sleep(400 * time.Millisecond)
 }
 
-// unused waits until kubelet, too, has seen the end of the last pod's volume.
-func (n *node) unused() {
+// afresh gives the node a kubelet that has no volume, and so begins with the first
+// verb: an old one may still have it attached.
+func (n *node) afresh() {
 	n.t.Helper()
-	n.eventually("kubelet has no volume", func() string {
-		var r Status
-		if err := n.ask("Report", struct{}{}, &r); err != nil || !r.Known || len(r.InUse) > 0 {
-			return fmt.Sprint(err, r)
-		}
-		return ""
-	})
+	n.eventually("kubelet lets go", func() string { return strings.Join(n.volumes(), " ") })
+	n.killKubelet()
+	n.startKubelet()
 }
 
 // caught starts something, with flexd stopped just before the verb, and returns
@@ -110,7 +107,7 @@ func TestKubeletKilledInEachVerb(t *testing.T) {
 				if ending {
 					n.run(p)
 				} else {
-					n.unused() // so that kubelet begins with the first verb
+					n.afresh()
 				}
 				n.caught(verb, func() {
 					if ending {
@@ -279,7 +276,7 @@ func TestRebootWithThePodStillWanted(t *testing.T) {
 		n.read(p, 0, "survives")
 		n.end(p)
 		n.quiet()
-		n.trace().golden(t, "reboot "+string(n.mode), n.dir)
+		n.golden("reboot")
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"testing"
 	"time"
 
 	"k8s.io/utils/exec"
@@ -208,33 +207,41 @@ func (t trace) String() string {
 	return b.String()
 }
 
-// golden compares the calls of a good run with what kubelet was seen to do when
-// the file was written (go test -update). Who calls at the same time as another
-// is told apart, so that their order does not matter.
-func (t trace) golden(tt *testing.T, name, dir string) {
-	tt.Helper()
-	var b strings.Builder
+// golden compares the calls of a good run, at whose end no pod is left, with what
+// kubelet was seen to do when the file was written (go test -update). Who calls at
+// the same time as another is told apart, so that their order does not matter.
+func (n *node) golden(name string) {
+	n.t.Helper()
+	n.eventually("the controller detaches", func() string {
+		by := n.trace().by("controller")
+		for _, c := range by {
+			if !c.Ended {
+				return c.String()
+			}
+		}
+		if a, d := len(by.of("attach")), len(by.of("detach")); a != d {
+			return fmt.Sprint(a, " attached, ", d, " detached")
+		}
+		return ""
+	})
 	lines := map[string][]string{}
-	for _, c := range t {
-		lines[c.Who] = append(lines[c.Who], strings.ReplaceAll(c.String(), dir, "DIR"))
+	for _, c := range n.trace() {
+		lines[c.Who] = append(lines[c.Who], strings.ReplaceAll(c.String(), n.dir, "DIR"))
 	}
+	var b strings.Builder
 	for _, who := range slices.Sorted(maps.Keys(lines)) {
 		for _, l := range lines[who] {
 			b.WriteString(l + "\n")
 		}
 	}
-	file := filepath.Join("testdata", strings.NewReplacer(" ", "-", ":", "-").Replace(name)+".golden")
+	file := filepath.Join("testdata", name+"-"+strings.ReplaceAll(string(n.mode), " ", "-")+".golden")
 	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			tt.Fatal(err)
-		}
+		n.must(os.WriteFile(file, []byte(b.String()), 0o644))
 		return
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		tt.Fatal(err)
-	}
+	n.must(err)
 	if b.String() != string(want) {
-		tt.Errorf("kubelet and flexdriver said\n%s\nwhere %s has\n%s", b.String(), file, want)
+		n.t.Errorf("kubelet and flexdriver said\n%s\nwhere %s has\n%s", b.String(), file, want)
 	}
 }
