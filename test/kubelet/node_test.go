@@ -396,7 +396,8 @@ func (n *node) close() {
 		t.Error("flexd panicked")
 	}
 	if t.Failed() {
-		t.Logf("the calls:\n%s", n.trace())
+		calls := n.trace()
+		t.Logf("the calls:\n%s", calls[max(0, len(calls)-200):])
 		t.Logf("the events: %q", n.events())
 		t.Logf("flexd's log:\n%s", tail(n.dir+"/flexd.log", 60))
 		t.Logf("kubelet's log:\n%s", tail(n.dir+"/kubelet.log", 40))

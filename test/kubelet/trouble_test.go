@@ -170,8 +170,9 @@ func TestOneVolumeUnderTwoNames(t *testing.T) {
 	}
 }
 
-// A waitforattach that takes longer than kubelet waits is ended by SIGTERM. A
-// driver that would not die of it makes kubelet crash ten seconds later.
+// A waitforattach that takes longer than kubelet waits (ten minutes, five seconds
+// here) is ended by SIGTERM. A driver that would not die of it makes kubelet crash
+// ten seconds later.
 func TestWaitForAttachTooLong(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{byKubelet, byController} {
@@ -180,7 +181,7 @@ func TestWaitForAttachTooLong(t *testing.T) {
 			n := newNode(t, m)
 			n.failures = true
 			n.killKubelet()
-			n.startKubelet(func(_ *exec.Cmd, s *Setup) { s.WaitForAttach = 2 * time.Second })
+			n.startKubelet(func(_ *exec.Cmd, s *Setup) { s.WaitForAttach = 5 * time.Second })
 			n.claim("a", 16*mib)
 			p := pod("web", "a")
 			n.caught("waitforattach", func() { n.want(p) })
@@ -201,6 +202,13 @@ func TestWaitForAttachTooLong(t *testing.T) {
 			}
 			if got := len(n.trace().of("mountdevice")); got != 1 {
 				t.Errorf("%d calls of mountdevice, want 1", got)
+			}
+			// Nothing ran twice: the global mount and the pod's are two.
+			log := tail(n.dir+"/flexd.log", 1<<20)
+			for step, want := range map[string]int{"create": 1, "activate": 1, "mkfs": 1, "mount": 2} {
+				if got := strings.Count(log, " step="+step+"  done "); got != want {
+					t.Errorf("flexd did %s %d times, want %d", step, got, want)
+				}
 			}
 		})
 	}
