@@ -127,8 +127,8 @@ func (n *node) change(f func(*World)) {
 	}
 }
 
-// flex is the source of a volume of vg0 that flexd makes, xfs of 300 MiB unless
-// the options say else.
+// flex is the source of a volume of vg0 that flexd makes: ext4 of 16 MiB, unless the
+// options (key, value, ...; or "fsType", value) say else.
 func flex(lv string, options ...string) *v1.FlexVolumeSource {
 	f := &v1.FlexVolumeSource{Driver: driver, FSType: "ext4", Options: map[string]string{"volumegroup": "vg0", "volumeID": lv, "size": "16Mi"}}
 	for i := 0; i < len(options); i += 2 {
