@@ -22,6 +22,7 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/run"
 )
 
 // VG is the volume group of every Env.
@@ -36,6 +37,14 @@ type Env struct {
 	Config  *config.Config
 	Root    string // kubelet's
 	Patient bool   // flexd is not started again by itself after a crash
+
+	// Pause, if set, is where flexd's own goroutines stop between their steps: a
+	// scheduler decides which goes on. Nobody may wait beyond the life's end.
+	Pause func(what string, over <-chan struct{})
+	// Command, if set, is called before each of flexd's commands, and Calling
+	// at each call of kubelet's: it returns what ends the waiting for an answer.
+	Command func(c run.Cmd)
+	Calling func(verb string, args []string) (over func())
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration
@@ -105,6 +114,13 @@ func (e *Env) broke(format string, a ...any) {
 	e.broken = append(e.broken, fmt.Sprintf(format, a...))
 }
 
+// Broken returns the promises that were broken so far.
+func (e *Env) Broken() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.broken)
+}
+
 func (e *Env) dirs() (notes, records string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -123,13 +139,21 @@ func (e *Env) records() string {
 func (e *Env) Notes() string   { n, _ := e.dirs(); return n }
 func (e *Env) Records() string { _, r := e.dirs(); return r }
 
-// Start begins a life of flexd and waits until it has read its notes.
-func (e *Env) Start() *reconcile.Node {
+// Begin begins a life of flexd.
+func (e *Env) Begin() { e.begin() }
+
+func (e *Env) begin() *life {
 	l, err := e.start()
 	if err != nil {
 		e.T.Errorf("flexd does not start: %v", err)
 		panic(err)
 	}
+	return l
+}
+
+// Start begins a life of flexd and waits until it has read its notes.
+func (e *Env) Start() *reconcile.Node {
+	l := e.begin()
 	select {
 	case <-l.node.Ready():
 	case <-l.over:
@@ -170,7 +194,7 @@ func (e *Env) start() (*life, error) {
 	}
 	l.node = reconcile.New(reconcile.Parts{Config: e.Config, Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
 		Observer: o, Mounts: mounts, Ops: mount.Ops{Runner: runner}, Providers: map[string]reconcile.Provider{VG: p},
-		Boot: e.M.Boot, Self: e.M.Self()})
+		Boot: e.M.Boot, Held: e.held(l), Self: e.M.Self()})
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	e.life = l
@@ -190,6 +214,21 @@ func (e *Env) start() (*life, error) {
 		})
 	}
 	return l, nil
+}
+
+// held is where a lane begins a turn.
+func (e *Env) held(l *life) func(lock string) *run.LockedError {
+	return func(lock string) *run.LockedError {
+		e.pause(l, "turn of "+filepath.Base(lock))
+		return e.M.Held(lock)
+	}
+}
+
+// pause stops a goroutine of one life of flexd where the test wants it.
+func (e *Env) pause(l *life, what string) {
+	if e.Pause != nil && !l.dead.Load() {
+		e.Pause(what, l.over)
+	}
 }
 
 var errStopped = errors.New("the test is over")

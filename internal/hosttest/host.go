@@ -17,8 +17,9 @@ type Host struct {
 	broke func(format string, a ...any) // a promise that was broken: the test's failure
 	dirs  func() (notes, records string)
 
-	// Pace is called where a real command would take its time.
-	Pace func()
+	// Pace is called where a command takes its time: before its effect, in the
+	// middle of it, after it. False kills it there.
+	Pace func(p Point) (alive bool)
 	// Lenient lets an operator do what flexd itself must not be seen doing:
 	// mounts and devices may change under its commands.
 	Lenient bool
@@ -44,6 +45,23 @@ type Host struct {
 	after   map[string]*hang
 	log     []string
 	looking func()
+	torn    bool                 // the mount table's next reading is cut short
+	locks   map[string]*laneLock // by lock file
+}
+
+// A Point is where a command stands.
+type Point struct {
+	Op    string // "format"
+	On    string // the volume or the directory it is about
+	Where string // "before", "within" or "after" its effect
+}
+
+func (p Point) String() string { return p.Op + " " + p.On + " " + p.Where }
+
+// A laneLock is a lane's lock that a living command has.
+type laneLock struct {
+	pid  int
+	done chan struct{} // closed when it is free
 }
 
 // A File is what backs a volume. It survives a reboot.
@@ -101,10 +119,10 @@ type hang struct {
 // NewHost returns a machine without volumes, with a kubelet directory.
 func NewHost(broke func(string, ...any)) *Host {
 	h := &Host{
-		broke: broke, Pace: func() {}, dirs: func() (string, string) { return "", "" },
+		broke: broke, Pace: func(Point) bool { return true }, dirs: func() (string, string) { return "", "" },
 		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{"/": true},
 		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, live: map[*File]string{},
-		before: map[string]*hang{}, after: map[string]*hang{}, booted: time.Now(), bootID: 1,
+		before: map[string]*hang{}, after: map[string]*hang{}, locks: map[string]*laneLock{}, booted: time.Now(), bootID: 1,
 	}
 	h.base()
 	return h
@@ -141,6 +159,7 @@ func (h *Host) Reboot() {
 	h.booted = time.Now()
 	h.loops = map[string]*loop{}
 	h.holders = map[int]int{}
+	h.live, h.locks = map[*File]string{}, map[string]*laneLock{} // their processes are dead, see pace
 	h.base()
 	h.tableChanged()
 }

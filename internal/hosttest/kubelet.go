@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,6 +102,9 @@ func (k *Kubelet) Call(verb string, args ...string) (flex.Answer, error) {
 // CallAt is Call by a flexdriver that started at that time since boot.
 func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (flex.Answer, error) {
 	e := k.E
+	if k.pause("kubelet calls %s %s", verb, args); k.ctx.Err() != nil {
+		return flex.Answer{}, ErrKubeletDied
+	}
 	r := flex.Request{V: flex.Version, ID: fmt.Sprintf("c%d", e.calls.Add(1)), Verb: verb, Args: args, Started: int64(started)}
 	timeout, cancel := context.WithTimeout(k.ctx, 5*time.Minute)
 	defer cancel()
@@ -128,7 +132,13 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 			}
 			hangUp()
 		}()
+		over := func() {}
+		if e.Calling != nil {
+			over = e.Calling(verb, args)
+			context.AfterFunc(ctx, over)
+		}
 		a := l.node.Serve(ctx, r, 0)
+		over()
 		close(stop)
 		e.tap.mu.Lock()
 		lost := e.tap.comes(answer, CrashAnswer)
@@ -145,8 +155,31 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		if os.Getenv("HOSTTEST_LOG") != "" {
 			fmt.Fprintf(os.Stderr, "kubelet: %s %q -> %s %s\n", verb, args, a.Status, a.Message)
 		}
+		if k.pause("kubelet hears of %s %s", verb, args); k.ctx.Err() != nil {
+			return flex.Answer{}, ErrKubeletDied
+		}
 		return a, nil
 	}
+}
+
+// pause stops kubelet where the test wants it.
+func (k *Kubelet) pause(format, verb string, args []string) {
+	if k.E.Pause != nil {
+		about := ""
+		for _, a := range args {
+			if about == "" || strings.HasPrefix(a, k.E.Root) {
+				about = a
+			}
+		}
+		k.E.Pause(fmt.Sprintf(format, verb, about), k.ctx.Done())
+	}
+}
+
+// Remember is what a new kubelet learns of a pod whose directory it finds.
+func (k *Kubelet) Remember(p Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wants[k.Dir(p)] = p
 }
 
 // call is Call whose failure is an error.

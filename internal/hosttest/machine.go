@@ -18,6 +18,7 @@ type Machine interface {
 	Boot() time.Duration
 	BootID() string
 	Self() reconcile.Namespaces
+	Held(lock string) *run.LockedError
 
 	// What kubelet and the pods do by themselves.
 	IsMountPoint(dir string) bool

@@ -133,8 +133,7 @@ func format(p *process, text []byte) (any, error) {
 		h.broke("mkfs destroyed data on %s", f.path)
 	}
 	h.mu.Unlock()
-	h.Pace()
-	if !p.stay(h.before, "format-half") {
+	if !p.pace("within") || !p.stay(h.before, "format-half") {
 		return nil, errKilled
 	}
 	h.mu.Lock()

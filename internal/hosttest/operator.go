@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -78,6 +79,22 @@ func (h *Host) MountTmpfs(dir string) error {
 	return nil
 }
 
+// MountElsewhere is an operator's mount of a volume that is active.
+func (h *Host) MountElsewhere(file, dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.loopOf(h.files[file])
+	switch {
+	case l == nil:
+		return syscall.ENXIO
+	case l.file.State != Whole:
+		return syscall.EINVAL
+	}
+	h.add(&mnt{number: l.Number, root: "/", dir: dir, typ: l.file.Type, src: "/dev/" + l.Name, super: "rw", file: l.file})
+	h.tableChanged()
+	return nil
+}
+
 // Hold opens a file on the mount at dir, as a process of a pod does.
 func (h *Host) Hold(dir string) (release func()) {
 	h.mu.Lock()
@@ -117,6 +134,55 @@ func (h *Host) Write(dir string) error {
 	}
 	m.file.Data++
 	return nil
+}
+
+// MountedAt returns which volume is on top of dir, "" if none is.
+func (h *Host) MountedAt(dir string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.top(dir); m != nil && m.file != nil {
+		return path.Base(m.file.path)
+	}
+	return ""
+}
+
+// VolumeOf returns which volume a device node is of.
+func (h *Host) VolumeOf(device string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.loops[path.Base(device)]; l != nil {
+		return path.Base(l.file.path)
+	}
+	return ""
+}
+
+// Hide takes a volume's file away, as when its disk goes, and brings it back.
+func (h *Host) Hide(file string) (show func(), ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.files[file]
+	if f == nil {
+		return nil, false
+	}
+	delete(h.files, file)
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.files[file] == nil { // else a new one has taken its place
+			h.files[file] = f
+		}
+	}, true
+}
+
+// Tidy unmounts what an operator has mounted.
+func (h *Host) Tidy(root string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range slices.Clone(h.mounts) {
+		if strings.HasPrefix(m.dir, root+"/") && m.file == nil || strings.HasPrefix(m.dir, "/mnt/") {
+			h.unlink(m)
+		}
+	}
 }
 
 func (h *Host) covered(m *mnt) bool {

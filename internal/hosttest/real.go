@@ -163,6 +163,8 @@ func (m *machine) Boot() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+func (m *machine) Held(lock string) *run.LockedError { return run.Held(lock) }
+
 func (m *machine) BootID() string { return "this-boot" }
 
 func (m *machine) Self() reconcile.Namespaces {

@@ -5,16 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // killGrace is how long a killed command may take to end, as in run.Exec.
@@ -26,6 +24,7 @@ type process struct {
 	cmd     run.Cmd
 	op      string
 	pid     int
+	boot    string
 	started time.Time
 	ready   chan struct{}
 	word    chan bool // the gate's
@@ -52,18 +51,20 @@ func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, 
 		h.broke("an unknown command was started: %q", c.Argv)
 		return run.Result{}, fmt.Errorf("%s: unknown command", c.Step)
 	}
-	p := &process{h: h, cmd: c, op: c.Argv[2], started: time.Now(), ready: make(chan struct{}), word: make(chan bool, 1),
+	p := &process{h: h, cmd: c, op: c.Argv[2], boot: h.BootID(), started: time.Now(), ready: make(chan struct{}), word: make(chan bool, 1),
 		killed: make(chan struct{}), ended: make(chan struct{})}
 	if (c.Gate != nil) != (p.op == "mount") {
 		h.broke("%s: with a gate: %v", p.op, c.Gate != nil)
 	}
-	unlock, err := h.lock(c)
+	h.mu.Lock()
+	h.nextID++
+	p.pid = 100000 + h.nextID
+	h.mu.Unlock()
+	unlock, err := h.lock(c, p.pid)
 	if err != nil {
 		return run.Result{}, err
 	}
 	h.mu.Lock()
-	h.nextID++
-	p.pid = 100000 + h.nextID
 	h.logf("%s %s", p.op, c.Argv[3])
 	h.mu.Unlock()
 	go p.live(unlock)
@@ -71,38 +72,47 @@ func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, 
 	return p.watch(ctx)
 }
 
-// lock takes the lane's lock file for the life of a command.
-func (h *Host) lock(c run.Cmd) (unlock func(), err error) {
+// lock takes the lane's lock for the life of a command.
+func (h *Host) lock(c run.Cmd, pid int) (unlock func(), err error) {
 	if c.Lock == "" {
 		if c.Mutates {
 			h.broke("%s changes something and carries no lock: %q", c.Step, c.Argv)
 		}
 		return func() {}, nil
 	}
-	_ = os.MkdirAll(filepath.Dir(c.Lock), 0o700) // as run.Exec does where somebody cleared /run
-	for range 20 {
-		var fd int
-		if fd, err = unix.Open(c.Lock, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600); err != nil {
-			return nil, &os.PathError{Op: "open", Path: c.Lock, Err: err}
-		}
-		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return func() {
-				_ = unix.Flock(fd, unix.LOCK_UN) // a fork of another test may still hold the descriptor
-				unix.Close(fd)
-			}, nil
-		}
-		unix.Close(fd)
-		// Real time on purpose: somebody looks whether it is free.
-		_ = unix.Nanosleep(&unix.Timespec{Nsec: 2e6}, nil)
+	if e := h.Held(c.Lock); e != nil {
+		e.Step = c.Step
+		return nil, e
 	}
-	return nil, &run.LockedError{Step: c.Step, Lock: c.Lock, Done: run.LockDone(c.Lock)}
+	mine := &laneLock{pid: pid, done: make(chan struct{})}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.locks[c.Lock] = mine
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.locks[c.Lock] == mine { // no reboot came between
+			delete(h.locks, c.Lock)
+		}
+		close(mine.done)
+	}, nil
+}
+
+// Held is run.Held of this host's children.
+func (h *Host) Held(lock string) *run.LockedError {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.locks[lock]; l != nil {
+		return &run.LockedError{Step: "wait", Lock: lock, Pids: []int{l.pid}, Done: l.done}
+	}
+	return nil
 }
 
 func (p *process) live(unlock func()) {
 	value, err := p.do()
 	p.out, p.err = reply(value, err)
 	p.h.mu.Lock()
-	if p.file != nil {
+	if p.file != nil && p.h.live[p.file] == p.op {
 		delete(p.h.live, p.file)
 	}
 	p.h.mu.Unlock()
@@ -113,16 +123,42 @@ func (p *process) live(unlock func()) {
 // do is the command's life: its beginning, its effect, its end.
 func (p *process) do() (any, error) {
 	h := p.h
-	h.Pace()
-	if !p.stay(h.before, p.op) {
+	if !p.pace("before") || !p.stay(h.before, p.op) {
 		return nil, errKilled
 	}
 	value, err := ops[p.op](p, []byte(p.cmd.Argv[3]))
-	h.Pace()
-	if !p.stay(h.after, p.op) {
+	if !p.pace("after") || !p.stay(h.after, p.op) {
 		return nil, errKilled
 	}
 	return value, err
+}
+
+// pace is false if the process was killed there, or by a reboot.
+func (p *process) pace(where string) bool {
+	return p.h.Pace(Point{p.op, p.on(), where}) && p.h.BootID() == p.boot
+}
+
+// on names what the command is about: a directory, or a volume's file.
+func (p *process) on() string {
+	var a struct {
+		Dir, At, File string
+		Device        volume.Device
+	}
+	_ = json.Unmarshal([]byte(p.cmd.Argv[3]), &a)
+	switch {
+	case a.Dir != "":
+		return a.Dir
+	case a.File != "":
+		return filepath.Base(a.File)
+	case a.At != "":
+		return a.At
+	}
+	p.h.mu.Lock()
+	defer p.h.mu.Unlock()
+	if l := p.h.loops[filepath.Base(a.Device.Path)]; l != nil {
+		return filepath.Base(l.file.path)
+	}
+	return a.Device.Path
 }
 
 var errKilled = errors.New("killed")

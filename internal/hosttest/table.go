@@ -36,7 +36,21 @@ func escape(s string) string {
 
 // Open implements asw.MountSource.
 func (h *Host) Open() (io.ReadCloser, error) {
-	return io.NopCloser(strings.NewReader(h.Text())), nil
+	text := h.Text()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.torn {
+		h.torn = false
+		return io.NopCloser(strings.NewReader(text[:len(text)/2])), nil
+	}
+	return io.NopCloser(strings.NewReader(text)), nil
+}
+
+// TearTable cuts the mount table short for whoever reads it next.
+func (h *Host) TearTable() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.torn = true
 }
 
 // Changed implements asw.MountSource.

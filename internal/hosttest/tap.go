@@ -109,6 +109,9 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	moment := t.comes(c.Step, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter)
 	refused := t.refuse[c.Step]
 	t.mu.Unlock()
+	if t.e.Command != nil {
+		t.e.Command(c)
+	}
 	if refused != nil {
 		return run.Result{}, refused
 	}
@@ -150,11 +153,15 @@ type lifeMounts struct {
 }
 
 func (m lifeMounts) Changed() bool {
+	m.t.e.pause(m.l, "look")
 	m.t.mu.Lock()
 	moment := m.t.comes(look, CrashLooking)
 	m.t.mu.Unlock()
 	if moment != Never {
 		m.l.crash()
+	}
+	if m.l.dead.Load() {
+		return true // it must not take the change from the next life
 	}
 	return m.MountSource.Changed()
 }
