@@ -18,11 +18,12 @@ import (
 // errNobodyWaits ends a step whose callers are gone.
 var errNobodyWaits = errors.New("nobody waits for it any more")
 
-// act takes one step. Steps that set up are only taken for a call that waits at
-// this moment.
+// act takes one step. Steps that set up, and unmounts, are only taken for a call
+// that waits at this moment: a mount whose release nobody waits for any more may
+// be a new pod's by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	c := l.waiter(s)
-	if s.Kind.SetsUp() && c == nil {
+	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return errNobodyWaits
 	}
 	p := l.n.Providers[h.LV.Name.VG]

@@ -29,6 +29,13 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen = &g
+	for _, c := range l.calls {
+		// What came of its landing is seen now: if it is not there, somebody was
+		// faster to take it away, and the call is one like any other.
+		if spot, looked := h.Spots[c.Dir]; looked && !spot.This && !spot.Under && spot.Unknown == "" {
+			c.landing = false
+		}
+	}
 	if h.LV.Presence == volume.Present {
 		l.name = h.LV.Name
 	}

@@ -141,9 +141,9 @@ func (n *Node) recover() error {
 	for _, l := range n.Store.Leases() {
 		n.lane(l.UUID, volume.Name{VG: l.VG, LV: l.LV})
 	}
-	table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+	table, err := n.firstLook()
 	if err != nil {
-		return fmt.Errorf("the mount table cannot be read: %w", err)
+		return err
 	}
 	patience := time.After(adoption)
 	for _, told := range n.adopt(table) {
@@ -159,6 +159,26 @@ func (n *Node) recover() error {
 		l.wake()
 	}
 	return nil
+}
+
+// firstLook reads the mount table as soon as that is possible.
+func (n *Node) firstLook() (*mount.Table, error) {
+	for retry := (backoff{}); ; {
+		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+		if n.ctx.Err() != nil {
+			return nil, context.Cause(n.ctx)
+		}
+		n.setTrouble(err)
+		if err == nil {
+			return table, nil
+		}
+		n.Log.WithError(err).Warn("the mount table cannot be read: nothing is done before it can")
+		retry.failed(time.Now())
+		select {
+		case <-time.After(retry.wait):
+		case <-n.ctx.Done():
+		}
+	}
 }
 
 // adoption is how long a start waits for the devices of mounts without a note to
