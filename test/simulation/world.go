@@ -1,0 +1,421 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+)
+
+// A world is one life of a node.
+type world struct {
+	*hosttest.Env
+	schedule schedule
+	court    *court
+	attach   bool
+	pods     []*actor
+
+	mu      sync.Mutex
+	kubelet *hosttest.Kubelet
+	waiting []*waiting               // calls that wait for their answer
+	sharing map[string]chan struct{} // by volume: kubelet's one operation at a time for an attachable one
+	free    []func()                 // ends the processes that hold something
+	hidden  map[string]func()        // brings a disk back
+	meddled map[string]bool          // directories at which an operator was
+	other   int
+	over    bool // the life has ended, however
+}
+
+// A waiting is a call of kubelet's that waits.
+type waiting struct {
+	verb, dir, lv string
+}
+
+func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
+
+// A court collects what was found wrong, in the place of a test that fails.
+type court struct {
+	testing.TB
+	mu    sync.Mutex
+	wrong []string
+}
+
+func (c *court) find(format string, a ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
+}
+
+func (c *court) Error(a ...any)                 { c.find("%s", fmt.Sprint(a...)) }
+func (c *court) Errorf(format string, a ...any) { c.find(format, a...) }
+func (c *court) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
+func (c *court) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+
+func (c *court) found() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.wrong)
+}
+
+// An outcome is how a life ended.
+type outcome struct {
+	story story    // what was decided, whoever decided it
+	wrong []string // nil = all promises were kept
+}
+
+// volumes and pods of every world.
+const (
+	volumes       = 3
+	podsPerVolume = 2
+)
+
+// live plays one life: next says what to do, given what is possible, until it
+// returns false.
+func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o outcome) {
+	tmp := hosttest.TempDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, tmp, attach)
+		for {
+			synctest.Wait()
+			w.judge()
+			if len(w.court.found()) > 0 {
+				break
+			}
+			d, ok := next(w)
+			if !ok {
+				break
+			}
+			if w.do(d) {
+				o.story = append(o.story, d)
+			}
+		}
+		w.end()
+		o.wrong = w.court.found()
+	})
+	return o
+}
+
+func newWorld(t *testing.T, tmp string, attach bool) *world {
+	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}}
+	w.Env = hosttest.NewSim(w.court, tmp)
+	w.Sim.Lenient = true
+	w.Sim.Pace = func(p hosttest.Point) bool { return bool(w.schedule.stop("child "+p.String(), nil)) }
+	w.Pause = func(what string, over <-chan struct{}) { w.schedule.stop(what, over) }
+	w.Command = w.command
+	w.Calling = w.calling
+	w.kubelet = hosttest.NewKubelet(w.Env, attach)
+	for v := range volumes {
+		lv := fmt.Sprintf("lv%d", v)
+		w.sharing[lv] = make(chan struct{}, 1)
+		for i := range podsPerVolume {
+			w.pods = append(w.pods, &actor{w: w, pod: hosttest.Pod{
+				UID: fmt.Sprintf("pod%d%c", v, 'a'+i), Volume: fmt.Sprintf("pv%d", v), LV: lv, Size: "64m", RO: v == 1 && i == 1}})
+		}
+	}
+	return w
+}
+
+// options lists what can be decided on: the stopped, and the mounts.
+func (w *world) choose(r *rand.Rand) decision {
+	stopped := w.schedule.names()
+	one := func(of []string) string { return of[r.IntN(len(of))] }
+	roll := r.IntN(1000)
+	switch {
+	case len(stopped) > 0 && roll < 640:
+		return decision{what: lets, on: one(stopped)}
+	case roll < 740 || len(stopped) == 0 && roll < 840:
+		return decision{what: passes, pass: []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second,
+			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[min(r.IntN(12), 7)]}
+	case roll < 870:
+		a := w.pods[r.IntN(len(w.pods))]
+		if a.isWanted() {
+			return decision{what: stops, on: a.pod.UID}
+		}
+		return decision{what: starts, on: a.pod.UID}
+	case roll < 900:
+		if children := slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") }); len(children) > 0 {
+			return decision{what: kills, on: one(children)}
+		}
+	case roll < 918:
+		return decision{what: flexdDies}
+	case roll < 930:
+		return decision{what: kubeletDies}
+	case roll < 932:
+		return decision{what: reboots}
+	case roll < 938:
+		return decision{what: tears}
+	case roll < 948:
+		return decision{what: expands, on: w.pods[r.IntN(len(w.pods))].pod.UID}
+	case roll < 956:
+		return decision{what: strays, on: one([]string{flex.Mount, flex.Unmount}) + " " + w.pods[r.IntN(len(w.pods))].pod.UID}
+	case roll < 966:
+		if all := w.Mounts(); len(all) > 0 {
+			return decision{what: holds, on: one(all)}
+		}
+	case roll < 974:
+		return decision{what: frees}
+	case roll < 980:
+		if all := w.Mounts(); len(all) > 0 {
+			return decision{what: umounts, on: one(all)}
+		}
+	case roll < 984:
+		return decision{what: covers, on: w.kubelet.Dir(w.pods[r.IntN(len(w.pods))].pod)}
+	case roll < 988:
+		return decision{what: borrows, on: fmt.Sprintf("lv%d", r.IntN(volumes))}
+	case roll < 992:
+		return decision{what: hides, on: fmt.Sprintf("lv%d", r.IntN(volumes))}
+	default:
+		return decision{what: shows}
+	}
+	return decision{what: passes, pass: time.Millisecond}
+}
+
+// do does it, and says whether it was possible.
+func (w *world) do(d decision) bool {
+	switch d.what {
+	case lets:
+		return w.schedule.let(d.on, lives)
+	case kills:
+		return w.schedule.let(d.on, dies)
+	case passes:
+		time.Sleep(d.pass)
+		return true
+	case starts, stops:
+		a := w.actor(d.on)
+		if a.isWanted() == (d.what == starts) {
+			return false
+		}
+		a.want(d.what == starts)
+	case expands:
+		a := w.actor(d.on)
+		go a.expand()
+	case strays:
+		verb, uid, _ := strings.Cut(d.on, " ")
+		w.stray(verb, w.actor(uid))
+	case flexdDies:
+		if w.Dead() {
+			return false
+		}
+		w.Crash()
+	case kubeletDies:
+		w.killKubelet()
+	case reboots:
+		if w.Dead() {
+			return false
+		}
+		w.reboot()
+	case tears:
+		w.Sim.TearTable()
+	case umounts:
+		w.meddle(d.on)
+		return w.M.Umount(d.on) == nil
+	case covers:
+		w.meddle(d.on)
+		if !w.M.Exists(d.on) {
+			return false
+		}
+		return w.M.MountTmpfs(d.on) == nil
+	case borrows:
+		w.other++
+		return w.Sim.MountElsewhere(w.File(d.on), fmt.Sprintf("/mnt/%d", w.other)) == nil
+	case holds:
+		if !w.M.IsMountPoint(d.on) {
+			return false
+		}
+		w.free = append(w.free, w.M.Hold(d.on))
+	case frees:
+		if len(w.free) == 0 {
+			return false
+		}
+		w.freeAll()
+	case hides:
+		return w.hide(d.on)
+	case shows:
+		if len(w.hidden) == 0 {
+			return false
+		}
+		w.showAll()
+	}
+	return true
+}
+
+func (w *world) meddle(dir string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.meddled[dir] = true
+}
+
+func (w *world) freeAll() {
+	for _, free := range w.free {
+		free()
+	}
+	w.free = nil
+}
+
+func (w *world) showAll() {
+	for lv, show := range w.hidden {
+		show()
+		delete(w.hidden, lv)
+	}
+}
+
+func (w *world) hide(lv string) bool {
+	if w.hidden[lv] != nil {
+		return false
+	}
+	show, ok := w.Sim.Hide("/sim/vg0/" + lv)
+	if ok {
+		w.hidden[lv] = show
+	}
+	return ok
+}
+
+// killKubelet ends kubelet and its flexdrivers; the next one begins at once.
+func (w *world) killKubelet() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kubelet = w.kubelet.Kill()
+	for _, a := range w.pods {
+		a.reborn()
+	}
+}
+
+func (w *world) reboot() {
+	w.free = nil // the processes are dead
+	w.killKubelet()
+	w.Reboot()
+	w.Begin()
+}
+
+func (w *world) actor(uid string) *actor {
+	for _, a := range w.pods {
+		if a.pod.UID == uid {
+			return a
+		}
+	}
+	panic(uid)
+}
+
+// stray is a flexdriver that started three seconds ago and arrives only now. Its
+// kubelet does not wait for it any more.
+func (w *world) stray(verb string, a *actor) {
+	w.mu.Lock()
+	k := w.kubelet
+	w.mu.Unlock()
+	started := max(w.M.Boot()-3*time.Second, 1)
+	args := []string{k.Dir(a.pod)}
+	if verb == flex.Mount {
+		args = append(args, k.Blob(a.pod, true))
+	}
+	go func() { _, _ = k.CallAt(started, verb, args...) }()
+}
+
+// An actor is one pod, as the API server wants it, and what kubelet does for it.
+type actor struct {
+	w   *world
+	pod hosttest.Pod
+
+	// Guarded by world.mu.
+	wanted  bool
+	mounted bool // kubelet counts it so
+	doubt   bool // kubelet died: the pod's directory tells
+	busy    bool // its goroutine runs
+}
+
+func (a *actor) isWanted() bool {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	return a.wanted
+}
+
+func (a *actor) want(yes bool) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	a.wanted = yes
+	a.serve()
+}
+
+// reborn is what a new kubelet finds.
+func (a *actor) reborn() {
+	if a.doubt, a.mounted = true, false; a.w.M.Exists(a.w.kubelet.Dir(a.pod)) {
+		a.w.kubelet.Remember(a.pod)
+	}
+	a.serve()
+}
+
+func (a *actor) serve() {
+	if !a.busy {
+		a.busy = true
+		go a.run()
+	}
+}
+
+// run is kubelet's loop for one pod, until there is nothing to do.
+func (a *actor) run() {
+	w := a.w
+	wait := 500 * time.Millisecond
+	for {
+		w.mu.Lock()
+		k, wanted, mounted, doubt := w.kubelet, a.wanted, a.mounted, a.doubt
+		there := w.M.Exists(k.Dir(a.pod))
+		if w.over || wanted == mounted && !doubt || !wanted && !mounted && !there {
+			a.doubt, a.busy = false, false
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		w.schedule.stop("kubelet serves "+a.pod.UID, nil)
+		err := a.attempt(k, wanted)
+		w.mu.Lock()
+		if k != w.kubelet { // it is dead, whatever it thinks
+			w.mu.Unlock()
+			wait = 500 * time.Millisecond
+			continue
+		}
+		if err == nil {
+			a.mounted, a.doubt = wanted, false
+			wait = 500 * time.Millisecond
+			w.mu.Unlock()
+			if wanted {
+				w.mountedFor(a)
+			}
+			continue
+		}
+		w.mu.Unlock()
+		if errors.Is(err, hosttest.ErrKubeletDied) {
+			continue
+		}
+		time.Sleep(wait)
+		wait = min(2*wait, 2*time.Minute+2*time.Second)
+	}
+}
+
+func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
+	if a.w.attach {
+		turn := a.w.sharing[a.pod.LV]
+		turn <- struct{}{}
+		defer func() { <-turn }()
+	}
+	if wanted {
+		return k.Up(a.pod)
+	}
+	return k.Down(a.pod)
+}
+
+func (a *actor) expand() {
+	w := a.w
+	w.mu.Lock()
+	k, mounted := w.kubelet, a.mounted
+	w.mu.Unlock()
+	if mounted {
+		_, _ = k.Call(flex.ExpandFS, k.Blob(a.pod, false), "", k.Dir(a.pod), fmt.Sprint(96<<20), fmt.Sprint(64<<20))
+	}
+}
