@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/flex"
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 // burst asks flexd for the same of each volume at once, each over a connection
 // of its own, as many flexdrivers do that kubelet starts at once. It returns when
 // the last answer is there.
-func burst(ctx context.Context, n *node.Node, verb string, blobs []string) (time.Duration, error) {
+func burst(ctx context.Context, n *host.Node, verb string, blobs []string) (time.Duration, error) {
 	errs := make([]error, len(blobs))
 	var all sync.WaitGroup
 	started := time.Now()
@@ -33,7 +33,7 @@ func burst(ctx context.Context, n *node.Node, verb string, blobs []string) (time
 }
 
 // ask is a call without a flexdriver.
-func ask(ctx context.Context, n *node.Node, id, verb string, args ...string) error {
+func ask(ctx context.Context, n *host.Node, id, verb string, args ...string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", n.DriverSocket())
 	if err != nil {
 		return err

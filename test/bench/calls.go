@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 // calls measures flexdriver on a volume that is ready, against the least that a
 // Go program costs and against a driver written in shell.
 func calls(ctx context.Context, runs int) (goals []goal, err error) {
-	n, err := node.New("bin", time.Hour)
+	n, err := host.New("bin", time.Hour)
 	if err != nil {
 		return nil, err
 	}
@@ -25,13 +25,13 @@ func calls(ctx context.Context, runs int) (goals []goal, err error) {
 	if err := n.Start(); err != nil {
 		return nil, err
 	}
-	v := node.Volume{Name: "pv1", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": "data", "size": "64m"}}
+	v := host.Volume{Name: "pv1", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "data", "size": "64m"}}
 	global := n.GlobalDir(v)
 	device, err := succeed(n.Call(ctx, "waitforattach", "", v.Blob(nil)))
 	if err != nil {
 		return nil, err
 	}
-	if err := node.Prepare(global); err != nil {
+	if err := host.Prepare(global); err != nil {
 		return nil, err
 	}
 	if _, err := succeed(n.Call(ctx, "mountdevice", global, device, v.Blob(nil))); err != nil {
@@ -62,7 +62,7 @@ func calls(ctx context.Context, runs int) (goals []goal, err error) {
 			c := &contestants[j]
 			command := c.command(ctx)
 			started := time.Now()
-			a, err := node.Read(command)
+			a, err := host.Read(command)
 			took := time.Since(started)
 			if _, err := succeed(a, err); err != nil {
 				return nil, fmt.Errorf("%s: %w", c.what, err)
@@ -84,7 +84,7 @@ func calls(ctx context.Context, runs int) (goals []goal, err error) {
 	return goals, nil
 }
 
-func succeed(a node.Answer, err error) (device string, _ error) {
+func succeed(a host.Answer, err error) (device string, _ error) {
 	if err == nil && a.Status != "Success" {
 		err = fmt.Errorf("%s: %s", a.Status, a.Message)
 	}

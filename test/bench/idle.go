@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 
 // idle watches a flexd that has nothing to do.
 func idle(ctx context.Context, rest time.Duration) (goals []goal, err error) {
-	n, err := node.New("bin", time.Hour)
+	n, err := host.New("bin", time.Hour)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func volumeName(i int) string { return fmt.Sprintf("data%d", i) }
 
 // claim makes all the claims through flexdriver, as kubelet does with
 // attach:false.
-func claim(ctx context.Context, n *node.Node) error {
+func claim(ctx context.Context, n *host.Node) error {
 	var (
 		all   sync.WaitGroup
 		mu    sync.Mutex
@@ -91,10 +91,10 @@ func claim(ctx context.Context, n *node.Node) error {
 			all.Go(func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				v := node.Volume{Name: "data", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": volumeName(i), "size": "16m"}}
-				pod := node.Pod{Namespace: "default", Name: fmt.Sprintf("pod-%d-%d", i, p), UID: fmt.Sprintf("uid-%d-%d", i, p)}
+				v := host.Volume{Name: "data", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": volumeName(i), "size": "16m"}}
+				pod := host.Pod{Namespace: "default", Name: fmt.Sprintf("pod-%d-%d", i, p), UID: fmt.Sprintf("uid-%d-%d", i, p)}
 				dir := n.PodDir(pod, v)
-				err := node.Prepare(dir)
+				err := host.Prepare(dir)
 				if err == nil {
 					_, err = succeed(n.Call(ctx, "mount", dir, v.Blob(&pod)))
 				}
@@ -127,7 +127,7 @@ var (
 	looking  = []string{"open", "openat", "openat2", "getdents64", "readlinkat", "newfstatat", "statx"}
 )
 
-func watch(ctx context.Context, n *node.Node, rest time.Duration) (watched, error) {
+func watch(ctx context.Context, n *host.Node, rest time.Duration) (watched, error) {
 	var w watched
 	trace := filepath.Join(n.Dir, "trace")
 	strace := exec.CommandContext(ctx, "strace", "-f", "-qq", "-y", "-o", trace, "-p", strconv.Itoa(n.Pid()))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 // The disk that scripts/vm.d/volumes makes.
@@ -22,8 +22,8 @@ const (
 func manyName(i int) string { return fmt.Sprintf("v%d", i+1) }
 
 // manyNode is a flexd that looks after that volume group, ready and warm.
-func manyNode() (*node.Node, error) {
-	n, err := node.New("bin", time.Hour)
+func manyNode() (*host.Node, error) {
+	n, err := host.New("bin", time.Hour)
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +46,8 @@ volumeGroups:
 	return n, nil
 }
 
-func manyVolume(lv string) node.Volume {
-	return node.Volume{Name: lv, FSType: "ext4", Options: map[string]string{"volumegroup": manyVG, "volumeID": lv}}
+func manyVolume(lv string) host.Volume {
+	return host.Volume{Name: lv, FSType: "ext4", Options: map[string]string{"volumegroup": manyVG, "volumeID": lv}}
 }
 
 // command runs one and returns how long it took.
@@ -191,7 +191,7 @@ func first(ctx context.Context, rounds int) (goals []goal, err error) {
 			return err
 		}
 		started := time.Now()
-		a, err := node.Read(command)
+		a, err := host.Read(command)
 		took := time.Since(started)
 		if _, err := succeed(a, err); err != nil {
 			return fmt.Errorf("%s: %w", c.what, err)
@@ -244,7 +244,7 @@ func first(ctx context.Context, rounds int) (goals []goal, err error) {
 				change := func() error { return run("lvm", "lvchange", "-q", "--addtag", "seen", manyVG+"/"+lv) }
 				return contest(&changed, change, n.Command(ctx, "waitforattach", "", v.Blob(nil)))
 			},
-			func() error { return node.Prepare(global) },
+			func() error { return host.Prepare(global) },
 			func() error { return call(&mountdevice, "mountdevice", global, device, v.Blob(nil)) },
 			func() error { _, _, err := flexd.take(); return err },
 			func() error { // all of this is done already

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 // A ground is what the play stands on, in words for the audience.
@@ -33,7 +33,7 @@ var onLoops = ground{
 
 func onLVM(disks []string) ground {
 	return ground{
-		volumes: fmt.Sprintf("with a real LVM volume group (%s, made of %s)", node.VG, strings.Join(disks, " and ")),
+		volumes: fmt.Sprintf("with a real LVM volume group (%s, made of %s)", host.VG, strings.Join(disks, " and ")),
 		device:  "LVM device",
 		lvm:     true,
 		scratch: "256m",

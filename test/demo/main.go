@@ -14,7 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 func main() {
@@ -55,7 +55,7 @@ func run(columns int, disks []string) int {
 	if len(disks) > 0 {
 		ground = onLVM(disks)
 	}
-	n, err := node.New("bin", ground.lease, disks...)
+	n, err := host.New("bin", ground.lease, disks...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 1

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 const MiB = 1 << 20
@@ -50,16 +50,16 @@ func (d *demo) play() (err error) {
 }
 
 var (
-	web    = node.Pod{Namespace: "default", Name: "web-0", UID: "0b1f-web"}
-	report = node.Pod{Namespace: "default", Name: "report", UID: "77aa-report"}
-	batch  = node.Pod{Namespace: "jobs", Name: "batch", UID: "c4d2-batch"}
+	web    = host.Pod{Namespace: "default", Name: "web-0", UID: "0b1f-web"}
+	report = host.Pod{Namespace: "default", Name: "report", UID: "77aa-report"}
+	batch  = host.Pod{Namespace: "jobs", Name: "batch", UID: "c4d2-batch"}
 )
 
 // data is the volume that two pods share, by kubelet's name for it: a PV's, or
 // the pod's own.
-func (d *demo) data(name string) node.Volume {
-	return node.Volume{Name: name, FSType: d.shared.fsType, Options: map[string]string{
-		"volumegroup": node.VG, "volumeID": "data", "size": fmt.Sprintf("%dm", d.shared.size/MiB)}}
+func (d *demo) data(name string) host.Volume {
+	return host.Volume{Name: name, FSType: d.shared.fsType, Options: map[string]string{
+		"volumegroup": host.VG, "volumeID": "data", "size": fmt.Sprintf("%dm", d.shared.size/MiB)}}
 }
 
 func (d *demo) discovery() {
@@ -78,21 +78,21 @@ func (d *demo) discovery() {
 }
 
 // stage is kubelet's way to mountdevice.
-func (d *demo) stage(v node.Volume, device string) {
+func (d *demo) stage(v host.Volume, device string) {
 	dir := d.GlobalDir(v)
-	d.must(node.Prepare(dir))
+	d.must(host.Prepare(dir))
 	d.call("Success", "mountdevice", dir, device, v.Blob(nil))
-	mounted, err := node.IsMountPoint(dir)
+	mounted, err := host.IsMountPoint(dir)
 	d.must(err)
 	d.check(mounted, "mounted at kubelet's global directory")
 }
 
 // publish is kubelet's way to mount.
-func (d *demo) publish(p node.Pod, v node.Volume) string {
+func (d *demo) publish(p host.Pod, v host.Volume) string {
 	dir := d.PodDir(p, v)
-	d.must(node.Prepare(dir))
+	d.must(host.Prepare(dir))
 	d.call("Success", "mount", dir, v.Blob(&p))
-	mounted, err := node.IsMountPoint(dir)
+	mounted, err := host.IsMountPoint(dir)
 	d.must(err)
 	d.check(mounted, "mounted for pod %s/%s", p.Namespace, p.Name)
 	return dir
@@ -101,7 +101,7 @@ func (d *demo) publish(p node.Pod, v node.Volume) string {
 // unpublish is unmount or unmountdevice, and what kubelet does after it.
 func (d *demo) unpublish(verb, dir string) {
 	d.call("Success", verb, dir)
-	mounted, err := node.IsMountPoint(dir)
+	mounted, err := host.IsMountPoint(dir)
 	d.must(err)
 	d.check(!mounted && os.Remove(dir) == nil, "unmounted; kubelet can remove the directory")
 }
@@ -141,12 +141,12 @@ func (d *demo) status(lv, state string) {
 	d.must(err)
 	d.table()
 	if d.ground.lvm {
-		args := []string{"-o", "lv_name,lv_size,lv_active,lv_tags", node.VG}
+		args := []string{"-o", "lv_name,lv_size,lv_active,lv_tags", host.VG}
 		out, err := exec.Command("lvs", args...).Output()
 		d.must(err)
 		d.print("lvs "+strings.Join(args, " "), string(out))
 	}
-	d.check(string(s.State) == state, "%s/%s is %s", node.VG, lv, state)
+	d.check(string(s.State) == state, "%s/%s is %s", host.VG, lv, state)
 }
 
 func (d *demo) table() {
@@ -162,7 +162,7 @@ func (d *demo) expansion() {
 		d.say("%s", d.shared.why)
 	}
 	before := d.df(dir)
-	d.call("Success", "expandfs", d.data("pv1").Blob(nil), d.device, dir, node.Bytes(2*size), node.Bytes(size))
+	d.call("Success", "expandfs", d.data("pv1").Blob(nil), d.device, dir, host.Bytes(2*size), host.Bytes(size))
 	after := d.df(dir)
 	d.check(before < size && after > size && after < 2*size && after-before > size*9/10,
 		"device and filesystem have grown from %d to %d MiB, mounted as they were", size/MiB, 2*size/MiB)
@@ -189,7 +189,7 @@ func (d *demo) teardown() {
 	d.unpublish("unmount", d.PodDir(web, v))
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmountdevice", d.GlobalDir(v))
-	d.check(node.Exclusive(d.device) == nil, "nobody holds the device (kubelet's own proof: an exclusive open)")
+	d.check(host.Exclusive(d.device) == nil, "nobody holds the device (kubelet's own proof: an exclusive open)")
 	d.status("data", "active")
 	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", d.ground.lease)
 	d.call("Success", "detach", v.Name, "node-1")
@@ -224,12 +224,12 @@ func (d *demo) unattached() {
 	d.check(!a.Capabilities["attach"], "a file beside the executable says how this node attaches")
 
 	v := d.data("data")
-	pods := []node.Pod{web, report}
-	answers, took := make([]node.Answer, 2), make([]time.Duration, 2)
+	pods := []host.Pod{web, report}
+	answers, took := make([]host.Answer, 2), make([]time.Duration, 2)
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, p := range pods {
-		d.must(node.Prepare(d.PodDir(p, v)))
+		d.must(host.Prepare(d.PodDir(p, v)))
 		both.Go(func() {
 			started := time.Now()
 			answers[i], errs[i] = d.Call(d.ctx, "mount", d.PodDir(p, v), v.Blob(&p))
@@ -260,8 +260,8 @@ func (d *demo) killed() {
 	d.must(err)
 	defer open.Close()
 	for try := 1; ; try++ {
-		v := node.Volume{Name: "scratch", FSType: "ext4", Options: map[string]string{
-			"volumegroup": node.VG, "volumeID": fmt.Sprintf("scratch%d", try), "size": d.ground.scratch,
+		v := host.Volume{Name: "scratch", FSType: "ext4", Options: map[string]string{
+			"volumegroup": host.VG, "volumeID": fmt.Sprintf("scratch%d", try), "size": d.ground.scratch,
 			"mkfsOptions": "-E lazy_itable_init=0,lazy_journal_init=0"}}
 		if d.killedDuring(v, open) {
 			return
@@ -273,10 +273,10 @@ func (d *demo) killed() {
 	}
 }
 
-func (d *demo) killedDuring(v node.Volume, open *os.File) bool {
+func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	dir, lv := d.PodDir(batch, v), v.Options["volumeID"]
-	d.must(node.Prepare(dir))
-	var a node.Answer
+	d.must(host.Prepare(dir))
+	var a host.Answer
 	var err error
 	args := []string{"mount", dir, v.Blob(&batch)}
 	started, answered := time.Now(), make(chan struct{})
@@ -333,13 +333,13 @@ func (d *demo) killedDuring(v node.Volume, open *os.File) bool {
 	d.must(err)
 	d.answered(a, time.Since(started), args)
 	d.check(a.Status == "Success", "the same call, the same flexdriver process: a good end")
-	mounted, err := node.IsMountPoint(dir)
+	mounted, err := host.IsMountPoint(dir)
 	d.must(err)
 	d.check(mounted, "mounted for pod %s/%s", batch.Namespace, batch.Name)
 	d.scratch = lv
-	out, serr := d.Status(node.VG + "/" + lv)
+	out, serr := d.Status(host.VG + "/" + lv)
 	d.must(serr)
-	d.print("flexd status "+node.VG+"/"+lv, out)
+	d.print("flexd status "+host.VG+"/"+lv, out)
 	s, serr := d.Volume("data")
 	d.must(serr)
 	d.check(len(s.Pods) == 2 && s.State == "mounted", "the volume of the other pods is known as before")
@@ -349,7 +349,7 @@ func (d *demo) killedDuring(v node.Volume, open *os.File) bool {
 // refused shows that data is never formatted over.
 func (d *demo) refused() {
 	d.scene("A device with data is not formatted")
-	v := node.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": "old", "size": "16m"}}
+	v := host.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "old", "size": "16m"}}
 	a := d.call("Success", "waitforattach", "", v.Blob(nil))
 	d.say("Somebody keeps his only copy there, without any filesystem:")
 	const treasure, at = "the only copy of the family photos", 3*MiB + 4096
@@ -359,12 +359,12 @@ func (d *demo) refused() {
 	d.must(errors.Join(werr, f.Sync(), f.Close()))
 	before := d.sum(a.Device)
 	dir := d.PodDir(batch, v)
-	d.must(node.Prepare(dir))
+	d.must(host.Prepare(dir))
 	device := a.Device
 	a = d.call("Failure", "mount", dir, v.Blob(&batch))
 	after := d.sum(device)
 	d.check(strings.Contains(a.Message, fmt.Sprintf("offset %d ", at)), "refused; the message says where data was found")
-	mounted, err := node.IsMountPoint(dir)
+	mounted, err := host.IsMountPoint(dir)
 	d.must(err)
 	d.check(!mounted && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")
 	d.check(after == before, "not a byte was changed: sha256 %s… before and after", before[:16])
@@ -388,7 +388,7 @@ func (d *demo) nothingLeft() {
 	d.call("Success", "unmount", d.PodDir(web, v))
 	d.check(true, "once more: kubelet may ask again, and gets the same answer")
 	d.unpublish("unmount", d.PodDir(report, v))
-	d.unpublish("unmount", d.PodDir(batch, node.Volume{Name: "scratch"}))
+	d.unpublish("unmount", d.PodDir(batch, host.Volume{Name: "scratch"}))
 	d.say("When the leases end, flexd lets the devices go.")
 	for _, lv := range []string{"data", d.scratch, "old"} {
 		d.awaitInactive(lv)

@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 // A demo is a play in scenes: what it does it shows, and what it claims it has
 // checked.
 type demo struct {
-	*node.Node
+	*host.Node
 	ctx                          context.Context
 	begin                        time.Time
 	scenes                       int
@@ -32,7 +32,7 @@ type demo struct {
 
 // newDemo returns a play for the terminal of that many columns, or the one that
 // the output is (0).
-func newDemo(ctx context.Context, n *node.Node, g ground, s sharing, columns int) *demo {
+func newDemo(ctx context.Context, n *host.Node, g ground, s sharing, columns int) *demo {
 	d := &demo{Node: n, ctx: ctx, ground: g, shared: s, begin: time.Now(), width: 100}
 	if columns == 0 {
 		size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
@@ -113,7 +113,7 @@ func (d *demo) print(command, output string) {
 var operation = regexp.MustCompile(`^( +\d\d:\d\d:\d\d  .*\S)  +(\S+ +(?:ok|failed).*)$`)
 
 // call is kubelet calling the driver; the answer must be the wanted status.
-func (d *demo) call(status string, args ...string) node.Answer {
+func (d *demo) call(status string, args ...string) host.Answer {
 	d.must(d.ctx.Err())
 	started := time.Now()
 	a, err := d.Call(d.ctx, args...)
@@ -125,7 +125,7 @@ func (d *demo) call(status string, args ...string) node.Answer {
 	return a
 }
 
-func (d *demo) answered(a node.Answer, took time.Duration, args []string) {
+func (d *demo) answered(a host.Answer, took time.Duration, args []string) {
 	fmt.Println()
 	words := make([]string, len(args))
 	for i, w := range args {

@@ -12,50 +12,50 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 // cutAt cuts the power as soon as something holds, while a call waits that sets
 // a volume up. What was written to the volume by then is on its disk; for the
 // rest, those must have seen to it who promise it.
-func (h *host) cutAt(p node.Pod, lv string, now func() bool) {
+func (l *life) cutAt(p host.Pod, lv string, now func() bool) {
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		h.setUp(p, lv)
+		l.setUp(p, lv)
 	}()
 	for !now() {
 		select {
 		case <-answered:
-			h.Fatal("the call was answered before the power could be cut")
+			l.Fatal("the call was answered before the power could be cut")
 		case <-time.After(time.Millisecond):
 		}
 	}
-	h.must(syscall.Kill(h.Pid(), syscall.SIGSTOP))
-	h.sync(lv)
-	h.must(exec.Command("vm-cut", strconv.Itoa(wasCut)).Run())
-	h.Fatal("the power was cut, and the machine runs")
+	l.must(syscall.Kill(l.Pid(), syscall.SIGSTOP))
+	l.sync(lv)
+	l.must(exec.Command("vm-cut", strconv.Itoa(wasCut)).Run())
+	l.Fatal("the power was cut, and the machine runs")
 }
 
 // sync writes what the kernel keeps of a device's content.
-func (h *host) sync(lv string) {
-	f, err := os.Open(h.device(lv))
-	h.must(err)
-	h.must(f.Sync())
-	h.must(f.Close())
+func (l *life) sync(lv string) {
+	f, err := os.Open(l.device(lv))
+	l.must(err)
+	l.must(f.Sync())
+	l.must(f.Close())
 }
 
 // stopMkfs stops an mkfs, if there is one, when it has written something.
-func (h *host) stopMkfs() bool {
+func (l *life) stopMkfs() bool {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
-	h.must(err)
+	l.must(err)
 	for _, path := range names {
 		if name, _ := os.ReadFile(path); !strings.HasPrefix(string(name), "mkfs.") {
 			continue
 		}
 		proc := filepath.Dir(path)
 		pid, err := strconv.Atoi(filepath.Base(proc))
-		h.must(err)
+		l.must(err)
 		for written := 0; written == 0; { // it writes late and fast, so it runs in slices
 			syscall.Kill(pid, syscall.SIGCONT)
 			time.Sleep(time.Millisecond)

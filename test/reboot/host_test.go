@@ -20,7 +20,7 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/volume"
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 const (
@@ -29,10 +29,10 @@ const (
 	foreign = "/srv/host" // where the host mounts its own volume
 )
 
-// A host is the machine in one of its lives.
-type host struct {
+// A life is the machine from a boot to its end.
+type life struct {
 	*testing.T
-	*node.Node
+	*host.Node
 	attach bool
 	fsType string // of the wanted volume
 
@@ -47,177 +47,177 @@ type state struct {
 	devices []lvm.Mapped
 }
 
-func newHost(t *testing.T, attach bool) *host {
-	h := &host{T: t, attach: attach, fsType: "xfs"}
+func newLife(t *testing.T, attach bool) *life {
+	l := &life{T: t, attach: attach, fsType: "xfs"}
 	if attach {
-		h.fsType = "ext4"
+		l.fsType = "ext4"
 	}
-	return h
+	return l
 }
 
 // makeDisks makes the volume group and its volumes, as an operator does, and the
 // filesystem that the node lives on.
-func (h *host) makeDisks() {
-	h.run("mkfs.ext4", "-q", "/dev/vdb")
-	h.run("vgcreate", "-q", node.VG, "/dev/vda")
+func (l *life) makeDisks() {
+	l.run("mkfs.ext4", "-q", "/dev/vdb")
+	l.run("vgcreate", "-q", host.VG, "/dev/vda")
 	for _, lv := range []string{"wanted 320m", "unwanted 16m", "cut 512m --setautoactivation n", "idle 16m", "host 16m"} {
 		name, rest, _ := strings.Cut(lv, " ")
-		h.run("lvcreate", append([]string{"-q", "-y", "-Wy", node.VG, "-n", name, "-L"}, strings.Fields(rest)...)...)
+		l.run("lvcreate", append([]string{"-q", "-y", "-Wy", host.VG, "-n", name, "-L"}, strings.Fields(rest)...)...)
 	}
-	h.run("mkfs.ext4", "-q", h.device("host"))
-	h.must(os.MkdirAll(foreign, 0o755))
-	h.must(unix.Mount(h.device("host"), foreign, "ext4", 0, ""))
-	h.write(foreign+"/own", kept, true)
-	h.must(unix.Unmount(foreign, 0))
-	h.must(os.WriteFile(h.device("idle"), unsynced, 0))
-	h.run("vgchange", "-q", "-an", node.VG)
+	l.run("mkfs.ext4", "-q", l.device("host"))
+	l.must(os.MkdirAll(foreign, 0o755))
+	l.must(unix.Mount(l.device("host"), foreign, "ext4", 0, ""))
+	l.write(foreign+"/own", kept, true)
+	l.must(unix.Unmount(foreign, 0))
+	l.must(os.WriteFile(l.device("idle"), unsynced, 0))
+	l.run("vgchange", "-q", "-an", host.VG)
 }
 
 // up is a boot: LVM activates what it should, the host mounts what is its own.
-func (h *host) up() {
-	h.run("vgchange", "-q", "-aay", node.VG)
-	for dir, device := range map[string]string{place: "/dev/vdb", foreign: h.device("host")} {
-		h.must(os.MkdirAll(dir, 0o755))
-		h.must(unix.Mount(device, dir, "ext4", 0, ""))
+func (l *life) up() {
+	l.run("vgchange", "-q", "-aay", host.VG)
+	for dir, device := range map[string]string{place: "/dev/vdb", foreign: l.device("host")} {
+		l.must(os.MkdirAll(dir, 0o755))
+		l.must(unix.Mount(device, dir, "ext4", 0, ""))
 	}
-	h.uuids = map[string]volume.UUID{}
-	for line := range strings.Lines(h.run("lvs", "--noheadings", "-o", "lv_name,lv_uuid,vg_seqno", node.VG)) {
+	l.uuids = map[string]volume.UUID{}
+	for line := range strings.Lines(l.run("lvs", "--noheadings", "-o", "lv_name,lv_uuid,vg_seqno", host.VG)) {
 		w := strings.Fields(line)
-		h.uuids[w[0]], h.seqno = volume.UUID(w[1]), w[2]
+		l.uuids[w[0]], l.seqno = volume.UUID(w[1]), w[2]
 	}
 	var err error
-	if h.Node, err = node.Again(os.Getenv("FLEXD_TEST_BIN"), lease, place, "/run/flexd"); err != nil {
-		h.Fatal(err)
+	if l.Node, err = host.Again(os.Getenv("FLEXD_TEST_BIN"), lease, place, "/run/flexd"); err != nil {
+		l.Fatal(err)
 	}
-	if !h.attach {
-		h.must(os.WriteFile(filepath.Dir(h.Driver)+"/.lvm.init.json", []byte(`{"attach": false}`), 0o644))
+	if !l.attach {
+		l.must(os.WriteFile(filepath.Dir(l.Driver)+"/.lvm.init.json", []byte(`{"attach": false}`), 0o644))
 	}
 	want := []string{"host", "idle", "unwanted", "wanted"}
-	if got := h.active(); !slices.Equal(got, want) {
-		h.Fatalf("LVM activated %v at boot, not %v", got, want)
+	if got := l.active(); !slices.Equal(got, want) {
+		l.Fatalf("LVM activated %v at boot, not %v", got, want)
 	}
-	h.before = h.state()
+	l.before = l.state()
 }
 
 // start starts flexd, and what it said is shown when the test has failed.
-func (h *host) start() {
-	h.Helper()
-	h.must(h.Start())
-	h.Cleanup(func() {
-		if h.Failed() {
-			h.Logf("flexd:\n%s", h.LogTail(60))
+func (l *life) start() {
+	l.Helper()
+	l.must(l.Start())
+	l.Cleanup(func() {
+		if l.Failed() {
+			l.Logf("flexd:\n%s", l.LogTail(60))
 		}
 	})
 }
 
 // startQuietly starts flexd and sees that it does nothing before kubelet asks.
-func (h *host) startQuietly() {
-	h.Helper()
-	h.start()
+func (l *life) startQuietly() {
+	l.Helper()
+	l.start()
 	time.Sleep(time.Second)
-	after := h.state()
-	if after.mounts != h.before.mounts {
-		h.Errorf("flexd started, and the mounts are\n%s\nand were\n%s", after.mounts, h.before.mounts)
+	after := l.state()
+	if after.mounts != l.before.mounts {
+		l.Errorf("flexd started, and the mounts are\n%s\nand were\n%s", after.mounts, l.before.mounts)
 	}
-	if !slices.EqualFunc(after.devices, h.before.devices, func(a, b lvm.Mapped) bool { return a.Name == b.Name && a.Number == b.Number }) {
-		h.Errorf("flexd started, and the devices are %v and were %v", after.devices, h.before.devices)
+	if !slices.EqualFunc(after.devices, l.before.devices, func(a, b lvm.Mapped) bool { return a.Name == b.Name && a.Number == b.Number }) {
+		l.Errorf("flexd started, and the devices are %v and were %v", after.devices, l.before.devices)
 	}
 }
 
-func (h *host) state() state {
+func (l *life) state() state {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	h.must(err)
+	l.must(err)
 	devices, err := lvm.NewKernel().List()
-	h.must(err)
+	l.must(err)
 	return state{string(mounts), devices}
 }
 
 // device is where LVM puts a volume's device.
-func (h *host) device(lv string) string { return "/dev/" + node.VG + "/" + lv }
+func (l *life) device(lv string) string { return "/dev/" + host.VG + "/" + lv }
 
 // active lists the volumes that have a device.
-func (h *host) active() []string {
+func (l *life) active() []string {
 	all, err := lvm.NewKernel().List()
-	h.must(err)
+	l.must(err)
 	var lvs []string
 	for _, d := range all {
-		lvs = append(lvs, strings.TrimPrefix(d.Name, node.VG+"-"))
+		lvs = append(lvs, strings.TrimPrefix(d.Name, host.VG+"-"))
 	}
 	slices.Sort(lvs)
 	return lvs
 }
 
-func (h *host) isMountPoint(dir string) bool {
-	h.Helper()
-	mounted, err := node.IsMountPoint(dir)
+func (l *life) isMountPoint(dir string) bool {
+	l.Helper()
+	mounted, err := host.IsMountPoint(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.Fatal(err)
+		l.Fatal(err)
 	}
 	return mounted
 }
 
-func (h *host) isActive(lv string) bool { return slices.Contains(h.active(), lv) }
+func (l *life) isActive(lv string) bool { return slices.Contains(l.active(), lv) }
 
 // untouched sees that the host's own volume is mounted as it was, with its data,
 // that these are active, and what nobody ever used is as it was.
-func (h *host) untouched(active ...string) {
-	h.Helper()
+func (l *life) untouched(active ...string) {
+	l.Helper()
 	for _, lv := range active {
-		if !h.isActive(lv) {
-			h.Errorf("%s was deactivated", lv)
+		if !l.isActive(lv) {
+			l.Errorf("%s was deactivated", lv)
 		}
 	}
-	if !h.isMountPoint(foreign) {
-		h.Errorf("%s was unmounted", foreign)
+	if !l.isMountPoint(foreign) {
+		l.Errorf("%s was unmounted", foreign)
 	}
-	h.holds(foreign+"/own", kept)
+	l.holds(foreign+"/own", kept)
 	text := make([]byte, len(unsynced))
-	if err := h.read("idle", text, 0); err != nil || !bytes.Equal(text, unsynced) {
-		h.Errorf("idle was written to: %v", err)
+	if err := l.read("idle", text, 0); err != nil || !bytes.Equal(text, unsynced) {
+		l.Errorf("idle was written to: %v", err)
 	}
 }
 
 // unchanged sees that flexd changed no metadata: nothing was made, extended or
 // tagged in this life.
-func (h *host) unchanged() {
-	h.Helper()
-	if seqno := strings.TrimSpace(h.run("vgs", "--noheadings", "-o", "vg_seqno", node.VG)); seqno != h.seqno {
-		h.Errorf("the metadata of the group was changed: %s, and was %s", seqno, h.seqno)
+func (l *life) unchanged() {
+	l.Helper()
+	if seqno := strings.TrimSpace(l.run("vgs", "--noheadings", "-o", "vg_seqno", host.VG)); seqno != l.seqno {
+		l.Errorf("the metadata of the group was changed: %s, and was %s", seqno, l.seqno)
 	}
 }
 
 // record is what flexd will remember of a volume's filesystem.
-func (h *host) record(lv string) volume.Record {
-	h.Helper()
+func (l *life) record(lv string) volume.Record {
+	l.Helper()
 	records, err := dsw.OpenRecords(place + "/state/formats")
-	h.must(err)
-	r, _, err := records.Get(h.uuids[lv])
-	h.must(err)
+	l.must(err)
+	r, _, err := records.Get(l.uuids[lv])
+	l.must(err)
 	return r
 }
 
 // fsUUID is that of an ext4; needsRecovery is that its journal is to be replayed.
 // A volume that LVM did not activate is looked at and left as it was.
-func (h *host) fsUUID(lv string) string {
-	h.Helper()
-	if !h.isActive(lv) {
-		h.run("lvchange", "-q", "-ay", node.VG+"/"+lv)
-		defer h.run("lvchange", "-q", "-an", node.VG+"/"+lv)
+func (l *life) fsUUID(lv string) string {
+	l.Helper()
+	if !l.isActive(lv) {
+		l.run("lvchange", "-q", "-ay", host.VG+"/"+lv)
+		defer l.run("lvchange", "-q", "-an", host.VG+"/"+lv)
 	}
 	id := make([]byte, 16)
-	h.must(h.read(lv, id, 1024+0x68))
+	l.must(l.read(lv, id, 1024+0x68))
 	return fmt.Sprintf("%x", id)
 }
 
-func (h *host) needsRecovery(lv string) bool {
-	h.Helper()
+func (l *life) needsRecovery(lv string) bool {
+	l.Helper()
 	incompat := make([]byte, 4)
-	h.must(h.read(lv, incompat, 1024+0x60))
+	l.must(l.read(lv, incompat, 1024+0x60))
 	return incompat[0]&4 != 0
 }
 
-func (h *host) read(lv string, into []byte, at int64) error {
-	f, err := os.Open(h.device(lv))
+func (l *life) read(lv string, into []byte, at int64) error {
+	f, err := os.Open(l.device(lv))
 	if err != nil {
 		return err
 	}
@@ -227,56 +227,56 @@ func (h *host) read(lv string, into []byte, at int64) error {
 }
 
 // zero wipes a whole volume.
-func (h *host) zero(lv string) {
-	h.Helper()
-	f, err := os.OpenFile(h.device(lv), os.O_WRONLY, 0)
-	h.must(err)
+func (l *life) zero(lv string) {
+	l.Helper()
+	f, err := os.OpenFile(l.device(lv), os.O_WRONLY, 0)
+	l.must(err)
 	_, err = f.Write(make([]byte, 16<<20))
-	h.must(err)
-	h.must(f.Sync())
-	h.must(f.Close())
+	l.must(err)
+	l.must(f.Sync())
+	l.must(f.Close())
 }
 
-func (h *host) write(path string, text []byte, sync bool) {
-	h.Helper()
+func (l *life) write(path string, text []byte, sync bool) {
+	l.Helper()
 	f, err := os.Create(path)
-	h.must(err)
+	l.must(err)
 	_, err = f.Write(text)
-	h.must(err)
+	l.must(err)
 	if sync {
-		h.must(f.Sync())
+		l.must(f.Sync())
 	}
-	h.must(f.Close())
+	l.must(f.Close())
 }
 
 // call is kubelet calling the driver; the answer must be the wanted status.
-func (h *host) call(status string, args ...string) node.Answer {
-	h.Helper()
-	a, err := h.Call(h.Context(), args...)
-	h.must(err)
+func (l *life) call(status string, args ...string) host.Answer {
+	l.Helper()
+	a, err := l.Call(l.Context(), args...)
+	l.must(err)
 	if a.Status != status {
-		h.Fatalf("%s: %s", strings.Join(args, " "), a.Text)
+		l.Fatalf("%s: %s", strings.Join(args, " "), a.Text)
 	}
 	return a
 }
 
 // run runs a command of the operator's and returns what it printed.
-func (h *host) run(name string, args ...string) string {
-	h.Helper()
-	c := exec.CommandContext(h.Context(), name, args...)
+func (l *life) run(name string, args ...string) string {
+	l.Helper()
+	c := exec.CommandContext(l.Context(), name, args...)
 	c.Env = append(os.Environ(), "LC_ALL=C", "LVM_SUPPRESS_FD_WARNINGS=1")
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.Output()
 	if err != nil {
-		h.Fatalf("%s: %v: %s", strings.Join(c.Args, " "), err, stderr.Bytes())
+		l.Fatalf("%s: %v: %s", strings.Join(c.Args, " "), err, stderr.Bytes())
 	}
 	return string(out)
 }
 
-func (h *host) must(err error) {
-	h.Helper()
+func (l *life) must(err error) {
+	l.Helper()
 	if err != nil {
-		h.Fatal(err)
+		l.Fatal(err)
 	}
 }

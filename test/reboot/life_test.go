@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/volume"
-	"github.com/flexd/flexd/test/node"
+	"github.com/flexd/flexd/test/host"
 )
 
 var (
-	stays = node.Pod{Namespace: "default", Name: "stays", UID: "5a1e-stays"} // wanted after each reboot
-	goes  = node.Pod{Namespace: "default", Name: "goes", UID: "90e5-goes"}   // deleted while the node was down
-	late  = node.Pod{Namespace: "default", Name: "late", UID: "1a7e-late"}   // its call was cut
-	next  = node.Pod{Namespace: "default", Name: "next", UID: "4e87-next"}   // of the second life, takes the volume of goes
+	stays = host.Pod{Namespace: "default", Name: "stays", UID: "5a1e-stays"} // wanted after each reboot
+	goes  = host.Pod{Namespace: "default", Name: "goes", UID: "90e5-goes"}   // deleted while the node was down
+	late  = host.Pod{Namespace: "default", Name: "late", UID: "1a7e-late"}   // its call was cut
+	next  = host.Pod{Namespace: "default", Name: "next", UID: "4e87-next"}   // of the second life, takes the volume of goes
 )
 
 var (
@@ -27,205 +27,205 @@ var (
 
 // live is one life of the node.
 func live(t *testing.T, life string, attach bool) {
-	h := newHost(t, attach)
+	l := newLife(t, attach)
 	if life == firstLife {
-		h.makeDisks()
+		l.makeDisks()
 	}
-	h.up()
+	l.up()
 	switch life {
 	case firstLife:
-		h.firstLife()
+		l.firstLife()
 	case afterCut:
-		h.afterCut()
-		h.unchanged()
+		l.afterCut()
+		l.unchanged()
 	case afterClean:
-		h.afterClean()
-		h.unchanged()
+		l.afterClean()
+		l.unchanged()
 	}
 }
 
-func (h *host) firstLife() {
-	h.start()
-	h.setUp(stays, "wanted")
-	h.setUp(goes, "unwanted")
-	h.write(h.podDir(stays, "wanted")+"/kept", kept, true)
-	h.write(h.podDir(goes, "unwanted")+"/kept", kept, true)
-	h.write(h.podDir(stays, "wanted")+"/unsynced", unsynced, false)
-	if h.attach {
-		h.cutAt(late, "cut", func() bool { return h.record("cut") == volume.Formatting && h.stopMkfs() })
+func (l *life) firstLife() {
+	l.start()
+	l.setUp(stays, "wanted")
+	l.setUp(goes, "unwanted")
+	l.write(l.podDir(stays, "wanted")+"/kept", kept, true)
+	l.write(l.podDir(goes, "unwanted")+"/kept", kept, true)
+	l.write(l.podDir(stays, "wanted")+"/unsynced", unsynced, false)
+	if l.attach {
+		l.cutAt(late, "cut", func() bool { return l.record("cut") == volume.Formatting && l.stopMkfs() })
 	} else {
-		h.cutAt(late, "cut", func() bool { return h.isMountPoint(h.podDir(late, "cut")) })
+		l.cutAt(late, "cut", func() bool { return l.isMountPoint(l.podDir(late, "cut")) })
 	}
 }
 
-func (h *host) afterCut() {
-	if h.fsType == "ext4" && !h.needsRecovery("wanted") {
-		h.Error("the filesystem was unmounted: this was no power cut")
+func (l *life) afterCut() {
+	if l.fsType == "ext4" && !l.needsRecovery("wanted") {
+		l.Error("the filesystem was unmounted: this was no power cut")
 	}
-	record, id := h.record("cut"), h.fsUUID("cut")
-	if want := map[bool]volume.Record{true: volume.Formatting, false: volume.Seen}[h.attach]; record != want {
-		h.Errorf("the record of the volume whose call was cut: %v, not %v", record, want)
+	record, id := l.record("cut"), l.fsUUID("cut")
+	if want := map[bool]volume.Record{true: volume.Formatting, false: volume.Seen}[l.attach]; record != want {
+		l.Errorf("the record of the volume whose call was cut: %v, not %v", record, want)
 	}
-	h.startQuietly()
+	l.startQuietly()
 
-	h.discover()
-	h.cleanUp(goes, "unwanted")
+	l.discover()
+	l.cleanUp(goes, "unwanted")
 
-	h.setUp(stays, "wanted")
-	dir := h.podDir(stays, "wanted")
-	h.holds(dir+"/kept", kept)
+	l.setUp(stays, "wanted")
+	dir := l.podDir(stays, "wanted")
+	l.holds(dir+"/kept", kept)
 	if text, err := os.ReadFile(dir + "/unsynced"); err == nil && !bytes.HasPrefix(unsynced, text) {
-		h.Errorf("the file that was not synced has %d bytes, and not what was written", len(text))
+		l.Errorf("the file that was not synced has %d bytes, and not what was written", len(text))
 	}
-	if got := h.record("wanted"); got != volume.Seen {
-		h.Errorf("the record of the wanted volume: %v", got)
+	if got := l.record("wanted"); got != volume.Seen {
+		l.Errorf("the record of the wanted volume: %v", got)
 	}
 
 	// Kubelet may have given up the pod whose call was cut.
-	h.call("Success", "unmount", h.podDir(late, "cut"))
-	if h.attach {
-		h.call("Success", "unmountdevice", h.GlobalDir(h.volume("cut")))
+	l.call("Success", "unmount", l.podDir(late, "cut"))
+	if l.attach {
+		l.call("Success", "unmountdevice", l.GlobalDir(l.volume("cut")))
 	}
 	// Or it asks again for what was cut: during mkfs, which is repeated, or in
 	// the instant of its first mount, from which on that filesystem stays.
-	h.setUp(late, "cut")
-	if got := h.record("cut"); got != volume.Seen {
-		h.Errorf("the record of the volume whose call was repeated: %v", got)
+	l.setUp(late, "cut")
+	if got := l.record("cut"); got != volume.Seen {
+		l.Errorf("the record of the volume whose call was repeated: %v", got)
 	}
-	if after := h.fsUUID("cut"); record == volume.Seen && after != id {
-		h.Errorf("the filesystem %s was made anew: %s", id, after)
+	if after := l.fsUUID("cut"); record == volume.Seen && after != id {
+		l.Errorf("the filesystem %s was made anew: %s", id, after)
 	}
-	h.tearDown(late, "cut")
+	l.tearDown(late, "cut")
 
-	h.setUp(next, "unwanted")
-	h.holds(h.podDir(next, "unwanted")+"/kept", kept)
-	h.write(dir+"/unsynced", unsynced, false)
-	h.awaitInactive("cut")
-	h.untouched("idle", "host")
+	l.setUp(next, "unwanted")
+	l.holds(l.podDir(next, "unwanted")+"/kept", kept)
+	l.write(dir+"/unsynced", unsynced, false)
+	l.awaitInactive("cut")
+	l.untouched("idle", "host")
 }
 
-func (h *host) afterClean() {
-	if h.fsType == "ext4" && h.needsRecovery("wanted") {
-		h.Error("the filesystem was not unmounted: this was no clean end")
+func (l *life) afterClean() {
+	if l.fsType == "ext4" && l.needsRecovery("wanted") {
+		l.Error("the filesystem was not unmounted: this was no clean end")
 	}
-	h.startQuietly()
+	l.startQuietly()
 
-	h.discover()
-	h.cleanUp(next, "unwanted")
+	l.discover()
+	l.cleanUp(next, "unwanted")
 
-	h.setUp(stays, "wanted")
-	h.holds(h.podDir(stays, "wanted")+"/kept", kept)
-	h.holds(h.podDir(stays, "wanted")+"/unsynced", unsynced)
+	l.setUp(stays, "wanted")
+	l.holds(l.podDir(stays, "wanted")+"/kept", kept)
+	l.holds(l.podDir(stays, "wanted")+"/unsynced", unsynced)
 
 	// What was active from the boot on goes with its last claim, and only then.
-	h.tearDown(stays, "wanted")
-	h.awaitInactive("wanted")
-	h.untouched("idle", "host", "unwanted")
+	l.tearDown(stays, "wanted")
+	l.awaitInactive("wanted")
+	l.untouched("idle", "host", "unwanted")
 
 	// A record outlives the boots: what had a filesystem is never formatted,
 	// however blank it is.
-	h.zero("unwanted")
-	dir := h.podDir(next, "unwanted")
-	h.must(node.Prepare(dir))
-	a := h.call("Failure", "mount", dir, h.volume("unwanted").Blob(&next))
+	l.zero("unwanted")
+	dir := l.podDir(next, "unwanted")
+	l.must(host.Prepare(dir))
+	a := l.call("Failure", "mount", dir, l.volume("unwanted").Blob(&next))
 	if !strings.Contains(a.Message, "has seen a filesystem on it before") {
-		h.Errorf("a volume that was wiped: %s", a.Message)
+		l.Errorf("a volume that was wiped: %s", a.Message)
 	}
-	if h.isMountPoint(dir) {
-		h.Error("mount refused, and it is mounted")
+	if l.isMountPoint(dir) {
+		l.Error("mount refused, and it is mounted")
 	}
-	h.untouched("idle", "host")
+	l.untouched("idle", "host")
 }
 
 // setUp is what kubelet calls for a pod, after a reboot as before it: attach
 // does not come again.
-func (h *host) setUp(p node.Pod, lv string) {
-	h.Helper()
-	v := h.volume(lv)
-	if h.attach {
-		a := h.call("Success", "waitforattach", "", v.Blob(nil))
-		if want := "/dev/" + node.VG + "/" + lv; a.Device != want {
-			h.Errorf("waitforattach: device %q, not %q", a.Device, want)
+func (l *life) setUp(p host.Pod, lv string) {
+	l.Helper()
+	v := l.volume(lv)
+	if l.attach {
+		a := l.call("Success", "waitforattach", "", v.Blob(nil))
+		if want := "/dev/" + host.VG + "/" + lv; a.Device != want {
+			l.Errorf("waitforattach: device %q, not %q", a.Device, want)
 		}
-		dir := h.GlobalDir(v)
-		h.must(node.Prepare(dir))
-		h.call("Success", "mountdevice", dir, a.Device, v.Blob(nil))
+		dir := l.GlobalDir(v)
+		l.must(host.Prepare(dir))
+		l.call("Success", "mountdevice", dir, a.Device, v.Blob(nil))
 	}
-	dir := h.podDir(p, lv)
-	h.must(node.Prepare(dir))
-	h.call("Success", "mount", dir, v.Blob(&p))
-	if !h.isMountPoint(dir) {
-		h.Fatalf("mount answers Success, and nothing is mounted at %s", dir)
+	dir := l.podDir(p, lv)
+	l.must(host.Prepare(dir))
+	l.call("Success", "mount", dir, v.Blob(&p))
+	if !l.isMountPoint(dir) {
+		l.Fatalf("mount answers Success, and nothing is mounted at %s", dir)
 	}
 }
 
 // tearDown is what kubelet calls at a pod's end.
-func (h *host) tearDown(p node.Pod, lv string) {
-	h.Helper()
-	h.release("unmount", h.podDir(p, lv))
-	if h.attach {
-		h.release("unmountdevice", h.GlobalDir(h.volume(lv)))
-		h.call("Success", "detach", h.volume(lv).Name, "node-1")
+func (l *life) tearDown(p host.Pod, lv string) {
+	l.Helper()
+	l.release("unmount", l.podDir(p, lv))
+	if l.attach {
+		l.release("unmountdevice", l.GlobalDir(l.volume(lv)))
+		l.call("Success", "detach", l.volume(lv).Name, "node-1")
 	}
 }
 
 // cleanUp is tearDown for a pod that was deleted while the node was down. Nothing
 // is mounted by then, and the volume is not ours to deactivate.
-func (h *host) cleanUp(p node.Pod, lv string) {
-	h.Helper()
-	h.tearDown(p, lv)
-	if !h.isActive(lv) {
-		h.Errorf("%s was active from the boot on and had no claim: deactivated", lv)
+func (l *life) cleanUp(p host.Pod, lv string) {
+	l.Helper()
+	l.tearDown(p, lv)
+	if !l.isActive(lv) {
+		l.Errorf("%s was active from the boot on and had no claim: deactivated", lv)
 	}
 }
 
 // release is one of kubelet's two calls to unmount. It removes the directory then.
-func (h *host) release(verb, dir string) {
-	h.Helper()
-	h.call("Success", verb, dir)
+func (l *life) release(verb, dir string) {
+	l.Helper()
+	l.call("Success", verb, dir)
 	if err := os.Remove(dir); err != nil {
-		h.Errorf("after %s: %v", verb, err)
+		l.Errorf("after %s: %v", verb, err)
 	}
 }
 
 // discover is kubelet's start, with directories of pods left behind.
-func (h *host) discover() {
-	h.Helper()
-	if a := h.call("Success", "init"); a.Capabilities["attach"] != h.attach {
-		h.Errorf("init: attach %v", a.Capabilities["attach"])
+func (l *life) discover() {
+	l.Helper()
+	if a := l.call("Success", "init"); a.Capabilities["attach"] != l.attach {
+		l.Errorf("init: attach %v", a.Capabilities["attach"])
 	}
-	if h.attach {
-		v := node.Volume{Name: h.volume("wanted").Name} // all that a directory tells
-		h.call("Not supported", "getvolumename", v.Blob(nil))
+	if l.attach {
+		v := host.Volume{Name: l.volume("wanted").Name} // all that a directory tells
+		l.call("Not supported", "getvolumename", v.Blob(nil))
 	}
 }
 
 // awaitInactive waits for the end of a lease.
-func (h *host) awaitInactive(lv string) {
-	h.Helper()
-	for deadline := time.Now().Add(lease + 30*time.Second); h.isActive(lv); time.Sleep(50 * time.Millisecond) {
+func (l *life) awaitInactive(lv string) {
+	l.Helper()
+	for deadline := time.Now().Add(lease + 30*time.Second); l.isActive(lv); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			h.Fatalf("%s is still active, without a claim and after its lease", lv)
+			l.Fatalf("%s is still active, without a claim and after its lease", lv)
 		}
 	}
 }
 
-func (h *host) holds(path string, want []byte) {
-	h.Helper()
+func (l *life) holds(path string, want []byte) {
+	l.Helper()
 	if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, want) {
-		h.Errorf("%s: %d bytes, %v; not the %d that were written", path, len(text), err, len(want))
+		l.Errorf("%s: %d bytes, %v; not the %d that were written", path, len(text), err, len(want))
 	}
 }
 
-func (h *host) volume(lv string) node.Volume {
-	v := node.Volume{Name: lv, FSType: "ext4", Options: map[string]string{"volumegroup": node.VG, "volumeID": lv}}
+func (l *life) volume(lv string) host.Volume {
+	v := host.Volume{Name: lv, FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": lv}}
 	switch lv {
 	case "wanted":
-		v.FSType = h.fsType
+		v.FSType = l.fsType
 	case "cut":
 		v.Options["mkfsOptions"] = "-E lazy_itable_init=0,lazy_journal_init=0" // it takes its time
 	}
 	return v
 }
 
-func (h *host) podDir(p node.Pod, lv string) string { return h.PodDir(p, h.volume(lv)) }
+func (l *life) podDir(p host.Pod, lv string) string { return l.PodDir(p, l.volume(lv)) }

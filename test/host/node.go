@@ -1,9 +1,9 @@
-// Package node is a small node of its own in a temporary place: a flexd on loop
+// Package host is a small node of its own in a temporary place: a flexd on loop
 // devices or on a real volume group, and kubelet's part played with the very
 // arguments that kubelet passes. It is for the demonstration and the
 // measurements, which must leave nothing behind: Left says what is, and Close
 // takes all of it away.
-package node
+package host
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package node
+package host
 
 // volumes are a node's one volume group: where it is, and how it goes.
 type volumes interface {
