@@ -193,6 +193,10 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 		case i < len(at)-1:
 			s.Under = s.Under || mine
 		case mine:
+			if over := table.Over(e); over != nil {
+				s.Under, s.Other = true, o.describe(ctx, uuid, over)+" (over all of "+over.Dir+")"
+				continue
+			}
 			s.This, s.Under = true, false
 		default:
 			s.Other = o.describe(ctx, uuid, e)

@@ -118,6 +118,8 @@ func TestSpots(t *testing.T) {
 		{"a foreign one", []string{foreign("50")}, volume.Spot{Other: "tmpfs from none"}},
 		{"ours, covered", []string{mine("50"), foreign("51")}, volume.Spot{Other: "tmpfs from none", Under: true}},
 		{"a foreign one, covered by ours", []string{foreign("50"), mine("51")}, volume.Spot{This: true}},
+		{"ours, hidden by a mount above", []string{mine("50"), line("51", "0:40", "/", "/k/pods", "", "tmpfs", "none")},
+			volume.Spot{Other: "tmpfs from none (over all of /k/pods)", Under: true}},
 		{"another volume", []string{line("50", "7:2", "/", podDir, "", "ext4", "/dev/loop2")}, volume.Spot{Other: "volume vg/b (uuid B, not A)"}},
 		{"a part of ours", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, volume.Spot{Other: "volume vg/a (uuid A)"}},
 	} {

@@ -241,6 +241,34 @@ func (t *Table) Containing(dir string) *Entry {
 	}
 }
 
+// Over returns the mount that hides e, or nil: one on a directory above e's that
+// was made later, so that e's path does not lead to e any more. What covers e at
+// its own directory is for At to tell.
+func (t *Table) Over(e *Entry) *Entry {
+	for range t.all { // from parent to parent; no more of them than there are mounts
+		on := t.parent(e)
+		if on == nil {
+			return nil
+		}
+		for _, m := range t.all {
+			if m.Parent == on.ID && m != e && m != on && (m.Dir == on.Dir || strings.HasPrefix(e.Dir, m.Dir+"/")) {
+				return m
+			}
+		}
+		e = on
+	}
+	return nil
+}
+
+func (t *Table) parent(e *Entry) *Entry {
+	for _, p := range t.all {
+		if p.ID == e.Parent && p != e {
+			return p
+		}
+	}
+	return nil
+}
+
 // table indexes lines.
 func (r *Reader) table(lines []*Line) *Table {
 	var (

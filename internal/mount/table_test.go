@@ -82,6 +82,39 @@ func TestStackOrder(t *testing.T) {
 	}
 }
 
+// Ensure that a mount is told from one that is hidden by a mount above it.
+func TestOver(t *testing.T) {
+	tab, err := ReadTable(strings.NewReader(
+		"1 1 0:1 / / rw - rootfs rootfs rw\n" +
+			"62 1 253:1 / / rw - ext4 /dev/sda rw\n" + // the root is on the rootfs
+			"70 62 253:1 /k /k rw - ext4 /dev/sda rw\n" +
+			"71 70 7:1 / /k/a/b rw - ext4 /dev/loop1 rw\n" +
+			"72 71 7:2 / /k/a/b rw - ext4 /dev/loop2 rw\n" + // covers 71 where that is
+			"73 72 7:3 / /k/a/b/c rw - ext4 /dev/loop3 rw\n" +
+			"80 62 7:4 / /o/a rw - ext4 /dev/loop4 rw\n" +
+			"81 62 0:40 / /o rw - tmpfs none rw\n" +
+			"82 81 7:5 / /o/a rw - ext4 /dev/loop5 rw\n" +
+			"83 62 0:41 / /o2 rw - tmpfs none rw\n" + // beside /o
+			"90 62 253:1 /s /s rw - ext4 /dev/sda rw\n" +
+			"91 90 7:6 / /s/a rw - ext4 /dev/loop6 rw\n" +
+			"92 90 253:1 /s /s rw - ext4 /dev/sda rw\n" + // on itself, without what is mounted below
+			"93 91 7:7 / /s/a/b rw - ext4 /dev/loop7 rw\n" +
+			"99 55 7:8 / /elsewhere rw - ext4 /dev/loop8 rw\n")) // its parent is out of sight
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := map[int]int{80: 81, 91: 92, 93: 92}
+	for _, e := range tab.All() {
+		got := 0
+		if m := tab.Over(e); m != nil {
+			got = m.ID
+		}
+		if want := over[e.ID]; got != want {
+			t.Errorf("over %d at %s: got %d, want %d", e.ID, e.Dir, got, want)
+		}
+	}
+}
+
 // Ensure that a table with one line that is torn, short or no mountinfo at all
 // is an error, never a part of a table.
 func TestReadTableNeverPartial(t *testing.T) {

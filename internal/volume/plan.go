@@ -305,7 +305,9 @@ func (p *planner) conflict(c Call) string {
 		return fmt.Sprintf("%s is mounted at %s already", s.Other, c.Dir)
 	}
 	if c.Global != "" {
-		if s := p.h.Spots[c.Global]; s.Other != "" {
+		if s := p.h.Spots[c.Global]; s.Under {
+			return fmt.Sprintf("kubelet's global mount %s is covered by %s: unmount that first", c.Global, s.Other)
+		} else if s.Other != "" {
 			return fmt.Sprintf("kubelet's global mount %s holds another volume (%s): two inline volumes of one name collide with attach:true; give the pods' volumes different names, or use PVs, or attach:false", c.Global, s.Other)
 		}
 	}

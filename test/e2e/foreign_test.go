@@ -30,6 +30,44 @@ func TestBusyThenWantedAgain(t *testing.T) {
 	h.end(byKubelet, v, fresh)
 }
 
+// Somebody mounts over a directory of kubelet's in which our mounts are: they stand
+// in the mount table as before, and no path leads to them.
+func TestMountedOverKubeletsDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
+	h.ok(h.up(byKubelet, v, p))
+	h.write(v, p, "f", "x")
+	for _, below := range []string{"pods", "plugins"} {
+		dir, again, release := h.podDir(v, p), func() answer { return h.call("mount", h.podDir(v, p), v.blob(&p)) }, func() answer { return h.call("unmount", h.podDir(v, p)) }
+		if below == "plugins" {
+			dir, again, release = h.globalDir(v), func() answer { return h.call("mountdevice", h.globalDir(v), "", v.blob(nil)) }, func() answer { return h.call("unmountdevice", h.globalDir(v)) }
+		}
+		over := h.root + "/" + below
+		h.must(unix.Mount("foreign-source", over, "tmpfs", 0, "size=64k"))
+		h.must(os.MkdirAll(dir, 0o750))
+		h.refused(again(), "vg0/a", dir, "tmpfs", "foreign-source", over)
+		h.refused(release(), "vg0/a", "tmpfs", over, "unmount that first")
+		if below == "plugins" {
+			h.must(os.MkdirAll(h.podDir(v, q), 0o750))
+			h.refused(h.call("mount", h.podDir(v, q), v.blob(&q)), "global mount", "covered", over)
+		}
+		h.eventually("status tells", func() string {
+			s := h.story("a")
+			for _, c := range s.Claims {
+				if c.Dir == dir && strings.Contains(c.Note, "covered") && strings.Contains(c.Note, over) {
+					return ""
+				}
+			}
+			return fmt.Sprintf("%+v", s)
+		})
+		h.must(unix.Unmount(over, 0))
+		h.ok(again())
+		h.reads(v, p, "f", "x")
+	}
+	h.end(byKubelet, v, p)
+}
+
 func TestForeignMounts(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -32,6 +32,44 @@ func TestRootBehindALink(t *testing.T) {
 	}
 }
 
+// Where the link's own mount is not shared, each kubelet that starts mounts its
+// directory over itself (MakeRShared asks about the path as written, so it never
+// finds the mount that the one before it made), and hides all that is mounted below.
+// A pod that runs is not told that its volume is there.
+func TestRootBehindALinkOnAPrivateMount(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.failures = true
+		n.claim("a", 16*mib)
+		p := pod("web", "a")
+		n.want(p)
+		n.eventually("web starts", func() string {
+			if err := n.ask("Start", p.UID, nil); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		n.noWarnings()
+		n.killKubelet()
+		n.startKubelet()
+		if got := len(mounts(n.dir+"/disk")) - len(n.volumes()); got != 2 {
+			t.Fatalf("kubelet's directory is mounted %d times, want twice: if that is good news, rewrite this test", got)
+		}
+		n.warned(p, "vg0/a", "over all of "+n.dir+"/disk")
+		n.must(unix.Unmount(n.dir+"/disk", 0)) // as the operator may
+		n.eventually("web is found again", func() string {
+			if err := n.ask("Start", p.UID, nil); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}, func(n *node) {
+		n.must(unix.Mount("", n.dir, "", unix.MS_PRIVATE, ""))
+		n.must(os.Mkdir(n.dir+"/disk", 0o755))
+		n.must(os.Remove(n.root))
+		n.must(os.Symlink(n.dir+"/disk", n.root))
+	})
+}
+
 // linked lets a pod live whose mount the table shows under another path.
 func (n *node) linked() {
 	n.t.Helper()
