@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -113,6 +114,12 @@ func (l *lane) looked() time.Time {
 		return time.Time{}
 	}
 	return l.seen.began
+}
+
+// misses says whether a claim has no mount. Kubelet removes a global directory
+// without a call if nothing is mounted there, and no event tells that.
+func (l *lane) misses(table *mount.Table) bool {
+	return slices.ContainsFunc(l.n.Store.Claims(l.uuid), func(c dsw.Claim) bool { return table.Top(c.Dir) == nil })
 }
 
 // want is all that may cause a step.

@@ -274,7 +274,7 @@ func (n *Node) follow() error {
 		}
 		n.mu.Lock()
 		for _, l := range n.lanes {
-			if l.moved(table) {
+			if l.moved(table) || errors.Is(waited, errResync) && l.misses(table) {
 				l.wake()
 			}
 		}
