@@ -175,6 +175,22 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	// still have a device that lets itself be written.
 	d.ReadOnly = d.ReadOnly || d.Activity == volume.Active && h.LV.ReadOnly
 	h.Device = d
+	if h.LV.Now = renamed(ctx, p, h); h.LV.Now != (volume.Name{}) {
+		h.LV.Reason = strings.TrimPrefix(fmt.Sprintf("%s; it is called %s now", h.LV.Reason, h.LV.Now), "; ")
+	}
+}
+
+// renamed returns what a volume is called now that is gone by its name and still
+// has its device. That is asked without a process.
+func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
+	if h.LV.Presence != volume.Absent || h.Device.Activity != volume.Active {
+		return volume.Name{}
+	}
+	uuid, name, ok, err := p.Identify(ctx, h.Device.Number)
+	if err != nil || !ok || uuid != h.LV.UUID || name.LV == "" || name == h.LV.Name {
+		return volume.Name{}
+	}
+	return name
 }
 
 // spot says what stands at a directory.

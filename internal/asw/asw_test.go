@@ -130,6 +130,35 @@ func TestSpots(t *testing.T) {
 	}
 }
 
+// A volume that somebody renamed while it is in use is known by its device.
+func TestRenamed(t *testing.T) {
+	m := twoVolumes()
+	other := volume.Name{VG: "vg", LV: "other"}
+	lv := m.lvs[nameA]
+	look := func() volume.LV {
+		return observer(m).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, table(t)).LV
+	}
+	if got := look(); got.Presence != volume.Present || got.Now != (volume.Name{}) {
+		t.Errorf("not renamed: %+v", got)
+	}
+	delete(m.lvs, nameA)
+	if got := look(); got.Presence != volume.Absent || got.Now != (volume.Name{}) || got.Reason != "" {
+		t.Errorf("removed: %+v", got)
+	}
+	m.lvs[other] = lv
+	if got := look(); got.Presence != volume.Absent || got.Now != other || got.Reason != "it is called vg/other now" {
+		t.Errorf("renamed: %+v", got)
+	}
+	m.lvs[nameA] = volume.LV{Presence: volume.Present, Name: nameA, UUID: "C"}
+	if got := look(); got.Presence != volume.Absent || got.Now != other || !strings.HasSuffix(got.Reason, "by now (uuid C; this one was A); it is called vg/other now") {
+		t.Errorf("another in its place: %+v", got)
+	}
+	delete(m.devices, "A")
+	if got := look(); got.Now != (volume.Name{}) {
+		t.Errorf("without a device: %+v", got)
+	}
+}
+
 func TestOwners(t *testing.T) {
 	h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, table(t,
 		line("50", "7:1", "/", globalDir, "shared:50", "ext4", "/dev/loop1"),

@@ -172,6 +172,11 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
 	c.MaxSize = vg.MaxSize
 	lv, err := p.LookUp(c.ctx, name)
+	if err == nil && lv.Presence == volume.Absent {
+		if now, uuid := n.renamed(name); uuid != "" {
+			return "", fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
+		}
+	}
 	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
 		if c.Verb == volume.Check && vg.Create && c.opts.Size > 0 {
 			return "", nil // waitforattach makes it
@@ -194,6 +199,16 @@ func (n *Node) setUp(c *call) (device string, err error) {
 		return "", err
 	}
 	return n.await(c, l)
+}
+
+// renamed returns what a volume in use is called now that was set up by that name.
+func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
+	for uuid, h := range n.Observer.Last().Volumes {
+		if h.LV.Name == name && h.LV.Now != (volume.Name{}) {
+			return h.LV.Now, uuid
+		}
+	}
+	return volume.Name{}, ""
 }
 
 // allowed says whether the configuration lets this call use this volume.

@@ -41,6 +41,7 @@ type LV struct {
 	ReadOnly bool     `json:"readOnly,omitempty"` // the LV itself, not a mount of it
 	Reason   string   `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
 	Created  bool     `json:"created,omitempty"`  // created by flexd
+	Now      Name     `json:"-"`                  // Absent by its name: what it is called now, if its device tells
 }
 
 // Activity says whether a logical volume has a block device.

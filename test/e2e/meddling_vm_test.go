@@ -106,6 +106,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		h.lvm("lvrename", "vg0/"+lv, "vg0/"+lv+"-new")
 		h.noticed("lvrename", "-/"+s.UUID, func(s volumeStatus) bool { return s.State == "missing" })
 		h.disagrees("stale-mapping", s.UUID, "renamed to "+lv+"-new")
+		h.refused(h.mount(v, q), "vg0/"+lv, "does not exist", s.UUID, "vg0/"+lv+"-new")
 		h.volume("vg0/"+lv, 16*mib, nil)
 		fresh := h.lvm("lvs", "--noheadings", "-o", "lv_uuid", "vg0/"+lv)
 		h.noticed("lvcreate", "-/"+s.UUID, func(now volumeStatus) bool { return now.sees("is another volume by now", s.UUID, fresh) })
