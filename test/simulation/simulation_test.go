@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"strconv"
@@ -28,16 +27,6 @@ func number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// byChance decides as the seed wants it.
-func byChance(seed uint64) func(w *world) (decision, bool) {
-	r := rand.New(rand.NewPCG(seed, 0))
-	left := decisions
-	return func(w *world) (decision, bool) {
-		left--
-		return w.choose(r), left >= 0
-	}
-}
-
 // again plays a story; what is not possible in it any more is left out.
 func again(s story) func(w *world) (decision, bool) {
 	return func(*world) (decision, bool) {
@@ -60,7 +49,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("FLEXD_SEED=%d", first)
 	taken := 0
 	for seed := first; taken < limit; seed++ {
-		o := live(t, mode(seed), byChance(seed))
+		o := live(t, mode(seed), chanceOf(seed).next)
 		if taken += len(o.story); len(o.wrong) > 0 {
 			t.Fatalf("FLEXD_SEED=%d, after %d decisions in all:\n%s", seed, taken, told(t, seed, o))
 		}

@@ -3,7 +3,6 @@ package simulation
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -123,61 +122,6 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 	return w
 }
 
-// options lists what can be decided on: the stopped, and the mounts.
-func (w *world) choose(r *rand.Rand) decision {
-	stopped := w.schedule.names()
-	one := func(of []string) string { return of[r.IntN(len(of))] }
-	roll := r.IntN(1000)
-	switch {
-	case len(stopped) > 0 && roll < 640:
-		return decision{what: lets, on: one(stopped)}
-	case roll < 740 || len(stopped) == 0 && roll < 840:
-		return decision{what: passes, pass: []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second,
-			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[min(r.IntN(12), 7)]}
-	case roll < 870:
-		a := w.pods[r.IntN(len(w.pods))]
-		if a.isWanted() {
-			return decision{what: stops, on: a.pod.UID}
-		}
-		return decision{what: starts, on: a.pod.UID}
-	case roll < 900:
-		if children := slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") }); len(children) > 0 {
-			return decision{what: kills, on: one(children)}
-		}
-	case roll < 918:
-		return decision{what: flexdDies}
-	case roll < 930:
-		return decision{what: kubeletDies}
-	case roll < 932:
-		return decision{what: reboots}
-	case roll < 938:
-		return decision{what: tears}
-	case roll < 948:
-		return decision{what: expands, on: w.pods[r.IntN(len(w.pods))].pod.UID}
-	case roll < 956:
-		return decision{what: strays, on: one([]string{flex.Mount, flex.Unmount}) + " " + w.pods[r.IntN(len(w.pods))].pod.UID}
-	case roll < 966:
-		if all := w.Mounts(); len(all) > 0 {
-			return decision{what: holds, on: one(all)}
-		}
-	case roll < 974:
-		return decision{what: frees}
-	case roll < 980:
-		if all := w.Mounts(); len(all) > 0 {
-			return decision{what: umounts, on: one(all)}
-		}
-	case roll < 984:
-		return decision{what: covers, on: w.kubelet.Dir(w.pods[r.IntN(len(w.pods))].pod)}
-	case roll < 988:
-		return decision{what: borrows, on: fmt.Sprintf("lv%d", r.IntN(volumes))}
-	case roll < 992:
-		return decision{what: hides, on: fmt.Sprintf("lv%d", r.IntN(volumes))}
-	default:
-		return decision{what: shows}
-	}
-	return decision{what: passes, pass: time.Millisecond}
-}
-
 // do does it, and says whether it was possible.
 func (w *world) do(d decision) bool {
 	switch d.what {
@@ -224,6 +168,12 @@ func (w *world) do(d decision) bool {
 		}
 		return w.M.MountTmpfs(d.on) == nil
 	case borrows:
+		// mkfs and fsck open the device for themselves alone: who mounts it then fails.
+		if slices.ContainsFunc(w.schedule.names(), func(s string) bool {
+			return strings.HasPrefix(s, "child format "+d.on) || strings.HasPrefix(s, "child check "+d.on)
+		}) {
+			return false
+		}
 		w.other++
 		return w.Sim.MountElsewhere(w.File(d.on), fmt.Sprintf("/mnt/%d", w.other)) == nil
 	case holds:

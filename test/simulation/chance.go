@@ -1,0 +1,121 @@
+package simulation
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+)
+
+// A chance decides one life. Each has a temper of its own: what often happens in
+// one never happens in another, one is about few pods, and in one somebody is
+// always the last to go on. Rare meetings of rare things are common that way.
+type chance struct {
+	*rand.Rand
+	weights []weight
+	crowd   []int  // which pods come and go
+	slow    uint32 // whose stops are long
+	left    int    // decisions
+}
+
+type weight struct {
+	what   deed
+	of     int
+	tempts []int // by what it may be multiplied
+}
+
+var (
+	steady  = []int{1, 1, 2}
+	usual   = []int{0, 1, 1, 2, 6}
+	seldom  = []int{0, 0, 1, 1, 3, 10}
+	weights = []weight{
+		{lets, 640, steady}, {passes, 100, []int{0, 1, 1, 2}}, {starts, 65, []int{1, 1, 3}}, {stops, 65, []int{1, 1, 3}}, {kills, 30, usual},
+		{flexdDies, 18, usual}, {kubeletDies, 12, usual}, {reboots, 2, usual}, {tears, 6, usual}, {expands, 10, usual}, {strays, 8, seldom},
+		{holds, 10, seldom}, {frees, 8, usual}, {umounts, 6, seldom}, {covers, 4, seldom}, {borrows, 4, seldom}, {hides, 4, seldom}, {shows, 8, usual},
+	}
+)
+
+func chanceOf(seed uint64) *chance {
+	c := &chance{Rand: rand.New(rand.NewPCG(seed, 0)), left: decisions}
+	for _, w := range weights {
+		w.of *= pick(c, w.tempts)
+		c.weights = append(c.weights, w)
+	}
+	c.crowd = c.Perm(volumes * podsPerVolume)[:pick(c, []int{1, 2, 2, 3, volumes * podsPerVolume})]
+	if c.IntN(2) == 0 {
+		c.slow = c.Uint32() | 1
+	}
+	return c
+}
+
+func pick[T any](c *chance, of []T) T { return of[c.IntN(len(of))] }
+
+func (c *chance) next(w *world) (decision, bool) {
+	c.left--
+	all := 0
+	for _, w := range c.weights {
+		all += w.of
+	}
+	roll := c.IntN(all)
+	for _, of := range c.weights {
+		if roll -= of.of; roll < 0 {
+			return c.decide(w, of.what), c.left >= 0
+		}
+	}
+	panic("unreachable")
+}
+
+// decide says what the deed is done to.
+func (c *chance) decide(w *world, what deed) decision {
+	d := decision{what: what}
+	stopped := w.schedule.names()
+	switch what {
+	case lets:
+		if d.on = c.one(stopped); d.on == "" {
+			d.what = passes
+		}
+	case kills:
+		d.on = c.one(slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") }))
+	case starts, stops, expands:
+		d.on = c.pod(w).pod.UID
+	case strays:
+		d.on = pick(c, []string{flex.Mount, flex.Unmount}) + " " + c.pod(w).pod.UID
+	case holds, umounts:
+		if all := w.Mounts(); len(all) > 0 {
+			d.on = pick(c, all)
+		}
+	case covers:
+		d.on = w.kubelet.Dir(c.pod(w).pod)
+	case borrows, hides:
+		d.on = fmt.Sprintf("lv%d", c.IntN(volumes))
+	}
+	if d.what == passes {
+		d.pass = []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second,
+			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[min(c.IntN(12), 7)]
+	}
+	return d
+}
+
+func (c *chance) pod(w *world) *actor { return w.pods[pick(c, c.crowd)] }
+
+// one is one of those that have stopped, seldom a slow one; "" if there is none.
+func (c *chance) one(of []string) string {
+	quick := of
+	if c.slow != 0 && c.IntN(12) > 0 {
+		quick = slices.DeleteFunc(slices.Clone(of), c.isSlow)
+	}
+	if len(quick) == 0 {
+		return ""
+	}
+	return pick(c, quick)
+}
+
+func (c *chance) isSlow(name string) bool {
+	h := fnv.New32a()
+	fmt.Fprint(h, c.slow, name)
+	return h.Sum32()%4 == 0
+}
