@@ -15,7 +15,7 @@ import (
 // A mutant is a bug that somebody could write into the planner.
 type mutant struct {
 	bug      string
-	old, new string // a piece of plan.go that occurs exactly once
+	old, new string // a piece of plan.go or orphan.go that occurs exactly once
 }
 
 // plantedBug is set in the environment of a run with a bug, which need not walk
@@ -26,12 +26,14 @@ var mutants = []mutant{
 	{"a claim in the making is forgotten although its mount landed", `case here && c.Phase == Making:`, `case false:`},
 	{"a failed release is not held again", `case here && c.Phase == Releasing:`, `case false:`},
 	{"a claim is dropped while its call waits", `case here || len(setUp) > 0:`, `case here:`},
-	{"a mount without a note is not adopted", `if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release)) == 0 {`, `if false {`},
+	{"a mount without a note is not adopted", `if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release, Reclaim)) == 0 {`, `if false {`},
 	{"the last claim leaves no lease", `Lease: p.h.Device.Activity != Inactive && !p.holding()})`, `Lease: false})`},
 	{"a foreign mount is unmounted", `case spot.Other != "":
 			p.refuse(call,`, `case spot.Other == "never":
 			p.refuse(call,`},
-	{"a release is not noted before the umount", `if claim == nil || claim.Phase != Releasing {`, `if claim == nil {`},
+	{"a release is not noted before the umount", `c == nil || c.Phase != Releasing {
+		p.add(`, `c == nil {
+		p.add(`},
 	{"an unmount of what is not mounted is never answered", `case claim == nil:
 			p.done(call)`, `case claim == nil:`},
 	{"a volume that somebody else mounted is used", `if m.Owner == Elsewhere {
@@ -66,6 +68,15 @@ var mutants = []mutant{
 	{"a device is deactivated while its lease lives", `case lease.Live:`, `case false:`},
 	{"a device is deactivated under a claim", `if p.engaged || p.holding() {`, `if p.engaged {`},
 	{"a held claim whose mount is gone holds the device for ever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {`, `if true {`},
+	{"a running pod's mount is let go", `case kind == Published && spot.Pod == Running:`, `case false:`},
+	{"a mount is let go although it cannot be told whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
+	{"a global mount is let go under a pod", `if len(by) > 0 {`, `if false {`},
+	{"flexd lets go by itself without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
+	{"a claimed device is released", `case len(p.w.Claims) > 0:`, `case false:`},
+	{"a mounted device is released", `case len(p.h.Mounts) > 0:
+		p.refuse(call, "it is`, `case false:
+		p.refuse(call, "it is`},
+	{"a release goes on although kubelet asks for the directory", `case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:`, `case false:`},
 	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.engaged ||`, `if p.engaged ||`},
 	{"expandfs is answered before the volume is large enough", `if !p.grow(max(c.Size, lv.Size), who) && lv.Size >= c.Size && d.Size >= lv.Size {`, `if p.grow(max(c.Size, lv.Size), who); true {`},
 }
@@ -81,13 +92,17 @@ func TestPlantedBugs(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("compiles the package many times")
 	}
-	source, err := os.ReadFile("plan.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := filepath.Abs("plan.go")
-	if err != nil {
-		t.Fatal(err)
+	sources := map[string]string{} // by absolute path
+	for _, name := range []string{"plan.go", "orphan.go"} {
+		path, err := filepath.Abs(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources[path] = string(text)
 	}
 	var (
 		wg    sync.WaitGroup
@@ -95,17 +110,23 @@ func TestPlantedBugs(t *testing.T) {
 		two   = make(chan struct{}, 2)
 	)
 	for i, m := range mutants {
-		if n := strings.Count(string(source), m.old); n != 1 {
-			t.Errorf("%s: %q occurs %d times in plan.go", m.bug, m.old, n)
+		n, plan := 0, ""
+		for path, text := range sources {
+			if k := strings.Count(text, m.old); k > 0 {
+				n, plan = n+k, path
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: %q occurs %d times in the planner", m.bug, m.old, n)
 			continue
 		}
 		wg.Go(func() {
 			two <- struct{}{}
 			defer func() { <-two }()
 			dir := t.TempDir()
-			bad, overlay := filepath.Join(dir, "plan.go"), filepath.Join(dir, "overlay.json")
+			bad, overlay := filepath.Join(dir, "bad.go"), filepath.Join(dir, "overlay.json")
 			text, _ := json.Marshal(map[string]any{"Replace": map[string]string{plan: bad}})
-			if err := os.WriteFile(bad, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600); err != nil {
+			if err := os.WriteFile(bad, []byte(strings.Replace(sources[plan], m.old, m.new, 1)), 0o600); err != nil {
 				t.Error(err)
 				return
 			}

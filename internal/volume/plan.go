@@ -23,6 +23,7 @@ func Plan(w Want, h Have) Verdict {
 	p := planner{w: w, h: h}
 	p.settle()
 	p.releases()
+	p.reclaims()
 	p.setUps()
 	p.growth()
 	p.letGo()
@@ -77,7 +78,7 @@ func (p *planner) settle() {
 		var (
 			here    = p.here(c.Dir)
 			setUp   = p.calls(c.Dir, Stage, Publish)
-			release = p.calls(c.Dir, Release)
+			release = p.calls(c.Dir, Release, Reclaim)
 		)
 		if len(release) > 0 || p.h.Spots[c.Dir].Unknown != "" {
 			continue // releases() decides, or nobody can
@@ -97,7 +98,7 @@ func (p *planner) settle() {
 		}
 	}
 	for _, m := range p.h.Mounts {
-		if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release)) == 0 {
+		if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release, Reclaim)) == 0 {
 			p.add(Step{Kind: NoteHeld, Dir: m.Dir, Claim: m.Kind, Why: "adopted from the mount table",
 				Calls: p.calls(m.Dir, Stage, Publish)})
 		}
@@ -142,14 +143,7 @@ func (p *planner) releases() {
 		case spot.Other != "":
 			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:
-			ids := p.calls(call.Dir, Release)
-			kind := p.kindOf(call.Dir)
-			if claim == nil || claim.Phase != Releasing {
-				p.add(Step{Kind: NoteReleasing, Dir: call.Dir, Claim: kind, Calls: ids})
-			}
-			p.add(Step{Kind: Unmount, Dir: call.Dir, Claim: kind, Calls: ids})
-			p.unmounts = append(p.unmounts, call.Dir)
-			p.drop(Claim{Kind: kind, Dir: call.Dir}, ids, "")
+			p.unmount(call.Dir, p.calls(call.Dir, Release), false)
 		case spot.This:
 		case claim != nil && !seen[call.Dir]:
 			p.drop(*claim, p.calls(call.Dir, Release), "")
@@ -158,6 +152,17 @@ func (p *planner) releases() {
 		}
 		seen[call.Dir] = true
 	}
+}
+
+// unmount plans the end of a mount and of its claim.
+func (p *planner) unmount(dir string, calls []string, alone bool) {
+	kind := p.kindOf(dir)
+	if c := p.claim(dir); c == nil || c.Phase != Releasing {
+		p.add(Step{Kind: NoteReleasing, Dir: dir, Claim: kind, Calls: calls})
+	}
+	p.add(Step{Kind: Unmount, Dir: dir, Claim: kind, Alone: alone, Calls: calls})
+	p.unmounts = append(p.unmounts, dir)
+	p.drop(Claim{Kind: kind, Dir: dir}, calls, "")
 }
 
 func (p *planner) kindOf(dir string) Kind {

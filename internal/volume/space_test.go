@@ -75,6 +75,10 @@ const (
 	oReleaseG
 	oReleaseP
 	oExpand
+	oReclaimG
+	oReclaimP      // an operator's
+	oReclaimPAlone // flexd's own
+	oReclaimV
 	ops
 )
 
@@ -97,6 +101,7 @@ type world struct {
 	at        [2]at
 	phase     [2]ph
 	gone      bool // dirP
+	pod       Life // of dirP
 	elsewhere bool
 	blind     bool  // what is mounted cannot be identified
 	lease     uint8 // 0 none, 1 live, 2 expired
@@ -148,6 +153,12 @@ func (w world) want() Want {
 			c.Verb, c.Dir = Release, dirP
 		case oExpand:
 			c.Verb, c.Dir, c.Size = Expand, dirP, largeSize
+		case oReclaimG:
+			c.Verb, c.Dir = Reclaim, dirG
+		case oReclaimP, oReclaimPAlone:
+			c.Verb, c.Dir, c.Alone = Reclaim, dirP, o == oReclaimPAlone
+		case oReclaimV:
+			c.Verb = Reclaim
 		}
 		v.Calls = append(v.Calls, c)
 	}
@@ -218,6 +229,9 @@ func (w world) have() Have {
 				Whole: true, Owner: Ours, Kind: []Kind{Staged, Published}[i]})
 		}
 	}
+	p := h.Spots[dirP]
+	p.Pod, p.PodReason = w.pod, "so it was said"
+	h.Spots[dirP] = p
 	if w.elsewhere {
 		h.Mounts = append(h.Mounts, Mount{Dir: "/mnt", Type: w.fsType(), Whole: true, Owner: Elsewhere})
 	}
@@ -259,7 +273,7 @@ func (w world) do(s Step) (world, error) {
 	case NoteLease:
 		w.lease = 1
 	case DropLease:
-		if w.lease == 1 {
+		if w.lease == 1 && !w.wants(oReclaimV) {
 			return w, fmt.Errorf("a live lease is dropped")
 		}
 		if w.dev == Active {
@@ -340,10 +354,11 @@ func (w world) do(s Step) (world, error) {
 		w.published = true
 		w.grow = w.grow || w.small
 	case Unmount:
-		rel := []op{oReleaseG, oReleaseP}[i]
 		switch {
-		case !w.wants(rel):
-			return w, fmt.Errorf("a mount is taken back without a release")
+		case !w.mayTake(i):
+			return w, fmt.Errorf("a mount is taken back without a release, or while a pod may need it")
+		case i == 1 && !s.Alone && !w.wants(oReleaseP) && !w.wants(oReclaimP):
+			return w, fmt.Errorf("flexd's own release is not held to its second proof")
 		case w.at[i] != aRW && w.at[i] != aRO:
 			return w, fmt.Errorf("unmounts what is foreign or not there")
 		case w.phase[i] != pReleasing:
@@ -366,14 +381,31 @@ func (w world) do(s Step) (world, error) {
 		}
 		w.small, w.grown, w.grow, w.sized = false, true, false, false
 	case Deactivate:
-		if w.mounted() || w.lease != 2 || slices.Contains(w.phase[:], pMaking) || slices.Contains(w.phase[:], pReleasing) {
-			return w, fmt.Errorf("deactivates what is in use, leased or not ours")
+		if w.wants(oReclaimV) && len(s.Calls) > 0 {
+			if w.lv != Present || w.phase != [2]ph{} {
+				return w, fmt.Errorf("a claimed or unknown volume is released")
+			}
+		} else if w.lease != 2 {
+			return w, fmt.Errorf("deactivates what is leased or not ours")
+		}
+		if w.mounted() || slices.Contains(w.phase[:], pMaking) || slices.Contains(w.phase[:], pReleasing) {
+			return w, fmt.Errorf("deactivates what is in use")
 		}
 		w.dev, w.known, w.checked, w.made, w.sized, w.grown = Inactive, false, false, false, false, false
 	default:
 		return w, fmt.Errorf("unknown step")
 	}
 	return w, nil
+}
+
+// mayTake says whether a mount may go: kubelet asks for it, or it was asked to be
+// let go and no pod needs it.
+func (w world) mayTake(i int) bool {
+	if i == 0 {
+		return w.wants(oReleaseG) || w.wants(oReclaimG) && !ours(w.at[1]) && !w.wants(oStage)
+	}
+	return w.wants(oReleaseP) || (w.wants(oReclaimP) || w.wants(oReclaimPAlone)) && w.pod == Ended &&
+		!w.wants(oPublish) && !w.wants(oPublishRO) && !w.wants(oPublishXfs)
 }
 
 func (w world) wants(o op) bool { return slices.Contains(w.calls[:], o) }
@@ -391,9 +423,11 @@ func (w world) holds(o op) bool {
 		return w.at[1] == aRW && w.phase[1] == pHeld
 	case oPublishRO:
 		return w.at[1] == aRO && w.phase[1] == pHeld
-	case oReleaseG:
+	case oReclaimV:
+		return w.dev == Inactive && w.lease == 0
+	case oReleaseG, oReclaimG:
 		return !ours(w.at[0]) && w.phase[0] == pNone
-	case oReleaseP:
+	case oReleaseP, oReclaimP, oReclaimPAlone:
 		return !ours(w.at[1]) && w.phase[1] == pNone
 	case oExpand:
 		return !w.short && !w.small
@@ -435,6 +469,7 @@ func (w world) fail(s Step) world {
 // only this life knew are gone.
 func (w world) killed() world {
 	w.calls, w.known, w.checked, w.made, w.sized, w.grown, w.grow = [2]op{}, false, false, false, false, false, false
+	w.pod = LifeUnknown // without a call it is not looked at
 	return w
 }
 
@@ -449,6 +484,11 @@ func start(yield func(world)) {
 							w := base
 							w.phase, w.lease, w.calls = [2]ph{pg, pp}, lease, [2]op{c0, c1}
 							yield(w)
+							if w.wants(oReclaimP) || w.wants(oReclaimPAlone) {
+								for _, w.pod = range []Life{Running, Ended} {
+									yield(w)
+								}
+							}
 						}
 					}
 				}

@@ -73,6 +73,7 @@ type Step struct {
 	Size   int64    // Extend: wanted bytes
 	Repeat bool     // Format: over what an earlier, cut mkfs of ours left
 	Lease  bool     // Drop: note a lease first
+	Alone  bool     // Unmount: only if no other mount namespace has the device
 	Why    string   // NoteHeld, Drop: for the operator
 	Calls  []string // the calls that wait for it, which fail when it fails; none = flexd's own work
 }

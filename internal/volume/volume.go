@@ -174,7 +174,20 @@ type Spot struct {
 	Other   string // something else is on top: its description; "" = nothing
 	Under   bool   // this volume is mounted there, covered by Other
 	Gone    bool   // the directory does not exist (only looked at for claims whose mount is missing)
+
+	Pod       Life   // of the pod whose directory it is (only looked at for a call that lets an orphan go)
+	PodReason string // why it is unknown, or how it is known
 }
+
+// A Life says whether a pod still has a process.
+type Life uint8
+
+// The lives of a pod.
+const (
+	LifeUnknown Life = iota
+	Running
+	Ended // its cgroup is gone, or no process is in it
+)
 
 // A Have is everything observed of one volume.
 type Have struct {
@@ -199,6 +212,7 @@ const (
 	Publish                  // mount
 	Release                  // unmount, unmountdevice
 	Expand                   // expandfs
+	Reclaim                  // flexd release: let go of what nobody needs any more, at Dir or, without one, of the device
 )
 
 func (v Verb) String() string {
@@ -215,6 +229,8 @@ func (v Verb) String() string {
 		return "unmount"
 	case Expand:
 		return "expandfs"
+	case Reclaim:
+		return "release"
 	}
 	return "unknown"
 }
@@ -223,7 +239,7 @@ func (v Verb) String() string {
 type Call struct {
 	ID       string
 	Verb     Verb
-	Dir      string   // for Stage, Publish, Release, Expand
+	Dir      string   // for Stage, Publish, Release, Expand, Reclaim
 	Global   string   // for Publish: kubelet's global directory of the same volume name, "" = none
 	ReadOnly bool     // the mount is to be read-only
 	FSType   string   // wanted filesystem, "" = whatever is there, DefaultFSType when blank
@@ -231,6 +247,7 @@ type Call struct {
 	Size     int64    // for Expand: wanted bytes
 	MaxSize  int64    // for Expand: the volume group's limit in bytes, 0 = none
 	Refusal  string   // why the configuration refuses this call, "" = it does not
+	Alone    bool     // for Reclaim: only if no other mount namespace has the device
 }
 
 // DefaultFSType is made on a blank volume when kubelet names none.

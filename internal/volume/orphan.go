@@ -1,0 +1,159 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// An Orphan is a mount at one of kubelet's directories that, as far as can be
+// seen, nobody needs any more.
+type Orphan struct {
+	Kind Kind
+	Dir  string
+	Why  string // how that is known
+}
+
+// Orphans returns those of one volume. life says of a pod's directory whether
+// its pod still has a process, and how that is known. What waits, is being made
+// or cannot be told is no orphan.
+func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan) {
+	for _, m := range h.Mounts {
+		i := slices.IndexFunc(w.Claims, func(c Claim) bool { return c.Dir == m.Dir })
+		if m.Owner != Ours || i < 0 || w.Claims[i].Phase != Held || len(w.Calls) > 0 {
+			continue
+		}
+		switch m.Kind {
+		case Published:
+			if l, why := life(m.Dir); l == Ended {
+				all = append(all, Orphan{Published, m.Dir, why})
+			}
+		case Staged:
+			if len(users(h, m.Dir)) == 0 {
+				all = append(all, Orphan{Staged, m.Dir, "no pod has the volume mounted"})
+			}
+		}
+	}
+	return all
+}
+
+// users are the mounts of the volume in kubelet's directories other than dir
+// and other global ones: while there is one, a pod may need the global mount.
+func users(h Have, dir string) (dirs []string) {
+	for _, m := range h.Mounts {
+		if m.Dir != dir && m.Owner != Elsewhere && m.Kind != Staged {
+			dirs = append(dirs, m.Dir)
+		}
+	}
+	return dirs
+}
+
+// reclaims plans what `flexd release` asks for, or flexd itself where it may. It
+// is a release that is held to more: kubelet does not ask for it, so it must be
+// seen that no pod can miss what goes.
+func (p *planner) reclaims() {
+	for _, call := range p.w.Calls {
+		if call.Verb != Reclaim {
+			continue
+		}
+		if call.Dir == "" {
+			p.reclaimDevice(call)
+			continue
+		}
+		spot, claim := p.h.Spots[call.Dir], p.claim(call.Dir)
+		switch {
+		case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:
+			p.refuse(call, "kubelet asks for %s just now", call.Dir)
+		case spot.Unknown != "":
+			p.refuse(call, "it cannot be told which volume is mounted at %s: %s", call.Dir, spot.Unknown)
+		case spot.Other != "":
+			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+		case !spot.This && claim == nil:
+			p.done(call)
+		case slices.Contains(p.dropped, call.Dir): // by another call, or because it is over anyway
+		default:
+			if why := p.needed(call, spot); why != "" {
+				p.refuse(call, "%s", why)
+				continue
+			}
+			ids := p.calls(call.Dir, Reclaim)
+			if spot.This {
+				p.unmount(call.Dir, ids, p.alone(call.Dir))
+			} else {
+				p.drop(*claim, ids, "")
+			}
+		}
+	}
+}
+
+// alone says whether what is asked for at dir needs the proof that nobody else
+// has the device. An operator does not.
+func (p *planner) alone(dir string) bool {
+	return !slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Reclaim && c.Dir == dir && !c.Alone })
+}
+
+// needed says why somebody may still need what is at a directory, or "".
+func (p *planner) needed(call Call, spot Spot) string {
+	switch kind := p.kindOf(call.Dir); {
+	case kind == Published && spot.Pod == Running:
+		return "its pod still runs (" + spot.PodReason + "): delete the pod; kubelet then unmounts it"
+	case kind == Published && spot.Pod == LifeUnknown && spot.This:
+		return fmt.Sprintf("it cannot be told whether its pod still runs (%s). If you know that it does not: umount %s; flexd sees that", orUnknown(spot.PodReason), call.Dir)
+	case kind == Staged && spot.This && p.h.Device.Activity != Active:
+		return "it cannot be told whether a pod has the volume mounted: " + orUnknown(p.h.Device.Reason)
+	case kind == Staged && spot.This:
+		by := users(p.h, call.Dir)
+		for _, c := range p.w.Claims {
+			if c.Kind == Published && p.here(c.Dir) && !slices.Contains(by, c.Dir) {
+				by = append(by, c.Dir)
+			}
+		}
+		if len(by) > 0 {
+			return "pods have the volume mounted: " + strings.Join(by, ", ")
+		}
+	}
+	return ""
+}
+
+// reclaimDevice plans the deactivation of a volume that nobody claims. flexd
+// does so by itself only for those that it has activated.
+func (p *planner) reclaimDevice(call Call) {
+	d := p.h.Device
+	switch {
+	case call.Refusal != "":
+		p.refuse(call, "%s", call.Refusal)
+	case len(p.w.Claims) > 0:
+		p.refuse(call, "it is claimed at %s", p.w.Claims[0].Dir)
+	case len(p.h.Mounts) > 0:
+		p.refuse(call, "it is mounted at %s", p.h.Mounts[0].Dir)
+	case slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb != Reclaim }):
+		p.refuse(call, "kubelet asks for it just now")
+	case p.h.LV.Presence != Present:
+		p.refuse(call, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
+	case d.Activity == ActivityUnknown:
+		p.refuse(call, "its device could not be looked at: %s", orUnknown(d.Reason))
+	case d.Activity == Inactive && !p.w.Lease.Noted:
+		p.done(call)
+	case d.Activity == Active && p.w.NeverDeactivate:
+		p.refuse(call, "its volume group says `deactivate: never`")
+	case p.engaged: // a call before this one does it
+	default:
+		p.engaged = true // and flexd's own letting go has nothing to add
+		if d.Activity == Active {
+			p.add(Step{Kind: Deactivate, Calls: p.deviceCalls()})
+		}
+		if p.w.Lease.Noted {
+			p.add(Step{Kind: DropLease, Calls: p.deviceCalls()})
+		}
+	}
+}
+
+// deviceCalls are those that want the device let go.
+func (p *planner) deviceCalls() (ids []string) {
+	for _, c := range p.w.Calls {
+		if c.Verb == Reclaim && c.Dir == "" {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
