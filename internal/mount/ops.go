@@ -117,15 +117,27 @@ func (o Ops) Land(ctx context.Context, lock string, l Landing, gate func() error
 type unmountArg struct {
 	Dir    string `json:"dir"`
 	Number string `json:"number"`
+	Alone  bool   `json:"alone,omitempty"`
 }
 
 // Unmount takes the top mount at dir away, plainly, if it is of the device of
 // that number: else it fails with ErrForeign or ErrNone. A mount in use gives a
 // *BusyError that names the holders. The child is never killed.
 func (o Ops) Unmount(ctx context.Context, lock string, dir, number string) error {
+	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number})
+}
+
+// UnmountAlone is Unmount for a mount that is only to go if no other mount
+// namespace has its device: else that is a *BusyError that names who lives
+// there. Where this cannot be told it fails.
+func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string) error {
+	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true})
+}
+
+func (o Ops) unmount(ctx context.Context, lock string, arg unmountArg) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "umount",
-		Argv:     run.Self("umount", unmountArg{Dir: dir, Number: number}),
+		Argv:     run.Self("umount", arg),
 		Lock:     lock,
 		Deadline: unmountDeadline,
 		Spare:    true,

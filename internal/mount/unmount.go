@@ -25,6 +25,14 @@ func unmount(a unmountArg) (nothing, error) {
 		if !tab.isOf(e, a.Number, nodeOf(a.Number)) {
 			return nothing{}, fmt.Errorf("%w: %s, not %s", ErrForeign, e, a.Number)
 		}
+		if a.Alone {
+			switch holders, herr := elsewhere(tab, e, a.Number); {
+			case herr != nil:
+				return nothing{}, herr
+			case len(holders) > 0:
+				return nothing{}, &BusyError{What: a.Dir, Holders: holders}
+			}
+		}
 		err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW)
 		switch {
 		case err == nil:

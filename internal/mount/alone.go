@@ -1,0 +1,145 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// elsewhere finds the other mount namespaces that have the device of e, but for
+// copies of e itself that an umount of it takes away as well: the kernel refuses
+// that one if a copy is in use. What cannot be looked at is an error, never
+// "nobody". It is for children only: it looks at every thread of the machine.
+func elsewhere(own *Table, e *Entry, number string) ([]Holder, error) {
+	self, err := os.Readlink("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return nil, fmt.Errorf("own mount namespace: %w", err)
+	}
+	s := search{self: self, own: own, e: e, number: number, path: nodeOf(number),
+		names: map[string]bool{self: true}, views: map[string]bool{}, asleep: map[string]string{}}
+	s.kept(own)
+	tasks, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	if err != nil || len(tasks) == 0 {
+		return nil, fmt.Errorf("the processes of this machine cannot be listed: %v", err)
+	}
+	for _, task := range tasks {
+		err := s.look(task)
+		switch {
+		case err == nil, gone(err): // a thread that ended in between holds nothing
+		default:
+			return nil, fmt.Errorf("the mounts of other namespaces cannot be looked at: %w", err)
+		}
+	}
+	for name, where := range s.asleep {
+		if !s.names[name] && len(s.holders) == 0 {
+			return nil, fmt.Errorf("%s is kept at %s without a process, so nobody can tell what is mounted in it", name, where)
+		}
+	}
+	return s.holders, nil
+}
+
+// A search is one walk over the mount namespaces.
+type search struct {
+	self         string // our own namespace
+	own          *Table
+	e            *Entry
+	number, path string
+	names        map[string]bool   // namespaces that were looked at: "mnt:[4026531841]"
+	views        map[string]bool   // likewise, with the root that a process has there: it sees what is below
+	asleep       map[string]string // namespaces that a bind mount keeps, and where
+	holders      []Holder
+}
+
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+}
+
+// look looks at the mounts that a thread sees.
+func (s *search) look(task string) error {
+	name, err := os.Readlink(task + "/ns/mnt")
+	if err != nil {
+		return err
+	}
+	if name == s.self {
+		return nil
+	}
+	root, err := os.Readlink(task + "/root")
+	if err != nil {
+		return err
+	}
+	view := name + root
+	if s.views[view] {
+		return nil
+	}
+	f, err := os.Open(task + "/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tab, err := ReadTable(f)
+	if err != nil {
+		return err
+	}
+	s.names[name], s.views[view] = true, true
+	s.kept(tab)
+	for _, x := range tab.OfDevice(s.number, s.path) {
+		if !s.follows(tab, x) {
+			pid, _ := strconv.Atoi(strings.Split(task, "/")[2])
+			s.holders = append(s.holders, process(pid).holder("mounted in its mount namespace at "+x.Dir))
+			break
+		}
+	}
+	return nil
+}
+
+// kept notes the namespaces that a table's bind mounts keep.
+func (s *search) kept(tab *Table) {
+	for _, e := range tab.All() {
+		if e.Type == "nsfs" && strings.HasPrefix(e.Root, "mnt:") {
+			s.asleep[e.Root] = e.Dir
+		}
+	}
+}
+
+// follows says whether a mount of another namespace is a copy of e that goes
+// with it: it hangs at the same place of a mount that receives what happens
+// where e hangs.
+func (s *search) follows(tab *Table, x *Entry) bool {
+	ours, theirs := s.own.byID(s.e.Parent), tab.byID(x.Parent)
+	if ours == nil || theirs == nil || ours.Peer == 0 || theirs.Peer != ours.Peer && theirs.master() != ours.Peer {
+		return false
+	}
+	return x.Root == s.e.Root && within(ours, s.e.Dir) == within(theirs, x.Dir)
+}
+
+// within is where a directory is in the filesystem of the mount that it is on.
+func within(on *Entry, dir string) string {
+	return filepath.Join(on.Root, strings.TrimPrefix(dir, on.Dir))
+}
+
+func (t *Table) byID(id int) *Entry {
+	for _, e := range t.All() {
+		if e.ID == id {
+			return e
+		}
+	}
+	return nil
+}
+
+// master is N of "master:N": the peer group that this mount follows; 0 = none.
+func (l *Line) master() int {
+	optional, _, _ := strings.Cut(l.text, " - ")
+	for f := range strings.FieldsSeq(optional) {
+		if n, ok := strings.CutPrefix(f, "master:"); ok {
+			group, _ := strconv.Atoi(n)
+			return group
+		}
+	}
+	return 0
+}

@@ -1,0 +1,143 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// amongOurs runs the test again in a pid namespace of its own: in that of this
+// machine there may be processes that even root must not look at here. It says
+// whether that was done.
+func amongOurs(t *testing.T) bool {
+	const inside = "FLEXD_TEST_PIDS"
+	if os.Getenv(inside) != "" {
+		return false
+	}
+	need(t, "unshare")
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", exe, "-test.run", "^"+t.Name()+"$", "-test.v")
+	c.Env = append(os.Environ(), inside+"=1")
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return true
+}
+
+// Ensure that a mount which is only to go alone stays while another mount
+// namespace has its device, names who lives there, and takes along the copies
+// that follow it.
+func TestUnmountAlone(t *testing.T) {
+	if amongOurs(t) {
+		return
+	}
+	for _, row := range []struct {
+		name    string
+		shared  bool // the mount below it
+		unshare []string
+		holder  string // how the other namespace has it; "" = it does not keep it
+	}{
+		{"nobody", false, nil, ""},
+		{"a copy of its own", false, []string{"unshare", "-m", "--propagation", "unchanged"}, "%s"},
+		{"a copy that was cut off", true, []string{"unshare", "-m", "--propagation", "private"}, "%s"},
+		{"a copy that follows", true, []string{"unshare", "-m", "--propagation", "slave"}, ""},
+		{"a copy in one peer group", true, []string{"unshare", "-m", "--propagation", "unchanged"}, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := newRig(t, 64*mib)
+			r.format("ext4")
+			below := r.mkdir("below")
+			if row.shared {
+				for _, err := range []error{unix.Mount("tmpfs", below, "tmpfs", 0, ""), unix.Mount("", below, "", unix.MS_SHARED, "")} {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				defer unix.Unmount(below, 0)
+			}
+			dir := filepath.Join(below, "m")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			r.land(r.landing(dir))
+			if row.unshare != nil {
+				c := exec.Command(row.unshare[0], append(row.unshare[1:], "sleep", "60")...)
+				if err := c.Start(); err != nil {
+					t.Fatal(err)
+				}
+				stop := func() { c.Process.Kill(); c.Wait() }
+				defer stop()
+				comm := fmt.Sprintf("/proc/%d/comm", c.Process.Pid)
+				waitFor(t, func() bool { b, _ := os.ReadFile(comm); return strings.TrimSpace(string(b)) == "sleep" })
+				if row.holder != "" {
+					err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number)
+					var busy *BusyError
+					if !errors.As(err, &busy) || len(busy.Holders) != 1 || busy.Holders[0].Pid != c.Process.Pid || busy.Holders[0].Comm != "sleep" ||
+						!strings.Contains(busy.Holders[0].How, fmt.Sprintf("mounted in its mount namespace at "+row.holder, dir)) {
+						t.Errorf("got %v", err)
+					}
+					if len(r.mounts()) != 1 {
+						t.Error("it is gone all the same")
+					}
+					stop()
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err != nil {
+				t.Error(err)
+			}
+			if len(r.mounts()) != 0 {
+				t.Error("it is still mounted")
+			}
+		})
+	}
+}
+
+// Ensure that a namespace which nobody lives in, and nobody can look into, is no
+// proof.
+func TestUnmountAloneCannotTell(t *testing.T) {
+	if amongOurs(t) {
+		return
+	}
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	private := r.mkdir("ns") // the kernel keeps a mount namespace on a private mount only
+	for _, err := range []error{unix.Mount("tmpfs", private, "tmpfs", 0, ""), unix.Mount("", private, "", unix.MS_PRIVATE, "")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer unix.Unmount(private, 0)
+	file := filepath.Join(private, "mnt")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("unshare", "--mount="+file, "--propagation", "private", "true").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err == nil || !strings.Contains(err.Error(), "without a process") || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v", err)
+	}
+	if len(r.mounts()) != 1 {
+		t.Error("it is gone all the same")
+	}
+	if err := unix.Unmount(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err != nil {
+		t.Error(err)
+	}
+}
