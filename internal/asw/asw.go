@@ -56,6 +56,9 @@ type Observer struct {
 	Gone func(dir string) bool
 	// NoDevice says whether the kernel has no block device of that number.
 	NoDevice func(number string) bool
+	// Pods returns which pods have a process. It is only asked for what is to
+	// be let go although kubelet does not ask for it; nil = nobody can tell.
+	Pods func() Pods
 
 	tables looker
 	mu     sync.Mutex // orders the writers of last
@@ -98,6 +101,7 @@ type Target struct {
 	Dirs  []string            // directories of claims and calls, resolved
 	Asked map[string][]string // directory → superblock options that flexd was asked for
 	FS    volume.FS           // what children found in this turn
+	Lives []string            // of Dirs: those whose pod is to be looked at
 }
 
 // Observe returns all that is known of a volume, and the mount table that it is
@@ -130,7 +134,11 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mount.Table) v
 		h.Record = volume.RecordUnknown
 	}
 	for _, dir := range t.Dirs {
-		h.Spots[dir] = o.spot(ctx, t.UUID, h.Device, table, dir)
+		s := o.spot(ctx, t.UUID, h.Device, table, dir)
+		if slices.Contains(t.Lives, dir) {
+			s.Pod, s.PodReason = o.life(dir)
+		}
+		h.Spots[dir] = s
 	}
 	o.mounts(t, &h, table)
 	return h

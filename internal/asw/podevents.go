@@ -1,0 +1,58 @@
+package asw
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// PodEvents hears when pods' control groups get their first process or lose
+// their last: at rest nobody has to look.
+type PodEvents struct{ w *fsnotify.Watcher }
+
+// OpenPodEvents hears of nothing yet.
+func OpenPodEvents() (*PodEvents, error) {
+	w, err := fsnotify.NewWatcher()
+	return &PodEvents{w}, err
+}
+
+// Follow replaces the files whose changes are heard of (Pods.Events). It says
+// whether all of them are: one may have gone in this instant.
+func (e *PodEvents) Follow(files []string) (all bool) {
+	followed := e.w.WatchList()
+	for _, f := range followed {
+		if !slices.Contains(files, f) {
+			_ = e.w.Remove(f) // it may be gone by itself
+		}
+	}
+	all = true
+	for _, f := range files {
+		if !slices.Contains(followed, f) {
+			all = e.w.Add(f) == nil && all
+		}
+	}
+	return all
+}
+
+// Each calls hear after changes, until ctx is done.
+func (e *PodEvents) Each(ctx context.Context, hear func()) error {
+	defer e.w.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err, ok := <-e.w.Errors:
+			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return err
+			}
+			hear()
+		case _, ok := <-e.w.Events:
+			if !ok {
+				return errors.New("the watcher was closed")
+			}
+			hear()
+		}
+	}
+}

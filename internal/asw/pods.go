@@ -1,0 +1,230 @@
+package asw
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Cgroups are the control groups of this machine, below Dir (/sys/fs/cgroup).
+// Kubelet puts the processes of a pod into one whose name has the pod's uid.
+type Cgroups struct{ Dir string }
+
+// Pods are kubelet's control groups as they stood at one instant.
+type Pods struct {
+	dirs map[string][]string // by uid; one in each hierarchy
+	why  string              // why nothing can be told of any pod
+}
+
+// Look finds the pods' control groups: kubelet's own tree in each hierarchy,
+// whichever of its two drivers named it (kubepods/burstable/podUID, or
+// kubepods.slice/.../kubepods-burstable-podU_I_D.slice).
+func (c Cgroups) Look() Pods {
+	p := Pods{dirs: map[string][]string{}}
+	trees := 0
+	for _, hierarchy := range c.hierarchies() {
+		found, err := kubelets(hierarchy)
+		for _, tree := range found {
+			if err == nil {
+				err = p.add(tree, 2)
+			}
+		}
+		if err != nil {
+			return Pods{why: "kubelet's control groups cannot be read: " + err.Error()}
+		}
+		trees += len(found)
+	}
+	if trees == 0 {
+		p.why = "kubelet has no control groups (kubepods) below " + c.Dir
+	}
+	return p
+}
+
+// hierarchies are the directory itself (v2), or those in it (v1, and both).
+func (c Cgroups) hierarchies() (all []string) {
+	if exists(filepath.Join(c.Dir, "cgroup.procs")) {
+		return []string{c.Dir}
+	}
+	entries, _ := os.ReadDir(c.Dir) // none is none of kubelet's
+	for _, e := range entries {     // a second name of one is a symlink
+		if dir := filepath.Join(c.Dir, e.Name()); e.IsDir() && exists(filepath.Join(dir, "cgroup.procs")) {
+			all = append(all, dir)
+		}
+	}
+	return all
+}
+
+// treeDepth is how deep kubelet's --cgroup-root may lie.
+const treeDepth = 3
+
+// kubelets finds the directories named kubepods in a hierarchy.
+func kubelets(dir string) (found []string, err error) {
+	var walk func(dir string, depth int) error
+	walk = func(dir string, depth int) error {
+		names, err := folders(dir)
+		for _, name := range names {
+			below := filepath.Join(dir, name)
+			switch {
+			case name == "kubepods", name == "kubepods.slice", strings.HasSuffix(name, "-kubepods.slice"):
+				found = append(found, below)
+			case depth > 1:
+				if err := walk(below, depth-1); err != nil {
+					return err
+				}
+			}
+		}
+		return err
+	}
+	return found, walk(dir, treeDepth)
+}
+
+// folders are the names of the directories in one. What is gone has none.
+func folders(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if vanished(err) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
+
+func vanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+}
+
+// add notes the pods in a part of kubelet's tree, which has one level for the
+// classes of service.
+func (p Pods) add(dir string, depth int) error {
+	names, err := folders(dir)
+	for _, name := range names {
+		below := filepath.Join(dir, name)
+		if uid := podOf(name); uid != "" {
+			p.dirs[uid] = append(p.dirs[uid], below)
+		} else if depth > 1 {
+			if err := p.add(below, depth-1); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+// podOf returns the uid in the name of a pod's control group, or "".
+func podOf(name string) string {
+	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
+		_, uid, ok := strings.Cut(slice, "-pod")
+		if !ok {
+			return ""
+		}
+		return strings.ReplaceAll(uid, "_", "-") // systemd's names keep "-" for what lies above
+	}
+	uid, _ := strings.CutPrefix(name, "pod")
+	if uid == name {
+		return ""
+	}
+	return uid
+}
+
+// Life says whether a pod still has a process, and how that is known.
+func (p Pods) Life(uid string) (volume.Life, string) {
+	if p.why != "" {
+		return volume.LifeUnknown, p.why
+	}
+	dirs := p.dirs[uid]
+	for _, dir := range dirs {
+		switch n, err := populated(dir); {
+		case err != nil:
+			return volume.LifeUnknown, err.Error()
+		case n:
+			return volume.Running, "processes are in its control group " + dir
+		}
+	}
+	if len(dirs) == 0 {
+		return volume.Ended, "its pod's control group is gone"
+	}
+	return volume.Ended, "no process is in its pod's control group"
+}
+
+// Events returns the files in which the kernel announces the first and the last
+// process of a pod, one for each hierarchy; none where it announces nothing (v1).
+func (p Pods) Events(uid string) (files []string) {
+	for _, dir := range p.dirs[uid] {
+		file := filepath.Join(dir, "cgroup.events")
+		if !exists(file) {
+			return nil
+		}
+		files = append(files, file)
+	}
+	return files
+}
+
+// populated says whether a control group, or one below it, has a process.
+func populated(dir string) (bool, error) {
+	events, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+	if err == nil {
+		for line := range strings.Lines(string(events)) {
+			if n, ok := strings.CutPrefix(strings.TrimSpace(line), "populated "); ok {
+				return n != "0", nil
+			}
+		}
+		return false, fmt.Errorf("%s/cgroup.events does not parse", dir)
+	}
+	if !vanished(err) {
+		return false, err
+	}
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil && !vanished(err) || len(bytes.TrimSpace(procs)) > 0 {
+		return true, err
+	}
+	if err != nil && exists(dir) {
+		return false, fmt.Errorf("%s is no control group", dir)
+	}
+	names, err := folders(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if some, err := populated(filepath.Join(dir, name)); some || err != nil {
+			return some, err
+		}
+	}
+	return false, nil
+}
+
+// PodOf returns the uid of the pod whose directory of kubelet's that is, as the
+// mount table writes it, or "".
+func (o *Observer) PodOf(dir string) string {
+	for _, root := range o.ruler(o.LastTable()).roots {
+		if place, ok := flex.ParsePlace(root, o.Roots.Driver, dir); ok {
+			return place.PodUID
+		}
+	}
+	return ""
+}
+
+// life says whether the pod of a directory still has a process.
+func (o *Observer) life(dir string) (volume.Life, string) {
+	uid := o.PodOf(dir)
+	switch {
+	case uid == "":
+		return volume.LifeUnknown, "no pod's directory"
+	case o.Pods == nil:
+		return volume.LifeUnknown, "nobody can tell of pods here"
+	}
+	return o.Pods().Life(uid)
+}

@@ -1,0 +1,103 @@
+package asw
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const podUID = "6b2f1c3e-0000-4000-8000-000000000001"
+
+// tree makes files below a directory; a name that ends in "/" is a directory.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := dir + "/" + name
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(name, "/") {
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+func TestLifeOfPods(t *testing.T) {
+	const (
+		systemd = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod6b2f1c3e_0000_4000_8000_000000000001.slice"
+		plain   = "kubepods/besteffort/pod" + podUID
+		full    = "populated 1\nfrozen 0\n"
+		empty   = "populated 0\nfrozen 0\n"
+	)
+	for _, row := range []struct {
+		name  string
+		files map[string]string
+		want  volume.Life
+		why   string
+	}{
+		{"v2, systemd, running", map[string]string{"cgroup.procs": "", systemd + "/cgroup.events": full}, volume.Running, "processes are in its control group"},
+		{"v2, systemd, no process", map[string]string{"cgroup.procs": "", systemd + "/cgroup.events": empty}, volume.Ended, "no process"},
+		{"v2, cgroupfs, running", map[string]string{"cgroup.procs": "", plain + "/cgroup.events": full}, volume.Running, ""},
+		{"v2, guaranteed, running", map[string]string{"cgroup.procs": "", "kubepods/pod" + podUID + "/cgroup.events": full}, volume.Running, ""},
+		{"v2, a static pod's uid", map[string]string{"cgroup.procs": "", "kubepods.slice/kubepods-pod" + "0123456789abcdef" + ".slice/cgroup.events": full}, volume.Ended, "is gone"},
+		{"v2, gone", map[string]string{"cgroup.procs": "", "kubepods/besteffort/cgroup.events": full}, volume.Ended, "is gone"},
+		{"v2, below --cgroup-root", map[string]string{"cgroup.procs": "", "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod6b2f1c3e_0000_4000_8000_000000000001.slice/cgroup.events": full}, volume.Running, ""},
+		{"both drivers have been in use", map[string]string{"cgroup.procs": "", plain + "/cgroup.events": empty, systemd + "/cgroup.events": full}, volume.Running, ""},
+		{"what the kernel says does not parse", map[string]string{"cgroup.procs": "", plain + "/cgroup.events": "populated\n"}, volume.LifeUnknown, "does not parse"},
+		{"v1, running", map[string]string{"cpu/cgroup.procs": "1\n", "memory/cgroup.procs": "1\n",
+			"cpu/" + plain + "/cgroup.procs": "", "memory/" + plain + "/cgroup.procs": "", "memory/" + plain + "/c1/cgroup.procs": "4711\n"}, volume.Running, ""},
+		{"v1, no process", map[string]string{"cpu/cgroup.procs": "1\n", "cpu/" + plain + "/cgroup.procs": "", "cpu/" + plain + "/c1/cgroup.procs": "\n"}, volume.Ended, "no process"},
+		{"v1, gone", map[string]string{"cpu/cgroup.procs": "1\n", "cpu/kubepods/cgroup.procs": ""}, volume.Ended, "is gone"},
+		{"a directory that is no control group", map[string]string{"cgroup.procs": "", plain + "/": ""}, volume.LifeUnknown, "is no control group"},
+		{"no kubelet", map[string]string{"cgroup.procs": "", "system.slice/ssh.service/cgroup.events": full}, volume.LifeUnknown, "kubelet has no control groups (kubepods)"},
+		{"no control groups", map[string]string{}, volume.LifeUnknown, "kubelet has no control groups"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := Cgroups{tree(t, row.files)}
+			if got, why := c.Look().Life(podUID); got != row.want || !strings.Contains(why, row.why) {
+				t.Errorf("got %v, %q", got, why)
+			}
+			if got, _ := c.Look().Life("00000000-0000-4000-8000-000000000009"); row.want != volume.LifeUnknown && got != volume.Ended {
+				t.Errorf("of another pod: got %v", got)
+			}
+		})
+	}
+}
+
+// A pod's end is heard of without anybody looking.
+func TestPodEvents(t *testing.T) {
+	const file = "kubepods/besteffort/pod" + podUID + "/cgroup.events"
+	dir := tree(t, map[string]string{"cgroup.procs": "", file: "populated 1\n"})
+	pods := Cgroups{dir}.Look()
+	e, err := OpenPodEvents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan struct{}, 100)
+	go e.Each(t.Context(), func() { heard <- struct{}{} })
+	if files := pods.Events(podUID); len(files) != 1 || !e.Follow(files) {
+		t.Fatalf("files: %q", files)
+	}
+	if err := os.WriteFile(filepath.Join(dir, file), []byte("populated 0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-heard:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody heard of it")
+	}
+	if !e.Follow(nil) || len(e.w.WatchList()) != 0 {
+		t.Error("it is followed for ever")
+	}
+	if e.Follow([]string{filepath.Join(dir, "gone")}) {
+		t.Error("what is gone is followed")
+	}
+}
