@@ -274,9 +274,11 @@ $complaint" "correct $config, and run this again"
     say "keep: $config"
     [[ $(sed -n 's/^driver:[[:space:]]*//p' "$config") =~ ^[\"\']?${driver}[\"\']?([[:space:]]|$)|^$ ]] ||
       say "note: its driver is not $driver: flexd would refuse what kubelet asks"
-  elif act "write $config: no volume group of yours yet, so edit it"; then
+  elif act "write $config: no volume group yet, so edit it"; then
     mkdir -p "${config%/*}"
-    install -m 600 "$here/examples/flexd.yaml" "$config.new"
+    # The example's groups are comments: nobody has said yet that pods may use a group of this node.
+    install -m 600 /dev/null "$config.new"
+    sed '/^volumeGroups:/,$ s/^./# &/' "$here/examples/flexd.yaml" >"$config.new"
     [ "$driver" = flexd/lvm ] || printf '\ndriver: %s\n' "$driver" >>"$config.new"
     kubelet_root=$(flag root-dir)
     [ -z "$kubelet_root" ] || printf '\nkubeletRoots: ["%s"]\n' "$kubelet_root" >>"$config.new"

@@ -214,8 +214,8 @@ func TestFlexd(t *testing.T) {
 	if n.read(unit) != n.read("../../examples/flexd.service") {
 		t.Error("another unit")
 	}
-	contains(t, n.read(config), "\ndriver: example.com/store\n", "\nkubeletRoots: [\"/data/kubelet\"]\n", n.read("../../examples/flexd.yaml"))
-	n.succeeds(exec.Command(flexd, "config", "--check", config))
+	contains(t, n.read(config), "\ndriver: example.com/store\n", "\nkubeletRoots: [\"/data/kubelet\"]\n", "\n# volumeGroups:\n#   - name: vg0\n")
+	contains(t, n.succeeds(exec.Command(flexd, "config", "--check", config)), "no volume group")
 	if st, err := os.Stat(config); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
