@@ -3,8 +3,9 @@
 package docs_test
 
 import (
-	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,17 +34,9 @@ func read(t *testing.T, file string) string {
 var link = regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`)
 
 func TestLinks(t *testing.T) {
-	pages, err := filepath.Glob(root + "/docs/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatal(pages, err)
-	}
-	for _, page := range append(pages, root+"/README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), string(m[1]))); err != nil {
+	for page, text := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), m[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}
 		}
@@ -51,30 +44,98 @@ func TestLinks(t *testing.T) {
 }
 
 var (
-	named = regexp.MustCompile("`([a-z]+/[a-z/_]+\\.go)`")
-	tests = regexp.MustCompile(`\bTest[A-Z]\w+`)
+	named   = regexp.MustCompile("`([a-z]+/[a-z/_]+\\.go)`")
+	tests   = regexp.MustCompile(`\bTest[A-Z]\w+`)
+	targets = regexp.MustCompile("(?m)(?:`|^    )make ([a-z][-a-z]*)")
+	scripts = regexp.MustCompile(`\bscripts/[-a-z0-9./]*[a-z0-9]`)
 )
 
-// What the architecture names is there.
-func TestArchitecture(t *testing.T) {
-	text := read(t, "docs/architecture.md")
-	var sources bytes.Buffer
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+// pages are all of the documentation, by path.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	found, err := filepath.Glob(root + "/docs/*.md")
+	if err != nil || len(found) < 5 {
+		t.Fatal(found, err)
+	}
+	all := map[string]string{}
+	for _, p := range append(found, root+"/README.md") {
+		p, _ = filepath.Rel(root, p)
+		all[p] = read(t, p)
+	}
+	return all
+}
+
+// sources are all tests below a directory, those of the nested module too.
+func sources(t *testing.T, below string) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(filepath.Join(root, below), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		b, err := os.ReadFile(path)
-		sources.Write(b)
+		all.Write(b)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range tests.FindAllString(text, -1) {
-		if !strings.Contains(sources.String(), "func "+name+"(") {
-			t.Errorf("there is no %s", name)
+	return all.String()
+}
+
+// Tests that a page names are there, and so are make's targets and the scripts.
+func TestNamed(t *testing.T) {
+	all, makefile := sources(t, "."), read(t, "Makefile")
+	for page, text := range pages(t) {
+		for _, name := range tests.FindAllString(text, -1) {
+			if !strings.Contains(all, "func "+name+"(") {
+				t.Errorf("%s: there is no %s", page, name)
+			}
+		}
+		for _, m := range targets.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(makefile, "\n"+m[1]+":") {
+				t.Errorf("%s: there is no make %s", page, m[1])
+			}
+		}
+		for _, script := range scripts.FindAllString(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, script)); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
 		}
 	}
+}
+
+// Each statement about kubelet has a test of the whole, which stands behind it.
+func TestKubelet(t *testing.T) {
+	text, whole := read(t, "docs/kubelet.md"), sources(t, "test")
+	_, text, _ = strings.Cut(text, "\n## ")
+	statements := 0
+	for _, block := range regexp.MustCompile(`\n(?:\n|- )`).Split(text, -1) {
+		if strings.HasPrefix(block, "#") || strings.HasPrefix(block, "    ") || strings.HasPrefix(block, "|") || !strings.Contains(block, " ") {
+			continue // a heading, an example, a table, whose tests come behind it
+		}
+		if block = strings.TrimSpace(block); block == "Three modes" {
+			continue
+		}
+		statements++
+		_, behind, _ := strings.Cut(block, "[Test")
+		if !strings.HasSuffix(block, "]") || behind == "" {
+			t.Errorf("no test stands behind: %s", block)
+		}
+		for _, name := range tests.FindAllString(block, -1) {
+			if !strings.Contains(whole, "func "+name+"(") {
+				t.Errorf("%s is no test of the whole", name)
+			}
+		}
+	}
+	if statements < 20 {
+		t.Errorf("found %d statements", statements)
+	}
+}
+
+// What the architecture names is there, and every room is told of.
+func TestArchitecture(t *testing.T) {
+	text := read(t, "docs/architecture.md")
 	for _, m := range named.FindAllStringSubmatch(text, -1) {
 		if _, err := os.Stat(filepath.Join(root, "internal", m[1])); err != nil {
 			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
@@ -82,13 +143,15 @@ func TestArchitecture(t *testing.T) {
 			}
 		}
 	}
-	rooms, err := os.ReadDir(filepath.Join(root, "internal"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range rooms {
-		if r.IsDir() && !strings.Contains(text, "`internal/"+r.Name()+"`") {
-			t.Errorf("the room internal/%s is not told of", r.Name())
+	for _, dir := range []string{"internal", "test"} {
+		rooms, err := os.ReadDir(filepath.Join(root, dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rooms {
+			if name := dir + "/" + r.Name(); r.IsDir() && !strings.Contains(text, "`"+name+"`") {
+				t.Errorf("the room %s is not told of", name)
+			}
 		}
 	}
 }
@@ -109,17 +172,55 @@ func TestExampleConfiguration(t *testing.T) {
 	}
 }
 
-// Volumes in the examples are ones that flexd takes.
-func TestExampleVolumes(t *testing.T) {
-	found := 0
-	for _, file := range []string{"examples/pod.yaml", "examples/pv.yaml"} {
-		for d := yaml.NewDecoder(strings.NewReader(read(t, file))); ; {
-			var doc any
-			if err := d.Decode(&doc); err != nil {
-				break
+// objects are Kubernetes' objects in the examples and the documentation, by where
+// they stand.
+func objects(t *testing.T) map[string][]map[string]any {
+	t.Helper()
+	texts := map[string]string{}
+	files, err := filepath.Glob(root + "/examples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		f, _ = filepath.Rel(root, f)
+		texts[f] = read(t, f)
+	}
+	for page, text := range pages(t) {
+		for i, block := range strings.Split(text, "\n\n    ") { // an indented block begins
+			lines := strings.Split("    "+block, "\n")
+			if end := slices.IndexFunc(lines, func(l string) bool { return l != "" && !strings.HasPrefix(l, "    ") }); end >= 0 {
+				lines = lines[:end]
 			}
-			flexVolumes(doc, func(v map[string]any) {
-				found++
+			if block = strings.Join(lines, "\n"); i > 0 && strings.Contains(block, "kind: ") {
+				texts[fmt.Sprintf("%s, block %d", page, i)] = block
+			}
+		}
+	}
+	all := map[string][]map[string]any{}
+	for where, text := range texts {
+		for d := yaml.NewDecoder(strings.NewReader(text)); ; {
+			var o map[string]any
+			if err := d.Decode(&o); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", where, err)
+			}
+			if o["kind"] != nil {
+				all[where] = append(all[where], o)
+			}
+		}
+	}
+	return all
+}
+
+// Volumes in the examples are ones that flexd takes, and PersistentVolumes say on
+// which node they are: kubelet and scheduler cannot know.
+func TestExampleVolumes(t *testing.T) {
+	volumes, persistent := 0, 0
+	for where, all := range objects(t) {
+		for _, o := range all {
+			flexVolumes(o, func(v map[string]any) {
+				volumes++
 				options := map[string]string{"kubernetes.io/fsType": v["fsType"].(string), "kubernetes.io/readwrite": "rw", "kubernetes.io/pvOrVolumeName": "data"}
 				for key, value := range v["options"].(map[string]any) {
 					options[key] = value.(string) // kubelet takes strings only
@@ -130,13 +231,43 @@ func TestExampleVolumes(t *testing.T) {
 				}
 				o, err := flex.ParseOptions(string(blob))
 				if err != nil || o.VG == "" || o.LV == "" || v["driver"] != config.Default().Driver {
-					t.Errorf("%s: %v: %v", file, v, err)
+					t.Errorf("%s: %v: %v", where, v, err)
 				}
 			})
+			if o["kind"] != "PersistentVolume" {
+				continue
+			}
+			persistent++
+			text, err := yaml.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var pv struct {
+				Spec struct {
+					NodeAffinity struct {
+						Required struct {
+							NodeSelectorTerms []struct {
+								MatchExpressions []struct {
+									Key, Operator string
+									Values        []string
+								} `yaml:"matchExpressions"`
+							} `yaml:"nodeSelectorTerms"`
+						}
+					} `yaml:"nodeAffinity"`
+				}
+			}
+			if err := yaml.Unmarshal(text, &pv); err != nil {
+				t.Fatalf("%s: %v", where, err)
+			}
+			terms := pv.Spec.NodeAffinity.Required.NodeSelectorTerms
+			if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 || terms[0].MatchExpressions[0].Key != "kubernetes.io/hostname" ||
+				terms[0].MatchExpressions[0].Operator != "In" || len(terms[0].MatchExpressions[0].Values) != 1 {
+				t.Errorf("%s: the PersistentVolume is not bound to one node by nodeAffinity: %+v", where, terms)
+			}
 		}
 	}
-	if found != 3 {
-		t.Errorf("%d flexVolumes, want 3", found)
+	if volumes != 4 || persistent != 2 {
+		t.Errorf("%d flexVolumes and %d PersistentVolumes, want 4 and 2", volumes, persistent)
 	}
 }
 

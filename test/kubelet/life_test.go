@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,23 @@ func TestPodStartsAndEnds(t *testing.T) {
 		n.run(p)
 		n.read(p, 0, "kept")
 	})
+}
+
+// A kubelet that attaches by itself asks a driver with attach:false for mounts only.
+func TestAttachFalseWhereKubeletAttaches(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, noAttach)
+	n.killKubelet()
+	n.startKubelet(func(_ *exec.Cmd, s *Setup) { s.ControllerAttach = false })
+	p, q := inline(pod("one"), "data", flex("a")), inline(pod("two"), "data", flex("b"))
+	n.run(p, q)
+	n.write(p, 0, "first")
+	n.write(q, 0, "second")
+	n.read(p, 0, "first")
+	n.end(p, q)
+	if c := n.trace().of("attach", "waitforattach", "mountdevice", "unmountdevice", "detach"); len(c) > 0 {
+		t.Errorf("kubelet calls:\n%s", c)
+	}
 }
 
 func TestTwoPodsOnOneVolume(t *testing.T) {

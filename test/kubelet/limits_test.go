@@ -132,8 +132,7 @@ func TestProvisioning(t *testing.T) {
 	}
 }
 
-// The examples are what the API server takes, and each PersistentVolume names its
-// node.
+// The examples are what the API server takes, and each volume's node is named.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../examples/*.yaml")
@@ -180,6 +179,9 @@ func TestExamples(t *testing.T) {
 			case *core.Pod:
 				found["pod"]++
 				o.Namespace = "default"
+				if o.Spec.NodeSelector[v1.LabelHostname] == "" {
+					wrong = append(wrong, "no node")
+				}
 				for _, e := range validation.ValidatePodCreate(o, validation.PodValidationOptions{}) {
 					wrong = append(wrong, e.Error())
 				}
