@@ -55,6 +55,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 		}
 	}
 	good := pod{"team-a", "x", "uid-x"}
+	h.refused(h.call("waitforattach", "", v.blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "attach:false")
 	h.ok(h.up(noAttach, v, good))
 	h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, good), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
 	// What is mounted is let go, whatever the configuration says by now.
