@@ -78,7 +78,7 @@ func app(stdout, stderr io.Writer) *cli.App {
 			{
 				Name:      "status",
 				Usage:     "show all volumes, or the whole story of one",
-				ArgsUsage: "[VG/LV]",
+				ArgsUsage: "[VG/LV | UUID]",
 				Before:    atMost(1),
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "print a `FORMAT`: table or json"},
@@ -100,6 +100,22 @@ func app(stdout, stderr io.Writer) *cli.App {
 					&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
 				},
 				Action: func(c *cli.Context) error { return check(stdout, c.String("socket"), c.String("output")) },
+			},
+			{
+				Name:      "release",
+				Usage:     "let go of what no pod needs any more: says what it would do, and does it with --yes",
+				ArgsUsage: "[DIRECTORY | VG/LV | UUID]...",
+				Description: "Orphans are mounts of dead pods, global mounts without pods, claims without their mount, and\n" +
+					"active volumes that nobody claims. What a pod may use is refused, and a busy mount stays.\n" +
+					"Exit status: 0 all of it was, or would be, let go; 1 something is refused.",
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
+					&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+					&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "tell the daemon at `PATH`"},
+				},
+				Action: func(c *cli.Context) error {
+					return release{c.Args().Slice(), c.Bool("yes"), c.String("socket"), c.String("driver-socket")}.run(stdout)
+				},
 			},
 			{
 				Name:      "config",
@@ -163,7 +179,7 @@ func atMost(n int) cli.BeforeFunc {
 
 // flagsFirst moves the flags of a command before its arguments, where the
 // parser looks for them: `flexd status vg0/data -o json` is what people type.
-// Every flag of ours but help takes a value.
+// Every flag of ours but help and yes takes a value, and -/UUID is no flag.
 func flagsFirst(args []string) []string {
 	if len(args) < 2 || strings.HasPrefix(args[1], "-") {
 		return args
@@ -175,15 +191,18 @@ func flagsFirst(args []string) []string {
 			rest = append(rest, args[i:]...)
 			break
 		}
-		if !strings.HasPrefix(a, "-") || a == "-" {
+		if !strings.HasPrefix(a, "-") || a == "-" || strings.HasPrefix(a, "-/") {
 			rest = append(rest, a)
 			continue
 		}
 		flags = append(flags, a)
-		if name := strings.TrimLeft(a, "-"); name != "h" && name != "help" && !strings.Contains(name, "=") && i+1 < len(args) {
+		if name := strings.TrimLeft(a, "-"); name != "h" && name != "help" && name != "yes" && !strings.Contains(name, "=") && i+1 < len(args) {
 			i++
 			flags = append(flags, args[i])
 		}
+	}
+	if slices.ContainsFunc(rest, func(a string) bool { return strings.HasPrefix(a, "-/") }) && !slices.Contains(rest, "--") {
+		flags = append(flags, "--")
 	}
 	return append(flags, rest...)
 }

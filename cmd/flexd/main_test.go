@@ -58,7 +58,8 @@ func TestCommandLine(t *testing.T) {
 			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
 		{"check -o yaml", 2, "", "flexd: check: -o is text or json, not \"yaml\"\n"},
 		{"check vg0", 2, "", "flexd: check: unexpected argument \"vg0\"; see flexd check --help\n"},
-		{"status vg0", 2, "", "flexd: status: a volume is written VG/LV, not \"vg0\"\n"},
+		{"status vg0/", 2, "", "flexd: status: a volume is written VG/LV, or as its uuid, not \"vg0/\"\n"},
+		{"release --yes", 2, "", "flexd: release: name what is to be let go; without --yes it lists what there is\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
 		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
 		{"status --colour x", 2, "", "flexd: flag provided but not defined: -colour; see flexd status --help\n"},
@@ -88,6 +89,8 @@ func TestFlagsFirst(t *testing.T) {
 		"flexd status a/b -h":                  "flexd status -h a/b",
 		"flexd status a/b -o":                  "flexd status -o a/b",
 		"flexd status --socket /s a/b -- -o x": "flexd status --socket /s a/b -- -o x",
+		"flexd status -/u -o json":             "flexd status -o json -- -/u",
+		"flexd release /a --yes -/u":           "flexd release --yes -- /a -/u",
 	} {
 		if got := strings.Join(flagsFirst(strings.Fields(in)), " "); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
@@ -104,6 +107,13 @@ func (shown) Story(vg, lv string) (status.Story, bool) {
 	return status.Story{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
 }
 func (shown) Health() []string { return nil }
+func (shown) Orphans(_ context.Context, targets []string) status.Orphans {
+	o := status.Orphans{Node: "node-1"}
+	for _, t := range targets {
+		o.Refused = append(o.Refused, status.Refusal{Target: t, Message: "it is in use"})
+	}
+	return o
+}
 func (shown) Check(context.Context) status.Check {
 	return status.Check{Node: "node-1", Verdict: status.Agree, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Volumes: 2, Active: 1}}}
 }
@@ -125,6 +135,9 @@ func TestStatusOfDaemon(t *testing.T) {
 		{"status vg0/a", "vg0/a  idle\n", ""},
 		{"status -o json", "{\n  \"node\": \"node-1\"", ""},
 		{"status vg0/a -o json", "{\n  \"vg\": \"vg0\"", ""},
+		{"status a", "-/a  idle\n", ""}, // a uuid
+		{"status -/a", "-/a  idle\n", ""},
+		{"status none", "", "flexd: flexd knows no volume with the uuid none: nothing has asked for it here\n"},
 		{"status vg0/none", "", "flexd: flexd knows no volume vg0/none: nothing has asked for it here\n"},
 	} {
 		stdout, stderr, exit := flexd(append(strings.Fields(row.args), "--socket", socket)...)

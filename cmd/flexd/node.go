@@ -60,6 +60,12 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	} else {
 		parts.Complaints = complaints
 	}
+	observer.Pods = asw.Cgroups{Dir: "/sys/fs/cgroup"}.Look
+	if ends, err := asw.OpenPodEvents(); err != nil {
+		log.WithError(err).Warn("the ends of pods are not heard of: flexd looks for them every now and then")
+	} else {
+		parts.PodEvents = ends
+	}
 	return served{reconcile.New(parts), volumes, lvmGroups(cfg)}, nil
 }
 

@@ -25,9 +25,12 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 	}
 	path := "/v1/volumes"
 	if volume != "" {
-		vg, lv, _ := strings.Cut(volume, "/")
+		vg, lv, named := strings.Cut(volume, "/")
+		if !named {
+			vg, lv = "-", volume // a uuid
+		}
 		if vg == "" || lv == "" || strings.Contains(lv, "/") {
-			return &usageError{fmt.Sprintf("status: a volume is written VG/LV, not %q", volume)}
+			return &usageError{fmt.Sprintf("status: a volume is written VG/LV, or as its uuid, not %q", volume)}
 		}
 		path += "/" + url.PathEscape(vg) + "/" + url.PathEscape(lv)
 	}

@@ -16,6 +16,9 @@ import (
 // callLimit is when flexdriver gives up. flexd has to answer before it does.
 const callLimit = 5 * time.Minute
 
+// shortestGrace is longer than kubelet's longest pause between two attempts.
+const shortestGrace = 5 * time.Minute
+
 // maxSocketPath is what sockaddr_un holds, without its final zero.
 const maxSocketPath = 107
 
@@ -150,6 +153,9 @@ func (r *reader) check(c *Config) {
 	}
 	if c.CallDeadline >= callLimit {
 		r.wrong("callDeadline", fmt.Sprintf("must be less than 5m, when flexdriver gives up, not %s", c.CallDeadline))
+	}
+	if c.ReleaseOrphansAfter > 0 && c.ReleaseOrphansAfter < shortestGrace {
+		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least %s, in which kubelet comes back to whatever it still wants, or never; not %s", "5m", c.ReleaseOrphansAfter))
 	}
 	r.checkSockets(c)
 	r.checkDirs(c)

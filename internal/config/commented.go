@@ -60,6 +60,11 @@ lease: %s
 # How long one call of kubelet may wait for an answer. Less than 5m.
 callDeadline: %s
 
+# How long a mount must have been an orphan (flexd status) before flexd lets it go
+# by itself: if the pod's control group is gone or empty, and no other mount
+# namespace has the device. At least 5m. never: flexd release does it.
+releaseOrphansAfter: never
+
 log:
   # text (for people) or json.
   format: %s

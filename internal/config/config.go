@@ -35,6 +35,10 @@ type Config struct {
 	LogLevel     string        // a logrus level
 	LVMFilter    []string      // `filter` of LVM's commands; nil = flexd's own before the host's
 	VolumeGroups []VolumeGroup
+
+	// ReleaseOrphansAfter is how old an orphan must be before flexd lets it go by
+	// itself; 0 = never.
+	ReleaseOrphansAfter time.Duration
 }
 
 // A VolumeGroup says what flexd may do in one volume group. Volumes in a group

@@ -41,6 +41,7 @@ func (r *reader) schema(c *Config) []key {
 		{"statusGroup", r.text(&c.StatusGroup, optional(groupName))},
 		{"lease", r.duration(&c.Lease)},
 		{"callDeadline", r.duration(&c.CallDeadline)},
+		{"releaseOrphansAfter", r.durationOrNever(&c.ReleaseOrphansAfter)},
 		{"log", func(n *yaml.Node, at string) {
 			if !null(n) { // a section whose keys are all commented out
 				r.mapping(n, at, r.logSchema(c))

@@ -206,6 +206,17 @@ func (r *reader) duration(into *time.Duration) func(*yaml.Node, string) {
 	}
 }
 
+// durationOrNever is a duration, or 0 for the word.
+func (r *reader) durationOrNever(into *time.Duration) func(*yaml.Node, string) {
+	return func(n *yaml.Node, at string) {
+		if n.Kind == yaml.ScalarNode && n.Value == "never" {
+			*into = 0
+			return
+		}
+		r.duration(into)(n, at)
+	}
+}
+
 func (r *reader) size(into *int64) func(*yaml.Node, string) {
 	return func(n *yaml.Node, at string) {
 		if n.Kind == yaml.ScalarNode && n.Value == "0" {

@@ -39,6 +39,8 @@ type Call struct {
 	HasOptions bool
 	NewSize    int64 // expandfs, expandvolume: bytes
 	OldSize    int64 // expandfs, expandvolume: bytes
+
+	UUID string // LetGo: the volume
 }
 
 // maxPath is Linux's PATH_MAX, its NUL included.

@@ -139,6 +139,10 @@ func (e *Env) records() string {
 func (e *Env) Notes() string   { n, _ := e.dirs(); return n }
 func (e *Env) Records() string { _, r := e.dirs(); return r }
 
+// Cgroups is where kubelet's control groups of this node would be. There are
+// none before a test makes some.
+func (e *Env) Cgroups() string { return filepath.Join(e.tmp, "cgroup") }
+
 // Begin begins a life of flexd.
 func (e *Env) Begin() { e.begin() }
 
@@ -186,6 +190,7 @@ func (e *Env) start() (*life, error) {
 	p := e.Storage.provider(e.Config, runner)
 	o := asw.New(asw.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
 	e.M.Hook(o)
+	o.Pods = asw.Cgroups{Dir: e.Cgroups()}.Look
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	if os.Getenv("HOSTTEST_LOG") != "" {

@@ -26,27 +26,28 @@ type Host struct {
 	// Careless is set while notes cannot be written: what lets go goes on.
 	Careless bool
 
-	mu      sync.Mutex // guards all of the following
-	bootID  int
-	booted  time.Time
-	files   map[string]*File
-	loops   map[string]*loop
-	mounts  []*mnt
-	folders map[string]bool
-	nextID  int
-	nextSeq uint64
-	version int           // of the mount table
-	changed chan struct{} // closed at the next change of the mount table
-	seen    int           // version at the last Changed
-	waited  int           // version at the last Wait
-	holders map[int]int   // open files, by mount ID
-	live    map[*File]string
-	before  map[string]*hang // by op
-	after   map[string]*hang
-	log     []string
-	looking func()
-	torn    bool                 // the mount table's next reading is cut short
-	locks   map[string]*laneLock // by lock file
+	mu        sync.Mutex // guards all of the following
+	bootID    int
+	booted    time.Time
+	files     map[string]*File
+	loops     map[string]*loop
+	mounts    []*mnt
+	folders   map[string]bool
+	nextID    int
+	nextSeq   uint64
+	version   int               // of the mount table
+	changed   chan struct{}     // closed at the next change of the mount table
+	seen      int               // version at the last Changed
+	waited    int               // version at the last Wait
+	holders   map[int]int       // open files, by mount ID
+	elsewhere map[string]string // where a file's volume is mounted in another mount namespace
+	live      map[*File]string
+	before    map[string]*hang // by op
+	after     map[string]*hang
+	log       []string
+	looking   func()
+	torn      bool                 // the mount table's next reading is cut short
+	locks     map[string]*laneLock // by lock file
 }
 
 // A Point is where a command stands.
@@ -121,7 +122,7 @@ func NewHost(broke func(string, ...any)) *Host {
 	h := &Host{
 		broke: broke, Pace: func(Point) bool { return true }, dirs: func() (string, string) { return "", "" },
 		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{"/": true},
-		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, live: map[*File]string{},
+		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, elsewhere: map[string]string{}, live: map[*File]string{},
 		before: map[string]*hang{}, after: map[string]*hang{}, locks: map[string]*laneLock{}, booted: time.Now(), bootID: 1,
 	}
 	h.base()
@@ -158,7 +159,7 @@ func (h *Host) Reboot() {
 	h.bootID++
 	h.booted = time.Now()
 	h.loops = map[string]*loop{}
-	h.holders = map[int]int{}
+	h.holders, h.elsewhere = map[int]int{}, map[string]string{}
 	h.live, h.locks = map[*File]string{}, map[string]*laneLock{} // their processes are dead, see pace
 	h.base()
 	h.tableChanged()

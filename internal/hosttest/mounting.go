@@ -226,6 +226,7 @@ func umount(p *process, text []byte) (any, error) {
 	a := decode[struct {
 		Dir    string `json:"dir"`
 		Number string `json:"number"`
+		Alone  bool   `json:"alone"`
 	}](p, text)
 	h := p.h
 	h.mu.Lock()
@@ -246,6 +247,10 @@ func umount(p *process, text []byte) (any, error) {
 	if h.holders[m.id] > 0 || h.covered(m) {
 		h.mu.Unlock()
 		return nil, &mount.BusyError{What: a.Dir, Holders: []mount.Holder{{Pid: 4711, Comm: "pod", How: "open file"}}}
+	}
+	if where := h.elsewhere[m.file.path]; a.Alone && where != "" {
+		h.mu.Unlock()
+		return nil, &mount.BusyError{What: a.Dir, Holders: []mount.Holder{{Pid: 4712, Comm: "container", How: "mounted in its mount namespace at " + where}}}
 	}
 	careless := h.Careless
 	h.mu.Unlock()

@@ -121,6 +121,13 @@ func (h *Host) HoldDevice(file string) (release func()) {
 	}
 }
 
+// MountInNamespace mounts a volume in another mount namespace; "" takes it away.
+func (h *Host) MountInNamespace(file, dir string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.elsewhere[file] = dir
+}
+
 // Write is a pod that writes to the mount at dir.
 func (h *Host) Write(dir string) error {
 	h.mu.Lock()

@@ -23,7 +23,7 @@ var errNobodyWaits = errors.New("nobody waits for it any more")
 // be a new pod's by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	c := l.waiter(s)
-	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
+	if (s.Kind.SetsUp() || s.Kind == volume.Unmount || s.Kind == volume.Deactivate && len(s.Calls) > 0) && c == nil {
 		return errNobodyWaits
 	}
 	p := l.n.Providers[h.LV.Name.VG]
@@ -127,7 +127,7 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 	if n.Kind == "" {
 		n.Kind = volume.Published
 	}
-	if c != nil && c.Verb != volume.Release {
+	if c != nil && c.Verb != volume.Release && c.Verb != volume.Reclaim {
 		n.Name, n.ReadOnly, n.Super = c.opts.Name, c.ReadOnly, c.Super
 		if n.Super == nil {
 			n.Super = []string{}
@@ -291,7 +291,11 @@ func (l *lane) unmount(ctx context.Context, s volume.Step) error {
 		return errors.New("the mount that was planned on is not in the table")
 	}
 	l.facts = volume.FS{}
-	err := l.n.Ops.Unmount(ctx, l.lock, s.Dir, e.Number)
+	unmount := l.n.Ops.Unmount
+	if s.Alone {
+		unmount = l.n.Ops.UnmountAlone
+	}
+	err := unmount(ctx, l.lock, s.Dir, e.Number)
 	if errors.Is(err, mount.ErrNone) {
 		return nil // somebody else was faster; the next look decides
 	}

@@ -26,6 +26,7 @@ func (n *Node) Check(ctx context.Context) status.Check {
 		all.Go(func() { groups[i] = n.checkGroup(ctx, vg.Name, vg.Provider) })
 	}
 	all.Wait()
+	n.orphans.look()
 	check.Groups = append(check.Groups, groups...)
 	found, _ := n.disagreements()
 	check.Disagreements = append(check.Disagreements, found...)

@@ -62,6 +62,9 @@ func (l *lane) target(w volume.Want) asw.Target {
 		}
 	}
 	for _, c := range w.Calls {
+		if c.Verb == volume.Reclaim {
+			t.Lives = append(t.Lives, c.Dir)
+		}
 		for _, dir := range []string{c.Dir, c.Global} {
 			if dir != "" && !slices.Contains(t.Dirs, dir) {
 				t.Dirs = append(t.Dirs, dir)

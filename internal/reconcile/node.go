@@ -58,6 +58,8 @@ type Parts struct {
 	Complaints interface {
 		Each(ctx context.Context, hear func(device string)) error
 	}
+	// PodEvents tells of pods' ends; nil where nobody can: then flexd looks.
+	PodEvents PodEvents
 }
 
 // A Node looks after every volume of this machine.
@@ -70,6 +72,7 @@ type Node struct {
 
 	surveys map[string]*surveyed // by VG; never changes
 	pools   pools
+	orphans orphans
 
 	// Lock order: Node.mu, then lane.mu. Neither is held while anything runs.
 	mu       sync.Mutex
@@ -91,6 +94,7 @@ func New(p Parts) *Node {
 	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.surveys = n.surveyedGroups()
+	n.orphans = orphans{n: n, seen: map[string]*sighting{}}
 	return n
 }
 
@@ -114,6 +118,13 @@ func (n *Node) Run(ctx context.Context) error {
 		go func() {
 			if err := n.Complaints.Each(n.ctx, n.suspect); err != nil && n.ctx.Err() == nil {
 				n.Log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
+			}
+		}()
+	}
+	if n.PodEvents != nil {
+		go func() {
+			if err := n.PodEvents.Each(n.ctx, func() { n.orphans.soon(orphanSoon) }); err != nil && n.ctx.Err() == nil {
+				n.Log.WithError(err).Warn("the ends of pods are not heard of: orphans are found when something else changes")
 			}
 		}()
 	}
@@ -370,8 +381,8 @@ func (n *Node) lockFile(id string) string {
 // way that want the opposite, or another volume there. It says whether the call
 // itself comes too late.
 func (n *Node) enlist(c *call) (superseded bool) {
-	if c.Dir == "" || c.Verb == volume.Expand {
-		return false
+	if c.Dir == "" || c.Verb == volume.Expand || c.Verb == volume.Reclaim {
+		return false // the last gives way to whatever kubelet wants
 	}
 	if n.Store.Wish(c.Dir, c.started, n.Boot(), c.Verb == volume.Release) {
 		return true

@@ -20,6 +20,9 @@ import (
 func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	log := n.Log.WithFields(logrus.Fields{"call": r.ID, "verb": r.Verb})
 	fc, err := flex.Parse(r.Verb, r.Args)
+	if r.Verb == flex.LetGo {
+		fc, err = flex.ParseLetGo(r.Args)
+	}
 	if err != nil {
 		log.WithError(err).Warn("refused")
 		return refusal(r, "", err)
@@ -124,6 +127,8 @@ func (n *Node) dispatch(c *call, fc flex.Call) (device string, attached *bool, e
 	case flex.Unmount, flex.UnmountDevice:
 		c.Verb = volume.Release
 		err = n.release(c, fc.Dir)
+	case flex.LetGo:
+		err = n.released(c, volume.UUID(fc.UUID), fc.Dir)
 	case flex.ExpandVolume:
 		// The controller's half; expandfs does the work.
 	default:

@@ -11,10 +11,6 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// orphanAge is how long a global mount may stand without a pod before it is
-// called orphaned: longer than kubelet's longest pause between two attempts.
-const orphanAge = 5 * time.Minute
-
 // failedAge is how long a failure that nobody came back for is the volume's
 // state: longer than kubelet's longest pause between two attempts.
 const failedAge = 5 * time.Minute
@@ -154,7 +150,7 @@ func (l *lane) view() status.Story {
 			s.Error.Next = &next
 		}
 	}
-	s.State = l.state(&s, have, claims, now)
+	s.State = l.state(&s, have, now)
 	return s
 }
 
@@ -222,13 +218,19 @@ func (l *lane) planned(s *status.Story, w volume.Want, h volume.Have) {
 	}
 }
 
-func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now time.Time) status.State {
-	mounted, missing, orphaned := false, false, false
-	for i, c := range s.Claims {
+func (l *lane) state(s *status.Story, h volume.Have, now time.Time) status.State {
+	mounted, missing := false, false
+	for _, c := range s.Claims {
 		mounted = mounted || c.Mounted
 		missing = missing || strings.HasPrefix(c.Note, claimedMissing)
-		orphaned = orphaned || c.Mounted && c.Kind == string(volume.Staged) && now.Sub(claims[i].Since) > orphanAge
 	}
+	orphaned := map[string]bool{} // by directory
+	for _, d := range s.Disagreements {
+		if d.Class == orphanedPod || d.Class == orphanedGlobal {
+			orphaned[d.Dir] = true
+		}
+	}
+	alive := slices.ContainsFunc(s.Pods, func(p status.Pod) bool { return !orphaned[p.Dir] })
 	switch {
 	case s.Stuck != nil:
 		return status.Stuck
@@ -240,7 +242,7 @@ func (l *lane) state(s *status.Story, h volume.Have, claims []dsw.Claim, now tim
 		return status.Uncertain
 	case missing || h.LV.Presence == volume.Absent && h.Device.Activity == volume.Active:
 		return status.Missing
-	case mounted && orphaned && len(s.Pods) == 0:
+	case mounted && len(orphaned) > 0 && !alive:
 		return status.Orphaned
 	case mounted:
 		return status.Mounted

@@ -60,6 +60,7 @@ func (n *Node) surveyedGroups() map[string]*surveyed {
 
 // stir has a volume group ("" = all) surveyed once it has come to rest.
 func (n *Node) stir(vg string) {
+	n.orphans.soon(orphanSoon)
 	for name, s := range n.surveys {
 		if vg == "" || vg == name {
 			s.stir()
@@ -258,6 +259,7 @@ func (n *Node) disagreements() (all []status.Disagreement, untold []string) {
 		}
 		s.mu.Unlock()
 	}
+	all = append(all, n.orphans.listed()...)
 	slices.SortFunc(all, func(a, b status.Disagreement) int {
 		return cmp.Or(strings.Compare(a.VG, b.VG), strings.Compare(a.LV, b.LV), strings.Compare(a.UUID, b.UUID), strings.Compare(a.Class, b.Class), strings.Compare(a.Dir, b.Dir))
 	})

@@ -19,13 +19,15 @@ import (
 )
 
 // A Source knows what there is to show. Its methods are called concurrently. But
-// for Check, which looks anew, they return at once with what was seen last,
+// for Check and Orphans, which look anew, they return at once with what was seen last,
 // whatever a volume is doing.
 type Source interface {
 	List() status.List
 	Story(vg, lv string) (status.Story, bool)
 	Check(ctx context.Context) status.Check // within 25 s
-	Health() []string                       // what is wrong with the daemon; none = healthy
+	// Orphans looks anew, too: for all, or what the targets name.
+	Orphans(ctx context.Context, targets []string) status.Orphans
+	Health() []string // what is wrong with the daemon; none = healthy
 }
 
 // A Status is the status socket: HTTP, JSON, read-only.
@@ -59,7 +61,7 @@ func (s *Status) Serve(ctx context.Context) error {
 	return fmt.Errorf("status socket: %w", err)
 }
 
-var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /healthz and /version")
+var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /healthz and /version")
 
 // ServeHTTP answers one request. The routing is by hand because http.ServeMux
 // answers in HTML where it redirects and in text where it refuses.
@@ -73,6 +75,10 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
 	if path == "/v1/check" && shows {
 		write(w, http.StatusOK, s.Source.Check(r.Context()))
+		return
+	}
+	if path == "/v1/orphans" && shows {
+		write(w, http.StatusOK, s.Source.Orphans(r.Context(), r.URL.Query()["target"]))
 		return
 	}
 	code, doc, err := s.page(path)
@@ -90,7 +96,7 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // page finds the document of a path; with a 404 the error says what is missing.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
-	case "/v1/check":
+	case "/v1/check", "/v1/orphans":
 		return http.StatusOK, nil, nil // only asked for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil
@@ -112,6 +118,9 @@ func (s *Status) page(path string) (code int, doc any, err error) {
 	}
 	story, ok := s.Source.Story(vg, lv)
 	if !ok {
+		if vg == "-" {
+			return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume with the uuid %s: nothing has asked for it here", lv)
+		}
 		return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume %s/%s: nothing has asked for it here", vg, lv)
 	}
 	return http.StatusOK, story, nil

@@ -37,6 +37,14 @@ func (s *source) Check(context.Context) status.Check {
 	return status.Check{Node: "node-1", Verdict: status.Unknown, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Unknown: "it hangs"}}}
 }
 
+func (s *source) Orphans(_ context.Context, targets []string) status.Orphans {
+	o := status.Orphans{Node: "node-1"}
+	for _, t := range targets {
+		o.Refused = append(o.Refused, status.Refusal{Target: t, Message: "no"})
+	}
+	return o
+}
+
 func TestStatus(t *testing.T) {
 	path := socketPath(t)
 	l, err := Listen(path, 0o660, "")
@@ -55,7 +63,7 @@ func TestStatus(t *testing.T) {
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /healthz and /version"}`
+	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /healthz and /version"}`
 	for _, row := range []struct {
 		method, path string
 		sick         []string
@@ -65,6 +73,9 @@ func TestStatus(t *testing.T) {
 		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[],"disagreements":[],"pools":[]}`},
 		{"GET", "/v1/check", nil, 200, `{"node":"node-1","version":"","verdict":"unknown","groups":[{"vg":"vg0","provider":"lvm","unknown":"it hangs","volumes":0,"active":0,"seconds":0}],"disagreements":[]}`},
 		{"GET", "/v1/check/", nil, 404, unknown},
+		{"GET", "/v1/orphans", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[]}`},
+		{"GET", "/v1/orphans?target=/a%20b&target=vg0/data", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[{"target":"/a b","message":"no"},{"target":"vg0/data","message":"no"}]}`},
+		{"POST", "/v1/orphans", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"POST", "/v1/check", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"GET", "/v1/volumes/vg0/data", nil, 200, ""},
 		{"GET", "/v1/volumes/vg0/a%20b?x=y", nil, 200, ""},

@@ -16,6 +16,8 @@ func WriteJSON(w io.Writer, v any) error {
 		v = doc.filled()
 	case Check:
 		v = doc.filled()
+	case Orphans:
+		v = doc.filled()
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -50,6 +52,15 @@ func (c Check) filled() Check {
 	c.Groups = list(c.Groups)
 	c.Disagreements = list(c.Disagreements)
 	return c
+}
+
+func (o Orphans) filled() Orphans {
+	o.Orphans = append([]Orphan{}, o.Orphans...) // not ours to change
+	for i := range o.Orphans {
+		o.Orphans[i].Plan = list(o.Orphans[i].Plan)
+	}
+	o.Refused = list(o.Refused)
+	return o
 }
 
 func list[T any](l []T) []T {

@@ -15,7 +15,7 @@ const (
 	Failed    State = "failed"    // the last operation failed and somebody still wants it, or flexd retries it
 	Uncertain State = "uncertain" // the volume could not be observed
 	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
-	Orphaned  State = "orphaned"  // mounted, but the pod's directory holder is gone: a global mount without pods
+	Orphaned  State = "orphaned"  // mounted, but no pod is left that would use it
 	Working   State = "working"
 	Mounted   State = "mounted"
 	Active    State = "active" // has a device, is not mounted
@@ -144,6 +144,28 @@ type Disagreement struct {
 	Hint          string    `json:"hint"` // what an operator can do
 	Informational bool      `json:"informational"`
 	Since         time.Time `json:"since"` // when flexd saw it first
+}
+
+// Orphans is the answer of GET /v1/orphans: what `flexd release` can let go.
+type Orphans struct {
+	Node    string    `json:"node"`
+	Version string    `json:"version"`
+	Unknown string    `json:"unknown,omitempty"` // why nothing can be told of pods
+	Orphans []Orphan  `json:"orphans"`           // sorted by VG, LV
+	Refused []Refusal `json:"refused"`           // targets that nothing is released for
+}
+
+// An Orphan is a mount, a claim or a device that nobody seems to need any more.
+type Orphan struct {
+	Disagreement
+	Plan    []string `json:"plan"`              // what would be done now, in order
+	Refused string   `json:"refused,omitempty"` // why nothing would be
+}
+
+// A Refusal says why nothing is to be released for what somebody named.
+type Refusal struct {
+	Target  string `json:"target"`
+	Message string `json:"message"`
 }
 
 // A Pool is a thin pool with a claimed volume.

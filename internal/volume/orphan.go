@@ -18,9 +18,10 @@ type Orphan struct {
 // its pod still has a process, and how that is known. What waits, is being made
 // or cannot be told is no orphan.
 func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan) {
+	waits := slices.ContainsFunc(w.Calls, func(c Call) bool { return c.Verb != Reclaim })
 	for _, m := range h.Mounts {
 		i := slices.IndexFunc(w.Claims, func(c Claim) bool { return c.Dir == m.Dir })
-		if m.Owner != Ours || i < 0 || w.Claims[i].Phase != Held || len(w.Calls) > 0 {
+		if m.Owner != Ours || i < 0 || w.Claims[i].Phase != Held || waits {
 			continue
 		}
 		switch m.Kind {

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// A release is what `flexd release` is asked to do.
+type release struct {
+	targets        []string // directories, VG/LV, uuids; none = whatever there is
+	yes            bool     // do it, not only say what would be done
+	status, driver string   // the daemon's sockets
+}
+
+// run prints what would be done with each orphan, and does it if that is wanted.
+// It is an error if there is something that was not, or would not be, let go.
+func (r release) run(stdout io.Writer) error {
+	if r.yes && len(r.targets) == 0 {
+		return &usageError{"release: name what is to be let go; without --yes it lists what there is"}
+	}
+	query := url.Values{}
+	for _, t := range r.targets {
+		query.Add("target", strings.TrimPrefix(t, "-/"))
+	}
+	body, err := get(r.status, "/v1/orphans?"+query.Encode(), checkTimeout)
+	if err != nil {
+		return err
+	}
+	var o status.Orphans
+	if err := json.Unmarshal(body, &o); err != nil {
+		return fmt.Errorf("flexd's answer is not understood: %w", err)
+	}
+	failed, now := len(o.Refused) > 0, time.Now()
+	for _, one := range o.Orphans {
+		outcome := ""
+		if r.yes && one.Refused == "" {
+			if err := r.letGo(one); err != nil {
+				outcome, failed = "not let go: "+err.Error(), true
+			} else {
+				outcome = "let go"
+			}
+		}
+		failed = failed || one.Refused != "" && len(r.targets) > 0
+		if err := status.WriteOrphan(stdout, one, outcome, now); err != nil {
+			return err
+		}
+	}
+	if err := status.WriteOrphansEnd(stdout, o, r.yes); err != nil {
+		return err
+	}
+	if failed {
+		return &exitError{code: 1}
+	}
+	return nil
+}
+
+// letGo asks the daemon for the end of one orphan.
+func (r release) letGo(o status.Orphan) error {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return err
+	}
+	c := flex.Client{Socket: r.driver, Timeout: flex.DefaultTimeout, Connect: flex.DefaultConnect, Once: true, Parent: os.Getppid()}
+	a, err := c.Ask(flex.Request{
+		V: flex.Version, ID: "release-" + strconv.FormatInt(t.Nano(), 36), Verb: flex.LetGo,
+		Args: []string{o.UUID, o.Dir}, Started: t.Nano(), Parent: os.Getppid(),
+	})
+	var down *flex.DownError
+	switch {
+	case errors.As(err, &down) && errors.Is(down.Err, unix.EACCES):
+		return errors.New("only root may release: flexd's socket " + r.driver + " is root's")
+	case errors.As(err, &down):
+		return absent(r.driver, down.Err)
+	case err != nil:
+		return err
+	case a.Status != flex.StatusSuccess:
+		return errors.New(a.Message)
+	}
+	return nil
+}

@@ -1,0 +1,260 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// PodEvents tells when pods get their first process or lose their last.
+type PodEvents interface {
+	// Follow replaces the files that are listened to; false: not all of them could be.
+	Follow(files []string) bool
+	Each(ctx context.Context, hear func()) error
+}
+
+const (
+	// orphanSettle is how long something must be seen without a pause before it
+	// is called an orphan: a pod that starts or ends looks the same for a moment.
+	orphanSettle = 25 * time.Second
+	// orphanSoon is how long after a change orphans are looked for.
+	orphanSoon = 2 * time.Second
+	// orphanRetry is the first pause after flexd could not let one go by itself.
+	orphanRetry = time.Minute
+)
+
+// The classes of orphans that are mounts; those of others are internal/join's.
+const (
+	orphanedPod    = "orphaned-pod"
+	orphanedGlobal = "orphaned-global"
+)
+
+// orphans are the mounts that nobody seems to need any more. While pods start
+// and end there is a look every now and then; at rest there is none.
+type orphans struct {
+	n *Node
+
+	looking sync.Mutex // one look at a time
+	mu      sync.Mutex // guards what follows
+	timer   *time.Timer
+	due     time.Time // of the timer; zero = it does not run
+	seen    map[string]*sighting
+	untold  string // why nothing can be told of pods
+}
+
+// A sighting is an orphan that was seen at every look since then. Its age is of
+// this life of flexd, and of a clock that nobody can set.
+type sighting struct {
+	volume.Orphan
+	uuid  volume.UUID
+	name  volume.Name
+	since time.Time
+	told  bool
+
+	trying bool
+	next   time.Time // when flexd may try to let it go by itself
+	pause  time.Duration
+}
+
+func (s *sighting) class() string {
+	if s.Kind == volume.Staged {
+		return orphanedGlobal
+	}
+	return orphanedPod
+}
+
+// soon has orphans looked for within that time.
+func (o *orphans) soon(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.soonLocked(d)
+}
+
+func (o *orphans) soonLocked(d time.Duration) {
+	at := time.Now().Add(d)
+	if o.n.ctx.Err() != nil || !o.due.IsZero() && !at.Before(o.due) {
+		return
+	}
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	o.due = at
+	o.timer = time.AfterFunc(d, o.look)
+}
+
+// look looks for orphans, and again when what it saw may have become one.
+func (o *orphans) look() {
+	n := o.n
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	if n.ctx.Err() != nil {
+		return
+	}
+	o.mu.Lock()
+	o.due = time.Time{}
+	o.mu.Unlock()
+	found, running, untold := o.find()
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.untold = untold
+	now := time.Now()
+	for dir, s := range o.seen {
+		if _, still := found[dir]; !still {
+			if s.told {
+				n.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("it is no orphan any more, or that cannot be told")
+			}
+			delete(o.seen, dir)
+		}
+	}
+	for dir, f := range found {
+		s := o.seen[dir]
+		if s == nil || s.uuid != f.uuid || s.Kind != f.Kind {
+			f.since = now
+			o.seen[dir] = f
+			s = f
+		}
+		s.Why, s.name = f.Why, f.name
+		o.judge(s, now)
+	}
+	if running { // and nothing tells of their end
+		o.soonLocked(orphanSettle)
+	}
+}
+
+// judge tells of an orphan once it has settled, and lets it go once that is
+// allowed. The caller holds the lock.
+func (o *orphans) judge(s *sighting, now time.Time) {
+	age := now.Sub(s.since)
+	if age < orphanSettle {
+		o.soonLocked(orphanSettle - age)
+		return
+	}
+	if !s.told {
+		s.told = true
+		o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).Warn("orphan: " + s.Why)
+	}
+	grace := o.n.Config.ReleaseOrphansAfter
+	if grace == 0 || s.trying {
+		return
+	}
+	if left := max(grace-age, s.next.Sub(now)); left > 0 {
+		o.soonLocked(left)
+		return
+	}
+	s.trying = true
+	go o.letGo(s)
+}
+
+// letGo has an orphan let go as `flexd release` would, but only with the proof
+// that no other mount namespace has its device.
+func (o *orphans) letGo(s *sighting) {
+	err := o.n.reclaim(o.n.ctx, s.uuid, s.name, s.Dir)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.trying = false
+	if err == nil || o.n.ctx.Err() != nil {
+		return
+	}
+	s.pause = min(max(2*s.pause, orphanRetry), max(o.n.Config.ReleaseOrphansAfter, orphanRetry))
+	s.next = time.Now().Add(s.pause)
+	o.soonLocked(s.pause)
+	o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not let go")
+}
+
+// find looks at every volume's claims and at kubelet's control groups. running
+// says whether a pod runs of whose end nobody tells.
+func (o *orphans) find() (found map[string]*sighting, running bool, untold string) {
+	n := o.n
+	found = map[string]*sighting{}
+	claims := n.Store.All()
+	if len(claims) == 0 {
+		if n.PodEvents != nil {
+			n.PodEvents.Follow(nil)
+		}
+		return found, false, ""
+	}
+	life := func(string) (volume.Life, string) { return volume.LifeUnknown, "nobody can tell of pods here" }
+	if n.Observer.Pods != nil {
+		pods := n.Observer.Pods()
+		var files []string
+		mute := false
+		for _, c := range claims {
+			uid := n.Observer.PodOf(c.Dir)
+			if uid == "" || c.Phase != volume.Held {
+				continue
+			}
+			events := pods.Events(uid)
+			files = append(files, events...)
+			mute = mute || len(events) == 0
+		}
+		// First the ears, then the eyes: an end that falls between is heard of.
+		deaf := n.PodEvents == nil || !n.PodEvents.Follow(files)
+		life = func(dir string) (volume.Life, string) {
+			l, why := pods.Life(n.Observer.PodOf(dir))
+			running = running || l == volume.Running && (deaf || mute)
+			if l == volume.LifeUnknown {
+				untold = why
+			}
+			return l, why
+		}
+	}
+	for _, l := range n.allLanes() {
+		h := n.Observer.Last().Volumes[l.uuid]
+		if h == nil {
+			continue
+		}
+		for _, one := range volume.Orphans(l.want(), *h, life) {
+			l.mu.Lock()
+			name := l.name
+			l.mu.Unlock()
+			found[one.Dir] = &sighting{Orphan: one, uuid: l.uuid, name: name}
+		}
+	}
+	return found, running, untold
+}
+
+// listed are the orphans that have settled, as disagreements.
+func (o *orphans) listed() (all []status.Disagreement) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.seen {
+		if !s.told {
+			continue
+		}
+		d := status.Disagreement{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir, Since: s.since,
+			Hint: "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
+		switch s.Kind {
+		case volume.Staged:
+			d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
+		default:
+			d.Message = "the mount at " + s.Dir + ", for " + o.n.podAt(s.uuid, s.Dir) + ", is left: " + s.Why
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// podAt says in words for whom the claim at a directory is.
+func (n *Node) podAt(uuid volume.UUID, dir string) string {
+	i := slices.IndexFunc(n.Store.Claims(uuid), func(c dsw.Claim) bool { return c.Dir == dir })
+	if i < 0 {
+		return "a pod"
+	}
+	return claimant(n.Store.Claims(uuid)[i])
+}
+
+// releasable says whether a disagreement is one that `flexd release` handles.
+func releasable(d status.Disagreement) bool {
+	switch d.Class {
+	case orphanedPod, orphanedGlobal, string(join.ClaimedMissing), string(join.ActiveUnclaimed):
+		return true
+	}
+	return false
+}

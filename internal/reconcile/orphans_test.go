@@ -1,0 +1,401 @@
+package reconcile_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// cgroup makes the control group of a pod, in one of the forms that kubelet gives
+// it: with a process in it, or without, or takes it away ("").
+func cgroup(t *testing.T, e *hosttest.Env, p hosttest.Pod, populated string) {
+	t.Helper()
+	works(t, os.MkdirAll(e.Cgroups()+"/kubepods.slice", 0o755))
+	works(t, os.WriteFile(e.Cgroups()+"/cgroup.procs", nil, 0o644))
+	dir := e.Cgroups() + "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(p.UID, "-", "_") + ".slice"
+	if populated == "" {
+		works(t, os.RemoveAll(dir))
+		return
+	}
+	works(t, os.MkdirAll(dir, 0o755))
+	works(t, os.WriteFile(dir+"/cgroup.events", []byte("populated "+populated+"\nfrozen 0\n"), 0o644))
+}
+
+// after starts flexd anew with a grace after which it lets orphans go itself.
+func after(e *hosttest.Env, grace time.Duration) {
+	e.Patient = true
+	e.Crash()
+	e.Config.ReleaseOrphansAfter = grace
+	e.Start()
+	e.Patient = false
+}
+
+// ask is `flexd release` with these targets, without --yes.
+func ask(t *testing.T, e *hosttest.Env, targets ...string) status.Orphans {
+	t.Helper()
+	return e.Node().Orphans(t.Context(), targets)
+}
+
+// letGo is `flexd release --yes` of one orphan.
+func letGo(e *hosttest.Env, uuid, dir string) error {
+	a := e.Node().Serve(context.Background(), flex.Request{V: flex.Version, ID: "op1", Verb: flex.LetGo, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
+	if a.Status != flex.StatusSuccess {
+		return &refusedError{a.Message}
+	}
+	return nil
+}
+
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+// only returns the one orphan there is.
+func only(t *testing.T, e *hosttest.Env, class string, targets ...string) status.Orphan {
+	t.Helper()
+	o := ask(t, e, targets...)
+	if len(o.Orphans) != 1 || o.Orphans[0].Class != class {
+		t.Fatalf("orphans: %+v\n%s", o, e.Describe())
+	}
+	return o.Orphans[0]
+}
+
+// says requires an error with these words.
+func says(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("got %v, want %q", err, w)
+		}
+	}
+}
+
+func TestAPodThatDiedWhileKubeletWasDownIsFoundWithinAMinuteAndReleased(t *testing.T) {
+	for _, end := range []string{"0", ""} { // no process in its control group; none any more
+		onSim(t, "populated "+end, func(t *testing.T, e *hosttest.Env) {
+			k, a := hosttest.NewKubelet(e, true), pod("a-b-c")
+			works(t, k.Start(a))
+			cgroup(t, e, a, "1")
+			time.Sleep(time.Hour)
+			if d := differ(e); d != "" {
+				t.Fatalf("it runs: %s", d)
+			}
+			says(t, letGo(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
+			if o := ask(t, e, k.Dir(a)); len(o.Orphans) != 0 || len(o.Refused) != 1 || !strings.Contains(o.Refused[0].Message, "its pod still runs") {
+				t.Errorf("while it runs: %+v", o)
+			}
+			k.Kill()
+			cgroup(t, e, a, end)
+			died := time.Now()
+			e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+			if took := time.Since(died); took > time.Minute || took < 25*time.Second {
+				t.Errorf("found after %v", took)
+			}
+			if v, c := verdict(t, e); v != status.Disagree || len(c.Disagreements) != 1 || c.Disagreements[0].Dir != k.Dir(a) || !strings.Contains(c.Disagreements[0].Message, "pod ns/a-b-c") {
+				t.Errorf("%+v", c)
+			}
+			if s, _ := e.Node().Story(hosttest.VG, "data"); s.State != status.Orphaned {
+				t.Errorf("its state: %s", s.State)
+			}
+			o := only(t, e, "orphaned-pod", hosttest.VG+"/data")
+			if plan := strings.Join(o.Plan, ", "); o.Refused != "" || !strings.Contains(plan, "umount "+k.Dir(a)) {
+				t.Errorf("would do: %+v", o)
+			}
+			mountsAre(t, e, k.Global(a.Volume), k.Dir(a)) // nothing was done yet
+			works(t, letGo(e, o.UUID, o.Dir))
+			mountsAre(t, e, k.Global(a.Volume))
+			// Now the global mount has no pod.
+			let := time.Now()
+			e.Eventually("status names the global mount", func() bool { return differ(e) == "orphaned-global data" })
+			if took := time.Since(let); took > time.Minute {
+				t.Errorf("found after %v", took)
+			}
+			o = only(t, e, "orphaned-global", o.UUID)
+			works(t, letGo(e, o.UUID, o.Dir))
+			e.Empty()
+			if o := ask(t, e); len(o.Orphans) != 0 || differ(e) != "" {
+				t.Errorf("at the end: %+v", o)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeToldOfAPodIsNoOrphan(t *testing.T) {
+	onSim(t, "no control groups", func(t *testing.T, e *hosttest.Env) {
+		after(e, 5*time.Minute)
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Start(a))
+		k.Kill()
+		time.Sleep(time.Hour)
+		mountsAre(t, e, k.Dir(a))
+		o := ask(t, e, k.Dir(a), "/nowhere", "vg0/none", "vg0/data")
+		if len(o.Orphans) != 0 || !strings.Contains(o.Unknown, "kubelet has no control groups") || len(o.Refused) != 4 {
+			t.Fatalf("%+v", o)
+		}
+		for i, want := range []string{"it cannot be told whether its pod still runs", "no claim of flexd's", "flexd knows no such volume", "it is mounted"} {
+			if !strings.Contains(o.Refused[i].Message, want) {
+				t.Errorf("%s: %s", o.Refused[i].Target, o.Refused[i].Message)
+			}
+		}
+		says(t, letGo(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
+		works(t, hosttest.NewKubelet(e, false).Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAMomentWithoutAProcessMakesNoOrphan(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		after(e, 5*time.Minute)
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		for range 20 { // its containers start and fail
+			time.Sleep(20 * time.Second)
+			if d := differ(e); d != "" {
+				t.Fatalf("it is called %s", d)
+			}
+			cgroup(t, e, a, "1")
+			time.Sleep(30 * time.Second)
+			cgroup(t, e, a, "0")
+			e.Node().Orphans(t.Context(), nil) // somebody looks
+		}
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestAReleaseNamesWhoKeepsTheMountBusyAndTakesNothing(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) { // really: test/e2e
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+		leave := e.M.Hold(k.Dir(a))
+		o := only(t, e, "orphaned-pod")
+		says(t, letGo(e, o.UUID, o.Dir), "is busy", "pid 4711 (pod, open file)")
+		mountsAre(t, e, k.Dir(a))
+		e.AtRest()
+		if c := e.Claims(); len(c) != 1 || c[0].Phase != "held" || !strings.Contains(c[0].Note, "release failed") || c[0].Pod == nil || c[0].Pod.Name != "a" {
+			t.Errorf("claims: %+v", c)
+		}
+		leave()
+		works(t, letGo(e, o.UUID, o.Dir))
+		e.Empty()
+	})
+}
+
+func TestAReleaseGivesWayToKubelet(t *testing.T) {
+	onSim(t, "a pod comes back while its mount is let go", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "")
+		works(t, k.Start(a))
+		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+		o := only(t, e, "orphaned-pod")
+		hit, release := e.Sim.Hang("umount", true, false)
+		join := behind(func() error { return letGo(e, o.UUID, o.Dir) })
+		<-hit // it is unmounted, and the child has not ended
+		k = k.Kill()
+		up := behind(func() error { return k.Start(a) })
+		time.Sleep(time.Second)
+		release()
+		_ = join() // what the operator hears depends on who is faster
+		works(t, up())
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "its pod runs again when it comes to the step", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+		o := only(t, e, "orphaned-pod")
+		e.Sim.WhileLooking(func() {
+			for _, c := range e.Claims() { // the look after the release is noted
+				if c.Phase == "releasing" {
+					cgroup(t, e, a, "1")
+				}
+			}
+		})
+		says(t, letGo(e, o.UUID, o.Dir), "its pod still runs")
+		e.Sim.WhileLooking(nil)
+		e.AtRest()
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
+	const grace = time.Hour
+	onSim(t, "off by default", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		time.Sleep(30 * 24 * time.Hour)
+		mountsAre(t, e, k.Global(a.Volume), k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "the pod's, then the global one", func(t *testing.T, e *hosttest.Env) {
+		after(e, grace)
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		k.Kill()
+		time.Sleep(grace - time.Second)
+		mountsAre(t, e, k.Global(a.Volume), k.Dir(a))
+		time.Sleep(time.Minute)
+		mountsAre(t, e, k.Global(a.Volume))
+		time.Sleep(grace - 2*time.Minute)
+		mountsAre(t, e, k.Global(a.Volume))
+		time.Sleep(3 * time.Minute)
+		e.Empty()
+	})
+	onSim(t, "a restart starts the grace anew", func(t *testing.T, e *hosttest.Env) {
+		after(e, grace)
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		k.Kill()
+		for range 3 {
+			time.Sleep(grace - time.Minute)
+			mountsAre(t, e, k.Dir(a))
+			e.Crash()
+			time.Sleep(5 * time.Second)
+		}
+		mountsAre(t, e, k.Dir(a))
+		time.Sleep(grace + time.Minute)
+		e.Empty()
+	})
+	onSim(t, "another mount namespace has it", func(t *testing.T, e *hosttest.Env) {
+		after(e, grace)
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "")
+		works(t, k.Start(a))
+		k.Kill()
+		e.Sim.MountInNamespace(e.File("data"), "/data")
+		time.Sleep(3 * grace)
+		mountsAre(t, e, k.Dir(a))
+		s, _ := e.Node().Story(hosttest.VG, "data")
+		if s.Error == nil || !strings.Contains(s.Error.Message, "mounted in its mount namespace at /data") {
+			t.Errorf("its error: %+v", s.Error)
+		}
+		if n := e.Sim.Count("umount"); n < 2 || n > 12 {
+			t.Errorf("tried %d times", n)
+		}
+		e.Sim.MountInNamespace(e.File("data"), "")
+		time.Sleep(2 * grace)
+		e.Empty()
+	})
+	onSim(t, "its pod runs again at the moment of action", func(t *testing.T, e *hosttest.Env) {
+		after(e, grace)
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		e.Sim.WhileLooking(func() {
+			for _, c := range e.Claims() {
+				if c.Phase == "releasing" {
+					cgroup(t, e, a, "1")
+				}
+			}
+		})
+		time.Sleep(2 * grace)
+		e.Sim.WhileLooking(nil)
+		mountsAre(t, e, k.Dir(a))
+		if n := e.Sim.Count("umount"); n != 0 {
+			t.Errorf("tried %d times", n)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
+	onBoth(t, "a claim without its mount", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "1")
+		works(t, k.Start(a))
+		works(t, e.M.Umount(k.Dir(a)))
+		e.Eventually("status names it", func() bool { return differ(e) == "claimed-missing data" })
+		o := only(t, e, "claimed-missing", k.Dir(a))
+		if !strings.Contains(o.Refused, "its pod still runs") {
+			t.Errorf("%+v", o)
+		}
+		says(t, letGo(e, o.UUID, o.Dir), "its pod still runs")
+		if n := len(e.Claims()); n != 1 {
+			t.Errorf("%d claims", n)
+		}
+		cgroup(t, e, a, "")
+		if o = only(t, e, "claimed-missing", hosttest.VG+"/data"); o.Refused != "" || len(o.Plan) != 1 || !strings.Contains(o.Plan[0], "drop claim "+k.Dir(a)) {
+			t.Errorf("%+v", o)
+		}
+		works(t, letGo(e, o.UUID, o.Dir))
+		e.Empty()
+		works(t, k.Finish(a))
+	})
+	onSim(t, "a claim whose volume is gone", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "")
+		works(t, k.Start(a))
+		works(t, e.M.Umount(k.Dir(a)))
+		time.Sleep(time.Minute) // its lease ends
+		_, gone := e.Sim.Hide(e.File("data"))
+		if !gone {
+			t.Fatal("no file")
+		}
+		e.Node().Check(t.Context())
+		o := only(t, e, "claimed-missing")
+		if !strings.Contains(o.Message, "the volume itself is gone") || !strings.Contains(strings.Join(o.Plan, ","), "drop claim") {
+			t.Errorf("%+v", o)
+		}
+		works(t, letGo(e, o.UUID, o.Dir))
+		if n := len(e.Claims()); n != 0 {
+			t.Errorf("%d claims", n)
+		}
+		e.AtRest()
+	})
+	onLoops(t, "a device that nobody claims", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		s, _ := e.Node().Story(hosttest.VG, "data")
+		works(t, k.Finish(a))
+		works(t, letGoOfNotes(e)) // of a flexd that is no more
+		e.Eventually("status names it", func() bool {
+			e.Node().Check(t.Context())
+			return differ(e) == "active-unclaimed data"
+		})
+		o := only(t, e, "active-unclaimed", s.UUID)
+		if strings.Join(o.Plan, ",") != "deactivate" {
+			t.Errorf("%+v", o)
+		}
+		f, err := os.Open(s.Device)
+		works(t, err)
+		says(t, letGo(e, o.UUID, ""), "busy")
+		works(t, f.Close())
+		works(t, letGo(e, o.UUID, ""))
+		e.Empty()
+	})
+}
+
+// letGoOfNotes takes the lease away with flexd down, so that the device that it
+// has left active is nobody's.
+func letGoOfNotes(e *hosttest.Env) error {
+	e.Patient = true
+	e.Crash()
+	files, err := filepath.Glob(e.Notes() + "/*")
+	for _, f := range files {
+		if err == nil {
+			err = os.Remove(f)
+		}
+	}
+	e.Start()
+	return err
+}

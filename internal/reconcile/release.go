@@ -1,0 +1,202 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Orphans looks for what `flexd release` can let go and says of each what would
+// be done now. With targets (a directory, VG/LV or a uuid) it is about these
+// only, and says why there is nothing to release where there is not. It changes
+// nothing.
+func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
+	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
+	ctx, cancel := context.WithTimeoutCause(ctx, surveyLimit, errSurveyLimit)
+	defer cancel()
+	select {
+	case <-n.ready:
+	case <-ctx.Done():
+		list.Unknown = "flexd has not read its notes yet"
+		return list
+	}
+	n.orphans.look()
+	list.Unknown = n.orphans.untoldNow()
+	var all []status.Disagreement
+	differ, _ := n.disagreements()
+	for _, d := range differ {
+		if releasable(d) {
+			all = append(all, d)
+		}
+	}
+	matched := make([]bool, len(targets))
+	for _, d := range all {
+		wanted := len(targets) == 0
+		for i, t := range targets {
+			if n.names(t, d) {
+				matched[i], wanted = true, true
+			}
+		}
+		if wanted {
+			o := status.Orphan{Disagreement: d}
+			o.Plan, o.Refused = n.rehearse(ctx, d)
+			list.Orphans = append(list.Orphans, o)
+		}
+	}
+	for i, t := range targets {
+		if !matched[i] {
+			list.Refused = append(list.Refused, status.Refusal{Target: t, Message: n.whyNot(ctx, t)})
+		}
+	}
+	return list
+}
+
+func (o *orphans) untoldNow() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.untold
+}
+
+// names says whether a target means that orphan.
+func (n *Node) names(target string, d status.Disagreement) bool {
+	if !strings.HasPrefix(target, "/") {
+		return target == d.UUID || target == d.VG+"/"+d.LV
+	}
+	return d.Dir != "" && n.asMounted(target) == d.Dir
+}
+
+// asMounted is a directory as the mount table writes it.
+func (n *Node) asMounted(dir string) string {
+	dir = filepath.Clean(dir)
+	if path, _, err := n.Observer.Roots.Resolve(dir); err == nil {
+		return path
+	}
+	return dir
+}
+
+// rehearse says what a release of an orphan would do now, or why it would not.
+func (n *Node) rehearse(ctx context.Context, d status.Disagreement) (plan []string, refused string) {
+	uuid, name := volume.UUID(d.UUID), volume.Name{VG: d.VG, LV: d.LV}
+	var w volume.Want
+	n.mu.Lock()
+	l := n.lanes[uuid]
+	n.mu.Unlock()
+	t := asw.Target{UUID: uuid, Name: name, Dirs: []string{}, Lives: []string{d.Dir}}
+	if l != nil {
+		w = l.want()
+		t = l.target(w)
+		t.Lives = []string{d.Dir}
+	} else if vg := n.Config.VG(d.VG); vg != nil {
+		w.NeverDeactivate = vg.NeverDeactivate
+	}
+	c := n.reclaimCall("rehearsal", name, d.Dir, false)
+	w.Calls = append(w.Calls, c)
+	if c.Dir != "" && !slices.Contains(t.Dirs, c.Dir) {
+		t.Dirs = append(t.Dirs, c.Dir)
+	}
+	table, err := n.Observer.Look(ctx, n.Observer.Now())
+	if err != nil {
+		return nil, "the mount table cannot be read: " + err.Error()
+	}
+	v := volume.Plan(w, n.Observer.Assemble(ctx, t, table))
+	for _, r := range v.Refused {
+		if r.Call == c.ID {
+			return nil, r.Reason
+		}
+	}
+	for _, s := range v.Steps {
+		if slices.Contains(s.Calls, c.ID) {
+			text := s.String()
+			if s.Lease {
+				text += ", and deactivate the volume " + n.Config.Lease.String() + " later if nobody uses it"
+			}
+			plan = append(plan, text)
+		}
+	}
+	return plan, ""
+}
+
+// reclaimCall is the wish that an orphan be let go.
+func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) volume.Call {
+	c := volume.Call{ID: id, Verb: volume.Reclaim, Dir: dir, Alone: alone}
+	switch vg := n.Config.VG(name.VG); {
+	case dir != "": // what is mounted is let go whatever the configuration says
+	case vg == nil:
+		c.Refusal = fmt.Sprintf("volume group %q is not configured", name.VG)
+	case !vg.AllowsVolume(name.LV):
+		c.Refusal = fmt.Sprintf("the configuration of volume group %s does not allow volume %q: flexd leaves it alone", name.VG, name.LV)
+	}
+	return c
+}
+
+// whyNot says why there is nothing to release at a target.
+func (n *Node) whyNot(ctx context.Context, target string) string {
+	if !strings.HasPrefix(target, "/") {
+		for _, l := range n.allLanes() {
+			if s := l.view(); target == s.UUID || target == s.VG+"/"+s.LV {
+				return fmt.Sprintf("nothing of it is an orphan: it is %s. More: flexd status %s/%s", s.State, s.VG, s.LV)
+			}
+		}
+		return "flexd knows no such volume, and none that is active without a claim; name it as VG/LV or by its uuid"
+	}
+	dir := n.asMounted(target)
+	claims := n.Store.At(dir)
+	if len(claims) == 0 {
+		return "no claim of flexd's is about that directory, and no orphan is there"
+	}
+	cl := claims[0]
+	title := volume.Name{VG: cl.VG, LV: cl.LV}.String()
+	plan, refused := n.rehearse(ctx, status.Disagreement{VG: cl.VG, LV: cl.LV, UUID: string(cl.UUID), Dir: dir})
+	switch {
+	case refused != "":
+		return fmt.Sprintf("%s, for %s: %s", title, claimant(cl), refused)
+	case len(plan) > 0:
+		return fmt.Sprintf("%s, for %s: nobody seems to need it, but that must be so for %s before it is called an orphan: ask again then", title, claimant(cl), orphanSettle)
+	}
+	return fmt.Sprintf("%s, for %s: it is in use", title, claimant(cl))
+}
+
+// released is `flexd release --yes` for one orphan: as whoever asked saw it.
+func (n *Node) released(c *call, uuid volume.UUID, dir string) error {
+	n.orphans.look()
+	differ, _ := n.disagreements()
+	i := slices.IndexFunc(differ, func(d status.Disagreement) bool {
+		return releasable(d) && d.UUID == string(uuid) && d.Dir == dir
+	})
+	if i < 0 {
+		return errors.New("it is no orphan, or not any more")
+	}
+	name := volume.Name{VG: differ[i].VG, LV: differ[i].LV}
+	c.Call = n.reclaimCall(c.ID, name, dir, false)
+	l := n.lane(uuid, name)
+	c.title = l.title()
+	_, err := n.await(c, l)
+	return err
+}
+
+var reclaims atomic.Int64
+
+// reclaim lets an orphan go because flexd itself wants it.
+func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
+	c := &call{
+		Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true),
+		verb: flex.LetGo, started: n.Boot(), since: time.Now(), done: make(chan result, 1),
+	}
+	c.deadline = c.since.Add(n.Config.CallDeadline)
+	var cancel context.CancelFunc
+	c.ctx, cancel = context.WithDeadlineCause(ctx, c.deadline, errDeadline)
+	defer cancel()
+	_, err := n.await(c, n.lane(uuid, name))
+	return err
+}
