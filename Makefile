@@ -1,6 +1,7 @@
 # flexd: `make` lists the targets.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+BIN     ?= bin
 GO      ?= go
 export GO
 
@@ -17,8 +18,8 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/flexdriver and bin/flexd: static, reproducible, with a version
-	$(BUILD) -o bin/flexdriver ./cmd/flexdriver
-	$(BUILD) -o bin/flexd ./cmd/flexd
+	$(BUILD) -o $(BIN)/flexdriver ./cmd/flexdriver
+	$(BUILD) -o $(BIN)/flexd ./cmd/flexd
 
 .PHONY: demo
 demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root
@@ -42,6 +43,10 @@ test-vm: ## the tests on real LVM, in virtual machines with a stock kernel (docs
 .PHONY: test-kubelet
 test-kubelet: build ## kubelet's own code drives flexdriver and flexd on loop devices; as root
 	@scripts/test-kubelet
+
+.PHONY: test-node
+test-node: ## a whole kubelet with containerd and pods, on real LVM in a virtual machine; as root
+	@scripts/test-node
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (1m)

@@ -1,0 +1,166 @@
+//go:build vm
+
+package node
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// cut is set when the node shall boot again.
+var cut bool
+
+// TestNode is the first life of a node: all flows but what follows a reboot. A
+// test of one of them runs alone, too.
+func TestNode(t *testing.T) {
+	n := &node{attaches: "true"}
+	must := newFlow(t, n).must
+	must(bootUp())
+	must(together(
+		n.startContainerd,
+		func() error { return command("vgcreate", "-q", vg, "/dev/vdb") },
+		// It finds that this kubelet attaches by itself, so attach:true is for it.
+		func() error { return install(".") },
+	))
+	must(n.startFlexd())
+	must(n.startKubelet())
+	for _, flow := range []struct {
+		name string
+		run  func(*flow)
+	}{
+		{"attach:true", (*flow).attachTrue},
+		{"start and end", (*flow).startAndEnd},
+		{"two pods on one volume", (*flow).twoPods},
+		{"kubelet killed", (*flow).kubeletKilled},
+		{"flexd killed and upgraded", (*flow).flexdKilledAndUpgraded},
+		{"reboot", (*flow).beforeReboot},
+	} {
+		if !t.Run(flow.name, func(t *testing.T) { flow.run(newFlow(t, n)) }) {
+			break // it has left something, and the next would fail of that
+		}
+	}
+}
+
+// A pod's whole life with the global mount; then that of one whose kubelet is killed.
+func (f *flow) attachTrue() {
+	f.attach("true")
+	f.want("web", "web")
+	f.runs("web", "web starts")
+	f.mountedAt(global, podDir("web"))
+	f.forget("web")
+	f.ended("web")
+	f.over()
+	want := []string{"attach", "waitforattach", "mountdevice", "mount", "unmount", "unmountdevice", "detach"}
+	if got := f.calls(); !slices.Equal(got, want) {
+		f.Errorf("kubelet called %v, not %v", got, want)
+	}
+
+	f.want("next", "web")
+	f.runs("next", "web starts", "web ends", "next starts")
+	f.kill(f.kubelet)
+	f.must(f.startKubelet())
+	f.writes("next")
+	f.forget("next")
+	f.ended("next") // without a detach: this kubelet has not attached it
+	f.over()
+}
+
+// A pod's whole life, in which its container ends once by itself, and then that of
+// the pod that takes its place at once.
+func (f *flow) startAndEnd() {
+	f.attach("false")
+	f.want("job", "job")
+	f.runs("job", "job starts")
+	f.must(os.WriteFile(podDir("job")+"/job.exit", nil, 0o644))
+	f.runs("job", "job starts", "job starts")
+	f.mounted("job")
+	f.forget("job")
+	f.ended("job")
+	f.want("heir", "job")
+	f.runs("heir", "job starts", "job starts", "job ends", "heir starts")
+	f.mounted("heir")
+	f.forget("heir")
+	f.ended("heir")
+	f.over()
+}
+
+// The second pod comes while the first runs, and goes after it.
+func (f *flow) twoPods() {
+	f.attach("false")
+	f.want("one", "shared")
+	f.runs("one", "one starts")
+	f.want("two", "shared")
+	f.runs("two", "one starts", "two starts")
+	f.mounted("one", "two")
+	f.forget("one")
+	f.ended("one")
+	f.mounted("two")
+	f.writes("two")
+	f.holds("two", "one starts", "two starts", "one ends")
+	f.forget("two")
+	f.ended("two")
+	f.over()
+}
+
+// Kubelet is killed while one pod runs and another's volume is made; then a pod
+// is deleted while it is down.
+func (f *flow) kubeletKilled() {
+	f.attach("false")
+	f.want("stays", "stays")
+	f.runs("stays", "stays starts")
+	f.want("late", "late")
+	f.during("record format", func() { f.kill(f.kubelet) })
+	f.writes("stays")
+	f.must(f.startKubelet())
+	f.runs("late", "late starts")
+	f.writes("stays")
+	f.holds("stays", "stays starts")
+	f.mounted("late", "stays")
+
+	f.kill(f.kubelet)
+	f.forget("late")
+	f.must(f.startKubelet())
+	f.ended("late")
+	f.mounted("stays")
+	f.writes("stays")
+	f.holds("stays", "stays starts")
+	f.forget("stays")
+	f.ended("stays")
+	f.over()
+}
+
+// flexd is killed while one pod runs and another's volume is made, and replaced by
+// another version while a third is wanted.
+func (f *flow) flexdKilledAndUpgraded() {
+	f.attach("false")
+	f.want("steady", "steady")
+	f.runs("steady", "steady starts")
+	f.want("slow", "slow")
+	f.during("record format", func() { f.kill(f.flexd) })
+	f.must(f.startFlexd())
+	f.runs("slow", "slow starts")
+	f.mounted("slow", "steady")
+
+	f.must(install("next"))
+	f.must(f.flexd.end(syscall.SIGTERM))
+	f.want("third", "third")
+	f.forget("slow")
+	time.Sleep(2 * time.Second)
+	f.must(f.startFlexd())
+	if version, err := ask("/version"); err != nil || !strings.Contains(version, `"next"`) {
+		f.Errorf("upgraded, and the version is %s (%v)", version, err)
+	}
+	f.runs("third", "third starts")
+	f.ended("slow")
+	f.mounted("steady", "third")
+	f.writes("steady")
+	f.holds("steady", "steady starts")
+	f.forget("steady")
+	f.forget("third")
+	f.ended("steady", "third")
+	f.over()
+}

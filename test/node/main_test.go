@@ -1,0 +1,135 @@
+//go:build vm
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The lives of the node: all flows share the first boot, but the one that is a
+// reboot.
+const (
+	whichLife = "FLEXD_TEST_LIFE" // in the environment of the tests in the VM
+	first     = "first"
+	second    = "second"
+)
+
+// wasCut is the status of a VM whose power the tests cut, for a second life.
+const wasCut = 42
+
+// module is the path of the repository, which is the same in the guest.
+var module, _ = filepath.Abs("../..")
+
+// TestMain boots the machine and lets the tests run there, with the arguments and
+// the output that they have here. In the guest it is the node.
+func TestMain(m *testing.M) {
+	if os.Getenv(whichLife) != "" {
+		os.Exit(live(m))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	status, err := bootTwice(ctx)
+	stop()
+	if err != nil {
+		fmt.Println(err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+// live is one life of the node.
+func live(m *testing.M) int {
+	status := m.Run()
+	if status == 0 && cut {
+		time.Sleep(time.Second) // what was printed gets out
+		exec.Command("vm-cut", fmt.Sprint(wasCut)).Run()
+		status = 1
+	}
+	return status
+}
+
+func bootTwice(ctx context.Context) (status int, err error) {
+	dir, err := os.MkdirTemp("", "flexd-node-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	if err := makeDisk(dir + "/node"); err != nil {
+		return 0, err
+	}
+	status, err = boot(ctx, dir, first, "-test.skip=^TestReboot$")
+	if err == nil && status == wasCut {
+		status, err = boot(ctx, dir, second, "-test.run=^TestReboot$")
+	}
+	return status, err
+}
+
+// boot boots the machine for one life. The disks are the node's and LVM's.
+func boot(ctx context.Context, dir, life string, args ...string) (status int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	options := []string{"-q", "-t", "540", "-c", "2", "-m", "1536", "-n", "node-1",
+		"-D", dir + "/node", "-D", dir + "/lvm:2G", "-e", whichLife + "=" + life, "--", self}
+	vm := exec.CommandContext(ctx, module+"/scripts/vm", append(append(options, os.Args[1:]...), args...)...)
+	vm.Stdout, vm.Stderr = os.Stdout, os.Stderr
+	err = vm.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
+
+// makeDisk makes the disk that the node lives on. Its executables lie there, too:
+// reading 200 MB over 9p takes longer.
+func makeDisk(path string) error {
+	files := path + ".files"
+	defer os.RemoveAll(files)
+	for _, dir := range persistent {
+		if err := os.MkdirAll(files+dir, 0o755); err != nil {
+			return err
+		}
+	}
+	executables := []string{module + "/bin/node/kubelet"}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
+		found, err := exec.LookPath(name)
+		if err != nil {
+			return fmt.Errorf("%w (scripts/test-tools)", err)
+		}
+		executables = append(executables, found)
+	}
+	copies := map[string]string{
+		"testdata/kubelet.yaml":    "/var/lib/kubelet/config.yaml", // where kubeadm puts it, too
+		"testdata/containerd.toml": "/etc/containerd/config.toml",
+		"testdata/flexd.yaml":      "/etc/flexd/flexd.yaml",
+	}
+	for _, e := range executables {
+		copies[e] = "/usr/local/bin/" + filepath.Base(e)
+	}
+	for from, to := range copies {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(files+to, data, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := writeImage(files+imageFile, "localhost/pod:1", module+"/bin/node/pod"); err != nil {
+		return err
+	}
+	out, err := exec.Command("mkfs.ext4", "-q", "-E", "root_owner=0:0", "-d", files, path, "1G").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("mkfs.ext4: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

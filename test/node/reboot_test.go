@@ -1,0 +1,54 @@
+//go:build vm
+
+package node
+
+import (
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+)
+
+// beforeReboot leaves two pods that run when the power is cut.
+func (f *flow) beforeReboot() {
+	f.attach("false")
+	f.want("wanted", "wanted")
+	f.want("gone", "gone")
+	f.runs("wanted", "wanted starts")
+	f.runs("gone", "gone starts")
+	f.well()
+	syscall.Sync() // containerd's own files; what the pods have written is on disk
+	cut = !f.Failed()
+}
+
+// TestReboot is the second life: of the two pods that ran at the end of the first,
+// one is still wanted.
+func TestReboot(t *testing.T) {
+	n := &node{attaches: "false"}
+	f := newFlow(t, n)
+	f.must(bootUp())
+	f.forget("gone")
+	f.must(command("vgchange", "-q", "-aay", vg)) // as LVM does it at boot
+	if _, err := os.Stat(podDir("gone")); err != nil {
+		t.Fatalf("kubelet has nothing to clean up: %v", err)
+	}
+	boot := f.active()
+	f.must(n.startFlexd())
+	f.must(n.startContainerd())
+	f.must(n.startKubelet())
+
+	f.runs("wanted", "wanted starts", "wanted starts")
+	f.ended("gone")
+	f.mounted("wanted")
+	f.forget("wanted")
+	f.ended("wanted")
+	// What LVM has activated at boot is flexd's to deactivate when a pod has used it.
+	want := slices.DeleteFunc(slices.Clone(boot), func(lv string) bool { return lv == "wanted" })
+	f.await("an end of what was used, and of nothing else", func() bool {
+		return len(f.mounts()) == 0 && slices.Equal(f.active(), want)
+	})
+	if !slices.Contains(want, "gone") {
+		t.Errorf("LVM activated %v at boot: not the volume that nobody wants any more", boot)
+	}
+	f.well()
+}
