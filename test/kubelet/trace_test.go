@@ -90,6 +90,22 @@ func (t *tracer) stopAt(verb string, pid int) {
 	t.stop[verb] = pid
 }
 
+// halt sends SIGSTOP and waits for it to hold each thread: one that runs may go on
+// for a moment, long enough to answer a call.
+func halt(pid int) {
+	syscall.Kill(pid, syscall.SIGSTOP)
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if !slices.ContainsFunc(threads, func(file string) bool {
+			stat, err := os.ReadFile(file)
+			_, state, _ := strings.Cut(string(stat), ") ")
+			return err == nil && !strings.HasPrefix(state, "T")
+		}) {
+			return
+		}
+	}
+}
+
 func (t *tracer) write(c call) {
 	line, err := json.Marshal(c)
 	if err == nil {
@@ -115,7 +131,7 @@ func (c *tracedCmd) CombinedOutput() ([]byte, error) {
 	c.t.mu.Lock()
 	if pid := c.t.stop[c.argv[0]]; pid != 0 {
 		delete(c.t.stop, c.argv[0])
-		syscall.Kill(pid, syscall.SIGSTOP)
+		halt(pid)
 	}
 	c.t.mu.Unlock()
 	c.t.write(call{Who: c.t.who, Number: n, At: time.Now(), Argv: c.argv})

@@ -178,7 +178,9 @@ func TestWaitForAttachTooLong(t *testing.T) {
 	for _, m := range []mode{byKubelet, byController} {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, m)
+			n := newNode(t, m, func(n *node) { // the volume stays active while kubelet pauses
+				n.config = strings.Replace(n.config, "lease: "+lease.String(), "lease: 15s", 1)
+			})
 			n.failures = true
 			n.killKubelet()
 			n.startKubelet(func(_ *exec.Cmd, s *Setup) { s.WaitForAttach = 5 * time.Second })
