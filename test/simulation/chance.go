@@ -11,6 +11,9 @@ import (
 	"github.com/flexd/flexd/internal/flex"
 )
 
+// decisions is how long a life is.
+const decisions = 400
+
 // A chance decides one life. Each has a temper of its own: what often happens in
 // one never happens in another, one is about few pods, and in one somebody is
 // always the last to go on. Rare meetings of rare things are common that way.

@@ -16,9 +16,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// decisions is how long a life is.
-const decisions = 400
-
 // number reads a number from the environment.
 func number(name string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
