@@ -11,7 +11,7 @@ func Commented() string {
 	c := blank()
 	return fmt.Sprintf(commented,
 		c.Driver, quoted(c.KubeletRoots), c.RunDir, c.StateDir,
-		c.Lease, c.CallDeadline, c.LogFormat, c.LogLevel)
+		c.Lease, c.CallDeadline, c.CgroupDir, c.LogFormat, c.LogLevel)
 }
 
 func quoted(list []string) string {
@@ -64,6 +64,9 @@ callDeadline: %s
 # by itself: if the pod's control group is gone or empty, and no other mount
 # namespace has the device. At least 5m. never: flexd release does it.
 releaseOrphansAfter: never
+
+# Where the host's control groups are: by kubelet's flexd sees which pods live.
+cgroupDir: %s
 
 log:
   # text (for people) or json.

@@ -39,6 +39,8 @@ type Config struct {
 	// ReleaseOrphansAfter is how old an orphan must be before flexd lets it go by
 	// itself; 0 = never.
 	ReleaseOrphansAfter time.Duration
+	// CgroupDir is where the host's control groups are.
+	CgroupDir string
 }
 
 // A VolumeGroup says what flexd may do in one volume group. Volumes in a group

@@ -24,6 +24,7 @@ func blank() *Config {
 		StateDir:     "/var/lib/flexd",
 		Lease:        30 * time.Second,
 		CallDeadline: 4*time.Minute + 30*time.Second,
+		CgroupDir:    "/sys/fs/cgroup",
 		LogFormat:    "text",
 		LogLevel:     "info",
 	}

@@ -545,6 +545,14 @@ func (h *host) show(args ...string) string {
 	return string(out)
 }
 
+// release is `flexd release`; it returns what it says and its exit status.
+func (h *host) release(args ...string) (string, int) {
+	h.t.Helper()
+	c := exec.Command(h.dir+"/bin/flexd", append([]string{"release", "--socket", h.runDir + "/status.sock", "--driver-socket", h.runDir + "/driver.sock"}, args...)...)
+	out, _ := c.CombinedOutput()
+	return string(out), c.ProcessState.ExitCode()
+}
+
 // list is `flexd status -o json`.
 func (h *host) list() (l listStatus) {
 	h.t.Helper()

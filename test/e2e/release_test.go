@@ -1,0 +1,125 @@
+//go:build !vm
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// populated is what the kernel says of a pod's control group.
+func (h *host) populated(p pod, n string) {
+	h.t.Helper()
+	dir := h.dir + "/cgroup/kubepods/besteffort/pod" + p.uid
+	if n == "" {
+		h.must(os.RemoveAll(dir))
+		return
+	}
+	h.must(os.MkdirAll(dir, 0o755))
+	h.must(os.WriteFile(dir+"/cgroup.events", []byte("populated "+n+"\nfrozen 0\n"), 0o644))
+}
+
+// Pods die while kubelet is down. What they leave is found within a minute, told
+// of, and let go when an operator says so: nothing that is in use, and nothing
+// that a pod which lives may need.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) {
+		h.settings.extra = "cgroupDir: " + h.dir + "/cgroup"
+		h.must(os.MkdirAll(h.dir+"/cgroup/kubepods", 0o755))
+		h.must(os.WriteFile(h.dir+"/cgroup/cgroup.procs", nil, 0o644))
+	})
+	v, w, x, dead, alive := h.vol("left", "ext4"), h.vol("used", "ext4"), h.vol("global", "ext4"), podN(1), podN(2)
+	h.populated(dead, "1")
+	h.populated(alive, "1")
+	h.ok(h.up(byKubelet, v, dead))
+	h.ok(h.up(byKubelet, w, alive))
+	h.ok(h.up(byKubelet, x, alive))
+	h.ok(h.unmount(x, alive))
+	dir, global := h.podDir(v, dead), h.globalDir(x)
+	holder := h.holder(dir)
+	has := func(text string, words ...string) {
+		t.Helper()
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("no %q in:\n%s", w, text)
+			}
+		}
+	}
+	release := func(status int, args ...string) string {
+		t.Helper()
+		out, code := h.release(args...)
+		if code != status {
+			t.Errorf("flexd release %q: exit status %d, want %d:\n%s", args, code, status, out)
+		}
+		return out
+	}
+	found := func(class string, within time.Duration) {
+		t.Helper()
+		begun := time.Now()
+		if s := h.within(within, func() string {
+			for _, d := range h.list().Disagreements {
+				if d.Class == class {
+					return ""
+				}
+			}
+			return h.show()
+		}); s != "" {
+			t.Fatalf("no %s after %v:\n%s", class, within, s)
+		}
+		t.Logf("%s: found after %v", class, time.Since(begun).Round(time.Second))
+	}
+
+	has(release(0), "No orphans on "+node)
+	has(release(1, h.podDir(w, alive)), "nothing to release", "vg0/used, for pod default/web-2: its pod still runs", "delete the pod")
+	has(release(1, "--yes", h.globalDir(w)), "pods have the volume mounted: "+h.podDir(w, alive))
+	has(release(1, "--yes", h.dir+"/elsewhere", "vg0/none"), "no claim of flexd's is about that directory", "flexd knows no such volume")
+
+	h.stop() // with the pod's last process, as when the whole node is in trouble
+	h.populated(dead, "0")
+	h.start()
+	found("orphaned-pod", time.Minute)
+	found("orphaned-global", time.Minute)
+	text := release(0)
+	has(text, "vg0/left  orphaned-pod, first seen", "the mount at "+dir+", for pod default/web-1, is left: no process is in its pod's control group",
+		"would umount "+dir, "Nothing was done. To do it: flexd release --yes")
+	if strings.Contains(text, "vg0/used") {
+		t.Errorf("a pod that lives is mentioned:\n%s", text)
+	}
+	has(h.show(), "orphaned", "Disagreement: vg0/left orphaned-pod")
+	has(h.show(h.story("left").UUID), "vg0/left  orphaned", "orphaned-pod, first seen", "what to do: flexd release "+dir)
+
+	// A program that is no pod's uses it.
+	has(release(1, dir, "--yes"), "not let go", dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", holder.Process.Pid))
+	if !mounted(dir) {
+		t.Error("it was detached")
+	}
+	holder.Process.Kill()
+	holder.Wait()
+	has(release(0, dir, "--yes"), "vg0/left  orphaned-pod", "let go")
+	if mounted(dir) || !mounted(h.globalDir(v)) || !mounted(global) || !mounted(h.podDir(w, alive)) {
+		t.Errorf("mounted: %q", mounts(h.root))
+	}
+	has(release(0, "vg0/global"), "orphaned-global", "kubelet's global mount at "+global+" is left: no pod has the volume mounted")
+	has(release(0, "--yes", "-/"+h.story("global").UUID), "let go")
+	if mounted(global) {
+		t.Errorf("mounted: %q", mounts(h.root))
+	}
+	h.state("global", "idle")
+
+	// Somebody unmounts under a pod; it lives, and then it does not.
+	h.must(unix.Unmount(h.podDir(w, alive), 0))
+	found("claimed-missing", 20*time.Second)
+	has(release(1, "--yes", "vg0/used"), "claimed-missing", "refused: its pod still runs")
+	h.populated(alive, "")
+	has(release(0, "--yes", h.podDir(w, alive)), "let go")
+	h.ok(h.unmount(w, alive)) // kubelet comes back after all
+	h.end(byKubelet, w)
+	h.end(byKubelet, v)
+	h.end(byKubelet, x)
+}
