@@ -1,9 +1,14 @@
 package asw
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,4 +105,74 @@ func TestPodEvents(t *testing.T) {
 	if e.Follow([]string{filepath.Join(dir, "gone")}) {
 		t.Error("what is gone is followed")
 	}
+}
+
+// The kernel's own control groups, where this machine has them and lets them be
+// made: a pod is born, its process ends, its group goes.
+func TestLifeOfPodsInTheKernel(t *testing.T) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v2 := ""
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); strings.Contains(line, " - cgroup2 ") {
+			v2 = fields[4]
+		}
+	}
+	dir := filepath.Join(v2, fmt.Sprintf("flexd-test-%d", os.Getpid()))
+	pod := filepath.Join(dir, "kubepods.slice", "kubepods-pod"+strings.ReplaceAll(podUID, "-", "_")+".slice")
+	container := filepath.Join(pod, "c1")
+	if v2 == "" || os.MkdirAll(container, 0o755) != nil {
+		t.Skip("no control groups (v2) that may be changed")
+	}
+	c := exec.Command("sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := sync.OnceFunc(func() { c.Process.Kill(); c.Wait() })
+	t.Cleanup(func() {
+		stop()
+		for _, d := range []string{container, pod, filepath.Dir(pod), dir} {
+			os.Remove(d)
+		}
+	})
+	if err := os.WriteFile(container+"/cgroup.procs", []byte(strconv.Itoa(c.Process.Pid)), 0o644); err != nil {
+		t.Skip(err)
+	}
+	cgroups := Cgroups{dir}
+	is := func(want volume.Life, why string) {
+		t.Helper()
+		if got, how := cgroups.Look().Life(podUID); got != want || !strings.Contains(how, why) {
+			t.Errorf("got %v, %q; want %v", got, how, want)
+		}
+	}
+	is(volume.Running, pod)
+	e, err := OpenPodEvents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan struct{}, 100)
+	go e.Each(t.Context(), func() { heard <- struct{}{} })
+	if files := cgroups.Look().Events(podUID); len(files) != 1 || !e.Follow(files) {
+		t.Fatalf("files: %q", files)
+	}
+	hears := func(what string) {
+		t.Helper()
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Second):
+			t.Errorf("nobody heard of it: %s", what)
+		}
+	}
+	stop()
+	hears("its last process ended")
+	is(volume.Ended, "no process")
+	for len(heard) > 0 {
+		<-heard
+	}
+	if err := errors.Join(os.Remove(container), os.Remove(pod)); err != nil {
+		t.Fatal(err)
+	}
+	is(volume.Ended, "is gone")
 }
