@@ -23,7 +23,10 @@ var errNobodyWaits = errors.New("nobody waits for it any more")
 // be a new pod's by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	c := l.waiter(s)
-	if (s.Kind.SetsUp() || s.Kind == volume.Unmount || s.Kind == volume.Deactivate && len(s.Calls) > 0) && c == nil {
+	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
+		return errNobodyWaits
+	}
+	if s.Kind == volume.Deactivate && len(s.Calls) > 0 && c == nil { // it was never ours
 		return errNobodyWaits
 	}
 	p := l.n.Providers[h.LV.Name.VG]
