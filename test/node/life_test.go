@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// plugin is where kubelet finds the driver.
+const plugin = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/flexd~lvm/lvm"
+
 // cut is set when the node shall boot again.
 var cut bool
 
@@ -154,6 +157,7 @@ func (f *flow) flexdKilledAndUpgraded() {
 	if version, err := ask("/version"); err != nil || !strings.Contains(version, `"next"`) {
 		f.Errorf("upgraded, and the version is %s (%v)", version, err)
 	}
+	f.must(command("cmp", module+"/bin/next/flexdriver", plugin))
 	f.runs("third", "third starts")
 	f.ended("slow")
 	f.mounted("steady", "third")

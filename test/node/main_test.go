@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -35,6 +37,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(whichLife) != "" {
 		os.Exit(live(m))
 	}
+	runtime.LockOSThread() // Pdeathsig is about the thread
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	status, err := bootTwice(ctx)
 	stop()
@@ -65,23 +68,25 @@ func bootTwice(ctx context.Context) (status int, err error) {
 	if err := makeDisk(dir + "/node"); err != nil {
 		return 0, err
 	}
-	status, err = boot(ctx, dir, first, "-test.skip=^TestReboot$")
+	status, err = boot(ctx, dir, first, 420, "-test.skip=^TestReboot$")
 	if err == nil && status == wasCut {
-		status, err = boot(ctx, dir, second, "-test.run=^TestReboot$")
+		status, err = boot(ctx, dir, second, 150, "-test.run=^TestReboot$")
 	}
 	return status, err
 }
 
-// boot boots the machine for one life. The disks are the node's and LVM's.
-func boot(ctx context.Context, dir, life string, args ...string) (status int, err error) {
+// boot boots the machine for one life of so many seconds at most. The disks are the
+// node's and LVM's.
+func boot(ctx context.Context, dir, life string, limit int, args ...string) (status int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
 	}
-	options := []string{"-q", "-t", "540", "-c", "2", "-m", "1536", "-n", "node-1",
+	options := []string{"-q", "-t", fmt.Sprint(limit), "-c", "2", "-n", "node-1",
 		"-D", dir + "/node", "-D", dir + "/lvm:2G", "-e", whichLife + "=" + life, "--", self}
 	vm := exec.CommandContext(ctx, module+"/scripts/vm", append(append(options, os.Args[1:]...), args...)...)
 	vm.Stdout, vm.Stderr = os.Stdout, os.Stderr
+	vm.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // go test may kill us
 	err = vm.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return exit.ExitCode(), nil
