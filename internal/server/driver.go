@@ -137,13 +137,13 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	log = log.WithField("verb", r.Verb) // never the arguments: they hold secrets
 	log.Debug("called")
 
-	waiting, hangUp := context.WithCancel(ctx)
-	defer hangUp()
+	waiting, hangUp := context.WithCancelCause(ctx)
+	defer hangUp(nil)
 	gone := make(chan struct{})
 	go func() { // ends at the latest when the connection is closed, which is before converse returns
 		defer close(gone)
 		io.Copy(io.Discard, conn) // flexdriver says nothing more: this returns when it hangs up
-		hangUp()
+		hangUp(errHungUp)
 	}()
 	defer func() { conn.Close(); <-gone }()
 
@@ -158,6 +158,9 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 		d.reply(conn, log, r.ID, answer)
 	}
 }
+
+// errHungUp is what a handler says in the log about a call that it gave up.
+var errHungUp = errors.New("the caller hung up")
 
 // handle calls the handler and turns its panic into an answer.
 func (d *Driver) handle(ctx context.Context, log *logrus.Entry, r flex.Request, peer Peer) (answer flex.Answer) {

@@ -205,7 +205,7 @@ func TestHangUp(t *testing.T) {
 	d := start(t, func(ctx context.Context, _ flex.Request, _ Peer) flex.Answer {
 		entered <- true
 		<-ctx.Done()
-		left <- ctx.Err()
+		left <- context.Cause(ctx)
 		return flex.Success()
 	})
 	c := d.dial(t)
@@ -213,7 +213,10 @@ func TestHangUp(t *testing.T) {
 	<-entered
 	c.Close()
 	select {
-	case <-left:
+	case err := <-left:
+		if err.Error() != "the caller hung up" {
+			t.Errorf("the handler learns %q", err)
+		}
 	case <-time.After(5 * time.Second):
 		t.Fatal("the handler does not learn that the caller hung up")
 	}
