@@ -206,7 +206,7 @@ func (o *orphans) find() (found map[string]*sighting, running bool, untold strin
 		}
 	}
 	for _, l := range n.allLanes() {
-		h := n.Observer.Last().Volumes[l.uuid]
+		h := n.Observer.Last(l.uuid)
 		if h == nil {
 			continue
 		}

@@ -116,12 +116,19 @@ func (n *Node) rehearse(ctx context.Context, d status.Disagreement) (plan []stri
 		}
 	}
 	for _, s := range v.Steps {
-		if slices.Contains(s.Calls, c.ID) {
-			text := s.String()
-			if s.Lease {
-				text += ", and deactivate the volume " + n.Config.Lease.String() + " later if nobody uses it"
+		if !slices.Contains(s.Calls, c.ID) {
+			continue
+		}
+		switch s.Kind {
+		case volume.Unmount:
+			plan = append(plan, "umount "+s.Dir)
+		case volume.Deactivate:
+			plan = append(plan, "deactivate the volume")
+		case volume.Drop:
+			plan = append(plan, "forget the claim")
+			if s.Lease && !w.NeverDeactivate {
+				plan = append(plan, fmt.Sprintf("deactivate the volume %s later, if nobody wants it by then", n.Config.Lease))
 			}
-			plan = append(plan, text)
 		}
 	}
 	return plan, ""
@@ -182,6 +189,7 @@ func (n *Node) released(c *call, uuid volume.UUID, dir string) error {
 	l := n.lane(uuid, name)
 	c.title = l.title()
 	_, err := n.await(c, l)
+	n.orphans.look() // so that nobody is told of it any more
 	return err
 }
 

@@ -35,12 +35,13 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	if fc.Dir != "" {
 		log = log.WithField("dir", fc.Dir)
 	}
-	log.Info("call")
+	log.Debug("call")
 	c := &call{
 		Call: volume.Call{ID: r.ID}, verb: r.Verb,
 		started: time.Duration(r.Started), since: time.Now(),
-		opts: fc.Options, pid: pid, parent: parentSeen(pid, r.Parent), done: make(chan result, 1),
+		opts: fc.Options, pid: pid, parent: parentOf(pid, r.Parent), done: make(chan result, 1),
 	}
+	defer c.parent.close()
 	// A call that is sent again has waited before: flexdriver counts from its start.
 	now := n.Boot()
 	if c.started <= 0 || c.started > now {
@@ -208,7 +209,7 @@ func (n *Node) setUp(c *call) (device string, err error) {
 
 // renamed returns what a volume in use is called now that was set up by that name.
 func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
-	for uuid, h := range n.Observer.Last().Volumes {
+	for uuid, h := range n.Observer.All() {
 		if h.LV.Name == name && h.LV.Now != (volume.Name{}) {
 			return h.LV.Now, uuid
 		}

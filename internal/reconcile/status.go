@@ -42,7 +42,7 @@ func (n *Node) Story(vg, lv string) (found status.Story, ok bool) {
 			continue
 		}
 		r := 2
-		if h := n.Observer.Last().Volumes[l.uuid]; h != nil && h.LV.Presence == volume.Absent {
+		if h := n.Observer.Last(l.uuid); h != nil && h.LV.Presence == volume.Absent {
 			r = 1
 		}
 		if r > rank || r == rank && s.UUID < found.UUID {
@@ -97,7 +97,7 @@ func (l *lane) view() status.Story {
 		claims = l.n.Store.Claims(l.uuid)
 		now    = time.Now()
 	)
-	h := l.n.Observer.Last().Volumes[l.uuid]
+	h := l.n.Observer.Last(l.uuid)
 	if h != nil {
 		have = *h
 	}
