@@ -10,6 +10,7 @@ package asw
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -30,11 +31,6 @@ type Provider interface {
 	Device(ctx context.Context, lv volume.LV) (volume.Device, error)
 	// Identify says which volume has the device of that number.
 	Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error)
-}
-
-// A World is the last that was seen. It never changes.
-type World struct {
-	Volumes map[volume.UUID]*volume.Have
 }
 
 // Unconfigured is the key of the provider that is asked about the devices of
@@ -61,8 +57,7 @@ type Observer struct {
 	Pods func() Pods
 
 	tables looker
-	mu     sync.Mutex // orders the writers of last
-	last   atomic.Pointer[World]
+	last   sync.Map // volume.UUID → *volume.Have, which never changes
 	ruling atomic.Pointer[ruling]
 }
 
@@ -70,12 +65,22 @@ type Observer struct {
 func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.Record, string, error), mounts MountSource) *Observer {
 	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
 	o.tables.source = mounts
-	o.last.Store(&World{Volumes: map[volume.UUID]*volume.Have{}})
 	return o
 }
 
-// Last returns the last that was seen.
-func (o *Observer) Last() *World { return o.last.Load() }
+// Last returns the last that was seen of a volume, or nil. It never changes.
+func (o *Observer) Last(uuid volume.UUID) *volume.Have {
+	h, _ := o.last.Load(uuid)
+	last, _ := h.(*volume.Have)
+	return last
+}
+
+// All are the volumes that were ever seen, with the last that was seen of them.
+func (o *Observer) All() iter.Seq2[volume.UUID, *volume.Have] {
+	return func(yield func(volume.UUID, *volume.Have) bool) {
+		o.last.Range(func(uuid, h any) bool { return yield(uuid.(volume.UUID), h.(*volume.Have)) })
+	}
+}
 
 // Look returns the mount table as of a look that began after the given mark,
 // joining one that is under way when it did.
@@ -85,14 +90,6 @@ func (o *Observer) Look(ctx context.Context, after Mark) (*mount.Table, error) {
 
 // Now returns the mark of this instant.
 func (o *Observer) Now() Mark { return o.tables.now() }
-
-func (o *Observer) publish(change func(*World)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	w := *o.last.Load()
-	change(&w)
-	o.last.Store(&w)
-}
 
 // A Target is what is to be observed of one volume.
 type Target struct {
@@ -118,12 +115,7 @@ func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Ha
 }
 
 // Publish replaces what was seen last of a volume.
-func (o *Observer) Publish(uuid volume.UUID, h volume.Have) {
-	o.publish(func(w *World) {
-		w.Volumes = maps.Clone(w.Volumes)
-		w.Volumes[uuid] = &h
-	})
-}
+func (o *Observer) Publish(uuid volume.UUID, h volume.Have) { o.last.Store(uuid, &h) }
 
 // Assemble joins what a mount table says with what the provider says.
 func (o *Observer) Assemble(ctx context.Context, t Target, table *mount.Table) volume.Have {

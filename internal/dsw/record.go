@@ -58,9 +58,11 @@ func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.known[uuid]
-	if _, err := os.Lstat(r.path(uuid)); ok && rec.State == stateSeen && !rec.volatile && errors.Is(err, fs.ErrNotExist) {
-		delete(r.known, uuid) // its owner took it away
-		return volume.NoRecord, "", nil
+	if ok && rec.State == stateSeen && !rec.volatile {
+		if _, err := os.Lstat(r.path(uuid)); errors.Is(err, fs.ErrNotExist) {
+			delete(r.known, uuid) // its owner took it away
+			return volume.NoRecord, "", nil
+		}
 	}
 	if !ok {
 		data, err := os.ReadFile(r.path(uuid))

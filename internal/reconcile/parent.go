@@ -1,0 +1,101 @@
+package reconcile
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A parent is the kubelet that has started a flexdriver. A process has another
+// parent than at its start only when that one is dead, which is cheap to ask: it
+// is asked before each step of a call. A nil one is not known.
+type parent struct {
+	pid int
+
+	mu sync.Mutex // guards what follows
+	fd int        // a pidfd, -1 = there is none: each time /proc is read
+}
+
+// parentOf finds the parent of the flexdriver pid in flexd's own words: what
+// flexdriver said at its start or, where it lives in another pid namespace and its
+// numbers mean nothing here, what /proc says at its arrival. It is the caller's to
+// close.
+func parentOf(pid, said int) *parent {
+	if pid == 0 || said == 0 {
+		return nil
+	}
+	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	if ours := pidNamespace(); err == nil && ours != "" && ours != theirs {
+		said, _ = ppid(pid)
+	}
+	if said == 0 {
+		return nil
+	}
+	p := &parent{pid: said, fd: -1}
+	if fd, err := unix.PidfdOpen(said, 0); err == nil {
+		p.fd = fd
+	}
+	// Only now is it sure that the descriptor is the parent's, not that of a
+	// process that has its number since.
+	if now, err := ppid(pid); p.fd >= 0 && (err != nil || now != said) {
+		p.close()
+	}
+	return p
+}
+
+// holds says whether the process is still its child.
+func (p *parent) holds(pid int) bool {
+	if p == nil || pid == 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fd < 0 {
+		now, err := ppid(pid)
+		return err == nil && now == p.pid
+	}
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 0)
+	return err == nil && n == 0 || err == unix.EINTR
+}
+
+func (p *parent) close() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fd >= 0 {
+		unix.Close(p.fd)
+		p.fd = -1
+	}
+}
+
+var pidNamespace = sync.OnceValue(func() string {
+	s, _ := os.Readlink("/proc/self/ns/pid")
+	return s
+})
+
+// ppid reads a process' parent from /proc. The second field, its name, may hold
+// anything but ends with the last parenthesis.
+func ppid(pid int) (int, error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var buf [1024]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return 0, err
+	}
+	s := string(buf[:n])
+	fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("/proc/%d/stat does not parse", pid)
+	}
+	return strconv.Atoi(fields[1])
+}

@@ -1,0 +1,51 @@
+package reconcile
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Ensure that a flexdriver whose kubelet is dead is known to be alone, with a
+// pidfd and where the kernel has none.
+func TestAFlexdriverWhoseKubeletIsDeadIsAlone(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		kubelet := exec.Command("sh", "-c", "sleep 60 & echo $!; wait")
+		out, err := kubelet.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kubelet.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		pid, err := strconv.Atoi(strings.TrimSpace(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Kill(pid, syscall.SIGKILL)
+		p, wrong := parentOf(pid, kubelet.Process.Pid), parentOf(pid, os.Getpid())
+		defer p.close()
+		if without {
+			p.close()
+		}
+		if !p.holds(pid) || wrong.holds(pid) {
+			t.Errorf("without a pidfd %t: it is its own parent's %t, another's %t", without, p.holds(pid), wrong.holds(pid))
+		}
+		_ = kubelet.Process.Kill()
+		_ = kubelet.Wait()
+		for end := time.Now().Add(5 * time.Second); p.holds(pid); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("without a pidfd %t: its kubelet is dead, and it is still its child", without)
+			}
+		}
+	}
+	if p := parentOf(0, 0); p != nil || !p.holds(1) {
+		t.Error("who is not known cannot be dead")
+	}
+}
