@@ -35,13 +35,12 @@ type member struct {
 // until the lane is free for it, and as long as they come in quick succession.
 type batch struct{ members []*member }
 
-// A command waits for company until nobody has come for a sixteenth of the time
-// that the group's report took, and not longer than half of it: it costs that
-// much itself, however fast the machine is, and so would every further one.
-const (
-	quiet    = 16
-	patience = 2
-)
+// quiet is which part of the time that the group's report took a command waits
+// for company: until for so long nobody has come, or looked at the group, as
+// whoever comes does before. It waits for as long as the report took at most: it
+// costs that much itself, however fast the machine is, and so would every
+// further one.
+const quiet = 16
 
 // mostMembers keeps the one word that selects the volumes well below the 128 KiB
 // that the kernel allows.
@@ -142,10 +141,10 @@ func (g *group) gather(k kind) {
 	g.mu.Lock()
 	cost := g.cost
 	g.mu.Unlock()
-	end := time.Now().Add(cost / patience)
-	for before := 0; time.Now().Before(end); time.Sleep(cost / quiet) {
+	end := time.Now().Add(cost)
+	for before := uint64(0); time.Now().Before(end); time.Sleep(cost / quiet) {
 		g.mu.Lock()
-		now := len(g.next[k].members)
+		now := uint64(len(g.next[k].members)) + g.clock // which goes on with each look
 		g.mu.Unlock()
 		if now == before {
 			return

@@ -77,7 +77,7 @@ func TestUevent(t *testing.T) {
 		"x\x00ACTION=add\x00SUBSYSTEM=net\x00INTERFACE=eth0":                                                                 {},
 		"": {},
 	} {
-		if got := parseUevent(s); got != want {
+		if got := parseUevent([]byte(s)); got != want {
 			t.Errorf("%q: got %+v", s, got)
 		}
 	}

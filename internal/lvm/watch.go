@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -167,7 +168,7 @@ func (w *watch) uevents(fd int) {
 		case err != nil || n <= 0:
 			return
 		}
-		switch e := parseUevent(string(buf[:n])); e.what {
+		switch e := parseUevent(buf[:n]); e.what {
 		case deviceChanged:
 			if !e.removed {
 				w.stirred[e.number] = true
@@ -210,25 +211,27 @@ const (
 )
 
 // parseUevent reads one message of the kernel: a header and KEY=value words,
-// separated by zero bytes.
-func parseUevent(s string) (e uevent) {
-	words := map[string]string{}
-	for word := range strings.SplitSeq(s, "\x00") {
-		if key, value, ok := strings.Cut(word, "="); ok {
-			words[key] = value
+// separated by zero bytes. A burst of activations brings hundreds of them.
+func parseUevent(message []byte) (e uevent) {
+	var action, subsystem, major, minor, name, resize string
+	of := map[string]*string{"ACTION": &action, "SUBSYSTEM": &subsystem, "MAJOR": &major, "MINOR": &minor, "DEVNAME": &name, "RESIZE": &resize}
+	for word := range bytes.SplitSeq(message, []byte{0}) {
+		key, value, _ := bytes.Cut(word, []byte{'='})
+		if v := of[string(key)]; v != nil {
+			*v = string(value)
 		}
 	}
-	if words["SUBSYSTEM"] != "block" {
+	if subsystem != "block" {
 		return e
 	}
-	e.number = words["MAJOR"] + ":" + words["MINOR"]
-	e.removed = words["ACTION"] == "remove"
+	e.number = major + ":" + minor
+	e.removed = action == "remove"
 	switch {
-	case !strings.HasPrefix(words["DEVNAME"], "dm-"):
-		if e.removed || words["ACTION"] == "add" || words["RESIZE"] != "" {
+	case !strings.HasPrefix(name, "dm-"):
+		if e.removed || action == "add" || resize != "" {
 			e.what = diskChanged
 		}
-	case words["ACTION"] != "add": // it has no table yet
+	case action != "add": // it has no table yet
 		e.what = deviceChanged
 	}
 	return e
