@@ -100,7 +100,7 @@ func together(ctx context.Context, rounds int) (goals []goal, err error) {
 		if _, _, err := heard.take(); err != nil {
 			return nil, err
 		}
-		if took, err = burst(ctx, n, "waitforattach", blobs); err != nil {
+		if took, err = burst(n, "waitforattach", blobs); err != nil {
 			return nil, err
 		}
 		bursts = append(bursts, took)
@@ -112,7 +112,7 @@ func together(ctx context.Context, rounds int) (goals []goal, err error) {
 			most, programs = forks, what
 		}
 		// And once more, now that all is done.
-		if took, err = burst(ctx, n, "waitforattach", blobs); err != nil {
+		if took, err = burst(n, "waitforattach", blobs); err != nil {
 			return nil, err
 		}
 		again = append(again, took)
