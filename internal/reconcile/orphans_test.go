@@ -214,6 +214,26 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 		works(t, k.Finish(a))
 		e.Empty()
 	})
+	onSim(t, "kubelet unmounts it in the same moment", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "")
+		works(t, k.Start(a))
+		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+		o := only(t, e, "orphaned-pod")
+		hit, release := e.Sim.Hang("umount", false, false)
+		down := behind(func() error { return k.Down(a) })
+		<-hit
+		time.Sleep(time.Second)
+		join := behind(func() error { return letGo(e, o.UUID, o.Dir) })
+		time.Sleep(time.Second)
+		release()
+		works(t, down()) // at its first attempt
+		_ = join()
+		if n := e.Sim.Count("umount"); n != 1 {
+			t.Errorf("unmounted %d times", n)
+		}
+		e.Empty()
+	})
 	onSim(t, "its pod runs again when it comes to the step", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")
