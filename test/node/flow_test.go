@@ -106,6 +106,13 @@ func (f *flow) runs(pod string, log ...string) {
 	f.writes(pod)
 }
 
+// restart has a pod's container end by itself. Kubelet starts the next one when it
+// knows the pod and has seen to its volume.
+func (f *flow) restart(pod string) {
+	f.Helper()
+	f.must(os.WriteFile(podDir(pod)+"/"+pod+".exit", nil, 0o644))
+}
+
 // holds sees that a pod's volume has exactly these entries, in this order: its own,
 // those of the pods before it, and nobody else's.
 func (f *flow) holds(pod string, log ...string) {
@@ -226,13 +233,17 @@ func (f *flow) since(log string) string {
 
 var call = regexp.MustCompile(`(?m)^.*  call  .*verb=(\w+)`)
 
-// calls are the verbs that kubelet called since the flow began, in their order.
-func (f *flow) calls() []string {
-	var verbs []string
+// called sees that kubelet has called these verbs since the flow began, and in this
+// order.
+func (f *flow) called(verbs ...string) {
+	f.Helper()
+	var got []string
 	for _, m := range call.FindAllStringSubmatch(f.since(flexdLog), -1) {
-		verbs = append(verbs, m[1])
+		got = append(got, m[1])
 	}
-	return verbs
+	if got, want := strings.Join(got, " "), strings.Join(verbs, " "); got != want {
+		f.Errorf("kubelet called %s, not %s", got, want)
+	}
 }
 
 // during waits until flexd has taken a step for the mount of a new volume, and does

@@ -3,8 +3,6 @@
 package node
 
 import (
-	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,19 +55,21 @@ func (f *flow) attachTrue() {
 	f.forget("web")
 	f.ended("web")
 	f.over()
-	want := []string{"attach", "waitforattach", "mountdevice", "mount", "unmount", "unmountdevice", "detach"}
-	if got := f.calls(); !slices.Equal(got, want) {
-		f.Errorf("kubelet called %v, not %v", got, want)
-	}
+	life := "attach waitforattach mountdevice mount unmount unmountdevice detach"
+	f.called(life)
 
 	f.want("next", "web")
 	f.runs("next", "web starts", "web ends", "next starts")
 	f.kill(f.kubelet)
 	f.must(f.startKubelet())
-	f.writes("next")
+	f.restart("next")
+	f.runs("next", "web starts", "web ends", "next starts", "next starts")
+	f.mountedAt(global, podDir("next"))
 	f.forget("next")
-	f.ended("next") // without a detach: this kubelet has not attached it
+	f.ended("next")
 	f.over()
+	// A kubelet that did not attach it itself does not detach it.
+	f.called(life, "attach waitforattach mountdevice mount", "waitforattach unmount unmountdevice")
 }
 
 // A pod's whole life, in which its container ends once by itself, and then that of
@@ -78,7 +78,7 @@ func (f *flow) startAndEnd() {
 	f.attach("false")
 	f.want("job", "job")
 	f.runs("job", "job starts")
-	f.must(os.WriteFile(podDir("job")+"/job.exit", nil, 0o644))
+	f.restart("job")
 	f.runs("job", "job starts", "job starts")
 	f.mounted("job")
 	f.forget("job")
@@ -89,6 +89,7 @@ func (f *flow) startAndEnd() {
 	f.forget("heir")
 	f.ended("heir")
 	f.over()
+	f.called("mount unmount", "mount unmount")
 }
 
 // The second pod comes while the first runs, and goes after it.
@@ -107,6 +108,7 @@ func (f *flow) twoPods() {
 	f.forget("two")
 	f.ended("two")
 	f.over()
+	f.called("mount mount unmount unmount")
 }
 
 // Kubelet is killed while one pod runs and another's volume is made; then a pod
@@ -134,6 +136,7 @@ func (f *flow) kubeletKilled() {
 	f.forget("stays")
 	f.ended("stays")
 	f.over()
+	f.called("mount mount", "mount", "unmount", "unmount")
 }
 
 // flexd is killed while one pod runs and another's volume is made, and replaced by
