@@ -155,7 +155,7 @@ func (r *reader) check(c *Config) {
 		r.wrong("callDeadline", fmt.Sprintf("must be less than 5m, when flexdriver gives up, not %s", c.CallDeadline))
 	}
 	if c.ReleaseOrphansAfter > 0 && c.ReleaseOrphansAfter < shortestGrace {
-		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least %s, in which kubelet comes back to whatever it still wants, or never; not %s", "5m", c.ReleaseOrphansAfter))
+		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least 5m, in which kubelet comes back to whatever it still wants, or never; not %s", c.ReleaseOrphansAfter))
 	}
 	r.checkSockets(c)
 	r.checkDirs(c)

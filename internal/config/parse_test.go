@@ -84,6 +84,8 @@ statusSocket: ""
 statusGroup: adm
 lease: 1m
 callDeadline: 1m30s
+releaseOrphansAfter: 2h
+cgroupDir: /host/sys/fs/cgroup/
 log: {format: json, level: debug}
 volumeGroups:
 - name: vg0
@@ -105,6 +107,7 @@ volumeGroups:
 		RunDir:       "/run/other", StateDir: "/var/lib/other",
 		DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm",
 		Lease: time.Minute, CallDeadline: 90 * time.Second, LogFormat: "json", LogLevel: "debug",
+		ReleaseOrphansAfter: 2 * time.Hour, CgroupDir: "/host/sys/fs/cgroup",
 		VolumeGroups: []VolumeGroup{
 			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
 				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, NeverDeactivate: true},
@@ -148,6 +151,8 @@ func TestRefused(t *testing.T) {
 		{"no unit", "lease: 30\n", `f:1: lease: must be a duration with its unit, such as 30s or 4m30s, not 30`},
 		{"negative", "lease: -1s\n", `f:1: lease: must be longer than 0s, not "-1s"`},
 		{"too patient", "callDeadline: 5m\n", `f:1: callDeadline: must be less than 5m, when flexdriver gives up, not 5m0s`},
+		{"a grace that kubelet needs", "releaseOrphansAfter: 1m\n", `f:1: releaseOrphansAfter: must be at least 5m, in which kubelet comes back to whatever it still wants, or never; not 1m0s`},
+		{"a grace without a unit", "releaseOrphansAfter: 60\n", `f:1: releaseOrphansAfter: must be a duration with its unit, such as 30s or 4m30s, not 60`},
 		{"decimal unit", group + "  maxSize: 10GB\n", `f:5: volumeGroups[0].maxSize: must have one of the units KiB, MiB, GiB, TiB or PiB: "10GB"`},
 		{"no size unit", group + "  maxSize: 1073741824\n", `f:5: volumeGroups[0].maxSize: must be a size with its unit, such as 500MiB, 10GiB or 1TiB, not 1073741824`},
 		{"fraction", group + "  maxSize: 1.5TiB\n", `f:5: volumeGroups[0].maxSize: must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not "1.5TiB"`},
