@@ -49,6 +49,10 @@ func (f *flow) tell() {
 	f.Logf("flexd status: %v\n%s", err, list)
 	f.Logf("mounts:\n%s", strings.Join(f.mounts(), "\n"))
 	f.Logf("what kubelet asked and flexd did:\n%s", f.since(flexdLog))
+	logs, _ := filepath.Glob("/var/log/pods/*/*/*.log")
+	for _, log := range logs { // of pods that have not ended
+		f.Logf("%s:\n%s", log, tail(log, 5, nil))
+	}
 	f.Logf("kubelet about it:\n%s", tail(kubeletLog, 30, ours.MatchString))
 	f.Logf("the end of kubelet's log:\n%s", tail(kubeletLog, 30, nil))
 }
