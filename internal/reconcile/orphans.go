@@ -184,21 +184,17 @@ func (o *orphans) find() (found map[string]*sighting, running bool, untold strin
 	if n.Observer.Pods != nil {
 		pods := n.Observer.Pods()
 		var files []string
-		mute := false
 		for _, c := range claims {
-			uid := n.Observer.PodOf(c.Dir)
-			if uid == "" || c.Phase != volume.Held {
-				continue
+			if uid := n.Observer.PodOf(c.Dir); uid != "" && c.Phase == volume.Held {
+				files = append(files, pods.Events(uid)...)
 			}
-			events := pods.Events(uid)
-			files = append(files, events...)
-			mute = mute || len(events) == 0
 		}
 		// First the ears, then the eyes: an end that falls between is heard of.
 		deaf := n.PodEvents == nil || !n.PodEvents.Follow(files)
 		life = func(dir string) (volume.Life, string) {
-			l, why := pods.Life(n.Observer.PodOf(dir))
-			running = running || l == volume.Running && (deaf || mute)
+			uid := n.Observer.PodOf(dir)
+			l, why := pods.Life(uid)
+			running = running || l == volume.Running && (deaf || len(pods.Events(uid)) == 0)
 			if l == volume.LifeUnknown {
 				untold = why
 			}
