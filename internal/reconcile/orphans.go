@@ -220,12 +220,14 @@ func (o *orphans) find() (found map[string]*sighting, running bool, untold strin
 func (o *orphans) listed() (all []status.Disagreement) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	now := time.Now()
 	for _, s := range o.seen {
 		if !s.told {
 			continue
 		}
-		d := status.Disagreement{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir, Since: s.since,
-			Hint: "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
+		d := status.Disagreement{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
+			Since: now.Add(-now.Sub(s.since)), // right by today's wall clock, wherever it stood then
+			Hint:  "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
 		switch s.Kind {
 		case volume.Staged:
 			d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
