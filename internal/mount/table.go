@@ -68,7 +68,10 @@ func (t *Reader) Read(r io.Reader) (*Table, error) {
 		return nil, fmt.Errorf("mount table: %w", err)
 	}
 	text := t.text.Bytes()
-	if len(text) > 0 && text[len(text)-1] != '\n' {
+	switch {
+	case len(text) == 0: // there is always a root
+		return nil, fmt.Errorf("mount table: it is empty")
+	case text[len(text)-1] != '\n':
 		return nil, fmt.Errorf("mount table: its last line is cut off")
 	}
 	count := bytes.Count(text, []byte{'\n'})

@@ -119,6 +119,7 @@ func TestOver(t *testing.T) {
 // is an error, never a part of a table.
 func TestReadTableNeverPartial(t *testing.T) {
 	for _, bad := range []string{
+		"",
 		fedora[:len(fedora)-1],
 		fedora[:len(fedora)-30],
 		fedora + "\n",

@@ -205,14 +205,19 @@ func (l *lane) turn() {
 	if l.held() {
 		return
 	}
-	var last volume.Step
+	var (
+		last volume.Step
+		h    volume.Have
+		err  error
+	)
 	for ctx.Err() == nil {
 		l.prune()
 		// The want first, the look after it: whoever asks while we look is
 		// answered from the next look.
 		w := l.want()
-		h, err := l.observe(ctx, w)
-		if err != nil {
+		if last.Kind == volume.NoteLease && l.undisturbed() {
+			// A lease is no change of what there is to see, and nobody has come.
+		} else if h, err = l.observe(ctx, w); err != nil {
 			l.fail(ctx, volume.Step{Calls: l.callIDs()}, "look", err)
 			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
 			return
@@ -246,6 +251,13 @@ func (l *lane) turn() {
 			return
 		}
 	}
+}
+
+// undisturbed says whether nothing has happened to the lane since its turn began.
+func (l *lane) undisturbed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.dirty
 }
 
 // settle plans, answers the calls that the plan answered, and plans again for
@@ -379,7 +391,7 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 		op.err = err.Error()
 		log.WithError(err).Warn("failed")
 	} else {
-		log.Info("done")
+		log.Log(levelOf(step.Kind), "done")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -391,6 +403,16 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	if err == nil && l.lastErr != nil && l.lastErr.step == step.Kind.String() {
 		l.lastErr = nil
 	}
+}
+
+// levelOf is how much a step matters to who reads the log: notes are flexd's own
+// affair, and what they are for follows.
+func levelOf(k volume.StepKind) logrus.Level {
+	switch k {
+	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.NoteLease:
+		return logrus.DebugLevel
+	}
+	return logrus.InfoLevel
 }
 
 // fail answers the calls that waited for a step, or backs off if it was flexd's
