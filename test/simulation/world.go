@@ -143,7 +143,7 @@ func (w *world) do(d decision) bool {
 		go a.expand()
 	case strays:
 		verb, uid, _ := strings.Cut(d.on, " ")
-		w.stray(verb, w.actor(uid))
+		return w.stray(verb, w.actor(uid))
 	case flexdDies:
 		if w.Dead() {
 			return false
@@ -242,6 +242,9 @@ func (w *world) reboot() {
 	w.free = nil // the processes are dead
 	w.killKubelet()
 	w.Reboot()
+	for _, a := range w.pods {
+		a.begun = 0
+	}
 	w.Begin()
 }
 
@@ -254,18 +257,27 @@ func (w *world) actor(uid string) *actor {
 	panic(uid)
 }
 
-// stray is a flexdriver that started three seconds ago and arrives only now. Its
-// kubelet does not wait for it any more.
-func (w *world) stray(verb string, a *actor) {
+// stray is a flexdriver that started three seconds ago, before the last call for
+// its directory, and arrives only now. Its kubelet does not wait for it any more.
+func (w *world) stray(verb string, a *actor) bool {
 	w.mu.Lock()
 	k := w.kubelet
 	w.mu.Unlock()
-	started := max(w.M.Boot()-3*time.Second, 1)
+	started := w.M.Boot() - 3*time.Second
+	w.mu.Lock()
+	if a.begun > 0 { // no kubelet calls twice at once for a directory
+		started = min(started, a.begun-time.Millisecond)
+	}
+	w.mu.Unlock()
+	if started <= 0 {
+		return false // the machine was not up
+	}
 	args := []string{k.Dir(a.pod)}
 	if verb == flex.Mount {
 		args = append(args, k.Blob(a.pod, true))
 	}
 	go func() { _, _ = k.CallAt(started, verb, args...) }()
+	return true
 }
 
 // An actor is one pod, as the API server wants it, and what kubelet does for it.
@@ -275,9 +287,10 @@ type actor struct {
 
 	// Guarded by world.mu.
 	wanted  bool
-	mounted bool // kubelet counts it so
-	doubt   bool // kubelet died: the pod's directory tells
-	busy    bool // its goroutine runs
+	mounted bool          // kubelet counts it so
+	doubt   bool          // kubelet died: the pod's directory tells
+	busy    bool          // its goroutine runs
+	begun   time.Duration // since boot: kubelet's last attempt, 0 = none
 }
 
 func (a *actor) isWanted() bool {
@@ -354,6 +367,9 @@ func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
 		turn <- struct{}{}
 		defer func() { <-turn }()
 	}
+	a.w.mu.Lock()
+	a.begun = max(a.w.M.Boot(), 1)
+	a.w.mu.Unlock()
 	if wanted {
 		return k.Up(a.pod)
 	}
