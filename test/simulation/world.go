@@ -269,8 +269,8 @@ func (w *world) stray(verb string, a *actor) bool {
 		started = min(started, a.begun-time.Millisecond)
 	}
 	w.mu.Unlock()
-	if started <= 0 {
-		return false // the machine was not up
+	if started <= 0 || w.M.Boot()-started > 5*time.Minute {
+		return false // the machine was not up; no flexdriver lives that long
 	}
 	args := []string{k.Dir(a.pod)}
 	if verb == flex.Mount {
