@@ -26,8 +26,8 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if err != nil {
 		return volume.Device{}, err
 	}
-	var ours *Loop
-	var others []string // why the volume must not be used
+	var ours, left *Loop // left is this volume's, of a file that is deleted
+	var others []string  // why the volume must not be used
 	for _, l := range loops {
 		if l.BackingFile != file {
 			continue
@@ -53,6 +53,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		case full.Deleted && lv.Presence == volume.Absent && ours == nil:
 			ours = &full // its file is gone, and it is only to be let go
 		case full.Deleted:
+			left = &full
 			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
 		case id.UUID == "":
 			others = append(others, fmt.Sprintf("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%s", l.Name, file, l.Name))
@@ -72,9 +73,12 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		return volume.Device{Activity: volume.Inactive}, nil
 	}
 	d := volume.Device{Activity: volume.Inactive}
-	if ours != nil {
+	switch {
+	case ours != nil:
 		d = p.deviceOf(lv.Name, *ours)
 		p.found(lv.UUID, ours.Name)
+	case left != nil: // it is let go like any other
+		d = p.deviceOf(lv.Name, *left)
 	}
 	if len(others) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(others, "; ")
