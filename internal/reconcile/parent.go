@@ -28,23 +28,35 @@ func parentOf(pid, said int) *parent {
 	if pid == 0 || said == 0 {
 		return nil
 	}
-	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
-	if ours := pidNamespace(); err == nil && ours != "" && ours != theirs {
-		said, _ = ppid(pid)
+	p, now := watch(pid, said)
+	if now == said {
+		return p
 	}
-	if said == 0 {
+	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	ours, err2 := os.Readlink("/proc/self/ns/pid")
+	switch {
+	case err != nil || err2 != nil || ours == theirs:
+		return p // it is dead already, as /proc goes on to tell
+	case now == 0:
 		return nil
 	}
-	p := &parent{pid: said, fd: -1}
-	if fd, err := unix.PidfdOpen(said, 0); err == nil {
+	p, _ = watch(pid, now)
+	return p
+}
+
+// watch returns a parent of that number, with a descriptor only if it really is
+// the process' parent, and who that is; 0 = that cannot be told.
+func watch(pid, of int) (p *parent, now int) {
+	p = &parent{pid: of, fd: -1}
+	if fd, err := unix.PidfdOpen(of, 0); err == nil {
 		p.fd = fd
 	}
 	// Only now is it sure that the descriptor is the parent's, not that of a
 	// process that has its number since.
-	if now, err := ppid(pid); p.fd >= 0 && (err != nil || now != said) {
+	if now, _ = ppid(pid); now != of {
 		p.close()
 	}
-	return p
+	return p, now
 }
 
 // holds says whether the process is still its child.
@@ -73,11 +85,6 @@ func (p *parent) close() {
 		p.fd = -1
 	}
 }
-
-var pidNamespace = sync.OnceValue(func() string {
-	s, _ := os.Readlink("/proc/self/ns/pid")
-	return s
-})
 
 // ppid reads a process' parent from /proc. The second field, its name, may hold
 // anything but ends with the last parenthesis.
