@@ -127,7 +127,7 @@ func (e *BlockedError) Error() string {
 type Block struct {
 	Step    string
 	Pids    []int
-	Since   time.Time // zero = before flexd started
+	Since   time.Time // zero = not known
 	Wchan   string
 	Volumes []string        // as its command line names them, where it is an earlier flexd's
 	Done    <-chan struct{} // closed when it has ended
@@ -142,10 +142,11 @@ func (b Block) String() string {
 		}
 		s += ")"
 	}
-	if b.Since.IsZero() {
-		return s + " of an earlier flexd has not ended; look at the disks of the group and at dmesg"
+	s += " has not ended"
+	if !b.Since.IsZero() {
+		s += " since " + b.Since.Format(time.TimeOnly)
 	}
-	return s + " has not ended since " + b.Since.Format(time.TimeOnly) + "; look at the disks of the group and at dmesg"
+	return s + "; look at the disks of the group and at dmesg"
 }
 
 // A SpaceError says how much was wanted and how much there is.

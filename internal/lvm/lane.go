@@ -19,7 +19,7 @@ import (
 // How long a command that changes something may take until it is reported as
 // stuck, and how long one may wait for those before it. None is ever killed.
 const (
-	changeDeadline = 2 * time.Minute // Provider.patience
+	changeDeadline = 2 * time.Minute // at most: half of a call's time
 	perMember      = time.Second     // more for each volume that shares a command
 	queueDeadline  = 4 * time.Minute
 )
@@ -68,7 +68,7 @@ func (g *group) notice(err error) {
 	case errors.As(err, &stuck):
 		g.open(&Block{Step: stuck.Step, Pids: []int{stuck.Pid}, Since: stuck.Since, Wchan: stuck.Wchan, Done: stuck.Done})
 	case errors.As(err, &locked):
-		g.open(&Block{Step: "a command of LVM", Pids: locked.Pids, Volumes: named(locked.Pids), Done: locked.Done})
+		g.open(earlierBlock(locked.Pids, &locked.Child, locked.Done))
 	}
 }
 
@@ -96,8 +96,17 @@ func (g *group) adoptEarlier() {
 	free, pids, err := run.LockFree(g.lock)
 	if err == nil && !free {
 		g.grace = time.Now().Add(earlierPatience)
-		g.open(&Block{Step: "a command of LVM", Pids: pids, Volumes: named(pids), Done: run.LockDone(g.lock)})
+		g.open(earlierBlock(pids, run.Holder(g.lock), run.LockDone(g.lock)))
 	}
+}
+
+// earlierBlock is a command that another life of flexd has started.
+func earlierBlock(pids []int, child *run.Waiting, done <-chan struct{}) *Block {
+	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, Volumes: named(pids), Done: done}
+	if child != nil {
+		b.Since, b.Wchan = child.Since, child.Wchan
+	}
+	return b
 }
 
 // earlier waits for the command of an earlier flexd, until it counts as one that

@@ -34,7 +34,19 @@ type Options struct {
 	// volume is blank reads, since extents may have been another volume's.
 	Ranges func(size int64) [][2]int64
 
+	// CallDeadline is how long a call may wait: a command that hangs is named in
+	// good time before that. 0 = long.
+	CallDeadline time.Duration
+
 	Dev string // "/dev"; another directory in tests
+}
+
+// within returns a deadline, or less where that part of a call's time is.
+func (o Options) within(deadline time.Duration, part time.Duration) time.Duration {
+	if o.CallDeadline > 0 {
+		deadline = min(deadline, o.CallDeadline/part)
+	}
+	return deadline
 }
 
 // A Group is what the configuration says of one volume group.
@@ -50,7 +62,7 @@ type Provider struct {
 	config configuration // the --config of every command
 	watch  atomic.Pointer[watch]
 
-	patience time.Duration                  // changeDeadline; less in tests
+	patience time.Duration                  // of a command that changes something; less in tests
 	leads    func(path, number string) bool // leadsTo; another in tests
 
 	mu       sync.Mutex
@@ -72,7 +84,7 @@ func New(o Options) *Provider {
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		patience: changeDeadline, leads: leadsTo,
+		patience: o.within(changeDeadline, 2), leads: leadsTo,
 		dmUUIDs: map[volume.UUID]string{}, inflight: map[volume.UUID]<-chan struct{}{},
 	}
 	p.config.filter = o.Filter

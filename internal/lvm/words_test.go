@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -162,6 +163,6 @@ func TestLayout(t *testing.T) {
 }
 
 func ExampleBlockedError() {
-	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents"}})
-	// Output: volume group vg0 is blocked: activate (pid 12, waits in io_getevents) of an earlier flexd has not ended; look at the disks of the group and at dmesg
+	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}})
+	// Output: volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; look at the disks of the group and at dmesg
 }

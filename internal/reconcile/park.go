@@ -41,6 +41,9 @@ func (l *lane) park(step volume.Step, err error) bool {
 		if len(locked.Pids) > 0 {
 			p.pid = locked.Pids[0]
 		}
+		if c := locked.Child; c.Pid != 0 {
+			p.pid, p.wchan, p.since = c.Pid, c.Wchan, c.Since
+		}
 	default:
 		return false
 	}

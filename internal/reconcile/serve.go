@@ -12,6 +12,7 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -375,15 +376,37 @@ func (n *Node) ended(c *call, what string, err error) error {
 
 // whatFor says what a call waited for when its time was up.
 func (l *lane) whatFor(took time.Duration) error {
+	child := run.Holder(l.lock)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.parked != nil:
 		return fmt.Errorf("stuck: %s", l.parked.text())
+	case l.working == volume.Unmount.String():
+		return fmt.Errorf("still at %s%s; it goes on, and is waited for when asked again%s", l.atWork(), where(child), ifTooLong)
 	case l.working != "":
-		return fmt.Errorf("still preparing: %s, %s; it goes on, and will be used when asked again", l.working, time.Since(l.since).Round(time.Second))
+		return fmt.Errorf("still preparing: %s%s; it goes on, and will be used when asked again%s", l.atWork(), where(child), ifTooLong)
 	}
 	return fmt.Errorf("not done within %s", took)
+}
+
+// ifTooLong is what an operator can do about a step that may only be slow.
+const ifTooLong = "; if that is too long for it, look at the disk under it and at dmesg"
+
+// atWork is the step, and for how long it has run. The caller holds l.mu.
+func (l *lane) atWork() string {
+	return fmt.Sprintf("%s, %s", l.working, time.Since(l.since).Round(time.Second))
+}
+
+// where says who does a step, and where in the kernel that is.
+func where(child *run.Waiting) string {
+	switch {
+	case child == nil:
+		return ""
+	case child.Wchan == "":
+		return fmt.Sprintf(" (pid %d)", child.Pid)
+	}
+	return fmt.Sprintf(" (pid %d waits in %s)", child.Pid, child.Wchan)
 }
 
 // text says what the child does, and what an operator can do.

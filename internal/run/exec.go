@@ -158,8 +158,8 @@ func (e *Exec) afterKill(k *child) (Result, error) {
 		case <-time.After(20 * time.Millisecond):
 		case <-limit.C:
 			pid := k.proc.Pid
-			if len(pids) > 0 {
-				pid = pids[0]
+			if w := deepest(pids); w != nil {
+				pid = w.Pid
 			}
 			return res, k.stuck(pid, e.lockDone(k.cmd.Lock))
 		}
@@ -182,7 +182,7 @@ func (e *Exec) stdin(c Cmd) (*os.File, error) {
 			return nil, fmt.Errorf("%s: lock: %w", c.Step, err)
 		}
 		if pids := lockHolders(c.Lock); len(pids) > 0 {
-			return nil, &LockedError{Step: c.Step, Lock: c.Lock, Pids: pids, Done: e.lockDone(c.Lock)}
+			return nil, locked(c.Step, c.Lock, pids, e.lockDone(c.Lock))
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -17,7 +17,16 @@ func Held(path string) *LockedError {
 	if err != nil || free {
 		return nil
 	}
-	return &LockedError{Step: "wait", Lock: path, Pids: pids, Done: LockDone(path)}
+	return locked("wait", path, pids, LockDone(path))
+}
+
+// locked is the error of a lock that is held, with what can be told of who does.
+func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
+	e := &LockedError{Step: step, Lock: path, Pids: pids, Done: done}
+	if w := deepest(pids); w != nil {
+		e.Child = *w
+	}
+	return e
 }
 
 // LockFree says whether nobody holds the lock at path, and if somebody does,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -146,16 +145,6 @@ func (k *child) exitError(code int, signal string, res Result) *ExitError {
 
 func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {
 	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: wchan(pid), Done: done}
-}
-
-// wchan says in which kernel function a process waits. It asks procfs only,
-// never the process's memory, which could wait with it.
-func wchan(pid int) string {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/wchan")
-	if err != nil || string(b) == "0" {
-		return ""
-	}
-	return string(b)
 }
 
 // oneLine makes a message of what a program printed: at most 1 KiB, the end of

@@ -95,10 +95,11 @@ func (e *StuckError) Error() string {
 // A LockedError says that a child of an earlier flexd (or one that was given
 // up) still holds the lane's lock. Done is closed when the lock is free.
 type LockedError struct {
-	Step string
-	Lock string
-	Pids []int // the holders that were found
-	Done <-chan struct{}
+	Step  string
+	Lock  string
+	Pids  []int   // the holders that were found
+	Child Waiting // of these, the one that the others wait for; zero = none was found
+	Done  <-chan struct{}
 }
 
 func (e *LockedError) Error() string {

@@ -1,0 +1,54 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Ensure that of the processes which hold a lock the one is told that the others
+// wait for, with where it waits and since when.
+func TestHolder(t *testing.T) {
+	lock := filepath.Join(t.TempDir(), "lock")
+	if w := Holder(lock); w != nil {
+		t.Errorf("no lock: got %+v", w)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		c := sh("sleep 1; sleep 8765.4; true")
+		c.Lock = lock
+		_, err := NewExec().Run(t.Context(), c)
+		ended <- err
+	}()
+	comm := func(w *Waiting) string {
+		b, _ := os.ReadFile("/proc/" + strconv.Itoa(w.Pid) + "/cmdline")
+		return strings.ReplaceAll(string(b), "\x00", " ")
+	}
+	var w *Waiting
+	eventually(t, "the youngest is found", func() bool {
+		w = Holder(lock)
+		return w != nil && strings.HasPrefix(comm(w), "sleep 8765.4") && w.Wchan != ""
+	})
+	if age := time.Since(w.Since); age < -100*time.Millisecond || age > 3*time.Second {
+		t.Errorf("it is %s old; the whole began more than a second ago", age)
+	}
+	if e := Held(lock); e == nil || e.Child.Pid != w.Pid || e.Child.Wchan != w.Wchan {
+		t.Errorf("held: got %+v", e)
+	}
+	process, err := os.FindProcess(w.Pid)
+	if err == nil {
+		err = process.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if w := Holder(lock); w != nil {
+		t.Errorf("it has ended: got %+v", w)
+	}
+}
