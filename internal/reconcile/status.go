@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ const failedAge = 5 * time.Minute
 // List tells about every volume that flexd has to do with. It reads what was
 // seen last and waits for nobody's work.
 func (n *Node) List() status.List {
-	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates()}
+	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Disagreements, _ = n.disagreements()
 	for _, l := range n.allLanes() {
 		list.Volumes = append(list.Volumes, l.view().Volume)

@@ -129,6 +129,7 @@ type List struct {
 	Problems []string `json:"problems"` // of the node, not of a volume: unreadable notes, a mount table that cannot be read
 
 	Disagreements []Disagreement `json:"disagreements"` // as seen last, sorted by VG, LV
+	Goroutines    int            `json:"goroutines"`    // of flexd itself, for who measures it
 	Pools         []Pool         `json:"pools"`         // the thin pools of claimed volumes, as seen last
 }
 
