@@ -90,9 +90,15 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 		if fds[1].Revents != 0 {
 			w.written()
 		}
+		time.Sleep(lull) // what follows is read at once
 	}
 	return nil
 }
+
+// lull is how long nothing is read after something was: an activation of many
+// volumes brings some events for each, and to wake up for one would cost more
+// than all that is done with it.
+const lull = 10 * time.Millisecond
 
 // settle is for how many milliseconds nothing must happen until changed is told:
 // an activation of many volumes is one change.
