@@ -3,6 +3,7 @@ package reconcile
 import (
 	"bytes"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,14 @@ import (
 // fakePools is a provider with one thin pool, which counts who asks.
 type fakePools struct {
 	Provider
+	mu    sync.Mutex // timers that fire know nothing of what the test wrote before
 	state lvm.Pool
 	asked int
 }
 
 func (f *fakePools) PoolStates(vg string, names []string) ([]lvm.Pool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.asked++
 	var all []lvm.Pool
 	for _, n := range names {
@@ -32,6 +36,22 @@ func (f *fakePools) PoolStates(vg string, names []string) ([]lvm.Pool, error) {
 		}
 	}
 	return all, nil
+}
+
+func (f *fakePools) change(change func(p *lvm.Pool)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.state)
+}
+
+// since says how often it was asked since the last time.
+func (f *fakePools) since() int {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked := f.asked
+	f.asked = 0
+	return asked
 }
 
 func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
@@ -58,30 +78,32 @@ func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
 		}
 		claim("u2")
 		time.Sleep(time.Hour)
-		if f.asked > 1 || len(n.poolStates()) > 0 {
-			t.Fatalf("asked %d times for no pool: %+v", f.asked, n.poolStates())
+		if asked := f.since(); asked > 1 || len(n.poolStates()) > 0 {
+			t.Fatalf("asked %d times for no pool: %+v", asked, n.poolStates())
 		}
-		f.asked = 0
 		claim("u1", "u2")
 		if p := n.poolStates(); len(p) != 1 || p[0].DataUsed != 50 || p[0].Warning+p[0].Problem != "" {
 			t.Errorf("at once: %+v", p)
 		}
 		time.Sleep(10*time.Minute + time.Second)
-		if f.asked != 21 {
-			t.Errorf("asked %d times in ten minutes", f.asked)
+		if asked := f.since(); asked != 21 {
+			t.Errorf("asked %d times in ten minutes", asked)
 		}
-		f.state.Data.Used = 85
+		f.change(func(p *lvm.Pool) { p.Data.Used = 85 })
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if p := n.poolStates(); len(p) != 1 || !strings.Contains(p[0].Warning, "lvextend") || logged("85.0 % of the pool's data") != 1 || len(n.problems()) > 0 {
 			t.Errorf("beyond the threshold: %+v, problems %q\n%s", p, n.problems(), log.String())
 		}
-		f.state.Mode, f.state.Data.Used = "out_of_data_space", 100
+		f.change(func(p *lvm.Pool) { p.Mode, p.Data.Used = "out_of_data_space", 100 })
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if p := n.problems(); len(p) != 1 || !strings.HasPrefix(p[0], "thin pool vg0/pool: the pool is full") || logged("the pool is full") != 1 {
 			t.Errorf("full: %q\n%s", p, log.String())
 		}
-		f.state.Mode, f.state.Data.Total = "rw", 1000
+		f.change(func(p *lvm.Pool) { p.Mode, p.Data.Total = "rw", 1000 })
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if p := n.problems(); len(p) > 0 || logged("well again") != 1 {
 			t.Errorf("extended: %q\n%s", p, log.String())
 		}
@@ -92,10 +114,10 @@ func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
 		}
 		g.Metadata = ""
 		claim()
-		f.asked = 0
+		f.since()
 		time.Sleep(time.Hour)
-		if f.asked > 0 || len(n.poolStates()) > 0 {
-			t.Errorf("unclaimed, and asked %d times: %+v", f.asked, n.poolStates())
+		if asked := f.since(); asked > 0 || len(n.poolStates()) > 0 {
+			t.Errorf("unclaimed, and asked %d times: %+v", asked, n.poolStates())
 		}
 	})
 }
