@@ -30,6 +30,7 @@ type Store struct {
 	mu       sync.Mutex                        // guards what follows and the files; held across a write, never across a command
 	claims   map[volume.UUID]map[string]*Claim // by directory
 	leases   map[volume.UUID]*Lease
+	parted   map[volume.UUID][]string // notes of claims that ended by Part, which go with the lease
 	wishes   map[string]wish
 	problems map[string]string // file → what is wrong with it
 }
@@ -46,7 +47,7 @@ type wish struct {
 // are gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
-		wishes: map[string]wish{}, problems: map[string]string{}}
+		parted: map[volume.UUID][]string{}, wishes: map[string]wish{}, problems: map[string]string{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("notes: %w", err)
 	}
@@ -122,6 +123,9 @@ func (s *Store) keep(c *Claim) {
 		s.claims[c.UUID] = map[string]*Claim{}
 	}
 	s.claims[c.UUID][c.Dir] = c
+	if files := s.parted[c.UUID]; files != nil { // its note is about a claim again
+		s.parted[c.UUID] = slices.DeleteFunc(files, func(f string) bool { return f == claimFile(c) })
+	}
 }
 
 func parse(data []byte, into any, check func(string) error, boot string) error {
@@ -232,12 +236,16 @@ func (s *Store) PutLease(l Lease) error {
 }
 
 // Part ends a claim whose lease cannot be noted: both hold in memory, and the
-// claim's note stays behind to tell the next flexd that the volume was ours.
+// claim's note stays behind to tell the next flexd that the volume was ours. It
+// goes with the lease.
 func (s *Store) Part(dir string, l Lease) {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leases[l.UUID] = &l
+	if c := s.claims[l.UUID][dir]; c != nil {
+		s.parted[l.UUID] = append(s.parted[l.UUID], claimFile(c))
+	}
 	if delete(s.claims[l.UUID], dir); len(s.claims[l.UUID]) == 0 {
 		delete(s.claims, l.UUID)
 	}
@@ -248,7 +256,12 @@ func (s *Store) DropLease(uuid volume.UUID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.leases, uuid)
-	return s.remove(leaseFile(uuid))
+	err := s.remove(leaseFile(uuid))
+	for _, file := range s.parted[uuid] {
+		err = errors.Join(err, s.remove(file))
+	}
+	delete(s.parted, uuid)
+	return err
 }
 
 func (s *Store) write(name string, v any) error {

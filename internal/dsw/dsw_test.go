@@ -247,6 +247,23 @@ func TestLeaseNotWritten(t *testing.T) {
 	if again := open(t, dir).All(); len(again) != 1 || again[0].Phase != volume.Releasing {
 		t.Errorf("the next flexd knows %v", again)
 	}
+	// Its note goes with the lease, unless it is about a claim again by then.
+	if err := os.RemoveAll(blocked + damaged); err != nil { // the next flexd put it aside
+		t.Fatal(err)
+	}
+	if err := s.Put(claim(volume.Held)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DropLease("uuid-a"); err != nil || len(open(t, dir).All()) != 1 {
+		t.Errorf("the note of a claim went with the lease: %v", err)
+	}
+	s.Part(claim(volume.Releasing).Dir, lease)
+	if err := s.DropLease("uuid-a"); err != nil {
+		t.Error(err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
 }
 
 func TestWishes(t *testing.T) {

@@ -59,7 +59,7 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 	n.mu.Unlock()
 	select {
 	case <-made.done:
-		return made.err
+		return n.advised(made.err)
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	}

@@ -421,6 +421,7 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	if ctx.Err() != nil {
 		return false // flexd stops: the callers will ask the next one
 	}
+	err = l.n.advised(err)
 	l.mu.Lock()
 	f := &failure{step: what, text: err.Error(), at: time.Now()}
 	if l.lastErr = f; len(step.Calls) > 0 {

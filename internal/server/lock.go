@@ -33,16 +33,27 @@ func Lock(path string) (*os.File, error) {
 		}
 	}
 	if err == nil {
-		err = f.Truncate(0)
-	}
-	if err == nil {
-		_, err = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+		err = sign(f)
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// sign writes our pid over that of the flexd before us. A full /run is no reason
+// not to start, since pods end meanwhile; what truncating first would give back
+// might be somebody else's by the time of the write.
+func sign(f *os.File) error {
+	pid := fmt.Appendf(nil, "%d\n", os.Getpid())
+	if _, err := f.WriteAt(pid, 0); err != nil {
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			return nil
+		}
+		return err
+	}
+	return f.Truncate(int64(len(pid)))
 }
 
 // lockGrace is how long the lock of a flexd that is dead is waited for: a child

@@ -165,6 +165,7 @@ type host struct {
 	log      string
 	settings settings
 	enter    []string // a command that runs flexd, such as unshare -m
+	disks    []string // filesystems of the test's own for flexd's files, see disk
 
 	mu    sync.Mutex
 	flexd *exec.Cmd
@@ -644,8 +645,7 @@ func (h *host) notes() []string {
 
 // left says what of the host is still on the machine.
 func (h *host) left() string {
-	var all []string
-	all = append(all, mounts(h.dir)...)
+	all := slices.DeleteFunc(mounts(h.dir), func(m string) bool { return slices.Contains(h.disks, m) })
 	for _, name := range h.active() {
 		all = append(all, name+" is active")
 	}
@@ -674,6 +674,11 @@ func (h *host) close() {
 		h.stop()
 		if s := h.left(); s != "" && !h.t.Failed() {
 			h.t.Errorf("after flexd's end: %s", s)
+		}
+	}
+	for _, dir := range h.disks {
+		if err := unix.Unmount(dir, 0); err != nil && !h.t.Failed() {
+			h.t.Errorf("%s: %v", dir, err)
 		}
 	}
 	if b, _ := os.ReadFile(h.log); bytes.Contains(b, []byte("panic: ")) || bytes.Contains(b, []byte("\ngoroutine ")) {

@@ -1,0 +1,48 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A roomError is about a file of flexd's own for which there is no room.
+type roomError struct {
+	error
+	advice string
+}
+
+func (e roomError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
+func (e roomError) Unwrap() error { return e.error }
+
+// advised adds to an error about a file in flexd's run or state directory what
+// can be done about it, where that is for somebody else to do.
+func (n *Node) advised(err error) error {
+	var at string
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		at = e.Path
+	} else if e := (*os.LinkError)(nil); errors.As(err, &e) {
+		at = e.New
+	}
+	for _, dir := range []string{n.Config.RunDir, n.Config.StateDir} {
+		if !strings.HasPrefix(at, dir+"/") {
+			continue
+		}
+		switch {
+		case errors.Is(err, unix.EROFS):
+			return roomError{err, fmt.Sprintf("remount the filesystem of %s read-write; unmount works meanwhile", dir)}
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+			how := "is full"
+			var st unix.Statfs_t
+			if unix.Statfs(dir, &st) == nil && st.Files > 0 && st.Ffree == 0 {
+				how = "has no inode left"
+			}
+			return roomError{err, fmt.Sprintf("the filesystem of %s %s: make room there; unmount works meanwhile", dir, how)}
+		}
+	}
+	return err
+}

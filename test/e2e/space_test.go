@@ -1,0 +1,234 @@
+//go:build !vm
+
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A shortage is what a filesystem has no more of.
+type shortage struct {
+	name  string
+	mount string // options of the tmpfs
+	says  string // how a refusal calls it
+}
+
+var shortages = []shortage{
+	{"full", "size=256k", "no space left on device"},
+	{"out of inodes", "nr_inodes=64", "no space left on device"},
+	{"read-only", "size=256k", "read-only file system"},
+}
+
+// disk mounts a small filesystem for flexd's files at dir; the test's end takes
+// it away.
+func (h *host) disk(dir, options string) {
+	h.must(os.MkdirAll(dir, 0o700))
+	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,"+options))
+	h.disks = append(h.disks, dir)
+}
+
+// use takes all that the filesystem has; giveBack ends that. What flexd itself
+// has given back meanwhile is taken when it is called again.
+func (s shortage) use(h *host, dir string) {
+	h.t.Helper()
+	if s.name == "read-only" {
+		h.must(unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		return
+	}
+	data := make([]byte, 4096) // a page; none where inodes are short
+	if s.name != "full" {
+		data = nil
+	}
+	if err := os.Mkdir(dir+"/hog", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		h.t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		if err := os.WriteFile(fmt.Sprintf("%s/hog/%d", dir, i), data, 0o600); errors.Is(err, unix.ENOSPC) {
+			return
+		} else if err != nil || i > 10_000 {
+			h.t.Fatalf("%s does not fill up: %v", dir, err)
+		}
+	}
+}
+
+func (s shortage) giveBack(h *host, dir string) {
+	h.t.Helper()
+	if s.name == "read-only" {
+		h.must(unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
+	}
+	h.must(os.RemoveAll(dir + "/hog"))
+}
+
+// begins starts flexd and returns what it says: when it is ready, it is running.
+func (h *host) begins() (said string, running bool) {
+	h.t.Helper()
+	c := exec.Command(h.dir+"/bin/flexd", "serve", "--config", h.cfg)
+	out, err := c.StderrPipe()
+	h.must(err)
+	h.must(c.Start())
+	for lines := bufio.NewScanner(out); !running && lines.Scan(); {
+		said += lines.Text() + "\n"
+		running = strings.Contains(said, "flexd is ready")
+	}
+	if running {
+		h.must(c.Process.Kill())
+	}
+	if err := c.Wait(); err == nil {
+		h.t.Errorf("flexd ended as if it had been told to: %s", said)
+	}
+	return said, running
+}
+
+// The filesystem of flexd's run directory or of its state directory is full, out
+// of inodes, or read-only. What sets up is refused with the path and what to do;
+// flexd starts all the same, and every unmount works. Once there is room, so
+// does the rest, and nothing is left.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	for _, s := range shortages {
+		for _, where := range []string{"run", "state"} {
+			t.Run(where+" is "+s.name, func(t *testing.T) {
+				t.Parallel()
+				if where == "run" && s.name == "read-only" {
+					t.Skip("see TestReadOnlyRun")
+				}
+				h := newHost(t, func(h *host) { h.disk(h.dir+"/"+where, s.mount) })
+				h.noRoom(s, where)
+			})
+		}
+	}
+}
+
+func (h *host) noRoom(s shortage, where string) {
+	h.t.Helper()
+	dir := h.dir + "/" + where
+	v, fresh := h.vol("a", "ext4"), h.vol("fresh", "ext4")
+	p, q, r := podN(1), podN(2), podN(3)
+	h.ok(h.up(byKubelet, v, p))
+	h.ok(h.up(byKubelet, v, q))
+	h.write(v, p, "f", "x")
+	refusing := func(when string) {
+		h.t.Helper()
+		s.use(h, dir)
+		words := []string{dir + "/", s.says, "make room", "unmount"}
+		if s.name == "read-only" {
+			words[2] = "remount"
+		}
+		if where == "run" {
+			h.refused(h.mount(v, r), append(words, "vg0/a: mount", "note")...)
+			h.refused(h.call("waitforattach", "", fresh.blob(nil)), append(words, "vg0/fresh: waitforattach")...)
+		} else { // what was seen before needs no record
+			h.ok(h.mount(v, r))
+			h.reads(v, r, "f", "x")
+			h.ok(h.unmount(v, r))
+			h.ok(h.call("waitforattach", "", fresh.blob(nil)))
+			h.must(os.MkdirAll(h.globalDir(fresh), 0o750))
+			h.refused(h.call("mountdevice", h.globalDir(fresh), "", fresh.blob(nil)), append(words, "vg0/fresh: mountdevice", "format record")...)
+		}
+		if h.t.Failed() {
+			h.t.Fatal(when)
+		}
+	}
+
+	refusing("while it runs")
+	h.ok(h.unmount(v, q))
+	h.kill()
+	h.start()
+	refusing("after a restart")
+	if n := len(mounts(h.root)); n != 2 {
+		h.t.Errorf("%d mounts after a restart: %q", n, mounts(h.root))
+	}
+	h.reads(v, p, "f", "x")
+	h.end(byKubelet, v, p)
+	h.ok(h.call("unmount", h.podDir(v, p))) // and again
+	if m := mounts(h.root); len(m) != 0 {
+		h.t.Errorf("mounted: %q", m)
+	}
+	h.eventually("no device is left", func() string { return strings.Join(h.active(), " ") })
+
+	s.giveBack(h, dir)
+	h.ok(h.up(byKubelet, v, p))
+	h.reads(v, p, "f", "x")
+	h.ok(h.up(byKubelet, fresh, q))
+	h.end(byKubelet, v, p)
+	h.end(byKubelet, fresh, q)
+	h.kill() // a note that could not be removed is found by the next flexd
+	h.start()
+	h.quiet()
+	h.eventually("status has no problem left", func() string { return strings.Join(h.list().Problems, "; ") })
+}
+
+// On a read-only /run no socket can be made: flexd ends and says so, kubelet's
+// calls too, mounts stay.
+func TestReadOnlyRun(t *testing.T) {
+	t.Parallel()
+	s := shortages[2]
+	h := newHost(t, func(h *host) { h.disk(h.runDir, s.mount) })
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(byKubelet, v, p))
+	h.write(v, p, "f", "x")
+	h.kill()
+	s.use(h, h.runDir)
+	if said, running := h.begins(); running || !strings.Contains(said, h.runDir+"/") || !strings.Contains(said, s.says) {
+		t.Errorf("flexd's last words: %s", said)
+	}
+	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.podDir(v, p)), "flexd is not running", h.runDir+"/driver.sock")
+	h.reads(v, p, "f", "x")
+	s.giveBack(h, h.runDir)
+	h.start()
+	h.end(byKubelet, v, p)
+}
+
+// What flexd finds at its start is full, with nothing of its own to give back. It
+// starts where it has its directories; else it names what it could not make.
+func TestNoRoomAtTheStart(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		where string
+		lose  []string // what is lost of flexd's files
+		s     shortage
+		runs  bool
+	}{
+		{"run", []string{"flexd.lock"}, shortages[0], true}, // bytes: a file, a directory and a socket need none
+		{"run", []string{"flexd.lock", "notes", "lanes", "dev", "driver.sock", "status.sock"}, shortages[0], true},
+		{"run", []string{"flexd.lock"}, shortages[1], false},
+		{"run", []string{"notes"}, shortages[1], false},
+		{"run", []string{"driver.sock"}, shortages[1], false},
+		{"state", []string{"formats"}, shortages[0], true},
+		{"state", []string{"formats"}, shortages[1], false},
+	} {
+		h := newHost(t, func(h *host) { h.disk(h.dir+"/"+row.where, row.s.mount) })
+		about, dir := fmt.Sprintf("%s is %s, %q lost", row.where, row.s.name, row.lose), h.dir+"/"+row.where
+		v, p := h.vol("a", "ext4"), podN(1)
+		h.ok(h.up(noAttach, v, p))
+		h.kill()
+		for _, name := range row.lose {
+			h.must(os.RemoveAll(dir + "/" + name))
+		}
+		row.s.use(h, dir)
+		said, running := h.begins()
+		if running != row.runs || !running && (!strings.Contains(said, dir+"/"+row.lose[0]) || !strings.Contains(said, row.s.says)) {
+			t.Errorf("%s: it runs: %v; it says: %s", about, running, said)
+		}
+		if running {
+			h.start()
+			h.ok(h.unmount(v, p))
+		}
+		row.s.giveBack(h, dir)
+		if !running {
+			h.start()
+			h.ok(h.unmount(v, p))
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
