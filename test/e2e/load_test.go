@@ -1,0 +1,155 @@
+//go:build !vm
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// soak says that everything is to be tried, not a sample.
+var soak = os.Getenv("FLEXD_SOAK") != ""
+
+// resident is how much memory a process has, in bytes.
+func resident(t *testing.T, pid int) int64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	var size, pages int64
+	if err == nil {
+		_, err = fmt.Sscan(string(b), &size, &pages)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// 64 callers call for 200 volumes, all verbs mixed, and every fourth flexdriver
+// is killed at some moment. No call fails, nothing is left, and flexd is as small
+// as it was.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	const callers, volumes, more = 64, 200, 10 * mib
+	calls := 1000
+	if soak {
+		calls = 10_000
+	}
+	h := newHost(t)
+	r := seeded(t)
+	begun := time.Now()
+	h.load(r.Uint64(), callers, volumes, max(calls/4, 2*volumes)) // now flexd knows each volume, and its heap has had its peak
+	h.quiet()
+	warm, files := resident(t, h.flexd.Process.Pid), len(descriptors(t, h.flexd.Process.Pid))
+	killed := h.load(r.Uint64(), callers, volumes, calls)
+	h.quiet()
+	if t.Failed() {
+		return
+	}
+	now := resident(t, h.flexd.Process.Pid)
+	t.Logf("%d calls, %d of them killed, in %v; %.1f MiB resident before, %.1f after", calls, killed, time.Since(begun).Round(time.Millisecond), float64(warm)/mib, float64(now)/mib)
+	if now > warm+more {
+		t.Errorf("flexd has %d bytes, and had %d", now, warm)
+	}
+	if n := descriptors(t, h.flexd.Process.Pid); len(n) > files {
+		t.Errorf("%d descriptors, and there were %d: %q", len(n), files, n)
+	}
+	if killed < calls/10 {
+		t.Errorf("only %d calls were killed", killed)
+	}
+}
+
+// descriptors are what a process has open.
+func descriptors(t *testing.T, pid int) (all []string) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		to, _ := os.Readlink(dir + "/" + n.Name())
+		all = append(all, to)
+	}
+	return all
+}
+
+// load makes so many calls, lets go of what is mounted then, and returns how many
+// flexdrivers were killed before their answer.
+func (h *host) load(seed uint64, callers, volumes, calls int) int {
+	h.t.Helper()
+	var all sync.WaitGroup
+	var killed, made atomic.Int64
+	for i := range callers {
+		all.Go(func() {
+			c := loader{host: h, r: rand.New(rand.NewPCG(seed, uint64(i))), p: podN(i), used: map[string]vol{}, killed: &killed}
+			for made.Add(1) <= int64(calls) && !h.t.Failed() {
+				c.act(h.vol(fmt.Sprint("load-", c.r.IntN(volumes)), "ext4"))
+			}
+			for _, v := range c.used {
+				h.ok(h.unmount(v, c.p))
+			}
+		})
+	}
+	all.Wait()
+	return int(killed.Load())
+}
+
+// A loader is one caller: a pod that uses one volume after the other, a few at
+// a time.
+type loader struct {
+	*host
+	r      *rand.Rand
+	p      pod
+	used   map[string]vol // by name: may be mounted
+	killed *atomic.Int64
+}
+
+// act makes one call.
+func (c *loader) act(v vol) {
+	switch n := c.r.IntN(100); {
+	case n < 40 && len(c.used) > 0 || len(c.used) > 4: // any of them goes
+		for _, v := range c.used {
+			if a := c.once("unmount", c.podDir(v, c.p)); a.ok() {
+				os.Remove(c.podDir(v, c.p))
+				delete(c.used, v.name)
+			}
+			return
+		}
+	case n < 45: // what was never there
+		if _, used := c.used[v.name]; !used {
+			c.once("unmount", c.podDir(v, c.p))
+		}
+	case n < 55:
+		c.once("waitforattach", "", v.blob(nil))
+	case n < 60:
+		c.once("detach", v.name, node)
+	case n < 65:
+		c.once("isattached", v.blob(nil), node)
+	default:
+		c.used[v.name] = v
+		os.MkdirAll(c.podDir(v, c.p), 0o750)
+		c.once("mount", c.podDir(v, c.p), v.blob(&c.p))
+	}
+}
+
+// once makes a call, and kills every fourth.
+func (c *loader) once(args ...string) answer {
+	b := c.begin(args...)
+	if c.r.IntN(4) == 0 {
+		time.Sleep(time.Duration(c.r.Int64N(int64(100 * time.Millisecond))))
+		b.cmd.Process.Kill()
+	}
+	a := <-b.done
+	if a.killed {
+		c.killed.Add(1)
+	} else if !a.ok() && !strings.Contains(a.Message, "superseded") {
+		c.t.Errorf("%s", a)
+	}
+	return a
+}
