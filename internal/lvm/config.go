@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
 )
@@ -24,27 +28,86 @@ const configDeadline = 20 * time.Second
 type configuration struct {
 	filter []string // as configured; nil = the default and the host's
 
-	mu   sync.Mutex
-	text string // guarded by mu; "" = not known yet
+	mu       sync.Mutex
+	elements []string // guarded by mu: quoted, nil = not known yet
 }
 
-func (c *configuration) get(ctx context.Context, r run.Runner) (string, error) {
+func (c *configuration) get(ctx context.Context, r run.Runner) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.text != "" {
-		return c.text, nil
+	if c.elements != nil {
+		return c.elements, nil
 	}
 	filter := quoted(c.filter)
 	if c.filter == nil {
 		host, err := hostFilter(ctx, r)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		filter = append(quoted(DefaultFilter), host...)
 	}
-	c.text = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]}"
-	return c.text, nil
+	c.elements = filter
+	return filter, nil
 }
+
+// configFor is what a command for a group is given. LVM looks at every disk that it
+// may, whichever group it is asked about: the disks of others that hang are kept
+// out, else all groups would hang with them.
+func (p *Provider) configFor(ctx context.Context, g *group) (string, error) {
+	filter, err := p.config.get(ctx, p.Runner)
+	if err != nil {
+		return "", err
+	}
+	filter = append(quoted(reject(p.hanging(g))), filter...)
+	return "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]}", nil
+}
+
+// hanging returns the disks that were other groups' when these were read last, and
+// are suspended now, or whose group has a command that hangs.
+func (p *Provider) hanging(mine *group) (paths []string) {
+	p.mu.Lock()
+	others := slices.Collect(maps.Values(p.groups))
+	p.mu.Unlock()
+	for _, g := range others {
+		g.mu.Lock()
+		known, blocked := g.known, g.block != nil
+		g.mu.Unlock()
+		if g == mine || known == nil {
+			continue
+		}
+		for _, pv := range known.PVs {
+			if !pv.Missing && (blocked || p.suspended(pv.Path)) {
+				paths = append(paths, pv.Path)
+			}
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// suspended says whether a disk is a device of device-mapper that is suspended.
+func (p *Provider) suspended(path string) bool {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return false
+	}
+	m, err := p.DM.Device(Key{Number: number(st.Rdev)})
+	return err == nil && m.Suspended
+}
+
+// reject returns the elements of a filter that keep disks out. A path with a
+// character that may mean something else in a pattern is none that is given to
+// disks.
+func reject(paths []string) (elements []string) {
+	for _, path := range paths {
+		if strings.Trim(path, pathCharacters) == "" {
+			elements = append(elements, "r|^"+strings.NewReplacer(".", "[.]", "+", "[+]").Replace(path)+"$|")
+		}
+	}
+	return elements
+}
+
+const pathCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_.+:=@#-"
 
 // hostFilter returns the elements of the host's own filter, quoted.
 func hostFilter(ctx context.Context, r run.Runner) ([]string, error) {

@@ -203,7 +203,7 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 func (g *group) change(step string, args []string, more time.Duration) (run.Result, error) {
 	// It is not bound to any caller: it ends when it ends.
 	ctx := context.Background()
-	config, err := g.p.config.get(ctx, g.p.Runner)
+	config, err := g.p.configFor(ctx, g)
 	if err != nil {
 		return run.Result{}, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}

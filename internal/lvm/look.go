@@ -93,13 +93,16 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err := g.blocked(); err != nil {
 		return nil, err
 	}
-	config, err := g.p.config.get(ctx, g.p.Runner)
+	config, err := g.p.configFor(ctx, g)
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: g.p.within(reportDeadline, 4), MaxOut: reportSize})
 	if err != nil {
 		g.notice(err)
+		if blocked := g.blocked(); blocked != nil {
+			return nil, blocked // it is the report itself that hangs
+		}
 		var exit *run.ExitError
 		if errors.As(err, &exit) && errors.Is(exit.Err, context.DeadlineExceeded) {
 			if who := lockHolder(g.name); who != "" {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -116,14 +118,55 @@ func TestFilter(t *testing.T) {
 		{nil, utterance{Argv: []string{"lvm"}, Code: 5, Stderr: "  Configuration node devices/filter not found\n"}, `devices{scan_lvs=0 filter=["r|^/dev/loop|","r|^/dev/nbd|","r|^/dev/drbd|"]}`},
 		{nil, utterance{Argv: []string{"lvm"}, Code: 3, Stderr: "  broken\n"}, ""},
 	} {
-		f, _ := newFake(t, 0)
+		f, p := newFake(t, 0)
 		f.hook = func(run.Cmd) (run.Result, error, bool) { res, err := c.say.result(); return res, err, true }
-		conf := configuration{filter: c.own}
-		got, err := conf.get(t.Context(), f)
+		p.config.filter = c.own
+		got, err := p.configFor(t.Context(), p.groups["vg0"])
 		if got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("got %q %v, want %q", got, err, c.want)
 		}
 	}
+}
+
+// Ensure that a group's commands do not look at disks of another that hang, and
+// that nothing else is kept from them.
+func TestFilterOfHangingDisks(t *testing.T) {
+	f, p := newFake(t, 0)
+	mine, other := p.groups["vg0"], p.groups["other"]
+	filter := func() string {
+		t.Helper()
+		s, err := p.configFor(t.Context(), mine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, _ = strings.Cut(strings.TrimPrefix(s, "devices{scan_lvs=0 filter=["), `"a|own|"`)
+		return s
+	}
+	p.config.filter = []string{"a|own|"}
+	path := t.TempDir() + "/dm.1+2" // a disk of device-mapper by its number, in a place of the test's
+	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(253, 99))); err != nil {
+		t.Skipf("needs to make a device node: %v", err)
+	}
+	mine.known = &Facts{PVs: []PV{{Path: path}}}
+	f.devices["under"] = Mapped{Number: "253:99", Suspended: true}
+	done := make(chan struct{})
+	if got := filter(); got != "" {
+		t.Errorf("its own disk: %q", got)
+	}
+	mine.known, other.known = nil, &Facts{PVs: []PV{{Path: path}, {Path: "/dev/sdx"}, {Path: "/dev/gone", Missing: true}, {Path: "/dev/odd(name"}}}
+	if got, want := filter(), `"r|^`+strings.NewReplacer(".", "[.]", "+", "[+]").Replace(path)+`$|",`; got != want {
+		t.Errorf("suspended: got %q, want %q", got, want)
+	}
+	f.devices["under"] = Mapped{Number: "253:99"}
+	if got := filter(); got != "" {
+		t.Errorf("resumed: %q", got)
+	}
+	other.open(&Block{Step: "activate", Done: done})
+	if got := filter(); !strings.HasPrefix(got, `"r|^/dev/sdx$|","r|`) || strings.Contains(got, "odd") || strings.Contains(got, "gone") {
+		t.Errorf("its group hangs: %q", got)
+	}
+	close(done)
+	eventually(t, "all is looked at again", func() bool { return filter() == "" })
 }
 
 func TestPool(t *testing.T) {

@@ -144,11 +144,62 @@ func lockHolders(path string) []int {
 		if err != nil {
 			continue
 		}
-		if to, err := os.Readlink("/proc/" + n + "/fd/0"); err == nil && to == path && pid != os.Getpid() {
+		if pid != os.Getpid() && stdinIs("/proc/"+n, path) {
 			pids = append(pids, pid)
 		}
 	}
+	if len(pids) == 0 {
+		return dying(names)
+	}
 	return pids
+}
+
+const exiting = 0x4 // PF_EXITING
+
+// dying finds a child that was killed and hangs in its end: it has given its
+// descriptors up, and the lock not yet, because its disk comes first. If there are
+// several it cannot be told which of them has which lock.
+func dying(names []string) (pids []int) {
+	for _, n := range names {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
+			continue
+		}
+		threads, _ := readNames("/proc/" + n + "/task")
+		for _, tid := range threads {
+			thread := "/proc/" + n + "/task/" + tid
+			if s, ok := stat(thread); !ok || s.state != 'D' || s.flags&exiting == 0 {
+				continue
+			}
+			if _, err := os.Readlink(thread + "/fd/0"); err != nil {
+				pids = append(pids, pid)
+			}
+			break
+		}
+	}
+	if len(pids) > 1 {
+		return nil
+	}
+	return pids
+}
+
+// stdinIs says whether a process has a file as its standard input. Of one that
+// was killed, a thread that no signal ends has it when the others have gone.
+func stdinIs(proc, path string) bool {
+	to, err := os.Readlink(proc + "/fd/0")
+	if err == nil {
+		return to == path
+	}
+	threads, _ := readNames(proc + "/task")
+	if len(threads) < 2 {
+		return false
+	}
+	for _, tid := range threads {
+		if to, err := os.Readlink(proc + "/task/" + tid + "/fd/0"); err == nil {
+			return to == path
+		}
+	}
+	return false
 }
 
 func readNames(dir string) ([]string, error) {

@@ -54,15 +54,15 @@ func wchan(pid int) string {
 // wakes, if there is one: which thread reads a disk is up to Go.
 func waits(pid int) *Waiting {
 	proc := "/proc/" + strconv.Itoa(pid)
-	_, started, ok := stat(proc)
+	s, ok := stat(proc)
 	if !ok {
 		return nil
 	}
-	w := &Waiting{Pid: pid, Since: time.Now().Add(started - sinceBoot())}
+	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - sinceBoot())}
 	threads, _ := readNames(proc + "/task")
 	at := proc
 	for _, tid := range threads {
-		if state, _, ok := stat(proc + "/task/" + tid); ok && state == 'D' {
+		if s, ok := stat(proc + "/task/" + tid); ok && s.state == 'D' {
 			at, w.deep = proc+"/task/"+tid, true
 			break
 		}
@@ -73,16 +73,25 @@ func waits(pid int) *Waiting {
 	return w
 }
 
-// stat reads the state of a process or a thread, and when after boot it started.
-func stat(dir string) (state byte, started time.Duration, ok bool) {
+// A taskStat is what the kernel says of a process or a thread.
+type taskStat struct {
+	state   byte // 'D' = in a sleep that no signal ends
+	flags   uint64
+	started time.Duration // after boot
+}
+
+func stat(dir string) (s taskStat, ok bool) {
 	b, err := os.ReadFile(dir + "/stat")
 	// Its name may have any bytes but ends at the last parenthesis.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if err != nil || len(f) < 20 {
-		return 0, 0, false
+		return s, false
 	}
+	s.state = f[0][0]
+	s.flags, _ = strconv.ParseUint(f[6], 10, 64)
 	ticks, err := strconv.ParseInt(f[19], 10, 64)
-	return f[0][0], time.Duration(ticks) * (time.Second / 100), err == nil // a tick is that on every Linux
+	s.started = time.Duration(ticks) * (time.Second / 100) // a tick is that on every Linux
+	return s, err == nil
 }
 
 func sinceBoot() time.Duration {
