@@ -62,6 +62,7 @@ type Env struct {
 	stopped bool
 	lives   sync.WaitGroup
 	broken  []string
+	drivers map[int64]func() // kills a flexdriver that waits for its answer
 	calls   atomic.Int64
 }
 
@@ -272,6 +273,31 @@ func (l *life) die() bool {
 	l.cancel()
 	close(l.over)
 	return true
+}
+
+// killDrivers kills every flexdriver that waits.
+func (e *Env) killDrivers() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, kill := range e.drivers {
+		kill()
+	}
+}
+
+// waits notes a flexdriver that waits, until it is taken off again.
+func (e *Env) waits(kill func()) (off func()) {
+	id := e.calls.Add(1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.drivers == nil {
+		e.drivers = map[int64]func(){}
+	}
+	e.drivers[id] = kill
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.drivers, id)
+	}
 }
 
 // Crash kills flexd now.

@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flexd/flexd/internal/flex"
@@ -93,6 +94,9 @@ func (k *Kubelet) Blob(p Pod, forMount bool) string {
 // ErrKubeletDied ends the calls of a kubelet that was killed.
 var ErrKubeletDied = errors.New("kubelet died")
 
+// errDriverKilled is what kubelet learns of a flexdriver that was killed.
+var errDriverKilled = errors.New("signal: killed")
+
 // Call is one exec of flexdriver: it waits for a flexd, asks again when flexd
 // dies without an answer, and hangs up when its kubelet dies.
 func (k *Kubelet) Call(verb string, args ...string) (flex.Answer, error) {
@@ -132,6 +136,8 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 			}
 			hangUp()
 		}()
+		var killed atomic.Bool
+		off := e.waits(func() { killed.Store(true); hangUp() })
 		over := func() {}
 		if e.Calling != nil {
 			over = e.Calling(verb, args)
@@ -139,6 +145,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		}
 		a := l.node.Serve(ctx, r, 0)
 		over()
+		off()
 		close(stop)
 		e.tap.mu.Lock()
 		lost := e.tap.comes(answer, CrashAnswer)
@@ -149,6 +156,8 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		switch {
 		case k.ctx.Err() != nil:
 			return flex.Answer{}, ErrKubeletDied
+		case killed.Load():
+			return flex.Answer{}, errDriverKilled
 		case l.dead.Load():
 			continue // no answer came: it is asked again under the same id
 		}

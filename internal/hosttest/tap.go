@@ -24,16 +24,20 @@ const (
 	CrashAnswer         // when flexd has made its k-th answer and kubelet has not heard it
 	FailBefore          // the k-th command fails without having done anything
 	FailAfter           // the k-th command does its work and says that it failed
+	KillBefore          // the flexdrivers that wait are killed before flexd starts the k-th command
+	KillWithin          // while the k-th command runs; a mount is about to land
+	KillLooking         // when flexd looks at the mount table for the k-th time
 )
 
 func (m Moment) String() string {
 	return [...]string{"never", "crash before command", "crash within command", "crash after command", "crash at look",
-		"crash before answer", "failure of command", "false failure of command"}[m]
+		"crash before answer", "failure of command", "false failure of command",
+		"flexdriver killed before command", "flexdriver killed within command", "flexdriver killed at look"}[m]
 }
 
 // Moments are all that strike.
 func Moments() []Moment {
-	return []Moment{CrashBefore, CrashWithin, CrashAfter, CrashLooking, CrashAnswer, FailBefore, FailAfter}
+	return []Moment{CrashBefore, CrashWithin, CrashAfter, CrashLooking, CrashAnswer, FailBefore, FailAfter, KillBefore, KillWithin, KillLooking}
 }
 
 // A tap counts what passes between flexd and the machine, and lets one fault
@@ -106,7 +110,7 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	}
 	t.mu.Lock()
 	t.total++
-	moment := t.comes(c.Step, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter)
+	moment := t.comes(c.Step, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter, KillBefore, KillWithin)
 	refused := t.refuse[c.Step]
 	t.mu.Unlock()
 	if t.e.Command != nil {
@@ -120,6 +124,22 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	case CrashBefore:
 		r.l.crash()
 		return run.Result{}, errCrashed
+	case KillBefore:
+		t.e.killDrivers()
+	case KillWithin:
+		gate := c.Gate
+		if gate == nil {
+			started = t.e.killDrivers
+			break
+		}
+		c.Gate = func(b []byte) error {
+			t.e.killDrivers()
+			err := gate(b)
+			if err == nil {
+				t.e.broke("a mount was let land for which nobody waited")
+			}
+			return err
+		}
 	case FailBefore:
 		return run.Result{}, fmt.Errorf("%s: %w", c.Step, errStruck)
 	case CrashWithin:
@@ -155,10 +175,13 @@ type lifeMounts struct {
 func (m lifeMounts) Changed() bool {
 	m.t.e.pause(m.l, "look")
 	m.t.mu.Lock()
-	moment := m.t.comes(look, CrashLooking)
+	moment := m.t.comes(look, CrashLooking, KillLooking)
 	m.t.mu.Unlock()
-	if moment != Never {
+	switch moment {
+	case CrashLooking:
 		m.l.crash()
+	case KillLooking:
+		m.t.e.killDrivers()
 	}
 	if m.l.dead.Load() {
 		return true // it must not take the change from the next life
