@@ -3,6 +3,7 @@ package run
 import (
 	"bufio"
 	"bytes"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -39,21 +40,27 @@ func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 	go func() {
 		defer close(d.done)
 		defer f.Close()
-		r := bufio.NewReaderSize(f, 32<<10)
+		r := io.Reader(f)
 		if ready != nil {
-			line, err := r.ReadSlice('\n')
+			lines := bufio.NewReaderSize(f, 4<<10)
+			r = lines
+			line, err := lines.ReadSlice('\n')
 			if rest, ok := bytes.CutPrefix(line, []byte("ready ")); ok && err == nil {
 				ready <- bytes.TrimSpace(bytes.Clone(rest))
 			} else {
 				d.keep(line, limit)
 			}
 		}
-		var chunk [16 << 10]byte
+		// Most children say little, and one that hangs says nothing for long.
+		chunk := make([]byte, 512)
 		for {
-			n, err := r.Read(chunk[:])
+			n, err := r.Read(chunk)
 			d.keep(chunk[:n], limit)
 			if err != nil {
 				return
+			}
+			if n == len(chunk) && n < 32<<10 {
+				chunk = make([]byte, 2*n)
 			}
 		}
 	}()
