@@ -1,0 +1,201 @@
+//go:build vm
+
+package faults
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/test/host"
+)
+
+// A disk hangs while flexd probes, formats, checks, mounts and unmounts volumes on
+// it, and LVM works on their group. Everybody else is served as ever; who must
+// wait is told for whom, and what to do; flexd can be stopped, and the next one
+// knows. When the disk is back, all goes on by itself.
+func TestDiskHangs(t *testing.T) {
+	random := seeded(t)
+	ways := []string{"probe", "mkfs", "fsck", "mount", "umount"}
+	commands := []string{
+		create("near", "64M", host.Disks()[1]),
+		"lvcreate -qq -y -an -Zn -Wn -L 8M -n cold " + host.VG + " " + under,
+		"lvcreate -qq -y -an -Zn -Wn -L 8M -n colder " + host.VG + " " + under,
+	}
+	for _, way := range ways {
+		commands = append(commands, create(way, "32M", under))
+	}
+	const many = 5
+	for i := range 2 * many {
+		commands = append(commands, fmt.Sprintf("lvcreate -qq -y -an -Zn -Wn -L 8M -n v-%d other", i))
+	}
+	l := newLab(t, commands...)
+	l.mkfs("ext4", "near", "fsck", "mount", "umount")
+	attached := func(from int) (took []time.Duration) {
+		for i := range many {
+			took = append(took, l.ok(l.attach(fmt.Sprintf("other/v-%d", from+i))).took)
+		}
+		return took
+	}
+	l.ok(l.mount("umount"))
+	l.ok(l.attach("near"))
+	l.served("near", 2) // fsck comes only once
+	alone := l.served("near", 2*many)
+	attachedAlone := attached(0)
+	if t.Failed() {
+		t.FailNow()
+	}
+
+	// Each in the middle of its step, and then the disk hangs.
+	waits := map[string]chan reply{}
+	var frozen []int
+	for way, child := range map[string]string{"mkfs": "mkfs.ext4", "fsck": "e2fsck", "mount": "mount"} {
+		waits[way] = behind(func() reply { return l.mount(way) })
+		frozen = append(frozen, l.freeze(child, l.Node.Run+"/lanes/"))
+	}
+	l.must(os.WriteFile(l.dir("umount")+"/dirty", make([]byte, 4<<20), 0o644))
+	l.suspend()
+	for _, pid := range frozen {
+		l.must(syscall.Kill(pid, syscall.SIGCONT))
+	}
+	waits["probe"] = behind(func() reply { return l.mount("probe") })
+	waits["umount"] = behind(func() reply { return l.unmount("umount") })
+	// LVM reads the group's metadata, or changes something in it.
+	first := []string{"cold", "unknown"}[random.IntN(2)]
+	waits["lvm"] = behind(func() reply { return l.attach(first) })
+	for _, way := range ways {
+		l.hangs(way)
+	}
+	l.twice("a pod of the same group", alone, l.served("near", 2*many))
+
+	for _, way := range append(ways, "lvm") {
+		r := <-waits[way]
+		t.Log(r)
+		l.refused(r, "pid ", "waits in ", "dmesg")
+		if r.took > deadline+2*time.Second {
+			t.Errorf("%s: answered after %s", way, r.took)
+		}
+	}
+	os.Remove("/run/lvm/hints") // where LVM remembers which disks it need not look at
+	l.twice("commands of LVM for another group", attachedAlone, attached(many))
+	begun := time.Now()
+	r := l.attach("colder")
+	l.refused(r, "volume group "+host.VG+" is blocked", "pid ", "dmesg")
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("it took %s to tell that the group is blocked", took)
+	}
+	begun = time.Now()
+	if again := l.unmount("near"); !again.ok() {
+		t.Errorf("%s", again)
+	}
+	l.ok(l.mount("near"))
+
+	if took := l.ends(); took > time.Second {
+		t.Errorf("flexd stopped after %s", took)
+	}
+	l.must(l.Start())
+	for _, way := range ways {
+		l.within(soon, "the new flexd knows of "+way, func() string {
+			s := l.story(way)
+			if c := s.Stuck; s.State == status.Stuck && c != nil && c.Wchan != "" && c.Since.Before(begun) && asleep(c.Pid) && strings.Contains(c.Hint, "dmesg") {
+				return ""
+			}
+			return fmt.Sprintf("%+v", s)
+		})
+	}
+	// It asks LVM once what it has: that may take until it is known that LVM hangs,
+	// and no longer.
+	l.ok(l.unmount("near"))
+	l.within(deadline, "the new flexd's group is blocked", func() string {
+		if r := l.attach("colder"); r.Status == "Failure" && r.took < 3*time.Second && strings.Contains(r.Message, "is blocked") && strings.Contains(r.Message, "pid ") {
+			return ""
+		} else {
+			return r.String()
+		}
+	})
+
+	l.resume()
+	for _, way := range ways {
+		l.within(soon, way+" goes on", func() string {
+			if s := l.story(way); s.Stuck != nil || s.State == status.Stuck || s.State == status.Working || len(s.Claims) > 0 && way != "umount" {
+				return fmt.Sprintf("%+v", s)
+			}
+			return ""
+		})
+	}
+	if mounted, _ := host.IsMountPoint(l.dir("umount")); mounted {
+		t.Error("the umount that hung did nothing")
+	}
+	l.within(soon, "LVM answers again", func() string {
+		if r := l.attach("cold"); !r.ok() {
+			return r.String()
+		}
+		return ""
+	})
+	l.ok(l.unmount("umount"))
+	for _, way := range ways {
+		l.ok(l.mount(way))
+		if way == "umount" {
+			if st, err := os.Stat(l.dir(way) + "/dirty"); err != nil || st.Size() != 4<<20 {
+				t.Errorf("what was written: %v %v", st, err)
+			}
+		}
+		l.ok(l.unmount(way))
+	}
+}
+
+// Fifty volumes hang at once, and the fifty-first is served as if it were alone.
+func TestFiftyHang(t *testing.T) {
+	const hung, many = 50, 10
+	commands := []string{create("near", "64M", host.Disks()[1])}
+	var names []string
+	for i := range hung {
+		names = append(names, fmt.Sprintf("v-%d", i))
+		commands = append(commands, create(names[i], "8M", under))
+	}
+	l := newLab(t, commands...)
+	l.mkfs("ext4", "near")
+	l.ok(l.attach("near"))
+	l.served("near", 2) // fsck comes only once
+	alone := l.served("near", many)
+	memory, goroutines := l.size()
+	l.suspend()
+	waits := make([]chan reply, hung)
+	for i, lv := range names {
+		waits[i] = behind(func() reply { return l.mount(lv) })
+	}
+	for _, lv := range names {
+		l.hangs(lv)
+	}
+	l.twice("the fifty-first", alone, l.served("near", many))
+	m, g := l.size()
+	t.Logf("with %d hung: %d KiB of memory instead of %d, %d goroutines instead of %d", hung, m>>10, memory>>10, g, goroutines)
+	if m > memory+10<<20 {
+		t.Errorf("memory: %d KiB instead of %d", m>>10, memory>>10)
+	}
+	if g > goroutines+10*hung {
+		t.Errorf("goroutines: %d instead of %d", g, goroutines)
+	}
+	for _, wait := range waits {
+		l.refused(<-wait, "probe", "pid ", "waits in ", "dmesg")
+	}
+	l.resume()
+	l.within(soon, "all is at rest", func() string {
+		list := l.list()
+		for _, v := range list.Volumes {
+			if v.State != status.Active && v.LV != "near" {
+				return fmt.Sprintf("%+v", v)
+			}
+		}
+		if list.Goroutines > goroutines+10 {
+			return fmt.Sprintf("%d goroutines", list.Goroutines)
+		}
+		return ""
+	})
+	l.ok(l.mount(names[hung-1]))
+	l.ok(l.unmount(names[hung-1]))
+}
