@@ -514,8 +514,9 @@ type (
 		Node          string
 		Volumes       []volumeStatus
 		Problems      []string
-		Disagreements []struct{ Class, VG, LV, UUID, Message, Hint string }
+		Disagreements []disagreement
 	}
+	disagreement struct{ Class, VG, LV, UUID, Message, Hint string }
 )
 
 // get asks the status socket.

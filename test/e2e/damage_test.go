@@ -1,0 +1,114 @@
+//go:build !vm
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A damage is what became of a file while flexd was dead.
+type damage struct {
+	name string
+	do   func(whole []byte) []byte
+}
+
+// damages are all of them for files of at most so many bytes.
+func damages(size int) []damage {
+	all := []damage{
+		{"zeroed", func(b []byte) []byte { return make([]byte, len(b)) }},
+		{"garbage", func(b []byte) []byte { return []byte("\x7fELF\x02\x01\x00{\"version\":1,\xff") }},
+		{"half of it zeros", func(b []byte) []byte { return append(bytes.Clone(b[:len(b)/2]), make([]byte, len(b)-len(b)/2)...) }},
+		{"twice", func(b []byte) []byte { return append(bytes.Clone(b), b...) }},
+		{"1 MiB", func(b []byte) []byte { return append(bytes.Clone(b), make([]byte, mib)...) }},
+	}
+	for n := range size {
+		all = append(all, damage{fmt.Sprintf("torn after %d bytes", n), func(b []byte) []byte { return b[:min(n, len(b)-3)] }})
+	}
+	return all
+}
+
+// Every note and record is damaged while flexd is dead. It starts, names each of
+// them, acts on none: what is mounted stays and is given to no new pod on the
+// strength of a record that cannot be read, and each unmount works. Once the
+// owner has looked at the files and removed them, all is as before.
+func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) { h.settings.lease = 500 * time.Millisecond })
+	r := seeded(t)
+	v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
+	h.ok(h.up(noAttach, w, p)) // has a record, and is blank to nobody
+	h.end(noAttach, w, p)
+	all := damages(480)
+	if !soak {
+		torn := all[5:]
+		r.Shuffle(len(torn), func(i, j int) { torn[i], torn[j] = torn[j], torn[i] })
+		all = all[:5+3]
+	}
+	for _, d := range all {
+		h.ok(h.up(byKubelet, v, p))
+		h.write(v, p, "f", d.name)
+		h.ok(h.call("waitforattach", "", w.blob(nil))) // a lease
+		h.kill()
+		notes, records := h.files(h.runDir+"/notes/*"), h.files(h.stateDir+"/formats/*")
+		if len(notes) < 3 || len(records) != 2 { // two claims and a lease or two
+			t.Fatalf("%s: %q %q", d.name, notes, records)
+		}
+		for _, file := range append(notes, records...) {
+			b, err := os.ReadFile(file)
+			h.must(err)
+			h.must(os.WriteFile(file, d.do(b), 0o600))
+		}
+		h.start()
+		problems := strings.Join(h.list().Problems, "\n")
+		for _, file := range notes {
+			if !strings.Contains(problems, file+".damaged") {
+				t.Errorf("%s: status does not name %s:\n%s", d.name, file, problems)
+			}
+		}
+		if m := mounts(h.root); !slices.Equal(sorted(m), sorted([]string{h.podDir(v, p), h.globalDir(v)})) {
+			t.Errorf("%s: mounted: %q", d.name, m)
+		}
+		h.reads(v, p, "f", d.name)
+		h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.stateDir+"/formats/")
+		h.end(byKubelet, v, p)
+		h.eventually("of a nothing is left, and b, whose lease is lost, is told of", func() string {
+			l := h.list()
+			if slices.Equal(h.active(), []string{"vg0/b"}) && slicesHave(l.Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "b" }) {
+				return ""
+			}
+			return fmt.Sprintf("%q %+v", h.active(), l.Disagreements)
+		})
+		for _, file := range append(h.files(h.runDir+"/notes/*.damaged"), records...) {
+			h.must(os.Remove(file)) // the owner has looked at it
+		}
+		h.ok(h.up(noAttach, v, q))
+		h.reads(v, q, "f", d.name)
+		h.ok(h.up(noAttach, w, q))
+		h.end(noAttach, v, q)
+		h.end(noAttach, w, q)
+		if t.Failed() {
+			t.Fatal(d.name)
+		}
+	}
+	t.Logf("%d kinds of damage", len(all))
+	h.kill() // notes whose problem is remembered are looked for again
+	h.start()
+	h.eventually("status has no problem left", func() string { return strings.Join(h.list().Problems, "; ") })
+}
+
+// files are those of a pattern.
+func (h *host) files(pattern string) []string {
+	h.t.Helper()
+	all, err := filepath.Glob(pattern)
+	h.must(err)
+	return all
+}
+
+func sorted(all []string) []string { slices.Sort(all); return all }
