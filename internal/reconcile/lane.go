@@ -149,6 +149,14 @@ func (l *lane) join(c *call) {
 	l.wakeLocked()
 }
 
+// reclaiming says whether the lane works on nothing but what is to be released as
+// an orphan.
+func (l *lane) reclaiming() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.awake && !slices.ContainsFunc(l.calls, func(c *call) bool { return c.Verb != volume.Reclaim })
+}
+
 // dismiss answers a call whose wish is over, unless its mount is landing: then
 // the answer is what comes of that.
 func (l *lane) dismiss(c *call, err error) {

@@ -107,6 +107,11 @@ func (o *orphans) look() {
 	now := time.Now()
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
+			// A release that is under way is no proof that somebody needs it.
+			if len(n.Store.At(dir)) > 0 && n.lane(s.uuid, s.name).reclaiming() {
+				o.soonLocked(orphanSoon)
+				continue
+			}
 			if s.told {
 				n.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("it is no orphan any more, or that cannot be told")
 			}
