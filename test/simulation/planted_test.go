@@ -97,7 +97,7 @@ func TestPlantedBugs(t *testing.T) {
 		if err := os.WriteFile(overlay, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := exec.Command("go", "test", "-vet=off", "-count=1", "-overlay", overlay, "-run", "^TestSimulation$", ".")
+		c := exec.Command("go", "test", "-vet=off", "-count=1", "-timeout=90m", "-overlay", overlay, "-run", "^TestSimulation$", ".")
 		c.Env = append(os.Environ(), fmt.Sprintf("FLEXD_STEPS=%d", number("FLEXD_STEPS", 3_000_000)), "FLEXD_UNCUT=1")
 		out, err := c.CombinedOutput()
 		m := found.FindStringSubmatch(string(out))
