@@ -58,15 +58,21 @@ func TestFlexdEndsInEachVerb(t *testing.T) {
 					n.started(p)
 					took := time.Since(begin)
 					worst[accident.name] = max(worst[accident.name], took.Round(time.Millisecond))
-					if took > 5*time.Second {
-						t.Errorf("%s: the pod started after %v", about, took)
-					}
 					if written != "" {
 						n.read(p, 0, written)
 					}
 					written = p.Name
 					n.write(p, 0, written)
 					n.end(p)
+					if took > 5*time.Second { // is it the machine?
+						n.quiet()
+						begin := time.Now()
+						n.run(p)
+						if usual := time.Since(begin); took-usual > 5*time.Second {
+							t.Errorf("%s: the pod started after %v, and without that after %v", about, took, usual)
+						}
+						n.end(p)
+					}
 				}
 				n.quiet() // the next pod's life begins with the first verb
 				if w := n.warnings(); len(w) > 0 {
