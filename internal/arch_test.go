@@ -183,3 +183,70 @@ func TestWhatIsLinked(t *testing.T) {
 		}
 	}
 }
+
+// strips are the methods by which a time.Time loses the clock that nobody sets.
+var strips = []string{"UTC", "Local", "In", "Truncate", "Round", "AddDate", "Unix", "UnixNano", "UnixMilli", "Format"}
+
+// shows are the files of reconcile that show a Since, or copy that of a child.
+var shows = []string{"status.go", "survey.go", "park.go"}
+
+// No deadline, lease or pause hangs on the wall clock, which somebody may set: what
+// time.Now says is compared within one process and keeps its monotonic reading, and
+// what is written down counts from the boot. A wall time is for people: it gets into
+// a file only as Since or At, and nobody but status reads it there.
+func TestWallClockIsForPeople(t *testing.T) {
+	told := 0
+	for _, s := range sources(t) {
+		if s.test || s.room == "internal/hosttest" || s.room == "internal/status" {
+			continue
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, s.file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := s.room == "internal/dsw"
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.AssignStmt: // x.Since, x.At = time.Now().UTC()... is how it is told
+				if last, ok := n.Lhs[len(n.Lhs)-1].(*ast.SelectorExpr); ok && (last.Sel.Name == "Since" || last.Sel.Name == "At") {
+					told++
+					return false
+				}
+			case *ast.KeyValueExpr:
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Since" {
+					told++
+					return false
+				}
+			case *ast.CallExpr:
+				fun, ok := n.Fun.(*ast.SelectorExpr)
+				if !ok {
+					break
+				}
+				if x, ok := fun.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Unix", "UnixMilli", "Date", "Parse"}, fun.Sel.Name) {
+					t.Errorf("%s: time.%s makes a time of the wall clock", fset.Position(n.Pos()), fun.Sel.Name)
+				}
+				if now, ok := fun.X.(*ast.CallExpr); ok && slices.Contains(strips, fun.Sel.Name) {
+					if of, ok := now.Fun.(*ast.SelectorExpr); ok && of.Sel.Name == "Now" {
+						t.Errorf("%s: %s takes the monotonic clock away", fset.Position(n.Pos()), fun.Sel.Name)
+					}
+				}
+			case *ast.Field:
+				if typ, ok := n.Type.(*ast.SelectorExpr); ok && notes && typ.Sel.Name == "Time" && n.Tag != nil &&
+					n.Names[0].Name != "Since" && n.Names[0].Name != "At" {
+					t.Errorf("%s: the wall clock is written down as %s", fset.Position(n.Pos()), n.Names[0].Name)
+				}
+			case *ast.SelectorExpr:
+				if notes && n.Sel.Name == "At" || n.Sel.Name == "Since" && (notes || s.room == "internal/reconcile" && !slices.Contains(shows, filepath.Base(s.file))) {
+					if x, ok := n.X.(*ast.Ident); !ok || x.Name != "time" && x.Name != "s" {
+						t.Errorf("%s: a wall time that was written down is read", fset.Position(n.Pos()))
+					}
+				}
+			}
+			return true
+		})
+	}
+	if told < 3 {
+		t.Errorf("only %d wall times are told: this test looks at the wrong place", told)
+	}
+}
