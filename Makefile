@@ -48,6 +48,10 @@ test-kubelet: build ## kubelet's own code drives flexdriver and flexd on loop de
 test-node: ## a whole kubelet with containerd and pods, on real LVM in a virtual machine; as root
 	@scripts/test-node
 
+.PHONY: soak
+soak: ## new seeds, every fault, the load in full, until stopped or something fails; as root
+	@scripts/soak
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz
@@ -61,7 +65,7 @@ bench: build ## the promised ratios and limits, measured in one run; as root
 bench-vm: build ## the same on real LVM, in a virtual machine
 	@$(BUILD) -o bin/bench ./test/bench
 	@$(BUILD) -o bin/bench-floor ./test/bench/floor
-	@scripts/vm -q -m 3072 -t 600 -C "$$(scripts/vm.d/volumes)" -- bin/bench -vm $(BENCH)
+	@scripts/vm -q -c 2 -m 3072 -t 600 -C "$$(scripts/vm.d/volumes)" -- bin/bench -vm $(BENCH)
 
 .PHONY: lint
 lint: ## gofmt and go vet
