@@ -33,6 +33,7 @@ type Store struct {
 	parted   map[volume.UUID][]string // notes of claims that ended by Part, which go with the lease
 	wishes   map[string]wish
 	problems map[string]string // file → what is wrong with it
+	missing  map[string]string // likewise, of notes that could not be written
 }
 
 // A wish is the newest call seen for a directory, by its flexdriver's start.
@@ -47,7 +48,8 @@ type wish struct {
 // are gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
-		parted: map[volume.UUID][]string{}, wishes: map[string]wish{}, problems: map[string]string{}}
+		parted: map[volume.UUID][]string{}, wishes: map[string]wish{},
+		problems: map[string]string{}, missing: map[string]string{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("notes: %w", err)
 	}
@@ -267,11 +269,30 @@ func (s *Store) DropLease(uuid volume.UUID) error {
 func (s *Store) write(name string, v any) error {
 	path := filepath.Join(s.dir, name)
 	if err := write(path, v, false); err != nil {
-		s.problems[path] = fmt.Sprintf("note %s cannot be written: %v", path, err)
+		s.missing[path] = fmt.Sprintf("note %s cannot be written: %v", path, err)
 		return fmt.Errorf("note: %w", err)
 	}
 	delete(s.problems, path)
+	delete(s.missing, path)
+	if len(s.missing) > 0 {
+		s.forget()
+	}
 	return nil
+}
+
+// forget ends, once notes can be written again, the problem of those that nobody
+// misses: what they were to tell of was refused, or has gone.
+func (s *Store) forget() {
+	missed := map[string]bool{}
+	for uuid := range s.leases {
+		missed[filepath.Join(s.dir, leaseFile(uuid))] = true
+	}
+	for _, claims := range s.claims {
+		for _, c := range claims {
+			missed[filepath.Join(s.dir, claimFile(c))] = true
+		}
+	}
+	maps.DeleteFunc(s.missing, func(path, _ string) bool { return !missed[path] })
 }
 
 func (s *Store) remove(name string) error {
@@ -281,6 +302,7 @@ func (s *Store) remove(name string) error {
 		return fmt.Errorf("note: %w", err)
 	}
 	delete(s.problems, path)
+	delete(s.missing, path)
 	return nil
 }
 
@@ -290,6 +312,9 @@ func (s *Store) Problems() []string {
 	defer s.mu.Unlock()
 	var all []string
 	for _, p := range s.problems {
+		all = append(all, p)
+	}
+	for _, p := range s.missing {
 		all = append(all, p)
 	}
 	slices.Sort(all)

@@ -160,8 +160,6 @@ func (h *host) noRoom(s shortage, where string) {
 	h.ok(h.up(byKubelet, fresh, q))
 	h.end(byKubelet, v, p)
 	h.end(byKubelet, fresh, q)
-	h.kill() // a note that could not be removed is found by the next flexd
-	h.start()
 	h.quiet()
 	h.eventually("status has no problem left", func() string { return strings.Join(h.list().Problems, "; ") })
 }
