@@ -133,6 +133,21 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
+// Each promise has tests behind it, and so much is said of what is none.
+func TestGuarantees(t *testing.T) {
+	promised, not, _ := strings.Cut(read(t, "docs/guarantees.md"), "\n## What is not promised")
+	promises := strings.Split(promised, "\n- ")[1:]
+	for _, p := range promises {
+		p, _, _ = strings.Cut(p, "\n\n")
+		if !strings.HasSuffix(p, "]") || !strings.Contains(p, "[Test") {
+			t.Errorf("no test stands behind: %s", p)
+		}
+	}
+	if n := strings.Count(not, "\n- "); len(promises) < 15 || n < 5 {
+		t.Errorf("found %d promises, and %d that are not made", len(promises), n)
+	}
+}
+
 // What the architecture names is there, and every room is told of.
 func TestArchitecture(t *testing.T) {
 	text := read(t, "docs/architecture.md")
