@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,16 +33,20 @@ func (n *Node) advised(err error) error {
 		if !strings.HasPrefix(at, dir+"/") {
 			continue
 		}
+		meanwhile := "; unmount works meanwhile"
+		if strings.HasPrefix(at, filepath.Dir(n.lockFile("x"))) {
+			meanwhile = "" // no step without its lock
+		}
 		switch {
 		case errors.Is(err, unix.EROFS):
-			return roomError{err, fmt.Sprintf("remount the filesystem of %s read-write; unmount works meanwhile", dir)}
+			return roomError{err, fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile)}
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 			how := "is full"
 			var st unix.Statfs_t
 			if unix.Statfs(dir, &st) == nil && st.Files > 0 && st.Ffree == 0 {
 				how = "has no inode left"
 			}
-			return roomError{err, fmt.Sprintf("the filesystem of %s %s: make room there; unmount works meanwhile", dir, how)}
+			return roomError{err, fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile)}
 		}
 	}
 	return err

@@ -105,9 +105,10 @@ func openLock(path string, flags int) (int, error) {
 		if err == unix.ENOENT && flags&unix.O_CREAT != 0 {
 			// The directory is gone, with the rest of /run perhaps: letting go
 			// must work all the same.
-			if os.MkdirAll(filepath.Dir(path), 0o700) == nil {
-				fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|flags, 0o600)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				return -1, err
 			}
+			fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|flags, 0o600)
 		}
 		if err != nil {
 			return -1, &fs.PathError{Op: "open", Path: path, Err: err}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,8 +124,8 @@ func (h *host) noRoom(s shortage, where string) {
 			words[2] = "remount"
 		}
 		if where == "run" {
-			h.refused(h.mount(v, r), append(words, "vg0/a: mount", "note")...)
-			h.refused(h.call("waitforattach", "", fresh.blob(nil)), append(words, "vg0/fresh: waitforattach")...)
+			h.refused(h.mount(v, r), append(slices.Clone(words), "vg0/a: mount", "note")...)
+			h.refused(h.call("waitforattach", "", fresh.blob(nil)), append(words[:3], "vg0/fresh: waitforattach")...)
 		} else { // what was seen before needs no record
 			h.ok(h.mount(v, r))
 			h.reads(v, r, "f", "x")
@@ -194,14 +195,16 @@ func TestNoRoomAtTheStart(t *testing.T) {
 		lose  []string // what is lost of flexd's files
 		s     shortage
 		runs  bool
+		stuck []string // what an unmount says that cannot be made
 	}{
-		{"run", []string{"flexd.lock"}, shortages[0], true}, // bytes: a file, a directory and a socket need none
-		{"run", []string{"flexd.lock", "notes", "lanes", "dev", "driver.sock", "status.sock"}, shortages[0], true},
-		{"run", []string{"flexd.lock"}, shortages[1], false},
-		{"run", []string{"notes"}, shortages[1], false},
-		{"run", []string{"driver.sock"}, shortages[1], false},
-		{"state", []string{"formats"}, shortages[0], true},
-		{"state", []string{"formats"}, shortages[1], false},
+		{"run", []string{"flexd.lock"}, shortages[0], true, nil}, // bytes: a file, a directory and a socket need none
+		{"run", []string{"flexd.lock", "notes", "lanes", "dev", "driver.sock", "status.sock"}, shortages[0], true, nil},
+		{"run", []string{"flexd.lock"}, shortages[1], false, nil},
+		{"run", []string{"notes"}, shortages[1], false, nil},
+		{"run", []string{"driver.sock"}, shortages[1], false, nil},
+		{"run", []string{"lanes"}, shortages[1], true, []string{"vg0/a: unmount: ", "lock: ", "/run/lanes", "has no inode left: make room there"}},
+		{"state", []string{"formats"}, shortages[0], true, nil},
+		{"state", []string{"formats"}, shortages[1], false, nil},
 	} {
 		h := newHost(t, func(h *host) { h.disk(h.dir+"/"+row.where, row.s.mount) })
 		about, dir := fmt.Sprintf("%s is %s, %q lost", row.where, row.s.name, row.lose), h.dir+"/"+row.where
@@ -218,13 +221,20 @@ func TestNoRoomAtTheStart(t *testing.T) {
 		}
 		if running {
 			h.start()
-			h.ok(h.unmount(v, p))
+			if a := h.unmount(v, p); row.stuck == nil {
+				h.ok(a)
+			} else {
+				h.refused(a, row.stuck...)
+				if strings.Contains(a.Message, "unmount works") {
+					t.Errorf("%s: %s", about, a)
+				}
+			}
 		}
 		row.s.giveBack(h, dir)
 		if !running {
 			h.start()
-			h.ok(h.unmount(v, p))
 		}
+		h.ok(h.unmount(v, p))
 		if t.Failed() {
 			return
 		}
