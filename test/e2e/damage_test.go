@@ -40,22 +40,32 @@ func damages(size int) []damage {
 // owner has looked at the files and removed them, all is as before.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, func(h *host) { h.settings.lease = 500 * time.Millisecond })
 	r := seeded(t)
+	all, hosts := damages(480), 16
+	if !soak {
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all, hosts = append(all[:4], damages(0)[r.IntN(5)]), 1
+	}
+	t.Logf("%d kinds of damage", len(all))
+	for some := range slices.Chunk(all, (len(all)+hosts-1)/hosts) { // each waits for leases most of the time
+		t.Run("from "+some[0].name, func(t *testing.T) {
+			t.Parallel()
+			newHost(t, func(h *host) { h.settings.lease = 500 * time.Millisecond }).damaged(some)
+		})
+	}
+}
+
+func (h *host) damaged(all []damage) {
+	t := h.t
 	v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
 	h.ok(h.up(noAttach, w, p)) // has a record, and is blank to nobody
 	h.end(noAttach, w, p)
-	all := damages(480)
-	if !soak {
-		torn := all[5:]
-		r.Shuffle(len(torn), func(i, j int) { torn[i], torn[j] = torn[j], torn[i] })
-		all = all[:5+3]
-	}
 	for _, d := range all {
 		h.ok(h.up(byKubelet, v, p))
 		h.write(v, p, "f", d.name)
 		h.ok(h.call("waitforattach", "", w.blob(nil))) // a lease
 		h.kill()
+		lent := slices.Contains(h.active(), "vg0/b") // unless this machine is so slow that its lease has ended
 		notes, records := h.files(h.runDir+"/notes/*"), h.files(h.stateDir+"/formats/*")
 		if len(notes) < 3 || len(records) != 2 { // two claims and a lease or two
 			t.Fatalf("%s: %q %q", d.name, notes, records)
@@ -80,6 +90,9 @@ func TestDamagedFiles(t *testing.T) {
 		h.end(byKubelet, v, p)
 		h.eventually("of a nothing is left, and b, whose lease is lost, is told of", func() string {
 			l := h.list()
+			if !lent && len(h.active()) == 0 {
+				return ""
+			}
 			if slices.Equal(h.active(), []string{"vg0/b"}) && slicesHave(l.Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "b" }) {
 				return ""
 			}
@@ -97,7 +110,6 @@ func TestDamagedFiles(t *testing.T) {
 			t.Fatal(d.name)
 		}
 	}
-	t.Logf("%d kinds of damage", len(all))
 	h.kill() // notes whose problem is remembered are looked for again
 	h.start()
 	h.eventually("status has no problem left", func() string { return strings.Join(h.list().Problems, "; ") })
