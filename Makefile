@@ -52,6 +52,10 @@ test-node: ## a whole kubelet with containerd and pods, on real LVM in a virtual
 soak: ## new seeds, every fault, the load in full, until stopped or something fails; as root
 	@scripts/soak
 
+.PHONY: soak-vm
+soak-vm: ## test-vm with new seeds and nothing left out, until stopped or something fails
+	@scripts/soak-vm
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz
