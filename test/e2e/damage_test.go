@@ -50,7 +50,7 @@ func TestDamagedFiles(t *testing.T) {
 	for some := range slices.Chunk(all, (len(all)+hosts-1)/hosts) { // each waits for leases most of the time
 		t.Run("from "+some[0].name, func(t *testing.T) {
 			t.Parallel()
-			newHost(t, func(h *host) { h.settings.lease = 500 * time.Millisecond }).damaged(some)
+			newHost(t, func(h *host) { h.settings.lease = 5 * time.Second }).damaged(some)
 		})
 	}
 }
