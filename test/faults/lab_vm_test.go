@@ -178,7 +178,8 @@ func volumeOf(lv string) host.Volume {
 }
 
 func podOf(lv string) host.Pod {
-	return host.Pod{Namespace: "default", Name: "pod-" + lv, UID: "uid-" + lv}
+	name := strings.ReplaceAll(lv, "/", "-")
+	return host.Pod{Namespace: "default", Name: "pod-" + name, UID: "uid-" + name}
 }
 
 func (l *lab) dir(lv string) string { return l.PodDir(podOf(lv), volumeOf(lv)) }

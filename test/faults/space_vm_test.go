@@ -1,0 +1,109 @@
+//go:build vm
+
+package faults
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/host"
+)
+
+// message sends one to a target of device-mapper: dmsetup would be a process for
+// each.
+func message(device, text string) error {
+	f, err := os.OpenFile("/dev/mapper/control", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const header = 312 // of struct dm_ioctl; a sector and the text follow
+	b := make([]byte, header+8+len(text)+1)
+	binary.NativeEndian.PutUint32(b[0:], 4)
+	binary.NativeEndian.PutUint32(b[12:], uint32(len(b)))
+	binary.NativeEndian.PutUint32(b[16:], header)
+	copy(b[48:], device)
+	copy(b[header+8:], text)
+	const targetMessage = 3<<30 | header<<16 | 0xfd<<8 | 14
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), targetMessage, uintptr(unsafe.Pointer(&b[0]))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// No space is left: in a group, among the data of a thin pool, among its metadata.
+// It is told, nobody gets half a volume, and what does not need the space goes on.
+func TestNoSpace(t *testing.T) {
+	pool := func(name string) string {
+		return fmt.Sprintf("lvcreate -qq -y -L 32M --poolmetadatasize 2M --errorwhenfull y -T other/%s -V 128M -n in-%[1]s", name)
+	}
+	l := newLab(t, create("near", "40M", host.Disks()[1]), pool("data"), pool("meta"))
+	l.mkfs("ext4", "near")
+	l.ok(l.mount("near"))
+	for _, lv := range []string{"in-data", "in-meta"} {
+		l.sh("mkfs.ext4", "-q", "-E", "nodiscard", "/dev/other/"+lv)
+		l.ok(l.mount("other/" + lv))
+	}
+
+	v := volumeOf("large")
+	v.Options["size"] = "6Gi"
+	l.must(os.MkdirAll(l.PodDir(podOf("large"), v), 0o750))
+	pod := podOf("large")
+	l.refused(l.call("mount large", "mount", l.PodDir(pod, v), v.Blob(&pod)), "no space in volume group "+host.VG, "free")
+	if has, err := l.Has("large"); has || err != nil {
+		t.Errorf("half a volume is left: %v %v", has, err)
+	}
+
+	f, err := os.Create(l.dir("other/in-data") + "/large")
+	l.must(err)
+	for n := 0; err == nil && n < 100; n++ {
+		if _, err = f.Write(make([]byte, 1<<20)); err == nil {
+			err = f.Sync()
+		}
+	}
+	f.Close()
+	if err == nil {
+		t.Fatal("100 MB fit into a pool of 32")
+	}
+	for n := 1000; message("other-meta-tpool", fmt.Sprint("create_thin ", n)) == nil; n++ {
+		if n > 3000 {
+			t.Fatal("the metadata do not fill")
+		}
+	}
+	for i := range 16 { // whoever needs new extents now finds out
+		os.WriteFile(fmt.Sprintf("%s/%d", l.dir("other/in-meta"), i), make([]byte, 1<<20), 0o644)
+	}
+	told(l, "in-data", "the pool is full")
+	told(l, "in-meta", "the pool is read-only")
+	l.refused(l.mount("other/in-meta", "another"), "the pool is read-only", "lvextend --poolmetadatasize")
+	l.ok(l.unmount("near"))
+	l.ok(l.mount("near"))
+
+	l.sh("lvextend", "-q", "-L", "+96M", "other/data")
+	l.ok(l.unmount("other/in-data"))
+	l.ok(l.mount("other/in-data")) // fsck has mended it
+	l.ok(l.unmount("other/in-data"))
+	l.ok(l.unmount("other/in-meta"))
+	l.ok(l.unmount("near"))
+}
+
+// told waits until status tells of a pool.
+func told(l *lab, lv, words string) {
+	l.Helper()
+	l.within(soon, lv+": its pool is told of", func() string {
+		list := l.list()
+		for _, p := range list.Pools {
+			if "in-"+p.Name == lv && p.Problem != "" && strings.Contains(p.Problem, words) {
+				l.T.Log(p.Name, p.Problem)
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", list.Pools)
+	})
+}
