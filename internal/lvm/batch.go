@@ -40,7 +40,10 @@ type batch struct{ members []*member }
 // whoever comes does before. It waits for as long as the report took at most: it
 // costs that much itself, however fast the machine is, and so would every
 // further one.
-const quiet = 16
+const (
+	quiet        = 16
+	mostPatience = time.Second
+)
 
 // mostMembers keeps the one word that selects the volumes well below the 128 KiB
 // that the kernel allows.
@@ -139,7 +142,7 @@ func (g *group) commit(k kind) {
 // gather waits while others come.
 func (g *group) gather(k kind) {
 	g.mu.Lock()
-	cost := g.cost
+	cost := min(g.cost, mostPatience) // the report may have waited for a lock of LVM's
 	g.mu.Unlock()
 	end := time.Now().Add(cost)
 	for before := uint64(0); time.Now().Before(end); time.Sleep(cost / quiet) {

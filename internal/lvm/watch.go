@@ -83,14 +83,14 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 			w.tell(heard)
 			continue
 		}
-		heard = time.Now()
 		if fds[0].Revents != 0 {
 			w.uevents(events)
 		}
 		if fds[1].Revents != 0 {
 			w.written()
 		}
-		time.Sleep(lull) // what follows is read at once
+		heard = time.Now() // not before: whoever has looked since has seen all that was told
+		time.Sleep(lull)   // what follows is read at once
 	}
 	return nil
 }

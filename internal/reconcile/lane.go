@@ -157,6 +157,12 @@ func (l *lane) reclaiming() bool {
 	return l.awake && !slices.ContainsFunc(l.calls, func(c *call) bool { return c.Verb != volume.Reclaim })
 }
 
+func (l *lane) group() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.name.VG
+}
+
 // dismiss answers a call whose wish is over, unless its mount is landing: then
 // the answer is what comes of that.
 func (l *lane) dismiss(c *call, err error) {
@@ -401,10 +407,10 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	} else {
 		log.Log(levelOf(step.Kind), "done")
 	}
+	defer func() { l.n.stir(l.group()) }() // not under the lock: it takes others
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working = ""
-	defer l.n.stir(l.name.VG)
 	if l.history = append(l.history, op); len(l.history) > historySize {
 		l.history = slices.Delete(l.history, 0, len(l.history)-historySize)
 	}

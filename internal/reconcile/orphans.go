@@ -100,6 +100,8 @@ func (o *orphans) look() {
 	o.due = time.Time{}
 	o.mu.Unlock()
 	found, running, untold := o.find()
+	// A release that is under way is no proof that somebody needs it.
+	reclaiming := o.reclaiming()
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -107,8 +109,7 @@ func (o *orphans) look() {
 	now := time.Now()
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
-			// A release that is under way is no proof that somebody needs it.
-			if len(n.Store.At(dir)) > 0 && n.lane(s.uuid, s.name).reclaiming() {
+			if reclaiming[dir] {
 				o.soonLocked(orphanSoon)
 				continue
 			}
@@ -131,6 +132,26 @@ func (o *orphans) look() {
 	if running { // and nothing tells of their end
 		o.soonLocked(orphanSettle)
 	}
+}
+
+// reclaiming says of which directories the lanes work on nothing but a release.
+// It is called without the lock: a lane's is taken here, and lanes take this one.
+func (o *orphans) reclaiming() map[string]bool {
+	o.mu.Lock()
+	seen := map[string]volume.UUID{}
+	for dir, s := range o.seen {
+		seen[dir] = s.uuid
+	}
+	o.mu.Unlock()
+	all := map[string]bool{}
+	for _, l := range o.n.allLanes() {
+		for dir, uuid := range seen {
+			if uuid == l.uuid && l.reclaiming() && len(o.n.Store.At(dir)) > 0 {
+				all[dir] = true
+			}
+		}
+	}
+	return all
 }
 
 // judge tells of an orphan once it has settled, and lets it go once that is
