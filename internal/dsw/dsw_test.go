@@ -338,18 +338,24 @@ func TestRecordTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := volume.Name{VG: "vg0", LV: "a"}
-	if uuid, _ := r.Named(name); uuid != "" {
+	if uuid, _, _ := r.Named(name); uuid != "" {
 		t.Errorf("%s is known by nobody", uuid)
 	}
 	if err := errors.Join(r.Formatting("old", name, "ext4"), r.Seen("old", name, "ext4"), r.Formatting("half", volume.Name{VG: "vg0", LV: "b"}, "ext4")); err != nil {
 		t.Fatal(err)
 	}
-	uuid, file := r.Named(name)
-	if uuid != "old" {
+	uuid, file, err := r.Named(name)
+	if err != nil || uuid != "old" {
 		t.Fatalf("%s is known as %q", name, uuid)
 	}
-	if uuid, _ := r.Named(volume.Name{VG: "vg0", LV: "b"}); uuid != "" {
+	if uuid, _, _ := r.Named(volume.Name{VG: "vg0", LV: "b"}); uuid != "" {
 		t.Error("a volume that was never used counts as data")
+	}
+	if err := os.Truncate(file, 20); err != nil {
+		t.Fatal(err)
+	}
+	if uuid, _, err := r.Named(name); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("with a torn record: %q, %v", uuid, err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

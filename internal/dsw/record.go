@@ -127,23 +127,35 @@ func (r *Records) put(rec Record) error {
 }
 
 // Named returns the volume that was seen with a filesystem under that name, and
-// the file of its record; "" if there is none. It reads the whole directory:
-// only for the moment in which a volume is to be created.
-func (r *Records) Named(n volume.Name) (volume.UUID, string) {
+// the file of its record; "" if there is none. With a record that cannot be read
+// that is not known. It reads the whole directory: only for the moment in which
+// a volume is to be created.
+func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	files, err := os.ReadDir(r.dir)
 	if err != nil {
-		return "", ""
+		return "", "", fmt.Errorf("format records: %w", err)
 	}
+	var unread error
 	for _, f := range files {
+		if filepath.Ext(f.Name()) != ".json" {
+			continue // a temporary file
+		}
 		var rec Record
 		path := filepath.Join(r.dir, f.Name())
 		data, err := os.ReadFile(path)
-		if err != nil || decode(data, &rec) != nil {
-			continue // what is unreadable is reported when its volume is used
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = decode(data, &rec)
+		}
+		if err != nil {
+			unread = fmt.Errorf("format record %s: %w", path, err)
+			continue
 		}
 		if rec.VG == n.VG && rec.LV == n.LV && rec.State == stateSeen {
-			return rec.UUID, path
+			return rec.UUID, path, nil
 		}
 	}
-	return "", ""
+	return "", "", unread
 }

@@ -29,7 +29,11 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
 		return fmt.Errorf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet tells at mount only: create it by hand, or attach with attach:false", name.VG, vg.Namespaces)
 	}
-	if uuid, file := n.Records.Named(name); uuid != "" {
+	uuid, file, err := n.Records.Named(name)
+	if err != nil {
+		return fmt.Errorf("it does not exist, and flexd cannot know whether a volume of that name has had data: %w; remove that file if the volume it is about (its name is the uuid) is not missing", err)
+	}
+	if uuid != "" {
 		return fmt.Errorf("it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", uuid, name.VG, file)
 	}
 	if !c.waiting() {
