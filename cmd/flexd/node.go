@@ -60,7 +60,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	} else {
 		parts.Complaints = complaints
 	}
-	observer.Pods = asw.Cgroups{Dir: cfg.CgroupDir}.Look
+	observer.Pods = asw.NewCgroups(cfg.CgroupDir).Look
 	if ends, err := asw.OpenPodEvents(); err != nil {
 		log.WithError(err).Warn("the ends of pods are not heard of: flexd looks for them every now and then")
 	} else {

@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -15,21 +17,28 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Cgroups are the control groups of this machine, below Dir (/sys/fs/cgroup).
+// Cgroups are the control groups of this machine, below dir (/sys/fs/cgroup).
 // Kubelet puts the processes of a pod into one whose name has the pod's uid.
-type Cgroups struct{ Dir string }
+type Cgroups struct {
+	dir string
+	ran *sync.Map // the uids of pods that were seen with a process
+}
+
+// NewCgroups returns those below that directory.
+func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map)} }
 
 // Pods are kubelet's control groups as they stood at one instant.
 type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
 	why  string              // why nothing can be told of any pod
+	ran  *sync.Map
 }
 
 // Look finds the pods' control groups: kubelet's own tree in each hierarchy,
 // whichever of its two drivers named it (kubepods/burstable/podUID, or
 // kubepods.slice/.../kubepods-burstable-podU_I_D.slice).
 func (c Cgroups) Look() Pods {
-	p := Pods{dirs: map[string][]string{}}
+	p := Pods{dirs: map[string][]string{}, ran: c.ran}
 	trees := 0
 	for _, hierarchy := range c.hierarchies() {
 		found, err := kubelets(hierarchy)
@@ -44,19 +53,19 @@ func (c Cgroups) Look() Pods {
 		trees += len(found)
 	}
 	if trees == 0 {
-		p.why = "kubelet has no control groups (kubepods) below " + c.Dir
+		p.why = "kubelet has no control groups (kubepods) below " + c.dir
 	}
 	return p
 }
 
 // hierarchies are the directory itself (v2), or those in it (v1, and both).
 func (c Cgroups) hierarchies() (all []string) {
-	if exists(filepath.Join(c.Dir, "cgroup.procs")) {
-		return []string{c.Dir}
+	if exists(filepath.Join(c.dir, "cgroup.procs")) {
+		return []string{c.dir}
 	}
-	entries, _ := os.ReadDir(c.Dir) // none is none of kubelet's
+	entries, _ := os.ReadDir(c.dir) // none is none of kubelet's
 	for _, e := range entries {     // a second name of one is a symlink
-		if dir := filepath.Join(c.Dir, e.Name()); e.IsDir() && exists(filepath.Join(dir, "cgroup.procs")) {
+		if dir := filepath.Join(c.dir, e.Name()); e.IsDir() && exists(filepath.Join(dir, "cgroup.procs")) {
 			all = append(all, dir)
 		}
 	}
@@ -140,7 +149,9 @@ func podOf(name string) string {
 	return uid
 }
 
-// Life says whether a pod still has a process, and how that is known.
+// Life says whether a pod still has a process, and how that is known. A pod that
+// never had one is not over: its volumes are mounted before it starts, and it may
+// wait for long, for a Secret, for another volume, or for the node's network.
 func (p Pods) Life(uid string) (volume.Life, string) {
 	if p.why != "" {
 		return volume.LifeUnknown, p.why
@@ -151,13 +162,29 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 		case err != nil:
 			return volume.LifeUnknown, err.Error()
 		case n:
+			p.ran.Store(uid, true)
 			return volume.Running, "processes are in its control group " + dir
 		}
+	}
+	if _, ran := p.ran.Load(uid); !ran && !slices.ContainsFunc(dirs, used) {
+		return volume.LifeUnknown, "none of its pod's processes was ever seen: it may not have started yet"
 	}
 	if len(dirs) == 0 {
 		return volume.Ended, "its pod's control group is gone"
 	}
 	return volume.Ended, "no process is in its pod's control group"
+}
+
+// used says whether the processes of a control group have had a processor.
+func used(dir string) bool {
+	stat, _ := os.ReadFile(filepath.Join(dir, "cpu.stat")) // v2
+	for line := range strings.Lines(string(stat)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "usage_usec "); ok {
+			return n != "0"
+		}
+	}
+	usage, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage")) // v1
+	return err == nil && string(bytes.TrimSpace(usage)) != "0"
 }
 
 // Events returns the files in which the kernel announces the first and the last

@@ -41,6 +41,8 @@ func TestLifeOfPods(t *testing.T) {
 		plain   = "kubepods/besteffort/pod" + podUID
 		full    = "populated 1\nfrozen 0\n"
 		empty   = "populated 0\nfrozen 0\n"
+		worked  = "usage_usec 17\nuser_usec 17\n"
+		idle    = "usage_usec 0\nuser_usec 0\n"
 	)
 	for _, row := range []struct {
 		name  string
@@ -49,28 +51,29 @@ func TestLifeOfPods(t *testing.T) {
 		why   string
 	}{
 		{"v2, systemd, running", map[string]string{"cgroup.procs": "", systemd + "/cgroup.events": full}, volume.Running, "processes are in its control group"},
-		{"v2, systemd, no process", map[string]string{"cgroup.procs": "", systemd + "/cgroup.events": empty}, volume.Ended, "no process"},
+		{"v2, systemd, no process", map[string]string{"cgroup.procs": "", systemd + "/cgroup.events": empty, systemd + "/cpu.stat": worked}, volume.Ended, "no process"},
+		{"v2, none was ever there", map[string]string{"cgroup.procs": "", systemd + "/cgroup.events": empty, systemd + "/cpu.stat": idle}, volume.LifeUnknown, "may not have started yet"},
 		{"v2, cgroupfs, running", map[string]string{"cgroup.procs": "", plain + "/cgroup.events": full}, volume.Running, ""},
 		{"v2, guaranteed, running", map[string]string{"cgroup.procs": "", "kubepods/pod" + podUID + "/cgroup.events": full}, volume.Running, ""},
-		{"v2, a static pod's uid", map[string]string{"cgroup.procs": "", "kubepods.slice/kubepods-pod" + "0123456789abcdef" + ".slice/cgroup.events": full}, volume.Ended, "is gone"},
-		{"v2, gone", map[string]string{"cgroup.procs": "", "kubepods/besteffort/cgroup.events": full}, volume.Ended, "is gone"},
+		{"v2, a static pod's uid", map[string]string{"cgroup.procs": "", "kubepods.slice/kubepods-pod" + "0123456789abcdef" + ".slice/cgroup.events": full}, volume.LifeUnknown, "may not have started yet"},
+		{"v2, none yet", map[string]string{"cgroup.procs": "", "kubepods/besteffort/cgroup.events": full}, volume.LifeUnknown, "may not have started yet"},
 		{"v2, below --cgroup-root", map[string]string{"cgroup.procs": "", "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod6b2f1c3e_0000_4000_8000_000000000001.slice/cgroup.events": full}, volume.Running, ""},
 		{"both drivers have been in use", map[string]string{"cgroup.procs": "", plain + "/cgroup.events": empty, systemd + "/cgroup.events": full}, volume.Running, ""},
 		{"what the kernel says does not parse", map[string]string{"cgroup.procs": "", plain + "/cgroup.events": "populated\n"}, volume.LifeUnknown, "does not parse"},
 		{"v1, running", map[string]string{"cpu/cgroup.procs": "1\n", "memory/cgroup.procs": "1\n",
 			"cpu/" + plain + "/cgroup.procs": "", "memory/" + plain + "/cgroup.procs": "", "memory/" + plain + "/c1/cgroup.procs": "4711\n"}, volume.Running, ""},
-		{"v1, no process", map[string]string{"cpu/cgroup.procs": "1\n", "cpu/" + plain + "/cgroup.procs": "", "cpu/" + plain + "/c1/cgroup.procs": "\n"}, volume.Ended, "no process"},
-		{"v1, gone", map[string]string{"cpu/cgroup.procs": "1\n", "cpu/kubepods/cgroup.procs": ""}, volume.Ended, "is gone"},
+		{"v1, no process", map[string]string{"cpu/cgroup.procs": "1\n", "cpu/" + plain + "/cgroup.procs": "", "cpu/" + plain + "/c1/cgroup.procs": "\n", "cpu/" + plain + "/cpuacct.usage": "17\n"}, volume.Ended, "no process"},
+		{"v1, none yet", map[string]string{"cpu/cgroup.procs": "1\n", "cpu/kubepods/cgroup.procs": ""}, volume.LifeUnknown, "may not have started yet"},
 		{"a directory that is no control group", map[string]string{"cgroup.procs": "", plain + "/": ""}, volume.LifeUnknown, "is no control group"},
 		{"no kubelet", map[string]string{"cgroup.procs": "", "system.slice/ssh.service/cgroup.events": full}, volume.LifeUnknown, "kubelet has no control groups (kubepods)"},
 		{"no control groups", map[string]string{}, volume.LifeUnknown, "kubelet has no control groups"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := Cgroups{tree(t, row.files)}
+			c := NewCgroups(tree(t, row.files))
 			if got, why := c.Look().Life(podUID); got != row.want || !strings.Contains(why, row.why) {
 				t.Errorf("got %v, %q", got, why)
 			}
-			if got, _ := c.Look().Life("00000000-0000-4000-8000-000000000009"); row.want != volume.LifeUnknown && got != volume.Ended {
+			if got, _ := c.Look().Life("00000000-0000-4000-8000-000000000009"); got != volume.LifeUnknown {
 				t.Errorf("of another pod: got %v", got)
 			}
 		})
@@ -81,7 +84,7 @@ func TestLifeOfPods(t *testing.T) {
 func TestPodEvents(t *testing.T) {
 	const file = "kubepods/besteffort/pod" + podUID + "/cgroup.events"
 	dir := tree(t, map[string]string{"cgroup.procs": "", file: "populated 1\n"})
-	pods := Cgroups{dir}.Look()
+	pods := NewCgroups(dir).Look()
 	e, err := OpenPodEvents()
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +143,7 @@ func TestLifeOfPodsInTheKernel(t *testing.T) {
 	if err := os.WriteFile(container+"/cgroup.procs", []byte(strconv.Itoa(c.Process.Pid)), 0o644); err != nil {
 		t.Skip(err)
 	}
-	cgroups := Cgroups{dir}
+	cgroups := NewCgroups(dir)
 	is := func(want volume.Life, why string) {
 		t.Helper()
 		if got, how := cgroups.Look().Life(podUID); got != want || !strings.Contains(how, why) {

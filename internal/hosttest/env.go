@@ -191,7 +191,7 @@ func (e *Env) start() (*life, error) {
 	p := e.Storage.provider(e.Config, runner)
 	o := asw.New(asw.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
 	e.M.Hook(o)
-	o.Pods = asw.Cgroups{Dir: e.Cgroups()}.Look
+	o.Pods = asw.NewCgroups(e.Cgroups()).Look
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	if os.Getenv("HOSTTEST_LOG") != "" {

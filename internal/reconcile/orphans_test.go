@@ -19,13 +19,18 @@ func cgroup(t *testing.T, e *hosttest.Env, p hosttest.Pod, populated string) {
 	t.Helper()
 	works(t, os.MkdirAll(e.Cgroups()+"/kubepods.slice", 0o755))
 	works(t, os.WriteFile(e.Cgroups()+"/cgroup.procs", nil, 0o644))
-	dir := e.Cgroups() + "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(p.UID, "-", "_") + ".slice"
+	dir := cgroupDir(e, p)
 	if populated == "" {
 		works(t, os.RemoveAll(dir))
 		return
 	}
 	works(t, os.MkdirAll(dir, 0o755))
+	works(t, os.WriteFile(dir+"/cpu.stat", []byte("usage_usec 1000\n"), 0o644)) // it has run
 	works(t, os.WriteFile(dir+"/cgroup.events", []byte("populated "+populated+"\nfrozen 0\n"), 0o644))
+}
+
+func cgroupDir(e *hosttest.Env, p hosttest.Pod) string {
+	return e.Cgroups() + "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(p.UID, "-", "_") + ".slice"
 }
 
 // after starts flexd anew with a grace after which it lets orphans go itself.
@@ -197,7 +202,7 @@ func TestAReleaseNamesWhoKeepsTheMountBusyAndTakesNothing(t *testing.T) {
 func TestAReleaseGivesWayToKubelet(t *testing.T) {
 	onSim(t, "a pod comes back while its mount is let go", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "")
+		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
 		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
 		o := only(t, e, "orphaned-pod")
@@ -216,7 +221,7 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 	})
 	onSim(t, "kubelet unmounts it in the same moment", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "")
+		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
 		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
 		o := only(t, e, "orphaned-pod")
@@ -301,7 +306,7 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 	onSim(t, "another mount namespace has it", func(t *testing.T, e *hosttest.Env) {
 		after(e, grace)
 		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "")
+		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
 		k.Kill()
 		e.Sim.MountInNamespace(e.File("data"), "/data")
@@ -356,7 +361,7 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 		if n := len(e.Claims()); n != 1 {
 			t.Errorf("%d claims", n)
 		}
-		cgroup(t, e, a, "")
+		cgroup(t, e, a, "0")
 		if o = only(t, e, "claimed-missing", hosttest.VG+"/data"); o.Refused != "" || len(o.Plan) == 0 || o.Plan[0] != "forget the claim" {
 			t.Errorf("%+v", o)
 		}
@@ -366,7 +371,7 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 	})
 	onSim(t, "a claim whose volume is gone", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "")
+		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
 		works(t, e.M.Umount(k.Dir(a)))
 		time.Sleep(time.Minute) // its lease ends
@@ -421,4 +426,33 @@ func letGoOfNotes(e *hosttest.Env) error {
 	}
 	e.Start()
 	return err
+}
+
+// A pod's volume is mounted before its first process starts, and it may wait for
+// long: for a Secret, for another volume, for the node's network.
+func TestAPodThatHasNotStartedYetIsNoOrphan(t *testing.T) {
+	for what, prepare := range map[string]func(*testing.T, *hosttest.Env, hosttest.Pod){
+		"no control group yet": func(t *testing.T, e *hosttest.Env, a hosttest.Pod) { cgroup(t, e, a, "") },
+		"an unused control group": func(t *testing.T, e *hosttest.Env, a hosttest.Pod) {
+			cgroup(t, e, a, "0")
+			works(t, os.WriteFile(cgroupDir(e, a)+"/cpu.stat", []byte("usage_usec 0\n"), 0o644))
+		},
+	} {
+		onSim(t, what, func(t *testing.T, e *hosttest.Env) {
+			k, a := hosttest.NewKubelet(e, false), pod("a")
+			after(e, 5*time.Minute)
+			prepare(t, e, a)
+			works(t, k.Start(a))
+			time.Sleep(time.Hour)
+			if d := differ(e); d != "" {
+				t.Errorf("it is called %s", d)
+			}
+			if o := ask(t, e, k.Dir(a)); len(o.Orphans) != 0 || len(o.Refused) != 1 || !strings.Contains(o.Refused[0].Message, "may not have started yet") {
+				t.Errorf("asked for: %+v", o)
+			}
+			mountsAre(t, e, k.Dir(a))
+			works(t, k.Finish(a))
+			e.Empty()
+		})
+	}
 }
