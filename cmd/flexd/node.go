@@ -84,7 +84,7 @@ func providers(cfg *config.Config, runner children.Runner) (acting map[string]re
 	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
 	real = lvm.New(lvm.Options{
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
-		Filter: cfg.LVMFilter, Ranges: mount.BlankRanges, CallDeadline: cfg.CallDeadline,
+		Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
 	})
 	any := unconfigured{loop, real}
 	acting, seen = map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}

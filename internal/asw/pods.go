@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -22,23 +23,25 @@ import (
 type Cgroups struct {
 	dir string
 	ran *sync.Map // the uids of pods that were seen with a process
+
+	seesAll func() error // whether the lists of processes (v1) are complete; another in tests
 }
 
 // NewCgroups returns those below that directory.
-func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map)} }
+func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), mount.SeesAll} }
 
 // Pods are kubelet's control groups as they stood at one instant.
 type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
 	why  string              // why nothing can be told of any pod
-	ran  *sync.Map
+	Cgroups
 }
 
 // Look finds the pods' control groups: kubelet's own tree in each hierarchy,
 // whichever of its two drivers named it (kubepods/burstable/podUID, or
 // kubepods.slice/.../kubepods-burstable-podU_I_D.slice).
 func (c Cgroups) Look() Pods {
-	p := Pods{dirs: map[string][]string{}, ran: c.ran}
+	p := Pods{dirs: map[string][]string{}, Cgroups: c}
 	trees := 0
 	for _, hierarchy := range c.hierarchies() {
 		found, err := kubelets(hierarchy)
@@ -164,6 +167,11 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 		case n:
 			p.ran.Store(uid, true)
 			return volume.Running, "processes are in its control group " + dir
+		}
+	}
+	if len(dirs) != len(p.Events(uid)) { // v1 lists processes
+		if err := p.seesAll(); err != nil {
+			return volume.LifeUnknown, err.Error()
 		}
 	}
 	if _, ran := p.ran.Load(uid); !ran && !slices.ContainsFunc(dirs, used) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/lvm"
-	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -87,7 +86,7 @@ func (logical) configure(c *config.Config, vg *config.VolumeGroup) {
 func (logical) provider(c *config.Config, r run.Runner) reconcile.Provider {
 	return lvm.New(lvm.Options{
 		Runner: r, LockDir: filepath.Join(c.RunDir, "lanes"), Groups: map[string]lvm.Group{VG: {}},
-		Filter: c.LVMFilter, Ranges: mount.BlankRanges,
+		Filter: c.LVMFilter,
 	})
 }
 

@@ -1,19 +1,16 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
-
-const zeroDeadline = 10 * time.Minute
 
 // Create makes a volume of at least size bytes, blank and active. While it is
 // made it carries a tag by which nobody takes it for a volume; one that was cut
@@ -33,7 +30,14 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if err != nil {
 		return err
 	}
-	if _, there := f.LVs[name.LV]; !there {
+	_, there := f.LVs[name.LV]
+	if there && kept { // what is finished is zeroed: not by what was known
+		if f, _, err = g.look(ctx, true); err != nil {
+			return err
+		}
+		_, there = f.LVs[name.LV]
+	}
+	if !there {
 		err := g.room(f, name, size)
 		if err != nil && kept {
 			if f, _, err = g.look(ctx, true); err != nil {
@@ -108,13 +112,14 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 		return err
 	}
 	if l.Pool == "" { // what a thin volume never wrote reads as zeros
-		err := mount.Ask(ctx, g.p.Runner, run.Cmd{
-			Step:     "zero",
-			Argv:     run.Self("lvm-zero", zeroArg{Device: d, Ranges: g.p.Ranges(d.Size)}),
-			Lock:     lock,
-			Deadline: zeroDeadline,
-			Mutates:  true,
-		}, nil)
+		err := mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)
+		var refusal *mount.Refusal
+		if errors.As(err, &refusal) {
+			return &mount.Refusal{
+				What: fmt.Sprintf("flexd's creation of %s was cut (tag %s), and now %s", name, tagCreating, refusal.What),
+				Hint: fmt.Sprintf("to use it as it is: lvchange --deltag %s %s; if it is not needed: wipefs -a %s", tagCreating, name, cmp.Or(d.Link, d.Path)),
+			}
+		}
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,6 @@ func newUser(t *testing.T) *user {
 	u := &user{newLab(t), mount.Ops{Runner: run.NewExec()}}
 	u.sh("vgremove", "-qq", "-y", "vg0")
 	u.sh("vgcreate", "-q", "-s", "64k", "vg0", u.disks[0], u.disks[1])
-	u.Provider.Ranges = mount.BlankRanges
 	t.Cleanup(func() {
 		exec.Command("sh", "-c", "umount "+u.dir+"/*").Run() // what a failed test left
 	})

@@ -29,11 +29,6 @@ type Options struct {
 	Groups  map[string]Group // by VG
 	Filter  []string         // the `filter` of every command; nil = DefaultFilter before the host's own
 
-	// Ranges says what is zeroed of a new volume of that size, as pairs of
-	// offset and end; nil = both ends. It should be what the proof that a
-	// volume is blank reads, since extents may have been another volume's.
-	Ranges func(size int64) [][2]int64
-
 	// CallDeadline is how long a call may wait: a command that hangs is named in
 	// good time before that. 0 = long.
 	CallDeadline time.Duration
@@ -78,9 +73,6 @@ func New(o Options) *Provider {
 	}
 	if o.Dev == "" {
 		o.Dev = "/dev"
-	}
-	if o.Ranges == nil {
-		o.Ranges = bothEnds
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},

@@ -17,6 +17,9 @@ import (
 // that one if a copy is in use. What cannot be looked at is an error, never
 // "nobody". It is for children only: it looks at every thread of the machine.
 func elsewhere(own *Table, e *Entry, number string) ([]Holder, error) {
+	if err := SeesAll(); err != nil {
+		return nil, err
+	}
 	self, err := os.Readlink("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return nil, fmt.Errorf("own mount namespace: %w", err)
@@ -42,6 +45,21 @@ func elsewhere(own *Table, e *Entry, number string) ([]Holder, error) {
 		}
 	}
 	return s.holders, nil
+}
+
+// hostPids is the first pid namespace: the kernel gives it always this number.
+var hostPids = "pid:[4026531836]" // another in tests
+
+// SeesAll is nil where /proc has every process of the machine: in a container
+// without hostPID, what is not seen is no proof.
+func SeesAll() error {
+	switch name, err := os.Readlink("/proc/self/ns/pid"); {
+	case err != nil:
+		return fmt.Errorf("the processes of this machine cannot be listed: %w", err)
+	case name != hostPids:
+		return errors.New("flexd does not see all processes of this machine: it runs in a pid namespace of its own (a container without hostPID)")
+	}
+	return nil
 }
 
 // A search is one walk over the mount namespaces.

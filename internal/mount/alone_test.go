@@ -151,3 +151,15 @@ func TestUnmountAloneCannotTell(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Ensure that who does not see all processes has no proof.
+func TestUnmountAloneInAPidNamespace(t *testing.T) {
+	defer func(old string) { hostPids = old }(hostPids)
+	hostPids = "pid:[1]"
+	if err := SeesAll(); err == nil || !strings.Contains(err.Error(), "pid namespace of its own") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := elsewhere(nil, nil, "7:0"); err == nil {
+		t.Error("it was looked all the same")
+	}
+}

@@ -142,16 +142,6 @@ func spans(size int64) []span {
 	return merged
 }
 
-// BlankRanges lists what the proof that a device of that size is blank reads, as
-// pairs of offset and end: whoever makes a volume zeroes just that.
-func BlankRanges(size int64) [][2]int64 {
-	var all [][2]int64
-	for _, s := range spans(size) {
-		all = append(all, [2]int64{s.from, s.to})
-	}
-	return all
-}
-
 // backups lists where filesystems keep copies of their superblocks, between
 // the two ends of a device.
 func backups(size int64) []int64 {

@@ -16,6 +16,8 @@ func Child(op string, arg []byte) (code int, ok bool) {
 		return child(arg, probe), true
 	case "format":
 		return child(arg, format), true
+	case "zero":
+		return child(arg, zero), true
 	case "check":
 		return child(arg, check), true
 	case "mount":

@@ -17,6 +17,7 @@ const (
 	landDeadline    = 10 * time.Minute
 	unmountDeadline = time.Minute // then it is reported, never killed
 	growDeadline    = 10 * time.Minute
+	zeroDeadline    = 10 * time.Minute
 )
 
 // Ops does what is done to filesystems, each by a child under the lane's lock
@@ -64,6 +65,23 @@ func (o Ops) Format(ctx context.Context, lock string, d volume.Device, fsType st
 		Argv:     run.Self("format", formatArg{Device: d, Type: fsType, Opts: opts, Repeat: repeat}),
 		Lock:     lock,
 		Deadline: formatDeadline,
+		Mutates:  true,
+	}, nil)
+}
+
+type zeroArg struct {
+	Device volume.Device `json:"device"`
+}
+
+// Zero makes a device of a volume that is being made read as zeros where the
+// proof that it is blank looks. What libblkid knows by name is never zeroed:
+// that is a *Refusal.
+func (o Ops) Zero(ctx context.Context, lock string, d volume.Device) error {
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "zero",
+		Argv:     run.Self("zero", zeroArg{Device: d}),
+		Lock:     lock,
+		Deadline: zeroDeadline,
 		Mutates:  true,
 	}, nil)
 }

@@ -21,6 +21,7 @@ const mib = 1 << 20
 // The test binary is also the child that the operations start. What the tests
 // leave behind on the machine fails them as a whole.
 func TestMain(m *testing.M) {
+	hostPids, _ = os.Readlink("/proc/self/ns/pid") // what is tested here is in it
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))
 		if !ok {
