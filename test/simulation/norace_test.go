@@ -21,7 +21,12 @@ func TestTheSameSeedTellsTheSameStory(t *testing.T) {
 		a, b := live(t, mode(seed), chanceOf(seed).next), live(t, mode(seed), chanceOf(seed).next)
 		if !slices.Equal(a.story, b.story) {
 			differ++
-			t.Logf("FLEXD_SEED=%d: two stories", seed)
+			i := 0
+			for i < min(len(a.story), len(b.story)) && a.story[i] == b.story[i] {
+				i++
+			}
+			t.Logf("FLEXD_SEED=%d: two stories, of %d and %d, from %d on:\n%s\n---\n%s", seed, len(a.story), len(b.story), i,
+				a.story[max(i-6, 0):min(i+3, len(a.story))], b.story[max(i-6, 0):min(i+3, len(b.story))])
 		}
 	}
 	if differ > lives/10 {

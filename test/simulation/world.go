@@ -3,6 +3,7 @@ package simulation
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -106,8 +107,9 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}}
 	w.Env = hosttest.NewSim(w.court, tmp)
 	w.Sim.Lenient = true
-	w.Sim.Pace = func(p hosttest.Point) bool { return bool(w.schedule.stop("child "+p.String(), nil)) }
-	w.Pause = func(what string, over <-chan struct{}) { w.schedule.stop(what, over) }
+	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
+	w.Sim.Pace = func(p hosttest.Point) bool { return bool(w.schedule.stop(name("child "+p.String()), nil)) }
+	w.Pause = func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) }
 	w.Command = w.command
 	w.Calling = w.calling
 	w.kubelet = hosttest.NewKubelet(w.Env, attach)
@@ -211,10 +213,10 @@ func (w *world) freeAll() {
 }
 
 func (w *world) showAll() {
-	for lv, show := range w.hidden {
-		show()
-		delete(w.hidden, lv)
+	for _, lv := range slices.Sorted(maps.Keys(w.hidden)) {
+		w.hidden[lv]()
 	}
+	clear(w.hidden)
 }
 
 func (w *world) hide(lv string) bool {
