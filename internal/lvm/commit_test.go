@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -244,6 +248,44 @@ func TestLook(t *testing.T) {
 	<-result
 	if len(started) != 1 {
 		t.Errorf("%d more reports, want 1", len(started))
+	}
+}
+
+// Ensure that facts are not believed for ever where a disk cannot be watched, and
+// are where each is.
+func TestUnwatchedDisk(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	notify, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(notify)
+	for path, want := range map[string]int{disk: 0, disk + "2": 1} {
+		f, p := newFake(t, 1)
+		f.pvs = fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":""}`, path)
+		p.watch.Store(&watch{p: p, notify: notify, disks: map[string]string{}, paths: map[int32]string{}})
+		g, err := p.configured("vg0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // the first one that watches a disk does not count
+			f.lookUp(p, "v0")
+		}
+		f.commands()
+		f.lookUp(p, "v0")
+		if got := f.commands(); len(got) != 0 {
+			t.Errorf("%s: at once: %q", path, got)
+		}
+		g.mu.Lock()
+		g.at = g.at.Add(-unwatched)
+		g.mu.Unlock()
+		f.lookUp(p, "v0")
+		if got := f.commands(); len(got) != want {
+			t.Errorf("%s: later: %q", path, got)
+		}
 	}
 }
 

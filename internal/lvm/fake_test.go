@@ -24,6 +24,7 @@ type fakeLVM struct {
 	mu      sync.Mutex
 	lvs     map[string]*fakeLV // guarded by mu, as all that follows
 	free    int64
+	pvs     string                                    // JSON
 	ran     []string                                  // what was started
 	before  func(words string) error                  // called without mu; an error is the command's
 	running int                                       // commands that change something
@@ -206,8 +207,8 @@ func (f *fakeLVM) report() string {
 		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":"-wi-XX----","lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":""}`,
 			name, lv.uuid, lv.size, strings.Join(lv.tags, ","), layout, role))
 	}
-	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[],"lv":[%s],"pvseg":[],"seg":[]}]}`,
-		vgUUID, 1<<31, f.free, strings.Join(lvs, ","))
+	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[],"seg":[]}]}`,
+		vgUUID, 1<<31, f.free, f.pvs, strings.Join(lvs, ","))
 }
 
 func (f *fakeLVM) lookUp(p *Provider, name string) volume.LV {

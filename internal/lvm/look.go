@@ -16,7 +16,7 @@ const reportDeadline = time.Minute
 // which LVM bears some ten thousands. A longer one is an error, never cut.
 const reportSize = 64 << 20
 
-// unwatched is how long facts are believed while nobody follows the changes.
+// unwatched is how long facts are believed of which not every change is heard.
 const unwatched = 30 * time.Second
 
 // A look is one report of a group. All who need one that began after they asked
@@ -27,6 +27,8 @@ type look struct {
 	done  chan struct{}
 	facts *Facts
 	err   error
+
+	watched bool // whoever changes these facts is heard of
 }
 
 // look returns what the metadata says: what is known if nothing has changed
@@ -36,7 +38,7 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 	g.mu.Lock()
 	g.clock++
 	mark := g.clock
-	if l := g.last; l != nil && l.gen == g.gen && !fresh && (g.p.watch.Load() != nil || time.Since(g.at) < unwatched) {
+	if l := g.last; l != nil && l.gen == g.gen && !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatched) {
 		g.mu.Unlock()
 		return l.facts, true, nil
 	}
@@ -70,7 +72,7 @@ func (g *group) report(l *look) {
 	l.facts, l.err = g.readMetadata(context.Background())
 	unseen := false
 	if w := g.p.watch.Load(); w != nil && l.err == nil {
-		unseen = w.follow(l.facts)
+		unseen, l.watched = w.follow(l.facts)
 	}
 	g.mu.Lock()
 	if g.running = nil; l.err == nil {

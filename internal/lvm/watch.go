@@ -273,20 +273,23 @@ func (w *watch) written() {
 
 // follow is called with the facts of each look: it watches the group's disks. A
 // change between the look and the watch would go unseen, so the first look that
-// brings a new disk does not count.
-func (w *watch) follow(f *Facts) (news bool) {
+// brings a new disk does not count. all says that every disk is watched: the
+// kernel may have no watches left.
+func (w *watch) follow(f *Facts) (news, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	all = true
 	for _, pv := range f.PVs {
 		if pv.Missing || !strings.HasPrefix(pv.Path, "/") || w.disks[pv.Path] == f.Name {
 			continue
 		}
 		wd, err := unix.InotifyAddWatch(w.notify, pv.Path, unix.IN_CLOSE_WRITE|unix.IN_DELETE_SELF)
 		if err != nil {
+			all = false
 			continue
 		}
 		w.disks[pv.Path], w.paths[int32(wd)] = f.Name, pv.Path
 		news = true
 	}
-	return news
+	return news, all
 }
