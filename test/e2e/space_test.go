@@ -96,11 +96,11 @@ func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	for _, s := range shortages {
 		for _, where := range []string{"run", "state"} {
+			if where == "run" && s.name == "read-only" {
+				continue // TestReadOnlyRun
+			}
 			t.Run(where+" is "+s.name, func(t *testing.T) {
 				t.Parallel()
-				if where == "run" && s.name == "read-only" {
-					t.Skip("see TestReadOnlyRun")
-				}
 				h := newHost(t, func(h *host) { h.disk(h.dir+"/"+where, s.mount) })
 				h.noRoom(s, where)
 			})
