@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,10 +94,10 @@ func MayGrowExt4() bool {
 	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// TempDir is a directory in memory, if there is such a place: these tests are
-// not about the disk.
+// TempDir is a directory in memory, if there is such a place and $TMPDIR is none:
+// these tests are not about the disk.
 func TempDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "flexd-test-")
+	dir, err := os.MkdirTemp(cmp.Or(os.Getenv("TMPDIR"), "/dev/shm"), "flexd-test-")
 	if err != nil {
 		return t.TempDir()
 	}
