@@ -29,10 +29,13 @@ func damages(size int) []damage {
 		{"1 MiB", func(b []byte) []byte { return append(bytes.Clone(b), make([]byte, mib)...) }},
 	}
 	for n := range size {
-		all = append(all, damage{fmt.Sprintf("torn after %d bytes", n), func(b []byte) []byte { return b[:min(n, len(b)-3)] }})
+		all = append(all, damage{fmt.Sprintf("torn after %d bytes", n), func(b []byte) []byte { return b[:min(n, len(b)-2)] }})
 	}
 	return all
 }
+
+// longest is more than any note or record here has bytes: each is torn everywhere.
+const longest = 480
 
 // Every note and record is damaged while flexd is dead. It starts, names each of
 // them, acts on none: what is mounted stays and is given to no new pod on the
@@ -41,7 +44,7 @@ func damages(size int) []damage {
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	r := seeded(t)
-	all, hosts := damages(480), 16
+	all, hosts := damages(longest), 16
 	if !soak {
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		all, hosts = append(all[:4], damages(0)[r.IntN(5)]), 1
@@ -73,6 +76,9 @@ func (h *host) damaged(all []damage) {
 		for _, file := range append(notes, records...) {
 			b, err := os.ReadFile(file)
 			h.must(err)
+			if len(b) > longest {
+				t.Errorf("%s has %d bytes: it is not torn everywhere", file, len(b))
+			}
 			h.must(os.WriteFile(file, d.do(b), 0o600))
 		}
 		h.start()
