@@ -20,7 +20,8 @@ func roundUp(size int64) int64 { return (size + unit - 1) / unit * unit }
 
 // create is the child that makes a volume's file: complete under another name,
 // then named in one instant.
-func create(a createArg) (nothing, error) {
+func create(a createArg) (_ nothing, err error) {
+	defer func() { err = advised(err, filepath.Dir(a.File)) }()
 	dir, err := os.Open(filepath.Dir(a.File))
 	if err != nil {
 		return nothing{}, err
@@ -81,9 +82,17 @@ func room(dir *os.File, file string, more int64) error {
 		return fmt.Errorf("statfs %s: %w", dir.Name(), err)
 	}
 	if free := int64(st.Bavail) * int64(st.Bsize); more > free {
-		return fmt.Errorf("%s: wants %d bytes, but %s has only %d free: %w", file, more, dir.Name(), free, unix.ENOSPC)
+		return fmt.Errorf("%s: %w: %d bytes are wanted, %d are free", file, unix.ENOSPC, more, free)
 	}
 	return nil
+}
+
+// advised adds to an error that tells of no room what an operator can do.
+func advised(err error, dir string) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w; make room on the filesystem of %s (df and df -i tell), or give the volume a smaller size", err, dir)
+	}
+	return err
 }
 
 // openFile opens a volume's file and makes sure that it is that volume.
@@ -117,7 +126,8 @@ func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 }
 
 // extend is the child that makes a file larger, and then the device on it.
-func extend(a extendArg) (nothing, error) {
+func extend(a extendArg) (_ nothing, err error) {
+	defer func() { err = advised(err, filepath.Dir(a.File)) }()
 	f, err := openFile(a.File, a.UUID, false)
 	if err != nil {
 		return nothing{}, err

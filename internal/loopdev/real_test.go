@@ -416,13 +416,15 @@ func TestReadOnlyVolume(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that a size that the directory can't hold is refused with numbers, and
-// that nothing is left.
+// Ensure that a size that the directory can't hold is refused with numbers and
+// what to do, and that nothing is left.
 func TestNoRoom(t *testing.T) {
 	n := newNode(t)
 	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60)
-	if err == nil || !strings.Contains(err.Error(), "1152921504606846976") || !strings.Contains(err.Error(), "free") {
-		t.Errorf("got %v", err)
+	for _, words := range []string{"1152921504606846976", "free", "make room on the filesystem of " + n.dir} {
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("got %v, want %q", err, words)
+		}
 	}
 	if entries, _ := os.ReadDir(n.dir); len(entries) != 0 {
 		t.Errorf("left: %v", entries)
