@@ -16,6 +16,7 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,7 @@ type Setup struct {
 	Plugins          string // --volume-plugin-dir
 	ControllerAttach bool   // enableControllerAttachDetach
 	WaitForAttach    time.Duration
+	Private          string // a mount point that gets and gives no mounts any more
 	Calls, Events    string // files to append to
 }
 
@@ -105,6 +107,11 @@ func (k *Kubelet) Begin(b struct {
 	}
 	if err := os.MkdirAll(k.setup.Root, 0o750); err != nil {
 		return err
+	}
+	if k.setup.Private != "" {
+		if err := unix.Mount("", k.setup.Private, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
 	}
 	if err := hostutil.NewHostUtil().MakeRShared(k.setup.Root); err != nil {
 		return err

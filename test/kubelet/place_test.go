@@ -143,9 +143,10 @@ func TestKubeletWithoutPropagation(t *testing.T) {
 			n.failures = true
 			n.claim("a", 16*mib)
 			n.killKubelet()
-			n.startKubelet(func(c *exec.Cmd, _ *Setup) {
-				// Unlike clone, Go's unshare makes every mount of the new namespace private.
-				c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
+			n.startKubelet(func(c *exec.Cmd, s *Setup) {
+				c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: syscall.CLONE_NEWNS}
+				// No more than its own: private copies of other nodes' mounts would keep their devices busy.
+				s.Private = n.dir
 			})
 			p := pod("web", "a")
 			n.want(p)
