@@ -331,7 +331,11 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
 			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind,
 		})
-		if what := o.liveError(h.Device.Path, e.Entry); what != "" {
+		what := o.liveError(h.Device.Path, e.Entry)
+		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly { // flexd mounts none so
+			what = "it is read-only on a writable device, as the kernel makes it after an error"
+		}
+		if what != "" {
 			h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, e.Type, what
 		}
 	}

@@ -190,6 +190,36 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// What a mounted filesystem says of itself.
+func TestMountedInError(t *testing.T) {
+	for _, c := range []struct {
+		name, dir, fs, super string
+		device               func(*volume.Device)
+		counted, want        string
+	}{
+		{"nothing", podDir, "ext4", "rw", nil, "", ""},
+		{"ext4 counts", podDir, "ext4", "rw", nil, "ext4 counts 1 errors", "ext4 counts 1 errors"},
+		{"ext4 was stopped", podDir, "ext4", "rw,emergency_ro", nil, "", "ext4 says emergency_ro"},
+		{"ext4 was shut down", podDir, "ext4", "rw,shutdown", nil, "", "ext4 says shutdown"},
+		{"errors=remount-ro", podDir, "ext4", "ro", nil, "", "read-only on a writable device"},
+		{"btrfs was forced", globalDir, "btrfs", "ro,space_cache=v2", nil, "", "read-only on a writable device"},
+		{"a read-only volume", podDir, "xfs", "ro,norecovery", func(d *volume.Device) { d.ReadOnly = true }, "", ""},
+		{"an operator's own", "/mnt", "xfs", "ro", nil, "", ""},
+	} {
+		m := twoVolumes()
+		if d := m.devices["A"]; c.device != nil {
+			c.device(&d)
+			m.devices["A"] = d
+		}
+		o := observer(m)
+		o.FSError = func(string, string) string { return c.counted }
+		h := o.Assemble(t.Context(), Target{UUID: "A", Name: nameA}, table(t, strings.TrimSuffix(line("50", "7:1", "/", c.dir, "", c.fs, "/dev/loop1"), "rw")+c.super))
+		if bad := h.FS.Content == volume.FilesystemFailed; bad != (c.want != "") || !strings.Contains(h.FS.What, c.want) {
+			t.Errorf("%s: got %+v", c.name, h.FS)
+		}
+	}
+}
+
 // What cannot be read is unknown; a name that means another volume by now is
 // never followed.
 func TestUnknownIsNotAbsent(t *testing.T) {

@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What the kernel says of a mounted filesystem is told without any call.
@@ -38,17 +41,26 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 		}
 	}
 	bad, down, fine := h.vol("bad", "ext4").with("mountOptions", "errors=continue"), h.vol("down", "xfs"), h.vol("fine", "ext4")
-	for _, v := range []vol{bad, down, fine} {
+	forced, stopped := h.vol("forced", "btrfs"), h.vol("stopped", "ext4").with("mountOptions", "errors=remount-ro")
+	all := []vol{bad, down, fine, forced, stopped}
+	for _, v := range all {
 		h.ok(h.up(noAttach, v, p))
 	}
 	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("bad").Device)+"/trigger_fs_error", []byte("1"), 0))
 	told("bad", "ext4")
 	h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(down, p))
 	told("down", "xfs")
+	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("stopped").Device)+"/trigger_fs_error", []byte("1"), 0))
+	told("stopped", "ext4")
+	if err := os.WriteFile(h.podDir(stopped, p)+"/more", nil, 0o644); !errors.Is(err, unix.EROFS) {
+		t.Errorf("errors=remount-ro: a pod that writes gets %v", err)
+	}
+	h.sh("mount", "-o", "remount,ro", h.podDir(forced, p)) // what btrfs does by itself looks the same
+	told("forced", "btrfs")
 	if s := h.story("fine"); len(s.Refused) != 0 || strings.Contains(fmt.Sprint(s.Observed), "in error") {
 		t.Errorf("its neighbour: %+v", s)
 	}
-	for _, v := range []vol{bad, down, fine} {
+	for _, v := range all {
 		h.end(noAttach, v, p)
 		h.ok(h.up(noAttach, v, p)) // fsck and the log have mended it
 		if s := h.settled(v.opts["volumeID"]); len(s.Refused) != 0 {
