@@ -57,17 +57,13 @@ func eachStep(t *testing.T, e *hosttest.Env, m hosttest.Moment, attach bool) {
 }
 
 // TestAFaultAtAnyMoment draws moments, other than the first command of a step,
-// and strikes once in each play. Where all of them can be played they are: see
-// TestFaultsOnTheRealMachine.
+// and strikes once in each play; FLEXD_SOAK strikes at all of them. Elsewhere
+// TestFaultsOnTheRealMachine does.
 func TestAFaultAtAnyMoment(t *testing.T) {
 	rng := seeded(t)
 	moments, list := hosttest.Moments(), scenarios()
 	rng.Shuffle(len(moments), func(i, k int) { moments[i], moments[k] = moments[k], moments[i] })
-	for i := range times(40) {
-		s, m, k := list[rng.IntN(len(list))], moments[i%len(moments)], 1+rng.IntN(15)
-		if m == hosttest.CrashAnswer {
-			k = 1 + k%4
-		}
+	strike := func(s scenario, m hosttest.Moment, k int) (struck bool) {
 		onLVM(t, s.name+"/"+m.String()+" "+strconv.Itoa(k), func(t *testing.T, e *hosttest.Env) {
 			if s.prepare != nil {
 				s.prepare(e)
@@ -75,9 +71,30 @@ func TestAFaultAtAnyMoment(t *testing.T) {
 			e.Arm(m, k)
 			play(t, e, s)
 			t.Logf("struck: %q", e.Struck())
+			struck = len(e.Struck()) > 0
 		})
+		return struck
+	}
+	if soak {
+		for _, m := range moments {
+			for _, s := range list {
+				for k := 1; strike(s, m, k) && !t.Failed(); k++ {
+				}
+			}
+		}
+		return
+	}
+	for i := range times(40) {
+		s, m, k := list[rng.IntN(len(list))], moments[i%len(moments)], 1+rng.IntN(15)
+		if m == hosttest.CrashAnswer {
+			k = 1 + k%4
+		}
+		strike(s, m, k)
 	}
 }
+
+// soak says that everything is to be tried, not a sample.
+var soak = os.Getenv("FLEXD_SOAK") != ""
 
 // drawn returns one of a list, for a test where each play costs seconds; which one
 // is told, and can be had again.

@@ -54,8 +54,8 @@ func strike(t *testing.T, s scenario, m hosttest.Moment, k int) (struck bool) {
 	return struck
 }
 
-// TestFaultsOnTheRealMachine is the same, for one scenario in each mode, with
-// the kernel as the judge.
+// TestFaultsOnTheRealMachine is the same with the kernel as the judge, for one
+// scenario in each mode; FLEXD_SOAK has all of them.
 func TestFaultsOnTheRealMachine(t *testing.T) {
 	if why := hosttest.NoReal(); why != "" {
 		t.Skip(why)
@@ -63,7 +63,7 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 	var points atomic.Int64
 	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
 	for _, s := range scenarios() {
-		if !s.realFaults {
+		if !s.realFaults && !soak {
 			continue
 		}
 		for _, m := range hosttest.Moments() {
@@ -73,6 +73,9 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 					t.Run(fmt.Sprint(k), func(t *testing.T) {
 						e := hosttest.NewReal(t)
 						defer e.Close()
+						if s.prepare != nil {
+							s.prepare(e)
+						}
 						e.Arm(m, k)
 						play(t, e, s)
 						if struck = len(e.Struck()) > 0; struck {
