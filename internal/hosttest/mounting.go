@@ -250,7 +250,7 @@ func umount(p *process, text []byte) (any, error) {
 	}
 	if where := h.elsewhere[m.file.path]; a.Alone && where != "" {
 		h.mu.Unlock()
-		return nil, &mount.BusyError{What: a.Dir, Holders: []mount.Holder{{Pid: 4712, Comm: "container", How: "mounted in its mount namespace at " + where}}}
+		return nil, &mount.BusyError{What: a.Dir, Holders: []mount.Holder{{Pid: 4712, Comm: "container", How: "mounted in its mount namespace mnt:[4026532208] at " + where}}}
 	}
 	careless := h.Careless
 	h.mu.Unlock()

@@ -109,7 +109,7 @@ func (s *search) look(task string) error {
 	for _, x := range tab.OfDevice(s.number, s.path) {
 		if !s.follows(tab, x) {
 			pid, _ := strconv.Atoi(strings.Split(task, "/")[2])
-			s.holders = append(s.holders, process(pid).holder("mounted in its mount namespace at "+x.Dir))
+			s.holders = append(s.holders, process(pid).holder(mountedIn(name, x.Dir)))
 			break
 		}
 	}

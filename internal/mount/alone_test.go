@@ -84,10 +84,14 @@ func TestUnmountAlone(t *testing.T) {
 					time.Sleep(time.Millisecond) // it is not in its namespace yet
 				}
 				if row.holder != "" {
-					err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number)
+					ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", c.Process.Pid))
+					if err != nil {
+						t.Fatal(err)
+					}
+					err = r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number)
 					var busy *BusyError
 					if !errors.As(err, &busy) || len(busy.Holders) != 1 || busy.Holders[0].Pid != c.Process.Pid || busy.Holders[0].Comm != "sleep" ||
-						!strings.Contains(busy.Holders[0].How, fmt.Sprintf("mounted in its mount namespace at "+row.holder, dir)) {
+						!strings.Contains(busy.Holders[0].How, fmt.Sprintf("mounted in its mount namespace %s at "+row.holder, ns, dir)) {
 						t.Errorf("got %v", err)
 					}
 					if len(r.mounts()) != 1 {

@@ -60,7 +60,7 @@ func DeviceHolders(number, path string) []Holder {
 		if err == nil && !seen[ns] {
 			seen[ns] = true
 			if dirs := p.mountsOf(number, path); len(dirs) > 0 {
-				holders = append(holders, p.holder("mounted in its mount namespace at "+strings.Join(dirs, ", ")))
+				holders = append(holders, p.holder(mountedIn(ns, dirs...)))
 			}
 		}
 		return len(holders) < maxHolders
@@ -92,6 +92,11 @@ func (p process) path(name string) string { return fmt.Sprintf("/proc/%d/%s", in
 func (p process) holder(how string) Holder {
 	comm, _ := os.ReadFile(p.path("comm"))
 	return Holder{Pid: int(p), Comm: strings.TrimSpace(string(comm)), How: how}
+}
+
+// mountedIn says where a process has a device: lsns(8) lists namespaces by number.
+func mountedIn(ns string, dirs ...string) string {
+	return "mounted in its mount namespace " + ns + " at " + strings.Join(dirs, ", ")
 }
 
 // holdsMount says how a process keeps the mount busy, or "". A mount is known

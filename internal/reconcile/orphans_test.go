@@ -313,7 +313,7 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 		time.Sleep(3 * grace)
 		mountsAre(t, e, k.Dir(a))
 		s, _ := e.Node().Story(hosttest.VG, "data")
-		if s.Error == nil || !strings.Contains(s.Error.Message, "mounted in its mount namespace at /data") {
+		if s.Error == nil || !strings.Contains(s.Error.Message, "mounted in its mount namespace mnt:[4026532208] at /data") {
 			t.Errorf("its error: %+v", s.Error)
 		}
 		if n := e.Sim.Count("umount"); n < 2 || n > 12 {

@@ -123,6 +123,29 @@ func TestForeignMounts(t *testing.T) {
 	}
 }
 
+// leak runs a program in a mount namespace of its own, which has a copy of all that
+// is mounted, until it is killed.
+func (h *host) leak() *exec.Cmd {
+	h.t.Helper()
+	c := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
+	out, err := c.StdoutPipe()
+	h.must(err)
+	h.must(c.Start())
+	h.t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	out.Read(make([]byte, 1)) // the copy is made
+	return c
+}
+
+// namespace is the mount namespace of a process, as lsns(8) numbers it.
+func namespace(t *testing.T, pid int) string {
+	t.Helper()
+	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
 // Another mount namespace has a copy of the mount, as a container runtime may
 // leave one: whoever needs the device alone is told whose it is.
 func TestHeldInOtherNamespace(t *testing.T) {
@@ -131,19 +154,14 @@ func TestHeldInOtherNamespace(t *testing.T) {
 	h := newHost(t)
 	v, p := h.vol("held", "ext4"), podN(1)
 	h.ok(h.up(noAttach, v, p))
-	c := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
-	out, err := c.StdoutPipe()
-	h.must(err)
-	h.must(c.Start())
-	defer func() { c.Process.Kill(); c.Wait() }()
-	out.Read(make([]byte, 1)) // the copy is made
+	c := h.leak()
 	// Kubelet's rmdir of the directory would take the copy away with it.
 	mount := func(p pod) answer {
 		h.must(os.MkdirAll(h.podDir(v, p), 0o750))
 		return h.call("mount", h.podDir(v, p), v.blob(&p))
 	}
 	h.ok(h.call("unmount", h.podDir(v, p)))
-	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace at " + h.podDir(v, p)}
+	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace " + namespace(t, c.Process.Pid) + " at " + h.podDir(v, p)}
 	h.refused(mount(p), append(words, "vg0/held: mount: fsck")...)
 	h.eventually("status tells why it stays active", func() string {
 		if s := h.story("held"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, words[0]) && strings.Contains(s.Error.Message, words[1]) {

@@ -14,8 +14,8 @@ import (
 var visible = []string{"execve", "socket", "connect", "write", "ppoll", "read", "close", "exit_group"}
 
 // struck makes a call whose flexdriver is killed as it enters a system call for
-// the k-th time, and says whether it came to that.
-func (h *host) struck(call string, k int, args ...string) bool {
+// the k-th time, and says whether it came to that; want is the answer else.
+func (h *host) struck(call string, k int, want string, args ...string) bool {
 	h.t.Helper()
 	c, out := h.command(nil, args...)
 	strace, err := exec.LookPath("strace")
@@ -25,8 +25,8 @@ func (h *host) struck(call string, k int, args ...string) bool {
 	begun := time.Now()
 	h.must(c.Start())
 	a := h.read(c, out, begun, args) // strace ends as it did
-	if !a.killed {
-		h.ok(a)
+	if !a.killed && a.Status != want {
+		h.t.Errorf("%s, want %s", a, want)
 	}
 	return a.killed
 }
@@ -55,6 +55,7 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 		mounts bool
 	}{
 		{[]string{"init"}, "", nil, false},
+		{[]string{"getvolumename", v.blob(nil)}, "", nil, false},
 		{[]string{"attach", v.blob(nil), node}, "", nil, false},
 		{[]string{"isattached", v.blob(nil), node}, "", nil, false},
 		{[]string{"waitforattach", "", solo.blob(nil)}, "", []string{"detach", solo.name, node}, false},
@@ -62,9 +63,14 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 		{[]string{"unmountdevice", global}, global, stage, false},
 		{mount, dir, []string{"unmount", dir}, true},
 		{[]string{"expandfs", v.blob(nil), "", h.podDir(v, q), fmt.Sprint(16 * mib), "0"}, "", nil, false},
+		{[]string{"expandvolume", v.blob(nil), h.globalDir(v), fmt.Sprint(16 * mib), "0"}, "", nil, false},
 		{[]string{"unmount", dir}, dir, mount, false},
 		{[]string{"detach", solo.name, node}, "", nil, false},
 	} {
+		want := "Success"
+		if verb.args[0] == "getvolumename" { // kubelet is to name volumes itself
+			want = "Not supported"
+		}
 		for _, call := range visible {
 			for k := 1; ; k++ {
 				if !soak && r.IntN(4) > 0 {
@@ -79,7 +85,7 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 				if verb.before != nil {
 					h.ok(h.call(verb.before...))
 				}
-				if !h.struck(call, k, verb.args...) {
+				if !h.struck(call, k, want, verb.args...) {
 					break
 				}
 				struck++
@@ -92,7 +98,9 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 				if verb.dir != "" && slicesHave(s.Claims, func(c claimStatus) bool { return c.Dir == verb.dir }) != mounted(verb.dir) {
 					t.Errorf("%s: mounted %v, status %+v", about, mounted(verb.dir), s)
 				}
-				h.ok(h.call(verb.args...)) // kubelet asks again
+				if a := h.call(verb.args...); a.Status != want { // kubelet asks again
+					t.Errorf("%s: asked again: %s, want %s", about, a, want)
+				}
 				if verb.dir != "" && mounted(verb.dir) != verb.mounts {
 					t.Errorf("%s: asked again: mounted %v", about, mounted(verb.dir))
 				}
