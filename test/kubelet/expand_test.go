@@ -23,6 +23,18 @@ func (n *node) grow(lv string, size int64) {
 	})
 }
 
+// capacity is what grow has said last.
+func (n *node) capacity(lv string) int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, pv := range n.world.PVs {
+		if pv.Name == "pv-"+lv {
+			return pv.Spec.Capacity.Storage().Value()
+		}
+	}
+	return 0
+}
+
 // space is what a container sees of its volume, in bytes.
 func (n *node) space(p *v1.Pod, i int) int64 {
 	n.t.Helper()

@@ -2,23 +2,80 @@ package kubelet
 
 import (
 	"fmt"
+	"math"
 	"os"
-	"slices"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 )
 
 // The calls of a pod's life that ask flexd, in each mode.
 func (m mode) verbs() []string {
 	return map[mode][]string{
-		noAttach:     {"mount", "unmount"},
-		byKubelet:    {"attach", "waitforattach", "mountdevice", "mount", "unmount", "unmountdevice", "detach"},
-		byController: {"waitforattach", "mountdevice", "mount", "unmount", "unmountdevice"},
+		noAttach:     {"mount", "expandfs", "unmount"},
+		byKubelet:    {"attach", "waitforattach", "mountdevice", "mount", "expandfs", "unmount", "unmountdevice", "detach"},
+		byController: {"waitforattach", "mountdevice", "mount", "expandfs", "unmount", "unmountdevice"},
 	}[m]
+}
+
+// A scene makes kubelet call a verb for a pod.
+type scene struct {
+	pod    *v1.Pod
+	runs   bool   // the pod has to run before
+	cause  func() // makes kubelet call
+	passed func() // waits until kubelet has what it called for
+}
+
+// scene is a verb's, with a pod of that name. The volumes are prepared by props.
+func (n *node) scene(verb, name string) scene {
+	p := pod(name, "a")
+	switch verb {
+	case "unmount", "unmountdevice", "detach":
+		return scene{p, true, func() { n.forget(p) }, func() { n.ended(p) }}
+	case "expandfs":
+		p = pod(name, "growing")
+		var before, size int64
+		cause := func() {
+			before, size = n.space(p, 0), n.capacity("growing")+20*mib
+			n.grow("growing", size)
+			go n.ask("Start", p.UID, nil) // a pod worker's sync, which compares the sizes
+		}
+		return scene{p, true, cause, func() {
+			n.eventually("the volume grows", func() string {
+				n.started(p)
+				if space, claimed := n.space(p, 0), n.claimed("growing"); space < before+10*mib || claimed != size {
+					return fmt.Sprintf("%d MiB and before %d, the claim says %d of %d", space/mib, before/mib, claimed/mib, size/mib)
+				}
+				return ""
+			})
+		}}
+	}
+	return scene{p, false, func() { n.want(p) }, func() { n.started(p) }}
+}
+
+// props makes what scenes need. xfs: see TestExpansion.
+func (n *node) props() {
+	n.t.Helper()
+	n.claim("a", 16*mib)
+	n.claim("growing", 300*mib, "fsType", "xfs", "size", "300Mi")
+}
+
+// passes lets a pod see what the pod before it wrote to its volume, and write.
+func (n *node) passes(p *v1.Pod, written map[string]string) {
+	n.t.Helper()
+	volume := volumeName(p, 0)
+	if written[volume] != "" {
+		n.read(p, 0, written[volume])
+	}
+	written[volume] = p.Name
+	n.write(p, 0, p.Name)
 }
 
 func TestKubeletRestartsWhilePodsRun(t *testing.T) {
@@ -93,58 +150,103 @@ func (n *node) caught(verb string, start func()) {
 
 func (n *node) thaw() { n.flexd.Process.Signal(syscall.SIGCONT) }
 
-// Kubelet is killed in the middle of each verb. Its driver lives on, or dies with
-// it; flexd does what it was asked before or after the next kubelet asks.
+// midway starts something, and stops flexd in the middle of the verb: it has read
+// the call, a child of it is at work whose command line has that word, and nothing is
+// answered. It returns the child. Until then flexd runs for an instant at a time, so that it
+// does not notice the end of a child. False: it was too quick all the same, and runs.
+func (n *node) midway(verb, word string, start func()) (int, bool) {
+	n.t.Helper()
+	n.caught(verb, start)
+	flexd, before := n.flexd.Process.Pid, len(tail(n.dir+"/flexd.log", math.MaxInt))
+	for end := time.Now().Add(soon); time.Now().Before(end); {
+		n.thaw()
+		time.Sleep(200 * time.Microsecond)
+		halt(flexd)
+		log := tail(n.dir+"/flexd.log", math.MaxInt)[before:]
+		if regexp.MustCompile(`  answered  .* verb=` + verb).MatchString(log) {
+			n.thaw()
+			return 0, false
+		}
+		if !regexp.MustCompile(`  called  .* verb=` + verb).MatchString(log) {
+			continue
+		}
+		if instant(verb) {
+			return 0, true
+		}
+		for _, child := range children(flexd) {
+			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); strings.Contains(string(line), word) {
+				return child, true
+			}
+		}
+	}
+	n.t.Fatalf("flexd neither works on %s nor answers", verb)
+	return 0, false
+}
+
+// instant verbs take flexd no child: to catch it between call and answer is luck.
+func instant(verb string) bool { return verb == "attach" || verb == "detach" }
+
+// children lists those of a process, the ones included whose end it has not noticed.
+func children(pid int) []int {
+	var all []int
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		for _, s := range strings.Fields(string(text)) {
+			child, _ := strconv.Atoi(s)
+			all = append(all, child)
+		}
+	}
+	return all
+}
+
+// Kubelet is killed in the middle of each verb: flexd has not begun, or works. The
+// driver lives on, or dies with kubelet; flexd does what it was asked before or after the
+// next kubelet asks.
 func TestKubeletKilledInEachVerb(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true // a call whose kubelet is gone may fail: nobody hears it
-		n.claim("a", 16*mib)
-		written := ""
+		n.props()
+		written := map[string]string{}
 		for i, verb := range n.mode.verbs() {
-			for _, both := range []bool{false, true} {
-				p := pod(fmt.Sprintf("web-%d-%v", i, both), "a")
-				ending := slices.Contains([]string{"unmount", "unmountdevice", "detach"}, verb)
-				if ending {
-					n.run(p)
+			for j, both := range []bool{false, true, false} {
+				s := n.scene(verb, fmt.Sprintf("web-%d-%d", i, j))
+				if s.runs {
+					n.run(s.pod)
+					n.passes(s.pod, written)
 				} else {
 					n.afresh()
 				}
-				n.caught(verb, func() {
-					if ending {
-						n.forget(p)
-					} else {
-						n.want(p)
-					}
-				})
+				if works := j == 2; works {
+					n.midway(verb, "", s.cause)
+				} else {
+					n.caught(verb, s.cause)
+				}
 				n.killKubelet()
 				if both {
-					for pid := range n.processes() {
-						syscall.Kill(pid, syscall.SIGKILL)
+					for pid, p := range n.processes() {
+						if strings.HasPrefix(p, n.driver+" ") {
+							syscall.Kill(pid, syscall.SIGKILL)
+						}
 					}
 				}
-				early := (i+len(p.Name))%2 == 0
+				early := (i+j)%2 == 0
 				if early { // flexd finds out that nobody waits
 					n.thaw()
 				}
 				n.startKubelet()
 				n.thaw()
-				if ending {
-					n.ended(p)
-					continue
+				s.passed()
+				if mounted(n.podDir(s.pod, 0)) {
+					n.passes(s.pod, written)
 				}
-				n.started(p)
-				if written != "" {
-					n.read(p, 0, written)
-				}
-				written = p.Name
-				n.write(p, 0, written)
-				n.end(p)
+				n.end(s.pod)
 			}
 		}
 		// The last kubelet may have forgotten a global mount: TestGlobalMountLeftBehind.
-		p := pod("last", "a")
+		p := pod("last", "a", "growing")
 		n.run(p)
-		n.read(p, 0, written)
+		n.read(p, 0, written["pv-a"])
 		n.end(p)
 		n.noWarnings()
 	})
