@@ -91,19 +91,26 @@ func (t *tracer) stopAt(verb string, pid int) {
 }
 
 // halt sends SIGSTOP and waits for it to hold each thread: one that runs may go on
-// for a moment, long enough to answer a call.
-func halt(pid int) {
+// for a moment, long enough to answer a call. It says whether the process is stopped.
+func halt(pid int) bool {
 	syscall.Kill(pid, syscall.SIGSTOP)
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		if !slices.ContainsFunc(threads, func(file string) bool {
-			stat, err := os.ReadFile(file)
-			_, state, _ := strings.Cut(string(stat), ") ")
-			return err == nil && !strings.HasPrefix(state, "T")
-		}) {
-			return
+		states := map[byte]bool{}
+		for _, file := range threads {
+			if stat, err := os.ReadFile(file); err == nil {
+				_, state, _ := strings.Cut(string(stat), ") ")
+				states[state[0]] = true
+			}
+		}
+		switch {
+		case states['Z'] || len(states) == 0:
+			return false
+		case len(states) == 1 && states['T']:
+			return true
 		}
 	}
+	return false
 }
 
 func (t *tracer) write(c call) {

@@ -3,8 +3,10 @@ package kubelet
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -255,7 +257,7 @@ func TestOneVolumeUnderTwoNames(t *testing.T) {
 
 // A waitforattach that takes longer than kubelet waits (ten minutes, five seconds
 // here) is ended by SIGTERM. A driver that would not die of it makes kubelet crash
-// ten seconds later.
+// ten seconds later. What flexd has begun for it goes on, and kubelet's next calls join.
 func TestWaitForAttachTooLong(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{byKubelet, byController} {
@@ -267,34 +269,75 @@ func TestWaitForAttachTooLong(t *testing.T) {
 			n.failures = true
 			n.killKubelet()
 			n.startKubelet(func(_ *exec.Cmd, s *Setup) { s.WaitForAttach = 5 * time.Second })
-			n.claim("a", 16*mib)
-			p := pod("web", "a")
-			n.caught("waitforattach", func() { n.want(p) })
+			lv, p, child := n.creating()
+			defer syscall.Kill(child, syscall.SIGCONT)
+			begun := len(n.trace().of("waitforattach"))
+			n.thaw()
 			n.eventually("kubelet gives up, and asks again", func() string {
 				c := n.trace().of("waitforattach")
-				if len(c) < 2 {
+				if len(c) <= begun {
 					return fmt.Sprint(c)
 				}
 				return ""
 			})
 			time.Sleep(11 * time.Second) // after Stop, kubelet's exec looks again in ten
-			n.thaw()
+			for pid, line := range n.processes() {
+				if pid != child && strings.Contains(line, " child loop-create ") {
+					t.Errorf("the volume is created twice at once: %s", line)
+				}
+			}
+			if _, err := os.Lstat(n.vg + "/" + lv); !os.IsNotExist(err) {
+				t.Errorf("it is there (%v), and the child that is to make it is stopped", err)
+			}
+			syscall.Kill(child, syscall.SIGCONT)
 			n.started(p)
 			for _, c := range n.trace().of("waitforattach") {
 				if c.Ended && c.Exit != "" && !strings.Contains(c.Exit, syscall.SIGTERM.String()) {
 					t.Errorf("%s", c)
 				}
 			}
-			if got := len(n.trace().of("mountdevice")); got != 1 {
-				t.Errorf("%d calls of mountdevice, want 1", got)
+			var staged int
+			for _, c := range n.trace().of("mountdevice") {
+				if c.Argv[1] == n.globalDir("pv-"+lv) {
+					staged++
+				}
+			}
+			if staged != 1 {
+				t.Errorf("%d calls of mountdevice, want 1", staged)
 			}
 			// Nothing ran twice: the global mount and the pod's are two.
-			log := tail(n.dir+"/flexd.log", 1<<20)
+			log := tail(n.dir+"/flexd.log", math.MaxInt)
 			for step, want := range map[string]int{"create": 1, "activate": 1, "mkfs": 1, "mount": 2} {
-				if got := strings.Count(log, " step="+step+"  done "); got != want {
+				if got := len(regexp.MustCompile(` volume=vg0/`+lv+` .*step=`+step+`  done `).FindAllString(log, -1)); got != want {
 					t.Errorf("flexd did %s %d times, want %d", step, got, want)
 				}
 			}
 		})
 	}
+}
+
+// creating stops the child that makes a new volume, for the waitforattach of a new
+// pod, before the volume is there. flexd is stopped, too. The child takes an instant: some
+// may get away.
+func (n *node) creating() (lv string, p *v1.Pod, child int) {
+	n.t.Helper()
+	for i := range 20 {
+		lv = fmt.Sprint("a-", i)
+		n.claim(lv, 16*mib)
+		p = pod("web-"+lv, lv)
+		child, ok := n.midway("waitforattach", "loop-create", func() { n.want(p) })
+		if ok && halt(child) {
+			if _, err := os.Lstat(n.vg + "/" + lv); os.IsNotExist(err) {
+				return lv, p, child
+			}
+		}
+		if ok {
+			syscall.Kill(child, syscall.SIGCONT)
+			n.thaw()
+		}
+		n.started(p)
+		n.end(p)
+	}
+	n.t.Fatal("flexd was always too quick")
+	return "", nil, 0
 }
