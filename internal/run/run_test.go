@@ -170,7 +170,7 @@ func TestGrandchildHoldsPipes(t *testing.T) {
 // Ensure that the deadline kills the whole process group.
 func TestDeadlineKillsGroup(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
-	c := sh(`sleep 60 & echo $! $$ > "$1"; wait`, pids)
+	c := sh(`trap "" TERM INT HUP; sleep 60 & echo $! $$ > "$1"; wait`, pids) // deaf to what is polite
 	c.Lock = filepath.Join(t.TempDir(), "lock")
 	c.Deadline = 300 * time.Millisecond
 	_, err := NewExec().Run(t.Context(), c)

@@ -102,6 +102,8 @@ func (p *planner) needed(call Call, spot Spot) string {
 		return fmt.Sprintf("it cannot be told whether its pod still runs (%s). If you know that it does not: umount %s; flexd sees that", orUnknown(spot.PodReason), call.Dir)
 	case kind == Staged && spot.This && p.h.Device.Activity != Active:
 		return "it cannot be told whether a pod has the volume mounted: " + orUnknown(p.h.Device.Reason)
+	case kind == Staged && spot.This && slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Stage || c.Verb == Publish }):
+		return "kubelet sets the volume up for a pod just now"
 	case kind == Staged && spot.This:
 		by := users(p.h, call.Dir)
 		for _, c := range p.w.Claims {

@@ -402,11 +402,13 @@ func (w world) do(s Step) (world, error) {
 // let go and no pod needs it.
 func (w world) mayTake(i int) bool {
 	if i == 0 {
-		return w.wants(oReleaseG) || w.wants(oReclaimG) && !ours(w.at[1]) && !w.wants(oStage)
+		return w.wants(oReleaseG) || w.wants(oReclaimG) && !ours(w.at[1]) && !w.wants(oStage) && !w.wantsPod()
 	}
-	return w.wants(oReleaseP) || (w.wants(oReclaimP) || w.wants(oReclaimPAlone)) && w.pod == Ended &&
-		!w.wants(oPublish) && !w.wants(oPublishRO) && !w.wants(oPublishXfs)
+	return w.wants(oReleaseP) || (w.wants(oReclaimP) || w.wants(oReclaimPAlone)) && w.pod == Ended && !w.wantsPod()
 }
+
+// wantsPod says whether a call waits for a pod's mount.
+func (w world) wantsPod() bool { return w.wants(oPublish) || w.wants(oPublishRO) || w.wants(oPublishXfs) }
 
 func (w world) wants(o op) bool { return slices.Contains(w.calls[:], o) }
 
