@@ -61,6 +61,7 @@ var phrases = []struct {
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},
 	{"nsufficient suitable allocatable extents", ErrNoSpace, "no space in the layout that is wanted"},
+	{"No specified PVs have space available", ErrNoSpace, "no space on the disks that the layout allows (pvTag)"},
 	{"Failed to find logical volume", ErrNoLV, "no such volume"},
 	{"Can't get lock for", ErrLocked, "it is locked"},
 	{"not found", ErrNoVG, ""}, // only with the group's name, see classify

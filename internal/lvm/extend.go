@@ -40,7 +40,8 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		return err
 	}
 	defer release()
-	// A command of LVM takes names only: look what the name means first.
+	// lvextend takes a name only, and no selection by uuid: look what the name
+	// means right before it, and again after it.
 	f, l, err := g.now(ctx, lv)
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if slices.Equal(l.Layout, []string{"linear"}) && more > f.Free {
 			return &SpaceError{What: "volume group " + g.name, Wanted: more, Free: f.Free}
 		}
-		_, err := g.change("extend", []string{"lvextend", "-y", "-L", strconv.FormatInt(wanted, 10) + "b", lv.Name.String()}, 0)
+		_, err := g.change("extend", extendArgs(g.p.Groups[g.name], l, lv.Name, wanted), 0)
 		g.invalidate()
 		var stuck *run.StuckError
 		if errors.As(err, &stuck) {
@@ -72,6 +73,19 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		}
 	}
 	return g.fit(lv, l)
+}
+
+// extendArgs are the words of lvextend. It keeps the layout of what is there. A
+// volume that flexd made stays on the disks that the configuration has it made
+// on; an LV of somebody else's goes where LVM puts it, and a thin one grows in its
+// pool.
+func extendArgs(c Group, l Logical, name volume.Name, size int64) []string {
+	args := []string{"lvextend", "-y", "-L", strconv.FormatInt(size, 10) + "b", name.String()}
+	ours := slices.Contains(l.Tags, tagCreated) || slices.Contains(l.Tags, tagCreating)
+	if c.Layout.PVTag != "" && ours && l.Pool == "" {
+		args = append(args, "@"+c.Layout.PVTag)
+	}
+	return args
 }
 
 // now looks at the metadata, and refuses if the name means another volume.

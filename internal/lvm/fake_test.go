@@ -103,6 +103,7 @@ func (f *fakeLVM) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 		f.mu.Unlock()
 		return run.Result{Stdout: []byte(`{"value":null}`)}, nil
 	}
+	filtered(f.t, c.Argv)
 	words := strings.Join(c.Argv[1:], " ")
 	f.mu.Lock()
 	f.ran = append(f.ran, c.Argv[1])

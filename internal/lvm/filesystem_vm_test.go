@@ -41,18 +41,6 @@ func (u *user) in(t *testing.T) *user {
 	return &user{&lab{T: t, Provider: u.Provider, recorder: u.recorder, disks: u.disks, dir: u.dir, lock: u.lock}, u.Ops}
 }
 
-// lvm runs commands in one process: one costs most of what many cost.
-func (u *user) lvm(commands ...string) {
-	u.Helper()
-	c := exec.Command("lvm")
-	c.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	out, err := c.CombinedOutput()
-	if err != nil {
-		u.Fatalf("lvm: %v\n%s", err, out)
-	}
-	u.Invalidate("")
-}
-
 // active returns the device of a volume.
 func (u *user) active(name string) volume.Device {
 	u.Helper()

@@ -44,7 +44,7 @@ func newLab(t *testing.T) *lab {
 
 // restart forgets all that the provider knows.
 func (l *lab) restart(g Group) {
-	l.recorder = &recorder{Runner: run.NewExec()}
+	l.recorder = &recorder{t: l.T, Runner: run.NewExec()}
 	l.Provider = New(Options{Runner: l.recorder, LockDir: filepath.Join(l.dir, "locks"), Groups: map[string]Group{"vg0": g, "vg1": {}}})
 }
 
@@ -75,6 +75,18 @@ func (l *lab) sh(argv ...string) string {
 		l.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// lvm runs commands in one process: one costs most of what many cost.
+func (l *lab) lvm(commands ...string) {
+	l.Helper()
+	c := exec.Command("lvm")
+	c.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		l.Fatalf("lvm: %v\n%s", err, out)
+	}
+	l.Invalidate("")
 }
 
 // lv makes a volume by hand and leaves it inactive.

@@ -38,9 +38,6 @@ func (l Layout) Check() error {
 	return nil
 }
 
-// plain says whether a volume takes exactly its own size of the group.
-func (l Layout) plain() bool { return (l.Type == "" || l.Type == "linear") && l.PVTag == "" }
-
 // args are lvcreate's words for it, without the disks.
 func (l Layout) args() []string {
 	var args []string

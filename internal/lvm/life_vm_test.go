@@ -175,6 +175,13 @@ func TestVMNoSpace(t *testing.T) {
 	is(t, err, ErrNoSpace, "vg0")
 	l.save(t, "nospace", 1)
 	t.Log(free, err)
+
+	// What was free when it was looked at.
+	l.restart(Group{})
+	l.lookUp("small")
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-l", "90%FREE", "-n", "rest", "vg0")
+	is(t, l.Create(t.Context(), l.lock, n, 1500*mib), ErrNoSpace, "volume group vg0", "free")
+	l.save(t, "nospace-vg", 1)
 }
 
 // Ensure that thin volumes are made in their pool, and that a full one is told.

@@ -21,9 +21,11 @@ func TestVMGroupCommit(t *testing.T) {
 	l := newLab(t)
 	const n = 20
 	var lvs []volume.LV
+	var commands []string
 	for i := range n {
-		l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "4M", "-n", fmt.Sprintf("v-%d", i), "vg0")
+		commands = append(commands, fmt.Sprintf("lvcreate -q -y -an -Zn -Wn -L 4M -n v-%d vg0", i))
 	}
+	l.lvm(commands...)
 	for i := range n {
 		lvs = append(lvs, l.present(fmt.Sprintf("v-%d", i)))
 	}

@@ -68,9 +68,11 @@ func TestTranscripts(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}
 	}
-	for name, want := range map[string]error{"nospace": ErrNoSpace, "stripes": ErrFailed} {
-		all := transcript(t, name)
-		res, err := all[len(all)-1].result()
+	for name, want := range map[string]error{
+		"nospace": ErrNoSpace, "nospace-vg": ErrNoSpace, "nospace-mirror": ErrNoSpace, "nospace-tag": ErrNoSpace,
+		"stripes": ErrFailed, "nolv": ErrNoLV, "locked": ErrLocked,
+	} {
+		res, err := transcript(t, name)[0].result() // looks may follow
 		is(t, classify("vg0", err, res.Stderr), want)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -112,6 +114,24 @@ func TestVMBusy(t *testing.T) {
 	l.deactivate(lv)
 }
 
+// host adds a line to the host's own configuration of LVM; restore takes it back.
+func (l *lab) host(line string) (restore func()) {
+	l.Helper()
+	const file = "/etc/lvm/lvmlocal.conf"
+	was, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, append(was, "\n"+line+"\n"...), 0o644)
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	return func() {
+		if err := os.WriteFile(file, was, 0o644); err != nil {
+			l.Error(err)
+		}
+	}
+}
+
 // Ensure that the states of a group are different answers.
 func TestVMGroups(t *testing.T) {
 	l := newLab(t)
@@ -119,6 +139,29 @@ func TestVMGroups(t *testing.T) {
 	_, err := l.LookUp(t.Context(), volume.Name{VG: "vg1", LV: "data"})
 	is(t, err, ErrNoVG, "vg1")
 	l.save(t, "novg", 1)
+
+	// Gone behind our back, and locked by somebody where LVM shall not wait.
+	gone := l.lv("gone", "4M")
+	l.sh("lvremove", "-q", "-y", "vg0/gone")
+	_, err = l.Activate(t.Context(), l.lock, gone)
+	is(t, err, ErrNoLV, "vg0/gone", "does not exist any more")
+	l.save(t, "nolv", 2)
+	config := l.host("global/wait_for_locks=0")
+	held, err := os.Create("/run/lock/lvm/V_vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Activate(t.Context(), l.lock, lv)
+	is(t, err, ErrLocked, "it is locked")
+	l.save(t, "locked", 1)
+	l.Invalidate("")
+	_, err = l.LookUp(t.Context(), lv.Name)
+	is(t, err, ErrLocked)
+	held.Close()
+	config()
 
 	l.sh("vgexport", "-q", "vg0")
 	l.Invalidate("")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,14 +36,29 @@ func (u utterance) result() (run.Result, error) {
 	return res, &run.ExitError{Step: "replay", Argv: u.Argv, Code: u.Code, Stderr: strings.Join(strings.Fields(u.Stderr), " ")}
 }
 
+// filtered fails unless a command of LVM is given our device filter. That which
+// asks for the host's own filter is the only one without.
+func filtered(t testing.TB, argv []string) {
+	t.Helper()
+	if argv[0] != "lvm" || argv[1] == "lvmconfig" {
+		return
+	}
+	if len(argv) < 4 || argv[2] != "--config" || !strings.HasPrefix(argv[3], "devices{scan_lvs=0 filter=[") ||
+		slices.ContainsFunc(DefaultFilter, func(s string) bool { return !strings.Contains(argv[3], `"`+s+`"`) }) {
+		t.Errorf("without our filter: %q", argv)
+	}
+}
+
 // A recorder writes down what the commands of LVM say.
 type recorder struct {
+	t testing.TB
 	run.Runner
 	mu   sync.Mutex
 	said []utterance // guarded by mu
 }
 
 func (r *recorder) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
+	filtered(r.t, c.Argv)
 	res, err := r.Runner.Run(ctx, c)
 	if c.Argv[0] != "lvm" {
 		return res, err

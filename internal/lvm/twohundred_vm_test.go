@@ -21,7 +21,7 @@ import (
 func TestVMTwoHundred(t *testing.T) {
 	const n, limit = 200, 6
 	dir := t.TempDir()
-	r := &recorder{Runner: run.NewExec()}
+	r := &recorder{t: t, Runner: run.NewExec()}
 	p := New(Options{Runner: r, LockDir: filepath.Join(dir, "locks"), Groups: map[string]Group{"many": {}}})
 	l := &lab{T: t, Provider: p, recorder: r, dir: dir, lock: filepath.Join(dir, "lane")}
 

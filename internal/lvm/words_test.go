@@ -35,6 +35,7 @@ func TestClassify(t *testing.T) {
 		{"  Can't get lock for vg0\n", ErrLocked},
 		{"  Insufficient free space: 245 extents needed, but only 138 available\n", ErrNoSpace},
 		{"  Volume group \"vg0\" has insufficient free space (138 extents): 250 required.\n", ErrNoSpace},
+		{"  WARNING: No free extents on physical volume \"/dev/vdb\".\n  No specified PVs have space available.\n", ErrNoSpace},
 	} {
 		err := classify("vg0", &run.ExitError{Step: "x", Argv: []string{"lvm"}, Code: 5}, []byte(c.stderr))
 		is(t, err, c.want)
@@ -54,6 +55,7 @@ func TestArgs(t *testing.T) {
 		{name: volume.Name{VG: "vg0", LV: "a"}, uuid: "U1"},
 	}
 	name := volume.Name{VG: "vg0", LV: "new"}
+	onFast := Layout{Type: "striped", Stripes: 2, PVTag: "fast"}
 	for _, c := range []struct {
 		got  []string
 		want string
@@ -66,6 +68,12 @@ func TestArgs(t *testing.T) {
 		{createArgs(Group{ThinPool: "pool"}, name, 3, 4*mib), "lvcreate -y -W y -kn --addtag flexd.creating -n new -V 12582912b --thinpool pool vg0"},
 		{createArgs(Group{Layout: Layout{Type: "raid10", Stripes: 2, StripeSize: 65536, Mirrors: 1, PVTag: "fast"}}, name, 4, 4*mib),
 			"lvcreate -y -W y -kn --addtag flexd.creating -n new -Z y -l 4 --type raid10 -i 2 -I 65536b -m 1 vg0 @fast"},
+		{extendArgs(Group{Layout: onFast}, Logical{Tags: []string{"x", tagCreated}}, name, 8*mib), "lvextend -y -L 8388608b vg0/new @fast"},
+		{extendArgs(Group{Layout: onFast}, Logical{Tags: []string{tagCreating}}, name, 8*mib), "lvextend -y -L 8388608b vg0/new @fast"},
+		{extendArgs(Group{}, Logical{Tags: []string{tagCreated}}, name, 8*mib), "lvextend -y -L 8388608b vg0/new"},
+		// What is not ours, and what lies in a pool.
+		{extendArgs(Group{Layout: onFast}, Logical{Tags: []string{"x"}}, name, 8*mib), "lvextend -y -L 8388608b vg0/new"},
+		{extendArgs(Group{Layout: onFast}, Logical{Tags: []string{tagCreated}, Pool: "pool"}, name, 8*mib), "lvextend -y -L 8388608b vg0/new"},
 	} {
 		var words []string
 		for _, w := range c.got {
