@@ -130,6 +130,7 @@ type Block struct {
 	Pids    []int
 	Since   time.Time // zero = not known
 	Wchan   string
+	For     string          // LVM's lock and its holder, if that is another process
 	Volumes []string        // as its command line names them, where it is an earlier flexd's
 	Done    <-chan struct{} // closed when it has ended
 }
@@ -140,6 +141,9 @@ func (b Block) String() string {
 		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
 		if b.Wchan != "" {
 			s += ", waits in " + b.Wchan
+		}
+		if b.For != "" {
+			s += ", for " + b.For
 		}
 		s += ")"
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -66,9 +67,11 @@ func (g *group) notice(err error) {
 	var locked *run.LockedError
 	switch {
 	case errors.As(err, &stuck):
-		g.open(&Block{Step: stuck.Step, Pids: []int{stuck.Pid}, Since: stuck.Since, Wchan: stuck.Wchan, Done: stuck.Done})
+		pids := []int{stuck.Pid}
+		stuck.For = lockHeld(g.name, pids)
+		g.open(&Block{Step: stuck.Step, Pids: pids, Since: stuck.Since, Wchan: stuck.Wchan, For: stuck.For, Done: stuck.Done})
 	case errors.As(err, &locked):
-		g.open(earlierBlock(locked.Pids, &locked.Child, locked.Done))
+		g.open(g.earlierBlock(locked.Pids, &locked.Child, locked.Done))
 	}
 }
 
@@ -96,13 +99,13 @@ func (g *group) adoptEarlier() {
 	free, pids, err := run.LockFree(g.lock)
 	if err == nil && !free {
 		g.grace = time.Now().Add(earlierPatience)
-		g.open(earlierBlock(pids, run.Holder(g.lock), run.LockDone(g.lock)))
+		g.open(g.earlierBlock(pids, run.Holder(g.lock), run.LockDone(g.lock)))
 	}
 }
 
 // earlierBlock is a command that another life of flexd has started.
-func earlierBlock(pids []int, child *run.Waiting, done <-chan struct{}) *Block {
-	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, Volumes: named(pids), Done: done}
+func (g *group) earlierBlock(pids []int, child *run.Waiting, done <-chan struct{}) *Block {
+	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, For: lockHeld(g.name, pids), Volumes: named(pids), Done: done}
 	if child != nil {
 		b.Since, b.Wchan = child.Since, child.Wchan
 	}
@@ -227,15 +230,26 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 	return res, classify(g.name, err, res.Stderr)
 }
 
-// lockHolder names the process that holds LVM's own lock of a group, or "".
-func lockHolder(vg string) string {
+// lockHeld says that a command waits for LVM's own lock of a group, and for whom;
+// "" = nobody else has it.
+func lockHeld(vg string, pids []int) string {
+	pid, who := lockHolder(vg)
+	if who == "" || slices.Contains(pids, pid) {
+		return ""
+	}
+	return fmt.Sprintf("LVM's lock of %s, which %s holds", vg, who)
+}
+
+// lockHolder names the process that holds LVM's own lock of a group; who is "" if
+// there is none.
+func lockHolder(vg string) (pid int, who string) {
 	var st unix.Stat_t
 	if err := unix.Lstat("/run/lock/lvm/V_"+vg, &st); err != nil {
-		return ""
+		return 0, ""
 	}
 	b, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return ""
+		return 0, ""
 	}
 	// 1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
@@ -245,7 +259,8 @@ func lockHolder(vg string) string {
 			continue
 		}
 		comm, _ := os.ReadFile("/proc/" + f[4] + "/comm")
-		return fmt.Sprintf("pid %s (%s)", f[4], strings.TrimSpace(string(comm)))
+		pid, _ = strconv.Atoi(f[4])
+		return pid, fmt.Sprintf("pid %s (%s)", f[4], strings.TrimSpace(string(comm)))
 	}
-	return ""
+	return 0, ""
 }

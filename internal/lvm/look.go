@@ -107,7 +107,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 		}
 		var exit *run.ExitError
 		if errors.As(err, &exit) && errors.Is(exit.Err, context.DeadlineExceeded) {
-			if who := lockHolder(g.name); who != "" {
+			if _, who := lockHolder(g.name); who != "" {
 				return nil, &Error{VG: g.name, Kind: ErrLocked, Text: "LVM's lock of it is held by " + who, Err: err}
 			}
 		}

@@ -28,7 +28,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		s.Metadata = err.Error()
 		if ctx.Err() != nil {
 			s.Metadata = fmt.Sprintf("volume group %s: LVM's report has no end: %v", vg, err)
-			if who := lockHolder(vg); who != "" {
+			if _, who := lockHolder(vg); who != "" {
 				s.Metadata += "; LVM's lock of the group is held by " + who
 			}
 		}

@@ -214,6 +214,10 @@ func TestLayout(t *testing.T) {
 }
 
 func ExampleBlockedError() {
-	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}})
-	// Output: volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; look at the disks of the group and at dmesg
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since}})
+	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "extend", Pids: []int{12}, Wchan: "locks_lock_inode_wait", For: "LVM's lock of vg0, which pid 7 (vgs) holds", Since: since}})
+	// Output:
+	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; look at the disks of the group and at dmesg
+	// volume group vg0 is blocked: extend (pid 12, waits in locks_lock_inode_wait, for LVM's lock of vg0, which pid 7 (vgs) holds) has not ended since 03:04:05; look at the disks of the group and at dmesg
 }

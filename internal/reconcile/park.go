@@ -14,6 +14,7 @@ type parked struct {
 	step  string
 	pid   int
 	wchan string
+	what  string // what it waits for, if that is known
 	since time.Time
 }
 
@@ -33,7 +34,7 @@ func (l *lane) park(step volume.Step, err error) bool {
 	var locked *run.LockedError
 	switch {
 	case errors.As(err, &stuck):
-		p.pid, p.wchan, p.since, done = stuck.Pid, stuck.Wchan, stuck.Since, stuck.Done
+		p.pid, p.wchan, p.what, p.since, done = stuck.Pid, stuck.Wchan, stuck.For, stuck.Since, stuck.Done
 	case errors.As(err, &locked):
 		if done = locked.Done; step.Kind == 0 {
 			p.step = "a child of an earlier flexd"

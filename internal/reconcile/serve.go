@@ -417,6 +417,9 @@ func (p *parked) text() string {
 		if p.wchan != "" {
 			s += " waits in " + p.wchan
 		}
+		if p.what != "" {
+			s += " for " + p.what
+		}
 		s += ")"
 	}
 	return s + "; nothing is done to this volume until it has; look at the disk under it and at dmesg"

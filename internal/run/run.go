@@ -81,6 +81,7 @@ type StuckError struct {
 	Pid   int
 	Since time.Time
 	Wchan string          // where in the kernel it waits, "" = not known
+	For   string          // what it waits for, in words, where its starter knows; "" = not known
 	Done  <-chan struct{} // closed when the child has ended
 }
 
@@ -88,6 +89,9 @@ func (e *StuckError) Error() string {
 	where := ""
 	if e.Wchan != "" {
 		where = " in " + e.Wchan
+	}
+	if e.For != "" {
+		where += " for " + e.For + ","
 	}
 	return fmt.Sprintf("%s: pid %d does not end (waits%s since %s)", e.Step, e.Pid, where, e.Since.Format(time.TimeOnly))
 }
