@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -250,6 +251,30 @@ func (l *lab) refused(r reply, words ...string) {
 		if !strings.Contains(r.Message, w) {
 			l.Errorf("%s\n\tdoes not say %q", r, w)
 		}
+	}
+}
+
+var howLong = regexp.MustCompile(`, ((?:\d+m)?\d+s)\b| since (\d\d:\d\d:\d\d)\b`)
+
+// howLong fails the test unless an answer says since when something hangs, and that
+// is credible.
+func (l *lab) howLong(r reply) {
+	l.Helper()
+	m := howLong.FindStringSubmatch(r.Message)
+	if m == nil {
+		l.Errorf("%s\n\tdoes not say how long", r)
+		return
+	}
+	age, err := time.ParseDuration(m[1])
+	if m[2] != "" {
+		var at time.Time
+		at, err = time.ParseInLocation(time.DateTime, time.Now().Format(time.DateOnly+" ")+m[2], time.Local)
+		if age = time.Since(at); age < -time.Hour { // yesterday's
+			age += 24 * time.Hour
+		}
+	}
+	if err != nil || age < time.Second || age > soon+deadline {
+		l.Errorf("%s\n\tsays that it is %s (%v)", r, age, err)
 	}
 }
 

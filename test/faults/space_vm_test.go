@@ -62,11 +62,24 @@ func TestNoSpace(t *testing.T) {
 
 	f, err := os.Create(l.dir("other/in-data") + "/large")
 	l.must(err)
-	for n := 0; err == nil && n < 100; n++ {
-		if _, err = f.Write(make([]byte, 1<<20)); err == nil {
-			err = f.Sync()
+	fill := func(percent int64) error {
+		for range 100 {
+			if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+				return err
+			}
+			if err := f.Sync(); err != nil {
+				return err
+			}
+			if l.used("other-data-tpool") >= percent {
+				return nil
+			}
 		}
+		return nil
 	}
+	l.must(fill(85))
+	l.sh("lvchange", "-q", "--addtag", "seen", "other/data") // else flexd looks after half a minute
+	told(l, "in-data", "% of the pool's data are used: lvextend -L +SIZE other/data")
+	err = fill(101)
 	f.Close()
 	if err == nil {
 		t.Fatal("100 MB fit into a pool of 32")
@@ -93,14 +106,28 @@ func TestNoSpace(t *testing.T) {
 	l.ok(l.unmount("near"))
 }
 
+// used says how many percent of a thin pool's data are.
+func (l *lab) used(pool string) int64 {
+	l.Helper()
+	// 0 65536 thin-pool 1 12/512 300/512 - rw ...
+	f := strings.Fields(l.sh("dmsetup", "status", pool))
+	if len(f) < 6 {
+		l.Fatalf("%s: %q", pool, f)
+	}
+	var blocks, all int64
+	_, err := fmt.Sscanf(f[5], "%d/%d", &blocks, &all)
+	l.must(err)
+	return 100 * blocks / all
+}
+
 // told waits until status tells of a pool.
 func told(l *lab, lv, words string) {
 	l.Helper()
 	l.within(soon, lv+": its pool is told of", func() string {
 		list := l.list()
 		for _, p := range list.Pools {
-			if "in-"+p.Name == lv && p.Problem != "" && strings.Contains(p.Problem, words) {
-				l.T.Log(p.Name, p.Problem)
+			if "in-"+p.Name == lv && strings.Contains(p.Problem+p.Warning, words) {
+				l.T.Log(p.Name, p.Problem+p.Warning)
 				return ""
 			}
 		}

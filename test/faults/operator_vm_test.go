@@ -1,0 +1,127 @@
+//go:build vm
+
+package faults
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/test/host"
+)
+
+// suspendLV is what an operator types in the middle of something.
+func (l *lab) suspendLV(lv string) {
+	l.Helper()
+	l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", host.VG+"-"+lv)
+	l.Cleanup(func() { l.resumeLV(lv) })
+}
+
+func (l *lab) resumeLV(lv string) {
+	l.Helper()
+	l.sh("dmsetup", "resume", "--noudevsync", host.VG+"-"+lv)
+}
+
+// An operator's process holds LVM's lock of the group, and volumes are suspended
+// under a mount, an unmount and a growing filesystem. Who must wait is told for
+// whom, and since when; everybody else is served; and all goes on when the
+// operator is done.
+func TestOperatorInTheWay(t *testing.T) {
+	l := newLab(t,
+		create("near", "40M", host.Disks()[1]), create("up", "32M", under), create("late", "8M", under), create("down", "32M", under), create("more", "40M", under),
+		"lvcreate -qq -y -an -Zn -Wn -L 8M -n cold "+host.VG, "lvcreate -qq -y -an -Zn -Wn -L 8M -n colder "+host.VG)
+	l.mkfs("ext4", "near", "up", "down", "more")
+	for _, lv := range []string{"near", "down", "more"} {
+		l.ok(l.mount(lv))
+	}
+	l.must(os.WriteFile(l.dir("down")+"/dirty", make([]byte, 4<<20), 0o644))
+	expand := func() reply {
+		return l.call("expandfs more", "expandfs", volumeOf("more").Blob(nil), device("more"), l.dir("more"), host.Bytes(64<<20), host.Bytes(40<<20))
+	}
+	suspended := []string{"up", "late", "down", "more"}
+
+	// Each in the middle of its step.
+	waits := map[string]chan reply{"more": behind(expand)}
+	frozen := []int{l.freeze("grow", l.Node.Run+"/lanes/")}
+	waits["up"] = behind(func() reply { return l.mount("up") })
+	frozen = append(frozen, l.freeze("mount", l.Node.Run+"/lanes/"))
+	for _, lv := range suspended {
+		l.suspendLV(lv)
+	}
+	for _, pid := range frozen {
+		l.must(syscall.Kill(pid, syscall.SIGCONT))
+	}
+	waits["down"] = behind(func() reply { return l.unmount("down") })
+	held, err := os.Create("/run/lock/lvm/V_" + host.VG)
+	l.must(err)
+	defer held.Close()
+	l.must(unix.Flock(int(held.Fd()), unix.LOCK_EX))
+	waits["cold"] = behind(func() reply { return l.attach("cold") })
+
+	l.ok(l.unmount("near")) // no command of LVM is needed
+	l.ok(l.mount("near"))
+	l.refused(l.mount("late"), "is suspended", "dmsetup resume")
+	lock := fmt.Sprintf("for LVM's lock of %s, which pid %d (", host.VG, os.Getpid())
+	for lv, words := range map[string][]string{
+		"up":   {"mount", "pid ", "waits in ", "dmesg"},
+		"down": {"umount", "pid ", "waits in ", "dmesg"},
+		"more": {"grow", "pid ", "waits in ", "dmesg"},
+		"cold": {"activate", "pid ", "waits in ", lock},
+	} {
+		r := <-waits[lv]
+		t.Log(r)
+		l.refused(r, words...)
+		l.howLong(r)
+		if r.took > deadline+2*time.Second {
+			t.Errorf("%s: answered after %s", lv, r.took)
+		}
+	}
+	r := l.attach("colder")
+	l.refused(r, "volume group "+host.VG+" is blocked", lock)
+	l.howLong(r)
+	if r.took > 3*time.Second {
+		t.Errorf("%s", r)
+	}
+
+	held.Close()
+	for _, lv := range suspended {
+		l.resumeLV(lv)
+	}
+	for _, lv := range []string{"cold", "colder"} {
+		l.within(soon, lv+" is attached", func() string {
+			if r := l.attach(lv); !r.ok() {
+				return r.String()
+			}
+			return ""
+		})
+	}
+	for _, lv := range []string{"up", "down", "more"} {
+		l.within(soon, lv+" goes on", func() string {
+			if s := l.story(lv); s.Stuck != nil || s.State == status.Stuck || s.State == status.Working {
+				return fmt.Sprintf("%+v", s)
+			}
+			return ""
+		})
+	}
+	l.ok(l.unmount("down"))
+	for _, lv := range []string{"up", "down"} {
+		l.ok(l.mount(lv))
+	}
+	if st, err := os.Stat(l.dir("down") + "/dirty"); err != nil || st.Size() != 4<<20 {
+		t.Errorf("what was written: %v %v", st, err)
+	}
+	l.ok(expand())
+	var fs unix.Statfs_t
+	l.must(unix.Statfs(l.dir("more"), &fs))
+	if got := int64(fs.Blocks) * fs.Bsize; got < 48<<20 {
+		t.Errorf("the filesystem has %d bytes", got)
+	}
+	for _, lv := range []string{"near", "up", "down", "more"} {
+		l.ok(l.unmount(lv))
+	}
+}
