@@ -214,6 +214,32 @@ func first(ctx context.Context, rounds int) (goals []goal, err error) {
 		idle        int
 	)
 	nothing := func() error { return nil }
+	do := func(args ...string) error {
+		_, err := succeed(n.Call(ctx, args...))
+		if err != nil {
+			err = fmt.Errorf("%s: %w", args[0], err)
+		}
+		return err
+	}
+	// again makes calls that find all done.
+	again := func(calls ...[]string) error {
+		if err := settled(); err != nil {
+			return err
+		}
+		for _, args := range calls {
+			if err := do(args...); err != nil {
+				return fmt.Errorf("again: %w", err)
+			}
+			forks, programs, err := flexd.take()
+			if err != nil {
+				return err
+			}
+			if idle += forks; forks > 0 {
+				fmt.Printf("  %s, done already, starts %v\n", args[0], programs)
+			}
+		}
+		return nil
+	}
 	dir := n.Dir + "/floor"
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -222,6 +248,8 @@ func first(ctx context.Context, rounds int) (goals []goal, err error) {
 		lv := fmt.Sprintf("fs%d", i+1)
 		v, device := manyVolume(lv), "/dev/"+manyVG+"/"+lv
 		global := n.GlobalDir(v)
+		pod := host.Pod{Namespace: "default", Name: "pod", UID: "uid-" + lv}
+		published := n.PodDir(pod, v)
 		floor := func(c *contestant, words ...string) error {
 			return contest(c, nothing, exec.CommandContext(ctx, "bin/bench-floor", words...))
 		}
@@ -246,23 +274,19 @@ func first(ctx context.Context, rounds int) (goals []goal, err error) {
 			},
 			func() error { return host.Prepare(global) },
 			func() error { return call(&mountdevice, "mountdevice", global, device, v.Blob(nil)) },
-			func() error { _, _, err := flexd.take(); return err },
-			func() error { // all of this is done already
-				for _, args := range [][]string{
-					{"attach", v.Blob(nil), "node-1"}, {"isattached", v.Blob(nil), "node-1"},
-					{"waitforattach", device, v.Blob(nil)}, {"mountdevice", global, device, v.Blob(nil)},
-				} {
-					if _, err := succeed(n.Call(ctx, args...)); err != nil {
-						return fmt.Errorf("%s again: %w", args[0], err)
-					}
-				}
-				forks, programs, err := flexd.take()
-				if idle += forks; forks > 0 {
-					fmt.Printf("  what is done already starts %v\n", programs)
-				}
-				return err
+			func() error {
+				return again([]string{"attach", v.Blob(nil), "node-1"}, []string{"isattached", v.Blob(nil), "node-1"},
+					[]string{"waitforattach", device, v.Blob(nil)}, []string{"mountdevice", global, device, v.Blob(nil)})
 			},
-			func() error { _, err := succeed(n.Call(ctx, "unmountdevice", global)); return err },
+			func() error { return host.Prepare(published) },
+			func() error { return do("mount", published, v.Blob(&pod)) },
+			func() error { return again([]string{"mount", published, v.Blob(&pod)}) },
+			func() error { return do("unmount", published) },
+			func() error { return again([]string{"unmount", published}) },
+			func() error { return do("unmountdevice", global) },
+			func() error { return again([]string{"unmountdevice", global}) },
+			func() error { return do("detach", v.Name, "node-1") }, // and then it is deactivated
+			func() error { return again([]string{"detach", v.Name, "node-1"}) },
 			func() error { return off(lv) },
 		} {
 			if err := step(); err != nil {
