@@ -14,23 +14,28 @@ import (
 var accidents = []struct {
 	name   string
 	midway bool // flexd is at work, and stopped; else it has not read the call yet
-	do     func(*node)
+	do     func(n *node, child int)
 }{
-	{"kill -9 before it begins", false, func(n *node) {
+	{"kill -9 before it begins", false, func(n *node, _ int) {
 		n.endFlexd(syscall.SIGKILL)
 		n.startFlexd()
 	}},
-	{"kill -9 at work", true, func(n *node) {
+	{"kill -9 at work", true, func(n *node, child int) {
+		if child != 0 { // the call comes again before it has ended
+			halt(child)
+			defer syscall.Kill(child, syscall.SIGCONT)
+		}
 		n.endFlexd(syscall.SIGKILL)
 		n.startFlexd()
+		time.Sleep(300 * time.Millisecond)
 	}},
-	{"restart of two seconds", true, func(n *node) {
+	{"restart of two seconds", true, func(n *node, _ int) {
 		n.thaw()
 		n.endFlexd(syscall.SIGTERM)
 		time.Sleep(2 * time.Second)
 		n.startFlexd()
 	}},
-	{"upgrade", false, func(n *node) {
+	{"upgrade", false, func(n *node, _ int) {
 		copyFile(n.t, built+"/flexd", n.dir+"/bin/.flexd.new")
 		n.must(os.Rename(n.dir+"/bin/.flexd.new", n.dir+"/bin/flexd"))
 		n.thaw()
@@ -55,15 +60,15 @@ func TestFlexdEndsInEachVerb(t *testing.T) {
 						n.run(s.pod)
 						n.passes(s.pod, written)
 					}
-					begin := time.Now()
+					child, begin := 0, time.Now()
 					if accident.midway {
-						_, hit = n.midway(verb, "", s.cause)
+						child, hit = n.midway(verb, "", s.cause)
 					} else {
 						n.caught(verb, s.cause)
 						hit = true
 					}
 					if hit {
-						accident.do(n)
+						accident.do(n, child)
 					}
 					s.passed()
 					took := time.Since(begin)
