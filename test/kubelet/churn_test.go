@@ -11,12 +11,12 @@ import (
 // Pods come and go, at the same time: each sees its own volume's data and no
 // other's, and in the end nothing is left (node.close). In a round a pod of each
 // volume comes and goes, in every third two. A hundred rounds take two cores six
-// minutes, which only make soak has (FLEXD_SOAK=1); here they are twenty.
+// minutes, which only make soak has (FLEXD_SOAK=1); here they are sixteen.
 func TestChurn(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		r := seeded(t)
 		const volumes = 8
-		rounds := max(2, times(20))
+		rounds := max(2, times(16))
 		if os.Getenv("FLEXD_SOAK") != "" {
 			rounds = 100
 		}

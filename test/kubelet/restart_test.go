@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -157,17 +158,24 @@ func (n *node) thaw() { n.flexd.Process.Signal(syscall.SIGCONT) }
 func (n *node) midway(verb, word string, start func()) (int, bool) {
 	n.t.Helper()
 	n.caught(verb, start)
-	flexd, before := n.flexd.Process.Pid, len(tail(n.dir+"/flexd.log", math.MaxInt))
+	flexd := n.flexd.Process.Pid
+	log, err := os.Open(n.dir + "/flexd.log")
+	n.must(err)
+	defer log.Close()
+	from, err := log.Seek(0, io.SeekEnd)
+	n.must(err)
+	called, answered := regexp.MustCompile(`  called  .* verb=`+verb+"\n"), regexp.MustCompile(`  answered  .* verb=`+verb+"\n")
 	for end := time.Now().Add(soon); time.Now().Before(end); {
 		n.thaw()
 		time.Sleep(200 * time.Microsecond)
 		halt(flexd)
-		log := tail(n.dir+"/flexd.log", math.MaxInt)[before:]
-		if regexp.MustCompile(`  answered  .* verb=` + verb).MatchString(log) {
+		text, err := io.ReadAll(io.NewSectionReader(log, from, math.MaxInt32))
+		n.must(err)
+		if answered.Match(text) {
 			n.thaw()
 			return 0, false
 		}
-		if !regexp.MustCompile(`  called  .* verb=` + verb).MatchString(log) {
+		if !called.Match(text) {
 			continue
 		}
 		if instant(verb) {

@@ -248,7 +248,14 @@ func (n *node) golden(name string) {
 		return ""
 	})
 	lines := map[string][]string{}
+	named := map[string]bool{}
 	for _, c := range n.trace() {
+		if c.verb() == "getvolumename" {
+			if named[c.Who] { // two of its threads asked before the first was answered
+				continue
+			}
+			named[c.Who] = true
+		}
 		lines[c.Who] = append(lines[c.Who], strings.ReplaceAll(c.String(), n.dir, "DIR"))
 	}
 	var b strings.Builder
