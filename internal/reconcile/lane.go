@@ -216,6 +216,7 @@ func (l *lane) prune() {
 func (l *lane) turn() {
 	ctx := l.n.ctx
 	l.facts = volume.FS{}
+	defer func() { l.table = nil }() // a lane that rests keeps no table of all mounts alive
 	if l.held() {
 		return
 	}

@@ -172,3 +172,17 @@ func TestAClaimWhoseMountIsMissingInAGroupThatIsNeverDeactivatedIsNotNotedForEve
 		e.Eventually("no claim is left", func() bool { return len(e.Claims()) == 0 })
 	})
 }
+
+// A lane that rests once kept the mount table of its last look, each lane another:
+// memory that grew with the number of volumes times that of mounts.
+func TestALaneAtRestKeepsNoMountTable(t *testing.T) {
+	onSim(t, "after a mount", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		works(t, k.Start(pod("a")))
+		node := e.Node()
+		e.Stop()
+		if n := node.TablesKept(); n > 0 {
+			t.Errorf("%d lanes keep one", n)
+		}
+	})
+}
