@@ -1,5 +1,3 @@
-//go:build !vm
-
 package e2e
 
 import (
@@ -41,7 +39,7 @@ func TestFlexdriverKilled(t *testing.T) {
 	for range times(20) {
 		h.must(os.MkdirAll(dir, 0o750))
 		b := h.begin("mount", dir, v.blob(&p))
-		time.Sleep(time.Duration(r.Int64N(int64(30 * time.Millisecond))))
+		time.Sleep(time.Duration(r.Int64N(int64(pace * 30 * time.Millisecond))))
 		b.cmd.Process.Kill()
 		b.wait(t)
 		s := h.settled("quick")
@@ -113,8 +111,8 @@ func TestSIGTERM(t *testing.T) {
 	one := h.begin("mount", h.podDir(v, p), v.blob(&p))
 	mkfs := h.freeze("mkfs.ext4")
 	two := h.begin("mount", h.podDir(v, q), v.blob(&q))
-	time.Sleep(100 * time.Millisecond)
-	if took := h.stop(); took > 1200*time.Millisecond {
+	time.Sleep(pace * 100 * time.Millisecond)
+	if took := h.stop(); took > time.Second+pace*200*time.Millisecond {
 		t.Errorf("flexd took %v to end", took)
 	}
 	h.start()
@@ -146,7 +144,7 @@ func TestSecondFlexd(t *testing.T) {
 
 // slow is a volume whose mkfs takes long enough to be caught at it.
 func (h *host) slow(lv string) vol {
-	return h.vol(lv, "ext4").with("size", "20Gi", "mkfsOptions", "-b 1024 -E lazy_itable_init=0")
+	return h.vol(lv, "ext4").with("size", slowSize, "mkfsOptions", "-b 1024 -E lazy_itable_init=0")
 }
 
 func thaw(pid int) { syscall.Kill(pid, syscall.SIGCONT) }

@@ -189,11 +189,11 @@ func TestCrashLoop(t *testing.T) {
 	done := make(chan bool, pods)
 	go func() {
 		defer close(ended)
-		for {
+		for n := 0; ; n++ {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Duration(100+pause.IntN(300)) * pace * time.Millisecond):
+			case <-time.After(time.Duration(100+pause.IntN(300)+20*n) * pace * time.Millisecond): // a life that is too short comes to nothing
 			}
 			h.kill()
 			h.start()

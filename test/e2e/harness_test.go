@@ -3,14 +3,16 @@
 // own. When a test ends nothing of it may be left on the machine.
 //
 // With the tag vm the same tests run on real LVM, in the virtual machine of
-// `make test-vm`, and those of files *_vm_test.go with them. What is not about
-// the devices of volumes, or about loopdev's own, has the tag !vm.
+// `make test-vm`, and those of files *_vm_test.go with them; those that are about
+// files and their loop devices are in *_loop_test.go. What takes long there is left to
+// FLEXD_SOAK: see long.
 package e2e
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -70,7 +72,17 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		return
 	}
+	pass()
 	code = m.Run()
+}
+
+// pass leaves out what is too long for a run in which nothing is asked for by
+// name, unless everything is to be tried.
+func pass() {
+	flag.Parse()
+	if run, skip := flag.Lookup("test.run").Value, flag.Lookup("test.skip").Value; len(long) > 0 && !soak && run.String() == "" && skip.String() == "" {
+		skip.Set("^(" + strings.Join(long, "|") + ")$")
+	}
 }
 
 const inside = "FLEXD_E2E_INSIDE" // set in the mount namespace of the tests
@@ -555,6 +567,14 @@ func (h *host) release(args ...string) (string, int) {
 	return string(out), c.ProcessState.ExitCode()
 }
 
+// check is `flexd check`; it returns what it says and its exit status.
+func (h *host) check() (string, int) {
+	h.t.Helper()
+	c := exec.Command(h.dir+"/bin/flexd", "check", "--socket", h.runDir+"/status.sock")
+	out, _ := c.CombinedOutput()
+	return string(out), c.ProcessState.ExitCode()
+}
+
 // list is `flexd status -o json`.
 func (h *host) list() (l listStatus) {
 	h.t.Helper()
@@ -721,17 +741,20 @@ func (h *host) sh(argv ...string) string {
 	return string(out)
 }
 
-// freeze stops a program that flexd runs, in the middle of its work, and returns
-// its pid. It is quick: mkfs is so, too.
-func (h *host) freeze(comm string) int {
+// freeze stops a command that flexd runs, in the middle of its work, and returns
+// its pid: the first word is its program's name, or an operation of flexd's own;
+// the others are among its arguments. It is quick: mkfs is so, too.
+func (h *host) freeze(words ...string) int {
 	h.t.Helper()
-	runtime.LockOSThread() // mkfs takes an instant, and the machine may be busy
-	defer runtime.UnlockOSThread()
-	if unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) == nil {
-		defer unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0)
+	if pace == 1 { // mkfs takes an instant, and the machine may be busy
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) == nil {
+			defer unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0)
+		}
 	}
 	others := map[string]bool{} // that will not become it
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(200 * time.Microsecond) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(pace * 200 * time.Microsecond) {
 		proc, err := os.Open("/proc")
 		h.must(err)
 		names, _ := proc.Readdirnames(-1)
@@ -743,7 +766,15 @@ func (h *host) freeze(comm string) int {
 			}
 			b, _ := os.ReadFile("/proc/" + name + "/comm")
 			switch got := strings.TrimSpace(string(b)); got {
-			case comm:
+			case "exe", words[0]:
+				b, _ := os.ReadFile("/proc/" + name + "/cmdline")
+				argv := strings.Split(string(b), "\x00")
+				if got == "exe" && len(argv) > 2 { // /proc/self/exe child OPERATION
+					argv = argv[2:]
+				}
+				if filepath.Base(argv[0]) != words[0] || slicesHave(words[1:], func(w string) bool { return !slices.Contains(argv, w) }) {
+					continue
+				}
 				in, _ := os.Readlink("/proc/" + name + "/fd/0")
 				if !strings.HasPrefix(in, h.dir+"/") || syscall.Kill(pid, syscall.SIGSTOP) != nil {
 					continue
@@ -757,14 +788,14 @@ func (h *host) freeze(comm string) int {
 				}) == "" {
 					return pid
 				}
-				h.t.Fatalf("%s ended before it could be stopped", comm)
-			case "exe", "flexd":
+				h.t.Fatalf("%q ended before it could be stopped", words)
+			case "flexd":
 			default:
 				others[name] = true
 			}
 		}
 	}
-	h.t.Fatalf("flexd runs no %s", comm)
+	h.t.Fatalf("flexd runs no %q", words)
 	return 0
 }
 

@@ -1,5 +1,3 @@
-//go:build !vm
-
 package e2e
 
 import (

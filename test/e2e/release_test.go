@@ -1,5 +1,3 @@
-//go:build !vm
-
 package e2e
 
 import (
@@ -11,6 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// kubeletsCgroups lets the test say which pods live: see populated.
+func (h *host) kubeletsCgroups() {
+	h.settings.extra = "cgroupDir: " + h.dir + "/cgroup"
+	h.must(os.MkdirAll(h.dir+"/cgroup/kubepods", 0o755))
+	h.must(os.WriteFile(h.dir+"/cgroup/cgroup.procs", nil, 0o644))
+}
 
 // populated is what the kernel says of a pod's control group.
 func (h *host) populated(p pod, n string) {
@@ -30,11 +35,7 @@ func (h *host) populated(p pod, n string) {
 // that a pod which lives may need.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, func(h *host) {
-		h.settings.extra = "cgroupDir: " + h.dir + "/cgroup"
-		h.must(os.MkdirAll(h.dir+"/cgroup/kubepods", 0o755))
-		h.must(os.WriteFile(h.dir+"/cgroup/cgroup.procs", nil, 0o644))
-	})
+	h := newHost(t, (*host).kubeletsCgroups)
 	v, w, x, dead, alive := h.vol("left", "ext4"), h.vol("used", "ext4"), h.vol("global", "ext4"), podN(1), podN(2)
 	h.populated(dead, "1")
 	h.populated(alive, "1")

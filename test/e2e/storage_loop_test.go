@@ -19,7 +19,14 @@ const (
 	soon = 15 * time.Second
 	// pace is how much slower than this machine it is.
 	pace = 1
+	// slowSize makes mkfs take long enough to be caught at it; slowText is how it is shown.
+	slowSize, slowText = "20Gi", "20.0 GiB"
+	// block is how the kernel calls the device of a volume.
+	block = "/dev/loop"
 )
+
+// long are the tests that only FLEXD_SOAK runs: none.
+var long []string
 
 // tools are what a test cannot do without.
 var tools = []string{"losetup"}
@@ -54,6 +61,10 @@ func (s files) path(name string) string { return s.h.dir + "/" + name }
 func (s files) group(vg string) string {
 	s.h.must(os.MkdirAll(s.path(vg), 0o755))
 	return "provider: loopdev, directory: " + s.path(vg)
+}
+
+func (s files) missing(string) (config, called string) {
+	return "provider: loopdev, directory: " + s.path("not-there"), s.path("not-there")
 }
 
 func (s files) volume(name string, size int64, fill func(path string)) {

@@ -14,6 +14,9 @@ type storage interface {
 	// of where it is.
 	group(vg string) string
 
+	// missing is that of a group that is not there, and how a refusal calls it.
+	missing(vg string) (config, called string)
+
 	// volume makes a volume that is blank but for what fill, if any, writes to
 	// the path it is given. It is not active then.
 	volume(name string, size int64, fill func(path string))

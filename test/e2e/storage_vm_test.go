@@ -19,7 +19,22 @@ const (
 	soon = time.Minute
 	// pace is how much slower than its host it is.
 	pace = 15
+	// slowSize makes mkfs take long enough to be caught at it; slowText is how it is shown.
+	slowSize, slowText = "128Mi", "128 MiB"
+	// block is how the kernel calls the device of a volume.
+	block = "/dev/dm-"
 )
+
+// long are the tests that only FLEXD_SOAK runs, and who names them: they cost more
+// than they tell of LVM, and the host runs them each time.
+var long = []string{
+	"TestHundredTimes", "TestDetachMeanwhile", "TestPodsComeAndGo", "TestReadOnlyBesideReadWrite",
+	"TestAnyOrder", "TestFlexdriverKilled", "TestKubeletDies", "TestDamagedFiles", "TestForeignMounts",
+	"TestGroupTakenFromConfiguration", "TestErrorIsToldWithoutACall", "TestFilesystemInError",
+	"TestLoad", "TestOptionsAsAttacks", "TestSecrets", "TestRootBehindSymlink",
+	"TestRootUnderTwoPaths", "TestOtherNamespace", "TestFlexdriverKilledAtEachCall",
+	"TestRecoveryAsSeen", "TestOrphans", "TestNoRoom", "TestNoRoomAtTheStart", "TestStatusSocket",
+}
 
 // tools are what a test cannot do without.
 var tools = []string{"lvm"}
@@ -74,6 +89,8 @@ func (s *groups) group(vg string) string {
 	}
 	return "provider: lvm"
 }
+
+func (s *groups) missing(vg string) (config, called string) { return "provider: lvm", vg }
 
 // groupOn makes a volume group that is not one disk's.
 func (s *groups) groupOn(vg string, disks ...string) {

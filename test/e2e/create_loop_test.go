@@ -1,0 +1,131 @@
+//go:build !vm
+
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files and loop devices that are not flexd's are not touched.
+func TestForeignFiles(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("mine", "ext4"), podN(1)
+	file := h.dir + "/vg0/mine"
+	h.must(os.WriteFile(file, []byte("an operator's"), 0o600))
+	h.must(os.Truncate(file, 16*mib))
+	before := h.hash(file)
+	for _, a := range []answer{h.up(noAttach, v, p), h.up(byKubelet, v, p), h.call("waitforattach", "", v.blob(nil))} {
+		h.refused(a, "vg0/mine", file+" was not made by flexd", "setfattr -n trusted.flexd.uuid")
+	}
+	// It is blank and handed over, but somebody has attached it himself.
+	h.must(os.Truncate(file, 0))
+	h.must(os.Truncate(file, 16*mib))
+	files{h}.handOver("vg0/mine")
+	dev := strings.TrimSpace(h.sh("losetup", "-f", "--show", file))
+	h.refused(h.up(noAttach, v, p), "vg0/mine", dev, "not by flexd", "losetup -d "+dev)
+	if n := len(h.active()); n != 1 {
+		t.Errorf("%d loop devices", n)
+	}
+	h.ok(h.call("detach", v.name, node))
+	if n := len(h.active()); n != 1 {
+		t.Errorf("%d loop devices", n)
+	}
+	if h.hash(file) == before {
+		t.Error("the truncation of this test was undone")
+	}
+	h.sh("losetup", "-d", dev)
+	h.ok(h.up(noAttach, v, p))
+	h.end(noAttach, v, p)
+
+	// A symlink, a directory, a fifo, a hard link.
+	for _, row := range []struct {
+		name string
+		make func(file string) error
+		word string
+	}{
+		{"symlink", func(f string) error { return os.Symlink(h.dir+"/vg0/mine", f) }, "no regular file"},
+		{"directory", func(f string) error { return os.Mkdir(f, 0o755) }, "no regular file"},
+		{"fifo", func(f string) error { return unix.Mkfifo(f, 0o600) }, "no regular file"},
+		{"twice", func(f string) error { return os.Link(h.dir+"/vg0/mine", f) }, "hard links"},
+	} {
+		h.must(row.make(h.dir + "/vg0/" + row.name))
+		h.refused(h.up(noAttach, h.vol(row.name, "ext4"), p), "vg0/"+row.name, row.word)
+	}
+}
+
+// A file that was deleted and made again under its name is another volume.
+func TestRecreated(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p, q := podN(1), podN(2)
+	for lv, m := range map[string]mode{"a": noAttach, "b": byKubelet} {
+		v := h.vol(lv, "ext4")
+		h.ok(h.up(m, v, p))
+		h.write(v, p, "f", "old")
+		old := h.story(lv).UUID
+		h.must(os.Remove(h.dir + "/vg0/" + lv))
+
+		// A new pod gets a new, empty volume; the old pod keeps its own.
+		if m == noAttach {
+			// Not unasked: its data may only be on a disk that is not there.
+			record := h.stateDir + "/formats/" + old + ".json"
+			h.refused(h.up(m, v, q), "does not exist", old, "vg0", record)
+			h.must(os.Remove(record))
+			h.ok(h.up(m, v, q))
+			if _, err := os.Stat(h.podDir(v, q) + "/f"); err == nil {
+				t.Error("the new volume has the old one's file")
+			}
+			fresh := ""
+			for _, s := range h.list().Volumes {
+				if s.LV == lv && s.UUID != old {
+					fresh = s.UUID
+				}
+			}
+			if fresh == "" {
+				t.Errorf("status: %+v", h.list())
+			}
+			h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), old, fresh, h.podDir(v, p))
+			h.ok(h.up(m, v, podN(3)))
+			h.ok(h.unmount(v, podN(3)))
+			h.kill()
+			h.start()
+			for range 5 { // after a look at each
+				h.eventually("the name means the new volume", func() string {
+					if s := h.story(lv); s.UUID != fresh {
+						return s.UUID
+					}
+					return ""
+				})
+			}
+			h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), "33554432", "0"), old, fresh)
+			h.reads(v, p, "f", "old")
+			if text := h.show(); strings.Count(text, "vg0/a") < 2 {
+				t.Errorf("status:\n%s", text)
+			}
+			h.end(m, v, p, q)
+		} else {
+			// Staged: kubelet would bind the new pod to the old volume.
+			a := h.up(m, v, q)
+			h.refused(a, old)
+			h.reads(v, p, "f", "old")
+			h.end(m, v, p)
+		}
+		h.quiet()
+	}
+
+	// Deleted, and not made again: the pod keeps it; then its space is free.
+	v := h.vol("c", "ext4")
+	h.ok(h.up(noAttach, v, p))
+	h.must(os.Remove(h.dir + "/vg0/c"))
+	h.kill()
+	h.start()
+	h.refused(h.up(noAttach, v.with("size", "-"), q), "vg0/c: mount", "does not exist")
+	h.write(v, p, "f", "x")
+	h.ok(h.unmount(v, p))
+	h.quiet()
+}
