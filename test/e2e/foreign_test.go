@@ -1,5 +1,3 @@
-//go:build !vm
-
 package e2e
 
 import (
@@ -124,10 +122,10 @@ func TestForeignMounts(t *testing.T) {
 }
 
 // leak runs a program in a mount namespace of its own, which has a copy of all that
-// is mounted, until it is killed.
-func (h *host) leak() *exec.Cmd {
+// is mounted, until it is killed; first it runs a command there.
+func (h *host) leak(first ...string) *exec.Cmd {
 	h.t.Helper()
-	c := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
+	c := exec.Command("unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", `"$@" && echo && exec sleep 1000`, "sh"}, first...)...)
 	out, err := c.StdoutPipe()
 	h.must(err)
 	h.must(c.Start())
@@ -154,7 +152,7 @@ func TestHeldInOtherNamespace(t *testing.T) {
 	h := newHost(t)
 	v, p := h.vol("held", "ext4"), podN(1)
 	h.ok(h.up(noAttach, v, p))
-	c := h.leak()
+	c := h.leak("true")
 	// Kubelet's rmdir of the directory would take the copy away with it.
 	mount := func(p pod) answer {
 		h.must(os.MkdirAll(h.podDir(v, p), 0o750))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,33 @@ func (s volumeStatus) sees(words ...string) bool {
 	})
 }
 
+// deeds are what is done to a volume of LVM, at any point of its life. LVM and the
+// kernel refuse them while it is mounted, but for the last.
+func (h *host) deeds() []deed {
+	lv := func(v vol) string { return "vg0/" + v.opts["volumeID"] }
+	try := func(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }
+	return []deed{
+		{"lvchange -an", func(v vol, _ string) trace {
+			try("lvm", "lvchange", "-an", lv(v))
+			return trace{}
+		}},
+		{"dmsetup remove", func(_ vol, device string) trace {
+			try("dmsetup", "remove", "--noudevsync", device)
+			return trace{}
+		}},
+		{"lvremove", func(v vol, _ string) trace {
+			if !try("lvm", "lvremove", "-y", lv(v)) {
+				return trace{}
+			}
+			return trace{inTheWay: "does not exist", lost: true}
+		}},
+		{"dmsetup remove -f", func(_ vol, device string) trace {
+			try("dmsetup", "remove", "-f", "--noudevsync", device)
+			return trace{inTheWay: "error"}
+		}},
+	}
+}
+
 // Somebody works on volumes while flexd runs and pods use them. flexd notices
 // by itself and tells; it never mounts anything again, gives no pod another
 // volume under the name of its own, and lets go of what is asked by its uuid.
@@ -129,6 +157,9 @@ func TestMeddlingWithMounted(t *testing.T) {
 		return s.sees("device", "error", "a part of the volume is missing")
 	})
 	h.disagrees("stale-mapping", s.UUID, "vg0-dead")
+	if out, code := h.check(); code != 1 || !strings.Contains(out, "vg0/dead") || !strings.Contains(out, "stale-mapping") {
+		t.Errorf("flexd check: exit status %d, want 1 and stale-mapping:\n%s", code, out)
+	}
 	h.refused(h.up(noAttach, v, q), "vg0/dead: mount", "its device is not usable", `"error" target`, "is missing")
 	if m := mounts(h.dir); !slices.Equal(m, []string{h.podDir(v, p)}) {
 		t.Errorf("mounted: %q", m)
@@ -137,6 +168,9 @@ func TestMeddlingWithMounted(t *testing.T) {
 	h.eventually("it is let go", func() string { return strings.Join(h.active(), " ") })
 	h.ok(h.up(noAttach, v, q)) // the volume is well
 	h.reads(v, q, "f", "dead")
+	if out, code := h.check(); code != 0 {
+		t.Errorf("flexd check: exit status %d, want 0:\n%s", code, out)
+	}
 	if now := h.story("dead"); now.UUID != s.UUID {
 		t.Errorf("uuid %s, then %s", s.UUID, now.UUID)
 	}
@@ -145,7 +179,10 @@ func TestMeddlingWithMounted(t *testing.T) {
 
 // The same with volumes that are active and mounted nowhere.
 func TestMeddlingWithActive(t *testing.T) {
-	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
+	h := newHost(t, func(h *host) {
+		h.settings.lease = time.Hour
+		h.kubeletsCgroups()
+	})
 	v, p := h.vol("a", "ext4"), podN(1)
 	use := func() string {
 		t.Helper()
@@ -189,4 +226,37 @@ func TestMeddlingWithActive(t *testing.T) {
 		t.Errorf("uuid %s, want %s", got, fresh)
 	}
 	h.ok(h.call("detach", v.name, node))
+
+	// The same, and kubelet does not come: an operator lets go of the claim.
+	w, dead := h.vol("gone", "ext4"), podN(2)
+	h.populated(dead, "1")
+	h.ok(h.up(noAttach, w, dead))
+	old = h.story("gone").UUID
+	h.must(unix.Unmount(h.podDir(w, dead), 0))
+	h.state("gone", "missing")
+	h.deactivate("vg0/gone")
+	h.lvm("lvremove", "-y", "vg0/gone")
+	h.disagrees("claimed-missing", old, h.podDir(w, dead))
+	says := func(status int, args []string, words ...string) {
+		t.Helper()
+		out, code := h.release(args...)
+		if code != status || slicesHave(words, func(w string) bool { return !strings.Contains(out, w) }) {
+			t.Errorf("flexd release %q: exit status %d, want %d and %q:\n%s", args, code, status, words, out)
+		}
+	}
+	says(1, []string{"--yes", old}, "vg0/gone", "claimed-missing", "its pod still runs")
+	h.populated(dead, "0")
+	says(0, []string{old}, "vg0/gone", "claimed-missing", "would forget the claim", "Nothing was done")
+	says(0, []string{"--yes", old}, "vg0/gone", "let go")
+	if s := h.storyOf("-/" + old); len(s.Claims) != 0 {
+		t.Errorf("its claims: %+v", s.Claims)
+	}
+	h.eventually("it is no orphan any more", func() string {
+		if out, _ := h.release(); !strings.Contains(out, "No orphans on "+node) {
+			return out
+		}
+		return ""
+	})
+	h.ok(h.unmount(w, dead)) // kubelet comes after all
+	h.ok(h.call("detach", w.name, node))
 }

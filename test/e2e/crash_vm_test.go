@@ -1,0 +1,79 @@
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// flexd is killed at each step that it takes on LVM, while the step's command is
+// in the middle of its work. The command ends after flexd, as it does in life;
+// the next flexd goes on from there, and kubelet gets what it asks for.
+func TestKilledAtEachStepOnLVM(t *testing.T) {
+	// Long enough that the test is there when it ends.
+	h := newHost(t, func(h *host) { h.settings.lease = 5 * time.Second })
+	commands := map[string][]string{
+		"create":     {"lvm", "lvcreate"},
+		"mkfs":       {"mkfs.ext4"},
+		"mount":      {"mount"},
+		"extend":     {"lvm", "lvextend"},
+		"grow":       {"grow"},
+		"deactivate": {"lvm", "lvchange", "-an"},
+		"activate":   {"lvm", "lvchange", "-ay"},
+	}
+	steps := []string{"create", "mkfs", "mount", "extend", "grow", "deactivate", "activate"}
+	if r := seeded(t); !soak {
+		r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+		steps = steps[:3]
+	}
+	var hit []string
+	killedAt := func(all ...string) {
+		t.Helper()
+		for _, step := range all {
+			if !slices.Contains(steps, step) {
+				continue
+			}
+			child := h.freeze(commands[step]...)
+			h.kill()
+			h.start()
+			thaw(child)
+			hit = append(hit, step)
+		}
+	}
+	// kubelet asks again until it is done.
+	call := func(all []string, args ...string) {
+		t.Helper()
+		b := h.begin(args...)
+		killedAt(all...)
+		a := b.wait(t)
+		for end := time.Now().Add(soon); !a.ok() && time.Now().Before(end); a = h.call(args...) {
+			t.Logf("%s", a)
+		}
+		if h.ok(a); t.Failed() {
+			t.FailNow()
+		}
+	}
+	v, p := h.vol("struck", "ext4"), podN(1)
+	dir := h.podDir(v, p)
+	h.must(os.MkdirAll(dir, 0o750))
+	call([]string{"create", "mkfs", "mount"}, "mount", dir, v.blob(&p))
+	h.write(v, p, "f", "x")
+	call([]string{"extend", "grow"}, "expandfs", v.blob(nil), "", dir, fmt.Sprint(64*mib), fmt.Sprint(16*mib))
+	if got := capacity(t, dir); got < 40*mib {
+		t.Errorf("the filesystem has %d bytes", got)
+	}
+	h.reads(v, p, "f", "x")
+	call(nil, "unmount", dir)
+	killedAt("deactivate")
+	h.quiet()
+	call([]string{"activate"}, "mount", dir, v.blob(&p))
+	h.reads(v, p, "f", "x")
+	h.end(noAttach, v, p)
+	if t.Logf("killed at %q", hit); len(hit) != len(steps) {
+		t.Errorf("want %q", steps)
+	}
+}

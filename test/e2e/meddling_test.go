@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The points of a volume's life at which somebody meddles.
+const (
+	leased    = "active"
+	staged    = "staged"
+	published = "mounted for a pod"
+	parting   = "staged, the pod is gone"
+)
+
+// A deed is what somebody does to a volume and its device.
+type deed struct {
+	name string
+	do   func(v vol, device string) trace
+}
+
+// A trace is what a deed leaves.
+type trace struct {
+	inTheWay string // is named by whoever is refused
+	lost     bool   // the volume is no more
+	told     string // in status, once kubelet has let go
+	undo     func()
+}
+
+// Somebody meddles with a volume at each point of its life, while flexd runs and
+// while it is dead. Kubelet's calls that follow succeed or are refused by the
+// name of what is in their way; nothing is repaired unasked, and once the
+// meddler has taken his own away again, the volume serves the next pod with its
+// data and goes.
+func TestMeddlingAtEachPoint(t *testing.T) {
+	t.Parallel()
+	// Kubelet must find a device that it was told of, on a slow machine too.
+	h := newHost(t, func(h *host) { h.settings.lease = time.Second })
+	p, q := podN(1), podN(2)
+	elsewhere := h.dir + "/elsewhere"
+	h.must(os.MkdirAll(elsewhere, 0o755))
+
+	taken := func(dir func(vol) string) func(vol, string) trace {
+		return func(v vol, _ string) trace {
+			h.must(unix.Unmount(dir(v), 0))
+			return trace{}
+		}
+	}
+	covered := func(dir func(vol) string) func(vol, string) trace {
+		return func(v vol, _ string) trace {
+			h.must(unix.Mount("foreign-source", dir(v), "tmpfs", 0, "size=64k"))
+			return trace{inTheWay: "foreign-source", undo: func() { h.must(unix.Unmount(dir(v), 0)) }}
+		}
+	}
+	leaked := func(dir func(vol) string) func(vol, string) trace {
+		return func(v vol, _ string) trace {
+			// Kubelet's rmdir takes the copy away from its directory, and leaves the other.
+			c := h.leak("mount", "--bind", dir(v), elsewhere)
+			words := fmt.Sprintf("pid %d (sleep, mounted in its mount namespace %s at ", c.Process.Pid, namespace(t, c.Process.Pid))
+			return trace{inTheWay: words, told: words, undo: func() { c.Process.Kill(); c.Wait() }}
+		}
+	}
+	global, pods := h.globalDir, func(v vol) string { return h.podDir(v, p) }
+	all := append(h.deeds(), deed{"mounted elsewhere", func(_ vol, device string) trace {
+		h.sh("mount", device, elsewhere)
+		return trace{inTheWay: elsewhere, undo: func() { h.must(unix.Unmount(elsewhere, 0)) }}
+	}})
+	onGlobal := []deed{{"umount of the global mount", taken(global)}, {"a mount on the global mount", covered(global)}, {"the global mount leaks", leaked(global)}}
+	points := map[string][]deed{
+		leased:    all,
+		staged:    append(onGlobal, all...),
+		published: append([]deed{{"umount of the pod's mount", taken(pods)}, {"a mount on the pod's mount", covered(pods)}, {"a mount on the global mount", covered(global)}, {"the pod's mount leaks", leaked(pods)}}, all...),
+		parting:   append(onGlobal, all...),
+	}
+	type row struct {
+		point string
+		deed
+		dead bool
+	}
+	var rows []row
+	for _, point := range []string{leased, staged, published, parting} {
+		for _, d := range points[point] {
+			rows = append(rows, row{point, d, false}, row{point, d, true})
+		}
+	}
+	r := seeded(t)
+	if r.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] }); !soak {
+		rows = rows[:max(2, times(15))]
+	}
+	for n, row := range rows {
+		point, d, dead := row.point, row.deed, row.dead
+		about := fmt.Sprintf("%s; %s; flexd dead: %v", point, d.name, dead)
+		v := h.vol(fmt.Sprint("meddled-", n), "ext4")
+		h.ok(h.up(byKubelet, v, q)) // it has data
+		h.write(v, q, "f", about)
+		h.end(byKubelet, v, q)
+		device := h.ok(h.call("waitforattach", "", v.blob(nil))).Device
+		switch point {
+		case staged:
+			h.ok(h.stage(v, device))
+		case published:
+			h.ok(h.up(byKubelet, v, p))
+		case parting:
+			h.ok(h.up(byKubelet, v, p))
+			h.ok(h.unmount(v, p))
+		}
+		real := h.story(v.opts["volumeID"]).Device
+		if dead {
+			h.kill()
+		}
+		left := d.do(v, real)
+		before := mounts(h.root)
+		if dead {
+			h.start()
+		}
+		h.settled(v.opts["volumeID"])
+		if now := mounts(h.root); !slices.Equal(now, before) {
+			t.Errorf("%s: mounted: %q, then %q", about, before, now)
+		}
+		// Kubelet goes on: with what it has begun, or to the end.
+		fine := func(a answer) bool {
+			if !a.ok() && (left.inTheWay == "" || !strings.Contains(a.Message, left.inTheWay)) {
+				t.Errorf("%s: %s; does not name %q", about, a, left.inTheWay)
+			}
+			return a.ok()
+		}
+		if point == leased || point == staged {
+			if a := h.up(byKubelet, v, p); fine(a) {
+				h.reads(v, p, "f", about)
+			}
+		}
+		if fine(h.unmount(v, p)) {
+			fine(h.down(byKubelet, v))
+		}
+		if left.told != "" {
+			h.eventually(about+": status tells", func() string {
+				if s := h.story(v.opts["volumeID"]); s.Error == nil || !strings.Contains(s.Error.Message, left.told) {
+					return fmt.Sprintf("%+v, and not %q", s, left.told)
+				}
+				return ""
+			})
+		}
+		if left.undo != nil {
+			left.undo()
+		}
+		h.ok(h.unmount(v, p))
+		h.ok(h.down(byKubelet, v))
+		h.eventually(about+": it is let go", h.left)
+		if left.lost {
+			h.refused(h.up(noAttach, v, q), left.inTheWay)
+		} else {
+			h.ok(h.up(byKubelet, v, q))
+			h.reads(v, q, "f", about)
+			h.end(byKubelet, v, q)
+		}
+		if t.Failed() {
+			t.Fatal(about)
+		}
+	}
+	t.Logf("%d times meddled", len(rows))
+}
