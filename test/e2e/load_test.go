@@ -62,7 +62,7 @@ func TestLoad(t *testing.T) {
 	took, peak, now := time.Since(begun), resident(t, h.flexd.Process.Pid), int64(0)
 	// Go gives back what it does not need when it has collected garbage, which it
 	// does every two minutes where nothing happens.
-	grown := h.within(5*time.Minute, func() string {
+	grown := h.within(3*time.Minute, func() string {
 		if now = resident(t, h.flexd.Process.Pid); now > known+more {
 			return fmt.Sprintf("flexd has %d bytes, and had %d", now, known)
 		}
