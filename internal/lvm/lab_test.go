@@ -53,6 +53,9 @@ func (l *lab) wipe() {
 	// What a failed test left, from the top.
 	for range 8 {
 		exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
+		if left, _ := filepath.Glob("/sys/block/dm-*"); len(left) == 0 {
+			break
+		}
 	}
 	for _, d := range l.disks {
 		if out, err := exec.Command("blkdiscard", "-z", d).CombinedOutput(); err != nil {
