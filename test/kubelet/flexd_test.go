@@ -53,7 +53,7 @@ func TestFlexdEndsInEachVerb(t *testing.T) {
 		for i, verb := range n.mode.verbs() {
 			for j, accident := range accidents {
 				about := accident.name + " at " + verb
-				hit := false
+				hit, slow := false, 0
 				for try := 0; !hit && try < 5; try++ {
 					s := n.scene(verb, fmt.Sprintf("web-%d-%d-%d", i, j, try))
 					if s.runs {
@@ -83,7 +83,11 @@ func TestFlexdEndsInEachVerb(t *testing.T) {
 							begin := time.Now()
 							n.run(s.pod)
 							if usual := time.Since(begin); took-usual > 5*time.Second {
-								t.Errorf("%s: the pod started after %v, and without that after %v", about, took, usual)
+								if slow++; slow == 2 {
+									t.Errorf("%s: the pod started after %v, and without that after %v", about, took, usual)
+								} else {
+									hit = false // the machine may have been busy just then: once more
+								}
 							}
 							n.end(s.pod)
 						}
