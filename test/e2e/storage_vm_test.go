@@ -33,7 +33,7 @@ var long = []string{
 	"TestGroupTakenFromConfiguration", "TestErrorIsToldWithoutACall", "TestFilesystemInError",
 	"TestLoad", "TestOptionsAsAttacks", "TestSecrets", "TestRootBehindSymlink",
 	"TestRootUnderTwoPaths", "TestOtherNamespace", "TestFlexdriverKilledAtEachCall",
-	"TestRecoveryAsSeen", "TestOrphans", "TestNoRoom", "TestNoRoomAtTheStart", "TestStatusSocket",
+	"TestMkfsKilled", "TestRecoveryAsSeen", "TestOrphans", "TestNoRoom", "TestNoRoomAtTheStart", "TestStatusSocket",
 }
 
 // tools are what a test cannot do without.
