@@ -167,7 +167,10 @@ func (e *SpaceError) Error() string {
 	if e.Note != "" {
 		s += " (" + e.Note + ")"
 	}
-	return s
+	if pool, ok := strings.CutPrefix(e.What, "thin pool "); ok {
+		return s + "; make room in it, or lvextend -L +SIZE " + pool
+	}
+	return s + "; remove what is not needed there, or add a disk (vgextend)"
 }
 
 func (e *SpaceError) Unwrap() error { return ErrNoSpace }

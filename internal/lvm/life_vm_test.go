@@ -158,7 +158,7 @@ func TestVMCreateCut(t *testing.T) {
 func TestVMNoSpace(t *testing.T) {
 	l := newLab(t)
 	n := volume.Name{VG: "vg0", LV: "big"}
-	is(t, l.Create(t.Context(), l.lock, n, 1<<40), ErrNoSpace, "volume group vg0", fmt.Sprint(1<<40), "free")
+	is(t, l.Create(t.Context(), l.lock, n, 1<<40), ErrNoSpace, "volume group vg0", fmt.Sprint(1<<40), "free", "vgextend")
 	lv := l.lv("small", "8M")
 	is(t, l.Extend(t.Context(), l.lock, lv, volume.Device{}, 1<<40), ErrNoSpace, "volume group vg0")
 

@@ -408,7 +408,9 @@ func (w world) mayTake(i int) bool {
 }
 
 // wantsPod says whether a call waits for a pod's mount.
-func (w world) wantsPod() bool { return w.wants(oPublish) || w.wants(oPublishRO) || w.wants(oPublishXfs) }
+func (w world) wantsPod() bool {
+	return w.wants(oPublish) || w.wants(oPublishRO) || w.wants(oPublishXfs)
+}
 
 func (w world) wants(o op) bool { return slices.Contains(w.calls[:], o) }
 
