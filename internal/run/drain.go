@@ -3,10 +3,13 @@ package run
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // How much of a child's output is kept, unless its Cmd says otherwise. The rest is
@@ -56,6 +59,9 @@ func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 		for {
 			n, err := r.Read(chunk)
 			d.keep(chunk[:n], limit)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				d.rest(chunk, limit)
+			}
 			if err != nil {
 				return
 			}
@@ -65,6 +71,30 @@ func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 		}
 	}()
 	return d
+}
+
+// rest takes what already lies in the pipe: on a machine that is short of time
+// the grace may be over before anything was read.
+func (d *drain) rest(chunk []byte, limit int) {
+	_ = d.file.SetReadDeadline(time.Time{})
+	c, err := d.file.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = c.Read(func(fd uintptr) bool {
+		for room := limit; room > 0; { // whoever else has the pipe may write for ever
+			n, err := unix.Read(int(fd), chunk)
+			if err == unix.EINTR {
+				continue
+			}
+			if n <= 0 {
+				break
+			}
+			d.keep(chunk[:n], limit)
+			room -= n
+		}
+		return true
+	})
 }
 
 func (d *drain) keep(b []byte, limit int) {

@@ -406,3 +406,27 @@ func TestManyLanes(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatWasWrittenIsRead: on a machine that is short of time the grace for a
+// child's output may be over before anything of it was read.
+func TestWhatWasWrittenIsRead(t *testing.T) {
+	for _, ready := range []chan []byte{nil, make(chan []byte, 1)} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close() // a grandchild has it
+		const answer = "{\"value\":1}\n"
+		if _, err := w.WriteString(answer); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		d := newDrain(r, 100, ready)
+		<-d.done
+		if got := string(d.bytes()); got != answer {
+			t.Errorf("read %q, and written was %q", got, answer)
+		}
+	}
+}
