@@ -24,6 +24,10 @@ import (
 
 // A Store is the notes of one run directory.
 type Store struct {
+	// Midway, if set, is for tests: it is called where a crash leaves a change
+	// half done, with a note beside its place or about to be removed.
+	Midway func(file string)
+
 	dir  string
 	boot string
 
@@ -268,7 +272,7 @@ func (s *Store) DropLease(uuid volume.UUID) error {
 
 func (s *Store) write(name string, v any) error {
 	path := filepath.Join(s.dir, name)
-	if err := write(path, v, false); err != nil {
+	if err := write(path, v, false, s.Midway); err != nil {
 		s.missing[path] = fmt.Sprintf("note %s cannot be written: %v", path, err)
 		return fmt.Errorf("note: %w", err)
 	}
@@ -297,6 +301,9 @@ func (s *Store) forget() {
 
 func (s *Store) remove(name string) error {
 	path := filepath.Join(s.dir, name)
+	if s.Midway != nil {
+		s.Midway(path)
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.problems[path] = fmt.Sprintf("note %s cannot be removed: %v", path, err)
 		return fmt.Errorf("note: %w", err)

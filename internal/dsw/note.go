@@ -129,7 +129,7 @@ func decode(data []byte, into any) error {
 
 // write replaces a file in one instant. With durable set it is on the disk when
 // write returns; notes in /run need not be, since a reboot takes them anyway.
-func write(path string, v any, durable bool) (err error) {
+func write(path string, v any, durable bool, midway func(string)) (err error) {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
@@ -156,6 +156,9 @@ func write(path string, v any, durable bool) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if midway != nil {
+		midway(path)
 	}
 	if err := os.Rename(tmp, path); err != nil {
 		return err

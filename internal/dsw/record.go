@@ -34,6 +34,10 @@ const (
 
 // Records is the state directory.
 type Records struct {
+	// Midway, if set, is for tests: it is called before a record that is written
+	// takes its place.
+	Midway func(file string)
+
 	dir string
 
 	mu    sync.Mutex             // guards known; not held while anything is written
@@ -113,7 +117,7 @@ func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
 // while the disk does.
 func (r *Records) put(rec Record) error {
 	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
-	err := write(r.path(rec.UUID), &rec, true)
+	err := write(r.path(rec.UUID), &rec, true, r.Midway)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old := r.known[rec.UUID]; err == nil || rec.State == stateSeen && old.State != stateFormatting {

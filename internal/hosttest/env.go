@@ -23,6 +23,7 @@ import (
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // VG is the volume group of every Env.
@@ -183,6 +184,8 @@ func (e *Env) start() (*life, error) {
 		return nil, err
 	}
 	l := &life{e: e, over: make(chan struct{}), ended: make(chan struct{})}
+	store.Midway = func(string) { e.tap.noting(l) }
+	records.Midway = func(file string) { e.pause(l, "writing record "+filepath.Base(file)) }
 	runner := lifeRunner{t: e.tap, l: l, inner: e.M.Runner}
 	mounts := lifeMounts{MountSource: e.M.Mounts(), t: e.tap, l: l}
 	if s, ok := mounts.MountSource.(*Host); ok {
@@ -351,8 +354,8 @@ func (e *Env) Refuse(step string, err error) {
 	e.tap.refuse[step] = err
 }
 
-// Struck returns at which steps the fault has struck, in that order: "look" and
-// "answer" are two of them.
+// Struck returns at which steps the fault has struck, in that order: "look",
+// "note" and "answer" are three of them.
 func (e *Env) Struck() []string {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
@@ -416,6 +419,13 @@ func (e *Env) away(dir string) (restore func()) {
 			e.Sim.setCareless(false)
 		}
 	}
+}
+
+// Noted says whether anything is noted of a volume, on the disk.
+func (e *Env) Noted(uuid volume.UUID) bool {
+	claims, leases := readNotes(e.Notes())
+	return slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.UUID == uuid }) ||
+		slices.ContainsFunc(leases, func(l dsw.Lease) bool { return l.UUID == uuid })
 }
 
 // Claims returns the notes of claims as they are on the disk.

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/flexd/flexd/internal/loopdev"
@@ -18,8 +19,10 @@ type Host struct {
 	dirs  func() (notes, records string)
 
 	// Pace is called where a command takes its time: before its effect, in the
-	// middle of it, after it. False kills it there.
-	Pace func(p Point) (alive bool)
+	// middle of it, after it.
+	Pace func(p Point) Fate
+	// Landing, if set, is told of each mount in the instant in which it lands.
+	Landing func(dir, uuid string)
 	// Lenient lets an operator do what flexd itself must not be seen doing:
 	// mounts and devices may change under its commands.
 	Lenient bool
@@ -47,6 +50,7 @@ type Host struct {
 	log       []string
 	looking   func()
 	torn      bool                 // the mount table's next reading is cut short
+	blind     bool                 // the next list of devices or files cannot be read
 	locks     map[string]*laneLock // by lock file
 }
 
@@ -58,6 +62,17 @@ type Point struct {
 }
 
 func (p Point) String() string { return p.Op + " " + p.On + " " + p.Where }
+
+// A Fate is how a command goes on from a point.
+type Fate int
+
+// The fates of a command.
+const (
+	Lives   Fate = iota
+	Dies         // it is killed there
+	Fails        // it ends there, and says that it failed
+	Garbles      // it goes on, and of its answer only the first half comes
+)
 
 // A laneLock is a lane's lock that a living command has.
 type laneLock struct {
@@ -93,7 +108,8 @@ type loop struct {
 	loopdev.Loop
 	file    *File
 	openers int
-	foreign bool
+	foreign bool // it does not say that it is flexd's
+	owners  bool // an operator made it
 }
 
 type mnt struct {
@@ -120,7 +136,7 @@ type hang struct {
 // NewHost returns a machine without volumes, with a kubelet directory.
 func NewHost(broke func(string, ...any)) *Host {
 	h := &Host{
-		broke: broke, Pace: func(Point) bool { return true }, dirs: func() (string, string) { return "", "" },
+		broke: broke, Pace: func(Point) Fate { return Lives }, dirs: func() (string, string) { return "", "" },
 		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{"/": true},
 		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, elsewhere: map[string]string{}, live: map[*File]string{},
 		before: map[string]*hang{}, after: map[string]*hang{}, locks: map[string]*laneLock{}, booted: time.Now(), bootID: 1,
@@ -277,10 +293,11 @@ func (h *Host) newLoop(f *File) *loop {
 	}
 }
 
+// loopOf returns the file's device, which an operator's own is not.
 func (h *Host) loopOf(f *File) *loop {
 	for _, name := range h.loopNames() {
-		if h.loops[name].file == f {
-			return h.loops[name]
+		if l := h.loops[name]; l.file == f && !l.foreign {
+			return l
 		}
 	}
 	return nil
@@ -309,6 +326,9 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 func (h *Host) Files(dir string) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.unread(dir); err != nil {
+		return nil, err
+	}
 	if !h.folders[dir] {
 		return nil, &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}
 	}
@@ -326,12 +346,31 @@ func (h *Host) Loops() ([]loopdev.Loop, error) {
 	h.takeTime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.unread("/sys/block"); err != nil {
+		return nil, err
+	}
 	var all []loopdev.Loop
 	for _, n := range h.loopNames() {
 		l := h.seenLoop(h.loops[n])
 		all = append(all, loopdev.Loop{Name: l.Name, BackingFile: l.BackingFile, Deleted: l.Deleted})
 	}
 	return all, nil
+}
+
+// unread fails once if the test wants that.
+func (h *Host) unread(dir string) error {
+	if !h.blind {
+		return nil
+	}
+	h.blind = false
+	return &fs.PathError{Op: "open", Path: dir, Err: syscall.EIO}
+}
+
+// Blind makes the next list of devices or files fail.
+func (h *Host) Blind() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.blind = true
 }
 
 func (h *Host) seenLoop(l *loop) loopdev.Loop {

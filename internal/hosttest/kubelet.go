@@ -143,7 +143,9 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 			over = e.Calling(verb, args)
 			context.AfterFunc(ctx, over)
 		}
+		late := e.watch(l, r)
 		a := l.node.Serve(ctx, r, 0)
+		late.Stop()
 		over()
 		off()
 		close(stop)
@@ -169,6 +171,21 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		}
 		return a, nil
 	}
+}
+
+// watch sees to it that flexd answers in time, whatever its children do: what a
+// landing may take, and no more, comes on top of a call's deadline.
+func (e *Env) watch(l *life, r flex.Request) *time.Timer {
+	const grace = 21 * time.Second
+	waited := e.M.Boot() - time.Duration(r.Started)
+	if r.Started <= 0 { // nobody knows
+		waited = 0
+	}
+	return time.AfterFunc(max(e.Config.CallDeadline-waited, time.Second)+grace, func() {
+		if !l.dead.Load() {
+			e.broke("%s %q has no answer %v after its deadline", r.Verb, r.Args, grace)
+		}
+	})
 }
 
 // pause stops kubelet where the test wants it.

@@ -3,6 +3,8 @@ package hosttest
 import (
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/flexd/flexd/internal/loopdev"
@@ -69,8 +71,14 @@ func attach(p *process, text []byte) (any, error) {
 		return nil, fmt.Errorf("%s is now the volume %q, not %s", a.File, f.UUID, a.UUID)
 	}
 	h.begin(p, f)
-	if l := h.loopOf(f); l != nil {
-		h.broke("a second loop device for %s", a.File)
+	for _, name := range h.loopNames() {
+		l := h.loops[name]
+		if l.file != f {
+			continue
+		}
+		if !l.owners {
+			h.broke("a second loop device for %s", a.File)
+		}
 		return nil, fmt.Errorf("%s has /dev/%s already", a.File, l.Name)
 	}
 	return h.newLoop(f).Loop, nil
@@ -96,8 +104,9 @@ func detach(p *process, text []byte) (any, error) {
 	if l.openers > 0 {
 		return nil, &mount.BusyError{What: a.Device.Path, Holders: []mount.Holder{{Pid: 4712, Comm: "dd", How: "has it open"}}}
 	}
-	if len(h.mountsOf(l.file)) > 0 {
-		if !h.Lenient {
+	if all := h.mountsOf(l.file); len(all) > 0 {
+		// Only what an operator mounts elsewhere can come after flexd's look.
+		if !h.Lenient || slices.ContainsFunc(all, func(m *mnt) bool { return !strings.HasPrefix(m.dir, Elsewhere) }) {
 			h.broke("a mounted device is to be detached: %s", l.Name)
 		}
 		return nil, &mount.BusyError{What: a.Device.Path}

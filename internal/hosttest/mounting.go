@@ -94,6 +94,10 @@ func probe(p *process, text []byte) (any, error) {
 		return volume.FS{Content: volume.FilesystemFailed, Type: f.Type, What: f.Note}, nil
 	case HalfMade:
 		return volume.FS{Content: volume.ForeignContent, What: "found data at offset 4096 (0x1000)"}, nil
+	case Foreign:
+		if f.Note == "" { // nobody knows what it is
+			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 8192 (0x2000)"}, nil
+		}
 	}
 	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}, nil
 }
@@ -121,6 +125,7 @@ func format(p *process, text []byte) (any, error) {
 		h.mu.Unlock()
 		return nil, &mount.BusyError{What: a.Device.Path}
 	case f.State != Blank && !(a.Repeat && (f.State == HalfMade || f.State == Whole && f.Data == 0 && f.Type == a.Type)):
+		h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
 		h.mu.Unlock()
 		return nil, &mount.Refusal{What: "found data on " + a.Device.Path, Hint: "wipefs"}
 	}
@@ -133,7 +138,10 @@ func format(p *process, text []byte) (any, error) {
 		h.broke("mkfs destroyed data on %s", f.path)
 	}
 	h.mu.Unlock()
-	if !p.pace("within") || !p.stay(h.before, "format-half") {
+	if err := p.pace("within"); err != nil {
+		return nil, err
+	}
+	if !p.stay(h.before, "format-half") {
 		return nil, errKilled
 	}
 	h.mu.Lock()
@@ -219,6 +227,9 @@ func land(p *process, text []byte) (any, error) {
 	h.add(m)
 	h.tableChanged()
 	h.mu.Unlock()
+	if h.Landing != nil {
+		h.Landing(a.Dir, f.UUID)
+	}
 	return struct{}{}, nil
 }
 

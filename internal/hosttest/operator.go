@@ -95,6 +95,9 @@ func (h *Host) MountElsewhere(file, dir string) error {
 	return nil
 }
 
+// Elsewhere begins the directories where an operator mounts volumes of ours.
+const Elsewhere = "/mnt/"
+
 // Hold opens a file on the mount at dir, as a process of a pod does.
 func (h *Host) Hold(dir string) (release func()) {
 	h.mu.Lock()
@@ -108,11 +111,14 @@ func (h *Host) Hold(dir string) (release func()) {
 	}
 }
 
-// HoldDevice opens the volume's block device.
+// HoldDevice opens the volume's block device; nil if there is none.
 func (h *Host) HoldDevice(file string) (release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.loopOf(h.files[file])
+	if l == nil {
+		return nil
+	}
 	l.openers++
 	return func() {
 		h.mu.Lock()
@@ -181,12 +187,14 @@ func (h *Host) Hide(file string) (show func(), ok bool) {
 	}, true
 }
 
-// Tidy unmounts what an operator has mounted.
+// Tidy unmounts what an operator has mounted, and ends the faults that are still
+// to come.
 func (h *Host) Tidy(root string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.torn, h.blind = false, false
 	for _, m := range slices.Clone(h.mounts) {
-		if strings.HasPrefix(m.dir, root+"/") && m.file == nil || strings.HasPrefix(m.dir, "/mnt/") {
+		if strings.HasPrefix(m.dir, root+"/") && m.file == nil || strings.HasPrefix(m.dir, Elsewhere) {
 			h.unlink(m)
 		}
 	}
@@ -233,17 +241,69 @@ func (h *Host) takeTime() {
 	}
 }
 
-// Losetup is an operator's losetup -f of a volume's file, beside flexd's.
+// Losetup is an operator's losetup -f of a volume's file, beside flexd's; nil if
+// there is no such file.
 func (h *Host) Losetup(file string) (detach func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l := h.newLoop(h.files[file])
-	l.foreign = true
+	f := h.files[file]
+	if f == nil {
+		return nil
+	}
+	l := h.newLoop(f)
+	l.foreign, l.owners = true, true
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.loops, l.Name)
 	}
+}
+
+// Activate gives a volume a device that looks like flexd's, as an operator's
+// lvchange -ay does: nothing is noted of it. It says whether that was possible.
+func (h *Host) Activate(file string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.files[file]
+	if f == nil || slices.ContainsFunc(h.loopNames(), func(n string) bool { return h.loops[n].file == f }) {
+		return false
+	}
+	h.newLoop(f).owners = true
+	return true
+}
+
+// Deactivate is an operator's losetup -d of a volume's device, whoever made it,
+// while nothing uses it. It says whether that was possible.
+func (h *Host) Deactivate(file string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.loopOf(h.files[file])
+	if l == nil || l.openers > 0 || len(h.mountsOf(l.file)) > 0 || h.live[l.file] != "" {
+		return false
+	}
+	delete(h.loops, l.Name)
+	return true
+}
+
+// DeactivateOwn takes away what Activate has made, unless flexd has it by now.
+func (h *Host) DeactivateOwn(noted func(uuid string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, l := range h.loops {
+		if l.owners && len(h.mountsOf(l.file)) == 0 && !noted(l.file.UUID) {
+			delete(h.loops, name)
+		}
+	}
+}
+
+// UUIDOf returns the uuid of the volume of that name, "" if there is none.
+func (h *Host) UUIDOf(file string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.files[file]; f != nil {
+		return f.UUID
+	}
+	return ""
 }
 
 func (h *Host) setCareless(v bool) {

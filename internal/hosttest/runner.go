@@ -32,6 +32,7 @@ type process struct {
 	ended   chan struct{}
 	once    sync.Once
 	file    *File // what it works on; guarded by Host.mu
+	garbled bool  // its answer is
 	out     []byte
 	err     error
 }
@@ -111,6 +112,9 @@ func (h *Host) Held(lock string) *run.LockedError {
 func (p *process) live(unlock func()) {
 	value, err := p.do()
 	p.out, p.err = reply(value, err)
+	if p.garbled {
+		p.out = p.out[:len(p.out)/2]
+	}
 	p.h.mu.Lock()
 	if p.file != nil && p.h.live[p.file] == p.op {
 		delete(p.h.live, p.file)
@@ -123,19 +127,34 @@ func (p *process) live(unlock func()) {
 // do is the command's life: its beginning, its effect, its end.
 func (p *process) do() (any, error) {
 	h := p.h
-	if !p.pace("before") || !p.stay(h.before, p.op) {
+	if err := p.pace("before"); err != nil {
+		return nil, err
+	}
+	if !p.stay(h.before, p.op) {
 		return nil, errKilled
 	}
 	value, err := ops[p.op](p, []byte(p.cmd.Argv[3]))
-	if !p.pace("after") || !p.stay(h.after, p.op) {
+	if err := p.pace("after"); err != nil {
+		return nil, err
+	}
+	if !p.stay(h.after, p.op) {
 		return nil, errKilled
 	}
 	return value, err
 }
 
-// pace is false if the process was killed there, or by a reboot.
-func (p *process) pace(where string) bool {
-	return p.h.Pace(Point{p.op, p.on(), where}) && p.h.BootID() == p.boot
+// pace is an error if the process ended there, also by a reboot.
+func (p *process) pace(where string) error {
+	fate := p.h.Pace(Point{p.op, p.on(), where})
+	switch {
+	case fate == Dies || p.h.BootID() != p.boot:
+		return errKilled
+	case fate == Fails:
+		return errFailed
+	case fate == Garbles:
+		p.garbled = true
+	}
+	return nil
 }
 
 // on names what the command is about: a directory, or a volume's file.
@@ -161,7 +180,10 @@ func (p *process) on() string {
 	return a.Device.Path
 }
 
-var errKilled = errors.New("killed")
+var (
+	errKilled = errors.New("killed")
+	errFailed = errors.New("failed")
+)
 
 // stay hangs if the test wants that. It is false if the process was killed.
 func (p *process) stay(where map[string]*hang, what string) bool {
@@ -245,8 +267,11 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 
 // reply is what a child of flexd prints.
 func reply(value any, err error) ([]byte, error) {
-	if errors.Is(err, errKilled) {
+	switch {
+	case errors.Is(err, errKilled):
 		return nil, &run.ExitError{Step: "simulated", Argv: []string{"flexd"}, Code: -1, Signal: "SIGKILL"}
+	case errors.Is(err, errFailed):
+		return nil, &run.ExitError{Step: "simulated", Argv: []string{"flexd"}, Code: 1, Stderr: "Input/output error"}
 	}
 	var answer struct {
 		*run.ChildError

@@ -21,6 +21,7 @@ const (
 	CrashWithin         // while the k-th command runs, which lives on or finds its gate closed
 	CrashAfter          // when the k-th command has ended and flexd has not heard of it
 	CrashLooking        // when flexd looks at the mount table for the k-th time
+	CrashNoting         // in the middle of its k-th change of a note: the new one lies beside its place, or the old one is still there
 	CrashAnswer         // when flexd has made its k-th answer and kubelet has not heard it
 	FailBefore          // the k-th command fails without having done anything
 	FailAfter           // the k-th command does its work and says that it failed
@@ -31,13 +32,13 @@ const (
 
 func (m Moment) String() string {
 	return [...]string{"never", "crash before command", "crash within command", "crash after command", "crash at look",
-		"crash before answer", "failure of command", "false failure of command",
+		"crash in a note", "crash before answer", "failure of command", "false failure of command",
 		"flexdriver killed before command", "flexdriver killed within command", "flexdriver killed at look"}[m]
 }
 
 // Moments are all that strike.
 func Moments() []Moment {
-	return []Moment{CrashBefore, CrashWithin, CrashAfter, CrashLooking, CrashAnswer, FailBefore, FailAfter, KillBefore, KillWithin, KillLooking}
+	return []Moment{CrashBefore, CrashWithin, CrashAfter, CrashLooking, CrashNoting, CrashAnswer, FailBefore, FailAfter, KillBefore, KillWithin, KillLooking}
 }
 
 // A tap counts what passes between flexd and the machine, and lets one fault
@@ -62,7 +63,7 @@ type fault struct {
 }
 
 // The steps that are no commands.
-const look, answer = "look", "answer"
+const look, answer, note = "look", "answer", "note"
 
 // arm sets the fault; counting starts anew.
 func (t *tap) arm(f fault) {
@@ -76,7 +77,7 @@ func (t *tap) comes(step string, moments ...Moment) Moment {
 	f := t.fault
 	t.steps[step]++
 	at := t.steps[step]
-	if step != look && step != answer && f.step == "" && !f.each {
+	if step != look && step != answer && step != note && f.step == "" && !f.each {
 		t.steps[""]++
 		at = t.steps[""]
 	}
@@ -187,6 +188,19 @@ func (m lifeMounts) Changed() bool {
 		return true // it must not take the change from the next life
 	}
 	return m.MountSource.Changed()
+}
+
+// noting is told of each change of a note, in the middle of it.
+func (t *tap) noting(l *life) {
+	if l.dead.Load() {
+		return
+	}
+	t.mu.Lock()
+	moment := t.comes(note, CrashNoting)
+	t.mu.Unlock()
+	if moment != Never {
+		l.crash()
+	}
 }
 
 // startedRunner is a Host that says when one command has begun.

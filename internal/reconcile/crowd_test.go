@@ -83,11 +83,11 @@ func TestSixtyFourCallersAtOnce(t *testing.T) {
 // Pods come and go on a few volumes, concurrently and in any order, while flexd
 // is killed, commands fail and an operator meddles.
 func TestPodsComeAndGoInAnyOrder(t *testing.T) {
+	rng := seeded(t)
 	for round := range 12 {
-		seed := uint64(time.Now().UnixNano()) + uint64(round)
+		seed := rng.Uint64()
 		t.Run(fmt.Sprintf("round %d", round), func(t *testing.T) {
 			modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
-				t.Logf("seed %d", seed)
 				rng := rand.New(rand.NewPCG(seed, 1))
 				var wg sync.WaitGroup
 				for v := range 3 {
