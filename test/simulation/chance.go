@@ -23,6 +23,7 @@ type chance struct {
 	crowd   []int  // which pods come and go
 	slow    uint32 // whose stops are long
 	left    int    // decisions
+	first   []decision
 }
 
 type weight struct {
@@ -32,13 +33,14 @@ type weight struct {
 }
 
 var (
-	steady  = []int{1, 1, 2}
 	usual   = []int{0, 1, 1, 2, 6}
 	seldom  = []int{0, 0, 1, 1, 3, 10}
 	weights = []weight{
-		{lets, 640, steady}, {passes, 100, []int{0, 1, 1, 2}}, {starts, 65, []int{1, 1, 3}}, {stops, 65, []int{1, 1, 3}}, {kills, 30, usual},
+		{lets, 640, []int{1, 1, 2, 4, 12}}, {passes, 100, []int{0, 1, 1, 2}}, {starts, 65, []int{1, 1, 3}}, {stops, 65, []int{0, 0, 1, 3}}, {kills, 30, usual},
+		{fails, 30, usual}, {garbles, 40, usual}, {cuts, 10, usual}, {blinds, 6, usual},
 		{flexdDies, 18, usual}, {kubeletDies, 12, usual}, {reboots, 2, usual}, {tears, 6, usual}, {expands, 10, usual}, {strays, 8, seldom},
-		{holds, 10, seldom}, {frees, 8, usual}, {umounts, 6, seldom}, {covers, 4, seldom}, {borrows, 4, seldom}, {hides, 4, seldom}, {shows, 8, usual},
+		{holds, 14, seldom}, {frees, 8, usual}, {umounts, 16, seldom}, {covers, 4, seldom}, {borrows, 8, seldom}, {hides, 4, seldom}, {shows, 8, usual},
+		{makes, 3, seldom}, {activates, 8, seldom}, {deactivates, 6, seldom}, {attaches, 2, seldom}, {opens, 10, seldom},
 	}
 )
 
@@ -52,6 +54,11 @@ func chanceOf(seed uint64) *chance {
 	if c.IntN(2) == 0 {
 		c.slow = c.Uint32() | 1
 	}
+	for v := range volumes { // who has a volume may have used it before
+		if c.IntN(4) == 0 {
+			c.first = append(c.first, decision{what: makes, on: fmt.Sprintf("lv%d %s", v, pick(c, contents))})
+		}
+	}
 	return c
 }
 
@@ -59,6 +66,11 @@ func pick[T any](c *chance, of []T) T { return of[c.IntN(len(of))] }
 
 func (c *chance) next(w *world) (decision, bool) {
 	c.left--
+	if len(c.first) > 0 {
+		d := c.first[0]
+		c.first = c.first[1:]
+		return d, c.left >= 0
+	}
 	all := 0
 	for _, w := range c.weights {
 		all += w.of
@@ -78,11 +90,16 @@ func (c *chance) decide(w *world, what deed) decision {
 	stopped := w.schedule.names()
 	switch what {
 	case lets:
-		if d.on = c.one(stopped); d.on == "" {
-			d.what = passes
+		if d.on = c.one(stopped); d.on == "" { // all is quiet
+			d.what = pick(c, []deed{passes, passes, starts, starts, stops})
+			d.on = c.pod(w).pod.UID
 		}
-	case kills:
+	case kills, fails:
 		d.on = c.one(slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") }))
+	case garbles:
+		d.on = c.one(slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") || !strings.HasSuffix(s, " after") }))
+	case cuts:
+		d.on = fmt.Sprint(c.IntN(4))
 	case starts, stops, expands:
 		d.on = c.pod(w).pod.UID
 	case strays:
@@ -93,12 +110,14 @@ func (c *chance) decide(w *world, what deed) decision {
 		}
 	case covers:
 		d.on = w.kubelet.Dir(c.pod(w).pod)
-	case borrows, hides:
+	case borrows, hides, activates, deactivates, attaches, opens:
 		d.on = fmt.Sprintf("lv%d", c.IntN(volumes))
+	case makes:
+		d.on = fmt.Sprintf("lv%d %s", c.IntN(volumes), pick(c, contents))
 	}
 	if d.what == passes {
 		d.pass = []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second,
-			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[min(c.IntN(12), 7)]
+			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[max(c.IntN(16)-8, 0)]
 	}
 	return d
 }

@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // calling is told of each call of kubelet's, and returns what is to be called
@@ -29,6 +32,10 @@ func (w *world) calling(verb string, args []string) (over func()) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.name(c)
+	for _, uuid := range c.uuids {
+		delete(w.own, uuid)
+	}
 	w.waiting = append(w.waiting, c)
 	return func() {
 		w.mu.Lock()
@@ -39,11 +46,35 @@ func (w *world) calling(verb string, args []string) (over func()) {
 	}
 }
 
+// name notes which volume the one that a call wants is now.
+func (w *world) name(c *waiting) {
+	if uuid := w.Sim.UUIDOf(w.File(c.lv)); c.lv != "" && !slices.Contains(c.uuids, uuid) {
+		c.uuids = append(c.uuids, uuid)
+	}
+}
+
+// landing is told of each mount when it appears: a call waits for it at this
+// moment, and the volume was called as it says.
+func (w *world) landing(dir, uuid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.waiting {
+		w.name(c)
+	}
+	if !slices.ContainsFunc(w.waiting, func(c *waiting) bool {
+		return c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid)
+	}) {
+		w.court.find("%s lands at %s, and no call waits for it; there wait %v", uuid, dir, w.waiting)
+	}
+}
+
 // command is told of each command before it starts: set-up and unmounts are only
-// for a call that waits at this moment.
+// for a call that waits at this moment, and what flexd does by itself only to
+// what it knows by its notes.
 func (w *world) command(c run.Cmd) {
 	var a struct {
 		Dir, File string
+		UUID      volume.UUID
 		Device    struct{ Path string }
 	}
 	_ = json.Unmarshal([]byte(c.Argv[3]), &a)
@@ -59,6 +90,21 @@ func (w *world) command(c run.Cmd) {
 		fits = func(c *waiting) bool { return c.dir == a.Dir && !teardown(c.verb) }
 	case "umount":
 		fits = func(c *waiting) bool { return c.dir == a.Dir && teardown(c.verb) }
+	case "loop-extend":
+		fits = func(c *waiting) bool { return c.lv == lv && c.verb == flex.ExpandFS }
+	case "grow": // also after the answer, for whom it was given to
+		if !slices.ContainsFunc(w.Claims(), func(c dsw.Claim) bool { return c.LV == lv && c.Phase == volume.Held }) {
+			w.court.find("the filesystem of %s is grown, and nobody has it", lv)
+		}
+		return
+	case "loop-detach":
+		w.mu.Lock()
+		own := w.own[string(a.UUID)]
+		w.mu.Unlock()
+		if own || !w.Noted(a.UUID) {
+			w.court.find("%s is deactivated, and is an operator's, or nothing is noted of it", lv)
+		}
+		return
 	default:
 		return
 	}
@@ -76,6 +122,11 @@ func (w *world) judge() {
 	for _, b := range w.Broken() {
 		w.court.find("a promise was broken: %s", b)
 	}
+	w.mu.Lock()
+	for _, c := range w.waiting {
+		w.name(c)
+	}
+	w.mu.Unlock()
 	for _, a := range w.pods {
 		dir := w.kubelet.Dir(a.pod)
 		if lv := w.Sim.MountedAt(dir); lv != "" && lv != a.pod.LV {
@@ -88,7 +139,7 @@ func (w *world) judge() {
 func (w *world) mountedFor(a *actor) {
 	dir := w.kubelet.Dir(a.pod)
 	w.mu.Lock()
-	meddled := w.meddled[dir] || w.meddled[w.kubelet.Global(a.pod.Volume)]
+	meddled := w.meddled[dir]
 	w.mu.Unlock()
 	if lv := w.Sim.MountedAt(dir); lv != a.pod.LV && !meddled {
 		w.court.find("kubelet takes the volume of %s for mounted, and at %s there is %q", a.pod.UID, dir, lv)
@@ -108,6 +159,12 @@ func (w *world) end() {
 	synctest.Wait()
 	w.schedule.opened()
 	w.Sim.Tidy(w.Root)
+	w.Arm(hosttest.Never, 0)
+	for v := range volumes {
+		if file := w.File(fmt.Sprintf("lv%d", v)); w.Sim.UUIDOf(file) != "" {
+			w.Sim.Change(file, wiped)
+		}
+	}
 	for _, a := range w.pods {
 		a.want(false)
 	}
@@ -126,12 +183,19 @@ func (w *world) end() {
 	w.mu.Lock()
 	w.over = true
 	w.mu.Unlock()
+	if !failed { // a late call may still be on its way
+		w.Eventually("every call has its answer", w.answered)
+	}
 	w.kubelet.Kill()
 	w.Stop()
 	time.Sleep(time.Hour) // whoever still sleeps wakes up and ends
 	w.judge()
-	if n := len(w.waiting); n > 0 && !failed {
-		w.court.find("%d calls got no answer: %v", n, w.waiting)
+}
+
+// wiped is what becomes of a volume with something on it that is no filesystem.
+func wiped(f *hosttest.File) {
+	if f.State == hosttest.Foreign {
+		f.State, f.Data = hosttest.Blank, 0
 	}
 }
 
@@ -147,7 +211,14 @@ func (w *world) empty() {
 		}
 		_ = w.M.Remove(global)
 	}
+	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd is right not to
 	w.Empty()
+}
+
+func (w *world) answered() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.waiting) == 0
 }
 
 func (w *world) resting() bool {

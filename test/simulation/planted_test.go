@@ -60,10 +60,43 @@ var bugs = []planted{
 	{"a mount that is not in the notes is not taken up", "reconcile/node.go", `			if ok {
 				n.lane(uuid, name).wake()
 			}`, `			_, _, _ = uuid, name, ok`},
+	{"a call whose time is up is not answered", "reconcile/serve.go", `	case <-c.ctx.Done():
+	}
+	l.dismiss(`, `	}
+	l.dismiss(`},
+	{"what an operator has activated is taken for a volume that was let go", "volume/plan.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
+	{"mkfs of whatever is no filesystem", "volume/plan.go", `fs.Content == ForeignContent && p.h.Record == Formatting {`, `fs.Content == ForeignContent {`},
+	{"the device of a volume that was replaced is taken for the new one's", "loopdev/device.go", `		id, err := p.identity(ctx, full)
+		if err != nil {
+			return volume.Device{}, err
+		}
+		switch {`, `		id, err := p.identity(ctx, full)
+		if err != nil {
+			return volume.Device{}, err
+		}
+		switch id.UUID, full.Deleted = lv.UUID, false; {`},
+	{"the last claim's note goes before its lease is written", "reconcile/act.go", `		lease := l.lease(h.LV.Name, name)
+`, `		lease := l.lease(h.LV.Name, name)
+		l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
+`},
+	{"devices that cannot be listed are no devices", "loopdev/device.go", `		return whole(lv, d), nil
+	}
+	loops, err := p.kernel.Loops()
+	if err != nil {
+		return volume.Device{}, err
+	}`, `		return whole(lv, d), nil
+	}
+	loops, _ := p.kernel.Loops()`},
 	{"what changes during a look wakes nobody", "reconcile/lane.go", `	l.dirty = true
 	if l.awake`, `	l.dirty = !l.awake
 	if l.awake`},
 }
+
+// A bug whose effect another check of flexd's hides cannot be seen here, and has
+// no place in the list: a child's answer that is cut short and taken for success
+// (the next look does not find what was done), an umount's busy that is not
+// heard (likewise), a volume that is followed by its name to another (the child
+// that attaches it compares the uuid).
 
 var found = regexp.MustCompile(`after (\d+) decisions in all:\n\s*(.*)`)
 
@@ -106,8 +139,8 @@ func TestPlantedBugs(t *testing.T) {
 			t.Errorf("does not compile: %s\n%s", b.bug, out)
 		case err == nil:
 			t.Errorf("not found: %s", b.bug)
-		case m == nil:
-			t.Logf("%-70s broke everything: %.300s", b.bug, out)
+		case m == nil: // a crash of the test, or its end by time, is no finding
+			t.Errorf("broke everything: %s\n%.3000s", b.bug, out)
 		default:
 			t.Logf("%-70s after %6s decisions: %.120s", b.bug, m[1], m[2])
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/flexd/flexd/internal/hosttest"
 )
 
 // A schedule holds what has stopped.
@@ -19,35 +21,27 @@ type schedule struct {
 type point struct {
 	name    string
 	arrival int
-	verdict chan verdict
+	fate    chan hosttest.Fate
 }
-
-// A verdict says how a goroutine goes on.
-type verdict bool
-
-const (
-	lives verdict = true
-	dies  verdict = false // a command is killed where it stands
-)
 
 // stop waits for the schedule's word. over ends the waiting of who is dead
 // anyway; nil = never.
-func (s *schedule) stop(name string, over <-chan struct{}) verdict {
+func (s *schedule) stop(name string, over <-chan struct{}) hosttest.Fate {
 	s.mu.Lock()
 	if s.open {
 		s.mu.Unlock()
-		return lives
+		return hosttest.Lives
 	}
 	s.arrival++
-	p := &point{name, s.arrival, make(chan verdict, 1)}
+	p := &point{name, s.arrival, make(chan hosttest.Fate, 1)}
 	s.stopped = append(s.stopped, p)
 	s.mu.Unlock()
 	select {
-	case v := <-p.verdict:
-		return v
+	case f := <-p.fate:
+		return f
 	case <-over:
 		s.remove(p)
-		return dies
+		return hosttest.Dies
 	}
 }
 
@@ -72,13 +66,13 @@ func (s *schedule) names() []string {
 }
 
 // let ends the stop of one, and says whether there was such a one.
-func (s *schedule) let(name string, v verdict) bool {
+func (s *schedule) let(name string, f hosttest.Fate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, p := range s.stopped {
 		if p.name == name {
 			s.stopped = slices.Delete(s.stopped, i, i+1)
-			p.verdict <- v
+			p.fate <- f
 			return true
 		}
 	}
@@ -91,7 +85,7 @@ func (s *schedule) opened() {
 	defer s.mu.Unlock()
 	s.open = true
 	for _, p := range s.stopped {
-		p.verdict <- lives
+		p.fate <- hosttest.Lives
 	}
 	s.stopped = nil
 }

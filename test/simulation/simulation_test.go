@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,12 +45,43 @@ func TestSimulation(t *testing.T) {
 	first := number("FLEXD_SEED", uint64(time.Now().UnixNano()))
 	limit := int(number("FLEXD_STEPS", steps))
 	t.Logf("FLEXD_SEED=%d", first)
-	taken := 0
+	taken, done := 0, map[deed]int{}
 	for seed := first; taken < limit; seed++ {
 		o := live(t, mode(seed), chanceOf(seed).next)
+		for _, d := range o.story {
+			done[d.what]++
+		}
 		if taken += len(o.story); len(o.wrong) > 0 {
 			t.Fatalf("FLEXD_SEED=%d, after %d decisions in all:\n%s", seed, taken, told(t, seed, o))
 		}
+	}
+	for _, w := range weights {
+		if taken >= 100_000 && done[w.what] == 0 {
+			t.Errorf("it never happened: %q", w.what)
+		}
+	}
+	t.Logf("%d decisions: %v", taken, done)
+}
+
+// TestShorter: what is left of a story is what it fails by, in its order.
+func TestShorter(t *testing.T) {
+	var long story
+	for range 50 {
+		long = append(long, decision{what: tears}, decision{what: flexdDies}, decision{what: blinds})
+	}
+	long[40].what, long[90].what, long[130].what = starts, stops, reboots
+	played := 0
+	fails := func(s story) bool {
+		played++
+		is := func(what deed) int { return slices.IndexFunc(s, func(d decision) bool { return d.what == what }) }
+		return is(starts) >= 0 && is(starts) < is(stops) && is(reboots) >= 0
+	}
+	if got := shorter(long, 400, fails); got.String() != (story{{what: starts}, {what: stops}, {what: reboots}}).String() {
+		t.Errorf("what is left:\n%s", got)
+	}
+	played = 0
+	if got := shorter(long, 10, fails); played != 10 || !fails(got) {
+		t.Errorf("%d lives were played, where it should be 10, and what is left fails: %v", played, fails(got))
 	}
 }
 

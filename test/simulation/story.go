@@ -19,19 +19,28 @@ type deed string
 // What can happen.
 const (
 	lets        deed = "goes on:"
-	kills       deed = "is killed:" // a command where it stands
+	kills       deed = "is killed:"                // a command where it stands
+	fails       deed = "fails:"                    // likewise: after its effect it says so all the same
+	garbles     deed = "goes on, answers by half:" // likewise
 	passes      deed = "time passes:"
 	starts      deed = "pod is wanted:"
 	stops       deed = "pod is deleted:"
 	expands     deed = "volume is to grow:"
 	strays      deed = "a late call:" // of a flexdriver that started before
 	flexdDies   deed = "flexd is killed"
+	cuts        deed = "flexd will be killed in the middle of a note, the next but:"
 	kubeletDies deed = "kubelet is killed"
 	reboots     deed = "the machine reboots"
 	tears       deed = "the next look at the mount table is cut short"
+	blinds      deed = "the next list of devices or files fails"
 	umounts     deed = "operator unmounts:"
 	covers      deed = "operator mounts a tmpfs at:"
 	borrows     deed = "operator mounts elsewhere the volume:"
+	makes       deed = "operator makes anew the volume:"
+	activates   deed = "operator activates the volume:"
+	deactivates deed = "operator deactivates the volume:"
+	attaches    deed = "operator has a device of his own for the volume:"
+	opens       deed = "a process opens the device of the volume:"
 	holds       deed = "a process works in:"
 	frees       deed = "the processes end"
 	hides       deed = "disk goes away with:"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A world is one life of a node.
@@ -27,16 +30,19 @@ type world struct {
 	kubelet *hosttest.Kubelet
 	waiting []*waiting               // calls that wait for their answer
 	sharing map[string]chan struct{} // by volume: kubelet's one operation at a time for an attachable one
-	free    []func()                 // ends the processes that hold something
+	free    []func()                 // ends the processes that hold something, and takes an operator's devices away
 	hidden  map[string]func()        // brings a disk back
 	meddled map[string]bool          // directories at which an operator was
+	own     map[string]bool          // uuids of what an operator has activated, and flexd has nothing to do with
 	other   int
+	made    int
 	over    bool // the life has ended, however
 }
 
 // A waiting is a call of kubelet's that waits.
 type waiting struct {
 	verb, dir, lv string
+	uuids         []string // of the volumes that were called so while it waited
 }
 
 func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
@@ -67,8 +73,9 @@ func (c *court) found() []string {
 
 // An outcome is how a life ended.
 type outcome struct {
-	story story    // what was decided, whoever decided it
-	wrong []string // nil = all promises were kept
+	story    story    // what was decided, whoever decided it
+	commands []string // that flexd started meanwhile
+	wrong    []string // nil = all promises were kept
 }
 
 // volumes and pods of every world.
@@ -97,6 +104,9 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 				o.story = append(o.story, d)
 			}
 		}
+		for _, c := range w.Sim.Log() {
+			o.commands = append(o.commands, strings.ReplaceAll(c, tmp, "~"))
+		}
 		w.end()
 		o.wrong = w.court.found()
 	})
@@ -104,11 +114,12 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 }
 
 func newWorld(t *testing.T, tmp string, attach bool) *world {
-	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}}
+	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}}
 	w.Env = hosttest.NewSim(w.court, tmp)
 	w.Sim.Lenient = true
 	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
-	w.Sim.Pace = func(p hosttest.Point) bool { return bool(w.schedule.stop(name("child "+p.String()), nil)) }
+	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.schedule.stop(name("child "+p.String()), nil) }
+	w.Sim.Landing = w.landing
 	w.Pause = func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) }
 	w.Command = w.command
 	w.Calling = w.calling
@@ -128,9 +139,13 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 func (w *world) do(d decision) bool {
 	switch d.what {
 	case lets:
-		return w.schedule.let(d.on, lives)
+		return w.schedule.let(d.on, hosttest.Lives)
 	case kills:
-		return w.schedule.let(d.on, dies)
+		return w.schedule.let(d.on, hosttest.Dies)
+	case fails:
+		return w.schedule.let(d.on, hosttest.Fails)
+	case garbles:
+		return w.schedule.let(d.on, hosttest.Garbles)
 	case passes:
 		time.Sleep(d.pass)
 		return true
@@ -151,6 +166,12 @@ func (w *world) do(d decision) bool {
 			return false
 		}
 		w.Crash()
+	case cuts:
+		k, err := strconv.Atoi(d.on)
+		if err != nil {
+			panic(err)
+		}
+		w.Arm(hosttest.CrashNoting, 1+k)
 	case kubeletDies:
 		w.killKubelet()
 	case reboots:
@@ -160,6 +181,8 @@ func (w *world) do(d decision) bool {
 		w.reboot()
 	case tears:
 		w.Sim.TearTable()
+	case blinds:
+		w.Sim.Blind()
 	case umounts:
 		w.meddle(d.on)
 		return w.M.Umount(d.on) == nil
@@ -178,11 +201,21 @@ func (w *world) do(d decision) bool {
 		}
 		w.other++
 		return w.Sim.MountElsewhere(w.File(d.on), fmt.Sprintf("/mnt/%d", w.other)) == nil
+	case makes:
+		return w.make(d.on)
+	case activates:
+		return w.activate(d.on)
+	case deactivates:
+		return w.Sim.Deactivate(w.File(d.on))
+	case attaches:
+		return w.until(w.Sim.Losetup(w.File(d.on)))
+	case opens:
+		return w.until(w.Sim.HoldDevice(w.File(d.on)))
 	case holds:
 		if !w.M.IsMountPoint(d.on) {
 			return false
 		}
-		w.free = append(w.free, w.M.Hold(d.on))
+		w.until(w.M.Hold(d.on))
 	case frees:
 		if len(w.free) == 0 {
 			return false
@@ -203,6 +236,46 @@ func (w *world) meddle(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.meddled[dir] = true
+}
+
+// until keeps what ends something, and says whether there is such a thing.
+func (w *world) until(end func()) bool {
+	if end != nil {
+		w.free = append(w.free, end)
+	}
+	return end != nil
+}
+
+// contents are what an operator's volume may hold.
+var contents = []string{"nothing", "ext4", "xfs", "data", "lvm"}
+
+// make puts a volume there, in the place of what was called so.
+func (w *world) make(what string) bool {
+	lv, content, _ := strings.Cut(what, " ")
+	w.made++
+	f := hosttest.File{FileInfo: loopdev.FileInfo{UUID: fmt.Sprintf("bbbbbbbb-0000-4000-8000-%012d", w.made), Size: 64 << 20}}
+	switch content {
+	case "ext4", "xfs":
+		f.State, f.Type, f.Bytes, f.Data = hosttest.Whole, content, f.Size, 1
+	case "data":
+		f.State, f.Data = hosttest.Foreign, 1
+	case "lvm":
+		f.State, f.Data, f.Note = hosttest.Foreign, 1, "a physical volume"
+	}
+	w.Sim.AddFile(f, w.File(lv))
+	return true
+}
+
+// activate is an operator's, of a volume that flexd may have to do with or not.
+func (w *world) activate(lv string) bool {
+	if !w.Sim.Activate(w.File(lv)) {
+		return false
+	}
+	uuid := w.Sim.UUIDOf(w.File(lv))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.own[uuid] = !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
+	return true
 }
 
 func (w *world) freeAll() {
@@ -369,8 +442,13 @@ func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
 		turn <- struct{}{}
 		defer func() { <-turn }()
 	}
+	dir := k.Dir(a.pod)
+	there := a.w.Sim.MountedAt(dir) != "" || !a.w.M.IsMountPoint(dir)
 	a.w.mu.Lock()
 	a.begun = max(a.w.M.Boot(), 1)
+	if there { // whatever an operator has mounted or taken away: from here on it counts anew
+		delete(a.w.meddled, dir)
+	}
 	a.w.mu.Unlock()
 	if wanted {
 		return k.Up(a.pod)
