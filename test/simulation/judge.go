@@ -33,9 +33,6 @@ func (w *world) calling(verb string, args []string) (over func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.name(c)
-	for _, uuid := range c.uuids {
-		delete(w.own, uuid)
-	}
 	w.waiting = append(w.waiting, c)
 	return func() {
 		w.mu.Lock()
@@ -46,11 +43,15 @@ func (w *world) calling(verb string, args []string) (over func()) {
 	}
 }
 
-// name notes which volume the one that a call wants is now.
+// name notes which volume the one that a call wants is now. From then on flexd
+// has to do with it.
 func (w *world) name(c *waiting) {
-	if uuid := w.Sim.UUIDOf(w.File(c.lv)); c.lv != "" && !slices.Contains(c.uuids, uuid) {
-		c.uuids = append(c.uuids, uuid)
+	uuid := w.Sim.UUIDOf(w.File(c.lv))
+	if c.lv == "" || slices.Contains(c.uuids, uuid) {
+		return
 	}
+	c.uuids = append(c.uuids, uuid)
+	delete(w.own, uuid)
 }
 
 // landing is told of each mount when it appears: a call waits for it at this
@@ -155,6 +156,7 @@ func (w *world) end() {
 	failed := len(w.court.found()) > 0
 	w.freeAll()
 	w.showAll()
+	w.judge() // who still waits wants what is shown again
 	w.killKubelet()
 	synctest.Wait()
 	w.schedule.opened()

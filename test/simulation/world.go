@@ -194,9 +194,7 @@ func (w *world) do(d decision) bool {
 		return w.M.MountTmpfs(d.on) == nil
 	case borrows:
 		// mkfs and fsck open the device for themselves alone: who mounts it then fails.
-		if slices.ContainsFunc(w.schedule.names(), func(s string) bool {
-			return strings.HasPrefix(s, "child format "+d.on) || strings.HasPrefix(s, "child check "+d.on)
-		}) {
+		if w.stands("child format "+d.on) || w.stands("child check "+d.on) {
 			return false
 		}
 		w.other++
@@ -230,6 +228,11 @@ func (w *world) do(d decision) bool {
 		w.showAll()
 	}
 	return true
+}
+
+// stands says whether something stands at a point of a name that begins so.
+func (w *world) stands(at string) bool {
+	return slices.ContainsFunc(w.schedule.names(), func(s string) bool { return strings.HasPrefix(s, at+" ") })
 }
 
 func (w *world) meddle(dir string) {
@@ -272,9 +275,11 @@ func (w *world) activate(lv string) bool {
 		return false
 	}
 	uuid := w.Sim.UUIDOf(w.File(lv))
+	// What flexd creates may be active by that alone, and is flexd's to let go.
+	created := w.stands("child loop-create " + lv)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.own[uuid] = !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
+	w.own[uuid] = !created && !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
 	return true
 }
 
