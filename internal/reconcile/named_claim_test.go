@@ -285,3 +285,23 @@ func TestDetachIsAHint(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// A global mount that somebody took is kubelet's to forget: it removes the
+// directory and calls detach, which once woke nobody when the lease had ended.
+func TestDetachForgetsAGlobalMountThatIsGone(t *testing.T) {
+	onSim(t, "its lease has ended", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		works(t, k.Start(a))
+		global := k.Global(a.Volume)
+		works(t, k.Insist("unmount", k.Dir(a)))
+		works(t, e.M.Remove(k.Dir(a)))
+		works(t, e.M.Umount(global))
+		e.Eventually("it is inactive", func() bool { return len(e.Active()) == 0 })
+		works(t, e.M.Remove(global))
+		works(t, k.Insist("detach", a.Volume, e.Config.NodeName))
+		time.Sleep(5 * time.Second)
+		if c := e.Claims(); len(c) > 0 {
+			t.Errorf("left: %+v", c)
+		}
+	})
+}

@@ -310,6 +310,11 @@ func (n *Node) endLease(name string) {
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
 	}
+	for _, c := range n.Store.All() { // kubelet may have removed the directory of one that somebody unmounted
+		if c.Name == name && name != "" {
+			n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV}).wake()
+		}
+	}
 }
 
 // present answers isattached: the volume is here, active or not.
