@@ -1,9 +1,6 @@
 package lvm
 
 import (
-	"encoding/json"
-	"fmt"
-
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 )
@@ -14,17 +11,9 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	run.BeChild()
 	switch op {
 	case "lvm-holders":
-		return child(arg, holders), true
+		return mount.Do(arg, holders), true
 	}
 	return 0, false
-}
-
-func child[Arg, Value any](text []byte, do func(Arg) (Value, error)) int {
-	var arg Arg
-	if err := json.Unmarshal(text, &arg); err != nil {
-		return mount.Answer(nil, fmt.Errorf("argument: %w", err))
-	}
-	return mount.Answer(do(arg))
 }
 
 func holders(a holdersArg) ([]mount.Holder, error) {

@@ -13,29 +13,31 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	run.BeChild()
 	switch op {
 	case "probe":
-		return child(arg, probe), true
+		return Do(arg, probe), true
 	case "format":
-		return child(arg, format), true
+		return Do(arg, format), true
 	case "zero":
-		return child(arg, zero), true
+		return Do(arg, zero), true
 	case "check":
-		return child(arg, check), true
+		return Do(arg, check), true
 	case "mount":
-		return child(arg, land), true
+		return Do(arg, land), true
 	case "umount":
-		return child(arg, unmount), true
+		return Do(arg, unmount), true
 	case "grow":
-		return child(arg, grow), true
+		return Do(arg, grow), true
 	}
 	return 0, false
 }
 
-func child[Arg, Value any](text []byte, do func(Arg) (Value, error)) int {
+// Do is the child's side of Ask: it does what the argument says, prints what came
+// of it, and returns the exit status.
+func Do[Arg, Value any](text []byte, do func(Arg) (Value, error)) int {
 	var arg Arg
 	if err := json.Unmarshal(text, &arg); err != nil {
-		return Answer(nil, fmt.Errorf("argument: %w", err))
+		return answer(nil, fmt.Errorf("argument: %w", err))
 	}
-	return Answer(do(arg))
+	return answer(do(arg))
 }
 
 // nothing is the value of a child that only succeeds or fails.

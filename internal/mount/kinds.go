@@ -53,8 +53,8 @@ func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 	return err
 }
 
-// Answer is the child's side of Ask.
-func Answer(value any, err error) int {
+// answer prints what Ask understands.
+func answer(value any, err error) int {
 	if err == nil {
 		return run.Answer(value, nil)
 	}

@@ -239,10 +239,6 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	return nil
 }
 
-// growSlack is the planner's: what a filesystem may be smaller than its device
-// without being grown.
-const growSlack = 1 << 20
-
 // land mounts, in one instant, if at that instant a call waits for it.
 func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	landing := mount.Landing{
@@ -267,7 +263,7 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 		}
 		return err
 	}
-	if l.facts.Size > 0 && l.facts.Size+growSlack <= h.Device.Size {
+	if l.facts.Size > 0 && l.facts.Size+volume.GrowSlack <= h.Device.Size {
 		l.mu.Lock()
 		l.grow = true
 		l.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// growSlack is how much smaller than its device a filesystem may be before it
+// GrowSlack is how much smaller than its device a filesystem may be before it
 // counts as not grown: ext4 rounds down to whole blocks, xfs drops a last
 // allocation group of less than 64 blocks.
-const growSlack = 1 << 20
+const GrowSlack = 1 << 20
 
 // Plan returns the steps that lead from h to w, in order: releases, then
 // set-up, then what flexd does by itself. It does not guess: a call that would
@@ -637,7 +637,7 @@ func (p *planner) grow(size int64, who []string) bool {
 	case fs.Size == 0 && p.h.Device.Size >= size:
 		p.add(Step{Kind: Inspect, Calls: who})
 		return true
-	case fs.Size > 0 && fs.Size+growSlack > size:
+	case fs.Size > 0 && fs.Size+GrowSlack > size:
 		return false
 	}
 	p.add(Step{Kind: Grow, Calls: who})
