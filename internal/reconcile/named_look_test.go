@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flexd/flexd/internal/flex"
@@ -181,6 +182,7 @@ func TestALaneAtRestKeepsNoMountTable(t *testing.T) {
 		works(t, k.Start(pod("a")))
 		node := e.Node()
 		e.Stop()
+		synctest.Wait() // lanes end by themselves
 		if n := node.TablesKept(); n > 0 {
 			t.Errorf("%d lanes keep one", n)
 		}
