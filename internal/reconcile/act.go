@@ -26,7 +26,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return errNobodyWaits
 	}
-	if s.Kind == volume.Deactivate && len(s.Calls) > 0 && c == nil { // it was never ours
+	// What flexd does by itself has no calls. With calls it may be about what was
+	// never flexd's, and a lease would make it that.
+	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
 		return errNobodyWaits
 	}
 	p := l.n.Providers[h.LV.Name.VG]
@@ -253,7 +255,7 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 	})
 	if err != nil && let && l.landed(ctx, s, h) {
 		// Its child was killed, or its answer lost, after the mount appeared.
-		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount is there")
+		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount is there, or may be")
 		err = nil
 	}
 	if err != nil {
@@ -271,12 +273,12 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 	return nil
 }
 
-// landed says whether the mount is there, whatever its child said: then the
-// only answer is Success.
+// landed says whether the mount is there, or may be, whatever its child said: then
+// the only answer is Success, or what the next look finds.
 func (l *lane) landed(ctx context.Context, s volume.Step, h *volume.Have) bool {
 	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
 	if err != nil {
-		return false
+		return true
 	}
 	top := table.Top(s.Dir)
 	return top != nil && slices.Contains(table.OfDevice(h.Device.Number, h.Device.Path), top)

@@ -233,7 +233,9 @@ func (l *lane) turn() {
 		if last.Kind == volume.NoteLease && l.undisturbed() {
 			// A lease is no change of what there is to see, and nobody has come.
 		} else if h, err = l.observe(ctx, w); err != nil {
-			l.fail(ctx, volume.Step{Calls: l.callIDs()}, "look", err)
+			if ids := l.undecided(); len(ids) > 0 {
+				l.fail(ctx, volume.Step{Calls: ids}, "look", err)
+			}
 			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
 			return
 		}
@@ -456,11 +458,15 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	return false
 }
 
-func (l *lane) callIDs() (ids []string) {
+// undecided are the calls that may be answered whatever there is to see: not one
+// whose mount was let go, which may have appeared.
+func (l *lane) undecided() (ids []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.calls {
-		ids = append(ids, c.ID)
+		if !c.landing {
+			ids = append(ids, c.ID)
+		}
 	}
 	return ids
 }

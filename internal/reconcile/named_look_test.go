@@ -26,6 +26,54 @@ func startLooking(e *hosttest.Env) (release func()) {
 	return release
 }
 
+// Kubelet forgets what it is told has failed, and would never unmount it.
+func TestAMountThatHasLandedIsSuccessAlsoWhenItCannotBeSeen(t *testing.T) {
+	blind := func(e *hosttest.Env) { e.Sim.Landing = func(string, string) { e.Sim.TearTable() } }
+	onSim(t, "the next look fails", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		blind(e)
+		works(t, k.Up(a))
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "its child says that it failed, and the next look fails", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		blind(e)
+		e.ArmStep(hosttest.FailAfter, 1, "mount")
+		works(t, k.Up(a))
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// A lease for a caller who is gone would make an operator's device flexd's to let
+// go.
+func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
+	onSim(t, "of a volume that an operator has activated", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		works(t, e.Storage.Make("data", 64<<20))
+		e.Sim.Activate(e.File("data"))
+		e.Sim.WhileLooking(func() { time.Sleep(10 * time.Second) })
+		up := behind(func() error { return k.Up(pod("a")) })
+		time.Sleep(5 * time.Second)
+		k.Kill()
+		if err := up(); err == nil {
+			t.Error("a kubelet that is dead has its volume")
+		}
+		time.Sleep(6 * time.Second)
+		if e.Noted(volume.UUID(info(0).UUID)) {
+			t.Error("a lease is noted, and nobody waits for it")
+		}
+		e.Sim.WhileLooking(nil)
+		e.Settle(5 * time.Minute)
+		if active := e.Active(); len(active) != 1 {
+			t.Errorf("active are %q, and flexd was never asked to let anything go", active)
+		}
+	})
+}
+
 func TestACallThatComesDuringALookIsAnsweredFromTheNext(t *testing.T) {
 	onSim(t, "a mount whose mount goes meanwhile", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
