@@ -20,6 +20,7 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
@@ -43,9 +44,10 @@ type Env struct {
 	// scheduler decides which goes on. Nobody may wait beyond the life's end.
 	Pause func(what string, over <-chan struct{})
 	// Command, if set, is called before each of flexd's commands, and Calling
-	// at each call of kubelet's: it returns what ends the waiting for an answer.
+	// at each call of kubelet's: it returns what ends the waiting for an answer, nil
+	// if none came.
 	Command func(c run.Cmd)
-	Calling func(verb string, args []string) (over func())
+	Calling func(r flex.Request) (over func(*flex.Answer))
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration

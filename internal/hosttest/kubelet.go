@@ -138,15 +138,19 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		}()
 		var killed atomic.Bool
 		off := e.waits(func() { killed.Store(true); hangUp() })
-		over := func() {}
+		over := func(*flex.Answer) {}
 		if e.Calling != nil {
-			over = e.Calling(verb, args)
-			context.AfterFunc(ctx, over)
+			over = e.Calling(r)
+			context.AfterFunc(ctx, func() { over(nil) })
 		}
 		late := e.watch(l, r)
 		a := l.node.Serve(ctx, r, 0)
 		late.Stop()
-		over()
+		if ctx.Err() == nil && !l.dead.Load() {
+			over(&a)
+		} else {
+			over(nil)
+		}
 		off()
 		close(stop)
 		e.tap.mu.Lock()

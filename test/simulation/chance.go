@@ -108,8 +108,9 @@ func (c *chance) decide(w *world, what deed) decision {
 		if all := w.Mounts(); len(all) > 0 {
 			d.on = pick(c, all)
 		}
+		d.on = c.landing(stopped, d.on)
 	case covers:
-		d.on = w.kubelet.Dir(c.pod(w).pod)
+		d.on = c.landing(stopped, w.kubelet.Dir(c.pod(w).pod))
 	case borrows, hides, activates, deactivates, attaches, opens:
 		d.on = fmt.Sprintf("lv%d", c.IntN(volumes))
 	case makes:
@@ -120,6 +121,19 @@ func (c *chance) decide(w *world, what deed) decision {
 			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[max(c.IntN(16)-8, 0)]
 	}
 	return d
+}
+
+// landing is often where a mount is about to land or has just landed, if there is
+// such a place: what matters there is over soon.
+func (c *chance) landing(stopped []string, otherwise string) string {
+	dirs := []string{otherwise}
+	for _, s := range stopped {
+		if at, ok := strings.CutPrefix(s, "child mount "); ok {
+			dir, _, _ := strings.Cut(at, " ")
+			dirs = append(dirs, dir)
+		}
+	}
+	return pick(c, dirs)
 }
 
 func (c *chance) pod(w *world) *actor { return w.pods[pick(c, c.crowd)] }

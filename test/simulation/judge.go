@@ -18,9 +18,9 @@ import (
 
 // calling is told of each call of kubelet's, and returns what is to be called
 // when its flexdriver has its answer or is dead.
-func (w *world) calling(verb string, args []string) (over func()) {
-	c := &waiting{verb: verb}
-	for _, a := range args {
+func (w *world) calling(r flex.Request) (over func(*flex.Answer)) {
+	c := &waiting{verb: r.Verb, started: time.Duration(r.Started)}
+	for _, a := range r.Args {
 		switch {
 		case strings.HasPrefix(a, "{"):
 			var options map[string]string
@@ -32,14 +32,30 @@ func (w *world) calling(verb string, args []string) (over func()) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	c.late = slices.ContainsFunc(w.pods, func(a *actor) bool { return w.kubelet.Dir(a.pod) == c.dir && c.started < a.begun })
 	w.name(c)
 	w.waiting = append(w.waiting, c)
-	return func() {
+	return func(a *flex.Answer) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if i := slices.Index(w.waiting, c); i >= 0 {
 			w.waiting = slices.Delete(w.waiting, i, i+1)
 		}
+		if a != nil {
+			w.answer(c, *a)
+		}
+	}
+}
+
+// answer judges what kubelet is told. A mount that has landed is success, unless
+// flexd says that it could not wait for the kernel's word.
+func (w *world) answer(c *waiting, a flex.Answer) {
+	there := c.lv != "" && w.Sim.MountedAt(c.dir) == c.lv
+	switch {
+	case a.Status == flex.StatusSuccess && c.verb == flex.Mount && there && !c.late:
+		w.given[c.dir] = grant{w.Node(), c.started}
+	case a.Status != flex.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !strings.Contains(a.Message, "it counts if it appears"):
+		w.court.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
 }
 
@@ -62,10 +78,14 @@ func (w *world) landing(dir, uuid string) {
 	for _, c := range w.waiting {
 		w.name(c)
 	}
-	if !slices.ContainsFunc(w.waiting, func(c *waiting) bool {
-		return c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid)
-	}) {
-		w.court.find("%s lands at %s, and no call waits for it; there wait %v", uuid, dir, w.waiting)
+	waits := false
+	for _, c := range w.waiting {
+		if c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid) {
+			c.landed, waits = !c.late, true
+		}
+	}
+	if !waits {
+		w.court.find("%s lands at %s, and no call waits for that volume there, but %v", uuid, dir, w.waiting)
 	}
 }
 
@@ -126,6 +146,14 @@ func (w *world) judge() {
 	w.mu.Lock()
 	for _, c := range w.waiting {
 		w.name(c)
+	}
+	for dir, g := range w.given {
+		if w.M.IsMountPoint(dir) {
+			continue
+		}
+		if delete(w.given, dir); g.by == w.Node() {
+			w.court.find("what was mounted at %s was taken back, and kubelet did not ask for that", dir)
+		}
 	}
 	w.mu.Unlock()
 	for _, a := range w.pods {

@@ -27,7 +27,7 @@ var bugs = []planted{
 	}
 	if err := l.n.Self`},
 	{"a mount lands on what was mounted there during the last look", "reconcile/gate.go", `if e := table.Top(s.Dir); e != nil {`, `if e := table.Top(s.Dir); false && e != nil {`},
-	{"a step that sets up does not look whether a call waits", "reconcile/act.go", `if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {`, `if s.Kind == volume.Unmount && c == nil {`},
+	{"a volume is checked or extended for nobody", "reconcile/act.go", `if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {`, `if (s.Kind == volume.Land || s.Kind == volume.Format || s.Kind == volume.Unmount) && c == nil {`},
 	{"an unmount is made for nobody", "reconcile/act.go", `if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {`, `if s.Kind.SetsUp() && c == nil {`},
 	{"a mount that is gone still counts as landing", "reconcile/look.go", `			c.landing = false
 		}
@@ -43,6 +43,10 @@ var bugs = []planted{
 	{"an old look counts after a step", "asw/look.go", `if l.last != nil && l.last.began > after {`, `if l.last != nil {`},
 	{"the end of a failed umount is taken for an unmount", "reconcile/act.go", `if errors.Is(err, mount.ErrNone) {`, `if err != nil {`},
 	{"a landed mount whose child was killed is a failure", "reconcile/act.go", `if err != nil && let && l.landed(ctx, s, h) {`, `if err != nil && let && false {`},
+	{"a look that fails is the answer to whose mount has landed", "reconcile/lane.go", `if !c.landing {
+			ids`, `if true {
+			ids`},
+	{"a lease is noted for nobody", "reconcile/act.go", `(s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len`, `s.Kind == volume.Deactivate && len`},
 	{"a call that is landing is dismissed", "reconcile/lane.go", `if i < 0 || c.landing {`, `if i < 0 {`},
 	{"a late call is not superseded", "dsw/dsw.go", `return w.teardown != teardown
 	}

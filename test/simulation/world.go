@@ -15,6 +15,7 @@ import (
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -33,6 +34,7 @@ type world struct {
 	free    []func()                 // ends the processes that hold something, and takes an operator's devices away
 	hidden  map[string]func()        // brings a disk back
 	meddled map[string]bool          // directories at which an operator was
+	given   map[string]grant         // directories where kubelet was told that its pod's volume is mounted
 	own     map[string]bool          // uuids of what an operator has activated, and flexd has nothing to do with
 	other   int
 	made    int
@@ -42,10 +44,19 @@ type world struct {
 // A waiting is a call of kubelet's that waits.
 type waiting struct {
 	verb, dir, lv string
-	uuids         []string // of the volumes that were called so while it waited
+	started       time.Duration // its flexdriver, since boot
+	late          bool          // no kubelet waits for it any more
+	uuids         []string      // of the volumes that were called so while it waited
+	landed        bool          // its mount has appeared
 }
 
 func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
+
+// A grant is a success that was answered to mount.
+type grant struct {
+	by      *reconcile.Node // the life of flexd; the next one knows nothing of what came late
+	started time.Duration
+}
 
 // A court collects what was found wrong, in the place of a test that fails.
 type court struct {
@@ -114,7 +125,7 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 }
 
 func newWorld(t *testing.T, tmp string, attach bool) *world {
-	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}}
+	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}}
 	w.Env = hosttest.NewSim(w.court, tmp)
 	w.Sim.Lenient = true
 	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
@@ -239,6 +250,7 @@ func (w *world) meddle(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.meddled[dir] = true
+	delete(w.given, dir)
 }
 
 // until keeps what ends something, and says whether there is such a thing.
@@ -319,6 +331,9 @@ func (w *world) killKubelet() {
 }
 
 func (w *world) reboot() {
+	w.mu.Lock()
+	clear(w.given)
+	w.mu.Unlock()
 	w.free = nil // the processes are dead
 	w.killKubelet()
 	w.Reboot()
@@ -347,6 +362,9 @@ func (w *world) stray(verb string, a *actor) bool {
 	w.mu.Lock()
 	if a.begun > 0 { // no kubelet calls twice at once for a directory
 		started = min(started, a.begun-time.Millisecond)
+	}
+	if dir := k.Dir(a.pod); verb == flex.Unmount && started >= w.given[dir].started { // it is the newest wish
+		delete(w.given, dir)
 	}
 	w.mu.Unlock()
 	if started <= 0 || w.M.Boot()-started > 5*time.Minute {
@@ -453,6 +471,9 @@ func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
 	a.begun = max(a.w.M.Boot(), 1)
 	if there { // whatever an operator has mounted or taken away: from here on it counts anew
 		delete(a.w.meddled, dir)
+	}
+	if !wanted {
+		delete(a.w.given, dir)
 	}
 	a.w.mu.Unlock()
 	if wanted {
