@@ -34,6 +34,8 @@ var long = []string{
 	"TestLoad", "TestOptionsAsAttacks", "TestSecrets", "TestRootBehindSymlink",
 	"TestRootUnderTwoPaths", "TestOtherNamespace", "TestFlexdriverKilledAtEachCall",
 	"TestMkfsKilled", "TestRecoveryAsSeen", "TestOrphans", "TestNoRoom", "TestNoRoomAtTheStart", "TestStatusSocket",
+	"TestTornWithoutRoom", "TestReadOnlyRun", "TestOptionsThatHold", "TestSecondFlexd", "TestSIGTERM", "TestRunDirectoryLost",
+	"TestCrashLoop", "TestMountedOverKubeletsDirectory", "TestBusyThenWantedAgain",
 }
 
 // tools are what a test cannot do without.
