@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // byFlexd are the system calls by which the rest of the world sees flexd and its
@@ -43,13 +44,18 @@ func (h *host) strike(call string, k int, args ...string) bool {
 	case a := <-b.done:
 		b.done <- a
 	}
-	strace.Process.Signal(syscall.SIGTERM) // it lets go of who lives
+	strace.Process.Signal(syscall.SIGTERM)                                  // it lets go of who lives
+	late := time.AfterFunc(5*time.Second, func() { strace.Process.Kill() }) // and may wait for ever for who dies just now
 	strace.Wait()
-	if !died {
+	late.Stop()
+	text, err := os.ReadFile(told)
+	h.must(err)
+	killed := strings.Contains(string(text), "killed by SIGKILL")
+	if !died && killed {
 		select {
 		case <-h.ended:
 			died = true
-		default:
+		case <-time.After(time.Second): // it was a child
 		}
 	}
 	if died {
@@ -59,9 +65,7 @@ func (h *host) strike(call string, k int, args ...string) bool {
 		h.start()
 	}
 	b.wait(h.t) // a killed child is a Failure, and kubelet asks again
-	text, err := os.ReadFile(told)
-	h.must(err)
-	return died || strings.Contains(string(text), "killed by SIGKILL")
+	return died || killed
 }
 
 // flexd, or a child of its, is killed at each of its system calls that anybody
