@@ -102,25 +102,14 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	g.p.mu.Lock()
 	g.p.dmUUIDs[l.UUID] = dmUUID(f.UUID, l.UUID)
 	g.p.mu.Unlock()
+	if err := g.blank(ctx, lock, lv, l); err != nil { // first: it may be somebody's by now
+		return err
+	}
 	if f.extents(size)*f.ExtentSize > l.Size {
 		if err := g.p.Extend(ctx, lock, lv, volume.Device{}, size); err != nil {
 			return err
 		}
-	}
-	d, err := g.p.Activate(ctx, lock, lv)
-	if err != nil {
-		return err
-	}
-	if l.Pool == "" { // what a thin volume never wrote reads as zeros
-		err := mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)
-		var refusal *mount.Refusal
-		if errors.As(err, &refusal) {
-			return &mount.Refusal{
-				What: fmt.Sprintf("flexd's creation of %s was cut (tag %s), and now %s", name, tagCreating, refusal.What),
-				Hint: fmt.Sprintf("to use it as it is: lvchange --deltag %s %s; if it is not needed: wipefs -a %s", tagCreating, name, cmp.Or(d.Link, d.Path)),
-			}
-		}
-		if err != nil {
+		if err := g.blank(ctx, lock, lv, l); err != nil {
 			return err
 		}
 	}
@@ -131,6 +120,23 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	defer release()
 	defer g.invalidate()
 	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", "lv_uuid=" + string(l.UUID), name.String()}, 0)
+	return err
+}
+
+// blank activates a volume that is being made, and makes it zero.
+func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical) error {
+	d, err := g.p.Activate(ctx, lock, lv)
+	if err != nil || l.Pool != "" { // what a thin volume never wrote reads as zeros
+		return err
+	}
+	err = mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)
+	var refusal *mount.Refusal
+	if errors.As(err, &refusal) {
+		return &mount.Refusal{
+			What: fmt.Sprintf("flexd's creation of %s was cut (tag %s), and now %s", lv.Name, tagCreating, refusal.What),
+			Hint: fmt.Sprintf("to use it as it is: lvchange --deltag %s %s; if it is not needed: wipefs -a %s", tagCreating, lv.Name, cmp.Or(d.Link, d.Path)),
+		}
+	}
 	return err
 }
 

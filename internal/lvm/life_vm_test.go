@@ -131,12 +131,15 @@ func TestVMCreateCut(t *testing.T) {
 	l.sh("mkfs.ext4", "-q", "-F", "/dev/vg0/used")
 	l.Invalidate("")
 	var refusal *mount.Refusal
-	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 16*mib)
+	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib)
 	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was cut") ||
 		!strings.Contains(err.Error(), "a ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
 		t.Errorf("got %v", err)
 	}
 	l.sh("e2fsck", "-fn", "/dev/vg0/used")
+	if size := l.sh("blockdev", "--getsize64", "/dev/vg0/used"); size != fmt.Sprint(16*mib) {
+		t.Errorf("it was refused, and has %s bytes", size)
+	}
 	// A creation that had been cut when it was looked at, and was adopted since.
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "16M", "--addtag", tagCreating, "-n", "adopted", "vg0")
 	l.Invalidate("")
