@@ -34,14 +34,14 @@ func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), mount.S
 type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
 	why  string              // why nothing can be told of any pod
-	Cgroups
+	of   Cgroups
 }
 
 // Look finds the pods' control groups: kubelet's own tree in each hierarchy,
 // whichever of its two drivers named it (kubepods/burstable/podUID, or
 // kubepods.slice/.../kubepods-burstable-podU_I_D.slice).
 func (c Cgroups) Look() Pods {
-	p := Pods{dirs: map[string][]string{}, Cgroups: c}
+	p := Pods{dirs: map[string][]string{}, of: c}
 	trees := 0
 	for _, hierarchy := range c.hierarchies() {
 		found, err := kubelets(hierarchy)
@@ -165,22 +165,32 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 		case err != nil:
 			return volume.LifeUnknown, err.Error()
 		case n:
-			p.ran.Store(uid, true)
+			p.of.ran.Store(uid, true)
 			return volume.Running, "processes are in its control group " + dir
 		}
 	}
 	if len(dirs) != len(p.Events(uid)) { // v1 lists processes
-		if err := p.seesAll(); err != nil {
+		if err := p.of.seesAll(); err != nil {
 			return volume.LifeUnknown, err.Error()
 		}
 	}
-	if _, ran := p.ran.Load(uid); !ran && !slices.ContainsFunc(dirs, used) {
+	if _, ran := p.of.ran.Load(uid); !ran && !slices.ContainsFunc(dirs, used) {
 		return volume.LifeUnknown, "none of its pod's processes was ever seen: it may not have started yet"
 	}
 	if len(dirs) == 0 {
 		return volume.Ended, "its pod's control group is gone"
 	}
 	return volume.Ended, "no process is in its pod's control group"
+}
+
+// Forget drops what is remembered of all pods but these.
+func (p Pods) Forget(but map[string]bool) {
+	p.of.ran.Range(func(uid, _ any) bool {
+		if !but[uid.(string)] {
+			p.of.ran.Delete(uid)
+		}
+		return true
+	})
 }
 
 // used says whether the processes of a control group have had a processor.

@@ -89,6 +89,29 @@ func TestLifeOfPods(t *testing.T) {
 	}
 }
 
+// That a pod has run is remembered when its group is gone, until nobody asks.
+func TestThatAPodHasRunIsRemembered(t *testing.T) {
+	const dir = "kubepods/besteffort/pod" + podUID
+	root := tree(t, map[string]string{"cgroup.procs": "", dir + "/cgroup.events": "populated 1\n"})
+	c := NewCgroups(root)
+	if got, why := c.Look().Life(podUID); got != volume.Running {
+		t.Fatalf("got %v, %q", got, why)
+	}
+	if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		but  map[string]bool
+		want volume.Life
+	}{{map[string]bool{podUID: true}, volume.Ended}, {nil, volume.LifeUnknown}} {
+		pods := c.Look()
+		pods.Forget(row.but)
+		if got, why := pods.Life(podUID); got != row.want {
+			t.Errorf("but %v: got %v, %q", row.but, got, why)
+		}
+	}
+}
+
 // A pod's end is heard of without anybody looking.
 func TestPodEvents(t *testing.T) {
 	const file = "kubepods/besteffort/pod" + podUID + "/cgroup.events"

@@ -210,11 +210,14 @@ func (o *orphans) find() (found map[string]*sighting, running bool, untold strin
 	if n.Observer.Pods != nil {
 		pods := n.Observer.Pods()
 		var files []string
+		ours := map[string]bool{}
 		for _, c := range claims {
-			if uid := n.Observer.PodOf(c.Dir); uid != "" && c.Phase == volume.Held {
+			uid := n.Observer.PodOf(c.Dir)
+			if ours[uid] = true; uid != "" && c.Phase == volume.Held {
 				files = append(files, pods.Events(uid)...)
 			}
 		}
+		pods.Forget(ours)
 		// First the ears, then the eyes: an end that falls between is heard of.
 		deaf := n.PodEvents == nil || !n.PodEvents.Follow(files)
 		life = func(dir string) (volume.Life, string) {
