@@ -92,6 +92,11 @@ func (h *host) begins() (said string, running bool) {
 // does the rest, and nothing is left.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
+	eachShortage(t, func(_ *testing.T, h *host, s shortage, where string) { h.noRoom(s, where) })
+}
+
+// eachShortage has a host for each shortage of "run" and of "state".
+func eachShortage(t *testing.T, test func(t *testing.T, h *host, s shortage, where string)) {
 	for _, s := range shortages {
 		for _, where := range []string{"run", "state"} {
 			if where == "run" && s.name == "read-only" {
@@ -99,8 +104,7 @@ func TestNoRoom(t *testing.T) {
 			}
 			t.Run(where+" is "+s.name, func(t *testing.T) {
 				t.Parallel()
-				h := newHost(t, func(h *host) { h.disk(h.dir+"/"+where, s.mount) })
-				h.noRoom(s, where)
+				test(t, newHost(t, func(h *host) { h.disk(h.dir+"/"+where, s.mount) }), s, where)
 			})
 		}
 	}
@@ -246,51 +250,42 @@ func TestNoRoomAtTheStart(t *testing.T) {
 // flexd starts, says what it did not read, and unmounts all the same.
 func TestTornWithoutRoom(t *testing.T) {
 	t.Parallel()
-	for _, s := range shortages {
-		for _, where := range []string{"run", "state"} {
-			if where == "run" && s.name == "read-only" {
-				continue // TestReadOnlyRun
-			}
-			t.Run(where+" is "+s.name, func(t *testing.T) {
-				t.Parallel()
-				h := newHost(t, func(h *host) { h.disk(h.dir+"/"+where, s.mount) })
-				v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
-				h.ok(h.up(noAttach, w, p)) // has a record
-				h.end(noAttach, w, p)
-				h.quiet()
-				h.ok(h.up(byKubelet, v, p))
-				h.write(v, p, "f", "x")
-				h.kill()
-				torn := map[string][]string{"run": h.files(h.runDir + "/notes/*"), "state": h.files(h.stateDir + "/formats/*")}[where]
-				for _, file := range torn {
-					info, err := os.Stat(file)
-					h.must(err)
-					h.must(os.Truncate(file, info.Size()/2))
-				}
-				s.use(h, h.dir+"/"+where)
-				h.start()
-				if len(torn) == 0 {
-					t.Fatal("nothing is torn")
-				}
-				if said := strings.Join(h.list().Problems, "\n"); where == "run" && !strings.Contains(said, torn[0]) {
-					t.Errorf("status does not name %s: %s", torn[0], said)
-				}
-				if where == "state" {
-					h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.stateDir+"/formats/")
-				}
-				h.reads(v, p, "f", "x")
-				h.end(byKubelet, v, p)
-				if m := mounts(h.root); len(m) != 0 {
-					t.Errorf("mounted: %q", m)
-				}
-				s.giveBack(h, h.dir+"/"+where)
-				for _, file := range append(h.files(h.runDir+"/notes/*.damaged"), torn...) {
-					os.Remove(file) // the owner has looked at it
-				}
-				h.ok(h.up(byKubelet, v, q))
-				h.reads(v, q, "f", "x")
-				h.end(byKubelet, v, q)
-			})
+	eachShortage(t, func(t *testing.T, h *host, s shortage, where string) {
+		v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
+		h.ok(h.up(noAttach, w, p)) // has a record
+		h.end(noAttach, w, p)
+		h.quiet()
+		h.ok(h.up(byKubelet, v, p))
+		h.write(v, p, "f", "x")
+		h.kill()
+		torn := map[string][]string{"run": h.files(h.runDir + "/notes/*"), "state": h.files(h.stateDir + "/formats/*")}[where]
+		for _, file := range torn {
+			info, err := os.Stat(file)
+			h.must(err)
+			h.must(os.Truncate(file, info.Size()/2))
 		}
-	}
+		s.use(h, h.dir+"/"+where)
+		h.start()
+		if len(torn) == 0 {
+			t.Fatal("nothing is torn")
+		}
+		if said := strings.Join(h.list().Problems, "\n"); where == "run" && !strings.Contains(said, torn[0]) {
+			t.Errorf("status does not name %s: %s", torn[0], said)
+		}
+		if where == "state" {
+			h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.stateDir+"/formats/")
+		}
+		h.reads(v, p, "f", "x")
+		h.end(byKubelet, v, p)
+		if m := mounts(h.root); len(m) != 0 {
+			t.Errorf("mounted: %q", m)
+		}
+		s.giveBack(h, h.dir+"/"+where)
+		for _, file := range append(h.files(h.runDir+"/notes/*.damaged"), torn...) {
+			os.Remove(file) // the owner has looked at it
+		}
+		h.ok(h.up(byKubelet, v, q))
+		h.reads(v, q, "f", "x")
+		h.end(byKubelet, v, q)
+	})
 }
