@@ -48,7 +48,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 		return nil, err
 	}
 	runner := children.NewExec()
-	providers, seen, volumes := providers(cfg, runner)
+	providers, seen, loop, volumes := providers(cfg, runner)
 	observer := asw.New(asw.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
@@ -66,13 +66,13 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	} else {
 		parts.PodEvents = ends
 	}
-	return served{reconcile.New(parts), volumes, lvmGroups(cfg)}, nil
+	return served{reconcile.New(parts), loop, volumes, lvmGroups(cfg)}, nil
 }
 
 // providers makes one provider of each kind, and returns it under the name of
 // each of its volume groups. What is mounted by now is let go whatever the
 // configuration says: there is always one for loop devices and one for LVM.
-func providers(cfg *config.Config, runner children.Runner) (acting map[string]reconcile.Provider, seen map[string]asw.Provider, real *lvm.Provider) {
+func providers(cfg *config.Config, runner children.Runner) (acting map[string]reconcile.Provider, seen map[string]asw.Provider, loop *loopdev.Provider, real *lvm.Provider) {
 	dirs, groups := map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
 		if vg.Provider == "lvm" {
@@ -81,7 +81,7 @@ func providers(cfg *config.Config, runner children.Runner) (acting map[string]re
 			dirs[vg.Name] = vg.Directory
 		}
 	}
-	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
+	loop = loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
 	real = lvm.New(lvm.Options{
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
 		Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
@@ -94,7 +94,7 @@ func providers(cfg *config.Config, runner children.Runner) (acting map[string]re
 	for vg := range groups {
 		acting[vg], seen[vg] = real, real
 	}
-	return acting, seen, real
+	return acting, seen, loop, real
 }
 
 // unconfigured lets go of volumes whose group is not configured any more. Their
@@ -133,12 +133,19 @@ func lvmGroups(cfg *config.Config) bool {
 // served fits the reconciler to the driver socket.
 type served struct {
 	*reconcile.Node
+	loop    *loopdev.Provider
 	lvm     *lvm.Provider
 	watched bool
 }
 
-// Run is the reconciler, with what LVM's devices and disks tell beside it.
+// Run is the reconciler, with what files, and LVM's devices and disks, tell
+// beside it.
 func (s served) Run(ctx context.Context) error {
+	go func() { // nobody waits for it: it looks at files, on a filesystem that may hang
+		if err := s.loop.Watch(ctx, s.Node.Stirred); err != nil {
+			s.Log.WithError(err).Warn("what is done to the files of loopdev groups by hand is not heard of: it is seen at the next call, or within five minutes")
+		}
+	}()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Node.Run(ctx) })
 	if s.watched {

@@ -217,7 +217,8 @@ func (e *Env) start() (*life, error) {
 			e.broke("flexd ended by itself: %v", err)
 		}
 	})
-	if w, ok := p.(watcher); ok {
+	_, simulated := e.Storage.(simulatedFiles)
+	if w, ok := p.(watcher); ok && !simulated {
 		e.lives.Go(func() {
 			if err := w.Watch(ctx, l.node.Stirred); err != nil {
 				e.broke("flexd does not hear of changes: %v", err)

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -25,6 +26,7 @@ type Provider struct {
 	linkDir string
 	runner  run.Runner
 	kernel  Kernel
+	watch   atomic.Pointer[watch]
 
 	asking chan struct{} // holds one token: who asks for the identity of devices
 	mu     sync.Mutex

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
@@ -17,6 +18,11 @@ import (
 // the result.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	s := join.Survey{Kind: "loopdev"}
+	if w := p.watch.Load(); w != nil {
+		if news, err := w.follow(vg); err == nil && news {
+			w.changed(vg, nil, time.Now())
+		}
+	}
 	dir, err := p.directory(vg)
 	if err != nil {
 		s.Metadata, s.Kernel = err.Error(), err.Error()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -164,4 +165,63 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		}
 	}
 	t.Logf("%d times meddled", len(rows))
+}
+
+// noticed waits until flexd's status says what somebody else has done, without
+// any call of kubelet's. It is told by events: a second or two, and the virtual
+// machine is slow.
+func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeStatus {
+	h.t.Helper()
+	if h.t.Failed() {
+		h.t.FailNow()
+	}
+	begun := time.Now()
+	var s volumeStatus
+	if h.within(soon, func() string {
+		if s = h.storyOf(volume); is(s) {
+			return ""
+		}
+		return "no"
+	}) != "" {
+		h.t.Errorf("%s: %s: not noticed: %+v", volume, what, s)
+	}
+	took := time.Since(begun)
+	h.t.Logf("%s: noticed after %v: %s, %q", what, took.Round(time.Millisecond), s.State, s.Observed)
+	if took > pace*time.Second {
+		h.t.Errorf("%s: %s: noticed after %v", volume, what, took)
+	}
+	return s
+}
+
+// disagrees waits until `flexd status` names a disagreement about a volume.
+func (h *host) disagrees(class, uuid string, words ...string) {
+	h.t.Helper()
+	h.eventually(class+" is told", func() string {
+		_, body, err := h.get("/v1/volumes")
+		var l listStatus
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &l)
+		}
+		for _, d := range l.Disagreements {
+			has := func(w string) bool { return strings.Contains(d.Message+": "+d.Hint, w) }
+			if d.Class == class && d.UUID == uuid && !slicesHave(words, func(w string) bool { return !has(w) }) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v %v", l, err)
+	})
+}
+
+// sees says whether one of the facts of a status, or a note, has all the words.
+func (s volumeStatus) sees(words ...string) bool {
+	texts := []string{}
+	for _, f := range s.Observed {
+		texts = append(texts, f.Name+": "+f.Value)
+	}
+	for _, c := range s.Claims {
+		texts = append(texts, c.Note)
+	}
+	return slicesHave(texts, func(text string) bool {
+		return !slicesHave(words, func(w string) bool { return !strings.Contains(text, w) })
+	})
 }
