@@ -2,9 +2,14 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -342,6 +347,44 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 			t.Errorf("tried %d times", n)
 		}
 		works(t, k.Finish(a))
+		e.Empty()
+	})
+	// Real mount namespaces, all of which flexd can look into.
+	onLVM(t, "one is free, the other is in another mount namespace", func(t *testing.T, e *hosttest.Env) {
+		after(e, time.Second)
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		a.Volume, a.LV, b.Volume, b.LV = "pv-free", "free", "pv-held", "held"
+		for _, p := range []hosttest.Pod{a, b} {
+			cgroup(t, e, p, "1")
+			works(t, k.Start(p))
+		}
+		holder := exec.Command("sleep", "1000") // it takes a copy of every mount along
+		holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+		works(t, holder.Start())
+		end := func() { _ = holder.Process.Kill(); _ = holder.Wait() }
+		defer end()
+		works(t, exec.Command("nsenter", "-t", strconv.Itoa(holder.Process.Pid), "-m", "umount", k.Dir(a)).Run())
+		next := k.Kill()
+		died := time.Now()
+		for _, p := range []hosttest.Pod{a, b} {
+			cgroup(t, e, p, "0")
+		}
+		e.Eventually("the free one is let go", func() bool { return !slices.Contains(e.Mounts(), k.Dir(a)) })
+		if took := time.Since(died); took < 25*time.Second || took > time.Minute {
+			t.Errorf("let go after %v", took)
+		}
+		e.Eventually("the other is refused", func() bool {
+			s, _ := e.Node().Story(hosttest.VG, "held")
+			return s.Error != nil && strings.Contains(s.Error.Message, "in its mount namespace mnt:[") && strings.Contains(s.Error.Message, fmt.Sprintf("pid %d (sleep", holder.Process.Pid))
+		})
+		mountsAre(t, e, k.Dir(b))
+		end()
+		if soak { // the next try is a minute later
+			e.Eventually("nobody has it any more", func() bool { return len(e.Mounts()) == 0 })
+			e.Empty()
+			return
+		}
+		works(t, next.Finish(b))
 		e.Empty()
 	})
 }
