@@ -78,7 +78,7 @@ func diskHangs(t *testing.T, first string) {
 	for _, way := range ways {
 		l.hangs(way)
 	}
-	l.twice("a pod of the same group", alone, l.served("near", 2*many))
+	l.twice("a pod of the same group", alone, func() []time.Duration { return l.served("near", 2*many) })
 
 	for _, way := range append(ways, "lvm") {
 		r := <-waits[way]
@@ -90,7 +90,7 @@ func diskHangs(t *testing.T, first string) {
 		}
 	}
 	os.Remove("/run/lvm/hints") // where LVM remembers which disks it need not look at
-	l.twice("commands of LVM for another group", attachedAlone, attached(many))
+	l.twice("commands of LVM for another group", attachedAlone, func() []time.Duration { return attached(many) })
 	begun := time.Now()
 	r := l.attach("colder")
 	l.refused(r, "volume group "+host.VG+" is blocked", "pid ", "dmesg")
@@ -181,7 +181,7 @@ func TestFiftyHang(t *testing.T) {
 	for _, lv := range names {
 		l.hangs(lv)
 	}
-	l.twice("the fifty-first", alone, l.served("near", many))
+	l.twice("the fifty-first", alone, func() []time.Duration { return l.served("near", many) })
 	m, g := l.size()
 	t.Logf("with %d hung: %d KiB of memory instead of %d, %d goroutines instead of %d", hung, m>>10, memory>>10, g, goroutines)
 	if m > memory+10<<20 {
