@@ -40,7 +40,7 @@ func main() {
 	runs := flag.Int("runs", 400, "how often each program is started")
 	rest := flag.Duration("rest", time.Minute, "how long flexd is watched at rest")
 	vm := flag.Bool("vm", false, "measure on real LVM, in a virtual machine with the disk of scripts/vm.d/volumes")
-	rounds := flag.Int("rounds", 3, "with -vm, how often 200 volumes are activated each way, and single ones twice as often")
+	rounds := flag.Int("rounds", 5, "with -vm, how often 200 volumes are activated each way, and single ones")
 	flag.Parse()
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 
@@ -74,7 +74,7 @@ func main() {
 	if *vm {
 		parts = []part{
 			{"200 volumes at once", func(ctx context.Context) ([]goal, error) { return together(ctx, *rounds) }},
-			{"The first call for a volume", func(ctx context.Context) ([]goal, error) { return first(ctx, 2**rounds) }},
+			{"The first call for a volume", func(ctx context.Context) ([]goal, error) { return first(ctx, *rounds) }},
 		}
 	}
 	for _, part := range parts {
@@ -172,6 +172,17 @@ func round(d time.Duration) time.Duration {
 }
 
 func ratio(a, b samples) float64 { return float64(a.median()) / float64(b.median()) }
+
+// turnByTurn is the median of the ratios within each turn: for turns so long that
+// the machine is not the same in all of them.
+func turnByTurn(a, b samples) float64 {
+	var all []float64
+	for i := range a {
+		all = append(all, float64(a[i])/float64(b[i]))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
 
 // atMost and atLeast make goals of ratios.
 func atMost(what string, limit, got float64) goal {

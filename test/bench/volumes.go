@@ -23,6 +23,9 @@ func manyName(i int) string { return fmt.Sprintf("v%d", i+1) }
 
 // manyNode is a flexd that looks after that volume group, ready and warm.
 func manyNode() (*host.Node, error) {
+	// As on a node, its runDir is in memory; the overlay that the virtual machine
+	// has its other directories on is nobody's.
+	os.Setenv("TMPDIR", "/run")
 	n, err := host.New("bin", time.Hour)
 	if err != nil {
 		return nil, err
@@ -88,7 +91,7 @@ func together(ctx context.Context, rounds int) (goals []goal, err error) {
 	}
 	var bares, bursts, singles, again samples
 	most, programs, idle := 0, map[string]int{}, 0
-	for range rounds {
+	for round := range rounds + 1 {
 		took, err := command(ctx, bare...)
 		if err != nil {
 			return nil, err
@@ -125,6 +128,10 @@ func together(ctx context.Context, rounds int) (goals []goal, err error) {
 		if err := letAllGo(ctx); err != nil {
 			return nil, err
 		}
+		if round == 0 { // nothing is warm: neither flexd, nor LVM, nor the kernel
+			fmt.Printf("  the first time: one lvchange %v, flexd %v\n", bares[0].Round(time.Millisecond), bursts[0].Round(time.Millisecond))
+			bares, bursts, again = nil, nil, nil
+		}
 	}
 	// As a shell driver does it: one after the other, each a command of its own.
 	const few = 20
@@ -142,7 +149,7 @@ func together(ctx context.Context, rounds int) (goals []goal, err error) {
 	fmt.Printf("  200 of them, one after the other, would take %v\n", (200 * singles.median()).Round(100*time.Millisecond))
 	fmt.Printf("  processes that flexd started, at most: %d %v\n", most, programs)
 	return []goal{
-		atMost("200 volumes at once, to one lvchange of them all", 1.5, ratio(bursts, bares)),
+		atMost("200 volumes at once, to one lvchange of them all", 1.5, turnByTurn(bursts, bares)),
 		{"200 volumes at once: processes started", "≤ 6", fmt.Sprint(most), most <= 6},
 		{"the same again: processes started", "0", fmt.Sprint(idle), idle == 0},
 	}, nil
