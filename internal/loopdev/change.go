@@ -38,39 +38,37 @@ type attachArg struct {
 	ReadOnly bool        `json:"readOnly,omitempty"`
 }
 
-// Activate gives lv a block device and returns it. For one that is active
-// already it only sees to the link.
-func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) (volume.Device, error) {
+// Activate gives lv a block device. For one that is active already it only sees to
+// the link.
+func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) error {
 	file, err := p.file(lv.Name)
 	if err != nil {
-		return volume.Device{}, err
+		return err
 	}
 	d, err := p.Device(ctx, lv)
 	if err != nil {
-		return volume.Device{}, err
+		return err
 	}
 	if d.Unusable {
-		return d, fmt.Errorf("activate: %s", d.Reason)
+		return fmt.Errorf("activate: %s", d.Reason)
 	}
 	if d.Activity != volume.Active {
 		if err := p.double(ctx, lv, file); err != nil {
-			return volume.Device{}, err
+			return err
 		}
 		var l Loop
 		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly}
 		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
-			return volume.Device{}, err
+			return err
 		}
 		p.remember(l.Seq, identity{UUID: lv.UUID})
 		p.found(lv.UUID, l.Name)
 		d = p.deviceOf(lv.Name, l)
 	}
-	link := p.link(lv.Name)
-	if err := makeLink(link, d.Path); err != nil {
-		return d, fmt.Errorf("activate: %w", err)
+	if err := makeLink(p.link(lv.Name), d.Path); err != nil {
+		return fmt.Errorf("activate: %w", err)
 	}
-	d.Link = link
-	return d, nil
+	return nil
 }
 
 // double refuses a volume whose uuid is also that of another active one: a file

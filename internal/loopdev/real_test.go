@@ -145,11 +145,10 @@ func (n *node) device(lv volume.LV) volume.Device {
 
 func (n *node) activate(lv volume.LV) volume.Device {
 	n.Helper()
-	d, err := n.Activate(n.Context(), n.lock, lv)
-	if err != nil {
+	if err := n.Activate(n.Context(), n.lock, lv); err != nil {
 		n.Fatal(err)
 	}
-	return d
+	return n.device(lv)
 }
 
 func (n *node) deactivate(lv volume.LV, d volume.Device) {
@@ -320,7 +319,7 @@ func TestForeign(t *testing.T) {
 		t.Fatalf("got %+v", lv)
 	}
 	lv.UUID = uuidA
-	if _, err := n.Activate(t.Context(), n.lock, lv); err == nil {
+	if err := n.Activate(t.Context(), n.lock, lv); err == nil {
 		t.Error("a foreign file was activated")
 	}
 	if err := n.Create(t.Context(), n.lock, lv.Name, mib); err == nil {
@@ -344,7 +343,7 @@ func TestForeign(t *testing.T) {
 	if !d.Unusable || !strings.Contains(d.Reason, path) {
 		t.Fatalf("got %+v", d)
 	}
-	if _, err := n.Activate(t.Context(), n.lock, ours); err == nil {
+	if err := n.Activate(t.Context(), n.lock, ours); err == nil {
 		t.Error("a second device was attached")
 	}
 	l, err := NewKernel().Loop(filepath.Base(path))
@@ -443,7 +442,7 @@ func TestCopiedFile(t *testing.T) {
 		t.Skip("cp does not copy the attribute here")
 	}
 	d := n.activate(lv)
-	if _, err := n.Activate(t.Context(), n.lock, dup); err == nil || !strings.Contains(err.Error(), "same uuid") {
+	if err := n.Activate(t.Context(), n.lock, dup); err == nil || !strings.Contains(err.Error(), "same uuid") {
 		t.Errorf("got %v", err)
 	}
 	n.deactivate(lv, d)
@@ -467,7 +466,11 @@ func TestMany(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				d, err := n.Activate(t.Context(), lock, lv)
+				if err := n.Activate(t.Context(), lock, lv); err != nil {
+					t.Error(err)
+					return
+				}
+				d, err := n.Device(t.Context(), lv)
 				if err != nil {
 					t.Error(err)
 					return

@@ -11,60 +11,55 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Activate gives lv a block device and returns it, with the link that LVM gives
-// it. Volumes that are activated at once share a command; each gets its own
-// error. The lane's own lock is not used: the command holds that of its group.
-func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) (volume.Device, error) {
+// Activate gives lv a block device, and sees to it that the name which LVM gives
+// the device leads there. Volumes that are activated at once share a command; each
+// gets its own error. The lane's own lock is not used: the command holds that of
+// its group.
+func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
-		return volume.Device{}, err
+		return err
 	}
 	d, err := p.Device(ctx, lv)
-	if err != nil {
-		return volume.Device{}, err
+	switch {
+	case err != nil:
+		return err
+	case d.Unusable:
+		return fmt.Errorf("activate: %s", d.Reason)
+	case d.Link != "":
+		return nil
 	}
-	if d.Unusable {
-		return d, fmt.Errorf("activate: %s", d.Reason)
-	}
+	var m Mapped
 	if d.Activity != volume.Active {
-		if err := g.join(ctx, activate, lv.Name, lv.UUID); err != nil {
-			return volume.Device{}, g.explain(ctx, lv, err)
+		if m, err = g.join(ctx, activate, lv.Name, lv.UUID); err != nil {
+			return g.explain(ctx, lv, err)
 		}
-		if d, err = p.Device(ctx, lv); err != nil {
-			return volume.Device{}, err
+		if why := unusable(m); why != "" {
+			return fmt.Errorf("activate: %s", why)
 		}
-		if d.Unusable {
-			return d, fmt.Errorf("activate: %s", d.Reason)
-		}
+	} else if m, _, err = p.find(lv.UUID); err != nil {
+		return err
 	}
-	return p.linked(ctx, g, lv, d)
+	return p.linked(ctx, g, lv, m)
 }
 
-// linked sees to it that the name which LVM gives a device leads there. LVM does
-// not repair it when it activates what is active.
-func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, d volume.Device) (volume.Device, error) {
-	if d.Link != "" {
-		return d, nil
-	}
-	m, found, err := p.find(lv.UUID)
-	if err != nil || !found {
-		return d, fmt.Errorf("activate: the device of %s is gone again (%v)", lv.Name, err)
-	}
+// linked heals the link to a device. LVM does not when it activates what is active.
+func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, m Mapped) error {
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
-		return d, fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
+		return fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
 	}
-	said := g.join(ctx, makeNodes, name, lv.UUID)
-	if d, err = p.Device(ctx, lv); err != nil {
-		return d, err
+	if p.leads(p.link(name), m.Number) {
+		return nil
 	}
+	_, said := g.join(ctx, makeNodes, name, lv.UUID)
 	switch {
-	case d.Link != "":
-		return d, nil
+	case p.leads(p.link(name), m.Number):
+		return nil
 	case said != nil:
-		return d, fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), d.Path, said)
+		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
-	return d, fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there something else of that name?", p.link(name), d.Path)
+	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there something else of that name?", p.link(name), p.node(m))
 }
 
 // explain looks whether a command failed because the volume is not what it was.
@@ -120,7 +115,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, _ 
 	if err != nil {
 		return err
 	}
-	err = g.join(ctx, deactivate, name, lv.UUID)
+	_, err = g.join(ctx, deactivate, name, lv.UUID)
 	if err == nil || ofAll(err) || ctx.Err() != nil {
 		return err
 	}

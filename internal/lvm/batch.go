@@ -27,7 +27,8 @@ var steps = map[kind]string{activate: "activate", deactivate: "deactivate", make
 type member struct {
 	name volume.Name // as LVM calls it now
 	uuid volume.UUID
-	err  error // valid after done
+	seen Mapped // valid after done: the device that an activation has brought
+	err  error  // valid after done
 	done chan struct{}
 }
 
@@ -37,9 +38,10 @@ type batch struct{ members []*member }
 
 // quiet is which part of the time that the group's report took a command waits
 // for company: until for so long nobody has come, or looked at the group, as
-// whoever comes does before. It waits for as long as the report took at most: it
-// costs that much itself, however fast the machine is, and so would every
-// further one.
+// whoever comes does before. Who has company waits for two such pauses: more may
+// come, and a command of their own costs them more than one pause. It waits for as
+// long as the report took at most: it costs that much itself, however fast the
+// machine is, and so would every further one.
 const (
 	quiet        = 16
 	mostPatience = time.Second
@@ -50,15 +52,16 @@ const (
 const mostMembers = 1000
 
 // join has the command done to a volume, together with whoever else wants the
-// same of this group, and returns this volume's own error. It returns early when
-// ctx is done; the volume stays in flight until the command has ended.
-func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) error {
+// same of this group, and returns this volume's own error, and the device that an
+// activation has brought. It returns early when ctx is done; the volume stays in
+// flight until the command has ended.
+func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (Mapped, error) {
 	if err := g.blocked(); err != nil {
-		return err
+		return Mapped{}, err
 	}
 	m := &member{name: name, uuid: uuid, done: make(chan struct{})}
 	if err := g.p.begin(m); err != nil {
-		return err
+		return Mapped{}, err
 	}
 	g.mu.Lock()
 	b := g.next[k]
@@ -71,9 +74,9 @@ func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.
 	g.mu.Unlock()
 	select {
 	case <-m.done:
-		return m.err
+		return m.seen, m.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return Mapped{}, context.Cause(ctx)
 	}
 }
 
@@ -145,14 +148,18 @@ func (g *group) gather(k kind) {
 	cost := min(g.cost, mostPatience) // the report may have waited for a lock of LVM's
 	g.mu.Unlock()
 	end := time.Now().Add(cost)
-	for before := uint64(0); time.Now().Before(end); time.Sleep(cost / quiet) {
+	for before, pauses := uint64(0), 0; time.Now().Before(end); time.Sleep(cost / quiet) {
 		g.mu.Lock()
-		now := uint64(len(g.next[k].members)) + g.clock // which goes on with each look
+		members := uint64(len(g.next[k].members))
+		now := members + g.clock // which goes on with each look
 		g.mu.Unlock()
-		if now == before {
+		if now != before {
+			before, pauses = now, 0
+			continue
+		}
+		if pauses++; members == 1 || pauses == 2 {
 			return
 		}
-		before = now
 	}
 }
 
@@ -213,7 +220,10 @@ func (g *group) verify(k kind, m *member, said error) error {
 		return err
 	}
 	switch {
-	case k == activate && found && d.Live, k == deactivate && !found:
+	case k == activate && found && d.Live:
+		m.seen = d
+		return nil
+	case k == deactivate && !found:
 		return nil
 	case said != nil:
 		return fmt.Errorf("%s: %w", steps[k], said)

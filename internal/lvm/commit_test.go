@@ -19,7 +19,7 @@ import (
 )
 
 func (f *fakeLVM) activate(ctx context.Context, p *Provider, lv volume.LV) error {
-	_, err := p.Activate(ctx, "", lv)
+	err := p.Activate(ctx, "", lv)
 	return err
 }
 

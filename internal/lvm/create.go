@@ -100,7 +100,7 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	name := volume.Name{VG: g.name, LV: l.Name}
 	lv := volume.LV{Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size}
 	g.p.mu.Lock()
-	g.p.dmUUIDs[l.UUID] = dmUUID(f.UUID, l.UUID)
+	g.p.dmUUIDs[l.UUID] = l.DMUUID
 	g.p.mu.Unlock()
 	if err := g.blank(ctx, lock, lv, l); err != nil { // first: it may be somebody's by now
 		return err
@@ -125,8 +125,11 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 
 // blank activates a volume that is being made, and makes it zero.
 func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical) error {
-	d, err := g.p.Activate(ctx, lock, lv)
-	if err != nil || l.Pool != "" { // what a thin volume never wrote reads as zeros
+	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // what a thin volume never wrote reads as zeros
+		return err
+	}
+	d, err := g.p.Device(ctx, lv)
+	if err != nil {
 		return err
 	}
 	err = mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)

@@ -46,7 +46,7 @@ func TestEarlierCommand(t *testing.T) {
 	begun := time.Now()
 	next, _ := left("0.3")
 	lv := f.lookUp(next, "v0")
-	if _, err := next.Activate(t.Context(), "", lv); err != nil {
+	if err := next.Activate(t.Context(), "", lv); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(begun); took < 250*time.Millisecond {

@@ -41,6 +41,7 @@ type PV struct {
 type Logical struct {
 	Name     string
 	UUID     volume.UUID
+	DMUUID   string // of its device
 	Size     int64
 	ReadOnly bool
 	Hidden   bool

@@ -264,7 +264,9 @@ func cString(b []byte) string {
 	return s
 }
 
-func number(dev uint64) string { return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev)) }
+func number(dev uint64) string {
+	return strconv.FormatUint(uint64(unix.Major(dev)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(dev)), 10)
+}
 
 func splitNumber(s string) (major, minor uint32, ok bool) {
 	a, b, _ := strings.Cut(s, ":")

@@ -129,10 +129,10 @@ func (l *lab) device(lv volume.LV) volume.Device {
 
 func (l *lab) activate(lv volume.LV) volume.Device {
 	l.Helper()
-	d, err := l.Activate(l.Context(), l.lock, lv)
-	if err != nil {
+	if err := l.Activate(l.Context(), l.lock, lv); err != nil {
 		l.Fatal(err)
 	}
+	d := l.device(lv)
 	if want := "/dev/" + lv.Name.String(); d.Activity != volume.Active || d.Unusable || d.Link != want || d.Size < lv.Size {
 		l.Fatalf("activate %s: got %+v", lv.Name, d)
 	}

@@ -144,7 +144,7 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	}
 	if lv.UUID != "" {
 		p.mu.Lock()
-		p.dmUUIDs[lv.UUID] = dmUUID(f.UUID, lv.UUID)
+		p.dmUUIDs[lv.UUID] = f.LVs[name.LV].DMUUID
 		p.mu.Unlock()
 	}
 	return lv, nil

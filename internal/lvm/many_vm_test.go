@@ -40,7 +40,7 @@ func TestVMGroupCommit(t *testing.T) {
 	}
 	l.count("")
 	start := time.Now()
-	for i, err := range all(func(lv volume.LV) error { _, err := l.Activate(t.Context(), l.lock, lv); return err }) {
+	for i, err := range all(func(lv volume.LV) error { return l.Activate(t.Context(), l.lock, lv) }) {
 		if d := l.device(lvs[i]); err != nil || d.Activity != volume.Active || d.Link == "" {
 			t.Errorf("%s: %v %+v", lvs[i].Name, err, d)
 		}
@@ -65,7 +65,7 @@ func TestVMGroupCommit(t *testing.T) {
 	// Two are not what they were.
 	l.sh("lvremove", "-q", "-y", "vg0/v-7", "vg0/v-8")
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "4M", "-n", "v-8", "vg0")
-	for i, err := range all(func(lv volume.LV) error { _, err := l.Activate(t.Context(), l.lock, lv); return err }) {
+	for i, err := range all(func(lv volume.LV) error { return l.Activate(t.Context(), l.lock, lv) }) {
 		switch i {
 		case 7:
 			is(t, err, ErrNoLV, "does not exist any more")
@@ -106,7 +106,7 @@ func TestVMStuck(t *testing.T) {
 
 	l.patience = time.Second
 	var stuck *run.StuckError
-	if _, err := l.Activate(t.Context(), l.lock, one); !errors.As(err, &stuck) {
+	if err := l.Activate(t.Context(), l.lock, one); !errors.As(err, &stuck) {
 		t.Fatalf("got %v", err)
 	}
 	start := time.Now()

@@ -160,7 +160,7 @@ func (p *Provider) inPool(m Mapped, d *volume.Device) {
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
 	for _, layer := range []string{"-tpool", ""} {
-		m, err := p.DM.Status(Key{UUID: dmUUID(f.UUID, l.UUID) + layer})
+		m, err := p.DM.Status(Key{UUID: l.DMUUID + layer})
 		if errors.Is(err, ErrNoDevice) {
 			continue
 		}

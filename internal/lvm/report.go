@@ -86,6 +86,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	for _, fields := range one.LV {
 		row.fields = fields
 		l := row.logical()
+		l.DMUUID = dmUUID(f.UUID, l.UUID)
 		if _, twice := f.LVs[l.Name]; twice && row.err == nil {
 			row.err = fmt.Errorf("the report has %s/%s twice", vg, l.Name)
 		}

@@ -63,7 +63,7 @@ func TestTranscripts(t *testing.T) {
 		"mirrored_rimage_0": {Layout: []string{"linear"}, Role: []string{"private", "raid", "image"}, Hidden: true, Health: "unknown"},
 	} {
 		got := f.LVs[name]
-		want.Name, want.UUID, want.Size = name, got.UUID, got.Size
+		want.Name, want.UUID, want.DMUUID, want.Size = name, got.UUID, dmUUID(f.UUID, got.UUID), got.Size
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}

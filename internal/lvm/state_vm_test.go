@@ -84,7 +84,7 @@ func TestVMNodes(t *testing.T) {
 		l.activate(one)
 	}
 	l.sh("sh", "-c", "rm -f /dev/vg0/one-x; echo x > /dev/vg0/one-x")
-	if _, err := l.Activate(t.Context(), l.lock, one); err != nil {
+	if err := l.Activate(t.Context(), l.lock, one); err != nil {
 		if !strings.Contains(err.Error(), "/dev/vg0/one-x") {
 			t.Errorf("got %v", err)
 		}
@@ -143,7 +143,7 @@ func TestVMGroups(t *testing.T) {
 	// Gone behind our back, and locked by somebody where LVM shall not wait.
 	gone := l.lv("gone", "4M")
 	l.sh("lvremove", "-q", "-y", "vg0/gone")
-	_, err = l.Activate(t.Context(), l.lock, gone)
+	err = l.Activate(t.Context(), l.lock, gone)
 	is(t, err, ErrNoLV, "vg0/gone", "does not exist any more")
 	l.save(t, "nolv", 2)
 	config := l.host("global/wait_for_locks=0")
@@ -154,7 +154,7 @@ func TestVMGroups(t *testing.T) {
 	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.Activate(t.Context(), l.lock, lv)
+	err = l.Activate(t.Context(), l.lock, lv)
 	is(t, err, ErrLocked, "it is locked")
 	l.save(t, "locked", 1)
 	l.Invalidate("")
@@ -169,7 +169,7 @@ func TestVMGroups(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	l.save(t, "exported", 1)
-	_, err = l.Activate(t.Context(), l.lock, lv)
+	err = l.Activate(t.Context(), l.lock, lv)
 	is(t, err, ErrExported)
 	l.sh("vgimport", "-q", "vg0")
 
@@ -178,7 +178,7 @@ func TestVMGroups(t *testing.T) {
 	_, err = l.LookUp(t.Context(), lv.Name)
 	is(t, err, ErrForeignSystem, "another machine", "other")
 	l.save(t, "systemid", 1)
-	_, err = l.Activate(t.Context(), l.lock, lv)
+	err = l.Activate(t.Context(), l.lock, lv)
 	is(t, err, ErrForeignSystem)
 	l.sh("vgchange", "-q", "-y", "--config", `global/system_id_source="lvmlocal" local/system_id="other"`, "--systemid", "", "vg0")
 
@@ -192,7 +192,7 @@ func TestVMGroups(t *testing.T) {
 	}
 	l.save(t, "partial", 1)
 	l.activate(l.present("there"))
-	if _, err := l.Activate(t.Context(), l.lock, lv); err == nil || l.device(lv).Activity != volume.Inactive {
+	if err := l.Activate(t.Context(), l.lock, lv); err == nil || l.device(lv).Activity != volume.Inactive {
 		t.Errorf("a partial volume is active: %v", err)
 	}
 	if got := l.lookUp("none"); got.Presence != volume.Absent || got.Reason == "" {
@@ -223,6 +223,6 @@ func TestVMGroups(t *testing.T) {
 	_, err = l.LookUp(t.Context(), lv.Name)
 	is(t, err, ErrShared, "lvmlockd")
 	l.save(t, "shared", 1)
-	_, err = l.Activate(t.Context(), l.lock, lv)
+	err = l.Activate(t.Context(), l.lock, lv)
 	is(t, err, ErrShared)
 }

@@ -53,7 +53,7 @@ func TestVMTwoHundred(t *testing.T) {
 			t.Errorf("%s: %d commands", what, got)
 		}
 	}
-	all("activate", func(ctx context.Context, lv volume.LV) error { _, err := l.Activate(ctx, l.lock, lv); return err })
+	all("activate", func(ctx context.Context, lv volume.LV) error { return l.Activate(ctx, l.lock, lv) })
 	numbers := map[string]volume.Name{}
 	for _, lv := range lvs {
 		d := l.device(lv)

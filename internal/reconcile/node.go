@@ -33,7 +33,7 @@ import (
 type Provider interface {
 	asw.Provider
 	Create(ctx context.Context, lock string, name volume.Name, size int64) error
-	Activate(ctx context.Context, lock string, lv volume.LV) (volume.Device, error)
+	Activate(ctx context.Context, lock string, lv volume.LV) error
 	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error
 	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
 }
