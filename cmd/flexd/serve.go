@@ -200,11 +200,14 @@ var leading = []string{"volume", "call", "step"}
 
 func (*textFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	var b bytes.Buffer
+	value := func(key string) {
+		b.WriteString(" " + key + "=" + logValue(e.Data[key]))
+	}
 	level := strings.ToUpper(strings.TrimSuffix(e.Level.String(), "ing"))
 	fmt.Fprintf(&b, "%s %-5.5s", e.Time.Format("2006-01-02T15:04:05.000Z07:00"), level)
 	for _, k := range leading {
-		if v, ok := e.Data[k]; ok {
-			fmt.Fprintf(&b, " %s=%s", k, logValue(v))
+		if _, ok := e.Data[k]; ok {
+			value(k)
 		}
 	}
 	b.WriteString("  " + strings.Map(printable, e.Message))
@@ -219,7 +222,7 @@ func (*textFormatter) Format(e *logrus.Entry) ([]byte, error) {
 		if i == 0 {
 			b.WriteByte(' ')
 		}
-		fmt.Fprintf(&b, " %s=%s", k, logValue(e.Data[k]))
+		value(k)
 	}
 	b.WriteByte('\n')
 	return b.Bytes(), nil
@@ -227,7 +230,10 @@ func (*textFormatter) Format(e *logrus.Entry) ([]byte, error) {
 
 // logValue quotes what would not be seen as one value.
 func logValue(v any) string {
-	s := fmt.Sprint(v)
+	s, text := v.(string)
+	if !text {
+		s = fmt.Sprint(v)
+	}
 	if s == "" || strings.ContainsFunc(s, func(c rune) bool { return c == ' ' || c == '"' || c == '=' || !unicode.IsPrint(c) }) {
 		return strconv.Quote(s)
 	}

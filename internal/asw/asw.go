@@ -147,13 +147,19 @@ func (o *Observer) record(uuid volume.UUID) (volume.Record, string, string) {
 // metadata fills in the LV and its device. A name that means another volume by
 // now is never followed.
 func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
-	p := o.Providers[t.Name.VG]
-	lv, err := volume.LV{}, fmt.Errorf("volume group %q is not configured", t.Name.VG)
+	var (
+		p   = o.Providers[t.Name.VG]
+		lv  volume.LV
+		err error
+	)
 	if p != nil {
 		lv, err = p.LookUp(ctx, t.Name)
-	} else if p = o.Providers[Unconfigured]; p == nil {
-		h.LV.Reason, h.Device.Reason = err.Error(), err.Error()
-		return
+	} else {
+		err = fmt.Errorf("volume group %q is not configured", t.Name.VG)
+		if p = o.Providers[Unconfigured]; p == nil {
+			h.LV.Reason, h.Device.Reason = err.Error(), err.Error()
+			return
+		}
 	}
 	switch {
 	case err != nil:

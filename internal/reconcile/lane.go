@@ -91,14 +91,14 @@ func (l *lane) log() *logrus.Entry { return l.n.Log.WithField("volume", l.title(
 
 // stepLog is for lines about a step. One without a call is flexd's own work.
 func (l *lane) stepLog(step volume.Step) *logrus.Entry {
-	log := l.log().WithField("step", step.Kind.String())
+	fields := logrus.Fields{"volume": l.title(), "step": step.Kind.String()}
 	if len(step.Calls) > 0 {
-		log = log.WithField("call", strings.Join(step.Calls, ","))
+		fields["call"] = strings.Join(step.Calls, ",")
 	}
 	if step.Dir != "" {
-		log = log.WithField("dir", step.Dir)
+		fields["dir"] = step.Dir
 	}
-	return log
+	return l.n.Log.WithFields(fields)
 }
 
 // title is how people call the volume.
@@ -395,7 +395,9 @@ func (l *lane) wakeIn(d time.Duration) {
 }
 
 func (l *lane) begin(step volume.Step) {
-	l.stepLog(step).Debug("begins")
+	if l.n.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		l.stepLog(step).Debug("begins")
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working, l.since = step.Kind.String(), time.Now()
@@ -403,12 +405,12 @@ func (l *lane) begin(step volume.Step) {
 
 func (l *lane) end(step volume.Step, started time.Time, err error) {
 	op := operation{step: step.String(), started: started, took: time.Since(started), calls: step.Calls}
-	log := l.stepLog(step).WithField("took", op.took.Round(time.Millisecond/10))
+	took := op.took.Round(time.Millisecond / 10)
 	if err != nil {
 		op.err = err.Error()
-		log.WithError(err).Warn("failed")
-	} else {
-		log.Log(levelOf(step.Kind), "done")
+		l.stepLog(step).WithField("took", took).WithError(err).Warn("failed")
+	} else if level := levelOf(step.Kind); l.n.Log.Logger.IsLevelEnabled(level) {
+		l.stepLog(step).WithField("took", took).Log(level, "done")
 	}
 	defer func() { l.n.stir(l.group()) }() // not under the lock: it takes others
 	l.mu.Lock()

@@ -19,24 +19,26 @@ import (
 // Serve answers one FlexVolume call. ctx is done when the caller hung up; pid
 // is flexdriver's, 0 if it is not known.
 func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
-	log := n.Log.WithFields(logrus.Fields{"call": r.ID, "verb": r.Verb})
+	about := logrus.Fields{"call": r.ID, "verb": r.Verb}
 	fc, err := flex.Parse(r.Verb, r.Args)
 	if r.Verb == flex.LetGo {
 		fc, err = flex.ParseLetGo(r.Args)
 	}
 	if err != nil {
-		log.WithError(err).Warn("refused")
+		n.Log.WithFields(about).WithError(err).Warn("refused")
 		return refusal(r, "", err)
 	}
 	title := ""
 	if fc.HasOptions && fc.Options.VG != "" {
 		title = volume.Name{VG: fc.Options.VG, LV: fc.Options.LV}.String()
-		log = log.WithField("volume", title)
+		about["volume"] = title
 	}
 	if fc.Dir != "" {
-		log = log.WithField("dir", fc.Dir)
+		about["dir"] = fc.Dir
 	}
-	log.Debug("call")
+	if n.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		n.Log.WithFields(about).Debug("call")
+	}
 	c := &call{
 		Call: volume.Call{ID: r.ID}, verb: r.Verb,
 		started: time.Duration(r.Started), since: time.Now(),
@@ -62,18 +64,19 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	device, attached, err := n.dispatch(c, fc)
 	if title == "" && c.title != "" {
 		title = c.title // known only now: a release names a directory
-		log = log.WithField("volume", title)
+		about["volume"] = title
 	}
-	took := time.Since(c.since).Round(time.Millisecond / 10)
+	about["took"] = time.Since(c.since).Round(time.Millisecond / 10)
+	log := n.Log.WithFields(about)
 	if n.ctx.Err() != nil {
-		log.WithField("took", took).Info("not answered, flexd stops: the caller will ask the next one")
+		log.Info("not answered, flexd stops: the caller will ask the next one")
 		return refusal(r, title, errStopping)
 	}
 	if err != nil {
-		log.WithField("took", took).WithError(err).Warn("failure")
+		log.WithError(err).Warn("failure")
 		return refusal(r, title, err)
 	}
-	log.WithField("took", took).Info("success")
+	log.Info("success")
 	a := flex.Success()
 	a.Device, a.Attached = device, attached
 	return a

@@ -100,7 +100,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 		d.Log.WithError(err).Warn("driver socket: cannot tell who calls")
 		return
 	}
-	log := d.Log.WithField("pid", peer.Pid)
+	about := logrus.Fields{"pid": peer.Pid}
 	// Root, or whoever runs flexd: tests run it as themselves.
 	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
 	patience := requestTime
@@ -111,12 +111,13 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	conn.SetReadDeadline(time.Now().Add(patience))
 	r, err := flex.ReadRequest(conn)
 	if r.ID != "" {
-		log = log.WithField("call", r.ID)
+		about["call"] = r.ID
 	}
 	switch {
 	case !known:
-		log.WithField("uid", peer.UID).Warn("driver socket: refused, only root may call")
-		d.reply(conn, log, r.ID, flex.Failure(fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
+		about["uid"] = peer.UID
+		d.Log.WithFields(about).Warn("driver socket: refused, only root may call")
+		d.reply(conn, about, r.ID, flex.Failure(fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
 		return
 	case err == nil:
 	case ctx.Err() != nil, errors.Is(err, io.EOF):
@@ -124,38 +125,42 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
 		// No answer: if this is a flexdriver after all (stopped, swapped out),
 		// it connects again.
-		log.WithError(err).Warn("driver socket: no whole request came")
+		d.Log.WithFields(about).WithError(err).Warn("driver socket: no whole request came")
 		return
 	default:
-		log.WithError(err).Warn("driver socket: bad request")
-		d.reply(conn, log, r.ID, flex.Failure("flexd cannot read the request: "+err.Error()))
+		d.Log.WithFields(about).WithError(err).Warn("driver socket: bad request")
+		d.reply(conn, about, r.ID, flex.Failure("flexd cannot read the request: "+err.Error()))
 		return
 	}
 	conn.SetReadDeadline(time.Time{})
 
 	start := time.Now()
-	log = log.WithField("verb", r.Verb) // never the arguments: they hold secrets
-	log.Debug("called")
+	about["verb"] = r.Verb // never the arguments: they hold secrets
+	d.debug(about, "called")
 
 	waiting, hangUp := context.WithCancelCause(ctx)
 	defer hangUp(nil)
 	gone := make(chan struct{})
 	go func() { // ends at the latest when the connection is closed, which is before converse returns
 		defer close(gone)
-		io.Copy(io.Discard, conn) // flexdriver says nothing more: this returns when it hangs up
+		for b := make([]byte, 64); ; { // flexdriver says nothing more: this ends when it hangs up
+			if _, err := conn.Read(b); err != nil {
+				break
+			}
+		}
 		hangUp(errHungUp)
 	}()
 	defer func() { conn.Close(); <-gone }()
 
-	answer := d.handle(waiting, log, r, peer)
-	log = log.WithField("took", time.Since(start).Round(time.Millisecond))
+	answer := d.handle(waiting, about, r, peer)
+	about["took"] = time.Since(start).Round(time.Millisecond)
 	switch {
 	case ctx.Err() != nil:
-		log.Info("not answered, flexd is shutting down")
+		d.Log.WithFields(about).Info("not answered, flexd is shutting down")
 	case waiting.Err() != nil:
-		log.Info("not answered, the caller hung up")
+		d.Log.WithFields(about).Info("not answered, the caller hung up")
 	default:
-		d.reply(conn, log, r.ID, answer)
+		d.reply(conn, about, r.ID, answer)
 	}
 }
 
@@ -163,7 +168,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 var errHungUp = errors.New("the caller hung up")
 
 // handle calls the handler and turns its panic into an answer.
-func (d *Driver) handle(ctx context.Context, log *logrus.Entry, r flex.Request, peer Peer) (answer flex.Answer) {
+func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flex.Request, peer Peer) (answer flex.Answer) {
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -173,23 +178,30 @@ func (d *Driver) handle(ctx context.Context, log *logrus.Entry, r flex.Request, 
 		if e, ok := v.(runtime.Error); ok {
 			what = e.Error()
 		}
-		log.WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
+		d.Log.WithFields(about).WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
 		answer = flex.Failure(fmt.Sprintf("a bug in flexd, its log has the details (call %s)", r.ID))
 	}()
 	return d.Handler.Serve(ctx, r, peer)
 }
 
-func (d *Driver) reply(conn *net.UnixConn, log *logrus.Entry, id string, a flex.Answer) {
+func (d *Driver) reply(conn *net.UnixConn, about logrus.Fields, id string, a flex.Answer) {
 	conn.SetWriteDeadline(time.Now().Add(replyTime))
 	err := flex.WriteReply(conn, flex.Reply{V: flex.Version, ID: id, Answer: a})
-	log = log.WithField("status", a.Status)
+	about["status"] = a.Status
 	switch {
 	case err != nil:
-		log.WithError(err).Warn("answered, but the caller did not take it")
+		d.Log.WithFields(about).WithError(err).Warn("answered, but the caller did not take it")
 	case a.Status == flex.StatusSuccess:
-		log.Debug("answered")
+		d.debug(about, "answered")
 	default:
-		log.Debug("answered: " + a.Message)
+		d.debug(about, "answered: "+a.Message)
+	}
+}
+
+// debug says what nobody may want to know: then it costs nothing.
+func (d *Driver) debug(about logrus.Fields, text string) {
+	if d.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		d.Log.WithFields(about).Debug(text)
 	}
 }
 
