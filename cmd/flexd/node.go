@@ -141,12 +141,11 @@ type served struct {
 // Run is the reconciler, with what files, and LVM's devices and disks, tell
 // beside it.
 func (s served) Run(ctx context.Context) error {
-	go func() { // nobody waits for it: it looks at files, on a filesystem that may hang
-		if err := s.loop.Watch(ctx, s.Node.Stirred); err != nil {
-			s.Log.WithError(err).Warn("what is done to the files of loopdev groups by hand is not heard of: it is seen at the next call, or within five minutes")
-		}
-	}()
 	group, ctx := errgroup.WithContext(ctx)
+	// Nobody waits for it: a directory may be on a filesystem that hangs.
+	go s.loop.Watch(ctx, s.Node.Stirred, func(err error) {
+		s.Log.WithError(err).Warn("what is done to its files by hand is not heard of: it is seen at the next call, or within five minutes")
+	})
 	group.Go(func() error { return s.Node.Run(ctx) })
 	if s.watched {
 		group.Go(func() error {

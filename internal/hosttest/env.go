@@ -217,8 +217,7 @@ func (e *Env) start() (*life, error) {
 			e.broke("flexd ended by itself: %v", err)
 		}
 	})
-	_, simulated := e.Storage.(simulatedFiles)
-	if w, ok := p.(watcher); ok && !simulated {
+	if w, ok := p.(watcher); ok {
 		e.lives.Go(func() {
 			if err := w.Watch(ctx, l.node.Stirred); err != nil {
 				e.broke("flexd does not hear of changes: %v", err)

@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -26,13 +25,13 @@ type Provider struct {
 	linkDir string
 	runner  run.Runner
 	kernel  Kernel
-	watch   atomic.Pointer[watch]
 
 	asking chan struct{} // holds one token: who asks for the identity of devices
 	mu     sync.Mutex
 	known  map[uint64]identity    // guarded by mu: by diskseq
 	alone  bool                   // guarded by mu: asking for many devices at once failed
 	last   map[volume.UUID]string // guarded by mu: the loop device that the volume had when it was seen last
+	ears   map[string]func()      // guarded by mu: by VG: looks for the directory that is watched
 }
 
 // New returns a provider for the volume groups vgs (name → directory), whose
@@ -43,6 +42,7 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		asking: make(chan struct{}, 1),
 		known:  map[uint64]identity{},
 		last:   map[volume.UUID]string{},
+		ears:   map[string]func(){},
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"time"
 
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
@@ -18,11 +17,7 @@ import (
 // the result.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	s := join.Survey{Kind: "loopdev"}
-	if w := p.watch.Load(); w != nil {
-		if news, err := w.follow(vg); err == nil && news {
-			w.changed(vg, nil, time.Now())
-		}
-	}
+	p.surveyed(vg)
 	dir, err := p.directory(vg)
 	if err != nil {
 		s.Metadata, s.Kernel = err.Error(), err.Error()

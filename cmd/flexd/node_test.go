@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/config"
+)
+
+// The node runs with all that it listens to, and ends with its context.
+func TestNodeRuns(t *testing.T) {
+	dir := t.TempDir()
+	cfg := config.Default()
+	cfg.NodeName, cfg.RunDir, cfg.StateDir, cfg.KubeletRoots = "node-1", dir+"/run", dir+"/state", []string{dir + "/kubelet"}
+	cfg.VolumeGroups = []config.VolumeGroup{{Name: "vg0", Provider: "loopdev", Directory: dir + "/vg0", Volumes: []string{"*"}, Namespaces: []string{"*"}}}
+	for _, d := range []string{cfg.RunDir, cfg.StateDir, cfg.KubeletRoots[0], dir + "/vg0"} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	n, err := newNode(cfg, logrus.NewEntry(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	select {
+	case <-n.Ready():
+	case err := <-ended:
+		t.Fatalf("ended at once: %v", err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("not ready")
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it does not end")
+	}
+}
