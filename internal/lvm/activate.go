@@ -29,16 +29,19 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	case d.Link != "":
 		return nil
 	}
-	var m Mapped
 	if d.Activity != volume.Active {
-		if m, err = g.join(ctx, activate, lv.Name, lv.UUID); err != nil {
+		m, err := g.join(ctx, activate, lv.Name, lv.UUID)
+		if err != nil {
 			return g.explain(ctx, lv, err)
 		}
 		if why := unusable(m); why != "" {
 			return fmt.Errorf("activate: %s", why)
 		}
-	} else if m, _, err = p.find(lv.UUID); err != nil {
-		return err
+		return p.linked(ctx, g, lv, m)
+	}
+	m, found, err := p.find(lv.UUID)
+	if err != nil || !found {
+		return fmt.Errorf("activate: the device of %s is gone again (%v)", lv.Name, err)
 	}
 	return p.linked(ctx, g, lv, m)
 }
@@ -53,9 +56,14 @@ func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, m Mapped)
 		return nil
 	}
 	_, said := g.join(ctx, makeNodes, name, lv.UUID)
+	now, err := p.Device(ctx, lv) // it waited: the device may be another
 	switch {
-	case p.leads(p.link(name), m.Number):
+	case err != nil:
+		return err
+	case now.Link != "":
 		return nil
+	case now.Activity != volume.Active:
+		return fmt.Errorf("activate: the device of %s is gone again", lv.Name)
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
