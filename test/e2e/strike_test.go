@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -152,8 +153,20 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 				case global:
 					h.ok(h.call("unmountdevice", global))
 				case "new":
-					h.write(h.vol(fmt.Sprint("new-", fresh), "ext4"), p, "f", about)
+					w := h.vol(fmt.Sprint("new-", fresh), "ext4")
+					h.write(w, p, "f", about)
 					h.ok(h.call("unmount", wanted))
+					// It goes altogether: each that stays is some calls more for those to come.
+					h.ok(h.call("detach", w.name, node))
+					lv := "vg0/" + w.opts["volumeID"]
+					h.eventually("its device goes", func() string {
+						if slices.Contains(h.active(), lv) {
+							return lv
+						}
+						return ""
+					})
+					h.must(os.Remove(h.dir + "/" + lv))
+					h.must(os.Remove(wanted))
 				}
 				if t.Failed() {
 					t.Fatal(about)
