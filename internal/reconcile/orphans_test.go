@@ -361,7 +361,7 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 			works(t, k.Start(p))
 		}
 		holder := exec.Command("sleep", "1000") // it takes a copy of every mount along
-		holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+		holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 		works(t, holder.Start())
 		end := func() { _ = holder.Process.Kill(); _ = holder.Wait() }
 		defer end()

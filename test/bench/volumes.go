@@ -23,22 +23,27 @@ func manyName(i int) string { return fmt.Sprintf("v%d", i+1) }
 
 // manyNode is a flexd that looks after that volume group, ready and warm.
 func manyNode() (*host.Node, error) {
-	// As on a node, its runDir is in memory; the overlay that the virtual machine
-	// has its other directories on is nobody's.
-	os.Setenv("TMPDIR", "/run")
-	n, err := host.New("bin", time.Hour)
+	dir, err := os.MkdirTemp("", "flexd-")
+	if err != nil {
+		return nil, err
+	}
+	run, err := os.MkdirTemp("/run", "flexd-") // in memory, as on a node
+	if err != nil {
+		return nil, err
+	}
+	n, err := host.Again("bin", time.Hour, dir, run)
 	if err != nil {
 		return nil, err
 	}
 	err = os.WriteFile(n.Config(), fmt.Appendf(nil, `nodeName: node-1
 kubeletRoots: [%[1]s/kubelet]
-runDir: %[1]s/run
+runDir: %[3]s
 stateDir: %[1]s/state
 lease: 1h
 volumeGroups:
   - name: %[2]s
     provider: lvm
-`, n.Dir, manyVG), 0o600)
+`, n.Dir, manyVG, n.Run), 0o600)
 	if err == nil {
 		err = n.Start()
 	}

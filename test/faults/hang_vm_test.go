@@ -40,7 +40,7 @@ func diskHangs(t *testing.T, first string) {
 		commands = append(commands, create(way, "32M", under))
 	}
 	const many = 5
-	for i := range 2 * many {
+	for i := range 3 * many {
 		commands = append(commands, fmt.Sprintf("lvcreate -qq -y -an -Zn -Wn -L 8M -n v-%d other", i))
 	}
 	l := newLab(t, commands...)
@@ -89,8 +89,12 @@ func diskHangs(t *testing.T, first string) {
 			t.Errorf("%s: answered after %s", way, r.took)
 		}
 	}
-	os.Remove("/run/lvm/hints") // where LVM remembers which disks it need not look at
-	l.twice("commands of LVM for another group", attachedAlone, func() []time.Duration { return attached(many) })
+	next := 0
+	l.twice("commands of LVM for another group", attachedAlone, func() []time.Duration {
+		os.Remove("/run/lvm/hints") // where LVM remembers which disks it need not look at
+		next += many
+		return attached(next)
+	})
 	begun := time.Now()
 	r := l.attach("colder")
 	l.refused(r, "volume group "+host.VG+" is blocked", "pid ", "dmesg")
