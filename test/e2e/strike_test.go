@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // byFlexd are the system calls by which the rest of the world sees flexd and its
@@ -165,8 +167,12 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 						}
 						return ""
 					})
-					h.must(os.Remove(h.dir + "/" + lv))
-					h.must(os.Remove(wanted))
+					var uuid [64]byte
+					n, err := unix.Getxattr(h.dir+"/"+lv, "trusted.flexd.uuid", uuid[:])
+					h.must(err)
+					for _, left := range []string{h.dir + "/" + lv, h.dir + "/state/formats/" + string(uuid[:n]) + ".json", wanted} {
+						h.must(os.Remove(left))
+					}
 				}
 				if t.Failed() {
 					t.Fatal(about)
