@@ -118,7 +118,7 @@ type Mountinfo struct {
 const mountinfo = "/proc/self/mountinfo"
 
 // OpenMountinfo returns the mount table of this process's mount namespace. It
-// stays open for the process's life.
+// stays open until Close, or for the process's life.
 func OpenMountinfo() (*Mountinfo, error) {
 	m := new(Mountinfo)
 	for _, fd := range []*int{&m.looks, &m.waits} {
@@ -132,6 +132,13 @@ func OpenMountinfo() (*Mountinfo, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// Close lets go of the descriptors. Nobody may look any more.
+func (m *Mountinfo) Close() {
+	for _, fd := range []int{m.looks, m.waits, m.wake[0], m.wake[1]} {
+		unix.Close(fd)
+	}
 }
 
 // Open returns the table's text. Large reads keep the kernel's walk over the
