@@ -130,6 +130,13 @@ func (s *surveyed) look(ctx context.Context, metadata, mounts bool) join.Group {
 	if vg := n.Config.VG(s.vg); vg != nil {
 		g.Keep = vg.NeverDeactivate
 	}
+	// A creation that was cut is nobody's work.
+	n.mu.Lock()
+	for i, v := range g.Volumes {
+		_, now := n.creating[volume.Name{VG: s.vg, LV: v.Name}]
+		g.Volumes[i].Making = v.Making && now
+	}
+	n.mu.Unlock()
 	for _, l := range n.Store.Leases() {
 		if l.VG == s.vg {
 			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: n.Boot() < l.Until})

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,21 @@ func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
 			t.Errorf("its directory is gone: %+v", c)
 		}
 		works(t, os.Rename(e.Dir()+".away", e.Dir()))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+func TestWhatACutCreationLeavesActiveIsTold(t *testing.T) {
+	onLVM(t, "and the next pod finishes it", func(t *testing.T, e *hosttest.Env) {
+		out, err := exec.Command("lvm", "lvcreate", "-q", "-y", "-ay", "-W", "y", "-L", "64m", "--addtag", "flexd.creating", "-n", "data", hosttest.VG).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		e.Eventually("status names it", func() bool { return differ(e) == "active-unclaimed data" })
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Start(a))
+		e.Eventually("it is a volume like any other", func() bool { return differ(e) == "" })
 		works(t, k.Finish(a))
 		e.Empty()
 	})
