@@ -181,14 +181,19 @@ func makeLink(link, path string) error {
 		return nil
 	}
 	dir := filepath.Dir(link)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	tmp := filepath.Join(dir, ".new-"+filepath.Base(link))
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := fs.ErrNotExist
+	// The last volume that goes takes the directory along, maybe just now.
+	for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 100; tries++ {
+		if err := os.MkdirAll(dir, 0o755); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		err = os.Symlink(path, tmp)
 	}
-	if err := os.Symlink(path, tmp); err != nil {
+	if err != nil {
 		return err
 	}
 	return os.Rename(tmp, link)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/flexd/flexd/internal/run"
@@ -224,4 +225,27 @@ func TestLink(t *testing.T) {
 	if _, err := os.Lstat(link); err == nil {
 		t.Error("the link is still there")
 	}
+}
+
+// The last volume of a group takes the directory of its link along, while
+// another one comes.
+func TestLinksComeAndGo(t *testing.T) {
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for i := range 4 {
+		link := filepath.Join(dir, "vg0", fmt.Sprint("lv", i))
+		all.Go(func() {
+			for range 2000 {
+				if err := makeLink(link, "/dev/loop0"); err != nil {
+					t.Error(err)
+					return
+				}
+				if err := removeLink(link); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
