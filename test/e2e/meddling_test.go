@@ -187,7 +187,7 @@ func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeSt
 	}
 	took := time.Since(begun)
 	h.t.Logf("%s: noticed after %v: %s, %q", what, took.Round(time.Millisecond), s.State, s.Observed)
-	if took > pace*5*time.Second { // not by what flexd looks at every now and then
+	if took > pace*time.Second {
 		h.t.Errorf("%s: %s: noticed after %v", volume, what, took)
 	}
 	return s
