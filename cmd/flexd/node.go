@@ -143,7 +143,7 @@ type served struct {
 func (s served) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	// Nobody waits for it: a directory may be on a filesystem that hangs.
-	go s.loop.Watch(ctx, s.Node.Stirred, func(err error) {
+	go s.loop.Watch(ctx, func(vg string) { s.Node.Stirred(vg, nil, time.Now()) }, func(err error) {
 		s.Log.WithError(err).Warn("what is done to its files by hand is not heard of: it is seen at the next call, or within five minutes")
 	})
 	group.Go(func() error { return s.Node.Run(ctx) })

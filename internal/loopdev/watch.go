@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/flexd/flexd/internal/volume"
 )
 
 // heeded is what somebody may do to a directory, or to a name or an attribute in
@@ -20,8 +18,8 @@ import (
 const heeded = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// settle is how long after a first change it is told: whatever happens until then
-// is the same.
+// settle is for how long nothing is told after a change was: whatever happens until
+// then is one more.
 const settle = 250 * time.Millisecond
 
 // Watch calls changed when something may have changed in a volume group, of any of
@@ -29,7 +27,7 @@ const settle = 250 * time.Millisecond
 // files by hand. trouble is told why a group cannot be watched. Each group is
 // looked after by itself: where a directory does not answer, Watch does not return
 // either, and only that group is not heard of.
-func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time), trouble func(error)) {
+func (p *Provider) Watch(ctx context.Context, changed func(vg string), trouble func(error)) {
 	var all sync.WaitGroup
 	for vg := range p.dirs {
 		all.Go(func() {
@@ -42,7 +40,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 }
 
 // follow watches one group.
-func (p *Provider) follow(ctx context.Context, vg string, changed func(string, []volume.UUID, time.Time), trouble func(error)) error {
+func (p *Provider) follow(ctx context.Context, vg string, changed func(vg string), trouble func(error)) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("inotify: %w", err)
@@ -75,7 +73,7 @@ func (p *Provider) follow(ctx context.Context, vg string, changed func(string, [
 				_, _ = unix.InotifyRmWatch(fd, uint32(watched))
 			}
 			watched, told = wd, ""
-			changed(vg, nil, time.Now())
+			changed(vg)
 		}
 		n, err := notify.Read(buf[:])
 		switch {
@@ -86,14 +84,11 @@ func (p *Provider) follow(ctx context.Context, vg string, changed func(string, [
 		case !matters(buf[:n]):
 			continue
 		}
+		changed(vg)
 		select {
 		case <-time.After(settle):
 		case <-ctx.Done():
 		}
-		for n > 0 {
-			n, _ = unix.Read(fd, buf[:])
-		}
-		changed(vg, nil, time.Now())
 	}
 }
 

@@ -40,8 +40,11 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		return p.linked(ctx, g, lv, m)
 	}
 	m, found, err := p.find(lv.UUID)
-	if err != nil || !found {
-		return fmt.Errorf("activate: the device of %s is gone again (%v)", lv.Name, err)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return fmt.Errorf("activate: the device of %s is gone again", lv.Name)
 	}
 	return p.linked(ctx, g, lv, m)
 }

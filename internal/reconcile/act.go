@@ -52,8 +52,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		l.warn(s, l.n.Store.DropLease(l.uuid))
 		return nil
 	case volume.ActivateDevice:
-		err := p.Activate(ctx, l.lock, h.LV)
-		return err
+		return p.Activate(ctx, l.lock, h.LV)
 	case volume.Inspect:
 		return l.inspect(ctx, h)
 	case volume.RecordFormatting:
