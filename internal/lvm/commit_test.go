@@ -251,6 +251,45 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// Ensure that who comes while a report runs does not fail of it: it was begun
+// before, and may have been slow then.
+func TestLookThatFailsOfAnother(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lookUp(p, "v0")
+	f.commands()
+	started, letGo := make(chan bool), make(chan bool)
+	var once sync.Once
+	f.before = func(string) (err error) {
+		once.Do(func() { started <- true; <-letGo; err = context.DeadlineExceeded })
+		return err
+	}
+	p.Invalidate("vg0")
+	first := make(chan error)
+	go func() {
+		_, err := p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "v0"})
+		first <- err
+	}()
+	<-started
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() { f.lookUp(p, "v0") })
+	}
+	g, _ := p.group("vg0")
+	eventually(t, "all have come", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.clock == 2+2+10 // two of each report, one of each who joins
+	})
+	close(letGo)
+	if err := <-first; err == nil {
+		t.Error("who began it does not hear of it")
+	}
+	wg.Wait()
+	if got := f.commands(); len(got) != 2 {
+		t.Errorf("got %q, want one more report for all", got)
+	}
+}
+
 // Ensure that facts are not believed for ever where a disk cannot be watched, and
 // are where each is.
 func TestUnwatchedDisk(t *testing.T) {

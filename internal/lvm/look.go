@@ -45,6 +45,10 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 	g.mu.Unlock()
 	for {
 		g.mu.Lock()
+		if l := g.last; l != nil && l.gen == g.gen && l.began > mark {
+			g.mu.Unlock()
+			return l.facts, false, nil
+		}
 		l := g.running
 		if l == nil {
 			g.clock++
@@ -52,16 +56,17 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 			g.running = l
 			go g.report(l)
 		}
-		// Without a wish for a fresh one, a look that runs will do as long as
-		// nothing has changed since it began.
-		joined := l.began > mark || !fresh && l.gen == g.gen
+		// Without a wish for a fresh one, a look that runs will do if nothing has
+		// changed since it began, and if it ends well: what it fails of, its own
+		// deadline not least, may be over when it is tried again.
+		mine, will := l.began > mark, !fresh && l.gen == g.gen
 		g.mu.Unlock()
 		select {
 		case <-l.done:
 		case <-ctx.Done():
 			return nil, false, context.Cause(ctx)
 		}
-		if joined {
+		if mine || will && l.err == nil {
 			return l.facts, false, l.err
 		}
 	}
