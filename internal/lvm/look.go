@@ -9,7 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// reportDeadline is when a report is killed, at the latest: it only reads.
+// reportDeadline is when a report is killed, at the latest after half of a call's
+// time: it only reads.
 const reportDeadline = time.Minute
 
 // reportSize is what a report may be long: half a kilobyte for each volume, of
@@ -104,7 +105,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
-	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: g.p.within(reportDeadline, 4), MaxOut: reportSize})
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: g.p.within(reportDeadline), MaxOut: reportSize})
 	if err != nil {
 		g.notice(err)
 		if blocked := g.blocked(); blocked != nil {

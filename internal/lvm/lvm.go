@@ -36,10 +36,10 @@ type Options struct {
 	Dev string // "/dev"; another directory in tests
 }
 
-// within returns a deadline, or less where that part of a call's time is.
-func (o Options) within(deadline time.Duration, part time.Duration) time.Duration {
+// within returns a deadline, or half of a call's time where that is less.
+func (o Options) within(deadline time.Duration) time.Duration {
 	if o.CallDeadline > 0 {
-		deadline = min(deadline, o.CallDeadline/part)
+		deadline = min(deadline, o.CallDeadline/2)
 	}
 	return deadline
 }
@@ -76,7 +76,7 @@ func New(o Options) *Provider {
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		patience: o.within(changeDeadline, 2), leads: leadsTo,
+		patience: o.within(changeDeadline), leads: leadsTo,
 		dmUUIDs: map[volume.UUID]string{}, inflight: map[volume.UUID]<-chan struct{}{},
 	}
 	p.config.filter = o.Filter

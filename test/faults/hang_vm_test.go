@@ -43,7 +43,7 @@ func diskHangs(t *testing.T, first string) {
 	for i := range 2 * many {
 		commands = append(commands, fmt.Sprintf("lvcreate -qq -y -an -Zn -Wn -L 8M -n v-%d other", i))
 	}
-	l := newLab(t, commands...)
+	l := newLab(t, deadline, commands...)
 	l.mkfs("ext4", "near", "fsck", "mount", "umount")
 	attached := func(from int) (took []time.Duration) {
 		for i := range many {
@@ -167,7 +167,7 @@ func TestFiftyHang(t *testing.T) {
 		names = append(names, fmt.Sprintf("v-%d", i))
 		commands = append(commands, create(names[i], "8M", under))
 	}
-	l := newLab(t, commands...)
+	l := newLab(t, deadline, commands...)
 	l.mkfs("ext4", "near")
 	l.ok(l.attach("near"))
 	l.served("near", 2) // fsck comes only once

@@ -26,8 +26,10 @@ import (
 )
 
 const (
-	// deadline is a call's: short, so that a test sees what is said at its end.
+	// deadline is a call's where something hangs: short, so that a test sees what is
+	// said at its end. Elsewhere it is flexd's own.
 	deadline = 20 * time.Second
+	patient  = 270 * time.Second
 	// soon is how long the machine may take for what is quick.
 	soon = time.Minute
 )
@@ -64,7 +66,7 @@ const (
 
 // newLab makes the groups, with the volumes that the commands of LVM make, and
 // starts flexd.
-func newLab(t *testing.T, commands ...string) *lab {
+func newLab(t *testing.T, callDeadline time.Duration, commands ...string) *lab {
 	t.Helper()
 	disks := host.Disks()
 	if len(disks) < 4 || os.Getenv("FLEXD_TEST_BIN") == "" {
@@ -94,7 +96,7 @@ func newLab(t *testing.T, commands ...string) *lab {
 	})
 	f, err := os.OpenFile(l.Config(), os.O_WRONLY|os.O_APPEND, 0)
 	l.must(err)
-	_, err = fmt.Fprintf(f, "  - name: other\n    provider: lvm\ncallDeadline: %s\nlog: {level: debug}\n", deadline)
+	_, err = fmt.Fprintf(f, "  - name: other\n    provider: lvm\ncallDeadline: %s\nlog: {level: debug}\n", callDeadline)
 	l.must(err)
 	l.must(f.Close())
 	l.lvm(append([]string{"vgcreate -q other " + disks[2]}, commands...)...)

@@ -32,7 +32,7 @@ func (l *lab) resumeLV(lv string) {
 // whom, and since when; everybody else is served; and all goes on when the
 // operator is done.
 func TestOperatorInTheWay(t *testing.T) {
-	l := newLab(t,
+	l := newLab(t, deadline,
 		create("near", "40M", host.Disks()[1]), create("up", "32M", under), create("late", "8M", under), create("down", "32M", under), create("more", "40M", under),
 		"lvcreate -qq -y -an -Zn -Wn -L 8M -n cold "+host.VG, "lvcreate -qq -y -an -Zn -Wn -L 8M -n colder "+host.VG)
 	l.mkfs("ext4", "near", "up", "down", "more")
