@@ -5,6 +5,7 @@ package faults
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,12 +175,14 @@ func TestFiftyHang(t *testing.T) {
 	alone := l.served("near", many)
 	memory, goroutines := l.size()
 	l.suspend()
-	waits := make([]chan reply, hung)
-	for i, lv := range names {
-		waits[i] = behind(func() reply { return l.mount(lv) })
-	}
-	for _, lv := range names {
-		l.hangs(lv)
+	var waits []chan reply
+	for some := range slices.Chunk(names, 10) { // a slow machine needs a call's time to start fifty
+		for _, lv := range some {
+			waits = append(waits, behind(func() reply { return l.mount(lv) }))
+		}
+		for _, lv := range some {
+			l.hangs(lv)
+		}
 	}
 	l.twice("the fifty-first", alone, l.served("near", many))
 	m, g := l.size()
