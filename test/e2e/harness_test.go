@@ -47,6 +47,9 @@ var logLines = 80
 var built string
 
 func TestMain(m *testing.M) {
+	if traced() {
+		return
+	}
 	if os.Getuid() == 0 && os.Getenv(inside) == "" {
 		os.Exit(again())
 	}

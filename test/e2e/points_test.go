@@ -3,30 +3,35 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// visible are the system calls by which the rest of the world sees flexdriver.
-var visible = []string{"execve", "socket", "connect", "write", "ppoll", "read", "close", "exit_group"}
-
-// struck makes a call whose flexdriver is killed as it enters a system call for
-// the k-th time, and says whether it came to that; want is the answer else.
-func (h *host) struck(call string, k int, want string, args ...string) bool {
+// struck makes a call whose flexdriver is killed right before its k-th system call
+// that anybody sees, 0 is never; want is the answer else. It returns the point at
+// which it was killed, if it came to that, and how many there were.
+func (h *host) struck(k int, want string, args ...string) (at point, all int) {
 	h.t.Helper()
 	c, out := h.command(nil, args...)
-	strace, err := exec.LookPath("strace")
-	h.must(err)
-	c.Path = strace
-	c.Args = append([]string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + call, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", call, k)}, append([]string{h.driver}, args...)...)
+	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `kill -STOP $$; exec "$0" "$@"`, h.driver}, args...)
 	begun := time.Now()
 	h.must(c.Start())
-	a := h.read(c, out, begun, args) // strace ends as it did
-	if !a.killed && a.Status != want {
-		h.t.Errorf("%s, want %s", a, want)
+	h.eventually("flexdriver has stopped", func() string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		if err != nil || !strings.Contains(string(b), ") T ") {
+			return fmt.Sprint(string(b), err)
+		}
+		return ""
+	})
+	t := h.trace(c.Process.Pid, k)
+	h.must(c.Process.Signal(syscall.SIGCONT))
+	a := h.read(c, out, begun, args)
+	if at, all = t.end(); a.killed != (at.n > 0) || !a.killed && a.Status != want {
+		h.t.Errorf("%s, want %s; killed at %s", a, want, at)
 	}
-	return a.killed
+	return at, all
 }
 
 // flexdriver is killed at each of its system calls that anybody sees, in each
@@ -34,7 +39,6 @@ func (h *host) struck(call string, k int, want string, args ...string) bool {
 // gets what it wants.
 func TestFlexdriverKilledAtEachCall(t *testing.T) {
 	t.Parallel()
-	need(t, "strace")
 	h := newHost(t)
 	r := seeded(t)
 	p, q := podN(1), podN(2)
@@ -45,13 +49,46 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 	global := h.globalDir(solo)
 	mount := []string{"mount", dir, v.blob(&p)}
 	stage := []string{"mountdevice", global, "", solo.blob(nil)}
-	struck := 0
-	for _, verb := range []struct {
+	struck, total := 0, 0
+	type verb struct {
 		args   []string
 		dir    string   // where it mounts or unmounts, "" = nowhere
 		before []string // what the point begins with
 		mounts bool
-	}{
+	}
+	try := func(verb verb, want string, k int) (all int) {
+		if verb.dir != "" {
+			h.must(os.MkdirAll(verb.dir, 0o750))
+		}
+		if verb.before != nil {
+			h.ok(h.call(verb.before...))
+		}
+		at, all := h.struck(k, want, verb.args...)
+		if at.n > 0 {
+			struck++
+		}
+		about := fmt.Sprintf("%s, killed at %s", verb.args[0], at)
+		lv := "a"
+		if verb.dir == global {
+			lv = "solo"
+		}
+		s := h.settled(lv)
+		if verb.dir != "" && slicesHave(s.Claims, func(c claimStatus) bool { return c.Dir == verb.dir }) != mounted(verb.dir) {
+			t.Errorf("%s: mounted %v, status %+v", about, mounted(verb.dir), s)
+		}
+		if a := h.call(verb.args...); a.Status != want { // kubelet asks again
+			t.Errorf("%s: asked again: %s, want %s", about, a, want)
+		}
+		if verb.dir != "" && mounted(verb.dir) != verb.mounts {
+			t.Errorf("%s: asked again: mounted %v", about, mounted(verb.dir))
+		}
+		h.reads(v, q, "f", "x")
+		if t.Failed() {
+			t.Fatal(about)
+		}
+		return all
+	}
+	for _, verb := range []verb{
 		{[]string{"init"}, "", nil, false},
 		{[]string{"getvolumename", v.blob(nil)}, "", nil, false},
 		{[]string{"attach", v.blob(nil), node}, "", nil, false},
@@ -69,50 +106,20 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 		if verb.args[0] == "getvolumename" { // kubelet is to name volumes itself
 			want = "Not supported"
 		}
-		for _, call := range visible {
-			for k := 1; ; k++ {
-				if !soak && r.IntN(4) > 0 {
-					if k > 3 {
-						break
-					}
-					continue
-				}
-				if verb.dir != "" {
-					h.must(os.MkdirAll(verb.dir, 0o750))
-				}
-				if verb.before != nil {
-					h.ok(h.call(verb.before...))
-				}
-				if !h.struck(call, k, want, verb.args...) {
-					break
-				}
-				struck++
-				about := fmt.Sprintf("%s, killed at %s %d", verb.args[0], call, k)
-				lv := "a"
-				if verb.dir == global {
-					lv = "solo"
-				}
-				s := h.settled(lv)
-				if verb.dir != "" && slicesHave(s.Claims, func(c claimStatus) bool { return c.Dir == verb.dir }) != mounted(verb.dir) {
-					t.Errorf("%s: mounted %v, status %+v", about, mounted(verb.dir), s)
-				}
-				if a := h.call(verb.args...); a.Status != want { // kubelet asks again
-					t.Errorf("%s: asked again: %s, want %s", about, a, want)
-				}
-				if verb.dir != "" && mounted(verb.dir) != verb.mounts {
-					t.Errorf("%s: asked again: mounted %v", about, mounted(verb.dir))
-				}
-				h.reads(v, q, "f", "x")
-				if t.Failed() {
-					t.Fatal(about)
-				}
+		all := try(verb, want, 0)
+		if total += all; all == 0 {
+			t.Fatalf("%s: nobody sees anything of it", verb.args[0])
+		}
+		for k := 1; k <= all; k++ {
+			if soak || r.IntN(all) < 3 {
+				try(verb, want, k)
 			}
 		}
 	}
 	h.ok(h.call("unmount", dir))
 	h.ok(h.call("unmountdevice", global))
 	h.end(byKubelet, v, q)
-	t.Logf("flexdriver was killed at %d points", struck)
+	t.Logf("flexdriver was killed at %d points of %d", struck, total)
 	if struck < 10 {
 		t.Error("that is none")
 	}

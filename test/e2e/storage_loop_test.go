@@ -92,6 +92,11 @@ func (s files) volumes() (all []string) {
 	return all
 }
 
+func (s files) remove(name string) {
+	s.h.t.Helper()
+	s.h.must(os.Remove(s.path(name)))
+}
+
 func (s files) extend(name string, size int64) {
 	s.h.t.Helper()
 	s.h.must(os.Truncate(s.path(name), size))

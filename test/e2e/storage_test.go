@@ -30,6 +30,7 @@ type storage interface {
 	device(name string) string
 	active() []string // volumes with a block device
 	deactivate(name string)
+	remove(name string) // one that is not active
 
 	// clear takes all of it away, whatever a failed test has left.
 	clear()

@@ -150,6 +150,11 @@ func (s *groups) deactivate(name string) {
 	s.lvm("lvchange", "-an", name)
 }
 
+func (s *groups) remove(name string) {
+	s.h.t.Helper()
+	s.lvm("lvremove", "-y", name)
+}
+
 func (s *groups) clear() {
 	for range 8 { // what lies on top goes first
 		if len(s.active()) == 0 {

@@ -1,82 +1,58 @@
-//go:build !vm
-
 package e2e
 
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// byFlexd are the system calls by which the rest of the world sees flexd and its
-// children: files and notes, locks, processes, devices, mounts, answers.
-var byFlexd = []string{
-	"renameat", "unlinkat", "fsync", "write", "flock", "fcntl", "clone", "clone3", "execve", "waitid", "wait4", "exit_group",
-	"ftruncate", "fallocate", "fsetxattr", "ioctl", "symlinkat", "move_mount", "fsmount", "umount2", "accept4", "close",
-}
-
-// strike makes a call during which the k-th of those system calls of any thread
-// of flexd, or of a child of its, is its last. It says whether it came to that.
-func (h *host) strike(call string, k int, args ...string) bool {
+// strike makes a call during which flexd is killed right before the k-th system
+// call of its own, or of a child's, that anybody sees; 0 is never. With rest it is
+// followed until the volume of that name has no device any more. It returns the
+// point at which it was killed, if it came to that, and how many there were.
+func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 	h.t.Helper()
-	pid, told := h.flexd.Process.Pid, filepath.Join(h.dir, "strace")
-	strace := exec.Command("strace", "-f", "-qq", "-p", fmt.Sprint(pid), "-o", told, "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", call, k))
-	h.must(strace.Start())
-	h.eventually("strace follows flexd", func() string {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-		for _, thread := range threads {
-			if b, err := os.ReadFile(thread); err == nil && strings.Contains(string(b), "TracerPid:\t0\n") {
-				return thread
-			}
-		}
-		return ""
-	})
+	t := h.trace(h.flexd.Process.Pid, k)
 	b := h.begin(args...)
-	died := false
 	select {
 	case <-h.ended:
-		died = true
+		h.ended <- nil
 	case a := <-b.done:
 		b.done <- a
 	}
-	strace.Process.Signal(syscall.SIGTERM)                                  // it lets go of who lives
-	late := time.AfterFunc(5*time.Second, func() { strace.Process.Kill() }) // and may wait for ever for who dies just now
-	strace.Wait()
-	late.Stop()
-	text, err := os.ReadFile(told)
-	h.must(err)
-	killed := strings.Contains(string(text), "killed by SIGKILL")
-	if !died && killed {
+	if rest != "" {
+		h.within(soon, func() string {
+			if len(h.ended) == 0 && slices.Contains(h.active(), rest) {
+				return rest
+			}
+			return ""
+		})
+	}
+	at, all = t.end()
+	if at.n > 0 {
 		select {
 		case <-h.ended:
-			died = true
-		case <-time.After(time.Second): // it was a child
+		case <-time.After(soon):
+			h.t.Fatalf("flexd was killed at %s, and lives", at)
 		}
-	}
-	if died {
 		h.mu.Lock()
 		h.flexd = nil
 		h.mu.Unlock()
 		h.start()
 	}
-	b.wait(h.t) // a killed child is a Failure, and kubelet asks again
-	return died || killed
+	b.wait(h.t) // who is not answered gets a Failure, and kubelet asks again
+	return at, all
 }
 
-// flexd, or a child of its, is killed at each of its system calls that anybody
-// sees, in each verb. The next flexd and kubelet's retry get there, nothing is
-// done twice or half, and the pod beside does not notice.
+// flexd is killed at each system call of its own, or of a child's, that anybody
+// sees, in each verb, and until the volume is let go of. The next flexd and
+// kubelet's retry get there, nothing is done twice or half, and the pod beside
+// does not notice.
 func TestFlexdKilledAtEachCall(t *testing.T) {
 	t.Parallel()
-	need(t, "strace")
 	h := newHost(t)
 	r := seeded(t)
 	p, q := podN(1), podN(2)
@@ -93,100 +69,133 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	h.ok(h.call(mount...))
 	h.write(v, p, "mark", mark)
 	h.ok(h.call("unmount", dir))
+	records := h.records()
 
 	fresh, size, struck := 0, int64(300*mib), 0
-	for _, verb := range []struct {
+	type verb struct {
 		name   string
 		before [][]string
 		args   func() []string
 		mounts string // what is mounted afterwards
-	}{
-		{"waitforattach", nil, func() []string { return []string{"waitforattach", "", v.blob(nil)} }, ""},
-		{"mountdevice", nil, func() []string { return stage }, global},
-		{"unmountdevice", [][]string{stage}, func() []string { return []string{"unmountdevice", global} }, ""},
-		{"mount", nil, func() []string { return mount }, dir},
+		rest   bool   // what follows the answer is part of it
+	}
+	always := func(args ...string) func() []string { return func() []string { return args } }
+	verbs := []verb{
+		{"attach", nil, always("attach", v.blob(nil), node), "", false},
+		{"isattached", nil, always("isattached", v.blob(nil), node), "", false},
+		{"waitforattach", nil, always("waitforattach", "", v.blob(nil)), "", true},
+		{"mountdevice", nil, always(stage...), global, false},
+		{"unmountdevice", [][]string{stage}, always("unmountdevice", global), "", true},
+		{"mount", nil, always(mount...), dir, false},
 		{"expandfs", [][]string{mount}, func() []string {
 			size += 8 * mib
 			return []string{"expandfs", v.blob(nil), "", dir, fmt.Sprint(size), "0"}
-		}, dir},
-		{"unmount", [][]string{mount}, func() []string { return []string{"unmount", dir} }, ""},
+		}, dir, false},
+		{"unmount", [][]string{mount}, always("unmount", dir), "", true},
+		{"detach", [][]string{{"waitforattach", "", v.blob(nil)}}, always("detach", v.name, node), "", true},
 		{"mount of a new volume", nil, func() []string {
 			fresh++
 			w := h.vol(fmt.Sprint("new-", fresh), "ext4")
 			h.must(os.MkdirAll(h.podDir(w, p), 0o750))
 			return []string{"mount", h.podDir(w, p), w.blob(&p)}
-		}, "new"},
-	} {
-		for _, call := range byFlexd {
-			for k := 1; ; k++ {
-				if !soak && r.IntN(12) > 0 {
-					if k > 2 {
-						break
-					}
-					continue
-				}
-				for _, dir := range []string{dir, global} {
-					h.must(os.MkdirAll(dir, 0o750))
-				}
-				for _, args := range verb.before {
-					h.ok(h.call(args...))
-				}
-				args := verb.args()
-				about := fmt.Sprintf("%s, killed at %s %d", verb.name, call, k)
-				wanted := verb.mounts
-				if wanted == "new" {
-					wanted = args[1]
-				}
-				hit := h.strike(call, k, args...)
-				h.eventually(about+": kubelet's retry works", func() string {
-					if a := h.call(args...); !a.ok() {
-						return a.String()
-					}
-					return ""
-				})
-				if got := strings.Join(mounts(h.dir+"/kubelet/pods/"+p.uid), " ") + strings.Join(mounts(global), " "); got != wanted {
-					t.Errorf("%s: mounted: %q, want %q", about, got, wanted)
-				}
-				h.reads(beside, q, "f", "x")
-				switch verb.mounts {
-				case dir:
-					h.reads(v, p, "mark", mark)
-					h.ok(h.call("unmount", dir))
-				case global:
-					h.ok(h.call("unmountdevice", global))
-				case "new":
-					w := h.vol(fmt.Sprint("new-", fresh), "ext4")
-					h.write(w, p, "f", about)
-					h.ok(h.call("unmount", wanted))
-					// It goes altogether: each that stays is some calls more for those to come.
-					h.ok(h.call("detach", w.name, node))
-					lv := "vg0/" + w.opts["volumeID"]
-					h.eventually("its device goes", func() string {
-						if slices.Contains(h.active(), lv) {
-							return lv
-						}
-						return ""
-					})
-					var uuid [64]byte
-					n, err := unix.Getxattr(h.dir+"/"+lv, "trusted.flexd.uuid", uuid[:])
-					h.must(err)
-					for _, left := range []string{h.dir + "/" + lv, h.dir + "/state/formats/" + string(uuid[:n]) + ".json", wanted} {
-						h.must(os.Remove(left))
-					}
-				}
-				if t.Failed() {
-					t.Fatal(about)
-				}
-				if !hit {
-					break
-				}
-				struck++
+		}, "new", false},
+	}
+	// try lets flexd be killed once, and looks what came of it.
+	try := func(verb verb, k int) (hit bool, all int) {
+		for _, dir := range []string{dir, global} {
+			h.must(os.MkdirAll(dir, 0o750))
+		}
+		for _, args := range verb.before {
+			h.ok(h.call(args...))
+		}
+		args, wanted, rest := verb.args(), verb.mounts, ""
+		if wanted == "new" {
+			wanted = args[1]
+		}
+		if verb.rest {
+			rest = "vg0/a"
+		}
+		at, all := h.strike(k, rest, args...)
+		about := fmt.Sprintf("%s, killed at %s", verb.name, at)
+		h.eventually(about+": kubelet's retry works", func() string {
+			if a := h.call(args...); !a.ok() {
+				return a.String()
 			}
+			return ""
+		})
+		if got := strings.Join(mounts(h.dir+"/kubelet/pods/"+p.uid), " ") + strings.Join(mounts(global), " "); got != wanted {
+			t.Errorf("%s: mounted: %q, want %q", about, got, wanted)
+		}
+		h.reads(beside, q, "f", "x")
+		switch verb.mounts {
+		case dir:
+			h.reads(v, p, "mark", mark)
+			h.ok(h.call("unmount", dir))
+		case global:
+			h.ok(h.call("unmountdevice", global))
+		case "new":
+			w := h.vol(fmt.Sprint("new-", fresh), "ext4")
+			h.write(w, p, "f", about)
+			h.ok(h.call("unmount", wanted))
+			// It goes altogether: each that stays is some calls more for those to come.
+			h.ok(h.call("detach", w.name, node))
+			lv := "vg0/" + w.opts["volumeID"]
+			h.eventually("its device goes", func() string {
+				if slices.Contains(h.active(), lv) {
+					return lv
+				}
+				return ""
+			})
+			h.remove(lv)
+			h.must(os.Remove(wanted))
+			for _, file := range h.records() {
+				if !slices.Contains(records, file) {
+					h.must(os.Remove(file))
+				}
+			}
+		}
+		if t.Failed() {
+			t.Fatal(about)
+		}
+		if at.n > 0 {
+			struck++
+		}
+		return at.n > 0, all
+	}
+	if !soak {
+		r.Shuffle(len(verbs), func(i, j int) { verbs[i], verbs[j] = verbs[j], verbs[i] })
+		verbs = some(verbs, 3)
+	}
+	total := 0
+	for _, verb := range verbs {
+		if soak {
+			for k, hit := 1, true; hit; k++ {
+				hit, _ = try(verb, k)
+			}
+			continue
+		}
+		_, all := try(verb, 0)
+		if total += all; all == 0 {
+			t.Fatalf("%s: nobody sees anything of it", verb.name)
+		}
+		for range times(2) {
+			try(verb, 1+r.IntN(all))
 		}
 	}
 	h.end(byKubelet, beside, q)
-	t.Logf("flexd or a child of its was killed at %d points", struck)
-	if struck < 10 {
+	t.Logf("flexd was killed at %d points; %d were counted", struck, total)
+	if struck == 0 {
 		t.Error("that is none")
 	}
+}
+
+// records are the files of what flexd knows of volumes.
+func (h *host) records() (all []string) {
+	h.t.Helper()
+	files, err := os.ReadDir(h.stateDir + "/formats")
+	h.must(err)
+	for _, f := range files {
+		all = append(all, h.stateDir+"/formats/"+f.Name())
+	}
+	return all
 }
