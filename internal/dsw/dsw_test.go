@@ -328,6 +328,20 @@ func TestRecords(t *testing.T) {
 			t.Fatalf("cut at %d: %v, %v; unknown is never none", n, got, err)
 		}
 	}
+	// A flexd that starts says so before anybody asks for the volume.
+	torn, err := OpenRecords(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := torn.Problems(); len(p) != 1 || !strings.Contains(p[0], file) {
+		t.Errorf("problems: %q", p)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if p := torn.Problems(); len(p) != 0 {
+		t.Errorf("problems after its removal: %q", p)
+	}
 }
 
 // The way out that a refusal names works at once, and a volume's name is not
@@ -426,7 +440,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"uuid":"u","state":"seen","fsType":"ext4","at":"2026-11-20T00:00:00Z","vg":"v","lv":"l"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var r Record
-		if parseRecord(data, "u", &r) == nil && (r.UUID != "u" || r.State != stateSeen && r.State != stateFormatting) {
+		if parseRecord(data, &r) == nil && (r.Version != noteVersion || r.State != stateSeen && r.State != stateFormatting) {
 			t.Errorf("took %q", data)
 		}
 	})

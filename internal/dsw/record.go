@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,16 +41,90 @@ type Records struct {
 
 	dir string
 
-	mu    sync.Mutex             // guards known; not held while anything is written
-	known map[volume.UUID]Record // what was read or written; the directory is ours alone
+	mu     sync.Mutex             // not held while anything is written
+	known  map[volume.UUID]Record // what was read or written; the directory is ours alone
+	unread map[string]error       // file → why it cannot be read
 }
 
-// OpenRecords returns the records below dir, which is made if it is missing.
+// OpenRecords returns the records below dir, which is made if it is missing. Those
+// that cannot be read are among the problems.
 func OpenRecords(dir string) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	return &Records{dir: dir, known: map[volume.UUID]Record{}}, nil
+	r := &Records{dir: dir, known: map[volume.UUID]Record{}, unread: map[string]error{}}
+	_ = r.each(func(string, Record) {})
+	return r, nil
+}
+
+// Problems returns which records cannot be read, sorted, as long as they are there.
+func (r *Records) Problems() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []string
+	for path, err := range r.unread {
+		if _, gone := os.Lstat(path); errors.Is(gone, fs.ErrNotExist) {
+			delete(r.unread, path)
+			continue
+		}
+		all = append(all, fmt.Sprintf("format record %s cannot be read: %v; its volume is not set up; remove the file when you have looked at what is on the volume", path, err))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// read reads one record. What it finds wrong with it is a problem from then on.
+// r.mu is held.
+func (r *Records) read(path string) (rec Record, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		delete(r.unread, path)
+		return rec, err
+	}
+	if err == nil {
+		err = parseRecord(data, &rec)
+	}
+	if err == nil && r.path(rec.UUID) != path {
+		err = fmt.Errorf("it is about %s", rec.UUID)
+	}
+	if err != nil {
+		r.unread[path] = err
+		return rec, fmt.Errorf("format record %s: %w", path, err)
+	}
+	delete(r.unread, path)
+	return rec, nil
+}
+
+// each calls f for each record that can be read. The error is that of another one,
+// or of the directory.
+func (r *Records) each(f func(path string, rec Record)) error {
+	files, err := os.ReadDir(r.dir)
+	r.mu.Lock()
+	if delete(r.unread, r.dir); err != nil {
+		r.unread[r.dir] = err
+	}
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("format records: %w", err)
+	}
+	var unread error
+	for _, file := range files {
+		if filepath.Ext(file.Name()) != ".json" {
+			continue // a temporary file
+		}
+		path := filepath.Join(r.dir, file.Name())
+		r.mu.Lock()
+		rec, err := r.read(path)
+		r.mu.Unlock()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			unread = err
+		default:
+			f(path, rec)
+		}
+	}
+	return unread
 }
 
 func (r *Records) path(uuid volume.UUID) string {
@@ -69,15 +144,13 @@ func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 		}
 	}
 	if !ok {
-		data, err := os.ReadFile(r.path(uuid))
+		var err error
+		rec, err = r.read(r.path(uuid))
 		if errors.Is(err, fs.ErrNotExist) {
 			return volume.NoRecord, "", nil
 		}
-		if err == nil {
-			err = parseRecord(data, uuid, &rec)
-		}
 		if err != nil {
-			return volume.RecordUnknown, "", fmt.Errorf("format record %s: %w", r.path(uuid), err)
+			return volume.RecordUnknown, "", err
 		}
 		r.known[uuid] = rec
 	}
@@ -87,15 +160,13 @@ func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 	return volume.Seen, "", nil
 }
 
-func parseRecord(data []byte, uuid volume.UUID, rec *Record) error {
+func parseRecord(data []byte, rec *Record) error {
 	if err := decode(data, rec); err != nil {
 		return err
 	}
 	switch {
 	case rec.Version != noteVersion:
 		return fmt.Errorf("its version is %d, this flexd knows %d", rec.Version, noteVersion)
-	case rec.UUID != uuid:
-		return fmt.Errorf("it is about %s", rec.UUID)
 	case rec.State != stateFormatting && rec.State != stateSeen:
 		return fmt.Errorf("state %q is not known", rec.State)
 	}
@@ -124,6 +195,9 @@ func (r *Records) put(rec Record) error {
 		rec.volatile = err != nil
 		r.known[rec.UUID] = rec
 	}
+	if err == nil {
+		delete(r.unread, r.path(rec.UUID))
+	}
 	if err != nil {
 		return fmt.Errorf("format record: %w", err)
 	}
@@ -135,31 +209,15 @@ func (r *Records) put(rec Record) error {
 // that is not known. It reads the whole directory: only for the moment in which
 // a volume is to be created.
 func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
-	files, err := os.ReadDir(r.dir)
-	if err != nil {
-		return "", "", fmt.Errorf("format records: %w", err)
-	}
-	var unread error
-	for _, f := range files {
-		if filepath.Ext(f.Name()) != ".json" {
-			continue // a temporary file
-		}
-		var rec Record
-		path := filepath.Join(r.dir, f.Name())
-		data, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = decode(data, &rec)
-		}
-		if err != nil {
-			unread = fmt.Errorf("format record %s: %w", path, err)
-			continue
-		}
+	var uuid volume.UUID
+	var file string
+	err := r.each(func(path string, rec Record) {
 		if rec.VG == n.VG && rec.LV == n.LV && rec.State == stateSeen {
-			return rec.UUID, path, nil
+			uuid, file = rec.UUID, path
 		}
+	})
+	if uuid != "" {
+		return uuid, file, nil
 	}
-	return "", "", unread
+	return "", "", err
 }

@@ -143,7 +143,7 @@ func (n *Node) suspect(device string) {
 // recover makes a lane for every volume that a note or a mount names. The lanes
 // see for themselves what there is to finish.
 func (n *Node) recover() error {
-	for _, p := range n.Store.Problems() {
+	for _, p := range append(n.Store.Problems(), n.Records.Problems()...) {
 		n.Log.Warn(p)
 	}
 	for _, c := range n.Store.All() {

@@ -70,6 +70,7 @@ func (n *Node) Health() []string {
 
 func (n *Node) problems() []string {
 	all := append(append([]string{}, n.Health()...), n.Store.Problems()...)
+	all = append(all, n.Records.Problems()...)
 	_, untold := n.disagreements()
 	all = append(all, untold...)
 	for _, p := range n.poolStates() {

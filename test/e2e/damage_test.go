@@ -81,8 +81,8 @@ func (h *host) damaged(all []damage) {
 		}
 		h.start()
 		problems := strings.Join(h.list().Problems, "\n")
-		for _, file := range notes {
-			if !strings.Contains(problems, file+".damaged") {
+		for _, file := range append(named(notes, ".damaged"), named(records, " cannot be read")...) {
+			if !strings.Contains(problems, file) {
 				t.Errorf("%s: status does not name %s:\n%s", d.name, file, problems)
 			}
 		}
@@ -124,6 +124,14 @@ func (h *host) files(pattern string) []string {
 	h.t.Helper()
 	all, err := filepath.Glob(pattern)
 	h.must(err)
+	return all
+}
+
+// named are files with what is said of them.
+func named(files []string, what string) (all []string) {
+	for _, f := range files {
+		all = append(all, f+what)
+	}
 	return all
 }
 
