@@ -9,6 +9,7 @@ package asw
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
@@ -99,7 +101,13 @@ type Target struct {
 	Asked map[string][]string // directory → superblock options that flexd was asked for
 	FS    volume.FS           // what children found in this turn
 	Lives []string            // of Dirs: those whose pod is to be looked at
+	Brief bool                // nothing is to be set up: what the group has is not waited for
 }
+
+// brief is how long it is asked for all the same.
+const brief = time.Second
+
+var errBrief = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
 
 // Observe returns all that is known of a volume, and the mount table that it is
 // known from. It fails only if that cannot be read; what else cannot be known is
@@ -153,7 +161,12 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 		err error
 	)
 	if p != nil {
+		ctx, cancel := ctx, context.CancelFunc(func() {})
+		if t.Brief {
+			ctx, cancel = context.WithTimeoutCause(ctx, brief, errBrief)
+		}
 		lv, err = p.LookUp(ctx, t.Name)
+		cancel()
 	} else {
 		err = fmt.Errorf("volume group %q is not configured", t.Name.VG)
 		if p = o.Providers[Unconfigured]; p == nil {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,9 +21,15 @@ type machine struct {
 	lvs     map[volume.Name]volume.LV
 	devices map[volume.UUID]volume.Device
 	err     error
+	slow    time.Duration // a look-up
 }
 
-func (m *machine) LookUp(_ context.Context, n volume.Name) (volume.LV, error) {
+func (m *machine) LookUp(ctx context.Context, n volume.Name) (volume.LV, error) {
+	select {
+	case <-time.After(m.slow):
+	case <-ctx.Done():
+		return volume.LV{}, context.Cause(ctx)
+	}
 	if m.err != nil {
 		return volume.LV{}, m.err
 	}
@@ -249,6 +257,26 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 			t.Errorf("%s: the volume became %s", c.name, h.LV.UUID)
 		}
 	}
+}
+
+// Ensure that where nothing is to be set up a group that does not answer is not
+// waited for, and its volume is unknown; else it is.
+func TestBrief(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := twoVolumes()
+		m.slow = time.Minute
+		for _, isBrief := range []bool{true, false} {
+			begun := time.Now()
+			h := observer(m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Brief: isBrief}, table(t))
+			took, want, presence, reason := time.Since(begun), m.slow, volume.Present, ""
+			if isBrief {
+				want, presence, reason = brief, volume.PresenceUnknown, errBrief.Error()
+			}
+			if took != want || h.LV.Presence != presence || h.LV.Reason != reason || h.Device.Activity != volume.Active {
+				t.Errorf("brief %v: after %v: %+v, %+v", isBrief, took, h.LV, h.Device)
+			}
+		}
+	})
 }
 
 // Ensure that what LVM calls read-only is not written, whatever its device says.

@@ -61,7 +61,9 @@ func (l *lane) target(w volume.Want) asw.Target {
 			t.Asked[c.Dir] = c.Super
 		}
 	}
+	t.Brief = len(w.Calls) > 0
 	for _, c := range w.Calls {
+		t.Brief = t.Brief && c.Verb == volume.Release
 		if c.Verb == volume.Reclaim {
 			t.Lives = append(t.Lives, c.Dir)
 		}
