@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -139,8 +140,8 @@ func (b Block) String() string {
 	s := b.Step
 	if len(b.Pids) > 0 {
 		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
-		if b.Wchan != "" {
-			s += ", waits in " + b.Wchan
+		if where := cmp.Or(b.Wchan, run.Wchan(b.Pids[0])); where != "" { // it may not have come there yet
+			s += ", waits in " + where
 		}
 		if b.For != "" {
 			s += ", for " + b.For

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -422,8 +423,8 @@ func (p *parked) text() string {
 	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
 	if p.pid != 0 {
 		s += fmt.Sprintf(" (pid %d", p.pid)
-		if p.wchan != "" {
-			s += " waits in " + p.wchan
+		if where := cmp.Or(p.wchan, run.Wchan(p.pid)); where != "" { // it may not have come there yet
+			s += " waits in " + where
 		}
 		if p.what != "" {
 			s += " for " + p.what

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -144,7 +146,7 @@ func (l *lane) view() status.Story {
 	if l.parked != nil {
 		since := l.parked.since
 		s.Step, s.StepSince = l.parked.step, &since
-		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: l.parked.wchan, Since: since, Hint: l.parked.text()}
+		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, run.Wchan(l.parked.pid)), Since: since, Hint: l.parked.text()}
 	}
 	if f := l.lastErr; f != nil {
 		s.Error = &status.Error{Step: f.step, Message: f.text, At: f.at, CallID: f.call}

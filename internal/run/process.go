@@ -57,11 +57,12 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 		k.ready = make(chan []byte, 1)
 	}
 	k.started = time.Now()
+	pidfd := -1
 	proc, err := os.StartProcess(program, c.Argv, &os.ProcAttr{
 		Dir:   "/",
 		Env:   env,
 		Files: files,
-		Sys:   &syscall.SysProcAttr{Setpgid: true},
+		Sys:   &syscall.SysProcAttr{Setpgid: true, PidFD: &pidfd},
 	})
 	if err != nil {
 		return fail(err)
@@ -72,18 +73,20 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 	k.proc = proc
 	k.out = newDrain(ours[0], c.maxOut(), k.ready)
 	k.errs = newDrain(ours[1], maxStderr, nil)
-	go k.wait()
+	go k.wait(pidfd)
 	return k, nil
 }
 
 // wait is the one goroutine that waits for the process, however long it takes.
-func (k *child) wait() {
+func (k *child) wait(pidfd int) {
 	// Wait without reaping first: as long as the zombie stands, nobody else
 	// can have its number, and a kill under the mutex is safe.
-	for {
-		err := unix.Waitid(unix.P_PID, k.proc.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			break
+	if !ended(pidfd) {
+		for {
+			err := unix.Waitid(unix.P_PID, k.proc.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			if err != unix.EINTR {
+				break
+			}
 		}
 	}
 	k.mu.Lock()
@@ -99,6 +102,29 @@ func (k *child) wait() {
 	k.out.finish(pipeGrace)
 	k.errs.finish(pipeGrace)
 	close(k.ended)
+}
+
+// ended waits for the end of the process of a pidfd, which it closes, and says
+// whether that could be waited for. Unlike waitid it keeps no thread: those of a
+// burst would stay, with their stacks.
+func ended(pidfd int) bool {
+	if pidfd < 0 || unix.SetNonblock(pidfd, true) != nil {
+		return false // before Linux 5.4
+	}
+	f := os.NewFile(uintptr(pidfd), "pidfd")
+	defer f.Close()
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	known := true
+	err = conn.Read(func(fd uintptr) bool {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		known = err == nil || err == unix.EINTR
+		return !known || info.Signo != 0
+	})
+	return known && err == nil
 }
 
 func (k *child) kill() {
@@ -144,7 +170,7 @@ func (k *child) exitError(code int, signal string, res Result) *ExitError {
 }
 
 func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {
-	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: wchan(pid), Done: done}
+	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: Wchan(pid), Done: done}
 }
 
 // oneLine makes a message of what a program printed: at most 1 KiB, the end of

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -168,6 +169,39 @@ func TestGrandchildHoldsPipes(t *testing.T) {
 }
 
 // Ensure that the deadline kills the whole process group.
+// Ensure that children that take long keep no threads: their stacks would stay.
+func TestChildrenKeepNoThreads(t *testing.T) {
+	must := func(all []os.DirEntry, err error) []os.DirEntry {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	threads := func() int { return len(must(os.ReadDir("/proc/self/task"))) }
+	const children = 100
+	before := threads()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	dir := t.TempDir()
+	for range children {
+		all.Go(func() {
+			_, _ = NewExec().Run(ctx, Cmd{Step: "x", Argv: []string{"sh", "-c", "echo >" + dir + "/$$; exec sleep 1000"}})
+		})
+	}
+	for end := time.Now().Add(time.Minute); len(must(os.ReadDir(dir))) < children; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("they do not start")
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	if more := threads() - before; more > children/2 {
+		t.Errorf("%d children keep %d threads", children, more)
+	}
+	cancel()
+	all.Wait()
+}
+
 func TestDeadlineKillsGroup(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	c := sh(`trap "" TERM INT HUP; sleep 60 & echo $! $$ > "$1"; wait`, pids) // deaf to what is polite

@@ -42,8 +42,8 @@ func deepest(pids []int) *Waiting {
 	return found
 }
 
-// wchan says in which kernel function a process waits.
-func wchan(pid int) string {
+// Wchan says in which kernel function a process waits, "" if in none.
+func Wchan(pid int) string {
 	if w := waits(pid); w != nil {
 		return w.Wchan
 	}

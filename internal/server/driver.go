@@ -22,6 +22,7 @@ const (
 	strangerTime = time.Second            // the same, for one who gets Failure anyway
 	replyTime    = 10 * time.Second       // for a client to take its answer
 	farewell     = 500 * time.Millisecond // for the handlers to return at shutdown
+	rest         = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
 
 // A Peer is the process at the other end, as the kernel tells it.
@@ -55,11 +56,16 @@ func (d *Driver) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { d.Listener.Close() })
 	defer stop()
 
+	// Go would do it some minutes later, and bit by bit.
+	atRest := time.AfterFunc(rest, debug.FreeOSMemory)
+	defer atRest.Stop()
+
 	var all sync.WaitGroup
 	for {
 		conn, err := d.Listener.Accept()
 		switch {
 		case err == nil:
+			atRest.Reset(rest)
 			all.Go(func() { d.converse(ctx, conn.(*net.UnixConn)) })
 			continue
 		case ctx.Err() != nil:
