@@ -65,7 +65,11 @@ func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := New(Parts{Store: store, Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}, Log: logrus.NewEntry(l), Providers: map[string]Provider{"vg0": f}})
+		records, err := dsw.OpenRecords(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := New(Parts{Store: store, Records: records, Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}, Log: logrus.NewEntry(l), Providers: map[string]Provider{"vg0": f}})
 		close(n.ready)
 		defer n.stop(errStopping)
 		g := join.Group{Name: "vg0", Survey: join.Survey{Volumes: []join.Volume{{Name: "thin", UUID: "u1", Pool: "pool"}, {Name: "thick", UUID: "u2"}}}}

@@ -280,6 +280,34 @@ func (l *lab) howLong(r reply) {
 	}
 }
 
+var callID, answered = regexp.MustCompile(`^\[([0-9a-f]+)\]`), `call=%s .* answered.* took=(\S+)`
+
+// soonEnough fails the test unless flexd has given an answer within that time. It
+// is flexd's own that counts: what a process costs here is no part of it.
+func (l *lab) soonEnough(r reply, d time.Duration) {
+	l.Helper()
+	id := callID.FindStringSubmatch(r.Message)
+	if id == nil {
+		l.Errorf("%s\n\tdoes not say which call it is", r)
+		return
+	}
+	line := regexp.MustCompile(fmt.Sprintf(answered, id[1]))
+	var took time.Duration
+	l.within(soon, "flexd logs that it has answered "+id[1], func() string {
+		log, err := os.ReadFile(l.Node.Log)
+		m := line.FindSubmatch(log)
+		if err != nil || m == nil {
+			return fmt.Sprint("it does not ", err)
+		}
+		took, err = time.ParseDuration(string(m[1]))
+		l.must(err)
+		return ""
+	})
+	if took > d {
+		l.Errorf("%s\n\tanswered after %s, want %s", r, took, d)
+	}
+}
+
 // story is what status says of a volume of host.VG.
 func (l *lab) story(lv string) status.Story {
 	l.Helper()
