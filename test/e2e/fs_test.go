@@ -71,7 +71,7 @@ func TestGrowsAfterMount(t *testing.T) {
 	need(t, "mkfs.xfs", "mkfs.btrfs")
 	h := newHost(t)
 	p := podN(1)
-	for _, fs := range some([]string{"ext4", "xfs", "btrfs"}, 1) {
+	for _, fs := range some(seeded(t), []string{"ext4", "xfs", "btrfs"}, 1) {
 		v := h.vol("late-"+fs, fs).with("size", "300Mi")
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")

@@ -151,10 +151,18 @@ func times(n int) int {
 	return max(1, int(float64(n)*f))
 }
 
-// some are the first rows of a table: all of them, or as times scales it, but
-// that many at least.
-func some[T any](rows []T, least int) []T {
-	return rows[:min(max(least, times(len(rows))), len(rows))]
+// some are rows of a table: all of them, or as many as times scales it to, at
+// random, but that many at least.
+func some[T any](r *rand.Rand, rows []T, least int) []T {
+	n := max(least, times(len(rows)))
+	if n >= len(rows) {
+		return rows
+	}
+	drawn := make([]T, 0, n)
+	for _, i := range r.Perm(len(rows))[:n] {
+		drawn = append(drawn, rows[i])
+	}
+	return drawn
 }
 
 // seeded is random, and can be had again: FLEXD_SEED=N.

@@ -15,6 +15,7 @@ func TestNeverFormat(t *testing.T) {
 	need(t, "cryptsetup", "mkswap", "sfdisk")
 	// The lease is long: what was looked at can be read without more ado.
 	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
+	r := seeded(t)
 	at := func(file string, offset int64, b []byte) {
 		t.Helper()
 		f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -46,7 +47,7 @@ func TestNeverFormat(t *testing.T) {
 		}, []string{"dos", "offset 510 (0x1fe)"}},
 	}
 	p := podN(1)
-	for _, row := range some(rows, 4) {
+	for _, row := range some(r, rows, 4) {
 		name := "vg0/" + row.name
 		var before []byte
 		h.volume(name, size, func(path string) {
@@ -60,7 +61,7 @@ func TestNeverFormat(t *testing.T) {
 			func() answer { return h.up(noAttach, vol{name: v.name, opts: v.opts, fs: "xfs"}, p) },
 			func() answer { return h.up(noAttach, vol{name: v.name, opts: v.opts}, p) },
 		}
-		for _, ask := range some(ways, 2) {
+		for _, ask := range some(r, ways, 2) {
 			device := h.device(name) // it never means another volume's
 			words := append([]string{name + ": mount", "never formats over data", "wipefs -a " + device, "blkdiscard -z " + device}, row.words...)
 			h.refused(ask(), words...)

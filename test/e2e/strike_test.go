@@ -163,8 +163,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 		return at.n > 0, all
 	}
 	if !soak {
-		r.Shuffle(len(verbs), func(i, j int) { verbs[i], verbs[j] = verbs[j], verbs[i] })
-		verbs = some(verbs, 3)
+		verbs = some(r, verbs, 3)
 	}
 	total := 0
 	for _, verb := range verbs {
