@@ -339,8 +339,10 @@ func TestRecords(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if p := torn.Problems(); len(p) != 0 {
-		t.Errorf("problems after its removal: %q", p)
+	for end := time.Now().Add(10 * time.Second); len(torn.Problems()) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("problems after its removal: %q", torn.Problems())
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,9 +42,10 @@ type Records struct {
 
 	dir string
 
-	mu     sync.Mutex             // not held while anything is written
-	known  map[volume.UUID]Record // what was read or written; the directory is ours alone
-	unread map[string]error       // file → why it cannot be read
+	mu      sync.Mutex             // not held while a file is read or written
+	known   map[volume.UUID]Record // what was read or written; the directory is ours alone
+	unread  map[string]error       // file, or the directory → why it cannot be read
+	looking bool                   // again runs
 }
 
 // OpenRecords returns the records below dir, which is made if it is missing. Those
@@ -57,42 +59,75 @@ func OpenRecords(dir string) (*Records, error) {
 	return r, nil
 }
 
-// Problems returns which records cannot be read, sorted, as long as they are there.
+// Problems returns which records could not be read, sorted. It reads nothing
+// itself: what was wrong is looked at again behind it, for the next time.
 func (r *Records) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []string
 	for path, err := range r.unread {
-		if _, gone := os.Lstat(path); errors.Is(gone, fs.ErrNotExist) {
-			delete(r.unread, path)
-			continue
+		var damaged *damagedError
+		switch {
+		case path == r.dir:
+			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v", path, err))
+		case errors.As(err, &damaged):
+			all = append(all, fmt.Sprintf("format record %s is damaged: %v; its volume is not set up; remove the file when you have looked at what is on the volume", path, err))
+		default:
+			all = append(all, fmt.Sprintf("format record %s cannot be read: %v", path, err))
 		}
-		all = append(all, fmt.Sprintf("format record %s cannot be read: %v; its volume is not set up; remove the file when you have looked at what is on the volume", path, err))
+	}
+	if len(all) > 0 && !r.looking {
+		r.looking = true
+		go r.again()
 	}
 	slices.Sort(all)
 	return all
 }
 
+// again reads what could not be read.
+func (r *Records) again() {
+	r.mu.Lock()
+	paths := slices.Collect(maps.Keys(r.unread))
+	r.mu.Unlock()
+	for _, path := range paths {
+		if path == r.dir {
+			_ = r.each(func(string, Record) {})
+			continue
+		}
+		_, _ = r.read(path)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looking = false
+}
+
+// A damagedError is what is wrong in a record, not with reading it.
+type damagedError struct{ err error }
+
+func (e *damagedError) Error() string { return e.err.Error() }
+func (e *damagedError) Unwrap() error { return e.err }
+
 // read reads one record. What it finds wrong with it is a problem from then on.
-// r.mu is held.
+// Nobody waits for the disk but its caller.
 func (r *Records) read(path string) (rec Record, err error) {
 	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if err == nil {
+		bad := parseRecord(data, &rec)
+		if bad == nil && r.path(rec.UUID) != path {
+			bad = fmt.Errorf("it is about %s", rec.UUID)
+		}
+		if bad != nil {
+			err = &damagedError{bad}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		delete(r.unread, path)
 		return rec, err
 	}
-	if err == nil {
-		err = parseRecord(data, &rec)
-	}
-	if err == nil && r.path(rec.UUID) != path {
-		err = fmt.Errorf("it is about %s", rec.UUID)
-	}
-	if err != nil {
-		r.unread[path] = err
-		return rec, fmt.Errorf("format record %s: %w", path, err)
-	}
-	delete(r.unread, path)
-	return rec, nil
+	r.unread[path] = err
+	return rec, fmt.Errorf("format record %s: %w", path, err)
 }
 
 // each calls f for each record that can be read. The error is that of another one,
@@ -113,9 +148,7 @@ func (r *Records) each(f func(path string, rec Record)) error {
 			continue // a temporary file
 		}
 		path := filepath.Join(r.dir, file.Name())
-		r.mu.Lock()
 		rec, err := r.read(path)
-		r.mu.Unlock()
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
@@ -135,14 +168,15 @@ func (r *Records) path(uuid volume.UUID) string {
 // being made. An error means that it is not known, which is not "none".
 func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	rec, ok := r.known[uuid]
 	if ok && rec.State == stateSeen && !rec.volatile {
 		if _, err := os.Lstat(r.path(uuid)); errors.Is(err, fs.ErrNotExist) {
 			delete(r.known, uuid) // its owner took it away
+			r.mu.Unlock()
 			return volume.NoRecord, "", nil
 		}
 	}
+	r.mu.Unlock()
 	if !ok {
 		var err error
 		rec, err = r.read(r.path(uuid))
@@ -152,7 +186,12 @@ func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 		if err != nil {
 			return volume.RecordUnknown, "", err
 		}
+		r.mu.Lock()
+		if now, written := r.known[uuid]; written {
+			rec = now // meanwhile
+		}
 		r.known[uuid] = rec
+		r.mu.Unlock()
 	}
 	if rec.State == stateFormatting {
 		return volume.Formatting, rec.FSType, nil

@@ -81,7 +81,7 @@ func (h *host) damaged(all []damage) {
 		}
 		h.start()
 		problems := strings.Join(h.list().Problems, "\n")
-		for _, file := range append(named(notes, ".damaged"), named(records, " cannot be read")...) {
+		for _, file := range append(named(notes, ".damaged"), named(records, " is damaged")...) {
 			if !strings.Contains(problems, file) {
 				t.Errorf("%s: status does not name %s:\n%s", d.name, file, problems)
 			}
