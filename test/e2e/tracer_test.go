@@ -88,7 +88,8 @@ func (h *host) trace(pid, k int) *tracer {
 	h.must(t.cmd.Start())
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != "ready" {
-		t.end()
+		in.Close()
+		t.cmd.Wait()
 		h.t.Fatalf("process %d cannot be traced: %q", pid, lines.Text())
 	}
 	go func() {
@@ -97,6 +98,7 @@ func (h *host) trace(pid, k int) *tracer {
 			var p point
 			if _, err := fmt.Sscan(lines.Text(), &p.n, &p.child, &p.call); err != nil {
 				fmt.Fprintln(os.Stderr, lines.Text())
+				continue
 			}
 			if t.all = p.n; p.n == k && k > 0 {
 				t.at = p
