@@ -9,7 +9,6 @@ package asw
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -19,7 +18,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
@@ -101,13 +99,8 @@ type Target struct {
 	Asked map[string][]string // directory → superblock options that flexd was asked for
 	FS    volume.FS           // what children found in this turn
 	Lives []string            // of Dirs: those whose pod is to be looked at
-	Brief bool                // nothing is to be set up: what the group has is not waited for
+	Group context.Context     // while what the group has is waited for; nil = as long as for all else
 }
-
-// brief is how long it is asked for all the same.
-const brief = time.Second
-
-var errBrief = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
 
 // Observe returns all that is known of a volume, and the mount table that it is
 // known from. It fails only if that cannot be read; what else cannot be known is
@@ -161,12 +154,11 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 		err error
 	)
 	if p != nil {
-		ctx, cancel := ctx, context.CancelFunc(func() {})
-		if t.Brief {
-			ctx, cancel = context.WithTimeoutCause(ctx, brief, errBrief)
+		group := ctx
+		if t.Group != nil {
+			group = t.Group
 		}
-		lv, err = p.LookUp(ctx, t.Name)
-		cancel()
+		lv, err = p.LookUp(group, t.Name)
 	} else {
 		err = fmt.Errorf("volume group %q is not configured", t.Name.VG)
 		if p = o.Providers[Unconfigured]; p == nil {
@@ -351,7 +343,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind,
 		})
 		what := o.liveError(h.Device.Path, e.Entry)
-		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly { // flexd mounts none so
+		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence == volume.Present { // flexd mounts none so
 			what = "it is read-only on a writable device, as the kernel makes it after an error"
 		}
 		if what != "" {

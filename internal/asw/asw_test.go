@@ -259,21 +259,23 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 	}
 }
 
-// Ensure that where nothing is to be set up a group that does not answer is not
-// waited for, and its volume is unknown; else it is.
-func TestBrief(t *testing.T) {
+// Ensure that a group that does not answer is waited for as long as its context
+// says, and its volume is unknown then.
+func TestGroupIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := twoVolumes()
 		m.slow = time.Minute
-		for _, isBrief := range []bool{true, false} {
+		brief, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("too slow"))
+		defer cancel()
+		for _, group := range []context.Context{brief, nil} {
 			begun := time.Now()
-			h := observer(m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Brief: isBrief}, table(t))
+			h := observer(m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Group: group}, table(t))
 			took, want, presence, reason := time.Since(begun), m.slow, volume.Present, ""
-			if isBrief {
-				want, presence, reason = brief, volume.PresenceUnknown, errBrief.Error()
+			if group != nil {
+				want, presence, reason = time.Second, volume.PresenceUnknown, "too slow"
 			}
 			if took != want || h.LV.Presence != presence || h.LV.Reason != reason || h.Device.Activity != volume.Active {
-				t.Errorf("brief %v: after %v: %+v, %+v", isBrief, took, h.LV, h.Device)
+				t.Errorf("%v: after %v: %+v, %+v", group, took, h.LV, h.Device)
 			}
 		}
 	})

@@ -39,11 +39,14 @@ type lane struct {
 	seen    *glimpse    // the mounts that the last look was about
 	suspect suspicion
 	broken  string // what is wrong with its mounted filesystem, until it is unmounted
+	hurry   func() // tells the look under way that somebody wants to unmount; nil = that is nothing to it
 
 	// Only the goroutine uses these.
 	facts volume.FS    // what children found in this turn
 	disk  uint64       // the device the facts are about
 	table *mount.Table // of the last look
+
+	hurried bool // the group was not waited for in this turn
 }
 
 // A suspicion is that something is wrong with a mounted filesystem: the kernel
@@ -146,6 +149,10 @@ func (l *lane) join(c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls = append(l.calls, c)
+	if l.hurry != nil && c.Verb == volume.Release {
+		l.hurry()
+		l.hurry = nil
+	}
 	l.wakeLocked()
 }
 
@@ -215,7 +222,7 @@ func (l *lane) prune() {
 // left has to wait.
 func (l *lane) turn() {
 	ctx := l.n.ctx
-	l.facts = volume.FS{}
+	l.facts, l.hurried = volume.FS{}, false
 	defer func() { l.table = nil }() // a lane that rests keeps no table of all mounts alive
 	if l.held() {
 		return

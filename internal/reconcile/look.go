@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ import (
 // device they are about.
 func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
 	t, began := l.target(w), time.Now()
+	defer l.waitForGroup(ctx, w, &t)()
 	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
 	if err != nil {
 		return h, err
@@ -52,6 +54,41 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	return h, nil
 }
 
+// brief is how long an unmount waits for what its group has, which it does not need.
+const brief = time.Second
+
+var errBrief = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
+
+// waitForGroup says how long a look waits for what the group has: where nothing is
+// to be set up, until somebody who wants to unmount has waited for a while, once in
+// a turn. The look ends with what it returns.
+func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (end func()) {
+	if slices.ContainsFunc(w.Calls, func(c volume.Call) bool { return c.Verb != volume.Release }) {
+		return func() {}
+	}
+	group, cancel := context.WithCancelCause(ctx)
+	left := brief
+	if l.hurried {
+		left = 0
+	}
+	hurry := func() { time.AfterFunc(left, func() { cancel(errBrief) }) }
+	t.Group = group
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.ContainsFunc(l.calls, func(c *call) bool { return c.Verb == volume.Release }) {
+		hurry()
+	} else {
+		l.hurry = hurry
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.hurry = nil
+		l.hurried = l.hurried || errors.Is(context.Cause(group), errBrief)
+		cancel(nil)
+	}
+}
+
 // target says what is to be looked at for a want.
 func (l *lane) target(w volume.Want) asw.Target {
 	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}}
@@ -61,9 +98,7 @@ func (l *lane) target(w volume.Want) asw.Target {
 			t.Asked[c.Dir] = c.Super
 		}
 	}
-	t.Brief = len(w.Calls) > 0
 	for _, c := range w.Calls {
-		t.Brief = t.Brief && c.Verb == volume.Release
 		if c.Verb == volume.Reclaim {
 			t.Lives = append(t.Lives, c.Dir)
 		}
