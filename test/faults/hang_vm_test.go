@@ -104,10 +104,10 @@ func diskHangs(t *testing.T, first string) {
 		t.Errorf("flexd stopped after %s", took)
 	}
 	l.must(l.Start())
-	l.knows(begun, ways...)
 	if down := l.ok(l.unmount("near")); down.took > deadline/2 {
 		t.Errorf("%s: it waited for LVM", down)
 	}
+	l.knows(begun, ways...)
 	// It asks LVM once what it has: that may take until it is known that LVM hangs,
 	// and no longer.
 	l.within(deadline, "the new flexd's group is blocked", func() string {

@@ -96,8 +96,10 @@ func TestOperatorInTheWay(t *testing.T) {
 		t.Errorf("flexd stopped after %s", took)
 	}
 	l.must(l.Start())
+	if down := l.ok(l.unmount("near")); down.took > deadline/2 {
+		t.Errorf("%s: it waited for LVM", down)
+	}
 	l.knows(begun, "up", "down", "more")
-	l.ok(l.unmount("near"))
 
 	held.Close()
 	for _, lv := range suspended {
