@@ -343,7 +343,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind,
 		})
 		what := o.liveError(h.Device.Path, e.Entry)
-		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence == volume.Present { // flexd mounts none so
+		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd mounts none so
 			what = "it is read-only on a writable device, as the kernel makes it after an error"
 		}
 		if what != "" {
