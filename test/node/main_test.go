@@ -68,9 +68,9 @@ func bootTwice(ctx context.Context) (status int, err error) {
 	if err := makeDisk(dir + "/node"); err != nil {
 		return 0, err
 	}
-	status, err = boot(ctx, dir, first, 1200, "-test.skip=^TestReboot$")
+	status, err = boot(ctx, dir, first, 420, "-test.skip=^TestReboot$")
 	if err == nil && status == wasCut {
-		status, err = boot(ctx, dir, second, 600, "-test.run=^TestReboot$")
+		status, err = boot(ctx, dir, second, 150, "-test.run=^TestReboot$")
 	}
 	return status, err
 }
