@@ -234,12 +234,10 @@ func (r *Records) put(rec Record) error {
 		rec.volatile = err != nil
 		r.known[rec.UUID] = rec
 	}
-	if err == nil {
-		delete(r.unread, r.path(rec.UUID))
-	}
 	if err != nil {
 		return fmt.Errorf("format record: %w", err)
 	}
+	delete(r.unread, r.path(rec.UUID))
 	return nil
 }
 

@@ -175,7 +175,7 @@ func TestVMWatch(t *testing.T) {
 	for rested := 0; rested < 2; rested++ { // it warms up
 		time.Sleep(2 * time.Second)
 		if l.count("") > 0 {
-			rested = 0
+			rested = -1
 		}
 	}
 	quiet := func() {

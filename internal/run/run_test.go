@@ -168,7 +168,6 @@ func TestGrandchildHoldsPipes(t *testing.T) {
 	}
 }
 
-// Ensure that the deadline kills the whole process group.
 // Ensure that children that take long keep no threads: their stacks would stay.
 func TestChildrenKeepNoThreads(t *testing.T) {
 	must := func(all []os.DirEntry, err error) []os.DirEntry {
@@ -202,6 +201,7 @@ func TestChildrenKeepNoThreads(t *testing.T) {
 	all.Wait()
 }
 
+// Ensure that the deadline kills the whole process group.
 func TestDeadlineKillsGroup(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	c := sh(`trap "" TERM INT HUP; sleep 60 & echo $! $$ > "$1"; wait`, pids) // deaf to what is polite

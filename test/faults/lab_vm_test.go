@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/test/host"
@@ -27,12 +28,14 @@ import (
 
 const (
 	// deadline is a call's where something hangs: short, so that a test sees what is
-	// said at its end. Elsewhere it is flexd's own.
+	// said at its end.
 	deadline = 20 * time.Second
-	patient  = 270 * time.Second
 	// soon is how long the machine may take for what is quick.
 	soon = time.Minute
 )
+
+// patient is a call's deadline elsewhere: flexd's own.
+var patient = config.Default().CallDeadline
 
 // soak says that nothing is left out.
 var soak = os.Getenv("FLEXD_SOAK") != ""
