@@ -226,6 +226,24 @@ func TestMountedInError(t *testing.T) {
 			t.Errorf("%s: got %+v", c.name, h.FS)
 		}
 	}
+	// What its volume is decides whether a superblock that is read-only is one.
+	ro := table(t, strings.TrimSuffix(line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), "rw")+"ro")
+	gone, slow := twoVolumes(), twoVolumes()
+	delete(gone.lvs, nameA)
+	slow.slow = time.Hour
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name string
+		m    *machine
+		wait context.Context
+		want bool
+	}{{"its name is gone", gone, nil, true}, {"its group was not waited for", slow, late, false}} {
+		h := observer(c.m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Group: c.wait}, ro)
+		if bad := h.FS.Content == volume.FilesystemFailed; bad != c.want {
+			t.Errorf("%s: got %+v, %+v", c.name, h.FS, h.LV)
+		}
+	}
 }
 
 // What cannot be read is unknown; a name that means another volume by now is
