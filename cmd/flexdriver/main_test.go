@@ -365,6 +365,42 @@ func TestParentDies(t *testing.T) {
 	}
 }
 
+// Many calls may wait for minutes at once, on a node that is in trouble anyway:
+// each sleeps until its answer comes, or its parent ends.
+func TestSleepsWhileItWaits(t *testing.T) {
+	d := start(t, silent)
+	cmd := exec.Command(driver, "mount", podDir, podBlob)
+	cmd.Env = []string{"FLEXD_SOCKET=" + d.socket}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	<-d.came
+	woken := func() (n int) {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", cmd.Process.Pid))
+		if err != nil || len(tasks) == 0 {
+			t.Fatalf("%d tasks, %v", len(tasks), err)
+		}
+		for _, file := range tasks {
+			b, _ := os.ReadFile(file)
+			_, rest, _ := strings.Cut(string(b), "\nvoluntary_ctxt_switches:")
+			var k int
+			if _, err := fmt.Sscan(rest, &k); err != nil {
+				t.Fatal(err)
+			}
+			n += k
+		}
+		return n
+	}
+	time.Sleep(time.Second) // it looks up a few times before it sleeps
+	before := woken()
+	time.Sleep(time.Second)
+	if n := woken() - before; n > 5 {
+		t.Errorf("it was awake %d times within a second", n)
+	}
+}
+
 // Nobody reads the answer: no word on stderr, whatever the end.
 func TestClosedStdout(t *testing.T) {
 	read, write, err := os.Pipe()

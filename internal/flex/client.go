@@ -13,13 +13,13 @@ const (
 )
 
 const (
-	slice    = 100 * time.Millisecond // between two looks at the parent
+	slice    = 100 * time.Millisecond // between two looks at the parent, where it cannot be heard of
 	minPause = 5 * time.Millisecond   // before connecting again, doubled each time
 	maxPause = 250 * time.Millisecond
 )
 
-// A Client asks flexd one thing. It has no goroutines: it waits in poll(2), a
-// slice at a time, and looks at its parent in between.
+// A Client asks flexd one thing. It has no goroutines: it waits in poll(2) for
+// the answer and for its parent's end.
 type Client struct {
 	Socket  string        // path of the driver socket
 	Timeout time.Duration // for the whole call
@@ -149,18 +149,32 @@ func understand(buf []byte, end int, id string) (Answer, error) {
 	return Answer{}, &GarbageError{err}
 }
 
-// wait returns when s may be ready, or with the reason to give up.
+// wait returns when s may be ready, or with the reason to give up. What is not
+// answered at once may take minutes, and fifty calls may wait so: each sleeps
+// until something happens.
 func (c *Client) wait(s sock, what int16, deadline time.Time) error {
+	parent := none
+	defer func() { parent.close() }()
 	for {
 		left := time.Until(deadline)
 		if left <= 0 {
 			return ErrDeadline
 		}
-		if s.poll(what, min(left, slice)) {
-			return nil
+		if parent == none {
+			left = min(left, slice)
 		}
-		if syscall.Getppid() != c.Parent {
+		ready, gone := s.poll(what, parent, left)
+		switch {
+		case ready:
+			return nil
+		case gone || syscall.Getppid() != c.Parent:
 			return ErrOrphaned
+		case parent == none:
+			// If it ends before this, its number is no more ours, or another's:
+			// that is looked at once more before it is relied on.
+			if parent = process(c.Parent); syscall.Getppid() != c.Parent {
+				return ErrOrphaned
+			}
 		}
 	}
 }

@@ -57,15 +57,39 @@ func (s sock) write(b []byte) (int, error) {
 	}
 }
 
-// poll waits for at most d and reports whether something happened on s.
-func (s sock) poll(what int16, d time.Duration) bool {
-	fd := struct {
+// poll waits for at most d and reports whether something happened on s, and
+// whether a process has ended.
+func (s sock) poll(what int16, p pidfd, d time.Duration) (ready, ended bool) {
+	fds := [2]struct {
 		fd              int32
 		events, revents int16
-	}{int32(s), what, 0}
+	}{{fd: int32(s), events: what}, {fd: int32(p), events: forReading}} // one that is negative is left out
 	ts := syscall.NsecToTimespec(int64(d))
-	n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&fd)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
-	return errno == 0 && n > 0
+	n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), 2, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	happened := errno == 0 && n > 0
+	return happened && fds[0].revents != 0, happened && fds[1].revents != 0
+}
+
+// A pidfd tells of a process's end.
+type pidfd int
+
+const none pidfd = -1
+
+// process returns the pidfd of a process, or none: kernels before 5.3 have none,
+// and a parent in another pid namespace has no number here.
+func process(pid int) pidfd {
+	const pidfdOpen = 434 // but on MIPS, where this is none
+	fd, _, errno := syscall.Syscall(pidfdOpen, uintptr(pid), 0, 0)
+	if errno != 0 {
+		return none
+	}
+	return pidfd(fd)
+}
+
+func (p pidfd) close() {
+	if p != none {
+		syscall.Close(int(p))
+	}
 }
 
 // bootTime is now in nanoseconds on CLOCK_BOOTTIME, which all processes of the
