@@ -1,10 +1,13 @@
 package run
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -51,4 +54,36 @@ func TestHolder(t *testing.T) {
 	if w := Holder(lock); w != nil {
 		t.Errorf("it has ended: got %+v", w)
 	}
+}
+
+// Many may ask at once who holds their locks, and each is told of a child that was
+// there when he asked: none takes a look that began before.
+func TestHoldersAreLookedForTogether(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for k := range 8 {
+				lock := filepath.Join(t.TempDir(), fmt.Sprint(i, "-", k))
+				f, err := os.Create(lock)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c := exec.Command("sleep", "60")
+				c.Stdin = f
+				if err := c.Start(); err != nil {
+					t.Error(err)
+					return
+				}
+				if w := Holder(lock); w == nil || w.Pid != c.Process.Pid {
+					t.Errorf("%s is held by %+v, want %d", lock, w, c.Process.Pid)
+				}
+				_ = c.Process.Kill()
+				_ = c.Wait()
+				f.Close()
+			}
+		})
+	}
+	all.Wait()
 }
