@@ -190,9 +190,6 @@ func (e *Env) start() (*life, error) {
 	records.Midway = func(file string) { e.pause(l, "writing record "+filepath.Base(file)) }
 	runner := lifeRunner{t: e.tap, l: l, inner: e.M.Runner}
 	mounts := lifeMounts{MountSource: e.M.Mounts(), t: e.tap, l: l}
-	if s, ok := mounts.MountSource.(*Host); ok {
-		s.forget()
-	}
 	p := e.Storage.provider(e.Config, runner)
 	o := asw.New(asw.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
 	e.M.Hook(o)

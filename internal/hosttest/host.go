@@ -40,8 +40,6 @@ type Host struct {
 	nextSeq   uint64
 	version   int               // of the mount table
 	changed   chan struct{}     // closed at the next change of the mount table
-	seen      int               // version at the last Changed
-	waited    int               // version at the last Wait
 	holders   map[int]int       // open files, by mount ID
 	elsewhere map[string]string // where a file's volume is mounted in another mount namespace
 	live      map[*File]string

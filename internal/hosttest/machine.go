@@ -42,7 +42,6 @@ type simulated struct{ *Host }
 func (s simulated) Runner(started func()) run.Runner {
 	return startedRunner{s.Host, started}
 }
-func (s simulated) Mounts() asw.MountSource    { return s.Host }
 func (s simulated) Self() reconcile.Namespaces { return reconcile.Namespaces{} }
 
 func (s simulated) Hook(o *asw.Observer) {

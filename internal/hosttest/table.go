@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/flexd/flexd/internal/asw"
 )
 
 // Text renders the mount table as the kernel does.
@@ -34,8 +36,30 @@ func escape(s string) string {
 	return strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(s)
 }
 
+// TearTable cuts the mount table short for whoever reads it next.
+func (h *Host) TearTable() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.torn = true
+}
+
+// A tableReader is one life's view of the mount table: what one has seen, the
+// next has not.
+type tableReader struct {
+	h            *Host
+	seen, waited int // versions, guarded by h.mu
+}
+
+// Mounts implements Machine: each life has a reader of its own.
+func (h *Host) Mounts() asw.MountSource {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &tableReader{h: h, seen: -1, waited: h.version}
+}
+
 // Open implements asw.MountSource.
-func (h *Host) Open() (io.ReadCloser, error) {
+func (r *tableReader) Open() (io.ReadCloser, error) {
+	h := r.h
 	text := h.Text()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,44 +71,30 @@ func (h *Host) Open() (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(text)), nil
 }
 
-// TearTable cuts the mount table short for whoever reads it next.
-func (h *Host) TearTable() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.torn = true
-}
-
 // Changed implements asw.MountSource.
-func (h *Host) Changed() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	changed := h.seen != h.version
-	h.seen = h.version
+func (r *tableReader) Changed() bool {
+	r.h.mu.Lock()
+	defer r.h.mu.Unlock()
+	changed := r.seen != r.h.version
+	r.seen = r.h.version
 	return changed
 }
 
 // Wait implements asw.MountSource.
-func (h *Host) Wait(ctx context.Context) error {
+func (r *tableReader) Wait(ctx context.Context) error {
 	for {
-		h.mu.Lock()
-		if h.waited != h.version {
-			h.waited = h.version
-			h.mu.Unlock()
+		r.h.mu.Lock()
+		if r.waited != r.h.version {
+			r.waited = r.h.version
+			r.h.mu.Unlock()
 			return nil
 		}
-		changed := h.changed
-		h.mu.Unlock()
+		changed := r.h.changed
+		r.h.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// forget makes the next look and the next wait those of a new reader.
-func (h *Host) forget() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.seen, h.waited = -1, h.version
 }

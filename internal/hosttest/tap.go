@@ -184,9 +184,6 @@ func (m lifeMounts) Changed() bool {
 	case KillLooking:
 		m.t.e.killDrivers()
 	}
-	if m.l.dead.Load() {
-		return true // it must not take the change from the next life
-	}
 	return m.MountSource.Changed()
 }
 
