@@ -18,7 +18,7 @@ type call struct {
 	deadline time.Time
 	opts     flex.Options
 	root     string // kubelet's root directory that Dir lies below
-	lane     *lane
+	lane     *lane  // nil until it has come there; guarded by Node.mu until then
 	title    string // the volume, as people call it
 
 	ctx    context.Context // done when the connection is closed
@@ -49,4 +49,9 @@ func (c *call) waiting() bool {
 		return false
 	}
 	return c.parent.holds(c.pid)
+}
+
+// mountsAt says whether it wants a mount at dir.
+func (c *call) mountsAt(dir string) bool {
+	return c.Dir == dir && (c.Verb == volume.Stage || c.Verb == volume.Publish)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/flexd/flexd/internal/mount"
@@ -14,7 +15,8 @@ import (
 // letLand is the last look before a mount appears: somebody waits for it, no
 // newer wish wants the opposite, the directory is no mount point by now, and
 // the caller will see what lands there. From its nil on, the calls for this
-// directory are answered by what comes of the landing only.
+// directory, those on their way to the lane included, are answered by what comes
+// of the landing only.
 func (l *lane) letLand(ctx context.Context, s volume.Step) error {
 	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
 	if err != nil {
@@ -33,16 +35,17 @@ func (l *lane) letLand(ctx context.Context, s volume.Step) error {
 	if l.n.Store.Superseded(s.Dir, c.started, false) {
 		return errSuperseded
 	}
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	any := false
-	for _, c := range l.calls {
-		if c.Dir == s.Dir && (c.Verb == volume.Stage || c.Verb == volume.Publish) {
-			c.landing, any = true, true
-		}
-	}
-	if !any {
+	waits := func(c *call) bool { return c.mountsAt(s.Dir) }
+	if !slices.ContainsFunc(l.calls, waits) {
 		return errNobodyWaits
+	}
+	l.n.takeAlongLocked(l, s.Dir)
+	for _, c := range l.calls {
+		c.landing = c.landing || waits(c)
 	}
 	return nil
 }

@@ -1,11 +1,14 @@
 package reconcile_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flexd/flexd/internal/flex"
@@ -230,4 +233,69 @@ func TestFailingSeenRecordRefusesTheMountWhenAFormattingRecordStands(t *testing.
 		works(t, k.Finish(pod("a")))
 		e.Empty()
 	})
+}
+
+// A call whose mount lands while it waits fails only because the kernel does not
+// answer, and says so, although flexd has not come to it yet.
+func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *testing.T) {
+	for name, hung := range map[string]time.Duration{"the kernel answers": 5 * time.Second, "the kernel does not answer": time.Minute} {
+		onSim(t, name, func(t *testing.T, e *hosttest.Env) {
+			gate, later := make(chan struct{}), make(chan struct{})
+			var looks atomic.Int32 // since the mount is about to land
+			looks.Store(-1000)
+			e.Pause = func(what string, over <-chan struct{}) {
+				n := int32(0)
+				if what == "look" {
+					n = looks.Add(1)
+				}
+				on := later
+				switch {
+				case n <= 0:
+					return
+				case n == 1: // the gate's; the second call's own comes after it
+					on = gate
+				}
+				select {
+				case <-on:
+				case <-over:
+				}
+			}
+			k, a := hosttest.NewKubelet(e, false), pod("a")
+			hit, release := e.Sim.Hang("mount", false, false)
+			up := func() error {
+				works(t, e.M.Mkdir(k.Dir(a)))
+				r, err := k.Call(flex.Mount, k.Dir(a), k.Blob(a, true))
+				works(t, err)
+				if r.Status != flex.StatusSuccess {
+					return errors.New(r.Message)
+				}
+				return nil
+			}
+			first := behind(up)
+			<-hit
+			looks.Store(0)
+			release()
+			synctest.Wait()
+			second := behind(up)
+			synctest.Wait()
+			close(gate)
+			time.Sleep(e.Config.CallDeadline + hung)
+			if !e.M.IsMountPoint(k.Dir(a)) || looks.Load() < 2 {
+				t.Fatalf("it is not mounted, or is looked for no more: %d looks\n%s", looks.Load(), e.Describe())
+			}
+			close(later)
+			for _, join := range []func() error{first, second} {
+				if hung > time.Minute/2 {
+					fails(t, join(), "it counts if it appears")
+				} else {
+					works(t, join())
+				}
+			}
+			e.Settle(time.Second)
+			mountsAre(t, e, k.Dir(a))
+			works(t, k.Up(a))
+			works(t, k.Finish(a))
+			e.Empty()
+		})
+	}
 }

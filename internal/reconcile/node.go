@@ -78,6 +78,7 @@ type Node struct {
 	mu       sync.Mutex
 	lanes    map[volume.UUID]*lane
 	byDir    map[string][]*call // waiting calls
+	coming   map[string][]*call // by directory: those that want a mount and have not come to their lane
 	creating map[volume.Name]*creation
 	adopting map[string]bool // directories whose mount is being identified
 	trouble  string          // why the mount table cannot be read
@@ -91,7 +92,7 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, coming: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.surveys = n.surveyedGroups()
 	n.orphans = orphans{n: n, seen: map[string]*sighting{}}
@@ -377,27 +378,73 @@ func (n *Node) lockFile(id string) string {
 	return filepath.Join(n.Config.RunDir, "lanes", clean)
 }
 
-// enlist registers a call that is about a directory, and makes older ones give
+// enlist has a call join its lane, and makes older ones for its directory give
 // way that want the opposite, or another volume there. It says whether the call
 // itself comes too late.
-func (n *Node) enlist(c *call) (superseded bool) {
-	if c.Dir == "" || c.Verb == volume.Expand || c.Verb == volume.Reclaim {
-		return false // the last gives way to whatever kubelet wants
+func (n *Node) enlist(c *call, l *lane) (superseded bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.goneLocked(c); c.lane != nil {
+		return false // it was taken along
 	}
-	if n.Store.Wish(c.Dir, c.started, n.Boot(), c.Verb == volume.Release) {
-		return true
+	// The last gives way to whatever kubelet wants.
+	if c.Dir != "" && c.Verb != volume.Expand && c.Verb != volume.Reclaim {
+		if n.Store.Wish(c.Dir, c.started, n.Boot(), c.Verb == volume.Release) {
+			return true
+		}
+		for _, o := range n.byDir[c.Dir] {
+			opposite := (o.Verb == volume.Release) != (c.Verb == volume.Release)
+			if o.started < c.started && (opposite || o.lane != l) {
+				o.lane.dismiss(o, errSuperseded)
+			}
+		}
+		n.byDir[c.Dir] = append(n.byDir[c.Dir], c)
+	}
+	c.lane = l
+	l.join(c)
+	return false
+}
+
+// comes notes a call that is on its way to its lane, if it wants a mount.
+func (n *Node) comes(c *call) {
+	if !c.mountsAt(c.Dir) {
+		return
 	}
 	n.mu.Lock()
-	older := slices.Clone(n.byDir[c.Dir])
-	n.byDir[c.Dir] = append(n.byDir[c.Dir], c)
-	n.mu.Unlock()
-	for _, o := range older {
-		opposite := (o.Verb == volume.Release) != (c.Verb == volume.Release)
-		if o.started < c.started && (opposite || o.lane != c.lane) {
-			o.lane.dismiss(o, errSuperseded)
+	defer n.mu.Unlock()
+	n.coming[c.Dir] = append(n.coming[c.Dir], c)
+}
+
+// came ends the way of a call that does not come to a lane, and returns the one
+// that has taken it along.
+func (n *Node) came(c *call, l *lane) (taken *lane) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l == nil {
+		n.goneLocked(c)
+	}
+	return c.lane
+}
+
+func (n *Node) goneLocked(c *call) {
+	left := slices.DeleteFunc(n.coming[c.Dir], func(o *call) bool { return o == c })
+	if n.coming[c.Dir] = left; len(left) == 0 {
+		delete(n.coming, c.Dir)
+	}
+}
+
+// takeAlongLocked has the calls join the lane that want what is about to land at
+// dir and are still on their way: their mount lands, too. The caller holds l.mu
+// as well.
+func (n *Node) takeAlongLocked(l *lane, dir string) {
+	for _, c := range n.coming[dir] {
+		if (volume.Name{VG: c.opts.VG, LV: c.opts.LV}) == l.name && !n.Store.Wish(dir, c.started, n.Boot(), false) {
+			c.lane = l
+			l.calls = append(l.calls, c)
+			n.byDir[dir] = append(n.byDir[dir], c)
 		}
 	}
-	return false
+	n.coming[dir] = slices.DeleteFunc(n.coming[dir], func(c *call) bool { return c.lane != nil })
 }
 
 func (n *Node) delist(c *call) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -59,7 +60,7 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	select {
 	case <-n.ready: // before that, nothing is known
 	case <-c.ctx.Done():
-		return refusal(r, title, context.Cause(c.ctx))
+		return refusal(r, title, n.unready(context.Cause(c.ctx)))
 	}
 	c.title = title
 	device, attached, err := n.dispatch(c, fc)
@@ -81,6 +82,16 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	a := flex.Success()
 	a.Device, a.Attached = device, attached
 	return a
+}
+
+// unready explains the end of a call for which flexd was not ready.
+func (n *Node) unready(err error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.trouble != "" {
+		err = errors.New(n.trouble)
+	}
+	return fmt.Errorf("flexd has started, and does not know yet what is mounted: %w", err)
 }
 
 // refusal names the volume, the step and the cause, and the call by which the
@@ -149,11 +160,6 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
 		return err
 	}
-	if c.Verb != volume.Expand {
-		if err := n.target(c); err != nil {
-			return err
-		}
-	}
 	if c.Verb == volume.Publish {
 		c.Global = flex.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
 	}
@@ -164,7 +170,7 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 // target refuses a directory where nothing can land, before anything is made for
 // it. One that is a mount point is not touched.
 func (n *Node) target(c *call) error {
-	table, err := n.Observer.Look(c.ctx, n.Observer.Now())
+	table, err := n.table(c)
 	if err != nil {
 		return err
 	}
@@ -174,6 +180,19 @@ func (n *Node) target(c *call) error {
 	return nil
 }
 
+// table returns the mount table of this moment.
+func (n *Node) table(c *call) (*mount.Table, error) {
+	table, err := n.Observer.Look(c.ctx, n.Observer.Now())
+	switch {
+	case err == nil:
+		return table, nil
+	case errors.Is(err, errDeadline):
+		return nil, fmt.Errorf("the mount table has not been read within %s, so nothing was begun; what keeps the kernel from telling it? Look at dmesg, and at what `cat /proc/self/mountinfo` does", time.Since(c.since).Round(time.Second))
+	}
+	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
+}
+
+// setUp finds the volume and has its lane do what the call wants.
 func (n *Node) setUp(c *call) (device string, err error) {
 	name := volume.Name{VG: c.opts.VG, LV: c.opts.LV}
 	vg, p, err := n.allowed(c, name)
@@ -182,34 +201,51 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	}
 	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
 	c.MaxSize = vg.MaxSize
+	n.comes(c)
+	l, err := n.find(c, vg, name, p)
+	if taken := n.came(c, l); taken != nil {
+		l, err = taken, nil // its mount was let go meanwhile: only what came of that counts
+	}
+	if err != nil || l == nil {
+		return "", err
+	}
+	return n.await(c, l)
+}
+
+// find returns the lane of the volume that a call names. The volume is made if
+// it may be, except for a check: then there is no lane yet.
+func (n *Node) find(c *call, vg *config.VolumeGroup, name volume.Name, p Provider) (*lane, error) {
+	if c.mountsAt(c.Dir) {
+		if err := n.target(c); err != nil {
+			return nil, err
+		}
+	}
 	lv, err := p.LookUp(c.ctx, name)
 	if err == nil && lv.Presence == volume.Absent {
 		if now, uuid := n.renamed(name); uuid != "" {
-			return "", fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
+			return nil, fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
 		}
 	}
 	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
 		if c.Verb == volume.Check && vg.Create && c.opts.Size > 0 {
-			return "", nil // waitforattach makes it
+			return nil, nil // waitforattach makes it
 		}
 		if err := n.create(c, vg, name, p); err != nil {
-			return "", n.ended(c, "create", err)
+			return nil, n.ended(c, "create", err)
 		}
 		lv, err = p.LookUp(c.ctx, name)
 	}
 	switch {
+	case errors.Is(err, errDeadline):
+		return nil, fmt.Errorf("volume group %s has not said within %s whether there is such a volume; flexd status tells what it waits for", name.VG, time.Since(c.since).Round(time.Second))
 	case err != nil:
-		return "", fmt.Errorf("it could not be looked up: %w", err)
+		return nil, fmt.Errorf("it could not be looked up: %w", err)
 	case lv.Presence == volume.Absent:
-		return "", fmt.Errorf("it does not exist in volume group %s", name.VG)
+		return nil, fmt.Errorf("it does not exist in volume group %s", name.VG)
 	case lv.Presence != volume.Present:
-		return "", fmt.Errorf("not usable: %s", lv.Reason)
+		return nil, fmt.Errorf("not usable: %s", lv.Reason)
 	}
-	l, err := n.enter(c.ctx, lv.UUID, name, p)
-	if err != nil {
-		return "", err
-	}
-	return n.await(c, l)
+	return n.enter(c.ctx, lv.UUID, name, p)
 }
 
 // renamed returns what a volume in use is called now that was set up by that name.
@@ -242,7 +278,7 @@ func (n *Node) release(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
 		return err
 	}
-	table, err := n.Observer.Look(c.ctx, n.Observer.Now())
+	table, err := n.table(c)
 	if err != nil {
 		return err
 	}
@@ -339,12 +375,10 @@ func (n *Node) present(c *call) (*bool, error) {
 // await hands a call to its lane and waits for the answer, the deadline, or the
 // caller's end.
 func (n *Node) await(c *call, l *lane) (string, error) {
-	c.lane = l
-	if n.enlist(c) {
+	if n.enlist(c, l) {
 		return "", errSuperseded
 	}
 	defer n.delist(c)
-	l.join(c)
 	select {
 	case r := <-c.done:
 		return r.device, r.err
