@@ -47,7 +47,8 @@ func TestNeverFormat(t *testing.T) {
 		}, []string{"dos", "offset 510 (0x1fe)"}},
 	}
 	p := podN(1)
-	for _, row := range some(r, rows, 4) {
+	drawn := some(r, rows, 4)
+	for _, row := range drawn {
 		name := "vg0/" + row.name
 		var before []byte
 		h.volume(name, size, func(path string) {
@@ -76,16 +77,17 @@ func TestNeverFormat(t *testing.T) {
 		}
 	}
 	// The owner's way out.
-	h.zero("vg0/luks")
-	v := h.vol("luks", "ext4")
+	again := "vg0/" + drawn[0].name
+	h.zero(again)
+	v := h.vol(drawn[0].name, "ext4")
 	h.ok(h.up(noAttach, v, p))
 	h.write(v, p, "f", "x")
 	h.ok(h.unmount(v, p))
 	// One that had a filesystem once is not made anew when it looks blank.
-	h.zero("vg0/luks")
-	before := h.content("vg0/luks")
-	h.refused(h.up(noAttach, v, p), "vg0/luks", "blank", "seen a filesystem on it before", "record")
-	if !bytes.Equal(h.content("vg0/luks"), before) {
+	h.zero(again)
+	before := h.content(again)
+	h.refused(h.up(noAttach, v, p), again, "blank", "seen a filesystem on it before", "record")
+	if !bytes.Equal(h.content(again), before) {
 		t.Error("it was formatted")
 	}
 	// Nor does another fsType than what is there make a new one.
