@@ -47,13 +47,10 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 		go func() {
 			log := n.Log.WithField("volume", name.String()).WithField("call", c.ID).WithField("step", "create")
 			made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size)
-			if made.err != nil { // it may be there since this call has looked: another has made it
-				if lv, err := p.LookUp(n.ctx, name); err == nil && lv.Presence == volume.Present {
-					made.err = nil
-				}
-			}
 			if made.err == nil {
 				made.err = n.lend(p, name, kubeName(c))
+			} else if lv, err := p.LookUp(n.ctx, name); err == nil && lv.Presence == volume.Present {
+				made.err = nil // it is there since this call has looked: another has made it, whose it stays
 			}
 			if made.err != nil {
 				log.WithError(made.err).Warn("failed")

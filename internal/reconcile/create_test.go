@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -14,13 +15,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// madeMeanwhile is a provider in which somebody else was faster.
-type madeMeanwhile struct {
+// creator is a provider that makes a volume, or says why not.
+type creator struct {
 	Provider
-	there bool
+	err   error
+	there bool // afterwards, whoever has made it, and active
 }
 
-func (p *madeMeanwhile) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
+func (p *creator) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
 	lv := volume.LV{Name: name, Presence: volume.Absent}
 	if p.there {
 		lv.Presence, lv.UUID = volume.Present, "u"
@@ -28,29 +30,45 @@ func (p *madeMeanwhile) LookUp(_ context.Context, name volume.Name) (volume.LV, 
 	return lv, nil
 }
 
-func (p *madeMeanwhile) Create(context.Context, string, volume.Name, int64) error { return fs.ErrExist }
+func (p *creator) Create(context.Context, string, volume.Name, int64) error { return p.err }
 
-func (p *madeMeanwhile) Device(context.Context, volume.LV) (volume.Device, error) {
-	return volume.Device{Activity: volume.Inactive}, nil
+func (p *creator) Device(context.Context, volume.LV) (volume.Device, error) {
+	return volume.Device{Activity: volume.Active}, nil
 }
 
-// Ensure that a volume that another call has made between a call's look and its
-// own attempt is simply used, and that what is not there is an error.
+// Ensure that a volume that somebody else has made between a call's look and
+// flexd's own attempt is used and gets no lease, which would end its being
+// active, that one of flexd's gets one, and that what is not there is an error.
 func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
-	records, err := dsw.OpenRecords(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := New(Parts{Config: &config.Config{RunDir: t.TempDir()}, Log: logrus.NewEntry(log), Records: records})
-	defer n.stop(errStopping)
-	vg := &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}}
-	for _, there := range []bool{true, false} {
+	for _, row := range []struct {
+		creator
+		leases int
+	}{
+		{creator{err: fs.ErrExist, there: true}, 0},
+		{creator{there: true}, 1},
+		{creator{err: fs.ErrExist}, 0},
+	} {
+		records, err := dsw.OpenRecords(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := dsw.Open(t.TempDir(), "boot")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := New(Parts{Config: &config.Config{RunDir: t.TempDir(), Lease: time.Hour}, Log: logrus.NewEntry(log), Records: records, Store: store,
+			Boot: func() time.Duration { return time.Hour }})
+		n.stop(errStopping) // no lane runs
+		vg := &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}}
 		c := &call{ctx: t.Context(), opts: flex.Options{Size: 1 << 20}}
-		err := n.create(c, vg, volume.Name{VG: "vg0", LV: "a"}, &madeMeanwhile{there: there})
-		if there && err != nil || !there && !errors.Is(err, fs.ErrExist) {
-			t.Errorf("there %t: %v", there, err)
+		err = n.create(c, vg, volume.Name{VG: "vg0", LV: "a"}, &row.creator)
+		if row.there && err != nil || !row.there && !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%+v: %v", row, err)
+		}
+		if got := len(store.Leases()); got != row.leases {
+			t.Errorf("%+v: %d leases", row, got)
 		}
 	}
 }
