@@ -35,9 +35,11 @@ type Store struct {
 	claims   map[volume.UUID]map[string]*Claim // by directory
 	leases   map[volume.UUID]*Lease
 	parted   map[volume.UUID][]string // notes of claims that ended by Part, which go with the lease
-	wishes   map[string]wish
-	problems map[string]string // file → what is wrong with it
-	missing  map[string]string // likewise, of notes that could not be written
+	problems map[string]string        // file → what is wrong with it
+	missing  map[string]string        // likewise, of notes that could not be written
+
+	wishing sync.Mutex // guards wishes: who only asks for them waits for no disk
+	wishes  map[string]wish
 }
 
 // A wish is the newest call seen for a directory, by its flexdriver's start.
@@ -338,8 +340,8 @@ const wishMemory = 10 * time.Minute
 // of the other direction was seen before. started is when its flexdriver
 // started, now the present, both on the boot-time clock.
 func (s *Store) Wish(dir string, started, now time.Duration, teardown bool) (superseded bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.wishing.Lock()
+	defer s.wishing.Unlock()
 	for d, w := range s.wishes {
 		if now-w.started > wishMemory {
 			delete(s.wishes, d)
@@ -354,8 +356,8 @@ func (s *Store) Wish(dir string, started, now time.Duration, teardown bool) (sup
 
 // Superseded says whether a newer wish of the other direction was seen.
 func (s *Store) Superseded(dir string, started time.Duration, teardown bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.wishing.Lock()
+	defer s.wishing.Unlock()
 	w, ok := s.wishes[dir]
 	return ok && w.started > started && w.teardown != teardown
 }

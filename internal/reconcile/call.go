@@ -19,6 +19,7 @@ type call struct {
 	opts     flex.Options
 	root     string // kubelet's root directory that Dir lies below
 	lane     *lane  // nil until it has come there; guarded by Node.mu until then
+	taken    func() // ends its way there
 	title    string // the volume, as people call it
 
 	ctx    context.Context // done when the connection is closed

@@ -17,7 +17,7 @@ type creation struct {
 
 // create makes a volume that is missing, where the configuration allows it.
 // Callers that arrive meanwhile join; it goes on when they leave.
-func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provider) error {
+func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) error {
 	size := c.opts.Size
 	switch {
 	case !vg.Create:
@@ -47,15 +47,20 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 		go func() {
 			log := n.Log.WithField("volume", name.String()).WithField("call", c.ID).WithField("step", "create")
 			made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size)
-			if made.err == nil {
+			ours := made.err == nil
+			if !ours { // it may be there since this call has looked: somebody else has made it, or flexd's command did more than it said
+				if lv, err := p.LookUp(n.ctx, name); err == nil && lv.Presence == volume.Present {
+					log.WithError(made.err).Warn("failed, but the volume is there")
+					made.err, ours = nil, lv.Created
+				}
+			} else {
+				log.WithField("bytes", size).Info("done")
+			}
+			if ours {
 				made.err = n.lend(p, name, kubeName(c))
-			} else if lv, err := p.LookUp(n.ctx, name); err == nil && lv.Presence == volume.Present {
-				made.err = nil // it is there since this call has looked: another has made it, whose it stays
 			}
 			if made.err != nil {
 				log.WithError(made.err).Warn("failed")
-			} else {
-				log.WithField("bytes", size).Info("done")
 			}
 			n.mu.Lock()
 			delete(n.creating, name)
@@ -67,8 +72,8 @@ func (n *Node) create(c *call, vg *config.VolumeGroup, name volume.Name, p Provi
 	select {
 	case <-made.done:
 		return n.advised(made.err)
-	case <-c.ctx.Done():
-		return context.Cause(c.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

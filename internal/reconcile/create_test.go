@@ -63,7 +63,7 @@ func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
 		n.stop(errStopping) // no lane runs
 		vg := &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}}
 		c := &call{ctx: t.Context(), opts: flex.Options{Size: 1 << 20}}
-		err = n.create(c, vg, volume.Name{VG: "vg0", LV: "a"}, &row.creator)
+		err = n.create(t.Context(), c, vg, volume.Name{VG: "vg0", LV: "a"}, &row.creator)
 		if row.there && err != nil || !row.there && !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%+v: %v", row, err)
 		}

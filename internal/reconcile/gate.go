@@ -43,6 +43,7 @@ func (l *lane) letLand(ctx context.Context, s volume.Step) error {
 	if !slices.ContainsFunc(l.calls, waits) {
 		return errNobodyWaits
 	}
+	l.n.letGo[s.Dir] = l
 	l.n.takeAlongLocked(l, s.Dir)
 	for _, c := range l.calls {
 		c.landing = c.landing || waits(c)
@@ -52,6 +53,9 @@ func (l *lane) letLand(ctx context.Context, s volume.Step) error {
 
 // unland takes the promise of letLand back: nothing landed.
 func (l *lane) unland(s volume.Step) {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	l.n.landedLocked(l, s.Dir)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.calls {

@@ -144,10 +144,12 @@ func (l *lane) run() {
 	}
 }
 
-// join adds a call and wakes the lane.
-func (l *lane) join(c *call) {
+// join adds a call and wakes the lane. landing says that what it wants may appear
+// at any moment.
+func (l *lane) join(c *call, landing bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	c.landing = landing
 	l.calls = append(l.calls, c)
 	if l.hurry != nil && c.Verb == volume.Release {
 		l.hurry()
@@ -209,11 +211,15 @@ func (l *lane) doubt(device string) {
 // prune dismisses the calls whose caller is gone.
 func (l *lane) prune() {
 	l.mu.Lock()
-	waiting := slices.Clone(l.calls)
+	free := slices.DeleteFunc(slices.Clone(l.calls), func(c *call) bool { return c.landing })
 	l.mu.Unlock()
-	for _, c := range waiting {
+	for _, c := range free {
 		if !c.waiting() {
-			l.dismiss(c, errHungUp)
+			err := errHungUp
+			if cause := context.Cause(c.ctx); errors.Is(cause, errDeadline) {
+				err = l.n.ended(c, "", cause) // whoever waits for what came of its landing hears it
+			}
+			l.dismiss(c, err)
 		}
 	}
 }

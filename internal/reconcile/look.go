@@ -29,6 +29,13 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	l.table = table
 	g := glimpse{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
 	g.mounts = g.of(table)
+	l.n.mu.Lock()
+	for dir, spot := range h.Spots {
+		if spot.Unknown == "" {
+			l.n.landedLocked(l, dir)
+		}
+	}
+	l.n.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen = &g

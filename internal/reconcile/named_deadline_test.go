@@ -299,3 +299,27 @@ func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *tes
 		})
 	}
 }
+
+func TestACallThatComesAfterItsMountWasLetGoIsAnsweredByWhatComesOfIt(t *testing.T) {
+	onSim(t, "its child hangs after it", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		hit, release := e.Sim.Hang("mount", true, true)
+		first := behind(func() error { return k.Up(a) })
+		<-hit
+		time.Sleep(10 * time.Second)
+		second := behind(func() error {
+			r, err := k.Call(flex.Mount, k.Dir(a), k.Blob(a, true))
+			if err == nil && r.Status != flex.StatusSuccess {
+				err = errors.New(r.Message)
+			}
+			return err
+		})
+		time.Sleep(e.Config.CallDeadline + 5*time.Second)
+		release()
+		works(t, first())
+		works(t, second())
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}

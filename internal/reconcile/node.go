@@ -79,6 +79,7 @@ type Node struct {
 	lanes    map[volume.UUID]*lane
 	byDir    map[string][]*call // waiting calls
 	coming   map[string][]*call // by directory: those that want a mount and have not come to their lane
+	letGo    map[string]*lane   // by directory: the lane whose mount may appear there at any moment
 	creating map[volume.Name]*creation
 	adopting map[string]bool // directories whose mount is being identified
 	trouble  string          // why the mount table cannot be read
@@ -92,7 +93,7 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, coming: map[string][]*call{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, coming: map[string][]*call{}, letGo: map[string]*lane{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.surveys = n.surveyedGroups()
 	n.orphans = orphans{n: n, seen: map[string]*sighting{}}
@@ -401,19 +402,29 @@ func (n *Node) enlist(c *call, l *lane) (superseded bool) {
 		n.byDir[c.Dir] = append(n.byDir[c.Dir], c)
 	}
 	c.lane = l
-	l.join(c)
+	l.join(c, n.letGo[c.Dir] == l && c.mountsAt(c.Dir))
 	return false
 }
 
-// comes notes a call that is on its way to its lane, if it wants a mount.
-func (n *Node) comes(c *call) {
+// comes notes a call that is on its way to its lane, if it wants a mount. The way
+// is ended if a lane takes it along.
+func (n *Node) comes(c *call, end context.CancelCauseFunc) {
 	if !c.mountsAt(c.Dir) {
 		return
 	}
+	c.taken = func() { end(errTaken) }
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.coming[c.Dir] = append(n.coming[c.Dir], c)
+	if l := n.letGo[c.Dir]; l != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		n.takeAlongLocked(l, c.Dir)
+	}
 }
+
+// errTaken is the cause of the end of a call's way to its lane.
+var errTaken = errors.New("its mount was let go for another call")
 
 // came ends the way of a call that does not come to a lane, and returns the one
 // that has taken it along.
@@ -433,18 +444,28 @@ func (n *Node) goneLocked(c *call) {
 	}
 }
 
-// takeAlongLocked has the calls join the lane that want what is about to land at
-// dir and are still on their way: their mount lands, too. The caller holds l.mu
-// as well.
+// takeAlongLocked has the calls join the lane that want what may appear at dir
+// at any moment, and are still on their way: it is their mount, too. The caller
+// holds n.mu and l.mu.
 func (n *Node) takeAlongLocked(l *lane, dir string) {
-	for _, c := range n.coming[dir] {
+	for _, c := range slices.Clone(n.coming[dir]) {
 		if (volume.Name{VG: c.opts.VG, LV: c.opts.LV}) == l.name && !n.Store.Wish(dir, c.started, n.Boot(), false) {
-			c.lane = l
+			n.goneLocked(c)
+			c.lane, c.landing = l, true
 			l.calls = append(l.calls, c)
 			n.byDir[dir] = append(n.byDir[dir], c)
+			c.taken()
+			l.wakeLocked()
 		}
 	}
-	n.coming[dir] = slices.DeleteFunc(n.coming[dir], func(c *call) bool { return c.lane != nil })
+}
+
+// landedLocked ends what letLand began: it is known what came of a mount that was
+// let go. The caller holds n.mu.
+func (n *Node) landedLocked(l *lane, dir string) {
+	if n.letGo[dir] == l {
+		delete(n.letGo, dir)
+	}
 }
 
 func (n *Node) delist(c *call) {

@@ -61,9 +61,6 @@ func (l *lane) park(step volume.Step, err error) bool {
 		l.log().WithField("step", p.step).Info("the child has ended")
 		l.mu.Lock()
 		l.parked = nil
-		for _, c := range l.calls {
-			c.landing = false // what came of it is seen at the next look
-		}
 		l.wakeLocked()
 		l.mu.Unlock()
 	}()

@@ -169,8 +169,8 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 
 // target refuses a directory where nothing can land, before anything is made for
 // it. One that is a mount point is not touched.
-func (n *Node) target(c *call) error {
-	table, err := n.table(c)
+func (n *Node) target(ctx context.Context, c *call) error {
+	table, err := n.table(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func (n *Node) target(c *call) error {
 }
 
 // table returns the mount table of this moment.
-func (n *Node) table(c *call) (*mount.Table, error) {
-	table, err := n.Observer.Look(c.ctx, n.Observer.Now())
+func (n *Node) table(ctx context.Context, c *call) (*mount.Table, error) {
+	table, err := n.Observer.Look(ctx, n.Observer.Now())
 	switch {
 	case err == nil:
 		return table, nil
@@ -201,8 +201,10 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	}
 	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
 	c.MaxSize = vg.MaxSize
-	n.comes(c)
-	l, err := n.find(c, vg, name, p)
+	way, end := context.WithCancelCause(c.ctx)
+	defer end(nil)
+	n.comes(c, end)
+	l, err := n.find(way, c, vg, name, p)
 	if taken := n.came(c, l); taken != nil {
 		l, err = taken, nil // its mount was let go meanwhile: only what came of that counts
 	}
@@ -214,13 +216,13 @@ func (n *Node) setUp(c *call) (device string, err error) {
 
 // find returns the lane of the volume that a call names. The volume is made if
 // it may be, except for a check: then there is no lane yet.
-func (n *Node) find(c *call, vg *config.VolumeGroup, name volume.Name, p Provider) (*lane, error) {
+func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) (*lane, error) {
 	if c.mountsAt(c.Dir) {
-		if err := n.target(c); err != nil {
+		if err := n.target(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	lv, err := p.LookUp(c.ctx, name)
+	lv, err := p.LookUp(ctx, name)
 	if err == nil && lv.Presence == volume.Absent {
 		if now, uuid := n.renamed(name); uuid != "" {
 			return nil, fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
@@ -230,10 +232,10 @@ func (n *Node) find(c *call, vg *config.VolumeGroup, name volume.Name, p Provide
 		if c.Verb == volume.Check && vg.Create && c.opts.Size > 0 {
 			return nil, nil // waitforattach makes it
 		}
-		if err := n.create(c, vg, name, p); err != nil {
+		if err := n.create(ctx, c, vg, name, p); err != nil {
 			return nil, n.ended(c, "create", err)
 		}
-		lv, err = p.LookUp(c.ctx, name)
+		lv, err = p.LookUp(ctx, name)
 	}
 	switch {
 	case errors.Is(err, errDeadline):
@@ -245,7 +247,7 @@ func (n *Node) find(c *call, vg *config.VolumeGroup, name volume.Name, p Provide
 	case lv.Presence != volume.Present:
 		return nil, fmt.Errorf("not usable: %s", lv.Reason)
 	}
-	return n.enter(c.ctx, lv.UUID, name, p)
+	return n.enter(ctx, lv.UUID, name, p)
 }
 
 // renamed returns what a volume in use is called now that was set up by that name.
@@ -278,7 +280,7 @@ func (n *Node) release(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
 		return err
 	}
-	table, err := n.table(c)
+	table, err := n.table(c.ctx, c)
 	if err != nil {
 		return err
 	}
@@ -379,6 +381,7 @@ func (n *Node) await(c *call, l *lane) (string, error) {
 		return "", errSuperseded
 	}
 	defer n.delist(c)
+	l = c.lane // it may have been taken along just before
 	select {
 	case r := <-c.done:
 		return r.device, r.err
