@@ -252,7 +252,10 @@ func TestDeadlineEscapedGrandchild(t *testing.T) {
 // Ensure that a spared child is never killed, and reported until it ends.
 func TestSpare(t *testing.T) {
 	dir := t.TempDir()
-	c := sh(`while [ ! -e "$1" ]; do sleep 0.05; done; echo done > "$1.done"`, filepath.Join(dir, "go"))
+	if err := unix.Mkfifo(filepath.Join(dir, "go"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := sh(`read x < "$1"; echo done > "$1.done"`, filepath.Join(dir, "go"))
 	c.Lock = filepath.Join(dir, "lock")
 	c.Deadline = 200 * time.Millisecond
 	c.Spare, c.Mutates = true, true
