@@ -216,7 +216,8 @@ func (s *surveyed) ask(ctx context.Context, fresh bool) join.Survey {
 	}
 }
 
-// keep replaces what was found last, and tells the log of what is new.
+// keep replaces what was found last, and tells the log of what is new. What was
+// found of a volume that is being worked on stands until that can be judged.
 func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +239,9 @@ func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
 		now = append(now, v)
 	}
 	for _, k := range s.found {
-		if !k.Informational && !slices.ContainsFunc(found, func(d join.Disagreement) bool { return alike(k, d) }) {
+		if g.Busy[volume.UUID(k.UUID)] {
+			now = append(now, k)
+		} else if !k.Informational && !slices.ContainsFunc(found, func(d join.Disagreement) bool { return alike(k, d) }) {
 			s.n.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or cannot be told any more")
 		}
 	}

@@ -170,3 +170,30 @@ func TestWhatACutCreationLeavesActiveIsTold(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// Somebody who is refused a release because a volume is busy tries again when it
+// is not, and is not told that it is no orphan because of his first attempt.
+func TestWhatDisagreesStandsWhileItsVolumeIsWorkedOn(t *testing.T) {
+	onSim(t, "and is judged after that", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		works(t, e.M.Umount(k.Dir(a)))
+		e.Eventually("it is told", func() bool { return differ(e) == "claimed-missing data" })
+		since := e.Node().List().Disagreements[0].Since
+		hit, release := e.Sim.Hang("probe", false, false)
+		up := behind(func() error { return k.Up(pod("b")) })
+		<-hit
+		time.Sleep(time.Minute) // a survey comes by
+		e.Node().Check(t.Context())
+		if d := e.Node().List().Disagreements; len(d) != 1 || !d[0].Since.Equal(since) {
+			t.Errorf("while it is worked on: %+v, and it was told at %s", d, since)
+		}
+		release()
+		works(t, up())
+		works(t, k.Finish(a))
+		e.Eventually("it is over", func() bool { return differ(e) == "" })
+		works(t, k.Finish(pod("b")))
+		e.Empty()
+	})
+}
