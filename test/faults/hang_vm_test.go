@@ -165,7 +165,7 @@ func (l *lab) knows(begun time.Time, lvs ...string) {
 
 // Fifty volumes hang at once, and the fifty-first is served as if it were alone.
 func TestFiftyHang(t *testing.T) {
-	const hung, many = 50, 30 // so many that what else this machine does for a few seconds is no tenth of them
+	const hung, many = 50, 20 // before, beside and after
 	commands := []string{create("near", "64M", host.Disks()[1])}
 	var names []string
 	for i := range hung {
