@@ -17,6 +17,7 @@ import (
 // device they are about.
 func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
 	t, began := l.target(w), time.Now()
+	t.FS = l.facts
 	defer l.waitForGroup(ctx, w, &t)()
 	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
 	if err != nil {
@@ -96,9 +97,10 @@ func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (
 	}
 }
 
-// target says what is to be looked at for a want.
+// target says what is to be looked at for a want. What is known of the filesystem
+// is the lane's own.
 func (l *lane) target(w volume.Want) asw.Target {
-	t := asw.Target{UUID: l.uuid, FS: l.facts, Asked: map[string][]string{}}
+	t := asw.Target{UUID: l.uuid, Asked: map[string][]string{}}
 	for _, c := range l.n.Store.Claims(l.uuid) {
 		t.Dirs = append(t.Dirs, c.Dir)
 		if c.Super != nil && c.Phase != volume.Making {
