@@ -99,9 +99,7 @@ func (o *orphans) look() {
 	o.mu.Lock()
 	o.due = time.Time{}
 	o.mu.Unlock()
-	found, running, untold := o.find()
-	// A release that is under way is no proof that somebody needs it.
-	reclaiming := o.reclaiming()
+	found, reclaiming, running, untold := o.find()
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,7 +107,7 @@ func (o *orphans) look() {
 	now := time.Now()
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
-			if reclaiming[dir] {
+			if reclaiming[s.uuid] && len(n.Store.At(dir)) > 0 {
 				o.soonLocked(orphanSoon)
 				continue
 			}
@@ -132,26 +130,6 @@ func (o *orphans) look() {
 	if running { // and nothing tells of their end
 		o.soonLocked(orphanSettle)
 	}
-}
-
-// reclaiming says of which directories the lanes work on nothing but a release.
-// It is called without the lock: a lane's is taken here, and lanes take this one.
-func (o *orphans) reclaiming() map[string]bool {
-	o.mu.Lock()
-	seen := map[string]volume.UUID{}
-	for dir, s := range o.seen {
-		seen[dir] = s.uuid
-	}
-	o.mu.Unlock()
-	all := map[string]bool{}
-	for _, l := range o.n.allLanes() {
-		for dir, uuid := range seen {
-			if uuid == l.uuid && l.reclaiming() && len(o.n.Store.At(dir)) > 0 {
-				all[dir] = true
-			}
-		}
-	}
-	return all
 }
 
 // judge tells of an orphan once it has settled, and lets it go once that is
@@ -194,17 +172,18 @@ func (o *orphans) letGo(s *sighting) {
 	o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not let go")
 }
 
-// find looks at every volume's claims and at kubelet's control groups. running
-// says whether a pod runs of whose end nobody tells.
-func (o *orphans) find() (found map[string]*sighting, running bool, untold string) {
+// find looks at every volume's claims and at kubelet's control groups. A release
+// that is under way, of which it says at what volumes, is no proof that somebody
+// needs what it takes. running says whether a pod runs of whose end nobody tells.
+func (o *orphans) find() (found map[string]*sighting, reclaiming map[volume.UUID]bool, running bool, untold string) {
 	n := o.n
-	found = map[string]*sighting{}
+	found, reclaiming = map[string]*sighting{}, map[volume.UUID]bool{}
 	claims := n.Store.All()
 	if len(claims) == 0 {
 		if n.PodEvents != nil {
 			n.PodEvents.Follow(nil)
 		}
-		return found, false, ""
+		return found, reclaiming, false, ""
 	}
 	life := func(string) (volume.Life, string) { return volume.LifeUnknown, "nobody can tell of pods here" }
 	if n.Observer.Pods != nil {
@@ -235,14 +214,19 @@ func (o *orphans) find() (found map[string]*sighting, running bool, untold strin
 		if h == nil {
 			continue
 		}
+		// Asked before as well: it may end while its volume is looked at.
+		before := l.reclaiming()
 		for _, one := range volume.Orphans(l.want(), *h, life) {
 			l.mu.Lock()
 			name := l.name
 			l.mu.Unlock()
 			found[one.Dir] = &sighting{Orphan: one, uuid: l.uuid, name: name}
 		}
+		if before || l.reclaiming() {
+			reclaiming[l.uuid] = true
+		}
 	}
-	return found, running, untold
+	return found, reclaiming, running, untold
 }
 
 // listed are the orphans that have settled, as disagreements.
