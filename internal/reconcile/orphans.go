@@ -210,21 +210,17 @@ func (o *orphans) find() (found map[string]*sighting, reclaiming map[volume.UUID
 		}
 	}
 	for _, l := range n.allLanes() {
-		h := n.Observer.Last(l.uuid)
-		if h == nil {
-			continue
-		}
-		// Asked before as well: it may end while its volume is looked at.
+		// Asked before as well as after: it may begin or end in between.
 		before := l.reclaiming()
-		for _, one := range volume.Orphans(l.want(), *h, life) {
-			l.mu.Lock()
-			name := l.name
-			l.mu.Unlock()
-			found[one.Dir] = &sighting{Orphan: one, uuid: l.uuid, name: name}
+		if h := n.Observer.Last(l.uuid); h != nil {
+			for _, one := range volume.Orphans(l.want(), *h, life) {
+				l.mu.Lock()
+				name := l.name
+				l.mu.Unlock()
+				found[one.Dir] = &sighting{Orphan: one, uuid: l.uuid, name: name}
+			}
 		}
-		if before || l.reclaiming() {
-			reclaiming[l.uuid] = true
-		}
+		reclaiming[l.uuid] = before || l.reclaiming()
 	}
 	return found, reclaiming, running, untold
 }
