@@ -22,8 +22,10 @@ build: ## bin/flexdriver and bin/flexd: static, reproducible, with a version
 	$(BUILD) -o $(BIN)/flexd ./cmd/flexd
 
 .PHONY: demo
-demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root
-	@$(GO) run ./test/demo
+demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root, it installs what it needs on Debian
+	@$(BUILD) -o $(BIN)/demo ./test/demo
+	@scripts/test-tools demo || echo "The demonstration leaves out what needs them."
+	@$(BIN)/demo -bin $(BIN)
 
 .PHONY: demo-lvm
 demo-lvm: build ## the same on a real volume group, in a virtual machine (docs/vm.md); 40 s

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +37,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"))
+	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, sinceBoot)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +51,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	}
 	runner := children.NewExec()
 	providers, seen, loop, volumes := providers(cfg, runner)
+	renameNotes(store, volumes, filepath.Join(cfg.RunDir, "lanes"), log)
 	observer := asw.New(asw.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
@@ -67,6 +70,37 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 		parts.PodEvents = ends
 	}
 	return served{reconcile.New(parts), loop, volumes, lvmGroups(cfg)}, nil
+}
+
+// renameNotes gives the notes of an earlier version, which have half of the identity
+// of LVM's volumes, the whole one. Where that cannot be told the notes stay as they
+// are, and nothing is done to their volume.
+func renameNotes(store *dsw.Store, volumes *lvm.Provider, lanes string, log *logrus.Entry) {
+	groups := map[volume.UUID]string{}
+	for _, c := range store.All() {
+		groups[c.UUID] = c.VG
+	}
+	for _, l := range store.Leases() {
+		groups[l.UUID] = l.VG
+	}
+	for old, vg := range groups {
+		if !lvm.IsUUID(old) || old.Earlier() != "" {
+			continue
+		}
+		now, err := volumes.Identity(old, vg)
+		if err == nil && now == "" {
+			continue // it has no device: there is nothing to lose
+		}
+		if err == nil {
+			err = os.Rename(filepath.Join(lanes, string(old)), filepath.Join(lanes, string(now))) // a child that lives holds it
+		}
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = store.Rename(old, now)
+		}
+		if err != nil {
+			log.WithError(err).WithField("uuid", old).Warn("a note of an earlier version stays as it is: nothing is done to its volume, what is mounted is known from the mount table")
+		}
+	}
 }
 
 // providers makes one provider of each kind, and returns it under the name of

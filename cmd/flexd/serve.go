@@ -45,7 +45,7 @@ type task interface {
 // serve is the daemon. It returns nil when it was told to stop.
 func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // flexd is to be small on its node: that costs it some milliseconds for a hundred calls
+		debug.SetGCPercent(30) // flexd is to be small on its node: that costs it some milliseconds for a hundred calls
 	}
 	cfg, err := loadConfig(configPath)
 	if err != nil {

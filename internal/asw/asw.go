@@ -8,6 +8,7 @@
 package asw
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -42,7 +43,7 @@ const Unconfigured = ""
 type Observer struct {
 	Roots     Roots
 	Providers map[string]Provider // by VG
-	Records   func(volume.UUID) (volume.Record, string, error)
+	Records   func(volume.UUID) (volume.RecordFacts, error)
 
 	// FSError says what the kernel knows to be wrong with a mounted
 	// filesystem, without asking the filesystem; "" = nothing.
@@ -62,7 +63,7 @@ type Observer struct {
 }
 
 // New returns an observer of this machine's mount table.
-func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.Record, string, error), mounts MountSource) *Observer {
+func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
 	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
 	o.tables.source = mounts
 	return o
@@ -123,8 +124,10 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mount.Table) v
 	h := volume.Have{FS: t.FS, Spots: make(map[string]volume.Spot, len(t.Dirs))}
 	h.LV = volume.LV{Name: t.Name, UUID: t.UUID}
 	o.metadata(ctx, t, &h)
-	if h.Record, h.RecordType, h.RecordReason = o.record(t.UUID); h.RecordReason != "" {
-		h.Record = volume.RecordUnknown
+	if rec, err := o.Records(t.UUID); err != nil {
+		h.Record, h.RecordReason = volume.RecordUnknown, err.Error()
+	} else {
+		h.Record, h.RecordType, h.RecordLate, h.RecordName, h.RecordFile = rec.State, rec.Type, rec.Late, rec.Name, rec.File
 	}
 	for _, dir := range t.Dirs {
 		s := o.spot(ctx, t.UUID, h.Device, table, dir)
@@ -135,14 +138,6 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mount.Table) v
 	}
 	o.mounts(t, &h, table)
 	return h
-}
-
-func (o *Observer) record(uuid volume.UUID) (volume.Record, string, string) {
-	rec, fsType, err := o.Records(uuid)
-	if err != nil {
-		return rec, fsType, err.Error()
-	}
-	return rec, fsType, ""
 }
 
 // metadata fills in the LV and its device. A name that means another volume by
@@ -191,14 +186,16 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	}
 }
 
-// renamed returns what a volume is called now that is gone by its name and still
-// has its device. That is asked without a process.
+// renamed returns what a volume is called now that still has its device, and is gone
+// by its name, or whose group cannot be read and is called otherwise by the device.
+// That is asked without a process.
 func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
-	if h.LV.Presence != volume.Absent || h.Device.Activity != volume.Active {
+	if h.LV.Presence != volume.Absent && h.LV.Presence != volume.PresenceUnknown || h.Device.Activity != volume.Active {
 		return volume.Name{}
 	}
 	uuid, name, ok, err := p.Identify(ctx, h.Device.Number)
-	if err != nil || !ok || uuid != h.LV.UUID || name.LV == "" || name == h.LV.Name {
+	if err != nil || !ok || uuid != h.LV.UUID || name.LV == "" || name == h.LV.Name ||
+		h.LV.Presence == volume.PresenceUnknown && name.VG == h.LV.Name.VG {
 		return volume.Name{}
 	}
 	return name
@@ -207,11 +204,7 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 // spot says what stands at a directory.
 func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, dir string) volume.Spot {
 	var s volume.Spot
-	at := table.At(dir)
-	if len(at) == 0 {
-		s.Gone = o.Gone(dir)
-		return s
-	}
+	at, hidden := table.At(dir), table.HiddenAt(dir)
 	for i, e := range at {
 		mine, err := o.is(ctx, uuid, d, table, e)
 		switch {
@@ -220,14 +213,23 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 		case i < len(at)-1:
 			s.Under = s.Under || mine
 		case mine:
-			if over := table.Over(e); over != nil {
-				s.Under, s.Other = true, o.describe(ctx, uuid, over)+" (over all of "+over.Dir+")"
-				continue
-			}
-			s.This, s.Under = true, false
+			return volume.Spot{This: true} // what is hidden goes with it, or is none of its business
 		default:
 			s.Other = o.describe(ctx, uuid, e)
 		}
+	}
+	for _, e := range hidden {
+		mine, err := o.is(ctx, uuid, d, table, e)
+		if err != nil {
+			return volume.Spot{Unknown: err.Error()}
+		}
+		over := table.Over(e)
+		if mine && over != nil && !s.Under {
+			s.Under, s.Other = true, cmp.Or(s.Other, o.describe(ctx, uuid, over)+" (over all of "+over.Dir+")")
+		}
+	}
+	if len(at) == 0 && !s.Under {
+		s.Gone = o.Gone(dir)
 	}
 	return s
 }
@@ -298,45 +300,12 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mount.Entr
 	return fmt.Sprintf("%s from %s", e.Type, e.Source)
 }
 
-// mounts fills in every mount of the volume's device. One mount that is seen at
-// several places (its peer group) counts once: where it is kubelet's.
+// mounts fills in every mount of the volume's device.
 func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 	if h.Device.Activity != volume.Active {
 		return
 	}
-	type placed struct {
-		*mount.Entry
-		owner volume.Owner
-		kind  volume.Kind
-	}
-	var (
-		rule = o.ruler(table)
-		all  []placed
-	)
-	for _, e := range table.OfDevice(h.Device.Number, h.Device.Path) {
-		owner, kind := rule.owner(e)
-		all = append(all, placed{e, owner, kind})
-	}
-	// elsewhere says whether a peer of e counts instead of it.
-	elsewhere := func(i int, e placed) bool {
-		if e.Peer == 0 || e.owner == volume.Kubelets || slices.Contains(t.Dirs, e.Dir) {
-			return false
-		}
-		for k, p := range all {
-			switch {
-			case k == i || p.Peer != e.Peer:
-			case e.owner == volume.Elsewhere && p.owner != volume.Elsewhere:
-				return true // seen through a bind mount of kubelet's directory
-			case e.owner == volume.Ours && p.owner == volume.Ours && (k < i || slices.Contains(t.Dirs, p.Dir)):
-				return true // both paths are kubelet's roots: it is the one that somebody names, or the first
-			}
-		}
-		return false
-	}
-	for i, e := range all {
-		if elsewhere(i, e) {
-			continue
-		}
+	for _, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table) {
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
@@ -379,12 +348,23 @@ func gone(dir string) bool {
 	return os.IsNotExist(err)
 }
 
-// OurMounts returns the top mounts in kubelet's directories of this driver.
+// OurMounts returns the mounts in kubelet's directories of this driver, one for
+// each directory: the one that a lookup reaches, if it reaches one.
 func (o *Observer) OurMounts(table *mount.Table) []*mount.Entry {
-	rule := o.ruler(table)
-	var all []*mount.Entry
+	var (
+		rule   = o.ruler(table)
+		all    []*mount.Entry
+		hidden = map[string]bool{}
+	)
 	for _, e := range table.All() {
-		if owner, _ := rule.owner(e); owner == volume.Ours && table.Top(e.Dir) == e {
+		if owner, _ := rule.owner(e); owner != volume.Ours {
+			continue
+		}
+		switch top := table.Top(e.Dir); {
+		case top == e:
+			all = append(all, e)
+		case top == nil && !hidden[e.Dir]:
+			hidden[e.Dir] = true
 			all = append(all, e)
 		}
 	}

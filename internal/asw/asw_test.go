@@ -3,14 +3,13 @@ package asw
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
@@ -96,9 +95,12 @@ func line(id, number, root, dir, optional, fs, source string) string {
 	return id + " 1 " + number + " " + root + " " + dir + " rw,relatime " + optional + "- " + fs + " " + source + " rw"
 }
 
+// over is a line whose mount is on another than the root.
+func over(parent, line string) string { return strings.Replace(line, " 1 ", " "+parent+" ", 1) }
+
 func observer(m *machine) *Observer {
 	o := New(Roots{Dirs: []string{"/k"}, Driver: "flexd/lvm"}, map[string]Provider{"vg": m},
-		func(volume.UUID) (volume.Record, string, error) { return volume.NoRecord, "", nil }, nil)
+		func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{State: volume.NoRecord}, nil }, nil)
 	o.FSError = func(string, string) string { return "" }
 	o.Gone = func(string) bool { return false }
 	return o
@@ -113,6 +115,9 @@ func table(t *testing.T, lines ...string) *mount.Table {
 	return tab
 }
 
+// kubeletsRoot is kubelet's root bound on itself below a shared parent.
+var kubeletsRoot = line("30", "8:1", "/k", "/k", "shared:1", "ext4", "/dev/sda1")
+
 func TestSpots(t *testing.T) {
 	mine := func(id string) string { return line(id, "7:1", "/", podDir, "", "ext4", "/dev/loop1") }
 	foreign := func(id string) string { return line(id, "0:40", "/", podDir, "", "tmpfs", "none") }
@@ -124,8 +129,11 @@ func TestSpots(t *testing.T) {
 		{"nothing is mounted", nil, volume.Spot{}},
 		{"ours", []string{mine("50")}, volume.Spot{This: true}},
 		{"a foreign one", []string{foreign("50")}, volume.Spot{Other: "tmpfs from none"}},
-		{"ours, covered", []string{mine("50"), foreign("51")}, volume.Spot{Other: "tmpfs from none", Under: true}},
-		{"a foreign one, covered by ours", []string{foreign("50"), mine("51")}, volume.Spot{This: true}},
+		{"ours, covered", []string{mine("50"), over("50", foreign("51"))}, volume.Spot{Other: "tmpfs from none", Under: true}},
+		{"a foreign one, covered by ours", []string{foreign("50"), over("50", mine("51"))}, volume.Spot{This: true}},
+		{"ours, with the copy below kubelet's root bound on itself", []string{kubeletsRoot, over("30", mine("50")), mine("51")}, volume.Spot{This: true}},
+		{"ours, mounted before kubelet's root was bound on itself", []string{mine("50"), kubeletsRoot}, volume.Spot{Other: "ext4 from /dev/sda1 (over all of /k)", Under: true}},
+		{"a foreign one, mounted before that", []string{foreign("50"), kubeletsRoot}, volume.Spot{}},
 		{"ours, hidden by a mount above", []string{mine("50"), line("51", "0:40", "/", "/k/pods", "", "tmpfs", "none")},
 			volume.Spot{Other: "tmpfs from none (over all of /k/pods)", Under: true}},
 		{"another volume", []string{line("50", "7:2", "/", podDir, "", "ext4", "/dev/loop2")}, volume.Spot{Other: "volume vg/b (uuid B, not A)"}},
@@ -167,34 +175,51 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
+// Ensure that a mount is flexd's only at a directory of this driver, and kubelet's
+// only as a subPath of one of these.
 func TestOwners(t *testing.T) {
-	h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, table(t,
-		line("50", "7:1", "/", globalDir, "shared:50", "ext4", "/dev/loop1"),
-		line("51", "7:1", "/", podDir, "shared:51", "ext4", "/dev/loop1"),
-		line("52", "7:1", "/sub", "/k/pods/u/volume-subpaths/data/c/0", "shared:51", "ext4", "/dev/loop1"),
-		line("53", "7:1", "/", otherDir, "", "ext4", "/dev/loop1"),
-		line("54", "7:1", "/", "/data/k/pods/u/volumes/flexd~lvm/data", "shared:51", "ext4", "/dev/loop1"), // podDir, seen through a bind mount of /k
-		line("55", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1"),
-		line("56", "7:2", "/", "/elsewhere", "", "ext4", "/dev/loop2"),
-	))
-	type who struct {
-		Dir   string
-		Owner volume.Owner
-		Kind  volume.Kind
-	}
-	var got []who
-	for _, m := range h.Mounts {
-		got = append(got, who{m.Dir, m.Owner, m.Kind})
-	}
-	want := []who{
-		{globalDir, volume.Ours, volume.Staged},
-		{podDir, volume.Ours, volume.Published},
-		{"/k/pods/u/volume-subpaths/data/c/0", volume.Kubelets, ""},
-		{otherDir, volume.Kubelets, ""},
-		{"/mnt", volume.Elsewhere, ""},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("owners (-want +got):\n%s", diff)
+	const subPath = "/k/pods/u/volume-subpaths/data/c/0"
+	mine := func(id, dir string) string { return line(id, "7:1", "/", dir, "shared:50", "ext4", "/dev/loop1") }
+	bound := line("31", "8:1", "/k", "/data/k", "shared:1", "ext4", "/dev/sda1")
+	const boundDir = "/data" + podDir
+	for _, c := range []struct {
+		name  string
+		lines []string
+		want  string // of each mount: dir, owner, kind
+	}{
+		{"ours", []string{mine("50", globalDir), mine("51", podDir)}, globalDir + " 1 staged; " + podDir + " 1 published"},
+		{"another volume", []string{mine("50", podDir), line("51", "7:2", "/", "/mnt", "", "ext4", "/dev/loop2")}, podDir + " 1 published"},
+		{"subPath", []string{mine("50", podDir), line("51", "7:1", "/sub", subPath, "shared:50", "ext4", "/dev/loop1")}, podDir + " 1 published; " + subPath + " 2 "},
+		{"subPath of a volume that is not ours", []string{mine("50", "/mnt"), mine("51", subPath)}, "/mnt 3 ; " + subPath + " 3 "},
+		{"an administrator's", []string{mine("50", podDir), line("51", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1")}, podDir + " 1 published; /mnt 3 "},
+		{"an administrator's bind of ours", []string{mine("50", podDir), mine("51", "/mnt")}, podDir + " 1 published; /mnt 3 "},
+		{"a bind at another of kubelet's directories", []string{mine("50", podDir), mine("51", "/k/somewhere")}, podDir + " 1 published; /k/somewhere 3 "},
+		{"another FlexVolume driver's", []string{mine("50", otherDir)}, otherDir + " 3 "},
+		{"a CSI driver's pod", []string{mine("50", "/k/pods/u/volumes/kubernetes.io~csi/data/mount")}, "/k/pods/u/volumes/kubernetes.io~csi/data/mount 3 "},
+		{"a CSI driver's global mount", []string{mine("50", "/k/plugins/kubernetes.io/csi/x.example.org/0123/globalmount")}, "/k/plugins/kubernetes.io/csi/x.example.org/0123/globalmount 3 "},
+		{"kubelet's pods", []string{mine("50", "/k/pods")}, "/k/pods 3 "},
+		{"a part of it at our directory", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, podDir + " 3 "},
+
+		{"kubelet's root seen at two places", []string{bound, mine("50", podDir), over("31", mine("51", boundDir))}, podDir + " 1 published"},
+		{"at two that do not share", []string{strings.Replace(bound, "shared:1 ", "", 1), mine("50", podDir), over("31", mine("51", boundDir))}, podDir + " 1 published; " + boundDir + " 3 "},
+		{"at two of which the second follows", []string{strings.Replace(bound, "shared:1", "master:1", 1), mine("50", podDir), over("31", mine("51", boundDir))}, podDir + " 1 published"},
+		{"at two of which the second leads", []string{strings.Replace(bound, "shared:1", "shared:7", 1),
+			line("32", "8:1", "/k", "/k", "master:7", "ext4", "/dev/sda1"), over("32", mine("50", podDir)), over("31", mine("51", boundDir))},
+			podDir + " 1 published; " + boundDir + " 3 "},
+		{"kubelet's root bound on itself", []string{kubeletsRoot, over("30", mine("50", podDir)), mine("51", podDir)}, podDir + " 1 published"},
+		{"with a subPath", []string{kubeletsRoot, over("30", mine("50", podDir)), mine("51", podDir), over("30", mine("52", subPath)), mine("53", subPath)}, podDir + " 1 published; " + subPath + " 2 "},
+		{"bound later", []string{mine("50", podDir), kubeletsRoot}, podDir + " 1 published"},
+		{"an administrator's, and its copy", []string{kubeletsRoot, over("30", mine("50", podDir)), mine("51", podDir), over("30", mine("52", "/k/x")), mine("53", "/k/x")},
+			podDir + " 1 published; /k/x 3 "},
+	} {
+		h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, table(t, c.lines...))
+		var got []string
+		for _, m := range h.Mounts {
+			got = append(got, fmt.Sprintf("%s %d %s", m.Dir, m.Owner, m.Kind))
+		}
+		if got := strings.Join(got, "; "); got != c.want {
+			t.Errorf("%s: got\n%s, want\n%s", c.name, got, c.want)
+		}
 	}
 }
 

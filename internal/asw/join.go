@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/mount"
@@ -16,7 +17,14 @@ type Standing struct {
 	Device string // number of its block device; "" = it has none
 	What   string
 	Owner  volume.Owner
-	Gone   bool // the kernel has no device of that number
+	Gone   bool   // the kernel has no device of that number
+	Over   string // what keeps a lookup of Dir from it; "" = nothing does
+
+	ReadOnly      bool // the mount's own flag
+	SuperReadOnly bool // the superblock's
+
+	Fault  string   // what the kernel says is wrong with the filesystem; "" = nothing
+	Nested []string // where something is mounted below it
 
 	UUID    volume.UUID // the volume that it is of, where that was asked
 	Unknown bool        // that was asked, and cannot be told
@@ -33,14 +41,35 @@ func (o *Observer) LastTable() *mount.Table {
 	return o.tables.last.table
 }
 
-// MountsOf returns where a device is mounted. One mount that is seen at several
-// places counts once: where it is kubelet's, and at one of dirs if it can be.
+// Foreign returns where something else than flexd or kubelet has mounted a device,
+// "" = nowhere.
+func (o *Observer) Foreign(number, path string, table *mount.Table) string {
+	for _, e := range o.owned(number, path, nil, table) {
+		if e.owner == volume.Elsewhere {
+			return e.Dir
+		}
+	}
+	return ""
+}
+
+// MountsOf returns where a device is mounted. Copies of one mount that propagation
+// made count once, at one of dirs if possible.
 func (o *Observer) MountsOf(number, path string, dirs []string, table *mount.Table) []Standing {
-	h := volume.Have{Device: volume.Device{Activity: volume.Active, Number: number, Path: path}}
-	o.mounts(Target{Dirs: dirs}, &h, table)
 	var all []Standing
-	for _, m := range h.Mounts {
-		all = append(all, Standing{Dir: m.Dir, Device: number, What: m.Type + " from " + path, Owner: m.Owner})
+	for i, e := range o.owned(number, path, dirs, table) {
+		s := Standing{Dir: e.Dir, Device: number, What: e.Type + " from " + path, Owner: e.owner, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		if over := table.Over(e.Entry); over != nil {
+			s.Over = fmt.Sprintf("%s from %s at %s", over.Type, over.Source, over.Dir)
+		}
+		if i == 0 { // they share one superblock
+			s.Fault = o.liveError(path, e.Entry)
+		}
+		for _, below := range table.On(e.Entry) {
+			if below.Dir != e.Dir {
+				s.Nested = append(s.Nested, below.Dir)
+			}
+		}
+		all = append(all, s)
 	}
 	return all
 }
@@ -50,8 +79,8 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mount.Tab
 func (o *Observer) MountsAt(ctx context.Context, dir string, table *mount.Table, ask bool) []Standing {
 	rule := o.ruler(table)
 	var all []Standing
-	for _, e := range table.At(dir) {
-		s := Standing{Dir: dir, What: fmt.Sprintf("%s from %s", e.Type, e.Source), Device: e.Number}
+	for _, e := range slices.Concat(table.HiddenAt(dir), table.At(dir)) {
+		s := Standing{Dir: dir, What: fmt.Sprintf("%s from %s", e.Type, e.Source), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		s.Owner, _ = rule.owner(e)
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = e.SourceNumber()

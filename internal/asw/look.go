@@ -34,6 +34,7 @@ type looker struct {
 	mu      sync.Mutex
 	clock   Mark
 	last    *glance // the last that ended well
+	anew    bool    // the next one reads the table even if the kernel tells of no change
 	running *glance
 	reader  mount.Reader // only the running glance uses it
 }
@@ -50,6 +51,19 @@ func (l *looker) now() Mark {
 	defer l.mu.Unlock()
 	l.clock++
 	return l.clock
+}
+
+// Read is Look for what changes without an event: how mounts propagate.
+func (o *Observer) Read(ctx context.Context) (*mount.Table, error) { return o.tables.readAnew(ctx) }
+
+// readAnew returns a table that is read from now on.
+func (l *looker) readAnew(ctx context.Context) (*mount.Table, error) {
+	l.mu.Lock()
+	l.anew = true
+	l.clock++
+	now := l.clock
+	l.mu.Unlock()
+	return l.look(ctx, now)
 }
 
 func (l *looker) look(ctx context.Context, after Mark) (*mount.Table, error) {
@@ -81,6 +95,9 @@ func (l *looker) look(ctx context.Context, after Mark) (*mount.Table, error) {
 func (l *looker) run(g *glance) {
 	l.mu.Lock()
 	last := l.last
+	if l.anew {
+		last, l.anew = nil, false
+	}
 	l.mu.Unlock()
 	// Changed is asked before the reading: what changes while we read is seen
 	// by the next look.

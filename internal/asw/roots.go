@@ -88,7 +88,8 @@ func (o *Observer) ruler(table *mount.Table) ruler {
 	return r.ruler
 }
 
-// owner classifies a mount by where it is.
+// owner classifies a mount by where it is. Kubelets means that only while a mount
+// of ours shows the same filesystem.
 func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
 	for _, root := range r.roots {
 		if !strings.HasPrefix(e.Dir, root+"/") {
@@ -96,12 +97,13 @@ func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
 		}
 		place, ok := flex.ParsePlace(root, r.driver, e.Dir)
 		switch {
-		case !ok || !whole(e):
-			return volume.Kubelets, ""
-		case place.Staged:
+		case ok && whole(e) && place.Staged:
 			return volume.Ours, volume.Staged
+		case ok && whole(e):
+			return volume.Ours, volume.Published
+		case flex.IsSubPath(root, e.Dir):
+			return volume.Kubelets, ""
 		}
-		return volume.Ours, volume.Published
 	}
 	return volume.Elsewhere, ""
 }

@@ -1,6 +1,6 @@
 // Package dsw holds the desired state of world: claims and leases, as readable
 // notes in the run directory that live as long as the mount table does, the
-// newest wish seen for each directory, and the durable records of formats.
+// requests that wait, and the durable records of formats.
 //
 // Memory leads and the notes follow: only what sets up (a claim in the making, a
 // lease before an activation) fails when its note cannot be written. It is not
@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -37,15 +36,7 @@ type Store struct {
 	parted   map[volume.UUID][]string // notes of claims that ended by Part, which go with the lease
 	problems map[string]string        // file → what is wrong with it
 	missing  map[string]string        // likewise, of notes that could not be written
-
-	wishing sync.Mutex // guards wishes: who only asks for them waits for no disk
-	wishes  map[string]wish
-}
-
-// A wish is the newest call seen for a directory, by its flexdriver's start.
-type wish struct {
-	started  time.Duration
-	teardown bool
+	torn     teardowns
 }
 
 // Open reads the notes below dir. A note that cannot be used is kept beside the
@@ -54,8 +45,9 @@ type wish struct {
 // are gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
-		parted: map[volume.UUID][]string{}, wishes: map[string]wish{},
-		problems: map[string]string{}, missing: map[string]string{}}
+		parted:   map[volume.UUID][]string{},
+		problems: map[string]string{}, missing: map[string]string{},
+		torn: openTeardowns(filepath.Join(filepath.Dir(dir), "teardowns"), boot)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("notes: %w", err)
 	}
@@ -331,33 +323,4 @@ func (s *Store) Problems() []string {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// wishMemory is how long a wish is remembered: longer than any flexdriver lives.
-const wishMemory = 10 * time.Minute
-
-// Wish notes that a call was seen for a directory and says whether a newer one
-// of the other direction was seen before. started is when its flexdriver
-// started, now the present, both on the boot-time clock.
-func (s *Store) Wish(dir string, started, now time.Duration, teardown bool) (superseded bool) {
-	s.wishing.Lock()
-	defer s.wishing.Unlock()
-	for d, w := range s.wishes {
-		if now-w.started > wishMemory {
-			delete(s.wishes, d)
-		}
-	}
-	if w, ok := s.wishes[dir]; ok && w.started > started {
-		return w.teardown != teardown
-	}
-	s.wishes[dir] = wish{started, teardown}
-	return false
-}
-
-// Superseded says whether a newer wish of the other direction was seen.
-func (s *Store) Superseded(dir string, started time.Duration, teardown bool) bool {
-	s.wishing.Lock()
-	defer s.wishing.Unlock()
-	w, ok := s.wishes[dir]
-	return ok && w.started > started && w.teardown != teardown
 }

@@ -266,46 +266,29 @@ func TestLeaseNotWritten(t *testing.T) {
 	}
 }
 
-func TestWishes(t *testing.T) {
-	const setUp, teardown = false, true
-	s := open(t, t.TempDir())
-	if s.Wish("/d", 10, 10, setUp) {
-		t.Error("the first wish is superseded")
-	}
-	if s.Wish("/d", 20, 20, teardown) {
-		t.Error("a newer teardown is superseded")
-	}
-	if !s.Wish("/d", 15, 21, setUp) {
-		t.Error("a set-up older than the teardown is not superseded")
-	}
-	if s.Wish("/d", 15, 21, teardown) {
-		t.Error("an older teardown gives way to a newer teardown")
-	}
-	if s.Wish("/other", 15, 21, setUp) {
-		t.Error("another directory's wish counts")
-	}
-	if s.Superseded("/d", 25, setUp) || !s.Superseded("/d", 19, setUp) || s.Superseded("/d", 19, teardown) {
-		t.Error("Superseded does not compare times and directions")
-	}
-	if s.Wish("/d", 30, 30+2*wishMemory, setUp); len(s.wishes) != 1 {
-		t.Errorf("old wishes are kept: %v", s.wishes)
-	}
+// up is a boot clock.
+func up() time.Duration { return 30 * time.Minute }
+
+// state is what a record says and of which filesystem.
+func state(r *Records, uuid volume.UUID) (volume.Record, string, error) {
+	f, err := r.Get(uuid)
+	return f.State, f.Type, err
 }
 
 func TestRecords(t *testing.T) {
 	dir := t.TempDir()
 	name := volume.Name{VG: "vg0", LV: "a"}
 	get := func() (volume.Record, string, error) {
-		r, err := OpenRecords(dir)
+		r, err := OpenRecords(dir, boot, up)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Get("uuid-a")
+		return state(r, "uuid-a")
 	}
 	if got, _, err := get(); got != volume.NoRecord || err != nil {
 		t.Errorf("none: %v, %v", got, err)
 	}
-	r, _ := OpenRecords(dir)
+	r, _ := OpenRecords(dir, boot, up)
 	if err := r.Formatting("uuid-a", name, "xfs"); err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +312,7 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	// A flexd that starts says so before anybody asks for the volume.
-	torn, err := OpenRecords(dir)
+	torn, err := OpenRecords(dir, boot, up)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +332,7 @@ func TestRecords(t *testing.T) {
 // The way out that a refusal names works at once, and a volume's name is not
 // given to an empty one as long as a record tells of its data.
 func TestRecordTakenAway(t *testing.T) {
-	r, err := OpenRecords(t.TempDir())
+	r, err := OpenRecords(t.TempDir(), boot, up)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +359,7 @@ func TestRecordTakenAway(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, err := r.Get("old"); got != volume.NoRecord || err != nil {
+	if got, _, err := state(r, "old"); got != volume.NoRecord || err != nil {
 		t.Errorf("after its removal: %v, %v", got, err)
 	}
 }
@@ -384,7 +367,7 @@ func TestRecordTakenAway(t *testing.T) {
 // While an mkfs record stands, "seen" counts only when it is durable.
 func TestSeenNotWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "formats")
-	r, err := OpenRecords(dir)
+	r, err := OpenRecords(dir, boot, up)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,20 +375,111 @@ func TestSeenNotWritten(t *testing.T) {
 	if err := r.Formatting("made", name, "ext4"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
+	for _, uuid := range []string{"made", "found"} { // no record can be written there
+		if err := os.Mkdir(filepath.Join(dir, uuid+".json.tmp"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := r.Seen("made", name, "ext4"); err == nil {
 		t.Error("no error")
 	}
-	if got, _, _ := r.Get("made"); got != volume.Formatting {
+	if got, _, _ := state(r, "made"); got != volume.Formatting {
 		t.Errorf("made: %v, want formatting", got)
 	}
 	if err := r.Seen("found", name, "ext4"); err == nil {
 		t.Error("no error")
 	}
-	if got, _, _ := r.Get("found"); got != volume.Seen {
+	if got, _, _ := state(r, "found"); got != volume.Seen {
 		t.Errorf("found: %v, want seen in memory", got)
+	}
+}
+
+// A record that somebody removes counts at once, whatever it says.
+func TestRecordRemoved(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		dir, name := t.TempDir(), volume.Name{VG: "vg0", LV: "a"}
+		r, err := OpenRecords(dir, boot, up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Formatting("a", name, "ext4"); err != nil {
+			t.Fatal(err)
+		}
+		if seen {
+			if err := r.Seen("a", name, "ext4"); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Formatting("a", name, "ext4"); err == nil {
+				t.Error("formatting replaces seen")
+			}
+		}
+		if err := os.Remove(r.File("a")); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := state(r, "a"); got != volume.NoRecord || err != nil {
+			t.Errorf("seen %v: %v, %v", seen, got, err)
+		}
+	}
+}
+
+// The mkfs of a record is repeated for a while only: by the boot clock in its own
+// boot, by the wall clock after it.
+func TestRecordLate(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		boot   string
+		uptime time.Duration
+		at     time.Duration // before now
+		late   bool
+	}{
+		{"this boot", boot, up() - time.Minute, time.Minute, false},
+		{"this boot, wall clock set", boot, up() - time.Minute, 1000 * time.Hour, false},
+		{"this boot, old", boot, up() - RepeatWithin, time.Minute, true},
+		{"earlier boot", "other", 9 * time.Hour, time.Minute, false},
+		{"earlier boot, old", "other", 0, RepeatWithin, true},
+		{"earlier boot, from the future", "other", 0, -time.Hour, true},
+		{"of a flexd that wrote no boot", "", 0, time.Minute, false},
+		{"earlier boot, long ago by this one's clock", "other", 0, time.Minute, true},
+	} {
+		dir := t.TempDir()
+		up := up
+		if row.name == "earlier boot, long ago by this one's clock" {
+			up = func() time.Duration { return RepeatWithin }
+		}
+		r, err := OpenRecords(dir, boot, up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := Record{Version: noteVersion, UUID: "a", State: stateFormatting, FSType: "ext4", At: time.Now().Add(-row.at), Boot: row.boot, Uptime: row.uptime}
+		if err := write(r.File("a"), &rec, true, nil); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := r.Get("a"); err != nil || f.State != volume.Formatting || (f.Late != "") != row.late {
+			t.Errorf("%s: %+v, %v", row.name, f, err)
+		}
+	}
+}
+
+// A claim keeps the start of its call, and a note without one is read.
+func TestClaim(t *testing.T) {
+	for _, started := range []time.Duration{0, time.Hour} {
+		dir := t.TempDir()
+		s, err := Open(dir, boot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := claim(volume.Held)
+		c.Started = started
+		if err := s.Put(c); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, claimFile(&c)))
+		if err != nil || strings.Contains(string(data), "startedBootNanoseconds") != (started > 0) {
+			t.Errorf("%v: %s, %v", started, data, err)
+		}
+		if s, err = Open(dir, boot); err != nil || len(s.All()) != 1 || s.All()[0].Started != started {
+			t.Errorf("%v: %+v, %v", started, s, err)
+		}
 	}
 }
 
@@ -413,6 +487,9 @@ func FuzzNote(f *testing.F) {
 	c := claim(volume.Held)
 	c.Version, c.Boot = noteVersion, boot
 	seed, _ := json.Marshal(&c)
+	f.Add(seed, true)
+	c.Started = time.Hour
+	seed, _ = json.Marshal(&c)
 	f.Add(seed, true)
 	l := Lease{Version: noteVersion, Boot: boot, VG: "vg0", LV: "a", UUID: "uuid-a"}
 	seed, _ = json.Marshal(&l)
@@ -429,7 +506,7 @@ func FuzzNote(f *testing.F) {
 		if parse(data, c, c.check, boot) != nil {
 			return
 		}
-		if c.UUID == "" || !filepath.IsAbs(c.Dir) || c.Boot != boot {
+		if c.UUID == "" || !filepath.IsAbs(c.Dir) || c.Boot != boot || c.Started < 0 {
 			t.Errorf("took %q", data)
 		}
 		if name := claimFile(c); filepath.Base(name) != name || len(name) > 200 {

@@ -44,6 +44,10 @@ type Claim struct {
 	Super    []string     `json:"super"`          // superblock options that were asked for; null = not known
 	Since    time.Time    `json:"since"`          // wall clock, for people
 	Note     string       `json:"note,omitempty"` // what an operator should know
+
+	// Started is when the flexdriver of the newest mount call for it started, on the
+	// boot clock; 0 = not known.
+	Started time.Duration `json:"startedBootNanoseconds,omitempty"`
 }
 
 // A Lease is a note: the volume stays active until then, and is deactivated
@@ -71,6 +75,8 @@ func (c *Claim) check(boot string) error {
 		return fmt.Errorf("dir %q is not a clean absolute path", c.Dir)
 	case c.UUID == "":
 		return errors.New("uuid is missing")
+	case c.Started < 0:
+		return errors.New("startedBootNanoseconds is negative")
 	case c.Boot != boot:
 		return errOtherBoot
 	}
@@ -97,20 +103,20 @@ var errOtherBoot = errors.New("it was written in an earlier boot")
 // two volumes at one directory do not overwrite each other's.
 func claimFile(c *Claim) string {
 	sum := sha256.Sum256([]byte(c.Dir + "\x00" + string(c.UUID)))
-	return fmt.Sprintf("%s-%s-%s.json", c.Kind, plain(filepath.Base(c.Dir)), hex.EncodeToString(sum[:6]))
+	return fmt.Sprintf("%s-%s-%s.json", c.Kind, plain(filepath.Base(c.Dir), 64), hex.EncodeToString(sum[:6]))
 }
 
-func leaseFile(uuid volume.UUID) string { return "lease-" + plain(string(uuid)) + ".json" }
+func leaseFile(uuid volume.UUID) string { return "lease-" + plain(string(uuid), 128) + ".json" }
 
-// plain keeps what is harmless in a file name.
-func plain(s string) string {
+// plain keeps what is harmless in a file name, and at most so much of it.
+func plain(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
 			return r
 		}
 		return '_'
 	}, s)
-	return s[:min(len(s), 64)]
+	return s[:min(len(s), most)]
 }
 
 // decode reads one JSON object and nothing else. Unknown keys are refused: they

@@ -14,16 +14,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Record is the durable memory of a format, kept for ever: flexd never makes
-// a filesystem on a volume on which it has seen one.
+// A Record is the durable memory of a format. One that says "seen" is kept for
+// ever: flexd never makes a filesystem on a volume on which it has seen one. One
+// that says "formatting" stands only while mkfs runs, and after a crash.
 type Record struct {
-	Version int         `json:"version"`
-	UUID    volume.UUID `json:"uuid"`
-	VG      string      `json:"vg"` // as it was called then, for people
-	LV      string      `json:"lv"`
-	State   string      `json:"state"` // "formatting" or "seen"
-	FSType  string      `json:"fsType"`
-	At      time.Time   `json:"at"`
+	Version int           `json:"version"`
+	UUID    volume.UUID   `json:"uuid"`
+	VG      string        `json:"vg"` // the volume's present name
+	LV      string        `json:"lv"`
+	State   string        `json:"state"` // "formatting" or "seen"
+	FSType  string        `json:"fsType"`
+	At      time.Time     `json:"at"`
+	Boot    string        `json:"boot,omitempty"`   // formatting: the boot in which mkfs was started
+	Uptime  time.Duration `json:"uptime,omitempty"` // formatting: the boot clock at that time
 
 	volatile bool // it could not be written, and holds for this life
 }
@@ -34,28 +37,37 @@ const (
 	stateSeen       = "seen"
 )
 
+// RepeatWithin is how old the record of an mkfs may be that is repeated. Kubelet
+// asks again within minutes of a crash; later, the volume's owner may have used
+// it for something else.
+const RepeatWithin = time.Hour
+
 // Records is the state directory.
 type Records struct {
 	// Midway, if set, is for tests: it is called before a record that is written
 	// takes its place.
 	Midway func(file string)
 
-	dir string
+	dir  string
+	boot string               // the boot's id
+	up   func() time.Duration // the boot clock
 
-	mu      sync.Mutex             // not held while a file is read or written
-	known   map[volume.UUID]Record // what was read or written; the directory is ours alone
-	unread  map[string]error       // file, or the directory → why it cannot be read
-	looking bool                   // again runs
+	mu      sync.Mutex                    // not held while a file is read or written
+	known   map[volume.UUID]Record        // what was read or written, while its file is there
+	unread  map[string]error              // file, or the directory → why it cannot be read
+	groups  map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
+	looking bool                          // again runs
 }
 
 // OpenRecords returns the records below dir, which is made if it is missing. Those
-// that cannot be read are among the problems.
-func OpenRecords(dir string) (*Records, error) {
+// that cannot be read are among the problems. boot names this boot, and up is the
+// boot clock.
+func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	r := &Records{dir: dir, known: map[volume.UUID]Record{}, unread: map[string]error{}}
-	_ = r.each(func(string, Record) {})
+	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
+	_ = r.each(func(_ string, rec Record) { r.relate(rec.UUID) })
 	return r, nil
 }
 
@@ -91,7 +103,11 @@ func (r *Records) again() {
 	r.mu.Unlock()
 	for _, path := range paths {
 		if path == r.dir {
-			_ = r.each(func(string, Record) {})
+			_ = r.each(func(_ string, rec Record) {
+				r.mu.Lock()
+				r.relate(rec.UUID)
+				r.mu.Unlock()
+			})
 			continue
 		}
 		_, _ = r.read(path)
@@ -161,30 +177,37 @@ func (r *Records) each(f func(path string, rec Record)) error {
 }
 
 func (r *Records) path(uuid volume.UUID) string {
-	return filepath.Join(r.dir, plain(string(uuid))+".json")
+	return filepath.Join(r.dir, plain(string(uuid), 128)+".json")
 }
 
-// Get returns a volume's record and, for Formatting, the filesystem that was
-// being made. An error means that it is not known, which is not "none".
-func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
+// File is the path of a volume's record.
+func (r *Records) File(uuid volume.UUID) string { return r.path(uuid) }
+
+// Get returns a volume's record. An error means that it is not known, which is
+// not "none". A record that somebody has removed is none, also while flexd runs.
+func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	r.mu.Lock()
 	rec, ok := r.known[uuid]
-	if ok && rec.State == stateSeen && !rec.volatile {
-		if _, err := os.Lstat(r.path(uuid)); errors.Is(err, fs.ErrNotExist) {
-			delete(r.known, uuid) // its owner took it away
+	r.mu.Unlock()
+	if ok && !rec.volatile {
+		if _, err := os.Lstat(r.path(rec.UUID)); errors.Is(err, fs.ErrNotExist) {
+			r.mu.Lock()
+			delete(r.known, uuid)
 			r.mu.Unlock()
-			return volume.NoRecord, "", nil
+			return volume.RecordFacts{State: volume.NoRecord}, nil
 		}
 	}
-	r.mu.Unlock()
 	if !ok {
 		var err error
 		rec, err = r.read(r.path(uuid))
 		if errors.Is(err, fs.ErrNotExist) {
-			return volume.NoRecord, "", nil
+			rec, err = r.related(uuid)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return volume.RecordFacts{State: volume.NoRecord}, nil
 		}
 		if err != nil {
-			return volume.RecordUnknown, "", err
+			return volume.RecordFacts{}, err
 		}
 		r.mu.Lock()
 		if now, written := r.known[uuid]; written {
@@ -193,10 +216,28 @@ func (r *Records) Get(uuid volume.UUID) (volume.Record, string, error) {
 		r.known[uuid] = rec
 		r.mu.Unlock()
 	}
+	facts := volume.RecordFacts{State: volume.Seen, Type: rec.FSType, Name: volume.Name{VG: rec.VG, LV: rec.LV}, File: r.path(rec.UUID)}
 	if rec.State == stateFormatting {
-		return volume.Formatting, rec.FSType, nil
+		facts.State, facts.Late = volume.Formatting, r.late(rec)
 	}
-	return volume.Seen, "", nil
+	return facts, nil
+}
+
+// late says why the mkfs of a record must not be repeated any more, or "". In the
+// record's boot the boot clock tells its age. In a later one the wall clock does,
+// which may be wrong; so this boot must be new as well.
+func (r *Records) late(rec Record) string {
+	age := r.up() - rec.Uptime
+	if rec.Boot != r.boot {
+		age = time.Since(rec.At)
+		if age > -time.Minute { // a clock may be corrected
+			age = max(age, r.up())
+		}
+	}
+	if age <= -time.Minute || age >= RepeatWithin {
+		return fmt.Sprintf("it was started at %s, and is repeated within %s only", rec.At.Format(time.RFC3339), RepeatWithin)
+	}
+	return ""
 }
 
 func parseRecord(data []byte, rec *Record) error {
@@ -212,9 +253,16 @@ func parseRecord(data []byte, rec *Record) error {
 	return nil
 }
 
-// Formatting makes durable that mkfs is about to run.
+// Formatting makes durable that mkfs is about to run. It never replaces a record
+// that says "seen".
 func (r *Records) Formatting(uuid volume.UUID, n volume.Name, fsType string) error {
-	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateFormatting, FSType: fsType})
+	switch old, err := r.Get(uuid); {
+	case err != nil:
+		return fmt.Errorf("format record: %w", err)
+	case old.State == volume.Seen:
+		return fmt.Errorf("format record %s says that a filesystem was seen", old.File)
+	}
+	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateFormatting, FSType: fsType, Boot: r.boot, Uptime: r.up()})
 }
 
 // Seen makes durable that the volume holds a filesystem. If that fails and no
@@ -223,11 +271,24 @@ func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
 	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType})
 }
 
+// Renamed makes durable what a volume that was seen with a filesystem is called
+// now: that name is not given to a new volume while this one is missing.
+func (r *Records) Renamed(uuid volume.UUID, now volume.Name) error {
+	facts, err := r.Get(uuid)
+	if err != nil || facts.State != volume.Seen || facts.Name == now {
+		return err
+	}
+	return r.Seen(uuid, now, facts.Type)
+}
+
 // put is called by one at a time for one volume: its lane. Nobody else waits
 // while the disk does.
 func (r *Records) put(rec Record) error {
 	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
 	err := write(r.path(rec.UUID), &rec, true, r.Midway)
+	if err == nil {
+		defer r.replaces(rec) // when it is known
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old := r.known[rec.UUID]; err == nil || rec.State == stateSeen && old.State != stateFormatting {
@@ -237,6 +298,7 @@ func (r *Records) put(rec Record) error {
 	if err != nil {
 		return fmt.Errorf("format record: %w", err)
 	}
+	r.relate(rec.UUID)
 	delete(r.unread, r.path(rec.UUID))
 	return nil
 }

@@ -46,7 +46,7 @@ func (e *GarbageError) Unwrap() error { return e.Err }
 // The other ends of a call without an answer.
 var (
 	ErrDeadline = errors.New("flexd did not answer in time")
-	ErrOrphaned = errors.New("the parent of flexdriver has changed, nobody waits for this answer")
+	ErrOrphaned = errors.New("the parent of flexdriver has changed, no process waits for this answer")
 )
 
 // errLost is a connection that ended without an answer; Ask makes it again.

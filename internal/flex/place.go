@@ -52,6 +52,14 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 	return place, true
 }
 
+// IsSubPath says whether a directory is one where kubelet binds a part of a volume
+// for a container: <root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>.
+func IsSubPath(root, dir string) bool {
+	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
+	part := strings.Split(rest, "/")
+	return ok && len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths"
+}
+
 // GlobalDir is kubelet's global mount directory of a volume, or "" if the name
 // or the driver cannot be part of a path.
 func GlobalDir(root, driver, name string) string {

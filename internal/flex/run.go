@@ -151,24 +151,23 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 	if err == nil {
 		return a
 	}
-	call := " (call " + q.ID + ")"
 	switch e := err.(type) {
 	case *DownError:
 		if hint {
 			return harmless(verb)
 		}
 		return Failure("flexd is not running (" + e.Error() + ", tried for " + c.Connect.String() +
-			"); start it: systemctl start flexd; why it stopped: journalctl -u flexd" + call)
+			"); start it: systemctl start flexd; why it stopped: journalctl -u flexd")
 	case *GarbageError:
-		return Failure(e.Error() + " (flexdriver is " + build + "; see `flexd version` and restart flexd)" + call)
+		return Failure(e.Error() + " (flexdriver is " + build + "; see `flexd version` and restart flexd)")
 	}
 	switch err {
 	case ErrDeadline:
-		return Failure("flexd did not answer within " + c.Timeout.String() + call + "; what it is doing: flexd status")
+		return Failure("flexd did not answer within " + c.Timeout.String() + "; what it is doing: flexd status")
 	case ErrTooLong:
-		return Failure("the arguments of " + verb + " are too long: flexd takes a message of at most " + strconv.Itoa(MaxLine) + " bytes" + call)
+		return Failure("the arguments of " + verb + " are too long: flexd takes a message of at most " + strconv.Itoa(MaxLine) + " bytes")
 	}
-	return Failure(err.Error() + call)
+	return Failure(err.Error())
 }
 
 // harmless is what a hint gets without a daemon. Each claims as little as

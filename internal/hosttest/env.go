@@ -40,9 +40,7 @@ type Env struct {
 	Root    string // kubelet's
 	Patient bool   // flexd is not started again by itself after a crash
 
-	// Pause, if set, is where flexd's own goroutines stop between their steps: a
-	// scheduler decides which goes on. Nobody may wait beyond the life's end.
-	Pause func(what string, over <-chan struct{})
+	pauses atomic.Pointer[Pause]
 	// Command, if set, is called before each of flexd's commands, and Calling
 	// at each call of kubelet's: it returns what ends the waiting for an answer, nil
 	// if none came.
@@ -65,7 +63,7 @@ type Env struct {
 	stopped bool
 	lives   sync.WaitGroup
 	broken  []string
-	drivers map[int64]func() // kills a flexdriver that waits for its answer
+	drivers map[int64]driver // that wait for their answers
 	calls   atomic.Int64
 }
 
@@ -181,7 +179,7 @@ func (e *Env) start() (*life, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := dsw.OpenRecords(e.records())
+	records, err := dsw.OpenRecords(e.records(), e.M.BootID(), e.M.Boot)
 	if err != nil {
 		return nil, err
 	}
@@ -232,10 +230,17 @@ func (e *Env) held(l *life) func(lock string) *run.LockedError {
 	}
 }
 
+// A Pause is where flexd's own goroutines stop between their steps, so that a
+// scheduler decides which one goes on. It returns when over is closed.
+type Pause func(what string, over <-chan struct{})
+
+// SetPause sets the pause, also while flexd runs.
+func (e *Env) SetPause(p Pause) { e.pauses.Store(&p) }
+
 // pause stops a goroutine of one life of flexd where the test wants it.
 func (e *Env) pause(l *life, what string) {
-	if e.Pause != nil && !l.dead.Load() {
-		e.Pause(what, l.over)
+	if pause := e.pauses.Load(); pause != nil && !l.dead.Load() {
+		(*pause)(what, l.over)
 	}
 }
 
@@ -281,20 +286,40 @@ func (l *life) die() bool {
 func (e *Env) killDrivers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, kill := range e.drivers {
-		kill()
+	for _, d := range e.drivers {
+		d.kill()
 	}
 }
 
+// A driver is a flexdriver that waits for its answer.
+type driver struct {
+	args []string
+	kill func()
+}
+
+// KillDriver kills the flexdrivers that wait for an answer about a directory or a
+// volume, and says whether there were any.
+func (e *Env) KillDriver(about string) (any bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, d := range e.drivers {
+		if slices.ContainsFunc(d.args, func(a string) bool { return strings.Contains(a, about) }) {
+			d.kill()
+			any = true
+		}
+	}
+	return any
+}
+
 // waits notes a flexdriver that waits, until it is taken off again.
-func (e *Env) waits(kill func()) (off func()) {
+func (e *Env) waits(d driver) (off func()) {
 	id := e.calls.Add(1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.drivers == nil {
-		e.drivers = map[int64]func(){}
+		e.drivers = map[int64]driver{}
 	}
-	e.drivers[id] = kill
+	e.drivers[id] = d
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A Host is a simulated kernel with what stands on it.
@@ -21,8 +22,9 @@ type Host struct {
 	// Pace is called where a command takes its time: before its effect, in the
 	// middle of it, after it.
 	Pace func(p Point) Fate
-	// Landing, if set, is told of each mount in the instant in which it lands.
-	Landing func(dir, uuid string)
+	// Permitted, if set, is called when flexd has permitted a mount, Landing when it
+	// appears: time passes in between, and callers end.
+	Permitted, Landing func(dir, uuid string)
 	// Lenient lets an operator do what flexd itself must not be seen doing:
 	// mounts and devices may change under its commands.
 	Lenient bool
@@ -35,12 +37,14 @@ type Host struct {
 	files     map[string]*File
 	loops     map[string]*loop
 	mounts    []*mnt
-	folders   map[string]bool
+	folders   map[string]bool // by place
 	nextID    int
 	nextSeq   uint64
+	inodes    uint64
 	version   int               // of the mount table
 	changed   chan struct{}     // closed at the next change of the mount table
 	holders   map[int]int       // open files, by mount ID
+	frozen    map[*File]bool    // filesystems that are frozen; one stays active when it is unmounted
 	elsewhere map[string]string // where a file's volume is mounted in another mount namespace
 	live      map[*File]string
 	before    map[string]*hang // by op
@@ -56,7 +60,7 @@ type Host struct {
 type Point struct {
 	Op    string // "format"
 	On    string // the volume or the directory it is about
-	Where string // "before", "within" or "after" its effect
+	Where string // "before", "within" or "after" its effect; "cleaning" after an mkfs that failed
 }
 
 func (p Point) String() string { return p.Op + " " + p.On + " " + p.Where }
@@ -70,6 +74,7 @@ const (
 	Dies         // it is killed there
 	Fails        // it ends there, and says that it failed
 	Garbles      // it goes on, and of its answer only the first half comes
+	Busy         // the kernel answers EBUSY
 )
 
 // A laneLock is a lane's lock that a living command has.
@@ -88,6 +93,9 @@ type File struct {
 	Data  int   // what pods wrote: lost by mkfs
 	Note  string
 	Mkfs  int // how many times
+
+	looked bool // flexd has looked at what is on it now
+	excl   bool // a child has its device exclusively
 }
 
 // A State is what a file's bytes are.
@@ -99,27 +107,17 @@ const (
 	Whole          // a filesystem
 	Failed         // a filesystem in error
 	HalfMade       // what a cut mkfs left
-	Foreign        // somebody's data
+	Foreign        // somebody's data, which can be told from what a cut mkfs left
 )
 
 type loop struct {
 	loopdev.Loop
 	file    *File
 	openers int
-	foreign bool // it does not say that it is flexd's
-	owners  bool // an operator made it
-}
-
-type mnt struct {
-	id, parent int
-	number     string
-	root, dir  string
-	ro         bool
-	superRO    bool
-	typ, src   string
-	super      string
-	peer       int
-	file       *File // nil = none of the volumes
+	told    volume.Use // what the last look at its users found
+	foreign bool       // it does not say that it is flexd's
+	owners  bool       // an operator made it
+	going   bool       // detached while in use: the kernel does it when the last user ends
 }
 
 // A hang is a command that does not end.
@@ -135,8 +133,8 @@ type hang struct {
 func NewHost(broke func(string, ...any)) *Host {
 	h := &Host{
 		broke: broke, Pace: func(Point) Fate { return Lives }, dirs: func() (string, string) { return "", "" },
-		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{"/": true},
-		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, elsewhere: map[string]string{}, live: map[*File]string{},
+		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{},
+		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, frozen: map[*File]bool{}, elsewhere: map[string]string{}, live: map[*File]string{},
 		before: map[string]*hang{}, after: map[string]*hang{}, locks: map[string]*laneLock{}, booted: time.Now(), bootID: 1,
 	}
 	h.base()
@@ -173,7 +171,7 @@ func (h *Host) Reboot() {
 	h.bootID++
 	h.booted = time.Now()
 	h.loops = map[string]*loop{}
-	h.holders, h.elsewhere = map[int]int{}, map[string]string{}
+	h.holders, h.elsewhere, h.frozen = map[int]int{}, map[string]string{}, map[*File]bool{}
 	h.live, h.locks = map[*File]string{}, map[string]*laneLock{} // their processes are dead, see pace
 	h.base()
 	h.tableChanged()
@@ -186,68 +184,12 @@ func (h *Host) Uptime(d time.Duration) {
 	h.booted = h.booted.Add(-d)
 }
 
-func (h *Host) add(m *mnt) *mnt {
-	m.id = h.nextID
-	h.nextID++
-	m.parent = 1
-	if on := h.top(m.dir); on != nil {
-		m.parent = on.id
-	} else if on := h.containing(m.dir); on != nil {
-		m.parent = on.id
-	}
-	h.mounts = append(h.mounts, m)
-	return m
-}
-
-// top returns the mount on top of dir, or nil.
-func (h *Host) top(dir string) *mnt {
-	for i := len(h.mounts) - 1; i >= 0; i-- {
-		if h.mounts[i].dir == dir {
-			return h.mounts[i]
-		}
-	}
-	return nil
-}
-
-func (h *Host) containing(dir string) *mnt {
-	for ; ; dir = path.Dir(dir) {
-		if m := h.top(dir); m != nil || dir == "/" {
-			return m
-		}
-	}
-}
-
-func (h *Host) mountsOf(f *File) (all []*mnt) {
-	for _, m := range h.mounts {
-		if m.file == f {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-func (h *Host) unlink(m *mnt) {
-	for i := range h.mounts {
-		if h.mounts[i] == m {
-			h.mounts = append(h.mounts[:i:i], h.mounts[i+1:]...)
-			break
-		}
-	}
-	h.tableChanged()
-}
-
-func (h *Host) tableChanged() {
-	h.version++
-	close(h.changed)
-	h.changed = make(chan struct{})
-}
-
 // AddFile puts a volume's file there, as an administrator would.
 func (h *Host) AddFile(f File, path string) *File {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f.path = path
-	f.Exists, f.Regular, f.Links = true, true, 1
+	f.Exists, f.Regular, f.Links, f.Inode = true, true, 1, h.inode()
 	h.files[path] = &f
 	return &f
 }
@@ -270,11 +212,16 @@ func (h *Host) Change(path string, change func(*File)) {
 func (h *Host) AddForeignLoop(path string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f := &File{path: path, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Size: 1 << 30}, State: Foreign}
+	f := &File{path: path, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Inode: h.inode(), Size: 1 << 30}, State: Foreign}
 	h.files[path] = f
 	l := h.newLoop(f)
 	l.foreign = true
 	return l.Name
+}
+
+func (h *Host) inode() loopdev.Inode {
+	h.inodes++
+	return loopdev.Inode{Dev: 1, Ino: h.inodes}
 }
 
 func (h *Host) newLoop(f *File) *loop {
@@ -285,7 +232,7 @@ func (h *Host) newLoop(f *File) *loop {
 		}
 		h.nextSeq++
 		l := &loop{file: f, Loop: loopdev.Loop{Name: name, Number: fmt.Sprintf("7:%d", i), Seq: h.nextSeq,
-			BackingFile: f.path, Size: f.Size, ReadOnly: f.ReadOnly}}
+			BackingFile: f.path, Inode: f.Inode, Size: f.Size, ReadOnly: f.ReadOnly}}
 		h.loops[name] = l
 		return l
 	}
@@ -317,7 +264,8 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 	if f := h.files[path]; f != nil {
 		return f.FileInfo, nil
 	}
-	return loopdev.FileInfo{Exists: h.folders[path], Dir: h.folders[path]}, nil
+	dir := h.folders[h.place(path)]
+	return loopdev.FileInfo{Exists: dir, Dir: dir}, nil
 }
 
 // Files implements loopdev.Kernel.
@@ -327,7 +275,7 @@ func (h *Host) Files(dir string) ([]string, error) {
 	if err := h.unread(dir); err != nil {
 		return nil, err
 	}
-	if !h.folders[dir] {
+	if !h.folders[h.place(dir)] {
 		return nil, &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}
 	}
 	var names []string
@@ -350,7 +298,7 @@ func (h *Host) Loops() ([]loopdev.Loop, error) {
 	var all []loopdev.Loop
 	for _, n := range h.loopNames() {
 		l := h.seenLoop(h.loops[n])
-		all = append(all, loopdev.Loop{Name: l.Name, BackingFile: l.BackingFile, Deleted: l.Deleted})
+		all = append(all, loopdev.Loop{Name: l.Name, Seq: l.Seq, BackingFile: l.BackingFile, Deleted: l.Deleted})
 	}
 	return all, nil
 }

@@ -137,7 +137,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 			hangUp()
 		}()
 		var killed atomic.Bool
-		off := e.waits(func() { killed.Store(true); hangUp() })
+		off := e.waits(driver{args, func() { killed.Store(true); hangUp() }})
 		over := func(*flex.Answer) {}
 		if e.Calling != nil {
 			over = e.Calling(r)
@@ -194,15 +194,19 @@ func (e *Env) watch(l *life, r flex.Request) *time.Timer {
 
 // pause stops kubelet where the test wants it.
 func (k *Kubelet) pause(format, verb string, args []string) {
-	if k.E.Pause != nil {
-		about := ""
-		for _, a := range args {
-			if about == "" || strings.HasPrefix(a, k.E.Root) {
-				about = a
-			}
-		}
-		k.E.Pause(fmt.Sprintf(format, verb, about), k.ctx.Done())
+	if pause := k.E.pauses.Load(); pause != nil {
+		(*pause)(fmt.Sprintf(format, verb, k.about(args)), k.ctx.Done())
 	}
+}
+
+// about is the directory of a call, or what else it names first.
+func (k *Kubelet) about(args []string) (about string) {
+	for _, a := range args {
+		if about == "" || strings.HasPrefix(a, k.E.Root) {
+			about = a
+		}
+	}
+	return about
 }
 
 // Remember is what a new kubelet learns of a pod whose directory it finds.

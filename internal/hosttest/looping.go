@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/flexd/flexd/internal/loopdev"
@@ -22,6 +21,7 @@ func identify(p *process, text []byte) (any, error) {
 	type identified struct {
 		Seq  uint64 `json:"seq"`
 		UUID string `json:"uuid,omitempty"`
+		loopdev.Inode
 	}
 	all := []identified{}
 	for _, n := range a.Names {
@@ -30,7 +30,7 @@ func identify(p *process, text []byte) (any, error) {
 			if l.foreign {
 				uuid = ""
 			}
-			all = append(all, identified{l.Seq, uuid})
+			all = append(all, identified{l.Seq, uuid, l.file.Inode})
 		}
 	}
 	return all, nil
@@ -48,7 +48,7 @@ func create(p *process, text []byte) (any, error) {
 		return nil, syscall.EEXIST
 	}
 	h.nextID++
-	h.files[a.File] = &File{path: a.File, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Links: 1, Created: true,
+	h.files[a.File] = &File{path: a.File, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Links: 1, Inode: h.inode(), Created: true,
 		UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", h.nextID), Size: (a.Size + 4095) / 4096 * 4096}}
 	return struct{}{}, nil
 }
@@ -101,12 +101,12 @@ func detach(p *process, text []byte) (any, error) {
 		return nil, mount.ErrChanged
 	}
 	h.begin(p, l.file)
-	if l.openers > 0 {
+	if l.openers > 0 || h.frozen[l.file] {
 		return nil, &mount.BusyError{What: a.Device.Path, Holders: []mount.Holder{{Pid: 4712, Comm: "dd", How: "has it open"}}}
 	}
 	if all := h.mountsOf(l.file); len(all) > 0 {
-		// Only what an operator mounts elsewhere can come after flexd's look.
-		if !h.Lenient || slices.ContainsFunc(all, func(m *mnt) bool { return !strings.HasPrefix(m.dir, Elsewhere) }) {
+		// Only what somebody else mounts can come after flexd's look.
+		if !h.Lenient || slices.ContainsFunc(all, func(m *mnt) bool { return !m.owners }) {
 			h.broke("a mounted device is to be detached: %s", l.Name)
 		}
 		return nil, &mount.BusyError{What: a.Device.Path}

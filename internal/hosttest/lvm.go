@@ -123,15 +123,16 @@ func (logical) active() (all []volume.LV, err error) {
 	return all, err
 }
 
-// lvUUID is the second half of what device-mapper calls a volume, as LVM shows
-// it.
+// lvUUID returns the identity of a volume by what device-mapper calls it.
 func lvUUID(dm string) volume.UUID {
 	s := strings.TrimPrefix(strings.TrimSpace(dm), "LVM-")
 	if len(s) != 64 {
 		return ""
 	}
-	s = s[32:]
-	return volume.UUID(strings.Join([]string{s[:6], s[6:10], s[10:14], s[14:18], s[18:22], s[22:26], s[26:]}, "-"))
+	half := func(s string) string {
+		return strings.Join([]string{s[:6], s[6:10], s[10:14], s[14:18], s[18:22], s[22:26], s[26:]}, "-")
+	}
+	return volume.UUID(half(s[:32]) + "_" + half(s[32:]))
 }
 
 // sweep waits for the commands of the dead, and removes all volumes.

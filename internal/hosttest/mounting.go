@@ -18,6 +18,7 @@ import (
 var ops = map[string]func(*process, []byte) (any, error){
 	"probe":         probe,
 	"format":        format,
+	"zero":          zero,
 	"check":         check,
 	"mount":         land,
 	"umount":        umount,
@@ -75,6 +76,10 @@ func probe(p *process, text []byte) (any, error) {
 		return nil, err
 	}
 	f := l.file
+	f.looked = true
+	if a.At == "" {
+		l.told = h.useOf(l)
+	}
 	if a.At != "" {
 		if m := h.top(a.At); m == nil {
 			return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
@@ -82,32 +87,92 @@ func probe(p *process, text []byte) (any, error) {
 			return nil, fmt.Errorf("%w: %s", mount.ErrForeign, a.At)
 		}
 	}
-	switch f.State {
-	case Blank:
-		return volume.FS{Content: volume.Blank}, nil
-	case Whole:
-		return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes}, nil
-	case Failed:
-		if a.At == "" { // only its superblock says so, and fsck is still to come
-			return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes, What: f.Note}, nil
-		}
-		return volume.FS{Content: volume.FilesystemFailed, Type: f.Type, What: f.Note}, nil
-	case HalfMade:
-		return volume.FS{Content: volume.ForeignContent, What: "found data at offset 4096 (0x1000)"}, nil
-	case Foreign:
-		if f.Note == "" { // nobody knows what it is
-			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 8192 (0x2000)"}, nil
+	fs := f.content(a.At != "")
+	if fs.Content == volume.Filesystem && fs.Size > l.Size {
+		fs.Content = volume.Truncated
+	}
+	if a.At == "" {
+		if fs.Use = l.told; fs.Use != volume.Unused {
+			fs.UsedBy = a.Device.Path + " is busy"
 		}
 	}
-	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}, nil
+	return fs, nil
 }
 
-func format(p *process, text []byte) (any, error) {
+// useOf says what uses a device that is not mounted.
+func (h *Host) useOf(l *loop) volume.Use {
+	others := slices.ContainsFunc(h.loopNames(), func(n string) bool { return h.loops[n] != l && h.loops[n].file == l.file })
+	switch {
+	case len(h.mountsOf(l.file)) > 0, l.openers > 0, others, h.elsewhere[l.file.path] != "":
+		return volume.InUse
+	case h.frozen[l.file]:
+		return volume.Unmounted
+	}
+	return volume.Unused
+}
+
+// write is what every child does first that is about to write to a device which is
+// not mounted. One that flexd was told to be in use is written to all the same: the
+// user's data is what tells.
+func (h *Host) write(p *process, l *loop) error {
+	switch use := h.useOf(l); {
+	case use == volume.Unused:
+	case l.told == volume.Unused: // it came since, and the child sees it
+		return &mount.BusyError{What: "/dev/" + l.Name}
+	default:
+		h.broke("%s writes to %s, which something else uses (%d)", p.op, l.file.path, use)
+	}
+	return nil
+}
+
+// content is what a child finds in a file's bytes.
+func (f *File) content(mounted bool) volume.FS {
+	switch f.State {
+	case Blank:
+		return volume.FS{Content: volume.Blank}
+	case Whole:
+		return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes}
+	case Failed:
+		if !mounted { // only its superblock says so, and fsck is still to come
+			return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes, What: f.Note}
+		}
+		return volume.FS{Content: volume.FilesystemFailed, Type: f.Type, What: f.Note}
+	case HalfMade:
+		return volume.FS{Content: volume.ForeignContent, What: "found data at offset 4096 (0x1000)", Leftover: true}
+	case Foreign:
+		if f.Note == "" { // nobody knows what it is
+			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 8192 (0x2000)"}
+		}
+	}
+	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}
+}
+
+// zero makes what was added to a blank volume blank, which here it is.
+func zero(p *process, text []byte) (any, error) {
 	a := decode[struct {
 		Device volume.Device `json:"device"`
-		Type   string        `json:"type"`
-		Repeat bool          `json:"repeat"`
+		From   int64         `json:"from"`
 	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	h.begin(p, l.file)
+	if a.From == 0 && l.file.State != Blank {
+		h.broke("%s is zeroed", l.file.path)
+	}
+	return struct{}{}, nil
+}
+
+// format is the child that proves, makes and, where mkfs fails by itself, takes
+// away what mkfs wrote. What it finds, it finds as the real one does; that flexd
+// has it format what flexd has seen to be neither blank nor half-made is a broken
+// promise all the same.
+func format(p *process, text []byte) (any, error) {
+	a := decode[mount.Formatting](p, text)
 	h := p.h
 	h.mu.Lock()
 	l, err := h.device(a.Device)
@@ -117,19 +182,31 @@ func format(p *process, text []byte) (any, error) {
 	}
 	f := l.file
 	h.begin(p, f)
-	switch {
-	case len(h.mountsOf(f)) > 0:
-		h.broke("mkfs on a mounted device: %s", f.path)
-		fallthrough
-	case l.openers > 0:
+	if err := h.write(p, l); err != nil {
 		h.mu.Unlock()
-		return nil, &mount.BusyError{What: a.Device.Path}
-	case f.State != Blank && !(a.Repeat && (f.State == HalfMade || f.State == Whole && f.Data == 0 && f.Type == a.Type)):
-		h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
+		return nil, err
+	}
+	f.excl = true
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		f.excl = false
+	}()
+	switch {
+	case f.State != Blank && !(a.Repeat && f.State == HalfMade):
+		if f.looked { // else somebody wrote there since flexd looked
+			h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
+		}
 		h.mu.Unlock()
 		return nil, &mount.Refusal{What: "found data on " + a.Device.Path, Hint: "wipefs"}
 	}
 	h.mu.Unlock()
+	if !p.gate() {
+		if !a.Repeat {
+			h.forget(f.UUID)
+		}
+		return nil, errors.New("not let go")
+	}
 	h.mustRecord(f.UUID, "formatting", a.Type)
 	h.mu.Lock()
 	f.State, f.Type = HalfMade, a.Type
@@ -138,7 +215,10 @@ func format(p *process, text []byte) (any, error) {
 		h.broke("mkfs destroyed data on %s", f.path)
 	}
 	h.mu.Unlock()
-	if err := p.pace("within"); err != nil {
+	switch err := p.pace("within"); {
+	case errors.Is(err, errFailed):
+		return nil, h.clean(p, f)
+	case err != nil:
 		return nil, err
 	}
 	if !p.stay(h.before, "format-half") {
@@ -148,6 +228,23 @@ func format(p *process, text []byte) (any, error) {
 	defer h.mu.Unlock()
 	f.State, f.Bytes = Whole, l.Size
 	return struct{}{}, nil
+}
+
+// clean is what the child does after an mkfs that failed by itself, and what it
+// answers.
+func (h *Host) clean(p *process, f *File) error {
+	switch err := p.pace("cleaning"); {
+	case errors.Is(err, errFailed):
+		h.forget(f.UUID)
+		return errors.New("mkfs.ext4: exit status 1: simulated; what it wrote could not be taken away: input/output error")
+	case err != nil:
+		return err
+	}
+	h.mu.Lock()
+	f.State, f.Type = Blank, ""
+	h.mu.Unlock()
+	h.forget(f.UUID)
+	return errors.New("mkfs.ext4: exit status 1: simulated")
 }
 
 func check(p *process, text []byte) (any, error) {
@@ -164,10 +261,16 @@ func check(p *process, text []byte) (any, error) {
 	}
 	f := l.file
 	h.begin(p, f)
-	if len(h.mountsOf(f)) > 0 {
-		h.broke("fsck of a mounted device: %s", f.path)
+	if err := h.write(p, l); err != nil {
+		return nil, err
 	}
-	if f.State == Failed {
+	if f.Bytes > l.Size {
+		if f.looked { // else it was made smaller since flexd looked
+			h.broke("fsck of %s, whose end is cut off", f.path)
+		}
+		return nil, &mount.Refusal{What: "it is larger than its device", Hint: "give it its size back"}
+	}
+	if f.State != Whole {
 		return nil, &mount.Refusal{What: "e2fsck found errors that it may not repair by itself", Hint: "e2fsck -f " + a.Device.Path}
 	}
 	return struct{}{}, nil
@@ -184,6 +287,12 @@ func land(p *process, text []byte) (any, error) {
 	}
 	f := l.file
 	h.begin(p, f)
+	if a.First {
+		if err := h.write(p, l); err != nil {
+			h.mu.Unlock()
+			return nil, err
+		}
+	}
 	super := "rw"
 	live := h.mountsOf(f)
 	for _, o := range a.Super {
@@ -197,35 +306,51 @@ func land(p *process, text []byte) (any, error) {
 	switch {
 	case f.State == Failed:
 		err = fmt.Errorf("%w: %s", mount.ErrFailed, f.Note)
+	case f.Bytes > l.Size:
+		err = &mount.Refusal{What: "it is larger than its device", Hint: "give it its size back"}
 	case f.State != Whole || f.Type != a.FSType:
 		err = errors.New("wrong fs type, bad superblock")
-	case !h.folders[a.Dir]:
+	case !h.folders[h.place(a.Dir)]:
 		err = fmt.Errorf("%w: %s", mount.ErrNoDir, a.Dir)
 	case len(live) > 0 && live[0].superRO != l.ReadOnly:
 		err = syscall.EBUSY
 	case a.Root == "" || !strings.HasPrefix(a.Dir, a.Root+"/"):
 		err = fmt.Errorf("%s does not lie below %q", a.Dir, a.Root)
 	}
-	was := h.top(a.Dir)
+	was := h.reach(a.Dir)
+	others := slices.DeleteFunc(slices.Clone(live), func(m *mnt) bool { return !m.owners })
 	h.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
+	if !p.stay(h.before, "mount-built") {
+		return nil, errKilled
+	}
 	if !p.gate() {
 		return nil, errors.New("not let go")
+	}
+	if h.Permitted != nil {
+		h.Permitted(a.Dir, f.UUID)
+	}
+	if err := p.pace("within"); err != nil {
+		return nil, err
 	}
 	h.mustClaim(f.UUID, a.Dir)
 	h.mustNotRecord(f.UUID, "formatting")
 	h.mu.Lock()
-	switch {
-	case !h.folders[a.Dir] || h.top(a.Dir) != was:
+	if !h.folders[h.place(a.Dir)] || h.reach(a.Dir) != was {
 		h.mu.Unlock()
 		return nil, fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", a.Dir)
-	case was != nil:
+	}
+	if was.dir == a.Dir {
 		h.broke("a mount lands on a mount point: %s", a.Dir)
 	}
+	for _, o := range others {
+		if slices.Contains(h.mounts, o) {
+			h.broke("a mount lands at %s while something else has the volume mounted at %s", a.Dir, o.dir)
+		}
+	}
 	h.add(m)
-	h.tableChanged()
 	h.mu.Unlock()
 	if h.Landing != nil {
 		h.Landing(a.Dir, f.UUID)
@@ -255,7 +380,7 @@ func umount(p *process, text []byte) (any, error) {
 		return nil, fmt.Errorf("%w: %s", mount.ErrForeign, a.Dir)
 	}
 	h.begin(p, m.file)
-	if h.holders[m.id] > 0 || h.covered(m) {
+	if h.busy(m) {
 		h.mu.Unlock()
 		return nil, &mount.BusyError{What: a.Dir, Holders: []mount.Holder{{Pid: 4711, Comm: "pod", How: "open file"}}}
 	}
@@ -270,7 +395,11 @@ func umount(p *process, text []byte) (any, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if slices.Contains(h.mounts, m) {
+	switch {
+	case !slices.Contains(h.mounts, m):
+	case h.busy(m): // it was not, when the child looked
+		return nil, &mount.BusyError{What: a.Dir}
+	default:
 		h.unlink(m)
 	}
 	return struct{}{}, nil

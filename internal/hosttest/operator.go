@@ -2,6 +2,7 @@ package hosttest
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -22,15 +23,15 @@ func (h *Host) IsMountPoint(dir string) bool {
 func (h *Host) Exists(dir string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.folders[dir]
+	return h.folders[h.place(dir)]
 }
 
 // Mkdir is MkdirAll.
 func (h *Host) Mkdir(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for ; !h.folders[dir]; dir = path.Dir(dir) {
-		h.folders[dir] = true
+	for ; !h.folders[h.place(dir)]; dir = path.Dir(dir) {
+		h.folders[h.place(dir)] = true
 	}
 	return nil
 }
@@ -39,18 +40,22 @@ func (h *Host) Mkdir(dir string) error {
 func (h *Host) Remove(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	on, place := h.reach(dir), h.place(dir)
+	mountPoint := func(m *mnt) bool {
+		return m.on != nil && m.on.number == on.number && m.on.number+" "+m.on.within(m.dir) == place
+	}
 	switch {
-	case !h.folders[dir]:
+	case !h.folders[place]:
 		return fs.ErrNotExist
-	case h.top(dir) != nil:
+	case on.dir == dir, slices.ContainsFunc(h.mounts, mountPoint): // no lookup need reach it
 		return &fs.PathError{Op: "remove", Path: dir, Err: syscall.EBUSY}
 	}
 	for f := range h.folders {
-		if strings.HasPrefix(f, dir+"/") {
+		if strings.HasPrefix(f, place+"/") {
 			return &fs.PathError{Op: "remove", Path: dir, Err: syscall.ENOTEMPTY}
 		}
 	}
-	delete(h.folders, dir)
+	delete(h.folders, place)
 	return nil
 }
 
@@ -62,7 +67,7 @@ func (h *Host) Umount(dir string) error {
 	switch {
 	case m == nil:
 		return errors.New("not mounted")
-	case h.holders[m.id] > 0 || h.covered(m):
+	case h.busy(m):
 		return syscall.EBUSY
 	}
 	h.unlink(m)
@@ -73,13 +78,47 @@ func (h *Host) Umount(dir string) error {
 func (h *Host) MountTmpfs(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.folders[dir] = true
-	h.add(&mnt{number: "0:77", root: "/", dir: dir, typ: "tmpfs", src: "tmpfs", super: "rw"})
-	h.tableChanged()
+	h.folders[h.place(dir)] = true
+	h.add(&mnt{number: fmt.Sprintf("0:%d", h.nextID), root: "/", dir: dir, typ: "tmpfs", src: "tmpfs", super: "rw", owners: true})
 	return nil
 }
 
-// MountElsewhere is an operator's mount of a volume that is active.
+// BindItself binds a directory on itself, as for a kubelet in a container: what was
+// mounted in it before is hidden. It says whether that was possible.
+func (h *Host) BindItself(dir string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	on := h.reach(dir)
+	if on.dir == dir || !h.folders[h.place(dir)] {
+		return false
+	}
+	bind := *on
+	bind.root, bind.dir, bind.owners = on.within(dir), dir, true
+	h.add(&bind)
+	return true
+}
+
+// Propagate makes the mount that dir is on private, or shared if it is private.
+func (h *Host) Propagate(dir string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.reach(dir); m.peer != 0 {
+		for _, on := range h.mounts {
+			if on.on == m {
+				for _, c := range h.copies(on) {
+					c.stranded = true
+				}
+			}
+		}
+		m.peer = 0
+	} else {
+		m.peer = 1000 + h.nextID
+		h.nextID++
+	}
+}
+
+// MountElsewhere is a mount of a volume that is active by an operator or another
+// driver, anywhere.
 func (h *Host) MountElsewhere(file, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,14 +128,13 @@ func (h *Host) MountElsewhere(file, dir string) error {
 		return syscall.ENXIO
 	case l.file.State != Whole:
 		return syscall.EINVAL
+	case l.file.excl:
+		return syscall.EBUSY
 	}
-	h.add(&mnt{number: l.Number, root: "/", dir: dir, typ: l.file.Type, src: "/dev/" + l.Name, super: "rw", file: l.file})
-	h.tableChanged()
+	h.folders[h.place(dir)] = true
+	h.add(&mnt{number: l.Number, root: "/", dir: dir, typ: l.file.Type, src: "/dev/" + l.Name, super: "rw", file: l.file, owners: true})
 	return nil
 }
-
-// Elsewhere begins the directories where an operator mounts volumes of ours.
-const Elsewhere = "/mnt/"
 
 // Hold opens a file on the mount at dir, as a process of a pod does.
 func (h *Host) Hold(dir string) (release func()) {
@@ -124,6 +162,46 @@ func (h *Host) HoldDevice(file string) (release func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		l.openers--
+		h.detached()
+	}
+}
+
+// Freeze is a backup's fsfreeze -f of the volume mounted at dir; the function thaws it.
+func (h *Host) Freeze(dir string) (thaw func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.top(dir)
+	if m == nil || m.file == nil {
+		return nil
+	}
+	f := m.file
+	h.frozen[f] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.frozen, f)
+		h.detached()
+	}
+}
+
+// Shrink is an operator's lvreduce -f, also of a volume that is mounted. It says whether
+// there is one.
+func (h *Host) Shrink(file string, size int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.files[file]
+	if f != nil {
+		h.resize(f, size)
+	}
+	return f != nil
+}
+
+func (h *Host) resize(f *File, size int64) {
+	f.Size, f.looked = size, false
+	for _, l := range h.loops {
+		if l.file == f {
+			l.Size = size
+		}
 	}
 }
 
@@ -149,6 +227,35 @@ func (h *Host) Write(dir string) error {
 	return nil
 }
 
+// WriteRaw is an owner that writes to a volume's device itself, as dm-crypt or a
+// database does, at any time, over any data. Only between the proof that it is
+// blank and the end of mkfs nothing can tell flexd. It says whether that was possible.
+func (h *Host) WriteRaw(file string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.files[file]
+	if f == nil || f.excl {
+		return false
+	}
+	f.State, f.Type, f.Note, f.Bytes, f.looked = Foreign, "", "", 0, false
+	f.Data++
+	return true
+}
+
+// Wipe is an owner that needs nothing of what is on a volume that flexd refuses to
+// format, and takes the way out: what is there goes, and its format record.
+func (h *Host) Wipe(file string) {
+	h.mu.Lock()
+	f := h.files[file]
+	if f == nil || f.State != Foreign && f.State != HalfMade || h.live[f] != "" {
+		h.mu.Unlock()
+		return
+	}
+	f.State, f.Type, f.Data = Blank, "", 0
+	h.mu.Unlock()
+	h.forget(f.UUID)
+}
+
 // MountedAt returns which volume is on top of dir, "" if none is.
 func (h *Host) MountedAt(dir string) string {
 	h.mu.Lock()
@@ -157,6 +264,13 @@ func (h *Host) MountedAt(dir string) string {
 		return path.Base(m.file.path)
 	}
 	return ""
+}
+
+// StandsAt says whether a volume is mounted at dir, also where no lookup reaches it.
+func (h *Host) StandsAt(dir string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.mounts, func(m *mnt) bool { return m.dir == dir && m.file != nil && !m.owners })
 }
 
 // VolumeOf returns which volume a device node is of.
@@ -187,26 +301,22 @@ func (h *Host) Hide(file string) (show func(), ok bool) {
 	}, true
 }
 
-// Tidy unmounts what an operator has mounted, and ends the faults that are still
-// to come.
-func (h *Host) Tidy(root string) {
+// Tidy unmounts what others have mounted, and copies that nothing takes away any more, as
+// far as nothing is mounted on them, and says whether it did; volumes get their size back; the faults that are still to come end.
+func (h *Host) Tidy() (any bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.torn, h.blind = false, false
-	for _, m := range slices.Clone(h.mounts) {
-		if strings.HasPrefix(m.dir, root+"/") && m.file == nil || strings.HasPrefix(m.dir, Elsewhere) {
+	for _, f := range h.files {
+		h.resize(f, max(f.Size, f.Bytes))
+	}
+	for _, m := range slices.Backward(slices.Clone(h.mounts)) {
+		if (m.owners || m.stranded) && slices.Contains(h.mounts, m) && !h.busy(m) {
 			h.unlink(m)
+			any = true
 		}
 	}
-}
-
-func (h *Host) covered(m *mnt) bool {
-	for _, o := range h.mounts {
-		if o.parent == m.id {
-			return true
-		}
-	}
-	return false
+	return any
 }
 
 // Hang makes the next command of that kind stay where it is until released:
@@ -272,17 +382,27 @@ func (h *Host) Activate(file string) bool {
 	return true
 }
 
-// Deactivate is an operator's losetup -d of a volume's device, whoever made it,
-// while nothing uses it. It says whether that was possible.
+// Deactivate is an operator's losetup -d of a volume's device, whoever made it: it goes
+// when nothing uses it any more. It says whether there is one.
 func (h *Host) Deactivate(file string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.loopOf(h.files[file])
-	if l == nil || l.openers > 0 || len(h.mountsOf(l.file)) > 0 || h.live[l.file] != "" {
+	if l == nil {
 		return false
 	}
-	delete(h.loops, l.Name)
+	l.going = true
+	h.detached()
 	return true
+}
+
+// detached takes away the devices that were to go when their last user ends.
+func (h *Host) detached() {
+	for name, l := range h.loops {
+		if l.going && l.openers == 0 && len(h.mountsOf(l.file)) == 0 && h.live[l.file] == "" && !h.frozen[l.file] {
+			delete(h.loops, name)
+		}
+	}
 }
 
 // DeactivateOwn takes away what Activate has made, unless flexd has it by now.

@@ -95,6 +95,17 @@ func (h *Host) record(uuid string) (r dsw.Record) {
 	}
 }
 
+// forget removes a format record, as a child of flexd does.
+func (h *Host) forget(uuid string) {
+	for {
+		_, records := h.dirs()
+		_ = os.Remove(filepath.Join(records, uuid+".json"))
+		if _, again := h.dirs(); again == records {
+			return
+		}
+	}
+}
+
 func (h *Host) mustRecord(uuid, state, fsType string) {
 	if r := h.record(uuid); r.State != state || r.FSType != fsType {
 		h.broke("mkfs.%s on %s while its record says %q %q", fsType, uuid, r.State, r.FSType)

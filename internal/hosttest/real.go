@@ -53,6 +53,12 @@ func Main(m *testing.M) int {
 				return 1
 			}
 		}
+		remove, err := buildFlexd()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer remove()
 		code := m.Run()
 		if left := leftInGroup(); left != "" {
 			fmt.Fprint(os.Stderr, left)
@@ -146,7 +152,41 @@ type machine struct{ mounts *asw.Mountinfo }
 func (m *machine) Runner(started func()) run.Runner {
 	r := run.NewExec()
 	r.Started = func(run.Cmd) { started() }
-	return r
+	if flexd == "" {
+		return r
+	}
+	return otherSelf{r}
+}
+
+// flexd is the executable whose children the tests start instead of their own.
+var flexd string
+
+// buildFlexd builds flexd for the children of tests with the race detector: each
+// would start it, which takes longer than what a child does.
+func buildFlexd() (remove func(), err error) {
+	if !raceDetector {
+		return func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "flexd-child-")
+	if err != nil {
+		return nil, err
+	}
+	flexd = filepath.Join(dir, "flexd")
+	out, err := exec.Command("go", "build", "-o", flexd, "github.com/flexd/flexd/cmd/flexd").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return func() { os.RemoveAll(dir) }, err
+}
+
+// An otherSelf starts another executable where flexd starts itself.
+type otherSelf struct{ *run.Exec }
+
+func (s otherSelf) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
+	if c.Argv[0] == "/proc/self/exe" {
+		c.Argv = append([]string{flexd}, c.Argv[1:]...)
+	}
+	return s.Exec.Run(ctx, c)
 }
 
 func (m *machine) Mounts() asw.MountSource {

@@ -54,7 +54,7 @@ func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, 
 	}
 	p := &process{h: h, cmd: c, op: c.Argv[2], boot: h.BootID(), started: time.Now(), ready: make(chan struct{}), word: make(chan bool, 1),
 		killed: make(chan struct{}), ended: make(chan struct{})}
-	if (c.Gate != nil) != (p.op == "mount") {
+	if (c.Gate != nil) != (p.op == "mount" || p.op == "format") {
 		h.broke("%s: with a gate: %v", p.op, c.Gate != nil)
 	}
 	h.mu.Lock()
@@ -118,6 +118,7 @@ func (p *process) live(unlock func()) {
 	p.h.mu.Lock()
 	if p.file != nil && p.h.live[p.file] == p.op {
 		delete(p.h.live, p.file)
+		p.h.detached()
 	}
 	p.h.mu.Unlock()
 	unlock()
@@ -151,6 +152,8 @@ func (p *process) pace(where string) error {
 		return errKilled
 	case fate == Fails:
 		return errFailed
+	case fate == Busy:
+		return &mount.BusyError{What: p.on()}
 	case fate == Garbles:
 		p.garbled = true
 	}

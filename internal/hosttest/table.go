@@ -15,11 +15,14 @@ func (h *Host) Text() string {
 	defer h.mu.Unlock()
 	var b strings.Builder
 	for _, m := range h.mounts {
-		peer := ""
+		peer, parent := "", 1
+		if m.on != nil {
+			parent = m.on.id
+		}
 		if m.peer != 0 {
 			peer = fmt.Sprintf(" shared:%d", m.peer)
 		}
-		fmt.Fprintf(&b, "%d %d %s %s %s %s%s - %s %s %s\n", m.id, m.parent, m.number, escape(m.root), escape(m.dir),
+		fmt.Fprintf(&b, "%d %d %s %s %s %s%s - %s %s %s\n", m.id, parent, m.number, escape(m.root), escape(m.dir),
 			mode(m.ro)+",relatime", peer, m.typ, escape(m.src), mode(m.superRO)+strings.TrimPrefix(m.super, "rw"))
 	}
 	return b.String()

@@ -33,6 +33,13 @@ func TestDisagreements(t *testing.T) {
 	unclaimed := func(g *Group) { g.Claims, g.Mounts = nil, nil }
 	inactive := func(g *Group) { g.Devices = nil }
 	leased := func(g *Group) { g.Leases = []Lease{{UUID: "u1", LV: "data", Live: true}} }
+	faultyFS := func(fs volume.FS) func(*Group) {
+		return func(g *Group) { g.Filesystems = map[volume.UUID]volume.FS{"u1": fs} }
+	}
+	copied := func(g *Group) {
+		g.Kind, g.Directory = "loopdev", "/srv/vg0"
+		g.Volumes = append(g.Volumes, Volume{Name: "copy", UUID: "u1", Size: 64 << 20})
+	}
 	for _, row := range []struct {
 		about string
 		do    []func(*Group)
@@ -54,9 +61,13 @@ func TestDisagreements(t *testing.T) {
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|losetup -d /dev/dm-3"}},
 
+		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|activated next|will be lost|copy them off"}},
+		{"a snapshot is being merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging, g.Devices[0].Merges = "snap", true }}, nil},
+		{"a snapshot is to be merged into it, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Merging = "snap" }}, nil},
+		{"something is mounted below it", []func(*Group){func(g *Group) { g.Mounts[0].Nested = []string{pod + "/a", pod + "/b"} }}, []string{"nested-mount data: mounted at " + pod + "/a, " + pod + "/b|for pod default/web-0|umount " + pod + "/b " + pod + "/a"}},
 		{"mounted by the host, too", []func(*Group){func(g *Group) {
 			g.Mounts = append(g.Mounts, Mount{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere})
-		}}, []string{"mounted-unknown data: mounted at /mnt|none of kubelet's|umount /mnt"}},
+		}}, []string{"mounted-unknown data: mounted at /mnt|none of flexd's|umount /mnt"}},
 		{"mounted by the host only", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere}}
 		}}, []string{"mounted-unknown data: /mnt"}},
@@ -82,8 +93,16 @@ func TestDisagreements(t *testing.T) {
 		{"replaced by something else", []func(*Group){func(g *Group) { g.Mounts = []Mount{{Dir: pod, What: "tmpfs from tmpfs", Owner: volume.Ours}} }}, []string{"claimed-missing data: tmpfs from tmpfs is mounted there instead"}},
 		{"something is mounted, which may be it", []func(*Group){inactive, func(g *Group) { g.Kernel = "hangs" }}, nil},
 		{"mounted from a device that is not where the group's are", []func(*Group){inactive, func(g *Group) { g.Mounts[0].UUID = "u1" }}, nil},
+		{"another device with its bytes", []func(*Group){func(g *Group) {
+			g.Devices[0].Rivals = []Rival{{"/dev/loop7 is attached to the same file", "losetup -d /dev/loop7"}}
+		}}, []string{"stale-mapping data: /dev/loop7|losetup -d /dev/loop7. Until then flexd mounts the volume for no further pod"}},
 		{"something is mounted that cannot be told", []func(*Group){inactive, func(g *Group) { g.Mounts[0].Unknown = true }}, nil},
 		{"covered by something else", []func(*Group){func(g *Group) { g.Mounts = append(g.Mounts, Mount{Dir: pod, What: "tmpfs from tmpfs"}) }}, nil},
+		{"covered, and a lookup does not reach it", []func(*Group){func(g *Group) { g.Mounts[0].Over = "tmpfs from none at /var/lib/kubelet" }}, []string{"covered data: " + pod + ", for pod default/web-0|tmpfs from none at /var/lib/kubelet|unmount what covers it"}},
+		{"hidden, and mounted anew", []func(*Group){func(g *Group) {
+			g.Mounts[0].Over = "tmpfs"
+			g.Mounts = append(g.Mounts, Mount{Dir: pod, Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Ours})
+		}}, nil},
 		{"not mounted yet", []func(*Group){unmounted, func(g *Group) { g.Claims[0].Phase = volume.Making }}, nil},
 		{"one of two", []func(*Group){func(g *Group) {
 			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "data", Dir: "/var/lib/kubelet/b", Phase: volume.Held, For: "pod default/b"})
@@ -94,11 +113,56 @@ func TestDisagreements(t *testing.T) {
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 1000 }}, []string{"stale-mapping data: says 1000 bytes|losetup -c /dev/dm-3"}},
 		{"renamed in the kernel only", []func(*Group){func(g *Group) { g.Devices[0].Name, g.Devices[0].Kernel = "", "mine" }}, []string{"stale-mapping data: and the kernel mine"}},
 		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data"}},
+		{"a file renamed", []func(*Group){func(g *Group) {
+			g.Kind, g.Directory, g.Volumes[0].Name, g.Devices[0].Name = "loopdev", "/srv/vg0", "other", "other"
+		}}, []string{"stale-mapping other: it was data when flexd set it up|mv -n /srv/vg0/other /srv/vg0/data"}},
+		{"a file copied with its attributes", []func(*Group){copied}, []string{"stale-mapping data: the files /srv/vg0/data and /srv/vg0/copy have the same uuid|a copy|/srv/vg0/data is in use (/dev/dm-3)|setfattr -x trusted.flexd.uuid /srv/vg0/copy"}},
+		{"a file renamed, and copied back under its name", []func(*Group){copied, func(g *Group) { g.Devices[0].Name = "copy" }}, []string{"stale-mapping copy: /srv/vg0/copy is in use (/dev/dm-3)|setfattr -x trusted.flexd.uuid /srv/vg0/data"}},
+		{"a file copied with its attributes while it is inactive", []func(*Group){copied, unclaimed, inactive}, []string{"stale-mapping copy: the files /srv/vg0/copy and /srv/vg0/data have|setfattr -x trusted.flexd.uuid COPY"}},
 		{"renamed under a lease", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data"}},
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
 		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
+		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},
+		{"a leg of its RAID is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing = true, "PV p1" }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data"}},
+		{"a leg of its pool's RAID has failed", []func(*Group){func(g *Group) {
+			g.Devices[0].Degraded, g.Devices[0].RAID, g.Devices[0].Refresh = "1 of 2 (AD)", "vg0/pool_tdata", "vg0/pool"
+		}}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/pool_tdata|lvchange --refresh vg0/pool;"}},
+		{"the legs of its RAID differ", []func(*Group){func(g *Group) { g.Devices[0].Differ, g.Devices[0].RAID = "128 sectors differ", "vg0/data" }}, []string{"degraded data: 128 sectors differ|back the data up|lvchange --syncaction repair vg0/data"}},
+		{"its cache has failed", []func(*Group){func(g *Group) {
+			g.Devices[0].Failed, g.Devices[0].Remedy = "the cache has failed", "lvconvert --uncache"
+		}}, []string{"faulty data: the cache has failed|lvconvert --uncache"}},
+		{"its cache has failed, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Devices[0].Failed = "the cache has failed" }}, nil},
+		{"its filesystem is in error", []func(*Group){func(g *Group) { g.Mounts[0].Fault = "ext4 counts 5 errors" }}, []string{"faulty data: its filesystem is in error: ext4 counts 5 errors|dmesg|delete its pods|fsck"}},
+		{"its filesystem is in error, and was made read-only by that", []func(*Group){func(g *Group) { g.Mounts[0].Fault, g.Mounts[0].SuperReadOnly = "ext4 counts 5 errors", true }}, []string{"faulty data: 5 errors"}},
+		{"a child found its filesystem in error", []func(*Group){faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, []string{"faulty data: xfs has shut down"}},
+		{"its filesystem was in error, and is not mounted", []func(*Group){unmounted, leased, func(g *Group) { g.Claims = nil }, faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, nil},
+		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 134217728 bytes and its device /dev/dm-3 only 67108864|run no fsck|lvextend -L 134217728b vg0/data"}},
+		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: truncate -s 134217728 /srv/vg0/data, losetup -c /dev/dm-3"}},
+		{"a disk of it is missing", []func(*Group){func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, []string{"degraded data: does not find (PV p1)|copy the data off|do not deactivate"}},
+		{"a disk of it is missing, and nobody uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
+		{"a disk of it is missing, and it gives errors", []func(*Group){func(g *Group) { g.Volumes[0].Missing, g.Devices[0].Broken = "PV p1", "an error target" }}, []string{"stale-mapping data: error target"}},
+		{"made read-only under a writable mount", []func(*Group){func(g *Group) { g.Volumes[0].ReadOnly = true }}, []string{"read-only data: ext4 from /dev/dm-3 is mounted read-write at " + pod + " for pod default/web-0|lvchange -prw vg0/data|readOnly: true"}},
+		{"its device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Devices[0].ReadOnly = true }}, []string{"read-only data: read-only"}},
+		{"read-only under a read-only mount", []func(*Group){func(g *Group) {
+			g.Volumes[0].ReadOnly, g.Devices[0].ReadOnly, g.Mounts[0].ReadOnly, g.Mounts[0].SuperReadOnly = true, true, true, true
+		}}, nil},
+		{"a loop device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].ReadOnly = "loopdev", true }}, []string{"read-only data: blockdev --setrw /dev/dm-3"}},
+		{"its superblock remounted read-only", []func(*Group){func(g *Group) { g.Mounts[0].SuperReadOnly = true }}, []string{"read-only data: read-only on a writable device|for pod default/web-0|dmesg|fsck|mount -o remount,rw " + pod}},
+		{"its mount remounted read-only", []func(*Group){func(g *Group) { g.Mounts[0].ReadOnly = true }}, []string{"read-only data: the mount at " + pod + ", for pod default/web-0|mount -o remount,bind,rw " + pod}},
+		{"the superblock of two mounts remounted read-only", []func(*Group){func(g *Group) {
+			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "data", Dir: "/var/lib/kubelet/b", Phase: volume.Held, For: "pod default/b"})
+			g.Mounts[0].SuperReadOnly = true
+			g.Mounts = append(g.Mounts, Mount{Dir: "/var/lib/kubelet/b", Device: "253:3", Owner: volume.Ours, ReadOnly: true, SuperReadOnly: true})
+		}}, []string{"read-only data: mount -o remount,rw " + pod}},
+		{"mounted read-only as it was asked", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly, g.Mounts[0].ReadOnly = true, true }}, nil},
+		{"remounted read-only while its claim is released", []func(*Group){func(g *Group) { g.Claims[0].Phase, g.Mounts[0].ReadOnly = volume.Releasing, true }}, nil},
+		{"not looked at", []func(*Group){func(g *Group) {
+			g.Devices[0] = Device{UUID: "u1", Name: "data", Kernel: "vg0-data", Number: "253:3", Open: -1, LinkBad: true, Unknown: "EIO"}
+		}}, nil},
+		{"not looked at, and unmounted", []func(*Group){unmounted, func(g *Group) { g.Devices[0].Unknown = "EIO" }}, []string{"claimed-missing data: " + pod}},
+		{"not looked at, and unclaimed", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Unknown = "EIO" }}, nil},
 		{"no link", []func(*Group){func(g *Group) { g.Devices[0].LinkBad = true }}, []string{"stale-mapping data: /dev/vg0/data does not lead to /dev/dm-3|vgmknodes vg0"}},
 		{"no link, for loopdev", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].LinkBad = "loopdev", true }}, nil},
 		{"the mount of a gone device, the volume gone, too", []func(*Group){inactive, func(g *Group) { g.Volumes, g.Mounts[0].Gone = nil, true }}, []string{"stale-mapping data: 253:3, which the kernel does not have"}},
@@ -119,6 +183,9 @@ func TestDisagreements(t *testing.T) {
 				head, words, _ := strings.Cut(row.want[i], ": ")
 				if fmt.Sprintf("%s %s", d.Class, d.LV) != head || d.Hint == "" {
 					t.Errorf("got %+v, want %q", d, row.want[i])
+				}
+				if g.Kind == "loopdev" && strings.Contains(d.Hint, "lvrename") {
+					t.Errorf("a command of LVM for a file: %+v", d)
 				}
 				for w := range strings.SplitSeq(words, "|") {
 					if !strings.Contains(d.Text+" "+d.Hint, w) {
@@ -148,11 +215,15 @@ func TestEveryCombination(t *testing.T) {
 		var g Group
 		g.Name, g.Kind = "vg0", []string{"lvm", "loopdev"}[r.IntN(2)]
 		if coin() {
-			g.Volumes = []Volume{{Name: "data", UUID: "u1", Size: int64(r.IntN(3)) << 20, Making: r.IntN(9) == 0}}
+			g.Volumes = []Volume{{Name: "data", UUID: "u1", Size: int64(r.IntN(3)) << 20, Making: r.IntN(9) == 0,
+				Missing: []string{"", "PV"}[r.IntN(2)], RAID: coin(), ReadOnly: coin(), Merging: []string{"", "s"}[r.IntN(2)]}}
+		}
+		if g.Kind == "loopdev" && len(g.Volumes) == 1 && coin() {
+			g.Volumes = append(g.Volumes, Volume{Name: "x", UUID: "u1"})
 		}
 		if coin() {
-			g.Devices = []Device{{UUID: "u1", Name: []string{"data", "", "x"}[r.IntN(3)], Kernel: "k", Path: "/dev/dm-1", Number: "253:1",
-				Size: 1 << 20, Open: r.IntN(2), Suspended: r.IntN(5) == 0, LinkBad: r.IntN(5) == 0}}
+			g.Devices = []Device{{UUID: "u1", Unknown: []string{"", "EIO"}[r.IntN(2)], Name: []string{"data", "", "x"}[r.IntN(3)], Kernel: "k", Path: "/dev/dm-1", Number: "253:1",
+				Size: 1 << 20, Open: r.IntN(2), Degraded: []string{"", "AD"}[r.IntN(2)], Differ: []string{"", "8"}[r.IntN(2)], ReadOnly: coin(), Suspended: r.IntN(5) == 0, LinkBad: r.IntN(5) == 0}}
 		}
 		if r.IntN(5) == 0 {
 			g.Metadata, g.Volumes = "unread", nil
@@ -167,8 +238,10 @@ func TestEveryCombination(t *testing.T) {
 			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "data", Dir: fmt.Sprint("/pod", i), Phase: []volume.Phase{volume.Making, volume.Held, volume.Releasing}[r.IntN(3)], For: "a pod"})
 		}
 		for range r.IntN(3) {
-			m := Mount{Dir: fmt.Sprint("/pod", r.IntN(3)), Device: []string{"253:1", "253:2", ""}[r.IntN(3)], Owner: volume.Owner(1 + r.IntN(3))}
+			m := Mount{Dir: fmt.Sprint("/pod", r.IntN(3)), Device: []string{"253:1", "253:2", ""}[r.IntN(3)], Owner: volume.Owner(1 + r.IntN(3)), ReadOnly: coin(), SuperReadOnly: coin()}
 			m.Gone = m.Device == "253:2" && coin()
+			m.Fault = []string{"", "5 errors"}[r.IntN(2)]
+			m.Nested = [][]string{nil, {"/pod1/a"}}[r.IntN(2)]
 			g.Mounts = append(g.Mounts, m)
 		}
 		got := Disagreements(g)
@@ -196,7 +269,7 @@ func TestEveryCombination(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, ClaimedMissing, StaleMapping} {
+	for _, c := range []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, ClaimedMissing, StaleMapping, Degraded, Faulty, MergePending, NestedMount, ReadOnly} {
 		if classes[c] == 0 {
 			t.Errorf("seed %d: no %s came up", seed, c)
 		}

@@ -36,6 +36,7 @@ type attachArg struct {
 	File     string      `json:"file"`
 	UUID     volume.UUID `json:"uuid"`
 	ReadOnly bool        `json:"readOnly,omitempty"`
+	After    uint64      `json:"after,omitempty"` // devices up to this diskseq were looked at
 }
 
 // Activate gives lv a block device. For one that is active already it only sees to
@@ -45,6 +46,9 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 	if err != nil {
 		return err
 	}
+	p.mu.Lock()
+	after := p.newest // what was attached since is looked at by the child, too
+	p.mu.Unlock()
 	d, err := p.Device(ctx, lv)
 	if err != nil {
 		return err
@@ -53,47 +57,16 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 		return fmt.Errorf("activate: %s", d.Reason)
 	}
 	if d.Activity != volume.Active {
-		if err := p.double(ctx, lv, file); err != nil {
-			return err
-		}
 		var l Loop
-		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly}
+		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: after}
 		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
 			return err
 		}
-		p.remember(l.Seq, identity{UUID: lv.UUID})
-		p.found(lv.UUID, l.Name)
+		p.remember(l.Seq, identity{UUID: lv.UUID, Inode: l.Inode})
 		d = p.deviceOf(lv.Name, l)
 	}
 	if err := makeLink(p.link(lv.Name), d.Path); err != nil {
 		return fmt.Errorf("activate: %w", err)
-	}
-	return nil
-}
-
-// double refuses a volume whose uuid is also that of another active one: a file
-// that was copied with its attributes.
-func (p *Provider) double(ctx context.Context, lv volume.LV, file string) error {
-	loops, err := p.kernel.Loops()
-	if err != nil {
-		return err
-	}
-	for _, l := range loops {
-		if l.BackingFile == file || p.nameOf(l.BackingFile) == (volume.Name{}) {
-			continue
-		}
-		full, err := p.kernel.Loop(l.Name)
-		if err != nil {
-			continue
-		}
-		id, err := p.identity(ctx, full)
-		if err != nil {
-			continue // it comes or goes, or does not answer: no reason to stop others
-		}
-		if id.UUID == lv.UUID {
-			return fmt.Errorf("activate: %s and %s have the same uuid %s, and the second is active; give the copy its own: setfattr -n %s -v $(uuidgen) FILE",
-				file, full.BackingFile, lv.UUID, uuidAttr)
-		}
 	}
 	return nil
 }
@@ -114,7 +87,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		}
 		p.mu.Lock()
 		delete(p.known, d.Seq)
-		delete(p.last, lv.UUID)
+		delete(p.sole, lv.UUID)
 		p.mu.Unlock()
 	}
 	if lv.Name.LV == "" {

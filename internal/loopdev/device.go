@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -19,41 +21,52 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if err != nil {
 		return p.orphan(ctx, lv, err)
 	}
-	if d, ok := p.again(lv, file); ok {
+	var at Inode // of the file that has the name; zero = there is none
+	if lv.Presence == volume.Present {
+		f, err := p.kernel.File(file)
+		if err != nil {
+			return volume.Device{}, err
+		}
+		at = f.Inode
+	}
+	if d, ok := p.again(lv, file, at); ok {
 		return whole(lv, d), nil
 	}
-	loops, err := p.kernel.Loops()
+	s, err := p.look(ctx)
 	if err != nil {
 		return volume.Device{}, err
 	}
-	var ours, left *Loop // left is this volume's, of a file that is deleted
+	var ours, left *Loop // left is this volume's, of another file or one that is deleted
 	var others []string  // why the volume must not be used
-	for _, l := range loops {
-		if l.BackingFile != file {
-			continue
-		}
-		full, err := p.kernel.Loop(l.Name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return volume.Device{}, err
-		}
-		if full.BackingFile != file {
+	for _, name := range s.candidates(file, at, lv.UUID) {
+		l, err := p.kernel.Loop(name)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {
 			continue // detached meanwhile
 		}
-		id, err := p.identity(ctx, full)
 		if err != nil {
 			return volume.Device{}, err
 		}
+		id, err := p.identity(ctx, l)
+		if err != nil {
+			return volume.Device{}, err
+		}
+		// Another file may have the same name where a filesystem was mounted over it.
+		other := id.UUID == lv.UUID && !l.Deleted && at != (Inode{}) && id.Inode != at
 		switch {
-		case id.UUID != lv.UUID && (full.Deleted || lv.Presence == volume.Absent):
+		case l.BackingFile != file || other:
+			if r := rivalOf(lv, file, at, l, id); r.Text != "" {
+				others = append(others, r.Text+": "+r.Hint)
+				if id.UUID == lv.UUID {
+					left = &l
+				}
+			}
+		case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent):
 			// The device of a file that had this name before, or has it now: not
 			// this volume.
-		case full.Deleted && lv.Presence == volume.Absent && ours == nil:
-			ours = &full // its file is gone, and it is only to be let go
-		case full.Deleted:
-			left = &full
+		case l.Deleted && lv.Presence == volume.Absent && ours == nil:
+			ours = &l // its file is gone, and it is only to be deactivated
+		case l.Deleted:
+			left = &l
 			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
 		case id.UUID == "":
 			others = append(others, fmt.Sprintf("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%s", l.Name, file, l.Name))
@@ -62,7 +75,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		case ours != nil:
 			others = append(others, fmt.Sprintf("/dev/%s and /dev/%s are both attached to %s", ours.Name, l.Name, file))
 		default:
-			ours = &full
+			ours = &l
 		}
 	}
 	if ours == nil && len(others) == 0 {
@@ -76,7 +89,11 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	switch {
 	case ours != nil:
 		d = p.deviceOf(lv.Name, *ours)
-		p.found(lv.UUID, ours.Name)
+		if len(others) == 0 {
+			p.mu.Lock()
+			p.sole[lv.UUID] = sole{ours.Name, s.end}
+			p.mu.Unlock()
+		}
 	case left != nil: // it is let go like any other
 		d = p.deviceOf(lv.Name, *left)
 	}
@@ -86,30 +103,53 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	return whole(lv, d), nil
 }
 
-// again looks at the loop device that the volume had before. A list of all is
-// only needed where it is no longer that one; whether somebody else attached the
-// file as well is looked at before every activation.
-func (p *Provider) again(lv volume.LV, file string) (volume.Device, bool) {
+// soleFor is how long a volume's device counts as the only one after a scan that
+// found no other. The children that activate, check, format or mount it first look
+// themselves.
+var soleFor = time.Second
+
+// A sole device was the only one of its volume at the end of a scan.
+type sole struct {
+	loop    string
+	scanned time.Time
+}
+
+// again looks only at the device that was the volume's only one a moment ago.
+func (p *Provider) again(lv volume.LV, file string, at Inode) (volume.Device, bool) {
 	p.mu.Lock()
-	name := p.last[lv.UUID]
+	last := p.sole[lv.UUID]
 	p.mu.Unlock()
-	if name == "" {
+	if last.loop == "" || time.Since(last.scanned) > soleFor {
 		return volume.Device{}, false
 	}
-	l, err := p.kernel.Loop(name)
+	l, err := p.kernel.Loop(last.loop)
 	if err != nil || l.BackingFile != file || l.Deleted {
 		return volume.Device{}, false
 	}
-	if id, ok := p.remembered(l.Seq); !ok || id.UUID != lv.UUID {
+	id, ok := p.remembered(l.Seq)
+	if !ok || id.UUID != lv.UUID || at != (Inode{}) && id.Inode != at {
 		return volume.Device{}, false
 	}
 	return p.deviceOf(lv.Name, l), true
 }
 
-func (p *Provider) found(uuid volume.UUID, loop string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last[uuid] = loop
+// rivalOf says why the loop device l keeps lv from being used, or nothing: it shows the
+// bytes of the same file by another name, or has the volume's uuid and another file.
+func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.Rival) {
+	other := l.BackingFile
+	if l.Deleted {
+		other += " (deleted)"
+	}
+	switch {
+	case lv.Presence != volume.Present || lv.UUID == "":
+	case id.Inode == at:
+		r.Text = fmt.Sprintf("/dev/%s is attached to the same file (%s)", l.Name, other)
+		r.Hint = "end what uses it, then losetup -d /dev/" + l.Name
+	case id.UUID == lv.UUID:
+		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
+		r.Hint = fmt.Sprintf("delete the pods that use it, then keep one of the files, or give the copy its own uuid: setfattr -n %s -v $(uuidgen) COPY", uuidAttr)
+	}
+	return r
 }
 
 // orphan finds the device of a volume whose group is not configured any more:
@@ -119,22 +159,21 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 	if lv.UUID == "" {
 		return volume.Device{Activity: volume.Inactive}, why
 	}
-	loops, err := p.kernel.Loops()
+	s, err := p.look(ctx)
 	if err != nil {
 		return volume.Device{}, err
 	}
-	for _, l := range loops {
-		full, err := p.kernel.Loop(l.Name)
-		if err != nil || full.BackingFile == "" {
+	for _, name := range s.byUUID[lv.UUID] {
+		l, err := p.kernel.Loop(name)
+		if err != nil {
 			continue
 		}
-		id, err := p.identity(ctx, full)
-		if err != nil {
-			return volume.Device{}, err
+		if id, ok := p.remembered(l.Seq); ok && id.UUID == lv.UUID && l.BackingFile != "" {
+			return p.deviceOf(lv.Name, l), nil
 		}
-		if id.UUID == lv.UUID {
-			return p.deviceOf(lv.Name, full), nil
-		}
+	}
+	if len(s.silent) > 0 {
+		return volume.Device{}, fmt.Errorf("/dev/%s may be the volume, and does not say what it is: look at dmesg, and at what losetup /dev/%[1]s does", s.silent[0])
 	}
 	return volume.Device{Activity: volume.Inactive}, nil
 }

@@ -81,8 +81,8 @@ func room(dir *os.File, file string, more int64) error {
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
 		return fmt.Errorf("statfs %s: %w", dir.Name(), err)
 	}
-	if free := int64(st.Bavail) * int64(st.Bsize); more > free {
-		return fmt.Errorf("%s: %w: %d bytes are wanted, %d are free", file, unix.ENOSPC, more, free)
+	if more > int64(st.Bavail)*int64(st.Bsize) { // how much is free differs in each retry
+		return fmt.Errorf("%s: %w: %d bytes are wanted, more than are free", file, unix.ENOSPC, more)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ const mark = "flexd:"
 // An identity is what one incarnation of a loop device is: it never changes.
 type identity struct {
 	UUID volume.UUID `json:"uuid,omitempty"` // "" = not attached by flexd
+	Inode
 }
 
 // Identify says which volume the device of that number is, for a mount table
@@ -50,23 +51,15 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	if id, ok := p.remembered(l.Seq); ok {
 		return id, nil
 	}
+	// After a restart none is known: a scan asks all of them at once.
+	if _, err := p.look(ctx); err != nil {
+		return identity{}, err
+	}
 	select {
 	case p.asking <- struct{}{}:
 		defer func() { <-p.asking }()
 	case <-ctx.Done():
 		return identity{}, ctx.Err()
-	}
-	if id, ok := p.remembered(l.Seq); ok { // somebody asked meanwhile
-		return id, nil
-	}
-	// After a restart none is known: ask once for all that may be ours. But
-	// one device that does not answer must not stand in the way of the others.
-	if names := p.unknown(l); len(names) > 1 {
-		if err := p.ask(ctx, names, 10*time.Second); err != nil {
-			p.mu.Lock()
-			p.alone = true
-			p.mu.Unlock()
-		}
 	}
 	if _, ok := p.remembered(l.Seq); !ok {
 		if err := p.ask(ctx, []string{l.Name}, time.Minute); err != nil {
@@ -91,33 +84,6 @@ func (p *Provider) remember(seq uint64, id identity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known[seq] = id
-}
-
-// unknown lists l and all other devices that may be flexd's and were not seen
-// before; only l when asking for many has failed before.
-func (p *Provider) unknown(l Loop) []string {
-	names := []string{l.Name}
-	p.mu.Lock()
-	alone := p.alone
-	p.mu.Unlock()
-	if alone {
-		return names
-	}
-	loops, err := p.kernel.Loops()
-	if err != nil {
-		return names
-	}
-	for _, o := range loops {
-		if o.Name == l.Name || p.nameOf(o.BackingFile) == (volume.Name{}) {
-			continue
-		}
-		if full, err := p.kernel.Loop(o.Name); err == nil {
-			if _, ok := p.remembered(full.Seq); !ok {
-				names = append(names, o.Name)
-			}
-		}
-	}
-	return names
 }
 
 type identifyArg struct {

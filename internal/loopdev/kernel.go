@@ -26,7 +26,7 @@ type Kernel interface {
 	File(path string) (FileInfo, error)
 	// Files lists the names in a directory.
 	Files(dir string) ([]string, error)
-	// Loops lists the loop devices that have a backing file: only Name,
+	// Loops lists the loop devices that have a backing file: only Name, Seq,
 	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
 	// Loop looks at one loop device, given as "loop3" or "7:3". A device
@@ -40,11 +40,18 @@ type FileInfo struct {
 	Exists   bool
 	Dir      bool
 	Regular  bool
-	Links    int    // how many names it has
+	Links    int // how many names it has
+	Inode    Inode
 	UUID     string // of the extended attribute, "" = none
 	Created  bool   // made by flexd
 	Size     int64
 	ReadOnly bool // nobody may write it: it has no write permission bit
+}
+
+// An Inode is a file by its numbers, whatever its name; zero = not known.
+type Inode struct {
+	Dev uint64 `json:"dev,omitempty"`
+	Ino uint64 `json:"ino,omitempty"`
 }
 
 // A Loop is a loop device as sysfs shows it.
@@ -56,6 +63,7 @@ type Loop struct {
 	Deleted     bool   // the backing file has no name any more
 	Size        int64
 	ReadOnly    bool
+	Inode       Inode // of the backing file; only where it was just attached
 }
 
 // NewKernel returns the real Kernel.
@@ -75,6 +83,7 @@ func (sysfs) File(path string) (FileInfo, error) {
 		Dir:      st.Mode&unix.S_IFMT == unix.S_IFDIR,
 		Regular:  st.Mode&unix.S_IFMT == unix.S_IFREG,
 		Links:    int(st.Nlink),
+		Inode:    Inode{st.Dev, st.Ino},
 		Size:     st.Size,
 		ReadOnly: st.Mode&0o222 == 0,
 	}
@@ -136,9 +145,16 @@ func (sysfs) Loops() ([]Loop, error) {
 		if l.BackingFile, l.Deleted, err = backing("/sys/block/" + n); err != nil {
 			return nil, err
 		}
-		if l.BackingFile != "" {
-			loops = append(loops, l)
+		if l.BackingFile == "" {
+			continue
 		}
+		if l.Seq, err = readNumber("/sys/block/" + n + "/diskseq"); err != nil {
+			if now, _, berr := backing("/sys/block/" + n); berr == nil && now == "" {
+				continue // detached or removed meanwhile
+			}
+			return nil, fmt.Errorf("%s: %w (the kernel counts disks since Linux 5.15)", n, err)
+		}
+		loops = append(loops, l)
 	}
 	return loops, nil
 }

@@ -54,7 +54,7 @@ func ask(dev *os.File, name string) (identity, uint64, error) {
 	if !ours {
 		uuid = ""
 	}
-	return identity{UUID: volume.UUID(uuid)}, seq, nil
+	return identity{UUID: volume.UUID(uuid), Inode: Inode{info.Device, info.Inode}}, seq, nil
 }
 
 func text(b []byte) string {
@@ -72,7 +72,7 @@ func attach(a attachArg) (Loop, error) {
 		return Loop{}, err
 	}
 	defer file.Close()
-	if err := notAttached(file); err != nil {
+	if err := notAttached(file, a.After); err != nil {
 		return Loop{}, err
 	}
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -86,6 +86,10 @@ func attach(a attachArg) (Loop, error) {
 	if a.ReadOnly {
 		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return Loop{}, err
+	}
 	for range 100 {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -96,6 +100,7 @@ func attach(a attachArg) (Loop, error) {
 		if errors.Is(err, unix.EBUSY) {
 			continue // somebody else was faster
 		}
+		l.Inode = Inode{st.Dev, st.Ino}
 		return l, err
 	}
 	return Loop{}, errors.New("found no free loop device in 100 attempts")
@@ -125,8 +130,8 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 }
 
 // notAttached makes sure that the file has no loop device yet, by whatever path
-// it was attached.
-func notAttached(file *os.File) error {
+// it was attached. A device that hangs must not be opened without need.
+func notAttached(file *os.File, after uint64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return err
@@ -136,8 +141,8 @@ func notAttached(file *os.File) error {
 		return err
 	}
 	for _, l := range loops {
-		if filepath.Base(l.BackingFile) != filepath.Base(file.Name()) {
-			continue // it has one name only
+		if l.Seq <= after && filepath.Base(l.BackingFile) != filepath.Base(file.Name()) {
+			continue
 		}
 		dev, err := os.Open("/dev/" + l.Name)
 		if err != nil {
@@ -146,7 +151,7 @@ func notAttached(file *os.File) error {
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		dev.Close()
 		if err == nil && info.Device == st.Dev && info.Inode == st.Ino {
-			return fmt.Errorf("%s has /dev/%s already", file.Name(), l.Name)
+			return fmt.Errorf("%s has /dev/%s already, attached as %s", file.Name(), l.Name, l.BackingFile)
 		}
 	}
 	return nil

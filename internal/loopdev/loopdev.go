@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -26,12 +27,16 @@ type Provider struct {
 	runner  run.Runner
 	kernel  Kernel
 
-	asking chan struct{} // holds one token: who asks for the identity of devices
-	mu     sync.Mutex
-	known  map[uint64]identity    // guarded by mu: by diskseq
-	alone  bool                   // guarded by mu: asking for many devices at once failed
-	last   map[volume.UUID]string // guarded by mu: the loop device that the volume had when it was seen last
-	ears   map[string]func()      // guarded by mu: by VG: looks for the directory that is watched
+	asking   chan struct{} // holds one token: a call that asks one device for its identity
+	mu       sync.Mutex
+	known    map[uint64]identity  // guarded by mu: by diskseq
+	asked    map[uint64]time.Time // guarded by mu: by diskseq: when a device without an answer may be asked again
+	clock    uint64               // guarded by mu: orders calls and scans
+	scanning *scan                // guarded by mu
+	sole     map[volume.UUID]sole // guarded by mu
+	newest   uint64               // guarded by mu: the largest diskseq that a scan has shown
+	rested   time.Time            // guarded by mu: when the next scan may begin
+	ears     map[string]func()    // guarded by mu: by VG: looks for the directory that is watched
 }
 
 // New returns a provider for the volume groups vgs (name → directory), whose
@@ -41,7 +46,8 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
 		asking: make(chan struct{}, 1),
 		known:  map[uint64]identity{},
-		last:   map[volume.UUID]string{},
+		asked:  map[uint64]time.Time{},
+		sole:   map[volume.UUID]sole{},
 		ears:   map[string]func(){},
 	}
 }

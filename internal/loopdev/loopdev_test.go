@@ -2,6 +2,7 @@ package loopdev
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -20,10 +23,11 @@ type fakeKernel struct {
 	files map[string]FileInfo
 	loops []Loop
 	err   error
+	scans int
 }
 
 func (k *fakeKernel) File(path string) (FileInfo, error) { return k.files[path], k.err }
-func (k *fakeKernel) Loops() ([]Loop, error)             { return k.loops, k.err }
+func (k *fakeKernel) Loops() ([]Loop, error)             { k.scans++; return k.loops, k.err }
 func (k *fakeKernel) Files(string) ([]string, error)     { return nil, k.err }
 func (k *fakeKernel) Loop(name string) (Loop, error) {
 	for _, l := range k.loops {
@@ -167,8 +171,9 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 	}
 }
 
-// Ensure that a device whose identity is not known costs one child, once, for
-// all that are unknown, and that what can't be asked is an error.
+// Ensure that devices whose identity is not known cost one child, once, for all of
+// the configured directories and one for all others, and that what can't be asked is
+// an error.
 func TestIdentityIsAskedOnce(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{
 		{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a"},
@@ -196,8 +201,8 @@ func TestIdentityIsAskedOnce(t *testing.T) {
 			t.Errorf("%s: got %s, %s, %v, %v", row.number, uuid, name, ok, err)
 		}
 	}
-	if r.count != 1 {
-		t.Errorf("children: got %d, want 1", r.count)
+	if r.count != 2 {
+		t.Errorf("children: got %d, want 2", r.count)
 	}
 	k.loops[0].Seq = 99 // attached anew
 	if _, _, ok, err := p.Identify(t.Context(), "7:1"); err == nil || ok {
@@ -248,4 +253,97 @@ func TestLinksComeAndGo(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// A hungRunner answers for loop1, and not for others until they are released.
+type hungRunner struct {
+	released chan struct{}
+	answers  map[string]string // by device
+	children int
+}
+
+func (h *hungRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
+	h.children++
+	var arg identifyArg
+	_ = json.Unmarshal([]byte(c.Argv[3]), &arg)
+	var all []string
+	for _, name := range arg.Names {
+		if name != "loop1" {
+			select {
+			case <-h.released:
+			case <-time.After(c.Deadline):
+				return run.Result{}, &run.StuckError{Step: c.Step, Done: h.released}
+			}
+		}
+		all = append(all, h.answers[name])
+	}
+	return run.Result{Stdout: []byte(`{"value":[` + strings.Join(all, ",") + `]}`)}, nil
+}
+
+// A device that does not say what it is delays one look, and no second one; no
+// further child is started for it. When it answers, it counts.
+func TestHungDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{loops: []Loop{
+			{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a", Size: 4096},
+			{Name: "loop2", Number: "7:2", Seq: 12, BackingFile: "/dead/server/image"},
+		}, files: map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Inode: Inode{1, 2}}}}
+		r := &hungRunner{released: make(chan struct{}), answers: map[string]string{
+			"loop1": fmt.Sprintf(`{"seq":11,"uuid":%q,"dev":1,"ino":2}`, uuidA), "loop2": `{"seq":12,"dev":1,"ino":2}`}}
+		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
+		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
+		for i, limit := 0, firstAnswer; i < 300; i, limit = i+1, 2*time.Millisecond {
+			begin := time.Now()
+			if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Active || d.Unusable {
+				t.Fatalf("got %+v, %v", d, err)
+			}
+			if took := time.Since(begin); took > limit {
+				t.Fatalf("look %d: after %v", i, took)
+			}
+		}
+		time.Sleep(time.Hour)
+		if _, err := p.Device(t.Context(), lv); err != nil || r.children != 2 {
+			t.Errorf("%d children, %v", r.children, err)
+		}
+		close(r.released)
+		time.Sleep(2 * askAgain)
+		for range 2 { // the first has it asked again
+			p.Device(t.Context(), lv)
+			time.Sleep(time.Second)
+		}
+		if d, err := p.Device(t.Context(), lv); err != nil || !d.Unusable || !strings.Contains(d.Reason, "/dev/loop2 is attached to the same file") {
+			t.Errorf("got %+v, %v", d, err)
+		}
+	})
+}
+
+// Looks at many volumes at once share scans.
+func TestScanShared(t *testing.T) {
+	const n = 200
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{files: map[string]FileInfo{}}
+		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, k)
+		var all []volume.LV
+		for i := range n {
+			lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: fmt.Sprint("lv", i)}, UUID: volume.UUID(fmt.Sprintf("%08d", i))}
+			file, at := "/no/vg0/"+lv.Name.LV, Inode{1, uint64(i + 1)}
+			k.files[file] = FileInfo{Exists: true, Regular: true, Inode: at}
+			k.loops = append(k.loops, Loop{Name: fmt.Sprint("loop", i), Seq: uint64(i + 1), BackingFile: file, Size: 4096})
+			p.remember(uint64(i+1), identity{UUID: lv.UUID, Inode: at})
+			all = append(all, lv)
+		}
+		look := func(lv volume.LV) {
+			if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Active || d.Unusable {
+				t.Errorf("got %+v, %v", d, err)
+			}
+		}
+		var wait sync.WaitGroup
+		for _, lv := range all {
+			wait.Go(func() { look(lv) })
+		}
+		wait.Wait()
+		if k.scans > n/10 {
+			t.Errorf("%d scans for %d volumes", k.scans, n)
+		}
+	})
 }

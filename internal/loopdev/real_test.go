@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -189,10 +191,10 @@ func TestWholeWay(t *testing.T) {
 		t.Errorf("link: %s, %v", to, err)
 	}
 	for range 2 {
-		if got := n.device(lv); got != d {
+		if got := n.device(lv); !reflect.DeepEqual(got, d) {
 			t.Errorf("got %+v, want %+v", got, d)
 		}
-		if got := n.activate(lv); got != d {
+		if got := n.activate(lv); !reflect.DeepEqual(got, d) {
 			t.Errorf("again: got %+v, want %+v", got, d)
 		}
 		uuid, name, ok, err := n.Identify(t.Context(), d.Number)
@@ -394,7 +396,7 @@ func TestDeactivateBusy(t *testing.T) {
 	if err := unix.Unmount(dir, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.device(lv); got != d {
+	if got := n.device(lv); !reflect.DeepEqual(got, d) {
 		t.Errorf("got %+v, want %+v", got, d)
 	}
 	n.deactivate(lv, d)
@@ -446,6 +448,82 @@ func TestCopiedFile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	n.deactivate(lv, d)
+}
+
+// Ensure that a further device on the file of a volume is found by any name, and
+// that a volume with two files is not set up, but can be deactivated.
+func TestExclusive(t *testing.T) {
+	defer func(d time.Duration) { soleFor = d }(soleFor)
+	soleFor = 100 * time.Millisecond
+	for _, row := range []struct {
+		name   string
+		active bool
+		rival  func(n *node, file, other string) string
+	}{
+		{"another name", false, func(n *node, file, other string) string { n.bind(file, other); return n.losetup(other) }},
+		{"another name, active", true, func(n *node, file, other string) string { n.bind(file, other); return n.losetup(other) }},
+		{"same name, active", true, func(n *node, file, _ string) string { return n.losetup(file) }},
+		{"moved and copied back", true, func(n *node, file, other string) string {
+			n.sh("mv", file, other)
+			n.sh("cp", "--preserve=all", other, file)
+			return other
+		}},
+		{"directory moved and copied back", true, func(n *node, file, other string) string {
+			n.sh("mv", n.dir, n.dir+".old")
+			n.sh("cp", "-a", n.dir+".old", n.dir)
+			return n.dir + ".old/a"
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			n := newNode(t)
+			lv, file := n.create("a", 16*mib), filepath.Join(n.dir, "a")
+			var d volume.Device
+			if row.active {
+				d = n.activate(lv)
+			}
+			name := row.rival(n, file, filepath.Join(filepath.Dir(n.dir), "other"))
+			time.Sleep(soleFor)
+			for range 2 {
+				got := n.device(lv)
+				if !got.Unusable || !strings.Contains(got.Reason, name) || got.Path != d.Path || got.Seq != d.Seq {
+					t.Errorf("got %+v", got)
+				}
+				if err := n.Activate(t.Context(), n.lock, lv); err == nil || !strings.Contains(err.Error(), name) {
+					t.Errorf("activate: got %v", err)
+				}
+				s := n.Survey(t.Context(), "vg0", true)
+				found := join.Disagreements(join.Group{Name: "vg0", Survey: s})
+				if row.active != strings.Contains(fmt.Sprint(found), name) {
+					t.Errorf("survey: got %+v", found)
+				}
+				n.restart()
+			}
+			if row.active && !strings.Contains(row.name, "name") {
+				n.deactivate(lv, n.device(lv))
+				if got := n.device(lv); got.Activity != volume.Inactive || got.Unusable {
+					t.Errorf("after the end: got %+v", got)
+				}
+			}
+		})
+	}
+}
+
+func (n *node) sh(argv ...string) string {
+	n.Helper()
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		n.Fatalf("%v: %v: %s", argv, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (n *node) losetup(file string) string { return n.sh("losetup", "--show", "-f", file) }
+
+func (n *node) bind(file, other string) {
+	n.Helper()
+	n.sh("touch", other)
+	n.sh("mount", "--bind", file, other)
+	n.Cleanup(func() { unix.Unmount(other, unix.MNT_DETACH) })
 }
 
 // Ensure that many volumes come and go at once.

@@ -23,22 +23,33 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		s.Metadata, s.Kernel = err.Error(), err.Error()
 		return s
 	}
-	if s.Volumes, err = p.files(vg, dir); err != nil {
+	s.Directory = dir
+	volumes, inodes, err := p.files(vg, dir)
+	if s.Volumes = volumes; err != nil {
 		s.Metadata = err.Error()
 	}
-	if s.Devices, err = p.devicesIn(ctx, vg, dir, fresh); err != nil {
+	loops, err := p.kernel.Loops()
+	if err == nil {
+		if fresh {
+			p.learn(ctx, loops)
+		}
+		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops)
+		p.addRivals(dir, loops, inodes, &s)
+	}
+	if err != nil {
 		s.Kernel = err.Error()
 	}
 	return s
 }
 
-// files are the volumes in a directory. Files that are none are nobody's.
-func (p *Provider) files(vg, dir string) ([]join.Volume, error) {
+// files are the volumes in a directory, and their inodes by name. Other files are
+// left out.
+func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]Inode, err error) {
 	names, err := p.kernel.Files(dir)
 	if err != nil {
-		return nil, fmt.Errorf("volume group %s: %w", vg, err)
+		return nil, nil, fmt.Errorf("volume group %s: %w", vg, err)
 	}
-	var all []join.Volume
+	inodes = map[string]Inode{}
 	for _, name := range names {
 		file, err := p.file(volume.Name{VG: vg, LV: name})
 		if err != nil {
@@ -46,22 +57,19 @@ func (p *Provider) files(vg, dir string) ([]join.Volume, error) {
 		}
 		f, err := p.kernel.File(file)
 		if err != nil {
-			return nil, fmt.Errorf("volume %s/%s: %w", vg, name, err)
+			return nil, nil, fmt.Errorf("volume %s/%s: %w", vg, name, err)
 		}
 		if !f.Exists || foreign(file, f) != "" {
 			continue
 		}
 		// A device has whole sectors.
 		all = append(all, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
+		inodes[name] = f.Inode
 	}
-	return all, nil
+	return all, inodes, nil
 }
 
-func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool) ([]join.Device, error) {
-	loops, err := p.kernel.Loops()
-	if err != nil {
-		return nil, err
-	}
+func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop) ([]join.Device, error) {
 	var all []join.Device
 	for _, l := range loops {
 		if filepath.Dir(l.BackingFile) != dir {
@@ -86,8 +94,51 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool) ([
 		name := volume.Name{VG: vg, LV: filepath.Base(l.BackingFile)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
-			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1,
+			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly,
 		})
 	}
 	return all, nil
+}
+
+// addRivals finds the loop devices that show a volume's file beside the volume's own
+// device, and those that have a volume's uuid and another file.
+func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, s *join.Survey) {
+	byUUID, byInode := map[volume.UUID]*join.Volume{}, map[Inode]*join.Volume{}
+	for i := range s.Volumes {
+		v := &s.Volumes[i]
+		byUUID[v.UUID], byInode[inodes[v.Name]] = v, v
+	}
+	own := map[volume.UUID]int{}
+	for i, d := range s.Devices {
+		own[d.UUID] = i
+	}
+	for _, l := range loops {
+		id, known := p.remembered(l.Seq)
+		v := byInode[id.Inode]
+		if v == nil && id.UUID != "" {
+			v = byUUID[id.UUID]
+		}
+		if !known || v == nil {
+			continue
+		}
+		i, has := own[v.UUID]
+		file, at := filepath.Join(dir, v.Name), inodes[v.Name]
+		switch {
+		case has && s.Devices[i].Path == "/dev/"+l.Name && l.BackingFile == file && id.Inode == at:
+			continue // its own
+		case !has && (id.UUID == "" || p.nameOf(l.BackingFile) != (volume.Name{})):
+			continue // not flexd's, of a volume that is inactive; or another group's
+		case !has:
+			full, err := p.kernel.Loop(l.Name)
+			if err != nil || full.Seq != l.Seq {
+				continue
+			}
+			i, own[v.UUID] = len(s.Devices), len(s.Devices)
+			s.Devices = append(s.Devices, join.Device{
+				UUID: v.UUID, Name: v.Name, Kernel: "/dev/" + l.Name, Path: "/dev/" + l.Name, Number: full.Number, Size: full.Size, Open: -1,
+			})
+		}
+		lv := volume.LV{Presence: volume.Present, UUID: v.UUID}
+		s.Devices[i].Rivals = append(s.Devices[i].Rivals, rivalOf(lv, file, at, l, id))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/mount"
@@ -34,8 +35,8 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		if err != nil {
 			return g.explain(ctx, lv, err)
 		}
-		if why := unusable(m); why != "" {
-			return fmt.Errorf("activate: %s", why)
+		if d := p.deviceOf(m); d.Unusable {
+			return fmt.Errorf("activate: %s", d.Reason)
 		}
 		return p.linked(ctx, g, lv, m)
 	}
@@ -93,8 +94,26 @@ func (g *group) explain(ctx context.Context, lv volume.LV, err error) error {
 		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
 	case now.Presence == volume.Foreign:
 		return fmt.Errorf("%s: %w", now.Reason, err)
+	case errors.Is(err, errNoDevice):
+		if list := g.p.volumeList(ctx); list != "" {
+			return fmt.Errorf("%w: lvm.conf has activation/%s, which leaves it out; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
+		}
 	}
 	return err
+}
+
+// errNoDevice is an activation that had no effect, as of a volume that the
+// configuration of LVM leaves out.
+var errNoDevice = errors.New("LVM reported success, but made no device")
+
+// volumeList returns what the host's configuration says of the volumes that may
+// be active; "" = nothing, or it cannot be read.
+func (p *Provider) volumeList(ctx context.Context) string {
+	res, err := p.Runner.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", "activation/volume_list"}, Deadline: configDeadline})
+	if err != nil {
+		return "" // it is not set
+	}
+	return strings.TrimSpace(string(res.Stdout))
 }
 
 type holdersArg struct {
@@ -107,7 +126,10 @@ const holdersDeadline = 30 * time.Second
 // Deactivate takes lv's block device away. One that is gone already is success;
 // one that is in use gives a *mount.BusyError. It goes by the uuid: whatever the
 // volume is called by now, that device is meant and no other.
-func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, _ volume.Device) error {
+//
+// LVM deactivates the device's relatives, too. The caller has decided that for
+// those that d has.
+func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if !IsUUID(lv.UUID) {
 		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
 	}
@@ -118,6 +140,9 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, _ 
 	if m.Open > 0 {
 		return p.busy(ctx, lock, m)
 	}
+	if err := p.sameFamily(m, d.Relatives); err != nil {
+		return err
+	}
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
 		return fmt.Errorf("deactivate: device-mapper calls the device of %s %q, which is no name of LVM's: it was renamed by hand", lv.Name, m.Name)
@@ -125,6 +150,9 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, _ 
 	g, err := p.group(name.VG)
 	if err != nil {
 		return err
+	}
+	if why := g.moving(ctx, m, lv.UUID); why != "" {
+		return fmt.Errorf("deactivate: %s", why)
 	}
 	_, err = g.join(ctx, deactivate, name, lv.UUID)
 	if err == nil || ofAll(err) || ctx.Err() != nil {
@@ -134,6 +162,23 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, _ 
 		return p.busy(ctx, lock, m) // somebody came in between
 	}
 	return err
+}
+
+// moving returns why another command still needs the device of a volume, or "".
+func (g *group) moving(ctx context.Context, m Mapped, uuid volume.UUID) string {
+	if m.Live && m.Suspended {
+		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
+	}
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return "" // lvchange itself decides
+	}
+	for _, l := range f.LVs {
+		if l.UUID == uuid && l.Locked {
+			return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to go on: pvmove, to give up: pvmove --abort", f.Name, l.Name)
+		}
+	}
+	return ""
 }
 
 // busy names who holds a device. A child looks: one of those processes may hang.

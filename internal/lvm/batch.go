@@ -49,7 +49,7 @@ const (
 
 // mostMembers keeps the one word that selects the volumes well below the 128 KiB
 // that the kernel allows.
-const mostMembers = 1000
+const mostMembers = 900
 
 // join has the command done to a volume, together with whoever else wants the
 // same of this group, and returns this volume's own error, and the device that an
@@ -197,7 +197,7 @@ func batchArgs(k kind, shared bool, members []*member) []string {
 	var names, uuids []string
 	for _, m := range members {
 		names = append(names, m.name.String())
-		uuids = append(uuids, "lv_uuid="+string(m.uuid))
+		uuids = append(uuids, selection(m.uuid))
 	}
 	if k != makeNodes { // which takes no selection, and can do no harm
 		args = append(args, "-S", strings.Join(uuids, " || "))
@@ -228,7 +228,7 @@ func (g *group) verify(k kind, m *member, said error) error {
 	case said != nil:
 		return fmt.Errorf("%s: %w", steps[k], said)
 	case k == activate:
-		return fmt.Errorf("activate: LVM says that it is done, but there is no device: is %s still the volume %s?", m.name, m.uuid)
+		return fmt.Errorf("activate: %w for %s (uuid %s)", errNoDevice, m.name, m.uuid)
 	}
 	return fmt.Errorf("deactivate: LVM says that it is done, but %s is still there: LVM knows no volume %s of uuid %s", g.p.node(d), m.name, m.uuid)
 }

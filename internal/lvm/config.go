@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +32,22 @@ type configuration struct {
 
 	mu       sync.Mutex
 	elements []string // guarded by mu: quoted, nil = not known yet
+	file     *string  // guarded by mu: the devices file that the host uses, "" = none, nil = not known yet
+}
+
+// A scope is what limits the disks that a command may read.
+type scope struct {
+	config  string
+	devices []string // all others appear to be missing; nil = no limit
+}
+
+// words returns the options of a command, with more configuration.
+func (s scope) words(more string) []string {
+	words := []string{"--config", s.config + more}
+	for _, path := range s.devices {
+		words = append(words, "--devices", path)
+	}
+	return words
 }
 
 func (c *configuration) get(ctx context.Context, r run.Runner) ([]string, error) {
@@ -50,16 +68,45 @@ func (c *configuration) get(ctx context.Context, r run.Runner) ([]string, error)
 	return filter, nil
 }
 
-// configFor is what a command for a group is given. LVM looks at every disk that it
-// may, whichever group it is asked about: the disks of others that hang are kept
-// out, else all groups would hang with them.
-func (p *Provider) configFor(ctx context.Context, g *group) (string, error) {
+// scopeOf returns what a command for a group may read. LVM reads the label of every
+// disk that it may, whichever group the command is about: disks of other groups
+// that hang are kept out, else all groups would hang with them. Where the host uses
+// a devices file LVM ignores filters; there the command gets the disks that its
+// group is known to have, and no others.
+func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	filter, err := p.config.get(ctx, p.Runner)
 	if err != nil {
-		return "", err
+		return scope{}, err
 	}
-	filter = append(quoted(reject(p.hanging(g))), filter...)
-	return "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]}", nil
+	var s scope
+	hanging := p.hanging(g)
+	if len(hanging) > 0 {
+		file, err := p.config.devicesFile(ctx, p.Runner)
+		if err != nil {
+			return scope{}, err
+		}
+		if _, err := os.Lstat(filepath.Join(p.lvmDir, "devices", file)); file != "" && err == nil {
+			s.devices = g.disks()
+		}
+	}
+	filter = append(quoted(reject(hanging)), filter...)
+	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]}"
+	return s, nil
+}
+
+// disks returns the disks that the group had when it was read last.
+func (g *group) disks() (paths []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.known == nil {
+		return nil
+	}
+	for _, pv := range g.known.PVs {
+		if !pv.Missing {
+			paths = append(paths, pv.Path)
+		}
+	}
+	return paths
 }
 
 // hanging returns the disks that were other groups' when these were read last, and
@@ -82,6 +129,21 @@ func (p *Provider) hanging(mine *group) (paths []string) {
 		}
 	}
 	slices.Sort(paths)
+	return paths
+}
+
+// suspendedDisks returns the devices of device-mapper that are suspended and no
+// volumes of LVM: one of them may be the disk that a command waits for.
+func (p *Provider) suspendedDisks() (paths []string) {
+	all, _ := p.DM.List()
+	for _, m := range all {
+		if strings.HasPrefix(m.UUID, "LVM-") {
+			continue
+		}
+		if now, err := p.DM.Device(Key{UUID: m.UUID, Number: m.Number}); err == nil && now.Suspended {
+			paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
+		}
+	}
 	return paths
 }
 
@@ -124,6 +186,32 @@ func hostFilter(ctx context.Context, r run.Runner) ([]string, error) {
 		return nil, fmt.Errorf("the host's device filter does not parse: %.200q", res.Stdout)
 	}
 	return host, nil
+}
+
+// devicesFile returns the name of the devices file that the host uses, "" if it
+// uses none.
+func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file != nil {
+		return *c.file, nil
+	}
+	res, err := r.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", "--typeconfig", "full", "devices/use_devicesfile", "devices/devicesfile"}, Deadline: configDeadline})
+	var exit *run.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &exit) && exit.Err == nil && strings.Contains(string(res.Stderr), "not found"): // LVM before 2.03.12
+	default:
+		return "", fmt.Errorf("whether the host has a devices file cannot be read: %w", err)
+	}
+	name := ""
+	if text := string(res.Stdout); strings.Contains(text, "use_devicesfile=1") {
+		if _, rest, ok := strings.Cut(text, `devicesfile="`); ok {
+			name, _, _ = strings.Cut(rest, `"`)
+		}
+	}
+	c.file = &name
+	return name, nil
 }
 
 // parseFilter reads what lvmconfig prints: filter=["a|x|","r|y|"], or one alone.

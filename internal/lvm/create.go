@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -37,7 +38,8 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		}
 		_, there = f.LVs[name.LV]
 	}
-	if !there {
+	made := !there
+	if made {
 		err := g.room(f, name, size)
 		if err != nil && kept {
 			if f, _, err = g.look(ctx, true); err != nil {
@@ -64,7 +66,24 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	case f.refusal(l) != "":
 		return fmt.Errorf("%s cannot be finished: %s", name, f.refusal(l))
 	}
-	return g.finish(ctx, lock, f, l, size)
+	lv := volume.LV{Name: name, UUID: l.UUID}
+	activated := made // or by finish; not by an operator who looks at what a cut creation left
+	if !made {
+		d, err := p.Device(ctx, lv)
+		activated = err == nil && d.Activity == volume.Inactive
+	}
+	err = g.finish(ctx, lock, f, l, size)
+	var stuck *run.StuckError
+	if err == nil || errors.As(err, &stuck) || !activated {
+		return err
+	}
+	// Without a lease nothing else would deactivate it.
+	if d, derr := p.Device(ctx, lv); derr == nil && d.Activity == volume.Active {
+		if derr := p.Deactivate(ctx, lock, lv, d); derr != nil {
+			return fmt.Errorf("%w; and it stays active: %v", err, derr)
+		}
+	}
+	return err
 }
 
 // create runs lvcreate.
@@ -76,7 +95,7 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 	defer release()
 	defer g.invalidate()
 	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), 0)
-	return f.withNumbers(err, "volume group "+g.name, f.extents(size)*f.ExtentSize)
+	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
 
 // createArgs are the words of lvcreate: signatures of what its extents were
@@ -99,9 +118,6 @@ func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
 func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, size int64) error {
 	name := volume.Name{VG: g.name, LV: l.Name}
 	lv := volume.LV{Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size}
-	g.p.mu.Lock()
-	g.p.dmUUIDs[l.UUID] = l.DMUUID
-	g.p.mu.Unlock()
 	if err := g.blank(ctx, lock, lv, l); err != nil { // first: it may be somebody's by now
 		return err
 	}
@@ -119,7 +135,7 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	}
 	defer release()
 	defer g.invalidate()
-	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", "lv_uuid=" + string(l.UUID), name.String()}, 0)
+	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", selection(l.UUID), name.String()}, 0)
 	return err
 }
 
@@ -131,6 +147,9 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	d, err := g.p.Device(ctx, lv)
 	if err != nil {
 		return err
+	}
+	if d.ReadOnly {
+		return fmt.Errorf("%s was made, and LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, and ask again", lv.Name)
 	}
 	err = mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)
 	var refusal *mount.Refusal
@@ -149,8 +168,8 @@ func (g *group) room(f *Facts, name volume.Name, size int64) error {
 	wanted := f.extents(size) * f.ExtentSize
 	pool := g.p.Groups[g.name].ThinPool
 	if pool == "" {
-		if wanted > f.Free {
-			return &SpaceError{What: "volume group " + g.name, Wanted: wanted, Free: f.Free}
+		if _, fenced := f.fenced(); wanted > f.Free-fenced {
+			return f.lacks(wanted, "")
 		}
 		return nil
 	}
@@ -172,10 +191,10 @@ func (g *group) room(f *Facts, name volume.Name, size int64) error {
 }
 
 // withNumbers makes LVM's word for no space our own.
-func (f *Facts) withNumbers(err error, what string, wanted int64) error {
+func (f *Facts) withNumbers(err error, wanted int64) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != ErrNoSpace {
 		return err
 	}
-	return &SpaceError{What: what, Wanted: wanted, Free: f.Free, Note: e.Text}
+	return f.lacks(wanted, e.Text)
 }

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,11 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 		return volume.Device{}, err
 	}
 	d := volume.Device{Activity: volume.Inactive}
-	if found {
+	if found && !m.idle() { // lvchange -ay loads the missing table
 		d = p.deviceOf(m)
+		if d.Relatives, err = p.relatives(m); err != nil {
+			return volume.Device{}, err
+		}
 	}
 	if g, err := p.group(lv.Name.VG); err == nil {
 		if what := g.workedOn(lv.Name.String()); what != "" {
@@ -36,34 +40,51 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 	return d, nil
 }
 
-// find returns the device of a volume, by its uuid.
-func (p *Provider) find(uuid volume.UUID) (m Mapped, found bool, err error) {
-	p.mu.Lock()
-	key := p.dmUUIDs[uuid]
-	p.mu.Unlock()
-	if key == "" {
-		// Its volume group's uuid is a part of the name, and not known yet.
-		all, err := p.DM.List()
-		if err != nil {
-			return Mapped{}, false, err
-		}
-		for _, m := range all {
-			if got, ok := parseDMUUID(m.UUID); ok && got == uuid {
-				key = m.UUID
-			}
-		}
-		if key == "" {
-			return Mapped{}, false, nil
-		}
-		p.mu.Lock()
-		p.dmUUIDs[uuid] = key
-		p.mu.Unlock()
+// find returns the device of a volume.
+func (p *Provider) find(id volume.UUID) (m Mapped, found bool, err error) {
+	if _, _, ok := split(id); !ok {
+		return p.findEarlier(id)
 	}
-	m, err = p.DM.Device(Key{UUID: key})
+	m, err = p.DM.Device(Key{UUID: dmUUID(id)})
 	if errors.Is(err, ErrNoDevice) {
 		return Mapped{}, false, nil
 	}
 	return m, err == nil, err
+}
+
+// findEarlier is about an identity from the notes of an earlier version, which does
+// not tell the volume group: that there is no device can be told, and nothing else.
+func (p *Provider) findEarlier(id volume.UUID) (m Mapped, found bool, err error) {
+	all, err := p.DM.List()
+	if err != nil {
+		return Mapped{}, false, err
+	}
+	for _, m := range all {
+		if full, ok := parseDMUUID(m.UUID); ok && full.Earlier() == id {
+			return Mapped{}, false, fmt.Errorf("%s may be the volume that the notes of an earlier flexd call %s, or a copy of it (vgimportclone)", m.Name, id)
+		}
+	}
+	return Mapped{}, false, nil
+}
+
+// Identity returns the identity of a volume in the notes of an earlier version: of
+// the one active volume that has its uuid, in the volume group of that name.
+func (p *Provider) Identity(earlier volume.UUID, vg string) (id volume.UUID, err error) {
+	all, err := p.DM.List()
+	if err != nil {
+		return "", err
+	}
+	for _, m := range all {
+		full, ok := parseDMUUID(m.UUID)
+		name, layer, named := parseDMName(m.Name)
+		if ok && named && layer == "" && name.VG == vg && full.Earlier() == earlier {
+			if id != "" {
+				return "", fmt.Errorf("there are two volumes %s in groups of the name %s", earlier, vg)
+			}
+			id = full
+		}
+	}
+	return id, nil
 }
 
 func (p *Provider) deviceOf(m Mapped) volume.Device {
@@ -76,15 +97,15 @@ func (p *Provider) deviceOf(m Mapped) volume.Device {
 			d.Link = link
 		}
 	}
-	d.Reason = unusable(m)
+	f := p.tree().faults(m, false)
+	d.Reason = cmp.Or(f.missing, f.pool, f.unread)
 	d.Unusable = d.Reason != ""
 	d.Unsound = unsound(m)
-	p.inPool(m, &d)
 	return d
 }
 
-// unusable says why a device must not be used, or "".
-func unusable(m Mapped) string {
+// incomplete says what a device lacks in its own table, or "".
+func incomplete(m Mapped) string {
 	if !m.Live || len(m.Targets) == 0 {
 		return m.Name + " has no table in device-mapper: an activation was cut, or a disk is missing"
 	}
@@ -173,8 +194,5 @@ func (p *Provider) Identify(_ context.Context, number string) (volume.UUID, volu
 	if !ok || layer != "" {
 		name = volume.Name{} // renamed by hand; the uuid is what counts
 	}
-	p.mu.Lock()
-	p.dmUUIDs[uuid] = m.UUID
-	p.mu.Unlock()
 	return uuid, name, true, nil
 }

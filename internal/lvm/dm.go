@@ -42,6 +42,10 @@ type Target struct {
 	Params string // its table, or its status
 }
 
+// idle reports whether the device has no live table and no user: an activation
+// was cut before its end, or is under way. No read or write reaches a disk.
+func (m Mapped) idle() bool { return !m.Live && m.Open == 0 }
+
 // Size returns how large the device is.
 func (m Mapped) Size() int64 {
 	var n int64

@@ -132,6 +132,7 @@ type Block struct {
 	Since   time.Time // zero = not known
 	Wchan   string
 	For     string          // LVM's lock and its holder, if that is another process
+	Disks   []string        // that are suspended, whichever group they belong to
 	Volumes []string        // as its command line names them, where it is an earlier flexd's
 	Done    <-chan struct{} // closed when it has ended
 }
@@ -152,6 +153,9 @@ func (b Block) String() string {
 	if !b.Since.IsZero() {
 		s += " since " + b.Since.Format(time.TimeOnly)
 	}
+	if len(b.Disks) > 0 {
+		return s + "; these disks are suspended: " + strings.Join(b.Disks, ", ") + "; look at them and at dmesg"
+	}
 	return s + "; look at the disks of the group and at dmesg"
 }
 
@@ -161,6 +165,8 @@ type SpaceError struct {
 	Wanted int64  // bytes, in whole extents
 	Free   int64
 	Note   string
+	Fenced int64    // bytes that are free on Disks, where LVM must not allocate
+	Disks  []string // not allocatable
 }
 
 func (e *SpaceError) Error() string {
@@ -170,6 +176,9 @@ func (e *SpaceError) Error() string {
 	}
 	if pool, ok := strings.CutPrefix(e.What, "thin pool "); ok {
 		return s + "; make room in it, or lvextend -L +SIZE " + pool
+	}
+	if len(e.Disks) > 0 {
+		s += fmt.Sprintf("; %d more are free on disks that are not allocatable: pvchange -xy %s", e.Fenced, strings.Join(e.Disks, " "))
 	}
 	return s + "; remove what is not needed there, or add a disk (vgextend)"
 }

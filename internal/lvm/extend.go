@@ -52,8 +52,8 @@ func (g *group) extend(lv volume.LV, size int64) error {
 			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only give it more room for changes", lv.Name)
 		}
 		more := wanted - l.Size
-		if slices.Equal(l.Layout, []string{"linear"}) && more > f.Free {
-			return &SpaceError{What: "volume group " + g.name, Wanted: more, Free: f.Free}
+		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
+			return f.lacks(more, "")
 		}
 		_, err := g.change("extend", extendArgs(g.p.Groups[g.name], l, lv.Name, wanted), 0)
 		g.invalidate()
@@ -69,7 +69,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 			if err == nil {
 				err = fmt.Errorf("extend: LVM says that it is done, but %s has %d bytes, not %d", lv.Name, l.Size, wanted)
 			}
-			return f.withNumbers(err, "volume group "+g.name, more)
+			return f.withNumbers(err, more)
 		}
 	}
 	return g.fit(lv, l)
@@ -113,7 +113,7 @@ func (g *group) fit(lv volume.LV, l Logical) error {
 	if err != nil || !found || m.Size() >= l.Size {
 		return err
 	}
-	if _, err := g.change("refresh", []string{"lvchange", "-y", "--refresh", "-S", "lv_uuid=" + string(lv.UUID), lv.Name.String()}, 0); err != nil {
+	if _, err := g.change("refresh", []string{"lvchange", "-y", "--refresh", "-S", selection(lv.UUID), lv.Name.String()}, 0); err != nil {
 		return err
 	}
 	if m, found, err = g.p.find(lv.UUID); err == nil && found && m.Size() < l.Size {

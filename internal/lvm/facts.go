@@ -35,13 +35,15 @@ type PV struct {
 	Path    string
 	UUID    string
 	Missing bool
+
+	Allocatable bool // pvchange -x
+	Free        int64
 }
 
 // A Logical is what the metadata says of one logical volume.
 type Logical struct {
 	Name     string
 	UUID     volume.UUID
-	DMUUID   string // of its device
 	Size     int64
 	ReadOnly bool
 	Hidden   bool
@@ -52,6 +54,7 @@ type Logical struct {
 	Pool     string
 	Origin   string
 	Skip     bool // has the activation skip flag
+	Locked   bool // by pvmove, running or cut
 }
 
 // Shared says whether the group is looked after by lvmlockd.
@@ -75,6 +78,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	if lv.Reason = f.refusal(l); lv.Reason != "" {
 		lv.Presence = volume.Foreign
 	}
+	lv.Family = f.family(l)
 	return lv
 }
 
@@ -85,6 +89,8 @@ func (f *Facts) refusal(l Logical) string {
 		return fmt.Sprintf("volume group %s is exported: vgimport %[1]s", f.Name)
 	case slices.Contains(l.Layout, "pool"):
 		return fmt.Sprintf("%s/%s is a pool (%s), not a volume", f.Name, l.Name, strings.Join(l.Layout, ", "))
+	case l.Hidden && slices.Contains(l.Role, "snapshot"):
+		return fmt.Sprintf("%s/%s is being merged into %[1]s/%[3]s (lvconvert --merge), which gets its contents when it is activated next, and the snapshot is removed then: use %[1]s/%[3]s", f.Name, l.Name, l.Origin)
 	case l.Hidden || slices.Contains(l.Role, "private"):
 		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
 	case l.Health == "partial" && !slices.Contains(l.Layout, "raid"):
@@ -102,6 +108,24 @@ func (f *Facts) missing() string {
 		}
 	}
 	return strings.Join(all, ", ")
+}
+
+// fenced returns the disks with space on which LVM must not allocate, and how much
+// that is.
+func (f *Facts) fenced() (paths []string, free int64) {
+	for _, pv := range f.PVs {
+		if !pv.Allocatable && !pv.Missing && pv.Free > 0 {
+			paths = append(paths, pv.Path)
+			free += pv.Free
+		}
+	}
+	return paths, free
+}
+
+// lacks is the error of a group without the space that is wanted.
+func (f *Facts) lacks(wanted int64, note string) *SpaceError {
+	paths, fenced := f.fenced()
+	return &SpaceError{What: "volume group " + f.Name, Wanted: wanted, Free: f.Free - fenced, Note: note, Fenced: fenced, Disks: paths}
 }
 
 // extents rounds bytes up to the group's extents.

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -21,15 +22,20 @@ const vgUUID = "VGVGVG-0000-0000-0000-0000-0000-VGVGVG"
 type fakeLVM struct {
 	t *testing.T
 
-	mu      sync.Mutex
-	lvs     map[string]*fakeLV // guarded by mu, as all that follows
-	free    int64
-	pvs     string                                    // JSON
-	ran     []string                                  // what was started
+	mu   sync.Mutex
+	lvs  map[string]*fakeLV // guarded by mu, as all that follows
+	free int64
+	pvs  string   // JSON
+	ran  []string // what was started
+
+	volumeList []string // activation/volume_list of the host; nil = none
+
 	before  func(words string) error                  // called without mu; an error is the command's
 	running int                                       // commands that change something
 	broken  map[string]string                         // LV → what lvchange says of it
 	devices map[string]Mapped                         // by uuid
+	status  map[string]string                         // of the one target of the device of that uuid; none = its table
+	failing map[string]bool                           // device-mapper cannot tell of the device of that uuid
 	hook    func(c run.Cmd) (run.Result, error, bool) // instead of all else
 }
 
@@ -38,10 +44,12 @@ type fakeLV struct {
 	size         int64
 	tags         []string
 	layout, role string
+	attr         string // "" = those of a plain volume
+	origin       string // of a thick snapshot
 }
 
 func fakeUUID(n int) volume.UUID {
-	return volume.UUID(fmt.Sprintf("LVLVLV-0000-0000-0000-0000-0000-%06d", n))
+	return identity(vgUUID, fmt.Sprintf("LVLVLV-0000-0000-0000-0000-0000-%06d", n))
 }
 
 func newFake(t *testing.T, n int) (*fakeLVM, *Provider) {
@@ -56,6 +64,7 @@ func (f *fakeLVM) provider(g Group) *Provider {
 	dir := f.t.TempDir()
 	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
 	p.leads = func(string, string) bool { return true } // its commands make no nodes
+	p.diskGone = func(string) bool { return false }
 	return p
 }
 
@@ -74,13 +83,23 @@ func (f *fakeLVM) Device(key Key) (Mapped, error) {
 	defer f.mu.Unlock()
 	for uuid, m := range f.devices {
 		if uuid == key.UUID || key.UUID == "" && m.Number == key.Number {
+			if f.failing[uuid] {
+				return Mapped{}, errReply
+			}
 			return m, nil
 		}
 	}
 	return Mapped{}, ErrNoDevice
 }
 
-func (f *fakeLVM) Status(key Key) (Mapped, error) { return f.Device(key) }
+func (f *fakeLVM) Status(key Key) (Mapped, error) {
+	m, err := f.Device(key)
+	if params, ok := f.status[m.UUID]; ok && err == nil {
+		m.Targets = slices.Clone(m.Targets)
+		m.Targets[0].Params = params
+	}
+	return m, err
+}
 
 // commands returns the first words of what was started since the last time.
 func (f *fakeLVM) commands() []string {
@@ -144,6 +163,10 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 	last := args[len(args)-1]
 	switch command {
 	case "lvmconfig":
+		if last == "activation/volume_list" && f.volumeList != nil {
+			u.Stdout = fmt.Sprintf("volume_list=%q\n", f.volumeList)
+			return u
+		}
 		fail("Configuration node devices/filter not found")
 	case "fullreport":
 		if last != "vg0" {
@@ -161,22 +184,31 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 				fail("Failed to find logical volume %q", name)
 				continue
 			}
-			if !strings.Contains(args[i+1], string(lv.uuid)) {
+			if !strings.Contains(args[i+1], selection(lv.uuid)) {
 				continue
 			}
 			if why := f.broken[strings.TrimPrefix(name, "vg0/")]; why != "" {
 				fail("%s", why)
 				continue
 			}
-			uuid := dmUUID(vgUUID, lv.uuid)
-			switch {
+			uuid := dmUUID(lv.uuid)
+			switch open := f.openMember(lv); {
 			case slices.Contains(args, "--deltag"):
 				lv.tags = []string{args[slices.Index(args, "--addtag")+1]}
+			case on && f.volumeList != nil && !slices.Contains(f.volumeList, "vg0"): // without a word
+			case on && lv.thick():
+				f.activateFamily(lv)
 			case on:
 				n := volume.Name{VG: "vg0", LV: strings.TrimPrefix(name, "vg0/")}
 				f.devices[uuid] = Mapped{Name: dmName(n), UUID: uuid, Number: fmt.Sprintf("253:%d", len(f.devices)), Live: true, Targets: []Target{{Type: "linear", Length: lv.size}}}
+			case open != "":
+				fail("Logical volume vg0/%s in use.", open)
 			default:
-				delete(f.devices, uuid)
+				for _, m := range f.familyOf(lv) {
+					for _, layer := range []string{"", "-real", "-cow"} {
+						delete(f.devices, dmUUID(m.uuid)+layer)
+					}
+				}
 			}
 		}
 	case "vgmknodes":
@@ -188,7 +220,7 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 	case "lvextend":
 		lv := f.lvs[strings.TrimPrefix(last, "vg0/")]
 		fmt.Sscan(strings.TrimSuffix(args[slices.Index(args, "-L")+1], "b"), &lv.size)
-		if m, ok := f.devices[dmUUID(vgUUID, lv.uuid)]; ok {
+		if m, ok := f.devices[dmUUID(lv.uuid)]; ok {
 			m.Targets = []Target{{Type: "linear", Length: lv.size}}
 			f.devices[m.UUID] = m
 		}
@@ -205,8 +237,8 @@ func (f *fakeLVM) report() string {
 		if layout == "" {
 			layout, role = "linear", "public"
 		}
-		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":"-wi-XX----","lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":""}`,
-			name, lv.uuid, lv.size, strings.Join(lv.tags, ","), layout, role))
+		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":%q}`,
+			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.origin))
 	}
 	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[],"seg":[]}]}`,
 		vgUUID, 1<<31, f.free, f.pvs, strings.Join(lvs, ","))

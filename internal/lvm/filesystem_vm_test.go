@@ -49,7 +49,7 @@ func (u *user) active(name string) volume.Device {
 
 func (u *user) probe(d volume.Device, at string) volume.FS {
 	u.Helper()
-	fs, err := u.Probe(u.Context(), u.lock, d, at)
+	fs, err := u.Probe(u.Context(), u.lock, d, at, true)
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func (u *user) probe(d volume.Device, at string) volume.FS {
 
 func (u *user) format(d volume.Device, fsType string, opts ...string) {
 	u.Helper()
-	if err := u.Format(u.Context(), u.lock, d, fsType, opts, false); err != nil {
+	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: fsType, Opts: opts}, func() error { return nil }); err != nil {
 		u.Fatal(err)
 	}
 }
@@ -260,11 +260,11 @@ func snapshots(u *user) {
 		u.Errorf("got %+v", fs)
 	}
 	u.unmount(d, dir)
-	if fs, err := u.Probe(u.Context(), u.lock, d, ""); err == nil {
+	if fs, err := u.Probe(u.Context(), u.lock, d, "", true); err == nil {
 		u.Errorf("probe: got %+v", fs)
 	}
 	d.Unsound = "" // what Device says of any snapshot
-	if err := u.Format(u.Context(), u.lock, d, "ext4", nil, true); err == nil {
+	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: "ext4", Repeat: true}, func() error { return nil }); err == nil {
 		u.Error("an overflowed snapshot was formatted")
 	}
 	for name, d := range origin {
@@ -293,7 +293,7 @@ func recycledExtents(u *user) {
 		u.Errorf("got %+v", fs)
 	}
 	var refusal *mount.Refusal
-	if err := u.Format(u.Context(), u.lock, d, "xfs", nil, false); !errors.As(err, &refusal) ||
+	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: "xfs"}, func() error { return nil }); !errors.As(err, &refusal) ||
 		!strings.Contains(err.Error(), found) || !strings.Contains(refusal.Hint, "blkdiscard -z /dev/vg0/new") {
 		u.Errorf("got %v", err)
 	}
@@ -313,11 +313,14 @@ func recycledExtents(u *user) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	defer f.Close()
-	if _, err := f.ReadAt(b, 9*mib); err != nil || !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
+	_, err = f.ReadAt(b, 9*mib)
+	f.Close() // nothing else may have it open when it is formatted
+	if err != nil || !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
 		u.Errorf("the extents are not the old volume's, the test proves nothing (%v)", err)
 	}
-	u.format(d, "ext4")
+	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: "ext4", Created: true}, func() error { return nil }); err != nil {
+		u.Error(err)
+	}
 }
 
 // Ensure that a volume of which a part is missing is neither used nor formatted,
@@ -339,12 +342,12 @@ func missingPart(u *user) {
 			}
 			before := u.written(now)
 			var refusal *mount.Refusal
-			if err := u.Format(u.Context(), u.lock, now, "ext4", nil, true); !errors.As(err, &refusal) {
+			if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: now, Type: "ext4", Repeat: true}, func() error { return nil }); !errors.As(err, &refusal) {
 				u.Errorf("%s at %d: got %v", target, start, err)
 			}
 			if target == "error" {
 				now.Unsound, now.Unusable = "", false
-				if fs, err := u.Probe(u.Context(), u.lock, now, ""); err == nil {
+				if fs, err := u.Probe(u.Context(), u.lock, now, "", true); err == nil {
 					u.Errorf("%s at %d: got %+v", target, start, fs)
 				}
 			}
@@ -363,25 +366,26 @@ func fullPool(u *user) {
 		"lvcreate -qq -y -V 64M -T vg0/full -n a",
 		"lvcreate -qq -y -V 320M -T vg0/full -n b",
 	)
-	a := u.active("a")
+	a, b := u.active("a"), u.present("b")
+	u.activate(b) // before the pool is full: then it is refused
 	u.try("dd", "if=/dev/urandom", "of="+a.Path, "bs=1M", "count=32", "oflag=direct")
-	d := u.active("b")
-	if !strings.Contains(d.Unsound, "full") {
+	d := u.device(b)
+	if !d.Unusable || !strings.Contains(d.Reason, "full") {
 		u.Errorf("got %+v", d)
 	}
-	d.Unsound = "" // it may fill up a moment later
+	d.Unusable = false // it may fill up a moment later
 	for _, fsType := range []string{"xfs", "btrfs", "ext4"} {
-		err := u.Format(u.Context(), u.lock, d, fsType, nil, true)
+		err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: fsType, Repeat: true}, func() error { return nil })
 		if err == nil {
 			u.Fatalf("%s was made without room for it", fsType)
 		}
 		u.Log(err)
-		if fs, err := u.Probe(u.Context(), u.lock, d, ""); err == nil && fs.Content == volume.Filesystem {
+		if fs, err := u.Probe(u.Context(), u.lock, d, "", true); err == nil && fs.Content == volume.Filesystem {
 			u.Errorf("%s: got %+v", fsType, fs)
 		}
 	}
 	u.lvm("lvextend -qq -y -L +64M vg0/full")
-	if err := u.Format(u.Context(), u.lock, d, "ext4", nil, true); err != nil {
+	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: "ext4", Repeat: true}, func() error { return nil }); err != nil {
 		u.Fatal(err)
 	}
 	u.put(u.mustLand(d, "ext4", "b")+"/file", "b")

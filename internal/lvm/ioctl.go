@@ -223,13 +223,17 @@ func (b reply) list() (all []Mapped, uuids bool, err error) {
 	}
 }
 
-// targets reads the answer to dmTableStatus.
+// targets reads the answer to dmTableStatus. For a device without a live table
+// the kernel returns the header alone, with a size that ends before the data.
 func (b reply) targets() ([]Target, error) {
+	n := ne.Uint32(b[20:])
+	if n == 0 {
+		return nil, nil
+	}
 	d, err := b.data()
 	if err != nil {
 		return nil, err
 	}
-	n := ne.Uint32(b[20:])
 	if uint64(n)*dmSpec > uint64(len(d)) {
 		return nil, errReply
 	}

@@ -44,6 +44,12 @@ func TestReply(t *testing.T) {
 	if got, err := b.targets(); err == nil {
 		t.Errorf("got %+v", got)
 	}
+	// Without a live table the kernel leaves the size at the end of its own header.
+	ne.PutUint32(b[20:], 0)
+	ne.PutUint32(b[12:], 305)
+	if got, err := b.targets(); err != nil || got != nil {
+		t.Errorf("no table: got %+v %v", got, err)
+	}
 }
 
 func FuzzReply(f *testing.F) {

@@ -76,6 +76,7 @@ func (g *group) notice(err error) {
 }
 
 func (g *group) open(b *Block) {
+	b.Disks = g.p.suspendedDisks()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.block != nil || b.Done == nil {
@@ -206,11 +207,11 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 func (g *group) change(step string, args []string, more time.Duration) (run.Result, error) {
 	// It is not bound to any caller: it ends when it ends.
 	ctx := context.Background()
-	config, err := g.p.configFor(ctx, g)
+	scope, err := g.p.scopeOf(ctx, g)
 	if err != nil {
 		return run.Result{}, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
-	argv := append([]string{"lvm", args[0], "--config", config}, args[1:]...)
+	argv := slices.Concat([]string{"lvm", args[0]}, scope.words(""), args[1:])
 	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: step, Argv: argv, Lock: g.lock, Deadline: g.p.patience + more, Spare: true, Mutates: true})
 	if err == nil {
 		return res, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -48,7 +49,7 @@ func TestVMWholeWay(t *testing.T) {
 		if got := l.count(""); got != 1 {
 			t.Errorf("activation took %d commands", got)
 		}
-		if l.activate(lv) != d || l.count("") != 0 {
+		if !reflect.DeepEqual(l.activate(lv), d) || l.count("") != 0 {
 			t.Errorf("what is active costs a command")
 		}
 		for range 2 {

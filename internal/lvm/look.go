@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/run"
@@ -101,11 +102,11 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err := g.blocked(); err != nil {
 		return nil, err
 	}
-	config, err := g.p.configFor(ctx, g)
+	scope, err := g.p.scopeOf(ctx, g)
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
-	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(config, g.name), Deadline: g.p.within(reportDeadline), MaxOut: reportSize})
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(scope, g.name), Deadline: g.p.within(reportDeadline), MaxOut: reportSize})
 	if err != nil {
 		g.notice(err)
 		if blocked := g.blocked(); blocked != nil {
@@ -122,6 +123,13 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	f, err := parseReport(res.Stdout, g.name)
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, meaning(res.Stderr)), Err: err}
+	}
+	g.mu.Lock()
+	known := g.known
+	g.mu.Unlock()
+	if scope.devices != nil && f.Missing > known.Missing {
+		// A disk that was added meanwhile appears to be missing.
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("PVs are missing among the disks %s, to which LVM was limited since a disk of another group hangs (%s)", strings.Join(scope.devices, ", "), f.missing())}
 	}
 	return f, nil
 }

@@ -57,11 +57,12 @@ type Provider struct {
 	config configuration // the --config of every command
 	watch  atomic.Pointer[watch]
 
+	lvmDir   string                         // where LVM has its configuration
 	patience time.Duration                  // of a command that changes something; less in tests
 	leads    func(path, number string) bool // leadsTo; another in tests
+	diskGone func(number string) bool       // diskGone; another in tests
 
 	mu       sync.Mutex
-	dmUUIDs  map[volume.UUID]string          // guarded by mu: what device-mapper called a volume when it was seen last
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
 }
 
@@ -76,8 +77,8 @@ func New(o Options) *Provider {
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		patience: o.within(changeDeadline), leads: leadsTo,
-		dmUUIDs: map[volume.UUID]string{}, inflight: map[volume.UUID]<-chan struct{}{},
+		lvmDir: "/etc/lvm", patience: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone,
+		inflight: map[volume.UUID]<-chan struct{}{},
 	}
 	p.config.filter = o.Filter
 	for name := range o.Groups {
@@ -141,11 +142,6 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 			return volume.LV{}, err
 		}
 		lv = f.judge(name)
-	}
-	if lv.UUID != "" {
-		p.mu.Lock()
-		p.dmUUIDs[lv.UUID] = f.LVs[name.LV].DMUUID
-		p.mu.Unlock()
 	}
 	return lv, nil
 }

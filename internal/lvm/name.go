@@ -65,9 +65,24 @@ const uuidLength = 32
 
 var uuidGroups = []int{6, 4, 4, 4, 4, 4, 6}
 
-// IsUUID says whether an identity has the form of LVM's.
+// IsUUID says whether an identity is of a volume of LVM's, or of one in the notes of
+// an earlier version.
 func IsUUID(id volume.UUID) bool {
-	groups := strings.Split(string(id), "-")
+	_, _, ok := split(id)
+	return ok || isUUID(string(id))
+}
+
+// identity is what flexd calls a volume.
+func identity(vg, lv string) volume.UUID { return volume.UUID(vg + "_" + lv) }
+
+func split(id volume.UUID) (vg, lv string, ok bool) {
+	vg, lv, _ = strings.Cut(string(id), "_")
+	return vg, lv, isUUID(vg) && isUUID(lv)
+}
+
+// isUUID says whether a text has the form of one of LVM's uuids.
+func isUUID(id string) bool {
+	groups := strings.Split(id, "-")
 	if len(groups) != len(uuidGroups) {
 		return false
 	}
@@ -80,8 +95,14 @@ func IsUUID(id volume.UUID) bool {
 }
 
 // dmUUID is what device-mapper calls the device of a volume.
-func dmUUID(vg string, lv volume.UUID) string {
-	return "LVM-" + strings.ReplaceAll(vg, "-", "") + strings.ReplaceAll(string(lv), "-", "")
+func dmUUID(id volume.UUID) string {
+	return "LVM-" + strings.NewReplacer("-", "", "_", "").Replace(string(id))
+}
+
+// selection is the expression by which LVM's commands select a volume.
+func selection(id volume.UUID) string {
+	vg, lv, _ := split(id)
+	return "(vg_uuid=" + vg + " && lv_uuid=" + lv + ")"
 }
 
 // parseDMUUID returns which volume a device is, if it is one: devices that LVM
@@ -91,13 +112,17 @@ func parseDMUUID(s string) (volume.UUID, bool) {
 	if !ok || len(rest) != 2*uuidLength || strings.ContainsFunc(rest, func(r rune) bool { return !alphanumeric(r) }) {
 		return "", false
 	}
-	rest = rest[uuidLength:]
+	return identity(grouped(rest[:uuidLength]), grouped(rest[uuidLength:])), true
+}
+
+// grouped is a uuid as LVM shows it.
+func grouped(s string) string {
 	var groups []string
 	for _, n := range uuidGroups {
-		groups = append(groups, rest[:n])
-		rest = rest[n:]
+		groups = append(groups, s[:n])
+		s = s[n:]
 	}
-	return volume.UUID(strings.Join(groups, "-")), true
+	return strings.Join(groups, "-")
 }
 
 func alphanumeric(r rune) bool {

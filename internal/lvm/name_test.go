@@ -52,11 +52,11 @@ func FuzzDMName(f *testing.F) {
 
 func TestDMUUID(t *testing.T) {
 	const vg, lv = "la3KrT-Xg7I-9fu6-0jwY-5CZS-Wkey-96hrb7", "tLRoe9-kj7z-fenz-s6k6-t6CI-nlAJ-oTgOdY"
-	s := dmUUID(vg, lv)
+	s := dmUUID(vg + "_" + lv)
 	if want := "LVM-la3KrTXg7I9fu60jwY5CZSWkey96hrb7tLRoe9kj7zfenzs6k6t6CInlAJoTgOdY"; s != want {
 		t.Errorf("got %q", s)
 	}
-	if got, ok := parseDMUUID(s); !ok || got != lv {
+	if got, ok := parseDMUUID(s); !ok || got != vg+"_"+lv {
 		t.Errorf("got %q %v", got, ok)
 	}
 	for _, bad := range []string{"", s + "-tpool", s + "-real", s[1:], "CRYPT-" + s[4:], s[:67], s[:67] + "-"} {

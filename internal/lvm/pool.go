@@ -118,49 +118,29 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	g.mu.Lock()
 	f := g.known
 	g.mu.Unlock()
-	var all []Pool
+	var (
+		all    []Pool
+		failed error // of one pool says nothing of the others
+	)
 	for _, name := range names {
 		if f == nil || f.LVs[name].Name == "" {
 			continue
 		}
 		one, err := p.pool(f, f.LVs[name])
 		if err != nil {
-			return nil, err
+			failed = errors.Join(failed, err)
+			continue
 		}
 		all = append(all, one)
 	}
-	return all, nil
-}
-
-// inPool says what the state of a thin volume's pool means for the volume: on
-// one that has failed nothing is set up, on a full one nothing is formatted. One
-// that cannot be asked is held against nobody.
-func (p *Provider) inPool(m Mapped, d *volume.Device) {
-	if len(m.Targets) != 1 || m.Targets[0].Type != "thin" {
-		return
-	}
-	number, _, _ := strings.Cut(m.Targets[0].Params, " ")
-	under, err := p.DM.Status(Key{Number: number})
-	if err != nil || len(under.Targets) != 1 || under.Targets[0].Type != "thin-pool" {
-		return
-	}
-	pool := Pool{}
-	if pool.Name, _, _ = parseDMName(under.Name); pool.parse(under.Targets[0].Params, under.Targets[0].Length) != nil {
-		return
-	}
-	if why := pool.Failed(); why != "" && !d.Unusable {
-		d.Unusable, d.Reason = true, fmt.Sprintf("it is in the thin pool %s: %s", pool.Name, why)
-	}
-	if why := pool.Full(); why != "" && d.Unsound == "" {
-		d.Unsound = fmt.Sprintf("it is in the thin pool %s: %s", pool.Name, why)
-	}
+	return all, failed
 }
 
 // pool asks for the state of one pool. Volumes use a hidden device of it.
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
 	for _, layer := range []string{"-tpool", ""} {
-		m, err := p.DM.Status(Key{UUID: l.DMUUID + layer})
+		m, err := p.DM.Status(Key{UUID: dmUUID(l.UUID) + layer})
 		if errors.Is(err, ErrNoDevice) {
 			continue
 		}

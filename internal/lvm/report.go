@@ -15,14 +15,15 @@ import (
 // state of each active volume, which takes seconds where there are hundreds.
 var columns = []struct{ report, names string }{
 	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_systemid,vg_lock_type,vg_exported,vg_missing_pv_count"},
-	{"pv", "pv_name,pv_uuid,pv_missing"},
+	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_free"},
 	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin"},
 }
 
 // reportArgs are the words of the one report. What a host's lvm.conf says of
 // reports must not change its form, and so stands in formConfig.
-func reportArgs(config, vg string) []string {
-	argv := []string{"lvm", "fullreport", "--config", config + " " + formConfig, "-a", "--reportformat", "json", "--units", "b", "--nosuffix"}
+func reportArgs(s scope, vg string) []string {
+	argv := append([]string{"lvm", "fullreport"}, s.words(" "+formConfig)...)
+	argv = append(argv, "-a", "--reportformat", "json", "--units", "b", "--nosuffix")
 	for _, c := range columns {
 		argv = append(argv, "--configreport", c.report, "-o", c.names)
 	}
@@ -31,7 +32,7 @@ func reportArgs(config, vg string) []string {
 	return append(argv, vg)
 }
 
-const formConfig = `global{activation=0} log{report_command_log=0} report{compact_output=0 compact_output_cols="" mark_hidden_devices=1 binary_values_as_numeric=0 list_item_separator=","}`
+const formConfig = `global{activation=0} log{report_command_log=0} report{prefixes=0 quoted=1 buffered=1 headings=1 aligned=1 columns_as_rows=0 separator=" " compact_output=0 compact_output_cols="" mark_hidden_devices=1 binary_values_as_numeric=0 list_item_separator=","}`
 
 type report struct {
 	Report *[]struct {
@@ -81,12 +82,15 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	}
 	for _, fields := range one.PV {
 		row.fields = fields
-		f.PVs = append(f.PVs, PV{Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing")})
+		f.PVs = append(f.PVs, PV{
+			Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing"),
+			Allocatable: row.flag("pv_allocatable", "allocatable"), Free: row.number("pv_free"),
+		})
 	}
 	for _, fields := range one.LV {
 		row.fields = fields
 		l := row.logical()
-		l.DMUUID = dmUUID(f.UUID, l.UUID)
+		l.UUID = identity(f.UUID, string(l.UUID))
 		if _, twice := f.LVs[l.Name]; twice && row.err == nil {
 			row.err = fmt.Errorf("the report has %s/%s twice", vg, l.Name)
 		}
@@ -120,7 +124,7 @@ func (r *row) text(key string) string {
 
 func (r *row) uuid(key string) string {
 	v := r.text(key)
-	if !IsUUID(volume.UUID(v)) {
+	if !isUUID(v) {
 		r.fail(key, fmt.Sprintf("is no uuid: %q", v))
 	}
 	return v
@@ -169,11 +173,12 @@ func (r *row) logical() Logical {
 		l.Name, l.Hidden = strings.TrimSuffix(inner, "]"), true
 	}
 	attr := r.text("lv_attr")
-	if len(attr) < 2 || !strings.Contains("wrR-", attr[1:2]) {
+	if len(attr) < 3 || !strings.Contains("wrR-", attr[1:2]) {
 		r.fail("lv_attr", fmt.Sprintf("is not understood: %q", attr))
 		return l
 	}
 	l.ReadOnly = attr[1] == 'r'
+	l.Locked = attr[2] >= 'A' && attr[2] <= 'Z'
 	if l.Name == "" {
 		r.fail("lv_name", "is empty")
 	}

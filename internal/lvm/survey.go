@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,11 +48,23 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 // surveyed are the volumes that could be anybody's.
 func (f *Facts) surveyed() []join.Volume {
 	var all []join.Volume
+	merging := map[string]string{} // origin: snapshot
+	for _, l := range f.LVs {
+		if l.Hidden && slices.Contains(l.Role, "snapshot") {
+			merging[l.Origin] = l.Name
+		}
+	}
 	for _, l := range f.LVs {
 		if l.private() {
 			continue
 		}
-		v := join.Volume{Name: l.Name, UUID: l.UUID, Size: l.Size, Making: slices.Contains(l.Tags, tagCreating)}
+		v := join.Volume{
+			Name: l.Name, UUID: l.UUID, Size: l.Size, Making: slices.Contains(l.Tags, tagCreating),
+			RAID: slices.Contains(l.Layout, "raid"), ReadOnly: l.ReadOnly, Merging: merging[l.Name],
+		}
+		if l.Health == "partial" {
+			v.Missing = f.missing()
+		}
 		if slices.Contains(l.Role, "thicksnapshot") {
 			v.Size = 0 // that of what it keeps; its device is as large as its origin
 		}
@@ -73,7 +86,7 @@ func (l Logical) private() bool {
 // do not.
 var reserved = []string{
 	"_cdata", "_cmeta", "_corig", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare",
-	"_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_wcorig",
+	"_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_wcorig", "pvmove",
 }
 
 // devicesOf returns the devices of a group's volumes, whatever they are called.
@@ -86,12 +99,13 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 	own := map[volume.UUID]bool{}
 	prefix := ""
 	if f != nil {
-		prefix = dmUUID(f.UUID, "")
+		prefix = dmUUID(volume.UUID(f.UUID))
 		for _, l := range f.LVs {
 			own[l.UUID] = l.private()
 		}
 	}
 	var all []join.Device
+	below := p.tree()
 	for _, m := range list {
 		uuid, ok := parseDMUUID(m.UUID)
 		name, layer, named := parseDMName(m.Name)
@@ -105,16 +119,16 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 		case named && slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(name.LV, s) }):
 			continue
 		}
-		m, err := p.DM.Device(Key{UUID: m.UUID})
-		if errors.Is(err, ErrNoDevice) {
-			continue // it went meanwhile
-		}
-		if err != nil {
-			return all, err
-		}
-		d := join.Device{
-			UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Size: m.Size(), Open: m.Open,
-			Suspended: m.Suspended, Broken: broken(m),
+		d := join.Device{UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Open: -1}
+		switch now, err := p.DM.Device(Key{UUID: m.UUID}); {
+		case errors.Is(err, ErrNoDevice), err == nil && now.idle():
+			continue
+		case err != nil:
+			d.Unknown = fmt.Sprintf("%s cannot be looked at: %v", m.Name, err)
+		default:
+			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
+			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
+			below.health(now, &d)
 		}
 		if named && name.VG == vg {
 			d.Name = name.LV
@@ -126,20 +140,43 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 	return all, nil
 }
 
-// broken says why a device, or a part of it, gives nothing but errors; "" = it
-// is not known to.
-func broken(m Mapped) string {
-	if why := unusable(m); why != "" {
-		return why
+// health fills in what is wrong with a device or with one below it.
+func (t *tree) health(m Mapped, d *join.Device) {
+	f := t.faults(m, true)
+	d.Broken, d.Degraded, d.Differ = cmp.Or(f.missing, t.gone(m)), f.degraded, f.differ
+	d.RAID, d.Refresh = f.raid, f.refresh
+	d.Failed, d.Remedy = f.failed, f.remedy
+	if f.pool != "" {
+		d.Failed, d.Remedy = f.pool, "extend or repair the pool as it says; until then writes of its pods fail"
 	}
-	for _, t := range m.Targets {
-		for word := range strings.FieldsSeq(t.Params) {
-			if _, _, ok := splitNumber(word); ok && diskGone(word) {
-				return fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone", m.Name, t.Start, word)
+	if d.Broken == "" && d.Failed == "" && d.Degraded == "" {
+		d.Unknown = f.unread
+	}
+}
+
+// gone says which part of a device is on a disk that is gone, "" = none.
+func (t *tree) gone(m Mapped) (why string) {
+	t.walk(m, func(n *node, redundant bool) {
+		if redundant || n.redundant() {
+			return
+		}
+		for _, target := range n.Targets {
+			for word := range strings.FieldsSeq(target.Params) {
+				if _, _, ok := splitNumber(word); !ok {
+					continue
+				}
+				gone, known := t.disks[word]
+				if !known {
+					gone = t.diskGone(word)
+					t.disks[word] = gone
+				}
+				if gone && why == "" {
+					why = fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone", n.Name, target.Start, word)
+				}
 			}
 		}
-	}
-	return ""
+	})
+	return why
 }
 
 // diskGone says whether the kernel has no disk of that number any more, or has

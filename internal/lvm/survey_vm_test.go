@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Disagreeme
 	}
 	for _, d := range g.Devices {
 		for _, e := range table.OfDevice(d.Number, d.Path) {
-			m := join.Mount{Dir: e.Dir, Device: d.Number, What: e.Type + " from " + d.Path, Owner: volume.Elsewhere}
+			m := join.Mount{Dir: e.Dir, Device: d.Number, What: e.Type + " from " + d.Path, Owner: volume.Elsewhere, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 			if slices.ContainsFunc(claims, func(c join.Claim) bool { return c.Dir == e.Dir }) {
 				m.Owner = volume.Ours
 			}
@@ -182,6 +183,70 @@ func TestVMSurveyParts(t *testing.T) {
 	l.found("its disk is given up", l.differ(nil, nil), "dm-only pulled: dmsetup remove vg0-pulled")
 }
 
+// A failed leg of a RAID, also below a thin pool, a failed cache, a missing disk and
+// lvchange -pr under a mount are reported, and are over when they have been repaired.
+func TestVMDegraded(t *testing.T) {
+	l := newLab(t)
+	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sectors -= 2048
+	whole := fmt.Sprintf("0 %d linear %s 2048", sectors, l.disks[2])
+	l.sh("dmsetup", "create", "--noudevsync", "leg", "--table", whole)
+	l.sh("dmsetup", "mknodes")
+	l.sh("vgextend", "-q", "vg0", "/dev/mapper/leg")
+	l.sh("lvcreate", "-q", "-y", "--type", "raid1", "-m1", "-L", "16M", "-n", "mirrored", "vg0", l.disks[0], "/dev/mapper/leg")
+	l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "-L", "8M", "-n", "plain", "vg0", l.disks[1])
+	l.sh("modprobe", "dm-cache")
+	l.lvm("lvcreate -q -y --type raid1 -m1 -L 16M -n pool vg0 "+l.disks[0]+" /dev/mapper/leg", "lvconvert -q -y --type thin-pool vg0/pool", "lvcreate -q -y -V 16M -T vg0/pool -n thin",
+		"lvcreate -q -y -Zn -Wn -L 16M -n cached vg0 "+l.disks[0], "lvcreate -q -y -L 12M -n fast vg0 "+l.disks[0],
+		"lvconvert -q -y --type cache --cachevol fast --cachemode writeback vg0/cached")
+	l.Invalidate("")
+	var claims []join.Claim
+	for _, name := range []string{"mirrored", "plain", "thin", "cached"} {
+		lv, dir := l.present(name), t.TempDir()
+		d := l.activate(lv)
+		l.sh("mkfs.ext4", "-q", d.Path)
+		l.sh("mount", d.Path, dir)
+		t.Cleanup(func() { exec.Command("umount", dir).Run() })
+		claims = append(claims, join.Claim{UUID: lv.UUID, LV: name, Dir: dir, Phase: volume.Held, For: "pod " + name})
+	}
+	l.found("all is well", l.differ(claims, nil))
+	reload := func(table string) {
+		l.sh("dmsetup", "reload", "leg", "--table", table)
+		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "leg")
+		l.sh("dmsetup", "resume", "--noudevsync", "leg")
+	}
+	reload(fmt.Sprintf("0 %d error", sectors))
+	for _, i := range []int{0, 2} {
+		l.sh("sh", "-c", "echo x > "+claims[i].Dir+"/x && sync -f "+claims[i].Dir)
+	}
+	l.found("a leg fails", l.differ(claims, nil), "degraded mirrored: 1 of 2 devices of its raid1 have failed or are missing (AD); a part of it is on a disk that LVM does not find (PV ",
+		"degraded thin: 1 of 2 devices of the raid1 vg0/pool_tdata below it have failed or are missing (AD)")
+	reload(whole)
+	os.Remove("/run/lvm/hints")
+	for device, lv := range map[string]string{"vg0-mirrored": "vg0/mirrored", "vg0-pool_tdata": "vg0/pool"} {
+		l.sh("lvchange", "-q", "--refresh", lv)
+		for end := time.Now().Add(time.Minute); time.Now().Before(end) && !strings.Contains(l.sh("dmsetup", "status", device), " AA "); time.Sleep(100 * time.Millisecond) {
+		}
+	}
+	l.found("the leg is back", l.differ(claims, nil))
+
+	l.sh("lvchange", "-q", "-pr", "vg0/mirrored")
+	l.found("read-only", l.differ(claims, nil), "read-only mirrored: is mounted read-write at "+claims[0].Dir+" for pod mirrored")
+	l.sh("lvchange", "-q", "-prw", "vg0/mirrored")
+	l.found("read-write again", l.differ(claims, nil))
+
+	// A disk that gives errors for a moment is enough: a cache stays in that mode.
+	l.sh("sh", "-c", `d=vg0-fast_cvol-cmeta; good=$(dmsetup table $d); swap() { dmsetup suspend --noflush --nolockfs $d; echo "$1" | dmsetup load $d; dmsetup resume --noudevsync $d; }
+		swap "0 $(blockdev --getsz /dev/mapper/$d) error"; (echo x > `+claims[3].Dir+`/x && sync -f `+claims[3].Dir+`); swap "$good"`)
+	l.found("the cache fails", l.differ(claims[3:], nil)[:1], "faulty cached: the cache of vg0/cached has failed")
+
+	l.sh("dd", "if=/dev/zero", "of="+l.disks[1], "bs=1M", "count=1", "conv=fsync")
+	l.found("a disk is missing", l.differ(claims, nil), "faulty cached", "degraded plain: does not find (PV ")
+}
+
 // Ensure that a pool that fills is told of, that asking costs no process, and
 // what a full one means for its volumes.
 func TestVMPoolFills(t *testing.T) {
@@ -216,7 +281,7 @@ func TestVMPoolFills(t *testing.T) {
 	if p := state(); !strings.Contains(p.Full(), "the pool is full: writes fail") || p.Mode != "out_of_data_space" {
 		t.Errorf("full: %q %+v", p.Full(), p)
 	}
-	if d := l.device(thin); d.Unusable || !strings.Contains(d.Unsound, "vg0/pool: the pool is full") {
+	if d := l.device(thin); !d.Unusable || !strings.Contains(d.Reason, "vg0/pool: the pool is full") || !strings.Contains(d.Reason, "lvextend -L +SIZE vg0/pool") {
 		t.Errorf("full: %+v", d)
 	}
 	if n := l.count(""); n != 0 {
@@ -230,6 +295,35 @@ func TestVMPoolFills(t *testing.T) {
 	l.sh("lvextend", "-q", "-L", "+64M", "vg0/pool")
 	if all, err := l.PoolStates("vg0", []string{"pool"}); err != nil || all[0].Full() != "" {
 		t.Errorf("extended: %+v %v", all, err)
+	}
+	if d := l.device(thin); d.Unusable {
+		t.Errorf("extended: %+v", d)
+	}
+	// A volume that has all its blocks may share them with one that is inactive.
+	l.sh("lvcreate", "-q", "-y", "-V", "8M", "-T", "vg0/pool", "-n", "whole")
+	l.Invalidate("")
+	whole := l.present("whole")
+	used := func() Usage {
+		t.Helper()
+		all, err := l.PoolStates("vg0", []string{"pool"})
+		if err != nil || len(all) != 1 {
+			t.Fatalf("got %+v %v", all, err)
+		}
+		return all[0].Data
+	}
+	write := func(lv volume.LV, seek, mb int64) {
+		t.Helper()
+		l.sh("dd", "if=/dev/urandom", "of="+l.device(lv).Path, "bs=1M", fmt.Sprint("seek=", seek), fmt.Sprint("count=", mb), "oflag=direct", "conv=notrunc,fsync")
+	}
+	write(whole, 0, 8)
+	write(thin, 64, used().Free()/mib)
+	if p := used(); p.Free() != 0 {
+		t.Errorf("%d bytes are free", p.Free())
+	}
+	for _, lv := range []volume.LV{whole, thin} {
+		if d := l.device(lv); !d.Unusable {
+			t.Errorf("no block is free: %+v", d)
+		}
 	}
 	// What has failed is good for nothing.
 	l.sh("sh", "-c", "dmsetup message vg0-pool-tpool 0 'reserve_metadata_snap' && dmsetup suspend vg0-pool-tpool && dmsetup table vg0-pool-tpool | sed 's/ error_if_no_space/ error_if_no_space read_only/; s/ 1 error/ 2 error/' | dmsetup load vg0-pool-tpool && dmsetup resume vg0-pool-tpool")

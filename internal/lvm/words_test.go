@@ -51,8 +51,8 @@ func TestClassify(t *testing.T) {
 // Ensure that the words of each command are these and no others.
 func TestArgs(t *testing.T) {
 	ms := []*member{
-		{name: volume.Name{VG: "vg0", LV: "b"}, uuid: "U2"},
-		{name: volume.Name{VG: "vg0", LV: "a"}, uuid: "U1"},
+		{name: volume.Name{VG: "vg0", LV: "b"}, uuid: "V_U2"},
+		{name: volume.Name{VG: "vg0", LV: "a"}, uuid: "V_U1"},
 	}
 	name := volume.Name{VG: "vg0", LV: "new"}
 	onFast := Layout{Type: "striped", Stripes: 2, PVTag: "fast"}
@@ -60,9 +60,9 @@ func TestArgs(t *testing.T) {
 		got  []string
 		want string
 	}{
-		{batchArgs(activate, false, ms), "lvchange -y -ay -K -S [lv_uuid=U1 || lv_uuid=U2] vg0/a vg0/b"},
-		{batchArgs(activate, true, ms[:1]), "lvchange -y -aey -K -S lv_uuid=U1 vg0/a"},
-		{batchArgs(deactivate, false, ms[1:]), "lvchange -y -an -S lv_uuid=U2 vg0/b"},
+		{batchArgs(activate, false, ms), "lvchange -y -ay -K -S [(vg_uuid=V && lv_uuid=U1) || (vg_uuid=V && lv_uuid=U2)] vg0/a vg0/b"},
+		{batchArgs(activate, true, ms[:1]), "lvchange -y -aey -K -S [(vg_uuid=V && lv_uuid=U1)] vg0/a"},
+		{batchArgs(deactivate, false, ms[1:]), "lvchange -y -an -S [(vg_uuid=V && lv_uuid=U2)] vg0/b"},
 		{batchArgs(makeNodes, false, ms), "vgmknodes vg0/a vg0/b"},
 		{createArgs(Group{}, name, 3, 4*mib), "lvcreate -y -W y -kn --addtag flexd.creating -n new -Z y -l 3 vg0"},
 		{createArgs(Group{ThinPool: "pool"}, name, 3, 4*mib), "lvcreate -y -W y -kn --addtag flexd.creating -n new -V 12582912b --thinpool pool vg0"},
@@ -86,7 +86,7 @@ func TestArgs(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
-	got := strings.Join(reportArgs("devices{}", "vg0"), " ")
+	got := strings.Join(reportArgs(scope{config: "devices{}"}, "vg0"), " ")
 	for _, w := range []string{"lvm fullreport --config devices{} global{activation=0}", "--reportformat json --units b --nosuffix", " vg0"} {
 		if !strings.Contains(got, w) {
 			t.Errorf("%q lacks %q", got, w)
@@ -129,9 +129,9 @@ func TestFilter(t *testing.T) {
 		f, p := newFake(t, 0)
 		f.hook = func(run.Cmd) (run.Result, error, bool) { res, err := c.say.result(); return res, err, true }
 		p.config.filter = c.own
-		got, err := p.configFor(t.Context(), p.groups["vg0"])
-		if got != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("got %q %v, want %q", got, err, c.want)
+		s, err := p.scopeOf(t.Context(), p.groups["vg0"])
+		if got := s.config; got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("got %q %v, want %q", s.config, err, c.want)
 		}
 	}
 }
@@ -143,11 +143,11 @@ func TestFilterOfHangingDisks(t *testing.T) {
 	mine, other := p.groups["vg0"], p.groups["other"]
 	filter := func() string {
 		t.Helper()
-		s, err := p.configFor(t.Context(), mine)
+		scope, err := p.scopeOf(t.Context(), mine)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, _ = strings.Cut(strings.TrimPrefix(s, "devices{scan_lvs=0 filter=["), `"a|own|"`)
+		s, _, _ := strings.Cut(strings.TrimPrefix(scope.config, "devices{scan_lvs=0 filter=["), `"a|own|"`)
 		return s
 	}
 	p.config.filter = []string{"a|own|"}
@@ -170,6 +170,9 @@ func TestFilterOfHangingDisks(t *testing.T) {
 		t.Errorf("resumed: %q", got)
 	}
 	other.open(&Block{Step: "activate", Done: done})
+	if got := other.blocked().Error(); strings.Contains(got, "suspended") {
+		t.Errorf("nothing is suspended: %q", got)
+	}
 	if got := filter(); !strings.HasPrefix(got, `"r|^/dev/sdx$|","r|`) || strings.Contains(got, "odd") || strings.Contains(got, "gone") {
 		t.Errorf("its group hangs: %q", got)
 	}
@@ -217,7 +220,9 @@ func ExampleBlockedError() {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since}})
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "extend", Pids: []int{12}, Wchan: "locks_lock_inode_wait", For: "LVM's lock of vg0, which pid 7 (vgs) holds", Since: since}})
+	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since, Disks: []string{"/dev/mapper/mpatha"}}})
 	// Output:
 	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; look at the disks of the group and at dmesg
 	// volume group vg0 is blocked: extend (pid 12, waits in locks_lock_inode_wait, for LVM's lock of vg0, which pid 7 (vgs) holds) has not ended since 03:04:05; look at the disks of the group and at dmesg
+	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; these disks are suspended: /dev/mapper/mpatha; look at them and at dmesg
 }

@@ -107,7 +107,7 @@ func (s *search) look(task string) error {
 	s.names[name], s.views[view] = true, true
 	s.kept(tab)
 	for _, x := range tab.OfDevice(s.number, s.path) {
-		if !s.follows(tab, x) {
+		if !follows(s.own, s.e, tab, x) {
 			pid, _ := strconv.Atoi(strings.Split(task, "/")[2])
 			s.holders = append(s.holders, process(pid).holder(mountedIn(name, x.Dir)))
 			break
@@ -123,31 +123,6 @@ func (s *search) kept(tab *Table) {
 			s.asleep[e.Root] = e.Dir
 		}
 	}
-}
-
-// follows says whether a mount of another namespace is a copy of e that goes
-// with it: it hangs at the same place of a mount that receives what happens
-// where e hangs.
-func (s *search) follows(tab *Table, x *Entry) bool {
-	ours, theirs := s.own.byID(s.e.Parent), tab.byID(x.Parent)
-	if ours == nil || theirs == nil || ours.Peer == 0 || theirs.Peer != ours.Peer && theirs.master() != ours.Peer {
-		return false
-	}
-	return x.Root == s.e.Root && within(ours, s.e.Dir) == within(theirs, x.Dir)
-}
-
-// within is where a directory is in the filesystem of the mount that it is on.
-func within(on *Entry, dir string) string {
-	return filepath.Join(on.Root, strings.TrimPrefix(dir, on.Dir))
-}
-
-func (t *Table) byID(id int) *Entry {
-	for _, e := range t.All() {
-		if e.ID == id {
-			return e
-		}
-	}
-	return nil
 }
 
 // master is N of "master:N": the peer group that this mount follows; 0 = none.

@@ -3,23 +3,49 @@ package mount
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
+	"iter"
+	"math/bits"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What is read of a device to prove it blank: all of a small one; of a large
-// one both ends, where nearly everything has its labels and their copies, and
-// each place where a filesystem keeps a backup of its superblock in between.
+// What is read of a device to prove it blank: all of a small one. Of a large one
+// both ends, where nearly everything has its labels and their copies; each place
+// where a filesystem keeps a backup of its superblock; and a sample of each of
+// many parts of equal size. Of a volume that flexd did not create, as much more
+// as can be read in proofTime, evenly distributed, and at least proofChunks.
 const (
-	wholeUpTo = 256 << 20 // a smaller ext4 may be of one group, without a backup of its superblock
-	endSize   = 4 << 20
-	align     = 4096 // what O_DIRECT needs at most
+	wholeUpTo   = 256 << 20 // a smaller ext4 may be of one group, without a backup of its superblock
+	endSize     = 4 << 20
+	align       = 4096 // what O_DIRECT needs at most
+	samples     = 256
+	sampleSize  = 16 << 10
+	chunkSize   = 1 << 20
+	proofChunks = 64
 )
+
+// An extent is how much of a device the proof reads in addition to its spans:
+// the first of its chunks, and more for that time.
+type extent struct {
+	chunks int
+	time   time.Duration
+}
+
+func extentOf(created bool) extent {
+	if created {
+		return extent{}
+	}
+	return extent{proofChunks, proofTime}
+}
+
+// proofTime is shorter in tests.
+var proofTime = 2 * time.Second
 
 // A finding is data on a device that should be blank.
 type finding struct {
@@ -34,44 +60,99 @@ func (f finding) String() string {
 	return "found data that is not zero at " + at(f.offset)
 }
 
+// errFound ends a walk.
+var errFound = errors.New("found")
+
 // proveBlank reads what must be zero, past every cache, and returns nil if it
-// is. A place that cannot be read is an error, never blank.
-func proveBlank(d volume.Device) (*finding, error) {
+// is, and the extent that it read. A place that cannot be read is an error, never
+// blank.
+func proveBlank(d volume.Device, e extent) (*finding, extent, error) {
+	var found *finding
+	chunks, err := walk(d, e, func(b []byte, off int64) error {
+		if i := firstNonZero(b); i >= 0 {
+			found = &finding{offset: off + int64(i)}
+			return errFound
+		}
+		return nil
+	})
+	if found != nil {
+		err = nil
+		if f := recognize(d); f != nil {
+			found = f
+		}
+	}
+	return found, extent{chunks: chunks}, err
+}
+
+// walk reads the places of the proof past every cache, and calls visit with what
+// each holds. It returns how many chunks it has read.
+func walk(d volume.Device, e extent, visit func(b []byte, off int64) error) (n int, err error) {
 	dev, err := openDevice(d, unix.O_DIRECT)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer dev.Close()
 	size, err := sizeOf(dev)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if size <= 0 {
-		return nil, fmt.Errorf("%s has no size", d.Path)
+		return 0, fmt.Errorf("%s has no size", d.Path)
 	}
-	buf, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	buf, err := unix.Mmap(-1, 0, chunkSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
+		return 0, fmt.Errorf("mmap: %w", err)
 	}
 	defer unix.Munmap(buf) //nolint:errcheck // the process ends anyway
 
-	for _, s := range spans(size) {
+	read := func(s span) error {
 		for off := s.from; off < s.to; {
 			b := buf[:min(int64(len(buf)), s.to-off)]
 			n, err := dev.ReadAt(b, off)
 			if err != nil {
-				return nil, fmt.Errorf("read %d bytes at %s: %w", len(b), at(off), err)
+				return fmt.Errorf("read %d bytes at %s: %w", len(b), at(off), err)
 			}
-			if i := firstNonZero(b[:n]); i >= 0 {
-				if f := findSuperblock(dev, size, buf[:align]); f != nil {
-					return f, nil
-				}
-				return &finding{offset: off + int64(i)}, nil
+			if err := visit(b[:n], off); err != nil {
+				return err
 			}
 			off += int64(n)
 		}
+		return nil
 	}
-	return nil, nil
+	for _, s := range spans(size) {
+		if err := read(s); err != nil {
+			return 0, err
+		}
+	}
+	if size <= wholeUpTo {
+		return 0, nil
+	}
+	end := time.Now().Add(e.time)
+	for s := range chunks(size) {
+		if n >= e.chunks && !time.Now().Before(end) {
+			break
+		}
+		if err := read(s); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// chunks lists all of a device in pieces, in an order in which those that come
+// first are evenly distributed: their numbers with the bits reversed.
+func chunks(size int64) iter.Seq[span] {
+	return func(yield func(span) bool) {
+		n := uint64((size + chunkSize - 1) / chunkSize)
+		width := bits.Len64(n - 1)
+		for i := range uint64(1) << width {
+			from := int64(bits.Reverse64(i)>>(64-width)) * chunkSize
+			if from < size && !yield(span{from, min(from+chunkSize, size)}) {
+				return
+			}
+		}
+	}
 }
 
 func firstNonZero(b []byte) int {
@@ -88,9 +169,19 @@ func firstNonZero(b []byte) int {
 	return -1
 }
 
-// findSuperblock looks whether the data that was found belongs to a filesystem
-// whose head is gone: that tells the owner more than the first byte of it.
-func findSuperblock(dev *os.File, size int64, buf []byte) *finding {
+// recognize looks whether the data that was found belongs to a filesystem whose
+// head is gone: that tells the owner more than the first byte of it.
+func recognize(d volume.Device) *finding {
+	dev, err := openDevice(d, 0)
+	if err != nil {
+		return nil
+	}
+	defer dev.Close()
+	size, err := sizeOf(dev)
+	if err != nil {
+		return nil
+	}
+	buf := make([]byte, align)
 	for _, p := range backups(size) {
 		from := p / align * align
 		if p < 0 || from+align > size {
@@ -123,6 +214,11 @@ func spans(size int64) []span {
 			continue
 		}
 		all = append(all, span{from, min(from+align, size)})
+	}
+	for i := range int64(samples) { // at another place of each part, so that no pattern is missed
+		part := size / samples
+		from := (i*part + i*2654435761%(part-sampleSize)) / align * align
+		all = append(all, span{from, from + sampleSize})
 	}
 	slices.SortFunc(all, func(a, b span) int {
 		if a.from != b.from {

@@ -1,10 +1,6 @@
 package mount
 
-import (
-	"fmt"
-
-	"golang.org/x/sys/unix"
-)
+import "fmt"
 
 // check is the child that repairs what needs no decision.
 func check(a checkArg) (nothing, error) {
@@ -16,11 +12,14 @@ func check(a checkArg) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close()
-	alone, err := openDevice(a.Device, unix.O_EXCL)
-	if err != nil {
-		return nothing{}, err // e2fsck would only say that it is in use, not by whom
+	if err := unused(dev, a.Device); err != nil {
+		return nothing{}, err // e2fsck does not notice plain openers
 	}
-	alone.Close()
+	if sb, err := readSuperblock(dev, a.Type); err == nil {
+		if err := fits(dev, sb.Size, a.Type, a.Device); err != nil {
+			return nothing{}, err // e2fsck would drop what is beyond the end
+		}
+	}
 	out, errs, code, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
 		return nothing{}, err

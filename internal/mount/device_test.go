@@ -103,10 +103,10 @@ func TestChangedDevice(t *testing.T) {
 	} {
 		d := r.dev
 		change(&d)
-		if _, err := r.Probe(t.Context(), r.lock, d, ""); !errors.Is(err, ErrChanged) {
+		if _, err := r.Probe(t.Context(), r.lock, d, "", true); !errors.Is(err, ErrChanged) {
 			t.Errorf("probe: got %v", err)
 		}
-		if err := r.Format(t.Context(), r.lock, d, "ext4", nil, false); !errors.Is(err, ErrChanged) {
+		if err := r.Format(t.Context(), r.lock, Formatting{Device: d, Type: "ext4"}, yes); !errors.Is(err, ErrChanged) {
 			t.Errorf("format: got %v", err)
 		}
 		if err := r.Land(t.Context(), r.lock, Landing{Device: d, FSType: "ext4", Dir: r.mkdir("m")}, yes); !errors.Is(err, ErrChanged) {
@@ -125,7 +125,7 @@ func TestFormatBusy(t *testing.T) {
 	r.format("ext4")
 	dir := r.mkdir("m")
 	r.land(r.landing(dir))
-	err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, true)
+	err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Repeat: true}, yes)
 	var busy *BusyError
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
@@ -173,7 +173,7 @@ func TestReadOnlyDevice(t *testing.T) {
 			}
 			r.unmount(l.Dir)
 			var refusal *Refusal
-			if err := r.Format(t.Context(), r.lock, r.dev, fs.name, nil, true); !errors.As(err, &refusal) {
+			if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fs.name, Repeat: true}, yes); !errors.As(err, &refusal) {
 				t.Errorf("format: got %v", err)
 			}
 			if got := r.written(); got != before {

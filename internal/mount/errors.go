@@ -35,6 +35,8 @@ type Holder struct {
 	Pid  int    `json:"pid,omitempty"` // 0 = held by the kernel itself
 	Comm string `json:"comm"`
 	How  string `json:"how"` // "open file /x", "working directory", "mount namespace", ...
+	// Unmounted: it is the filesystem itself, active in the kernel without a mount.
+	Unmounted bool `json:"unmounted,omitempty"`
 }
 
 // A BusyError says what keeps a mount or a device in use.

@@ -1,65 +1,176 @@
 package mount
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
 // The programs that make a filesystem. Their -F and -f only take away their own
 // questions: the answer is the proof that format makes itself.
 var makers = map[string]struct {
-	argv []string
-	pkg  string // Debian's
+	argv  []string
+	pkg   string // Debian's
+	least int64  // bytes
 }{
-	"ext4":  {[]string{"mkfs.ext4", "-F", "-q", "-m0"}, "e2fsprogs"},
-	"xfs":   {[]string{"mkfs.xfs", "-f", "-q"}, "xfsprogs"},
-	"btrfs": {[]string{"mkfs.btrfs", "-f", "-q"}, "btrfs-progs"},
+	"ext4":  {[]string{"mkfs.ext4", "-F", "-q", "-m0"}, "e2fsprogs", 128 << 10},
+	"xfs":   {[]string{"mkfs.xfs", "-f", "-q"}, "xfsprogs", 300 << 20},
+	"btrfs": {[]string{"mkfs.btrfs", "-f", "-q"}, "btrfs-progs", 109 << 20},
 }
 
-// format is the child that makes a filesystem. It trusts nobody's earlier look:
-// it makes the proof again, while nobody else can have the device.
-func format(a formatArg) (nothing, error) {
-	maker, ok := makers[a.Type]
+// MinSize is the smallest device on which a filesystem can be made with its
+// defaults: today's mkfs.xfs wants 300 MiB, mkfs.btrfs 109 MiB.
+func MinSize(fsType string) int64 { return makers[fsType].least }
+
+// format is the child that makes a filesystem. It proves by itself that the
+// device is blank, and holds it exclusively until mkfs starts, which opens it
+// exclusively by itself. The two cannot overlap, so a program that opens the
+// device between them, and exclusively, makes mkfs fail.
+//
+// The format record is written after the proof. A child that ends without a
+// filesystem takes away what mkfs wrote, and then the record. If it cannot, because
+// another program has the device or the disk fails, it removes the record all the
+// same: what is on the device then may be that program's data, and no mkfs may be
+// repeated over it. A record that stands means that the child was killed, or the
+// machine stopped.
+func format(f Formatting) (nothing, error) {
+	maker, ok := makers[f.Type]
 	if !ok {
-		return nothing{}, &Refusal{What: fmt.Sprintf("flexd does not make %q", a.Type), Hint: "it makes ext4, xfs and btrfs"}
+		return nothing{}, &Refusal{What: fmt.Sprintf("flexd does not make %q", f.Type), Hint: "it makes ext4, xfs and btrfs"}
 	}
-	dev, err := openDevice(a.Device, 0)
+	if _, err := exec.LookPath(maker.argv[0]); err != nil {
+		return nothing{}, notInstalled(maker.argv[0], maker.pkg)
+	}
+	dev, err := openDevice(f.Device, 0)
 	if err != nil {
 		return nothing{}, err
 	}
 	defer dev.Close() // it keeps its identity to the end
-	if why := unfit(a.Device); why != "" {
-		return nothing{}, &Refusal{What: a.Device.Path + " " + why}
+	if why := unfit(f.Device); why != "" {
+		return nothing{}, &Refusal{What: f.Device.Path + " " + why}
 	}
-	alone, err := openDevice(a.Device, unix.O_EXCL)
+	if err := unused(dev, f.Device); err != nil {
+		return nothing{}, err
+	}
+	alone, err := openDevice(f.Device, unix.O_EXCL)
 	if err != nil {
 		return nothing{}, err
 	}
-	err = mayFormat(dev, a)
-	alone.Close() // mkfs wants it for itself
+	defer alone.Close()
+	blank, err := mayFormat(dev, f)
 	if err != nil {
 		return nothing{}, err
 	}
+	if err := run.AwaitGo(f.Device.Path); err != nil {
+		if f.Repeat {
+			return nothing{}, err // the record is that of the cut mkfs
+		}
+		return nothing{}, errors.Join(err, forget(f))
+	}
+	alone.Close()
+	if err := unused(dev, f.Device); err != nil {
+		if f.Repeat {
+			return nothing{}, err
+		}
+		return nothing{}, errors.Join(err, forget(f))
+	}
+	err = mkfs(dev, maker.argv, f)
+	if err == nil {
+		return nothing{}, nil
+	}
+	if left := clean(f, blank); left != nil {
+		err = fmt.Errorf("%w; what it wrote could not be taken away: %v; look at the disk under %s; if nothing on it is needed: blkdiscard -z %[3]s", err, left, wayTo(f.Device))
+	}
+	return nothing{}, errors.Join(err, forget(f))
+}
 
-	argv := append(append([]string{}, maker.argv...), a.Opts...)
-	argv = append(argv, "--", a.Device.Path)
-	out, errs, code, err := tool(maker.pkg, nil, argv...)
+// mkfs runs the program, and looks whether a superblock came of it.
+func mkfs(dev *os.File, maker []string, f Formatting) error {
+	argv := append(append([]string{}, maker...), f.Opts...)
+	argv = append(argv, "--", f.Device.Path)
+	out, errs, code, err := toolWithin(mkfsDeadline, makers[f.Type].pkg, nil, argv...)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	if code != 0 {
-		return nothing{}, fmt.Errorf("%s: exit status %d: %s", argv[0], code, oneLine(errs, out))
+		return fmt.Errorf("%s: exit status %d: %s", argv[0], code, mkfsReason(errs, out))
 	}
-	if _, err := readSuperblock(dev, a.Type); err != nil {
-		return nothing{}, fmt.Errorf("%s ended well, but %w", argv[0], err)
+	if sb, err := readSuperblock(dev, f.Type); err != nil {
+		return fmt.Errorf("%s ended well, but %w", argv[0], err)
+	} else if sb.Unfinished {
+		return fmt.Errorf("%s ended well, but its superblock says that it is still in progress", argv[0])
 	}
-	return nothing{}, nil
+	return nil
 }
+
+// clean zeroes what a failed mkfs wrote where the device was read as blank before,
+// and proves the same places blank again. An mkfs that wrote nothing, because it
+// refused its options or could not open the device, has left nothing to zero:
+// what lies elsewhere is data.
+func clean(f Formatting, blank extent) error {
+	dev, err := openDevice(f.Device, 0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	if found, _, err := notBlank(dev, f.Device, blank); err == nil && found == "" {
+		return nil
+	}
+	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
+	s, err := identify(alone)
+	if err != nil {
+		return err
+	}
+	if !s.none() && !s.made(f.Type) {
+		return &Refusal{What: describe(alone, s)}
+	}
+	if err := zeroData(alone, f.Device, 0, blank); err != nil {
+		return err
+	}
+	found, _, err := notBlank(alone, f.Device, blank)
+	if err == nil && found != "" {
+		err = &Refusal{What: found}
+	}
+	return err
+}
+
+// forget removes the format record, durably.
+func forget(f Formatting) error {
+	if f.Record == "" {
+		return nil
+	}
+	err := os.Remove(f.Record)
+	if err == nil {
+		var dir *os.File
+		if dir, err = os.Open(filepath.Dir(f.Record)); err == nil {
+			err = dir.Sync()
+			dir.Close()
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the format record: %w", err)
+	}
+	return nil
+}
+
+// wayTo is the name of a device that its owner may use in a command.
+func wayTo(d volume.Device) string { return cmp.Or(d.Link, d.Path) }
 
 // unfit says what is known against a device, whatever it reads as, or "".
 func unfit(d volume.Device) string {
@@ -76,26 +187,123 @@ func unfit(d volume.Device) string {
 	return ""
 }
 
-// mayFormat is the only door to mkfs.
-func mayFormat(dev *os.File, a formatArg) error {
-	no := func(what string) error {
-		return &Refusal{What: what + " on " + a.Device.Path, Hint: wayOut(cmp.Or(a.Device.Link, a.Device.Path))}
+// mayFormat is the only door to mkfs. It returns the extent that it proved blank.
+func mayFormat(dev *os.File, f Formatting) (extent, error) {
+	var why string
+	var err error
+	blank := extentOf(f.Created)
+	if f.Repeat {
+		var s signature
+		if s, err = identify(dev); err == nil {
+			why, err = notLeftover(dev, f.Device, s)
+		}
+		blank = extent{} // what was read beyond the spans need not be blank
+	} else {
+		why, blank, err = notBlank(dev, f.Device, blank)
 	}
+	if why != "" {
+		err = &Refusal{What: why + " on " + f.Device.Path, Hint: wayOut(wayTo(f.Device))}
+	}
+	return blank, err
+}
+
+// notBlank says what is on a device, or "", and the extent that it read.
+func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
 	s, err := identify(dev)
 	if err != nil {
-		return err
+		return "", e, err
 	}
-	// mkfs writes the superblock last: one that was cut left none.
 	if !s.none() {
-		return no(describe(dev, s))
+		return describe(dev, s), e, nil
 	}
-	// Also for a repeat: blkid finds nothing where it can't read.
-	found, err := proveBlank(a.Device)
-	if err != nil {
-		return err
+	// blkid finds nothing where it can't read.
+	found, e, err := proveBlank(d, e)
+	if err != nil || found == nil {
+		return "", e, err
 	}
-	if found != nil && !a.Repeat { // a mkfs that was cut leaves data anywhere
-		return no(found.String())
+	return found.String(), e, nil
+}
+
+// notLeftover says why what is on a device cannot be what a cut mkfs left, or "".
+// mkfs.ext4 and mkfs.btrfs write their superblocks last, mkfs.xfs marks its
+// superblock first. None of them writes into the first kilobyte, or blocks full
+// of data: what they have written before the end is nearly all zeros.
+func notLeftover(dev *os.File, d volume.Device, s signature) (string, error) {
+	unfinished := false
+	if s.Type == "xfs" && s.ours() {
+		sb, err := readSuperblock(dev, "xfs")
+		if err != nil {
+			return "", err
+		}
+		unfinished = sb.Unfinished
 	}
-	return nil
+	if !s.none() && !unfinished {
+		return describe(dev, s), nil
+	}
+	var found *finding
+	_, err := walk(d, extentOf(false), func(b []byte, off int64) error {
+		for i := 0; i < len(b) && found == nil; i += align {
+			block, at := b[i:min(i+align, len(b))], off+int64(i)
+			first := firstNonZero(block)
+			switch {
+			case first < 0:
+			case unfinished && !dense(block): // its copies of the superblock are its own
+			case at == 0 && first < 1024, dense(block), bytes.Contains(block, []byte("EFI PART")):
+				found = &finding{offset: at + int64(first)}
+			default:
+				for _, k := range []int{0, 1024} {
+					if t := superblockType(block[min(k, len(block)):]); t != "" {
+						found = &finding{offset: at + int64(k), what: "a backup superblock of " + t}
+					}
+				}
+			}
+		}
+		if found != nil {
+			return errFound
+		}
+		return nil
+	})
+	if found == nil {
+		return "", err
+	}
+	if f := recognize(d); f != nil && !unfinished {
+		found = f
+	}
+	return found.String(), nil
+}
+
+// dense says whether a sector of a block is full of data. What mkfs writes before
+// its end has zeros nearly everywhere, and bitmaps.
+func dense(block []byte) bool {
+	for sector := range slices.Chunk(block, 512) {
+		n := 0
+		for _, c := range sector {
+			if c != 0 && c != 0xff {
+				n++
+			}
+		}
+		if n > 384 {
+			return true
+		}
+	}
+	return false
+}
+
+// mkfsReason picks the reason from what a mkfs printed: not its usage, nor what
+// it says of its defaults.
+func mkfsReason(outputs ...[]byte) string {
+	var kept []string
+	for line := range strings.Lines(string(bytes.Join(outputs, []byte("\n")))) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "Usage:") || strings.HasPrefix(line, "NOTE:") || strings.HasPrefix(line, "Extended options are separated") {
+			break // all that follows is help
+		}
+		if line != "" {
+			kept = append(kept, line)
+		}
+	}
+	if len(kept) == 0 {
+		return "it does not say why"
+	}
+	return oneLine([]byte(strings.Join(kept, "; ")))
 }

@@ -32,7 +32,7 @@ func mountHolders(tab *Table, e *Entry) []Holder {
 			holders = append(holders, Holder{How: "/dev/" + strings.Split(l, "/")[3] + " is backed by " + strings.TrimSpace(string(b))})
 		}
 	}
-	eachProcess(func(p process) bool {
+	_ = eachProcess(func(p process) bool {
 		if how := p.holdsMount(e); how != "" {
 			holders = append(holders, p.holder(how))
 		}
@@ -48,11 +48,20 @@ func DeviceHolders(number, path string) []Holder {
 	var holders []Holder
 	if entries, err := os.ReadDir("/sys/dev/block/" + number + "/holders"); err == nil {
 		for _, e := range entries {
-			holders = append(holders, Holder{How: "/dev/" + e.Name() + " lies on it"})
+			above, _ := os.ReadFile("/sys/block/" + e.Name() + "/dev")
+			holders = append(holders, Holder{How: "/dev/" + e.Name() + mappedName(strings.TrimSpace(string(above))) + " lies on it"})
 		}
 	}
+	if dev, err := os.Open(path); err == nil {
+		loops, _ := loopsOn(dev, number)
+		dev.Close()
+		for _, l := range loops {
+			holders = append(holders, Holder{How: l})
+		}
+	}
+	mounted := false
 	seen := map[string]bool{} // mount namespaces
-	eachProcess(func(p process) bool {
+	_ = eachProcess(func(p process) bool {
 		if how := p.holdsDevice(number); how != "" {
 			holders = append(holders, p.holder(how))
 		}
@@ -60,21 +69,24 @@ func DeviceHolders(number, path string) []Holder {
 		if err == nil && !seen[ns] {
 			seen[ns] = true
 			if dirs := p.mountsOf(number, path); len(dirs) > 0 {
-				holders = append(holders, p.holder(mountedIn(ns, dirs...)))
+				holders, mounted = append(holders, p.holder(mountedIn(ns, dirs...))), true
 			}
 		}
 		return len(holders) < maxHolders
 	})
+	if fsType := liveSuperblock(number); fsType != "" && !mounted && len(holders) < maxHolders {
+		holders = append(holders, unmountedSuperblock(fsType, path))
+	}
 	return holders
 }
 
 // A process is one directory of procfs.
 type process int
 
-func eachProcess(f func(process) bool) {
+func eachProcess(f func(process) bool) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return
+		return err
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -82,9 +94,10 @@ func eachProcess(f func(process) bool) {
 			continue
 		}
 		if !f(process(pid)) {
-			return
+			break
 		}
 	}
+	return nil
 }
 
 func (p process) path(name string) string { return fmt.Sprintf("/proc/%d/%s", int(p), name) }

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 const moveMountTEmptyPath = 0x40 // MOVE_MOUNT_T_EMPTY_PATH
@@ -36,6 +38,11 @@ func land(l Landing) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close()
+	if l.First {
+		if err := unused(dev, l.Device); err != nil {
+			return nothing{}, err
+		}
+	}
 	mnt, err := build(dev, l)
 	if err != nil {
 		return nothing{}, err
@@ -44,6 +51,14 @@ func land(l Landing) (nothing, error) {
 	// is left to the end of the process could outlive the lane's lock.
 	defer unix.Close(mnt)
 
+	// The kernel looks at that only when it makes the superblock.
+	size, err := liveSize(dev, l.FSType, fmt.Sprintf("/proc/self/fd/%d", mnt))
+	if err != nil {
+		return nothing{}, err
+	}
+	if err := fits(dev, size, l.FSType, l.Device); err != nil {
+		return nothing{}, err
+	}
 	dir, where, err := openTarget(l)
 	if err != nil {
 		return nothing{}, err
@@ -75,12 +90,40 @@ func build(dev *os.File, l Landing) (mnt int, err error) {
 		}
 	}
 	mnt, err = assemble(l)
+	// A superblock whose last mount has just gone is there for an instant longer.
+	for end := time.Now().Add(transient); l.First && errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+		mnt, err = assemble(l)
+	}
+	if l.First && errors.Is(err, unix.EBUSY) {
+		return -1, fmt.Errorf("%w (%w)", &BusyError{What: describeDevice(l.Device), Holders: DeviceHolders(l.Device.Number, l.Device.Path)}, err)
+	}
 	if mayHaveTwin(l.FSType, err) {
+		if why := onlyTwins(dev, l.Device); why != nil {
+			return -1, fmt.Errorf("%w (%w)", why, err)
+		}
 		if again, aerr := assemble(l, "nouuid"); aerr == nil {
 			return again, nil
 		}
 	}
 	return mnt, err
+}
+
+// createExcl is FSCONFIG_CMD_CREATE_EXCL, which refuses to reuse a superblock.
+// Linux before 6.6 does not have it.
+const createExcl = 8
+
+func create(fs int, exclusive bool) error {
+	if exclusive {
+		_, _, errno := unix.Syscall6(unix.SYS_FSCONFIG, uintptr(fs), createExcl, 0, 0, 0, 0)
+		if errno == 0 {
+			return nil
+		}
+		if errno != unix.EOPNOTSUPP {
+			return errno
+		}
+	}
+	return unix.FsconfigCreate(fs)
 }
 
 // assemble makes the detached mount and looks whether it can be used.
@@ -118,7 +161,7 @@ func assemble(l Landing, more ...string) (mnt int, err error) {
 			return -1, err
 		}
 	}
-	if err := unix.FsconfigCreate(fs); err != nil {
+	if err := create(fs, l.First); err != nil {
 		err = fmt.Errorf("%s on %s: %w%s%s", l.FSType, l.Device.Path, err, messages(fs), btrfsKnown(l.FSType, err))
 		if isFailure(err) {
 			err = fmt.Errorf("%w: %w", ErrFailed, err)
@@ -193,6 +236,18 @@ func usable(mnt int, l Landing) error {
 		return fmt.Errorf("%w: the mount is of %s, not of %s", ErrChanged, n, l.Device.Number)
 	}
 	return nil
+}
+
+// fits makes sure that a filesystem of that size is not larger than its device.
+func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
+	fs := volume.FS{Size: size}
+	if err := truncated(dev, &fs); err != nil || fs.Content != volume.Truncated {
+		return err
+	}
+	return &Refusal{
+		What: fmt.Sprintf("the %s on %s has %d bytes, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), size),
+		Hint: fmt.Sprintf("stop writing to it, run no fsck, and give it its size back: lvextend -L %db for a logical volume", size),
+	}
 }
 
 // A place is the identity of a directory: which one, on which mount.

@@ -29,25 +29,25 @@ type xfsGeom struct {
 	Flags, LogSectSize, RtSectSize, DirBlockSize, Pad uint32
 }
 
-// liveSize returns how many bytes of the device a mounted filesystem covers
+// liveSize returns how many bytes of the device a filesystem mounted at dir covers
 // now. What is on the disk may be older, unless the filesystem keeps its
 // superblock in the device's own page cache (ext4) or writes it with each
 // resize (btrfs).
-func liveSize(dev *os.File, e *Entry) (int64, error) {
-	switch e.Type {
+func liveSize(dev *os.File, fsType, dir string) (int64, error) {
+	switch fsType {
 	case "ext4", "btrfs":
-		sb, err := readSuperblock(dev, e.Type)
+		sb, err := readSuperblock(dev, fsType)
 		return sb.Size, err
 	case "xfs":
-		fd, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return 0, &os.PathError{Op: "open", Path: e.Dir, Err: err}
+			return 0, &os.PathError{Op: "open", Path: dir, Err: err}
 		}
 		defer unix.Close(fd)
 		g, err := xfsGeometryOf(fd)
 		return int64(g.DataBlocks) * int64(g.BlockSize), err
 	}
-	return 0, fmt.Errorf("no filesystem of ours: %q", e.Type)
+	return 0, fmt.Errorf("no filesystem of ours: %q", fsType)
 }
 
 func xfsGeometryOf(fd int) (xfsGeom, error) {

@@ -84,13 +84,13 @@ func TestUnreadableHead(t *testing.T) {
 	if err := os.Truncate(r.file, 0); err != nil { // the loop device keeps its size: reads fail
 		t.Fatal(err)
 	}
-	if fs, err := r.Probe(t.Context(), r.lock, r.dev, ""); err == nil {
+	if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true); err == nil {
 		t.Errorf("probe: got %+v", fs)
 	}
-	if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, false); err == nil {
+	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); err == nil {
 		t.Error("it was formatted")
 	}
-	if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, true); err == nil {
+	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Repeat: true}, yes); err == nil {
 		t.Error("it was formatted again")
 	}
 	if fi, err := os.Stat(r.file); err != nil || fi.Size() != 0 {

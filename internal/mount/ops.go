@@ -12,7 +12,8 @@ import (
 // of a large volume are not, and a mount may have a journal to replay.
 const (
 	probeDeadline   = 2 * time.Minute
-	formatDeadline  = time.Hour
+	formatDeadline  = time.Hour + 10*time.Minute
+	mkfsDeadline    = time.Hour // of mkfs alone: the child then takes away what it left
 	checkDeadline   = 6 * time.Hour
 	landDeadline    = 10 * time.Minute
 	unmountDeadline = time.Minute // then it is reported, never killed
@@ -27,18 +28,20 @@ type Ops struct {
 }
 
 type probeArg struct {
-	Device volume.Device `json:"device"`
-	At     string        `json:"at,omitempty"`
+	Device  volume.Device `json:"device"`
+	At      string        `json:"at,omitempty"`
+	Created bool          `json:"created,omitempty"`
 }
 
 // Probe looks at what is on a device. mountedAt is a directory where the device
 // is mounted, or "": a mounted filesystem is asked itself, an unmounted device
-// is read.
-func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string) (volume.FS, error) {
+// is read. created says that flexd created the volume; of another one, more is
+// read.
+func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created bool) (volume.FS, error) {
 	var fs volume.FS
 	err := Ask(ctx, o.Runner, run.Cmd{
 		Step:     "probe",
-		Argv:     run.Self("probe", probeArg{Device: d, At: mountedAt}),
+		Argv:     run.Self("probe", probeArg{Device: d, At: mountedAt, Created: created}),
 		Lock:     lock,
 		Deadline: probeDeadline,
 	}, &fs)
@@ -48,38 +51,54 @@ func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt 
 	return fs, nil
 }
 
-type formatArg struct {
-	Device volume.Device `json:"device"`
-	Type   string        `json:"type"`
-	Opts   []string      `json:"opts,omitempty"`
-	Repeat bool          `json:"repeat,omitempty"`
+// A Formatting is a filesystem to be made.
+type Formatting struct {
+	Device  volume.Device `json:"device"`
+	Type    string        `json:"type"`
+	Opts    []string      `json:"opts,omitempty"`
+	Repeat  bool          `json:"repeat,omitempty"`  // over what an mkfs of Type left that a crash has cut
+	Created bool          `json:"created,omitempty"` // flexd created the volume
+	Record  string        `json:"record,omitempty"`  // the path of the format record
 }
 
 // Format makes a filesystem on a device that the child itself proves blank
-// first. repeat says that a mkfs of fsType was begun here before and may be
-// repeated: then what that mkfs left is no reason to refuse, a signature of
-// anything else is. A refusal is a *Refusal.
-func (o Ops) Format(ctx context.Context, lock string, d volume.Device, fsType string, opts []string, repeat bool) error {
+// first. Then it asks gate, which makes the format record durable; mkfs starts
+// if gate returns nil. If mkfs does not start, or fails by itself, the device is
+// blank afterwards and the record is removed, also if flexd has died meanwhile.
+// With Repeat it may hold what a cut mkfs leaves, and nothing else. A refusal is
+// a *Refusal.
+func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() error) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "mkfs",
-		Argv:     run.Self("format", formatArg{Device: d, Type: fsType, Opts: opts, Repeat: repeat}),
+		Argv:     run.Self("format", f),
 		Lock:     lock,
 		Deadline: formatDeadline,
 		Mutates:  true,
+		Gate:     func([]byte) error { return gate() },
 	}, nil)
 }
 
 type zeroArg struct {
 	Device volume.Device `json:"device"`
+	From   int64         `json:"from,omitempty"`
 }
 
 // Zero makes a device of a volume that is being made read as zeros where the
 // proof that it is blank looks. What libblkid knows by name is never zeroed:
 // that is a *Refusal.
 func (o Ops) Zero(ctx context.Context, lock string, d volume.Device) error {
+	return o.zero(ctx, lock, zeroArg{Device: d})
+}
+
+// ZeroFrom is Zero of what was added to a blank volume.
+func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from int64) error {
+	return o.zero(ctx, lock, zeroArg{Device: d, From: from})
+}
+
+func (o Ops) zero(ctx context.Context, lock string, a zeroArg) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "zero",
-		Argv:     run.Self("zero", zeroArg{Device: d}),
+		Argv:     run.Self("zero", a),
 		Lock:     lock,
 		Deadline: zeroDeadline,
 		Mutates:  true,
@@ -112,6 +131,7 @@ type Landing struct {
 	Device   volume.Device `json:"device"`
 	FSType   string        `json:"fsType"`
 	Dir      string        `json:"dir"`
+	First    bool          `json:"first,omitempty"`    // the volume is mounted nowhere yet: nothing else may use its device
 	ReadOnly bool          `json:"readOnly,omitempty"` // of the mount; the superblock is read-only only if the device is
 	Attrs    []string      `json:"attrs,omitempty"`    // further mount attributes: nosuid, nodev, noexec, noatime, ...
 	Super    []string      `json:"super,omitempty"`    // superblock options: "key" or "key=value"

@@ -5,6 +5,7 @@ package mount
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // Ensure that the places that are read cover what they must, in order, aligned,
@@ -42,7 +45,7 @@ func TestSpans(t *testing.T) {
 			t.Errorf("size %d: the ends are not read", size)
 		}
 		if size > wholeUpTo {
-			if read > 20<<20 {
+			if read > 24<<20 {
 				t.Errorf("size %d: reads %d bytes", size, read)
 			}
 			for _, p := range []int64{8193 << 10, 32 << 20, 128 << 20, 64 << 20} { // ext4 of 1, 2 and 4 KiB blocks, btrfs
@@ -53,6 +56,62 @@ func TestSpans(t *testing.T) {
 		} else if read != size {
 			t.Errorf("size %d: reads only %d", size, read)
 		}
+	}
+}
+
+// Any data as long as two of the equal parts of a large device is found, and the
+// rest of the device is read evenly, each piece once.
+func TestSample(t *testing.T) {
+	for _, size := range []int64{wholeUpTo + 512, 1 << 30, 10<<30 + 512, 3 << 40} {
+		last, part := int64(0), size/samples
+		for _, s := range spans(size) {
+			if s.from-last > 2*part {
+				t.Errorf("size %d: nothing is read from %d to %d", size, last, s.from)
+			}
+			last = s.to
+		}
+		var first []int64
+		seen, n := map[int64]bool{}, (size+chunkSize-1)/chunkSize
+		for s := range chunks(size) {
+			if s.from%chunkSize != 0 || s.to > size || s.to != size && s.to-s.from != chunkSize || seen[s.from] {
+				t.Fatalf("size %d: %+v", size, s)
+			}
+			if len(first) < proofChunks {
+				first = append(first, s.from)
+			} else if n > 1<<16 {
+				break
+			}
+			seen[s.from] = true
+		}
+		if n <= 1<<16 && int64(len(seen)) != n {
+			t.Errorf("size %d: %d pieces of %d", size, len(seen), n)
+		}
+		slices.Sort(first)
+		last = 0
+		for _, from := range append(first, size) {
+			if from-last > size/16+chunkSize {
+				t.Errorf("size %d: the first pieces leave out %d to %d", size, last, from)
+			}
+			last = from
+		}
+	}
+}
+
+// Data that is not at a place of the sample is found on a device that flexd did
+// not create: this one is among the first pieces, which are always read.
+func TestDataInTheMiddle(t *testing.T) {
+	r := newRig(t, 400*mib)
+	r.write([]byte("data"), 256*mib+700_000)
+	if fs := r.probe(""); fs.Content != volume.Blank {
+		t.Errorf("the sample has it: %+v", fs)
+	}
+	fs, err := r.Probe(t.Context(), r.lock, r.dev, "", false)
+	if err != nil || fs.Content != volume.ForeignContent || !strings.Contains(fs.What, "offset 269135456") {
+		t.Errorf("%+v, %v", fs, err)
+	}
+	var refusal *Refusal
+	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); !errors.As(err, &refusal) {
+		t.Errorf("got %v", err)
 	}
 }
 

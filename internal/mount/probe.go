@@ -21,32 +21,66 @@ func probe(a probeArg) (volume.FS, error) {
 	if a.At != "" {
 		return probeMounted(dev, a)
 	}
+	use, busy, err := useOf(dev, a.Device)
+	if err != nil {
+		return volume.FS{}, err
+	}
+	fs, err := content(dev, a)
+	if fs.Use = use; busy != nil {
+		fs.UsedBy = busy.Error()
+	}
+	return fs, err
+}
+
+// content reads what is on a device that is not mounted.
+func content(dev *os.File, a probeArg) (volume.FS, error) {
 	s, err := identify(dev)
 	if err != nil {
 		return volume.FS{}, err
 	}
 	switch {
 	case s.none():
-		found, err := proveBlank(a.Device)
-		if err != nil {
+		found, _, err := proveBlank(a.Device, extentOf(a.Created))
+		switch {
+		case err != nil:
 			return volume.FS{}, err
+		case found == nil:
+			return volume.FS{Content: volume.Blank}, nil
 		}
-		if found != nil {
-			return volume.FS{Content: volume.ForeignContent, What: found.String()}, nil
-		}
-		return volume.FS{Content: volume.Blank}, nil
+		return foreign(dev, a, s, found.String())
 	case s.ours():
 		sb, err := readSuperblock(dev, s.Type)
 		if err != nil {
+			return volume.FS{}, err
+		}
+		if sb.Unfinished {
+			return foreign(dev, a, s, "found an xfs at offset 0 whose mkfs has not ended")
+		}
+		if err := onOneDevice(sb, a.Device); err != nil {
 			return volume.FS{}, err
 		}
 		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size}
 		if sb.Failed {
 			fs.What = "its superblock notes errors that no fsck has cleared"
 		}
+		return fs, truncated(dev, &fs)
+	}
+	return volume.FS{Content: volume.ForeignContent, What: describe(dev, s), Signature: s.name()}, nil
+}
+
+// foreign is what is no filesystem. Only of a volume that flexd created it
+// matters whether an mkfs that was cut may have left it.
+func foreign(dev *os.File, a probeArg, s signature, what string) (volume.FS, error) {
+	fs := volume.FS{Content: volume.ForeignContent, What: what}
+	if !a.Created {
 		return fs, nil
 	}
-	return volume.FS{Content: volume.ForeignContent, What: describe(dev, s)}, nil
+	why, err := notLeftover(dev, a.Device, s)
+	fs.Leftover = why == "" && err == nil
+	if why != "" {
+		fs.What = why
+	}
+	return fs, err
 }
 
 // probeMounted asks the mounted filesystem itself.
@@ -60,12 +94,25 @@ func probeMounted(dev *os.File, a probeArg) (volume.FS, error) {
 		fs.Content, fs.What = volume.FilesystemFailed, what
 		return fs, nil
 	}
-	fs.Size, err = liveSize(dev, e)
+	fs.Size, err = liveSize(dev, e.Type, e.Dir)
 	if isFailure(err) {
 		fs.Content, fs.What = volume.FilesystemFailed, err.Error()
 		return fs, nil
 	}
+	if err == nil {
+		err = truncated(dev, &fs)
+	}
 	return fs, err
+}
+
+// truncated marks a filesystem that is larger than its device. Its size must have
+// been read before: the device may be growing.
+func truncated(dev *os.File, fs *volume.FS) error {
+	size, err := sizeOf(dev)
+	if err == nil && fs.Size > size {
+		fs.Content = volume.Truncated
+	}
+	return err
 }
 
 // mountedAt returns the mount of d on top of dir.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,8 +22,10 @@ const mib = 1 << 20
 // The test binary is also the child that the operations start. What the tests
 // leave behind on the machine fails them as a whole.
 func TestMain(m *testing.M) {
+	proofTime = 100 * time.Millisecond             // the children's, too
 	hostPids, _ = os.Readlink("/proc/self/ns/pid") // what is tested here is in it
 	if len(os.Args) == 4 && os.Args[1] == "child" {
+		os.Setenv("PATH", toolsOf(os.Getppid())+":"+os.Getenv("PATH"))
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))
 		if !ok {
 			code = 2
@@ -66,7 +69,14 @@ func leftovers() []string {
 
 // scratch is where the disks are: in memory where possible, since these tests
 // sync much and are about loop devices, not about this machine's disk.
-var scratch = filepath.Join(scratchParent(), fmt.Sprintf("flexd-mount-test-%d", os.Getpid()))
+var scratch = scratchOf(os.Getpid())
+
+func scratchOf(pid int) string {
+	return filepath.Join(scratchParent(), fmt.Sprintf("flexd-mount-test-%d", pid))
+}
+
+// toolsOf is where the children of a test find programs first.
+func toolsOf(pid int) string { return filepath.Join(scratchOf(pid), "tools") }
 
 func scratchParent() string {
 	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() {
@@ -188,6 +198,16 @@ func (r *rig) mkdir(name string) string {
 
 func yes() error { return nil }
 
+// record is a format record that stands.
+func (r *rig) record() string {
+	r.Helper()
+	file := filepath.Join(r.dir, "record")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		r.Fatal(err)
+	}
+	return file
+}
+
 func (r *rig) landing(dir string) Landing {
 	return Landing{Device: r.dev, FSType: r.probe("").Type, Dir: dir, Root: r.dir}
 }
@@ -209,7 +229,7 @@ func (r *rig) unmount(dir string) {
 
 func (r *rig) probe(at string) volume.FS {
 	r.Helper()
-	fs, err := r.Probe(r.Context(), r.lock, r.dev, at)
+	fs, err := r.Probe(r.Context(), r.lock, r.dev, at, true)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -218,7 +238,7 @@ func (r *rig) probe(at string) volume.FS {
 
 func (r *rig) format(fsType string, opts ...string) {
 	r.Helper()
-	if err := r.Format(r.Context(), r.lock, r.dev, fsType, opts, false); err != nil {
+	if err := r.Format(r.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Opts: opts}, yes); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -24,6 +25,15 @@ func (s signature) ours() bool {
 	}
 	return s.Type == "ext4" || s.Type == "xfs" || s.Type == "btrfs"
 }
+
+// made says whether mkfs of that type may have written it.
+func (s signature) made(fsType string) bool {
+	return s.Partition == "" && !s.Ambiguous &&
+		(s.Type == fsType || fsType == "ext4" && (s.Type == "ext2" || s.Type == "ext3"))
+}
+
+// name is the type of what was recognized.
+func (s signature) name() string { return cmp.Or(s.Type, s.Partition, "ambiguous") }
 
 // identify asks blkid what is on the device, reading the device itself and no
 // cache. That blkid found nothing proves nothing: it also finds nothing on a

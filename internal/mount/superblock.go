@@ -13,6 +13,10 @@ type superblock struct {
 	Size   int64  // bytes that the filesystem covers of this device
 	Failed bool   // the filesystem noted that it is in error
 	FSID   string // of a btrfs, as sysfs writes it
+
+	Devices uint64 // of a btrfs: on how many devices it is
+
+	Unfinished bool // xfs: mkfs has not ended
 }
 
 // readSuperblock reads the superblock of one of our filesystem types.
@@ -51,10 +55,12 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 	case "xfs":
 		be := binary.BigEndian
 		size, blocks = uint64(be.Uint32(b[4:])), be.Uint64(b[8:])
+		s.Unfinished = b[126] != 0 // sb_inprogress
 	case "btrfs":
 		// The device item's, not the filesystem's: this is about one device.
 		size, blocks = 1, binary.LittleEndian.Uint64(b[0xc9+8:])
 		s.FSID = uuidText(b[0x20:0x30])
+		s.Devices = binary.LittleEndian.Uint64(b[0x88:])
 	}
 	if size == 0 || blocks == 0 || blocks > (1<<62)/size {
 		return superblock{}, fmt.Errorf("%s: %d blocks of %d bytes", fsType, blocks, size)

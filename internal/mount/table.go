@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/moby/sys/mountinfo"
 )
@@ -15,8 +16,10 @@ import (
 // An Entry is one mount of a Table.
 type Entry struct {
 	*Line
-	below *Entry // at the same directory
-	after *Entry // of the same number
+	after  *Entry // of the same number
+	beside *Entry // at the same directory, on another mount
+	over   *Entry // on the root of this one, at the same directory
+	top    *Entry // the end of the chain of those that are over it
 }
 
 // A Line is one line of mountinfo. It never changes and is shared between tables.
@@ -41,9 +44,14 @@ type Line struct {
 type Table struct {
 	all           []*Entry
 	dirs, numbers names
-	top           []*Entry // by the number of the directory; the others below it
+	at            []*Entry // by the number of the directory; those on other mounts beside it, those on its root over it
 	first         []*Entry // by the number of the device number; the others after it
 	btrfs         []*Entry
+	root          *Entry // of this process; nil if that is no mount point
+
+	ids    func() map[int]*Entry   // by ID; made when it is needed
+	on     func() map[int][]*Entry // by the ID of the mount that they are mounted on; likewise
+	visits atomic.Int64
 }
 
 // ReadTable reads a mount table in the format of /proc/self/mountinfo. A line
@@ -192,102 +200,23 @@ func (t *Reader) list(options string) []string {
 	return l
 }
 
-// All returns every entry in the kernel's order.
-func (t *Table) All() []*Entry { return t.all }
-
-// At returns what is mounted at dir, from the bottom to the top.
-func (t *Table) At(dir string) []*Entry {
-	var at []*Entry
-	for e := t.Top(dir); e != nil; e = e.below {
-		at = append(at, e)
-	}
-	slices.Reverse(at)
-	return at
-}
-
-// Top returns what is mounted at dir, on top, or nil.
-func (t *Table) Top(dir string) *Entry {
-	if i := t.dirs.of(dir); i >= 0 && i < len(t.top) {
-		return t.top[i]
-	}
-	return nil
-}
-
-// Of returns the entries whose superblock has that device number.
-func (t *Table) Of(number string) []*Entry {
-	var of []*Entry
-	if i := t.numbers.of(number); i >= 0 && i < len(t.first) {
-		for e := t.first[i]; e != nil; e = e.after {
-			of = append(of, e)
-		}
-	}
-	return of
-}
-
-// OfDevice returns the entries that are on the block device of that number and
-// node, also those of a btrfs, whose entries carry an anonymous number.
-func (t *Table) OfDevice(number, path string) []*Entry {
-	return t.ofDevice(number, path, realSys)
-}
-
-// Containing returns the mount that dir lies on, the top one if dir itself is
-// a mount point.
-func (t *Table) Containing(dir string) *Entry {
-	for {
-		if e := t.Top(dir); e != nil {
-			return e
-		}
-		if dir == "/" || dir == "." || dir == "" {
-			return nil
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-// Over returns the mount that hides e, or nil: one on a directory above e's that
-// was made later, so that e's path does not lead to e any more. What covers e at
-// its own directory is for At to tell.
-func (t *Table) Over(e *Entry) *Entry {
-	for range t.all { // from parent to parent; no more of them than there are mounts
-		on := t.parent(e)
-		if on == nil {
-			return nil
-		}
-		for _, m := range t.all {
-			if m.Parent == on.ID && m != e && m != on && (m.Dir == on.Dir || strings.HasPrefix(e.Dir, m.Dir+"/")) {
-				return m
-			}
-		}
-		e = on
-	}
-	return nil
-}
-
-func (t *Table) parent(e *Entry) *Entry {
-	for _, p := range t.all {
-		if p.ID == e.Parent && p != e {
-			return p
-		}
-	}
-	return nil
-}
-
 // table indexes lines.
 func (r *Reader) table(lines []*Line) *Table {
 	var (
 		entries = make([]Entry, len(lines))
 		last    = make([]*Entry, r.numbers.len()) // of each number
-		stacked []string
+		stacked []int                             // directories with more than one entry
 	)
 	t := &Table{
 		all:  make([]*Entry, len(lines)),
 		dirs: r.dirs, numbers: r.numbers,
-		top:   make([]*Entry, r.dirs.len()),
+		at:    make([]*Entry, r.dirs.len()),
 		first: make([]*Entry, r.numbers.len()),
 	}
+	t.ids, t.on = sync.OnceValue(t.byID), sync.OnceValue(t.byParent)
 	for i, line := range lines {
 		e := &entries[i]
-		e.Line = line
+		e.Line, e.top = line, e
 		t.all[i] = e
 		if before := last[e.number]; before != nil {
 			before.after = e
@@ -295,51 +224,69 @@ func (r *Reader) table(lines []*Line) *Table {
 			t.first[e.number] = e
 		}
 		last[e.number] = e
-		if under := t.top[e.dir]; under != nil {
-			e.below = under
-			stacked = append(stacked, e.Dir)
+		if other := t.at[e.dir]; other != nil {
+			if other.beside == nil {
+				stacked = append(stacked, e.dir)
+			}
+			e.beside = other
 		}
-		t.top[e.dir] = e
+		t.at[e.dir] = e
 		if e.Type == "btrfs" {
 			t.btrfs = append(t.btrfs, e)
 		}
 	}
-	slices.Sort(stacked)
-	for _, dir := range slices.Compact(stacked) {
-		t.restack(dir)
+	for _, dir := range stacked {
+		t.stack(dir)
+	}
+	if i := t.numberOfDir("/"); i >= 0 && t.at[i] != nil {
+		// A lookup begins there, and not at what is mounted over it.
+		t.root = t.at[i]
+		t.root.top = t.root
 	}
 	return t
 }
 
-// restack orders the mounts at dir. The kernel lists a mount after the one that
-// it covers, but for a tree that was copied or moved below another; a mount on
-// top has the one below as its parent.
-func (t *Table) restack(dir string) {
-	at := t.At(dir)
-	here := make(map[int]*Entry, len(at)) // by parent
-	for _, e := range at {
-		if e.ID != e.Parent {
-			here[e.Parent] = e
+// stack puts each entry at a directory over the one that it is mounted on, if that
+// is at the same directory, and leaves only the lowest beside each other.
+func (t *Table) stack(dir int) {
+	here := map[int]*Entry{}
+	var all []*Entry
+	for e := t.at[dir]; e != nil; e = e.beside {
+		here[e.ID] = e
+		all = append(all, e)
+	}
+	var lowest []*Entry
+	for _, e := range slices.Backward(all) { // in the kernel's order
+		if on := here[e.Parent]; on != nil && on != e && on.over == nil {
+			on.over = e
+		} else {
+			lowest = append(lowest, e)
 		}
 	}
-	ordered := make([]*Entry, 0, len(at))
-	for _, e := range at {
-		if slices.ContainsFunc(at, func(p *Entry) bool { return p.ID == e.Parent && p != e }) {
-			continue // comes after its parent
+	chained := 0
+	for _, e := range lowest {
+		top := e
+		for chained++; top.over != nil; chained++ {
+			top = top.over
 		}
-		for on := e; on != nil && len(ordered) < len(at); on = here[on.ID] {
-			ordered = append(ordered, on)
+		for under := e; under != nil; under = under.over {
+			under.top = top
 		}
 	}
-	if len(ordered) != len(at) {
-		return // no tree; the kernel never says so
+	if chained != len(all) { // a cycle: an id was given again while the table was read
+		lowest = nil
+		for _, e := range slices.Backward(all) {
+			e.over, e.top = nil, e
+			lowest = append(lowest, e)
+		}
 	}
-	var under *Entry
-	for _, e := range ordered {
-		e.below = under
-		under = e
+	for _, e := range all {
+		e.beside = nil
 	}
-	t.top[t.dirs.of(dir)] = under
+	t.at[dir] = nil
+	for _, e := range slices.Backward(lowest) {
+		e.beside, t.at[dir] = t.at[dir], e
+	}
 }
 
 func isReadOnly(options string) bool { return options == "ro" || strings.HasPrefix(options, "ro,") }

@@ -85,8 +85,7 @@ func TestStackOrder(t *testing.T) {
 // Ensure that a mount is told from one that is hidden by a mount above it.
 func TestOver(t *testing.T) {
 	tab, err := ReadTable(strings.NewReader(
-		"1 1 0:1 / / rw - rootfs rootfs rw\n" +
-			"62 1 253:1 / / rw - ext4 /dev/sda rw\n" + // the root is on the rootfs
+		"62 1 253:1 / / rw - ext4 /dev/sda rw\n" +
 			"70 62 253:1 /k /k rw - ext4 /dev/sda rw\n" +
 			"71 70 7:1 / /k/a/b rw - ext4 /dev/loop1 rw\n" +
 			"72 71 7:2 / /k/a/b rw - ext4 /dev/loop2 rw\n" + // covers 71 where that is
@@ -103,7 +102,7 @@ func TestOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	over := map[int]int{80: 81, 91: 92, 93: 92}
+	over := map[int]int{71: 72, 90: 92, 80: 81, 91: 92, 93: 92}
 	for _, e := range tab.All() {
 		got := 0
 		if m := tab.Over(e); m != nil {
@@ -214,6 +213,8 @@ func TestReadTableReal(t *testing.T) {
 func FuzzReadTable(f *testing.F) {
 	f.Add([]byte(fedora))
 	f.Add([]byte("1 1 0:2 / / rw - rootfs none rw\n"))
+	f.Add([]byte("1 2 0:1 / / rw - ext4 a rw\n2 1 0:1 / / rw - ext4 b rw\n")) // an id that was given again
+	f.Add([]byte("1 0 0:1 / / rw - ext4 a rw\n2 1 0:1 / / rw - ext4 b rw\n3 1 0:1 / / rw - ext4 c rw\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		tab, err := ReadTable(bytes.NewReader(text))
 		if err != nil {
@@ -224,10 +225,11 @@ func FuzzReadTable(f *testing.F) {
 		}
 		n := 0
 		for _, e := range tab.All() {
-			at := tab.At(e.Dir)
-			if len(at) == 0 || len(tab.Of(e.Number)) == 0 || tab.Containing(e.Dir) == nil {
+			at := append(tab.At(e.Dir), tab.HiddenAt(e.Dir)...)
+			if len(at) == 0 || len(tab.Of(e.Number)) == 0 {
 				t.Fatalf("not indexed: %+v", e)
 			}
+			tab.Over(e)
 			if at[0] == e {
 				n += len(at)
 			}

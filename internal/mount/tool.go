@@ -15,9 +15,14 @@ import (
 // itself, so that the lock is held until both are gone, and the files as its
 // descriptors 3, 4, .... It fails only if the program could not be run or died.
 func tool(pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, code int, err error) {
+	return toolWithin(0, pkg, files, argv...)
+}
+
+// toolWithin is tool for a program that is killed after a time; 0 = never.
+func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, code int, err error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return nil, nil, 0, fmt.Errorf("%w: %s is not installed (Debian package %s)", ErrNoTool, argv[0], pkg)
+		return nil, nil, 0, notInstalled(argv[0], pkg)
 	}
 	var out, errs bytes.Buffer
 	c := exec.Cmd{
@@ -26,7 +31,12 @@ func tool(pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, 
 		ExtraFiles: files,
 		WaitDelay:  time.Second,
 	}
-	err = c.Run()
+	if err = c.Start(); err == nil {
+		if limit > 0 {
+			defer time.AfterFunc(limit, func() { _ = c.Process.Kill() }).Stop()
+		}
+		err = c.Wait()
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
 		return out.Bytes(), errs.Bytes(), exit.ExitCode(), nil
@@ -35,6 +45,10 @@ func tool(pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, 
 		return nil, nil, 0, fmt.Errorf("%s: %w", argv[0], err)
 	}
 	return out.Bytes(), errs.Bytes(), 0, nil
+}
+
+func notInstalled(program, pkg string) error {
+	return fmt.Errorf("%w: %s is not installed (Debian package %s)", ErrNoTool, program, pkg)
 }
 
 // oneLine makes a message of what a program printed.

@@ -21,20 +21,133 @@ import (
 // fsid for one filesystem.
 
 // mayHaveTwin explains an xfs that could not be mounted: it may have the UUID of one
-// that is. The errno is that of much else, so one tries again without that check,
-// which is all that nouuid leaves out.
+// that is. The errno is that of much else. nouuid leaves out that check, which is the
+// kernel's only one against mounting the same bytes twice: see onlyTwins.
 func mayHaveTwin(fsType string, err error) bool {
 	return fsType == "xfs" && errors.Is(err, unix.EINVAL)
 }
 
-// aloneInBtrfs refuses a btrfs whose fsid is mounted from another device.
+// onlyTwins makes sure that each mounted xfs with the UUID of this one is on a device
+// known to be of another volume.
+func onlyTwins(dev *os.File, d volume.Device) error {
+	uuid, err := xfsUUID(dev)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir("/sys/fs/xfs")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile("/sys/class/block/" + e.Name() + "/dev")
+		if errors.Is(err, os.ErrNotExist) {
+			continue // "stats", "debug"
+		}
+		number := strings.TrimSpace(string(b))
+		if number == d.Number {
+			continue
+		}
+		other, err := os.Open("/dev/" + strings.ReplaceAll(e.Name(), "!", "/"))
+		if err != nil {
+			return err
+		}
+		its, err := xfsUUID(other)
+		other.Close()
+		if err != nil {
+			return err
+		}
+		if its == uuid && !otherVolume(d.Number, number) {
+			return &Refusal{
+				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes", uuid, describeDevice(d), e.Name(), mappedName(number)),
+				Hint: "unmount that one first; if it is a copy, give this one a UUID of its own (xfs_admin -U generate)",
+			}
+		}
+	}
+	return nil
+}
+
+func xfsUUID(dev *os.File) (string, error) {
+	b := make([]byte, 512)
+	if _, err := dev.ReadAt(b, 0); err != nil {
+		return "", fmt.Errorf("%s: %w", dev.Name(), err)
+	}
+	return uuidText(b[32:48]), nil
+}
+
+// otherVolume says whether two devices are known to be different volumes: logical
+// volumes of which neither lies on the other, or loop devices of different files of
+// one filesystem.
+func otherVolume(a, b string) bool {
+	if x, y := lvmUUID(a), lvmUUID(b); x != "" && y != "" {
+		return x != y && !liesOn(a, b, 0) && !liesOn(b, a, 0)
+	}
+	x, xok := loopBacking(a)
+	y, yok := loopBacking(b)
+	return xok && yok && x.rdev == 0 && y.rdev == 0 && x.dev == y.dev && x.ino != y.ino
+}
+
+// lvmUUID is what device-mapper calls a logical volume, VG's and LV's UUID in one; ""
+// for other devices, and for parts of volumes, which have a suffix.
+func lvmUUID(number string) string {
+	b, _ := os.ReadFile("/sys/dev/block/" + number + "/dm/uuid")
+	if uuid := strings.TrimSpace(string(b)); strings.HasPrefix(uuid, "LVM-") && len(uuid) == len("LVM-")+64 {
+		return uuid
+	}
+	return ""
+}
+
+// liesOn says whether one device lies on another, or may.
+func liesOn(upper, lower string, depth int) bool {
+	if upper == lower || depth > 16 {
+		return true
+	}
+	if on, ok := loopBacking(upper); ok {
+		return on.rdev != 0 && liesOn(numberOf(on.rdev), lower, depth+1)
+	}
+	slaves, _ := filepath.Glob("/sys/dev/block/" + upper + "/slaves/*/dev")
+	return slices.ContainsFunc(slaves, func(s string) bool {
+		b, err := os.ReadFile(s)
+		return err != nil || liesOn(strings.TrimSpace(string(b)), lower, depth+1)
+	})
+}
+
+// loopBacking is backingOf of the device of that number; false if it is no loop device.
+func loopBacking(number string) (backing, bool) {
+	if _, err := os.Stat("/sys/dev/block/" + number + "/loop"); err != nil {
+		return backing{}, false
+	}
+	dev, err := os.Open(nodeOf(number))
+	if err != nil {
+		return backing{}, false
+	}
+	defer dev.Close()
+	return backingOf(dev)
+}
+
+// onOneDevice refuses a btrfs on several devices: its mount would show the data
+// of other volumes, and write to them.
+func onOneDevice(sb superblock, d volume.Device) error {
+	if sb.Devices <= 1 {
+		return nil
+	}
+	return &Refusal{
+		What: fmt.Sprintf("%s is one of %d devices of the btrfs %s; flexd mounts only filesystems on one device", describeDevice(d), sb.Devices, sb.FSID),
+		Hint: "if the data is to stay on one of them, remove the others from the mounted filesystem: btrfs device remove DEVICE DIRECTORY",
+	}
+}
+
+// aloneInBtrfs refuses a btrfs on several devices, and one whose fsid is mounted
+// from another device.
 func aloneInBtrfs(dev *os.File, d volume.Device) error {
 	sb, err := readSuperblock(dev, "btrfs")
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.Path, err)
 	}
+	if err := onOneDevice(sb, d); err != nil {
+		return err
+	}
 	mounted := sysfs{}.btrfsDevices(sb.FSID)
-	if len(mounted) == 0 || mounted.has(d.Number) {
+	if len(mounted) == 0 || mounted.only(d.Number) {
 		return nil
 	}
 	return &Refusal{
@@ -43,19 +156,20 @@ func aloneInBtrfs(dev *os.File, d volume.Device) error {
 	}
 }
 
-// btrfsIsOf makes sure that the btrfs of an open directory is on that device,
-// and not on another that has the same fsid.
+// btrfsIsOf makes sure that the btrfs of an open directory is on that device
+// alone, and not on another that has the same fsid.
 func btrfsIsOf(fd int, d volume.Device) error {
 	var info struct { // struct btrfs_ioctl_fs_info_args
-		_    [16]byte
-		FSID [16]byte
-		_    [1024 - 32]byte
+		_       uint64
+		Devices uint64
+		FSID    [16]byte
+		_       [1024 - 32]byte
 	}
 	if err := ioctl(fd, btrfsFSInfo, unsafe.Pointer(&info)); err != nil {
 		return fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
 	}
-	if on := (sysfs{}).btrfsDevices(uuidText(info.FSID[:])); !on.has(d.Number) {
-		return fmt.Errorf("%w: the mount is of %s, not of %s", ErrChanged, on, describeDevice(d))
+	if on := (sysfs{}).btrfsDevices(uuidText(info.FSID[:])); info.Devices != 1 || !on.only(d.Number) {
+		return fmt.Errorf("%w: the mount is of %d devices, %s, not of %s alone", ErrChanged, info.Devices, on, describeDevice(d))
 	}
 	return nil
 }
@@ -77,6 +191,8 @@ type members []member
 func (m members) has(number string) bool {
 	return slices.ContainsFunc(m, func(d member) bool { return d.number == number })
 }
+
+func (m members) only(number string) bool { return len(m) == 1 && m.has(number) }
 
 func (m members) String() string {
 	var all []string

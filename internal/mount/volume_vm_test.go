@@ -138,12 +138,12 @@ func TestUnreadablePart(t *testing.T) {
 			}
 			r := table(t, lines...)
 			before := r.written()
-			if fs, err := r.Probe(t.Context(), r.lock, r.dev, ""); err == nil {
+			if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true); err == nil {
 				t.Errorf("probe: got %+v", fs)
 			}
 			for _, repeat := range []bool{false, true} {
 				var refusal *Refusal
-				if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, repeat); err == nil || errors.As(err, &refusal) {
+				if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Repeat: repeat}, yes); err == nil || errors.As(err, &refusal) {
 					t.Errorf("format, again %v: got %v", repeat, err)
 				}
 			}
@@ -167,7 +167,7 @@ func TestStripes(t *testing.T) {
 	r.format("xfs")
 	r.write(make([]byte, 16*mib), 0)
 	var refusal *Refusal
-	if err := r.Format(t.Context(), r.lock, r.dev, "ext4", nil, false); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "a backup superblock of xfs at offset 134152192") {
+	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "a backup superblock of xfs at offset 134152192") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -188,7 +188,7 @@ func TestNotTheDevice(t *testing.T) {
 		d := r.dev
 		harm(&d)
 		var refusal *Refusal
-		if err := r.Format(t.Context(), r.lock, d, "ext4", nil, false); !errors.As(err, &refusal) {
+		if err := r.Format(t.Context(), r.lock, Formatting{Device: d, Type: "ext4"}, yes); !errors.As(err, &refusal) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -202,10 +202,10 @@ func TestNotTheDevice(t *testing.T) {
 	taken := now.dev
 	taken.Seq = old.dev.Seq
 	for _, d := range []volume.Device{old.dev, taken} {
-		if _, err := now.Probe(t.Context(), now.lock, d, ""); !errors.Is(err, ErrChanged) {
+		if _, err := now.Probe(t.Context(), now.lock, d, "", true); !errors.Is(err, ErrChanged) {
 			t.Errorf("probe: got %v", err)
 		}
-		if err := now.Format(t.Context(), now.lock, d, "ext4", nil, true); !errors.Is(err, ErrChanged) {
+		if err := now.Format(t.Context(), now.lock, Formatting{Device: d, Type: "ext4", Repeat: true}, yes); !errors.Is(err, ErrChanged) {
 			t.Errorf("format: got %v", err)
 		}
 	}

@@ -2,13 +2,17 @@ package mount
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
-// zero is the child that makes a new volume blank: its extents were somebody
-// else's before. While it does so nobody else has the device.
+// zero is the child that makes a new volume blank, or what was added to a blank
+// one: its extents were somebody else's before. While it does so nobody else has
+// the device.
 func zero(a zeroArg) (nothing, error) {
 	dev, err := openDevice(a.Device, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
@@ -22,18 +26,54 @@ func zero(a zeroArg) (nothing, error) {
 	if !s.none() {
 		return nothing{}, &Refusal{What: describe(dev, s) + " on " + a.Device.Path}
 	}
+	if a.From > 0 {
+		return nothing{}, zeroData(dev, a.Device, a.From, extent{})
+	}
 	size, err := sizeOf(dev)
 	if err != nil {
 		return nothing{}, err
 	}
 	for _, r := range spans(size) {
-		span := [2]uint64{uint64(r.from), uint64(r.to - r.from)}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), unix.BLKZEROOUT, uintptr(unsafe.Pointer(&span))); errno != 0 {
-			return nothing{}, fmt.Errorf("zero %d bytes at %s of %s: %w", span[1], at(r.from), a.Device.Path, errno)
+		if err := zeroOut(dev, r.from, r.to-r.from); err != nil {
+			return nothing{}, err
 		}
 	}
 	if err := unix.Fsync(int(dev.Fd())); err != nil {
 		return nothing{}, fmt.Errorf("fsync %s: %w", a.Device.Path, err)
 	}
 	return nothing{}, nil
+}
+
+// zeroData makes what the proof reads of a device, from an offset on, read as
+// zeros, and writes only where it does not.
+func zeroData(dev *os.File, d volume.Device, from int64, e extent) error {
+	_, err := walk(d, e, func(b []byte, off int64) error {
+		for i := 0; i < len(b); i += align {
+			part, at := b[i:min(i+align, len(b))], off+int64(i)
+			if at+int64(len(part)) <= from || firstNonZero(part) < 0 {
+				continue
+			}
+			start := max(at, from)
+			if err := zeroOut(dev, start, at+int64(len(part))-start); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := unix.Fsync(int(dev.Fd())); err != nil {
+		return fmt.Errorf("fsync %s: %w", d.Path, err)
+	}
+	return nil
+}
+
+// zeroOut makes a part of a block device read as zeros.
+func zeroOut(dev *os.File, from, n int64) error {
+	span := [2]uint64{uint64(from), uint64(n)}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), unix.BLKZEROOUT, uintptr(unsafe.Pointer(&span))); errno != 0 {
+		return fmt.Errorf("zero %d bytes at %s of %s: %w", n, at(from), dev.Name(), errno)
+	}
+	return nil
 }

@@ -15,21 +15,18 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// errNobodyWaits ends a step whose callers are gone.
-var errNobodyWaits = errors.New("nobody waits for it any more")
-
 // act takes one step. Steps that set up, and unmounts, are only taken for a call
 // that waits at this moment: a mount whose release nobody waits for any more may
 // be a new pod's by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	c := l.waiter(s)
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
-		return errNobodyWaits
+		return dsw.ErrNotWanted
 	}
 	// What flexd does by itself has no calls. With calls it may be about what was
 	// never flexd's, and a lease would make it that.
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
-		return errNobodyWaits
+		return dsw.ErrNotWanted
 	}
 	p := l.n.Providers[h.LV.Name.VG]
 	if p == nil && s.Kind == volume.Deactivate {
@@ -52,18 +49,11 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		l.warn(s, l.n.Store.DropLease(l.uuid))
 		return nil
 	case volume.ActivateDevice:
-		return p.Activate(ctx, l.lock, h.LV)
+		return l.activate(ctx, p, h.LV)
 	case volume.Inspect:
 		return l.inspect(ctx, h)
-	case volume.RecordFormatting:
-		return l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType)
 	case volume.Format:
-		l.facts = volume.FS{}
-		if err := l.n.Ops.Format(ctx, l.lock, h.Device, s.FSType, c.opts.MkfsOptions, s.Repeat); err != nil {
-			return err
-		}
-		l.facts = volume.FS{Made: true, Checked: true}
-		return nil
+		return l.format(ctx, s, c, h)
 	case volume.RecordSeen:
 		err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
 		if h.Record == volume.Formatting {
@@ -81,12 +71,17 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		return l.unmount(ctx, s)
 	case volume.Extend:
 		l.facts.Grown, l.facts.Size = false, 0
-		return p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
+		err := p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
+		if err == nil && s.Blank {
+			l.facts = volume.FS{}
+			err = l.n.Ops.ZeroFrom(ctx, l.lock, h.Device, h.Device.Size)
+		}
+		return err
 	case volume.Grow:
 		return l.growFS(ctx, h)
 	case volume.Deactivate:
 		l.facts = volume.FS{}
-		return p.Deactivate(ctx, l.lock, h.LV, h.Device)
+		return l.deactivate(ctx, p, h)
 	}
 	return fmt.Errorf("no such step: %s", s)
 }
@@ -94,10 +89,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 // waiter returns the first of the step's calls that still waits, or nil.
 func (l *lane) waiter(s volume.Step) *call {
 	l.prune()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	calls := l.calls()
 	for _, id := range s.Calls {
-		for _, c := range l.calls {
+		for _, c := range calls {
 			if c.ID == id && (s.Dir == "" || c.Dir == s.Dir || c.Dir == "") {
 				return c
 			}
@@ -146,6 +140,11 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 			if n.Pod == nil && !place.Staged {
 				n.Pod = &dsw.Pod{UID: place.PodUID}
 			}
+		}
+	}
+	for _, r := range l.n.requests.Of(l.uuid) {
+		if r.Mounts() && r.Dir == s.Dir {
+			n.Started = max(n.Started, r.Started)
 		}
 	}
 	n.Phase, n.Note, n.Since = volume.Making, "", time.Now().UTC().Truncate(time.Millisecond)
@@ -223,7 +222,7 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 			at = m.Dir
 		}
 	}
-	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at)
+	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at, h.LV.Created)
 	if err != nil {
 		return err
 	}
@@ -232,11 +231,44 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case at != "" && fs.Content == volume.FilesystemFailed:
-		l.suspect, l.broken = suspicion{}, fs.What
+	case at != "" && (fs.Content == volume.FilesystemFailed || fs.Content == volume.Truncated):
+		l.suspect, l.broken = suspicion{}, fs
 	case l.suspect.looks > 0:
 		l.suspect = suspicion{l.suspect.looks - 1, time.Now().Add(suspicionPause)}
 	}
+	return nil
+}
+
+// format makes a filesystem. Its record is made durable when the device is proved
+// blank, and while nobody else can have it. The child removes the record if mkfs
+// does not start, or fails: one that stands tells of a crash.
+func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
+	l.facts = volume.FS{}
+	f := mount.Formatting{
+		Device: h.Device, Type: s.FSType, Opts: c.opts.MkfsOptions,
+		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
+	}
+	err := l.n.Ops.Format(ctx, l.lock, f, func() error {
+		if l.waiter(s) == nil {
+			return dsw.ErrNotWanted
+		}
+		return l.recordFormat(s, h)
+	})
+	if err == nil {
+		l.facts = volume.FS{Made: true, Checked: true}
+	}
+	return err
+}
+
+func (l *lane) recordFormat(s volume.Step, h *volume.Have) error {
+	if err := l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType); err != nil {
+		return err
+	}
+	l.stepLog(s).WithField("step", "record format").Info("done")
+	// mkfs may take an hour, and status shows what was observed last.
+	seen := *h
+	seen.Record, seen.RecordType = volume.Formatting, s.FSType
+	l.n.Observer.Publish(l.uuid, seen)
 	return nil
 }
 
@@ -244,11 +276,11 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	landing := mount.Landing{
 		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.root,
-		ReadOnly: c.ReadOnly, Attrs: c.opts.Attrs, Super: c.Super,
+		First: len(h.Mounts) == 0, ReadOnly: c.ReadOnly, Attrs: c.opts.Attrs, Super: c.Super,
 	}
 	let := false
 	err := l.n.Ops.Land(ctx, l.lock, landing, func() error {
-		err := l.letLand(ctx, s)
+		err := l.letLand(ctx, s, h.Device)
 		let = err == nil
 		return err
 	})
@@ -260,7 +292,7 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 	if err != nil {
 		var stuck *run.StuckError
 		if !let || !errors.As(err, &stuck) { // a stuck one may still land
-			l.unland(s)
+			l.n.requests.Observed(l.uuid, s.Dir, false)
 		}
 		return err
 	}

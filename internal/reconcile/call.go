@@ -5,40 +5,36 @@ import (
 	"errors"
 	"time"
 
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
-	"github.com/flexd/flexd/internal/volume"
 )
 
 // A call is a FlexVolume call that waits for its answer.
 type call struct {
-	volume.Call
-	verb     string        // kubelet's word for it
-	started  time.Duration // its flexdriver's start, on the boot-time clock
+	dsw.Request
+	verb     string // kubelet's word for it
 	since    time.Time
 	deadline time.Time
 	opts     flex.Options
 	root     string // kubelet's root directory that Dir lies below
-	lane     *lane  // nil until it has come there; guarded by Node.mu until then
-	taken    func() // ends its way there
 	title    string // the volume, as people call it
 
 	ctx    context.Context // done when the connection is closed
 	pid    int             // of flexdriver, 0 = not known
 	parent *parent         // of flexdriver at its start, nil = not known
 
-	// landing is set when its mount is let go: from there on the only answer
-	// is what comes of it. Guarded by lane.mu.
-	landing bool
-	done    chan result // of size one: the lane never waits
+	// suspended is since when the device has been seen suspended; zero = it was not
+	// at the last look. Only the goroutine of its lane uses it.
+	suspended time.Time
 }
 
-type result struct {
-	device string
-	err    error
+// callsOf returns the calls that requests were made of.
+func callsOf(requests []*dsw.Request) (calls []*call) {
+	for _, r := range requests {
+		calls = append(calls, r.Owner.(*call))
+	}
+	return calls
 }
-
-// errSuperseded is the answer to the older of two opposite wishes.
-var errSuperseded = errors.New("superseded: a newer call for this directory wants the opposite")
 
 // errHungUp is for the log: nobody hears it.
 var errHungUp = errors.New("the caller hung up")
@@ -50,9 +46,4 @@ func (c *call) waiting() bool {
 		return false
 	}
 	return c.parent.holds(c.pid)
-}
-
-// mountsAt says whether it wants a mount at dir.
-func (c *call) mountsAt(dir string) bool {
-	return c.Dir == dir && (c.Verb == volume.Stage || c.Verb == volume.Publish)
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,11 +52,17 @@ func (n *Node) checkGroup(ctx context.Context, vg, kind string) status.Group {
 
 // untold says what of a group could not be seen.
 func untold(s join.Survey) string {
-	switch {
-	case s.Metadata == "" || s.Metadata == s.Kernel:
-		return s.Kernel
-	case s.Kernel == "":
-		return s.Metadata
+	var all []string
+	if s.Metadata != "" {
+		all = append(all, s.Metadata)
 	}
-	return s.Metadata + "; " + s.Kernel
+	if s.Kernel != "" && s.Kernel != s.Metadata {
+		all = append(all, s.Kernel)
+	}
+	for _, d := range s.Devices {
+		if d.Unknown != "" {
+			all = append(all, d.Unknown)
+		}
+	}
+	return strings.Join(all, "; ")
 }

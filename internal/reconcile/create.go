@@ -1,11 +1,16 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -18,12 +23,14 @@ type creation struct {
 // create makes a volume that is missing, where the configuration allows it.
 // Callers that arrive meanwhile join; it goes on when they leave.
 func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) error {
-	size := c.opts.Size
+	size, fsType := c.opts.Size, cmp.Or(c.opts.FSType, volume.DefaultFSType)
 	switch {
 	case !vg.Create:
 		return fmt.Errorf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", name.VG)
 	case size == 0:
 		return fmt.Errorf("it does not exist, and option size is not given: flexd creates only what it knows the size of")
+	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.opts.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
+		return fmt.Errorf("it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
 		return fmt.Errorf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, name.VG, vg.MaxSize)
 	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
@@ -37,7 +44,7 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 		return fmt.Errorf("it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", uuid, name.VG, file)
 	}
 	if !c.waiting() {
-		return errNobodyWaits
+		return dsw.ErrNotWanted
 	}
 	n.mu.Lock()
 	made := n.creating[name]

@@ -50,7 +50,7 @@ func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
 		{creator{there: true}, 1},
 		{creator{err: fs.ErrExist}, 0},
 	} {
-		records, err := dsw.OpenRecords(t.TempDir())
+		records, err := dsw.OpenRecords(t.TempDir(), "boot", func() time.Duration { return time.Hour })
 		if err != nil {
 			t.Fatal(err)
 		}

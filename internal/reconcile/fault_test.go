@@ -62,6 +62,10 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 	}
 	var points atomic.Int64
 	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
+	step, first := realStride, 1+seeded(t).IntN(realStride)
+	if soak {
+		step, first = 1, 1
+	}
 	for _, s := range scenarios() {
 		if !s.realFaults && !soak {
 			continue
@@ -69,7 +73,7 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 		for _, m := range hosttest.Moments() {
 			t.Run(s.name+"/"+m.String()+"/real", func(t *testing.T) {
 				t.Parallel()
-				for k, struck := 1, true; struck && !t.Failed(); k += realStride {
+				for k, struck := first, true; struck && !t.Failed(); k += step {
 					t.Run(fmt.Sprint(k), func(t *testing.T) {
 						e := hosttest.NewReal(t)
 						defer e.Close()

@@ -1,68 +1,42 @@
 package reconcile
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// letLand is the last look before a mount appears: somebody waits for it, no
-// newer wish wants the opposite, the directory is no mount point by now, and
-// the caller will see what lands there. From its nil on, the calls for this
-// directory, those on their way to the lane included, are answered by what comes
-// of the landing only.
-func (l *lane) letLand(ctx context.Context, s volume.Step) error {
-	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
+// letLand is the last look before a mount appears: a request waits for it and is
+// not superseded, the directory is no mount point by now, nothing else has mounted
+// the volume, and the caller will see the mount. From its nil on, the outcome is
+// the only answer to the requests for this mount.
+func (l *lane) letLand(ctx context.Context, s volume.Step, d volume.Device) error {
+	c := l.waiter(s)
+	if c == nil {
+		return dsw.ErrNotWanted
+	}
+	table, err := l.n.tableFor(ctx, c.pid)
 	if err != nil {
 		return err
 	}
 	if e := table.Top(s.Dir); e != nil {
 		return fmt.Errorf("%s became a mount point (%s from %s) meanwhile", s.Dir, e.Type, e.Source)
 	}
-	c := l.waiter(s)
-	if c == nil {
-		return errNobodyWaits
+	if dir := l.n.Observer.Foreign(d.Number, d.Path, table); dir != "" {
+		return fmt.Errorf("it was mounted at %s by something else meanwhile: umount it there first", dir)
 	}
 	if err := l.n.Self.visible(table, s.Dir, c.pid); err != nil {
 		return err
 	}
-	if l.n.Store.Superseded(s.Dir, c.started, false) {
-		return errSuperseded
-	}
-	l.n.mu.Lock()
-	defer l.n.mu.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	waits := func(c *call) bool { return c.mountsAt(s.Dir) }
-	if !slices.ContainsFunc(l.calls, waits) {
-		return errNobodyWaits
-	}
-	l.n.letGo[s.Dir] = l
-	l.n.takeAlongLocked(l, s.Dir)
-	for _, c := range l.calls {
-		c.landing = c.landing || waits(c)
-	}
-	return nil
-}
-
-// unland takes the promise of letLand back: nothing landed.
-func (l *lane) unland(s volume.Step) {
-	l.n.mu.Lock()
-	defer l.n.mu.Unlock()
-	l.n.landedLocked(l, s.Dir)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.calls {
-		if c.Dir == s.Dir {
-			c.landing = false
-		}
-	}
+	name := l.name
+	l.mu.Unlock()
+	return l.n.requests.Commit(l.uuid, name, s.Dir)
 }
 
 // Namespaces knows in which mount namespace flexd lives.
@@ -76,32 +50,53 @@ func OwnNamespaces() (Namespaces, error) {
 	return Namespaces{mnt}, err
 }
 
-// visible says whether a process would see what is mounted at dir: it lives in
-// flexd's mount namespace, or the mount that dir lies on propagates to its own.
-func (n Namespaces) visible(table *mount.Table, dir string, pid int) error {
+// tableFor returns the mount table that says what a caller would see. How mounts
+// propagate changes without an event, and matters to callers of other namespaces.
+func (n *Node) tableFor(ctx context.Context, pid int) (*mount.Table, error) {
+	if other, err := n.Self.other(pid); err != nil {
+		return nil, err
+	} else if other {
+		return n.Observer.Read(ctx)
+	}
+	return n.Observer.Look(ctx, n.Observer.Now())
+}
+
+// other says whether a process lives in another mount namespace than flexd.
+func (n Namespaces) other(pid int) (bool, error) {
 	if pid == 0 || n.mnt == "" {
-		return nil
+		return false, nil
 	}
-	proc := "/proc/" + strconv.Itoa(pid)
-	theirs, err := os.Readlink(proc + "/ns/mnt")
+	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
 	if err != nil {
-		return fmt.Errorf("the caller's mount namespace: %w", err)
+		return false, fmt.Errorf("the caller's mount namespace: %w", err)
 	}
-	if theirs == n.mnt {
-		return nil
+	return theirs != n.mnt, nil
+}
+
+// visible says whether a process would see what is mounted at dir: it lives in
+// flexd's mount namespace, or a mount of its own receives what is mounted there.
+func (n Namespaces) visible(table *mount.Table, dir string, pid int) error {
+	if other, err := n.other(pid); err != nil || !other {
+		return err
 	}
 	on := table.Containing(dir)
-	if on == nil || on.Peer == 0 {
-		return fmt.Errorf("the caller lives in another mount namespace and would not see a mount at %s: make the mount below it shared (mount --make-rshared), or run flexd in kubelet's namespace", dir)
+	if on == nil {
+		return fmt.Errorf("the caller lives in another mount namespace, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
 	}
-	text, err := os.ReadFile(proc + "/mountinfo")
+	if on.Peer == 0 {
+		return fmt.Errorf("the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
+	}
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mountinfo")
 	if err != nil {
 		return fmt.Errorf("the caller's mount table: %w", err)
 	}
-	for _, kind := range []string{"shared:", "master:"} {
-		if bytes.Contains(text, []byte(" "+kind+strconv.Itoa(on.Peer)+" ")) {
-			return nil
-		}
+	defer f.Close()
+	theirs, err := mount.ReadTable(f)
+	if err != nil {
+		return fmt.Errorf("the caller's mount table: %w", err)
 	}
-	return fmt.Errorf("the caller lives in another mount namespace, and %s (on which %s lies) does not propagate to it: run flexd in kubelet's namespace, or share the mount with it", on.Dir, dir)
+	if table.Appears(dir, theirs) {
+		return nil
+	}
+	return fmt.Errorf("the caller lives in another mount namespace, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
 }

@@ -22,17 +22,6 @@ func smear(t *testing.T, e *hosttest.Env) {
 	works(t, e.Storage.Shell("data", "tr '\\0' '\\245' </dev/zero | dd of=$L bs=4096 seek=1 count=16 iflag=fullblock conv=notrunc,fsync 2>&1"))
 }
 
-// forgetRecords starts flexd anew without its format records.
-func forgetRecords(t *testing.T, e *hosttest.Env) {
-	t.Helper()
-	e.Patient = true
-	e.Crash()
-	if err := os.RemoveAll(e.Records()); err != nil {
-		t.Fatal(err)
-	}
-	e.Start()
-}
-
 // loseNotes takes the run directory's notes away while flexd is down.
 func loseNotes(t *testing.T, e *hosttest.Env) {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -25,9 +26,8 @@ type lane struct {
 
 	mu      sync.Mutex // guards what follows
 	name    volume.Name
-	calls   []*call // in the order of their arrival
-	awake   bool    // the goroutine runs
-	dirty   bool    // it is to look again
+	awake   bool // the goroutine runs
+	dirty   bool // it is to look again
 	timer   *time.Timer
 	parked  *parked
 	retry   backoff
@@ -38,12 +38,13 @@ type lane struct {
 	history []operation // oldest first
 	seen    *glimpse    // the mounts that the last look was about
 	suspect suspicion
-	broken  string // what is wrong with its mounted filesystem, until it is unmounted
-	hurry   func() // tells the look under way that somebody wants to unmount; nil = that is nothing to it
+	broken  volume.FS // what is wrong with its mounted filesystem, until it is unmounted
+	hurry   func()    // tells the look under way that somebody wants to unmount; nil = that is nothing to it
 
 	// Only the goroutine uses these.
 	facts volume.FS    // what children found in this turn
 	disk  uint64       // the device the facts are about
+	size  int64        // of that device, at the last look
 	table *mount.Table // of the last look
 
 	hurried bool // the group was not waited for in this turn
@@ -144,14 +145,14 @@ func (l *lane) run() {
 	}
 }
 
-// join adds a call and wakes the lane. landing says that what it wants may appear
-// at any moment.
-func (l *lane) join(c *call, landing bool) {
+// calls returns the calls that wait for the volume, in the order of their arrival.
+func (l *lane) calls() []*call { return callsOf(l.n.requests.Of(l.uuid)) }
+
+// joined wakes the lane for a request that waits for it now.
+func (l *lane) joined(verb volume.Verb) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.landing = landing
-	l.calls = append(l.calls, c)
-	if l.hurry != nil && c.Verb == volume.Release {
+	if l.hurry != nil && verb == volume.Release {
 		l.hurry()
 		l.hurry = nil
 	}
@@ -163,38 +164,15 @@ func (l *lane) join(c *call, landing bool) {
 func (l *lane) reclaiming() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.awake && !slices.ContainsFunc(l.calls, func(c *call) bool { return c.Verb != volume.Reclaim })
+	return l.awake && !slices.ContainsFunc(l.n.requests.Of(l.uuid), func(r *dsw.Request) bool { return r.Verb != volume.Reclaim })
 }
 
-func (l *lane) group() string {
+func (l *lane) group() string { return l.called().VG }
+
+func (l *lane) called() volume.Name {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.name.VG
-}
-
-// dismiss answers a call whose wish is over, unless its mount is landing: then
-// the answer is what comes of that.
-func (l *lane) dismiss(c *call, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := slices.Index(l.calls, c)
-	if i < 0 || c.landing {
-		return
-	}
-	l.calls = slices.Delete(l.calls, i, i+1)
-	c.done <- result{err: err}
-	l.wakeLocked() // its claim goes with it
-}
-
-// answerLocked ends a call.
-func (l *lane) answerLocked(id string, r result) {
-	for i, c := range l.calls {
-		if c.ID == id {
-			l.calls = slices.Delete(l.calls, i, i+1)
-			c.done <- r
-			return
-		}
-	}
+	return l.name
 }
 
 // doubt makes the lane look at what is mounted from a device of that name, if
@@ -202,7 +180,7 @@ func (l *lane) answerLocked(id string, r result) {
 func (l *lane) doubt(device string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen != nil && l.broken == "" && l.seen.path != "" && filepath.Base(l.seen.path) == device {
+	if l.seen != nil && l.broken.Content == volume.ContentUnknown && l.seen.path != "" && filepath.Base(l.seen.path) == device {
 		l.suspect = suspicion{looks: suspiciousLooks}
 		l.wakeLocked()
 	}
@@ -210,16 +188,13 @@ func (l *lane) doubt(device string) {
 
 // prune dismisses the calls whose caller is gone.
 func (l *lane) prune() {
-	l.mu.Lock()
-	free := slices.DeleteFunc(slices.Clone(l.calls), func(c *call) bool { return c.landing })
-	l.mu.Unlock()
-	for _, c := range free {
+	for _, c := range callsOf(l.n.requests.Free(l.uuid)) {
 		if !c.waiting() {
 			err := errHungUp
 			if cause := context.Cause(c.ctx); errors.Is(cause, errDeadline) {
-				err = l.n.ended(c, "", cause) // whoever waits for what came of its landing hears it
+				err = l.n.ended(c, "", cause) // the caller hears it
 			}
-			l.dismiss(c, err)
+			l.n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
 		}
 	}
 }
@@ -252,7 +227,12 @@ func (l *lane) turn() {
 			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
 			return
 		}
+		l.patient(&w, h)
 		v := l.settle(&w, h)
+		if len(v.Steps) == 0 && v.Waiting {
+			l.wakeIn(resumePause)
+			return
+		}
 		if len(v.Steps) == 0 {
 			l.rest(w, h)
 			return
@@ -290,6 +270,30 @@ func (l *lane) undisturbed() bool {
 	return !l.dirty
 }
 
+// How long a call waits for a suspended device, and how often the lane looks
+// meanwhile.
+const (
+	resumePatience = 10 * time.Second
+	resumePause    = 200 * time.Millisecond
+)
+
+// patient notes which calls still wait for a suspended device.
+func (l *lane) patient(w *volume.Want, h volume.Have) {
+	for _, c := range l.calls() {
+		switch {
+		case !h.Device.Suspended:
+			c.suspended = time.Time{}
+			continue
+		case c.suspended.IsZero():
+			c.suspended = time.Now()
+		}
+		i := slices.IndexFunc(w.Calls, func(o volume.Call) bool { return o.ID == c.ID })
+		if i >= 0 {
+			w.Calls[i].Patient = time.Since(c.suspended) < resumePatience
+		}
+	}
+}
+
 // settle plans, answers the calls that the plan answered, and plans again for
 // those that are left, all from one look.
 func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
@@ -304,21 +308,60 @@ func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
 }
 
 func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
+	l.renew(v.Done)
+	l.noteStarts(v.Done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range v.Done {
-		l.answerLocked(id, result{device: h.Device.Link})
+		l.n.requests.Answer(l.uuid, id, dsw.Answer{Device: h.Device.Link})
 		ids = append(ids, id)
+	}
+	if len(v.Refused) > 0 {
+		l.facts.Use = volume.UseUnknown // the next call may come because that use has ended
 	}
 	for _, r := range v.Refused {
 		l.lastErr = &failure{step: "refused", text: r.Reason, at: time.Now(), call: r.Call}
-		l.answerLocked(r.Call, result{err: errors.New(r.Reason)})
+		l.n.requests.Answer(l.uuid, r.Call, dsw.Answer{Err: errors.New(r.Reason)})
 		ids = append(ids, r.Call)
 	}
 	if len(v.Done) > 0 {
 		l.lastErr = nil
 	}
 	return ids
+}
+
+// renew starts the lease anew for a waitforattach or attach that found one.
+func (l *lane) renew(done []string) {
+	for _, r := range l.n.requests.Of(l.uuid) {
+		if r.Verb != volume.Check && r.Verb != volume.Activate || !slices.Contains(done, r.ID) {
+			continue
+		}
+		lease, ok := l.n.Store.Lease(l.uuid)
+		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Lease*9/10 {
+			continue
+		}
+		lease.Until = l.n.Boot() + l.n.Config.Lease
+		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.PutLease(lease))
+	}
+}
+
+// noteStarts notes the start of mount calls that found their mount.
+func (l *lane) noteStarts(done []string) {
+	starts := map[string]time.Duration{} // by directory
+	for _, r := range l.n.requests.Of(l.uuid) {
+		if r.Mounts() && slices.Contains(done, r.ID) {
+			starts[r.Dir] = max(starts[r.Dir], r.Started)
+		}
+	}
+	if len(starts) == 0 {
+		return
+	}
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		if c.Started < starts[c.Dir] {
+			c.Started = starts[c.Dir]
+			l.warn(volume.Step{Kind: volume.NoteHeld}, l.n.Store.Put(c))
+		}
+	}
 }
 
 // retried says whether flexd's own step of that kind waits after a failure. A
@@ -462,7 +505,7 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 			err = fmt.Errorf("%s: %w", what, err)
 		}
 		for _, id := range step.Calls {
-			l.answerLocked(id, result{err: err})
+			l.n.requests.Answer(l.uuid, id, dsw.Answer{Err: err})
 		}
 		l.mu.Unlock()
 		return true
@@ -473,15 +516,11 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	return false
 }
 
-// undecided are the calls that may be answered whatever there is to see: not one
-// whose mount was let go, which may have appeared.
+// undecided returns the calls that a look which failed may answer: not one whose
+// mount is committed and may have appeared.
 func (l *lane) undecided() (ids []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.calls {
-		if !c.landing {
-			ids = append(ids, c.ID)
-		}
+	for _, r := range l.n.requests.Free(l.uuid) {
+		ids = append(ids, r.ID)
 	}
 	return ids
 }

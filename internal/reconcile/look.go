@@ -24,42 +24,58 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 		return h, err
 	}
 	if h.Device.Seq != l.disk {
-		l.disk, l.facts = h.Device.Seq, volume.FS{}
+		l.disk, l.facts, l.size = h.Device.Seq, volume.FS{}, 0
 		h.FS = volume.FS{}
 	}
+	shrunk := l.size
+	l.size = h.Device.Size
 	l.table = table
-	g := glimpse{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
-	g.mounts = g.of(table)
-	l.n.mu.Lock()
-	for dir, spot := range h.Spots {
-		if spot.Unknown == "" {
-			l.n.landedLocked(l, dir)
+	if now := nameNow(h); h.Record == volume.Seen && now.LV != "" && now != h.RecordName {
+		if err := l.n.Records.Renamed(l.uuid, now); err != nil {
+			l.log().WithError(err).Warn("its new name is not in its format record")
 		}
 	}
-	l.n.mu.Unlock()
+	g := glimpse{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
+	g.mounts = g.of(table)
+	for dir, spot := range h.Spots {
+		// A mount that is not there although its child succeeded was taken away by
+		// somebody else: the requests for it are like any others.
+		if spot.Unknown == "" {
+			l.n.requests.Observed(l.uuid, dir, spot.This || spot.Under)
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen = &g
-	for _, c := range l.calls {
-		// What came of its landing is seen now: if it is not there, somebody was
-		// faster to take it away, and the call is one like any other.
-		if spot, looked := h.Spots[c.Dir]; looked && !spot.This && !spot.Under && spot.Unknown == "" {
-			c.landing = false
-		}
-	}
 	if h.LV.Presence == volume.Present {
 		l.name = h.LV.Name
 	}
-	switch {
-	case len(h.Mounts) == 0:
-		l.suspect, l.broken = suspicion{}, ""
-	case h.FS.Content == volume.FilesystemFailed:
-		l.suspect = suspicion{} // the kernel's own count says so
-	case l.broken != "":
-		h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, h.Mounts[0].Type, l.broken
+	if len(h.Device.Relatives) > 0 {
+		h.Device.Relatives = l.n.noted(h.Device.Relatives)
 		l.n.Observer.Publish(l.uuid, h)
 	}
+	switch {
+	case len(h.Mounts) == 0:
+		l.suspect, l.broken = suspicion{}, volume.FS{}
+	case h.FS.Content == volume.FilesystemFailed:
+		l.suspect = suspicion{} // the kernel's own count says so
+	case l.broken.Content == volume.Truncated && l.broken.Size <= h.Device.Size:
+		l.broken = volume.FS{} // it has its size back
+	case l.broken.Content != volume.ContentUnknown:
+		h.FS.Content, h.FS.Type, h.FS.What, h.FS.Size = l.broken.Content, l.broken.Type, l.broken.What, l.broken.Size
+		l.n.Observer.Publish(l.uuid, h)
+	case h.Device.Size < shrunk:
+		l.suspect = suspicion{looks: 1}
+	}
 	return h, nil
+}
+
+// nameNow is what a volume is called at this moment; empty = that is not known.
+func nameNow(h volume.Have) volume.Name {
+	if h.LV.Presence == volume.Present {
+		return h.LV.Name
+	}
+	return h.LV.Now
 }
 
 // brief is how long an unmount waits for what its group has, which it does not need.
@@ -83,7 +99,7 @@ func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (
 	t.Group = group
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if slices.ContainsFunc(l.calls, func(c *call) bool { return c.Verb == volume.Release }) {
+	if slices.ContainsFunc(l.n.requests.Of(l.uuid), func(r *dsw.Request) bool { return r.Verb == volume.Release }) {
 		hurry()
 	} else {
 		l.hurry = hurry
@@ -133,16 +149,17 @@ type glimpse struct {
 
 func (g *glimpse) of(table *mount.Table) []string {
 	var mounts []string
-	add := func(entries []*mount.Entry) {
+	add := func(where string, entries []*mount.Entry) {
 		for _, e := range entries { // an ID alone is used again
-			mounts = append(mounts, fmt.Sprint(e.ID, e.Number, e.Root, e.ReadOnly, e.Dir))
+			mounts = append(mounts, fmt.Sprint(where, e.ID, e.Parent, e.Peer, e.Number, e.Root, e.ReadOnly, e.Dir))
 		}
 	}
 	for _, dir := range g.dirs {
-		add(table.At(dir))
+		add("at", table.At(dir))
+		add("hidden", table.HiddenAt(dir))
 	}
 	if g.number != "" {
-		add(table.OfDevice(g.number, g.path))
+		add("of", table.OfDevice(g.number, g.path))
 	}
 	return mounts
 }
@@ -171,6 +188,13 @@ func (l *lane) misses(table *mount.Table) bool {
 	return slices.ContainsFunc(l.n.Store.Claims(l.uuid), func(c dsw.Claim) bool { return table.Top(c.Dir) == nil })
 }
 
+// lingers says whether the lease of the volume has ended and a relative kept it
+// active: no event tells that a device is closed.
+func (l *lane) lingers() bool {
+	lease, ok := l.n.Store.Lease(l.uuid)
+	return ok && lease.Until <= l.n.Boot()
+}
+
 // want is all that may cause a step.
 func (l *lane) want() volume.Want {
 	var w volume.Want
@@ -186,8 +210,8 @@ func (l *lane) want() volume.Want {
 		w.NeverDeactivate = vg.NeverDeactivate
 	}
 	w.Grow, w.Suspect = l.grow, l.suspect.looks > 0 && !time.Now().Before(l.suspect.next)
-	for _, c := range l.calls {
-		w.Calls = append(w.Calls, c.Call)
+	for _, r := range l.n.requests.Of(l.uuid) {
+		w.Calls = append(w.Calls, r.Call)
 	}
 	return w
 }

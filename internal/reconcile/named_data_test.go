@@ -93,6 +93,46 @@ func TestAVolumeGroupWhoseDiskIsNotMountedGetsNoEmptyVolumesOfTheNamesThatHadDat
 	})
 }
 
+// A volume that was renamed and is missing then is not replaced by an empty one of
+// its new name; its old name is free.
+func TestRenamedAndMissing(t *testing.T) {
+	for name, follow := range map[string]func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, b hosttest.Pod){
+		"used by its new name": func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, b hosttest.Pod) {
+			works(t, os.Rename(e.File("data"), e.File("new")))
+			works(t, k.Up(b))
+			works(t, k.Finish(b))
+		},
+		"seen only": func(t *testing.T, e *hosttest.Env, _ *hosttest.Kubelet, _ hosttest.Pod) {
+			works(t, os.Rename(e.File("data"), e.File("new")))
+			e.Eventually("the record has the new name", func() bool {
+				records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+				b, _ := os.ReadFile(records[0])
+				return strings.Contains(string(b), `"lv": "new"`)
+			})
+		},
+	} {
+		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
+			k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+			b.Volume, b.LV = "pv2", "new"
+			works(t, k.Up(a))
+			works(t, e.M.Write(k.Dir(a)))
+			works(t, k.Finish(a))
+			e.Empty()
+			follow(t, e, k, b)
+			e.Empty()
+			works(t, os.Rename(e.File("new"), e.File("new")+".away"))
+			fails(t, k.Up(b), "flexd has seen a filesystem on a volume of that name")
+			if e.M.Exists(e.File("new")) {
+				t.Error("it was created")
+			}
+			works(t, k.Up(a))
+			works(t, k.Finish(a))
+			works(t, os.Remove(e.File("new")+".away"))
+			e.Empty()
+		})
+	}
+}
+
 func TestABtrfsWhoseOwnerMadeASubvolumeTheDefaultOneIsMountedOnceAndUnmounted(t *testing.T) {
 	onReal(t, "set-default", func(t *testing.T, e *hosttest.Env) {
 		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
@@ -272,3 +312,88 @@ func TestADamagedNoteStaysAsideWhenItsMountIsAdopted(t *testing.T) {
 type problem string
 
 func (p problem) Error() string { return string(p) }
+
+// A volume whose device something else uses is given to no pod until that use ends.
+func TestUsedDevice(t *testing.T) {
+	for name, use := range map[string]func(e *hosttest.Env, dir string) (end func()){
+		"open":   func(e *hosttest.Env, _ string) func() { return e.Sim.HoldDevice(e.File("data")) },
+		"loop":   func(e *hosttest.Env, _ string) func() { return e.Sim.Losetup(e.File("data")) },
+		"frozen": func(e *hosttest.Env, dir string) func() { return e.Sim.Freeze(dir) },
+	} {
+		onSim(t, name, func(t *testing.T, e *hosttest.Env) {
+			k := hosttest.NewKubelet(e, false)
+			a, b := pod("a"), pod("b")
+			works(t, k.Start(a))
+			end := use(e, k.Dir(a))
+			works(t, k.Finish(a))
+			fails(t, k.Up(b), "is busy")
+			end()
+			works(t, k.Up(b))
+			works(t, k.Finish(b))
+			e.Empty()
+		})
+	}
+}
+
+// A volume that was made smaller than its filesystem is given to no further pod,
+// mounted or not, and no fsck runs on it.
+func TestShrunkVolume(t *testing.T) {
+	onSim(t, "lvreduce", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a, b := pod("a"), pod("b")
+		works(t, k.Start(a))
+		size := e.Sim.FileAt(e.File("data")).Size
+		e.Sim.Shrink(e.File("data"), size/2)
+		fails(t, k.Up(b), "larger than its device")
+		works(t, k.Finish(a))
+		fails(t, k.Up(b), "run no fsck")
+		e.Sim.Shrink(e.File("data"), size)
+		works(t, k.Up(b))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+}
+
+// A size that is too small for the filesystem makes no volume. One that was too
+// small all the same, and a wrong fsType or mkfs option, may be corrected while
+// nothing was published; what was published is never extended that way.
+func TestCorrected(t *testing.T) {
+	onBoth(t, "size and fsType", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		for fsType, size := range map[string]string{"xfs": "10m", "btrfs": "108m", "ext4": "64k"} {
+			small := a
+			small.FSType, small.Size = fsType, size
+			fails(t, k.Up(small), "too small for "+fsType)
+		}
+		if e.M.Exists(e.File("data")) {
+			t.Error("it was created")
+		}
+		a.Size = "20m"
+		e.Refuse("mkfs", errSimulated)
+		fails(t, k.Up(a), "simulated")
+		e.Refuse("mkfs", nil)
+		a = xfs(a)
+		works(t, k.Up(a))
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Finish(a))
+		a.Size = "400m"
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
+		for _, v := range e.Node().List().Volumes {
+			if v.LV == "data" && v.Size != 320<<20 {
+				t.Errorf("%d bytes", v.Size)
+			}
+		}
+	})
+	onBoth(t, "an administrator's volume", func(t *testing.T, e *hosttest.Env) {
+		works(t, e.Storage.Make("data", 16<<20))
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Up(pod("a")))
+		works(t, k.Finish(pod("a")))
+		if n := e.Node().List().Volumes[0].Size; n != 16<<20 {
+			t.Errorf("it was extended to %d bytes", n)
+		}
+		e.Empty()
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/hosttest"
 )
@@ -134,7 +135,10 @@ func TestDeadlineDuringMkfsAndTheNextCallUsesWhatItMade(t *testing.T) {
 	onSim(t, "mkfs", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		_, release := e.Sim.Hang("format-half", false, false)
-		fails(t, k.Up(pod("a")), "still preparing: mkfs, 4m30s")
+		first := k.Up(pod("a"))
+		fails(t, first, "still preparing: mkfs since ")
+		again := k.Up(pod("a"))
+		fails(t, again, first.Error()) // the same text is the same event
 		join := behind(func() error { return k.Up(pod("a")) })
 		time.Sleep(time.Minute)
 		release()
@@ -148,64 +152,192 @@ func TestDeadlineDuringMkfsAndTheNextCallUsesWhatItMade(t *testing.T) {
 	})
 }
 
-func TestMkfsKilledInTheMiddleAndAskedForAgain(t *testing.T) {
-	onSim(t, "killed at its own deadline", func(t *testing.T, e *hosttest.Env) {
-		k := hosttest.NewKubelet(e, false)
-		e.Sim.Hang("format-half", false, false)
-		fails(t, k.Up(pod("a")), "still preparing: mkfs")
-		time.Sleep(time.Hour)
+// An mkfs that a crash has cut is repeated, on a volume that flexd created, while
+// what it left is alone on it and its record is new.
+func TestMkfsCut(t *testing.T) {
+	// cut kills flexd, and the child in the middle of mkfs.
+	cut := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		t.Helper()
+		e.Patient = true
+		e.Sim.DieHalfway("format-half")
+		e.ArmStep(hosttest.CrashAfter, 1, "mkfs")
+		join := behind(func() error { return k.Up(pod("a")) })
+		e.Eventually("flexd is dead", e.Dead)
+		k.Kill()
+		_ = join()
 		if f := e.Sim.FileAt(e.File("data")); f.State != hosttest.HalfMade {
-			t.Errorf("the volume is not half made: %v", f.State)
+			t.Fatalf("the volume is not half made: %v", f.State)
 		}
-		works(t, k.Start(pod("a")))
+	}
+	use := func(t *testing.T, e *hosttest.Env) {
+		t.Helper()
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Up(pod("a")))
 		works(t, e.M.Write(k.Dir(pod("a"))))
 		works(t, k.Finish(pod("a")))
 		e.Empty()
-	})
-	onSim(t, "killed with flexd", func(t *testing.T, e *hosttest.Env) {
-		k := hosttest.NewKubelet(e, true)
-		e.ArmStep(hosttest.CrashWithin, 1, "mkfs")
-		e.Sim.DieHalfway("format-half")
-		works(t, k.Start(pod("a")))
-		works(t, k.Finish(pod("a")))
-		e.Empty()
-	})
-	onSim(t, "and somebody else wrote there since", func(t *testing.T, e *hosttest.Env) {
-		k := hosttest.NewKubelet(e, false)
-		e.Sim.Hang("format-half", false, false)
-		fails(t, k.Up(pod("a")), "still preparing: mkfs")
-		time.Sleep(time.Hour)
-		e.Sim.Change(e.File("data"), func(f *hosttest.File) { f.State, f.Note = hosttest.Foreign, "crypto_LUKS" })
-		fails(t, k.Up(pod("a")), "something else has written to it")
+	}
+	kept := func(t *testing.T, e *hosttest.Env, words string) {
+		t.Helper()
+		fails(t, hosttest.NewKubelet(e, false).Up(pod("a")), words)
 		e.Sim.Change(e.File("data"), func(f *hosttest.File) {
-			if f.Mkfs != 1 || f.State != hosttest.Foreign {
+			if f.Mkfs != 1 {
+				t.Errorf("mkfs ran again: %+v", f)
+			}
+		})
+		e.Empty()
+	}
+	onSim(t, "with flexd", func(t *testing.T, e *hosttest.Env) {
+		cut(t, e, hosttest.NewKubelet(e, false))
+		e.Start()
+		use(t, e)
+	})
+	onSim(t, "with the machine", func(t *testing.T, e *hosttest.Env) {
+		cut(t, e, hosttest.NewKubelet(e, false))
+		e.Sim.Reboot()
+		e.Start()
+		use(t, e)
+	})
+	onSim(t, "long ago", func(t *testing.T, e *hosttest.Env) {
+		cut(t, e, hosttest.NewKubelet(e, false))
+		e.Start()
+		time.Sleep(dsw.RepeatWithin)
+		kept(t, e, "is repeated within 1h0m0s only")
+	})
+	onSim(t, "before the last boot", func(t *testing.T, e *hosttest.Env) {
+		cut(t, e, hosttest.NewKubelet(e, false))
+		time.Sleep(dsw.RepeatWithin)
+		e.Sim.Reboot()
+		e.Start()
+		kept(t, e, "is repeated within 1h0m0s only")
+	})
+	onSim(t, "and the owner wrote there since", func(t *testing.T, e *hosttest.Env) {
+		cut(t, e, hosttest.NewKubelet(e, false))
+		e.Sim.WriteRaw(e.File("data"))
+		e.Start()
+		kept(t, e, "something else has written to it")
+	})
+	onSim(t, "and its record is removed", func(t *testing.T, e *hosttest.Env) {
+		cut(t, e, hosttest.NewKubelet(e, false))
+		e.Start()
+		removeRecord(t, e)
+		kept(t, e, "not blank")
+	})
+	onSim(t, "on a volume of an administrator", func(t *testing.T, e *hosttest.Env) {
+		blankVolume(e)
+		cut(t, e, hosttest.NewKubelet(e, false))
+		e.Start()
+		kept(t, e, "flexd did not create this volume")
+	})
+}
+
+// An mkfs that never started, or failed by itself, leaves no record: what the
+// owner writes to the volume afterwards stays.
+func TestMkfsFailed(t *testing.T) {
+	ends := func(t *testing.T, e *hosttest.Env, words string, mkfs int) {
+		t.Helper()
+		k := hosttest.NewKubelet(e, false)
+		fails(t, k.Up(pod("a")), words)
+		if records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json")); len(records) != 0 {
+			t.Errorf("records: %q", records)
+		}
+		e.Empty()
+		e.Sim.WriteRaw(e.File("data"))
+		fails(t, k.Up(pod("a")), "not blank")
+		e.Sim.Change(e.File("data"), func(f *hosttest.File) {
+			if f.Mkfs != mkfs || f.State != hosttest.Foreign {
 				t.Errorf("%+v", f)
 			}
 		})
 		e.Empty()
+	}
+	at := func(e *hosttest.Env, where string, fate hosttest.Fate) {
+		e.Sim.Pace = func(p hosttest.Point) hosttest.Fate {
+			if p.Op == "format" && p.Where == where {
+				return fate
+			}
+			return hosttest.Lives
+		}
+	}
+	onSim(t, "before it started", func(t *testing.T, e *hosttest.Env) {
+		at(e, "before", hosttest.Fails)
+		ends(t, e, "exit status 1", 0)
 	})
-	onReal(t, "its leavings are on the device", func(t *testing.T, e *hosttest.Env) {
+	onSim(t, "busy", func(t *testing.T, e *hosttest.Env) {
+		e.Sim.Pace = func(p hosttest.Point) hosttest.Fate {
+			if p.Op == "format" && p.Where == "before" {
+				time.AfterFunc(time.Second, e.Sim.HoldDevice(e.File("data")))
+			}
+			return hosttest.Lives
+		}
+		ends(t, e, "busy", 0)
+	})
+	onSim(t, "its record cannot be written", func(t *testing.T, e *hosttest.Env) {
+		e.Sim.Pace = func(p hosttest.Point) hosttest.Fate {
+			if p.Op == "format" && p.Where == "before" {
+				time.AfterFunc(time.Second, e.BreakRecords())
+			}
+			return hosttest.Lives
+		}
+		ends(t, e, "format record", 0)
+	})
+	onSim(t, "by itself", func(t *testing.T, e *hosttest.Env) {
+		at(e, "within", hosttest.Fails)
+		ends(t, e, "exit status 1", 1)
+	})
+	onSim(t, "by itself, while flexd is dead", func(t *testing.T, e *hosttest.Env) {
+		at(e, "within", hosttest.Fails)
+		e.ArmStep(hosttest.CrashAfter, 1, "mkfs")
+		ends(t, e, "exit status 1", 2)
+	})
+	onReal(t, "and then raw data", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		e.Refuse("mkfs", errSimulated)
 		fails(t, k.Up(pod("a")), "simulated")
-		smear(t, e)
 		e.Refuse("mkfs", nil)
-		works(t, k.Start(pod("a")))
-		works(t, e.M.Write(k.Dir(pod("a"))))
-		works(t, k.Finish(pod("a")))
-		e.Empty()
-	})
-	onReal(t, "data that no mkfs of ours left is never formatted", func(t *testing.T, e *hosttest.Env) {
-		k := hosttest.NewKubelet(e, false)
-		e.Refuse("mkfs", errSimulated)
-		fails(t, k.Up(pod("a")), "simulated")
-		e.Refuse("mkfs", nil)
-		e.Empty()
-		forgetRecords(t, e)
 		smear(t, e)
 		fails(t, k.Up(pod("a")), "not blank")
 		e.Empty()
 	})
+	onSim(t, "flexd dies with the record written", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k := hosttest.NewKubelet(e, false)
+		e.ArmStep(hosttest.CrashWithin, 1, "mkfs")
+		join := behind(func() error { return k.Up(pod("a")) })
+		e.Eventually("flexd is dead", e.Dead)
+		k.Kill()
+		_ = join()
+		e.Sim.WriteRaw(e.File("data"))
+		e.Start()
+		e.Empty()
+		fails(t, hosttest.NewKubelet(e, false).Up(pod("a")), "not blank")
+		e.Empty()
+	})
+	// Its bytes remain and its record goes, so that no mkfs is repeated over them.
+	onSim(t, "and what it wrote stays", func(t *testing.T, e *hosttest.Env) {
+		e.Sim.Pace = func(p hosttest.Point) hosttest.Fate {
+			if p.Op == "format" && (p.Where == "within" || p.Where == "cleaning") {
+				return hosttest.Fails
+			}
+			return hosttest.Lives
+		}
+		k := hosttest.NewKubelet(e, false)
+		fails(t, k.Up(pod("a")), "could not be taken away")
+		e.Empty()
+		fails(t, k.Up(pod("a")), "not blank")
+		e.Sim.WriteRaw(e.File("data"))
+		fails(t, k.Up(pod("a")), "not blank")
+		e.Empty()
+	})
+}
+
+func removeRecord(t *testing.T, e *hosttest.Env) {
+	t.Helper()
+	records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+	if len(records) != 1 {
+		t.Fatalf("records: %q", records)
+	}
+	works(t, os.Remove(records[0]))
 }
 
 func TestFailingSeenRecordRefusesTheMountWhenAFormattingRecordStands(t *testing.T) {
@@ -243,7 +375,7 @@ func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *tes
 			gate, later := make(chan struct{}), make(chan struct{})
 			var looks atomic.Int32 // since the mount is about to land
 			looks.Store(-1000)
-			e.Pause = func(what string, over <-chan struct{}) {
+			e.SetPause(func(what string, over <-chan struct{}) {
 				n := int32(0)
 				if what == "look" {
 					n = looks.Add(1)
@@ -259,7 +391,7 @@ func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *tes
 				case <-on:
 				case <-over:
 				}
-			}
+			})
 			k, a := hosttest.NewKubelet(e, false), pod("a")
 			hit, release := e.Sim.Hang("mount", false, false)
 			up := func() error {

@@ -154,7 +154,7 @@ func TestAForeignMountThatLandsOnOursBetweenTheLookAndItsUmountIsNotUnmounted(t 
 		})
 		fails(t, k.Down(a), k.Dir(a))
 		e.Sim.WhileLooking(nil)
-		if !strings.Contains(e.M.Text(), k.Dir(a)+" rw,relatime - tmpfs") {
+		if strings.Count(e.M.Text(), " "+k.Dir(a)+" ") != 2 {
 			t.Errorf("the tmpfs is gone\n%s", e.M.Text())
 		}
 		fails(t, k.Down(a), "not by flexd")
@@ -234,5 +234,26 @@ func TestALaneAtRestKeepsNoMountTable(t *testing.T) {
 		if n := node.TablesKept(); n > 0 {
 			t.Errorf("%d lanes keep one", n)
 		}
+	})
+}
+
+// A mount that something else makes after the look that a mount was planned on is
+// seen before that mount appears.
+func TestForeignMountBeforeCommit(t *testing.T) {
+	onSim(t, "by an administrator", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		hit, release := e.Sim.Hang("mount-built", false, false)
+		up := behind(func() error { return k.Up(a) })
+		<-hit
+		works(t, e.Sim.MountElsewhere(e.File("data"), "/mnt/other"))
+		release()
+		if err := up(); err == nil || !strings.Contains(err.Error(), "/mnt/other") {
+			t.Errorf("mounted at /mnt/other meanwhile: %v", err)
+		}
+		mountsAre(t, e)
+		works(t, e.M.Umount("/mnt/other"))
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
 	})
 }

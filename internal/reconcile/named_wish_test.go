@@ -172,6 +172,7 @@ func TestACallDoesNotWaitForTheBackoffOfADeactivation(t *testing.T) {
 		letGo := e.Sim.HoldDevice(e.File("data"))
 		works(t, k.Finish(a))
 		time.Sleep(10 * time.Minute) // by now it is tried every two minutes
+		letGo()
 		e.Refuse("mount", errSimulated)
 		fails(t, k.Up(a), "simulated") // its claim is to be dropped
 		e.Refuse("mount", nil)
@@ -180,7 +181,6 @@ func TestACallDoesNotWaitForTheBackoffOfADeactivation(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the call waited for %v", took)
 		}
-		letGo()
 		works(t, k.Finish(b))
 		e.Empty()
 	})

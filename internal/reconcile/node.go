@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,16 +69,16 @@ type Node struct {
 	stop  context.CancelCauseFunc
 	ready chan struct{}
 
+	requests *dsw.Requests
+
 	surveys map[string]*surveyed // by VG; never changes
 	pools   pools
 	orphans orphans
 
-	// Lock order: Node.mu, then lane.mu. Neither is held while anything runs.
+	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
+	// while anything runs.
 	mu       sync.Mutex
 	lanes    map[volume.UUID]*lane
-	byDir    map[string][]*call // waiting calls
-	coming   map[string][]*call // by directory: those that want a mount and have not come to their lane
-	letGo    map[string]*lane   // by directory: the lane whose mount may appear there at any moment
 	creating map[volume.Name]*creation
 	adopting map[string]bool // directories whose mount is being identified
 	trouble  string          // why the mount table cannot be read
@@ -93,7 +92,8 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, byDir: map[string][]*call{}, coming: map[string][]*call{}, letGo: map[string]*lane{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
+	n.requests = dsw.NewRequests(func(uuid volume.UUID) { n.lane(uuid, volume.Name{}).wake() })
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.surveys = n.surveyedGroups()
 	n.orphans = orphans{n: n, seen: map[string]*sighting{}}
@@ -149,7 +149,14 @@ func (n *Node) recover() error {
 		n.Log.Warn(p)
 	}
 	for _, c := range n.Store.All() {
-		n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV})
+		name := volume.Name{VG: c.VG, LV: c.LV}
+		n.lane(c.UUID, name)
+		if c.Started > 0 && c.Started <= n.Boot() {
+			n.requests.Remember(c.Dir, name, c.Started)
+		}
+	}
+	for dir, started := range n.Store.Teardowns(n.Boot()) {
+		n.requests.RememberTeardown(dir, started)
 	}
 	for _, l := range n.Store.Leases() {
 		n.lane(l.UUID, volume.Name{VG: l.VG, LV: l.LV})
@@ -287,7 +294,7 @@ func (n *Node) follow() error {
 		}
 		n.mu.Lock()
 		for _, l := range n.lanes {
-			if l.moved(table) || errors.Is(waited, errResync) && l.misses(table) {
+			if l.moved(table) || errors.Is(waited, errResync) && (l.misses(table) || l.lingers()) {
 				l.wake()
 			}
 		}
@@ -331,7 +338,7 @@ func (n *Node) setTrouble(err error) {
 }
 
 // lane returns the volume's lane. An unknown name is filled in by the first who
-// knows it; see also enter.
+// knows it; see also known.
 func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -344,10 +351,10 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	return l
 }
 
-// enter returns the lane of a volume that was just looked up by name. The name
+// known returns the lane of a volume that was just looked up by name. The name
 // of a lane changes with that of its volume, but two files of one uuid (a copy
 // made with its attributes) are not one volume: the second is refused.
-func (n *Node) enter(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
+func (n *Node) known(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
 	l.mu.Lock()
 	old := l.name
@@ -377,105 +384,4 @@ func (n *Node) lockFile(id string) string {
 		return r
 	}, id)
 	return filepath.Join(n.Config.RunDir, "lanes", clean)
-}
-
-// enlist has a call join its lane, and makes older ones for its directory give
-// way that want the opposite, or another volume there. It says whether the call
-// itself comes too late.
-func (n *Node) enlist(c *call, l *lane) (superseded bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.goneLocked(c); c.lane != nil {
-		return false // it was taken along
-	}
-	// The last gives way to whatever kubelet wants.
-	if c.Dir != "" && c.Verb != volume.Expand && c.Verb != volume.Reclaim {
-		if n.Store.Wish(c.Dir, c.started, n.Boot(), c.Verb == volume.Release) {
-			return true
-		}
-		for _, o := range n.byDir[c.Dir] {
-			opposite := (o.Verb == volume.Release) != (c.Verb == volume.Release)
-			if o.started < c.started && (opposite || o.lane != l) {
-				o.lane.dismiss(o, errSuperseded)
-			}
-		}
-		n.byDir[c.Dir] = append(n.byDir[c.Dir], c)
-	}
-	c.lane = l
-	l.join(c, n.letGo[c.Dir] == l && c.mountsAt(c.Dir))
-	return false
-}
-
-// comes notes a call that is on its way to its lane, if it wants a mount. The way
-// is ended if a lane takes it along.
-func (n *Node) comes(c *call, end context.CancelCauseFunc) {
-	if !c.mountsAt(c.Dir) {
-		return
-	}
-	c.taken = func() { end(errTaken) }
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.coming[c.Dir] = append(n.coming[c.Dir], c)
-	if l := n.letGo[c.Dir]; l != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		n.takeAlongLocked(l, c.Dir)
-	}
-}
-
-// errTaken is the cause of the end of a call's way to its lane.
-var errTaken = errors.New("its mount was let go for another call")
-
-// came ends the way of a call that does not come to a lane, and returns the one
-// that has taken it along.
-func (n *Node) came(c *call, l *lane) (taken *lane) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if l == nil {
-		n.goneLocked(c)
-	}
-	return c.lane
-}
-
-func (n *Node) goneLocked(c *call) {
-	left := slices.DeleteFunc(n.coming[c.Dir], func(o *call) bool { return o == c })
-	if n.coming[c.Dir] = left; len(left) == 0 {
-		delete(n.coming, c.Dir)
-	}
-}
-
-// takeAlongLocked has the calls join the lane that want what may appear at dir
-// at any moment, and are still on their way: it is their mount, too. The caller
-// holds n.mu and l.mu.
-func (n *Node) takeAlongLocked(l *lane, dir string) {
-	for _, c := range slices.Clone(n.coming[dir]) {
-		if (volume.Name{VG: c.opts.VG, LV: c.opts.LV}) == l.name && !n.Store.Wish(dir, c.started, n.Boot(), false) {
-			n.goneLocked(c)
-			c.lane, c.landing = l, true
-			l.calls = append(l.calls, c)
-			n.byDir[dir] = append(n.byDir[dir], c)
-			c.taken()
-			l.wakeLocked()
-		}
-	}
-}
-
-// landedLocked ends what letLand began: it is known what came of a mount that was
-// let go. The caller holds n.mu.
-func (n *Node) landedLocked(l *lane, dir string) {
-	if n.letGo[dir] == l {
-		delete(n.letGo, dir)
-	}
-}
-
-func (n *Node) delist(c *call) {
-	if c.Dir == "" {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	left := slices.DeleteFunc(n.byDir[c.Dir], func(o *call) bool { return o == c })
-	if n.byDir[c.Dir] = left; len(left) == 0 {
-		delete(n.byDir, c.Dir)
-	}
 }

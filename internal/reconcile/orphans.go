@@ -2,7 +2,10 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +38,9 @@ const (
 	orphanedGlobal = "orphaned-global"
 )
 
+// strayFiles is the class of directories that kubelet cannot remove.
+const strayFiles = "stray-files"
+
 // orphans are the mounts that nobody seems to need any more. While pods start
 // and end there is a look every now and then; at rest there is none.
 type orphans struct {
@@ -46,6 +52,7 @@ type orphans struct {
 	due     time.Time // of the timer; zero = it does not run
 	seen    map[string]*sighting
 	untold  string // why nothing can be told of pods
+	strays  []status.Disagreement
 }
 
 // A sighting is an orphan that was seen at every look since then. Its age is of
@@ -100,11 +107,24 @@ func (o *orphans) look() {
 	o.due = time.Time{}
 	o.mu.Unlock()
 	found, reclaiming, running, untold := o.find()
+	strays := n.strays()
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.untold = untold
 	now := time.Now()
+	since := map[string]time.Time{}
+	for _, s := range o.strays {
+		since[s.Dir] = s.Since
+	}
+	for i, s := range strays {
+		if at, known := since[s.Dir]; known {
+			strays[i].Since = at
+		} else {
+			n.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
+		}
+	}
+	o.strays = strays
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
 			if reclaiming[s.uuid] && len(n.Store.At(dir)) > 0 {
@@ -230,6 +250,7 @@ func (o *orphans) listed() (all []status.Disagreement) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
+	all = append(all, o.strays...)
 	for _, s := range o.seen {
 		if !s.told {
 			continue
@@ -241,9 +262,34 @@ func (o *orphans) listed() (all []status.Disagreement) {
 		case volume.Staged:
 			d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
 		default:
-			d.Message = "the mount at " + s.Dir + ", for " + o.n.podAt(s.uuid, s.Dir) + ", is left: " + s.Why
+			d.Message = "the mount at " + s.Dir + ", for " + o.n.podAt(s.uuid, s.Dir) + ", is left: " + s.Why + ", and kubelet has not asked for the unmount"
+			d.Hint = "restart kubelet: it unmounts what pods left that are deleted, if it finds the driver. Where it does not, " + d.Hint
 		}
 		all = append(all, d)
+	}
+	return all
+}
+
+// strays are kubelet's directories for volumes that are not empty although nothing is
+// mounted there, and that no claim is about: of a claim, the missing mount is reported.
+func (n *Node) strays() (all []status.Disagreement) {
+	table := n.Observer.LastTable()
+	for _, s := range n.Observer.Strays() {
+		if len(n.Store.At(s.Dir)) > 0 {
+			continue
+		}
+		whose := "kubelet's global directory"
+		if !s.Staged {
+			whose = "the directory of pod uid " + s.PodUID
+		}
+		hint := "look at them: they were written while nothing was mounted there. Move them away (mv); kubelet removes the directory at its next attempt, within about two minutes, or after its restart"
+		for _, name := range s.Names {
+			if at := filepath.Join(s.Dir, name); table != nil && table.Top(at) != nil {
+				hint = "umount " + at + "; then " + hint
+			}
+		}
+		all = append(all, status.Disagreement{Class: strayFiles, LV: s.Name, Dir: s.Dir, Since: time.Now(), Hint: hint,
+			Message: fmt.Sprintf("%s, %s, is not empty and nothing is mounted there (%s): kubelet cannot remove it", s.Dir, whose, strings.Join(s.Names, ", "))})
 	}
 	return all
 }

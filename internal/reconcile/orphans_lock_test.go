@@ -25,7 +25,8 @@ func TestLooksForOrphansAndLanesDoNotBlockEachOther(t *testing.T) {
 	log.SetLevel(logrus.PanicLevel)
 	n := New(Parts{Store: store, Config: &config.Config{}, Log: logrus.NewEntry(log), Observer: asw.New(asw.Roots{}, nil, nil, nil)})
 	defer n.stop(errStopping)
-	n.surveys = map[string]*surveyed{"vg0": {n: n, vg: "vg0"}}
+	// There is no provider: the survey that is due after a second does nothing.
+	n.surveys = map[string]*surveyed{"vg0": {n: n, vg: "vg0", timer: time.AfterFunc(time.Hour, func() {})}}
 	dir := func(i int) string { return fmt.Sprintf("/pods/%d", i) }
 	const lanes = 20
 	for i := range lanes {

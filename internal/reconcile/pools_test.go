@@ -65,7 +65,7 @@ func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		records, err := dsw.OpenRecords(t.TempDir())
+		records, err := dsw.OpenRecords(t.TempDir(), "boot", func() time.Duration { return time.Hour })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,5 @@ package reconcile_test
 // everything slow, and finds its races in a sample.
 const stride = 5
 
-// realStride is the same on the real machine, where each child is this test's
-// executable and slow to start, too.
-const realStride = 10
+// realStride is the same on the real machine.
+const realStride = 30

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -150,8 +151,9 @@ func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) 
 // whyNot says why there is nothing to release at a target.
 func (n *Node) whyNot(ctx context.Context, target string) string {
 	if !strings.HasPrefix(target, "/") {
+		differ := n.differing()
 		for _, l := range n.allLanes() {
-			if s := l.view(); target == s.UUID || target == s.VG+"/"+s.LV {
+			if s := l.view(differ); target == s.UUID || target == s.VG+"/"+s.LV {
 				return fmt.Sprintf("nothing of it is an orphan: it is %s. More: flexd status %s/%s", s.State, s.VG, s.LV)
 			}
 		}
@@ -198,8 +200,8 @@ var reclaims atomic.Int64
 // reclaim lets an orphan go because flexd itself wants it.
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
 	c := &call{
-		Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true),
-		verb: flex.LetGo, started: n.Boot(), since: time.Now(), done: make(chan result, 1),
+		Request: dsw.Request{Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true), Started: n.Boot()},
+		verb:    flex.LetGo, since: time.Now(),
 	}
 	c.deadline = c.since.Add(n.Config.CallDeadline)
 	var cancel context.CancelFunc

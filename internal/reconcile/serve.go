@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flex"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
@@ -27,8 +29,7 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 		fc, err = flex.ParseLetGo(r.Args)
 	}
 	if err != nil {
-		n.Log.WithFields(about).WithError(err).Warn("refused")
-		return refusal(r, "", err)
+		return refused(n.Log.WithFields(about), r.Verb, "", err)
 	}
 	title := ""
 	if fc.HasOptions && fc.Options.VG != "" {
@@ -42,17 +43,16 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 		n.Log.WithFields(about).Debug("call")
 	}
 	c := &call{
-		Call: volume.Call{ID: r.ID}, verb: r.Verb,
-		started: time.Duration(r.Started), since: time.Now(),
-		opts: fc.Options, pid: pid, parent: parentOf(pid, r.Parent), done: make(chan result, 1),
+		Request: dsw.Request{Call: volume.Call{ID: r.ID}, Name: volume.Name{VG: fc.Options.VG, LV: fc.Options.LV}, Started: time.Duration(r.Started)},
+		verb:    r.Verb, since: time.Now(), opts: fc.Options, pid: pid, parent: parentOf(pid, r.Parent),
 	}
 	defer c.parent.close()
 	// A call that is sent again has waited before: flexdriver counts from its start.
 	now := n.Boot()
-	if c.started <= 0 || c.started > now {
-		c.started = now
+	if c.Started <= 0 || c.Started > now {
+		c.Started = now
 	}
-	c.deadline = c.since.Add(max(n.Config.CallDeadline-(now-c.started), time.Second))
+	c.deadline = c.since.Add(max(n.Config.CallDeadline-(now-c.Started), time.Second))
 	var cancel context.CancelFunc
 	c.ctx, cancel = context.WithDeadlineCause(ctx, c.deadline, errDeadline)
 	defer cancel()
@@ -60,7 +60,7 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	select {
 	case <-n.ready: // before that, nothing is known
 	case <-c.ctx.Done():
-		return refusal(r, title, n.unready(context.Cause(c.ctx)))
+		return refused(n.Log.WithFields(about), r.Verb, title, n.unready(context.Cause(c.ctx)))
 	}
 	c.title = title
 	device, attached, err := n.dispatch(c, fc)
@@ -72,11 +72,10 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	log := n.Log.WithFields(about)
 	if n.ctx.Err() != nil {
 		log.Info("not answered, flexd stops: the caller will ask the next one")
-		return refusal(r, title, errStopping)
+		return flex.Failure(errStopping.Error())
 	}
 	if err != nil {
-		log.WithError(err).Warn("failure")
-		return refusal(r, title, err)
+		return refused(log, r.Verb, title, err)
 	}
 	log.Info("success")
 	a := flex.Success()
@@ -94,15 +93,21 @@ func (n *Node) unready(err error) error {
 	return fmt.Errorf("flexd has started, and does not know yet what is mounted: %w", err)
 }
 
-// refusal names the volume, the step and the cause, and the call by which the
-// log can be searched.
-func refusal(r flex.Request, title string, err error) flex.Answer {
-	text := r.Verb + ": " + strings.TrimPrefix(err.Error(), r.Verb+": ") // mount is a verb and a step
+// refused logs a failure, and returns the answer: the volume, the step, the cause,
+// and an id by which the log can be searched. Kubelet makes one event of answers
+// with the same text, so the id depends on the text alone, and err contains nothing
+// that differs in the next call although the cause is the same.
+func refused(log *logrus.Entry, verb, title string, err error) flex.Answer {
+	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // mount is a verb and a step
 	if title != "" {
 		text = title + ": " + text
 	}
-	// The call comes first where a long text would be cut.
-	return flex.Failure(fmt.Sprintf("[%s] %s", r.ID, text))
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	id := fmt.Sprintf("%012x", h.Sum64()>>16)
+	log.WithField("answer", id).WithError(err).Warn("failure")
+	// The id comes first where a long text would be cut.
+	return flex.Failure(fmt.Sprintf("[%s] %s", id, text))
 }
 
 // errDeadline is the cause of a call's end in time.
@@ -140,7 +145,9 @@ func (n *Node) dispatch(c *call, fc flex.Call) (device string, attached *bool, e
 		err = n.setUpAt(c, fc.Dir)
 	case flex.ExpandFS:
 		c.Verb, c.Size = volume.Expand, fc.NewSize
-		err = n.setUpAt(c, fc.Dir)
+		if err = n.setUpAt(c, fc.Dir); err != nil && c.ctx.Err() == nil {
+			err = fmt.Errorf("%w%s", err, orShrink)
+		}
 	case flex.Unmount, flex.UnmountDevice:
 		c.Verb = volume.Release
 		err = n.release(c, fc.Dir)
@@ -153,6 +160,11 @@ func (n *Node) dispatch(c *call, fc flex.Call) (device string, attached *bool, e
 	}
 	return device, attached, err
 }
+
+// orShrink is the other way out of an expansion that fails. Kubelet repeats it, and
+// takes no mount of the claim for done before it has succeeded.
+const orShrink = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
+	"Until then running pods keep the volume, and no other pod of the claim starts"
 
 // setUpAt resolves the directory first: claims are about what the mount table
 // will show.
@@ -187,42 +199,55 @@ func (n *Node) table(ctx context.Context, c *call) (*mount.Table, error) {
 	case err == nil:
 		return table, nil
 	case errors.Is(err, errDeadline):
-		return nil, fmt.Errorf("the mount table has not been read within %s, so nothing was begun; what keeps the kernel from telling it? Look at dmesg, and at what `cat /proc/self/mountinfo` does", time.Since(c.since).Round(time.Second))
+		return nil, fmt.Errorf("the mount table has not been read within the call's time, so nothing was begun; what keeps the kernel from telling it? Look at dmesg, and at what `cat /proc/self/mountinfo` does")
 	}
 	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
 }
 
 // setUp finds the volume and has its lane do what the call wants.
 func (n *Node) setUp(c *call) (device string, err error) {
-	name := volume.Name{VG: c.opts.VG, LV: c.opts.LV}
-	vg, p, err := n.allowed(c, name)
+	vg, p, err := n.allowed(c, c.Name)
 	if err != nil {
 		return "", err
 	}
 	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
 	c.MaxSize = vg.MaxSize
-	way, end := context.WithCancelCause(c.ctx)
-	defer end(nil)
-	n.comes(c, end)
-	l, err := n.find(way, c, vg, name, p)
-	if taken := n.came(c, l); taken != nil {
-		l, err = taken, nil // its mount was let go meanwhile: only what came of that counts
+	if c.Verb != volume.Expand {
+		c.Size = c.opts.Size
 	}
-	if err != nil || l == nil {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	c.Interrupt = cancel
+	if _, err := n.enter(c); err != nil {
 		return "", err
 	}
-	return n.await(c, l)
+	defer n.requests.Leave(&c.Request)
+	l, err := n.find(ctx, c, vg, c.Name, p)
+	if err != nil || l == nil {
+		n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
+		return n.wait(c)
+	}
+	return n.join(c, l)
+}
+
+// enter makes a call a request.
+func (n *Node) enter(c *call) (committed volume.UUID, err error) {
+	c.Owner = c
+	return n.requests.Enter(&c.Request, n.Boot())
 }
 
 // find returns the lane of the volume that a call names. The volume is made if
 // it may be, except for a check: then there is no lane yet.
 func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) (*lane, error) {
-	if c.mountsAt(c.Dir) {
+	if c.Mounts() {
 		if err := n.target(ctx, c); err != nil {
 			return nil, err
 		}
 	}
 	lv, err := p.LookUp(ctx, name)
+	if now, uuid := n.renamed(name); uuid != "" && now.VG != name.VG && err != nil {
+		return nil, fmt.Errorf("the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or change volumegroup: %w", uuid, now, now.VG, name.VG, err)
+	}
 	if err == nil && lv.Presence == volume.Absent {
 		if now, uuid := n.renamed(name); uuid != "" {
 			return nil, fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
@@ -239,7 +264,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 	}
 	switch {
 	case errors.Is(err, errDeadline):
-		return nil, fmt.Errorf("volume group %s has not said within %s whether there is such a volume; flexd status tells what it waits for", name.VG, time.Since(c.since).Round(time.Second))
+		return nil, fmt.Errorf("volume group %s has not said within the call's time whether there is such a volume; flexd status tells what it waits for", name.VG)
 	case err != nil:
 		return nil, fmt.Errorf("it could not be looked up: %w", err)
 	case lv.Presence == volume.Absent:
@@ -247,7 +272,35 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 	case lv.Presence != volume.Present:
 		return nil, fmt.Errorf("not usable: %s", lv.Reason)
 	}
-	return n.enter(ctx, lv.UUID, name, p)
+	if why := n.replaced(ctx, c, lv.UUID, p); why != "" {
+		return nil, errors.New(why)
+	}
+	return n.known(ctx, lv.UUID, name, p)
+}
+
+// replaced says why a mountdevice, or a waitforattach before it, must not use a volume:
+// an earlier waitforattach has activated another one under that name, which is active
+// and has its lease.
+func (n *Node) replaced(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
+	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.opts.Name == "" {
+		return ""
+	}
+	for _, lease := range n.Store.Leases() {
+		name := volume.Name{VG: lease.VG, LV: lease.LV}
+		if lease.UUID == uuid || lease.Name != c.opts.Name || name != c.Name || n.Boot() >= lease.Until {
+			continue
+		}
+		d, err := p.Device(ctx, volume.LV{Name: name, UUID: lease.UUID})
+		if err == nil && d.Activity != volume.Active {
+			continue
+		}
+		called := ""
+		if id, now, ok, err := p.Identify(ctx, d.Number); err == nil && ok && id == lease.UUID && now.LV != "" && now != name {
+			called = fmt.Sprintf(", which is called %s now", now)
+		}
+		return fmt.Sprintf("%s is another volume (uuid %s) than at the last waitforattach (uuid %s%s): rename it back, or change volumeID; if the new one is meant, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
+	}
+	return ""
 }
 
 // renamed returns what a volume in use is called now that was set up by that name.
@@ -280,6 +333,13 @@ func (n *Node) release(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
 		return err
 	}
+	// From here on no older mount is committed, and the table shows every other
+	// one but that whose outcome was not observed yet.
+	committed, err := n.enter(c)
+	if err != nil {
+		return err
+	}
+	defer n.requests.Leave(&c.Request)
 	table, err := n.table(c.ctx, c)
 	if err != nil {
 		return err
@@ -290,53 +350,39 @@ func (n *Node) release(c *call, dir string) (err error) {
 			found = append(found, l)
 		}
 	}
+	if committed != "" {
+		add(committed, volume.Name{})
+	}
 	foreign := ""
-	for _, e := range slices.Backward(table.At(c.Dir)) {
+	at := table.At(c.Dir)
+	for _, e := range slices.Backward(slices.Concat(table.HiddenAt(c.Dir), at)) {
 		uuid, name, ok, err := n.Observer.Identify(c.ctx, e)
 		switch {
 		case err != nil && len(n.Store.At(c.Dir)) == 0:
 			return fmt.Errorf("it cannot be told which volume is mounted at %s: %w", c.Dir, err)
 		case ok:
 			add(uuid, name)
-		case foreign == "":
+		case foreign == "" && slices.Contains(at, e):
 			foreign = fmt.Sprintf("%s from %s", e.Type, e.Source)
 		}
 	}
 	for _, cl := range n.Store.At(c.Dir) {
 		add(cl.UUID, volume.Name{VG: cl.VG, LV: cl.LV})
 	}
-	if len(found) == 0 {
-		if foreign != "" {
-			return fmt.Errorf("%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
-		}
-		if n.Store.Wish(c.Dir, c.started, n.Boot(), true) {
-			return errSuperseded
-		}
-		n.yield(c)
-		return nil
+	if len(found) == 0 && foreign != "" {
+		return fmt.Errorf("%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
 	}
 	for _, l := range found {
 		c.title = l.title()
 		part := *c
-		part.done = make(chan result, 1)
 		if _, err := n.await(&part, l); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// yield makes older set-up calls for the directory give way to a release that
-// has nothing else to do.
-func (n *Node) yield(c *call) {
-	n.mu.Lock()
-	older := append([]*call(nil), n.byDir[c.Dir]...)
-	n.mu.Unlock()
-	for _, o := range older {
-		if o.started < c.started && o.Verb != volume.Release {
-			o.lane.dismiss(o, errSuperseded)
-		}
+	if err := n.Store.TornDown(c.Dir, c.Started, n.Boot()); err != nil {
+		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: goes on without the note: after a restart a late mount call would be accepted")
 	}
+	return nil
 }
 
 // endLease ends the leases of the volume that kubelet calls so. It is a hint:
@@ -374,26 +420,37 @@ func (n *Node) present(c *call) (*bool, error) {
 	return &here, nil
 }
 
-// await hands a call to its lane and waits for the answer, the deadline, or the
-// caller's end.
+// await has a lane do what a call wants, and waits for the answer.
 func (n *Node) await(c *call, l *lane) (string, error) {
-	if n.enlist(c, l) {
-		return "", errSuperseded
+	if _, err := n.enter(c); err != nil {
+		return "", err
 	}
-	defer n.delist(c)
-	l = c.lane // it may have been taken along just before
+	defer n.requests.Leave(&c.Request)
+	return n.join(c, l)
+}
+
+// join makes a call wait for a lane, unless a committed mount has another one.
+func (n *Node) join(c *call, l *lane) (string, error) {
+	if n.requests.Bind(&c.Request, l.uuid) == l.uuid {
+		l.joined(c.Verb)
+	}
+	return n.wait(c)
+}
+
+// wait waits for the answer, the deadline, or the caller's end.
+func (n *Node) wait(c *call) (string, error) {
 	select {
-	case r := <-c.done:
-		return r.device, r.err
+	case a := <-c.Answered():
+		return a.Device, a.Err
 	case <-n.ctx.Done():
 		return "", context.Cause(n.ctx)
 	case <-c.ctx.Done():
 	}
-	l.dismiss(c, n.ended(c, "", context.Cause(c.ctx)))
-	// If its mount is landing right now, what comes of that is the answer.
+	n.requests.Abandon(&c.Request, dsw.Answer{Err: n.ended(c, "", context.Cause(c.ctx))})
+	// If its mount is committed, the outcome is the answer.
 	select {
-	case r := <-c.done:
-		return r.device, r.err
+	case a := <-c.Answered():
+		return a.Device, a.Err
 	case <-n.ctx.Done(): // the lane ends without an answer
 		return "", context.Cause(n.ctx)
 	case <-time.After(landingGrace):
@@ -413,15 +470,17 @@ func (n *Node) ended(c *call, what string, err error) error {
 		}
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	took := time.Since(c.since).Round(time.Second)
 	if what != "" {
-		return fmt.Errorf("still preparing: %s, %s; it goes on, and will be used when asked again", what, took)
+		return fmt.Errorf("still preparing: %s; it goes on, and will be used when asked again", what)
 	}
-	return c.lane.whatFor(took)
+	if uuid := n.requests.Bound(&c.Request); uuid != "" {
+		return n.lane(uuid, volume.Name{}).whatFor()
+	}
+	return errors.New("not done within the call's time")
 }
 
 // whatFor says what a call waited for when its time was up.
-func (l *lane) whatFor(took time.Duration) error {
+func (l *lane) whatFor() error {
 	child := run.Holder(l.lock)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -433,15 +492,15 @@ func (l *lane) whatFor(took time.Duration) error {
 	case l.working != "":
 		return fmt.Errorf("still preparing: %s%s; it goes on, and will be used when asked again%s", l.atWork(), where(child), ifTooLong)
 	}
-	return fmt.Errorf("not done within %s", took)
+	return errors.New("not done within the call's time")
 }
 
 // ifTooLong is what an operator can do about a step that may only be slow.
 const ifTooLong = "; if that is too long for it, look at the disk under it and at dmesg"
 
-// atWork is the step, and for how long it has run. The caller holds l.mu.
+// atWork is the step, and since when it runs. The caller holds l.mu.
 func (l *lane) atWork() string {
-	return fmt.Sprintf("%s, %s", l.working, time.Since(l.since).Round(time.Second))
+	return fmt.Sprintf("%s since %s", l.working, l.since.Format(time.TimeOnly))
 }
 
 // where says who does a step, and where in the kernel that is.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -23,8 +24,9 @@ const failedAge = 5 * time.Minute
 func (n *Node) List() status.List {
 	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Disagreements, _ = n.disagreements()
+	differ := n.differing()
 	for _, l := range n.allLanes() {
-		list.Volumes = append(list.Volumes, l.view().Volume)
+		list.Volumes = append(list.Volumes, l.view(differ).Volume)
 	}
 	slices.SortFunc(list.Volumes, func(a, b status.Volume) int {
 		return strings.Compare(a.VG+"/"+a.LV+"/"+a.UUID, b.VG+"/"+b.LV+"/"+b.UUID)
@@ -35,24 +37,42 @@ func (n *Node) List() status.List {
 // Story tells everything about one volume, given by name or by "-"/uuid. Of
 // several of one name, all but one deleted, it is the one that a pod would get.
 func (n *Node) Story(vg, lv string) (found status.Story, ok bool) {
-	rank := 0
+	var (
+		best *lane
+		rank = 0
+	)
 	for _, l := range n.allLanes() {
-		s := l.view()
-		if s.UUID == lv {
-			return s, true
+		if string(l.uuid) == lv {
+			return l.view(n.differing()), true
 		}
-		if s.VG != vg || s.LV != lv {
+		l.mu.Lock()
+		same := l.name == volume.Name{VG: vg, LV: lv}
+		l.mu.Unlock()
+		if !same {
 			continue
 		}
 		r := 2
 		if h := n.Observer.Last(l.uuid); h != nil && h.LV.Presence == volume.Absent {
 			r = 1
 		}
-		if r > rank || r == rank && s.UUID < found.UUID {
-			found, rank = s, r
+		if r > rank || r == rank && l.uuid < best.uuid {
+			best, rank = l, r
 		}
 	}
-	return found, rank > 0
+	if best == nil {
+		return found, false
+	}
+	return best.view(n.differing()), true
+}
+
+// differing are the disagreements by volume.
+func (n *Node) differing() map[string][]status.Disagreement {
+	differ, _ := n.disagreements()
+	all := map[string][]status.Disagreement{}
+	for _, d := range differ {
+		all[d.UUID] = append(all[d.UUID], d)
+	}
+	return all
 }
 
 // Health names what keeps flexd from serving.
@@ -94,7 +114,7 @@ func (n *Node) allLanes() []*lane {
 }
 
 // view is the volume's whole story as of the last look.
-func (l *lane) view() status.Story {
+func (l *lane) view(differ map[string][]status.Disagreement) status.Story {
 	var (
 		have   = volume.Have{}
 		want   = l.want()
@@ -105,14 +125,12 @@ func (l *lane) view() status.Story {
 	if h != nil {
 		have = *h
 	}
-	differ, _ := l.n.disagreements()
-	differ = slices.DeleteFunc(differ, func(d status.Disagreement) bool { return d.UUID != string(l.uuid) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := status.Story{
 		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
-		History: []status.Operation{}, Disagreements: differ,
+		History: []status.Operation{}, Disagreements: append([]status.Disagreement{}, differ[string(l.uuid)]...),
 	}
 	if have.Device.Activity == volume.Active {
 		s.Device = have.Device.Path
@@ -132,7 +150,7 @@ func (l *lane) view() status.Story {
 		left := lease.Until - l.n.Boot()
 		s.Lease = &status.Lease{Until: now.Add(left).Truncate(time.Second), Live: left > 0}
 	}
-	for _, c := range l.calls {
+	for _, c := range l.calls() {
 		s.Calls = append(s.Calls, status.Call{ID: c.ID, Verb: c.verb, Dir: c.Dir, Since: c.since, Deadline: c.deadline})
 	}
 	l.planned(&s, want, have)
@@ -229,7 +247,9 @@ func (l *lane) state(s *status.Story, h volume.Have, now time.Time) status.State
 		missing = missing || strings.HasPrefix(c.Note, claimedMissing)
 	}
 	orphaned := map[string]bool{} // by directory
+	faulty := h.FS.Content == volume.FilesystemFailed || h.FS.Content == volume.Truncated
 	for _, d := range s.Disagreements {
+		faulty = faulty || d.Class == string(join.Faulty)
 		if d.Class == orphanedPod || d.Class == orphanedGlobal {
 			orphaned[d.Dir] = true
 		}
@@ -242,10 +262,12 @@ func (l *lane) state(s *status.Story, h volume.Have, now time.Time) status.State
 		return status.Working
 	case s.Error != nil && !mounted && (s.Error.Next != nil || now.Sub(s.Error.At) < failedAge):
 		return status.Failed
-	case h.LV.Presence == volume.PresenceUnknown || h.Device.Activity == volume.ActivityUnknown:
+	case h.LV.Presence == volume.PresenceUnknown && h.LV.Now == (volume.Name{}) || h.Device.Activity == volume.ActivityUnknown:
 		return status.Uncertain
-	case missing || h.LV.Presence == volume.Absent && h.Device.Activity == volume.Active:
+	case missing || h.LV.Presence != volume.Present && h.LV.Presence != volume.Foreign && h.Device.Activity == volume.Active:
 		return status.Missing
+	case mounted && faulty:
+		return status.Faulty
 	case mounted && len(orphaned) > 0 && !alive:
 		return status.Orphaned
 	case mounted:
@@ -280,9 +302,12 @@ func observed(h volume.Have) []status.Fact {
 	default:
 		add("device", "unknown%s", because(d.Reason))
 	}
+	if why := volume.Kept(h.Device.Relatives); why != "" {
+		add("stays active", "%s", why)
+	}
 	switch h.Record {
 	case volume.Formatting:
-		add("format record", "mkfs of %s was begun", h.RecordType)
+		add("format record", "mkfs of %s was started and has not ended%s", h.RecordType, because(h.RecordLate))
 	case volume.Seen:
 		add("format record", "a filesystem was seen: never formatted again")
 	case volume.NoRecord:
@@ -302,6 +327,9 @@ func observed(h volume.Have) []status.Fact {
 	}
 	if h.FS.Content == volume.FilesystemFailed {
 		add("filesystem", "in error: %s", h.FS.What)
+	}
+	if h.FS.Content == volume.Truncated {
+		add("filesystem", "%d bytes, larger than its device (%d)", h.FS.Size, h.Device.Size)
 	}
 	return facts
 }

@@ -110,16 +110,45 @@ func (s *surveyed) due() {
 func (s *surveyed) survey(ctx context.Context, fresh bool) join.Group {
 	g := s.look(ctx, fresh, fresh)
 	found := join.Disagreements(g)
-	if slices.ContainsFunc(found, func(d join.Disagreement) bool { return fresh || !s.knows(d) }) {
+	known := s.known()
+	if slices.ContainsFunc(found, func(d join.Disagreement) bool { return fresh || !known[keyOf(d)] }) {
+		once := map[join.Disagreement]bool{}
+		for _, d := range found {
+			once[keyOf(d)] = true
+		}
 		g = s.look(ctx, true, fresh)
-		again := join.Disagreements(g)
-		found = slices.DeleteFunc(again, func(d join.Disagreement) bool { return !slices.ContainsFunc(found, d.Same) })
+		found = slices.DeleteFunc(join.Disagreements(g), func(d join.Disagreement) bool { return !once[keyOf(d)] })
 	}
 	if s.n.ctx.Err() == nil { // else nothing was seen
 		s.keep(g, found)
+		s.renamed(g)
 		s.n.usePools(g)
 	}
 	return g
+}
+
+// renamed updates the format records of volumes that have another name in the
+// group by now. A lane follows its own volume, also into another group.
+func (s *surveyed) renamed(g join.Group) {
+	if g.Metadata != "" {
+		return
+	}
+	files := map[volume.UUID]int{} // more than one: a file was copied with its attributes, and none was renamed
+	for _, v := range g.Volumes {
+		files[v.UUID]++
+	}
+	for _, v := range g.Volumes {
+		if files[v.UUID] > 1 {
+			continue
+		}
+		facts, err := s.n.Records.Get(v.UUID)
+		if err != nil || facts.State != volume.Seen || facts.Name.VG != s.vg || facts.Name.LV == v.Name || g.Busy[v.UUID] {
+			continue
+		}
+		if err := s.n.Records.Renamed(v.UUID, volume.Name{VG: s.vg, LV: v.Name}); err != nil {
+			s.n.Log.WithField("volume", s.vg+"/"+v.Name).WithError(err).Warn("its new name is not in its format record")
+		}
+	}
 }
 
 // look gathers what is known of the group, the slowest first: metadata and the
@@ -145,13 +174,13 @@ func (s *surveyed) look(ctx context.Context, metadata, mounts bool) join.Group {
 	dirs := map[volume.UUID][]string{}
 	for _, c := range n.Store.All() {
 		if c.VG == s.vg {
-			g.Claims = append(g.Claims, join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: claimant(c)})
+			g.Claims = append(g.Claims, join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: claimant(c), ReadOnly: c.ReadOnly})
 			dirs[c.UUID] = append(dirs[c.UUID], c.Dir)
 		}
 	}
 	table, err := n.Observer.LastTable(), error(nil)
 	if mounts || table == nil {
-		table, err = n.Observer.Look(ctx, n.Observer.Now())
+		table, err = n.Observer.Read(ctx)
 	}
 	if err != nil {
 		// Without it nothing can be said of any volume.
@@ -165,6 +194,7 @@ func (s *surveyed) look(ctx context.Context, metadata, mounts bool) join.Group {
 			seen[m.Dir+"\x00"+m.Device] = true
 		}
 	}
+	g.Filesystems = n.faultyFilesystems()
 	answers := g.Kernel == "" // else asking for one device may hang as well
 	for _, c := range g.Claims {
 		for _, m := range n.Observer.MountsAt(ctx, c.Dir, table, answers) {
@@ -223,14 +253,19 @@ func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
 	defer s.mu.Unlock()
 	s.untold = g.Metadata
 	var now []status.Disagreement
+	before, still := map[join.Disagreement]time.Time{}, map[join.Disagreement]bool{}
+	for _, k := range s.found {
+		before[seenAs(k)] = k.Since
+	}
 	for _, d := range found {
+		still[keyOf(d)] = true
 		v := status.Disagreement{
 			Class: string(d.Class), VG: s.vg, LV: d.LV, UUID: string(d.UUID), Dir: d.Dir,
 			Message: d.Text, Hint: d.Hint, Informational: d.Class.Informational(), Since: time.Now(),
 		}
 		log := s.n.Log.WithField("volume", v.VG+"/"+v.LV).WithField("class", v.Class)
-		if i := slices.IndexFunc(s.found, func(k status.Disagreement) bool { return alike(k, d) }); i >= 0 {
-			v.Since = s.found[i].Since
+		if since, ok := before[keyOf(d)]; ok {
+			v.Since = since
 		} else if v.Informational {
 			log.Debug(v.Message)
 		} else {
@@ -241,21 +276,31 @@ func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
 	for _, k := range s.found {
 		if g.Busy[volume.UUID(k.UUID)] {
 			now = append(now, k)
-		} else if !k.Informational && !slices.ContainsFunc(found, func(d join.Disagreement) bool { return alike(k, d) }) {
+		} else if !k.Informational && !still[seenAs(k)] {
 			s.n.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or cannot be told any more")
 		}
 	}
 	s.found = now
 }
 
-func (s *surveyed) knows(d join.Disagreement) bool {
+// known are the disagreements that were found last.
+func (s *surveyed) known() map[join.Disagreement]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.found, func(k status.Disagreement) bool { return alike(k, d) })
+	all := map[join.Disagreement]bool{}
+	for _, k := range s.found {
+		all[seenAs(k)] = true
+	}
+	return all
 }
 
-func alike(k status.Disagreement, d join.Disagreement) bool {
-	return d.Same(join.Disagreement{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir})
+// keyOf is what makes two disagreements the same, see join.Disagreement.Same.
+func keyOf(d join.Disagreement) join.Disagreement {
+	return join.Disagreement{Class: d.Class, UUID: d.UUID, Dir: d.Dir}
+}
+
+func seenAs(k status.Disagreement) join.Disagreement {
+	return join.Disagreement{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
 }
 
 // disagreements returns those that were seen last, and why a group could not be
@@ -282,8 +327,21 @@ func (n *Node) busy(vg string) map[volume.UUID]bool {
 	all := map[volume.UUID]bool{}
 	for _, l := range n.allLanes() {
 		l.mu.Lock()
-		if l.name.VG == vg && (l.working != "" || len(l.calls) > 0) {
+		if l.name.VG == vg && (l.working != "" || len(l.n.requests.Of(l.uuid)) > 0) {
 			all[l.uuid] = true
+		}
+		l.mu.Unlock()
+	}
+	return all
+}
+
+// faultyFilesystems are the mounted ones that a child has found in error or truncated.
+func (n *Node) faultyFilesystems() map[volume.UUID]volume.FS {
+	all := map[volume.UUID]volume.FS{}
+	for _, l := range n.allLanes() {
+		l.mu.Lock()
+		if l.broken.Content != volume.ContentUnknown {
+			all[l.uuid] = l.broken
 		}
 		l.mu.Unlock()
 	}
@@ -309,7 +367,7 @@ func disks(table *mount.Table) uint64 {
 	h := fnv.New64a()
 	for _, e := range table.All() {
 		if strings.HasPrefix(e.Source, "/dev/") {
-			fmt.Fprintln(h, e.ID, e.Number, e.Dir)
+			fmt.Fprintln(h, e.ID, e.Number, e.Dir, e.ReadOnly, e.SuperReadOnly)
 		}
 	}
 	return h.Sum64()

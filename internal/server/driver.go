@@ -185,7 +185,7 @@ func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flex.Request
 			what = e.Error()
 		}
 		d.Log.WithFields(about).WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
-		answer = flex.Failure(fmt.Sprintf("a bug in flexd, its log has the details (call %s)", r.ID))
+		answer = flex.Failure("a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
 	}()
 	return d.Handler.Serve(ctx, r, peer)
 }

@@ -220,6 +220,12 @@ func TestHangUp(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Fatal("the handler does not learn that the caller hung up")
 	}
+	for range 500 { // the handler ends before its end is logged
+		if strings.Contains(d.log.String(), "the caller hung up") {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	d.stop()
 	if !strings.Contains(d.log.String(), "the caller hung up") {
 		t.Errorf("log: %s", d.log)
@@ -237,7 +243,7 @@ func TestPanic(t *testing.T) {
 		c := d.dial(t)
 		send(t, c, request("c9", arg))
 		r, err := flex.ReadReply(c)
-		if err != nil || r.Answer.Status != flex.StatusFailure || r.Answer.Message != "a bug in flexd, its log has the details (call c9)" {
+		if err != nil || r.Answer.Status != flex.StatusFailure || r.Answer.Message != "a bug in flexd, its log has the details: journalctl -u flexd | grep panic" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}

@@ -19,7 +19,7 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 		}
 	}
 	for _, d := range c.Disagreements {
-		p.line(plain(d.VG+"/"+d.LV) + "  " + d.head(now))
+		p.line(plain(d.volume()) + "  " + d.head(now))
 		p.line("  " + plain(d.Message))
 		p.line("  what to do: " + plain(d.Hint))
 		p.line("")
@@ -27,6 +27,14 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	p.line(c.summary())
 	_, err := io.WriteString(w, p.String())
 	return err
+}
+
+// volume is its name; kubelet's alone where the volume group is not known.
+func (d Disagreement) volume() string {
+	if d.VG == "" {
+		return d.LV
+	}
+	return d.VG + "/" + d.LV
 }
 
 // head is the class, and since when.
@@ -82,7 +90,7 @@ func (c Check) summary() string {
 func (l List) disagreements(width int) []string {
 	var lines, known []string
 	for _, d := range l.Disagreements {
-		name := plain(d.VG + "/" + d.LV)
+		name := plain(d.volume())
 		if d.Informational {
 			known = append(known, name)
 			continue

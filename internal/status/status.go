@@ -15,6 +15,7 @@ const (
 	Failed    State = "failed"    // the last operation failed and somebody still wants it, or flexd retries it
 	Uncertain State = "uncertain" // the volume could not be observed
 	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
+	Faulty    State = "faulty"    // mounted, and its filesystem, cache or thin pool has failed
 	Orphaned  State = "orphaned"  // mounted, but no pod is left that would use it
 	Working   State = "working"
 	Mounted   State = "mounted"
@@ -140,7 +141,7 @@ type Disagreement struct {
 	VG            string    `json:"vg"`
 	LV            string    `json:"lv"`
 	UUID          string    `json:"uuid"`
-	Dir           string    `json:"dir,omitempty"` // the mount point that it is about
+	Dir           string    `json:"dir,omitempty"` // the mount point, or the copied file, that it is about
 	Message       string    `json:"message"`
 	Hint          string    `json:"hint"` // what an operator can do
 	Informational bool      `json:"informational"`

@@ -10,10 +10,10 @@ import (
 )
 
 // urgency orders the states, most urgent first.
-var urgency = []State{Stuck, Failed, Uncertain, Missing, Orphaned, Working, Mounted, Active, Idle}
+var urgency = []State{Stuck, Failed, Uncertain, Missing, Faulty, Orphaned, Working, Mounted, Active, Idle}
 
 // trouble is how many of them ask for an operator.
-const trouble = 5
+const trouble = 6
 
 // WriteTable prints one line per volume and what is wrong with the node. A table
 // that is wider than width (0 = any width will do) names fewer pods, has its

@@ -137,6 +137,8 @@ func (p *planner) reclaimDevice(call Call) {
 		p.refuse(call, "its device could not be looked at: %s", orUnknown(d.Reason))
 	case d.Activity == Inactive && !p.w.Lease.Noted:
 		p.done(call)
+	case d.Activity == Active && Kept(d.Relatives) != "":
+		p.refuse(call, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
 	case d.Activity == Active && p.w.NeverDeactivate:
 		p.refuse(call, "its volume group says `deactivate: never`")
 	case p.engaged: // a call before this one does it

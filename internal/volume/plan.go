@@ -208,7 +208,7 @@ func (p *planner) obstacle(c Call) string {
 	case d.Activity == ActivityUnknown:
 		return "its device could not be looked at: " + orUnknown(d.Reason)
 	case d.Suspended:
-		return fmt.Sprintf("its device %s is suspended: whatever reads it hangs until it is resumed (dmsetup resume)", d.Path)
+		return fmt.Sprintf("its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs: dmsetup resume %[1]s", d.Path)
 	}
 	for _, cl := range p.w.Claims {
 		if why := p.h.Spots[cl.Dir].Unknown; why != "" {
@@ -242,6 +242,9 @@ func (p *planner) setUps() {
 	for _, c := range p.w.Calls {
 		switch c.Verb {
 		case Check, Activate, Expand:
+			if p.resumes(c) {
+				continue
+			}
 			if why := p.obstacle(c); why != "" {
 				p.refuse(c, "%s", why)
 				continue
@@ -256,7 +259,7 @@ func (p *planner) setUps() {
 				p.engaged = true // a release of the same directory goes first
 				continue
 			}
-			if p.mounted(c) {
+			if p.mounted(c) || p.resumes(c) {
 				continue
 			}
 			if why := p.conflict(c); why != "" {
@@ -270,6 +273,14 @@ func (p *planner) setUps() {
 	p.engaged = p.engaged || len(users) > 0
 	p.activate(users)
 	p.mount(mounters)
+}
+
+// resumes says whether a call waits for its device to be resumed.
+func (p *planner) resumes(c Call) bool {
+	waits := c.Patient && p.h.Device.Suspended
+	p.v.Waiting = p.v.Waiting || waits
+	p.engaged = p.engaged || waits
+	return waits
 }
 
 // mounted answers a Stage or Publish whose mount is there.
@@ -339,6 +350,8 @@ func (p *planner) conflict(c Call) string {
 	switch {
 	case p.h.FS.Content == FilesystemFailed:
 		return failed(p.h.FS)
+	case p.h.FS.Content == Truncated:
+		return p.truncated()
 	case live.SuperReadOnly && !p.readOnlyLV():
 		return fmt.Sprintf("its %s went read-only, which the kernel does on errors: unmount it everywhere, run fsck, and look at dmesg", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
@@ -373,6 +386,18 @@ func failed(fs FS) string {
 		what = fs.Type
 	}
 	return fmt.Sprintf("its "+what+" is in error (%s): unmount it everywhere and run fsck by hand", orUnknown(fs.What))
+}
+
+// truncated is about a filesystem that is larger than its device. No fsck is advised:
+// it would throw away what is beyond the end.
+func (p *planner) truncated() string {
+	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
+	remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, name)
+	if strings.HasPrefix(d.Path, "/dev/loop") {
+		remedy = fmt.Sprintf("truncate -s %d on its file, losetup -c %s", fs.Size, d.Path)
+	}
+	return fmt.Sprintf("its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
+		fs.Type, fs.Size, p.device(), d.Size, remedy)
 }
 
 func otherType(found, wanted string) string {
@@ -525,18 +550,25 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	if p.h.Record == RecordUnknown {
 		return refuse("its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut%s", because(p.h.RecordReason))
 	}
-	if fs.Content == ContentUnknown {
+	if fs.Content == ContentUnknown || fs.Use == UseUnknown {
 		p.add(Step{Kind: Inspect, Calls: who})
 		return "", false
 	}
-	// mkfs writes the superblock last: where there is one, nothing was cut, and
-	// what stands on it may be somebody's data by now.
+	switch fs.Use {
+	case InUse:
+		return refuse("%s; flexd does not check, format or mount a device that something else uses: end that use first", orUnknown(fs.UsedBy))
+	case Unmounted:
+		return refuse("%s", orUnknown(fs.UsedBy))
+	}
+	// Where there is a filesystem, no mkfs was cut, and it may hold data by now.
 	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
 		return p.format(calls, refuse)
 	}
 	switch fs.Content {
 	case FilesystemFailed:
 		return refuse("%s", failed(fs))
+	case Truncated:
+		return refuse("%s", p.truncated())
 	case ForeignContent:
 		return refuse("it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.device())
 	}
@@ -552,8 +584,8 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	return fs.Type, true
 }
 
-// format plans mkfs. What is on the device is blank, or stands under a format
-// record of ours, which means that nothing on it was ever published.
+// format plans mkfs of what is blank, or of what an mkfs of ours left that a
+// crash has cut.
 func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool)) (string, bool) {
 	fsType := calls[0].FSType
 	if fsType == "" {
@@ -568,20 +600,40 @@ func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool
 	case p.h.Device.Unsound != "":
 		return refuse("it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound)
 	case p.h.Record == Seen:
-		return refuse("it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory")
+		return refuse("it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile))
 	}
-	if fs.Signature != "" {
-		return refuse("an mkfs of %s was cut on it, but since then something else has written to it (%s): flexd never formats over data", p.h.RecordType, orUnknown(fs.What))
+	repeat := fs.Content != Blank
+	if why := p.unlikeCut(fsType); repeat && why != "" {
+		return refuse("an mkfs of %s was cut on it, and is not repeated: %s; flexd never formats over data. Look at the signatures (wipefs %s); if it is not needed: wipefs -a %[3]s, blkdiscard -z %[3]s, then ask again", p.h.RecordType, why, p.device())
 	}
-	repeat := p.h.Record == Formatting && fs.Content != Blank
-	if p.h.Record == NoRecord || fs.Content == Blank && !p.recordedAs(fsType) {
-		p.add(Step{Kind: RecordFormatting, FSType: fsType, Calls: ids(calls)})
-	} else if !p.recordedAs(fsType) {
-		return refuse("an mkfs of %s was cut and left parts of it, and fsType now asks for %s: wipefs -a %s, or ask for %[1]s", p.h.RecordType, fsType, p.device())
+	// A size that was too small may be corrected as long as nothing was published.
+	if size := calls[0].Size; p.h.LV.Created && !repeat && size > p.h.LV.Size {
+		if limit := calls[0].MaxSize; limit > 0 && size > limit {
+			return refuse("option size: %d bytes are wanted, and the volume group's maxSize is %d", size, limit)
+		}
+		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
+		return "", false
 	}
 	p.add(Step{Kind: Format, FSType: fsType, Repeat: repeat, Calls: ids(calls)})
 	p.add(Step{Kind: Inspect, Calls: ids(calls)})
 	return "", false
+}
+
+// unlikeCut says why what is on the device may be more than what the recorded
+// mkfs left when a crash cut it, or "".
+func (p *planner) unlikeCut(fsType string) string {
+	fs := p.h.FS
+	switch {
+	case !fs.Leftover:
+		return fmt.Sprintf("something else has written to it (%s)", orUnknown(fs.What))
+	case !p.h.LV.Created:
+		return fmt.Sprintf("flexd did not create this volume (%s)", orUnknown(fs.What))
+	case p.h.RecordLate != "":
+		return p.h.RecordLate
+	case p.h.RecordType != fsType:
+		return "fsType now asks for " + fsType
+	}
+	return ""
 }
 
 // device is what an owner may name in a command: a link that means this volume
@@ -591,10 +643,6 @@ func (p *planner) device() string {
 		return p.h.Device.Link
 	}
 	return p.h.Device.Path
-}
-
-func (p *planner) recordedAs(fsType string) bool {
-	return p.h.Record == Formatting && p.h.RecordType == fsType
 }
 
 func (p *planner) expand(c Call) {
@@ -612,8 +660,11 @@ func (p *planner) expand(c Call) {
 	case p.h.FS.Content == FilesystemFailed:
 		p.refuse(c, "%s", failed(p.h.FS))
 		return
+	case p.h.FS.Content == Truncated && c.Size < p.h.FS.Size:
+		p.refuse(c, "%s", p.truncated())
+		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
-		p.refuse(c, "%d bytes are wanted, and the volume group's maxSize is %d", c.Size, c.MaxSize)
+		p.refuse(c, "%d bytes are wanted, and the volume group's maxSize is %d: raise it in flexd's configuration", c.Size, c.MaxSize)
 		return
 	}
 	p.engaged = true
@@ -648,12 +699,16 @@ func (p *planner) grow(size int64, who []string) bool {
 // smaller than its device at its mount, by this daemon, for a held claim.
 func (p *planner) growth() {
 	live := p.live()
+	if p.h.Device.Suspended { // a child that touches it hangs, and an unmount with it
+		p.v.Waiting = p.v.Waiting || live != nil && (p.w.Suspect || p.w.Grow)
+		return
+	}
 	if p.w.Suspect && live != nil && !p.engaged && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
 		p.add(Step{Kind: Inspect})
 		return
 	}
 	if !p.w.Grow || p.engaged || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
-		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed {
+		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated {
 		return
 	}
 	for _, c := range p.w.Claims {
@@ -684,7 +739,7 @@ func (p *planner) letGo() {
 	case lease.Live:
 	case d.Activity == Inactive, d.Activity == Active && p.w.NeverDeactivate && len(p.h.Mounts) == 0:
 		p.add(Step{Kind: DropLease})
-	case d.Activity == Active && len(p.h.Mounts) == 0: // also one that may not be used any more
+	case d.Activity == Active && len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": // also one that may not be used any more
 		p.add(Step{Kind: Deactivate})
 		p.add(Step{Kind: DropLease})
 	}

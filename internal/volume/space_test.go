@@ -31,10 +31,11 @@ const (
 	tBlank truth = iota
 	tExt4
 	tXfs
-	tData     // bytes nobody recognises
+	tData     // somebody's bytes that nobody recognises
 	tLUKS     // a foreign signature
 	tError    // ext4 in error
-	tLeftover // what a cut mkfs of ours left: bytes nobody recognises
+	tLeftover // what a cut mkfs left, ours or another's
+	tCut      // ext4, larger than its device
 	truths
 )
 
@@ -62,6 +63,26 @@ const (
 
 var phases = [...]Phase{pMaking: Making, pHeld: Held, pReleasing: Releasing}
 
+type kin uint8
+
+const (
+	kNone kin = iota
+	kFree
+	kClaimed
+	kOpen
+	kLeased
+	kForeign // active, and not by flexd
+	kins
+)
+
+var relatives = [kins][]Relative{
+	kFree:    {{Lease: Lease{Noted: true}}},
+	kClaimed: {{Lease: Lease{Noted: true}}, {Claimed: true, Lease: Lease{Noted: true}}},
+	kOpen:    {{Open: 1, Lease: Lease{Noted: true}}},
+	kLeased:  {{Lease: Lease{Noted: true, Live: true}}},
+	kForeign: {{}},
+}
+
 type op uint8
 
 const (
@@ -88,16 +109,23 @@ type world struct {
 	lvRO      bool
 	dev       Activity
 	unlinked  bool // the device's stable link is missing
+	suspended bool // the device: an access to it hangs
+	patient   bool // the calls wait for its end
+	suspect   bool // the kernel complained about the filesystem
 	truth     truth
 	known     bool // FS facts of this turn
 	checked   bool
 	made      bool
 	sized     bool
 	grown     bool
+	use       Use  // by something that is no mount that flexd sees; UseUnknown = none
+	unlooked  bool // the facts of this turn do not say so
 	small     bool // the filesystem is smaller than its device
 	short     bool // the LV is smaller than what Expand wants
+	created   bool // flexd created the volume
 	rec       Record
 	recXfs    bool // the record is of an mkfs of xfs
+	late      bool // the record is too old to repeat its mkfs
 	at        [2]at
 	phase     [2]ph
 	gone      bool // dirP
@@ -105,6 +133,7 @@ type world struct {
 	elsewhere bool
 	blind     bool  // what is mounted cannot be identified
 	lease     uint8 // 0 none, 1 live, 2 expired
+	kin       kin   // a volume that is deactivated together with this one
 	calls     [2]op
 	grow      bool
 	published bool // something of ours was ever mounted: truth must never be formatted again
@@ -121,17 +150,19 @@ const (
 	largeSize = 128 << 20
 )
 
+var callIDs = [...]string{"0", "1"}
+
 func (w world) want() Want {
-	var v Want
+	v := Want{Claims: make([]Claim, 0, 2), Calls: make([]Call, 0, 2)}
 	for i, p := range w.phase {
 		if p != pNone {
 			v.Claims = append(v.Claims, Claim{Kind: []Kind{Staged, Published}[i], Dir: dirs[i], Phase: phases[p]})
 		}
 	}
 	v.Lease = Lease{Noted: w.lease > 0, Live: w.lease == 1}
-	v.Grow = w.grow
+	v.Grow, v.Suspect = w.grow, w.suspect
 	for i, o := range w.calls {
-		c := Call{ID: fmt.Sprint(i)}
+		c := Call{ID: callIDs[i], Size: largeSize, Patient: w.patient}
 		switch o {
 		case oNone:
 			continue
@@ -152,7 +183,7 @@ func (w world) want() Want {
 		case oReleaseP:
 			c.Verb, c.Dir = Release, dirP
 		case oExpand:
-			c.Verb, c.Dir, c.Size = Expand, dirP, largeSize
+			c.Verb, c.Dir = Expand, dirP
 		case oReclaimG:
 			c.Verb, c.Dir = Reclaim, dirG
 		case oReclaimP, oReclaimPAlone:
@@ -174,8 +205,8 @@ func (w world) fsType() string {
 
 func (w world) have() Have {
 	var h Have
-	h.LV = LV{Presence: w.lv, ReadOnly: w.lvRO, Size: largeSize}
-	h.Device = Device{Activity: w.dev, Size: largeSize, Link: "/dev/vg/lv"}
+	h.LV = LV{Presence: w.lv, ReadOnly: w.lvRO, Size: largeSize, Created: w.created}
+	h.Device = Device{Activity: w.dev, Size: largeSize, Link: "/dev/vg/lv", Relatives: relatives[w.kin], Suspended: w.suspended}
 	if w.unlinked {
 		h.Device.Link = ""
 	}
@@ -184,6 +215,9 @@ func (w world) have() Have {
 	}
 	if h.Record, h.RecordType = w.rec, "ext4"; w.recXfs {
 		h.RecordType = "xfs"
+	}
+	if w.late {
+		h.RecordLate = "it is too old"
 	}
 	if w.known || w.truth == tError && w.mounted() { // the kernel tells of errors without being asked
 		h.FS.Content = ForeignContent
@@ -194,9 +228,16 @@ func (w world) have() Have {
 			h.FS.Content, h.FS.Type = Filesystem, w.fsType()
 		case tError:
 			h.FS.Content, h.FS.Type = FilesystemFailed, "ext4"
+		case tCut:
+			h.FS.Content, h.FS.Type = Truncated, "ext4"
 		case tLUKS:
 			h.FS.Signature = "crypto_LUKS"
+		case tLeftover:
+			h.FS.Leftover = true
 		}
+	}
+	if w.known && !w.unlooked && !w.mounted() {
+		h.FS.Use = max(w.use, Unused)
 	}
 	h.FS.Checked, h.FS.Made, h.FS.Grown = w.checked, w.made, w.grown
 	if w.sized {
@@ -246,6 +287,9 @@ func (w world) do(s Step) (world, error) {
 	if s.Kind.SetsUp() && len(s.Calls) == 0 {
 		return w, fmt.Errorf("sets up without a waiting call")
 	}
+	if w.suspended && slices.Contains([]StepKind{ActivateDevice, Inspect, Format, CheckFS, Land, Extend, Grow}, s.Kind) {
+		return w, fmt.Errorf("touches a suspended device")
+	}
 	switch s.Kind {
 	case NoteMaking:
 		if ours(w.at[i]) {
@@ -292,38 +336,49 @@ func (w world) do(s Step) (world, error) {
 		if w.dev != Active {
 			return w, fmt.Errorf("inspects a volume that is not active")
 		}
-		if len(s.Calls) == 0 && !w.grow {
+		if len(s.Calls) == 0 && !w.grow && !w.suspect {
 			return w, fmt.Errorf("looks at a device that nobody asks about")
 		}
-		w.known, w.sized = true, w.truth != tBlank && w.truth != tData && w.truth != tLUKS
-	case RecordFormatting:
-		if w.rec == RecordUnknown || w.rec == Seen {
-			return w, fmt.Errorf("allows mkfs over an unknown record, or over one that says seen")
-		}
-		w.rec, w.recXfs = Formatting, s.FSType == "xfs"
+		w.unlooked = false
+		w.known, w.sized = true, w.truth != tBlank && w.truth != tData && w.truth != tLUKS && w.truth != tLeftover
 	case Format:
-		ok := w.truth == tBlank || w.rec == Formatting && !w.published && w.truth == tLeftover
+		asked := "ext4"
+		if w.recXfs {
+			asked = "xfs"
+		}
+		cut := w.truth == tLeftover && w.rec == Formatting && asked == s.FSType && w.created && !w.late && !w.published
 		switch {
-		case !ok:
+		case w.truth != tBlank && !cut:
 			return w, fmt.Errorf("formats over %d", w.truth)
-		case w.rec != Formatting:
-			return w, fmt.Errorf("formats without a record")
+		case s.Repeat != (w.truth != tBlank):
+			return w, fmt.Errorf("says of what is blank that it is not, or of what is not that it is")
+		case w.rec == RecordUnknown || w.rec == Seen:
+			return w, fmt.Errorf("formats under an unknown record, or under one that says seen")
 		case w.mounted():
 			return w, fmt.Errorf("formats what is mounted")
+		case w.use != UseUnknown:
+			return w, fmt.Errorf("formats what something else uses")
 		case !w.known:
 			return w, fmt.Errorf("formats without having looked")
 		case w.lvRO || w.lv != Present || w.dev != Active:
 			return w, fmt.Errorf("formats what is not its own to write")
 		}
+		w = w.begun(s)
 		w.made, w.checked, w.known, w.sized = true, true, false, false
 		if w.truth = tExt4; s.FSType == "xfs" {
 			w.truth = tXfs
 		}
 	case RecordSeen:
-		w.rec, w.recXfs = Seen, false
+		w.rec, w.recXfs, w.late = Seen, false, false
 	case CheckFS:
 		if w.mounted() || w.lvRO {
 			return w, fmt.Errorf("fsck of a mounted or read-only volume")
+		}
+		if w.truth == tCut {
+			return w, fmt.Errorf("fsck of a filesystem whose end is cut off")
+		}
+		if w.use != UseUnknown {
+			return w, fmt.Errorf("fsck of what something else uses")
 		}
 		w.checked = true
 	case Land:
@@ -336,6 +391,9 @@ func (w world) do(s Step) (world, error) {
 			return w, fmt.Errorf("mounts what is foreign, unknown or inactive")
 		case w.elsewhere:
 			return w, fmt.Errorf("mounts what somebody else has mounted")
+		case w.use != UseUnknown && !w.mounted():
+			return w, fmt.Errorf("mounts what something else uses")
+		case w.truth == tCut && w.mounted() && !w.known: // only the child sees it, and refuses
 		case w.truth != tExt4 && w.truth != tXfs:
 			return w, fmt.Errorf("mounts what is no filesystem: %d", w.truth)
 		case w.rec == Formatting || w.rec == NoRecord && !w.mounted():
@@ -369,6 +427,16 @@ func (w world) do(s Step) (world, error) {
 		if w.lv != Present || w.lvRO {
 			return w, fmt.Errorf("extends what is not its own")
 		}
+		if s.Blank {
+			if w.truth != tBlank || !w.known || !w.created || w.rec == Seen || w.mounted() {
+				return w, fmt.Errorf("takes for blank and its own what is not")
+			}
+			w.short, w.known = false, false
+			return w, nil
+		}
+		if !w.wants(oExpand) {
+			return w, fmt.Errorf("extends what nobody asks to expand")
+		}
 		if w.short {
 			w.short, w.small, w.grown = false, true, false
 		}
@@ -376,7 +444,7 @@ func (w world) do(s Step) (world, error) {
 		if len(s.Calls) == 0 && !w.grow {
 			return w, fmt.Errorf("grows without a call, and found nothing small at a mount")
 		}
-		if !w.mounted() || w.truth == tError || w.lvRO {
+		if !w.mounted() || w.truth == tError || w.truth == tCut && w.known || w.lvRO {
 			return w, fmt.Errorf("grows what is not mounted, in error or read-only")
 		}
 		w.small, w.grown, w.grow, w.sized = false, true, false, false
@@ -391,7 +459,10 @@ func (w world) do(s Step) (world, error) {
 		if w.mounted() || slices.Contains(w.phase[:], pMaking) || slices.Contains(w.phase[:], pReleasing) {
 			return w, fmt.Errorf("deactivates what is in use")
 		}
-		w.dev, w.known, w.checked, w.made, w.sized, w.grown = Inactive, false, false, false, false, false
+		if w.kin > kFree {
+			return w, fmt.Errorf("deactivates another volume that is needed")
+		}
+		w.dev, w.kin, w.known, w.checked, w.made, w.sized, w.grown = Inactive, kNone, false, false, false, false, false
 	default:
 		return w, fmt.Errorf("unknown step")
 	}
@@ -458,21 +529,62 @@ func (w world) answer(v Verdict) (world, error) {
 	return w, nil
 }
 
-// fail is the world after a step that did not do its work.
-func (w world) fail(s Step) world {
+// begun is the world while mkfs runs: its record stands, and it leaves something.
+func (w world) begun(s Step) world {
+	w.rec, w.recXfs, w.late = Formatting, s.FSType == "xfs", false
+	w.truth, w.known = tLeftover, false
+	return w
+}
+
+// fails are the worlds after a step that did not do its work.
+func (w world) fails(s Step) []world {
 	for _, id := range s.Calls {
 		w.calls[id[0]-'0'] = oNone
 	}
-	if s.Kind == Format { // cut in the middle, it leaves something
-		w.truth, w.known = tLeftover, false
+	if s.Kind != Format {
+		return []world{w}
 	}
-	return w
+	// mkfs did not start; was cut by a crash; failed by itself, and its bytes could
+	// not be zeroed, or were.
+	left := w.begun(s)
+	left.rec, left.recXfs, left.late = NoRecord, false, false
+	clean := w
+	clean.rec, clean.recXfs, clean.late, clean.truth, clean.known = NoRecord, false, false, tBlank, false
+	return []world{w, w.begun(s), left, clean}
+}
+
+// written are the worlds after an owner wrote to the device itself, while nothing
+// of flexd's runs on it, or its record has become old, or was removed.
+func (w world) written() (all []world) {
+	if w.rec != Formatting || w.mounted() || w.calls != [2]op{} {
+		return nil
+	}
+	for _, t := range []truth{tData, tLUKS, tExt4} {
+		u := w
+		u.truth, u.known = t, false
+		all = append(all, u)
+	}
+	old, gone := w, w
+	old.late = true
+	gone.rec, gone.recXfs, gone.late = NoRecord, false, false
+	return append(all, old, gone)
+}
+
+// meanwhile are the worlds in which others were at work since flexd has looked.
+func (w world) meanwhile() []world {
+	slept := w
+	slept.suspended = true
+	if w.truth != tExt4 && w.truth != tXfs {
+		return []world{slept}
+	}
+	w.elsewhere = true
+	return []world{slept, w}
 }
 
 // killed is the world after kill -9: the calls, the facts of the turn and what
 // only this life knew are gone.
 func (w world) killed() world {
-	w.calls, w.known, w.checked, w.made, w.sized, w.grown, w.grow = [2]op{}, false, false, false, false, false, false
+	w.calls, w.known, w.checked, w.made, w.sized, w.grown, w.grow, w.suspect = [2]op{}, false, false, false, false, false, false, false
 	w.pod = LifeUnknown // without a call it is not looked at
 	return w
 }
@@ -498,6 +610,22 @@ func start(yield func(world)) {
 				}
 			}
 		}
+	}
+	suspended := func(base world) {
+		all := yield
+		defer func() { yield = all }()
+		yield = func(w world) {
+			for i, a := range w.at {
+				if w.phase[i] != pNone && w.phase[i] != pHeld || ours(a) != (w.phase[i] == pHeld) {
+					return
+				}
+			}
+			for _, w.patient = range []bool{false, true} {
+				all(w)
+			}
+		}
+		base.suspended = true
+		each(base)
 	}
 	// Where something of ours is mounted there is a claim, too.
 	claimed := func(base world) {
@@ -526,16 +654,28 @@ func start(yield func(world)) {
 	spots(false, func(s [2]at) {
 		for t := range truths {
 			for rec := RecordUnknown; rec <= Seen; rec++ {
-				if t == tLeftover && rec != Formatting {
-					continue // only a cut mkfs of ours leaves that, and its record stands
-				}
-				if t == tData && rec == Formatting {
-					continue // that is tLeftover: while the record stands, nobody was ever let in
-				}
 				for dev := Inactive; dev <= Active; dev++ {
-					each(world{lv: Present, dev: dev, truth: t, rec: rec, at: s, gone: s[1] == aNone && t == tBlank, small: t == tXfs})
+					w := world{lv: Present, dev: dev, truth: t, rec: rec, at: s, gone: s[1] == aNone && t == tBlank, small: t == tXfs}
+					each(w)
+					if rec != Formatting || dev != Active || s != [2]at{} {
+						continue
+					}
+					for _, w.created = range []bool{false, true} {
+						for _, w.late = range []bool{false, true} {
+							for _, w.recXfs = range []bool{false, true} {
+								each(w)
+							}
+						}
+					}
 				}
 			}
+		}
+		for _, created := range []bool{false, true} {
+			for rec := RecordUnknown; rec <= Seen; rec++ {
+				each(world{lv: Present, dev: Active, truth: tBlank, rec: rec, at: s, created: created, short: true})
+			}
+			each(world{lv: Present, dev: Active, truth: tExt4, rec: NoRecord, at: s, created: created, short: true})
+			each(world{lv: Present, dev: Active, truth: tLeftover, rec: Formatting, at: s, created: created, short: true})
 		}
 		for _, lv := range []Presence{PresenceUnknown, Absent, Foreign} {
 			for dev := ActivityUnknown; dev <= Active; dev++ {
@@ -547,14 +687,37 @@ func start(yield func(world)) {
 		each(world{lv: Present, lvRO: true, dev: Active, truth: tBlank, rec: NoRecord, at: s})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, elsewhere: true})
 		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s})
+		if s == [2]at{} {
+			for _, t := range []truth{tBlank, tExt4} {
+				suspended(world{lv: Present, dev: Active, truth: t, rec: NoRecord, at: s})
+			}
+		}
+		for k := kFree; k < kins; k++ {
+			each(world{lv: Present, dev: Active, kin: k, truth: tExt4, rec: Seen, at: s})
+		}
+		for _, t := range []truth{tBlank, tExt4, tXfs} {
+			for use := InUse; use <= Unmounted; use++ {
+				each(world{lv: Present, dev: Active, truth: t, rec: NoRecord, at: s, use: use})
+			}
+			each(world{lv: Present, dev: Active, truth: t, rec: NoRecord, at: s, use: InUse, known: true, unlooked: true})
+		}
 	})
 	// Mounted by us.
 	spots(true, func(s [2]at) {
+		if s[0] == aRW && (s[1] == aRW || s[1] == aNone) {
+			w := world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true}
+			suspended(w)
+			w.suspect = true
+			suspended(w)
+			w.suspect, w.grow, w.small = false, true, true
+			suspended(w)
+		}
 		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s, published: true})
 		for _, rec := range []Record{NoRecord, Seen} {
 			each(world{lv: Present, dev: Active, truth: tExt4, rec: rec, at: s, published: true})
 		}
 		each(world{lv: Present, dev: Active, truth: tError, rec: Seen, at: s, published: true, known: true})
+		each(world{lv: Present, dev: Active, truth: tCut, rec: Seen, at: s, published: true, known: true, sized: true})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, short: true, small: true})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, small: true, grow: true})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, elsewhere: true})
@@ -582,6 +745,10 @@ func (k *walker) broke(w world, v Verdict, format string, a ...any) {
 		}
 		k.t.Errorf("%s\n  in   %+v\n  plan %s\n  done %v refused %v", fmt.Sprintf(format, a...), w, strings.Join(steps, " · "), v.Done, v.Refused)
 	}
+	if os.Getenv(plantedBug) != "" { // it is found
+		k.t.Logf("walked %d states", k.plans)
+		k.t.FailNow()
+	}
 }
 
 func (k *walker) walk(w world) {
@@ -598,13 +765,11 @@ func (k *walker) walk(w world) {
 	v := Plan(w.want(), w.have())
 
 	// The whole plan, as far as it goes, keeps the promises in its order.
-	seen := map[string]bool{}
 	for _, s := range v.Steps {
 		for _, id := range s.Calls {
 			if w.calls[id[0]-'0'] == oNone || slices.Contains(v.Done, id) {
 				k.broke(w, v, "step %v is for a call that does not wait", s)
 			}
-			seen[id] = true
 		}
 	}
 	u := w
@@ -625,6 +790,10 @@ func (k *walker) walk(w world) {
 		switch {
 		case next != w:
 			k.walk(next) // what is left must be served, or at rest
+		case v.Waiting && w.suspended && (w.patient || w.calls == [2]op{}):
+			resumed, refused := w, w
+			resumed.suspended, refused.patient = false, false
+			k.later = append(k.later, resumed, refused)
 		case w.calls != [2]op{}:
 			k.broke(w, v, "a call is neither answered nor worked for")
 		case w.dev == Active && w.lease == 0 && w.phase != [2]ph{} && !w.mounted() && !w.elsewhere:
@@ -642,36 +811,45 @@ func (k *walker) walk(w world) {
 		k.broke(w, v, "%s changes nothing", s)
 		return
 	}
-	k.later = append(k.later, did.killed(), next.fail(s).killed())
-	if len(s.Calls) > 0 {
-		k.later = append(k.later, next.fail(s))
+	k.later = append(k.later, did.killed())
+	k.later = append(k.later, did.killed().written()...)
+	if s.Kind == Inspect {
+		k.later = append(k.later, did.meanwhile()...)
+	}
+	for _, failed := range next.fails(s) {
+		k.later = append(k.later, failed.killed())
+		k.later = append(k.later, failed.killed().written()...)
+		if len(s.Calls) > 0 {
+			k.later = append(k.later, failed)
+		}
 	}
 	k.walk(did)
 }
 
 func TestPlanSpace(t *testing.T) {
 	k := &walker{t: t, visited: map[world]uint8{}}
-	n, skipped := 0, 0
-	sample := 1
-	if raceEnabled { // the race detector finds nothing in a pure function; a sample will do
-		sample = 16
+	n, samples := 0, []int{1} // of so many worlds, one is walked from
+	if raceEnabled {          // the race detector finds nothing in a pure function
+		samples = []int{16}
 	}
 	if os.Getenv(plantedBug) != "" {
-		sample = 13
+		samples = []int{101, 13}
 	}
-	start(func(w world) {
-		if (n+skipped)%sample != 0 {
-			skipped++
-			return
-		}
-		n++
-		k.walk(w)
-		for len(k.later) > 0 {
-			last := k.later[len(k.later)-1]
-			k.later = k.later[:len(k.later)-1]
-			k.walk(last)
-		}
-	})
+	for _, sample := range samples {
+		i := 0
+		start(func(w world) {
+			if i++; i%sample != 0 {
+				return
+			}
+			n++
+			k.walk(w)
+			for len(k.later) > 0 {
+				last := k.later[len(k.later)-1]
+				k.later = k.later[:len(k.later)-1]
+				k.walk(last)
+			}
+		})
+	}
 	if k.broken > 5 {
 		t.Errorf("... and %d more", k.broken-5)
 	}

@@ -17,8 +17,7 @@ const (
 	DropLease
 	ActivateDevice
 	Inspect // look at the device's content
-	RecordFormatting
-	Format
+	Format  // prove blank, record durably that mkfs starts, mkfs
 	RecordSeen
 	CheckFS
 	Land // mount, in one instant
@@ -29,23 +28,22 @@ const (
 )
 
 var stepNames = [...]string{
-	NoteMaking:       "note making",
-	NoteHeld:         "note held",
-	NoteReleasing:    "note releasing",
-	Drop:             "drop claim",
-	NoteLease:        "note lease",
-	DropLease:        "drop lease",
-	ActivateDevice:   "activate",
-	Inspect:          "probe",
-	RecordFormatting: "record format",
-	Format:           "mkfs",
-	RecordSeen:       "record filesystem seen",
-	CheckFS:          "fsck",
-	Land:             "mount",
-	Unmount:          "umount",
-	Extend:           "extend",
-	Grow:             "grow",
-	Deactivate:       "deactivate",
+	NoteMaking:     "note making",
+	NoteHeld:       "note held",
+	NoteReleasing:  "note releasing",
+	Drop:           "drop claim",
+	NoteLease:      "note lease",
+	DropLease:      "drop lease",
+	ActivateDevice: "activate",
+	Inspect:        "probe",
+	Format:         "mkfs",
+	RecordSeen:     "record filesystem seen",
+	CheckFS:        "fsck",
+	Land:           "mount",
+	Unmount:        "umount",
+	Extend:         "extend",
+	Grow:           "grow",
+	Deactivate:     "deactivate",
 }
 
 func (k StepKind) String() string {
@@ -58,7 +56,7 @@ func (k StepKind) String() string {
 // SetsUp says whether the step may only be taken for a waiting call.
 func (k StepKind) SetsUp() bool {
 	switch k {
-	case NoteMaking, ActivateDevice, RecordFormatting, Format, CheckFS, Land, Extend:
+	case NoteMaking, ActivateDevice, Format, CheckFS, Land, Extend:
 		return true
 	}
 	return false
@@ -69,8 +67,9 @@ type Step struct {
 	Kind   StepKind
 	Dir    string   // the claim or mount point it is about
 	Claim  Kind     // for steps about a claim
-	FSType string   // RecordFormatting, Format, CheckFS, Land
+	FSType string   // Format, RecordSeen, CheckFS, Land
 	Size   int64    // Extend: wanted bytes
+	Blank  bool     // Extend: what is added is to be blank
 	Repeat bool     // Format: over what an earlier, cut mkfs of ours left
 	Lease  bool     // Drop: note a lease first
 	Alone  bool     // Unmount: only if no other mount namespace has the device
@@ -103,9 +102,11 @@ type Refusal struct {
 }
 
 // A Verdict is what Plan makes of a want and a have. Every call is in Done, in
-// Refused, or waits for one of the Steps (or for those of another call).
+// Refused, or waits for one of the Steps (or for those of another call), or for
+// its device to be resumed.
 type Verdict struct {
 	Steps   []Step
 	Refused []Refusal
 	Done    []string // calls whose wish is seen to hold
+	Waiting bool     // a call waits for the device to be resumed: look again soon
 }

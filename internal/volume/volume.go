@@ -7,6 +7,11 @@
 // "absent": nothing that needs an unknown fact is planned.
 package volume
 
+import (
+	"fmt"
+	"strings"
+)
+
 // A Name is how kubelet's options name a logical volume. It is only used to
 // find the volume; from then on the volume is its UUID.
 type Name struct {
@@ -17,8 +22,17 @@ type Name struct {
 func (n Name) String() string { return n.VG + "/" + n.LV }
 
 // A UUID identifies a logical volume for as long as it exists. A volume that
-// was deleted and created again under the same name has another UUID.
+// was deleted and created again under the same name has another UUID. LVM's has two
+// parts, "VGUUID_LVUUID": vgimportclone makes a volume group whose volumes keep the
+// second.
 type UUID string
+
+// Earlier returns what an earlier version of flexd called the volume: the second part alone.
+// "" = the same.
+func (u UUID) Earlier() UUID {
+	_, lv, _ := strings.Cut(string(u), "_")
+	return UUID(lv)
+}
 
 // Presence says whether a logical volume exists.
 type Presence uint8
@@ -42,6 +56,7 @@ type LV struct {
 	Reason   string   `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
 	Created  bool     `json:"created,omitempty"`  // created by flexd
 	Now      Name     `json:"-"`                  // Absent by its name: what it is called now, if its device tells
+	Family   []LV     `json:"-"`                  // volumes that are activated together with this one
 }
 
 // Activity says whether a logical volume has a block device.
@@ -67,6 +82,39 @@ type Device struct {
 	Reason    string   `json:"reason,omitempty"` // why it is unknown, or why it must not be used
 	Unusable  bool     `json:"unusable,omitempty"`
 	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
+
+	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
+}
+
+// A Relative is an active volume whose device goes away together with that of
+// another: LVM deactivates an origin and its thick snapshots only as a whole.
+type Relative struct {
+	Name    Name
+	UUID    UUID
+	Open    int   // how often its device is open
+	Claimed bool  // kubelet wants it, or has it
+	Lease   Lease // without one noted, flexd has not activated it
+}
+
+// Kept says which relative keeps a volume active, and why; "" = none does.
+func Kept(relatives []Relative) string {
+	for _, r := range relatives {
+		why := ""
+		switch {
+		case r.Claimed:
+			why = "kubelet uses it"
+		case r.Open > 0:
+			why = fmt.Sprintf("it is open (%d times)", r.Open)
+		case r.Lease.Live:
+			why = "its lease has not ended"
+		case !r.Lease.Noted:
+			why = "flexd did not activate it"
+		default:
+			continue
+		}
+		return fmt.Sprintf("LVM deactivates it only together with %s, and %s", r.Name, why)
+	}
+	return ""
 }
 
 // Content says what a look at the device's bytes found.
@@ -79,6 +127,18 @@ const (
 	Filesystem                      // a filesystem flexd can mount (FS.Type)
 	ForeignContent                  // data, or a signature that is no filesystem of ours (FS.What)
 	FilesystemFailed                // a filesystem that is in error (FS.What)
+	Truncated                       // a filesystem of FS.Size bytes, larger than its device
+)
+
+// Use says whether anything else uses a device that flexd has not mounted.
+type Use uint8
+
+// The uses of a device.
+const (
+	UseUnknown Use = iota
+	Unused
+	InUse     // open, mounted elsewhere, or below another device
+	Unmounted // the kernel has its filesystem active without a mount: usually frozen
 )
 
 // An FS is what is known of the filesystem on a device. It is gathered by a
@@ -91,22 +151,38 @@ type FS struct {
 	// Signature names what libblkid recognised in ForeignContent, such as
 	// crypto_LUKS; "" = bytes that nobody recognises.
 	Signature string `json:"signature,omitempty"`
-	Checked   bool   `json:"checked,omitempty"`
-	Made      bool   `json:"made,omitempty"`  // mkfs ended well in this turn
-	Grown     bool   `json:"grown,omitempty"` // grown to the device's present size in this turn
+	// Leftover: ForeignContent that looks like what an mkfs leaves that is cut
+	// before it ends: no superblock, no backup superblock, nothing in the first
+	// kilobyte, no block full of data.
+	Leftover bool `json:"leftover,omitempty"`
+	Checked  bool `json:"checked,omitempty"`
+	Made     bool `json:"made,omitempty"`  // mkfs ended well in this turn
+	Grown    bool `json:"grown,omitempty"` // grown to the device's present size in this turn
+	// Of a device that is not mounted:
+	Use    Use    `json:"use,omitempty"`
+	UsedBy string `json:"usedBy,omitempty"` // its users, and the way out where it is known
 }
 
 // A Record is the durable memory of a format.
 type Record uint8
 
-// The format records. Formatting is made durable before mkfs and allows mkfs to
-// be repeated; Seen forbids mkfs for that UUID for ever.
+// The format records. Formatting is made durable before mkfs starts, and removed
+// when mkfs fails without a crash; Seen forbids mkfs for that UUID for ever.
 const (
 	RecordUnknown Record = iota
 	NoRecord
 	Formatting
 	Seen
 )
+
+// RecordFacts is what a volume's format record says.
+type RecordFacts struct {
+	State Record
+	Type  string // the filesystem
+	Name  Name   // the volume's name
+	File  string // its path, for the operator
+	Late  string // Formatting: why that mkfs must not be repeated any more, "" = it may be
+}
 
 // A Kind says which of kubelet's directories a claim is for.
 type Kind string
@@ -195,7 +271,10 @@ type Have struct {
 	Device       Device
 	FS           FS
 	Record       Record
-	RecordType   string // Formatting: the filesystem being made
+	RecordType   string // the filesystem that was being made, or was seen
+	RecordLate   string // Formatting: why that mkfs must not be repeated any more
+	RecordName   Name   // the volume's name there
+	RecordFile   string // its path
 	RecordReason string // why it is unknown
 	Mounts       []Mount
 	Spots        map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
@@ -244,9 +323,10 @@ type Call struct {
 	ReadOnly bool     // the mount is to be read-only
 	FSType   string   // wanted filesystem, "" = whatever is there, DefaultFSType when blank
 	Super    []string // wanted superblock options, sorted
-	Size     int64    // for Expand: wanted bytes
-	MaxSize  int64    // for Expand: the volume group's limit in bytes, 0 = none
+	Size     int64    // wanted bytes; but for Expand, only a blank volume that flexd created is extended to it
+	MaxSize  int64    // the volume group's limit in bytes, 0 = none
 	Refusal  string   // why the configuration refuses this call, "" = it does not
+	Patient  bool     // it still waits for a suspended device: every snapshot suspends its origin for a moment
 	Alone    bool     // for Reclaim: only if no other mount namespace has the device
 }
 

@@ -12,19 +12,7 @@ import (
 
 // calls measures flexdriver on a volume that is ready, against the least that a
 // Go program costs and against a driver written in shell.
-func calls(ctx context.Context, runs int) (goals []goal, err error) {
-	n, err := host.New("bin", time.Hour)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if cerr := n.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	if err := n.Start(); err != nil {
-		return nil, err
-	}
+func calls(ctx context.Context, n *host.Node, runs int) (goals []goal, err error) {
 	v := host.Volume{Name: "pv1", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "data", "size": "64m"}}
 	global := n.GlobalDir(v)
 	device, err := succeed(n.Call(ctx, "waitforattach", "", v.Blob(nil)))

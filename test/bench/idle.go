@@ -23,19 +23,7 @@ const (
 )
 
 // idle watches a flexd that has nothing to do.
-func idle(ctx context.Context, rest time.Duration) (goals []goal, err error) {
-	n, err := host.New("bin", time.Hour)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if cerr := n.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	if err := n.Start(); err != nil {
-		return nil, err
-	}
+func idle(ctx context.Context, n *host.Node, rest time.Duration) (goals []goal, err error) {
 	started := time.Now()
 	if err := claim(ctx, n); err != nil {
 		return nil, err

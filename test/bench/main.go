@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/test/host"
 )
 
 // A goal is a line of the result.
@@ -67,9 +68,10 @@ func main() {
 	defer stop()
 	var goals []goal
 	parts := []part{
-		{"Calls, the whole process as kubelet starts it", func(ctx context.Context) ([]goal, error) { return calls(ctx, *runs) }},
+		{"Calls, the whole process as kubelet starts it", onNode(func(ctx context.Context, n *host.Node) ([]goal, error) { return calls(ctx, n, *runs) })},
 		{"1,000 volumes among 10,000 mounts", table},
-		{"flexd at rest with 1,000 claims", func(ctx context.Context) ([]goal, error) { return idle(ctx, *rest) }},
+		{"Calls among 10,000 mounts of others", onNode(foreign)},
+		{"flexd at rest with 1,000 claims", onNode(func(ctx context.Context, n *host.Node) ([]goal, error) { return idle(ctx, n, *rest) })},
 	}
 	if *vm {
 		parts = []part{
@@ -89,6 +91,25 @@ func main() {
 	}
 	if !print(goals) && *strict {
 		os.Exit(1)
+	}
+}
+
+// onNode gives a measurement a node of its own, on which flexd runs.
+func onNode(measure func(context.Context, *host.Node) ([]goal, error)) func(context.Context) ([]goal, error) {
+	return func(ctx context.Context) (goals []goal, err error) {
+		n, err := host.New("bin", time.Hour)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			if cerr := n.Close(); err == nil {
+				err = cerr
+			}
+		}()
+		if err := n.Start(); err != nil {
+			return nil, err
+		}
+		return measure(ctx, n)
 	}
 }
 

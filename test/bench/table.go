@@ -223,7 +223,7 @@ func newBenchWorld(root string, text []byte, volumes int) (*benchWorld, error) {
 			{Kind: volume.Staged, Dir: global, Phase: volume.Held}, {Kind: volume.Published, Dir: pod, Phase: volume.Held}}})
 	}
 	w.observer = asw.New(asw.Roots{Dirs: []string{root}, Driver: "flexd/lvm"}, map[string]asw.Provider{"vg0": w},
-		func(volume.UUID) (volume.Record, string, error) { return volume.Seen, "", nil }, nil)
+		func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{State: volume.Seen}, nil }, nil)
 	return w, nil
 }
 

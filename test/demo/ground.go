@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -41,23 +40,29 @@ func onLVM(disks []string) ground {
 	}
 }
 
-// A sharing is what filesystem the shared volume has, and its first size.
+// A sharing is the filesystem of the shared volume, and its first size.
 type sharing struct {
 	fsType string
 	size   int64
 	why    string // it is not ext4
+	fixed  string // why it cannot grow while it is mounted, and what to do
 }
 
-// chooseSharing takes what this kernel lets this root grow while it is mounted.
-func chooseSharing() (sharing, error) {
+// chooseSharing takes a filesystem that this kernel lets this root grow while it
+// is mounted, if there is one.
+func chooseSharing() sharing {
+	ext4 := sharing{fsType: "ext4", size: 64 * MiB}
 	var caps [2]unix.CapUserData
 	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
 	if err == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0 {
-		return sharing{fsType: "ext4", size: 64 * MiB}, nil
+		return ext4
 	}
-	const why = "The kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this root does not have"
-	if _, err := exec.LookPath("mkfs.xfs"); err != nil {
-		return sharing{}, errors.New(why + ": install xfsprogs, and the demo takes xfs")
+	const why = "the kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this root does not have"
+	for _, tool := range []string{"mkfs.xfs", "xfs_growfs"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			ext4.fixed = why + ", and there is no " + tool + " for an xfs (package xfsprogs)"
+			return ext4
+		}
 	}
-	return sharing{fsType: "xfs", size: 320 * MiB, why: "(" + why + ". So the shared volume is xfs.)"}, nil
+	return sharing{fsType: "xfs", size: 320 * MiB, why: why + "; so the shared volume is xfs"}
 }

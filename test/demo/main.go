@@ -1,7 +1,8 @@
 // Command demo shows what flexd does for kubelet, in a temporary place of its
 // own: on loop devices, or on the LVM volume group that it makes of the disks it
 // is given, which are overwritten. Every line with a ✓ was checked; the exit
-// status is 0 only if all of them held and nothing was left behind.
+// status is 0 only if all of them held and nothing was left behind. A scene for
+// which this machine lacks something is left out, and the last line says so.
 package main
 
 import (
@@ -19,15 +20,16 @@ import (
 
 func main() {
 	columns := flag.Int("columns", 0, "the output ends at a terminal of that width, although it begins in a pipe")
+	bin := flag.String("bin", "bin", "the directory with flexd and flexdriver")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "Usage: demo [-columns N] [DISK...]")
+		fmt.Fprintln(flag.CommandLine.Output(), "Usage: demo [-bin DIR] [-columns N] [DISK...]")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	os.Exit(run(*columns, flag.Args()))
+	os.Exit(run(*bin, *columns, flag.Args()))
 }
 
-func run(columns int, disks []string) int {
+func run(bin string, columns int, disks []string) int {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "demo: flexd makes block devices and mounts: run this as root")
 		return 1
@@ -43,11 +45,6 @@ func run(columns int, disks []string) int {
 			return 1
 		}
 	}
-	shared, err := chooseSharing()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		return 1
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
@@ -55,12 +52,12 @@ func run(columns int, disks []string) int {
 	if len(disks) > 0 {
 		ground = onLVM(disks)
 	}
-	n, err := host.New("bin", ground.lease, disks...)
+	n, err := host.New(bin, ground.lease, disks...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 1
 	}
-	d := newDemo(ctx, n, ground, shared, columns)
+	d := newDemo(ctx, n, ground, chooseSharing(), columns)
 	err = d.play()
 	if err != nil && ctx.Err() == nil {
 		d.failed(err)

@@ -158,8 +158,12 @@ func (d *demo) table() {
 func (d *demo) expansion() {
 	d.scene("The volume grows under the pods")
 	dir, size := d.PodDir(web, d.data("pv1")), d.shared.size
+	if d.shared.fixed != "" {
+		d.say("(Left out: %s.)", d.shared.fixed)
+		return
+	}
 	if d.shared.why != "" {
-		d.say("%s", d.shared.why)
+		d.say("(Here %s.)", d.shared.why)
 	}
 	before := d.df(dir)
 	d.call("Success", "expandfs", d.data("pv1").Blob(nil), d.device, dir, host.Bytes(2*size), host.Bytes(size))

@@ -88,6 +88,9 @@ func (d *demo) failed(err error) {
 
 func (d *demo) end() {
 	fmt.Printf("\n%d claims checked in %.0f s.\n", d.checks, time.Since(d.begin).Seconds())
+	if d.shared.fixed != "" {
+		d.wrap("", "", "Left out: a volume that grows under its pods, since "+d.shared.fixed+".", "")
+	}
 }
 
 // print shows a command and what came of it.

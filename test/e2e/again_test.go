@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestHundredTimes(t *testing.T) {
@@ -137,11 +141,12 @@ func TestAnyOrder(t *testing.T) {
 	for w, r := range seeds {
 		all.Go(func() {
 			p := podN(w)
+			h.anything(r, 8, h.vol(fmt.Sprint("any-", w%volumes), "ext4"), p)
 			for range times(24) {
 				if t.Failed() {
 					return
 				}
-				h.anything(r, h.vol(fmt.Sprint("any-", r.IntN(volumes)), "ext4"), p)
+				h.anything(r, r.IntN(9), h.vol(fmt.Sprint("any-", r.IntN(volumes)), "ext4"), p)
 			}
 		})
 	}
@@ -155,9 +160,62 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
+// A mount call that started before an unmount which succeeded is refused, and an
+// unmount call that started before a mount, also after kill -9 of flexd.
+func TestLateAfterRestart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("late", "ext4"), podN(1)
+	dir := h.podDir(v, p)
+	restart := func() {
+		h.kill()
+		h.start()
+	}
+	h.ok(h.mount(v, p))
+	late := bootClock(t)
+	h.ok(h.unmount(v, p))
+	restart()
+	h.must(os.MkdirAll(dir, 0o750))
+	h.refused(h.late(late, "mount", dir, v.blob(&p)), "superseded")
+	if mounted(dir) {
+		t.Errorf("a late mount appeared at %s", dir)
+	}
+	late = bootClock(t)
+	h.ok(h.mount(v, p))
+	restart()
+	h.refused(h.late(late, "unmount", dir), "superseded")
+	h.refused(h.late(max(1, late-time.Hour), "unmount", dir), "superseded") // a boot may be younger
+	if !mounted(dir) {
+		t.Errorf("a late unmount took %s away", dir)
+	}
+	h.ok(h.unmount(v, p))
+}
+
+// late is a call whose flexdriver started at that time and arrives only now.
+func (h *host) late(started time.Duration, verb string, args ...string) answer {
+	h.t.Helper()
+	request, err := json.Marshal(map[string]any{"v": 1, "id": fmt.Sprint("late-", started), "verb": verb, "args": args, "started": started})
+	h.must(err)
+	var reply struct{ Answer answer }
+	if text := h.raw(string(request)); json.Unmarshal([]byte(text), &reply) != nil {
+		h.t.Errorf("late %s: %q", verb, text)
+	}
+	return reply.Answer
+}
+
+// bootClock is now, as flexdriver tells its start.
+func bootClock(t *testing.T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
+}
+
 // anything is one random act of a pod on a volume. Only this worker uses the
 // pod's directory; the volume and its global directory are everybody's.
-func (h *host) anything(r *rand.Rand, v vol, p pod) {
+func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 	h.t.Helper()
 	dir, global := h.podDir(v, p), h.globalDir(v)
 	h.must(os.MkdirAll(dir, 0o750))
@@ -179,7 +237,24 @@ func (h *host) anything(r *rand.Rand, v vol, p pod) {
 	mount := func() answer { return h.call("mount", dir, v.blob(&p)) }
 	unmount := func() answer { return h.call("unmount", dir) }
 	n := 1 + r.IntN(3)
-	switch r.IntN(8) {
+	switch act {
+	case 8: // late calls: older than the last unmount, and than the last mount
+		first := bootClock(h.t)
+		h.ok(mount())
+		second := bootClock(h.t)
+		h.ok(unmount())
+		h.refused(h.late(first, "mount", dir, v.blob(&p)), "superseded")
+		h.refused(h.late(second, "mount", dir, v.blob(&p)), "superseded")
+		h.refused(h.late(first, "unmount", dir), "superseded")
+		if mounted(dir) {
+			h.t.Errorf("a late mount appeared at %s", dir)
+		}
+		h.ok(mount())
+		h.refused(h.late(second, "mount", dir, v.blob(&p)), "superseded")
+		h.refused(h.late(second, "unmount", dir), "superseded")
+		if !mounted(dir) {
+			h.t.Errorf("a late unmount took %s away", dir)
+		}
 	case 0, 1, 2:
 		for _, a := range overlap(n, mount) {
 			h.ok(a)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -17,8 +18,8 @@ func (h *host) holder(dir string) *exec.Cmd {
 	return c
 }
 
-// An unmount of what is in use names the holder and takes nothing away; it
-// succeeds when the holder is gone.
+// An unmount of what is in use names the holder and takes nothing away, of the data
+// neither; it succeeds when the holder is gone.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -30,6 +31,7 @@ func TestBusy(t *testing.T) {
 			h.ok(h.unmount(v, p))
 			dir, release = h.globalDir(v), func() answer { return h.down(m, v) }
 		}
+		h.must(os.WriteFile(dir+"/f", []byte("data"), 0o644))
 		c := h.holder(dir)
 		for range 2 {
 			h.refused(release(), "vg0/"+v.opts["volumeID"], dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", c.Process.Pid))
@@ -37,6 +39,8 @@ func TestBusy(t *testing.T) {
 		if !mounted(dir) {
 			t.Errorf("%s was detached", dir)
 		}
+		// The holder goes on where it is, and the next pod finds what it has written.
+		h.must(os.WriteFile(fmt.Sprintf("/proc/%d/cwd/late", c.Process.Pid), []byte("more"), 0o644))
 		s := h.settled(v.opts["volumeID"])
 		if s.State != "mounted" || s.Error == nil || !strings.Contains(s.Error.Message, "is busy") {
 			t.Errorf("status: %+v", s)
@@ -54,5 +58,9 @@ func TestBusy(t *testing.T) {
 			t.Errorf("%s is still mounted", dir)
 		}
 		h.ok(h.down(m, v))
+		h.ok(h.up(m, v, p))
+		h.reads(v, p, "f", "data")
+		h.reads(v, p, "late", "more")
+		h.end(m, v, p)
 	}
 }

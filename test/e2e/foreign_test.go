@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -77,6 +78,7 @@ func TestForeignMounts(t *testing.T) {
 		v, p, q := h.vol(fmt.Sprintf("foreign-%d", len(m)), "ext4"), podN(1), podN(2)
 		h.ok(h.up(m, v, q))
 		h.write(v, q, "f", "data")
+		name := "vg0/" + v.opts["volumeID"]
 
 		// Under: where a mount is to be made there is one.
 		dir, set, release := h.podDir(v, p), func() answer { return h.call("mount", h.podDir(v, p), v.blob(&p)) }, func() answer { return h.call("unmount", h.podDir(v, p)) }
@@ -88,16 +90,30 @@ func TestForeignMounts(t *testing.T) {
 		}
 		h.sh("mkdir", "-p", dir)
 		tmpfs(dir)
+		h.must(os.WriteFile(dir+"/theirs", []byte("theirs"), 0o644))
+		var before []byte
+		if m != noAttach { // it is mounted nowhere
+			h.eventually("the lease ends", func() string { return strings.Join(h.active(), "; ") })
+			before = h.content(name)
+		}
 		h.refused(set(), "vg0/"+v.opts["volumeID"], dir, "tmpfs", "foreign-source")
 		h.refused(release(), dir, "tmpfs", "foreign-source", "unmount it by hand")
 		if n := len(mounts(dir)); n != 1 {
 			t.Errorf("%d mounts at %s", n, dir)
 		}
+		if got, err := os.ReadFile(dir + "/theirs"); string(got) != "theirs" {
+			t.Errorf("the foreign mount holds %q, %v", got, err)
+		}
+		if before != nil && !bytes.Equal(h.content(name), before) {
+			t.Errorf("%s was written", name)
+		}
 		h.must(unix.Unmount(dir, 0))
 
 		// Over: ours is covered.
 		h.ok(set())
+		h.must(os.WriteFile(dir+"/ours", []byte("ours"), 0o644))
 		tmpfs(dir)
+		h.must(os.WriteFile(dir+"/theirs", []byte("theirs"), 0o644))
 		h.refused(release(), "vg0/"+v.opts["volumeID"], dir, "tmpfs", "foreign-source", "unmount that first")
 		h.refused(set(), dir, "tmpfs")
 		if n := len(mounts(dir)); n != 2 {
@@ -112,13 +128,53 @@ func TestForeignMounts(t *testing.T) {
 			}
 			return fmt.Sprintf("%+v", s)
 		})
+		if got, err := os.ReadFile(dir + "/theirs"); string(got) != "theirs" {
+			t.Errorf("the foreign mount holds %q, %v", got, err)
+		}
 		h.must(unix.Unmount(dir, 0))
 		h.ok(release())
-		if m == noAttach {
-			h.reads(v, q, "f", "data")
-		}
+		h.ok(h.up(m, v, q))
+		h.reads(v, q, "f", "data")
+		h.reads(v, q, "ours", "ours")
 		h.end(m, v, p, q)
 	}
+}
+
+// A volume is mounted by something else, wherever that is: no pod gets it
+// meanwhile, and its findings are reported.
+func TestMountedBySomethingElse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) { h.shared(h.root) })
+	p, q := podN(1), podN(2)
+	for i, below := range []string{
+		"pods/" + p.uid + "/volumes/kubernetes.io~csi/data/mount",
+		"plugins/kubernetes.io/csi/x.example.org/0123/globalmount",
+		"pods/" + p.uid + "/volumes/other~lvm/data",
+		"pods/" + p.uid + "/volume-subpaths/data/c",
+		"pods",
+	} {
+		for _, bind := range []bool{false, true} {
+			v := h.vol(fmt.Sprintf("foreign-%d-%v", i, bind), "ext4")
+			lv, dir := v.opts["volumeID"], h.root+"/"+below
+			h.must(os.MkdirAll(dir, 0o755))
+			h.ok(h.up(noAttach, v, p))
+			source, flags, kind := h.podDir(v, p), uintptr(unix.MS_BIND), ""
+			if !bind {
+				source, flags, kind = strings.TrimSpace(h.sh("findmnt", "-no", "SOURCE", source)), 0, "ext4"
+			}
+			h.must(unix.Mount(source, dir, kind, flags, ""))
+			if below == "pods" { // covers p's
+				h.must(os.MkdirAll(h.podDir(v, q), 0o755))
+			}
+			h.refused(h.up(noAttach, v, q), "vg0/"+lv, "mounted at "+dir+" by something else")
+			h.disagrees("mounted-unknown", h.story(lv).UUID, dir, "umount "+dir)
+			h.must(unix.Unmount(dir, 0))
+			h.ok(h.up(noAttach, v, q))
+			h.end(noAttach, v, p, q)
+		}
+	}
+	h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+	h.take(h.root)
 }
 
 // leak runs a program in a mount namespace of its own, which has a copy of all that
@@ -145,12 +201,21 @@ func namespace(t *testing.T, pid int) string {
 }
 
 // Another mount namespace has a copy of the mount, as a container runtime may
-// leave one: whoever needs the device alone is told whose it is.
+// leave one: no further pod gets its superblock, and the error names its holder.
 func TestHeldInOtherNamespace(t *testing.T) {
 	t.Parallel()
 	need(t, "unshare")
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+			heldInOtherNamespace(t, fsType)
+		})
+	}
+}
+
+func heldInOtherNamespace(t *testing.T, fsType string) {
 	h := newHost(t)
-	v, p := h.vol("held", "ext4"), podN(1)
+	v, p := h.vol("held", fsType), podN(1)
 	h.ok(h.up(noAttach, v, p))
 	c := h.leak("true")
 	// Kubelet's rmdir of the directory would take the copy away with it.
@@ -160,7 +225,7 @@ func TestHeldInOtherNamespace(t *testing.T) {
 	}
 	h.ok(h.call("unmount", h.podDir(v, p)))
 	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace " + namespace(t, c.Process.Pid) + " at " + h.podDir(v, p)}
-	h.refused(mount(p), append(words, "vg0/held: mount: fsck")...)
+	h.refused(mount(p), append(words, "vg0/held: mount: ")...)
 	h.eventually("status tells why it stays active", func() string {
 		if s := h.story("held"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, words[0]) && strings.Contains(s.Error.Message, words[1]) {
 			return ""
@@ -174,7 +239,7 @@ func TestHeldInOtherNamespace(t *testing.T) {
 		all.Go(func() {
 			a := mount(podN(i))
 			h.refused(a, words...)
-			if strings.Count(a.Message, "fsck") != 1 {
+			if strings.Count(a.Message, "is busy") != 1 {
 				t.Errorf("it stutters: %s", a)
 			}
 		})
@@ -184,4 +249,85 @@ func TestHeldInOtherNamespace(t *testing.T) {
 	c.Wait()
 	h.ok(h.up(noAttach, v, p))
 	h.end(noAttach, v, p)
+}
+
+// A process or a loop device that has the device open, as a VM's disk or a
+// volumeMode: Block volume does, is a user like any other: nothing is written below it.
+func TestPlainOpen(t *testing.T) {
+	t.Parallel()
+	need(t, "losetup")
+	h := newHost(t)
+	p := podN(1)
+	for _, fsType := range []string{"ext4", "xfs"} {
+		v := h.vol("open-"+fsType, fsType)
+		name := v.opts["volumeID"]
+		h.ok(h.up(noAttach, v, p))
+		h.write(v, p, "f", "x")
+		dev := h.story(name).Device
+		for _, by := range []string{"process", "loop device"} {
+			var word string
+			var end func()
+			if by == "process" {
+				f, err := os.OpenFile(dev, os.O_RDWR, 0)
+				h.must(err)
+				word, end = fmt.Sprintf("pid %d (", os.Getpid()), func() { f.Close() }
+			} else {
+				l := strings.TrimSpace(h.sh("losetup", "-f", "--show", dev))
+				word, end = l+" is a loop device on it", func() { h.sh("losetup", "-d", l) }
+			}
+			h.ok(h.call("unmount", h.podDir(v, p)))
+			h.sh("sync", dev)
+			before := h.sh("sha256sum", dev)
+			h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+			h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), "vg0/"+name+": mount: ", "is busy", word, "end that use first")
+			h.eventually("status tells why it stays active", func() string {
+				if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, word) {
+					return ""
+				} else {
+					return fmt.Sprintf("%+v %+v", s, s.Error)
+				}
+			})
+			if now := h.sh("sha256sum", dev); now != before {
+				t.Errorf("%s: the device was written below a %s", fsType, by)
+			}
+			end()
+			h.ok(h.up(noAttach, v, p))
+			h.reads(v, p, "f", "x")
+			dev = h.story(name).Device
+		}
+		h.end(noAttach, v, p)
+	}
+}
+
+// A pod's unmount while a backup has its filesystem frozen leaves the filesystem
+// active without a mount: no pod gets it, and the advice thaws it.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	need(t, "fsfreeze")
+	h := newHost(t)
+	p := podN(1)
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		v := h.vol("frozen-"+fsType, fsType)
+		name := v.opts["volumeID"]
+		h.ok(h.up(noAttach, v, p))
+		h.write(v, p, "f", "x")
+		dir, dev := h.podDir(v, p), h.story(name).Device
+		h.sh("fsfreeze", "-f", dir)
+		h.ok(h.call("unmount", dir))
+		thaw := fmt.Sprintf("mount %s /mnt; fsfreeze -u /mnt; umount /mnt", dev)
+		h.must(os.MkdirAll(dir, 0o750))
+		h.refused(h.call("mount", dir, v.blob(&p)), "its "+fsType+" is active in the kernel and mounted in no namespace", thaw)
+		h.eventually("status tells why it stays active", func() string {
+			if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, thaw) {
+				return ""
+			} else {
+				return fmt.Sprintf("%+v %+v", s, s.Error)
+			}
+		})
+		h.must(os.MkdirAll(h.dir+"/thaw", 0o700))
+		h.sh("sh", "-ec", strings.ReplaceAll(thaw, "/mnt", h.dir+"/thaw"))
+		h.ok(h.up(noAttach, v, p))
+		h.reads(v, p, "f", "x")
+		h.end(noAttach, v, p)
+	}
 }

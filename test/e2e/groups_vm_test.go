@@ -169,11 +169,17 @@ func TestUsedByOthers(t *testing.T) {
 
 	for _, v := range []vol{a, blank} {
 		name := "vg0/" + v.opts["volumeID"]
-		fd, err := unix.Open("/dev/"+name, unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
-		h.must(err)
-		h.refused(h.up(noAttach, v, p), name+": mount", "busy", me)
-		unix.Close(fd)
+		for _, exclusive := range []int{unix.O_EXCL, 0} {
+			fd, err := unix.Open("/dev/"+name, unix.O_RDWR|exclusive|unix.O_CLOEXEC, 0)
+			h.must(err)
+			h.refused(h.up(noAttach, v, p), name+": mount", "busy", me)
+			unix.Close(fd)
+		}
+		l := strings.TrimSpace(h.sh("losetup", "-f", "--show", "/dev/"+name))
+		h.refused(h.up(noAttach, v, p), name+": mount", "busy", l+" is a loop device on it")
+		h.sh("losetup", "-d", l)
 	}
+	h.sh("cmp", "-n", fmt.Sprint(16*mib), "/dev/vg0/blank", "/dev/zero") // nothing was written
 	h.ok(h.up(noAttach, a, p))
 	h.write(a, p, "f", "x")
 
@@ -196,4 +202,34 @@ func TestUsedByOthers(t *testing.T) {
 		return ""
 	})
 	h.deactivate("vg0/kept")
+}
+
+// An operator makes a volume smaller than its filesystem, under a pod: that is
+// reported, no further pod gets it, no fsck runs on it, and the remedy works.
+func TestShrunk(t *testing.T) {
+	h := newHost(t)
+	p, q := podN(1), podN(2)
+	for _, fsType := range []string{"ext4", "xfs"} {
+		name, size := "shrunk-"+fsType, int64(400*mib)
+		v := h.vol(name, fsType).with("size", "400Mi")
+		h.ok(h.up(noAttach, v, p))
+		h.write(v, p, "f", "x")
+		h.lvm("lvreduce", "-f", "-y", "-L", "384M", "vg0/"+name)
+		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size, name)
+		h.eventually("status tells", func() string {
+			s := h.story(name)
+			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, fmt.Sprint(384*mib)) }) {
+				return ""
+			}
+			return fmt.Sprintf("%+v", s)
+		})
+		h.disagrees("faulty", h.story(name).UUID, "run no fsck", remedy)
+		h.refused(h.up(noAttach, v, q), name, "run no fsck", remedy)
+		h.ok(h.unmount(v, p))
+		h.refused(h.up(noAttach, v, p), name, "run no fsck", remedy)
+		h.sh(strings.Fields(remedy)...)
+		h.ok(h.up(noAttach, v, p))
+		h.reads(v, p, "f", "x")
+		h.end(noAttach, v, p)
+	}
 }

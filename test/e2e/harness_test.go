@@ -645,7 +645,15 @@ func mounts(dir string) []string {
 	return all
 }
 
-func mounted(dir string) bool { return slices.Contains(mounts(dir), dir) }
+// mounted says whether a lookup of dir reaches a mount's root, as kubelet asks.
+func mounted(dir string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	if err != nil && !os.IsNotExist(err) { // a mount in error
+		return slices.Contains(mounts(dir), dir)
+	}
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
 
 // processes lists what runs for this host, by pid.
 func (h *host) processes() map[int]string {

@@ -23,12 +23,13 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 	}
 	h := newHost(t)
 	p := podN(1)
-	told := func(lv, fs string) {
+	reports := func(lv, fs, class string) {
 		t.Helper()
+		h.disagrees(class, h.story(lv).UUID, "", "dmesg")
 		is := func(text string) bool { return strings.Contains(text, "in error") }
 		if wrong := h.within(30*time.Second, func() string {
 			s := h.story(lv)
-			if s.State == "mounted" && len(s.Pods) == 1 &&
+			if s.State == "faulty" && len(s.Pods) == 1 &&
 				slicesHave(s.Observed, func(f struct{ Name, Value string }) bool { return f.Name == "filesystem" && is(f.Value) }) &&
 				slicesHave(s.Refused, func(r string) bool { return is(r) && strings.Contains(r, fs) }) {
 				return ""
@@ -45,16 +46,16 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 		h.ok(h.up(noAttach, v, p))
 	}
 	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("bad").Device)+"/trigger_fs_error", []byte("1"), 0))
-	told("bad", "ext4")
+	reports("bad", "ext4", "faulty")
 	h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(down, p))
-	told("down", "xfs")
+	reports("down", "xfs", "faulty")
 	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("stopped").Device)+"/trigger_fs_error", []byte("1"), 0))
-	told("stopped", "ext4")
+	reports("stopped", "ext4", "faulty")
 	if err := os.WriteFile(h.podDir(stopped, p)+"/more", nil, 0o644); !errors.Is(err, unix.EROFS) {
 		t.Errorf("errors=remount-ro: a pod that writes gets %v", err)
 	}
 	h.sh("mount", "-o", "remount,ro", h.podDir(forced, p)) // what btrfs does by itself looks the same
-	told("forced", "btrfs")
+	reports("forced", "btrfs", "read-only")
 	if s := h.story("fine"); len(s.Refused) != 0 || strings.Contains(fmt.Sprint(s.Observed), "in error") {
 		t.Errorf("its neighbour: %+v", s)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,10 +45,61 @@ func TestMeddlingWithFiles(t *testing.T) {
 	h.must(unix.Setxattr(a, "trusted.flexd.uuid", []byte(id), 0))
 	h.noticed("the same again", uuid, func(s volumeStatus) bool { return s.State == "mounted" })
 
+	// Copied with its attributes: nothing was renamed.
+	h.sh("cp", "-a", a, b)
+	h.disagrees("stale-mapping", id, "the files "+a+" and "+b+" have the same uuid", a+" is in use", "setfattr -x trusted.flexd.uuid "+b)
+	if out, _ := h.check(); strings.Contains(out, "renamed to") || strings.Contains(out, "lvrename") {
+		t.Errorf("a copy, and flexd check says\n%s", out)
+	}
+	h.must(unix.Removexattr(b, "trusted.flexd.uuid"))
+	if out, code := h.check(); code != 0 {
+		t.Errorf("the copy has no uuid any more; flexd check: exit status %d, want 0:\n%s", code, out)
+	}
+	h.reads(v, p, "f", "x")
+
 	h.must(os.Remove(a))
 	h.noticed("removed", uuid, func(s volumeStatus) bool { return s.State == "missing" && s.sees("does not exist") })
 	h.refused(h.up(byKubelet, v, q), "vg0/a")
 	h.reads(v, p, "f", "x")
 	h.end(byKubelet, v, p)
 	h.eventually("it is let go", func() string { return strings.Join(h.active(), " ") })
+}
+
+// A second loop device on the file of a volume in use, by another name, and a file
+// that was moved away and copied back: no further pod gets the volume, and the pod
+// that has it keeps it.
+func TestSecondDevice(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p, q := podN(1), podN(2)
+	v, a, b := h.vol("a", "ext4"), h.dir+"/vg0/a", h.dir+"/other"
+	h.ok(h.up(byKubelet, v, p))
+	h.write(v, p, "f", "x")
+	id := h.story("a").UUID
+
+	h.must(os.WriteFile(b, nil, 0o600))
+	h.must(unix.Mount(a, b, "", unix.MS_BIND, ""))
+	device := strings.TrimSpace(h.sh("losetup", "--show", "-f", b))
+	time.Sleep(1100 * time.Millisecond) // a scan of loop devices counts for a second
+	h.refused(h.up(byKubelet, v, q), "vg0/a", device, b, "losetup -d "+device)
+	h.kill()
+	h.start()
+	h.refused(h.up(byKubelet, v, q), "vg0/a", device, b, "losetup -d "+device)
+	h.disagrees("stale-mapping", id, device, b)
+	h.sh("losetup", "-d", device)
+	h.must(unix.Unmount(b, 0))
+	h.must(os.Remove(b))
+	h.ok(h.up(byKubelet, v, q))
+	h.end(byKubelet, v, q)
+
+	h.sh("mv", a, b)
+	h.sh("cp", "-a", b, a)
+	h.refused(h.up(byKubelet, v, q), "vg0/a", a+" and "+b+" have the same uuid "+id)
+	h.disagrees("stale-mapping", id, a+" and "+b+" have the same uuid")
+	h.kill()
+	h.start()
+	h.refused(h.up(byKubelet, v, q), "vg0/a", a+" and "+b+" have the same uuid "+id)
+	h.reads(v, p, "f", "x")
+	h.end(byKubelet, v, p)
+	h.eventually("it is deactivated", func() string { return strings.Join(h.active(), " ") })
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -224,4 +225,96 @@ func (s volumeStatus) sees(words ...string) bool {
 	return slicesHave(texts, func(text string) bool {
 		return !slicesHave(words, func(w string) bool { return !strings.Contains(text, w) })
 	})
+}
+
+// A mount, or the superblock of all mounts, is remounted read-only under pods that
+// asked to write. It is reported once, with the remedy, and a pod that asked for
+// readOnly is not reported.
+func TestRemountedReadOnly(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p, q, r := podN(1), podN(2), podN(3)
+	v := h.vol("a", "ext4")
+	ro := v.with("kubernetes.io/readwrite", "ro")
+	h.ok(h.up(noAttach, v, p))
+	h.ok(h.up(noAttach, v, q))
+	h.ok(h.up(noAttach, ro, r))
+	id, dir := h.story("a").UUID, h.podDir(v, p)
+	check := func(about string, want int) {
+		t.Helper()
+		if out, code := h.check(); code != min(want, 1) || strings.Count(out, "  read-only,") != want {
+			t.Errorf("%s: flexd check: exit status %d, want %d disagreements:\n%s", about, code, want, out)
+		}
+	}
+	check("mounted", 0)
+	for _, option := range []string{"remount,bind,", "remount,"} {
+		h.sh("mount", "-o", option+"ro", dir)
+		if err := os.WriteFile(dir+"/f", nil, 0o644); !errors.Is(err, unix.EROFS) {
+			t.Errorf("%sro: a pod that writes gets %v", option, err)
+		}
+		h.disagrees("read-only", id, dir, "mount -o "+option+"rw "+dir)
+		check(option+"ro", 1)
+		h.sh("mount", "-o", option+"rw", dir)
+		h.write(v, p, "f", "x")
+		check(option+"rw", 0)
+	}
+	h.end(noAttach, v, p)
+	h.end(noAttach, v, q)
+	h.end(noAttach, ro, r)
+}
+
+// A mount below a volume's mount, and a file in the directory of a volume that was
+// unmounted, keep kubelet from removing the directory. Both are reported until they
+// are gone, and neither is without the other.
+func TestDirectoryKept(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p := podN(1)
+	v := h.vol("a", "ext4")
+	dir := h.podDir(v, p)
+	check := func(about, class string, words ...string) {
+		t.Helper()
+		out, code := h.check()
+		if (code == 0) != (class == "") {
+			t.Errorf("%s: flexd check: exit status %d:\n%s", about, code, out)
+		}
+		for _, w := range append(words, class) {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s: flexd check does not say %q:\n%s", about, w, out)
+			}
+		}
+	}
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "kept", "x")
+	check("mounted", "")
+	h.must(os.Mkdir(dir+"/sub", 0o755))
+	h.sh("mount", "-t", "tmpfs", "none", dir+"/sub")
+	check("nested", "vg0/a  nested-mount,", dir+"/sub, below the mount at "+dir, "umount "+dir+"/sub")
+	h.refused(h.unmount(v, p), "mounted on it")
+	h.sh("umount", dir+"/sub")
+	check("nested mount gone", "")
+
+	h.sh("umount", dir)
+	h.must(os.WriteFile(dir+"/stray", nil, 0o644))
+	check("unmounted by hand", "claimed-missing")
+	h.ok(h.call("unmount", dir))
+	if err := os.Remove(dir); !errors.Is(err, unix.ENOTEMPTY) {
+		t.Errorf("kubelet's removal: %v", err)
+	}
+	check("stray file", "a  stray-files,", dir, "pod uid "+p.uid, "(stray)", "mv")
+	h.eventually("status shows it", func() string {
+		if out := h.show(); !strings.Contains(out, "stray-files") {
+			return out
+		}
+		return ""
+	})
+	h.must(os.Remove(dir + "/stray"))
+	check("stray file gone", "")
+	h.must(os.Mkdir(dir+"/sub", 0o755))
+	h.sh("mount", "-t", "tmpfs", "none", dir+"/sub")
+	check("mount in the directory", "a  stray-files,", "umount "+dir+"/sub")
+	h.sh("umount", dir+"/sub")
+	h.must(os.Remove(dir + "/sub"))
+	h.end(noAttach, v, p)
+	check("end", "")
 }

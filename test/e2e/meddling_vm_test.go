@@ -76,7 +76,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		h.disagrees("stale-mapping", s.UUID, "renamed to "+lv+"-new")
 		h.refused(h.mount(v, q), "vg0/"+lv, "does not exist", s.UUID, "vg0/"+lv+"-new")
 		h.volume("vg0/"+lv, 16*mib, nil)
-		fresh := h.lvm("lvs", "--noheadings", "-o", "lv_uuid", "vg0/"+lv)
+		fresh := h.identity("vg0/" + lv)
 		h.noticed("lvcreate", "-/"+s.UUID, func(now volumeStatus) bool { return now.sees("is another volume by now", s.UUID, fresh) })
 		h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), s.UUID, fresh, h.podDir(v, p))
 		h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(64*mib), "0"), s.UUID, fresh)
@@ -115,6 +115,16 @@ func TestMeddlingWithMounted(t *testing.T) {
 		t.Errorf("uuid %s, then %s", s.UUID, now.UUID)
 	}
 	h.end(noAttach, v, q)
+
+	// Made read-only under its pod.
+	v, s = up("fixed", noAttach)
+	h.lvm("lvchange", "-pr", "vg0/fixed")
+	h.disagrees("read-only", s.UUID, h.podDir(v, p), "lvchange -prw vg0/fixed")
+	h.lvm("lvchange", "-prw", "vg0/fixed")
+	if out, code := h.check(); code != 0 {
+		t.Errorf("flexd check: exit status %d, want 0:\n%s", code, out)
+	}
+	h.end(noAttach, v, p)
 }
 
 // The same with volumes that are active and mounted nowhere.
@@ -156,7 +166,7 @@ func TestMeddlingWithActive(t *testing.T) {
 	h.lvm("lvremove", "-y", "vg0/a")
 	h.noticed("lvremove", "-/"+old, func(s volumeStatus) bool { return s.sees("does not exist") && s.Device == "" })
 	h.volume("vg0/a", 16*mib, nil)
-	fresh := h.lvm("lvs", "--noheadings", "-o", "lv_uuid", "vg0/a")
+	fresh := h.identity("vg0/a")
 	h.noticed("lvcreate", "-/"+old, func(s volumeStatus) bool { return s.sees("is another volume by now", old, fresh) })
 	if mounted(h.podDir(v, p)) {
 		t.Error("it was mounted again")

@@ -113,6 +113,94 @@ func TestRootUnderTwoPaths(t *testing.T) {
 	}
 }
 
+// Kubelet's root is bound on itself below a shared mount, as for a kubelet in a
+// container: each mount has a copy below it, which no lookup reaches.
+func TestRootBoundOnItself(t *testing.T) {
+	t.Parallel()
+	bind := func(h *host) { h.must(unix.Mount(h.root, h.root, "", unix.MS_BIND, "")) }
+	for _, layers := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d times", layers), func(t *testing.T) {
+			h := newHost(t, func(h *host) {
+				h.shared(h.dir)
+				h.must(os.MkdirAll(h.root, 0o755))
+				for range layers {
+					bind(h)
+				}
+			})
+			v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
+			for _, m := range modes {
+				h.ok(h.up(m, v, p))
+				h.ok(h.call("mount", h.podDir(v, p), v.blob(&p)))
+				if n := strings.Count(strings.Join(mounts(h.root), "\n")+"\n", h.podDir(v, p)+"\n"); n != 1<<layers { // each bind is copied, too
+					t.Errorf("%s: the mount stands %d times", m, n)
+				}
+				h.write(v, p, "f", string(m))
+				h.ok(h.up(m, v, q))
+				h.reads(v, q, "f", string(m))
+				h.kill()
+				h.start()
+				h.settled("a")
+				if text, code := h.check(); code != 0 {
+					t.Errorf("check: %s", text)
+				}
+				h.end(m, v, p, q)
+			}
+			h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+			h.stop()
+			for mounted(h.root) {
+				h.take(h.root)
+			}
+			h.take(h.dir)
+		})
+	}
+
+	// Bound while mounts stand: these are out of reach until it is unmounted.
+	t.Run("later", func(t *testing.T) {
+		h := newHost(t, func(h *host) { h.shared(h.dir) })
+		old, fresh, p := h.vol("old", "ext4"), h.vol("fresh", "ext4"), podN(1)
+		for _, m := range modes {
+			h.ok(h.up(m, old, p))
+			h.write(old, p, "f", "x")
+			bind(h)
+			h.ok(h.up(m, fresh, p))
+			h.end(m, fresh, p)
+			h.refused(h.call("unmount", h.podDir(old, p)), "vg0/old", "over all of "+h.root, "unmount that first")
+			h.refused(h.call("mount", h.podDir(old, p), old.blob(&p)), "over all of "+h.root)
+			if text, code := h.check(); code == 0 || !strings.Contains(text, "covered") || !strings.Contains(text, h.podDir(old, p)) {
+				t.Errorf("check: %d, %s", code, text)
+			}
+			h.take(h.root)
+			h.reads(old, p, "f", "x")
+			h.end(m, old, p)
+		}
+		h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+		h.stop()
+		h.take(h.dir)
+	})
+}
+
+// The propagation of kubelet's directory is changed, which raises no event:
+// a caller in another namespace would not see its mount.
+func TestPropagationChanges(t *testing.T) {
+	need(t, "unshare")
+	h := newHost(t, func(h *host) { h.shared(h.root) })
+	v, p := h.vol("a", "ext4"), podN(1)
+	dir := h.podDir(v, p)
+	h.must(os.MkdirAll(dir, 0o750))
+	for range 3 {
+		h.ok(h.inNamespace("slave", "mount", dir, v.blob(&p)))
+		h.ok(h.inNamespace("slave", "unmount", dir))
+		h.must(unix.Mount("", h.root, "", unix.MS_PRIVATE, ""))
+		h.refused(h.inNamespace("slave", "mount", dir, v.blob(&p)), "another mount namespace", "mount --make-shared "+h.root+",")
+		if mounted(dir) {
+			t.Fatal("mounted")
+		}
+		h.must(unix.Mount("", h.root, "", unix.MS_SHARED, "")) // as it says
+	}
+	h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+	h.take(h.root)
+}
+
 // flexd lives in another mount namespace than its caller.
 //
 // It is not parallel, and its namespaces let go of the mounts of other tests at
@@ -124,7 +212,7 @@ func TestOtherNamespace(t *testing.T) {
 	// Private: the pod would never see the mount.
 	h := newHost(t, func(h *host) { h.enter = h.unshared("private", "true") })
 	v = h.vol("a", "ext4")
-	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", "would not see a mount", "mount --make-rshared", "kubelet's namespace")
+	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", "would not see a mount", "mount --make-shared", "kubelet's namespace")
 	h.refused(h.up(byKubelet, v, p), "vg0/a: mountdevice", "another mount namespace")
 	h.state("a", "failed")
 	if s := h.story("a"); len(s.Claims) != 0 || !strings.Contains(s.Error.Message, "another mount namespace") {
@@ -135,7 +223,7 @@ func TestOtherNamespace(t *testing.T) {
 	h = newHost(t, func(h *host) {
 		h.enter = h.unshared("private", `mount --bind "$0/kubelet" "$0/kubelet" && mount --make-shared "$0/kubelet"`)
 	})
-	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.root, "does not propagate")
+	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.root, "does not appear there")
 
 	// Shared with the caller, as in a pod with Bidirectional propagation.
 	h = newHost(t, func(h *host) {

@@ -1,7 +1,11 @@
 package e2e
 
 import (
+	"bytes"
+	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,33 +15,172 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mkfs is killed in the middle, and so is flexd; the same call ends well.
+// An mkfs that a crash has cut in the middle is made again, unless the owner has
+// written to the volume since. One that dies alone leaves nothing behind.
 func TestMkfsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	v, p := h.slow("cut"), podN(1)
-	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-	b := h.begin("mount", h.podDir(v, p), v.blob(&p))
+	p, text := podN(1), bytes.Repeat([]byte("a row of the owner's; "), 100)
+	begin := func(v vol) *begun {
+		h.must(os.MkdirAll(h.podDir(v, p), 0o750))
+		return h.begin("mount", h.podDir(v, p), v.blob(&p))
+	}
+	raw := func(v vol) {
+		h.open("vg0/"+v.opts["volumeID"], func(path string) {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			h.must(err)
+			defer f.Close()
+			_, err = f.WriteAt(text, mib)
+			h.must(err)
+			h.must(f.Sync())
+		})
+	}
+	kept := func(v vol, words ...string) {
+		t.Helper()
+		h.refused(h.mount(v, p), append(words, "vg0/"+v.opts["volumeID"], "never formats over data")...)
+		got := make([]byte, len(text))
+		h.open("vg0/"+v.opts["volumeID"], func(path string) {
+			f, err := os.Open(path)
+			h.must(err)
+			defer f.Close()
+			_, err = f.ReadAt(got, mib)
+			h.must(err)
+		})
+		if !bytes.Equal(got, text) {
+			t.Errorf("%s: the owner's data is gone", v.opts["volumeID"])
+		}
+		h.ok(h.unmount(v, p))
+	}
+
+	v := h.slow("cut")
+	b := begin(v)
 	mkfs := h.freeze("mkfs.ext4")
 	h.kill()
-	syscall.Kill(mkfs, syscall.SIGKILL)
+	h.killWriting(mkfs, true)
+	h.formatting(1)
 	h.start()
 	h.ok(b.wait(t))
 	h.write(v, p, "f", "x")
+	h.formatting(0)
 	h.ok(h.unmount(v, p))
 
-	// mkfs alone: the call fails and says so; the next one makes it again.
 	v = h.slow("cut-2")
-	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-	b = h.begin("mount", h.podDir(v, p), v.blob(&p))
-	syscall.Kill(h.freeze("mkfs.ext4"), syscall.SIGKILL)
-	h.refused(b.wait(t), "vg0/cut-2", "mkfs")
-	h.state("cut-2", "failed")
-	if s := h.story("cut-2"); s.Error == nil || s.Error.Step != "mkfs" {
+	b = begin(v)
+	mkfs = h.freeze("mkfs.ext4")
+	h.kill()
+	h.killWriting(mkfs, true)
+	b.cmd.Process.Kill()
+	raw(v)
+	h.start()
+	h.formatting(1)
+	kept(v, "something else has written to it")
+
+	// mkfs alone: the call fails and says so, and the volume is as it was.
+	v = h.slow("cut-3")
+	b = begin(v)
+	h.killWriting(h.freeze("mkfs.ext4"), false)
+	h.refused(b.wait(t), "vg0/cut-3", "mkfs", "killed")
+	h.state("cut-3", "failed")
+	if s := h.story("cut-3"); s.Error == nil || s.Error.Step != "mkfs" {
 		t.Errorf("status: %+v", s)
 	}
+	h.formatting(1) // cut-2's
 	h.ok(h.mount(v, p))
-	h.end(noAttach, v, p)
+	h.ok(h.unmount(v, p))
+
+	// The same without flexd; then the owner takes the volume for something else.
+	v = h.slow("cut-4")
+	b = begin(v)
+	mkfs = h.freeze("mkfs.ext4")
+	h.kill()
+	b.cmd.Process.Kill()
+	h.killWriting(mkfs, false)
+	h.eventually("the record goes", func() string {
+		if n := len(h.standing()); n != 1 {
+			return fmt.Sprint(n, " records")
+		}
+		return ""
+	})
+	raw(v)
+	h.start()
+	kept(v, "it is not blank")
+	for _, name := range h.volumes() {
+		h.ok(h.call("detach", "pv-"+strings.TrimPrefix(name, "vg0/"), node))
+	}
+}
+
+// killWriting kills an mkfs that stands still, when it has written some data that
+// is not zero, and the child that started it before, or not.
+func (h *host) killWriting(pid int, child bool) {
+	h.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	h.must(syscall.PtraceAttach(pid))
+	var status syscall.WaitStatus
+	for written, entry := 0, true; written < 3; entry = !entry {
+		_, err := syscall.Wait4(pid, &status, 0, nil)
+		h.must(err)
+		if status.Exited() || status.Signaled() {
+			h.t.Fatal("mkfs has ended")
+		}
+		if status.StopSignal() == syscall.SIGSTOP {
+			entry = false // it was stopped, or is being attached to
+		} else if entry && h.writesData(pid) {
+			written++
+		}
+		h.must(syscall.PtraceSyscall(pid, 0))
+	}
+	if child {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		h.must(err)
+		var state string
+		var parent int
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		_, err = fmt.Sscan(rest, &state, &parent)
+		h.must(err)
+		h.must(syscall.Kill(parent, syscall.SIGKILL))
+	}
+	h.must(syscall.Kill(pid, syscall.SIGKILL))
+	for !status.Signaled() && !status.Exited() {
+		_, err := syscall.Wait4(pid, &status, 0, nil)
+		h.must(err)
+	}
+}
+
+// writesData says whether a process that is stopped at a system call writes
+// something that is not zero.
+func (h *host) writesData(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+	h.must(err)
+	var number, fd, buf, n uint64
+	if _, err := fmt.Sscanf(string(text), "%d 0x%x 0x%x 0x%x", &number, &fd, &buf, &n); err != nil || number != unix.SYS_PWRITE64 && number != unix.SYS_WRITE {
+		return false
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	h.must(err)
+	defer mem.Close()
+	b := make([]byte, min(n, mib))
+	_, err = mem.ReadAt(b, int64(buf))
+	return err == nil && len(bytes.Trim(b, "\x00")) > 0
+}
+
+// standing are the records of an mkfs that has not ended.
+func (h *host) standing() (files []string) {
+	all, err := filepath.Glob(h.stateDir + "/formats/*.json")
+	h.must(err)
+	for _, file := range all {
+		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(`"formatting"`)) {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+func (h *host) formatting(n int) {
+	h.t.Helper()
+	if files := h.standing(); len(files) != n {
+		h.t.Errorf("%d records of an mkfs stand, not %d: %q", len(files), n, files)
+	}
 }
 
 // What an operator sees after a crash: claims stay, a mount that somebody took

@@ -94,7 +94,7 @@ func TestOrphans(t *testing.T) {
 		t.Errorf("a pod that lives is mentioned:\n%s", text)
 	}
 	has(h.show(), "orphaned", "Disagreement: vg0/left orphaned-pod")
-	has(h.show(h.story("left").UUID), "vg0/left  orphaned", "orphaned-pod, first seen", "what to do: flexd release "+dir)
+	has(h.show(h.story("left").UUID), "vg0/left  orphaned", "orphaned-pod, first seen", "what to do: restart kubelet", "flexd release "+dir)
 
 	// A program that is no pod's uses it.
 	has(release(1, dir, "--yes"), "not let go", dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", holder.Process.Pid))

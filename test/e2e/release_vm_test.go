@@ -12,7 +12,7 @@ import (
 func TestReleaseActive(t *testing.T) {
 	h := newHost(t)
 	h.lvm("lvcreate", "-y", "-ay", "-Zn", "-Wn", "-L", "16m", "-n", "idle", "vg0")
-	uuid := h.lvm("lvs", "--noheadings", "-o", "lv_uuid", "vg0/idle")
+	uuid := h.identity("vg0/idle")
 	h.disagrees("active-unclaimed", uuid)
 	says := func(status int, word string, args ...string) {
 		t.Helper()

@@ -28,14 +28,16 @@ const (
 // long are the tests that only FLEXD_SOAK runs, and who names them: they cost more
 // than they tell of LVM, and the host runs them each time.
 var long = []string{
-	"TestHundredTimes", "TestDetachMeanwhile", "TestPodsComeAndGo", "TestReadOnlyBesideReadWrite",
+	"TestHundredTimes", "TestDirectoryKept", "TestDetachMeanwhile", "TestPodsComeAndGo", "TestReadOnlyBesideReadWrite",
 	"TestAnyOrder", "TestFlexdriverKilled", "TestKubeletDies", "TestDamagedFiles", "TestForeignMounts",
 	"TestGroupTakenFromConfiguration", "TestErrorIsToldWithoutACall", "TestFilesystemInError",
 	"TestLoad", "TestOptionsAsAttacks", "TestSecrets", "TestRootBehindSymlink",
 	"TestRootUnderTwoPaths", "TestOtherNamespace", "TestFlexdriverKilledAtEachCall",
 	"TestMkfsKilled", "TestRecoveryAsSeen", "TestOrphans", "TestNoRoom", "TestNoRoomAtTheStart", "TestStatusSocket",
 	"TestTornWithoutRoom", "TestReadOnlyRun", "TestOptionsThatHold", "TestSecondFlexd", "TestSIGTERM", "TestRunDirectoryLost",
-	"TestCrashLoop", "TestMountedOverKubeletsDirectory", "TestBusyThenWantedAgain",
+	"TestCrashLoop", "TestMountedOverKubeletsDirectory", "TestBusyThenWantedAgain", "TestPlainOpen", "TestRootBoundOnItself",
+	"TestMountedBySomethingElse", "TestRemountedReadOnly", "TestCrowd", "TestFlexdKilledAtEachCall", "TestLateAfterRestart",
+	"TestPropagationChanges",
 }
 
 // tools are what a test cannot do without.
@@ -83,6 +85,12 @@ func (s *groups) lvm(command string, args ...string) string {
 func (h *host) lvm(command string, args ...string) string {
 	h.t.Helper()
 	return h.storage.(*groups).lvm(command, args...)
+}
+
+// identity is the uuid of a volume in flexd's documents.
+func (h *host) identity(name string) string {
+	h.t.Helper()
+	return h.lvm("lvs", "--noheadings", "--separator", "_", "-o", "vg_uuid,lv_uuid", name)
 }
 
 func (s *groups) group(vg string) string {

@@ -71,7 +71,7 @@ func TestOperatorInTheWay(t *testing.T) {
 		l.hangs(lv)
 	}
 	l.twice("a pod of the same group", alone, l.served("near", many)) // no command of LVM is needed
-	l.refused(l.mount("late"), "is suspended", "dmsetup resume")
+	l.refused(l.mount("late"), "stays suspended", "pvmove --abort", "dmsetup resume")
 	lock := fmt.Sprintf("for LVM's lock of %s, which pid %d (", host.VG, os.Getpid())
 	for lv, words := range map[string][]string{
 		"up":   {"mount", "pid ", "waits in ", "dmesg"},
@@ -134,6 +134,13 @@ func TestOperatorInTheWay(t *testing.T) {
 	if got := int64(fs.Blocks) * fs.Bsize; got < 48<<20 {
 		t.Errorf("the filesystem has %d bytes", got)
 	}
+	// For a moment, as every snapshot suspends its origin.
+	l.suspendLV("near")
+	near := behind(func() reply { return l.mount("near") })
+	time.Sleep(3 * time.Second)
+	l.resumeLV("near")
+	l.ok(<-near)
+	l.ok(l.unmount("near"))
 	for _, lv := range []string{"up", "down", "more"} {
 		l.ok(l.unmount(lv))
 	}

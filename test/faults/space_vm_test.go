@@ -96,6 +96,7 @@ func TestNoSpace(t *testing.T) {
 	told(l, "in-data", "the pool is full")
 	told(l, "in-meta", "the pool is read-only")
 	l.refused(l.mount("other/in-meta", "another"), "the pool is read-only", "lvextend --poolmetadatasize")
+	l.refused(l.mount("other/in-data", "another"), "thin pool other/data: the pool is full", "lvextend -L +SIZE other/data")
 	l.ok(l.unmount("near"))
 	l.ok(l.mount("near"))
 

@@ -1,7 +1,11 @@
 package kubelet
 
 import (
+	"fmt"
+	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -64,13 +68,7 @@ func TestExpansion(t *testing.T) {
 			t.Errorf("%d MiB before", before/mib)
 		}
 		n.grow("a", 400*mib)
-		n.eventually("the container sees the new size", func() string {
-			n.started(p) // pods are synced every minute or so, and then the size is compared
-			if n.space(p, 0) < before+90*mib {
-				return "not yet"
-			}
-			return ""
-		})
+		n.grown(p, before+90*mib)
 		n.eventually("the claim says the new size", func() string {
 			if n.claimed("a") != 400*mib {
 				return "not yet"
@@ -94,28 +92,78 @@ func TestExpansion(t *testing.T) {
 	})
 }
 
-// A volume that may not grow so far: the pod's event says why, and a pod that
-// runs goes on.
-func TestExpansionThatIsNotAllowed(t *testing.T) {
+// An expansion that is refused: the event says why, and both ways out. Pods that run
+// keep the volume. But kubelet counts no mount as done before the volume has grown:
+// after its restart the syncs of these pods fail, and no other pod of the claim starts.
+func TestRefusedExpansion(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
 		n.claim("a", 300*mib, "fsType", "xfs", "size", "300Mi")
-		p := pod("web", "a")
+		p, other := pod("web", "a"), pod("other", "a")
 		n.run(p)
 		n.write(p, 0, "kept")
-		n.grow("a", 21<<30)
-		n.eventually("an event says why", func() string {
+		refused := func(size int64) {
+			t.Helper()
+			n.grow("a", size)
 			n.ask("Start", p.UID, nil)
-			for _, e := range n.warnings() {
-				if strings.Contains(e.Message, "maxSize") {
-					return ""
+			n.warned(p, fmt.Sprint(size, " bytes are wanted, and the volume group's maxSize is 419430400: raise it"),
+				"; or lower spec.capacity.storage of the PersistentVolume")
+			n.read(p, 0, "kept")
+		}
+		refused(500 * mib)
+		n.killKubelet()
+		n.startKubelet()
+		n.want(other)
+		var syncs sync.WaitGroup
+		for _, p := range []*v1.Pod{p, other} {
+			syncs.Go(func() {
+				if n.ask("Start", p.UID, nil) == nil {
+					t.Errorf("pod %s is synced: docs/kubelet.md says otherwise", p.Name)
 				}
-			}
-			return "none"
-		})
-		n.telling()
+			})
+		}
+		syncs.Wait()
 		n.read(p, 0, "kept")
-		n.write(p, 0, "still writable")
+		n.write(p, 0, "kept")
 		n.grow("a", 300*mib)
+		t.Logf("the capacity is lowered: the pods are synced after %v", n.started(p, other))
+		n.read(other, 0, "kept")
+
+		refused(600 * mib)
+		n.must(os.WriteFile(n.dir+"/flexd.yaml", []byte(strings.Replace(n.config, "400MiB", "700MiB", 1)), 0o600))
+		n.endFlexd(syscall.SIGTERM)
+		n.startFlexd()
+		n.grown(p, 500*mib)
+	}, func(n *node) { n.config = strings.Replace(n.config, "20GiB", "400MiB", 1) })
+}
+
+// The same where the group is full.
+func TestExpansionOfFullGroup(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, noAttach, func(n *node) {
+		n.config += "  - {name: small, provider: loopdev, directory: " + n.dir + "/small, create: true, maxSize: 20GiB}\n"
+		n.must(os.Mkdir(n.dir+"/small", 0o755))
+		n.must(unix.Mount("tmpfs", n.dir+"/small", "tmpfs", 0, "size=350m"))
+	})
+	n.failures = true
+	n.claim("a", 300*mib, "fsType", "xfs", "size", "300Mi", "volumegroup", "small")
+	p := pod("web", "a")
+	n.run(p)
+	n.grow("a", 700*mib)
+	n.ask("Start", p.UID, nil)
+	n.warned(p, "small/a: expandfs", "make room on the filesystem of "+n.dir+"/small", "; or lower spec.capacity.storage")
+	n.must(unix.Mount("", n.dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=900m"))
+	n.grown(p, 600*mib)
+}
+
+// grown waits until a container sees that much.
+func (n *node) grown(p *v1.Pod, size int64) {
+	n.t.Helper()
+	n.eventually("the container sees the new size", func() string {
+		n.started(p) // pods are synced every minute or so, and then the size is compared
+		if got := n.space(p, 0); got < size {
+			return fmt.Sprint(got)
+		}
+		return ""
 	})
 }

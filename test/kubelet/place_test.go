@@ -110,6 +110,18 @@ func TestRootBindMounted(t *testing.T) {
 	})
 }
 
+// Kubelet's root is bound on itself below a shared mount, as for a kubelet in a
+// container: each mount has a copy that no lookup reaches.
+func TestRootBoundOnItself(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.linked()
+	}, func(n *node) {
+		n.must(unix.Mount(n.root, n.root, "", unix.MS_BIND, ""))
+		n.must(unix.Mount("", n.root, "", unix.MS_SHARED, ""))
+		n.must(unix.Mount(n.root, n.root, "", unix.MS_BIND, ""))
+	})
+}
+
 // A kubelet in a container has a mount namespace of its own, into which and from
 // which mounts below its root are propagated.
 func TestKubeletInAnotherNamespace(t *testing.T) {

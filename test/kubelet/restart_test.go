@@ -325,6 +325,59 @@ func TestPodDeletedWhileKubeletIsDown(t *testing.T) {
 	})
 }
 
+// A kubelet that starts without the driver never unmounts what a pod left that was
+// deleted meanwhile, and flexd says so. The next kubelet does.
+func TestDriverMissing(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.claim("a", 16*mib)
+		p := pod("web", "a")
+		n.run(p)
+		n.processesOf(p, 1)
+		dir := n.podDir(p, 0)
+		n.killKubelet()
+		n.must(os.Rename(n.plugins+"/flexd~lvm", n.dir+"/moved"))
+		n.forget(p)
+		n.processesOf(p, 0)
+		n.startKubelet()
+		n.settled()
+		n.must(os.Rename(n.dir+"/moved", n.plugins+"/flexd~lvm"))
+		n.eventually("flexd reports the mount", func() string {
+			check, err := n.get("/v1/check")
+			n.must(err)
+			for _, want := range []string{`"orphaned-pod"`, dir, "kubelet has not asked for the unmount", `"hint": "restart kubelet`, "flexd release " + dir} {
+				if !strings.Contains(check, want) {
+					return want + " is not in " + check
+				}
+			}
+			story, err := n.get("/v1/volumes/vg0/a")
+			n.must(err)
+			if !strings.Contains(story, `"state": "orphaned"`) {
+				return story
+			}
+			return ""
+		})
+		if !mounted(dir) {
+			t.Fatal("kubelet unmounts what it is said to forget: good news, rewrite this test")
+		}
+		n.killKubelet()
+		n.startKubelet()
+		n.ended(p)
+	}, func(n *node) {
+		n.config += "cgroupDir: " + n.dir + "/cgroup\n"
+		n.must(os.MkdirAll(n.dir+"/cgroup/kubepods", 0o755))
+		n.must(os.WriteFile(n.dir+"/cgroup/cgroup.procs", nil, 0o644))
+	})
+}
+
+// processesOf says whether a pod's control group has processes, as version 2 does.
+func (n *node) processesOf(p *v1.Pod, populated int) {
+	n.t.Helper()
+	dir := n.dir + "/cgroup/kubepods/besteffort/pod" + string(p.UID)
+	n.must(os.MkdirAll(dir, 0o755))
+	n.must(os.WriteFile(dir+"/cpu.stat", []byte("usage_usec 1000\n"), 0o644))
+	n.must(os.WriteFile(dir+"/cgroup.events", []byte(fmt.Sprintf("populated %d\nfrozen 0\n", populated)), 0o644))
+}
+
 // A kubelet that dies between unmount and unmountdevice leaves a global mount
 // that no kubelet ever looks at again (it scans the pods' directories only). The
 // next pod of the volume gets it, and the mount ends with that pod.

@@ -113,6 +113,56 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 	})
 }
 
+// However often kubelet tries again, the same cause is the same text, of which the
+// API server counts one event. The id in it finds each of the calls in flexd's log.
+func TestRetries(t *testing.T) {
+	each(t, func(t *testing.T, n *node) {
+		n.failures = true
+		n.claim("novg", 16*mib, "volumegroup", "vg9")
+		n.claim("nolv", 16*mib, "size", "")
+		n.claim("large", 16*mib, "size", "30Gi")
+		n.claim("swap", 16*mib)
+		swap := n.byHand("swap", 16*mib)
+		if out, err := exec.Command("mkswap", swap).CombinedOutput(); err != nil {
+			t.Fatalf("mkswap: %v: %s", err, out)
+		}
+		var pods []*v1.Pod
+		for _, c := range []string{"novg", "nolv", "large", "swap"} {
+			pods = append(pods, pod("wants-"+c, c))
+		}
+		n.want(pods...)
+		for _, p := range pods {
+			texts := map[string]int{}
+			n.eventually(p.Name+" fails four times", func() string {
+				clear(texts)
+				count := 0
+				for _, e := range n.warnings() {
+					if e.Pod == p.Name && strings.Contains(e.Message, "reason: ") {
+						texts[e.Message]++
+						count++
+					}
+				}
+				if count < 4 {
+					return fmt.Sprint(texts)
+				}
+				return ""
+			})
+			if len(texts) != 1 {
+				t.Errorf("%s gets %d events: %v", p.Name, len(texts), texts)
+			}
+			for text, count := range texts {
+				id := regexp.MustCompile(`\[([0-9a-f]{12})\]`).FindStringSubmatch(text)
+				if id == nil {
+					t.Errorf("no id: %s", text)
+				} else if got := strings.Count(tail(n.dir+"/flexd.log", math.MaxInt), " answer="+id[1]+" "); got < count {
+					t.Errorf("flexd's log has %d of %d calls with answer %s", got, count, id[1])
+				}
+			}
+		}
+		n.end(pods...)
+	})
+}
+
 // byHand makes a volume as an operator would, and returns its file.
 func (n *node) byHand(lv string, size int64) string {
 	n.t.Helper()

@@ -60,7 +60,7 @@ func newLife(t *testing.T, attach bool) *life {
 func (l *life) makeDisks() {
 	l.run("mkfs.ext4", "-q", "/dev/vdb")
 	l.run("vgcreate", "-q", host.VG, "/dev/vda")
-	for _, lv := range []string{"wanted 320m", "unwanted 16m", "cut 512m --setautoactivation n", "idle 16m", "host 16m"} {
+	for _, lv := range []string{"wanted 320m", "unwanted 16m", "cut 512m --setautoactivation n --addtag flexd", "idle 16m", "host 16m"} {
 		name, rest, _ := strings.Cut(lv, " ")
 		l.run("lvcreate", append([]string{"-q", "-y", "-Wy", host.VG, "-n", name, "-L"}, strings.Fields(rest)...)...)
 	}
@@ -81,9 +81,9 @@ func (l *life) up() {
 		l.must(unix.Mount(device, dir, "ext4", 0, ""))
 	}
 	l.uuids = map[string]volume.UUID{}
-	for line := range strings.Lines(l.run("lvs", "--noheadings", "-o", "lv_name,lv_uuid,vg_seqno", host.VG)) {
+	for line := range strings.Lines(l.run("lvs", "--noheadings", "-o", "lv_name,vg_uuid,lv_uuid,vg_seqno", host.VG)) {
 		w := strings.Fields(line)
-		l.uuids[w[0]], l.seqno = volume.UUID(w[1]), w[2]
+		l.uuids[w[0]], l.seqno = volume.UUID(w[1]+"_"+w[2]), w[3]
 	}
 	var err error
 	if l.Node, err = host.Again(os.Getenv("FLEXD_TEST_BIN"), lease, place, "/run/flexd"); err != nil {
@@ -189,11 +189,11 @@ func (l *life) unchanged() {
 // record is what flexd will remember of a volume's filesystem.
 func (l *life) record(lv string) volume.Record {
 	l.Helper()
-	records, err := dsw.OpenRecords(place + "/state/formats")
+	records, err := dsw.OpenRecords(place+"/state/formats", "", func() time.Duration { return 0 })
 	l.must(err)
-	r, _, err := records.Get(l.uuids[lv])
+	r, err := records.Get(l.uuids[lv])
 	l.must(err)
-	return r
+	return r.State
 }
 
 // fsUUID is that of an ext4; needsRecovery is that its journal is to be replayed.

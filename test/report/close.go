@@ -42,8 +42,11 @@ func (r *report) close(nothingSkipped bool) bool {
 		}
 		fmt.Fprintln(r.out)
 	}
+	if !r.complete {
+		fmt.Fprintln(r.out, "Cut short: not everything was run.")
+	}
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", len(r.passed), len(r.failed), len(r.skipped))
-	return len(r.failed) == 0 && len(r.passed) > 0 && (len(r.skipped) == 0 || !nothingSkipped)
+	return r.complete && len(r.failed) == 0 && len(r.passed) > 0 && (len(r.skipped) == 0 || !nothingSkipped)
 }
 
 func sorted(set map[name]bool) []name {

@@ -1,14 +1,14 @@
 // Command report reads what `go test -json` prints, from any number of runs one
 // after the other, and tells a person what came of it: a line per package as it
-// ends, with what its tests logged, everything that a failed test printed, and at
-// the end what was skipped and why.
+// ends, everything that a failed test printed, and at the end what was skipped and
+// why.
 //
 // `report failed COMMAND` says that a run ended badly, which counts if no test of
-// it tells so. The lines `report step NAME` and `report end NAME STATUS` on its input bracket
-// a step that is no Go test. What a step prints is shown when it failed; with
-// `report show NAME` instead of step, at once.
+// it tells so. The lines `report step NAME` and `report end STATUS SECONDS NAME` on
+// its input bracket a step that is no Go test. What a step prints is shown when it
+// failed. `report complete` is the last line: without it the runs were cut short.
 //
-// It exits with 1 if anything failed, or, with CI=true, was skipped.
+// It exits with 1 if anything failed, was cut short or, with CI=true, was skipped.
 package main
 
 import (
@@ -17,9 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strings"
-	"time"
 )
 
 func main() {
@@ -62,21 +60,18 @@ type report struct {
 	build  map[string][]string
 
 	passed, failed, skipped map[name]bool
-	why                     map[name]string     // of the skipped
-	notes                   map[string][]string // by package: what passed tests had to say
-	failedIn                map[string]bool     // packages of which a test failed in this run
+	why                     map[name]string // of the skipped
+	failedIn                map[string]bool // packages of which a test failed in this run
 
-	broken []string // runs that ended badly, whatever they printed
-
-	step    string // the step that is open
-	live    bool   // and shows what it prints
-	started time.Time
+	broken   []string // runs that ended badly, whatever they printed
+	step     string   // the step that is open
+	complete bool     // every run is in the input
 }
 
 func newReport(out io.Writer) *report {
 	return &report{
 		out: out, output: map[name][]string{}, parent: map[name]bool{}, build: map[string][]string{},
-		passed: map[name]bool{}, failed: map[name]bool{}, skipped: map[name]bool{}, why: map[name]string{}, notes: map[string][]string{},
+		passed: map[name]bool{}, failed: map[name]bool{}, skipped: map[name]bool{}, why: map[name]string{},
 		failedIn: map[string]bool{},
 	}
 }
@@ -106,32 +101,31 @@ func (r *report) line(line string) {
 	word := strings.Fields(line)
 	if len(word) > 2 && word[0] == "report" {
 		switch word[1] {
-		case "step", "show":
-			r.begin(strings.Join(word[2:], " "), word[1] == "show")
+		case "step":
+			r.step = strings.Join(word[2:], " ")
 			return
 		case "end":
-			r.end(strings.Join(word[2:len(word)-1], " "), word[len(word)-1])
-			return
+			if len(word) > 4 {
+				r.end(strings.Join(word[4:], " "), word[2], word[3])
+				return
+			}
 		case "failed":
 			r.broken = append(r.broken, strings.Join(word[2:], " "))
 			return
 		}
 	}
-	if r.step != "" && !r.live {
+	if line == "report complete" {
+		r.complete = true
+		return
+	}
+	if r.step != "" {
 		r.output[name{pkg: r.step}] = append(r.output[name{pkg: r.step}], line+"\n")
 		return
 	}
 	fmt.Fprintln(r.out, line)
 }
 
-func (r *report) begin(step string, live bool) {
-	r.step, r.live, r.started = step, live, time.Now()
-	if live {
-		fmt.Fprintf(r.out, "\n=== %s\n", step)
-	}
-}
-
-func (r *report) end(step, status string) {
+func (r *report) end(step, status, seconds string) {
 	n := name{pkg: step}
 	result := "ok"
 	if status == "0" {
@@ -142,7 +136,7 @@ func (r *report) end(step, status string) {
 		r.print(r.output[n])
 	}
 	delete(r.output, n)
-	fmt.Fprintf(r.out, "%-4s %-52s %6.1fs\n", result, step, time.Since(r.started).Seconds())
+	fmt.Fprintf(r.out, "%-4s %-52s %6ss\n", result, step, seconds)
 	r.step = ""
 }
 
@@ -172,9 +166,6 @@ func (r *report) test(n name, action string) {
 		if !r.parent[n] {
 			r.passed[n] = true
 		}
-		if !strings.Contains(n.test, "/") {
-			r.note(n)
-		}
 	case "skip":
 		r.skipped[n] = true
 		r.why[n] = reason(r.output[n])
@@ -188,17 +179,6 @@ func (r *report) test(n name, action string) {
 	}
 	delete(r.output, n)
 }
-
-// note keeps what a whole test that passed has logged: how much it has seen.
-func (r *report) note(n name) {
-	for _, l := range r.output[n] {
-		if m := logged.FindStringSubmatch(l); m != nil {
-			r.notes[n.pkg] = append(r.notes[n.pkg], "       "+n.test+": "+m[1]+"\n")
-		}
-	}
-}
-
-var logged = regexp.MustCompile(`^ +\w+_test\.go:\d+: (.*)\n`)
 
 // failedBelow says whether the failure of a test is that of a subtest.
 func (r *report) failedBelow(n name) bool {
@@ -216,7 +196,6 @@ func (r *report) pkg(e event) {
 	case "skip": // it has no tests
 	case "pass":
 		fmt.Fprintf(r.out, "ok   %-52s %6.1fs\n", short(e.Package), e.Elapsed)
-		r.print(r.notes[e.Package])
 	case "fail":
 		r.print(r.build[e.FailedBuild])
 		if !r.failedIn[e.Package] { // a panic, a timeout, no build: no test to blame
@@ -234,7 +213,6 @@ func (r *report) pkg(e event) {
 	}
 	delete(r.output, n)
 	delete(r.failedIn, e.Package)
-	delete(r.notes, e.Package)
 }
 
 func (r *report) print(lines []string) {

@@ -21,10 +21,14 @@ func TestReport(t *testing.T) {
 			ev(`"Action":"run","Test":"TestA/b"`), ev(`"Action":"pass","Test":"TestA/b"`), ev(`"Action":"pass","Test":"TestA"`),
 			ev(`"Action":"pass","Elapsed":1.25`),
 		}, true, true, []string{"ok   internal/x", "1.2s\n", "\n1 passed, 0 failed, 0 skipped\n"}, "chatter"},
-		{"passed, and tells how much it saw", []string{
-			ev(`"Action":"run","Test":"TestA"`), ev(`"Action":"output","Test":"TestA","Output":"    a_test.go:12: walked 7 states\n"`),
+		{"passed, and logs its seed", []string{
+			ev(`"Action":"run","Test":"TestA"`), ev(`"Action":"output","Test":"TestA","Output":"    a_test.go:12: FLEXD_SEED=7\n"`),
 			ev(`"Action":"pass","Test":"TestA"`), ev(`"Action":"pass"`),
-		}, true, true, []string{"ok   internal/x", "TestA: walked 7 states\n"}, ""},
+		}, true, true, []string{"ok   internal/x"}, "SEED"},
+		{"failed, and logs its seed", []string{
+			ev(`"Action":"run","Test":"TestA"`), ev(`"Action":"output","Test":"TestA","Output":"    a_test.go:12: FLEXD_SEED=7\n"`),
+			ev(`"Action":"fail","Test":"TestA"`), ev(`"Action":"fail"`),
+		}, false, false, []string{"FLEXD_SEED=7\n", "FAIL internal/x"}, ""},
 		{"failed", []string{
 			ev(`"Action":"output","Test":"TestA","Output":"    a_test.go:1: want 2\n"`),
 			ev(`"Action":"fail","Test":"TestA"`), ev(`"Action":"fail","Elapsed":2`),
@@ -47,10 +51,9 @@ func TestReport(t *testing.T) {
 			ev(`"Action":"skip","Test":"TestA"`), ev(`"Action":"pass","Test":"TestA"`),
 		}, true, true, []string{"1 passed, 0 failed, 0 skipped\n"}, ""},
 		{"steps", []string{
-			"report step go vet", "noise", "report end go vet 0",
-			"report step gofmt", "a.go", "report end gofmt 1",
-			"report show the demo", "look", "report end the demo 0",
-		}, true, false, []string{"ok   go vet", "a.go\nFAIL gofmt", "=== the demo\nlook\nok   the demo", "Failed:\n  gofmt", "2 passed, 1 failed, 0 skipped\n"}, "noise"},
+			"report step go vet", "noise", "report end 0 2.5 go vet",
+			"report step gofmt", "a.go", "report end 1 0.1 gofmt",
+		}, true, false, []string{"ok   go vet", " 2.5s\n", "a.go\nFAIL gofmt", "Failed:\n  gofmt", "1 passed, 1 failed, 0 skipped\n"}, "noise"},
 		{"a run that tells nothing", []string{ev(`"Action":"pass","Test":"TestA"`), "report failed go test ./..."}, false, false,
 			[]string{"Failed:\n  go test ./...", "1 passed, 1 failed, 0 skipped\n"}, ""},
 		{"nothing was run", nil, false, false, []string{"0 passed, 0 failed, 0 skipped\n"}, ""},
@@ -58,7 +61,7 @@ func TestReport(t *testing.T) {
 		t.Run(row.about, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(&out)
-			if err := r.read(strings.NewReader(strings.Join(row.in, "\n"))); err != nil {
+			if err := r.read(strings.NewReader(strings.Join(append(row.in, "report complete"), "\n"))); err != nil {
 				t.Fatal(err)
 			}
 			if ok := r.close(row.ci); ok != row.ok {
@@ -76,5 +79,16 @@ func TestReport(t *testing.T) {
 				t.Errorf("%q in:\n%s", row.not, out.String())
 			}
 		})
+	}
+}
+
+func TestCutShort(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	if err := r.read(strings.NewReader(`{"Package":"a","Action":"pass","Test":"TestA"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if r.close(false) || !strings.Contains(out.String(), "Cut short: not everything was run.\n1 passed, 0 failed, 0 skipped\n") {
+		t.Error(out.String())
 	}
 }

@@ -17,6 +17,9 @@ const decisions = 400
 // A chance decides one life. Each has a temper of its own: what often happens in
 // one never happens in another, one is about few pods, and in one somebody is
 // always the last to go on. Rare meetings of rare things are common that way.
+//
+// Most lives have a focus besides: one goroutine is held at a point that matters,
+// and something happens that concerns its volume or directory, before it goes on.
 type chance struct {
 	*rand.Rand
 	weights []weight
@@ -24,6 +27,13 @@ type chance struct {
 	slow    uint32 // whose stops are long
 	left    int    // decisions
 	first   []decision
+
+	focused bool
+	focus   focus
+	held    string // the point, "" = none yet
+	events  int    // that are still to happen
+	others  int    // decisions for the other goroutines before it goes on
+	waits   int    // how often only kubelet's pauses were left
 }
 
 type weight struct {
@@ -39,20 +49,31 @@ var (
 		{lets, 640, []int{1, 1, 2, 4, 12}}, {passes, 100, []int{0, 1, 1, 2}}, {starts, 65, []int{1, 1, 3}}, {stops, 65, []int{0, 0, 1, 3}}, {kills, 30, usual},
 		{fails, 30, usual}, {garbles, 40, usual}, {cuts, 10, usual}, {blinds, 6, usual},
 		{flexdDies, 18, usual}, {kubeletDies, 12, usual}, {reboots, 2, usual}, {tears, 6, usual}, {expands, 10, usual}, {strays, 8, seldom},
-		{holds, 14, seldom}, {frees, 8, usual}, {umounts, 16, seldom}, {covers, 4, seldom}, {borrows, 8, seldom}, {hides, 4, seldom}, {shows, 8, usual},
-		{makes, 3, seldom}, {activates, 8, seldom}, {deactivates, 6, seldom}, {attaches, 2, seldom}, {opens, 10, seldom},
+		{holds, 14, seldom}, {frees, 8, usual}, {umounts, 16, seldom}, {covers, 4, seldom}, {borrows, 8, seldom}, {turns, 2, seldom}, {clears, 6, usual}, {freezes, 4, seldom}, {shrinks, 2, seldom}, {hides, 4, seldom}, {shows, 8, usual},
+		{busies, 10, usual}, {diesOf, 10, usual}, {makes, 3, seldom}, {writes, 3, seldom}, {activates, 8, seldom}, {deactivates, 6, seldom}, {attaches, 2, seldom}, {opens, 10, seldom},
 	}
 )
 
 func chanceOf(seed uint64) *chance {
 	c := &chance{Rand: rand.New(rand.NewPCG(seed, 0)), left: decisions}
+	c.focused = c.IntN(4) > 0
 	for _, w := range weights {
-		w.of *= pick(c, w.tempts)
+		if w.of *= pick(c, w.tempts); c.focused {
+			w.of = calm[w.what]
+		}
 		c.weights = append(c.weights, w)
 	}
 	c.crowd = c.Perm(volumes * podsPerVolume)[:pick(c, []int{1, 2, 2, 3, volumes * podsPerVolume})]
+	if c.focused { // one pod, or both of one volume
+		v := c.IntN(volumes)
+		c.crowd = []int{v * podsPerVolume, v*podsPerVolume + 1}[:1+c.IntN(podsPerVolume)]
+		c.focus = pick(c, foci)
+	}
 	if c.IntN(2) == 0 {
 		c.slow = c.Uint32() | 1
+	}
+	if c.IntN(6) == 0 { // each mount has a hidden copy
+		c.first = append(c.first, decision{what: binds})
 	}
 	for v := range volumes { // who has a volume may have used it before
 		if c.IntN(4) == 0 {
@@ -71,28 +92,32 @@ func (c *chance) next(w *world) (decision, bool) {
 		c.first = c.first[1:]
 		return d, c.left >= 0
 	}
-	all := 0
-	for _, w := range c.weights {
-		all += w.of
+	if d, ok := c.concentrate(w); ok {
+		return d, c.left >= 0
 	}
-	roll := c.IntN(all)
-	for _, of := range c.weights {
-		if roll -= of.of; roll < 0 {
-			return c.decide(w, of.what), c.left >= 0
-		}
-	}
-	panic("unreachable")
+	return c.decide(w, drawn(c, c.weights)), c.left >= 0
 }
 
 // decide says what the deed is done to.
 func (c *chance) decide(w *world, what deed) decision {
 	d := decision{what: what}
-	stopped := w.schedule.names()
+	stopped := slices.DeleteFunc(w.schedule.names(), func(s string) bool { return s == c.held })
 	switch what {
 	case lets:
 		if d.on = c.one(stopped); d.on == "" { // all is quiet
-			d.what = pick(c, []deed{passes, passes, starts, starts, stops})
+			if d.what = pick(c, []deed{passes, starts, starts, stops, stops}); !w.resting() {
+				d.what = pick(c, []deed{passes, passes, shows, frees, stops})
+				if c.waits++; c.focused && c.waits > 10 { // whatever has happened, kubelet gets no further
+					c.left = 0
+				}
+			}
 			d.on = c.pod(w).pod.UID
+		}
+	case busies:
+		d.on = c.one(slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child umount ") || !strings.HasSuffix(s, " before") }))
+	case diesOf:
+		if calls := w.callers(c.focus.verb); len(calls) > 0 {
+			d.on = pick(c, calls)
 		}
 	case kills, fails:
 		d.on = c.one(slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") }))
@@ -103,22 +128,34 @@ func (c *chance) decide(w *world, what deed) decision {
 	case starts, stops, expands:
 		d.on = c.pod(w).pod.UID
 	case strays:
-		d.on = pick(c, []string{flex.Mount, flex.Unmount}) + " " + c.pod(w).pod.UID
-	case holds, umounts:
+		verbs, attempts := []string{flex.Mount, flex.Unmount}, []int{0, 0, 1, 2, 3}
+		if strings.HasPrefix(c.held, "kubelet hears of unmount ") {
+			verbs, attempts = verbs[:1], []int{0, 0, 0, 0, 1, 2}
+		}
+		d.on = fmt.Sprintf("%s %s %d", pick(c, verbs), c.pod(w).pod.UID, pick(c, attempts))
+	case holds, umounts, freezes:
 		if all := w.Mounts(); len(all) > 0 {
 			d.on = pick(c, all)
 		}
 		d.on = c.landing(stopped, d.on)
 	case covers:
-		d.on = c.landing(stopped, w.kubelet.Dir(c.pod(w).pod))
-	case borrows, hides, activates, deactivates, attaches, opens:
-		d.on = fmt.Sprintf("lv%d", c.IntN(volumes))
+		if d.on = c.landing(stopped, w.kubelet.Dir(c.pod(w).pod)); c.IntN(4) == 0 {
+			d.on = w.Root + pick(c, []string{"/pods", "/plugins"})
+		}
+	case borrows:
+		d.on = c.lv() + " " + pick(c, []string{"/mnt", w.Root + "/pods", w.Root + "/pods/x/volumes/kubernetes.io~csi/data/mount",
+			w.Root + "/plugins/kubernetes.io/csi/x.example.org/0123/globalmount"})
+	case hides, writes, activates, deactivates, attaches, opens, shrinks:
+		d.on = c.lv()
 	case makes:
-		d.on = fmt.Sprintf("lv%d %s", c.IntN(volumes), pick(c, contents))
+		d.on = c.lv() + " " + pick(c, contents)
 	}
 	if d.what == passes {
 		d.pass = []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second,
 			11 * time.Second, 40 * time.Second, 2 * time.Minute, 5 * time.Minute}[max(c.IntN(16)-8, 0)]
+		if len(stopped) == 0 { // kubelet waits before it tries again
+			d.pass = max(d.pass, pick(c, []time.Duration{time.Second, 5 * time.Second, 2 * time.Minute}))
+		}
 	}
 	return d
 }
@@ -127,7 +164,7 @@ func (c *chance) decide(w *world, what deed) decision {
 // such a place: what matters there is over soon.
 func (c *chance) landing(stopped []string, otherwise string) string {
 	dirs := []string{otherwise}
-	for _, s := range stopped {
+	for _, s := range append(stopped, c.held) {
 		if at, ok := strings.CutPrefix(s, "child mount "); ok {
 			dir, _, _ := strings.Cut(at, " ")
 			dirs = append(dirs, dir)
@@ -136,7 +173,173 @@ func (c *chance) landing(stopped []string, otherwise string) string {
 	return pick(c, dirs)
 }
 
-func (c *chance) pod(w *world) *actor { return w.pods[pick(c, c.crowd)] }
+// lv is a volume: in a focused life that of its pods, nearly always.
+func (c *chance) lv() string {
+	if c.focused && c.IntN(8) > 0 {
+		return fmt.Sprintf("lv%d", c.crowd[0]/podsPerVolume)
+	}
+	return fmt.Sprintf("lv%d", c.IntN(volumes))
+}
+
+// calm is how often what happens in a focused life beside its focus.
+var calm = map[deed]int{lets: 640, passes: 10, starts: 15, stops: 12, expands: 3, kills: 4, fails: 4}
+
+// A focus is where a goroutine is held, and what then happens most of all.
+type focus struct {
+	points  string // see matches
+	verb    string // held only while such a call waits; "" = any
+	deeds   []deed
+	inOrder bool // just these happen, one after the other
+	then    *focus
+}
+
+// unheard: kubelet unmounts again what it has not heard of, and a mount call is late.
+var unheard = focus{points: "kubelet hears of unmount *", deeds: []deed{kubeletDies}, inOrder: true,
+	then: &focus{points: "kubelet hears of unmount *", deeds: []deed{strays}, inOrder: true}}
+
+// foci are the points that promises are about: the last look before a mount, its
+// permission and its appearance, the ends of unmounts, answers on their way to
+// kubelet, commands in the middle of their effect.
+var foci = []focus{
+	{points: "child mount * before", deeds: []deed{covers, covers, borrows, stops, strays, diesOf, flexdDies, kubeletDies, deactivates}},
+	{points: "child mount * within", deeds: []deed{strays, stops, diesOf, kubeletDies, flexdDies, covers, passes}},
+	{points: "child mount * after", deeds: []deed{umounts, umounts, tears, tears, blinds, diesOf, diesOf, kubeletDies, flexdDies, strays, stops, passes}},
+	{points: "child umount * before", deeds: []deed{holds, umounts, strays, diesOf, kubeletDies, flexdDies, starts, covers, freezes}},
+	{points: "child umount * after", deeds: []deed{starts, strays, tears, diesOf, flexdDies, covers}},
+	{points: "child format * within", deeds: []deed{flexdDies, kubeletDies, diesOf, stops, passes}},
+	{points: "child format * before", deeds: []deed{flexdDies, kubeletDies, makes, stops, borrows, opens, writes}},
+	{points: "child check * before", deeds: []deed{flexdDies, kubeletDies, diesOf, borrows, deactivates, shrinks, writes, passes}},
+	{points: "child grow * before", deeds: []deed{flexdDies, umounts, stops, passes}},
+	{points: "child loop-extend * before", deeds: []deed{flexdDies, kubeletDies, stops}},
+	{points: "child loop-create *", deeds: []deed{flexdDies, kubeletDies, makes, passes}},
+	{points: "child loop-attach *", deeds: []deed{flexdDies, kubeletDies, makes, hides, attaches, diesOf, passes}},
+	{points: "child loop-detach *", deeds: []deed{starts, flexdDies, opens, makes, passes}},
+	{points: "child *", deeds: []deed{flexdDies, kubeletDies, passes, blinds, tears}},
+	{points: "look", deeds: []deed{kubeletDies, diesOf, activates, tears, strays, umounts, covers}},
+	{points: "turn of *", deeds: []deed{kubeletDies, diesOf, activates, strays, blinds, cuts}},
+	{points: "kubelet calls mount*", deeds: []deed{strays, stops, flexdDies, blinds}},
+	{points: "kubelet hears of mount *", deeds: []deed{strays, strays, stops, umounts, flexdDies}},
+	{points: "kubelet hears of unmount *", deeds: []deed{strays, strays, strays, starts, passes}},
+	{points: "kubelet hears of unmount *", deeds: []deed{strays, strays, strays, starts, passes}},
+	{points: "look", deeds: []deed{tears}},
+	{points: "kubelet hears of mount *", deeds: []deed{strays}, inOrder: true},
+	{points: "kubelet hears of unmount *", deeds: []deed{strays}, inOrder: true},
+	{points: "kubelet hears of unmount *", deeds: []deed{strays}, inOrder: true},
+	unheard, unheard, unheard,
+	{points: "child mount * before", deeds: []deed{borrows}, inOrder: true},
+	{points: "child mount * before", deeds: []deed{borrows}, inOrder: true},
+	{points: "look", verb: flex.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
+	{points: "look", verb: flex.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
+	{points: "look", verb: flex.Unmount, deeds: []deed{diesOf}, inOrder: true},
+	{points: "look", verb: flex.Mount, deeds: []deed{diesOf}, inOrder: true},
+	{points: "child *", deeds: []deed{flexdDies, passes}, inOrder: true},
+	{points: "kubelet hears of mount *", deeds: []deed{strays}},
+	{points: "writing record *", deeds: []deed{flexdDies, kubeletDies, makes, passes}},
+}
+
+// meanwhile is what happens while a goroutine is held: the usual, callers that end,
+// late calls, faults, and what an operator does.
+var meanwhile = []weight{
+	{stops, 30, nil}, {starts, 15, nil}, {kubeletDies, 20, nil}, {diesOf, 20, nil}, {flexdDies, 20, nil}, {strays, 40, nil}, {passes, 20, nil},
+	{umounts, 15, nil}, {covers, 8, nil}, {clears, 6, nil}, {holds, 10, nil}, {borrows, 8, nil}, {freezes, 4, nil}, {shrinks, 3, nil}, {turns, 3, nil}, {opens, 6, nil}, {attaches, 3, nil}, {activates, 6, nil}, {deactivates, 8, nil},
+	{hides, 6, nil}, {shows, 4, nil}, {makes, 6, nil}, {writes, 6, nil}, {tears, 8, nil}, {blinds, 10, nil}, {cuts, 8, nil}, {expands, 8, nil}, {frees, 4, nil},
+}
+
+// concentrate decides what the focus of the life is about.
+func (c *chance) concentrate(w *world) (decision, bool) {
+	if !c.focused {
+		return decision{}, false
+	}
+	names := w.schedule.names()
+	if c.held != "" && !slices.Contains(names, c.held) { // it is dead
+		c.released()
+	}
+	if c.held == "" {
+		at := slices.DeleteFunc(names, func(s string) bool {
+			return !matches(c.focus.points, s) || len(w.callers(c.focus.verb)) == 0 && c.focus.verb != ""
+		})
+		if len(at) == 0 && c.IntN(40) == 0 { // it may never be reached
+			c.focus = pick(c, foci)
+		}
+		if len(at) == 0 || !c.focus.inOrder && c.IntN(3) == 0 {
+			return decision{}, false
+		}
+		c.held, c.events, c.others = pick(c, at), 1+c.IntN(3), pick(c, []int{0, 0, 3, 10, 40})
+		if c.focus.inOrder {
+			c.events, c.others = len(c.focus.deeds), pick(c, []int{0, 10, 40, 60})
+		}
+	}
+	switch {
+	case c.events > 0:
+		if c.others > 0 && !c.focus.inOrder && c.IntN(3) == 0 { // in between
+			c.others--
+			return decision{}, false
+		}
+		c.events--
+		what := drawn(c, meanwhile)
+		switch {
+		case c.focus.inOrder:
+			what = c.focus.deeds[len(c.focus.deeds)-1-c.events]
+		case c.IntN(3) > 0:
+			what = pick(c, c.focus.deeds)
+		}
+		return c.decide(w, what), true
+	case c.others > 0 && len(names) > 1:
+		c.others--
+		return decision{}, false
+	}
+	d := decision{what: lets, on: c.held}
+	if child := strings.HasPrefix(c.held, "child "); child && c.IntN(3) == 0 {
+		d.what = pick(c, []deed{kills, kills, fails, garbles})
+		if strings.HasPrefix(c.held, "child umount ") && strings.HasSuffix(c.held, " before") {
+			d.what = pick(c, []deed{kills, fails, busies, busies})
+		}
+	}
+	c.released()
+	return d, true
+}
+
+// released ends the hold of a goroutine; another focus may be next.
+func (c *chance) released() {
+	c.held = ""
+	switch {
+	case c.focus.then != nil:
+		c.focus = *c.focus.then
+	case c.IntN(2) == 0:
+		c.focus = pick(c, foci)
+	}
+}
+
+// matches says whether a point's name begins and ends as the pattern does.
+func matches(pattern, name string) bool {
+	begin, end, _ := strings.Cut(pattern, "*")
+	return strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) && len(name) >= len(begin)+len(end)
+}
+
+// drawn is one of them by its weight.
+func drawn(c *chance, of []weight) deed {
+	all := 0
+	for _, w := range of {
+		all += w.of
+	}
+	roll := c.IntN(all)
+	for _, w := range of {
+		if roll -= w.of; roll < 0 {
+			return w.what
+		}
+	}
+	panic("unreachable")
+}
+
+// pod is one of those that come and go, nearly always that of the held point.
+func (c *chance) pod(w *world) *actor {
+	for _, a := range w.pods {
+		if c.held != "" && strings.HasSuffix(c.held, w.kubelet.Dir(a.pod)) && c.IntN(8) > 0 {
+			return a
+		}
+	}
+	return w.pods[pick(c, c.crowd)]
+}
 
 // one is one of those that have stopped, seldom a slow one; "" if there is none.
 func (c *chance) one(of []string) string {

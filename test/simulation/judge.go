@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -47,16 +48,34 @@ func (w *world) calling(r flex.Request) (over func(*flex.Answer)) {
 	}
 }
 
-// answer judges what kubelet is told. A mount that has landed is success, unless
-// flexd says that it could not wait for the kernel's word.
+// answer judges an answer to kubelet. A mount that has landed is success, unless the
+// call's time is up while flexd cannot see it. When an unmount succeeds, no older mount
+// is left.
 func (w *world) answer(c *waiting, a flex.Answer) {
 	there := c.lv != "" && w.Sim.MountedAt(c.dir) == c.lv
 	switch {
 	case a.Status == flex.StatusSuccess && c.verb == flex.Mount && there && !c.late:
 		w.given[c.dir] = grant{w.Node(), c.started}
-	case a.Status != flex.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !strings.Contains(a.Message, "it counts if it appears"):
+	case a.Status == flex.StatusSuccess && teardown(c.verb):
+		if w.Sim.StandsAt(c.dir) && w.allowed[c.dir].started < c.started && !w.meddled[c.dir] {
+			w.court.find("%s succeeds, and an older mount stands", c)
+		}
+		w.undone[c.dir] = grant{w.Node(), c.started}
+	case a.Status != flex.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !w.unseen(c):
 		w.court.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
+}
+
+// unseen says whether a call's time is up, and flexd cannot see its mount: the child has
+// not ended, or the schedule holds the look that would show it.
+func (w *world) unseen(c *waiting) bool {
+	if w.M.Boot()-c.started < w.Config.CallDeadline {
+		return false
+	}
+	return slices.ContainsFunc(w.schedule.names(), func(s string) bool {
+		uuid, turn := strings.CutPrefix(s, "turn of ")
+		return s == "look" || strings.HasPrefix(s, "child mount "+c.dir+" ") || turn && slices.Contains(c.uuids, uuid)
+	})
 }
 
 // name notes which volume the one that a call wants is now. From then on flexd
@@ -70,23 +89,44 @@ func (w *world) name(c *waiting) {
 	delete(w.own, uuid)
 }
 
-// landing is told of each mount when it appears: a call waits for it at this
-// moment, and the volume was called as it says.
-func (w *world) landing(dir, uuid string) {
+// permitted is called when flexd has permitted a mount: a call waits for it at
+// this moment, and the volume was called as it says.
+func (w *world) permitted(dir, uuid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.waiting {
 		w.name(c)
 	}
 	waits := false
+	w.allowed[dir] = grant{by: w.Node()}
 	for _, c := range w.waiting {
-		if c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid) {
-			c.landed, waits = !c.late, true
+		if c.wants(dir, uuid) {
+			w.allowed[dir], waits = grant{w.Node(), max(w.allowed[dir].started, c.started)}, true
 		}
 	}
 	if !waits {
 		w.court.find("%s lands at %s, and no call waits for that volume there, but %v", uuid, dir, w.waiting)
 	}
+}
+
+// landing is called when a mount appears: no call that has succeeded meanwhile
+// wanted it away.
+func (w *world) landing(dir, uuid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.waiting {
+		if c.wants(dir, uuid) {
+			c.landed = !c.late
+		}
+	}
+	if u := w.undone[dir]; u.by == w.Node() && u.started > w.allowed[dir].started {
+		w.court.find("%s lands at %s for a call that is older than an unmount which has succeeded", uuid, dir)
+	}
+}
+
+// wants says whether a call wants that volume mounted there.
+func (c *waiting) wants(dir, uuid string) bool {
+	return c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid)
 }
 
 // command is told of each command before it starts: set-up and unmounts are only
@@ -112,7 +152,9 @@ func (w *world) command(c run.Cmd) {
 	case "umount":
 		fits = func(c *waiting) bool { return c.dir == a.Dir && teardown(c.verb) }
 	case "loop-extend":
-		fits = func(c *waiting) bool { return c.lv == lv && c.verb == flex.ExpandFS }
+		f := w.Sim.FileAt(a.File)
+		blank := f != nil && f.State == hosttest.Blank // nothing was published: the size may be corrected
+		fits = func(c *waiting) bool { return c.lv == lv && (c.verb == flex.ExpandFS || blank && !teardown(c.verb)) }
 	case "grow": // also after the answer, for whom it was given to
 		if !slices.ContainsFunc(w.Claims(), func(c dsw.Claim) bool { return c.LV == lv && c.Phase == volume.Held }) {
 			w.court.find("the filesystem of %s is grown, and nobody has it", lv)
@@ -188,18 +230,17 @@ func (w *world) end() {
 	w.killKubelet()
 	synctest.Wait()
 	w.schedule.opened()
-	w.Sim.Tidy(w.Root)
+	synctest.Wait() // Wipe leaves a volume that a child works on
+	w.tidied()
 	w.Arm(hosttest.Never, 0)
-	for v := range volumes {
-		if file := w.File(fmt.Sprintf("lv%d", v)); w.Sim.UUIDOf(file) != "" {
-			w.Sim.Change(file, wiped)
-		}
-	}
 	for _, a := range w.pods {
 		a.want(false)
 	}
 	if !failed {
 		w.empty()
+		for v := range volumes { // no command works on it any more
+			w.Sim.Wipe(w.File(fmt.Sprintf("lv%d", v)))
+		}
 		for _, a := range w.pods { // and all works as ever
 			a.want(true)
 		}
@@ -222,16 +263,9 @@ func (w *world) end() {
 	w.judge()
 }
 
-// wiped is what becomes of a volume with something on it that is no filesystem.
-func wiped(f *hosttest.File) {
-	if f.State == hosttest.Foreign {
-		f.State, f.Data = hosttest.Blank, 0
-	}
-}
-
 // empty waits until kubelet has let go of every pod, and flexd of all that it had.
 func (w *world) empty() {
-	w.Eventually("kubelet has let go of every pod", w.resting)
+	w.Eventually("kubelet has let go of every pod", func() bool { return !w.tidied() && w.resting() })
 	for v := range volumes {
 		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // kubelet may never find it again
 		if w.M.IsMountPoint(global) {
@@ -243,6 +277,20 @@ func (w *world) empty() {
 	}
 	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd is right not to
 	w.Empty()
+}
+
+// callers are the directories or volumes of the calls of that verb that wait; "" =
+// of any.
+func (w *world) callers(verb string) (about []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.waiting {
+		if verb == "" || c.verb == verb {
+			about = append(about, cmp.Or(c.dir, c.lv))
+		}
+	}
+	slices.Sort(about)
+	return about
 }
 
 func (w *world) answered() bool {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const steps = 300_000
+const steps = 100_000
 
 // TestTheSameSeedTellsTheSameStory: a failure can be had again. What goroutines
 // do between two decisions is the scheduler's choice; it shows in one life of a

@@ -39,7 +39,7 @@ func again(s story) func(w *world) (decision, bool) {
 
 func mode(seed uint64) bool { return seed%2 == 0 }
 
-// TestSimulation plays FLEXD_STEPS decisions (300,000, and 10,000 under the race detector) in lives of 400, each
+// TestSimulation plays FLEXD_STEPS decisions (100,000, and 10,000 under the race detector) in lives of 400, each
 // with a seed of its own, from FLEXD_SEED on.
 func TestSimulation(t *testing.T) {
 	first := number("FLEXD_SEED", uint64(time.Now().UnixNano()))

@@ -35,8 +35,9 @@ type world struct {
 	hidden  map[string]func()        // brings a disk back
 	meddled map[string]bool          // directories at which an operator was
 	given   map[string]grant         // directories where kubelet was told that its pod's volume is mounted
+	undone  map[string]grant         // directories whose unmount succeeded
+	allowed map[string]grant         // by directory: the last permitted mount, with the start of the newest call that it is for
 	own     map[string]bool          // uuids of what an operator has activated, and flexd has nothing to do with
-	other   int
 	made    int
 	over    bool // the life has ended, however
 }
@@ -52,7 +53,7 @@ type waiting struct {
 
 func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
 
-// A grant is a success that was answered to mount.
+// A grant is a success that was answered, or a permission.
 type grant struct {
 	by      *reconcile.Node // the life of flexd; the next one knows nothing of what came late
 	started time.Duration
@@ -102,6 +103,7 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, tmp, attach)
 		for {
+			time.Sleep(time.Microsecond) // no two calls start in the same instant
 			synctest.Wait()
 			w.judge()
 			if len(w.court.found()) > 0 {
@@ -125,13 +127,13 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 }
 
 func newWorld(t *testing.T, tmp string, attach bool) *world {
-	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}}
+	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
 	w.Env = hosttest.NewSim(w.court, tmp)
 	w.Sim.Lenient = true
 	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
 	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.schedule.stop(name("child "+p.String()), nil) }
-	w.Sim.Landing = w.landing
-	w.Pause = func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) }
+	w.Sim.Permitted, w.Sim.Landing = w.permitted, w.landing
+	w.SetPause(func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) })
 	w.Command = w.command
 	w.Calling = w.calling
 	w.kubelet = hosttest.NewKubelet(w.Env, attach)
@@ -143,6 +145,7 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 				UID: fmt.Sprintf("pod%d%c", v, 'a'+i), Volume: fmt.Sprintf("pv%d", v), LV: lv, Size: "64m", RO: v == 1 && i == 1}})
 		}
 	}
+	time.Sleep(time.Second) // a start of 0 means that it is not known
 	return w
 }
 
@@ -157,6 +160,10 @@ func (w *world) do(d decision) bool {
 		return w.schedule.let(d.on, hosttest.Fails)
 	case garbles:
 		return w.schedule.let(d.on, hosttest.Garbles)
+	case busies:
+		return w.schedule.let(d.on, hosttest.Busy)
+	case diesOf:
+		return w.KillDriver(d.on)
 	case passes:
 		time.Sleep(d.pass)
 		return true
@@ -170,8 +177,8 @@ func (w *world) do(d decision) bool {
 		a := w.actor(d.on)
 		go a.expand()
 	case strays:
-		verb, uid, _ := strings.Cut(d.on, " ")
-		return w.stray(verb, w.actor(uid))
+		of := strings.Fields(d.on)
+		return w.stray(of[0], w.actor(of[1]), int(of[2][0]-'0'))
 	case flexdDies:
 		if w.Dead() {
 			return false
@@ -198,20 +205,30 @@ func (w *world) do(d decision) bool {
 		w.meddle(d.on)
 		return w.M.Umount(d.on) == nil
 	case covers:
-		w.meddle(d.on)
 		if !w.M.Exists(d.on) {
 			return false
 		}
+		w.meddle(d.on)
 		return w.M.MountTmpfs(d.on) == nil
+	case binds:
+		w.meddle(w.Root)
+		return w.Sim.BindItself(w.Root)
+	case turns:
+		w.Sim.Propagate(w.Root)
 	case borrows:
-		// mkfs and fsck open the device for themselves alone: who mounts it then fails.
-		if w.stands("child format "+d.on) || w.stands("child check "+d.on) {
-			return false
-		}
-		w.other++
-		return w.Sim.MountElsewhere(w.File(d.on), fmt.Sprintf("/mnt/%d", w.other)) == nil
+		lv, dir, _ := strings.Cut(d.on, " ")
+		w.meddle(dir)
+		return w.Sim.MountElsewhere(w.File(lv), dir) == nil
+	case clears:
+		return w.Sim.Tidy()
+	case freezes:
+		return w.until(w.Sim.Freeze(d.on))
+	case shrinks:
+		return w.Sim.Shrink(w.File(d.on), 32<<20)
 	case makes:
 		return w.make(d.on)
+	case writes:
+		return w.Sim.WriteRaw(w.File(d.on))
 	case activates:
 		return w.activate(d.on)
 	case deactivates:
@@ -246,11 +263,29 @@ func (w *world) stands(at string) bool {
 	return slices.ContainsFunc(w.schedule.names(), func(s string) bool { return strings.HasPrefix(s, at+" ") })
 }
 
+// meddle notes that an operator is at work at a directory, or above those of pods.
 func (w *world) meddle(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.meddled[dir] = true
-	delete(w.given, dir)
+	for _, a := range w.pods {
+		for _, at := range []string{w.kubelet.Dir(a.pod), w.kubelet.Global(a.pod.Volume)} {
+			if at == dir || strings.HasPrefix(at, dir+"/") {
+				w.meddled[at] = true
+				delete(w.given, at)
+			}
+		}
+	}
+}
+
+// tidied has operators take away what they and others have mounted, as far as nothing
+// is mounted on it. It says whether there was such a mount: kubelet, started again, sees
+// the directories below.
+func (w *world) tidied() bool {
+	any := w.Sim.Tidy()
+	if any {
+		w.killKubelet()
+	}
+	return any
 }
 
 // until keeps what ends something, and says whether there is such a thing.
@@ -337,8 +372,9 @@ func (w *world) reboot() {
 	w.free = nil // the processes are dead
 	w.killKubelet()
 	w.Reboot()
+	time.Sleep(time.Second)
 	for _, a := range w.pods {
-		a.begun = 0
+		a.begun, a.before = 0, nil
 	}
 	w.Begin()
 }
@@ -352,16 +388,22 @@ func (w *world) actor(uid string) *actor {
 	panic(uid)
 }
 
-// stray is a flexdriver that started three seconds ago, before the last call for
+// justBefore is less than the time between two decisions.
+const justBefore = time.Microsecond / 2
+
+// stray is a flexdriver that started just before one of kubelet's last attempts for
 // its directory, and arrives only now. Its kubelet does not wait for it any more.
-func (w *world) stray(verb string, a *actor) bool {
+func (w *world) stray(verb string, a *actor, attempts int) bool {
 	w.mu.Lock()
 	k := w.kubelet
 	w.mu.Unlock()
 	started := w.M.Boot() - 3*time.Second
 	w.mu.Lock()
 	if a.begun > 0 { // no kubelet calls twice at once for a directory
-		started = min(started, a.begun-time.Millisecond)
+		started = a.begun - justBefore
+	}
+	if n := len(a.before); attempts > 0 && n > 0 {
+		started = a.before[max(n-attempts, 0)] - justBefore
 	}
 	if dir := k.Dir(a.pod); verb == flex.Unmount && started >= w.given[dir].started { // it is the newest wish
 		delete(w.given, dir)
@@ -385,10 +427,12 @@ type actor struct {
 
 	// Guarded by world.mu.
 	wanted  bool
-	mounted bool          // kubelet counts it so
-	doubt   bool          // kubelet died: the pod's directory tells
-	busy    bool          // its goroutine runs
-	begun   time.Duration // since boot: kubelet's last attempt, 0 = none
+	mounted bool            // kubelet counts it so
+	doubt   bool            // kubelet died: the pod's directory tells
+	busy    bool            // its goroutine runs
+	begun   time.Duration   // since boot: kubelet's last attempt, 0 = none
+	began   bool            // what that was for
+	before  []time.Duration // likewise: the last attempts before it that were for the opposite of the next
 }
 
 func (a *actor) isWanted() bool {
@@ -468,7 +512,10 @@ func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
 	dir := k.Dir(a.pod)
 	there := a.w.Sim.MountedAt(dir) != "" || !a.w.M.IsMountPoint(dir)
 	a.w.mu.Lock()
-	a.begun = max(a.w.M.Boot(), 1)
+	if a.began != wanted && a.begun > 0 {
+		a.before = append(a.before, a.begun)
+	}
+	a.begun, a.began = max(a.w.M.Boot(), 1), wanted
 	if there { // whatever an operator has mounted or taken away: from here on it counts anew
 		delete(a.w.meddled, dir)
 	}

@@ -1,0 +1,97 @@
+package asw
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// An owned is an entry of a volume's device with its owner.
+type owned struct {
+	*mount.Entry
+	owner volume.Owner
+	kind  volume.Kind
+	rank  int // of several copies of one mount, the one with the lowest rank counts
+}
+
+// The ranks, best first.
+const (
+	rankNamed   = iota // at a directory of a claim or a call
+	rankOurs           // at one of our directories
+	rankKubelet        // a bind of kubelet's
+	rankForeign        // anywhere else
+)
+
+// owned returns the mounts of a device in the kernel's order. Copies that
+// propagation made of one of them, which the kernel unmounts together with it, are
+// not counted.
+func (o *Observer) owned(number, path string, dirs []string, table *mount.Table) []owned {
+	var (
+		rule    = o.ruler(table)
+		all     []owned
+		at      = map[string]bool{}
+		shown   bool // a mount of ours shows the filesystem
+		several = len(rule.roots) > 1
+	)
+	for _, e := range table.OfDevice(number, path) {
+		m := owned{Entry: e}
+		switch m.owner, m.kind = rule.owner(e); {
+		case m.owner == volume.Ours && slices.Contains(dirs, e.Dir):
+			m.rank, shown = rankNamed, true
+		case m.owner == volume.Ours:
+			m.rank, shown = rankOurs, true
+		case m.owner == volume.Kubelets:
+			m.rank = rankKubelet
+		default:
+			m.rank, several = rankForeign, true
+		}
+		several = several || at[e.Dir]
+		at[e.Dir] = true
+		all = append(all, m)
+	}
+	if several {
+		all = withoutCopies(all, table)
+	}
+	if !shown {
+		for i := range all {
+			all[i].owner, all[i].kind = volume.Elsewhere, ""
+		}
+	}
+	return all
+}
+
+// withoutCopies leaves one of the mounts that propagation made of each other.
+func withoutCopies(all []owned, table *mount.Table) []owned {
+	places := map[string][]int{}
+	for i, e := range all {
+		if place := table.Place(e.Entry); place != "" {
+			places[place] = append(places[place], i)
+		}
+	}
+	copies := map[*mount.Entry]bool{}
+	for _, same := range places {
+		slices.SortFunc(same, func(a, b int) int {
+			return cmp.Or(cmp.Compare(all[a].rank, all[b].rank), cmp.Compare(hidden(table, all[a].Entry), hidden(table, all[b].Entry)), cmp.Compare(a, b))
+		})
+		var counted []*mount.Entry
+		for _, i := range same {
+			e := all[i].Entry
+			if slices.ContainsFunc(counted, func(c *mount.Entry) bool { return table.CopyOf(e, c) }) {
+				copies[e] = true
+			} else {
+				counted = append(counted, e)
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(e owned) bool { return copies[e.Entry] })
+}
+
+// hidden is 1 for a mount that a lookup of its path does not reach.
+func hidden(table *mount.Table, e *mount.Entry) int {
+	if table.Over(e) != nil {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,49 @@
+package asw
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/flex"
+)
+
+// Ensure that what keeps kubelet from removing a directory is found, and that no
+// mount is entered on the way: it may be of a volume that hangs.
+func TestStrays(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	root := t.TempDir()
+	o := New(Roots{Dirs: []string{root}, Driver: "flexd/lvm"}, nil, nil, nil)
+	dir := flex.PodDir(root, o.Roots.Driver, "uid", "data")
+	put := func() {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	if all := o.Strays(); len(all) != 1 || all[0].Dir != dir || all[0].PodUID != "uid" || len(all[0].Names) != 1 {
+		t.Fatalf("got %+v", all)
+	}
+	for _, at := range []string{filepath.Join(root, "pods"), filepath.Dir(dir), dir} {
+		put()
+		if err := unix.Mount("none", at, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		put()
+		all := o.Strays()
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Fatal(err)
+		}
+		if len(all) != 0 {
+			t.Errorf("%s is a mount, and was entered: %+v", at, all)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package dsw
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Rename gives the notes of a volume another identity. An error says that some of
+// them could not be written: they keep the old one.
+func (s *Store) Rename(old, now volume.UUID) (err error) {
+	for _, c := range s.Claims(old) {
+		moved := c
+		moved.UUID = now
+		if werr := s.Put(moved); werr != nil {
+			err = errors.Join(err, werr)
+			continue
+		}
+		err = errors.Join(err, s.Drop(old, c.Dir))
+	}
+	lease, ok := s.Lease(old)
+	if !ok {
+		return err
+	}
+	lease.UUID = now
+	if werr := s.PutLease(lease); werr != nil {
+		return errors.Join(err, werr)
+	}
+	return errors.Join(err, s.DropLease(old))
+}
+
+// related returns a record that says "seen" of the same logical volume in another
+// group, or that an earlier version wrote without the group: a group's uuid changes
+// when it is split, merged or copied, and its volumes keep theirs. What holds a
+// filesystem in one of them is not blank in another. That an mkfs was started says
+// nothing of a copy.
+func (r *Records) related(uuid volume.UUID) (Record, error) {
+	lv := uuid.Earlier()
+	if lv == "" {
+		return Record{}, fs.ErrNotExist
+	}
+	r.mu.Lock()
+	others := append([]volume.UUID{lv}, r.groups[lv]...)
+	r.mu.Unlock()
+	for _, other := range others {
+		rec, err := r.read(r.path(other))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil || rec.State == stateSeen:
+			return rec, err
+		}
+	}
+	return Record{}, fs.ErrNotExist
+}
+
+// relate remembers in which group a logical volume has a record. The caller holds
+// r.mu, or is the only user.
+func (r *Records) relate(uuid volume.UUID) {
+	if lv := uuid.Earlier(); lv != "" && !slices.Contains(r.groups[lv], uuid) {
+		r.groups[lv] = append(r.groups[lv], uuid)
+	}
+}
+
+// replaces removes the record of an earlier version that a new one stands for.
+func (r *Records) replaces(rec Record) {
+	old := rec.UUID.Earlier()
+	if old == "" {
+		return
+	}
+	if was, err := r.read(r.path(old)); err == nil && was.VG == rec.VG && was.LV == rec.LV {
+		_ = os.Remove(r.path(old)) // it only says the same
+	}
+}

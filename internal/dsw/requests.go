@@ -1,0 +1,338 @@
+package dsw
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Request is a call that waits for its answer. Its exported fields do not
+// change once it is entered.
+type Request struct {
+	volume.Call
+	Name    volume.Name   // the volume as the call names it
+	Started time.Duration // when its flexdriver started, on the boot clock
+	Owner   any           // the caller's own data
+
+	// Interrupt, if set, ends the look-up of its volume: the request was answered,
+	// or a mount that it waits for was committed. It must not block.
+	Interrupt func()
+
+	answer  chan Answer // of size one: nothing waits for the receiver
+	waiting bool
+	volume  volume.UUID // "" = still being looked up
+}
+
+// An Answer is the result of a request.
+type Answer struct {
+	Device string
+	Err    error
+}
+
+// Answered receives the answer of an entered request, once.
+func (r *Request) Answered() <-chan Answer { return r.answer }
+
+// Mounts says whether the request wants a mount at its directory.
+func (r *Request) Mounts() bool { return r.Verb == volume.Stage || r.Verb == volume.Publish }
+
+// Reasons why a request is refused or a mount may not appear.
+var (
+	ErrSuperseded = errors.New("superseded: a newer call for this directory wants something else")
+	ErrTooOld     = errors.New("the call started more than ten minutes ago: flexd does not remember any more which calls for this directory came after it")
+	ErrNotWanted  = errors.New("no call waits for it any more")
+	ErrCommitted  = errors.New("the mount of another volume at this directory is in progress")
+)
+
+// Requests knows every request that waits, and decides which of them still counts.
+// Each method is one critical section; the lock is never held over I/O.
+type Requests struct {
+	wake func(volume.UUID) // called without the lock for each volume that lost a request
+
+	mu      sync.Mutex
+	volumes map[volume.UUID][]*Request // in the order of arrival
+	targets map[string]*target
+	swept   time.Duration
+}
+
+// A target is a directory that calls want mounted or unmounted.
+type target struct {
+	waiting  []*Request
+	setUp    time.Duration // start of the newest mount call
+	name     volume.Name   // its volume
+	tearDown time.Duration // start of the newest unmount call
+
+	// A mount is committed from the permission for move_mount on, until it was
+	// observed to be absent or every request for it is answered.
+	committed volume.UUID // "" = none
+	named     volume.Name // what the calls for it name
+	appeared  bool        // it was observed
+}
+
+// targetMemory is how long a target's newest calls are remembered: longer than
+// any flexdriver waits. An older call, whose flexdriver was stopped, is refused.
+const targetMemory = 10 * time.Minute
+
+// NewRequests returns an empty set.
+func NewRequests(wake func(volume.UUID)) *Requests {
+	return &Requests{wake: wake, volumes: map[volume.UUID][]*Request{}, targets: map[string]*target{}}
+}
+
+// Remember enters what an earlier life of flexd has noted: a mount call for a
+// directory that started at that time.
+func (q *Requests) Remember(dir string, name volume.Name, started time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t := q.target(dir); started > t.setUp {
+		t.setUp, t.name = started, name
+	}
+}
+
+// RememberTeardown is Remember for an unmount call that succeeded.
+func (q *Requests) RememberTeardown(dir string, started time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := q.target(dir)
+	t.tearDown = max(t.tearDown, started)
+}
+
+// target returns the state of a directory, which it makes. The caller holds q.mu.
+func (q *Requests) target(dir string) *target {
+	t := q.targets[dir]
+	if t == nil {
+		t = &target{}
+		q.targets[dir] = t
+	}
+	return t
+}
+
+// counts says whether a request takes part in the order of its target's calls. An
+// expansion or a release of an orphan gives way to whatever kubelet wants.
+func (r *Request) counts() bool { return r.Mounts() || r.Verb == volume.Release }
+
+// superseded says whether a newer call was seen that wants something else there.
+func (t *target) superseded(r *Request) bool {
+	if r.Mounts() {
+		return t.tearDown > r.Started || t.setUp > r.Started && t.name != r.Name
+	}
+	return t.setUp > r.Started
+}
+
+// holds says whether only the outcome of a committed mount may answer the request.
+func (t *target) holds(r *Request) bool {
+	return t != nil && r.Mounts() && r.volume != "" && r.volume == t.committed
+}
+
+// Enter adds a request, unless a newer one supersedes it. Older ones that it
+// supersedes are answered, except those whose mount is committed. The volume of a
+// committed mount at the target is returned: an unmount has to wait for it.
+func (q *Requests) Enter(r *Request, now time.Duration) (committed volume.UUID, err error) {
+	r.answer, r.waiting = make(chan Answer, 1), true
+	if !r.counts() {
+		return "", nil
+	}
+	q.mu.Lock()
+	q.sweep(now)
+	t := q.target(r.Dir)
+	switch {
+	case t.superseded(r):
+		err = ErrSuperseded
+	case now-r.Started > targetMemory:
+		err = ErrTooOld
+	}
+	if err != nil {
+		r.waiting = false
+		q.mu.Unlock()
+		return "", err
+	}
+	switch {
+	case !r.Mounts():
+		t.tearDown = max(t.tearDown, r.Started)
+	case r.Started >= t.setUp:
+		t.setUp, t.name = r.Started, r.Name
+	}
+	t.waiting = append(t.waiting, r)
+	lost := q.dismiss(t)
+	if t.committed != "" && r.Mounts() && r.Name == t.named {
+		q.bind(r, t.committed)
+		lost = append(lost, t.committed)
+	}
+	committed = t.committed
+	q.mu.Unlock()
+	q.wakeAll(lost)
+	return committed, nil
+}
+
+// dismiss answers the requests of a target that were superseded.
+func (q *Requests) dismiss(t *target) (lost []volume.UUID) {
+	for _, r := range slices.Clone(t.waiting) {
+		if t.superseded(r) && !t.holds(r) {
+			lost = append(lost, r.volume)
+			q.end(r, Answer{Err: ErrSuperseded})
+		}
+	}
+	return lost
+}
+
+func (q *Requests) wakeAll(volumes []volume.UUID) {
+	for _, uuid := range volumes {
+		if uuid != "" {
+			q.wake(uuid)
+		}
+	}
+}
+
+// sweep forgets targets whose calls no older flexdriver can follow.
+func (q *Requests) sweep(now time.Duration) {
+	if now-q.swept < targetMemory/10 {
+		return
+	}
+	q.swept = now
+	for dir, t := range q.targets {
+		if len(t.waiting) == 0 && t.committed == "" && now-max(t.setUp, t.tearDown) > targetMemory {
+			delete(q.targets, dir)
+		}
+	}
+}
+
+// Bind makes the request wait for its volume, unless it was answered or bound
+// since. It returns the volume that it waits for.
+func (q *Requests) Bind(r *Request, uuid volume.UUID) volume.UUID {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r.waiting && r.volume == "" {
+		q.bind(r, uuid)
+	}
+	return r.volume
+}
+
+func (q *Requests) bind(r *Request, uuid volume.UUID) {
+	r.volume = uuid
+	q.volumes[uuid] = append(q.volumes[uuid], r)
+	if r.Interrupt != nil {
+		r.Interrupt()
+	}
+}
+
+// Bound returns the volume that a request waits for, "" while it is looked up.
+func (q *Requests) Bound(r *Request) volume.UUID {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return r.volume
+}
+
+// Of returns the requests that wait for a volume, in the order of their arrival.
+func (q *Requests) Of(uuid volume.UUID) []*Request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.volumes[uuid])
+}
+
+// Free returns those of them that may be abandoned: no mount is committed for them.
+func (q *Requests) Free(uuid volume.UUID) []*Request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(q.volumes[uuid]), func(r *Request) bool { return q.targets[r.Dir].holds(r) })
+}
+
+// Answer answers the volume's request of that id.
+func (q *Requests) Answer(uuid volume.UUID, id string, a Answer) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.IndexFunc(q.volumes[uuid], func(r *Request) bool { return r.ID == id }); i >= 0 {
+		q.end(q.volumes[uuid][i], a)
+	}
+}
+
+// Abandon answers a request without its volume, unless it is answered already or
+// its mount is committed: then the outcome is its answer.
+func (q *Requests) Abandon(r *Request, a Answer) {
+	q.mu.Lock()
+	if !r.waiting || q.targets[r.Dir].holds(r) {
+		q.mu.Unlock()
+		return
+	}
+	q.end(r, a)
+	uuid := r.volume
+	q.mu.Unlock()
+	q.wakeAll([]volume.UUID{uuid}) // its claim goes with it
+}
+
+// Leave removes a request whose caller does not wait any longer, in any state.
+func (q *Requests) Leave(r *Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.end(r, Answer{})
+}
+
+// end answers and removes a request.
+func (q *Requests) end(r *Request, a Answer) {
+	if !r.waiting {
+		return
+	}
+	r.waiting = false
+	r.answer <- a
+	if r.Interrupt != nil {
+		r.Interrupt()
+	}
+	other := func(o *Request) bool { return o == r }
+	if left := slices.DeleteFunc(q.volumes[r.volume], other); len(left) > 0 {
+		q.volumes[r.volume] = left
+	} else {
+		delete(q.volumes, r.volume)
+	}
+	if t := q.targets[r.Dir]; t != nil && r.counts() {
+		t.waiting = slices.DeleteFunc(t.waiting, other)
+		t.forget()
+	}
+}
+
+// forget ends a commit that was observed and whose requests are answered.
+func (t *target) forget() {
+	if t.appeared && !slices.ContainsFunc(t.waiting, t.holds) {
+		t.committed, t.appeared = "", false
+	}
+}
+
+// Commit permits the mount of a volume at a directory, if a request waits for it
+// at this moment and nothing newer was seen. Requests for this mount whose volume
+// is still being looked up wait for its outcome from here on.
+func (q *Requests) Commit(uuid volume.UUID, name volume.Name, dir string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := q.targets[dir]
+	switch {
+	case t == nil || !slices.ContainsFunc(t.waiting, func(r *Request) bool { return r.Mounts() && r.volume == uuid && !t.superseded(r) }):
+		return ErrNotWanted
+	case t.committed != "" && t.committed != uuid:
+		return ErrCommitted
+	}
+	t.committed, t.named, t.appeared = uuid, name, false
+	for _, r := range t.waiting {
+		if r.Mounts() && r.volume == "" && r.Name == name {
+			q.bind(r, uuid)
+		}
+	}
+	return nil
+}
+
+// Observed tells the outcome of a committed mount, if there is one.
+func (q *Requests) Observed(uuid volume.UUID, dir string, mounted bool) {
+	q.mu.Lock()
+	t := q.targets[dir]
+	if t == nil || t.committed != uuid {
+		q.mu.Unlock()
+		return
+	}
+	var lost []volume.UUID
+	if t.appeared = mounted; mounted {
+		t.forget()
+	} else {
+		t.committed = ""
+		lost = q.dismiss(t)
+	}
+	q.mu.Unlock()
+	q.wakeAll(lost)
+}

@@ -1,0 +1,120 @@
+package dsw
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// A teardown is a line in a file beside the notes: an unmount call for a directory
+// succeeded. A mount call that started before it is refused, also after a restart.
+type teardown struct {
+	Boot    string        `json:"boot"`
+	Dir     string        `json:"dir"`
+	Started time.Duration `json:"startedBootNanoseconds"` // the unmount call's flexdriver
+}
+
+// teardowns are the newest teardown of each directory. Lines are appended, and the
+// file is written anew when most of them are of no use.
+type teardowns struct {
+	path    string
+	boot    string
+	started map[string]time.Duration // by directory
+	spare   int                      // how many lines may be appended; 0 = the last one may be torn
+}
+
+// spareLines is how many useless lines the file may have at least.
+const spareLines = 64
+
+// openTeardowns reads the file. What cannot be read is ignored: a line may be torn, and
+// no mount depends on it.
+func openTeardowns(path, boot string) teardowns {
+	t := teardowns{path: path, boot: boot, started: map[string]time.Duration{}}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return t
+	}
+	for line := range bytes.Lines(data) {
+		var d teardown
+		if json.Unmarshal(line, &d) == nil && d.Boot == boot && filepath.IsAbs(d.Dir) {
+			t.started[d.Dir] = max(t.started[d.Dir], d.Started)
+		}
+	}
+	return t
+}
+
+// add writes a teardown.
+func (t *teardowns) add(dir string, started, now time.Duration) error {
+	if t.started[dir] >= started {
+		return nil
+	}
+	t.started[dir] = started
+	if t.spare == 0 {
+		return t.rewrite(now)
+	}
+	line, err := json.Marshal(teardown{t.boot, dir, started})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(t.path, os.O_WRONLY|os.O_APPEND, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t.rewrite(now)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err = f.Write(append(line, '\n')); err != nil {
+		t.spare = 0
+		return err
+	}
+	t.spare--
+	return nil
+}
+
+func (t *teardowns) rewrite(now time.Duration) error {
+	maps.DeleteFunc(t.started, func(_ string, started time.Duration) bool { return now-started > targetMemory })
+	var all bytes.Buffer
+	for dir, started := range t.started {
+		line, err := json.Marshal(teardown{t.boot, dir, started})
+		if err != nil {
+			return err
+		}
+		all.Write(append(line, '\n'))
+	}
+	tmp := t.path + ".tmp"
+	if err := os.WriteFile(tmp, all.Bytes(), 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, t.path); err != nil {
+		return err
+	}
+	t.spare = len(t.started) + spareLines
+	return nil
+}
+
+// TornDown notes that an unmount call for a directory succeeds, before it is answered.
+func (s *Store) TornDown(dir string, started, now time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.torn.add(dir, started, now); err != nil {
+		return fmt.Errorf("teardown: %w", err)
+	}
+	return nil
+}
+
+// Teardowns returns when the newest unmount call for each directory started, of those
+// that an older mount call may still follow.
+func (s *Store) Teardowns(now time.Duration) map[string]time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.torn.started)
+	maps.DeleteFunc(all, func(_ string, started time.Duration) bool { return now-started > targetMemory || started > now })
+	return all
+}

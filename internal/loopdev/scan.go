@@ -1,0 +1,235 @@
+package loopdev
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A scan is the loop devices that had a backing file at one moment, by name.
+type scan struct {
+	began   uint64 // on the provider's clock
+	done    chan struct{}
+	end     time.Time
+	err     error
+	byFile  map[string][]string
+	byUUID  map[volume.UUID][]string
+	byInode map[Inode][]string
+	newest  uint64   // the largest diskseq
+	silent  []string // those that did not say what they are
+}
+
+// look returns a scan that begins after the call. All calls that wait share one, so
+// that a look at all volumes does not cost a scan for each.
+func (p *Provider) look(ctx context.Context) (*scan, error) {
+	p.mu.Lock()
+	p.clock++
+	called := p.clock
+	for {
+		s := p.scanning
+		if s == nil {
+			s = &scan{done: make(chan struct{})}
+			p.scanning = s
+			p.mu.Unlock()
+			p.gather(ctx)
+			p.scan(ctx, s)
+		} else {
+			p.mu.Unlock()
+			select {
+			case <-s.done:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		if s.began > called {
+			return s, s.err
+		}
+		p.mu.Lock()
+	}
+}
+
+// gather waits for a moment after the last scan, so that callers that are about to
+// look share the next one. At rest it does not wait.
+func (p *Provider) gather(ctx context.Context) {
+	p.mu.Lock()
+	pause := time.Until(p.rested)
+	p.mu.Unlock()
+	if pause <= 0 {
+		return
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (p *Provider) scan(ctx context.Context, s *scan) {
+	p.mu.Lock()
+	p.clock++
+	s.began = p.clock
+	p.mu.Unlock()
+	begin := time.Now()
+	var loops []Loop
+	loops, s.err = p.kernel.Loops()
+	s.end = time.Now()
+	took := s.end.Sub(begin)
+	if s.err == nil {
+		p.learn(ctx, loops)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.index(loops, p.known)
+	p.forget(loops)
+	for uuid, last := range p.sole { // what is looked at no more
+		if s.end.Sub(last.scanned) > soleFor {
+			delete(p.sole, uuid)
+		}
+	}
+	p.scanning, p.newest, p.rested = nil, max(p.newest, s.newest), time.Now().Add(max(took, time.Millisecond))
+	close(s.done)
+}
+
+func (s *scan) index(loops []Loop, known map[uint64]identity) {
+	s.byFile, s.byUUID, s.byInode = map[string][]string{}, map[volume.UUID][]string{}, map[Inode][]string{}
+	for _, l := range loops {
+		s.newest = max(s.newest, l.Seq)
+		s.byFile[l.BackingFile] = append(s.byFile[l.BackingFile], l.Name)
+		id, ok := known[l.Seq]
+		if !ok {
+			s.silent = append(s.silent, l.Name)
+			continue
+		}
+		s.byInode[id.Inode] = append(s.byInode[id.Inode], l.Name)
+		if id.UUID != "" {
+			s.byUUID[id.UUID] = append(s.byUUID[id.UUID], l.Name)
+		}
+	}
+}
+
+// candidates are the devices that may be a volume's, or show its bytes.
+func (s *scan) candidates(file string, at Inode, uuid volume.UUID) []string {
+	all := slices.Concat(s.byFile[file], s.byUUID[uuid])
+	if at != (Inode{}) {
+		all = append(all, s.byInode[at]...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// forget drops the identities of devices that are gone. The caller holds p.mu.
+func (p *Provider) forget(loops []Loop) {
+	if len(p.known)+len(p.asked) <= 4*len(loops)+64 {
+		return
+	}
+	known, asked := map[uint64]identity{}, map[uint64]time.Time{}
+	for _, l := range loops {
+		if id, ok := p.known[l.Seq]; ok {
+			known[l.Seq] = id
+		}
+		if at, ok := p.asked[l.Seq]; ok {
+			asked[l.Seq] = at
+		}
+	}
+	p.known, p.asked = known, asked
+}
+
+const (
+	// A device's first answer is waited for so long. One that hangs delays one look.
+	firstAnswer = 2 * time.Second
+	// One that did not answer is asked again after that time, and not waited for.
+	askAgain = time.Minute
+)
+
+// learn has the devices asked that were not seen before. Opening one can hang, and
+// its status includes a stat of its file, which can hang as well: a volume whose own
+// file answers does not wait for other devices.
+func (p *Provider) learn(ctx context.Context, loops []Loop) {
+	var unknown []Loop
+	first, now := false, time.Now()
+	p.mu.Lock()
+	for _, l := range loops {
+		if _, ok := p.known[l.Seq]; ok {
+			continue
+		}
+		again, asked := p.asked[l.Seq]
+		if asked && now.Before(again) {
+			continue
+		}
+		p.asked[l.Seq] = now.Add(24 * time.Hour) // until it is answered
+		first = first || !asked
+		unknown = append(unknown, l)
+	}
+	p.mu.Unlock()
+	if len(unknown) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var ours, others []Loop // those of the configured directories are asked first
+		for _, l := range unknown {
+			if p.nameOf(l.BackingFile) != (volume.Name{}) {
+				ours = append(ours, l)
+			} else {
+				others = append(others, l)
+			}
+		}
+		ctx := context.WithoutCancel(ctx)
+		p.askAll(ctx, ours)
+		p.askAll(ctx, others)
+	}()
+	if !first {
+		return
+	}
+	limit := time.NewTimer(firstAnswer)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	}
+}
+
+// askAll asks devices in one child or, if one of them does not answer, one by one.
+func (p *Provider) askAll(ctx context.Context, loops []Loop) {
+	var names []string
+	for _, l := range loops {
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		return
+	}
+	err := p.ask(ctx, names, 10*time.Second)
+	for _, l := range loops {
+		own := err
+		if _, ok := p.remembered(l.Seq); !ok && err != nil && len(loops) > 1 {
+			own = p.ask(ctx, []string{l.Name}, 10*time.Second)
+		}
+		p.answered(l, own)
+	}
+}
+
+// answered notes when a device may be asked again. While a child still hangs in it,
+// no other is started.
+func (p *Provider) answered(l Loop, err error) {
+	var stuck *run.StuckError
+	if errors.As(err, &stuck) {
+		go func() {
+			<-stuck.Done
+			p.answered(l, nil)
+		}()
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.known[l.Seq]; ok {
+		delete(p.asked, l.Seq)
+		return
+	}
+	p.asked[l.Seq] = time.Now().Add(askAgain)
+}

@@ -1,0 +1,49 @@
+//go:build vm
+
+package lvm
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// What the host's lvm.conf says of reports changes nothing.
+func TestVMReportSettings(t *testing.T) {
+	l := newLab(t)
+	lv := l.lv("data", "8M")
+	for _, settings := range []string{
+		"report/prefixes=1", "report/buffered=0",
+		"report { prefixes=1 quoted=0 aligned=0 headings=0 columns_as_rows=1 buffered=0 output_format=\"basic\" separator=\"|\" binary_values_as_numeric=1 compact_output=1 }\nlog { report_command_log=1 command_names=1 }\nglobal { suffix=1 units=\"k\" }",
+	} {
+		restore := l.host(settings)
+		l.restart(Group{})
+		if got := l.present("data"); !reflect.DeepEqual(got, lv) {
+			t.Errorf("%s: got %+v, want %+v", settings, got, lv)
+		}
+		restore()
+	}
+}
+
+// An activation that lvm.conf forbids, and a group without an allocatable disk,
+// fail with the setting to change.
+func TestVMAdvice(t *testing.T) {
+	l := newLab(t)
+	lv := l.lv("data", "8M")
+	restore := l.host(`activation/volume_list=["vg9","@here"]`)
+	is(t, l.Activate(t.Context(), l.lock, lv), errNoDevice, `activation/volume_list=["vg9","@here"]`, `add "vg0" or "vg0/data"`)
+	restore()
+	l.activate(lv)
+
+	l.sh("pvchange", "-q", "-xn", l.disks[0], l.disks[1])
+	l.Invalidate("")
+	name := volume.Name{VG: "vg0", LV: "new"}
+	advice := "are free on disks that are not allocatable: pvchange -xy " + l.disks[0] + " " + l.disks[1]
+	is(t, l.Create(t.Context(), l.lock, name, 8*mib), ErrNoSpace, " 0 are free", advice)
+	is(t, l.Extend(t.Context(), l.lock, lv, l.device(lv), 64*mib), ErrNoSpace, advice)
+	l.restart(Group{Layout: Layout{Type: "striped", Stripes: 2}}) // where LVM itself refuses
+	l.sh("pvchange", "-q", "-xy", l.disks[0])
+	l.Invalidate("")
+	is(t, l.Create(t.Context(), l.lock, name, 8*mib), ErrNoSpace, "are free on disks that are not allocatable: pvchange -xy "+l.disks[1])
+}

@@ -1,0 +1,45 @@
+package lvm
+
+import (
+	"strings"
+	"testing"
+)
+
+// In a full pool nothing is set up, whatever blocks the volume has.
+func TestFullPool(t *testing.T) {
+	f, p := newFake(t, 1)
+	lv := f.lookUp(p, "v0")
+	uuid := dmUUID(lv.UUID)
+	f.devices[uuid] = Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:3", Live: true, Targets: []Target{{Type: "thin", Length: lv.Size, Params: "253:2 1"}}}
+	f.devices["LVM-pool"] = Mapped{Name: "vg0-pool-tpool", UUID: "LVM-pool", Number: "253:2", Live: true, Targets: []Target{{Type: "thin-pool", Length: 64 * mib}}}
+	f.status = map[string]string{}
+	const (
+		half  = "8192 16383"
+		whole = "16384 16383"
+	)
+	for _, c := range []struct {
+		about, pool, thin string
+		role              string
+		says              string
+	}{
+		{"room", "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10", half, "public", ""},
+		{"full", "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", half, "public", "lvextend -L +SIZE vg0/pool"},
+		{"no free block", "1 12/1024 1000/1000 - rw discard_passdown queue_if_no_space - 10", half, "public", "lvextend -L +SIZE vg0/pool"},
+		// Two snapshots whose origin was removed have this role and share their blocks.
+		{"whole", "1 12/1024 1000/1000 - rw discard_passdown queue_if_no_space - 10", whole, "public", "lvextend"},
+		{"whole, with a snapshot", "1 12/1024 1000/1000 - rw discard_passdown queue_if_no_space - 10", whole, "public,origin,thinorigin", "lvextend"},
+		{"whole, room", "1 12/1024 999/1000 - rw discard_passdown queue_if_no_space - 10", whole, "public", ""},
+		{"whole, full", "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", whole, "public", "lvextend"},
+		{"whole, read-only", "1 12/1024 1000/1000 - ro discard_passdown queue_if_no_space - 10", whole, "public", "read-only"},
+		{"whole, to be checked", "1 12/1024 1000/1000 - rw discard_passdown queue_if_no_space needs_check 10", whole, "public", "lvconvert --repair"},
+	} {
+		f.lvs["v0"].layout, f.lvs["v0"].role = "thin,sparse", c.role
+		f.status[uuid], f.status["LVM-pool"] = c.thin, c.pool
+		p.Invalidate("")
+		lv = f.lookUp(p, "v0")
+		d, err := p.Device(t.Context(), lv)
+		if err != nil || d.Unusable != (c.says != "") || !strings.Contains(d.Reason, c.says) {
+			t.Errorf("%s: got %+v %v", c.about, d, err)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// An origin and its thick snapshots are active together or not at all: whichever
+// of them lvchange is given, it activates and deactivates all of them.
+
+// family returns the other volumes that LVM activates together with l.
+func (f *Facts) family(l Logical) (all []volume.LV) {
+	if !l.thick() { // nearly all of them: a look at all volumes is not to cost their square
+		return nil
+	}
+	origin := l.Name
+	if slices.Contains(l.Role, "thicksnapshot") {
+		origin = l.Origin
+	}
+	for _, o := range f.LVs {
+		if o.Name != l.Name && (o.Name == origin || o.Origin == origin) && o.thick() {
+			all = append(all, volume.LV{Name: volume.Name{VG: f.Name, LV: o.Name}, UUID: o.UUID})
+		}
+	}
+	return all
+}
+
+// thick says whether a volume has thick snapshots or is one.
+func (l Logical) thick() bool {
+	return slices.Contains(l.Role, "thicksnapshot") || slices.Contains(l.Role, "thickorigin")
+}
+
+// relatives returns the other volumes that LVM deactivates together with the one
+// that m is the device of.
+func (p *Provider) relatives(m Mapped) (all []volume.Relative, err error) {
+	real := realOf(m)
+	if real == "" {
+		return nil, nil
+	}
+	list, err := p.DM.List()
+	if err != nil {
+		return nil, err
+	}
+	layered := map[string]bool{} // uuids of origins and snapshots: only their tables are read
+	for _, d := range list {
+		for _, layer := range []string{"-real", "-cow"} {
+			if uuid, ok := strings.CutSuffix(d.UUID, layer); ok {
+				layered[uuid] = true
+			}
+		}
+	}
+	for _, d := range list {
+		uuid, ok := parseDMUUID(d.UUID)
+		if !ok || !layered[d.UUID] || d.UUID == m.UUID {
+			continue
+		}
+		d, err := p.DM.Device(Key{UUID: d.UUID})
+		if errors.Is(err, ErrNoDevice) {
+			continue // it went meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if realOf(d) != real {
+			continue
+		}
+		name, layer, ok := parseDMName(d.Name)
+		if !ok || layer != "" {
+			name = volume.Name{LV: d.Name} // renamed by hand
+		}
+		all = append(all, volume.Relative{Name: name, UUID: uuid, Open: d.Open})
+	}
+	slices.SortFunc(all, func(a, b volume.Relative) int { return strings.Compare(a.Name.String(), b.Name.String()) })
+	return all, nil
+}
+
+// realOf returns the number of the device with the data of an origin, which its
+// snapshots have below them as well; "" if m is neither.
+func realOf(m Mapped) string {
+	for _, t := range m.Targets {
+		switch t.Type {
+		case "snapshot", "snapshot-origin", "snapshot-merge":
+			real, _, _ := strings.Cut(t.Params, " ")
+			return real
+		}
+	}
+	return ""
+}
+
+// sameFamily says whether a deactivation takes nothing along but what its caller
+// knows of, and nothing that is open by now.
+func (p *Provider) sameFamily(m Mapped, known []volume.Relative) error {
+	now, err := p.relatives(m)
+	if err != nil {
+		return err
+	}
+	for _, r := range now {
+		if !slices.ContainsFunc(known, func(k volume.Relative) bool { return k.UUID == r.UUID }) {
+			return fmt.Errorf("deactivate: LVM deactivates it only together with %s, which became active just now", r.Name)
+		}
+		if r.Open > 0 {
+			return fmt.Errorf("deactivate: LVM deactivates it only together with %s, which was opened just now", r.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package lvm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+func (lv *fakeLV) thick() bool { return strings.Contains(lv.role, "thick") }
+
+// familyOf returns the volumes that LVM activates and deactivates together.
+func (f *fakeLVM) familyOf(lv *fakeLV) map[string]*fakeLV {
+	all := map[string]*fakeLV{}
+	for name, o := range f.lvs {
+		if o == lv || lv.thick() && (lv.origin == name || o.origin != "" && (o.origin == lv.origin || f.lvs[o.origin] == lv)) {
+			all[name] = o
+		}
+	}
+	return all
+}
+
+func (f *fakeLVM) openMember(lv *fakeLV) string {
+	for name, m := range f.familyOf(lv) {
+		if f.devices[dmUUID(m.uuid)].Open > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+func (f *fakeLVM) activateFamily(lv *fakeLV) {
+	add := func(name, layer string, uuid volume.UUID, target string, params ...string) string {
+		m := Mapped{
+			Name: dmName(volume.Name{VG: "vg0", LV: name}) + layer, UUID: dmUUID(uuid) + layer, Live: true,
+			Number:  fmt.Sprintf("253:%d", len(f.devices)),
+			Targets: []Target{{Type: target, Length: lv.size, Params: strings.Join(params, " ")}},
+		}
+		f.devices[m.UUID] = m
+		return m.Number
+	}
+	all := f.familyOf(lv)
+	for name, o := range all {
+		if o.origin != "" {
+			continue
+		}
+		real := add(name, "-real", o.uuid, "linear", "254:0", "0")
+		add(name, "", o.uuid, "snapshot-origin", real)
+		for name, s := range all {
+			if s.origin != "" {
+				cow := add(name, "-cow", s.uuid, "linear", "254:0", "9")
+				add(name, "", s.uuid, "snapshot", real, cow, "P", "8")
+			}
+		}
+	}
+}
+
+// See TestVMThickSnapshots, which tries the same with LVM.
+func TestThickSnapshots(t *testing.T) {
+	f, p := newFake(t, 0)
+	for i, name := range []string{"o", "s1", "s2", "o2", "s3", "thin", "thinsnap"} {
+		f.lvs[name] = &fakeLV{uuid: fakeUUID(i), size: 8 * mib, layout: "linear", role: "public"}
+	}
+	f.lvs["o"].role, f.lvs["o2"].role = "public,origin,thickorigin,multithickorigin", "public,origin,thickorigin"
+	for _, s := range []string{"s1", "s2", "s3"} {
+		f.lvs[s].role, f.lvs[s].origin = "public,snapshot,thicksnapshot", "o"
+	}
+	f.lvs["s3"].origin = "o2"
+	f.lvs["thin"].role, f.lvs["thinsnap"].role, f.lvs["thinsnap"].origin = "public,origin,thinorigin", "public,snapshot,thinsnapshot", "thin"
+
+	for name, want := range map[string][]string{"o": {"s1", "s2"}, "s1": {"o", "s2"}, "s3": {"o2"}, "thin": nil, "thinsnap": nil} {
+		var family, relatives []string
+		lv := f.lookUp(p, name)
+		for _, m := range lv.Family {
+			family = append(family, m.Name.LV)
+		}
+		if slices.Sort(family); !slices.Equal(family, want) {
+			t.Errorf("family of %s: got %v", name, family)
+		}
+		if err := p.Activate(t.Context(), "", lv); err != nil {
+			t.Fatal(err)
+		}
+		d, err := p.Device(t.Context(), lv)
+		for _, m := range d.Relatives {
+			relatives = append(relatives, m.Name.LV)
+		}
+		if err != nil || !slices.Equal(relatives, want) {
+			t.Errorf("relatives of %s: got %v %v", name, relatives, err)
+		}
+	}
+
+	s1 := f.lookUp(p, "s1")
+	d, _ := p.Device(t.Context(), s1)
+	f.commands()
+	if err := p.Deactivate(t.Context(), "", s1, volume.Device{}); err == nil || !strings.Contains(err.Error(), "together with vg0/o") {
+		t.Errorf("the origin is not known: %v", err)
+	}
+	open := f.devices[dmUUID(f.lvs["s2"].uuid)]
+	open.Open = 1
+	f.devices[open.UUID] = open
+	if err := p.Deactivate(t.Context(), "", s1, d); err == nil || !strings.Contains(err.Error(), "together with vg0/s2, which was opened") {
+		t.Errorf("a snapshot is open: %v", err)
+	}
+	if ran := f.commands(); len(ran) > 0 {
+		t.Errorf("ran %v", ran)
+	}
+	open.Open = 0
+	f.devices[open.UUID] = open
+	if err := p.Deactivate(t.Context(), "", s1, d); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string]volume.Activity{"o": volume.Inactive, "s1": volume.Inactive, "s2": volume.Inactive, "o2": volume.Active, "s3": volume.Active} {
+		if d, err := p.Device(t.Context(), f.lookUp(p, name)); err != nil || d.Activity != want {
+			t.Errorf("%s: got %v %v", name, d.Activity, err)
+		}
+	}
+}
+
+// See TestUnusableSnapshots in test/e2e.
+func TestUnusableSnapshots(t *testing.T) {
+	f, p := newFake(t, 0)
+	f.lvs["o"] = &fakeLV{uuid: fakeUUID(0), size: 8 * mib, layout: "linear", role: "public,origin,thickorigin"}
+	f.lvs["[m]"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "o"}
+	f.lvs["full"] = &fakeLV{uuid: fakeUUID(2), size: 8 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "o"}
+	if lv := f.lookUp(p, "m"); lv.Presence != volume.Foreign || !strings.Contains(lv.Reason, "vg0/m is being merged into vg0/o") || !strings.Contains(lv.Reason, "use vg0/o") {
+		t.Errorf("merging: got %+v", lv)
+	}
+	for _, v := range p.Survey(t.Context(), "vg0", true).Volumes {
+		if v.Merging != map[string]string{"o": "m"}[v.Name] {
+			t.Errorf("to be merged: got %+v", v)
+		}
+	}
+	full := f.lookUp(p, "full")
+	uuid := dmUUID(full.UUID)
+	f.devices[uuid] = Mapped{Name: "vg0-full", UUID: uuid, Number: "253:1", Live: true, Targets: []Target{{Type: "snapshot", Length: 8 * mib, Params: "Invalid"}}}
+	if d, err := p.Device(t.Context(), full); err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-full is a snapshot that was too small") {
+		t.Errorf("full: got %+v %v", d, err)
+	}
+	if all := p.Survey(t.Context(), "vg0", true).Devices; len(all) != 1 || !strings.Contains(all[0].Broken, "lvremove it, and create a larger one") {
+		t.Errorf("full: got %+v", all)
+	}
+}
+
+// What is wrong below an origin holds for the origin and for its snapshots. The
+// tables and states are those of LVM 2.03: see TestVMThickSnapshots.
+func TestBelowSnapshots(t *testing.T) {
+	for _, c := range []struct {
+		about, target, params, status string
+		pool                          string // state of the pool at 253:2
+		unusable, broken, degraded    string
+	}{
+		{about: "linear", target: "linear", params: "254:0 2048"},
+		{about: "full pool", target: "thin", params: "253:2 1", status: "9856 81407",
+			pool:     "3 118/1024 1024/1024 - out_of_data_space discard_passdown error_if_no_space - 256 ",
+			unusable: "thin pool vg0/pool: the pool is full"},
+		{about: "failed pool", target: "thin", params: "253:2 1", status: "9856 81407", pool: "Fail", unusable: "lvconvert --repair vg0/pool"},
+		{about: "room in the pool", target: "thin", params: "253:2 1", status: "9856 81407",
+			pool: "3 118/1024 154/1024 - rw discard_passdown error_if_no_space - 256 "},
+		{about: "RAID", target: "raid", params: "raid1 3 0 region_size 4096 2 254:0 254:0 254:0 254:0", status: "raid1 2 AD 65536/65536 idle 0 0 -",
+			degraded: "1 of 2 devices of IT have failed or are missing (AD)"},
+		{about: "missing part", target: "error", unusable: `vg0-o-real has an "error" target at 0`, broken: "vg0-o-real has"},
+	} {
+		f, p := newFake(t, 0)
+		f.lvs["o"] = &fakeLV{uuid: fakeUUID(0), size: 32 * mib, layout: "linear", role: "public,origin,thickorigin"}
+		f.lvs["s"] = &fakeLV{uuid: fakeUUID(1), size: 32 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "o"}
+		o, s := dmUUID(fakeUUID(0)), dmUUID(fakeUUID(1))
+		f.status = map[string]string{o: "", s: "16/40960 16", "LVM-pool": c.pool}
+		add := func(name, uuid, number, target, params string) {
+			f.devices[uuid] = Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []Target{{Type: target, Length: 32 * mib, Params: params}}}
+		}
+		add("vg0-o", o, "253:4", "snapshot-origin", "253:7")
+		add("vg0-o-real", o+"-real", "253:7", c.target, c.params)
+		add("vg0-s", s, "253:9", "snapshot", "253:7 253:8 P 8")
+		add("vg0-s-cow", s+"-cow", "253:8", "linear", "254:0 67584")
+		if c.status != "" {
+			f.status[o+"-real"] = c.status
+		}
+		if c.pool != "" {
+			add("vg0-pool-tpool", "LVM-pool", "253:2", "thin-pool", "253:0 253:1 128 256")
+			add("vg0-pool_tmeta", "LVM-tmeta", "253:0", "linear", "254:0 4096")
+			add("vg0-pool_tdata", "LVM-tdata", "253:1", "linear", "254:0 8192")
+		}
+		for _, name := range []string{"o", "s"} {
+			d, err := p.Device(t.Context(), f.lookUp(p, name))
+			if err != nil || d.Unusable != (c.unusable != "") || !strings.Contains(d.Reason, c.unusable) {
+				t.Errorf("%s: %s: got %+v %v", c.about, name, d, err)
+			}
+		}
+		devices := p.Survey(t.Context(), "vg0", true).Devices
+		if len(devices) != 2 {
+			t.Errorf("%s: got %+v", c.about, devices)
+		}
+		for _, d := range devices {
+			it := map[string]string{"o": "its raid1", "s": "the raid1 vg0/o below it"}[d.Name]
+			if !strings.Contains(d.Broken, c.broken) || d.Degraded != strings.Replace(c.degraded, "IT", it, 1) || d.Degraded != "" && d.RAID != "vg0/o" {
+				t.Errorf("%s: %s: got %q %q", c.about, d.Name, d.Broken, d.Degraded)
+			}
+		}
+	}
+}

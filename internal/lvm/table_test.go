@@ -1,0 +1,89 @@
+package lvm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A device that has no live table is inactive unless it is open. An activation
+// gives it one.
+func TestNoTable(t *testing.T) {
+	f, p := newFake(t, 1)
+	lv := f.lookUp(p, "v0")
+	uuid := dmUUID(lv.UUID)
+	device := func(m Mapped) volume.Device {
+		t.Helper()
+		m.Name, m.UUID, m.Number = "vg0-v0", uuid, "253:7"
+		f.devices[uuid] = m
+		d, err := p.Device(t.Context(), lv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := device(Mapped{Open: 1}); d.Activity != volume.Active || !d.Unusable || !strings.Contains(d.Reason, "no table") {
+		t.Errorf("open: got %+v", d)
+	}
+	if d := device(Mapped{}); d.Activity != volume.Inactive {
+		t.Errorf("not open: got %+v", d)
+	}
+	if s := p.Survey(t.Context(), "vg0", true); s.Kernel != "" || len(s.Devices) != 0 {
+		t.Errorf("survey: got %+v", s)
+	}
+	if err := f.activate(t.Context(), p, lv); err != nil || !f.devices[uuid].Live {
+		t.Errorf("activate: %v, %+v", err, f.devices[uuid])
+	}
+}
+
+// A device that cannot be looked at is unknown; all others of the group are
+// surveyed, and so are the other pools.
+func TestOneUnknownDevice(t *testing.T) {
+	f, p := newFake(t, 2)
+	for _, name := range []string{"v0", "v1"} {
+		if err := f.activate(t.Context(), p, f.lookUp(p, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad := f.lookUp(p, "v0").UUID
+	f.failing = map[string]bool{dmUUID(bad): true}
+	s := p.Survey(t.Context(), "vg0", true)
+	if s.Metadata != "" || s.Kernel != "" || len(s.Devices) != 2 {
+		t.Fatalf("got %+v", s)
+	}
+	for _, d := range s.Devices {
+		if (d.UUID == bad) != strings.Contains(d.Unknown, "vg0-v0 cannot be looked at") {
+			t.Errorf("got %+v", d)
+		}
+	}
+	pools, err := p.PoolStates("vg0", []string{"v0", "v1"})
+	if err == nil || len(pools) != 1 || pools[0].Name.LV != "v1" {
+		t.Errorf("pools: got %+v %v", pools, err)
+	}
+}
+
+// What pvmove has locked, and what is suspended, stays active: lvchange would
+// take the mirror of pvmove along.
+func TestDeactivateMoved(t *testing.T) {
+	f, p := newFake(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := f.activate(t.Context(), p, lv); err != nil {
+		t.Fatal(err)
+	}
+	uuid := dmUUID(lv.UUID)
+	f.lvs["v0"].attr = "-wI-XX----"
+	p.Invalidate("")
+	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "pvmove --abort")
+	f.lvs["v0"].attr = ""
+	p.Invalidate("")
+	m := f.devices[uuid]
+	m.Suspended = true
+	f.devices[uuid] = m
+	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "vg0-v0 is suspended")
+	m.Suspended = false
+	f.devices[uuid] = m
+	if err := p.Deactivate(t.Context(), "", lv, volume.Device{}); err != nil || len(f.devices) != 0 {
+		t.Errorf("got %v, %+v", err, f.devices)
+	}
+}

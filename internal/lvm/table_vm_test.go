@@ -1,0 +1,107 @@
+//go:build vm
+
+package lvm
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A killed lvchange leaves a device without a table. It loses no other volume of
+// the group, counts as inactive, and the next activation repairs it.
+func TestVMNoTable(t *testing.T) {
+	l := newLab(t)
+	lv, other := l.lv("da-ta", "8M"), l.lv("other", "8M")
+	l.activate(other)
+	l.restart(Group{}) // it has never seen the device with a table
+	uuid := dmUUID(lv.UUID)
+	for _, load := range []bool{false, true} {
+		l.sh("dmsetup", "create", "--noudevsync", "--notable", "-u", uuid, "vg0-da--ta")
+		if load {
+			l.sh("dmsetup", "load", "vg0-da--ta", "--table", "0 16384 linear "+l.disks[0]+" 2048")
+		}
+		if d := l.device(l.present("da-ta")); d.Activity != volume.Inactive {
+			t.Errorf("got %+v", d)
+		}
+		l.found("no table", l.differ(nil, nil), "active-unclaimed other")
+		l.activate(lv)
+		l.deactivate(lv)
+	}
+}
+
+// pvmove that is killed leaves its volume suspended and its own device without a
+// table, or its volume on a mirror. Neither is deactivated, and both are over
+// after pvmove --abort.
+func TestVMMoved(t *testing.T) {
+	l := newLab(t)
+	for _, m := range []string{"dm-delay", "dm-mirror"} {
+		l.sh("modprobe", m)
+	}
+	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.sh("dmsetup", "create", "--noudevsync", "slow", "--table", fmt.Sprintf("0 %d delay %s 2048 0 %s 2048 100", sectors-2048, l.disks[2], l.disks[2]))
+	l.sh("dmsetup", "mknodes")
+	l.sh("vgextend", "-q", "vg0", "/dev/mapper/slow")
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "32M", "-n", "moved", "vg0", l.disks[0])
+	other := l.lv("other", "8M")
+	l.activate(other)
+	for _, c := range []struct {
+		until func(moved, mirror Mapped) bool
+		says  string
+	}{
+		{func(moved, mirror Mapped) bool { return moved.Suspended && mirror.Name != "" && !mirror.Live }, "is suspended"},
+		{func(moved, mirror Mapped) bool { return !moved.Suspended && mirror.Live }, "pvmove --abort"},
+	} {
+		l.Invalidate("")
+		lv := l.present("moved")
+		l.activate(lv)
+		move := exec.Command("pvmove", "-q", "-i", "1", "-n", "moved", l.disks[0], "/dev/mapper/slow")
+		if err := move.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ok := false
+		for end := time.Now().Add(2 * time.Minute); !ok && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			ok = c.until(l.named("vg0-moved"), l.named("vg0-pvmove0"))
+		}
+		move.Process.Kill()
+		move.Wait()
+		if !ok {
+			t.Fatalf("%s: %+v %+v", c.says, l.named("vg0-moved"), l.named("vg0-pvmove0"))
+		}
+		l.restart(Group{})
+		if d := l.device(l.present("moved")); d.Activity != volume.Active || d.Suspended != (c.says == "is suspended") {
+			t.Errorf("%s: got %+v", c.says, d)
+		}
+		if s := l.Survey(t.Context(), "vg0", false); s.Kernel != "" || s.Metadata != "" || len(s.Devices) != 2 || len(s.Volumes) != 2 {
+			t.Errorf("%s: survey: %+v", c.says, s)
+		}
+		l.count("")
+		err := l.Deactivate(t.Context(), l.lock, lv, l.device(lv))
+		is(t, err, nil, c.says)
+		if n := l.count("lvchange"); n != 0 {
+			t.Errorf("%s: %d commands", c.says, n)
+		}
+		l.sh("pvmove", "-q", "--abort")
+		l.Invalidate("")
+		l.deactivate(lv)
+	}
+}
+
+// named is the device of that name, or none.
+func (l *lab) named(name string) Mapped {
+	all, _ := l.DM.List()
+	for _, m := range all {
+		if m.Name == name {
+			m, _ = l.DM.Device(Key{UUID: m.UUID})
+			return m
+		}
+	}
+	return Mapped{}
+}

@@ -1,0 +1,241 @@
+package lvm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A tree reads the devices below volumes, each one once: volumes share thin pools
+// and origins.
+type tree struct {
+	dm    DM
+	nodes map[string]*node // by number
+	disks map[string]bool  // by number: it is gone
+
+	diskGone func(number string) bool
+}
+
+func (p *Provider) tree() *tree {
+	return &tree{dm: p.DM, nodes: map[string]*node{}, disks: map[string]bool{}, diskGone: p.diskGone}
+}
+
+// A node is a device of device-mapper.
+type node struct {
+	Mapped
+	err   error    // why it could not be looked at; the rest is not known then
+	below []string // the numbers of device-mapper's devices in its table
+	user  string   // the volume whose part it is, as lvchange --refresh takes it
+
+	asked bool // state and stateErr are known
+	state []Target
+	unask error // why its state could not be read
+}
+
+// at returns the device of a number.
+func (t *tree) at(number string) *node {
+	n := t.nodes[number]
+	if n == nil {
+		n = t.add(t.dm.Device(Key{Number: number}))
+		t.nodes[number] = n
+	}
+	return n
+}
+
+func (t *tree) add(m Mapped, err error) *node {
+	n := &node{Mapped: m, err: err}
+	major, _, _ := strings.Cut(m.Number, ":")
+	seen := map[string]bool{}
+	for _, target := range m.Targets {
+		for word := range strings.FieldsSeq(target.Params) {
+			if _, _, ok := splitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
+				seen[word] = true
+				n.below = append(n.below, word)
+			}
+		}
+	}
+	return n
+}
+
+// status returns what the targets of a device say of their state.
+func (t *tree) status(n *node) ([]Target, error) {
+	if !n.asked {
+		m, err := t.dm.Status(Key{Number: n.Number})
+		n.asked, n.state, n.unask = true, m.Targets, err
+	}
+	return n.state, n.unask
+}
+
+// walk visits a volume's device and the devices of LVM's below it; redundant says
+// that a RAID or a mirror above has other copies. A PV that is a device of
+// device-mapper (multipath, dm-crypt) is a disk here. It returns which of them could
+// not be looked at, "" = none.
+func (t *tree) walk(m Mapped, visit func(n *node, redundant bool)) (unread string) {
+	seen := map[string]bool{m.Number: true}
+	var down func(n *node, user string, redundant bool)
+	down = func(n *node, user string, redundant bool) {
+		if n.user = user; !slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(n.Name, s) }) {
+			n.user = n.volume()
+		}
+		visit(n, redundant)
+		redundant = redundant || n.redundant()
+		for _, number := range n.below {
+			if seen[number] {
+				continue
+			}
+			seen[number] = true
+			switch b := t.at(number); {
+			case b.err != nil:
+				unread = cmp.Or(unread, fmt.Sprintf("the device %s below %s cannot be looked at: %v", number, n.Name, b.err))
+			case strings.HasPrefix(b.UUID, "LVM-"):
+				down(b, n.user, redundant)
+			}
+		}
+	}
+	top := t.add(m, nil)
+	t.nodes[m.Number] = top
+	down(top, "", false)
+	return unread
+}
+
+// redundant says whether the data of a device has other copies where one below it fails.
+func (n *node) redundant() bool {
+	return slices.ContainsFunc(n.Targets, func(t Target) bool {
+		return t.Type == "mirror" || t.Type == "raid" && !strings.HasPrefix(t.Params, "raid0")
+	})
+}
+
+func (n *node) has(target string) bool {
+	return slices.ContainsFunc(n.Targets, func(t Target) bool { return t.Type == target })
+}
+
+// faults are what is wrong with a volume's device, or with one below it.
+type faults struct {
+	unread   string // which device cannot be looked at; the rest may lack something then
+	missing  string // a part of it gives only errors, or its contents are lost
+	pool     string // its thin pool is full or has failed
+	failed   string // its cache, or a merge into it, has failed
+	remedy   string // for failed
+	degraded string // which copies of a RAID's data do not work
+	differ   string // which copies differ
+	raid     string // that RAID, as lvconvert --repair takes it
+	refresh  string // the same as lvchange --refresh takes it: LVM refuses a hidden volume
+}
+
+// faults looks for what is wrong with a volume. Without health it leaves out what
+// does not keep a volume from being used, and the state of a cache: to read that may
+// wait for the cache's disk.
+func (t *tree) faults(m Mapped, health bool) faults {
+	f := faults{}
+	unread := t.walk(m, func(n *node, redundant bool) {
+		if !redundant {
+			f.missing = cmp.Or(f.missing, incomplete(n.Mapped))
+		}
+		for i, target := range n.Targets {
+			judge := judges[target.Type]
+			if judge == nil || !health && !needed[target.Type] {
+				continue
+			}
+			state, err := t.status(n)
+			if err != nil || len(state) != len(n.Targets) || state[i].Type != target.Type {
+				f.unread = cmp.Or(f.unread, fmt.Sprintf("the state of %s cannot be read: %v", n.Name, err))
+				return
+			}
+			judge(&f, m, n, state[i])
+		}
+	})
+	f.unread = cmp.Or(f.unread, unread)
+	return f
+}
+
+// needed are the targets whose state tells whether a volume may be used.
+var needed = map[string]bool{"snapshot": true, "snapshot-merge": true, "thin-pool": true}
+
+// judges read the states of targets.
+var judges = map[string]func(f *faults, top Mapped, n *node, state Target){
+	"cache": cacheState, "raid": raidState, "snapshot": snapshotState, "snapshot-merge": mergeState, "thin-pool": poolState,
+	"writecache": writecacheState,
+}
+
+func snapshotState(f *faults, _ Mapped, n *node, state Target) {
+	if state.Params == "Invalid" || state.Params == "Overflow" {
+		f.missing = cmp.Or(f.missing, n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost: lvremove it, and create a larger one")
+	}
+}
+
+// mergeState is about an origin into which a snapshot is being merged.
+func mergeState(f *faults, _ Mapped, n *node, state Target) {
+	switch state.Params {
+	case "Invalid", "Overflow":
+		f.missing = cmp.Or(f.missing, n.volume()+" was being merged with a snapshot whose contents are lost: a part of it is old and a part new. Restore it from a backup")
+	case "Merge failed":
+		f.failed = n.volume() + ": the merge of its snapshot has failed: the rest of it is still on the snapshot"
+		f.remedy = "look at dmesg and at the disks. Reads and writes still find all data: back it up. The merge goes on when the volume is deactivated and activated again: delete its pods, lvchange -an, lvchange -ay"
+	}
+}
+
+func poolState(f *faults, _ Mapped, n *node, state Target) {
+	pool := Pool{}
+	pool.Name, _, _ = parseDMName(n.Name)
+	if err := pool.parse(state.Params, state.Length); err != nil {
+		f.unread = cmp.Or(f.unread, err.Error())
+	} else if why := pool.Full(); why != "" {
+		f.pool = cmp.Or(f.pool, fmt.Sprintf("it is in the thin pool %s: %s", pool.Name, why))
+	}
+}
+
+// raidState reads "raid1 2 AD 16384/16384 idle 0 0 -": type, devices, one letter for
+// each, how much is in sync, what it does, sectors that differ.
+func raidState(f *faults, top Mapped, n *node, state Target) {
+	w := strings.Fields(state.Params)
+	if len(w) < 3 || f.degraded != "" {
+		return
+	}
+	its := "its " + w[0]
+	if n.volume() != (&node{Mapped: top}).volume() {
+		its = "the " + w[0] + " " + n.volume() + " below it"
+	}
+	f.raid, f.refresh = n.volume(), n.user
+	if dead := strings.Count(w[2], "D") + strings.Count(w[2], "-"); dead > 0 {
+		f.degraded = fmt.Sprintf("%d of %s devices of %s have failed or are missing (%s)", dead, w[1], its, w[2])
+	} else if len(w) > 5 && w[4] == "idle" && w[5] != "0" {
+		f.differ = fmt.Sprintf("the last check of %s found %s sectors that differ between its devices", its, w[5])
+	}
+}
+
+// cacheState reads "Fail", or a long line that ends with the mode of the metadata and
+// with "needs_check" or "-".
+func cacheState(f *faults, _ Mapped, n *node, state Target) {
+	w := strings.Fields(state.Params)
+	switch {
+	case len(w) == 1:
+		f.failed = "the cache of " + n.volume() + " has failed: reads and writes fail"
+	case slices.Contains(w, "needs_check"):
+		f.failed = "the metadata of the cache of " + n.volume() + " must be checked"
+	case slices.Contains(w, "ro"):
+		f.failed = "the metadata of the cache of " + n.volume() + " is read-only: it is full or broken"
+	default:
+		return
+	}
+	f.remedy = cacheRemedy(n)
+}
+
+// writecacheState reads the error indicator, which comes first.
+func writecacheState(f *faults, _ Mapped, n *node, state Target) {
+	if indicator, _, _ := strings.Cut(state.Params, " "); indicator != "0" {
+		f.failed, f.remedy = "the writecache of "+n.volume()+" has failed", cacheRemedy(n)
+	}
+}
+
+func cacheRemedy(n *node) string {
+	return fmt.Sprintf("delete its pods, and bring the disk of the cache back (pvs, dmesg): it may have data that is nowhere else. Then lvchange -an %s, lvchange -ay %[1]s. Without the cache: lvconvert --uncache %[1]s, which writes the cache back where it can be read; --force drops it with its data", n.volume())
+}
+
+// volume is the volume that a device belongs to, as LVM's commands take it.
+func (n *node) volume() string {
+	if name, _, ok := parseDMName(n.Name); ok {
+		return name.String()
+	}
+	return n.Name
+}

@@ -1,0 +1,145 @@
+package lvm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+const whole = "raid1 2 AA 16384/16384 idle 0 0 -"
+
+// What is wrong anywhere below a volume is found, a device that cannot be read is
+// unknown, and a RAID's failed leg does not make the volume unusable.
+func TestTree(t *testing.T) {
+	top := dmUUID(fakeUUID(0))
+	thin := []string{
+		"vg0-v0 253:9 thin 253:5 1", "vg0-pool-tpool 253:5 thin-pool 253:4 253:3 128 0 0",
+		"vg0-pool_tmeta 253:4 linear 254:0 0", "vg0-pool_tdata 253:3 raid raid1 3 0 region_size 4096 2 253:1 253:0 253:1 253:2",
+		"vg0-pool_tdata_rimage_0 253:0 linear 254:0 2048", "vg0-pool_tdata_rmeta_0 253:1 linear 254:0 1024", "vg0-pool_tdata_rimage_1 253:2 linear 254:16 2048",
+	}
+	cache := []string{
+		"vg0-v0 253:9 cache 253:1 253:2 253:3 128 2 metadata2 writeback mq 0", "vg0-fast_cvol-cmeta 253:1 linear 253:0 0", "vg0-fast_cvol-cdata 253:2 linear 253:0 8192",
+		"vg0-fast_cvol 253:0 linear 254:0 0", "vg0-v0_corig 253:3 raid raid5_ls 3 128 region_size 4096 3 - - 253:4 253:5 253:6 253:7",
+		"vg0-v0_corig_rmeta_0 253:4 linear 254:0 0", "vg0-v0_corig_rimage_0 253:5 linear 254:0 8", "vg0-v0_corig_rmeta_1 253:6 linear 254:0 0", "vg0-v0_corig_rimage_1 253:7 linear 254:0 8",
+	}
+	const (
+		room    = "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10"
+		cached  = "8 27/1024 128 3/320 1 2 3 4 0 0 0 2 metadata2 writeback 2 migration_threshold 2048 smq 0 rw - "
+		merging = "16/81920 16"
+	)
+	merge := []string{"vg0-v0 253:9 snapshot-merge 253:1 253:2 P 8", "vg0-v0-real 253:1 linear 254:0 0", "vg0-s-cow 253:2 linear 254:0 9"}
+	for _, c := range []struct {
+		about   string
+		devices []string
+		state   map[string]string // name: status; or its target "error", or "unread"
+		reason  string            // of Device; "" = it may be used
+		survey  string            // words of Broken, Failed, Degraded, Differ or Unknown; "" = none of them
+	}{
+		{"thin on RAID", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole}, "", ""},
+		{"leg of the pool's RAID failed", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": "raid1 2 AD 16384/16384 idle 0 0 -"}, "", "degraded 1 of 2 devices of the raid1 vg0/pool_tdata below it have failed"},
+		{"leg of the pool's RAID is missing", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": "raid1 2 AD 16384/16384 idle 0 0 -", "vg0-pool_tdata_rimage_1": "error"}, "", "degraded 1 of 2"},
+		{"legs of the pool's RAID differ", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": "raid1 2 AA 16384/16384 idle 128 0 -"}, "", "differ found 128 sectors"},
+		{"a check of the RAID runs", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": "raid1 2 AA 6384/16384 check 128 0 -"}, "", ""},
+		{"pool metadata missing", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tmeta": "error"}, `vg0-pool_tmeta has an "error" target`, "broken vg0-pool_tmeta"},
+		{"pool full", thin, map[string]string{"vg0-pool-tpool": "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool is full", "failed thin pool vg0/pool: the pool is full"},
+		{"pool unread", thin, map[string]string{"vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be looked at", "unknown 253:5 below vg0-v0"},
+		{"leg unread", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tdata_rmeta_0": "unread"}, "253:1 below vg0-pool_tdata cannot be looked at", "unknown 253:1"},
+		{"pool's state not understood", thin, map[string]string{"vg0-pool-tpool": "1 2", "vg0-pool_tdata": whole}, "thin pool vg0/pool: its status is not understood", "unknown not understood"},
+		{"cache on RAID", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", ""},
+		{"leg below a cache failed", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 ADA 16384/16384 idle 0 0 -"}, "", "degraded 1 of 3 devices of the raid5_ls vg0/v0_corig below it"},
+		{"cache failed", cache, map[string]string{"vg0-v0": "Fail", "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", "failed the cache of vg0/v0 has failed"},
+		{"cache must be checked", cache, map[string]string{"vg0-v0": strings.Replace(cached, "rw -", "rw needs_check", 1), "vg0-v0_corig": "raid5_ls 3 AAA 1/1 idle 0 0 -"}, "", "failed must be checked"},
+		{"cache metadata read-only", cache, map[string]string{"vg0-v0": strings.Replace(cached, "rw -", "ro -", 1), "vg0-v0_corig": "raid5_ls 3 AAA 1/1 idle 0 0 -"}, "", "failed is read-only"},
+		{"cache device unread", cache, map[string]string{"vg0-v0": cached, "vg0-fast_cvol": "unread"}, "253:0 below vg0-fast_cvol-cmeta", "unknown 253:0"},
+		{"writecache", []string{"vg0-v0 253:9 writecache s 253:1 253:2 4096 0", "vg0-v0_wcorig 253:1 linear 254:0 0", "vg0-w_cvol 253:2 linear 254:0 9"}, map[string]string{"vg0-v0": "0 8191 8191 0 1"}, "", ""},
+		{"writecache failed", []string{"vg0-v0 253:9 writecache s 253:1 253:2 4096 0", "vg0-v0_wcorig 253:1 linear 254:0 0", "vg0-w_cvol 253:2 linear 254:0 9"}, map[string]string{"vg0-v0": "-5 8191 8191 0 1"}, "", "failed the writecache of vg0/v0"},
+		{"merging", merge, map[string]string{"vg0-v0": merging}, "", ""},
+		{"merge failed", merge, map[string]string{"vg0-v0": "Merge failed"}, "", "failed vg0/v0: the merge of its snapshot has failed"},
+		{"merge from a lost snapshot", merge, map[string]string{"vg0-v0": "Invalid"}, "whose contents are lost", "broken whose contents are lost"},
+		{"half of a raid0 is missing", []string{"vg0-v0 253:9 raid raid0 1 128 2 - 253:1 - 253:2", "vg0-v0_rimage_0 253:1 linear 254:0 8", "vg0-v0_rimage_1 253:2 linear 254:0 8"},
+			map[string]string{"vg0-v0": "raid0 2 AA 1/1 idle 0 0 -", "vg0-v0_rimage_1": "error"}, `vg0-v0_rimage_1 has an "error" target`, "broken vg0-v0_rimage_1"},
+		{"a PV is a device of device-mapper", []string{"vg0-v0 253:9 linear 253:1 2048", "mpatha 253:1 error -"}, nil, "", ""},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			f, p := newFake(t, 1)
+			f.status, f.failing = map[string]string{}, map[string]bool{}
+			for i, line := range c.devices {
+				w := strings.SplitN(line, " ", 4)
+				m := Mapped{Name: w[0], UUID: fmt.Sprintf("LVM-%d", i), Number: w[1], Live: true, Targets: []Target{{Type: w[2], Length: 32 * mib, Params: w[3]}}}
+				if i == 0 {
+					m.UUID = top
+				} else if w[0] == "mpatha" {
+					m.UUID = "mpath-1"
+				}
+				switch state := c.state[m.Name]; state {
+				case "":
+				case "error":
+					m.Targets[0].Type, m.Targets[0].Params = "error", ""
+				case "unread":
+					f.failing[m.UUID] = true
+				default:
+					f.status[m.UUID] = state
+				}
+				f.devices[m.UUID] = m
+			}
+			lv := f.lookUp(p, "v0")
+			d, err := p.Device(t.Context(), lv)
+			if err != nil || d.Activity != volume.Active || d.Unusable != (c.reason != "") || !strings.Contains(d.Reason, c.reason) {
+				t.Errorf("device: got %+v %v", d, err)
+			}
+			all := p.Survey(t.Context(), "vg0", true).Devices
+			if len(all) == 0 || all[0].UUID != lv.UUID {
+				t.Fatalf("got %+v", all)
+			}
+			var got []string
+			for name, text := range map[string]string{"broken": all[0].Broken, "failed": all[0].Failed, "degraded": all[0].Degraded, "differ": all[0].Differ, "unknown": all[0].Unknown} {
+				if text != "" {
+					got = append(got, name+" "+text)
+				}
+			}
+			kind, words, _ := strings.Cut(c.survey, " ")
+			if c.survey == "" && len(got) > 0 || c.survey != "" && (len(got) != 1 || !strings.HasPrefix(got[0], kind+" ") || !strings.Contains(got[0], words)) {
+				t.Errorf("survey: got %q, want %q", got, c.survey)
+			}
+			if (all[0].Failed != "") != (all[0].Remedy != "") || all[0].Degraded != "" && (all[0].RAID == "" || all[0].Refresh != map[bool]string{true: "vg0/pool", false: "vg0/v0"}[strings.HasPrefix(all[0].RAID, "vg0/pool")]) {
+				t.Errorf("no remedy: %+v", all[0])
+			}
+		})
+	}
+}
+
+// A survey reads each device of a shared pool once.
+func TestTreeShared(t *testing.T) {
+	f, p := newFake(t, 40)
+	counted := &countingDM{DM: f}
+	p.DM = counted
+	add := func(uuid, name, number, target, params string) {
+		f.devices[uuid] = Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []Target{{Type: target, Length: 32 * mib, Params: params}}}
+	}
+	f.status = map[string]string{"LVM-tpool": "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10", "LVM-tdata": whole}
+	add("LVM-tpool", "vg0-pool-tpool", "253:5", "thin-pool", "253:4 253:3 128 0 0")
+	add("LVM-tmeta", "vg0-pool_tmeta", "253:4", "linear", "254:0 0")
+	add("LVM-tdata", "vg0-pool_tdata", "253:3", "raid", "raid1 3 0 region_size 4096 2 253:1 253:0")
+	add("LVM-rmeta", "vg0-pool_tdata_rmeta_0", "253:1", "linear", "254:0 0")
+	add("LVM-rimage", "vg0-pool_tdata_rimage_0", "253:0", "linear", "254:0 8")
+	for i := range 40 {
+		add(dmUUID(fakeUUID(i)), fmt.Sprintf("vg0-v%d", i), fmt.Sprintf("253:%d", 10+i), "thin", fmt.Sprintf("253:5 %d", i))
+	}
+	if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) != 40 {
+		t.Fatalf("got %+v", s)
+	}
+	if counted.n != 40+5+2 { // each device's table, and the states of the pool and the RAID
+		t.Errorf("%d reads", counted.n)
+	}
+}
+
+// countingDM counts what is read of single devices.
+type countingDM struct {
+	DM
+	n int
+}
+
+func (c *countingDM) Device(key Key) (Mapped, error) { c.n++; return c.DM.Device(key) }
+func (c *countingDM) Status(key Key) (Mapped, error) { c.n++; return c.DM.Status(key) }

@@ -1,0 +1,242 @@
+package mount
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// All returns every entry in the kernel's order.
+func (t *Table) All() []*Entry {
+	t.visits.Add(int64(len(t.all)))
+	return t.all
+}
+
+// Visits counts the entries that the methods of the table have looked at.
+func (t *Table) Visits() int64 { return t.visits.Load() }
+
+// At returns the mounts that cover a directory, from the lowest to the one that a
+// lookup of its path reaches. Entries that no lookup reaches are not among them.
+func (t *Table) At(dir string) (all []*Entry) {
+	_, lowest := t.lookup(dir)
+	for e := lowest; e != nil; e = e.over {
+		all = append(all, e)
+	}
+	t.visits.Add(int64(len(all)))
+	return all
+}
+
+// Top returns the mount whose root a lookup of dir reaches, or nil if dir is no
+// mount point.
+func (t *Table) Top(dir string) *Entry {
+	if _, lowest := t.lookup(dir); lowest != nil {
+		return lowest.top
+	}
+	return nil
+}
+
+// Containing returns the mount that a lookup of dir reaches, or nil.
+func (t *Table) Containing(dir string) *Entry {
+	on, lowest := t.lookup(dir)
+	if lowest != nil {
+		return lowest.top
+	}
+	return on
+}
+
+// HiddenAt returns the entries at a directory that a lookup of its path does not
+// reach: a mount on a directory above leads it elsewhere.
+func (t *Table) HiddenAt(dir string) (all []*Entry) {
+	i := t.numberOfDir(dir)
+	if i < 0 {
+		return nil
+	}
+	first := t.at[i]
+	if first == nil || first.beside == nil && t.Top(dir) == first.top {
+		return nil
+	}
+	_, reached := t.lookup(dir)
+	for lowest := first; lowest != nil; lowest = lowest.beside {
+		for e := lowest; lowest != reached && e != nil; e = e.over {
+			all = append(all, e)
+		}
+	}
+	t.visits.Add(int64(len(all)))
+	return all
+}
+
+// Over returns the mount that keeps a lookup of e's path from e, or nil.
+func (t *Table) Over(e *Entry) *Entry {
+	if t.Top(e.Dir) == e {
+		return nil
+	}
+	above := map[*Entry]bool{}
+	for on := e; on != nil && !above[on]; on = t.Parent(on) {
+		above[on] = true
+	}
+	t.visits.Add(int64(len(above)))
+	on := t.root
+	for dir := range prefixes(e.Dir) {
+		for m := t.child(on, dir); m != nil; m = m.over {
+			if !above[m] {
+				return m
+			}
+			on = m
+		}
+	}
+	return nil
+}
+
+// Of returns the entries whose superblock has that device number.
+func (t *Table) Of(number string) (of []*Entry) {
+	if i := t.numbers.of(number); i >= 0 && i < len(t.first) {
+		for e := t.first[i]; e != nil; e = e.after {
+			of = append(of, e)
+		}
+	}
+	t.visits.Add(int64(len(of)))
+	return of
+}
+
+// OfDevice returns the entries that are on the block device of that number and
+// node, also those of a btrfs, whose entries carry an anonymous number.
+func (t *Table) OfDevice(number, path string) []*Entry {
+	return t.ofDevice(number, path, realSys)
+}
+
+// Parent returns the mount that e is mounted on, or nil if the table does not
+// show it.
+func (t *Table) Parent(e *Entry) *Entry {
+	if p := t.ids()[e.Parent]; p != e {
+		return p
+	}
+	return nil
+}
+
+func (t *Table) byID() map[int]*Entry {
+	t.visits.Add(int64(len(t.all)))
+	ids := make(map[int]*Entry, len(t.all))
+	for _, e := range t.all {
+		ids[e.ID] = e
+	}
+	return ids
+}
+
+// On returns the mounts that are mounted on e.
+func (t *Table) On(e *Entry) []*Entry { return t.on()[e.ID] }
+
+func (t *Table) byParent() map[int][]*Entry {
+	t.visits.Add(int64(len(t.all)))
+	on := map[int][]*Entry{}
+	for _, e := range t.all {
+		if e.Parent != e.ID {
+			on[e.Parent] = append(on[e.Parent], e)
+		}
+	}
+	return on
+}
+
+// lookup walks a path as the kernel does: on is the mount on which the last
+// component lies, lowest the mount that covers it there, if any.
+func (t *Table) lookup(dir string) (on, lowest *Entry) {
+	if dir == "/" {
+		return nil, t.root
+	}
+	on = t.root
+	for prefix := range prefixes(dir) {
+		t.visits.Add(1)
+		if lowest = t.child(on, prefix); lowest != nil && len(prefix) < len(dir) {
+			on = lowest.top
+		}
+	}
+	return on, lowest
+}
+
+// prefixes yields "/a", "/a/b" and "/a/b/c" for "/a/b/c".
+func prefixes(dir string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := 1; i < len(dir); i++ {
+			if dir[i] == '/' && !yield(dir[:i]) {
+				return
+			}
+		}
+		if len(dir) > 1 {
+			yield(dir)
+		}
+	}
+}
+
+// child returns the lowest mount that covers a directory of the mount on.
+func (t *Table) child(on *Entry, dir string) *Entry {
+	i := t.numberOfDir(dir)
+	if i < 0 {
+		return nil
+	}
+	for e := t.at[i]; e != nil; e = e.beside {
+		t.visits.Add(1)
+		if on != nil && e.Parent == on.ID || on == nil && t.Parent(e) == nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// numberOfDir is that of a directory with a mount, or -1. Others may have a number
+// too: names are shared between tables.
+func (t *Table) numberOfDir(dir string) int {
+	if i := t.dirs.of(dir); i < len(t.at) {
+		return i
+	}
+	return -1
+}
+
+// CopyOf says whether c is a copy of e that the kernel made by propagation and
+// takes away together with e.
+func (t *Table) CopyOf(c, e *Entry) bool { return c != e && follows(t, e, t, c) }
+
+// Place is where e is mounted, by the filesystem and not by the path: a copy of e
+// has the same one.
+func (t *Table) Place(e *Entry) string {
+	on := t.Parent(e)
+	if on == nil {
+		return ""
+	}
+	return on.Number + " " + within(on, e.Dir)
+}
+
+// follows says whether x, of another table or the same, is a copy of e that goes
+// with it: it is mounted at the same place of a mount that receives what happens
+// where e is mounted.
+func follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
+	if x.Root != e.Root || x.Number != e.Number {
+		return false
+	}
+	ours, theirs := own.Parent(e), tab.Parent(x)
+	return ours != nil && theirs != nil && theirs.receives(ours) && within(ours, e.Dir) == within(theirs, x.Dir)
+}
+
+// Appears says whether what is mounted at dir will be seen in another namespace:
+// a mount there that a lookup reaches receives it.
+func (t *Table) Appears(dir string, other *Table) bool {
+	on := t.Containing(dir)
+	if on == nil {
+		return false
+	}
+	place := within(on, dir)
+	for _, e := range other.Of(on.Number) {
+		rest, ok := strings.CutPrefix(place, strings.TrimSuffix(e.Root, "/")+"/")
+		if ok && e.receives(on) && other.Containing(filepath.Join(e.Dir, rest)) == e {
+			return true
+		}
+	}
+	return false
+}
+
+// receives says whether what is mounted on another mount appears on this one.
+func (l *Line) receives(from *Entry) bool {
+	return from.Peer != 0 && (l.Peer == from.Peer || l.master() == from.Peer)
+}
+
+// within is where a directory is in the filesystem of the mount that it is on.
+func within(on *Entry, dir string) string {
+	return filepath.Join(on.Root, strings.TrimPrefix(dir, on.Dir))
+}

@@ -1,0 +1,201 @@
+//go:build !vm
+
+package mount
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ensure that a table says of each directory which mount a lookup of it reaches,
+// as the kernel does, whatever is mounted, bound, moved and propagated there.
+func TestLookup(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	base := t.TempDir()
+	onThread(t, func() {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			t.Fatal(err)
+		}
+		hidden, copies := 0, 0
+		for round := range 12 {
+			h, c := lookupRound(t, rnd, filepath.Join(base, fmt.Sprint(round)))
+			hidden, copies = hidden+h, copies+c
+		}
+		t.Logf("%d hidden entries, %d copies that a mount took away", hidden, copies)
+		if hidden == 0 || copies == 0 {
+			t.Error("nothing was hidden, or nothing was copied")
+		}
+	})
+}
+
+// The main thread stays the main goroutine's: /proc/self is about that thread, and
+// onThread must not leave it in another mount namespace.
+func init() { runtime.LockOSThread() }
+
+// onThread runs f on a thread of its own, which ends with it.
+func onThread(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked
+		f()
+	}()
+	<-done
+}
+
+// lookupRound makes random mounts below root and compares table and kernel.
+func lookupRound(t *testing.T, rnd *rand.Rand, root string) (hidden, copies int) {
+	dirs := []string{root, root + "/a", root + "/a/b", root + "/a/b/c", root + "/d", root + "/d/e"}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		t.Error(err)
+		return 0, 0
+	}
+	unix.Mount("none", root, "tmpfs", 0, "size=64k")
+	unix.Mount("", root, "", unix.MS_SHARED, "")
+	for _, d := range dirs {
+		os.MkdirAll(d, 0o755)
+	}
+	for range 30 {
+		dir, other := dirs[rnd.IntN(len(dirs))], dirs[rnd.IntN(len(dirs))]
+		switch rnd.IntN(10) {
+		case 0, 1, 2:
+			unix.Mount("none", dir, "tmpfs", 0, "size=64k")
+		case 3:
+			unix.Mount(dir, dir, "", unix.MS_BIND, "")
+		case 4:
+			unix.Mount(other, dir, "", unix.MS_BIND, "")
+		case 5:
+			if len(threadTable(t).All()) < 300 {
+				unix.Mount(other, dir, "", unix.MS_BIND|unix.MS_REC, "")
+			}
+		case 6:
+			unix.Mount("", dir, "", []uintptr{unix.MS_SHARED, unix.MS_PRIVATE, unix.MS_SLAVE}[rnd.IntN(3)], "")
+		case 7:
+			unix.Mount(other, dir, "", unix.MS_MOVE, "")
+		default:
+			copies += unmountOne(t, dir)
+		}
+		for _, d := range dirs {
+			os.MkdirAll(d, 0o755) // in what is on top now
+		}
+		hidden += compareLookups(t, dirs)
+	}
+	for _, d := range slices.Backward(dirs) {
+		for unix.Unmount(d, unix.MNT_DETACH) == nil {
+		}
+	}
+	return hidden, copies
+}
+
+// unmountOne unmounts what a lookup of dir reaches, and expects that its copies go
+// with it.
+func unmountOne(t *testing.T, dir string) int {
+	before := threadTable(t)
+	e := before.Top(dir)
+	if e == nil || unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) != nil {
+		return 0
+	}
+	after, copies := threadTable(t), 0
+	for _, c := range before.Of(e.Number) {
+		if c == e || !follows(before, e, before, c) {
+			continue
+		}
+		copies++
+		if x := after.ids()[c.ID]; x != nil && x.Dir == c.Dir && !mountedOn(before, c) {
+			t.Errorf("%s was unmounted, and what counts as its copy stays:\n%s%s\nbefore:\n%s\nafter:\n%s", dir, e.text, c.text, textOf(before), textOf(after))
+		}
+	}
+	return copies
+}
+
+// mountedOn says whether something is mounted on c: the kernel keeps it then.
+func mountedOn(tab *Table, c *Entry) bool {
+	return slices.ContainsFunc(tab.All(), func(m *Entry) bool { return m.Parent == c.ID && m != c })
+}
+
+func compareLookups(t *testing.T, dirs []string) (hidden int) {
+	t.Helper()
+	tab := threadTable(t)
+	for _, dir := range dirs {
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st); err != nil {
+			t.Fatal(dir, err)
+		}
+		on, isRoot := tab.Containing(dir), st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+		if on == nil || uint64(on.ID) != st.Mnt_id || (tab.Top(dir) != nil) != isRoot {
+			t.Fatalf("%s: the table says %+v, the kernel mount %d (its root: %v)\n%s", dir, on, st.Mnt_id, isRoot, textOf(tab))
+		}
+		reached := tab.At(dir)
+		for _, e := range slices.Concat(reached, tab.HiddenAt(dir)) {
+			if e.Dir != dir {
+				t.Fatalf("%+v is at %s", e.Line, dir)
+			}
+			if over := tab.Over(e); (over == nil) != (e == tab.Top(dir)) {
+				t.Fatalf("over %s: %+v\n%s", e.text, over, textOf(tab))
+			}
+		}
+		hidden += len(tab.HiddenAt(dir))
+	}
+	return hidden
+}
+
+// threadTable is the mount table of this thread.
+func threadTable(t *testing.T) *Table {
+	t.Helper()
+	f, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tab, err := ReadTable(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+func textOf(tab *Table) string {
+	var b strings.Builder
+	for _, e := range tab.All() {
+		b.WriteString(e.text)
+	}
+	return b.String()
+}
+
+// Ensure that lookups cost as much as their paths are deep, not as many mounts as
+// there are.
+func TestLookupVisits(t *testing.T) {
+	cost := func(n int) int64 {
+		tab, err := ReadTable(strings.NewReader(string(bigTable(n))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := tab.All()
+		before := tab.Visits()
+		for _, e := range all {
+			tab.At(e.Dir)
+			tab.Top(e.Dir)
+			tab.Containing(e.Dir + "/x")
+			tab.HiddenAt(e.Dir)
+			tab.Over(e)
+		}
+		return tab.Visits() - before
+	}
+	if small, large := cost(1000), cost(10_000); large > 11*small {
+		t.Errorf("1,000 mounts: %d entries visited, 10,000 mounts: %d", small, large)
+	}
+}

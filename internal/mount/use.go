@@ -1,0 +1,202 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// transient is how long an opener is waited for before it counts: udev, blkid and
+// flexd's other children open a device for an instant.
+const transient = time.Second
+
+// useOf says whether anything else uses a device that flexd has not mounted, and
+// names it. dev is this process's only descriptor of it.
+func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
+	for end := time.Now().Add(transient); ; time.Sleep(50 * time.Millisecond) {
+		used, err := inUse(dev, d)
+		switch {
+		case err != nil:
+			return volume.UseUnknown, nil, err
+		case !used:
+			return volume.Unused, nil, nil
+		case time.Now().After(end):
+			busy := &BusyError{What: describeDevice(d), Holders: DeviceHolders(d.Number, d.Path)}
+			for _, h := range busy.Holders {
+				if h.Unmounted {
+					return volume.Unmounted, busy, nil
+				}
+			}
+			return volume.InUse, busy, nil
+		}
+	}
+}
+
+// unused fails unless this process is the only one that uses the device. It is for
+// the children that are about to write to it.
+func unused(dev *os.File, d volume.Device) error {
+	_, busy, err := useOf(dev, d)
+	if busy != nil {
+		return busy
+	}
+	return err
+}
+
+// inUse looks for a mount or another exclusive opener of the device, then for
+// plain openers: device-mapper counts them, for other devices they are searched.
+func inUse(dev *os.File, d volume.Device) (bool, error) {
+	same := fmt.Sprintf("/proc/self/fd/%d", dev.Fd())
+	alone, err := unix.Open(same, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_EXCL, 0)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return true, nil
+	case err != nil:
+		return false, &os.PathError{Op: "open", Path: d.Path, Err: err}
+	}
+	unix.Close(alone)
+	if n, ok, err := mappedOpen(d.Number); ok || err != nil {
+		return n > 1, err
+	}
+	if on, err := loopsOn(dev, d.Number); len(on) > 0 || err != nil {
+		return len(on) > 0, err
+	}
+	open := false
+	err = eachProcess(func(p process) bool {
+		open = p.holdsDevice(d.Number) != ""
+		return !open
+	})
+	return open, err
+}
+
+// mappedOpen asks device-mapper how often a device is open, mounts and devices on
+// it included. ok is false for a device that is not device-mapper's.
+func mappedOpen(number string) (n int, ok bool, err error) {
+	if _, err := os.Stat("/sys/dev/block/" + number + "/dm"); err != nil {
+		return 0, false, nil
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
+		return 0, true, fmt.Errorf("device number %q: %w", number, err)
+	}
+	control, err := os.OpenFile("/dev/mapper/control", os.O_RDWR, 0)
+	if err != nil {
+		return 0, true, fmt.Errorf("how often %s is open: %w", number, err)
+	}
+	defer control.Close()
+	arg := struct { // struct dm_ioctl
+		Version             [3]uint32
+		DataSize, DataStart uint32
+		TargetCount         uint32
+		OpenCount           int32
+		Flags, EventNr, _   uint32
+		Dev                 uint64
+		_                   [264]byte
+	}{Version: [3]uint32{4, 0, 0}, DataSize: 312, DataStart: 312, Dev: unix.Mkdev(major, minor)}
+	const devStatus = 0xc138fd07 // DM_DEV_STATUS
+	if err := ioctl(int(control.Fd()), devStatus, unsafe.Pointer(&arg)); err != nil {
+		return 0, true, fmt.Errorf("how often %s is open: DM_DEV_STATUS: %w", number, err)
+	}
+	return int(arg.OpenCount), true, nil
+}
+
+// A backing is what a loop device shows: a file or a block device.
+type backing struct{ dev, ino, rdev uint64 }
+
+// loopsOn names the loop devices that show the bytes of a device: those attached to
+// it and, if it is a loop device itself, those attached to its backing file.
+func loopsOn(dev *os.File, number string) ([]string, error) {
+	own, isLoop := backingOf(dev)
+	file := ""
+	if isLoop {
+		b, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+		file = filepath.Base(strings.TrimSpace(string(b)))
+	}
+	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var on []string
+	for _, path := range all {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // detached meanwhile
+		}
+		to := strings.TrimSpace(string(b))
+		// Only those that may be meant are opened: this is an opener, too, for an instant.
+		// A path may lead to another file by now: something was mounted over it.
+		f, ok := regular(to)
+		if same := isLoop && (f == backing{dev: own.dev, ino: own.ino}); ok && !same && filepath.Base(to) != file {
+			continue
+		}
+		name := strings.Split(path, "/")[3]
+		if n, err := os.ReadFile("/sys/block/" + name + "/dev"); err != nil || strings.TrimSpace(string(n)) == number {
+			continue
+		}
+		l, err := os.Open("/dev/" + name)
+		if err != nil {
+			if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			return nil, err
+		}
+		its, ok := backingOf(l)
+		l.Close()
+		switch {
+		case !ok:
+		case its.rdev != 0 && numberOf(its.rdev) == number:
+			on = append(on, "/dev/"+name+" is a loop device on it")
+		case isLoop && its == own:
+			on = append(on, "/dev/"+name+" is attached to the same file, "+to)
+		}
+	}
+	return on, nil
+}
+
+// regular returns the regular file that a path leads to, without asking a server.
+func regular(path string) (backing, bool) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
+	return backing{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino}, err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
+}
+
+// backingOf asks an open loop device what it shows.
+func backingOf(dev *os.File) (backing, bool) {
+	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err != nil {
+		return backing{}, false
+	}
+	return backing{info.Device, info.Inode, info.Rdevice}, true
+}
+
+// liveSuperblock returns the type of the filesystem that the kernel has active on
+// a device, or "".
+func liveSuperblock(number string) string {
+	to, err := os.Readlink("/sys/dev/block/" + number)
+	if err != nil {
+		return ""
+	}
+	name := filepath.Base(to)
+	for _, fsType := range []string{"ext4", "xfs"} {
+		if _, err := os.Stat("/sys/fs/" + fsType + "/" + name); err == nil {
+			return fsType
+		}
+	}
+	if found, _ := filepath.Glob("/sys/fs/btrfs/*/devices/" + name); len(found) > 0 {
+		return "btrfs"
+	}
+	return ""
+}
+
+// unmountedSuperblock explains a filesystem that is active without a mount.
+func unmountedSuperblock(fsType, path string) Holder {
+	return Holder{Unmounted: true, How: fmt.Sprintf("its %s is active in the kernel and mounted in no namespace, as after an unmount while it was frozen (fsfreeze -f by a backup): "+
+		"thaw it (mount %s /mnt; fsfreeze -u /mnt; umount /mnt); if it is not frozen, end the processes that have files of it open since a umount -l", fsType, path)}
+}

@@ -1,0 +1,257 @@
+//go:build !vm
+
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// loop attaches a loop device to a file or device until the function is called.
+func (r *rig) loop(to string) (path string, detach func()) {
+	r.Helper()
+	path = strings.TrimSpace(r.sh("losetup", "-f", "--show", to))
+	detach = func() { r.sh("losetup", "-d", path) }
+	return path, detach
+}
+
+// A device that something else uses is not checked, formatted or mounted, and
+// the error names the user.
+func TestInUse(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		use  func(r *rig) (words []string, end func())
+	}{
+		{"process", func(r *rig) ([]string, func()) {
+			f, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has it open as " + r.dev.Path}, func() { f.Close() }
+		}},
+		{"loop device on it", func(r *rig) ([]string, func()) {
+			l, end := r.loop(r.dev.Path)
+			return []string{l + " is a loop device on it"}, end
+		}},
+		{"loop device on the same file", func(r *rig) ([]string, func()) {
+			l, end := r.loop(r.file)
+			return []string{l + " is attached to the same file, " + r.file}, end
+		}},
+		{"loop device on the same file, covered", func(r *rig) ([]string, func()) {
+			l, end := r.loop(r.file)
+			r.sh("mount", "--bind", "/etc/passwd", r.file) // its path leads to another file now
+			return []string{l + " is attached to the same file"}, func() {
+				r.sh("umount", r.file)
+				end()
+			}
+		}},
+		{"mount", func(r *rig) ([]string, func()) {
+			dir := r.mkdir("elsewhere")
+			r.sh("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", r.dev.Path)
+			r.sh("mount", r.dev.Path, dir)
+			return []string{"mounted in its mount namespace", dir}, func() {
+				r.sh("umount", dir)
+				r.write(make([]byte, 64*mib), 0)
+			}
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 64*mib)
+			words, end := row.use(r)
+			r.isUsed(volume.InUse, words...)
+			end()
+			if fs := r.probe(""); fs.Use != volume.Unused || fs.UsedBy != "" {
+				t.Errorf("afterwards: %+v", fs)
+			}
+			r.format("ext4")
+			l := r.landing(r.mkdir("m"))
+			l.First = true
+			r.land(l)
+		})
+	}
+}
+
+// isUsed requires every child that would write to refuse the device.
+func (r *rig) isUsed(use volume.Use, words ...string) {
+	r.Helper()
+	fs := r.probe("")
+	if fs.Use != use {
+		r.Errorf("probe: use %d: %q", fs.Use, fs.UsedBy)
+	}
+	said := map[string]string{"probe": fs.UsedBy}
+	before := r.written()
+	for step, err := range map[string]error{
+		"fsck":  r.Check(r.Context(), r.lock, r.dev, "ext4"),
+		"mkfs":  r.Format(r.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes),
+		"mount": r.Land(r.Context(), r.lock, Landing{Device: r.dev, FSType: "ext4", Dir: r.mkdir("m"), Root: r.dir, First: true}, yes),
+	} {
+		var busy *BusyError
+		if !errors.As(err, &busy) {
+			r.Errorf("%s: got %v", step, err)
+			continue
+		}
+		said[step] = err.Error()
+	}
+	if now := r.written(); now != before {
+		r.Errorf("the device was written: %s, then %s", before, now)
+	}
+	for step, text := range said {
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				r.Errorf("%s says %q without %q", step, text, w)
+			}
+		}
+	}
+}
+
+// A process that has the device open for an instant, as udev's blkid does, fails
+// nothing.
+func TestInUse_transient(t *testing.T) {
+	r := newRig(t, 64*mib)
+	f, err := os.Open(r.dev.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { f.Close() })
+	r.format("ext4")
+}
+
+// A filesystem that was frozen when it was unmounted is told from other uses, and
+// the advice thaws it.
+func TestInUse_frozen(t *testing.T) {
+	need(t, "fsfreeze")
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 400*mib)
+			r.format(fsType)
+			l := r.landing(r.mkdir("m"))
+			l.First = true
+			r.land(l)
+			r.sh("fsfreeze", "-f", l.Dir)
+			r.unmount(l.Dir)
+			r.Cleanup(func() { // if the test fails
+				exec.Command("sh", "-c", "mount "+r.dev.Path+" "+l.Dir+" && fsfreeze -u "+l.Dir+"; umount "+l.Dir).Run()
+			})
+			fs := r.probe("")
+			advice := fmt.Sprintf("mount %s /mnt; fsfreeze -u /mnt; umount /mnt", r.dev.Path)
+			if fs.Use != volume.Unmounted || !strings.Contains(fs.UsedBy, advice) || !strings.Contains(fs.UsedBy, "its "+fsType+" is active") {
+				t.Fatalf("got %+v", fs)
+			}
+			var busy *BusyError
+			if err := r.Land(t.Context(), r.lock, l, yes); !errors.As(err, &busy) || !strings.Contains(err.Error(), advice) {
+				t.Errorf("mount: got %v", err)
+			}
+			r.sh("sh", "-ec", strings.ReplaceAll(advice, "/mnt", l.Dir))
+			r.land(l)
+			if err := os.WriteFile(l.Dir+"/f", []byte("x"), 0o600); err != nil {
+				t.Error(err)
+			}
+			if err := unix.Unmount(l.Dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The first mount of a volume reuses no superblock: its options would be another's.
+func TestFirstMount(t *testing.T) {
+	need(t, "mkfs.xfs")
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		r := newRig(t, 400*mib)
+		r.format(fsType)
+		l := r.landing(r.mkdir("m"))
+		r.land(l)
+		dev, err := openDevice(r.dev, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		for _, l.First = range []bool{false, true} {
+			mnt, err := build(dev, l)
+			if err == nil {
+				unix.Close(mnt)
+			}
+			var busy *BusyError
+			if first := errors.As(err, &busy); first != l.First || !first && err != nil {
+				t.Errorf("%s, first %v: got %v", fsType, l.First, err)
+			}
+		}
+	}
+}
+
+// nouuid takes away the kernel's only check against an xfs that is mounted from two
+// devices with the same bytes.
+func TestTwins_sameBytes(t *testing.T) {
+	r := newRig(t, 400*mib)
+	r.format("xfs")
+	at := r.mkdir("m")
+	for _, row := range []struct{ name, to string }{{"same file", r.file}, {"loop device on it", r.dev.Path}} {
+		other, detach := r.loop(row.to)
+		r.sh("mount", other, at)
+		dev, err := openDevice(r.dev, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := r.landing(r.mkdir("x"))
+		mnt, err := build(dev, l) // as if the look at its users had seen none
+		if err == nil {
+			unix.Close(mnt)
+		}
+		var refusal *Refusal
+		if !errors.As(err, &refusal) || !strings.Contains(err.Error(), other) {
+			t.Errorf("%s: got %v", row.name, err)
+		}
+		dev.Close()
+		r.sh("umount", at)
+		detach()
+	}
+}
+
+// A filesystem that is larger than its device is not given to a further pod, and no
+// fsck runs on it.
+func TestTruncated(t *testing.T) {
+	need(t, "mkfs.xfs", "mkfs.btrfs")
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 400*mib)
+			r.format(fsType)
+			l := r.landing(r.mkdir("m"))
+			r.land(l)
+			r.resize(384 * mib)
+			if fs := r.probe(l.Dir); fs.Content != volume.Truncated || fs.Size <= 384*mib {
+				t.Errorf("mounted: %+v", fs)
+			}
+			more := l
+			more.Dir, more.Device = r.mkdir("more"), r.dev
+			var refusal *Refusal
+			if err := r.Land(t.Context(), r.lock, more, yes); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "lvextend") {
+				t.Errorf("a further mount: got %v", err)
+			}
+			r.unmount(l.Dir)
+			if fs := r.probe(""); fs.Content != volume.Truncated {
+				t.Errorf("unmounted: %+v", fs)
+			}
+			before := r.written()
+			if err := r.Check(t.Context(), r.lock, r.dev, fsType); (fsType == "ext4") != errors.As(err, &refusal) {
+				t.Errorf("fsck: got %v", err)
+			}
+			if now := r.written(); now != before {
+				t.Errorf("%s, before: %s", now, before)
+			}
+			r.resize(400 * mib)
+			r.land(r.landing(l.Dir))
+		})
+	}
+}

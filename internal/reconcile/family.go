@@ -1,0 +1,64 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// noted returns relatives with what the notes say of them.
+func (n *Node) noted(relatives []volume.Relative) []volume.Relative {
+	all := make([]volume.Relative, len(relatives))
+	for i, r := range relatives {
+		r.Claimed = len(n.Store.Claims(r.UUID)) > 0
+		if lease, ok := n.Store.Lease(r.UUID); ok {
+			r.Lease = volume.Lease{Noted: true, Live: n.Boot() < lease.Until}
+		}
+		all[i] = r
+	}
+	return all
+}
+
+// activate activates a volume. Those that become active with it get a lease
+// before that, which says that flexd has activated them.
+func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
+	var lent []*lane
+	for _, r := range lv.Family {
+		d, err := p.Device(ctx, r)
+		if err != nil {
+			return fmt.Errorf("it is activated only together with %s: %w", r.Name, err)
+		}
+		if d.Activity != volume.Inactive {
+			continue
+		}
+		k := l.n.lane(r.UUID, r.Name)
+		lease := k.lease(r.Name, "")
+		lease.Until += l.n.Config.CallDeadline // its lane is not to see it inactive before the command has ended
+		if err := l.n.Store.PutLease(lease); err != nil {
+			return err
+		}
+		lent = append(lent, k)
+	}
+	err := p.Activate(ctx, l.lock, lv)
+	for _, k := range lent {
+		err = errors.Join(err, l.n.Store.PutLease(k.lease(k.called(), "")))
+		k.wake()
+	}
+	return err
+}
+
+// deactivate deactivates a volume and its relatives, unless one of them has become
+// needed since the look that was planned on.
+func (l *lane) deactivate(ctx context.Context, p Provider, h *volume.Have) error {
+	relatives := l.n.noted(h.Device.Relatives)
+	if why := volume.Kept(relatives); why != "" {
+		return errors.New(why)
+	}
+	err := p.Deactivate(ctx, l.lock, h.LV, h.Device)
+	for _, r := range relatives {
+		l.n.lane(r.UUID, r.Name).wake()
+	}
+	return err
+}

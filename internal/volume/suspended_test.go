@@ -1,0 +1,60 @@
+package volume
+
+import (
+	"strings"
+	"testing"
+)
+
+// A patient call waits for a suspended device; any other is refused. Nothing is
+// set up meanwhile, and a release does not wait.
+func TestSuspended(t *testing.T) {
+	const dir, other = "/pods/a", "/pods/b"
+	have := Have{
+		LV:     LV{Presence: Present, UUID: "u"},
+		Device: Device{Activity: Active, Path: "/dev/dm-3", Link: "/dev/vg0/data", Suspended: true},
+		Record: Seen,
+		Mounts: []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}},
+		Spots:  map[string]Spot{dir: {This: true}, other: {}},
+	}
+	want := func(patient bool) Want {
+		return Want{
+			Claims: []Claim{{Kind: Published, Dir: dir, Phase: Held}},
+			Calls: []Call{
+				{ID: "check", Verb: Check, Patient: patient},
+				{ID: "activate", Verb: Activate, Patient: patient},
+				{ID: "stage", Verb: Stage, Dir: other, Patient: patient},
+				{ID: "expand", Verb: Expand, Dir: dir, Size: 1, Patient: patient},
+			},
+		}
+	}
+	v := Plan(want(true), have)
+	if !v.Waiting || len(v.Steps)+len(v.Done)+len(v.Refused) != 0 {
+		t.Errorf("patient: got %+v", v)
+	}
+	v = Plan(want(false), have)
+	if v.Waiting || len(v.Steps)+len(v.Done) != 0 || len(v.Refused) != 4 {
+		t.Errorf("got %+v", v)
+	}
+	for _, r := range v.Refused {
+		for _, words := range []string{"/dev/dm-3 stays suspended", "snapshot or pvmove may be in progress", "pvmove --abort", "dmsetup resume /dev/dm-3"} {
+			if !strings.Contains(r.Reason, words) {
+				t.Errorf("%s: %q does not say %q", r.Call, r.Reason, words)
+			}
+		}
+	}
+	// What is mounted is Success, and a release goes on.
+	w := want(true)
+	w.Calls = []Call{{ID: "again", Verb: Publish, Dir: dir, Patient: true}}
+	if v := Plan(w, have); v.Waiting || len(v.Done) != 1 {
+		t.Errorf("mounted: got %+v", v)
+	}
+	w = want(true)
+	w.Calls = append(w.Calls, Call{ID: "release", Verb: Release, Dir: dir, Patient: true})
+	if v := Plan(w, have); !v.Waiting || len(v.Steps) == 0 || v.Steps[0].Kind != NoteReleasing {
+		t.Errorf("release: got %+v", v)
+	}
+	have.Device.Suspended = false
+	if v := Plan(want(true), have); v.Waiting || len(v.Steps) == 0 {
+		t.Errorf("resumed: got %+v", v)
+	}
+}

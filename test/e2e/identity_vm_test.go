@@ -1,0 +1,223 @@
+//go:build vm
+
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// vgimportclone makes a copy of a volume group whose volumes keep their uuids, and
+// their filesystems theirs. They are volumes of their own.
+func TestCopiedGroup(t *testing.T) {
+	h := newHost(t, func(h *host) {
+		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + "}\n  - {name: vg2, provider: lvm}\n"
+	})
+	h.volume("vg1/data", 16*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
+	h.sh("dd", "if="+disks[2], "of="+disks[3], "bs=1M", "count=32", "conv=fsync")
+	h.storage.(*groups).more = append(h.storage.(*groups).more, "vg2")
+	os.Remove("/run/lvm/hints")
+	h.lvm("vgimportclone", "-n", "vg2", disks[3])
+	p, q := podN(1), podN(2)
+	original := h.vol("data", "ext4").with("volumegroup", "vg1", "size", "-")
+	clone := original.with("volumegroup", "vg2")
+	clone.name = "pv-clone"
+	active := func(name string) bool { return slices.Contains(h.active(), name) }
+
+	h.ok(h.up(byKubelet, clone, q)) // the copy first
+	h.ok(h.up(byKubelet, original, p))
+	h.write(clone, q, "f", "clone")
+	h.write(original, p, "f", "original")
+	h.kill()
+	h.start()
+	h.end(byKubelet, original, p)
+	h.eventually("the original alone is inactive", func() string {
+		if active("vg1/data") || !active("vg2/data") {
+			return strings.Join(h.active(), " ")
+		}
+		return ""
+	})
+	h.reads(clone, q, "f", "clone")
+	h.end(byKubelet, clone, q)
+	h.quiet()
+
+	// A lease of the original, and only the copy is active, by an operator.
+	h.ok(h.mount(original, p))
+	h.ok(h.unmount(original, p))
+	h.kill()
+	if active("vg1/data") {
+		h.lvm("lvchange", "-an", "vg1/data")
+	}
+	h.lvm("lvchange", "-ay", "vg2/data")
+	h.start()
+	h.eventually("the lease ends", func() string { return strings.Join(h.notes(), " ") })
+	time.Sleep(3 * lease)
+	if !active("vg2/data") {
+		t.Error("the copy was deactivated for the original")
+	}
+	h.lvm("lvchange", "-an", "vg2/data")
+}
+
+// The notes and records of an earlier version have the second half of the uuid.
+func TestEarlierNotes(t *testing.T) {
+	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
+	p := podN(1)
+	v, idle := h.vol("a", "ext4"), h.vol("idle", "ext4")
+	h.ok(h.up(byKubelet, v, p))
+	h.write(v, p, "f", "text")
+	h.ok(h.up(noAttach, idle, p))
+	h.ok(h.unmount(idle, p))
+	want := h.notes()
+	h.kill()
+	h.earlier()
+	h.start()
+	if got := h.notes(); !slices.Equal(got, want) {
+		t.Errorf("notes: %q, want %q", got, want)
+	}
+	for _, lv := range []string{"a", "idle"} {
+		h.eventually(lv+" is known", func() string {
+			s := h.story(lv)
+			if s.UUID == h.identity("vg0/"+lv) && (lv == "idle" && s.State == "active" || s.State == "mounted" && len(s.Pods) == 1 && s.Pods[0].Name == p.name) {
+				return ""
+			}
+			return h.show("vg0/" + lv)
+		})
+	}
+	if l := h.list(); len(l.Problems) > 0 {
+		t.Errorf("problems: %q", l.Problems)
+	}
+	h.end(byKubelet, v, p)
+	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", idle.name, node))
+	h.quiet()
+
+	// The record of a filesystem holds.
+	h.open("vg0/a", func(path string) { h.sh("blkdiscard", "-f", "-z", path) })
+	h.refused(h.mount(v, p), "flexd has seen a filesystem on it before")
+	h.ok(h.call("detach", v.name, node))
+}
+
+// earlier makes flexd's files what an earlier version would have written.
+func (h *host) earlier() {
+	h.t.Helper()
+	files, _ := filepath.Glob(h.runDir + "/notes/*.json")
+	records, _ := filepath.Glob(h.stateDir + "/formats/*.json")
+	for _, file := range append(files, records...) {
+		b, err := os.ReadFile(file)
+		h.must(err)
+		var note map[string]any
+		h.must(json.Unmarshal(b, &note))
+		uuid := note["uuid"].(string)
+		_, lv, _ := strings.Cut(uuid, "_")
+		sum := func(uuid string) string {
+			s := sha256.Sum256([]byte(note["dir"].(string) + "\x00" + uuid))
+			return hex.EncodeToString(s[:6])
+		}
+		name := strings.ReplaceAll(file, uuid, lv)
+		if note["dir"] != nil {
+			name = strings.ReplaceAll(file, sum(uuid), sum(lv))
+		}
+		h.must(os.Remove(file))
+		h.must(os.WriteFile(name, []byte(strings.ReplaceAll(string(b), uuid, lv)), 0o600))
+	}
+}
+
+// Between waitforattach and mountdevice the volume is renamed, and a blank one takes
+// its name. It is not formatted in the other's place.
+func TestReplacedAfterWaitForAttach(t *testing.T) {
+	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
+	p := podN(1)
+	v := h.vol("a", "ext4")
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "text")
+	h.ok(h.unmount(v, p))
+	h.ok(h.call("detach", v.name, node))
+	h.quiet()
+
+	waitForAttach := func() answer { return h.call("waitforattach", "", v.blob(nil)) }
+	a := h.ok(waitForAttach())
+	was := h.story("a").UUID
+	h.lvm("lvrename", "vg0/a", "vg0/b")
+	h.volume("vg0/a", 16*mib, nil)
+	fresh := h.identity("vg0/a")
+	h.must(os.MkdirAll(h.globalDir(v), 0o750))
+	h.refused(h.call("mountdevice", h.globalDir(v), a.Device, v.blob(nil)), "another volume", was, fresh, "vg0/b")
+	h.refused(waitForAttach(), was, fresh)
+	h.open("vg0/a", func(path string) {
+		if out, _ := exec.Command("blkid", "-p", path).CombinedOutput(); len(out) > 0 {
+			t.Errorf("the other volume: %s", out)
+		}
+	})
+	h.lvm("lvrename", "vg0/a", "vg0/c")
+	h.lvm("lvrename", "vg0/b", "vg0/a")
+	h.ok(h.stage(v, a.Device))
+	h.ok(h.mount(v, p))
+	h.reads(v, p, "f", "text")
+	h.end(byKubelet, v, p)
+	h.ok(h.call("detach", v.name, node))
+}
+
+// A volume that LVM activates read-only cannot be finished. It is not left active.
+func TestCreatedReadOnly(t *testing.T) {
+	h := newHost(t)
+	const file = "/etc/lvm/lvmlocal.conf"
+	was, err := os.ReadFile(file)
+	h.must(err)
+	t.Cleanup(func() { h.must(os.WriteFile(file, was, 0o644)) })
+	h.must(os.WriteFile(file, append(was, "\nactivation/read_only_volume_list=[\"vg0/a\"]\n"...), 0o644))
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.refused(h.mount(v, p), "vg0/a", "read_only_volume_list")
+	h.quiet()
+}
+
+// What keeps a snapshot from being used is said, with what to do.
+func TestUnusableSnapshots(t *testing.T) {
+	h := newHost(t)
+	p := podN(1)
+	h.volume("vg0/o", 16*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
+	h.lvm("lvcreate", "-y", "-s", "-L", "4m", "-n", "full", "vg0/o")
+	h.lvm("lvcreate", "-y", "-s", "-L", "16m", "-n", "merging", "vg0/o")
+	h.lvm("lvchange", "-y", "-ay", "vg0/o")
+	h.sh("dd", "if=/dev/urandom", "of=/dev/vg0/full", "bs=1M", "count=8", "conv=nocreat")
+	full, merging := h.vol("full", "ext4").with("size", "-"), h.vol("merging", "ext4").with("size", "-")
+	h.refused(h.mount(full.readOnly(), p), "too small for the changes", "lvremove")
+	origin := h.vol("o", "ext4").with("size", "-")
+	h.ok(h.up(noAttach, origin, p))
+	h.lvm("lvconvert", "-y", "--merge", "vg0/merging")
+	h.disagrees("merge-pending", h.identity("vg0/o"), "the snapshot merging", "will be lost")
+	h.refused(h.mount(merging.readOnly(), p), "vg0/merging is being merged into vg0/o", "use vg0/o")
+	h.end(noAttach, origin, p)
+	h.lvm("lvremove", "-y", "vg0/full")
+	h.lvm("lvchange", "-y", "-an", "vg0/o")
+}
+
+// A volume group is renamed under a pod.
+func TestRenamedGroup(t *testing.T) {
+	h := newHost(t, func(h *host) {
+		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + "}\n"
+	})
+	h.storage.(*groups).more = append(h.storage.(*groups).more, "vg9")
+	h.volume("vg1/data", 16*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
+	v, p := h.vol("data", "ext4").with("volumegroup", "vg1", "size", "-"), podN(1)
+	h.ok(h.up(byKubelet, v, p))
+	h.lvm("vgrename", "vg1", "vg9")
+	h.eventually("it is said", func() string {
+		if s := h.storyOf("vg1/data"); s.State == "missing" && strings.Contains(fmt.Sprint(s.Observed), "it is called vg9/data now") {
+			return ""
+		}
+		return h.show("vg1/data")
+	})
+	h.refused(h.mount(v, podN(2)), "is called vg9/data now", "vgrename vg9 vg1")
+	h.end(byKubelet, v, p)
+	h.quiet()
+	h.lvm("vgrename", "vg9", "vg1")
+}

@@ -1,0 +1,70 @@
+//go:build vm
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// LVM deactivates an origin and its thick snapshots only together. flexd does so
+// when it has activated all of them and none is in use.
+func TestThickSnapshots(t *testing.T) {
+	h := newHost(t)
+	p, q := podN(1), podN(2)
+	h.volume("vg0/o", 32*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
+	h.lvm("lvcreate", "-y", "-s", "-L", "8m", "-n", "s", "vg0/o")
+	origin, snapshot := h.vol("o", "ext4").with("size", "-"), h.vol("s", "ext4").with("size", "-")
+	both := func() bool { a := h.active(); return slices.Contains(a, "vg0/o") && slices.Contains(a, "vg0/s") }
+	// kept waits until flexd has nothing to do, and says why a volume stays active.
+	kept := func(lv, why string) {
+		t.Helper()
+		h.eventually(lv+" stays active", func() string {
+			s := h.story(lv)
+			if s.State == "active" && s.Lease != nil && !s.Lease.Live && len(s.Plan) == 0 && s.Error == nil {
+				for _, f := range s.Observed {
+					if f.Name == "stays active" && strings.Contains(f.Value, why) {
+						return ""
+					}
+				}
+			}
+			return h.show("vg0/" + lv)
+		})
+		tried := strings.Count(h.logTail(1<<20), "step=deactivate")
+		time.Sleep(3 * lease)
+		if now := strings.Count(h.logTail(1<<20), "step=deactivate"); now != tried || !both() {
+			t.Errorf("%s: %s", lv, h.show("vg0/"+lv))
+		}
+	}
+
+	// The operator's own: nothing of it is deactivated, and no command is tried.
+	h.lvm("lvchange", "-y", "-ay", "vg0/o")
+	h.ok(h.mount(snapshot.readOnly(), q))
+	h.ok(h.unmount(snapshot.readOnly(), q))
+	kept("s", "vg0/o, and flexd did not activate it")
+	if out, code := h.release("--yes", "vg0/s"); code == 0 || !both() {
+		t.Errorf("%d: %s", code, out)
+	}
+	h.lvm("lvchange", "-y", "-an", "vg0/o")
+	h.quiet()
+
+	// flexd activates the snapshot, and with it the origin: both go.
+	h.ok(h.mount(snapshot.readOnly(), q))
+	if !both() {
+		t.Errorf("active: %v", h.active())
+	}
+	h.kill()
+	h.start()
+	h.ok(h.unmount(snapshot.readOnly(), q))
+	h.quiet()
+
+	// The origin is in use: the snapshot waits for it.
+	h.ok(h.mount(origin, p))
+	h.ok(h.mount(snapshot.readOnly(), q))
+	h.ok(h.unmount(snapshot.readOnly(), q))
+	kept("s", "vg0/o, and kubelet uses it")
+	h.ok(h.unmount(origin, p))
+	h.quiet()
+}
