@@ -358,7 +358,7 @@ func TestShrunkVolume(t *testing.T) {
 // small all the same, and a wrong fsType or mkfs option, may be corrected while
 // nothing was published; what was published is never extended that way.
 func TestCorrected(t *testing.T) {
-	onBoth(t, "size and fsType", func(t *testing.T, e *hosttest.Env) {
+	onFiles(t, "size and fsType", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		for fsType, size := range map[string]string{"xfs": "10m", "btrfs": "108m", "ext4": "64k"} {
 			small := a
