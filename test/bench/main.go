@@ -41,6 +41,7 @@ func main() {
 	runs := flag.Int("runs", 400, "how often each program is started")
 	rest := flag.Duration("rest", time.Minute, "how long flexd is watched at rest")
 	vm := flag.Bool("vm", false, "measure on real LVM, in a virtual machine with the disk of scripts/vm.d/volumes")
+	only := flag.String("only", "", "measure only the parts whose name contains this")
 	rounds := flag.Int("rounds", 5, "with -vm, how often 200 volumes are activated each way, and single ones")
 	flag.Parse()
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
@@ -80,6 +81,9 @@ func main() {
 		}
 	}
 	for _, part := range parts {
+		if !strings.Contains(part.name, *only) {
+			continue
+		}
 		fmt.Printf("%s\n", part.name)
 		g, err := part.measure(ctx)
 		if err != nil {
