@@ -33,6 +33,9 @@ type Store struct {
 	mu       sync.Mutex                        // guards what follows and the files; held across a write, never across a command
 	claims   map[volume.UUID]map[string]*Claim // by directory
 	leases   map[volume.UUID]*Lease
+	at       index[Claim]             // by directory
+	named    index[Claim]             // by kubelet's name for the volume
+	lent     index[Lease]             // likewise
 	parted   map[volume.UUID][]string // notes of claims that ended by Part, which go with the lease
 	problems map[string]string        // file → what is wrong with it
 	missing  map[string]string        // likewise, of notes that could not be written
@@ -45,6 +48,7 @@ type Store struct {
 // are gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
+		at: index[Claim]{}, named: index[Claim]{}, lent: index[Lease]{},
 		parted:   map[volume.UUID][]string{},
 		problems: map[string]string{}, missing: map[string]string{},
 		torn: openTeardowns(filepath.Join(filepath.Dir(dir), "teardowns"), boot)}
@@ -104,7 +108,7 @@ func (s *Store) load(path string, f fs.DirEntry) error {
 		if f.Name() != leaseFile(l.UUID) {
 			return errors.New("its name does not fit what is in it")
 		}
-		s.leases[l.UUID] = l
+		s.keepLease(l)
 		return nil
 	}
 	c := new(Claim)
@@ -118,13 +122,67 @@ func (s *Store) load(path string, f fs.DirEntry) error {
 	return nil
 }
 
+// An index finds notes by what is in them, so that no call looks through all of them.
+type index[Note any] map[string]map[*Note]bool
+
+func (x index[Note]) add(key string, n *Note) {
+	if x[key] == nil {
+		x[key] = map[*Note]bool{}
+	}
+	x[key][n] = true
+}
+
+func (x index[Note]) remove(key string, n *Note) {
+	if delete(x[key], n); len(x[key]) == 0 {
+		delete(x, key)
+	}
+}
+
+// copies returns copies of the notes with that key.
+func (x index[Note]) copies(key string) (found []Note) {
+	for n := range x[key] {
+		found = append(found, *n)
+	}
+	return found
+}
+
 func (s *Store) keep(c *Claim) {
+	s.forgetClaim(c.UUID, c.Dir)
 	if s.claims[c.UUID] == nil {
 		s.claims[c.UUID] = map[string]*Claim{}
 	}
 	s.claims[c.UUID][c.Dir] = c
+	s.at.add(c.Dir, c)
+	s.named.add(c.Name, c)
 	if files := s.parted[c.UUID]; files != nil { // its note is about a claim again
 		s.parted[c.UUID] = slices.DeleteFunc(files, func(f string) bool { return f == claimFile(c) })
+	}
+}
+
+// forgetClaim returns the claim that it has removed, nil = there was none.
+func (s *Store) forgetClaim(uuid volume.UUID, dir string) *Claim {
+	c := s.claims[uuid][dir]
+	if c == nil {
+		return nil
+	}
+	if delete(s.claims[uuid], dir); len(s.claims[uuid]) == 0 {
+		delete(s.claims, uuid)
+	}
+	s.at.remove(c.Dir, c)
+	s.named.remove(c.Name, c)
+	return c
+}
+
+func (s *Store) keepLease(l *Lease) {
+	s.forgetLease(l.UUID)
+	s.leases[l.UUID] = l
+	s.lent.add(l.Name, l)
+}
+
+func (s *Store) forgetLease(uuid volume.UUID) {
+	if l := s.leases[uuid]; l != nil {
+		s.lent.remove(l.Name, l)
+		delete(s.leases, uuid)
 	}
 }
 
@@ -146,13 +204,14 @@ func (s *Store) Claims(uuid volume.UUID) []Claim {
 func (s *Store) At(dir string) []Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []Claim
-	for _, claims := range s.claims {
-		if c := claims[dir]; c != nil {
-			found = append(found, *c)
-		}
-	}
-	return found
+	return s.at.copies(dir)
+}
+
+// Named returns copies of the claims and leases of the volume that kubelet calls so.
+func (s *Store) Named(name string) ([]Claim, []Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.named.copies(name), s.lent.copies(name)
 }
 
 // All returns copies of all claims.
@@ -194,12 +253,9 @@ func (s *Store) Put(c Claim) error {
 func (s *Store) Drop(uuid volume.UUID, dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.claims[uuid][dir]
+	c := s.forgetClaim(uuid, dir)
 	if c == nil {
 		return nil
-	}
-	if delete(s.claims[uuid], dir); len(s.claims[uuid]) == 0 {
-		delete(s.claims, uuid)
 	}
 	return s.remove(claimFile(c))
 }
@@ -234,7 +290,7 @@ func (s *Store) PutLease(l Lease) error {
 	if err := s.write(leaseFile(l.UUID), &l); err != nil {
 		return err
 	}
-	s.leases[l.UUID] = &l
+	s.keepLease(&l)
 	return nil
 }
 
@@ -245,12 +301,9 @@ func (s *Store) Part(dir string, l Lease) {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leases[l.UUID] = &l
-	if c := s.claims[l.UUID][dir]; c != nil {
+	s.keepLease(&l)
+	if c := s.forgetClaim(l.UUID, dir); c != nil {
 		s.parted[l.UUID] = append(s.parted[l.UUID], claimFile(c))
-	}
-	if delete(s.claims[l.UUID], dir); len(s.claims[l.UUID]) == 0 {
-		delete(s.claims, l.UUID)
 	}
 }
 
@@ -258,7 +311,7 @@ func (s *Store) Part(dir string, l Lease) {
 func (s *Store) DropLease(uuid volume.UUID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.leases, uuid)
+	s.forgetLease(uuid)
 	err := s.remove(leaseFile(uuid))
 	for _, file := range s.parted[uuid] {
 		err = errors.Join(err, s.remove(file))

@@ -245,12 +245,13 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 		}
 	}
 	lv, err := p.LookUp(ctx, name)
-	if now, uuid := n.renamed(name); uuid != "" && now.VG != name.VG && err != nil {
-		return nil, fmt.Errorf("the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or change volumegroup: %w", uuid, now, now.VG, name.VG, err)
-	}
-	if err == nil && lv.Presence == volume.Absent {
-		if now, uuid := n.renamed(name); uuid != "" {
+	if err != nil || lv.Presence == volume.Absent { // else nobody needs to look through all volumes
+		now, uuid := n.renamed(name)
+		switch {
+		case uuid != "" && err == nil:
 			return nil, fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
+		case uuid != "" && now.VG != name.VG:
+			return nil, fmt.Errorf("the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or change volumegroup: %w", uuid, now, now.VG, name.VG, err)
 		}
 	}
 	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
@@ -285,9 +286,10 @@ func (n *Node) replaced(ctx context.Context, c *call, uuid volume.UUID, p Provid
 	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.opts.Name == "" {
 		return ""
 	}
-	for _, lease := range n.Store.Leases() {
+	_, leases := n.Store.Named(c.opts.Name)
+	for _, lease := range leases {
 		name := volume.Name{VG: lease.VG, LV: lease.LV}
-		if lease.UUID == uuid || lease.Name != c.opts.Name || name != c.Name || n.Boot() >= lease.Until {
+		if lease.UUID == uuid || name != c.Name || n.Boot() >= lease.Until {
 			continue
 		}
 		d, err := p.Device(ctx, volume.LV{Name: name, UUID: lease.UUID})
@@ -388,20 +390,19 @@ func (n *Node) release(c *call, dir string) (err error) {
 // endLease ends the leases of the volume that kubelet calls so. It is a hint:
 // a volume that is claimed stays.
 func (n *Node) endLease(name string) {
-	for _, lease := range n.Store.Leases() {
-		if lease.Name != name || name == "" {
-			continue
-		}
+	if name == "" {
+		return
+	}
+	claims, leases := n.Store.Named(name)
+	for _, lease := range leases {
 		lease.Until = min(lease.Until, n.Boot())
 		if err := n.Store.PutLease(lease); err != nil {
 			n.Log.WithError(err).Warn("detach: goes on without the note")
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
 	}
-	for _, c := range n.Store.All() { // kubelet may have removed the directory of one that somebody unmounted
-		if c.Name == name && name != "" {
-			n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV}).wake()
-		}
+	for _, c := range claims { // kubelet may have removed the directory of one that somebody unmounted
+		n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV}).wake()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,7 +82,8 @@ func count(t *testing.T, bin, dir string, n int) map[string]int {
 }
 
 // TestCounted is what is counted: a table that changes, with a look at all volumes
-// and their plans; surveys, orphans, and the documents of status.
+// and their plans; surveys, orphans, and the documents of status; then the calls for
+// as many pods.
 func TestCounted(t *testing.T) {
 	n, err := strconv.Atoi(os.Getenv(volumes))
 	if err != nil {
@@ -130,5 +132,35 @@ func TestCounted(t *testing.T) {
 		if err := e.Sim.Umount(e.Root + "/pods"); err != nil {
 			t.Fatal(err)
 		}
+		e.Settle(time.Minute)
+		pods(t, e, n)
 	})
+}
+
+// pods gives volumes to as many pods and takes them away, each call for all of them at
+// once.
+func pods(t *testing.T, e *hosttest.Env, n int) {
+	k := hosttest.NewKubelet(e, true)
+	each := func(call func(p hosttest.Pod) error) {
+		var calls sync.WaitGroup
+		for i := range n {
+			calls.Go(func() {
+				if err := call(hosttest.Pod{UID: fmt.Sprint("p", i), Volume: fmt.Sprint("pod", i), LV: fmt.Sprint("pod", i), FSType: "ext4"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		e.Settle(time.Minute)
+	}
+	for i := range n {
+		e.Sim.AddFile(hosttest.File{State: hosttest.Whole, Type: "ext4", Bytes: 8 << 20,
+			FileInfo: loopdev.FileInfo{UUID: fmt.Sprintf("bbbbbbbb-0000-4000-8000-%012d", i), Size: 8 << 20}}, e.File(fmt.Sprint("pod", i)))
+	}
+	each(func(p hosttest.Pod) error { return k.Insist("attach", k.Blob(p, false), e.Config.NodeName) })
+	for range 2 { // the second time all is done
+		each(k.Up)
+	}
+	each(k.Down)
+	each(func(p hosttest.Pod) error { return k.Insist("detach", p.Volume, e.Config.NodeName) })
 }
