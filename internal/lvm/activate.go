@@ -173,10 +173,8 @@ func (g *group) moving(ctx context.Context, m Mapped, uuid volume.UUID) string {
 	if err != nil {
 		return "" // lvchange itself decides
 	}
-	for _, l := range f.LVs {
-		if l.UUID == uuid && l.Locked {
-			return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to go on: pvmove, to give up: pvmove --abort", f.Name, l.Name)
-		}
+	if l := f.LVs[f.names[uuid]]; l.Locked {
+		return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to go on: pvmove, to give up: pvmove --abort", f.Name, l.Name)
 	}
 	return ""
 }

@@ -28,6 +28,7 @@ type Facts struct {
 	Missing    int // physical volumes that are not there
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
+	names      map[volume.UUID]string
 }
 
 // A PV is a disk of a volume group.

@@ -63,7 +63,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV))}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV))}
 	row := row{fields: one.VG[0]}
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
@@ -94,7 +94,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		if _, twice := f.LVs[l.Name]; twice && row.err == nil {
 			row.err = fmt.Errorf("the report has %s/%s twice", vg, l.Name)
 		}
-		f.LVs[l.Name] = l
+		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
 	}
 	if row.err != nil {
 		return nil, row.err

@@ -41,7 +41,7 @@ func TestGrowth(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "growth.test")
 	const internal = "github.com/flexd/flexd/internal/"
-	packages := internal + strings.Join([]string{"mount", "asw", "join", "volume", "dsw", "reconcile", "status", "loopdev"}, ","+internal)
+	packages := internal + strings.Join([]string{"mount", "asw", "join", "volume", "dsw", "reconcile", "status", "loopdev", "lvm"}, ","+internal)
 	build := exec.Command("go", "test", "-c", "-covermode=atomic", "-coverpkg="+packages, "-o", bin, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -61,7 +61,7 @@ func TestGrowth(t *testing.T) {
 func count(t *testing.T, bin, dir string, n int) map[string]int {
 	t.Helper()
 	text := filepath.Join(dir, fmt.Sprint(n))
-	run := exec.Command(bin, "-test.run", "^TestCounted$", "-test.coverprofile", text)
+	run := exec.Command(bin, "-test.run", "^TestCounted", "-test.coverprofile", text)
 	run.Env = append(os.Environ(), fmt.Sprintf("%s=%d", volumes, n))
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
