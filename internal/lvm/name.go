@@ -96,8 +96,10 @@ func isUUID(id string) bool {
 
 // dmUUID is what device-mapper calls the device of a volume.
 func dmUUID(id volume.UUID) string {
-	return "LVM-" + strings.NewReplacer("-", "", "_", "").Replace(string(id))
+	return "LVM-" + ungrouped.Replace(string(id))
 }
+
+var ungrouped = strings.NewReplacer("-", "", "_", "") // each look needs it
 
 // selection is the expression by which LVM's commands select a volume.
 func selection(id volume.UUID) string {
