@@ -8,7 +8,7 @@ export GO
 # Static, and the same bytes from the same commit wherever it is built. Children are started often: the
 # writer of manuals that comes with cli would be a sixth of their start.
 BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -tags urfave_cli_no_docs -ldflags "-s -w -buildid= \
-	-X main.version=$(VERSION) -X github.com/flexd/flexd/internal/flex.build=$(VERSION)"
+	-X main.version=$(VERSION) -X github.com/flexd/flexd/internal/flexvolume.build=$(VERSION)"
 
 .DEFAULT_GOAL := help
 

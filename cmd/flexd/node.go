@@ -17,7 +17,8 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
@@ -52,7 +53,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	runner := children.NewExec()
 	providers, seen, loop, volumes := providers(cfg, runner)
 	renameNotes(store, volumes, filepath.Join(cfg.RunDir, "lanes"), log)
-	observer := asw.New(asw.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
+	observer := asw.New(kubelet.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
@@ -192,7 +193,7 @@ func (s served) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (s served) Serve(ctx context.Context, r flex.Request, peer server.Peer) flex.Answer {
+func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {
 	return s.Node.Serve(ctx, r, peer.Pid)
 }
 

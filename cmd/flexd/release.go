@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/status"
 )
 
@@ -72,12 +72,12 @@ func (r release) letGo(o status.Orphan) error {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		return err
 	}
-	c := flex.Client{Socket: r.driver, Timeout: flex.DefaultTimeout, Connect: flex.DefaultConnect, Once: true, Parent: os.Getppid()}
-	a, err := c.Ask(flex.Request{
-		V: flex.Version, ID: "release-" + strconv.FormatInt(t.Nano(), 36), Verb: flex.LetGo,
+	c := flexvolume.Client{Socket: r.driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}
+	a, err := c.Ask(flexvolume.Request{
+		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(t.Nano(), 36), Verb: flexvolume.LetGo,
 		Args: []string{o.UUID, o.Dir}, Started: t.Nano(), Parent: os.Getppid(),
 	})
-	var down *flex.DownError
+	var down *flexvolume.DownError
 	switch {
 	case errors.As(err, &down) && errors.Is(down.Err, unix.EACCES):
 		return errors.New("only root may release: flexd's socket " + r.driver + " is root's")
@@ -85,7 +85,7 @@ func (r release) letGo(o status.Orphan) error {
 		return absent(r.driver, down.Err)
 	case err != nil:
 		return err
-	case a.Status != flex.StatusSuccess:
+	case a.Status != flexvolume.StatusSuccess:
 		return errors.New(a.Message)
 	}
 	return nil

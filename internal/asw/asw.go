@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -41,7 +42,7 @@ const Unconfigured = ""
 
 // An Observer looks, and keeps the last it saw.
 type Observer struct {
-	Roots     Roots
+	Roots     kubelet.Roots
 	Providers map[string]Provider // by VG
 	Records   func(volume.UUID) (volume.RecordFacts, error)
 
@@ -63,7 +64,7 @@ type Observer struct {
 }
 
 // New returns an observer of this machine's mount table.
-func New(roots Roots, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
+func New(roots kubelet.Roots, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
 	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
 	o.tables.source = mounts
 	return o

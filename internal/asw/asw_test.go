@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -99,7 +98,7 @@ func line(id, number, root, dir, optional, fs, source string) string {
 func over(parent, line string) string { return strings.Replace(line, " 1 ", " "+parent+" ", 1) }
 
 func observer(m *machine) *Observer {
-	o := New(Roots{Dirs: []string{"/k"}, Driver: "flexd/lvm"}, map[string]Provider{"vg": m},
+	o := New(kubelet.Roots{Dirs: []string{"/k"}, Driver: "flexd/lvm"}, map[string]Provider{"vg": m},
 		func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{State: volume.NoRecord}, nil }, nil)
 	o.FSError = func(string, string) string { return "" }
 	o.Gone = func(string) bool { return false }
@@ -333,45 +332,6 @@ func TestReadOnlyVolume(t *testing.T) {
 	for name, want := range map[volume.Name]bool{nameA: true, nameB: false} {
 		if h := observer(m).Assemble(t.Context(), Target{UUID: m.lvs[name].UUID, Name: name}, table(t)); h.Device.ReadOnly != want {
 			t.Errorf("%s: got %+v", name, h.Device)
-		}
-	}
-}
-
-func TestResolve(t *testing.T) {
-	base, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	real, link := filepath.Join(base, "real"), filepath.Join(base, "kubelet")
-	must(os.MkdirAll(filepath.Join(real, "pods"), 0o755))
-	must(os.MkdirAll(filepath.Join(base, "outside"), 0o755))
-	must(os.Symlink(real, link))
-	must(os.Symlink(filepath.Join(base, "outside"), filepath.Join(real, "out")))
-	must(os.Symlink(filepath.Join(base, "nowhere"), filepath.Join(real, "dangling")))
-	must(os.Symlink(filepath.Join(real, "pods"), filepath.Join(real, "in")))
-	r := Roots{Dirs: []string{link}}
-	for _, c := range []struct{ dir, want string }{
-		{link + "/pods/x", real + "/pods/x"},
-		{real + "/pods/x", real + "/pods/x"},
-		{link + "/in/x", real + "/pods/x"},
-		{link + "/pods/not/there/x", real + "/pods/not/there/x"},
-		{link + "/in", real + "/in"}, // the last part is not followed: it may be a mount that hangs
-		{link + "/out/x", ""},
-		{link + "/dangling/x", ""},
-		{base + "/outside/x", ""},
-		{base + "/realm/x", ""},
-		{real, ""},
-		{"/", ""},
-	} {
-		got, root, err := r.Resolve(c.dir)
-		if got != c.want || (err != nil) != (c.want == "") || err == nil && root != real {
-			t.Errorf("%s: got %q below %q, %v; want %q", c.dir, got, root, err, c.want)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 func real(t *testing.T) (*Mountinfo, *Observer) {
@@ -16,7 +18,7 @@ func real(t *testing.T) (*Mountinfo, *Observer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, New(Roots{}, nil, nil, m)
+	return m, New(kubelet.Roots{}, nil, nil, m)
 }
 
 // tmount mounts a tmpfs and returns its directory.

@@ -3,10 +3,54 @@ package asw
 import (
 	"cmp"
 	"slices"
+	"strings"
 
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
+
+// A ruler tells whose mounts are whose.
+type ruler struct {
+	roots  []string
+	driver string
+}
+
+// A ruling is the ruler of one table: kubelet's roots are resolved once for all
+// volumes that are looked for in it.
+type ruling struct {
+	table *mount.Table
+	ruler ruler
+}
+
+func (o *Observer) ruler(table *mount.Table) ruler {
+	if r := o.ruling.Load(); r != nil && r.table == table && len(r.ruler.roots) == len(o.Roots.Dirs) {
+		return r.ruler
+	}
+	r := &ruling{table, ruler{o.Roots.Resolved(), o.Roots.Driver}}
+	o.ruling.Store(r)
+	return r.ruler
+}
+
+// owner classifies a mount by where it is. Kubelets means that only while a mount
+// of ours shows the same filesystem.
+func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
+	for _, root := range r.roots {
+		if !strings.HasPrefix(e.Dir, root+"/") {
+			continue
+		}
+		place, ok := kubelet.ParsePlace(root, r.driver, e.Dir)
+		switch {
+		case ok && whole(e) && place.Staged:
+			return volume.Ours, volume.Staged
+		case ok && whole(e):
+			return volume.Ours, volume.Published
+		case kubelet.IsSubPath(root, e.Dir):
+			return volume.Kubelets, ""
+		}
+	}
+	return volume.Elsewhere, ""
+}
 
 // An owned is an entry of a volume's device with its owner.
 type owned struct {

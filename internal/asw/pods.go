@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -86,7 +86,7 @@ func kubelets(dir string) (found []string, err error) {
 		for _, name := range names {
 			below := filepath.Join(dir, name)
 			switch {
-			case name == "kubepods", name == "kubepods.slice", strings.HasSuffix(name, "-kubepods.slice"):
+			case kubelet.IsCgroupRoot(name):
 				found = append(found, below)
 			case depth > 1:
 				if err := walk(below, depth-1); err != nil {
@@ -125,7 +125,7 @@ func (p Pods) add(dir string, depth int) error {
 	names, err := folders(dir)
 	for _, name := range names {
 		below := filepath.Join(dir, name)
-		if uid := podOf(name); uid != "" {
+		if uid := kubelet.PodOfCgroup(name); uid != "" {
 			p.dirs[uid] = append(p.dirs[uid], below)
 		} else if depth > 1 {
 			if err := p.add(below, depth-1); err != nil {
@@ -134,22 +134,6 @@ func (p Pods) add(dir string, depth int) error {
 		}
 	}
 	return err
-}
-
-// podOf returns the uid in the name of a pod's control group, or "".
-func podOf(name string) string {
-	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
-		_, uid, ok := strings.Cut(slice, "-pod")
-		if !ok {
-			return ""
-		}
-		return strings.ReplaceAll(uid, "_", "-") // systemd's names keep "-" for what lies above
-	}
-	uid, _ := strings.CutPrefix(name, "pod")
-	if uid == name {
-		return ""
-	}
-	return uid
 }
 
 // Life says whether a pod still has a process, and how that is known. A pod that
@@ -255,7 +239,7 @@ func populated(dir string) (bool, error) {
 // mount table writes it, or "".
 func (o *Observer) PodOf(dir string) string {
 	for _, root := range o.ruler(o.LastTable()).roots {
-		if place, ok := flex.ParsePlace(root, o.Roots.Driver, dir); ok {
+		if place, ok := kubelet.ParsePlace(root, o.Roots.Driver, dir); ok {
 			return place.PodUID
 		}
 	}

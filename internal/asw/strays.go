@@ -6,13 +6,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // A Stray is one of kubelet's directories for a volume of this driver on which
 // nothing is mounted and which is not empty: kubelet cannot remove it.
 type Stray struct {
-	flex.Place
+	kubelet.Place
 	Dir   string
 	Names []string // the first few
 }
@@ -23,15 +23,15 @@ const maxNames = 4
 // Strays looks at kubelet's directories for this driver. It reads the disk that
 // kubelet's root is on, and enters no mount: that may be of a volume that hangs.
 func (o *Observer) Strays() (all []Stray) {
-	for _, root := range o.Roots.resolved() {
-		parents := []string{filepath.Dir(flex.GlobalDir(root, o.Roots.Driver, "x"))}
+	for _, root := range o.Roots.Resolved() {
+		parents := []string{filepath.Dir(kubelet.GlobalDir(root, o.Roots.Driver, "x"))}
 		for _, uid := range names(root, filepath.Join(root, "pods"), -1) {
-			parents = append(parents, filepath.Dir(flex.PodDir(root, o.Roots.Driver, uid, "x")))
+			parents = append(parents, filepath.Dir(kubelet.PodDir(root, o.Roots.Driver, uid, "x")))
 		}
 		for _, parent := range parents {
 			for _, name := range names(root, parent, -1) {
 				dir := filepath.Join(parent, name)
-				if place, ok := flex.ParsePlace(root, o.Roots.Driver, dir); ok {
+				if place, ok := kubelet.ParsePlace(root, o.Roots.Driver, dir); ok {
 					if left := names(root, dir, maxNames); len(left) > 0 {
 						all = append(all, Stray{place, dir, left})
 					}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // Ensure that what keeps kubelet from removing a directory is found, and that no
@@ -17,8 +17,8 @@ func TestStrays(t *testing.T) {
 		t.Skip("needs root")
 	}
 	root := t.TempDir()
-	o := New(Roots{Dirs: []string{root}, Driver: "flexd/lvm"}, nil, nil, nil)
-	dir := flex.PodDir(root, o.Roots.Driver, "uid", "data")
+	o := New(kubelet.Roots{Dirs: []string{root}, Driver: "flexd/lvm"}, nil, nil, nil)
+	dir := kubelet.PodDir(root, o.Roots.Driver, "uid", "data")
 	put := func() {
 		t.Helper()
 		if err := os.MkdirAll(dir, 0o755); err != nil {

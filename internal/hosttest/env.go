@@ -20,7 +20,8 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
@@ -45,7 +46,7 @@ type Env struct {
 	// at each call of kubelet's: it returns what ends the waiting for an answer, nil
 	// if none came.
 	Command func(c run.Cmd)
-	Calling func(r flex.Request) (over func(*flex.Answer))
+	Calling func(r flexvolume.Request) (over func(*flexvolume.Answer))
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration
@@ -189,7 +190,7 @@ func (e *Env) start() (*life, error) {
 	runner := lifeRunner{t: e.tap, l: l, inner: e.M.Runner}
 	mounts := lifeMounts{MountSource: e.M.Mounts(), t: e.tap, l: l}
 	p := e.Storage.provider(e.Config, runner)
-	o := asw.New(asw.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
+	o := asw.New(kubelet.Roots{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
 	e.M.Hook(o)
 	o.Pods = asw.NewCgroups(e.Cgroups()).Look
 	log := logrus.New()

@@ -13,7 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // A Pod is one user of one volume.
@@ -60,12 +61,12 @@ func (k *Kubelet) Kill() *Kubelet {
 
 // Dir is where kubelet wants the pod's mount.
 func (k *Kubelet) Dir(p Pod) string {
-	return flex.PodDir(k.E.Root, k.E.Config.Driver, p.UID, p.Volume)
+	return kubelet.PodDir(k.E.Root, k.E.Config.Driver, p.UID, p.Volume)
 }
 
 // Global is kubelet's global mount of a volume.
 func (k *Kubelet) Global(volume string) string {
-	return flex.GlobalDir(k.E.Root, k.E.Config.Driver, volume)
+	return kubelet.GlobalDir(k.E.Root, k.E.Config.Driver, volume)
 }
 
 // Blob is the one JSON argument that kubelet makes of a pod's volume.
@@ -78,8 +79,8 @@ func (k *Kubelet) Blob(p Pod, forMount bool) string {
 		m["kubernetes.io/pod.name"], m["kubernetes.io/pod.namespace"], m["kubernetes.io/pod.uid"] = p.UID, "ns", p.UID
 		m["kubernetes.io/serviceAccount.name"] = "default"
 	}
-	m[flex.KeyVG], m[flex.KeyLV] = VG, p.LV
-	for key, v := range map[string]string{flex.KeySize: p.Size, flex.KeyMountOptions: p.Mount, flex.KeyMkfsOptions: p.Mkfs} {
+	m[flexvolume.KeyVG], m[flexvolume.KeyLV] = VG, p.LV
+	for key, v := range map[string]string{flexvolume.KeySize: p.Size, flexvolume.KeyMountOptions: p.Mount, flexvolume.KeyMkfsOptions: p.Mkfs} {
 		if v != "" {
 			m[key] = v
 		}
@@ -99,17 +100,17 @@ var errDriverKilled = errors.New("signal: killed")
 
 // Call is one exec of flexdriver: it waits for a flexd, asks again when flexd
 // dies without an answer, and hangs up when its kubelet dies.
-func (k *Kubelet) Call(verb string, args ...string) (flex.Answer, error) {
+func (k *Kubelet) Call(verb string, args ...string) (flexvolume.Answer, error) {
 	return k.CallAt(k.E.M.Boot(), verb, args...)
 }
 
 // CallAt is Call by a flexdriver that started at that time since boot.
-func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (flex.Answer, error) {
+func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (flexvolume.Answer, error) {
 	e := k.E
 	if k.pause("kubelet calls %s %s", verb, args); k.ctx.Err() != nil {
-		return flex.Answer{}, ErrKubeletDied
+		return flexvolume.Answer{}, ErrKubeletDied
 	}
-	r := flex.Request{V: flex.Version, ID: fmt.Sprintf("c%d", e.calls.Add(1)), Verb: verb, Args: args, Started: int64(started)}
+	r := flexvolume.Request{V: flexvolume.Version, ID: fmt.Sprintf("c%d", e.calls.Add(1)), Verb: verb, Args: args, Started: int64(started)}
 	timeout, cancel := context.WithTimeout(k.ctx, 5*time.Minute)
 	defer cancel()
 	for {
@@ -122,9 +123,9 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 				continue
 			case <-timeout.Done():
 				if k.ctx.Err() != nil {
-					return flex.Answer{}, ErrKubeletDied
+					return flexvolume.Answer{}, ErrKubeletDied
 				}
-				return flex.Failure("flexd is down"), nil
+				return flexvolume.Failure("flexd is down"), nil
 			}
 		}
 		ctx, hangUp := context.WithCancel(timeout)
@@ -138,7 +139,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		}()
 		var killed atomic.Bool
 		off := e.waits(driver{args, func() { killed.Store(true); hangUp() }})
-		over := func(*flex.Answer) {}
+		over := func(*flexvolume.Answer) {}
 		if e.Calling != nil {
 			over = e.Calling(r)
 			context.AfterFunc(ctx, func() { over(nil) })
@@ -161,9 +162,9 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		}
 		switch {
 		case k.ctx.Err() != nil:
-			return flex.Answer{}, ErrKubeletDied
+			return flexvolume.Answer{}, ErrKubeletDied
 		case killed.Load():
-			return flex.Answer{}, errDriverKilled
+			return flexvolume.Answer{}, errDriverKilled
 		case l.dead.Load():
 			continue // no answer came: it is asked again under the same id
 		}
@@ -171,7 +172,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 			fmt.Fprintf(os.Stderr, "kubelet: %s %q -> %s %s\n", verb, args, a.Status, a.Message)
 		}
 		if k.pause("kubelet hears of %s %s", verb, args); k.ctx.Err() != nil {
-			return flex.Answer{}, ErrKubeletDied
+			return flexvolume.Answer{}, ErrKubeletDied
 		}
 		return a, nil
 	}
@@ -179,7 +180,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 
 // watch sees to it that flexd answers in time, whatever its children do: what a
 // landing may take, and no more, comes on top of a call's deadline.
-func (e *Env) watch(l *life, r flex.Request) *time.Timer {
+func (e *Env) watch(l *life, r flexvolume.Request) *time.Timer {
 	const grace = 21 * time.Second
 	waited := e.M.Boot() - time.Duration(r.Started)
 	if r.Started <= 0 { // nobody knows
@@ -219,7 +220,7 @@ func (k *Kubelet) Remember(p Pod) {
 // call is Call whose failure is an error.
 func (k *Kubelet) call(verb string, args ...string) (string, error) {
 	a, err := k.Call(verb, args...)
-	if err == nil && a.Status != flex.StatusSuccess {
+	if err == nil && a.Status != flexvolume.StatusSuccess {
 		err = fmt.Errorf("%s command failed, status: %s, reason: %s", verb, a.Status, a.Message)
 	}
 	return a.Device, err
@@ -246,7 +247,7 @@ func (k *Kubelet) Up(p Pod) error {
 		if err := m.Mkdir(dir); err != nil {
 			return err
 		}
-		if _, err := k.call(flex.Mount, dir, k.Blob(p, true)); err != nil {
+		if _, err := k.call(flexvolume.Mount, dir, k.Blob(p, true)); err != nil {
 			if k.ctx.Err() == nil {
 				_ = m.Remove(dir)
 			}
@@ -264,7 +265,7 @@ func (k *Kubelet) stage(p Pod) error {
 	k.mu.Lock()
 	device, staged := k.device[p.Volume], k.staged[p.Volume]
 	k.mu.Unlock()
-	device, err := k.call(flex.WaitForAttach, device, k.Blob(p, false))
+	device, err := k.call(flexvolume.WaitForAttach, device, k.Blob(p, false))
 	if err != nil {
 		return err
 	}
@@ -277,7 +278,7 @@ func (k *Kubelet) stage(p Pod) error {
 			if err := k.E.M.Mkdir(global); err != nil {
 				return err
 			}
-			if _, err := k.call(flex.MountDevice, global, device, k.Blob(p, false)); err != nil {
+			if _, err := k.call(flexvolume.MountDevice, global, device, k.Blob(p, false)); err != nil {
 				return err
 			}
 		}
@@ -292,7 +293,7 @@ func (k *Kubelet) stage(p Pod) error {
 func (k *Kubelet) Down(p Pod) error {
 	dir, m := k.Dir(p), k.E.M
 	if m.Exists(dir) {
-		if _, err := k.call(flex.Unmount, dir); err != nil {
+		if _, err := k.call(flexvolume.Unmount, dir); err != nil {
 			return err
 		}
 		if err := m.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -327,7 +328,7 @@ func (k *Kubelet) unstage(volume string) error {
 	global, m := k.Global(volume), k.E.M
 	if m.Exists(global) {
 		if m.IsMountPoint(global) {
-			if _, err := k.call(flex.UnmountDevice, global); err != nil {
+			if _, err := k.call(flexvolume.UnmountDevice, global); err != nil {
 				return err
 			}
 		}
@@ -339,7 +340,7 @@ func (k *Kubelet) unstage(volume string) error {
 	delete(k.staged, volume)
 	delete(k.device, volume)
 	k.mu.Unlock()
-	_, err := k.call(flex.Detach, volume, k.E.Config.NodeName)
+	_, err := k.call(flexvolume.Detach, volume, k.E.Config.NodeName)
 	return err
 }
 
@@ -379,7 +380,7 @@ func (k *Kubelet) Expand(p Pod, bytes int64) error {
 		k.mu.Lock()
 		device := k.device[p.Volume]
 		k.mu.Unlock()
-		_, err := k.call(flex.ExpandFS, k.Blob(p, false), device, k.Dir(p), fmt.Sprint(bytes), "0")
+		_, err := k.call(flexvolume.ExpandFS, k.Blob(p, false), device, k.Dir(p), fmt.Sprint(bytes), "0")
 		return err
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -152,12 +152,12 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 }
 
 // place reads from kubelet's directory what a lost note would have told.
-func (l *lane) place(dir string) (flex.Place, bool) {
+func (l *lane) place(dir string) (kubelet.Place, bool) {
 	_, root, err := l.n.Observer.Roots.Resolve(dir)
 	if err != nil {
-		return flex.Place{}, false
+		return kubelet.Place{}, false
 	}
-	return flex.ParsePlace(root, l.n.Config.Driver, dir)
+	return kubelet.ParsePlace(root, l.n.Config.Driver, dir)
 }
 
 // note writes held and releasing; neither depends on the write.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 // A call is a FlexVolume call that waits for its answer.
@@ -15,7 +15,7 @@ type call struct {
 	verb     string // kubelet's word for it
 	since    time.Time
 	deadline time.Time
-	opts     flex.Options
+	opts     flexvolume.Options
 	root     string // kubelet's root directory that Dir lies below
 	title    string // the volume, as people call it
 

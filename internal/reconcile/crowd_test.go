@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -43,16 +43,16 @@ func TestSixtyFourCallersAtOnce(t *testing.T) {
 		call := func(verb string, args ...string) {
 			together(t, n, func(int) error {
 				r, err := k.Call(verb, args...)
-				if err == nil && r.Status != flex.StatusSuccess {
+				if err == nil && r.Status != flexvolume.StatusSuccess {
 					err = fmt.Errorf("%+v", r)
 				}
 				return err
 			})
 		}
-		call(flex.WaitForAttach, "", k.Blob(a, false))
-		call(flex.Mount, k.Dir(a), k.Blob(a, true))
+		call(flexvolume.WaitForAttach, "", k.Blob(a, false))
+		call(flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		mountsAre(t, e, k.Dir(a))
-		call(flex.Unmount, k.Dir(a))
+		call(flexvolume.Unmount, k.Dir(a))
 		mountsAre(t, e)
 		works(t, e.M.Remove(k.Dir(a)))
 		e.Empty()

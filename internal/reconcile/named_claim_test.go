@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -275,7 +275,7 @@ func TestDetachIsAHint(t *testing.T) {
 		a := pod("a")
 		works(t, k.Start(a))
 		for range 2 {
-			if r, err := k.Call(flex.Detach, "pv1", "node1"); err != nil || r.Status != flex.StatusSuccess {
+			if r, err := k.Call(flexvolume.Detach, "pv1", "node1"); err != nil || r.Status != flexvolume.StatusSuccess {
 				t.Error(r, err)
 			}
 		}

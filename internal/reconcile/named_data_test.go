@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -146,9 +146,9 @@ func TestABtrfsWhoseOwnerMadeASubvolumeTheDefaultOneIsMountedOnceAndUnmounted(t 
 		works(t, k.Down(a))
 		works(t, k.Up(a))
 		holds(t, dir, "precious", "data")
-		r, err := k.Call(flex.Mount, dir, k.Blob(a, true)) // kubelet did not hear the answer
+		r, err := k.Call(flexvolume.Mount, dir, k.Blob(a, true)) // kubelet did not hear the answer
 		works(t, err)
-		if r.Status != flex.StatusSuccess {
+		if r.Status != flexvolume.StatusSuccess {
 			t.Error(r)
 		}
 		mountsAre(t, e, dir)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -99,15 +99,15 @@ func TestMountdeviceThatPassesItsDeadlineAndWhosePodIsDeletedLeavesNothingBehind
 		mountdevice := func(lv string) {
 			p := pod("a")
 			p.LV = lv
-			if _, err := k.Call(flex.MountDevice, k.Global("pv1"), "", k.Blob(p, false)); err != nil {
+			if _, err := k.Call(flexvolume.MountDevice, k.Global("pv1"), "", k.Blob(p, false)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		unmount := func() {
 			for _, dir := range e.Mounts() {
-				a, err := k.Call(flex.UnmountDevice, dir)
+				a, err := k.Call(flexvolume.UnmountDevice, dir)
 				works(t, err)
-				if a.Status != flex.StatusSuccess {
+				if a.Status != flexvolume.StatusSuccess {
 					t.Error(a)
 				}
 			}
@@ -396,9 +396,9 @@ func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *tes
 			hit, release := e.Sim.Hang("mount", false, false)
 			up := func() error {
 				works(t, e.M.Mkdir(k.Dir(a)))
-				r, err := k.Call(flex.Mount, k.Dir(a), k.Blob(a, true))
+				r, err := k.Call(flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 				works(t, err)
-				if r.Status != flex.StatusSuccess {
+				if r.Status != flexvolume.StatusSuccess {
 					return errors.New(r.Message)
 				}
 				return nil
@@ -440,8 +440,8 @@ func TestACallThatComesAfterItsMountWasLetGoIsAnsweredByWhatComesOfIt(t *testing
 		<-hit
 		time.Sleep(10 * time.Second)
 		second := behind(func() error {
-			r, err := k.Call(flex.Mount, k.Dir(a), k.Blob(a, true))
-			if err == nil && r.Status != flex.StatusSuccess {
+			r, err := k.Call(flexvolume.Mount, k.Dir(a), k.Blob(a, true))
+			if err == nil && r.Status != flexvolume.StatusSuccess {
 				err = errors.New(r.Message)
 			}
 			return err

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/volume"
@@ -143,9 +143,9 @@ func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T
 	attached := func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		k := hosttest.NewKubelet(e, true)
-		r, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false))
+		r, err := k.Call(flexvolume.WaitForAttach, "", k.Blob(pod("a"), false))
 		works(t, err)
-		if r.Status != flex.StatusSuccess {
+		if r.Status != flexvolume.StatusSuccess {
 			t.Error(r)
 		}
 		e.Crash()

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -73,7 +73,7 @@ func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
 			} else {
 				e.ArmStep(m, 1, "activate")
 			}
-			join := behind(func() error { _, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false)); return err })
+			join := behind(func() error { _, err := k.Call(flexvolume.WaitForAttach, "", k.Blob(pod("a"), false)); return err })
 			e.Eventually("flexd is dead", e.Dead)
 			k.Kill()
 			_ = join()
@@ -91,7 +91,7 @@ func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing
 			k := hosttest.NewKubelet(e, true)
 			works(t, k.Start(pod("a")))
 			global := k.Global("pv1")
-			_, err := k.Call(flex.Unmount, k.Dir(pod("a")))
+			_, err := k.Call(flexvolume.Unmount, k.Dir(pod("a")))
 			works(t, err)
 			works(t, e.M.Remove(k.Dir(pod("a"))))
 			if m == hosttest.CrashAnswer {
@@ -99,7 +99,7 @@ func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing
 			} else {
 				e.ArmStep(m, 1, "umount")
 			}
-			join := behind(func() error { _, err := k.Call(flex.UnmountDevice, global); return err })
+			join := behind(func() error { _, err := k.Call(flexvolume.UnmountDevice, global); return err })
 			e.Eventually("flexd is dead", e.Dead)
 			k = k.Kill()
 			_ = join()

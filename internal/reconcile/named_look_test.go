@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -99,9 +99,9 @@ func TestACallThatComesDuringALookIsAnsweredFromTheNext(t *testing.T) {
 		e.Sim.WhileLooking(func() { time.Sleep(time.Second) })
 		e.Start()
 		time.Sleep(time.Second / 2)
-		r, err := k.Call(flex.Unmount, k.Dir(a))
+		r, err := k.Call(flexvolume.Unmount, k.Dir(a))
 		works(t, err)
-		if r.Status == flex.StatusSuccess && e.M.IsMountPoint(k.Dir(a)) {
+		if r.Status == flexvolume.StatusSuccess && e.M.IsMountPoint(k.Dir(a)) {
 			t.Errorf("it is mounted, and unmount was answered %+v", r)
 		}
 		e.Sim.WhileLooking(nil)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -21,14 +21,14 @@ func TestAMountThatWaitsForTheSocketWhileKubeletDiesAndLandsAfterTheNewKubeletsU
 		started := e.M.Boot() // of the old kubelet's flexdriver
 		e.Settle(time.Second)
 		works(t, e.M.Mkdir(k.Dir(a)))
-		r, err := k.Call(flex.Unmount, k.Dir(a))
+		r, err := k.Call(flexvolume.Unmount, k.Dir(a))
 		works(t, err)
-		if r.Status != flex.StatusSuccess {
+		if r.Status != flexvolume.StatusSuccess {
 			t.Error(r)
 		}
-		r, err = k.CallAt(started, flex.Mount, k.Dir(a), k.Blob(a, true))
+		r, err = k.CallAt(started, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		works(t, err)
-		if r.Status != flex.StatusFailure || !strings.Contains(r.Message, "superseded") {
+		if r.Status != flexvolume.StatusFailure || !strings.Contains(r.Message, "superseded") {
 			t.Errorf("an old mount got %+v", r)
 		}
 		mountsAre(t, e)
@@ -41,9 +41,9 @@ func TestAMountThatWaitsForTheSocketWhileKubeletDiesAndLandsAfterTheNewKubeletsU
 		a := pod("a")
 		works(t, e.M.Mkdir(k.Dir(a)))
 		// This process is a flexdriver that was the child of another process.
-		r := flex.Request{V: flex.Version, ID: "orphan", Verb: flex.Mount, Args: []string{k.Dir(a), k.Blob(a, true)},
+		r := flexvolume.Request{V: flexvolume.Version, ID: "orphan", Verb: flexvolume.Mount, Args: []string{k.Dir(a), k.Blob(a, true)},
 			Started: int64(e.M.Boot()), Parent: os.Getppid() + 100000}
-		if got := e.Node().Serve(context.Background(), r, os.Getpid()); got.Status != flex.StatusFailure {
+		if got := e.Node().Serve(context.Background(), r, os.Getpid()); got.Status != flexvolume.StatusFailure {
 			t.Errorf("it got %+v", got)
 		}
 		if steps := e.Steps(); strings.Contains(steps, "create") {
@@ -113,7 +113,7 @@ func TestUnmountDuringMountOfTheSameDirectory(t *testing.T) {
 		for i := range n {
 			mount := behind(func() error { return k.Up(a) })
 			time.Sleep(took * time.Duration(i) / time.Duration(n))
-			_, err := k.Call(flex.Unmount, k.Dir(a))
+			_, err := k.Call(flexvolume.Unmount, k.Dir(a))
 			works(t, err)
 			_ = mount()
 			works(t, k.Finish(a))
@@ -131,9 +131,9 @@ func TestSupersededInBothDirections(t *testing.T) {
 		old := e.M.Boot()
 		e.Settle(time.Second)
 		works(t, k.Start(a))
-		r, err := k.CallAt(old, flex.Unmount, k.Dir(a))
+		r, err := k.CallAt(old, flexvolume.Unmount, k.Dir(a))
 		works(t, err)
-		if r.Status != flex.StatusFailure || !strings.Contains(r.Message, "superseded") {
+		if r.Status != flexvolume.StatusFailure || !strings.Contains(r.Message, "superseded") {
 			t.Errorf("an old unmount got %+v", r)
 		}
 		mountsAre(t, e, k.Dir(a))
@@ -149,7 +149,7 @@ func TestSupersededInBothDirections(t *testing.T) {
 		<-hit
 		time.Sleep(time.Second)
 		mount := behind(func() error {
-			_, err := k.Call(flex.Mount, k.Dir(a), k.Blob(a, true))
+			_, err := k.Call(flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 			return err
 		})
 		fails(t, unmount(), "superseded")

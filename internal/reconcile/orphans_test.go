@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/status"
 )
@@ -57,8 +57,8 @@ func ask(t *testing.T, e *hosttest.Env, targets ...string) status.Orphans {
 
 // letGo is `flexd release --yes` of one orphan.
 func letGo(e *hosttest.Env, uuid, dir string) error {
-	a := e.Node().Serve(context.Background(), flex.Request{V: flex.Version, ID: "op1", Verb: flex.LetGo, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
-	if a.Status != flex.StatusSuccess {
+	a := e.Node().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "op1", Verb: flexvolume.LetGo, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
+	if a.Status != flexvolume.StatusSuccess {
 		return &refusedError{a.Message}
 	}
 	return nil

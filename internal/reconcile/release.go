@@ -13,7 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -201,7 +201,7 @@ var reclaims atomic.Int64
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
 	c := &call{
 		Request: dsw.Request{Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true), Started: n.Boot()},
-		verb:    flex.LetGo, since: time.Now(),
+		verb:    flexvolume.LetGo, since: time.Now(),
 	}
 	c.deadline = c.since.Add(n.Config.CallDeadline)
 	var cancel context.CancelFunc

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -29,12 +29,12 @@ func TestLateMount(t *testing.T) {
 		e.Settle(time.Second)
 		first := e.M.Boot()
 		e.Settle(time.Second)
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Unmount, k.Dir(a))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Unmount, k.Dir(a))
 		e.Settle(time.Second)
 		e.Refuse("mount", errSimulated)
-		answers(t, k, e.M.Boot(), flex.StatusFailure, flex.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, e.M.Boot(), flexvolume.StatusFailure, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		e.Refuse("mount", nil)
-		answers(t, k, first, flex.StatusFailure, flex.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, first, flexvolume.StatusFailure, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		mountsAre(t, e)
 		works(t, e.M.Remove(k.Dir(a)))
 		e.Empty()
@@ -50,13 +50,13 @@ func TestLateUnmount(t *testing.T) {
 		e.Settle(time.Second)
 		first := e.M.Boot()
 		e.Settle(time.Second)
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		e.Settle(time.Second)
 		late := e.M.Boot()
 		e.Settle(time.Second)
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Unmount, k.Dir(a))
-		answers(t, k, late, flex.StatusSuccess, flex.Unmount, k.Dir(a)) // nothing newer is mounted
-		answers(t, k, first, flex.StatusFailure, flex.Unmount, k.Dir(a))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Unmount, k.Dir(a))
+		answers(t, k, late, flexvolume.StatusSuccess, flexvolume.Unmount, k.Dir(a)) // nothing newer is mounted
+		answers(t, k, first, flexvolume.StatusFailure, flexvolume.Unmount, k.Dir(a))
 		works(t, k.Finish(a))
 		e.Empty()
 	})
@@ -75,15 +75,15 @@ func TestLateUnmountAfterRestart(t *testing.T) {
 			k, a := hosttest.NewKubelet(e, false), pod("a")
 			works(t, e.M.Mkdir(k.Dir(a)))
 			if again {
-				answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Mount, k.Dir(a), k.Blob(a, true))
+				answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 			}
 			e.Settle(time.Second)
 			late := e.M.Boot()
 			e.Settle(time.Second)
-			answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Mount, k.Dir(a), k.Blob(a, true))
+			answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 			e.Crash()
 			e.Start()
-			answers(t, k, late, flex.StatusFailure, flex.Unmount, k.Dir(a))
+			answers(t, k, late, flexvolume.StatusFailure, flexvolume.Unmount, k.Dir(a))
 			mountsAre(t, e, k.Dir(a))
 			works(t, k.Finish(a))
 			e.Empty()
@@ -98,18 +98,18 @@ func TestLateMountAfterRestart(t *testing.T) {
 		e.Patient = true
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, e.M.Mkdir(k.Dir(a)))
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		e.Settle(time.Second)
 		late := e.M.Boot()
 		e.Settle(time.Second)
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Unmount, k.Dir(a))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Unmount, k.Dir(a))
 		for range 2 {
 			e.Crash()
 			e.Start()
-			answers(t, k, late, flex.StatusFailure, flex.Mount, k.Dir(a), k.Blob(a, true))
+			answers(t, k, late, flexvolume.StatusFailure, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 			mountsAre(t, e)
 		}
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 		works(t, k.Finish(a))
 		e.Empty()
 	})
@@ -122,9 +122,9 @@ func TestTooOld(t *testing.T) {
 		works(t, e.M.Mkdir(k.Dir(a)))
 		time.Sleep(time.Hour)
 		old := e.M.Boot() - time.Hour + time.Second
-		answers(t, k, old, flex.StatusFailure, flex.Mount, k.Dir(a), k.Blob(a, true))
-		answers(t, k, e.M.Boot(), flex.StatusSuccess, flex.Mount, k.Dir(a), k.Blob(a, true))
-		answers(t, k, old, flex.StatusFailure, flex.Unmount, k.Dir(a))
+		answers(t, k, old, flexvolume.StatusFailure, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
+		answers(t, k, old, flexvolume.StatusFailure, flexvolume.Unmount, k.Dir(a))
 		mountsAre(t, e, k.Dir(a))
 		works(t, k.Finish(a))
 		e.Empty()
@@ -165,12 +165,12 @@ func TestUnmountDuringOlderMount(t *testing.T) {
 			second := clock.Machine.Boot()
 			clock.left.Store(1 + k)
 			unmount := behind(func() error {
-				answers(t, kubelet, second, flex.StatusSuccess, flex.Unmount, kubelet.Dir(a))
+				answers(t, kubelet, second, flexvolume.StatusSuccess, flexvolume.Unmount, kubelet.Dir(a))
 				return nil
 			})
 			synctest.Wait()
 			clock.left.Store(0)
-			_, err := kubelet.CallAt(first, flex.Mount, kubelet.Dir(a), kubelet.Blob(a, true)) // Success, or superseded
+			_, err := kubelet.CallAt(first, flexvolume.Mount, kubelet.Dir(a), kubelet.Blob(a, true)) // Success, or superseded
 			works(t, err)
 			close(clock.on)
 			works(t, unmount())

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
@@ -142,25 +142,25 @@ func everyVerbTwice(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) error 
 	}
 	node, global, dir := e.Config.NodeName, k.Global(p.Volume), k.Dir(p)
 	mkdir := func(dir string) func() error { return func() error { return e.M.Mkdir(dir) } }
-	steps := []func() error{twice(flex.Attach, k.Blob(p, false), node), twice(flex.WaitForAttach, "", k.Blob(p, false)), twice(flex.IsAttached, k.Blob(p, false), node)}
+	steps := []func() error{twice(flexvolume.Attach, k.Blob(p, false), node), twice(flexvolume.WaitForAttach, "", k.Blob(p, false)), twice(flexvolume.IsAttached, k.Blob(p, false), node)}
 	if k.Attach {
-		steps = append(steps, mkdir(global), twice(flex.MountDevice, global, "", k.Blob(p, false)))
+		steps = append(steps, mkdir(global), twice(flexvolume.MountDevice, global, "", k.Blob(p, false)))
 	}
-	steps = append(steps, mkdir(dir), twice(flex.Mount, dir, k.Blob(p, true)), write(e, k, p), twice(flex.Unmount, dir))
+	steps = append(steps, mkdir(dir), twice(flexvolume.Mount, dir, k.Blob(p, true)), write(e, k, p), twice(flexvolume.Unmount, dir))
 	if k.Attach {
-		steps = append(steps, twice(flex.UnmountDevice, global))
+		steps = append(steps, twice(flexvolume.UnmountDevice, global))
 	}
-	return all(append(steps, twice(flex.Detach, p.Volume, node))...)
+	return all(append(steps, twice(flexvolume.Detach, p.Volume, node))...)
 }
 
 // late are calls that must succeed although there is nothing to do.
 func late(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) func() error {
 	return func() error {
 		return all(
-			func() error { return k.Insist(flex.Unmount, k.Dir(p)) },
-			func() error { return k.Insist(flex.UnmountDevice, k.Global(p.Volume)) },
-			func() error { return k.Insist(flex.Detach, p.Volume, e.Config.NodeName) },
-			func() error { return k.Insist(flex.Detach, "nobody-knows-it", "another-node") },
+			func() error { return k.Insist(flexvolume.Unmount, k.Dir(p)) },
+			func() error { return k.Insist(flexvolume.UnmountDevice, k.Global(p.Volume)) },
+			func() error { return k.Insist(flexvolume.Detach, p.Volume, e.Config.NodeName) },
+			func() error { return k.Insist(flexvolume.Detach, "nobody-knows-it", "another-node") },
 		)
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -22,11 +23,11 @@ import (
 
 // Serve answers one FlexVolume call. ctx is done when the caller hung up; pid
 // is flexdriver's, 0 if it is not known.
-func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
+func (n *Node) Serve(ctx context.Context, r flexvolume.Request, pid int) flexvolume.Answer {
 	about := logrus.Fields{"call": r.ID, "verb": r.Verb}
-	fc, err := flex.Parse(r.Verb, r.Args)
-	if r.Verb == flex.LetGo {
-		fc, err = flex.ParseLetGo(r.Args)
+	fc, err := flexvolume.Parse(r.Verb, r.Args)
+	if r.Verb == flexvolume.LetGo {
+		fc, err = flexvolume.ParseLetGo(r.Args)
 	}
 	if err != nil {
 		return refused(n.Log.WithFields(about), r.Verb, "", err)
@@ -72,13 +73,13 @@ func (n *Node) Serve(ctx context.Context, r flex.Request, pid int) flex.Answer {
 	log := n.Log.WithFields(about)
 	if n.ctx.Err() != nil {
 		log.Info("not answered, flexd stops: the caller will ask the next one")
-		return flex.Failure(errStopping.Error())
+		return flexvolume.Failure(errStopping.Error())
 	}
 	if err != nil {
 		return refused(log, r.Verb, title, err)
 	}
 	log.Info("success")
-	a := flex.Success()
+	a := flexvolume.Success()
 	a.Device, a.Attached = device, attached
 	return a
 }
@@ -97,7 +98,7 @@ func (n *Node) unready(err error) error {
 // and an id by which the log can be searched. Kubelet makes one event of answers
 // with the same text, so the id depends on the text alone, and err contains nothing
 // that differs in the next call although the cause is the same.
-func refused(log *logrus.Entry, verb, title string, err error) flex.Answer {
+func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer {
 	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // mount is a verb and a step
 	if title != "" {
 		text = title + ": " + text
@@ -107,53 +108,53 @@ func refused(log *logrus.Entry, verb, title string, err error) flex.Answer {
 	id := fmt.Sprintf("%012x", h.Sum64()>>16)
 	log.WithField("answer", id).WithError(err).Warn("failure")
 	// The id comes first where a long text would be cut.
-	return flex.Failure(fmt.Sprintf("[%s] %s", id, text))
+	return flexvolume.Failure(fmt.Sprintf("[%s] %s", id, text))
 }
 
 // errDeadline is the cause of a call's end in time.
 var errDeadline = errors.New("its deadline passed")
 
-func (n *Node) dispatch(c *call, fc flex.Call) (device string, attached *bool, err error) {
+func (n *Node) dispatch(c *call, fc flexvolume.Call) (device string, attached *bool, err error) {
 	yes := true
 	switch fc.Verb {
-	case flex.Attach, flex.Detach, flex.IsAttached:
+	case flexvolume.Attach, flexvolume.Detach, flexvolume.IsAttached:
 		if fc.Node != n.Config.NodeName {
-			if fc.Verb == flex.IsAttached {
+			if fc.Verb == flexvolume.IsAttached {
 				attached = &yes
 			}
 			return "", attached, nil // of another machine we know nothing
 		}
 	}
 	switch fc.Verb {
-	case flex.Attach:
+	case flexvolume.Attach:
 		c.Verb = volume.Check
 		device, err = n.setUp(c)
-	case flex.Detach:
+	case flexvolume.Detach:
 		n.endLease(fc.Name)
-	case flex.IsAttached:
+	case flexvolume.IsAttached:
 		attached, err = n.present(c)
-	case flex.WaitForAttach:
+	case flexvolume.WaitForAttach:
 		c.Verb = volume.Activate
 		device, err = n.setUp(c)
-	case flex.MountDevice:
+	case flexvolume.MountDevice:
 		c.Verb = volume.Stage
 		// The first pod's mode is no reason to keep later ones from writing.
 		c.opts.ReadOnly = false
 		err = n.setUpAt(c, fc.Dir)
-	case flex.Mount:
+	case flexvolume.Mount:
 		c.Verb = volume.Publish
 		err = n.setUpAt(c, fc.Dir)
-	case flex.ExpandFS:
+	case flexvolume.ExpandFS:
 		c.Verb, c.Size = volume.Expand, fc.NewSize
 		if err = n.setUpAt(c, fc.Dir); err != nil && c.ctx.Err() == nil {
 			err = fmt.Errorf("%w%s", err, orShrink)
 		}
-	case flex.Unmount, flex.UnmountDevice:
+	case flexvolume.Unmount, flexvolume.UnmountDevice:
 		c.Verb = volume.Release
 		err = n.release(c, fc.Dir)
-	case flex.LetGo:
+	case flexvolume.LetGo:
 		err = n.released(c, volume.UUID(fc.UUID), fc.Dir)
-	case flex.ExpandVolume:
+	case flexvolume.ExpandVolume:
 		// The controller's half; expandfs does the work.
 	default:
 		err = fmt.Errorf("the daemon does not serve this verb")
@@ -173,7 +174,7 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 		return err
 	}
 	if c.Verb == volume.Publish {
-		c.Global = flex.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
+		c.Global = kubelet.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
 	}
 	_, err = n.setUp(c)
 	return err

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
@@ -35,7 +35,7 @@ type Peer struct {
 // daemon is ready on. The context ends when the caller hangs up or flexd shuts
 // down; whatever is returned after that reaches nobody.
 type Handler interface {
-	Serve(ctx context.Context, r flex.Request, peer Peer) flex.Answer
+	Serve(ctx context.Context, r flexvolume.Request, peer Peer) flexvolume.Answer
 }
 
 // A Driver is the driver socket: one request and one answer per connection.
@@ -115,7 +115,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	}
 
 	conn.SetReadDeadline(time.Now().Add(patience))
-	r, err := flex.ReadRequest(conn)
+	r, err := flexvolume.ReadRequest(conn)
 	if r.ID != "" {
 		about["call"] = r.ID
 	}
@@ -123,7 +123,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	case !known:
 		about["uid"] = peer.UID
 		d.Log.WithFields(about).Warn("driver socket: refused, only root may call")
-		d.reply(conn, about, r.ID, flex.Failure(fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
+		d.reply(conn, about, r.ID, flexvolume.Failure(fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
 		return
 	case err == nil:
 	case ctx.Err() != nil, errors.Is(err, io.EOF):
@@ -135,7 +135,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 		return
 	default:
 		d.Log.WithFields(about).WithError(err).Warn("driver socket: bad request")
-		d.reply(conn, about, r.ID, flex.Failure("flexd cannot read the request: "+err.Error()))
+		d.reply(conn, about, r.ID, flexvolume.Failure("flexd cannot read the request: "+err.Error()))
 		return
 	}
 	conn.SetReadDeadline(time.Time{})
@@ -174,7 +174,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 var errHungUp = errors.New("the caller hung up")
 
 // handle calls the handler and turns its panic into an answer.
-func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flex.Request, peer Peer) (answer flex.Answer) {
+func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flexvolume.Request, peer Peer) (answer flexvolume.Answer) {
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -185,19 +185,19 @@ func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flex.Request
 			what = e.Error()
 		}
 		d.Log.WithFields(about).WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
-		answer = flex.Failure("a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
+		answer = flexvolume.Failure("a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
 	}()
 	return d.Handler.Serve(ctx, r, peer)
 }
 
-func (d *Driver) reply(conn *net.UnixConn, about logrus.Fields, id string, a flex.Answer) {
+func (d *Driver) reply(conn *net.UnixConn, about logrus.Fields, id string, a flexvolume.Answer) {
 	conn.SetWriteDeadline(time.Now().Add(replyTime))
-	err := flex.WriteReply(conn, flex.Reply{V: flex.Version, ID: id, Answer: a})
+	err := flexvolume.WriteReply(conn, flexvolume.Reply{V: flexvolume.Version, ID: id, Answer: a})
 	about["status"] = a.Status
 	switch {
 	case err != nil:
 		d.Log.WithFields(about).WithError(err).Warn("answered, but the caller did not take it")
-	case a.Status == flex.StatusSuccess:
+	case a.Status == flexvolume.StatusSuccess:
 		d.debug(about, "answered")
 	default:
 		d.debug(about, "answered: "+a.Message)

@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/sirupsen/logrus"
 )
 
-type handlerFunc func(ctx context.Context, r flex.Request, p Peer) flex.Answer
+type handlerFunc func(ctx context.Context, r flexvolume.Request, p Peer) flexvolume.Answer
 
-func (f handlerFunc) Serve(ctx context.Context, r flex.Request, p Peer) flex.Answer {
+func (f handlerFunc) Serve(ctx context.Context, r flexvolume.Request, p Peer) flexvolume.Answer {
 	return f(ctx, r, p)
 }
 
@@ -88,30 +88,30 @@ func (d *daemon) dial(t *testing.T) net.Conn {
 	return c
 }
 
-func request(id string, args ...string) flex.Request {
-	return flex.Request{V: flex.Version, ID: id, Verb: "mount", Args: args, Started: 1, Parent: os.Getpid()}
+func request(id string, args ...string) flexvolume.Request {
+	return flexvolume.Request{V: flexvolume.Version, ID: id, Verb: "mount", Args: args, Started: 1, Parent: os.Getpid()}
 }
 
-func send(t *testing.T, c net.Conn, r flex.Request) {
+func send(t *testing.T, c net.Conn, r flexvolume.Request) {
 	t.Helper()
-	if err := flex.WriteRequest(c, r); err != nil {
+	if err := flexvolume.WriteRequest(c, r); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func echo(_ context.Context, r flex.Request, p Peer) flex.Answer {
+func echo(_ context.Context, r flexvolume.Request, p Peer) flexvolume.Answer {
 	if p.Pid != os.Getpid() || int(p.UID) != os.Geteuid() {
-		return flex.Failure(fmt.Sprintf("peer is %+v", p))
+		return flexvolume.Failure(fmt.Sprintf("peer is %+v", p))
 	}
-	return flex.Answer{Status: flex.StatusSuccess, Message: strings.Join(r.Args, " ")}
+	return flexvolume.Answer{Status: flexvolume.StatusSuccess, Message: strings.Join(r.Args, " ")}
 }
 
 func TestAnswer(t *testing.T) {
 	d := start(t, echo)
 	c := d.dial(t)
 	send(t, c, request("c1", "/dir", `{"password":"hunter2"}`))
-	r, err := flex.ReadReply(c)
-	if err != nil || r.ID != "c1" || r.Answer.Status != flex.StatusSuccess || !strings.HasPrefix(r.Answer.Message, "/dir") {
+	r, err := flexvolume.ReadReply(c)
+	if err != nil || r.ID != "c1" || r.Answer.Status != flexvolume.StatusSuccess || !strings.HasPrefix(r.Answer.Message, "/dir") {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -127,10 +127,10 @@ func TestAnswer(t *testing.T) {
 func TestLogOnEntry(t *testing.T) {
 	var d *daemon
 	entered := make(chan string, 1)
-	d = start(t, func(ctx context.Context, _ flex.Request, _ Peer) flex.Answer {
+	d = start(t, func(ctx context.Context, _ flexvolume.Request, _ Peer) flexvolume.Answer {
 		entered <- d.log.String()
 		<-ctx.Done()
-		return flex.Success()
+		return flexvolume.Success()
 	})
 	send(t, d.dial(t), request("c1"))
 	if log := <-entered; !strings.Contains(log, "called") || !strings.Contains(log, "call=c1") {
@@ -153,8 +153,8 @@ func TestGarbage(t *testing.T) {
 		t.Run(about, func(t *testing.T) {
 			c := d.dial(t)
 			go io.WriteString(c, text)
-			r, err := flex.ReadReply(c)
-			if err != nil || r.Answer.Status != flex.StatusFailure || !strings.HasPrefix(r.Answer.Message, "flexd cannot read the request: ") {
+			r, err := flexvolume.ReadReply(c)
+			if err != nil || r.Answer.Status != flexvolume.StatusFailure || !strings.HasPrefix(r.Answer.Message, "flexd cannot read the request: ") {
 				t.Errorf("%+v, %v", r, err)
 			}
 			if strings.Contains(r.Answer.Message, "hunter2") {
@@ -181,14 +181,14 @@ func TestSlowClients(t *testing.T) {
 	d := start(t, echo)
 	silent, slow := d.dial(t), d.dial(t)
 	var b bytes.Buffer
-	flex.WriteRequest(&b, request("c1", "x"))
+	flexvolume.WriteRequest(&b, request("c1", "x"))
 	go func() {
 		for _, c := range b.Bytes() {
 			slow.Write([]byte{c})
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if r, err := flex.ReadReply(slow); err != nil || r.Answer.Status != flex.StatusSuccess {
+	if r, err := flexvolume.ReadReply(slow); err != nil || r.Answer.Status != flexvolume.StatusSuccess {
 		t.Errorf("slow: %+v, %v", r, err)
 	}
 	begin := time.Now()
@@ -202,11 +202,11 @@ func TestSlowClients(t *testing.T) {
 
 func TestHangUp(t *testing.T) {
 	entered, left := make(chan bool), make(chan error, 1)
-	d := start(t, func(ctx context.Context, _ flex.Request, _ Peer) flex.Answer {
+	d := start(t, func(ctx context.Context, _ flexvolume.Request, _ Peer) flexvolume.Answer {
 		entered <- true
 		<-ctx.Done()
 		left <- context.Cause(ctx)
-		return flex.Success()
+		return flexvolume.Success()
 	})
 	c := d.dial(t)
 	send(t, c, request("c1"))
@@ -233,17 +233,17 @@ func TestHangUp(t *testing.T) {
 }
 
 func TestPanic(t *testing.T) {
-	d := start(t, func(_ context.Context, r flex.Request, _ Peer) flex.Answer {
+	d := start(t, func(_ context.Context, r flexvolume.Request, _ Peer) flexvolume.Answer {
 		if r.Args[0] == "index" {
-			return flex.Failure(r.Args[5])
+			return flexvolume.Failure(r.Args[5])
 		}
 		panic("with the secret hunter2")
 	})
 	for _, arg := range []string{"index", "text"} {
 		c := d.dial(t)
 		send(t, c, request("c9", arg))
-		r, err := flex.ReadReply(c)
-		if err != nil || r.Answer.Status != flex.StatusFailure || r.Answer.Message != "a bug in flexd, its log has the details: journalctl -u flexd | grep panic" {
+		r, err := flexvolume.ReadReply(c)
+		if err != nil || r.Answer.Status != flexvolume.StatusFailure || r.Answer.Message != "a bug in flexd, its log has the details: journalctl -u flexd | grep panic" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
@@ -259,13 +259,13 @@ func TestPanic(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	const callers = 20
 	entered := make(chan bool, callers)
-	d := start(t, func(ctx context.Context, r flex.Request, _ Peer) flex.Answer {
+	d := start(t, func(ctx context.Context, r flexvolume.Request, _ Peer) flexvolume.Answer {
 		entered <- true
 		<-ctx.Done()
 		if r.Args[0] == "0" { // one that does not hear
 			time.Sleep(2 * time.Second)
 		}
-		return flex.Failure("cancelled")
+		return flexvolume.Failure("cancelled")
 	})
 	var conns []net.Conn
 	for i := range callers {
@@ -294,14 +294,14 @@ func TestShutdown(t *testing.T) {
 // flexdriver's own client finds its answer at the next daemon.
 func TestRestart(t *testing.T) {
 	entered := make(chan bool, 1)
-	first := start(t, func(ctx context.Context, _ flex.Request, _ Peer) flex.Answer {
+	first := start(t, func(ctx context.Context, _ flexvolume.Request, _ Peer) flexvolume.Answer {
 		entered <- true
 		<-ctx.Done()
-		return flex.Failure("cancelled")
+		return flexvolume.Failure("cancelled")
 	})
 	got := make(chan string, 1)
 	go func() {
-		c := flex.Client{Socket: first.path, Timeout: 20 * time.Second, Connect: 10 * time.Second, Parent: os.Getppid()}
+		c := flexvolume.Client{Socket: first.path, Timeout: 20 * time.Second, Connect: 10 * time.Second, Parent: os.Getppid()}
 		a, err := c.Ask(request("c1", "again"))
 		got <- fmt.Sprint(a.Status, a.Message, err)
 	}()
@@ -330,17 +330,17 @@ func TestManyCallers(t *testing.T) {
 	}
 	var inside atomic.Int32
 	all := make(chan bool)
-	d := start(t, func(_ context.Context, r flex.Request, _ Peer) flex.Answer {
+	d := start(t, func(_ context.Context, r flexvolume.Request, _ Peer) flexvolume.Answer {
 		if inside.Add(1) == callers {
 			close(all) // none waits for another, all are inside at once
 		}
 		<-all
-		return flex.Answer{Status: flex.StatusSuccess, Message: r.Args[0]}
+		return flexvolume.Answer{Status: flexvolume.StatusSuccess, Message: r.Args[0]}
 	})
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
-			c := flex.Client{Socket: d.path, Timeout: time.Minute, Connect: time.Minute, Parent: os.Getppid()}
+			c := flexvolume.Client{Socket: d.path, Timeout: time.Minute, Connect: time.Minute, Parent: os.Getppid()}
 			want := fmt.Sprint(i)
 			if a, err := c.Ask(request("c"+want, want)); err != nil || a.Message != want {
 				t.Errorf("%d: %+v, %v", i, a, err)
@@ -357,12 +357,12 @@ func TestStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become somebody else")
 	}
-	d := start(t, func(context.Context, flex.Request, Peer) flex.Answer {
+	d := start(t, func(context.Context, flexvolume.Request, Peer) flexvolume.Answer {
 		t.Error("the handler was called")
-		return flex.Success()
+		return flexvolume.Success()
 	})
 	type result struct {
-		r   flex.Reply
+		r   flexvolume.Reply
 		err error
 	}
 	got := make(chan result)
@@ -385,12 +385,12 @@ func TestStranger(t *testing.T) {
 		}
 		f := os.NewFile(uintptr(fd), "socket")
 		defer f.Close()
-		flex.WriteRequest(f, request("c1", "hunter2"))
-		r, err := flex.ReadReply(f)
+		flexvolume.WriteRequest(f, request("c1", "hunter2"))
+		r, err := flexvolume.ReadReply(f)
 		got <- result{r, err}
 	}()
 	g := <-got
-	if g.err != nil || g.r.ID != "c1" || g.r.Answer.Status != flex.StatusFailure || g.r.Answer.Message != "only root may call flexd, not uid 65534" {
+	if g.err != nil || g.r.ID != "c1" || g.r.Answer.Status != flexvolume.StatusFailure || g.r.Answer.Message != "only root may call flexd, not uid 65534" {
 		t.Errorf("%+v", g)
 	}
 }

@@ -25,7 +25,7 @@ type mutant struct {
 // suspects are the files, with the tests that find a bug there.
 var suspects = map[string]string{
 	"plan.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$",
-	"../asw/owner.go": "^TestOwners$", "../asw/roots.go": "^TestOwners$", "../asw/asw.go": "^TestSpots$",
+	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestSpots$",
 }
 
 // plantedBug is set in the environment of a run with a bug, which need not walk
@@ -118,7 +118,7 @@ var mutants = []mutant{
 		p.refuse(call, "it is`},
 	{"a release goes on although kubelet asks for the directory", `case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:`, `case false:`},
 	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.engaged ||`, `if p.engaged ||`},
-	{"a mount below kubelet's root is kubelet's", `case flex.IsSubPath(root, e.Dir):`, `case flex.IsSubPath(root, e.Dir) || true:`},
+	{"a mount below kubelet's root is kubelet's", `case kubelet.IsSubPath(root, e.Dir):`, `case kubelet.IsSubPath(root, e.Dir) || true:`},
 	{"a subPath of a foreign mount is kubelet's", `if !shown {`, `if false && !shown {`},
 	{"a part of the volume at one of our directories is ours", `case ok && whole(e):`, `case ok:`},
 	{"a copy counts as a mount of its own", `if slices.ContainsFunc(counted, func`, `if false && slices.ContainsFunc(counted, func`},

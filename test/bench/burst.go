@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/test/host"
 )
 
@@ -30,15 +30,15 @@ func burst(n *host.Node, verb string, blobs []string) (took time.Duration, err e
 	}
 	started := time.Now()
 	for i, blob := range blobs {
-		r := flex.Request{V: flex.Version, ID: fmt.Sprintf("burst-%d", i), Verb: verb, Args: []string{"", blob}, Started: now.Nano(), Parent: os.Getppid()}
-		if err := flex.WriteRequest(conns[i], r); err != nil {
+		r := flexvolume.Request{V: flexvolume.Version, ID: fmt.Sprintf("burst-%d", i), Verb: verb, Args: []string{"", blob}, Started: now.Nano(), Parent: os.Getppid()}
+		if err := flexvolume.WriteRequest(conns[i], r); err != nil {
 			return 0, err
 		}
 	}
 	var errs []error
 	for i, conn := range conns {
-		r, err := flex.ReadReply(conn)
-		if err == nil && r.Answer.Status != flex.StatusSuccess {
+		r, err := flexvolume.ReadReply(conn)
+		if err == nil && r.Answer.Status != flexvolume.StatusSuccess {
 			err = fmt.Errorf("%s: %s: %s", blobs[i], r.Answer.Status, r.Answer.Message)
 		}
 		if err != nil && len(errs) < 3 {

@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/flexd/flexd/internal/config"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 const root = "../.."
@@ -174,7 +174,7 @@ func TestArchitecture(t *testing.T) {
 // The README's table of options is the one that is read.
 func TestOptions(t *testing.T) {
 	text := read(t, "README.md")
-	for _, key := range []string{flex.KeyVG, flex.KeyLV, flex.KeySize, flex.KeyMkfsOptions, flex.KeyMountOptions} {
+	for _, key := range []string{flexvolume.KeyVG, flexvolume.KeyLV, flexvolume.KeySize, flexvolume.KeyMkfsOptions, flexvolume.KeyMountOptions} {
 		if !strings.Contains(text, "| `"+key+"` |") {
 			t.Errorf("the option %s is not told of", key)
 		}
@@ -244,7 +244,7 @@ func TestExampleVolumes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				o, err := flex.ParseOptions(string(blob))
+				o, err := flexvolume.ParseOptions(string(blob))
 				if err != nil || o.VG == "" || o.LV == "" || v["driver"] != config.Default().Driver {
 					t.Errorf("%s: %v: %v", where, v, err)
 				}

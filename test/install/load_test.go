@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/sirupsen/logrus"
 )
@@ -21,12 +21,12 @@ import (
 // slow is a flexd that takes a moment for each call.
 type slow time.Duration
 
-func (s slow) Serve(ctx context.Context, r flex.Request, _ server.Peer) flex.Answer {
+func (s slow) Serve(ctx context.Context, r flexvolume.Request, _ server.Peer) flexvolume.Answer {
 	select {
 	case <-time.After(time.Duration(s)):
 	case <-ctx.Done():
 	}
-	return flex.Success()
+	return flexvolume.Success()
 }
 
 // serve is a flexd until stop.

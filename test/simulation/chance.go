@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 // decisions is how long a life is.
@@ -128,7 +128,7 @@ func (c *chance) decide(w *world, what deed) decision {
 	case starts, stops, expands:
 		d.on = c.pod(w).pod.UID
 	case strays:
-		verbs, attempts := []string{flex.Mount, flex.Unmount}, []int{0, 0, 1, 2, 3}
+		verbs, attempts := []string{flexvolume.Mount, flexvolume.Unmount}, []int{0, 0, 1, 2, 3}
 		if strings.HasPrefix(c.held, "kubelet hears of unmount ") {
 			verbs, attempts = verbs[:1], []int{0, 0, 0, 0, 1, 2}
 		}
@@ -228,10 +228,10 @@ var foci = []focus{
 	unheard, unheard, unheard,
 	{points: "child mount * before", deeds: []deed{borrows}, inOrder: true},
 	{points: "child mount * before", deeds: []deed{borrows}, inOrder: true},
-	{points: "look", verb: flex.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
-	{points: "look", verb: flex.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
-	{points: "look", verb: flex.Unmount, deeds: []deed{diesOf}, inOrder: true},
-	{points: "look", verb: flex.Mount, deeds: []deed{diesOf}, inOrder: true},
+	{points: "look", verb: flexvolume.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
+	{points: "look", verb: flexvolume.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
+	{points: "look", verb: flexvolume.Unmount, deeds: []deed{diesOf}, inOrder: true},
+	{points: "look", verb: flexvolume.Mount, deeds: []deed{diesOf}, inOrder: true},
 	{points: "child *", deeds: []deed{flexdDies, passes}, inOrder: true},
 	{points: "kubelet hears of mount *", deeds: []deed{strays}},
 	{points: "writing record *", deeds: []deed{flexdDies, kubeletDies, makes, passes}},

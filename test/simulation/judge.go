@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -19,14 +19,14 @@ import (
 
 // calling is told of each call of kubelet's, and returns what is to be called
 // when its flexdriver has its answer or is dead.
-func (w *world) calling(r flex.Request) (over func(*flex.Answer)) {
+func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
 	c := &waiting{verb: r.Verb, started: time.Duration(r.Started)}
 	for _, a := range r.Args {
 		switch {
 		case strings.HasPrefix(a, "{"):
 			var options map[string]string
 			_ = json.Unmarshal([]byte(a), &options)
-			c.lv = options[flex.KeyLV]
+			c.lv = options[flexvolume.KeyLV]
 		case c.dir == "" && strings.HasPrefix(a, w.Root+"/"):
 			c.dir = a
 		}
@@ -36,7 +36,7 @@ func (w *world) calling(r flex.Request) (over func(*flex.Answer)) {
 	c.late = slices.ContainsFunc(w.pods, func(a *actor) bool { return w.kubelet.Dir(a.pod) == c.dir && c.started < a.begun })
 	w.name(c)
 	w.waiting = append(w.waiting, c)
-	return func(a *flex.Answer) {
+	return func(a *flexvolume.Answer) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if i := slices.Index(w.waiting, c); i >= 0 {
@@ -51,17 +51,17 @@ func (w *world) calling(r flex.Request) (over func(*flex.Answer)) {
 // answer judges an answer to kubelet. A mount that has landed is success, unless the
 // call's time is up while flexd cannot see it. When an unmount succeeds, no older mount
 // is left.
-func (w *world) answer(c *waiting, a flex.Answer) {
+func (w *world) answer(c *waiting, a flexvolume.Answer) {
 	there := c.lv != "" && w.Sim.MountedAt(c.dir) == c.lv
 	switch {
-	case a.Status == flex.StatusSuccess && c.verb == flex.Mount && there && !c.late:
+	case a.Status == flexvolume.StatusSuccess && c.verb == flexvolume.Mount && there && !c.late:
 		w.given[c.dir] = grant{w.Node(), c.started}
-	case a.Status == flex.StatusSuccess && teardown(c.verb):
+	case a.Status == flexvolume.StatusSuccess && teardown(c.verb):
 		if w.Sim.StandsAt(c.dir) && w.allowed[c.dir].started < c.started && !w.meddled[c.dir] {
 			w.court.find("%s succeeds, and an older mount stands", c)
 		}
 		w.undone[c.dir] = grant{w.Node(), c.started}
-	case a.Status != flex.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !w.unseen(c):
+	case a.Status != flexvolume.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !w.unseen(c):
 		w.court.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
 }
@@ -154,7 +154,9 @@ func (w *world) command(c run.Cmd) {
 	case "loop-extend":
 		f := w.Sim.FileAt(a.File)
 		blank := f != nil && f.State == hosttest.Blank // nothing was published: the size may be corrected
-		fits = func(c *waiting) bool { return c.lv == lv && (c.verb == flex.ExpandFS || blank && !teardown(c.verb)) }
+		fits = func(c *waiting) bool {
+			return c.lv == lv && (c.verb == flexvolume.ExpandFS || blank && !teardown(c.verb))
+		}
 	case "grow": // also after the answer, for whom it was given to
 		if !slices.ContainsFunc(w.Claims(), func(c dsw.Claim) bool { return c.LV == lv && c.Phase == volume.Held }) {
 			w.court.find("the filesystem of %s is grown, and nobody has it", lv)
@@ -178,7 +180,9 @@ func (w *world) command(c run.Cmd) {
 	}
 }
 
-func teardown(verb string) bool { return verb == flex.Unmount || verb == flex.UnmountDevice }
+func teardown(verb string) bool {
+	return verb == flexvolume.Unmount || verb == flexvolume.UnmountDevice
+}
 
 // judge looks at what holds between any two decisions.
 func (w *world) judge() {
@@ -269,7 +273,7 @@ func (w *world) empty() {
 	for v := range volumes {
 		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // kubelet may never find it again
 		if w.M.IsMountPoint(global) {
-			if err := w.kubelet.Insist(flex.UnmountDevice, global); err != nil {
+			if err := w.kubelet.Insist(flexvolume.UnmountDevice, global); err != nil {
 				w.court.find("%v", err)
 			}
 		}

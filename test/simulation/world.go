@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/flex"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/reconcile"
@@ -405,7 +405,7 @@ func (w *world) stray(verb string, a *actor, attempts int) bool {
 	if n := len(a.before); attempts > 0 && n > 0 {
 		started = a.before[max(n-attempts, 0)] - justBefore
 	}
-	if dir := k.Dir(a.pod); verb == flex.Unmount && started >= w.given[dir].started { // it is the newest wish
+	if dir := k.Dir(a.pod); verb == flexvolume.Unmount && started >= w.given[dir].started { // it is the newest wish
 		delete(w.given, dir)
 	}
 	w.mu.Unlock()
@@ -413,7 +413,7 @@ func (w *world) stray(verb string, a *actor, attempts int) bool {
 		return false // the machine was not up; no flexdriver lives that long
 	}
 	args := []string{k.Dir(a.pod)}
-	if verb == flex.Mount {
+	if verb == flexvolume.Mount {
 		args = append(args, k.Blob(a.pod, true))
 	}
 	go func() { _, _ = k.CallAt(started, verb, args...) }()
@@ -535,6 +535,6 @@ func (a *actor) expand() {
 	k, mounted := w.kubelet, a.mounted
 	w.mu.Unlock()
 	if mounted {
-		_, _ = k.Call(flex.ExpandFS, k.Blob(a.pod, false), "", k.Dir(a.pod), fmt.Sprint(96<<20), fmt.Sprint(64<<20))
+		_, _ = k.Call(flexvolume.ExpandFS, k.Blob(a.pod, false), "", k.Dir(a.pod), fmt.Sprint(96<<20), fmt.Sprint(64<<20))
 	}
 }

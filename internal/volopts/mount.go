@@ -1,4 +1,4 @@
-package flex
+package volopts
 
 import (
 	"errors"
@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// mountOpts are mountOptions, understood.
-type mountOpts struct {
-	readOnly bool
-	attrs    []string
-	super    []string
+// A Mount is what mount options ask for.
+type Mount struct {
+	ReadOnly bool
+	Attrs    []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
+	Super    []string // superblock options, sorted, none twice
 }
 
 // A word is one mount option that a pod's author may give. Two words of one
@@ -119,10 +119,10 @@ func compression(s string) bool {
 	return false
 }
 
-// parseMount sorts mountOptions into attributes of the mount and options of the
+// ParseMount sorts mountOptions into attributes of the mount and options of the
 // superblock. The same word twice is one; two that contradict are refused.
-func parseMount(fs, text string) (mountOpts, error) {
-	var m mountOpts
+func ParseMount(fs, text string) (Mount, error) {
+	var m Mount
 	if text == "" {
 		return m, nil
 	}
@@ -148,16 +148,16 @@ func parseMount(fs, text string) (mountOpts, error) {
 		groups[known.group] = w
 		switch {
 		case w == "ro":
-			m.readOnly = true
+			m.ReadOnly = true
 		case w == "rw": // what a mount is anyway, unless kubelet said ro
 		case isAttr:
-			m.attrs = append(m.attrs, w)
+			m.Attrs = append(m.Attrs, w)
 		default:
-			m.super = append(m.super, w)
+			m.Super = append(m.Super, w)
 		}
 	}
-	sort.Strings(m.attrs)
-	sort.Strings(m.super)
+	sort.Strings(m.Attrs)
+	sort.Strings(m.Super)
 	return m, nil
 }
 

@@ -1,9 +1,12 @@
-package flex
+package flexvolume
 
 import (
 	"errors"
 	"strconv"
 	"strings"
+
+	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/volopts"
 )
 
 // The keys of a volume's options. The first three are those of the well-known
@@ -11,9 +14,9 @@ import (
 const (
 	KeyVG           = "volumegroup"  // the volume group
 	KeyLV           = "volumeID"     // the logical volume
-	KeySize         = "size"         // see ParseSize
-	KeyMkfsOptions  = "mkfsOptions"  // words for mkfs, see parseMkfs
-	KeyMountOptions = "mountOptions" // comma separated, see parseMount
+	KeySize         = "size"         // see volopts.ParseSize
+	KeyMkfsOptions  = "mkfsOptions"  // words for mkfs, see volopts.ParseMkfs
+	KeyMountOptions = "mountOptions" // comma separated, see volopts.ParseMount
 )
 
 // The keys kubelet adds.
@@ -55,9 +58,6 @@ type Pod struct {
 	ServiceAccount string
 }
 
-// FSTypes are the filesystems flexd makes and mounts; the first is the default.
-func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
-
 // ParseOptions reads the flat JSON object of strings that kubelet passes. Errors
 // name the key; they never quote the value of a secret, or of an unknown key.
 func ParseOptions(blob string) (Options, error) {
@@ -78,11 +78,11 @@ func ParseOptions(blob string) (Options, error) {
 		switch key {
 		case KeyVG:
 			o.VG = value
-			err = checkName(value)
+			err = volopts.CheckName(value)
 		case KeyLV:
 			o.LV = value
-			if err = checkName(value); err == nil {
-				err = checkHidden(value)
+			if err = volopts.CheckName(value); err == nil {
+				err = volopts.CheckHidden(value)
 			}
 		case KeySize:
 			size = value
@@ -95,7 +95,7 @@ func ParseOptions(blob string) (Options, error) {
 			switch value {
 			case "", "ext4", "xfs", "btrfs":
 			default:
-				err = errors.New(quote(value) + " is not one of " + strings.Join(FSTypes(), ", "))
+				err = errors.New(quote(value) + " is not one of " + strings.Join(volopts.FSTypes(), ", "))
 			}
 		case keyReadWrite:
 			switch value {
@@ -150,19 +150,19 @@ func ParseOptions(blob string) (Options, error) {
 	}
 	// What depends on the filesystem comes last, whatever the order of the keys.
 	if size != "" {
-		if o.Size, err = ParseSize(size); err != nil {
+		if o.Size, err = volopts.ParseSize(size); err != nil {
 			return Options{}, keyError(KeySize, err.Error())
 		}
 	}
-	if o.MkfsOptions, err = parseMkfs(o.FSType, mkfs); err != nil {
+	if o.MkfsOptions, err = volopts.ParseMkfs(o.FSType, mkfs); err != nil {
 		return Options{}, keyError(KeyMkfsOptions, err.Error())
 	}
-	m, err := parseMount(o.FSType, mount)
+	m, err := volopts.ParseMount(o.FSType, mount)
 	if err != nil {
 		return Options{}, keyError(KeyMountOptions, err.Error())
 	}
-	o.Attrs, o.Super = m.attrs, m.super
-	o.ReadOnly = o.ReadOnly || m.readOnly
+	o.Attrs, o.Super = m.Attrs, m.Super
+	o.ReadOnly = o.ReadOnly || m.ReadOnly
 	return o, nil
 }
 
@@ -208,52 +208,8 @@ func (o *Options) needVolume() error {
 	return nil
 }
 
-// checkName holds LVM's rules for the names of volume groups and volumes.
-func checkName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("empty")
-	case len(name) > 127:
-		return errors.New("longer than 127 bytes")
-	case name[0] == '-':
-		return errors.New(quote(name) + " starts with -")
-	case name == "." || name == "..":
-		return errors.New(quote(name) + " is not a name")
-	}
-	for i := range len(name) {
-		switch c := name[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '+', c == '_', c == '.', c == '-':
-		default:
-			return errors.New(quote(name) + " holds other characters than a-z A-Z 0-9 + _ . -")
-		}
-	}
-	return nil
-}
-
-// checkHidden refuses the names that LVM keeps for its own, hidden volumes
-// (lvm2, lib/misc/lvm-string.c): the parts of mirrors, pools, caches, raids.
-func checkHidden(lv string) error {
-	for _, prefix := range [...]string{"pvmove", "snapshot"} {
-		if strings.HasPrefix(lv, prefix) {
-			return errors.New(quote(lv) + " starts with " + prefix + ", which LVM keeps for itself")
-		}
-	}
-	if lv == "lvmlock" {
-		return errors.New(quote(lv) + " is lvmlockd's own volume")
-	}
-	for _, part := range [...]string{
-		"_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_wcorig", "_imeta", "_iorig", "_mimage", "_mlog",
-		"_pmspare", "_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin",
-	} {
-		if strings.Contains(lv, part) {
-			return errors.New(quote(lv) + " holds " + part + ", which LVM keeps for hidden volumes")
-		}
-	}
-	return nil
-}
-
 func checkComponent(s string) error {
-	if s != "" && (!component(s) || len(s) > 253) {
+	if s != "" && (!kubelet.IsComponent(s) || len(s) > 253) {
 		return errors.New(quote(s) + " is not a name")
 	}
 	return nil

@@ -1,4 +1,4 @@
-package flex
+package volopts
 
 import (
 	"errors"
@@ -81,10 +81,10 @@ func mkfsFlags(fs string) []flag {
 	}
 }
 
-// parseMkfs turns mkfsOptions into words of an argv: each a flag of the
+// ParseMkfs turns mkfsOptions into words of an argv: each a flag of the
 // filesystem's allow-list or the value that was checked for it. A value may
 // stand in a word of its own ("-m 0") or not ("-m0"); it is returned apart.
-func parseMkfs(fs, text string) ([]string, error) {
+func ParseMkfs(fs, text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package flex
+package flexvolume
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // What is accepted means the same to encoding/json, holds only words that the
@@ -20,7 +22,7 @@ func FuzzParseOptions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		o, err := ParseOptions(text)
 		if err != nil {
-			if !printable(err.Error()) || len(err.Error()) > 400 {
+			if !kubelet.IsPrintable(err.Error()) || len(err.Error()) > 400 {
 				t.Errorf("%d bytes of error: %q", len(err.Error()), err)
 			}
 			return
@@ -89,33 +91,12 @@ func FuzzReadReply(f *testing.F) {
 	})
 }
 
-func FuzzParsePlace(f *testing.F) {
-	f.Add("/var/lib/kubelet", "flexd/lvm", globalDir)
-	f.Add("/var/lib/kubelet/", "", podDir)
-	f.Fuzz(func(t *testing.T, root, driver, dir string) {
-		p, ok := ParsePlace(root, driver, dir)
-		if !ok {
-			if p != (Place{}) {
-				t.Errorf("%+v", p)
-			}
-			return
-		}
-		back := PodDir(root, p.Driver, p.PodUID, p.Name)
-		if p.Staged {
-			back = GlobalDir(root, p.Driver, p.Name)
-		}
-		if back != dir || strings.Contains(p.Name, "/") || driver != "" && driver != p.Driver {
-			t.Errorf("%q is %+v is %q", dir, p, back)
-		}
-	})
-}
-
 func FuzzFailure(f *testing.F) {
 	f.Add("mkfs failed:\n\x1b[31mno\xff\u2028 space")
 	f.Add(strings.Repeat("ä", 1000))
 	f.Fuzz(func(t *testing.T, text string) {
 		a := Failure(text)
-		if m := a.Message; m == "" || len(m) > MaxMessage || !printable(m) || Failure(m).Message != m {
+		if m := a.Message; m == "" || len(m) > MaxMessage || !kubelet.IsPrintable(m) || Failure(m).Message != m {
 			t.Errorf("%d bytes: %q", len(m), m)
 		}
 		line := a.Encode()

@@ -1,4 +1,4 @@
-package flex
+package volopts
 
 import (
 	"strconv"

@@ -1,10 +1,12 @@
-package flex
+package flexvolume
 
 import (
 	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // blob makes kubelet's object of the pairs, with a volume in it.
@@ -95,6 +97,10 @@ func TestParseOptionsTrouble(t *testing.T) {
 		{"a volume name with a slash", blob("kubernetes.io/pvOrVolumeName", "../x"), `option kubernetes.io/pvOrVolumeName: "../x" is not a name`},
 		{"a namespace with a newline", blob("kubernetes.io/pod.namespace", "a\nb"), `option kubernetes.io/pod.namespace: "a\nb" is not a name`},
 		{"a bare size", blob("size", "100"), `option size: "100" has no unit; write "100m" for MiB or "100b" for bytes`},
+		{"a flag of mkfs that is not allowed", blob("mkfsOptions", "-F"), `option mkfsOptions: "-F" is not allowed for ext4`},
+		{"another filesystem's flag of mkfs", blob("kubernetes.io/fsType", "xfs", "mkfsOptions", "-m 0"), `option mkfsOptions: "-m 0" is not allowed for xfs`},
+		{"a mount option that is not allowed", blob("mountOptions", "loop"), `option mountOptions: "loop" is not allowed for ext4`},
+		{"another filesystem's mount option", blob("kubernetes.io/fsType", "btrfs", "mountOptions", "wsync"), `option mountOptions: "wsync" is not allowed for btrfs`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseOptions(tt.blob)
@@ -123,7 +129,7 @@ func TestNames(t *testing.T) {
 	for _, name := range bad {
 		for _, key := range []string{KeyVG, KeyLV} {
 			_, err := ParseOptions(blob(key, name))
-			if err == nil || !strings.HasPrefix(err.Error(), "option "+key+": ") || len(err.Error()) > 300 || !printable(err.Error()) {
+			if err == nil || !strings.HasPrefix(err.Error(), "option "+key+": ") || len(err.Error()) > 300 || !kubelet.IsPrintable(err.Error()) {
 				t.Errorf("%s=%.40q: got %v", key, name, err)
 			}
 		}
@@ -139,23 +145,6 @@ func TestNames(t *testing.T) {
 		}
 		if _, err := ParseOptions(blob(KeyVG, name)); err != nil { // only LVs are hidden
 			t.Errorf("VG %s: %v", name, err)
-		}
-	}
-}
-
-func TestParseSize(t *testing.T) {
-	for text, want := range map[string]int64{
-		"1b": 1, "512B": 512, "1k": 1 << 10, "1K": 1 << 10, "1Ki": 1 << 10, "100m": 100 << 20, "100M": 100 << 20, "500Mi": 500 << 20,
-		"1g": 1 << 30, "1G": 1 << 30, "1Gi": 1 << 30, "2t": 2 << 40, "2T": 2 << 40, "2Ti": 2 << 40, "1p": 1 << 50, "1Pi": 1 << 50,
-		"1.5g": 3 << 29, "0.5k": 512, "1.25Gi": 5 << 28, "0.999999999b": 0, "007m": 7 << 20,
-		"9223372036854775807b": 1<<63 - 1, "8191.999999999P": 9223372036853649908,
-		"": 0, "m": 0, "0m": 0, "0": 0, "1": 0, "100": 0, "-1g": 0, "+1g": 0, " 1g": 0, "1g ": 0, "1 g": 0, "1.g": 0, ".5g": 0, "1..5g": 0,
-		"1,5g": 0, "1e3": 0, "1gb": 0, "1GiB": 0, "1gi": 0, "1s": 0, "0x10g": 0, "8192p": 0, "9223372036854775808b": 0,
-		"99999999999999999999b": 0, "18446744073709551615b": 0, "20000p": 0, "1g;": 0, "1E": 0, "١g": 0, "1.0000000000g": 0,
-	} {
-		got, err := ParseSize(text)
-		if got != want || (err == nil) != (want > 0) {
-			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package flex
+package kubelet
 
 import (
 	"strings"
@@ -32,12 +32,12 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 		place.Staged = true
 		place.Driver = part[3] + "/" + part[4]
 		place.Name = part[6]
-		if !component(part[3]) || !component(part[4]) {
+		if !IsComponent(part[3]) || !IsComponent(part[4]) {
 			return Place{}, false
 		}
 	case len(part) == 5 && part[0] == "pods" && part[2] == "volumes":
 		vendor, name, ok := strings.Cut(part[3], "~")
-		if !ok || strings.Contains(name, "~") || !component(part[1]) || !component(vendor) || !component(name) {
+		if !ok || strings.Contains(name, "~") || !IsComponent(part[1]) || !IsComponent(vendor) || !IsComponent(name) {
 			return Place{}, false
 		}
 		place.PodUID = part[1]
@@ -46,7 +46,7 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 	default:
 		return Place{}, false
 	}
-	if !component(place.Name) || driver != "" && place.Driver != driver {
+	if !IsComponent(place.Name) || driver != "" && place.Driver != driver {
 		return Place{}, false
 	}
 	return place, true
@@ -64,7 +64,7 @@ func IsSubPath(root, dir string) bool {
 // or the driver cannot be part of a path.
 func GlobalDir(root, driver, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
-	if !ok || root == "" || !component(vendor) || !component(short) || !component(name) {
+	if !ok || root == "" || !IsComponent(vendor) || !IsComponent(short) || !IsComponent(name) {
 		return ""
 	}
 	return strings.TrimSuffix(root, "/") + "/plugins/kubernetes.io/flexvolume/" + driver + "/mounts/" + name
@@ -73,19 +73,19 @@ func GlobalDir(root, driver, name string) string {
 // PodDir is the directory where kubelet wants a pod's mount, or "" as GlobalDir.
 func PodDir(root, driver, uid, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
-	if !ok || root == "" || !component(vendor) || !component(short) || !component(uid) || !component(name) {
+	if !ok || root == "" || !IsComponent(vendor) || !IsComponent(short) || !IsComponent(uid) || !IsComponent(name) {
 		return ""
 	}
 	return strings.TrimSuffix(root, "/") + "/pods/" + uid + "/volumes/" + vendor + "~" + short + "/" + name
 }
 
-// component reports whether s can be one part of a path of kubelet's.
-func component(s string) bool {
-	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.Contains(s, "/") && printable(s)
+// IsComponent reports whether s can be one part of a path of kubelet's.
+func IsComponent(s string) bool {
+	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.Contains(s, "/") && IsPrintable(s)
 }
 
-// printable reports whether s is valid UTF-8 without control characters.
-func printable(s string) bool {
+// IsPrintable reports whether s is valid UTF-8 without control characters.
+func IsPrintable(s string) bool {
 	if !utf8.ValidString(s) {
 		return false
 	}

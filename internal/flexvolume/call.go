@@ -1,10 +1,12 @@
-package flex
+package flexvolume
 
 import (
 	"errors"
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // The verbs of FlexVolume.
@@ -104,17 +106,17 @@ func Parse(verb string, args []string) (Call, error) {
 			err = checkDir(arg)
 		case 'v':
 			name, c.Device = "device", arg
-			if len(arg) >= maxPath || !printable(arg) {
+			if len(arg) >= maxPath || !kubelet.IsPrintable(arg) {
 				err = errors.New("not a device path")
 			}
 		case 'n':
 			name, c.Node = "node name", arg
-			if len(arg) > 253 || !component(arg) {
+			if len(arg) > 253 || !kubelet.IsComponent(arg) {
 				err = errors.New("not a node name")
 			}
 		case 'k':
 			name, c.Name = "volume name", arg
-			if !component(arg) {
+			if !kubelet.IsComponent(arg) {
 				err = errors.New("not a volume name")
 			}
 		case '+':
@@ -143,7 +145,7 @@ func checkDir(dir string) error {
 		return errors.New("empty")
 	case len(dir) >= maxPath:
 		return errors.New("longer than " + strconv.Itoa(maxPath-1) + " bytes")
-	case !printable(dir):
+	case !kubelet.IsPrintable(dir):
 		return errors.New(quote(dir) + " holds control characters or invalid UTF-8")
 	case dir[0] != '/':
 		return errors.New(quote(dir) + " is not absolute")

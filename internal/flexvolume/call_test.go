@@ -1,4 +1,4 @@
-package flex
+package flexvolume
 
 import (
 	"errors"
@@ -93,57 +93,6 @@ func TestParseTrouble(t *testing.T) {
 	for _, verb := range []string{"", "Mount", "mount ", "umount", "version", "--help"} {
 		if _, err := Parse(verb, nil); !errors.Is(err, ErrVerb) {
 			t.Errorf("%q: got %v", verb, err)
-		}
-	}
-}
-
-func TestPlace(t *testing.T) {
-	const root = "/var/lib/kubelet"
-	staged := Place{Root: root, Staged: true, Driver: "flexd/lvm", Name: "pv1"}
-	pod := Place{Root: root, PodUID: "uid-a", Driver: "flexd/lvm", Name: "pv1"}
-	for _, tt := range []struct {
-		root, driver, dir string
-		want              Place
-	}{
-		{root, "flexd/lvm", globalDir, staged},
-		{root, "flexd/lvm", podDir, pod},
-		{root, "", podDir, pod},
-		{root, "other/lvm", podDir, Place{}},
-		{root, "other/lvm", globalDir, Place{}},
-		{"/var/lib", "flexd/lvm", podDir, Place{}},
-		{"/var/lib/kube", "flexd/lvm", podDir, Place{}},
-		{"", "flexd/lvm", podDir, Place{}},
-		{root, "", root, Place{}},
-		{root, "", root + "/pods/uid-a/volumes/flexd~lvm", Place{}},
-		{root, "", podDir + "/sub", Place{}},
-		{root, "", globalDir + "/sub", Place{}},
-		{root, "", podDir + "/", Place{}},
-		{root, "", root + "/pods/../volumes/flexd~lvm/pv1", Place{}},
-		{root, "", root + "/pods/uid-a/volumes/flexd~lvm/..", Place{}},
-		{root, "", root + "/pods/uid-a/volumes/flexd/pv1", Place{}},
-		{root, "", root + "/pods/uid-a/volumes/a~b~c/pv1", Place{}},
-		{root, "", root + "/pods/uid-a/volume-subpaths/flexd~lvm/pv1", Place{}},
-		{root, "", root + "/pods//volumes/flexd~lvm/pv1", Place{}},
-		{root, "", root + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mount/pv1", Place{}},
-		{root, "", root + "/plugins/kubernetes.io/flexvolume/../lvm/mounts/pv1", Place{}},
-	} {
-		got, ok := ParsePlace(tt.root, tt.driver, tt.dir)
-		if got != tt.want || ok != (tt.want != Place{}) {
-			t.Errorf("%s %s %s: got %+v, %v", tt.root, tt.driver, tt.dir, got, ok)
-		}
-	}
-	if got := GlobalDir(root, "flexd/lvm", "pv1"); got != globalDir {
-		t.Error(got)
-	}
-	if got := PodDir(root+"/", "flexd/lvm", "uid-a", "pv1"); got != podDir {
-		t.Error(got)
-	}
-	for _, name := range []string{"", ".", "..", "a/b", "a\nb"} {
-		if got := GlobalDir(root, "flexd/lvm", name); got != "" {
-			t.Errorf("%q: %s", name, got)
-		}
-		if got := PodDir(root, "flexd/lvm", name, "pv1"); got != "" {
-			t.Errorf("%q: %s", name, got)
 		}
 	}
 }

@@ -1,0 +1,26 @@
+// Package volopts is the options of a volume: its size, mkfs options and mount options.
+// What a pod's author wrote is turned into typed data by allow-lists, or refused.
+//
+// flexdriver links it: it imports the standard library only, and not fmt.
+package volopts
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// FSTypes are the filesystems flexd makes and mounts; the first is the default.
+func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
+
+// quote shows s, at most 64 bytes of it, in a message that must stay one line.
+func quote(s string) string {
+	const most = 64
+	if len(s) > most {
+		end := most - len("...")
+		for end > 0 && !utf8.RuneStart(s[end]) {
+			end--
+		}
+		s = s[:end] + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}
