@@ -74,6 +74,51 @@ func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
 	})
 }
 
+// Nothing tells an activation by hand from one at boot, or from flexd's own whose
+// note is lost: a volume that kubelet asks for becomes flexd's, whatever made it
+// active. Once it has been let go, an activation is the operator's again.
+func TestWhatWasActiveBeforeKubeletAskedGoesWithItsLease(t *testing.T) {
+	attached := func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, true)
+		works(t, e.Storage.Make("data", 64<<20))
+		e.Sim.Activate(e.File("data"))
+		r, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false))
+		works(t, err)
+		if r.Status != flex.StatusSuccess {
+			t.Error(r)
+		}
+	}
+	stays := func(t *testing.T, e *hosttest.Env, why string) {
+		t.Helper()
+		e.Settle(5 * time.Minute)
+		if active := e.Active(); len(active) != 1 {
+			t.Errorf("%s: active are %q", why, active)
+		}
+	}
+	onSim(t, "unless it is open", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		attached(t, e)
+		s, _ := e.Node().Story(hosttest.VG, "data")
+		if plan := strings.Join(s.Plan, "; "); !strings.HasPrefix(plan, "deactivate (when the lease ends") {
+			t.Errorf("status does not tell: %q", plan)
+		}
+		closed := e.Sim.HoldDevice(e.File("data"))
+		stays(t, e, "a process has it open")
+		e.Crash()
+		e.Start()
+		stays(t, e, "the process lives longer than flexd")
+		closed()
+		e.Empty()
+		e.Sim.Activate(e.File("data"))
+		stays(t, e, "kubelet has not asked since")
+	})
+	onSim(t, "unless its group says never", func(t *testing.T, e *hosttest.Env) {
+		e.Config.VolumeGroups[0].NeverDeactivate = true
+		attached(t, e)
+		stays(t, e, "deactivate: never")
+	})
+}
+
 func TestACallThatComesDuringALookIsAnsweredFromTheNext(t *testing.T) {
 	onSim(t, "a mount whose mount goes meanwhile", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")

@@ -143,7 +143,7 @@ func writeAt(path string, b []byte) error {
 }
 
 // What somebody else uses is refused, and who it is is named; what was active
-// before flexd came stays so until a claim of ours has come and gone.
+// before kubelet asked stays so until a claim or lease of ours has come and gone.
 func TestUsedByOthers(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		mkfs := func(path string) { h.sh("mkfs.ext4", "-q", path) }
@@ -195,12 +195,24 @@ func TestUsedByOthers(t *testing.T) {
 		}
 	})
 	f.Close()
-	h.eventually("only what nobody had claimed is active", func() string {
+	onlyKept := func() string {
 		if got := h.active(); !slices.Equal(got, []string{"vg0/kept"}) {
 			return fmt.Sprint(got)
 		}
 		return ""
-	})
+	}
+	h.eventually("only what nobody had claimed is active", onlyKept)
+
+	// Activated by hand while flexd runs: the same, also without a mount.
+	h.lvm("lvchange", "-ay", "vg0/a")
+	h.ok(h.call("waitforattach", "", a.blob(nil)))
+	h.eventually("only what nobody had claimed is active", onlyKept)
+	h.lvm("lvchange", "-ay", "vg0/a")
+	time.Sleep(3 * lease)
+	if got := h.active(); !slices.Equal(got, []string{"vg0/a", "vg0/kept"}) {
+		t.Errorf("active: %q, and nobody has asked for one of them since it was activated", got)
+	}
+	h.deactivate("vg0/a")
 	h.deactivate("vg0/kept")
 }
 
