@@ -13,7 +13,7 @@ func TestAReleaseThatEndsDuringALookLeavesTheOrphanOne(t *testing.T) {
 		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
 		var others []hosttest.Pod // so that a look takes its time
-		for i := range 60 {
+		for i := range 60 / stride {
 			p := hosttest.Pod{UID: fmt.Sprint("other-", i), Volume: fmt.Sprint("pv-", i), LV: fmt.Sprint("other-", i), Size: "64m"}
 			cgroup(t, e, p, "1")
 			works(t, k.Start(p))
@@ -22,7 +22,7 @@ func TestAReleaseThatEndsDuringALookLeavesTheOrphanOne(t *testing.T) {
 		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
 		leave := e.M.Hold(k.Dir(a))
 		o := only(t, e, "orphaned-pod")
-		for range 50 {
+		for range 50 / stride {
 			over := make(chan struct{})
 			looks := behind(func() error {
 				for {

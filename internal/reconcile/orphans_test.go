@@ -274,7 +274,7 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
 		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
-		time.Sleep(30 * 24 * time.Hour)
+		time.Sleep(3 * 24 * time.Hour)
 		mountsAre(t, e, k.Global(a.Volume), k.Dir(a))
 		works(t, k.Finish(a))
 		e.Empty()
