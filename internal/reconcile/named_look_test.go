@@ -82,9 +82,9 @@ func TestWhatWasActiveBeforeKubeletAskedGoesWithItsLease(t *testing.T) {
 		k := hosttest.NewKubelet(e, true)
 		works(t, e.Storage.Make("data", 64<<20))
 		e.Sim.Activate(e.File("data"))
-		r, err := k.Call(flex.WaitForAttach, "", k.Blob(pod("a"), false))
+		r, err := k.Call(flexvolume.WaitForAttach, "", k.Blob(pod("a"), false))
 		works(t, err)
-		if r.Status != flex.StatusSuccess {
+		if r.Status != flexvolume.StatusSuccess {
 			t.Error(r)
 		}
 	}
