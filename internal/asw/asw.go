@@ -337,8 +337,8 @@ func fsError(path, fsType string) string {
 	if fsType != "ext4" {
 		return ""
 	}
-	n, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(path), "errors_count"))
-	if count := strings.TrimSpace(string(n)); err == nil && count != "0" {
+	count, err := mount.Sysfs(filepath.Join("/sys/fs/ext4", filepath.Base(path), "errors_count"))
+	if err == nil && count != "0" {
 		return "ext4 counts " + count + " errors"
 	}
 	return ""

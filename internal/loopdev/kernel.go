@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
 )
 
 // The extended attributes of a volume's file. Only root can write them.
@@ -171,7 +173,7 @@ func (sysfs) Loop(name string) (Loop, error) {
 	}
 	l := Loop{Name: name}
 	var err error
-	if l.Number, err = readLine(dir + "/dev"); err != nil {
+	if l.Number, err = mount.Sysfs(dir + "/dev"); err != nil {
 		return Loop{}, err
 	}
 	// The sequence number first and last: what lies between is of one
@@ -200,7 +202,7 @@ func (sysfs) Loop(name string) (Loop, error) {
 
 // backing reads a loop device's backing file; "" if it has none.
 func backing(dir string) (path string, deleted bool, err error) {
-	path, err = readLine(dir + "/loop/backing_file")
+	path, err = mount.Sysfs(dir + "/loop/backing_file")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return "", false, nil
 	}
@@ -211,30 +213,8 @@ func backing(dir string) (path string, deleted bool, err error) {
 	return path, deleted, nil
 }
 
-// readLine reads a file of sysfs. It asks the kernel directly: an os.File would
-// be handed to the runtime's poller first, which costs more than the reading.
-func readLine(path string) (string, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	for err == unix.EINTR {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	}
-	if err != nil {
-		return "", &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	b := make([]byte, 4097) // sysfs gives at most a page, in one piece
-	n, err := unix.Read(fd, b)
-	for err == unix.EINTR {
-		n, err = unix.Read(fd, b)
-	}
-	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	return strings.TrimSuffix(string(b[:n]), "\n"), nil
-}
-
 func readNumber(path string) (uint64, error) {
-	s, err := readLine(path)
+	s, err := mount.Sysfs(path)
 	if err != nil {
 		return 0, err
 	}

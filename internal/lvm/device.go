@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -152,22 +153,11 @@ func leadsTo(path, number string) bool {
 }
 
 // diskSeq tells this incarnation of a device from a later one with its number.
-// Kernels before 5.15 have none. Every look reads it, so without the runtime's
-// poller.
+// Kernels before 5.15 have none.
 func diskSeq(number string) uint64 {
 	_, minor, _ := strings.Cut(number, ":")
-	// The shortest way, past all links.
-	fd, err := unix.Open("/sys/devices/virtual/block/dm-"+minor+"/diskseq", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
-	var b [32]byte
-	size, err := unix.Read(fd, b[:])
-	if err != nil || size <= 0 {
-		return 0
-	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(b[:size])), 10, 64)
+	seq, _ := mount.Sysfs("/sys/devices/virtual/block/dm-" + minor + "/diskseq") // the shortest way, past all links
+	n, _ := strconv.ParseUint(seq, 10, 64)
 	return n
 }
 
