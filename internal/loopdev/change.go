@@ -49,6 +49,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 	p.mu.Lock()
 	after := p.newest // what was attached since is looked at by the child, too
 	p.mu.Unlock()
+	lv.File = volume.File{} // it is looked at anew
 	d, err := p.Device(ctx, lv)
 	if err != nil {
 		return err

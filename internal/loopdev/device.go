@@ -15,19 +15,22 @@ import (
 )
 
 // Device says which block device lv has, if any. Its Link is "" unless it is
-// there and leads to the device: Activate heals it.
+// there and leads to the device: Activate heals it. It takes the volume's size and
+// file as they were looked up.
 func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
-	file, err := p.file(lv.Name)
-	if err != nil {
-		return p.orphan(ctx, lv, err)
-	}
-	var at Inode // of the file that has the name; zero = there is none
-	if lv.Presence == volume.Present {
-		f, err := p.kernel.File(file)
-		if err != nil {
-			return volume.Device{}, err
+	file, at := lv.File.Path, Inode{lv.File.Dev, lv.File.Ino} // of the file that has the name; zero = there is none
+	if file == "" {
+		var err error
+		if file, err = p.file(lv.Name); err != nil {
+			return p.orphan(ctx, lv, err)
 		}
-		at = f.Inode
+		if lv.Presence == volume.Present {
+			f, err := p.kernel.File(file)
+			if err != nil {
+				return volume.Device{}, err
+			}
+			at = f.Inode
+		}
 	}
 	if d, ok := p.again(lv, file, at); ok {
 		return whole(lv, d), nil

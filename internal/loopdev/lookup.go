@@ -33,6 +33,7 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 		Size:     f.Size,
 		ReadOnly: f.ReadOnly,
 		Created:  f.Created,
+		File:     volume.File{Path: file, Dev: f.Inode.Dev, Ino: f.Inode.Ino},
 	}
 	if !f.Exists {
 		return volume.LV{Presence: volume.Absent, Name: name}, nil

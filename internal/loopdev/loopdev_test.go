@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,12 +25,17 @@ type fakeKernel struct {
 	loops []Loop
 	err   error
 	scans int
+	asked atomic.Int64 // how often File or Loop was called
 }
 
-func (k *fakeKernel) File(path string) (FileInfo, error) { return k.files[path], k.err }
-func (k *fakeKernel) Loops() ([]Loop, error)             { k.scans++; return k.loops, k.err }
-func (k *fakeKernel) Files(string) ([]string, error)     { return nil, k.err }
+func (k *fakeKernel) File(path string) (FileInfo, error) {
+	k.asked.Add(1)
+	return k.files[path], k.err
+}
+func (k *fakeKernel) Loops() ([]Loop, error)         { k.scans++; return k.loops, k.err }
+func (k *fakeKernel) Files(string) ([]string, error) { return nil, k.err }
 func (k *fakeKernel) Loop(name string) (Loop, error) {
+	k.asked.Add(1)
 	for _, l := range k.loops {
 		if l.Name == name || l.Number == name {
 			return l, k.err
@@ -346,4 +352,35 @@ func TestScanShared(t *testing.T) {
 			t.Errorf("%d scans for %d volumes", k.scans, n)
 		}
 	})
+}
+
+// Ensure that a look at a volume asks for its directory, its file and its device once,
+// and that an activation looks at the file anew.
+func TestRequestsPerLook(t *testing.T) {
+	file := "/no/vg0/a"
+	k := &fakeKernel{
+		files: map[string]FileInfo{"/no/vg0": {Exists: true, Dir: true}, file: {Exists: true, Regular: true, Links: 1, Inode: Inode{1, 2}, UUID: uuidA, Size: 4096}},
+		loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: file, Size: 4096}},
+	}
+	p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), &fakeRunner{}, k)
+	p.remember(11, identity{UUID: uuidA, Inode: Inode{1, 2}})
+	var lv volume.LV
+	for range 2 {
+		k.asked.Store(0)
+		var err error
+		if lv, err = p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Active || d.Unusable {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+	}
+	if k.asked.Load() != 3 || k.scans != 1 {
+		t.Errorf("%d requests for what is known and %d scans", k.asked.Load(), k.scans)
+	}
+	// Another file has the name by now.
+	k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: Inode{1, 3}, UUID: uuidA, Size: 4096}
+	if err := p.Activate(t.Context(), "", lv); err == nil || !strings.Contains(err.Error(), "have the same uuid") {
+		t.Errorf("got %v", err)
+	}
 }

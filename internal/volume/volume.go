@@ -57,6 +57,13 @@ type LV struct {
 	Created  bool     `json:"created,omitempty"`  // created by flexd
 	Now      Name     `json:"-"`                  // Absent by its name: what it is called now, if its device tells
 	Family   []LV     `json:"-"`                  // volumes that are activated together with this one
+	File     File     `json:"-"`                  // of a volume that is one
+}
+
+// A File is a file as a look-up saw it; zero = it was not looked at.
+type File struct {
+	Path     string
+	Dev, Ino uint64
 }
 
 // Activity says whether a logical volume has a block device.
