@@ -110,6 +110,12 @@ func onNode(measure func(context.Context, *host.Node) ([]goal, error)) func(cont
 				err = cerr
 			}
 		}()
+		if err := os.Mkdir(n.Run, 0o755); err != nil {
+			return nil, err
+		}
+		if err := unix.Mount("tmpfs", n.Run, "tmpfs", 0, ""); err != nil { // as on a node
+			return nil, err
+		}
 		if err := n.Start(); err != nil {
 			return nil, err
 		}
