@@ -22,6 +22,7 @@ import (
 
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -86,7 +87,7 @@ func (o *Observer) All() iter.Seq2[volume.UUID, *volume.Have] {
 
 // Look returns the mount table as of a look that began after the given mark,
 // joining one that is under way when it did.
-func (o *Observer) Look(ctx context.Context, after Mark) (*mount.Table, error) {
+func (o *Observer) Look(ctx context.Context, after Mark) (*mounttable.Table, error) {
 	return o.tables.look(ctx, after)
 }
 
@@ -107,7 +108,7 @@ type Target struct {
 // Observe returns all that is known of a volume, and the mount table that it is
 // known from. It fails only if that cannot be read; what else cannot be known is
 // unknown in the result.
-func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mount.Table, error) {
+func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mounttable.Table, error) {
 	table, err := o.Look(ctx, after)
 	if err != nil {
 		return volume.Have{}, nil, err
@@ -121,7 +122,7 @@ func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Ha
 func (o *Observer) Publish(uuid volume.UUID, h volume.Have) { o.last.Store(uuid, &h) }
 
 // Assemble joins what a mount table says with what the provider says.
-func (o *Observer) Assemble(ctx context.Context, t Target, table *mount.Table) volume.Have {
+func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Table) volume.Have {
 	h := volume.Have{FS: t.FS, Spots: make(map[string]volume.Spot, len(t.Dirs))}
 	h.LV = volume.LV{Name: t.Name, UUID: t.UUID}
 	o.metadata(ctx, t, &h)
@@ -203,7 +204,7 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 }
 
 // spot says what stands at a directory.
-func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, dir string) volume.Spot {
+func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.Spot {
 	var s volume.Spot
 	at, hidden := table.At(dir), table.HiddenAt(dir)
 	for i, e := range at {
@@ -237,7 +238,7 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 
 // is says whether a mount is of the volume, and of all of it, by its device now
 // or, if that is not known, by what the device says it is.
-func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mount.Table, e *mount.Entry) (bool, error) {
+func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, e *mounttable.Entry) (bool, error) {
 	switch {
 	case !whole(e):
 		return false, nil
@@ -251,11 +252,11 @@ func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, ta
 
 // whole says whether a mount shows the whole filesystem. The root of a btrfs is
 // whatever its owner made the default subvolume.
-func whole(e *mount.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
+func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
 
 // Identify says which volume a mount is of. It is false for one that is none of
 // flexd's; an error says that it could not be told.
-func (o *Observer) Identify(ctx context.Context, e *mount.Entry) (volume.UUID, volume.Name, bool, error) {
+func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.UUID, volume.Name, bool, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {
 		if e.Type != "btrfs" {
@@ -285,7 +286,7 @@ func (o *Observer) distinct() []Provider {
 }
 
 // describe names what is mounted where the volume of that uuid was expected.
-func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mount.Entry) string {
+func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable.Entry) string {
 	got, name, ok, err := o.Identify(ctx, e)
 	switch {
 	case err != nil:
@@ -302,7 +303,7 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mount.Entr
 }
 
 // mounts fills in every mount of the volume's device.
-func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
+func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	if h.Device.Activity != volume.Active {
 		return
 	}
@@ -322,7 +323,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mount.Table) {
 	}
 }
 
-func (o *Observer) liveError(path string, e *mount.Entry) string {
+func (o *Observer) liveError(path string, e *mounttable.Entry) string {
 	for _, bad := range []string{"shutdown", "emergency_ro"} {
 		if slices.Contains(e.Super, bad) {
 			return e.Type + " says " + bad
@@ -351,10 +352,10 @@ func gone(dir string) bool {
 
 // OurMounts returns the mounts in kubelet's directories of this driver, one for
 // each directory: the one that a lookup reaches, if it reaches one.
-func (o *Observer) OurMounts(table *mount.Table) []*mount.Entry {
+func (o *Observer) OurMounts(table *mounttable.Table) []*mounttable.Entry {
 	var (
 		rule   = o.ruler(table)
-		all    []*mount.Entry
+		all    []*mounttable.Entry
 		hidden = map[string]bool{}
 	)
 	for _, e := range table.All() {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -105,9 +105,9 @@ func observer(m *machine) *Observer {
 	return o
 }
 
-func table(t *testing.T, lines ...string) *mount.Table {
+func table(t *testing.T, lines ...string) *mounttable.Table {
 	t.Helper()
-	tab, err := mount.ReadTable(strings.NewReader(strings.Join(append([]string{line("1", "8:1", "/", "/", "shared:1", "ext4", "/dev/sda1")}, lines...), "\n") + "\n"))
+	tab, err := mounttable.Read(strings.NewReader(strings.Join(append([]string{line("1", "8:1", "/", "/", "shared:1", "ext4", "/dev/sda1")}, lines...), "\n") + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

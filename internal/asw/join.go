@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -32,7 +32,7 @@ type Standing struct {
 
 // LastTable returns the mount table as it was seen last, or nil if it could not
 // be read.
-func (o *Observer) LastTable() *mount.Table {
+func (o *Observer) LastTable() *mounttable.Table {
 	o.tables.mu.Lock()
 	defer o.tables.mu.Unlock()
 	if o.tables.last == nil {
@@ -43,7 +43,7 @@ func (o *Observer) LastTable() *mount.Table {
 
 // Foreign returns where something else than flexd or kubelet has mounted a device,
 // "" = nowhere.
-func (o *Observer) Foreign(number, path string, table *mount.Table) string {
+func (o *Observer) Foreign(number, path string, table *mounttable.Table) string {
 	for _, e := range o.owned(number, path, nil, table) {
 		if e.owner == volume.Elsewhere {
 			return e.Dir
@@ -54,7 +54,7 @@ func (o *Observer) Foreign(number, path string, table *mount.Table) string {
 
 // MountsOf returns where a device is mounted. Copies of one mount that propagation
 // made count once, at one of dirs if possible.
-func (o *Observer) MountsOf(number, path string, dirs []string, table *mount.Table) []Standing {
+func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []Standing {
 	var all []Standing
 	for i, e := range o.owned(number, path, dirs, table) {
 		s := Standing{Dir: e.Dir, Device: number, What: e.Type + " from " + path, Owner: e.owner, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
@@ -76,7 +76,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mount.Tab
 
 // MountsAt returns what is mounted at a directory, and, if that is asked for, of
 // which volume it is.
-func (o *Observer) MountsAt(ctx context.Context, dir string, table *mount.Table, ask bool) []Standing {
+func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []Standing {
 	rule := o.ruler(table)
 	var all []Standing
 	for _, e := range slices.Concat(table.HiddenAt(dir), table.At(dir)) {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 )
 
 // A MountSource is where the mount table comes from.
@@ -36,13 +36,13 @@ type looker struct {
 	last    *glance // the last that ended well
 	anew    bool    // the next one reads the table even if the kernel tells of no change
 	running *glance
-	reader  mount.Reader // only the running glance uses it
+	reader  mounttable.Reader // only the running glance uses it
 }
 
 type glance struct {
 	began Mark
 	done  chan struct{}
-	table *mount.Table
+	table *mounttable.Table
 	err   error
 }
 
@@ -54,10 +54,12 @@ func (l *looker) now() Mark {
 }
 
 // Read is Look for what changes without an event: how mounts propagate.
-func (o *Observer) Read(ctx context.Context) (*mount.Table, error) { return o.tables.readAnew(ctx) }
+func (o *Observer) Read(ctx context.Context) (*mounttable.Table, error) {
+	return o.tables.readAnew(ctx)
+}
 
 // readAnew returns a table that is read from now on.
-func (l *looker) readAnew(ctx context.Context) (*mount.Table, error) {
+func (l *looker) readAnew(ctx context.Context) (*mounttable.Table, error) {
 	l.mu.Lock()
 	l.anew = true
 	l.clock++
@@ -66,7 +68,7 @@ func (l *looker) readAnew(ctx context.Context) (*mount.Table, error) {
 	return l.look(ctx, now)
 }
 
-func (l *looker) look(ctx context.Context, after Mark) (*mount.Table, error) {
+func (l *looker) look(ctx context.Context, after Mark) (*mounttable.Table, error) {
 	for {
 		l.mu.Lock()
 		if l.last != nil && l.last.began > after {
@@ -116,7 +118,7 @@ func (l *looker) run(g *glance) {
 	close(g.done)
 }
 
-func (l *looker) read() (*mount.Table, error) {
+func (l *looker) read() (*mounttable.Table, error) {
 	r, err := l.source.Open()
 	if err != nil {
 		return nil, err

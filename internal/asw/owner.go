@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -19,11 +19,11 @@ type ruler struct {
 // A ruling is the ruler of one table: kubelet's roots are resolved once for all
 // volumes that are looked for in it.
 type ruling struct {
-	table *mount.Table
+	table *mounttable.Table
 	ruler ruler
 }
 
-func (o *Observer) ruler(table *mount.Table) ruler {
+func (o *Observer) ruler(table *mounttable.Table) ruler {
 	if r := o.ruling.Load(); r != nil && r.table == table && len(r.ruler.roots) == len(o.Roots.Dirs) {
 		return r.ruler
 	}
@@ -34,7 +34,7 @@ func (o *Observer) ruler(table *mount.Table) ruler {
 
 // owner classifies a mount by where it is. Kubelets means that only while a mount
 // of ours shows the same filesystem.
-func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
+func (r ruler) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
 	for _, root := range r.roots {
 		if !strings.HasPrefix(e.Dir, root+"/") {
 			continue
@@ -54,7 +54,7 @@ func (r ruler) owner(e *mount.Entry) (volume.Owner, volume.Kind) {
 
 // An owned is an entry of a volume's device with its owner.
 type owned struct {
-	*mount.Entry
+	*mounttable.Entry
 	owner volume.Owner
 	kind  volume.Kind
 	rank  int // of several copies of one mount, the one with the lowest rank counts
@@ -71,7 +71,7 @@ const (
 // owned returns the mounts of a device in the kernel's order. Copies that
 // propagation made of one of them, which the kernel unmounts together with it, are
 // not counted.
-func (o *Observer) owned(number, path string, dirs []string, table *mount.Table) []owned {
+func (o *Observer) owned(number, path string, dirs []string, table *mounttable.Table) []owned {
 	var (
 		rule    = o.ruler(table)
 		all     []owned
@@ -107,22 +107,22 @@ func (o *Observer) owned(number, path string, dirs []string, table *mount.Table)
 }
 
 // withoutCopies leaves one of the mounts that propagation made of each other.
-func withoutCopies(all []owned, table *mount.Table) []owned {
+func withoutCopies(all []owned, table *mounttable.Table) []owned {
 	places := map[string][]int{}
 	for i, e := range all {
 		if place := table.Place(e.Entry); place != "" {
 			places[place] = append(places[place], i)
 		}
 	}
-	copies := map[*mount.Entry]bool{}
+	copies := map[*mounttable.Entry]bool{}
 	for _, same := range places {
 		slices.SortFunc(same, func(a, b int) int {
 			return cmp.Or(cmp.Compare(all[a].rank, all[b].rank), cmp.Compare(hidden(table, all[a].Entry), hidden(table, all[b].Entry)), cmp.Compare(a, b))
 		})
-		var counted []*mount.Entry
+		var counted []*mounttable.Entry
 		for _, i := range same {
 			e := all[i].Entry
-			if slices.ContainsFunc(counted, func(c *mount.Entry) bool { return table.CopyOf(e, c) }) {
+			if slices.ContainsFunc(counted, func(c *mounttable.Entry) bool { return table.CopyOf(e, c) }) {
 				copies[e] = true
 			} else {
 				counted = append(counted, e)
@@ -133,7 +133,7 @@ func withoutCopies(all []owned, table *mount.Table) []owned {
 }
 
 // hidden is 1 for a mount that a lookup of its path does not reach.
-func hidden(table *mount.Table, e *mount.Entry) int {
+func hidden(table *mounttable.Table, e *mounttable.Entry) int {
 	if table.Over(e) != nil {
 		return 1
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -59,8 +59,8 @@ func (e *Env) Idle() bool {
 }
 
 // table is the mount table as the machine shows it.
-func (e *Env) table() *mount.Table {
-	t, err := mount.ReadTable(strings.NewReader(e.M.Text()))
+func (e *Env) table() *mounttable.Table {
+	t, err := mounttable.Read(strings.NewReader(e.M.Text()))
 	if err != nil {
 		e.T.Fatalf("the mount table does not parse: %v", err)
 	}

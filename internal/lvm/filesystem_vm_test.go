@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -92,12 +93,7 @@ func (u *user) unmount(d volume.Device, dir string) {
 // mounts returns where a device is mounted, and with which options.
 func (u *user) mounts(d volume.Device) (dirs []string, super []string) {
 	u.Helper()
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		u.Fatal(err)
-	}
-	defer f.Close()
-	table, err := mount.ReadTable(f)
+	table, err := mounttable.Own()
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/join"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -30,12 +30,7 @@ func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Disagreeme
 	if g.Metadata != "" || g.Kernel != "" {
 		l.Fatalf("unknown: %q %q", g.Metadata, g.Kernel)
 	}
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		l.Fatal(err)
-	}
-	defer f.Close()
-	table, err := mount.ReadTable(f)
+	table, err := mounttable.Own()
 	if err != nil {
 		l.Fatal(err)
 	}

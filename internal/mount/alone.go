@@ -10,13 +10,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
 )
 
 // elsewhere finds the other mount namespaces that have the device of e, but for
 // copies of e itself that an umount of it takes away as well: the kernel refuses
 // that one if a copy is in use. What cannot be looked at is an error, never
 // "nobody". It is for children only: it looks at every thread of the machine.
-func elsewhere(own *Table, e *Entry, number string) ([]Holder, error) {
+func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Holder, error) {
 	if err := SeesAll(); err != nil {
 		return nil, err
 	}
@@ -65,8 +67,8 @@ func SeesAll() error {
 // A search is one walk over the mount namespaces.
 type search struct {
 	self         string // our own namespace
-	own          *Table
-	e            *Entry
+	own          *mounttable.Table
+	e            *mounttable.Entry
 	number, path string
 	names        map[string]bool   // namespaces that were looked at: "mnt:[4026531841]"
 	views        map[string]bool   // likewise, with the root that a process has there: it sees what is below
@@ -95,19 +97,14 @@ func (s *search) look(task string) error {
 	if s.views[view] {
 		return nil
 	}
-	f, err := os.Open(task + "/mountinfo")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	tab, err := ReadTable(f)
+	tab, err := mounttable.ReadFile(task + "/mountinfo")
 	if err != nil {
 		return err
 	}
 	s.names[name], s.views[view] = true, true
 	s.kept(tab)
 	for _, x := range tab.OfDevice(s.number, s.path) {
-		if !follows(s.own, s.e, tab, x) {
+		if !mounttable.Follows(s.own, s.e, tab, x) {
 			pid, _ := strconv.Atoi(strings.Split(task, "/")[2])
 			s.holders = append(s.holders, process(pid).holder(mountedIn(name, x.Dir)))
 			break
@@ -117,22 +114,10 @@ func (s *search) look(task string) error {
 }
 
 // kept notes the namespaces that a table's bind mounts keep.
-func (s *search) kept(tab *Table) {
+func (s *search) kept(tab *mounttable.Table) {
 	for _, e := range tab.All() {
 		if e.Type == "nsfs" && strings.HasPrefix(e.Root, "mnt:") {
 			s.asleep[e.Root] = e.Dir
 		}
 	}
-}
-
-// master is N of "master:N": the peer group that this mount follows; 0 = none.
-func (l *Line) master() int {
-	optional, _, _ := strings.Cut(l.text, " - ")
-	for f := range strings.FieldsSeq(optional) {
-		if n, ok := strings.CutPrefix(f, "master:"); ok {
-			group, _ := strconv.Atoi(n)
-			return group
-		}
-	}
-	return 0
 }

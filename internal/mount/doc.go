@@ -1,6 +1,6 @@
-// Package mount is filesystems and where they are mounted: the mount table, a
-// look at what is on a device, the proof that a device is blank, format, check,
-// the detached mount that lands in one instant, the plain unmount, growth.
+// Package mount is filesystems: a look at what is on a device, the proof that a
+// device is blank, format, check, the detached mount that lands in one instant, the
+// plain unmount, growth.
 //
 // Everything that may wait for a volume runs in a child (Ops builds its
 // command, Child is the child's side). The package is not for deciding what

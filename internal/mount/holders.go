@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
 )
 
 // maxHolders is how many holders are looked for: a message names only a few.
@@ -19,7 +21,7 @@ const maxHolders = 8
 // mountHolders finds what keeps a mount in use: mounts below it, and processes
 // of any mount namespace. It is for children only, since it asks for mapped
 // files, which can wait for the process that maps them.
-func mountHolders(tab *Table, e *Entry) []Holder {
+func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	var holders []Holder
 	for _, m := range tab.All() {
 		if m.Parent == e.ID && m.ID != e.ID {
@@ -114,7 +116,7 @@ func mountedIn(ns string, dirs ...string) string {
 
 // holdsMount says how a process keeps the mount busy, or "". A mount is known
 // by its id, which no namespace shares: a path would not say whose it is.
-func (p process) holdsMount(e *Entry) string {
+func (p process) holdsMount(e *mounttable.Entry) string {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "working directory"},
 		{"root", "root directory"},
@@ -162,12 +164,7 @@ func (p process) holdsDevice(number string) string {
 
 // mountsOf returns where the device is mounted in the process's namespace.
 func (p process) mountsOf(number, path string) []string {
-	f, err := os.Open(p.path("mountinfo"))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	tab, err := ReadTable(f)
+	tab, err := mounttable.ReadFile(p.path("mountinfo"))
 	if err != nil {
 		return nil
 	}

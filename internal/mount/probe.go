@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -116,8 +117,8 @@ func truncated(dev *os.File, fs *volume.FS) error {
 }
 
 // mountedAt returns the mount of d on top of dir.
-func mountedAt(d volume.Device, dir string) (*Entry, error) {
-	tab, err := readOwnTable()
+func mountedAt(d volume.Device, dir string) (*mounttable.Entry, error) {
+	tab, err := mounttable.Own()
 	if err != nil {
 		return nil, err
 	}
@@ -125,14 +126,14 @@ func mountedAt(d volume.Device, dir string) (*Entry, error) {
 	if e == nil {
 		return nil, fmt.Errorf("%w: %s", ErrNone, dir)
 	}
-	if !tab.isOf(e, d.Number, d.Path) {
+	if !tab.IsOf(e, d.Number, d.Path) {
 		return nil, fmt.Errorf("%w: %s", ErrForeign, e)
 	}
 	return e, nil
 }
 
 // inError says what is wrong with a mounted filesystem, or "".
-func inError(d volume.Device, e *Entry) string {
+func inError(d volume.Device, e *mounttable.Entry) string {
 	for _, o := range e.Super {
 		switch o {
 		case "emergency_ro", "shutdown":

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 
 func leftovers() []string {
 	var left []string
-	if tab, err := readOwnTable(); err == nil {
+	if tab, err := mounttable.Own(); err == nil {
 		for _, e := range tab.All() {
 			if strings.HasPrefix(e.Dir, scratch) {
 				left = append(left, e.String())
@@ -294,9 +295,9 @@ func (r *rig) written() string {
 	return fmt.Sprint("sectors written ", n[6], ", discarded ", n[13])
 }
 
-func (r *rig) mounts() []*Entry {
+func (r *rig) mounts() []*mounttable.Entry {
 	r.Helper()
-	tab, err := readOwnTable()
+	tab, err := mounttable.Own()
 	if err != nil {
 		r.Fatal(err)
 	}

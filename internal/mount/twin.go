@@ -146,7 +146,7 @@ func aloneInBtrfs(dev *os.File, d volume.Device) error {
 	if err := onOneDevice(sb, d); err != nil {
 		return err
 	}
-	mounted := sysfs{}.btrfsDevices(sb.FSID)
+	mounted := btrfsDevices(sb.FSID)
 	if len(mounted) == 0 || mounted.only(d.Number) {
 		return nil
 	}
@@ -168,7 +168,7 @@ func btrfsIsOf(fd int, d volume.Device) error {
 	if err := ioctl(fd, btrfsFSInfo, unsafe.Pointer(&info)); err != nil {
 		return fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
 	}
-	if on := (sysfs{}).btrfsDevices(uuidText(info.FSID[:])); info.Devices != 1 || !on.only(d.Number) {
+	if on := btrfsDevices(uuidText(info.FSID[:])); info.Devices != 1 || !on.only(d.Number) {
 		return fmt.Errorf("%w: the mount is of %d devices, %s, not of %s alone", ErrChanged, info.Devices, on, describeDevice(d))
 	}
 	return nil
@@ -188,11 +188,7 @@ type member struct{ name, number string }
 
 type members []member
 
-func (m members) has(number string) bool {
-	return slices.ContainsFunc(m, func(d member) bool { return d.number == number })
-}
-
-func (m members) only(number string) bool { return len(m) == 1 && m.has(number) }
+func (m members) only(number string) bool { return len(m) == 1 && m[0].number == number }
 
 func (m members) String() string {
 	var all []string
@@ -203,11 +199,8 @@ func (m members) String() string {
 }
 
 // btrfsDevices returns the devices of a mounted btrfs; none if it is not mounted.
-func (sysfs) btrfsDevices(fsid string) members {
-	return membersIn("/sys/fs/btrfs/" + fsid + "/devices")
-}
-
-func membersIn(dir string) (all members) {
+func btrfsDevices(fsid string) (all members) {
+	dir := "/sys/fs/btrfs/" + fsid + "/devices"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
 )
 
 // unmount is the child that takes a mount away. It does so plainly: a lazy or
@@ -28,7 +30,7 @@ func unmount(a unmountArg) (nothing, error) {
 		case !errors.Is(err, unix.EBUSY):
 			return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 		}
-		if tab, terr := readOwnTable(); terr == nil && tab.Top(a.Dir) != nil {
+		if tab, terr := mounttable.Own(); terr == nil && tab.Top(a.Dir) != nil {
 			if holders := mountHolders(tab, tab.Top(a.Dir)); len(holders) > 0 {
 				return nothing{}, &BusyError{What: a.Dir, Holders: holders}
 			}
@@ -54,7 +56,7 @@ func shows(dir, number string) bool {
 // check says by the mount table why what is mounted at the directory must not be
 // unmounted, or nil.
 func (a unmountArg) check() error {
-	tab, err := readOwnTable()
+	tab, err := mounttable.Own()
 	if err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func (a unmountArg) check() error {
 	if e == nil {
 		return fmt.Errorf("%w: %s", ErrNone, a.Dir)
 	}
-	if !tab.isOf(e, a.Number, nodeOf(a.Number)) {
+	if !tab.IsOf(e, a.Number, nodeOf(a.Number)) {
 		return fmt.Errorf("%w: %s, not %s", ErrForeign, e, a.Number)
 	}
 	if !a.Alone {
@@ -73,28 +75,4 @@ func (a unmountArg) check() error {
 		err = &BusyError{What: a.Dir, Holders: holders}
 	}
 	return err
-}
-
-// readOwnTable reads the mount table of this process.
-func readOwnTable() (*Table, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return ReadTable(f)
-}
-
-// isOf says whether e is a mount of that device.
-func (t *Table) isOf(e *Entry, number, path string) bool {
-	for _, m := range t.OfDevice(number, path) {
-		if m == e {
-			return true
-		}
-	}
-	return false
-}
-
-func (e *Entry) String() string {
-	return fmt.Sprintf("%s (%s) of %s at %s", e.Type, e.Number, e.Source, e.Dir)
 }

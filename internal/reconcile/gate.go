@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -52,7 +52,7 @@ func OwnNamespaces() (Namespaces, error) {
 
 // tableFor returns the mount table that says what a caller would see. How mounts
 // propagate changes without an event, and matters to callers of other namespaces.
-func (n *Node) tableFor(ctx context.Context, pid int) (*mount.Table, error) {
+func (n *Node) tableFor(ctx context.Context, pid int) (*mounttable.Table, error) {
 	if other, err := n.Self.other(pid); err != nil {
 		return nil, err
 	} else if other {
@@ -75,7 +75,7 @@ func (n Namespaces) other(pid int) (bool, error) {
 
 // visible says whether a process would see what is mounted at dir: it lives in
 // flexd's mount namespace, or a mount of its own receives what is mounted there.
-func (n Namespaces) visible(table *mount.Table, dir string, pid int) error {
+func (n Namespaces) visible(table *mounttable.Table, dir string, pid int) error {
 	if other, err := n.other(pid); err != nil || !other {
 		return err
 	}
@@ -86,12 +86,7 @@ func (n Namespaces) visible(table *mount.Table, dir string, pid int) error {
 	if on.Peer == 0 {
 		return fmt.Errorf("the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mountinfo")
-	if err != nil {
-		return fmt.Errorf("the caller's mount table: %w", err)
-	}
-	defer f.Close()
-	theirs, err := mount.ReadTable(f)
+	theirs, err := mounttable.ReadFile("/proc/" + strconv.Itoa(pid) + "/mountinfo")
 	if err != nil {
 		return fmt.Errorf("the caller's mount table: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -42,10 +42,10 @@ type lane struct {
 	hurry   func()    // tells the look under way that somebody wants to unmount; nil = that is nothing to it
 
 	// Only the goroutine uses these.
-	facts volume.FS    // what children found in this turn
-	disk  uint64       // the device the facts are about
-	size  int64        // of that device, at the last look
-	table *mount.Table // of the last look
+	facts volume.FS         // what children found in this turn
+	disk  uint64            // the device the facts are about
+	size  int64             // of that device, at the last look
+	table *mounttable.Table // of the last look
 
 	hurried bool // the group was not waited for in this turn
 }

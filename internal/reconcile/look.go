@@ -9,7 +9,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -147,9 +147,9 @@ type glimpse struct {
 	mounts       []string
 }
 
-func (g *glimpse) of(table *mount.Table) []string {
+func (g *glimpse) of(table *mounttable.Table) []string {
 	var mounts []string
-	add := func(where string, entries []*mount.Entry) {
+	add := func(where string, entries []*mounttable.Entry) {
 		for _, e := range entries { // an ID alone is used again
 			mounts = append(mounts, fmt.Sprint(where, e.ID, e.Parent, e.Peer, e.Number, e.Root, e.ReadOnly, e.Dir))
 		}
@@ -166,7 +166,7 @@ func (g *glimpse) of(table *mount.Table) []string {
 
 // moved says whether the volume's mounts are others than at its last look. One
 // whose first look is not over has to look again.
-func (l *lane) moved(table *mount.Table) bool {
+func (l *lane) moved(table *mounttable.Table) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen == nil || !slices.Equal(l.seen.mounts, l.seen.of(table))
@@ -184,7 +184,7 @@ func (l *lane) looked() time.Time {
 
 // misses says whether a claim has no mount. Kubelet removes a global directory
 // without a call if nothing is mounted there, and no event tells that.
-func (l *lane) misses(table *mount.Table) bool {
+func (l *lane) misses(table *mounttable.Table) bool {
 	return slices.ContainsFunc(l.n.Store.Claims(l.uuid), func(c dsw.Claim) bool { return table.Top(c.Dir) == nil })
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -182,7 +183,7 @@ func (n *Node) recover() error {
 }
 
 // firstLook reads the mount table as soon as that is possible.
-func (n *Node) firstLook() (*mount.Table, error) {
+func (n *Node) firstLook() (*mounttable.Table, error) {
 	for retry := (backoff{}); ; {
 		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
 		if n.ctx.Err() != nil {
@@ -208,7 +209,7 @@ const adoption = 5 * time.Second
 // adopt makes a lane for every mount in kubelet's directories of ours that no
 // claim is about.
 // It returns before they are known: each channel is closed when one is.
-func (n *Node) adopt(table *mount.Table) (all []chan struct{}) {
+func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 	claimed := map[string]bool{}
 	for _, c := range n.Store.All() {
 		claimed[c.Dir] = true
@@ -235,7 +236,7 @@ func (n *Node) adopt(table *mount.Table) (all []chan struct{}) {
 
 // identify finds the lane of a mount, again and again as long as it cannot be
 // told which volume it is.
-func (n *Node) identify(e *mount.Entry) {
+func (n *Node) identify(e *mounttable.Entry) {
 	defer func() {
 		n.mu.Lock()
 		delete(n.adopting, e.Dir)

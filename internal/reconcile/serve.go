@@ -16,7 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -194,7 +194,7 @@ func (n *Node) target(ctx context.Context, c *call) error {
 }
 
 // table returns the mount table of this moment.
-func (n *Node) table(ctx context.Context, c *call) (*mount.Table, error) {
+func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	table, err := n.Observer.Look(ctx, n.Observer.Now())
 	switch {
 	case err == nil:

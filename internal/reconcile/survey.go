@@ -12,7 +12,7 @@ import (
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -363,7 +363,7 @@ func claimant(c dsw.Claim) string {
 
 // disks is a fingerprint of the mounts that are on block devices: the others
 // come and go with every container.
-func disks(table *mount.Table) uint64 {
+func disks(table *mounttable.Table) uint64 {
 	h := fnv.New64a()
 	for _, e := range table.All() {
 		if strings.HasPrefix(e.Source, "/dev/") {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/test/host"
 )
 
@@ -148,12 +148,7 @@ func alone() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	f, err := os.Open(mountinfo)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	t, err := mount.ReadTable(f)
+	t, err := mounttable.Own()
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -101,7 +101,7 @@ func measureTable(dir string) error {
 			continue
 		}
 		if i%10 == 0 {
-			real.reader = mount.Reader{}
+			real.reader = mounttable.Reader{}
 			cold, err := real.pass(open)
 			if err != nil {
 				return err
@@ -195,7 +195,7 @@ func readOnly() (time.Duration, error) {
 
 // A benchWorld is volumes in memory below a mount table.
 type benchWorld struct {
-	reader   mount.Reader
+	reader   mounttable.Reader
 	observer *asw.Observer
 	targets  []asw.Target
 	wants    []volume.Want
@@ -205,7 +205,7 @@ type benchWorld struct {
 
 // newBenchWorld makes volumes for the directories in a mount table.
 func newBenchWorld(root string, text []byte, volumes int) (*benchWorld, error) {
-	t, err := mount.ReadTable(bytes.NewReader(text))
+	t, err := mounttable.Read(bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}

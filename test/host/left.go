@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/mounttable"
 )
 
 // Left says what of this node is still there: processes, mounts, block devices.
@@ -42,12 +42,7 @@ func (n *Node) Left() ([]string, error) {
 
 // mounts lists the mount points below Dir, the last made first.
 func (n *Node) mounts() ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	table, err := mount.ReadTable(f)
+	table, err := mounttable.Own()
 	if err != nil {
 		return nil, err
 	}

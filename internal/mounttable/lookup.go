@@ -1,7 +1,8 @@
-package mount
+package mounttable
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -103,6 +104,11 @@ func (t *Table) OfDevice(number, path string) []*Entry {
 	return t.ofDevice(number, path, realSys)
 }
 
+// IsOf says whether e is a mount of that device.
+func (t *Table) IsOf(e *Entry, number, path string) bool {
+	return slices.Contains(t.OfDevice(number, path), e)
+}
+
 // Parent returns the mount that e is mounted on, or nil if the table does not
 // show it.
 func (t *Table) Parent(e *Entry) *Entry {
@@ -191,7 +197,7 @@ func (t *Table) numberOfDir(dir string) int {
 
 // CopyOf says whether c is a copy of e that the kernel made by propagation and
 // takes away together with e.
-func (t *Table) CopyOf(c, e *Entry) bool { return c != e && follows(t, e, t, c) }
+func (t *Table) CopyOf(c, e *Entry) bool { return c != e && Follows(t, e, t, c) }
 
 // Place is where e is mounted, by the filesystem and not by the path: a copy of e
 // has the same one.
@@ -203,10 +209,10 @@ func (t *Table) Place(e *Entry) string {
 	return on.Number + " " + within(on, e.Dir)
 }
 
-// follows says whether x, of another table or the same, is a copy of e that goes
+// Follows says whether x, of another table or the same, is a copy of e that goes
 // with it: it is mounted at the same place of a mount that receives what happens
 // where e is mounted.
-func follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
+func Follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
 	if x.Root != e.Root || x.Number != e.Number {
 		return false
 	}

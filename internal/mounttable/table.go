@@ -1,9 +1,10 @@
-package mount
+package mounttable
 
 import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,10 @@ type Line struct {
 	dir, number int    // of Dir and Number among the reader's names
 }
 
+func (e *Entry) String() string {
+	return fmt.Sprintf("%s (%s) of %s at %s", e.Type, e.Number, e.Source, e.Dir)
+}
+
 // A Table is one reading of the mount table. It never changes.
 type Table struct {
 	all           []*Entry
@@ -54,9 +59,22 @@ type Table struct {
 	visits atomic.Int64
 }
 
-// ReadTable reads a mount table in the format of /proc/self/mountinfo. A line
+// Read reads a mount table in the format of /proc/self/mountinfo. A line
 // that does not parse is an error for the whole: never a part of the table.
-func ReadTable(r io.Reader) (*Table, error) { return new(Reader).Read(r) }
+func Read(r io.Reader) (*Table, error) { return new(Reader).Read(r) }
+
+// ReadFile reads the mount table in a file of procfs.
+func ReadFile(path string) (*Table, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return Read(f)
+}
+
+// Own reads the mount table of this process.
+func Own() (*Table, error) { return ReadFile("/proc/self/mountinfo") }
 
 // A Reader reads one mount table after the other and parses only the lines that
 // it has not seen before: of a large table, few change at a time. It is not for
@@ -69,7 +87,7 @@ type Reader struct {
 	options       map[string][]string // shared: in a large table nearly all are the same
 }
 
-// Read is ReadTable with a memory.
+// Read is the function Read with a memory.
 func (t *Reader) Read(r io.Reader) (*Table, error) {
 	t.text.Reset()
 	if _, err := t.text.ReadFrom(r); err != nil {
@@ -296,6 +314,18 @@ func peer(optional string) int {
 		if n, ok := strings.CutPrefix(f, "shared:"); ok {
 			p, _ := strconv.Atoi(n)
 			return p
+		}
+	}
+	return 0
+}
+
+// master is N of "master:N": the peer group that this mount follows; 0 = none.
+func (l *Line) master() int {
+	optional, _, _ := strings.Cut(l.text, " - ")
+	for f := range strings.FieldsSeq(optional) {
+		if n, ok := strings.CutPrefix(f, "master:"); ok {
+			group, _ := strconv.Atoi(n)
+			return group
 		}
 	}
 	return 0

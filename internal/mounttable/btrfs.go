@@ -1,6 +1,7 @@
-package mount
+package mounttable
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,7 +81,7 @@ func (sysfs) numberOf(path string) string {
 			return ""
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
-			return numberOf(uint64(st.Rdev))
+			return fmt.Sprintf("%d:%d", unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev)))
 		}
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -100,15 +101,16 @@ func (sysfs) btrfsOf(number string) []string {
 		return nil
 	}
 	for _, dir := range dirs {
-		all := membersIn(dir)
-		if !all.has(number) {
-			continue
-		}
+		devices, _ := filepath.Glob(dir + "/*/dev")
 		var numbers []string
-		for _, d := range all {
-			numbers = append(numbers, d.number)
+		for _, d := range devices {
+			if b, err := os.ReadFile(d); err == nil {
+				numbers = append(numbers, strings.TrimSpace(string(b)))
+			}
 		}
-		return numbers
+		if slices.Contains(numbers, number) {
+			return numbers
+		}
 	}
 	return nil
 }

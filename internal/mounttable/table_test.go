@@ -1,6 +1,4 @@
-//go:build !vm
-
-package mount
+package mounttable
 
 import (
 	"bytes"
@@ -27,7 +25,7 @@ const fedora = `21 62 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:6 - sys
 // Ensure that every field of a mount table is read, and that stacked mounts
 // come from the bottom to the top.
 func TestReadTable(t *testing.T) {
-	tab, err := ReadTable(strings.NewReader(fedora))
+	tab, err := Read(strings.NewReader(fedora))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +63,7 @@ func TestReadTable(t *testing.T) {
 // Ensure that a covered mount is below the one that covers it, also when the
 // kernel lists them the other way round.
 func TestStackOrder(t *testing.T) {
-	tab, err := ReadTable(strings.NewReader(
+	tab, err := Read(strings.NewReader(
 		"62 1 253:1 / / rw - ext4 /dev/sda rw\n" +
 			"92 91 7:3 / /m rw - ext4 /dev/loop3 rw\n" +
 			"91 90 7:2 / /m rw - ext4 /dev/loop2 rw\n" +
@@ -84,7 +82,7 @@ func TestStackOrder(t *testing.T) {
 
 // Ensure that a mount is told from one that is hidden by a mount above it.
 func TestOver(t *testing.T) {
-	tab, err := ReadTable(strings.NewReader(
+	tab, err := Read(strings.NewReader(
 		"62 1 253:1 / / rw - ext4 /dev/sda rw\n" +
 			"70 62 253:1 /k /k rw - ext4 /dev/sda rw\n" +
 			"71 70 7:1 / /k/a/b rw - ext4 /dev/loop1 rw\n" +
@@ -130,7 +128,7 @@ func TestReadTableNeverPartial(t *testing.T) {
 		fedora + "98 62 7:3 / mnt rw - ext4 /dev/x rw\n",
 		fedora + "98 62 7:3 / /mnt " + strings.Repeat("x", 100_000) + " - ext4 /dev/x rw\n",
 	} {
-		if tab, err := ReadTable(strings.NewReader(bad)); err == nil || tab != nil {
+		if tab, err := Read(strings.NewReader(bad)); err == nil || tab != nil {
 			t.Errorf("no error for a table ending in %.80q", bad[max(0, len(bad)-80):])
 		}
 	}
@@ -156,7 +154,7 @@ func (f fakeSys) btrfsOf(number string) []string {
 // Ensure that a btrfs is found by each of its devices, by whatever name the
 // table shows.
 func TestOfDeviceBtrfs(t *testing.T) {
-	tab, err := ReadTable(strings.NewReader(fedora))
+	tab, err := Read(strings.NewReader(fedora))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +199,7 @@ func TestReadTableReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	tab, err := ReadTable(f)
+	tab, err := Read(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +214,7 @@ func FuzzReadTable(f *testing.F) {
 	f.Add([]byte("1 2 0:1 / / rw - ext4 a rw\n2 1 0:1 / / rw - ext4 b rw\n")) // an id that was given again
 	f.Add([]byte("1 0 0:1 / / rw - ext4 a rw\n2 1 0:1 / / rw - ext4 b rw\n3 1 0:1 / / rw - ext4 c rw\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		tab, err := ReadTable(bytes.NewReader(text))
+		tab, err := Read(bytes.NewReader(text))
 		if err != nil {
 			return
 		}
@@ -256,7 +254,7 @@ func BenchmarkReadTable(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := ReadTable(bytes.NewReader(text)); err != nil {
+		if _, err := Read(bytes.NewReader(text)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -292,7 +290,7 @@ func TestReaderRemembers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := ReadTable(strings.NewReader(text))
+		want, err := Read(strings.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}

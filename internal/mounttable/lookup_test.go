@@ -1,6 +1,4 @@
-//go:build !vm
-
-package mount
+package mounttable
 
 import (
 	"fmt"
@@ -111,7 +109,7 @@ func unmountOne(t *testing.T, dir string) int {
 	}
 	after, copies := threadTable(t), 0
 	for _, c := range before.Of(e.Number) {
-		if c == e || !follows(before, e, before, c) {
+		if c == e || !Follows(before, e, before, c) {
 			continue
 		}
 		copies++
@@ -161,7 +159,7 @@ func threadTable(t *testing.T) *Table {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	tab, err := ReadTable(f)
+	tab, err := Read(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +178,7 @@ func textOf(tab *Table) string {
 // there are.
 func TestLookupVisits(t *testing.T) {
 	cost := func(n int) int64 {
-		tab, err := ReadTable(strings.NewReader(string(bigTable(n))))
+		tab, err := Read(strings.NewReader(string(bigTable(n))))
 		if err != nil {
 			t.Fatal(err)
 		}
