@@ -27,22 +27,23 @@ var packages = []struct {
 	{"internal/volume", nil},
 	{"internal/volopts", nil},
 	{"internal/kubelet", nil},
-	{"internal/run", nil},
+	{"internal/procfs", nil},
+	{"internal/run", []string{"procfs"}},
 	{"internal/config", nil},
 	{"internal/status", nil},
 	{"internal/flexvolume", []string{"volopts", "kubelet"}},
 	{"internal/join", []string{"volume"}},
 	{"internal/mounttable", nil},
-	{"internal/mount", []string{"volume", "run", "mounttable"}},
-	{"internal/lvm", []string{"volume", "run", "mount", "join"}},
+	{"internal/mount", []string{"volume", "procfs", "run", "mounttable"}},
+	{"internal/lvm", []string{"volume", "procfs", "run", "mount", "join"}},
 	{"internal/loopdev", []string{"volume", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
-	{"internal/asw", []string{"volume", "mounttable", "mount", "kubelet"}},
-	{"internal/reconcile", []string{"volume", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "join"}},
+	{"internal/asw", []string{"volume", "procfs", "mounttable", "mount", "kubelet"}},
+	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "join"}},
 	{"internal/server", []string{"flexvolume", "status"}}, // asks for the rest by interfaces of its own
-	{"internal/hosttest", []string{"volume", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
+	{"internal/hosttest", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"volume", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
+	{"cmd/flexd", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.
@@ -149,6 +150,31 @@ func TestImportsPointDownwards(t *testing.T) {
 				t.Errorf("%s imports %s; %s is pure", s.file, p, s.pkg)
 			}
 		}
+	}
+}
+
+// Only procfs reads what /proc says of processes. Others may follow the paths of their own
+// process.
+func TestOnlyProcfsReadsProcesses(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || s.pkg == "internal/procfs" || s.pkg == "internal/hosttest" {
+			continue
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, s.file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING {
+				return true
+			}
+			if path, _ := strconv.Unquote(lit.Value); strings.HasPrefix(path, "/proc") && !strings.HasPrefix(path, "/proc/self/") {
+				t.Errorf("%s: %s is for procfs to read", fset.Position(lit.Pos()), lit.Value)
+			}
+			return true
+		})
 	}
 }
 

@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
@@ -22,6 +20,7 @@ import (
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/server"
@@ -30,7 +29,7 @@ import (
 
 // newNode puts the rooms together: this is the only place that knows them all.
 func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
-	boot, err := bootID()
+	boot, err := procfs.BootID() // notes of another one are about mounts that are gone
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +37,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, sinceBoot)
+	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, procfs.SinceBoot)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +56,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, error) {
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
-		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: sinceBoot, Self: self,
+		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: procfs.SinceBoot, Self: self,
 	}
 	if complaints, err := asw.OpenComplaints(); err != nil {
 		log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
@@ -195,19 +194,4 @@ func (s served) Run(ctx context.Context) error {
 
 func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {
 	return s.Node.Serve(ctx, r, peer.Pid)
-}
-
-// bootID names this boot: notes of another one are about mounts that are gone.
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
-}
-
-// sinceBoot is the clock that neither a suspend nor an operator sets back.
-func sinceBoot() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic(err) // the clock is there since Linux 2.6.39
-	}
-	return time.Duration(t.Nano())
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
 )
 
@@ -68,14 +69,11 @@ func (r release) run(stdout io.Writer) error {
 
 // letGo asks the daemon for the end of one orphan.
 func (r release) letGo(o status.Orphan) error {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return err
-	}
+	now := int64(procfs.SinceBoot())
 	c := flexvolume.Client{Socket: r.driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}
 	a, err := c.Ask(flexvolume.Request{
-		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(t.Nano(), 36), Verb: flexvolume.LetGo,
-		Args: []string{o.UUID, o.Dir}, Started: t.Nano(), Parent: os.Getppid(),
+		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(now, 36), Verb: flexvolume.LetGo,
+		Args: []string{o.UUID, o.Dir}, Started: now, Parent: os.Getppid(),
 	})
 	var down *flexvolume.DownError
 	switch {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -28,7 +28,7 @@ type Cgroups struct {
 }
 
 // NewCgroups returns those below that directory.
-func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), mount.SeesAll} }
+func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.SeesAll} }
 
 // Pods are kubelet's control groups as they stood at one instant.
 type Pods struct {

@@ -22,6 +22,7 @@ import (
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 )
@@ -211,11 +212,7 @@ var tables struct {
 
 func (m *machine) Hook(*asw.Observer) {}
 
-func (m *machine) Boot() time.Duration {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
-	return time.Duration(t.Nano())
-}
+func (m *machine) Boot() time.Duration { return procfs.SinceBoot() }
 
 func (m *machine) Held(lock string) *run.LockedError { return run.Held(lock) }
 

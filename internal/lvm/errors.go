@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -141,7 +142,7 @@ func (b Block) String() string {
 	s := b.Step
 	if len(b.Pids) > 0 {
 		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
-		if where := cmp.Or(b.Wchan, run.Wchan(b.Pids[0])); where != "" { // it may not have come there yet
+		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may not have come there yet
 			s += ", waits in " + where
 		}
 		if b.For != "" {

@@ -1,19 +1,17 @@
 package lvm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -105,7 +103,7 @@ func (g *group) adoptEarlier() {
 }
 
 // earlierBlock is a command that another life of flexd has started.
-func (g *group) earlierBlock(pids []int, child *run.Waiting, done <-chan struct{}) *Block {
+func (g *group) earlierBlock(pids []int, child *procfs.Waiting, done <-chan struct{}) *Block {
 	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, For: lockHeld(g.name, pids), Volumes: named(pids), Done: done}
 	if child != nil {
 		b.Since, b.Wchan = child.Since, child.Wchan
@@ -137,12 +135,8 @@ func (g *group) earlier(ctx context.Context) error {
 func named(pids []int) []string {
 	var all []string
 	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil {
-			continue
-		}
-		for word := range bytes.SplitSeq(b, []byte{0}) {
-			vg, lv, ok := strings.Cut(string(word), "/")
+		for _, word := range procfs.Process(pid).Args() {
+			vg, lv, ok := strings.Cut(word, "/")
 			if ok && checkName(vg) == nil && checkName(lv) == nil {
 				all = append(all, vg+"/"+lv)
 			}
@@ -248,20 +242,9 @@ func lockHolder(vg string) (pid int, who string) {
 	if err := unix.Lstat("/run/lock/lvm/V_"+vg, &st); err != nil {
 		return 0, ""
 	}
-	b, err := os.ReadFile("/proc/locks")
-	if err != nil {
+	p, ok := procfs.LockHolder(uint64(st.Dev), st.Ino)
+	if !ok {
 		return 0, ""
 	}
-	// 1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 6 || f[1] == "->" || f[5] != file {
-			continue
-		}
-		comm, _ := os.ReadFile("/proc/" + f[4] + "/comm")
-		pid, _ = strconv.Atoi(f[4])
-		return pid, fmt.Sprintf("pid %s (%s)", f[4], strings.TrimSpace(string(comm)))
-	}
-	return 0, ""
+	return int(p), fmt.Sprintf("pid %d (%s)", p, p.Comm())
 }

@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // elsewhere finds the other mount namespaces that have the device of e, but for
@@ -19,19 +18,19 @@ import (
 // that one if a copy is in use. What cannot be looked at is an error, never
 // "nobody". It is for children only: it looks at every thread of the machine.
 func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Holder, error) {
-	if err := SeesAll(); err != nil {
+	if err := procfs.SeesAll(); err != nil {
 		return nil, err
 	}
-	self, err := os.Readlink("/proc/thread-self/ns/mnt")
+	self, err := procfs.ThreadNamespace("mnt")
 	if err != nil {
 		return nil, fmt.Errorf("own mount namespace: %w", err)
 	}
 	s := search{self: self, own: own, e: e, number: number, path: nodeOf(number),
 		names: map[string]bool{self: true}, views: map[string]bool{}, asleep: map[string]string{}}
 	s.kept(own)
-	tasks, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
-	if err != nil || len(tasks) == 0 {
-		return nil, fmt.Errorf("the processes of this machine cannot be listed: %v", err)
+	tasks, err := procfs.Tasks()
+	if err != nil {
+		return nil, err
 	}
 	for _, task := range tasks {
 		err := s.look(task)
@@ -47,21 +46,6 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 		}
 	}
 	return s.holders, nil
-}
-
-// hostPids is the first pid namespace: the kernel gives it always this number.
-var hostPids = "pid:[4026531836]" // another in tests
-
-// SeesAll is nil where /proc has every process of the machine: in a container
-// without hostPID, what is not seen is no proof.
-func SeesAll() error {
-	switch name, err := os.Readlink("/proc/self/ns/pid"); {
-	case err != nil:
-		return fmt.Errorf("the processes of this machine cannot be listed: %w", err)
-	case name != hostPids:
-		return errors.New("flexd does not see all processes of this machine: it runs in a pid namespace of its own (a container without hostPID)")
-	}
-	return nil
 }
 
 // A search is one walk over the mount namespaces.
@@ -81,15 +65,15 @@ func gone(err error) bool {
 }
 
 // look looks at the mounts that a thread sees.
-func (s *search) look(task string) error {
-	name, err := os.Readlink(task + "/ns/mnt")
+func (s *search) look(task procfs.Task) error {
+	name, err := os.Readlink(task.Path("ns/mnt"))
 	if err != nil {
 		return err
 	}
 	if name == s.self {
 		return nil
 	}
-	root, err := os.Readlink(task + "/root")
+	root, err := os.Readlink(task.Path("root"))
 	if err != nil {
 		return err
 	}
@@ -97,7 +81,7 @@ func (s *search) look(task string) error {
 	if s.views[view] {
 		return nil
 	}
-	tab, err := mounttable.ReadFile(task + "/mountinfo")
+	tab, err := mounttable.ReadFile(task.Path("mountinfo"))
 	if err != nil {
 		return err
 	}
@@ -105,8 +89,7 @@ func (s *search) look(task string) error {
 	s.kept(tab)
 	for _, x := range tab.OfDevice(s.number, s.path) {
 		if !mounttable.Follows(s.own, s.e, tab, x) {
-			pid, _ := strconv.Atoi(strings.Split(task, "/")[2])
-			s.holders = append(s.holders, process(pid).holder(mountedIn(name, x.Dir)))
+			s.holders = append(s.holders, holderOf(task.Process(), mountedIn(name, x.Dir)))
 			break
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // amongOurs runs the test again in a pid namespace of its own where there are
@@ -158,9 +160,9 @@ func TestUnmountAloneCannotTell(t *testing.T) {
 
 // Ensure that who does not see all processes has no proof.
 func TestUnmountAloneInAPidNamespace(t *testing.T) {
-	defer func(old string) { hostPids = old }(hostPids)
-	hostPids = "pid:[1]"
-	if err := SeesAll(); err == nil || !strings.Contains(err.Error(), "pid namespace of its own") {
+	defer func(old string) { procfs.HostPids = old }(procfs.HostPids)
+	procfs.HostPids = "pid:[1]"
+	if err := procfs.SeesAll(); err == nil || !strings.Contains(err.Error(), "pid namespace of its own") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := elsewhere(nil, nil, "7:0"); err == nil {

@@ -1,18 +1,13 @@
 package mount
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // maxHolders is how many holders are looked for: a message names only a few.
@@ -34,9 +29,9 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 			holders = append(holders, Holder{How: "/dev/" + strings.Split(l, "/")[3] + " is backed by " + strings.TrimSpace(string(b))})
 		}
 	}
-	_ = eachProcess(func(p process) bool {
-		if how := p.holdsMount(e); how != "" {
-			holders = append(holders, p.holder(how))
+	_ = procfs.Each(func(p procfs.Process) bool {
+		if how := p.HoldsMount(e.ID, e.Number); how != "" {
+			holders = append(holders, holderOf(p, how))
 		}
 		return len(holders) < maxHolders
 	})
@@ -63,15 +58,15 @@ func DeviceHolders(number, path string) []Holder {
 	}
 	mounted := false
 	seen := map[string]bool{} // mount namespaces
-	_ = eachProcess(func(p process) bool {
-		if how := p.holdsDevice(number); how != "" {
-			holders = append(holders, p.holder(how))
+	_ = procfs.Each(func(p procfs.Process) bool {
+		if how := p.HoldsDevice(number); how != "" {
+			holders = append(holders, holderOf(p, how))
 		}
-		ns, err := os.Readlink(p.path("ns/mnt"))
+		ns, err := p.Namespace("mnt")
 		if err == nil && !seen[ns] {
 			seen[ns] = true
-			if dirs := p.mountsOf(number, path); len(dirs) > 0 {
-				holders, mounted = append(holders, p.holder(mountedIn(ns, dirs...))), true
+			if dirs := mountsOf(p, number, path); len(dirs) > 0 {
+				holders, mounted = append(holders, holderOf(p, mountedIn(ns, dirs...))), true
 			}
 		}
 		return len(holders) < maxHolders
@@ -82,31 +77,8 @@ func DeviceHolders(number, path string) []Holder {
 	return holders
 }
 
-// A process is one directory of procfs.
-type process int
-
-func eachProcess(f func(process) bool) error {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		if !f(process(pid)) {
-			break
-		}
-	}
-	return nil
-}
-
-func (p process) path(name string) string { return fmt.Sprintf("/proc/%d/%s", int(p), name) }
-
-func (p process) holder(how string) Holder {
-	comm, _ := os.ReadFile(p.path("comm"))
-	return Holder{Pid: int(p), Comm: strings.TrimSpace(string(comm)), How: how}
+func holderOf(p procfs.Process, how string) Holder {
+	return Holder{Pid: int(p), Comm: p.Comm(), How: how}
 }
 
 // mountedIn says where a process has a device: lsns(8) lists namespaces by number.
@@ -114,57 +86,9 @@ func mountedIn(ns string, dirs ...string) string {
 	return "mounted in its mount namespace " + ns + " at " + strings.Join(dirs, ", ")
 }
 
-// holdsMount says how a process keeps the mount busy, or "". A mount is known
-// by its id, which no namespace shares: a path would not say whose it is.
-func (p process) holdsMount(e *mounttable.Entry) string {
-	for _, l := range []struct{ name, how string }{
-		{"cwd", "working directory"},
-		{"root", "root directory"},
-		{"exe", "running program"},
-	} {
-		if mountID(p.path(l.name)) == e.ID {
-			return l.how + " " + p.link(l.name)
-		}
-	}
-	fds, _ := os.ReadDir(p.path("fd"))
-	for _, f := range fds {
-		if info, err := os.ReadFile(p.path("fdinfo/" + f.Name())); err == nil && parseMountID(info) == e.ID {
-			return "open file " + p.link("fd/"+f.Name())
-		}
-	}
-	maps, err := os.ReadFile(p.path("maps"))
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(maps)) {
-		// 7f..-7f.. r-xp 00000000 07:03 12 /path
-		f := strings.Fields(line)
-		if len(f) >= 6 && hexNumber(f[3]) == e.Number && mountID(p.path("map_files/"+f[0])) == e.ID {
-			return "mapped file " + f[5]
-		}
-	}
-	return ""
-}
-
-func (p process) holdsDevice(number string) string {
-	fds, _ := os.ReadDir(p.path("fd"))
-	for _, f := range fds {
-		to := p.link("fd/" + f.Name())
-		if !strings.HasPrefix(to, "/dev/") {
-			continue
-		}
-		var st unix.Stat_t
-		if err := unix.Stat(p.path("fd/"+f.Name()), &st); err == nil &&
-			st.Mode&unix.S_IFMT == unix.S_IFBLK && numberOf(uint64(st.Rdev)) == number {
-			return "has it open as " + to
-		}
-	}
-	return ""
-}
-
 // mountsOf returns where the device is mounted in the process's namespace.
-func (p process) mountsOf(number, path string) []string {
-	tab, err := mounttable.ReadFile(p.path("mountinfo"))
+func mountsOf(p procfs.Process, number, path string) []string {
+	tab, err := mounttable.ReadFile(p.Path("mountinfo"))
 	if err != nil {
 		return nil
 	}
@@ -174,48 +98,4 @@ func (p process) mountsOf(number, path string) []string {
 	}
 	slices.Sort(dirs)
 	return slices.Compact(dirs)
-}
-
-func (p process) link(name string) string {
-	to, err := os.Readlink(p.path(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return ""
-	}
-	return to
-}
-
-// mountID says on which mount a path of procfs leads, or 0. O_PATH does not
-// reach the filesystem there.
-func mountID(path string) int {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		return 0
-	}
-	return parseMountID(info)
-}
-
-func parseMountID(fdinfo []byte) int {
-	for line := range strings.Lines(string(fdinfo)) {
-		if v, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			id, _ := strconv.Atoi(strings.TrimSpace(v))
-			return id
-		}
-	}
-	return 0
-}
-
-// hexNumber turns the "07:03" of a maps file into "7:3".
-func hexNumber(s string) string {
-	major, minor, _ := strings.Cut(s, ":")
-	a, err1 := strconv.ParseUint(major, 16, 32)
-	b, err2 := strconv.ParseUint(minor, 16, 32)
-	if err1 != nil || err2 != nil {
-		return ""
-	}
-	return fmt.Sprintf("%d:%d", a, b)
 }

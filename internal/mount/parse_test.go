@@ -251,12 +251,9 @@ func FuzzParseSuperblock(f *testing.F) {
 func FuzzParseTools(f *testing.F) {
 	f.Add([]byte("TYPE=ext4\nPTTYPE=dos\n"))
 	f.Add([]byte(`{"signatures":[{"offset":"0x438","type":"ext4"}]}`))
-	f.Add([]byte("pos:\t0\nmnt_id:\t91\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseExport(b)
 		parseWipefs(b)
-		parseMountID(b)
-		hexNumber(string(b))
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -23,8 +24,8 @@ const mib = 1 << 20
 // The test binary is also the child that the operations start. What the tests
 // leave behind on the machine fails them as a whole.
 func TestMain(m *testing.M) {
-	proofTime = 100 * time.Millisecond             // the children's, too
-	hostPids, _ = os.Readlink("/proc/self/ns/pid") // what is tested here is in it
+	proofTime = 100 * time.Millisecond              // the children's, too
+	procfs.HostPids, _ = procfs.OwnNamespace("pid") // what is tested here is in it
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		os.Setenv("PATH", toolsOf(os.Getppid())+":"+os.Getenv("PATH"))
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))
@@ -59,9 +60,9 @@ func leftovers() []string {
 			left = append(left, l+" = "+string(b))
 		}
 	}
-	eachProcess(func(p process) bool {
-		if args, err := os.ReadFile(p.path("cmdline")); err == nil && bytes.Contains(args, []byte(scratch)) {
-			left = append(left, p.holder(string(bytes.ReplaceAll(args, []byte{0}, []byte{' '}))).String())
+	procfs.Each(func(p procfs.Process) bool {
+		if args, err := os.ReadFile(p.Path("cmdline")); err == nil && bytes.Contains(args, []byte(scratch)) {
+			left = append(left, holderOf(p, string(bytes.ReplaceAll(args, []byte{0}, []byte{' '}))).String())
 		}
 		return true
 	})

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -69,8 +70,8 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 		return len(on) > 0, err
 	}
 	open := false
-	err = eachProcess(func(p process) bool {
-		open = p.holdsDevice(d.Number) != ""
+	err = procfs.Each(func(p procfs.Process) bool {
+		open = p.HoldsDevice(d.Number) != ""
 		return !open
 	})
 	return open, err

@@ -3,11 +3,10 @@ package reconcile
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -46,7 +45,7 @@ type Namespaces struct {
 
 // OwnNamespaces returns flexd's own.
 func OwnNamespaces() (Namespaces, error) {
-	mnt, err := os.Readlink("/proc/self/ns/mnt")
+	mnt, err := procfs.OwnNamespace("mnt")
 	return Namespaces{mnt}, err
 }
 
@@ -66,7 +65,7 @@ func (n Namespaces) other(pid int) (bool, error) {
 	if pid == 0 || n.mnt == "" {
 		return false, nil
 	}
-	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
+	theirs, err := procfs.Process(pid).Namespace("mnt")
 	if err != nil {
 		return false, fmt.Errorf("the caller's mount namespace: %w", err)
 	}
@@ -86,7 +85,7 @@ func (n Namespaces) visible(table *mounttable.Table, dir string, pid int) error 
 	if on.Peer == 0 {
 		return fmt.Errorf("the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
-	theirs, err := mounttable.ReadFile("/proc/" + strconv.Itoa(pid) + "/mountinfo")
+	theirs, err := mounttable.ReadFile(procfs.Process(pid).Path("mountinfo"))
 	if err != nil {
 		return fmt.Errorf("the caller's mount table: %w", err)
 	}

@@ -1,13 +1,11 @@
 package reconcile
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // A parent is the kubelet that has started a flexdriver. A process has another
@@ -32,8 +30,8 @@ func parentOf(pid, said int) *parent {
 	if now == said {
 		return p
 	}
-	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
-	ours, err2 := os.Readlink("/proc/self/ns/pid")
+	theirs, err := procfs.Process(pid).Namespace("pid")
+	ours, err2 := procfs.OwnNamespace("pid")
 	switch {
 	case err != nil || err2 != nil || ours == theirs:
 		return p // it is dead already, as /proc goes on to tell
@@ -53,7 +51,7 @@ func watch(pid, of int) (p *parent, now int) {
 	}
 	// Only now is it sure that the descriptor is the parent's, not that of a
 	// process that has its number since.
-	if now, _ = ppid(pid); now != of {
+	if now, _ = procfs.Process(pid).Parent(); now != of {
 		p.close()
 	}
 	return p, now
@@ -67,7 +65,7 @@ func (p *parent) holds(pid int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fd < 0 {
-		now, err := ppid(pid)
+		now, err := procfs.Process(pid).Parent()
 		return err == nil && now == p.pid
 	}
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 0)
@@ -84,25 +82,4 @@ func (p *parent) close() {
 		unix.Close(p.fd)
 		p.fd = -1
 	}
-}
-
-// ppid reads a process' parent from /proc. The second field, its name, may hold
-// anything but ends with the last parenthesis.
-func ppid(pid int) (int, error) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	var buf [1024]byte
-	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return 0, err
-	}
-	s := string(buf[:n])
-	fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/%d/stat does not parse", pid)
-	}
-	return strconv.Atoi(fields[1])
 }

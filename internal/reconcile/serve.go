@@ -17,6 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -506,7 +507,7 @@ func (l *lane) atWork() string {
 }
 
 // where says who does a step, and where in the kernel that is.
-func where(child *run.Waiting) string {
+func where(child *procfs.Waiting) string {
 	switch {
 	case child == nil:
 		return ""
@@ -521,7 +522,7 @@ func (p *parked) text() string {
 	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
 	if p.pid != 0 {
 		s += fmt.Sprintf(" (pid %d", p.pid)
-		if where := cmp.Or(p.wchan, run.Wchan(p.pid)); where != "" { // it may not have come there yet
+		if where := cmp.Or(p.wchan, procfs.Wchan(p.pid)); where != "" { // it may not have come there yet
 			s += " waits in " + where
 		}
 		if p.what != "" {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
-	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -164,7 +164,7 @@ func (l *lane) view(differ map[string][]status.Disagreement) status.Story {
 	if l.parked != nil {
 		since := l.parked.since
 		s.Step, s.StepSince = l.parked.step, &since
-		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, run.Wchan(l.parked.pid)), Since: since, Hint: l.parked.text()}
+		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, procfs.Wchan(l.parked.pid)), Since: since, Hint: l.parked.text()}
 	}
 	if f := l.lastErr; f != nil {
 		s.Error = &status.Error{Step: f.step, Message: f.text, At: f.at, CallID: f.call}

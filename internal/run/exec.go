@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // How long a child may take to end after a kill, and how long its output may
@@ -158,7 +160,7 @@ func (e *Exec) afterKill(k *child) (Result, error) {
 		case <-time.After(20 * time.Millisecond):
 		case <-limit.C:
 			pid := k.proc.Pid
-			if w := deepest(pids); w != nil {
+			if w := procfs.Deepest(pids); w != nil {
 				pid = w.Pid
 			}
 			return res, k.stuck(pid, e.lockDone(k.cmd.Lock))
@@ -181,7 +183,7 @@ func (e *Exec) stdin(c Cmd) (*os.File, error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%s: lock: %w", c.Step, err)
 		}
-		if pids := lockHolders(c.Lock); len(pids) > 0 {
+		if pids := procfs.WithStdin(c.Lock); len(pids) > 0 {
 			return nil, locked(c.Step, c.Lock, pids, e.lockDone(c.Lock))
 		}
 		time.Sleep(5 * time.Millisecond)

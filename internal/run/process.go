@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // A child is one started process.
@@ -170,7 +172,7 @@ func (k *child) exitError(code int, signal string, res Result) *ExitError {
 }
 
 func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {
-	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: Wchan(pid), Done: done}
+	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: procfs.Wchan(pid), Done: done}
 }
 
 // oneLine makes a message of what a program printed: at most 1 KiB, the end of

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // A Cmd is one child to start.
@@ -101,8 +103,8 @@ func (e *StuckError) Error() string {
 type LockedError struct {
 	Step  string
 	Lock  string
-	Pids  []int   // the holders that were found
-	Child Waiting // of these, the one that the others wait for; zero = none was found
+	Pids  []int          // the holders that were found
+	Child procfs.Waiting // of these, the one that the others wait for; zero = none was found
 	Done  <-chan struct{}
 }
 

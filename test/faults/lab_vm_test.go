@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/test/host"
@@ -411,7 +412,7 @@ func (l *lab) freeze(what, lane string) int {
 
 // hangs waits until a child hangs on a volume, in a sleep that no signal ends, and
 // returns it.
-func (l *lab) hangs(lv string) (w *run.Waiting) {
+func (l *lab) hangs(lv string) (w *procfs.Waiting) {
 	l.Helper()
 	l.within(soon, lv+" hangs", func() string {
 		s, err := l.Volume(lv)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // Ensure that of the processes which hold a lock the one is told that the others
@@ -26,11 +28,11 @@ func TestHolder(t *testing.T) {
 		_, err := NewExec().Run(t.Context(), c)
 		ended <- err
 	}()
-	comm := func(w *Waiting) string {
+	comm := func(w *procfs.Waiting) string {
 		b, _ := os.ReadFile("/proc/" + strconv.Itoa(w.Pid) + "/cmdline")
 		return strings.ReplaceAll(string(b), "\x00", " ")
 	}
-	var w *Waiting
+	var w *procfs.Waiting
 	eventually(t, "the youngest is found", func() bool {
 		w = Holder(lock)
 		return w != nil && strings.HasPrefix(comm(w), "sleep 8765.4") && w.Wchan != ""

@@ -1,4 +1,4 @@
-package run
+package procfs
 
 import (
 	"bytes"
@@ -6,12 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// A Waiting is a child that lives, and where it is. It comes from procfs only,
-// never from the process's memory, which could wait with it.
+// A Waiting is a process that lives, and where it is. It never comes from
+// the process's memory, which could wait with it.
 type Waiting struct {
 	Pid   int
 	Wchan string    // where in the kernel it waits, "" = it does not, or that is not known
@@ -19,19 +17,9 @@ type Waiting struct {
 	deep  bool      // in a sleep that no signal ends
 }
 
-// Holder returns the child that holds the lock at path, nil if none was found. Of
-// several (mkfs, and the child of flexd that started it) it is the one that the
-// others wait for.
-func Holder(path string) *Waiting {
-	if _, err := os.Lstat(path); err != nil {
-		return nil
-	}
-	return deepest(lockHolders(path))
-}
-
-// deepest looks at processes: one in a sleep that no signal ends comes first, and
+// Deepest looks at processes: one in a sleep that no signal ends comes first, and
 // then the youngest, which the others have started.
-func deepest(pids []int) *Waiting {
+func Deepest(pids []int) *Waiting {
 	var found *Waiting
 	for _, pid := range pids {
 		w := waits(pid)
@@ -53,12 +41,12 @@ func Wchan(pid int) string {
 // waits looks at a process. Of its threads it is about the one that no signal
 // wakes, if there is one: which thread reads a disk is up to Go.
 func waits(pid int) *Waiting {
-	proc := "/proc/" + strconv.Itoa(pid)
+	proc := Process(pid).dir()
 	s, ok := stat(proc)
 	if !ok {
 		return nil
 	}
-	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - sinceBoot())}
+	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - SinceBoot())}
 	threads, _ := readNames(proc + "/task")
 	at := proc
 	for _, tid := range threads {
@@ -92,10 +80,4 @@ func stat(dir string) (s taskStat, ok bool) {
 	ticks, err := strconv.ParseInt(f[19], 10, 64)
 	s.started = time.Duration(ticks) * (time.Second / 100) // a tick is that on every Linux
 	return s, err == nil
-}
-
-func sinceBoot() time.Duration {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it is there
-	return time.Duration(t.Nano())
 }

@@ -1,0 +1,77 @@
+// Package procfs is what the kernel says of processes: which there are, what keeps them
+// waiting and since when, what they have open, in which namespaces they live.
+//
+// It never asks a process, and waits for none, but for HoldsMount, which looks at mapped
+// files.
+package procfs
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Process is a process, by its number.
+type Process int
+
+// Each calls f for each process but this one, until it returns false.
+func Each(f func(Process) bool) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if !f(Process(pid)) {
+			break
+		}
+	}
+	return nil
+}
+
+// Path is that of one of its files.
+func (p Process) Path(name string) string { return p.dir() + "/" + name }
+
+func (p Process) dir() string { return "/proc/" + strconv.Itoa(int(p)) }
+
+// Comm is its name, "" if it has ended.
+func (p Process) Comm() string {
+	comm, _ := os.ReadFile(p.Path("comm"))
+	return strings.TrimSpace(string(comm))
+}
+
+// Args are the words of its command line; none if it has ended.
+func (p Process) Args() []string {
+	line, err := os.ReadFile(p.Path("cmdline"))
+	if err != nil || len(line) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+}
+
+// Parent returns the number of its parent. The second field, its name, may hold
+// anything but ends with the last parenthesis.
+func (p Process) Parent() (int, error) {
+	fd, err := unix.Open(p.Path("stat"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var buf [1024]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return 0, err
+	}
+	s := string(buf[:n])
+	fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("%s does not parse", p.Path("stat"))
+	}
+	return strconv.Atoi(fields[1])
+}
