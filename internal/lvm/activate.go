@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -51,7 +52,7 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 }
 
 // linked heals the link to a device. LVM does not when it activates what is active.
-func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, m Mapped) error {
+func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, m devmapper.Mapped) error {
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
 		return fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
@@ -165,7 +166,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 }
 
 // moving returns why another command still needs the device of a volume, or "".
-func (g *group) moving(ctx context.Context, m Mapped, uuid volume.UUID) string {
+func (g *group) moving(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
 	if m.Live && m.Suspended {
 		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
 	}
@@ -180,7 +181,7 @@ func (g *group) moving(ctx context.Context, m Mapped, uuid volume.UUID) string {
 }
 
 // busy names who holds a device. A child looks: one of those processes may hang.
-func (p *Provider) busy(ctx context.Context, lock string, m Mapped) error {
+func (p *Provider) busy(ctx context.Context, lock string, m devmapper.Mapped) error {
 	busy := &mount.BusyError{What: p.node(m) + " (" + m.Name + ")"}
 	err := mount.Ask(ctx, p.Runner, run.Cmd{
 		Step:     "find holders",

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -27,8 +28,8 @@ var steps = map[kind]string{activate: "activate", deactivate: "deactivate", make
 type member struct {
 	name volume.Name // as LVM calls it now
 	uuid volume.UUID
-	seen Mapped // valid after done: the device that an activation has brought
-	err  error  // valid after done
+	seen devmapper.Mapped // valid after done: the device that an activation has brought
+	err  error            // valid after done
 	done chan struct{}
 }
 
@@ -55,13 +56,13 @@ const mostMembers = 900
 // same of this group, and returns this volume's own error, and the device that an
 // activation has brought. It returns early when ctx is done; the volume stays in
 // flight until the command has ended.
-func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (Mapped, error) {
+func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (devmapper.Mapped, error) {
 	if err := g.blocked(); err != nil {
-		return Mapped{}, err
+		return devmapper.Mapped{}, err
 	}
 	m := &member{name: name, uuid: uuid, done: make(chan struct{})}
 	if err := g.p.begin(m); err != nil {
-		return Mapped{}, err
+		return devmapper.Mapped{}, err
 	}
 	g.mu.Lock()
 	b := g.next[k]
@@ -76,7 +77,7 @@ func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.
 	case <-m.done:
 		return m.seen, m.err
 	case <-ctx.Done():
-		return Mapped{}, context.Cause(ctx)
+		return devmapper.Mapped{}, context.Cause(ctx)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -140,7 +141,7 @@ func (p *Provider) suspendedDisks() (paths []string) {
 		if strings.HasPrefix(m.UUID, "LVM-") {
 			continue
 		}
-		if now, err := p.DM.Device(Key{UUID: m.UUID, Number: m.Number}); err == nil && now.Suspended {
+		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID, Number: m.Number}); err == nil && now.Suspended {
 			paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
 		}
 	}
@@ -153,7 +154,7 @@ func (p *Provider) suspended(path string) bool {
 	if unix.Stat(path, &st) != nil {
 		return false
 	}
-	m, err := p.DM.Device(Key{Number: number(st.Rdev)})
+	m, err := p.DM.Device(devmapper.Key{Number: devmapper.Number(st.Rdev)})
 	return err == nil && m.Suspended
 }
 

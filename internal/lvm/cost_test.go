@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -21,17 +22,17 @@ func (c *countedDM) add(n *int) {
 	*n++
 }
 
-func (c *countedDM) List() ([]Mapped, error) {
+func (c *countedDM) List() ([]devmapper.Mapped, error) {
 	c.add(&c.lists)
 	return c.DM.List()
 }
 
-func (c *countedDM) Device(key Key) (Mapped, error) {
+func (c *countedDM) Device(key devmapper.Key) (devmapper.Mapped, error) {
 	c.add(&c.devices)
 	return c.DM.Device(key)
 }
 
-func (c *countedDM) Status(key Key) (Mapped, error) {
+func (c *countedDM) Status(key devmapper.Key) (devmapper.Mapped, error) {
 	c.add(&c.states)
 	return c.DM.Status(key)
 }
@@ -56,17 +57,17 @@ func TestRequestsPerVolume(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		const pool = "253:1000"
-		f.devices["LVM-pool-tpool"] = Mapped{Name: "vg0-pool-tpool", UUID: "LVM-pool-tpool", Number: pool, Live: true,
-			Targets: []Target{{Type: "thin-pool", Length: 8 * mib, Params: "253:1001 253:1002 128 0"}}}
+		f.devices["LVM-pool-tpool"] = devmapper.Mapped{Name: "vg0-pool-tpool", UUID: "LVM-pool-tpool", Number: pool, Live: true,
+			Targets: []devmapper.Target{{Type: "thin-pool", Length: 8 * mib, Params: "253:1001 253:1002 128 0"}}}
 		for i, part := range []string{"tmeta", "tdata"} {
 			uuid := "LVM-pool-" + part
-			f.devices[uuid] = Mapped{Name: "vg0-pool_" + part, UUID: uuid, Number: fmt.Sprintf("253:%d", 1001+i), Live: true,
-				Targets: []Target{{Type: "linear", Length: 8 * mib, Params: "8:0 2048"}}}
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-pool_" + part, UUID: uuid, Number: fmt.Sprintf("253:%d", 1001+i), Live: true,
+				Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "8:0 2048"}}}
 		}
 		f.status = map[string]string{"LVM-pool-tpool": "1 10/1024 10/128 - rw no_discard_passdown queue_if_no_space - 1024"}
 		for i := range n {
 			m := f.devices[dmUUID(fakeUUID(i))]
-			m.Targets = []Target{{Type: "thin", Length: 8 * mib, Params: fmt.Sprintf("%s %d", pool, i)}}
+			m.Targets = []devmapper.Target{{Type: "thin", Length: 8 * mib, Params: fmt.Sprintf("%s %d", pool, i)}}
 			f.devices[m.UUID] = m
 		}
 	}

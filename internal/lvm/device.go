@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -27,7 +28,7 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 		return volume.Device{}, err
 	}
 	d := volume.Device{Activity: volume.Inactive}
-	if found && !m.idle() { // lvchange -ay loads the missing table
+	if found && !idle(m) { // lvchange -ay loads the missing table
 		d = p.deviceOf(m)
 		if d.Relatives, err = p.relatives(m); err != nil {
 			return volume.Device{}, err
@@ -42,30 +43,30 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 }
 
 // find returns the device of a volume.
-func (p *Provider) find(id volume.UUID) (m Mapped, found bool, err error) {
+func (p *Provider) find(id volume.UUID) (m devmapper.Mapped, found bool, err error) {
 	if _, _, ok := split(id); !ok {
 		return p.findEarlier(id)
 	}
-	m, err = p.DM.Device(Key{UUID: dmUUID(id)})
-	if errors.Is(err, ErrNoDevice) {
-		return Mapped{}, false, nil
+	m, err = p.DM.Device(devmapper.Key{UUID: dmUUID(id)})
+	if errors.Is(err, devmapper.ErrNoDevice) {
+		return devmapper.Mapped{}, false, nil
 	}
 	return m, err == nil, err
 }
 
 // findEarlier is about an identity from the notes of an earlier version, which does
 // not tell the volume group: that there is no device can be told, and nothing else.
-func (p *Provider) findEarlier(id volume.UUID) (m Mapped, found bool, err error) {
+func (p *Provider) findEarlier(id volume.UUID) (m devmapper.Mapped, found bool, err error) {
 	all, err := p.DM.List()
 	if err != nil {
-		return Mapped{}, false, err
+		return devmapper.Mapped{}, false, err
 	}
 	for _, m := range all {
 		if full, ok := parseDMUUID(m.UUID); ok && full.Earlier() == id {
-			return Mapped{}, false, fmt.Errorf("%s may be the volume that the notes of an earlier flexd call %s, or a copy of it (vgimportclone)", m.Name, id)
+			return devmapper.Mapped{}, false, fmt.Errorf("%s may be the volume that the notes of an earlier flexd call %s, or a copy of it (vgimportclone)", m.Name, id)
 		}
 	}
-	return Mapped{}, false, nil
+	return devmapper.Mapped{}, false, nil
 }
 
 // Identity returns the identity of a volume in the notes of an earlier version: of
@@ -88,7 +89,7 @@ func (p *Provider) Identity(earlier volume.UUID, vg string) (id volume.UUID, err
 	return id, nil
 }
 
-func (p *Provider) deviceOf(m Mapped) volume.Device {
+func (p *Provider) deviceOf(m devmapper.Mapped) volume.Device {
 	d := volume.Device{
 		Activity: volume.Active, Path: p.node(m), Number: m.Number, Seq: diskSeq(m.Number),
 		Size: m.Size(), ReadOnly: m.ReadOnly, Suspended: m.Suspended,
@@ -106,7 +107,7 @@ func (p *Provider) deviceOf(m Mapped) volume.Device {
 }
 
 // incomplete says what a device lacks in its own table, or "".
-func incomplete(m Mapped) string {
+func incomplete(m devmapper.Mapped) string {
 	if !m.Live || len(m.Targets) == 0 {
 		return m.Name + " has no table in device-mapper: an activation was cut, or a disk is missing"
 	}
@@ -123,7 +124,7 @@ func incomplete(m Mapped) string {
 var sound = []string{"linear", "striped", "raid", "cache", "writecache", "thin"}
 
 // unsound says why nothing may ever be formatted on a device, or "".
-func unsound(m Mapped) string {
+func unsound(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
 		if !slices.Contains(sound, t.Type) {
 			return fmt.Sprintf("%s has a %q target at %d", m.Name, t.Type, t.Start)
@@ -133,8 +134,8 @@ func unsound(m Mapped) string {
 }
 
 // node is the kernel's own node of a device.
-func (p *Provider) node(m Mapped) string {
-	_, minor, _ := splitNumber(m.Number)
+func (p *Provider) node(m devmapper.Mapped) string {
+	_, minor, _ := devmapper.SplitNumber(m.Number)
 	return filepath.Join(p.Dev, "dm-"+strconv.FormatUint(uint64(minor), 10))
 }
 
@@ -148,7 +149,7 @@ func leadsTo(path, number string) bool {
 	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return false
 	}
-	major, minor, ok := splitNumber(number)
+	major, minor, ok := devmapper.SplitNumber(number)
 	return ok && unix.Major(uint64(st.Rdev)) == major && unix.Minor(uint64(st.Rdev)) == minor
 }
 
@@ -165,13 +166,13 @@ func diskSeq(number string) uint64 {
 // entry. It is false if the device is no logical volume that could be one of
 // ours: what LVM keeps to itself is not.
 func (p *Provider) Identify(_ context.Context, number string) (volume.UUID, volume.Name, bool, error) {
-	major, _, ok := splitNumber(number)
+	major, _, ok := devmapper.SplitNumber(number)
 	if !ok || major == 0 {
 		return "", volume.Name{}, false, nil
 	}
-	m, err := p.DM.Device(Key{Number: number})
+	m, err := p.DM.Device(devmapper.Key{Number: number})
 	switch {
-	case errors.Is(err, ErrNoDevice), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
+	case errors.Is(err, devmapper.ErrNoDevice), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
 		return "", volume.Name{}, false, nil // no device-mapper at all: no volume of LVM's either
 	case err != nil:
 		return "", volume.Name{}, false, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -45,7 +46,7 @@ func TestDevicesFile(t *testing.T) {
 	other.known = &Facts{PVs: []PV{{Path: "/dev/sdx"}}}
 	done := make(chan struct{})
 	defer close(done)
-	f.devices["mpatha"] = Mapped{Name: "mpatha", Number: "253:99", Suspended: true}
+	f.devices["mpatha"] = devmapper.Mapped{Name: "mpatha", Number: "253:99", Suspended: true}
 	other.open(&Block{Step: "activate", Done: done})
 	is(t, other.blocked(), nil, "these disks are suspended: "+p.Dev+"/mapper/mpatha")
 	if got := activate(); got != "" {

@@ -3,6 +3,7 @@ package lvm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -33,7 +35,7 @@ type fakeLVM struct {
 	before  func(words string) error                  // called without mu; an error is the command's
 	running int                                       // commands that change something
 	broken  map[string]string                         // LV → what lvchange says of it
-	devices map[string]Mapped                         // by uuid
+	devices map[string]devmapper.Mapped               // by uuid
 	status  map[string]string                         // of the one target of the device of that uuid; none = its table
 	failing map[string]bool                           // device-mapper cannot tell of the device of that uuid
 	hook    func(c run.Cmd) (run.Result, error, bool) // instead of all else
@@ -53,7 +55,7 @@ func fakeUUID(n int) volume.UUID {
 }
 
 func newFake(t *testing.T, n int) (*fakeLVM, *Provider) {
-	f := &fakeLVM{t: t, lvs: map[string]*fakeLV{}, free: 1 << 30, broken: map[string]string{}, devices: map[string]Mapped{}}
+	f := &fakeLVM{t: t, lvs: map[string]*fakeLV{}, free: 1 << 30, broken: map[string]string{}, devices: map[string]devmapper.Mapped{}}
 	for i := range n {
 		f.lvs[fmt.Sprintf("v%d", i)] = &fakeLV{uuid: fakeUUID(i), size: 8 * mib}
 	}
@@ -68,31 +70,31 @@ func (f *fakeLVM) provider(g Group) *Provider {
 	return p
 }
 
-func (f *fakeLVM) List() ([]Mapped, error) {
+func (f *fakeLVM) List() ([]devmapper.Mapped, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var all []Mapped
+	var all []devmapper.Mapped
 	for _, m := range f.devices {
 		all = append(all, m)
 	}
 	return all, nil
 }
 
-func (f *fakeLVM) Device(key Key) (Mapped, error) {
+func (f *fakeLVM) Device(key devmapper.Key) (devmapper.Mapped, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for uuid, m := range f.devices {
 		if uuid == key.UUID || key.UUID == "" && m.Number == key.Number {
 			if f.failing[uuid] {
-				return Mapped{}, errReply
+				return devmapper.Mapped{}, errors.New("the answer does not parse")
 			}
 			return m, nil
 		}
 	}
-	return Mapped{}, ErrNoDevice
+	return devmapper.Mapped{}, devmapper.ErrNoDevice
 }
 
-func (f *fakeLVM) Status(key Key) (Mapped, error) {
+func (f *fakeLVM) Status(key devmapper.Key) (devmapper.Mapped, error) {
 	m, err := f.Device(key)
 	if params, ok := f.status[m.UUID]; ok && err == nil {
 		m.Targets = slices.Clone(m.Targets)
@@ -200,7 +202,7 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 				f.activateFamily(lv)
 			case on:
 				n := volume.Name{VG: "vg0", LV: strings.TrimPrefix(name, "vg0/")}
-				f.devices[uuid] = Mapped{Name: dmName(n), UUID: uuid, Number: fmt.Sprintf("253:%d", len(f.devices)), Live: true, Targets: []Target{{Type: "linear", Length: lv.size}}}
+				f.devices[uuid] = devmapper.Mapped{Name: dmName(n), UUID: uuid, Number: fmt.Sprintf("253:%d", len(f.devices)), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: lv.size}}}
 			case open != "":
 				fail("Logical volume vg0/%s in use.", open)
 			default:
@@ -221,7 +223,7 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 		lv := f.lvs[strings.TrimPrefix(last, "vg0/")]
 		fmt.Sscan(strings.TrimSuffix(args[slices.Index(args, "-L")+1], "b"), &lv.size)
 		if m, ok := f.devices[dmUUID(lv.uuid)]; ok {
-			m.Targets = []Target{{Type: "linear", Length: lv.size}}
+			m.Targets = []devmapper.Target{{Type: "linear", Length: lv.size}}
 			f.devices[m.UUID] = m
 		}
 	default:

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -13,9 +14,9 @@ func TestCopiedGroup(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
 	half := lv.UUID.Earlier()
-	copied := Mapped{
+	copied := devmapper.Mapped{
 		Name: "copy-v0", UUID: dmUUID(identity("VGCOPY-0000-0000-0000-0000-0000-VGCOPY", string(half))), Live: true, Number: "253:9",
-		Targets: []Target{{Type: "linear", Length: lv.Size}},
+		Targets: []devmapper.Target{{Type: "linear", Length: lv.Size}},
 	}
 	f.devices[copied.UUID] = copied
 	p = f.provider(Group{})

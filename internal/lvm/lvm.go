@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -70,7 +71,7 @@ type Provider struct {
 // by the locks they hold.
 func New(o Options) *Provider {
 	if o.DM == nil {
-		o.DM = NewKernel()
+		o.DM = devmapper.New()
 	}
 	if o.Dev == "" {
 		o.Dev = "/dev"

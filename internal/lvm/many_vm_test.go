@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -246,7 +247,7 @@ func TestVMList(t *testing.T) {
 		l.sh("sh", "-c", fmt.Sprintf("echo 0 8 linear %s %d | dmsetup create --noudevsync -u LVM-%064d name-%d", l.disks[3], 4096+8*i, i, i))
 	}
 	start := time.Now()
-	all, err := NewKernel().List()
+	all, err := devmapper.New().List()
 	took := time.Since(start)
 	if err != nil || len(all) != 60 {
 		t.Fatalf("got %d %v", len(all), err)
@@ -257,7 +258,7 @@ func TestVMList(t *testing.T) {
 		if !strings.Contains(want+"\n", line+"\n") {
 			t.Errorf("dmsetup does not say %q", line)
 		}
-		full, err := l.DM.Device(Key{UUID: m.UUID})
+		full, err := l.DM.Device(devmapper.Key{UUID: m.UUID})
 		if err != nil || full.Name != m.Name || full.Size() != 4096 || full.Targets[0].Type != "linear" {
 			t.Fatalf("got %+v %v", full, err)
 		}

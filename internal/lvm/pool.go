@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -140,8 +141,8 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
 	for _, layer := range []string{"-tpool", ""} {
-		m, err := p.DM.Status(Key{UUID: dmUUID(l.UUID) + layer})
-		if errors.Is(err, ErrNoDevice) {
+		m, err := p.DM.Status(devmapper.Key{UUID: dmUUID(l.UUID) + layer})
+		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue
 		}
 		if err != nil {

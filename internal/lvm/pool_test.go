@@ -3,6 +3,8 @@ package lvm
 import (
 	"strings"
 	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
 )
 
 // In a full pool nothing is set up, whatever blocks the volume has.
@@ -10,8 +12,8 @@ func TestFullPool(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
 	uuid := dmUUID(lv.UUID)
-	f.devices[uuid] = Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:3", Live: true, Targets: []Target{{Type: "thin", Length: lv.Size, Params: "253:2 1"}}}
-	f.devices["LVM-pool"] = Mapped{Name: "vg0-pool-tpool", UUID: "LVM-pool", Number: "253:2", Live: true, Targets: []Target{{Type: "thin-pool", Length: 64 * mib}}}
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:3", Live: true, Targets: []devmapper.Target{{Type: "thin", Length: lv.Size, Params: "253:2 1"}}}
+	f.devices["LVM-pool"] = devmapper.Mapped{Name: "vg0-pool-tpool", UUID: "LVM-pool", Number: "253:2", Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: 64 * mib}}}
 	f.status = map[string]string{}
 	const (
 		half  = "8192 16383"

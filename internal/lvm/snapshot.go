@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -36,7 +37,7 @@ func (l Logical) thick() bool {
 
 // relatives returns the other volumes that LVM deactivates together with the one
 // that m is the device of.
-func (p *Provider) relatives(m Mapped) (all []volume.Relative, err error) {
+func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err error) {
 	real := realOf(m)
 	if real == "" {
 		return nil, nil
@@ -58,8 +59,8 @@ func (p *Provider) relatives(m Mapped) (all []volume.Relative, err error) {
 		if !ok || !layered[d.UUID] || d.UUID == m.UUID {
 			continue
 		}
-		d, err := p.DM.Device(Key{UUID: d.UUID})
-		if errors.Is(err, ErrNoDevice) {
+		d, err := p.DM.Device(devmapper.Key{UUID: d.UUID})
+		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue // it went meanwhile
 		}
 		if err != nil {
@@ -80,7 +81,7 @@ func (p *Provider) relatives(m Mapped) (all []volume.Relative, err error) {
 
 // realOf returns the number of the device with the data of an origin, which its
 // snapshots have below them as well; "" if m is neither.
-func realOf(m Mapped) string {
+func realOf(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
 		switch t.Type {
 		case "snapshot", "snapshot-origin", "snapshot-merge":
@@ -93,7 +94,7 @@ func realOf(m Mapped) string {
 
 // sameFamily says whether a deactivation takes nothing along but what its caller
 // knows of, and nothing that is open by now.
-func (p *Provider) sameFamily(m Mapped, known []volume.Relative) error {
+func (p *Provider) sameFamily(m devmapper.Mapped, known []volume.Relative) error {
 	now, err := p.relatives(m)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -33,10 +34,10 @@ func (f *fakeLVM) openMember(lv *fakeLV) string {
 
 func (f *fakeLVM) activateFamily(lv *fakeLV) {
 	add := func(name, layer string, uuid volume.UUID, target string, params ...string) string {
-		m := Mapped{
+		m := devmapper.Mapped{
 			Name: dmName(volume.Name{VG: "vg0", LV: name}) + layer, UUID: dmUUID(uuid) + layer, Live: true,
 			Number:  fmt.Sprintf("253:%d", len(f.devices)),
-			Targets: []Target{{Type: target, Length: lv.size, Params: strings.Join(params, " ")}},
+			Targets: []devmapper.Target{{Type: target, Length: lv.size, Params: strings.Join(params, " ")}},
 		}
 		f.devices[m.UUID] = m
 		return m.Number
@@ -134,7 +135,7 @@ func TestUnusableSnapshots(t *testing.T) {
 	}
 	full := f.lookUp(p, "full")
 	uuid := dmUUID(full.UUID)
-	f.devices[uuid] = Mapped{Name: "vg0-full", UUID: uuid, Number: "253:1", Live: true, Targets: []Target{{Type: "snapshot", Length: 8 * mib, Params: "Invalid"}}}
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-full", UUID: uuid, Number: "253:1", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "Invalid"}}}
 	if d, err := p.Device(t.Context(), full); err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-full is a snapshot that was too small") {
 		t.Errorf("full: got %+v %v", d, err)
 	}
@@ -168,7 +169,7 @@ func TestBelowSnapshots(t *testing.T) {
 		o, s := dmUUID(fakeUUID(0)), dmUUID(fakeUUID(1))
 		f.status = map[string]string{o: "", s: "16/40960 16", "LVM-pool": c.pool}
 		add := func(name, uuid, number, target, params string) {
-			f.devices[uuid] = Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []Target{{Type: target, Length: 32 * mib, Params: params}}}
+			f.devices[uuid] = devmapper.Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []devmapper.Target{{Type: target, Length: 32 * mib, Params: params}}}
 		}
 		add("vg0-o", o, "253:4", "snapshot-origin", "253:7")
 		add("vg0-o-real", o+"-real", "253:7", c.target, c.params)

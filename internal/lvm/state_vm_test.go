@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -57,7 +58,7 @@ func TestVMForeign(t *testing.T) {
 	}
 	m, _, _ := l.find(l.present("thin").UUID)
 	for _, key := range []string{m.UUID + "-tpool", dmUUID(l.lookUp("pool").UUID) + "-tpool"} {
-		if d, err := l.DM.Device(Key{UUID: key}); err == nil {
+		if d, err := l.DM.Device(devmapper.Key{UUID: key}); err == nil {
 			if uuid, name, ok, err := l.Identify(t.Context(), d.Number); ok || err != nil {
 				t.Errorf("a pool's own device is the volume %s %s (%v)", uuid, name, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -120,8 +121,8 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 			continue
 		}
 		d := join.Device{UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Open: -1}
-		switch now, err := p.DM.Device(Key{UUID: m.UUID}); {
-		case errors.Is(err, ErrNoDevice), err == nil && now.idle():
+		switch now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); {
+		case errors.Is(err, devmapper.ErrNoDevice), err == nil && idle(now):
 			continue
 		case err != nil:
 			d.Unknown = fmt.Sprintf("%s cannot be looked at: %v", m.Name, err)
@@ -141,7 +142,7 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 }
 
 // health fills in what is wrong with a device or with one below it.
-func (t *tree) health(m Mapped, d *join.Device) {
+func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
 	d.Broken, d.Degraded, d.Differ = cmp.Or(f.missing, t.gone(m)), f.degraded, f.differ
 	d.RAID, d.Refresh = f.raid, f.refresh
@@ -155,14 +156,14 @@ func (t *tree) health(m Mapped, d *join.Device) {
 }
 
 // gone says which part of a device is on a disk that is gone, "" = none.
-func (t *tree) gone(m Mapped) (why string) {
+func (t *tree) gone(m devmapper.Mapped) (why string) {
 	t.walk(m, func(n *node, redundant bool) {
 		if redundant || n.redundant() {
 			return
 		}
 		for _, target := range n.Targets {
 			for word := range strings.FieldsSeq(target.Params) {
-				if _, _, ok := splitNumber(word); !ok {
+				if _, _, ok := devmapper.SplitNumber(word); !ok {
 					continue
 				}
 				gone, known := t.disks[word]

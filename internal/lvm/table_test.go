@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -13,7 +14,7 @@ func TestNoTable(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
 	uuid := dmUUID(lv.UUID)
-	device := func(m Mapped) volume.Device {
+	device := func(m devmapper.Mapped) volume.Device {
 		t.Helper()
 		m.Name, m.UUID, m.Number = "vg0-v0", uuid, "253:7"
 		f.devices[uuid] = m
@@ -23,10 +24,10 @@ func TestNoTable(t *testing.T) {
 		}
 		return d
 	}
-	if d := device(Mapped{Open: 1}); d.Activity != volume.Active || !d.Unusable || !strings.Contains(d.Reason, "no table") {
+	if d := device(devmapper.Mapped{Open: 1}); d.Activity != volume.Active || !d.Unusable || !strings.Contains(d.Reason, "no table") {
 		t.Errorf("open: got %+v", d)
 	}
-	if d := device(Mapped{}); d.Activity != volume.Inactive {
+	if d := device(devmapper.Mapped{}); d.Activity != volume.Inactive {
 		t.Errorf("not open: got %+v", d)
 	}
 	if s := p.Survey(t.Context(), "vg0", true); s.Kernel != "" || len(s.Devices) != 0 {

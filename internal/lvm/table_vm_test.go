@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -53,11 +54,11 @@ func TestVMMoved(t *testing.T) {
 	other := l.lv("other", "8M")
 	l.activate(other)
 	for _, c := range []struct {
-		until func(moved, mirror Mapped) bool
+		until func(moved, mirror devmapper.Mapped) bool
 		says  string
 	}{
-		{func(moved, mirror Mapped) bool { return moved.Suspended && mirror.Name != "" && !mirror.Live }, "is suspended"},
-		{func(moved, mirror Mapped) bool { return !moved.Suspended && mirror.Live }, "pvmove --abort"},
+		{func(moved, mirror devmapper.Mapped) bool { return moved.Suspended && mirror.Name != "" && !mirror.Live }, "is suspended"},
+		{func(moved, mirror devmapper.Mapped) bool { return !moved.Suspended && mirror.Live }, "pvmove --abort"},
 	} {
 		l.Invalidate("")
 		lv := l.present("moved")
@@ -95,13 +96,13 @@ func TestVMMoved(t *testing.T) {
 }
 
 // named is the device of that name, or none.
-func (l *lab) named(name string) Mapped {
+func (l *lab) named(name string) devmapper.Mapped {
 	all, _ := l.DM.List()
 	for _, m := range all {
 		if m.Name == name {
-			m, _ = l.DM.Device(Key{UUID: m.UUID})
+			m, _ = l.DM.Device(devmapper.Key{UUID: m.UUID})
 			return m
 		}
 	}
-	return Mapped{}
+	return devmapper.Mapped{}
 }

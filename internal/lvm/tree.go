@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/flexd/flexd/internal/devmapper"
 )
 
 // A tree reads the devices below volumes, each one once: volumes share thin pools
@@ -23,13 +25,13 @@ func (p *Provider) tree() *tree {
 
 // A node is a device of device-mapper.
 type node struct {
-	Mapped
+	devmapper.Mapped
 	err   error    // why it could not be looked at; the rest is not known then
 	below []string // the numbers of device-mapper's devices in its table
 	user  string   // the volume whose part it is, as lvchange --refresh takes it
 
 	asked bool // state and stateErr are known
-	state []Target
+	state []devmapper.Target
 	unask error // why its state could not be read
 }
 
@@ -37,19 +39,19 @@ type node struct {
 func (t *tree) at(number string) *node {
 	n := t.nodes[number]
 	if n == nil {
-		n = t.add(t.dm.Device(Key{Number: number}))
+		n = t.add(t.dm.Device(devmapper.Key{Number: number}))
 		t.nodes[number] = n
 	}
 	return n
 }
 
-func (t *tree) add(m Mapped, err error) *node {
+func (t *tree) add(m devmapper.Mapped, err error) *node {
 	n := &node{Mapped: m, err: err}
 	major, _, _ := strings.Cut(m.Number, ":")
 	seen := map[string]bool{}
 	for _, target := range m.Targets {
 		for word := range strings.FieldsSeq(target.Params) {
-			if _, _, ok := splitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
+			if _, _, ok := devmapper.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
 				seen[word] = true
 				n.below = append(n.below, word)
 			}
@@ -59,9 +61,9 @@ func (t *tree) add(m Mapped, err error) *node {
 }
 
 // status returns what the targets of a device say of their state.
-func (t *tree) status(n *node) ([]Target, error) {
+func (t *tree) status(n *node) ([]devmapper.Target, error) {
 	if !n.asked {
-		m, err := t.dm.Status(Key{Number: n.Number})
+		m, err := t.dm.Status(devmapper.Key{Number: n.Number})
 		n.asked, n.state, n.unask = true, m.Targets, err
 	}
 	return n.state, n.unask
@@ -71,7 +73,7 @@ func (t *tree) status(n *node) ([]Target, error) {
 // that a RAID or a mirror above has other copies. A PV that is a device of
 // device-mapper (multipath, dm-crypt) is a disk here. It returns which of them could
 // not be looked at, "" = none.
-func (t *tree) walk(m Mapped, visit func(n *node, redundant bool)) (unread string) {
+func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (unread string) {
 	seen := map[string]bool{m.Number: true}
 	var down func(n *node, user string, redundant bool)
 	down = func(n *node, user string, redundant bool) {
@@ -101,13 +103,13 @@ func (t *tree) walk(m Mapped, visit func(n *node, redundant bool)) (unread strin
 
 // redundant says whether the data of a device has other copies where one below it fails.
 func (n *node) redundant() bool {
-	return slices.ContainsFunc(n.Targets, func(t Target) bool {
+	return slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool {
 		return t.Type == "mirror" || t.Type == "raid" && !strings.HasPrefix(t.Params, "raid0")
 	})
 }
 
 func (n *node) has(target string) bool {
-	return slices.ContainsFunc(n.Targets, func(t Target) bool { return t.Type == target })
+	return slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool { return t.Type == target })
 }
 
 // faults are what is wrong with a volume's device, or with one below it.
@@ -126,7 +128,7 @@ type faults struct {
 // faults looks for what is wrong with a volume. Without health it leaves out what
 // does not keep a volume from being used, and the state of a cache: to read that may
 // wait for the cache's disk.
-func (t *tree) faults(m Mapped, health bool) faults {
+func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
 		if !redundant {
@@ -153,19 +155,19 @@ func (t *tree) faults(m Mapped, health bool) faults {
 var needed = map[string]bool{"snapshot": true, "snapshot-merge": true, "thin-pool": true}
 
 // judges read the states of targets.
-var judges = map[string]func(f *faults, top Mapped, n *node, state Target){
+var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state devmapper.Target){
 	"cache": cacheState, "raid": raidState, "snapshot": snapshotState, "snapshot-merge": mergeState, "thin-pool": poolState,
 	"writecache": writecacheState,
 }
 
-func snapshotState(f *faults, _ Mapped, n *node, state Target) {
+func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	if state.Params == "Invalid" || state.Params == "Overflow" {
 		f.missing = cmp.Or(f.missing, n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost: lvremove it, and create a larger one")
 	}
 }
 
 // mergeState is about an origin into which a snapshot is being merged.
-func mergeState(f *faults, _ Mapped, n *node, state Target) {
+func mergeState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Invalid", "Overflow":
 		f.missing = cmp.Or(f.missing, n.volume()+" was being merged with a snapshot whose contents are lost: a part of it is old and a part new. Restore it from a backup")
@@ -175,7 +177,7 @@ func mergeState(f *faults, _ Mapped, n *node, state Target) {
 	}
 }
 
-func poolState(f *faults, _ Mapped, n *node, state Target) {
+func poolState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	pool := Pool{}
 	pool.Name, _, _ = parseDMName(n.Name)
 	if err := pool.parse(state.Params, state.Length); err != nil {
@@ -187,7 +189,7 @@ func poolState(f *faults, _ Mapped, n *node, state Target) {
 
 // raidState reads "raid1 2 AD 16384/16384 idle 0 0 -": type, devices, one letter for
 // each, how much is in sync, what it does, sectors that differ.
-func raidState(f *faults, top Mapped, n *node, state Target) {
+func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target) {
 	w := strings.Fields(state.Params)
 	if len(w) < 3 || f.degraded != "" {
 		return
@@ -206,7 +208,7 @@ func raidState(f *faults, top Mapped, n *node, state Target) {
 
 // cacheState reads "Fail", or a long line that ends with the mode of the metadata and
 // with "needs_check" or "-".
-func cacheState(f *faults, _ Mapped, n *node, state Target) {
+func cacheState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	w := strings.Fields(state.Params)
 	switch {
 	case len(w) == 1:
@@ -222,7 +224,7 @@ func cacheState(f *faults, _ Mapped, n *node, state Target) {
 }
 
 // writecacheState reads the error indicator, which comes first.
-func writecacheState(f *faults, _ Mapped, n *node, state Target) {
+func writecacheState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	if indicator, _, _ := strings.Cut(state.Params, " "); indicator != "0" {
 		f.failed, f.remedy = "the writecache of "+n.volume()+" has failed", cacheRemedy(n)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -67,7 +68,7 @@ func TestTree(t *testing.T) {
 			f.status, f.failing = map[string]string{}, map[string]bool{}
 			for i, line := range c.devices {
 				w := strings.SplitN(line, " ", 4)
-				m := Mapped{Name: w[0], UUID: fmt.Sprintf("LVM-%d", i), Number: w[1], Live: true, Targets: []Target{{Type: w[2], Length: 32 * mib, Params: w[3]}}}
+				m := devmapper.Mapped{Name: w[0], UUID: fmt.Sprintf("LVM-%d", i), Number: w[1], Live: true, Targets: []devmapper.Target{{Type: w[2], Length: 32 * mib, Params: w[3]}}}
 				if i == 0 {
 					m.UUID = top
 				} else if w[0] == "mpatha" {
@@ -116,7 +117,7 @@ func TestTreeShared(t *testing.T) {
 	counted := &countingDM{DM: f}
 	p.DM = counted
 	add := func(uuid, name, number, target, params string) {
-		f.devices[uuid] = Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []Target{{Type: target, Length: 32 * mib, Params: params}}}
+		f.devices[uuid] = devmapper.Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []devmapper.Target{{Type: target, Length: 32 * mib, Params: params}}}
 	}
 	f.status = map[string]string{"LVM-tpool": "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10", "LVM-tdata": whole}
 	add("LVM-tpool", "vg0-pool-tpool", "253:5", "thin-pool", "253:4 253:3 128 0 0")
@@ -141,5 +142,11 @@ type countingDM struct {
 	n int
 }
 
-func (c *countingDM) Device(key Key) (Mapped, error) { c.n++; return c.DM.Device(key) }
-func (c *countingDM) Status(key Key) (Mapped, error) { c.n++; return c.DM.Status(key) }
+func (c *countingDM) Device(key devmapper.Key) (devmapper.Mapped, error) {
+	c.n++
+	return c.DM.Device(key)
+}
+func (c *countingDM) Status(key devmapper.Key) (devmapper.Mapped, error) {
+	c.n++
+	return c.DM.Status(key)
+}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -65,7 +66,7 @@ func TestVMTwoHundred(t *testing.T) {
 		}
 		numbers[d.Number] = lv.Name
 		// The kernel's own word for it.
-		_, minor, _ := splitNumber(d.Number)
+		_, minor, _ := devmapper.SplitNumber(d.Number)
 		uuid, err := os.ReadFile(fmt.Sprintf("/sys/block/dm-%d/dm/uuid", minor))
 		if got, ok := parseDMUUID(string(uuid[:max(0, len(uuid)-1)])); err != nil || !ok || got != lv.UUID {
 			t.Errorf("%s is %s, and its device %s is of %q (%v)", lv.Name, lv.UUID, d.Number, uuid, err)
@@ -73,7 +74,7 @@ func TestVMTwoHundred(t *testing.T) {
 	}
 	all("deactivate", func(ctx context.Context, lv volume.LV) error { return l.Deactivate(ctx, l.lock, lv, volume.Device{}) })
 	left, err := p.DM.List()
-	if err != nil || slices.ContainsFunc(left, func(m Mapped) bool { return groupOf(m) == "many" }) {
+	if err != nil || slices.ContainsFunc(left, func(m devmapper.Mapped) bool { return groupOf(m) == "many" }) {
 		t.Errorf("left: %+v %v", left, err)
 	}
 }

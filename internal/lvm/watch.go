@@ -3,6 +3,7 @@ package lvm
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -22,10 +24,10 @@ type watch struct {
 	notify  int // inotify
 
 	// For Watch's own goroutine:
-	devices map[string]Mapped // by number, as they were called last
-	stirred map[string]bool   // numbers of devices of which changed is still to be told
-	gone    []Mapped          // the same, of devices that are no more
-	groups  map[string]bool   // the same, of whole groups
+	devices map[string]devmapper.Mapped // by number, as they were called last
+	stirred map[string]bool             // numbers of devices of which changed is still to be told
+	gone    []devmapper.Mapped          // the same, of devices that are no more
+	groups  map[string]bool             // the same, of whole groups
 
 	mu    sync.Mutex
 	disks map[string]string // guarded by mu: path → VG
@@ -45,7 +47,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		return fmt.Errorf("uevents: %w", err)
 	}
-	w := &watch{p: p, changed: changed, devices: map[string]Mapped{}, stirred: map[string]bool{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
+	w := &watch{p: p, changed: changed, devices: map[string]devmapper.Mapped{}, stirred: map[string]bool{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
 	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
@@ -130,13 +132,13 @@ func (w *watch) tell(heard time.Time) {
 
 // found names the devices that were stirred: the kernel tells only their numbers.
 // Of one that is gone by now the kernel tells as well.
-func (w *watch) found() (all []Mapped) {
+func (w *watch) found() (all []devmapper.Mapped) {
 	if len(w.stirred) == 0 {
 		return nil
 	}
 	known, err := w.p.DM.List()
 	if err != nil {
-		return []Mapped{{}} // anything
+		return []devmapper.Mapped{{}} // anything
 	}
 	for _, m := range known {
 		if w.stirred[m.Number] {
@@ -194,7 +196,7 @@ func (w *watch) uevents(fd int) {
 	}
 }
 
-func groupOf(m Mapped) string {
+func groupOf(m devmapper.Mapped) string {
 	if !strings.HasPrefix(m.UUID, "LVM-") {
 		return ""
 	}
@@ -252,7 +254,7 @@ func (w *watch) written() {
 	}
 	groups := map[string]bool{}
 	for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-		wd, mask, length := int32(ne.Uint32(b)), ne.Uint32(b[4:]), int(ne.Uint32(b[12:]))
+		wd, mask, length := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
 		w.mu.Lock()
 		path := w.paths[wd]
 		if mask&unix.IN_IGNORED != 0 { // the node is gone

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -156,7 +157,7 @@ func TestFilterOfHangingDisks(t *testing.T) {
 		t.Skipf("needs to make a device node: %v", err)
 	}
 	mine.known = &Facts{PVs: []PV{{Path: path}}}
-	f.devices["under"] = Mapped{Number: "253:99", Suspended: true}
+	f.devices["under"] = devmapper.Mapped{Number: "253:99", Suspended: true}
 	done := make(chan struct{})
 	if got := filter(); got != "" {
 		t.Errorf("its own disk: %q", got)
@@ -165,7 +166,7 @@ func TestFilterOfHangingDisks(t *testing.T) {
 	if got, want := filter(), `"r|^`+strings.NewReplacer(".", "[.]", "+", "[+]").Replace(path)+`$|",`; got != want {
 		t.Errorf("suspended: got %q, want %q", got, want)
 	}
-	f.devices["under"] = Mapped{Number: "253:99"}
+	f.devices["under"] = devmapper.Mapped{Number: "253:99"}
 	if got := filter(); got != "" {
 		t.Errorf("resumed: %q", got)
 	}

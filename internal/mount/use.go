@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -77,35 +77,18 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 	return open, err
 }
 
+var mapper = devmapper.New()
+
 // mappedOpen asks device-mapper how often a device is open, mounts and devices on
 // it included. ok is false for a device that is not device-mapper's.
 func mappedOpen(number string) (n int, ok bool, err error) {
 	if _, err := os.Stat("/sys/dev/block/" + number + "/dm"); err != nil {
 		return 0, false, nil
 	}
-	var major, minor uint32
-	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
-		return 0, true, fmt.Errorf("device number %q: %w", number, err)
-	}
-	control, err := os.OpenFile("/dev/mapper/control", os.O_RDWR, 0)
-	if err != nil {
+	if n, err = mapper.Open(number); err != nil {
 		return 0, true, fmt.Errorf("how often %s is open: %w", number, err)
 	}
-	defer control.Close()
-	arg := struct { // struct dm_ioctl
-		Version             [3]uint32
-		DataSize, DataStart uint32
-		TargetCount         uint32
-		OpenCount           int32
-		Flags, EventNr, _   uint32
-		Dev                 uint64
-		_                   [264]byte
-	}{Version: [3]uint32{4, 0, 0}, DataSize: 312, DataStart: 312, Dev: unix.Mkdev(major, minor)}
-	const devStatus = 0xc138fd07 // DM_DEV_STATUS
-	if err := ioctl(int(control.Fd()), devStatus, unsafe.Pointer(&arg)); err != nil {
-		return 0, true, fmt.Errorf("how often %s is open: DM_DEV_STATUS: %w", number, err)
-	}
-	return int(arg.OpenCount), true, nil
+	return n, true, nil
 }
 
 // A backing is what a loop device shows: a file or a block device.

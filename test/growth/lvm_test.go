@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -20,18 +21,18 @@ type group struct {
 	lvs []string // of the report
 
 	mu      sync.Mutex
-	devices map[string]lvm.Mapped // guarded by mu: by uuid and by number
+	devices map[string]devmapper.Mapped // guarded by mu: by uuid and by number
 }
 
 const vgUUID = "VGVGVG-0000-0000-0000-0000-0000-VGVGVG"
 
 func newGroup(n int) *group {
-	g := &group{devices: map[string]lvm.Mapped{}}
+	g := &group{devices: map[string]devmapper.Mapped{}}
 	for i := range n {
 		uuid := fmt.Sprintf("LVLVLV-0000-0000-0000-0000-0000-%06d", i)
 		g.lvs = append(g.lvs, fmt.Sprintf(`{"lv_name":"v%d","lv_uuid":%q,"lv_size":"8388608","lv_attr":"-wi-XX----","lv_tags":"","lv_layout":"linear",`+
 			`"lv_role":"public","lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":""}`, i, uuid))
-		m := lvm.Mapped{Name: fmt.Sprintf("vg0-v%d", i), UUID: dmUUID(uuid), Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []lvm.Target{{Type: "linear", Length: 8 << 20, Params: "8:0 2048"}}}
+		m := devmapper.Mapped{Name: fmt.Sprintf("vg0-v%d", i), UUID: dmUUID(uuid), Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 << 20, Params: "8:0 2048"}}}
 		g.devices[m.UUID], g.devices[m.Number] = m, m
 	}
 	return g
@@ -39,7 +40,7 @@ func newGroup(n int) *group {
 
 func dmUUID(lv string) string { return "LVM-" + strings.ReplaceAll(vgUUID+lv, "-", "") }
 
-func (g *group) List() (all []lvm.Mapped, err error) {
+func (g *group) List() (all []devmapper.Mapped, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for key, m := range g.devices {
@@ -50,17 +51,17 @@ func (g *group) List() (all []lvm.Mapped, err error) {
 	return all, nil
 }
 
-func (g *group) Device(key lvm.Key) (lvm.Mapped, error) {
+func (g *group) Device(key devmapper.Key) (devmapper.Mapped, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m, ok := g.devices[key.UUID+key.Number]
 	if !ok {
-		return m, lvm.ErrNoDevice
+		return m, devmapper.ErrNoDevice
 	}
 	return m, nil
 }
 
-func (g *group) Status(key lvm.Key) (lvm.Mapped, error) { return g.Device(key) }
+func (g *group) Status(key devmapper.Key) (devmapper.Mapped, error) { return g.Device(key) }
 
 func (g *group) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	switch {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	dm "github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/devmapper"
 )
 
 // lvm are the volumes of a real group.
@@ -45,7 +45,7 @@ func (l *lvm) devices() ([]string, error) {
 	if !l.made {
 		return nil, nil
 	}
-	all, err := dm.NewKernel().List()
+	all, err := devmapper.New().List()
 	var paths []string
 	for _, d := range all {
 		// A "-" of the group's own name is doubled.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/devmapper"
 )
 
 // soon is how long this slow machine may take for what is quick.
@@ -176,7 +176,7 @@ func (f *flow) mountedAt(want ...string) {
 
 // active lists the volumes that have a device.
 func (f *flow) active() []string {
-	all, err := lvm.NewKernel().List()
+	all, err := devmapper.New().List()
 	f.must(err)
 	var lvs []string
 	for _, d := range all {

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/host"
 )
@@ -44,7 +44,7 @@ type life struct {
 // A state is what nobody but flexd would change.
 type state struct {
 	mounts  string
-	devices []lvm.Mapped
+	devices []devmapper.Mapped
 }
 
 func newLife(t *testing.T, attach bool) *life {
@@ -119,7 +119,7 @@ func (l *life) startQuietly() {
 	if after.mounts != l.before.mounts {
 		l.Errorf("flexd started, and the mounts are\n%s\nand were\n%s", after.mounts, l.before.mounts)
 	}
-	if !slices.EqualFunc(after.devices, l.before.devices, func(a, b lvm.Mapped) bool { return a.Name == b.Name && a.Number == b.Number }) {
+	if !slices.EqualFunc(after.devices, l.before.devices, func(a, b devmapper.Mapped) bool { return a.Name == b.Name && a.Number == b.Number }) {
 		l.Errorf("flexd started, and the devices are %v and were %v", after.devices, l.before.devices)
 	}
 }
@@ -127,7 +127,7 @@ func (l *life) startQuietly() {
 func (l *life) state() state {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	l.must(err)
-	devices, err := lvm.NewKernel().List()
+	devices, err := devmapper.New().List()
 	l.must(err)
 	return state{string(mounts), devices}
 }
@@ -137,7 +137,7 @@ func (l *life) device(lv string) string { return "/dev/" + host.VG + "/" + lv }
 
 // active lists the volumes that have a device.
 func (l *life) active() []string {
-	all, err := lvm.NewKernel().List()
+	all, err := devmapper.New().List()
 	l.must(err)
 	var lvs []string
 	for _, d := range all {

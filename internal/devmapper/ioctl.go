@@ -1,4 +1,4 @@
-package lvm
+package devmapper
 
 import (
 	"encoding/binary"
@@ -41,9 +41,9 @@ type Kernel struct {
 	err  error
 }
 
-// NewKernel returns this machine's device-mapper, which is opened when it is
+// New returns this machine's device-mapper, which is opened when it is
 // first needed.
-func NewKernel() *Kernel { return &Kernel{} }
+func New() *Kernel { return &Kernel{} }
 
 func (k *Kernel) open() error {
 	k.once.Do(func() {
@@ -111,6 +111,15 @@ func (k *Kernel) Device(key Key) (Mapped, error) { return k.table(key, dmStatusT
 // Status looks at one device and what its targets say.
 func (k *Kernel) Status(key Key) (Mapped, error) { return k.table(key, 0) }
 
+// Open returns how often the device of that number is open, mounts and devices on it included.
+func (k *Kernel) Open(number string) (int, error) {
+	b, err := k.call(dmDevStatus, 0, Key{Number: number})
+	if err != nil {
+		return 0, err
+	}
+	return b.head().Open, nil
+}
+
 func (k *Kernel) table(key Key, flags uint32) (Mapped, error) {
 	b, err := k.call(dmTableStatus, flags|dmNoFlush, key)
 	if err != nil {
@@ -137,7 +146,7 @@ func (b reply) ask(flags uint32, key Key) error {
 	case key.UUID != "":
 		copy(b[176:], key.UUID)
 	case key.Number != "":
-		major, minor, ok := splitNumber(key.Number)
+		major, minor, ok := SplitNumber(key.Number)
 		if !ok {
 			return fmt.Errorf("%q is no device number", key.Number)
 		}
@@ -153,7 +162,7 @@ func (b reply) head() Mapped {
 	return Mapped{
 		Name:      cString(b[48 : 48+dmNameLen]),
 		UUID:      cString(b[176 : 176+dmUUIDLen]),
-		Number:    number(ne.Uint64(b[40:])),
+		Number:    Number(ne.Uint64(b[40:])),
 		Open:      int(int32(ne.Uint32(b[24:]))),
 		Suspended: f&dmSuspended != 0,
 		ReadOnly:  f&dmReadOnly != 0,
@@ -203,7 +212,7 @@ func (b reply) list() (all []Mapped, uuids bool, err error) {
 			}
 			end = off + next
 		}
-		m := Mapped{Name: cString(d[off+12 : end]), Number: number(dev)}
+		m := Mapped{Name: cString(d[off+12 : end]), Number: Number(dev)}
 		at := align8(off + 12 + len(m.Name) + 1)
 		flags := uint32(0)
 		if at+8 <= end {
@@ -268,11 +277,13 @@ func cString(b []byte) string {
 	return s
 }
 
-func number(dev uint64) string {
+// Number is how a device number is written: "major:minor".
+func Number(dev uint64) string {
 	return strconv.FormatUint(uint64(unix.Major(dev)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(dev)), 10)
 }
 
-func splitNumber(s string) (major, minor uint32, ok bool) {
+// SplitNumber reads what Number writes.
+func SplitNumber(s string) (major, minor uint32, ok bool) {
 	a, b, _ := strings.Cut(s, ":")
 	x, err1 := strconv.ParseUint(a, 10, 12)
 	y, err2 := strconv.ParseUint(b, 10, 20)
