@@ -6,8 +6,26 @@ import (
 	"io"
 	"time"
 
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/urfave/cli/v2"
 )
+
+func checkCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:      "check",
+		Usage:     "look whether metadata, devices, mounts and claims agree",
+		ArgsUsage: " ",
+		Description: "Exit status: 0 all agree; 1 something does not; 3 it could not be told, all or in part.\n" +
+			"It changes nothing.",
+		Before: atMost(0),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "print a `FORMAT`: text or json"},
+			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+		},
+		Action: func(c *cli.Context) error { return check(stdout, c.String("socket"), c.String("output")) },
+	}
+}
 
 // The exit statuses of `flexd check`, for monitoring. A command line that makes
 // no sense is 2, as everywhere.

@@ -7,7 +7,27 @@ import (
 	"io/fs"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/urfave/cli/v2"
 )
+
+func configCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:      "config",
+		Usage:     "print the default configuration with comments, or check one",
+		ArgsUsage: " ",
+		Before:    atMost(0),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "check", Usage: "check `FILE` and print nothing else"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.IsSet("check") {
+				return checkConfig(stdout, c.String("check"))
+			}
+			_, err := io.WriteString(stdout, config.Commented())
+			return err
+		},
+	}
+}
 
 func checkConfig(stdout io.Writer, path string) error {
 	c, err := loadConfig(path)

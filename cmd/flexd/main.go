@@ -11,12 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flexd/flexd/internal/config"
 	"github.com/urfave/cli/v2"
 )
-
-// version is set by the linker: -ldflags "-X main.version=...".
-var version = "dev"
 
 func main() {
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
@@ -65,84 +61,7 @@ func app(stdout, stderr io.Writer) *cli.App {
 		ErrWriter:       stderr,
 		ExitErrHandler:  func(*cli.Context, error) {}, // run has the only exit
 		Commands: []*cli.Command{
-			{
-				Name:      "serve",
-				Usage:     "run the daemon",
-				ArgsUsage: " ",
-				Before:    atMost(0),
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "config", Value: config.DefaultPath, Usage: "read the configuration from `FILE`"},
-				},
-				Action: func(c *cli.Context) error { return serve(c.Context, c.String("config"), stderr) },
-			},
-			{
-				Name:      "status",
-				Usage:     "show all volumes, or the whole story of one",
-				ArgsUsage: "[VG/LV | UUID]",
-				Before:    atMost(1),
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "print a `FORMAT`: table or json"},
-					&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
-				},
-				Action: func(c *cli.Context) error {
-					return showStatus(stdout, c.String("socket"), c.String("output"), c.Args().First())
-				},
-			},
-			{
-				Name:      "check",
-				Usage:     "look whether metadata, devices, mounts and claims agree",
-				ArgsUsage: " ",
-				Description: "Exit status: 0 all agree; 1 something does not; 3 it could not be told, all or in part.\n" +
-					"It changes nothing.",
-				Before: atMost(0),
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "print a `FORMAT`: text or json"},
-					&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
-				},
-				Action: func(c *cli.Context) error { return check(stdout, c.String("socket"), c.String("output")) },
-			},
-			{
-				Name:      "release",
-				Usage:     "let go of what no pod needs any more: says what it would do, and does it with --yes",
-				ArgsUsage: "[DIRECTORY | VG/LV | UUID]...",
-				Description: "Orphans are mounts of dead pods, global mounts without pods, claims without their mount, and\n" +
-					"active volumes that nobody claims. What a pod may use is refused, and a busy mount stays.\n" +
-					"Exit status: 0 all of it was, or would be, let go; 1 something is refused.",
-				Flags: []cli.Flag{
-					&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
-					&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
-					&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "tell the daemon at `PATH`"},
-				},
-				Action: func(c *cli.Context) error {
-					return release{c.Args().Slice(), c.Bool("yes"), c.String("socket"), c.String("driver-socket")}.run(stdout)
-				},
-			},
-			{
-				Name:      "config",
-				Usage:     "print the default configuration with comments, or check one",
-				ArgsUsage: " ",
-				Before:    atMost(0),
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "check", Usage: "check `FILE` and print nothing else"},
-				},
-				Action: func(c *cli.Context) error {
-					if c.IsSet("check") {
-						return checkConfig(stdout, c.String("check"))
-					}
-					_, err := io.WriteString(stdout, config.Commented())
-					return err
-				},
-			},
-			{
-				Name:      "version",
-				Usage:     "print the version",
-				ArgsUsage: " ",
-				Before:    atMost(0),
-				Action: func(*cli.Context) error {
-					_, err := fmt.Fprintln(stdout, version)
-					return err
-				},
-			},
+			serveCommand(stderr), statusCommand(stdout), checkCommand(stdout), releaseCommand(stdout), configCommand(stdout), versionCommand(stdout),
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {

@@ -25,13 +25,13 @@ func TestNodeRuns(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n, err := newNode(cfg, logrus.NewEntry(log))
+	n, tasks, err := newNode(cfg, logrus.NewEntry(log))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	go func() { ended <- runTasks(ctx, logrus.NewEntry(log), n.Ready(), tasks) }()
 	select {
 	case <-n.Ready():
 	case err := <-ended:

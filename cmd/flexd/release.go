@@ -13,10 +13,31 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/urfave/cli/v2"
 )
+
+func releaseCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:      "release",
+		Usage:     "let go of what no pod needs any more: says what it would do, and does it with --yes",
+		ArgsUsage: "[DIRECTORY | VG/LV | UUID]...",
+		Description: "Orphans are mounts of dead pods, global mounts without pods, claims without their mount, and\n" +
+			"active volumes that nobody claims. What a pod may use is refused, and a busy mount stays.\n" +
+			"Exit status: 0 all of it was, or would be, let go; 1 something is refused.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
+			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "tell the daemon at `PATH`"},
+		},
+		Action: func(c *cli.Context) error {
+			return release{c.Args().Slice(), c.Bool("yes"), c.String("socket"), c.String("driver-socket")}.run(stdout)
+		},
+	}
+}
 
 // A release is what `flexd release` is asked to do.
 type release struct {

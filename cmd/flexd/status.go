@@ -1,22 +1,35 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 )
+
+func statusCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:      "status",
+		Usage:     "show all volumes, or the whole story of one",
+		ArgsUsage: "[VG/LV | UUID]",
+		Before:    atMost(1),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "print a `FORMAT`: table or json"},
+			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+		},
+		Action: func(c *cli.Context) error {
+			return showStatus(stdout, c.String("socket"), c.String("output"), c.Args().First())
+		},
+	}
+}
 
 // showStatus prints what the daemon at socket says of one volume, or of all.
 func showStatus(stdout io.Writer, socket, output, volume string) error {
@@ -55,54 +68,6 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 		return fmt.Errorf("flexd's answer is not understood: %w", err)
 	}
 	return status.WriteTable(stdout, l, now, terminalWidth(stdout))
-}
-
-// get asks the status socket.
-func get(socket, path string, patience time.Duration) ([]byte, error) {
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	resp, err := client.Get("http://flexd" + path)
-	if err != nil {
-		return nil, absent(socket, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("flexd hung up: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		var f struct {
-			Error string `json:"error"`
-		}
-		if json.Unmarshal(body, &f) != nil || f.Error == "" {
-			f.Error = "flexd answers " + resp.Status
-		}
-		return nil, errors.New(f.Error)
-	}
-	return body, nil
-}
-
-// absent says why nobody answers, and what to do about it.
-func absent(socket string, err error) error {
-	var timeout net.Error
-	switch {
-	case errors.Is(err, syscall.ENOENT):
-		return fmt.Errorf("flexd is not running: there is no socket %s\nstart it (systemctl start flexd), or name its socket with --socket", socket)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("flexd is not running: nobody listens on %s\nstart it: systemctl start flexd; why it stopped: journalctl -u flexd", socket)
-	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("you may not read %s\nask as root, or as a member of the group that `statusGroup` names in the configuration", socket)
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Errorf("flexd does not answer on %s; its log may tell why: journalctl -u flexd", socket)
-	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		err = errno
-	}
-	return fmt.Errorf("cannot ask flexd on %s: %w", socket, err)
 }
 
 // terminalWidth is 0 when w is no terminal: a pipe gets whole lines.

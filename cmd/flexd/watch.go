@@ -2,49 +2,32 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path/filepath"
+	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/reconcile"
 )
 
-// A presence ends the daemon when one of its own files is taken away: without
-// its sockets nobody reaches it, and without its lock it no longer keeps a second
-// flexd off. Whoever supervises it starts it again; mounts stay as they are, and
-// calls that wait are sent again.
-type presence struct{ files []string }
+// watchFiles tells the reconciler what is done to the files of loop devices. Nobody waits
+// for its end: a directory may be on a filesystem that hangs.
+func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
+	return job{"watch of files", func(ctx context.Context) error {
+		go loop.Watch(ctx, func(vg string) { n.Stirred(vg, nil, time.Now()) }, func(err error) {
+			n.Log.WithError(err).Warn("what is done to its files by hand is not heard of: it is seen at the next call, or within five minutes")
+		})
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+}
 
-func (presence) String() string { return "presence" }
-
-// Serve returns an error when a file is gone.
-func (p presence) Serve(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	// The directory is watched, not the file: a watch on a file ends with it.
-	for _, f := range p.files {
-		if err := w.Add(filepath.Dir(f)); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Dir(f), err)
+// watchDevices tells the reconciler what happens to LVM's devices and disks.
+func watchDevices(n *reconcile.Node, volumes *lvm.Provider) task {
+	return job{"watch of devices", func(ctx context.Context) error {
+		if err := volumes.Watch(ctx, n.Stirred); err != nil {
+			n.Log.WithError(err).Warn("changes of LVM's devices are not heard of: what is known of volumes is read anew every half minute that it is asked for")
 		}
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case err := <-w.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return err
-			}
-		case e := <-w.Events:
-			for _, f := range p.files {
-				lost := e.Op.Has(fsnotify.Remove) || e.Op.Has(fsnotify.Rename)
-				if lost && (e.Name == f || e.Name == filepath.Dir(f)) && ctx.Err() == nil {
-					return fmt.Errorf("%s was removed by somebody; flexd has to be started again (mounts stay as they are)", e.Name)
-				}
-			}
-		}
-	}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
 }

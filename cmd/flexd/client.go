@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// get asks the status socket.
+func get(socket, path string, patience time.Duration) ([]byte, error) {
+	client := http.Client{Timeout: patience, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	resp, err := client.Get("http://flexd" + path)
+	if err != nil {
+		return nil, absent(socket, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("flexd hung up: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var f struct {
+			Error string `json:"error"`
+		}
+		if json.Unmarshal(body, &f) != nil || f.Error == "" {
+			f.Error = "flexd answers " + resp.Status
+		}
+		return nil, errors.New(f.Error)
+	}
+	return body, nil
+}
+
+// absent says why nobody answers, and what to do about it.
+func absent(socket string, err error) error {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return fmt.Errorf("flexd is not running: there is no socket %s\nstart it (systemctl start flexd), or name its socket with --socket", socket)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("flexd is not running: nobody listens on %s\nstart it: systemctl start flexd; why it stopped: journalctl -u flexd", socket)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("you may not read %s\nask as root, or as a member of the group that `statusGroup` names in the configuration", socket)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("flexd does not answer on %s; its log may tell why: journalctl -u flexd", socket)
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	return fmt.Errorf("cannot ask flexd on %s: %w", socket, err)
+}

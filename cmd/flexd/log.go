@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/sirupsen/logrus"
+)
+
+// newLog builds the one logger; everything else gets an entry of it.
+func newLog(cfg *config.Config, w io.Writer) (*logrus.Entry, error) {
+	level, err := logrus.ParseLevel(cfg.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	l := logrus.New()
+	l.SetOutput(w)
+	l.SetLevel(level)
+	l.SetFormatter(&textFormatter{})
+	if cfg.LogFormat == "json" {
+		l.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
+	}
+	return logrus.NewEntry(l), nil
+}
+
+// A textFormatter writes one line per entry for people: when, how grave, whose
+// (volume, call, step), what, and the other fields behind it.
+type textFormatter struct{}
+
+var leading = []string{"volume", "call", "step"}
+
+func (*textFormatter) Format(e *logrus.Entry) ([]byte, error) {
+	var b bytes.Buffer
+	value := func(key string) {
+		b.WriteString(" " + key + "=" + logValue(e.Data[key]))
+	}
+	level := strings.ToUpper(strings.TrimSuffix(e.Level.String(), "ing"))
+	fmt.Fprintf(&b, "%s %-5.5s", e.Time.Format("2006-01-02T15:04:05.000Z07:00"), level)
+	for _, k := range leading {
+		if _, ok := e.Data[k]; ok {
+			value(k)
+		}
+	}
+	b.WriteString("  " + strings.Map(printable, e.Message))
+	var rest []string
+	for k := range e.Data {
+		if !slices.Contains(leading, k) {
+			rest = append(rest, k)
+		}
+	}
+	slices.Sort(rest)
+	for i, k := range rest {
+		if i == 0 {
+			b.WriteByte(' ')
+		}
+		value(k)
+	}
+	b.WriteByte('\n')
+	return b.Bytes(), nil
+}
+
+// logValue quotes what would not be seen as one value.
+func logValue(v any) string {
+	s, text := v.(string)
+	if !text {
+		s = fmt.Sprint(v)
+	}
+	if s == "" || strings.ContainsFunc(s, func(c rune) bool { return c == ' ' || c == '"' || c == '=' || !unicode.IsPrint(c) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// printable keeps an entry on one line, whoever wrote a part of its message.
+func printable(c rune) rune {
+	if unicode.IsPrint(c) {
+		return c
+	}
+	return ' '
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/reconcile"
+	children "github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// providers makes one provider of each kind, and returns it under the name of
+// each of its volume groups. What is mounted by now is let go whatever the
+// configuration says: there is always one for loop devices and one for LVM.
+func providers(cfg *config.Config, runner children.Runner) (acting map[string]reconcile.Provider, seen map[string]asw.Provider, loop *loopdev.Provider, real *lvm.Provider) {
+	dirs, groups := map[string]string{}, map[string]lvm.Group{}
+	for _, vg := range cfg.VolumeGroups {
+		if vg.Provider == "lvm" {
+			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout)}
+		} else {
+			dirs[vg.Name] = vg.Directory
+		}
+	}
+	loop = loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
+	real = lvm.New(lvm.Options{
+		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
+		Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
+	})
+	any := unconfigured{loop, real}
+	acting, seen = map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}
+	for vg := range dirs {
+		acting[vg], seen[vg] = loop, loop
+	}
+	for vg := range groups {
+		acting[vg], seen[vg] = real, real
+	}
+	return acting, seen, loop, real
+}
+
+// unconfigured lets go of volumes whose group is not configured any more. Their
+// uuid says whose they are.
+type unconfigured struct {
+	reconcile.Provider // loop devices
+	lvm                *lvm.Provider
+}
+
+func (u unconfigured) of(lv volume.LV) reconcile.Provider {
+	if lvm.IsUUID(lv.UUID) {
+		return u.lvm
+	}
+	return u.Provider
+}
+
+func (u unconfigured) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
+	return u.of(lv).Device(ctx, lv)
+}
+
+func (u unconfigured) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
+	return u.of(lv).Deactivate(ctx, lock, lv, d)
+}
+
+func (u unconfigured) Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+	if uuid, name, ok, err := u.lvm.Identify(ctx, number); ok || err != nil {
+		return uuid, name, ok, err
+	}
+	return u.Provider.Identify(ctx, number)
+}
+
+func lvmGroups(cfg *config.Config) bool {
+	return slices.ContainsFunc(cfg.VolumeGroups, func(g config.VolumeGroup) bool { return g.Provider == "lvm" })
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+)
+
+// patience is how long tasks may take to end when flexd is told to. What they
+// leave undone is found again at the next start, as after a kill.
+const patience = 900 * time.Millisecond
+
+// A task runs for as long as the daemon does.
+type task interface {
+	String() string
+	Serve(ctx context.Context) error
+}
+
+// A job is a task that is a function.
+type job struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+func (j job) String() string                  { return j.name }
+func (j job) Serve(ctx context.Context) error { return j.run(ctx) }
+
+// runTasks runs the tasks until the context ends or one of them does. ready is closed when
+// the daemon can answer.
+func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tasks []task) error {
+	told := ctx
+	group, ctx := errgroup.WithContext(ctx)
+	for _, t := range tasks {
+		group.Go(func() error {
+			switch err := t.Serve(ctx); {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return fmt.Errorf("%s: %w", t, err)
+			}
+			return fmt.Errorf("%s: ended by itself", t)
+		})
+	}
+	group.Go(func() error {
+		select {
+		case <-ready:
+			log.Info("flexd is ready")
+			notify(log, "READY=1")
+		case <-ctx.Done():
+		}
+		return nil
+	})
+
+	ended := make(chan error, 1)
+	go func() { ended <- group.Wait() }()
+	<-ctx.Done()
+	notify(log, "STOPPING=1")
+	select {
+	case err := <-ended:
+		if told.Err() == nil {
+			return err
+		}
+		log.Info("flexd stops; mounts stay as they are")
+	case <-time.After(patience):
+		log.Warn("flexd stops without waiting for all its tasks; mounts stay as they are")
+		if told.Err() == nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// notify tells systemd how we are, if it wants to know.
+func notify(log *logrus.Entry, state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	conn, err := net.Dial("unixgram", path)
+	if err == nil {
+		_, err = io.WriteString(conn, state)
+		conn.Close()
+	}
+	if err != nil {
+		log.WithError(err).Warn("cannot notify systemd")
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/sirupsen/logrus"
+)
+
+func untilDone(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+func quiet(t *testing.T) (*logrus.Entry, *lines) {
+	l := &lines{}
+	log, err := newLog(config.Default(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log, l
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) { l.mu.Lock(); defer l.mu.Unlock(); return l.b.Write(p) }
+func (l *lines) String() string              { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
+
+func TestTasks(t *testing.T) {
+	for _, row := range []struct {
+		about string
+		run   func(context.Context) error
+		told  bool // to stop
+		want  string
+		log   string
+	}{
+		{"told to stop", untilDone, true, "", "flexd stops; mounts stay as they are"},
+		{"told to stop, but busy", func(ctx context.Context) error { time.Sleep(3 * time.Second); return nil }, true, "", "without waiting"},
+		{"a task fails", func(context.Context) error { return errors.New("no mount table") }, false, "reconciler: no mount table", ""},
+		{"a task ends", func(context.Context) error { return nil }, false, "reconciler: ended by itself", ""},
+	} {
+		t.Run(row.about, func(t *testing.T) {
+			log, written := quiet(t)
+			var err error
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				if row.told {
+					cancel()
+				}
+				begin := time.Now()
+				err = runTasks(ctx, log, make(chan struct{}), []task{job{"reconciler", row.run}})
+				if took := time.Since(begin); took > patience || patience >= time.Second {
+					t.Errorf("ended after %v only", took)
+				}
+				time.Sleep(3 * time.Second) // for what was busy
+			})
+			if row.want == "" && err != nil || row.want != "" && (err == nil || err.Error() != row.want) {
+				t.Errorf("%v, want %q", err, row.want)
+			}
+			if !strings.Contains(written.String(), row.log) {
+				t.Errorf("log: %s", written)
+			}
+		})
+	}
+}
+
+// systemd hears READY when the node is, not before, and then STOPPING.
+func TestNotify(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "n")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	read := func(d time.Duration) string {
+		b := make([]byte, 100)
+		conn.SetReadDeadline(time.Now().Add(d))
+		n, _ := conn.Read(b)
+		return string(b[:n])
+	}
+	log, _ := quiet(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	ready := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- runTasks(ctx, log, ready, []task{job{"reconciler", untilDone}}) }()
+	if s := read(100 * time.Millisecond); s != "" {
+		t.Errorf("%q before it is ready", s)
+	}
+	close(ready)
+	if s := read(5 * time.Second); s != "READY=1" {
+		t.Errorf("%q", s)
+	}
+	cancel()
+	if s := read(5 * time.Second); s != "STOPPING=1" {
+		t.Errorf("%q", s)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
