@@ -1,9 +1,12 @@
 package reconcile
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -65,4 +68,20 @@ func (l *lane) park(step volume.Step, err error) bool {
 		l.mu.Unlock()
 	}()
 	return true
+}
+
+// text says what the child does, and what an operator can do.
+func (p *parked) text() string {
+	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
+	if p.pid != 0 {
+		s += fmt.Sprintf(" (pid %d", p.pid)
+		if where := cmp.Or(p.wchan, procfs.Wchan(p.pid)); where != "" { // it may not have come there yet
+			s += " waits in " + where
+		}
+		if p.what != "" {
+			s += " for " + p.what
+		}
+		s += ")"
+	}
+	return s + "; nothing is done to this volume until it has; look at the disk under it and at dmesg"
 }

@@ -24,7 +24,8 @@ type mutant struct {
 
 // suspects are the files, with the tests that find a bug there.
 var suspects = map[string]string{
-	"plan.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$",
+	"plan.go": "^TestPlanSpace$", "setup.go": "^TestPlanSpace$", "mount.go": "^TestPlanSpace$", "grow.go": "^TestPlanSpace$",
+	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$",
 	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestSpots$",
 }
 

@@ -39,14 +39,14 @@ var bugs = []planted{
 	{"an old look counts after a step", "asw/look.go", `if l.last != nil && l.last.began > after {`, `if l.last != nil {`},
 	{"the end of a failed umount is taken for an unmount", "reconcile/act.go", `if errors.Is(err, mount.ErrNone) {`, `if err != nil {`},
 	{"a landed mount whose child was killed is a failure", "reconcile/act.go", `if err != nil && let && l.landed(ctx, s, h) {`, `if err != nil && let && false {`},
-	{"a look that fails is the answer to whose mount has landed", "reconcile/lane.go", `requests.Free(l.uuid) {
+	{"a look that fails is the answer to whose mount has landed", "reconcile/answer.go", `requests.Free(l.uuid) {
 		ids`, `requests.Of(l.uuid) {
 		ids`},
 	{"a lease is noted for nobody", "reconcile/act.go", `(s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len`, `s.Kind == volume.Deactivate && len`},
 	{"a call that is landing is dismissed", "dsw/requests.go", `if !r.waiting || q.targets[r.Dir].holds(r) {`, `if !r.waiting {`},
 	{"a late call is not superseded", "dsw/requests.go", `return t.tearDown > r.Started ||`, `return`},
 	{"only the newest call of a directory is remembered", "dsw/requests.go", `return t.tearDown > r.Started ||`, `return t.tearDown > r.Started && t.tearDown > t.setUp ||`},
-	{"an unmount that finds nothing is not remembered", "reconcile/serve.go", `	committed, err := n.enter(c)
+	{"an unmount that finds nothing is not remembered", "reconcile/unmount.go", `	committed, err := n.enter(c)
 	if err != nil {
 		return err
 	}
@@ -60,13 +60,13 @@ var bugs = []planted{
 	{"a claim in the making is forgotten although its mount landed", "volume/plan.go", `case here && c.Phase == Making:`, `case false:`},
 	{"a mount is permitted without asking who waits for it", "reconcile/gate.go", `	return l.n.requests.Commit(l.uuid, name, s.Dir)`, `	_ = l.n.requests.Commit(l.uuid, name, s.Dir)
 	return nil`},
-	{"a caller that is gone is still answered for", "reconcile/lane.go", `		if !c.waiting() {`, `		if false {`},
-	{"a call whose time is up is not answered", "reconcile/serve.go", `	case <-c.ctx.Done():
+	{"a caller that is gone is still answered for", "reconcile/turn.go", `		if !c.waiting() {`, `		if false {`},
+	{"a call whose time is up is not answered", "reconcile/wait.go", `	case <-c.ctx.Done():
 	}
 	n.requests.Abandon(`, `	}
 	n.requests.Abandon(`},
-	{"what an operator has activated is taken for a volume that was let go", "volume/plan.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
-	{"what stands under the record of an mkfs is formatted, whatever it is", "volume/plan.go", `repeat && why != "" {`, `false && why != "" {`},
+	{"what an operator has activated is taken for a volume that was let go", "volume/teardown.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
+	{"what stands under the record of an mkfs is formatted, whatever it is", "volume/mount.go", `repeat && why != "" {`, `false && why != "" {`},
 	{"the device of a volume that was replaced is taken for the new one's", "loopdev/device.go", `		switch {
 		case l.BackingFile != file || other:`, `		switch id.UUID, l.Deleted, other = lv.UUID, false, false; {
 		case l.BackingFile != file || other:`},
@@ -77,13 +77,13 @@ var bugs = []planted{
 	{"devices that cannot be listed are no devices", "loopdev/scan.go", `loops, s.err = p.kernel.Loops()`, `loops, _ = p.kernel.Loops()`},
 	{"a mount below kubelet's root is kubelet's", "asw/owner.go", `case kubelet.IsSubPath(root, e.Dir):`, `case kubelet.IsSubPath(root, e.Dir) || true:`},
 	{"the last look ignores the mounts of others", "reconcile/gate.go", `Foreign(d.Number, d.Path, table); dir != "" {`, `Foreign(d.Number, d.Path, table); false {`},
-	{"a device that something else has open is mounted", "volume/plan.go", `case InUse:
+	{"a device that something else has open is mounted", "volume/mount.go", `case InUse:
 		return refuse(`, `case UseUnknown:
 		return refuse(`},
-	{"a frozen filesystem without a mount is mounted", "volume/plan.go", `case Unmounted:
+	{"a frozen filesystem without a mount is mounted", "volume/mount.go", `case Unmounted:
 		return refuse(`, `case UseUnknown:
 		return refuse(`},
-	{"a filesystem that is larger than its device is checked", "volume/plan.go", `case Truncated:
+	{"a filesystem that is larger than its device is checked", "volume/mount.go", `case Truncated:
 		return refuse("%s", p.truncated())`, `case Truncated:`},
 	{"what changes during a look wakes nobody", "reconcile/lane.go", `	l.dirty = true
 	if l.awake`, `	l.dirty = !l.awake

@@ -1,0 +1,116 @@
+package join
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// claimed is about claims that are held: missing says that one lacks its mount,
+// standing is where the mount of a device that is gone still stands.
+func (s *side) claimed() (missing bool, standing []Mount) {
+	for _, c := range s.claims {
+		if c.Phase != volume.Held {
+			continue
+		}
+		ours, gone, other := s.at(c.Dir)
+		switch {
+		case ours != nil && ours.Over != "":
+			s.add(Covered, c.Dir, "unmount what covers it, the last mounted first; until then flexd can neither unmount it nor mount it anew there",
+				"its mount at %s, for %s, is covered by %s: whatever looks for that directory does not reach the volume", c.Dir, c.For, ours.Over)
+			continue
+		case ours != nil:
+			continue
+		case gone != nil && s.device == nil && s.volume != nil && s.g.Kernel == "":
+			standing = append(standing, *gone)
+			continue
+		case gone != nil:
+			s.add(StaleMapping, c.Dir, "the disk is gone; nothing can be read or written there. Delete the pod; kubelet unmounts it, and mounts the volume anew where it is",
+				"the mount at %s, for %s, is of the device %s, which the kernel does not have any more", c.Dir, c.For, gone.Device)
+			continue
+		case other != nil && (other.Unknown || s.device == nil && s.g.Kernel != ""):
+			continue // it may be the volume
+		}
+		missing = true
+		text := fmt.Sprintf("its mount at %s, for %s, is gone, and flexd did not take it", c.Dir, c.For)
+		if other != nil {
+			text += "; " + other.What + " is mounted there instead"
+		}
+		switch {
+		case s.g.Metadata == "" && s.volume == nil:
+			text += "; the volume itself is gone, too"
+		case s.volume != nil && s.device == nil && s.g.Kernel == "":
+			text += "; the volume is inactive"
+		}
+		s.add(ClaimedMissing, c.Dir, "delete the pod, so that kubelet mounts it anew; what the pod wrote since then went to the disk below", "%s", text)
+	}
+	return missing, standing
+}
+
+// lvOnly is about a volume without a device that needs one.
+func (s *side) lvOnly(standing []Mount) {
+	var why []string
+	for _, m := range standing {
+		why = append(why, fmt.Sprintf("%s is mounted from its device %s%s", m.Dir, m.Device, s.claimedFor(m.Dir)))
+	}
+	if len(why) == 0 && s.lease != nil && s.lease.Live {
+		why = append(why, "a lease of flexd's keeps it active")
+	}
+	if len(why) == 0 {
+		return
+	}
+	hint := "somebody has deactivated it. Nothing has to be done: flexd activates it when kubelet asks for it"
+	if len(standing) > 0 {
+		hint = "its device was taken away by force. Delete the pod; kubelet mounts the volume anew"
+	}
+	s.add(LVOnly, "", hint, "%s, but the kernel has no device of it", strings.Join(why, ", "))
+}
+
+// mountedUnknown is about mounts that no claim is about. Those that kubelet
+// makes of its own (subPath) belong to one that has a claim.
+func (s *side) mountedUnknown() {
+	for _, m := range s.mounts() {
+		noted := slices.ContainsFunc(s.claims, func(c Claim) bool { return c.Dir == m.Dir })
+		switch {
+		case m.Owner == volume.Elsewhere && !noted:
+			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If it is not needed there: umount "+m.Dir,
+				"%s is mounted at %s, which is none of flexd's directories", m.What, m.Dir)
+		case m.Owner == volume.Ours && !noted:
+			s.add(MountedUnknown, m.Dir, "flexd takes it up when it can write its notes: is there room in its runDir? Its log tells",
+				"%s is mounted at %s, a directory of kubelet's, and flexd has no note of it", m.What, m.Dir)
+		}
+	}
+}
+
+// nested is about mounts below those of ours.
+func (s *side) nested() {
+	for _, m := range s.mounts() {
+		if m.Owner != volume.Ours || len(m.Nested) == 0 || m.Over != "" {
+			continue
+		}
+		last := slices.Clone(m.Nested)
+		slices.Reverse(last)
+		s.add(NestedMount, m.Dir, "if a container of the pod did it (mountPropagation: Bidirectional), it unmounts it at its end. If not: umount "+strings.Join(last, " "),
+			"something is mounted at %s, below the mount at %s%s: until it is unmounted, flexd cannot unmount the volume, and kubelet cannot remove the directory", strings.Join(m.Nested, ", "), m.Dir, s.claimedFor(m.Dir))
+	}
+}
+
+// unclaimed is about a device for which there is no reason of ours.
+func (s *side) unclaimed() {
+	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || len(s.found) > 0 || len(s.mounts()) > 0 {
+		return
+	}
+	text, hint := "it is active, and no pod has asked for it", "flexd leaves it so. It may have been activated at boot, or by hand; if nobody needs it: "
+	if s.device.Open > 0 {
+		text += fmt.Sprintf("; somebody has it open (%d times)", s.device.Open)
+		hint = "flexd leaves it so: it is used by something else than a mount. Who: lsblk " + s.device.Path + ", fuser -v " + s.device.Path + "; once nobody does: "
+	}
+	if s.lvm() {
+		hint += "lvchange -an " + s.title()
+	} else {
+		hint += "losetup -d " + s.device.Path
+	}
+	s.add(ActiveUnclaimed, "", hint, "%s", text)
+}

@@ -1,0 +1,117 @@
+package join
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// dmOnly is about a device of a volume that the metadata does not know.
+func (s *side) dmOnly() {
+	text := fmt.Sprintf("the kernel has the device %s, and the metadata of %s has no such volume (uuid %s)", s.deviceName(), s.g.Name, s.uuid)
+	var used []string
+	for _, m := range s.mounts() {
+		used = append(used, "mounted at "+m.Dir+s.claimedFor(m.Dir))
+	}
+	if len(used) == 0 && s.device.Open > 0 {
+		used = append(used, fmt.Sprintf("open %d times", s.device.Open))
+	}
+	if len(used) > 0 {
+		text += "; it is " + strings.Join(used, ", ")
+	}
+	hint := "its file was removed, renamed away or replaced: put it back if its data is needed; else, once nothing uses it: losetup -d " + s.device.Path
+	if s.lvm() {
+		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
+	}
+	s.add(DMOnly, "", hint, "%s", text)
+}
+
+// copied is about files of one uuid. Which of them is the copy cannot be told:
+// it may be the one in use.
+func (s *side) copied() {
+	if len(s.volumes) < 2 {
+		return
+	}
+	var files []string
+	for _, v := range s.volumes {
+		files = append(files, s.file(v))
+	}
+	text := fmt.Sprintf("the files %s have the same uuid: one is a copy of the other, made with its attributes", strings.Join(files, " and "))
+	hint := "take the uuid from the copy: setfattr -x trusted.flexd.uuid COPY; or remove the copy"
+	if s.device != nil && s.device.Name == s.volume.Name {
+		text += fmt.Sprintf("; %s is in use (%s)", files[0], s.device.Path)
+		hint = fmt.Sprintf("if %[1]s is the copy: setfattr -x trusted.flexd.uuid %[1]s, or remove it. If %[2]s is the copy: delete its pods first, then do that to it. Do not rename or replace %[2]s while it is in use",
+			strings.Join(files[1:], " "), files[0])
+	}
+	s.add(StaleMapping, files[1], hint, "%s", text)
+}
+
+// stale is about a device that is not what the metadata says.
+func (s *side) stale() {
+	d, v := s.device, s.volume
+	var texts, hints []string
+	wrong := func(hint, format string, a ...any) {
+		texts = append(texts, fmt.Sprintf(format, a...))
+		if hint != "" && !slices.Contains(hints, hint) {
+			hints = append(hints, hint)
+		}
+	}
+	if d.Broken != "" {
+		wrong("look at the disks and at dmesg. A pod that has it mounted gets errors, until its disk is back and the volume was unmounted and deactivated", "%s", d.Broken)
+	}
+	for _, r := range d.Rivals {
+		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)
+	}
+	if d.Suspended {
+		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+d.Kernel, "the device %s is suspended", s.deviceName())
+	}
+	if v != nil && v.Size > 0 && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
+		hint := "lvchange --refresh " + s.title()
+		if !s.lvm() {
+			hint = "ask for the size again (a larger PersistentVolumeClaim), or: losetup -c " + d.Path
+		}
+		wrong(hint, "the metadata says %s, and the device %s has %s", size(v.Size), s.deviceName(), size(d.Size))
+	}
+	if v != nil && s.lvm() && d.Name != v.Name {
+		wrong("lvchange --refresh "+s.title()+", or dmsetup rename", "the metadata calls it %s, and the kernel %s", v.Name, d.Kernel)
+	}
+	if v != nil && s.lvm() && d.LinkBad && d.Name == v.Name {
+		wrong("vgmknodes "+s.g.Name+" (flexd does it at the next mount)", "%s does not lead to %s", d.Link, d.Path)
+	}
+	if old := s.oldName(); old != "" && len(s.volumes) == 1 {
+		back := "lvrename it back"
+		if !s.lvm() {
+			back = fmt.Sprintf("rename it back (mv -n %s %s)", s.file(v), s.file(&Volume{Name: old}))
+		}
+		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: %s, or change their volumeID", s.g.Name, old, back),
+			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)
+	}
+	if len(texts) > 0 {
+		s.add(StaleMapping, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
+	}
+}
+
+// oldName is how a claim or lease calls a volume that has another name by now.
+func (s *side) oldName() string {
+	if s.volume == nil {
+		return ""
+	}
+	for _, c := range s.claims {
+		if c.LV != "" && c.LV != s.volume.Name {
+			return c.LV
+		}
+	}
+	if s.lease != nil && s.lease.LV != "" && s.lease.LV != s.volume.Name {
+		return s.lease.LV
+	}
+	return ""
+}
+
+// mergePending is about a volume in use into which a snapshot is merged later.
+func (s *side) mergePending() {
+	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
+		return
+	}
+	s.add(MergePending, "", fmt.Sprintf("if that is meant, delete its pods now; once it is inactive (lvchange -an %s), the next activation merges. If its present contents are needed: copy them off first", s.title()),
+		"the snapshot %s is to be merged into it (lvconvert --merge) when it is activated next: what is written until then will be lost", s.volume.Merging)
+}

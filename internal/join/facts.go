@@ -1,0 +1,148 @@
+package join
+
+import (
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Class is the kind of a disagreement.
+type Class string
+
+// The classes.
+const (
+	LVOnly          Class = "lv-only"          // needed and in the metadata, but no device
+	DMOnly          Class = "dm-only"          // a device of a volume that the metadata does not know
+	MountedUnknown  Class = "mounted-unknown"  // mounted where no claim is
+	ActiveUnclaimed Class = "active-unclaimed" // a device that nobody has asked flexd for
+	ClaimedMissing  Class = "claimed-missing"  // a held claim without its mount
+	StaleMapping    Class = "stale-mapping"    // the device is not what the metadata says
+	Covered         Class = "covered"          // a held claim whose mount a lookup of its directory does not reach
+	Degraded        Class = "degraded"         // in use, and a disk or a copy of it is missing, or copies differ
+	Faulty          Class = "faulty"           // in use, and its filesystem, cache or thin pool has failed
+	MergePending    Class = "merge-pending"    // in use, and its contents are replaced at its next activation
+	NestedMount     Class = "nested-mount"     // something is mounted below a mount of ours
+	ReadOnly        Class = "read-only"        // the volume is read-only, and mounted read-write; or a mount is, and was asked read-write
+)
+
+// Informational says whether a class is worth knowing but nothing is wrong.
+func (c Class) Informational() bool { return c == ActiveUnclaimed }
+
+// A Disagreement is one place where the sides differ.
+type Disagreement struct {
+	Class Class
+	LV    string // as the metadata calls it, or else the claim or the kernel
+	UUID  volume.UUID
+	Dir   string // the mount point, or the copied file, that it is about, or ""
+	Text  string // what is seen
+	Hint  string // what an operator can do
+}
+
+// Same says whether two disagreements are one, seen twice.
+func (d Disagreement) Same(o Disagreement) bool {
+	return d.Class == o.Class && d.UUID == o.UUID && d.Dir == o.Dir
+}
+
+// A Survey is what a provider tells of one volume group.
+type Survey struct {
+	Kind     string   // "lvm" or "loopdev"
+	Volumes  []Volume // what the metadata has, without what belongs to the provider itself
+	Metadata string   // why the metadata could not be read as a whole; Volumes means nothing then
+	Devices  []Device // the kernel's devices of this group, likewise
+	Kernel   string   // why they could not all be seen; that one is missing means nothing then
+
+	Directory string // of the files of a loopdev group
+}
+
+// A Volume is what the metadata says of a logical volume.
+type Volume struct {
+	Name   string
+	UUID   volume.UUID
+	Size   int64  // bytes of its device; 0 = not to be compared
+	Pool   string // the thin pool that it is in, or ""
+	Making bool   // flexd is making it
+
+	Merging  string // the snapshot that is to be merged into it, "" = none
+	Missing  string // the disks with a part of it that are missing, "" = none
+	RAID     bool
+	ReadOnly bool
+}
+
+// A Device is a block device of the group.
+type Device struct {
+	UUID      volume.UUID
+	Name      string // the volume's name as the kernel's name for the device has it; "" = none of the group's form
+	Kernel    string // the kernel's name, such as "vg0-data"
+	Path      string
+	Number    string // "major:minor"
+	Size      int64  // bytes
+	Open      int    // how often it is open; -1 = not known
+	Suspended bool
+	Unknown   string  // why nothing else is known of it but its name and number; "" = it was looked at
+	Broken    string  // why nothing can be read from it, or from a part of it
+	Merges    bool    // the kernel merges a snapshot into it
+	Failed    string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
+	Remedy    string  // for Failed
+	Degraded  string  // which copies of its data do not work, "" = all do
+	Differ    string  // which copies differ, "" = none is known to
+	RAID      string  // the RAID with those copies, as lvconvert --repair takes it
+	Refresh   string  // the same as lvchange --refresh takes it
+	Rivals    []Rival // other devices that show its file, and its own if that is of another file
+	ReadOnly  bool
+	Link      string // the name by which it should be found; "" = none is expected
+	LinkBad   bool   // and that does not lead there
+}
+
+// A Rival is another device or file that is the same volume.
+type Rival struct{ Text, Hint string }
+
+// A Claim is a note that kubelet wants a volume mounted at a directory.
+type Claim struct {
+	UUID  volume.UUID
+	LV    string // as it was called
+	Dir   string
+	Phase volume.Phase
+	For   string // "pod default/web-0", "kubelet's global mount"
+
+	ReadOnly bool // it was asked read-only
+}
+
+// A Lease is a note that a volume is to stay active.
+type Lease struct {
+	UUID volume.UUID
+	LV   string
+	Live bool
+}
+
+// A Mount is an entry of the mount table: every one of the group's devices, and
+// everything at the directory of a claim.
+type Mount struct {
+	Dir    string
+	Device string // number of the block device, "" = none
+	What   string // "ext4 from /dev/dm-3"
+	Owner  volume.Owner
+	Gone   bool   // the kernel has no device of that number
+	Over   string // what keeps a lookup of Dir from it, "" = nothing
+
+	ReadOnly      bool // the mount's own flag
+	SuperReadOnly bool // the superblock's
+
+	Fault  string   // what the kernel says is wrong with the filesystem, "" = nothing
+	Nested []string // where something is mounted below it
+
+	UUID    volume.UUID // the volume that it is of, where the kernel was asked for it
+	Unknown bool        // that cannot be told
+}
+
+// A Group is all that is known of a volume group.
+type Group struct {
+	Name string
+	Survey
+	Claims []Claim
+	Leases []Lease
+	Mounts []Mount
+	Busy   map[volume.UUID]bool // work on it is under way: it is not judged
+	Keep   bool                 // volumes are left active on purpose
+
+	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated
+
+	byDir, byDevice map[string][]*Mount
+}

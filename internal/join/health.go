@@ -1,0 +1,123 @@
+package join
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// degraded is about a volume in use that lacks a disk or a copy of its data. A
+// device that gives errors has been reported as such.
+func (s *side) degraded() {
+	d, v := s.device, s.volume
+	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
+		return
+	}
+	var texts []string
+	if d.Degraded != "" {
+		texts = append(texts, "its RAID is degraded: "+d.Degraded)
+	}
+	if v != nil && v.Missing != "" {
+		texts = append(texts, "a part of it is on a disk that LVM does not find ("+v.Missing+")")
+	}
+	if d.Differ != "" {
+		texts = append(texts, d.Differ)
+	}
+	if len(texts) == 0 {
+		return
+	}
+	hint := "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file). Until then copy the data off while it can be read, and do not deactivate the volume: it could not be activated again"
+	raid, refresh := cmp.Or(d.RAID, s.title()), cmp.Or(d.Refresh, s.title())
+	switch {
+	case d.Degraded != "" || v != nil && v.Missing != "" && v.RAID:
+		hint = fmt.Sprintf("bring the disk back (pvs, dmesg), then lvchange --refresh %s; or give the group another disk, then lvconvert --repair %s", refresh, raid)
+	case v == nil || v.Missing == "":
+		hint = fmt.Sprintf("LVM cannot tell which copy is right: back the data up, and check it. Then lvchange --syncaction repair %s makes them equal, and lvchange --syncaction check %[1]s counts anew", raid)
+	}
+	s.add(Degraded, "", hint, "%s", strings.Join(texts, "; "))
+}
+
+// faulty is about a volume in use whose reads or writes fail, or will, although its
+// disks are there.
+func (s *side) faulty() bool {
+	d := s.device
+	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
+		return false
+	}
+	var texts, hints []string
+	if d.Failed != "" {
+		texts, hints = append(texts, d.Failed), append(hints, d.Remedy)
+	}
+	if text, hint := s.filesystem(); text != "" {
+		texts, hints = append(texts, text), append(hints, hint)
+	}
+	if len(texts) > 0 {
+		s.add(Faulty, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
+	}
+	return len(texts) > 0
+}
+
+// filesystem says what is wrong with the mounted filesystem.
+func (s *side) filesystem() (text, hint string) {
+	fs, d := s.g.Filesystems[s.uuid], s.device
+	for _, m := range s.mounts() {
+		if fs.What == "" && m.Fault != "" {
+			fs.What = m.Fault
+		}
+	}
+	switch {
+	case len(s.mounts()) == 0:
+	case fs.Content == volume.Truncated:
+		remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, s.title())
+		if !s.lvm() {
+			remedy = fmt.Sprintf("truncate -s %d %s, losetup -c %s", fs.Size, s.file(&Volume{Name: s.name()}), d.Path)
+		}
+		return fmt.Sprintf("its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem", fs.Type, fs.Size, d.Path, d.Size),
+			"stop writing to it, run no fsck, and give it its size back: " + remedy + "; what was beyond the end is only there if nothing else has used that space"
+	case fs.What != "":
+		return "its filesystem is in error: " + fs.What,
+			"look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and says so if that does not suffice"
+	}
+	return "", ""
+}
+
+// readOnly is about a volume that was made read-only under a mount.
+func (s *side) readOnly() {
+	if !s.device.ReadOnly && (s.volume == nil || !s.volume.ReadOnly) {
+		s.remounted()
+		return
+	}
+	remedy := "lvchange -prw " + s.title()
+	if !s.lvm() {
+		remedy = "blockdev --setrw " + s.device.Path
+	}
+	for _, m := range s.mounts() {
+		if !m.ReadOnly && !m.SuperReadOnly {
+			s.add(ReadOnly, "", "if it is to be written: "+remedy+"; if not: delete the pod, and mount it with readOnly: true",
+				"the logical volume is read-only, and %s is mounted read-write at %s%s: the kernel may fail its writes", m.What, m.Dir, s.claimedFor(m.Dir))
+			return
+		}
+	}
+}
+
+// remounted is about mounts that were asked read-write and are read-only on a
+// device that can be written. A superblock is reported once.
+func (s *side) remounted() {
+	for _, c := range s.claims {
+		m, _, _ := s.at(c.Dir)
+		if c.Phase != volume.Held || c.ReadOnly || m == nil || m.Over != "" {
+			continue
+		}
+		if m.SuperReadOnly {
+			s.add(ReadOnly, "", "look at dmesg. If it shows errors of the filesystem: delete the pods, then fsck. If it was remounted by hand: mount -o remount,rw "+c.Dir,
+				"the filesystem at %s, for %s, is read-only on a writable device, and was asked read-write: every write to the volume fails", c.Dir, c.For)
+			return
+		}
+		if m.ReadOnly {
+			s.add(ReadOnly, c.Dir, "something has remounted it. If it is to be written: mount -o remount,bind,rw "+c.Dir,
+				"the mount at %s, for %s, is read-only, and was asked read-write: writes there fail", c.Dir, c.For)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
+	l.renew(v.Done)
+	l.noteStarts(v.Done)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range v.Done {
+		l.n.requests.Answer(l.uuid, id, dsw.Answer{Device: h.Device.Link})
+		ids = append(ids, id)
+	}
+	if len(v.Refused) > 0 {
+		l.facts.Use = volume.UseUnknown // the next call may come because that use has ended
+	}
+	for _, r := range v.Refused {
+		l.lastErr = &failure{step: "refused", text: r.Reason, at: time.Now(), call: r.Call}
+		l.n.requests.Answer(l.uuid, r.Call, dsw.Answer{Err: errors.New(r.Reason)})
+		ids = append(ids, r.Call)
+	}
+	if len(v.Done) > 0 {
+		l.lastErr = nil
+	}
+	return ids
+}
+
+// renew starts the lease anew for a waitforattach or attach that found one.
+func (l *lane) renew(done []string) {
+	for _, r := range l.n.requests.Of(l.uuid) {
+		if r.Verb != volume.Check && r.Verb != volume.Activate || !slices.Contains(done, r.ID) {
+			continue
+		}
+		lease, ok := l.n.Store.Lease(l.uuid)
+		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Lease*9/10 {
+			continue
+		}
+		lease.Until = l.n.Boot() + l.n.Config.Lease
+		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.PutLease(lease))
+	}
+}
+
+// noteStarts notes the start of mount calls that found their mount.
+func (l *lane) noteStarts(done []string) {
+	starts := map[string]time.Duration{} // by directory
+	for _, r := range l.n.requests.Of(l.uuid) {
+		if r.Mounts() && slices.Contains(done, r.ID) {
+			starts[r.Dir] = max(starts[r.Dir], r.Started)
+		}
+	}
+	if len(starts) == 0 {
+		return
+	}
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		if c.Started < starts[c.Dir] {
+			c.Started = starts[c.Dir]
+			l.warn(volume.Step{Kind: volume.NoteHeld}, l.n.Store.Put(c))
+		}
+	}
+}
+
+// fail answers the calls that waited for a step, or backs off if it was flexd's
+// own. It says whether the turn may go on.
+func (l *lane) fail(ctx context.Context, step volume.Step, what string, err error) bool {
+	if ctx.Err() != nil {
+		return false // flexd stops: the callers will ask the next one
+	}
+	err = l.n.advised(err)
+	l.mu.Lock()
+	f := &failure{step: what, text: err.Error(), at: time.Now()}
+	if l.lastErr = f; len(step.Calls) > 0 {
+		f.call = step.Calls[0]
+		if !strings.HasPrefix(f.text, what+": ") { // a child says its step itself
+			err = fmt.Errorf("%s: %w", what, err)
+		}
+		for _, id := range step.Calls {
+			l.n.requests.Answer(l.uuid, id, dsw.Answer{Err: err})
+		}
+		l.mu.Unlock()
+		return true
+	}
+	l.retry.failed(time.Now())
+	l.mu.Unlock()
+	l.later()
+	return false
+}
+
+// undecided returns the calls that a look which failed may answer: not one whose
+// mount is committed and may have appeared.
+func (l *lane) undecided() (ids []string) {
+	for _, r := range l.n.requests.Free(l.uuid) {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}

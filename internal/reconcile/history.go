@@ -1,0 +1,62 @@
+package reconcile
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// An operation is one step that was done.
+type operation struct {
+	step    string
+	started time.Time
+	took    time.Duration
+	err     string
+	calls   []string
+}
+
+// historySize is how many operations a lane remembers.
+const historySize = 20
+
+func (l *lane) begin(step volume.Step) {
+	if l.n.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		l.stepLog(step).Debug("begins")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.working, l.since = step.Kind.String(), time.Now()
+}
+
+func (l *lane) end(step volume.Step, started time.Time, err error) {
+	op := operation{step: step.String(), started: started, took: time.Since(started), calls: step.Calls}
+	took := op.took.Round(time.Millisecond / 10)
+	if err != nil {
+		op.err = err.Error()
+		l.stepLog(step).WithField("took", took).WithError(err).Warn("failed")
+	} else if level := levelOf(step.Kind); l.n.Log.Logger.IsLevelEnabled(level) {
+		l.stepLog(step).WithField("took", took).Log(level, "done")
+	}
+	defer func() { l.n.stir(l.group()) }() // not under the lock: it takes others
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.working = ""
+	if l.history = append(l.history, op); len(l.history) > historySize {
+		l.history = slices.Delete(l.history, 0, len(l.history)-historySize)
+	}
+	if err == nil && l.lastErr != nil && l.lastErr.step == step.Kind.String() {
+		l.lastErr = nil
+	}
+}
+
+// levelOf is how much a step matters to who reads the log: notes are flexd's own
+// affair, and what they are for follows.
+func levelOf(k volume.StepKind) logrus.Level {
+	switch k {
+	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.NoteLease:
+		return logrus.DebugLevel
+	}
+	return logrus.InfoLevel
+}

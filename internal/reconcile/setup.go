@@ -1,0 +1,170 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// setUpAt resolves the directory first: claims are about what the mount table
+// will show.
+func (n *Node) setUpAt(c *call, dir string) (err error) {
+	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
+		return err
+	}
+	if c.Verb == volume.Publish {
+		c.Global = kubelet.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
+	}
+	_, err = n.setUp(c)
+	return err
+}
+
+// target refuses a directory where nothing can land, before anything is made for
+// it. One that is a mount point is not touched.
+func (n *Node) target(ctx context.Context, c *call) error {
+	table, err := n.table(ctx, c)
+	if err != nil {
+		return err
+	}
+	if table.Top(c.Dir) == nil && n.Observer.Gone(c.Dir) {
+		return fmt.Errorf("the directory %s does not exist: kubelet makes it, and flexd never does", c.Dir)
+	}
+	return nil
+}
+
+// table returns the mount table of this moment.
+func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
+	table, err := n.Observer.Look(ctx, n.Observer.Now())
+	switch {
+	case err == nil:
+		return table, nil
+	case errors.Is(err, errDeadline):
+		return nil, fmt.Errorf("the mount table has not been read within the call's time, so nothing was begun; what keeps the kernel from telling it? Look at dmesg, and at what `cat /proc/self/mountinfo` does")
+	}
+	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
+}
+
+// setUp finds the volume and has its lane do what the call wants.
+func (n *Node) setUp(c *call) (device string, err error) {
+	vg, p, err := n.allowed(c, c.Name)
+	if err != nil {
+		return "", err
+	}
+	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
+	c.MaxSize = vg.MaxSize
+	if c.Verb != volume.Expand {
+		c.Size = c.opts.Size
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	c.Interrupt = cancel
+	if _, err := n.enter(c); err != nil {
+		return "", err
+	}
+	defer n.requests.Leave(&c.Request)
+	l, err := n.find(ctx, c, vg, c.Name, p)
+	if err != nil || l == nil {
+		n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
+		return n.wait(c)
+	}
+	return n.join(c, l)
+}
+
+// find returns the lane of the volume that a call names. The volume is made if
+// it may be, except for a check: then there is no lane yet.
+func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) (*lane, error) {
+	if c.Mounts() {
+		if err := n.target(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	lv, err := p.LookUp(ctx, name)
+	if err != nil || lv.Presence == volume.Absent { // else nobody needs to look through all volumes
+		now, uuid := n.renamed(name)
+		switch {
+		case uuid != "" && err == nil:
+			return nil, fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
+		case uuid != "" && now.VG != name.VG:
+			return nil, fmt.Errorf("the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or change volumegroup: %w", uuid, now, now.VG, name.VG, err)
+		}
+	}
+	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
+		if c.Verb == volume.Check && vg.Create && c.opts.Size > 0 {
+			return nil, nil // waitforattach makes it
+		}
+		if err := n.create(ctx, c, vg, name, p); err != nil {
+			return nil, n.ended(c, "create", err)
+		}
+		lv, err = p.LookUp(ctx, name)
+	}
+	switch {
+	case errors.Is(err, errDeadline):
+		return nil, fmt.Errorf("volume group %s has not said within the call's time whether there is such a volume; flexd status tells what it waits for", name.VG)
+	case err != nil:
+		return nil, fmt.Errorf("it could not be looked up: %w", err)
+	case lv.Presence == volume.Absent:
+		return nil, fmt.Errorf("it does not exist in volume group %s", name.VG)
+	case lv.Presence != volume.Present:
+		return nil, fmt.Errorf("not usable: %s", lv.Reason)
+	}
+	if why := n.replaced(ctx, c, lv.UUID, p); why != "" {
+		return nil, errors.New(why)
+	}
+	return n.known(ctx, lv.UUID, name, p)
+}
+
+// replaced says why a mountdevice, or a waitforattach before it, must not use a volume:
+// an earlier waitforattach has activated another one under that name, which is active
+// and has its lease.
+func (n *Node) replaced(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
+	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.opts.Name == "" {
+		return ""
+	}
+	_, leases := n.Store.Named(c.opts.Name)
+	for _, lease := range leases {
+		name := volume.Name{VG: lease.VG, LV: lease.LV}
+		if lease.UUID == uuid || name != c.Name || n.Boot() >= lease.Until {
+			continue
+		}
+		d, err := p.Device(ctx, volume.LV{Name: name, UUID: lease.UUID})
+		if err == nil && d.Activity != volume.Active {
+			continue
+		}
+		called := ""
+		if id, now, ok, err := p.Identify(ctx, d.Number); err == nil && ok && id == lease.UUID && now.LV != "" && now != name {
+			called = fmt.Sprintf(", which is called %s now", now)
+		}
+		return fmt.Sprintf("%s is another volume (uuid %s) than at the last waitforattach (uuid %s%s): rename it back, or change volumeID; if the new one is meant, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
+	}
+	return ""
+}
+
+// renamed returns what a volume in use is called now that was set up by that name.
+func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
+	for uuid, h := range n.Observer.All() {
+		if h.LV.Name == name && h.LV.Now != (volume.Name{}) {
+			return h.LV.Now, uuid
+		}
+	}
+	return volume.Name{}, ""
+}
+
+// allowed says whether the configuration lets this call use this volume.
+func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider, error) {
+	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
+	switch {
+	case vg == nil || p == nil:
+		return nil, nil, fmt.Errorf("volume group %q is not configured on node %s: check option volumegroup, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
+	case !vg.AllowsVolume(name.LV):
+		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
+	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.opts.Pod.Namespace):
+		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.opts.Pod.Namespace, vg.Namespaces)
+	}
+	return vg, p, nil
+}

@@ -1,0 +1,223 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// prune dismisses the calls whose caller is gone.
+func (l *lane) prune() {
+	for _, c := range callsOf(l.n.requests.Free(l.uuid)) {
+		if !c.waiting() {
+			err := errHungUp
+			if cause := context.Cause(c.ctx); errors.Is(cause, errDeadline) {
+				err = l.n.ended(c, "", cause) // the caller hears it
+			}
+			l.n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
+		}
+	}
+}
+
+// turn observes, plans and acts until the volume is at rest, or until what is
+// left has to wait.
+func (l *lane) turn() {
+	ctx := l.n.ctx
+	l.facts, l.hurried = volume.FS{}, false
+	defer func() { l.table = nil }() // a lane that rests keeps no table of all mounts alive
+	if l.held() {
+		return
+	}
+	var (
+		last volume.Step
+		h    volume.Have
+		err  error
+	)
+	for ctx.Err() == nil {
+		l.prune()
+		// The want first, the look after it: whoever asks while we look is
+		// answered from the next look.
+		w := l.want()
+		if last.Kind == volume.NoteLease && l.undisturbed() {
+			// A lease is no change of what there is to see, and nobody has come.
+		} else if h, err = l.observe(ctx, w); err != nil {
+			if ids := l.undecided(); len(ids) > 0 {
+				l.fail(ctx, volume.Step{Calls: ids}, "look", err)
+			}
+			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
+			return
+		}
+		l.patient(&w, h)
+		v := l.settle(&w, h)
+		if len(v.Steps) == 0 && v.Waiting {
+			l.wakeIn(resumePause)
+			return
+		}
+		if len(v.Steps) == 0 {
+			l.rest(w, h)
+			return
+		}
+		step := v.Steps[0]
+		if len(step.Calls) == 0 && retried(step.Kind) && l.later() {
+			return
+		}
+		if same(step, last) {
+			// What a step says it did counts only when it is seen.
+			l.fail(ctx, step, step.Kind.String(), errors.New("it ended well, but its effect is not seen; flexd does not repeat it blindly"))
+			if last = (volume.Step{}); len(step.Calls) == 0 {
+				return
+			}
+			continue
+		}
+		last = step
+		if err = l.take(ctx, step, &h); err == nil {
+			continue
+		}
+		if last = (volume.Step{}); l.park(step, err) || !l.fail(ctx, step, step.Kind.String(), err) {
+			return
+		}
+	}
+}
+
+// take takes a step, and remembers it.
+func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error {
+	l.begin(step)
+	started := time.Now()
+	err := l.act(ctx, step, h)
+	l.end(step, started, err)
+	return err
+}
+
+// undisturbed says whether nothing has happened to the lane since its turn began.
+func (l *lane) undisturbed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.dirty
+}
+
+// How long a call waits for a suspended device, and how often the lane looks
+// meanwhile.
+const (
+	resumePatience = 10 * time.Second
+	resumePause    = 200 * time.Millisecond
+)
+
+// patient notes which calls still wait for a suspended device.
+func (l *lane) patient(w *volume.Want, h volume.Have) {
+	for _, c := range l.calls() {
+		switch {
+		case !h.Device.Suspended:
+			c.suspended = time.Time{}
+			continue
+		case c.suspended.IsZero():
+			c.suspended = time.Now()
+		}
+		i := slices.IndexFunc(w.Calls, func(o volume.Call) bool { return o.ID == c.ID })
+		if i >= 0 {
+			w.Calls[i].Patient = time.Since(c.suspended) < resumePatience
+		}
+	}
+}
+
+// settle plans, answers the calls that the plan answered, and plans again for
+// those that are left, all from one look.
+func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
+	for {
+		v := volume.Plan(*w, h)
+		if len(v.Done)+len(v.Refused) == 0 {
+			return v
+		}
+		answered := l.answer(v, h)
+		w.Calls = slices.DeleteFunc(w.Calls, func(c volume.Call) bool { return slices.Contains(answered, c.ID) })
+	}
+}
+
+// retried says whether flexd's own step of that kind waits after a failure. A
+// note does not: the steps of a call that waits may come after it.
+func retried(k volume.StepKind) bool {
+	switch k {
+	case volume.NoteHeld, volume.Drop, volume.NoteLease, volume.DropLease:
+		return false
+	}
+	return true
+}
+
+// same says whether a step is the very one that was just taken.
+func same(a, b volume.Step) bool {
+	switch a.Kind {
+	case 0, volume.NoteHeld:
+		return false
+	case volume.NoteLease:
+		return false // a detach may have ended the lease meanwhile
+	}
+	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size
+}
+
+// rest ends a turn in which nothing is left to do, or nothing can be done as
+// long as something is not known.
+func (l *lane) rest(w volume.Want, h volume.Have) {
+	if owes(w, h) {
+		l.mu.Lock()
+		if l.retry.next.Before(time.Now()) {
+			l.retry.failed(time.Now())
+		}
+		l.mu.Unlock()
+		l.later()
+		return
+	}
+	l.mu.Lock()
+	l.retry.succeeded()
+	if w.Suspect { // and there is nothing to look at
+		l.suspect = suspicion{}
+	}
+	looks, next := l.suspect.looks, l.suspect.next
+	l.mu.Unlock()
+	if looks > 0 {
+		l.wakeIn(max(time.Until(next), 0)) // the end of a lease is found then, too
+		return
+	}
+	// It may have ended since the want was made up: then the next turn is due now.
+	if lease, ok := l.n.Store.Lease(l.uuid); ok && w.Lease.Live {
+		l.wakeIn(max(lease.Until-l.n.Boot(), 0))
+	}
+}
+
+// owes says whether flexd has something to let go of, or to find out, and only
+// does not know enough: no event tells when it can be known.
+func owes(w volume.Want, h volume.Have) bool {
+	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {
+		return false
+	}
+	for _, s := range h.Spots {
+		if s.Unknown != "" {
+			return true
+		}
+	}
+	return w.Lease.Noted && !w.Lease.Live && h.Device.Activity == volume.ActivityUnknown
+}
+
+// later says whether flexd's own work has to wait after it failed.
+func (l *lane) later() bool {
+	l.mu.Lock()
+	left := time.Until(l.retry.next)
+	l.mu.Unlock()
+	if left <= 0 {
+		return false
+	}
+	l.wakeIn(left)
+	return true
+}
+
+// wakeIn replaces the lane's one timer.
+func (l *lane) wakeIn(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timer = time.AfterFunc(d+time.Millisecond, l.wake)
+}

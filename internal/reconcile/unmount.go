@@ -1,0 +1,85 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// release lets go of whatever of ours is mounted at dir, whatever the
+// configuration says by now.
+func (n *Node) release(c *call, dir string) (err error) {
+	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
+		return err
+	}
+	// From here on no older mount is committed, and the table shows every other
+	// one but that whose outcome was not observed yet.
+	committed, err := n.enter(c)
+	if err != nil {
+		return err
+	}
+	defer n.requests.Leave(&c.Request)
+	table, err := n.table(c.ctx, c)
+	if err != nil {
+		return err
+	}
+	var found []*lane // of what is mounted there, from the top down, and of what was noted
+	add := func(uuid volume.UUID, name volume.Name) {
+		if l := n.lane(uuid, name); !slices.Contains(found, l) {
+			found = append(found, l)
+		}
+	}
+	if committed != "" {
+		add(committed, volume.Name{})
+	}
+	foreign := ""
+	at := table.At(c.Dir)
+	for _, e := range slices.Backward(slices.Concat(table.HiddenAt(c.Dir), at)) {
+		uuid, name, ok, err := n.Observer.Identify(c.ctx, e)
+		switch {
+		case err != nil && len(n.Store.At(c.Dir)) == 0:
+			return fmt.Errorf("it cannot be told which volume is mounted at %s: %w", c.Dir, err)
+		case ok:
+			add(uuid, name)
+		case foreign == "" && slices.Contains(at, e):
+			foreign = fmt.Sprintf("%s from %s", e.Type, e.Source)
+		}
+	}
+	for _, cl := range n.Store.At(c.Dir) {
+		add(cl.UUID, volume.Name{VG: cl.VG, LV: cl.LV})
+	}
+	if len(found) == 0 && foreign != "" {
+		return fmt.Errorf("%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
+	}
+	for _, l := range found {
+		c.title = l.title()
+		part := *c
+		if _, err := n.await(&part, l); err != nil {
+			return err
+		}
+	}
+	if err := n.Store.TornDown(c.Dir, c.Started, n.Boot()); err != nil {
+		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: goes on without the note: after a restart a late mount call would be accepted")
+	}
+	return nil
+}
+
+// endLease ends the leases of the volume that kubelet calls so. It is a hint:
+// a volume that is claimed stays.
+func (n *Node) endLease(name string) {
+	if name == "" {
+		return
+	}
+	claims, leases := n.Store.Named(name)
+	for _, lease := range leases {
+		lease.Until = min(lease.Until, n.Boot())
+		if err := n.Store.PutLease(lease); err != nil {
+			n.Log.WithError(err).Warn("detach: goes on without the note")
+		}
+		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
+	}
+	for _, c := range claims { // kubelet may have removed the directory of one that somebody unmounted
+		n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV}).wake()
+	}
+}

@@ -1,0 +1,114 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// enter makes a call a request.
+func (n *Node) enter(c *call) (committed volume.UUID, err error) {
+	c.Owner = c
+	return n.requests.Enter(&c.Request, n.Boot())
+}
+
+// await has a lane do what a call wants, and waits for the answer.
+func (n *Node) await(c *call, l *lane) (string, error) {
+	if _, err := n.enter(c); err != nil {
+		return "", err
+	}
+	defer n.requests.Leave(&c.Request)
+	return n.join(c, l)
+}
+
+// join makes a call wait for a lane, unless a committed mount has another one.
+func (n *Node) join(c *call, l *lane) (string, error) {
+	if n.requests.Bind(&c.Request, l.uuid) == l.uuid {
+		l.joined(c.Verb)
+	}
+	return n.wait(c)
+}
+
+// wait waits for the answer, the deadline, or the caller's end.
+func (n *Node) wait(c *call) (string, error) {
+	select {
+	case a := <-c.Answered():
+		return a.Device, a.Err
+	case <-n.ctx.Done():
+		return "", context.Cause(n.ctx)
+	case <-c.ctx.Done():
+	}
+	n.requests.Abandon(&c.Request, dsw.Answer{Err: n.ended(c, "", context.Cause(c.ctx))})
+	// If its mount is committed, the outcome is the answer.
+	select {
+	case a := <-c.Answered():
+		return a.Device, a.Err
+	case <-n.ctx.Done(): // the lane ends without an answer
+		return "", context.Cause(n.ctx)
+	case <-time.After(landingGrace):
+		return "", errors.New("the mount was let go and the kernel has not answered: it counts if it appears")
+	}
+}
+
+// landingGrace is what a landing may take beyond the deadline; flexdriver waits
+// that much longer than flexd.
+const landingGrace = 20 * time.Second
+
+// ended explains a call's end without its wish.
+func (n *Node) ended(c *call, what string, err error) error {
+	if !errors.Is(err, errDeadline) || c.ctx.Err() == nil {
+		if what == "" || strings.HasPrefix(err.Error(), what+": ") {
+			return err
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if what != "" {
+		return fmt.Errorf("still preparing: %s; it goes on, and will be used when asked again", what)
+	}
+	if uuid := n.requests.Bound(&c.Request); uuid != "" {
+		return n.lane(uuid, volume.Name{}).whatFor()
+	}
+	return errors.New("not done within the call's time")
+}
+
+// whatFor says what a call waited for when its time was up.
+func (l *lane) whatFor() error {
+	child := run.Holder(l.lock)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.parked != nil:
+		return fmt.Errorf("stuck: %s", l.parked.text())
+	case l.working == volume.Unmount.String():
+		return fmt.Errorf("still at %s%s; it goes on, and is waited for when asked again%s", l.atWork(), where(child), ifTooLong)
+	case l.working != "":
+		return fmt.Errorf("still preparing: %s%s; it goes on, and will be used when asked again%s", l.atWork(), where(child), ifTooLong)
+	}
+	return errors.New("not done within the call's time")
+}
+
+// ifTooLong is what an operator can do about a step that may only be slow.
+const ifTooLong = "; if that is too long for it, look at the disk under it and at dmesg"
+
+// atWork is the step, and since when it runs. The caller holds l.mu.
+func (l *lane) atWork() string {
+	return fmt.Sprintf("%s since %s", l.working, l.since.Format(time.TimeOnly))
+}
+
+// where says who does a step, and where in the kernel that is.
+func where(child *procfs.Waiting) string {
+	switch {
+	case child == nil:
+		return ""
+	case child.Wchan == "":
+		return fmt.Sprintf(" (pid %d)", child.Pid)
+	}
+	return fmt.Sprintf(" (pid %d waits in %s)", child.Pid, child.Wchan)
+}

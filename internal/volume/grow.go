@@ -1,0 +1,80 @@
+package volume
+
+// GrowSlack is how much smaller than its device a filesystem may be before it
+// counts as not grown: ext4 rounds down to whole blocks, xfs drops a last
+// allocation group of less than 64 blocks.
+const GrowSlack = 1 << 20
+
+func (p *planner) expand(c Call) {
+	lv, d := p.h.LV, p.h.Device
+	switch {
+	case p.h.Spots[c.Dir].Other != "" && !p.h.Spots[c.Dir].Under:
+		p.refuse(c, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Spots[c.Dir].Other, c.Dir)
+		return
+	case p.live() == nil || d.Activity != Active:
+		p.refuse(c, "it is not mounted, and a filesystem is only grown while it is: mount it first")
+		return
+	case p.readOnlyLV():
+		p.refuse(c, "the logical volume is read-only and cannot grow")
+		return
+	case p.h.FS.Content == FilesystemFailed:
+		p.refuse(c, "%s", failed(p.h.FS))
+		return
+	case p.h.FS.Content == Truncated && c.Size < p.h.FS.Size:
+		p.refuse(c, "%s", p.truncated())
+		return
+	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
+		p.refuse(c, "%d bytes are wanted, and the volume group's maxSize is %d: raise it in flexd's configuration", c.Size, c.MaxSize)
+		return
+	}
+	p.engaged = true
+	who := []string{c.ID}
+	if lv.Size < c.Size || d.Size < lv.Size {
+		p.add(Step{Kind: Extend, Size: max(c.Size, lv.Size), Calls: who})
+	}
+	if !p.grow(max(c.Size, lv.Size), who) && lv.Size >= c.Size && d.Size >= lv.Size {
+		p.done(c)
+	}
+}
+
+// grow plans what makes the filesystem fill a device of the given size, and
+// says whether there is anything to do.
+func (p *planner) grow(size int64, who []string) bool {
+	size = max(size, p.h.Device.Size)
+	fs := p.h.FS
+	switch {
+	case fs.Grown && p.h.Device.Size >= size:
+		return false
+	case fs.Size == 0 && p.h.Device.Size >= size:
+		p.add(Step{Kind: Inspect, Calls: who})
+		return true
+	case fs.Size > 0 && fs.Size+GrowSlack > size:
+		return false
+	}
+	p.add(Step{Kind: Grow, Calls: who})
+	return true
+}
+
+// growth is the one set-up that happens after the answer: a filesystem found
+// smaller than its device at its mount, by this daemon, for a held claim.
+func (p *planner) growth() {
+	live := p.live()
+	if p.h.Device.Suspended { // a child that touches it hangs, and an unmount with it
+		p.v.Waiting = p.v.Waiting || live != nil && (p.w.Suspect || p.w.Grow)
+		return
+	}
+	if p.w.Suspect && live != nil && !p.engaged && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
+		p.add(Step{Kind: Inspect})
+		return
+	}
+	if !p.w.Grow || p.engaged || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
+		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated {
+		return
+	}
+	for _, c := range p.w.Claims {
+		if c.Phase == Held && p.here(c.Dir) {
+			p.grow(0, nil)
+			return
+		}
+	}
+}

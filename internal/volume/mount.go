@@ -1,0 +1,169 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+)
+
+func kindFor(c Call) Kind {
+	if c.Verb == Stage {
+		return Staged
+	}
+	return Published
+}
+
+// mount plans the mounts of the calls, which conflict with nothing that is
+// mounted. Those that want another filesystem or other superblock options than
+// the first wait: once its mount is there, they are refused by what is seen.
+func (p *planner) mount(calls []Call) {
+	if len(calls) == 0 {
+		return
+	}
+	fsType := ""
+	if live := p.live(); live != nil {
+		fsType = live.Type
+	} else {
+		if p.h.Device.Activity == Inactive {
+			p.add(Step{Kind: Inspect, Calls: ids(calls)})
+			return
+		}
+		first := calls[0]
+		calls = slices.DeleteFunc(slices.Clone(calls), func(c Call) bool {
+			return c.FSType != first.FSType || !slices.Equal(c.Super, first.Super)
+		})
+		var ok bool
+		if fsType, ok = p.prepare(calls); !ok {
+			return
+		}
+	}
+	landed := map[string]bool{}
+	for _, c := range calls {
+		if landed[c.Dir] {
+			continue
+		}
+		landed[c.Dir] = true
+		same := p.calls(c.Dir, Stage, Publish)
+		p.add(Step{Kind: Land, Dir: c.Dir, Claim: kindFor(c), FSType: fsType, Calls: same})
+		p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: kindFor(c), Calls: same})
+	}
+}
+
+func ids(calls []Call) (ids []string) {
+	for _, c := range calls {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// prepare plans what must happen before the first mount of an active, unmounted
+// volume: look, make a filesystem if the volume is proved blank, check it. It
+// returns the filesystem's type and whether a mount may follow in this plan.
+func (p *planner) prepare(calls []Call) (string, bool) {
+	var (
+		fs     = p.h.FS
+		who    = ids(calls)
+		wanted = calls[0].FSType
+		refuse = func(f string, a ...any) (string, bool) {
+			for _, c := range calls {
+				p.refuse(c, f, a...)
+			}
+			return "", false
+		}
+	)
+	if p.h.Record == RecordUnknown {
+		return refuse("its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut%s", because(p.h.RecordReason))
+	}
+	if fs.Content == ContentUnknown || fs.Use == UseUnknown {
+		p.add(Step{Kind: Inspect, Calls: who})
+		return "", false
+	}
+	switch fs.Use {
+	case InUse:
+		return refuse("%s; flexd does not check, format or mount a device that something else uses: end that use first", orUnknown(fs.UsedBy))
+	case Unmounted:
+		return refuse("%s", orUnknown(fs.UsedBy))
+	}
+	// Where there is a filesystem, no mkfs was cut, and it may hold data by now.
+	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
+		return p.format(calls, refuse)
+	}
+	switch fs.Content {
+	case FilesystemFailed:
+		return refuse("%s", failed(fs))
+	case Truncated:
+		return refuse("%s", p.truncated())
+	case ForeignContent:
+		return refuse("it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.device())
+	}
+	if wanted != "" && wanted != fs.Type {
+		return refuse("%s", otherType(fs.Type, wanted))
+	}
+	if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {
+		p.add(Step{Kind: CheckFS, FSType: fs.Type, Calls: who})
+	}
+	if p.h.Record != Seen {
+		p.add(Step{Kind: RecordSeen, FSType: fs.Type, Calls: who})
+	}
+	return fs.Type, true
+}
+
+// format plans mkfs of what is blank, or of what an mkfs of ours left that a
+// crash has cut.
+func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool)) (string, bool) {
+	fsType := calls[0].FSType
+	if fsType == "" {
+		fsType = DefaultFSType
+	}
+	fs := p.h.FS
+	switch {
+	case fs.Made:
+		return refuse("mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What))
+	case p.readOnlyLV():
+		return refuse("it is blank and read-only: there is nothing to mount")
+	case p.h.Device.Unsound != "":
+		return refuse("it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound)
+	case p.h.Record == Seen:
+		return refuse("it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile))
+	}
+	repeat := fs.Content != Blank
+	if why := p.unlikeCut(fsType); repeat && why != "" {
+		return refuse("an mkfs of %s was cut on it, and is not repeated: %s; flexd never formats over data. Look at the signatures (wipefs %s); if it is not needed: wipefs -a %[3]s, blkdiscard -z %[3]s, then ask again", p.h.RecordType, why, p.device())
+	}
+	// A size that was too small may be corrected as long as nothing was published.
+	if size := calls[0].Size; p.h.LV.Created && !repeat && size > p.h.LV.Size {
+		if limit := calls[0].MaxSize; limit > 0 && size > limit {
+			return refuse("option size: %d bytes are wanted, and the volume group's maxSize is %d", size, limit)
+		}
+		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
+		return "", false
+	}
+	p.add(Step{Kind: Format, FSType: fsType, Repeat: repeat, Calls: ids(calls)})
+	p.add(Step{Kind: Inspect, Calls: ids(calls)})
+	return "", false
+}
+
+// unlikeCut says why what is on the device may be more than what the recorded
+// mkfs left when a crash cut it, or "".
+func (p *planner) unlikeCut(fsType string) string {
+	fs := p.h.FS
+	switch {
+	case !fs.Leftover:
+		return fmt.Sprintf("something else has written to it (%s)", orUnknown(fs.What))
+	case !p.h.LV.Created:
+		return fmt.Sprintf("flexd did not create this volume (%s)", orUnknown(fs.What))
+	case p.h.RecordLate != "":
+		return p.h.RecordLate
+	case p.h.RecordType != fsType:
+		return "fsType now asks for " + fsType
+	}
+	return ""
+}
+
+// device is what an owner may name in a command: a link that means this volume
+// or nothing, where there is one.
+func (p *planner) device() string {
+	if p.h.Device.Link != "" {
+		return p.h.Device.Link
+	}
+	return p.h.Device.Path
+}

@@ -1,0 +1,285 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// obstacle says why no set-up may happen on this volume at all, or "".
+func (p *planner) obstacle(c Call) string {
+	lv, d := p.h.LV, p.h.Device
+	switch {
+	case c.Refusal != "":
+		return c.Refusal
+	case lv.Presence == PresenceUnknown:
+		return "the volume could not be looked up: " + orUnknown(lv.Reason)
+	case lv.Presence == Absent:
+		return "the volume does not exist" + because(lv.Reason)
+	case lv.Presence == Foreign:
+		return "not usable: " + orUnknown(lv.Reason)
+	case d.Unusable:
+		return "its device is not usable: " + orUnknown(d.Reason)
+	case d.Activity == ActivityUnknown:
+		return "its device could not be looked at: " + orUnknown(d.Reason)
+	case d.Suspended:
+		return fmt.Sprintf("its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs: dmsetup resume %[1]s", d.Path)
+	}
+	for _, cl := range p.w.Claims {
+		if why := p.h.Spots[cl.Dir].Unknown; why != "" {
+			return fmt.Sprintf("it may be mounted at %s, which cannot be told: %s", cl.Dir, why)
+		}
+	}
+	for _, m := range p.h.Mounts {
+		if m.Owner == Elsewhere {
+			return fmt.Sprintf("it is mounted at %s by something else: umount it there first", m.Dir)
+		}
+	}
+	return ""
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+func (p *planner) setUps() {
+	var users, mounters []Call // calls to be served, and those of them that need a mount
+	for _, c := range p.w.Calls {
+		switch c.Verb {
+		case Check, Activate, Expand:
+			if p.resumes(c) {
+				continue
+			}
+			if why := p.obstacle(c); why != "" {
+				p.refuse(c, "%s", why)
+				continue
+			}
+			if c.Verb == Expand {
+				p.expand(c)
+				continue
+			}
+			users = append(users, c)
+		case Stage, Publish:
+			if slices.Contains(p.dropped, c.Dir) {
+				p.engaged = true // a release of the same directory goes first
+				continue
+			}
+			if p.mounted(c) || p.resumes(c) {
+				continue
+			}
+			if why := p.conflict(c); why != "" {
+				p.refuse(c, "%s", why)
+				continue
+			}
+			users = append(users, c)
+			mounters = append(mounters, c)
+		}
+	}
+	p.engaged = p.engaged || len(users) > 0
+	p.activate(users)
+	p.mount(mounters)
+}
+
+// resumes says whether a call waits for its device to be resumed.
+func (p *planner) resumes(c Call) bool {
+	waits := c.Patient && p.h.Device.Suspended
+	p.v.Waiting = p.v.Waiting || waits
+	p.engaged = p.engaged || waits
+	return waits
+}
+
+// mounted answers a Stage or Publish whose mount is there.
+func (p *planner) mounted(c Call) bool {
+	if !p.h.Spots[c.Dir].This {
+		return false
+	}
+	for _, m := range p.h.Mounts {
+		if m.Dir == c.Dir && c.Verb == Publish && m.ReadOnly != c.ReadOnly {
+			p.refuse(c, "it is mounted %s at %s already, and this call wants it %s: unmount it first", mode(m.ReadOnly), c.Dir, mode(c.ReadOnly))
+			return true
+		}
+	}
+	// settle() plans NoteHeld where the note does not say so yet.
+	if cl := p.claim(c.Dir); cl != nil && cl.Phase == Held {
+		p.done(c)
+	}
+	p.engaged = true
+	return true
+}
+
+func mode(readOnly bool) string {
+	if readOnly {
+		return "read-only"
+	}
+	return "read-write"
+}
+
+// conflict says why a mount at c.Dir must not be made, or "".
+func (p *planner) conflict(c Call) string {
+	if why := p.obstacle(c); why != "" {
+		return why
+	}
+	if s := p.h.Spots[c.Dir]; s.Unknown != "" {
+		return fmt.Sprintf("it cannot be told which volume is mounted at %s: %s", c.Dir, s.Unknown)
+	}
+	if s := p.h.Spots[c.Dir]; s.Other != "" {
+		return fmt.Sprintf("%s is mounted at %s already", s.Other, c.Dir)
+	}
+	if c.Global != "" {
+		if s := p.h.Spots[c.Global]; s.Under {
+			return fmt.Sprintf("kubelet's global mount %s is covered by %s: unmount that first", c.Global, s.Other)
+		} else if s.Other != "" {
+			return fmt.Sprintf("kubelet's global mount %s holds another volume (%s): two inline volumes of one name collide with attach:true; give the pods' volumes different names, or use PVs, or attach:false", c.Global, s.Other)
+		}
+	}
+	if c.Verb == Stage {
+		for _, cl := range p.w.Claims {
+			waiting := cl.Phase == Making && len(p.calls(cl.Dir, Stage)) > 0
+			if cl.Kind == Staged && cl.Dir != c.Dir && (p.here(cl.Dir) || waiting && !p.younger(cl.Dir, c)) {
+				return p.twoNames(cl.Dir)
+			}
+		}
+		for _, m := range p.h.Mounts {
+			if m.Owner == Ours && m.Kind == Staged && m.Dir != c.Dir {
+				return p.twoNames(m.Dir)
+			}
+		}
+	}
+	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
+		return "the logical volume is read-only: mount it with readOnly: true"
+	}
+	live := p.live()
+	if live == nil {
+		return ""
+	}
+	switch {
+	case p.h.FS.Content == FilesystemFailed:
+		return failed(p.h.FS)
+	case p.h.FS.Content == Truncated:
+		return p.truncated()
+	case live.SuperReadOnly && !p.readOnlyLV():
+		return fmt.Sprintf("its %s went read-only, which the kernel does on errors: unmount it everywhere, run fsck, and look at dmesg", live.Type)
+	case c.FSType != "" && c.FSType != live.Type:
+		return otherType(live.Type, c.FSType)
+	}
+	if diff := optionsDiffer(c.Super, p.h.Mounts); diff != "" {
+		return fmt.Sprintf("mountOptions: the filesystem is mounted already with other options (%s); all users of a volume share them", diff)
+	}
+	return ""
+}
+
+func (p *planner) twoNames(dir string) string {
+	return fmt.Sprintf("it is staged already at %s: kubelet knows it under two names there, and could then never unmount either; use one PV (or one inline volume name) for one logical volume", dir)
+}
+
+// younger says whether the claim at dir was made by a call that came after c.
+func (p *planner) younger(dir string, c Call) bool {
+	for _, o := range p.w.Calls {
+		if o.ID == c.ID {
+			return true
+		}
+		if o.Dir == dir && o.Verb == Stage {
+			return false
+		}
+	}
+	return false
+}
+
+func failed(fs FS) string {
+	what := "filesystem"
+	if fs.Type != "" {
+		what = fs.Type
+	}
+	return fmt.Sprintf("its "+what+" is in error (%s): unmount it everywhere and run fsck by hand", orUnknown(fs.What))
+}
+
+// truncated is about a filesystem that is larger than its device. No fsck is advised:
+// it would throw away what is beyond the end.
+func (p *planner) truncated() string {
+	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
+	remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, name)
+	if strings.HasPrefix(d.Path, "/dev/loop") {
+		remedy = fmt.Sprintf("truncate -s %d on its file, losetup -c %s", fs.Size, d.Path)
+	}
+	return fmt.Sprintf("its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
+		fs.Type, fs.Size, p.device(), d.Size, remedy)
+}
+
+func otherType(found, wanted string) string {
+	return fmt.Sprintf("it holds %s, and fsType asks for %s: correct fsType, or wipe the volume if its data is not needed", found, wanted)
+}
+
+// optionsDiffer compares the wanted superblock options with those of the live
+// superblock: with what flexd was asked for when it was mounted or, when no note
+// tells that, with the mount table, which does not show every default.
+func optionsDiffer(want []string, mounts []Mount) string {
+	for _, m := range mounts {
+		if m.AskedKnown {
+			if slices.Equal(want, m.Asked) {
+				return ""
+			}
+			return fmt.Sprintf("wanted %s, mounted with %s", list(want), list(m.Asked))
+		}
+	}
+	for _, o := range want {
+		if !slices.Contains(mounts[0].Super, o) {
+			return fmt.Sprintf("wanted %s, the mount table shows %s", list(want), list(mounts[0].Super))
+		}
+	}
+	return ""
+}
+
+func list(options []string) string {
+	if len(options) == 0 {
+		return "none"
+	}
+	return strings.Join(options, ",")
+}
+
+// activate plans what every user of the device needs: its note, then the device.
+func (p *planner) activate(users []Call) {
+	var ids, heal []string
+	for _, c := range users {
+		switch c.Verb {
+		case Stage, Publish:
+			ids = append(ids, c.ID)
+			cl := p.claim(c.Dir)
+			if cl == nil || cl.Phase != Making {
+				if !p.planned(NoteMaking, c.Dir) {
+					p.add(Step{Kind: NoteMaking, Dir: c.Dir, Claim: kindFor(c), Calls: p.calls(c.Dir, Stage, Publish)})
+				}
+			}
+		case Check, Activate:
+			if c.Verb == Activate {
+				ids = append(ids, c.ID)
+			}
+			switch {
+			case !p.w.Lease.Noted || !p.w.Lease.Live:
+				if !p.leased {
+					p.leased = true
+					p.add(Step{Kind: NoteLease, Calls: p.verbCalls(Check, Activate)})
+				}
+			case c.Verb == Check || p.h.Device.Activity == Active && p.h.Device.Link != "":
+				p.done(c)
+			case p.h.Device.Activity == Active:
+				heal = append(heal, c.ID)
+			}
+		}
+	}
+	switch {
+	case len(ids) > 0 && p.h.Device.Activity == Inactive:
+		p.add(Step{Kind: ActivateDevice, Calls: ids})
+	case len(heal) > 0:
+		p.add(Step{Kind: ActivateDevice, Calls: heal, Why: "its link is missing"})
+	}
+}
