@@ -27,19 +27,20 @@ var packages = []struct {
 	{"internal/volume", nil},
 	{"internal/volopts", nil},
 	{"internal/kubelet", nil},
-	{"internal/procfs", nil},
-	{"internal/devmapper", nil},
+	{"internal/sysfs", nil},
+	{"internal/procfs", []string{"sysfs"}},
+	{"internal/devmapper", []string{"sysfs"}},
 	{"internal/run", []string{"procfs"}},
 	{"internal/config", nil},
 	{"internal/status", nil},
 	{"internal/flexvolume", []string{"volopts", "kubelet"}},
 	{"internal/join", []string{"volume"}},
-	{"internal/mounttable", nil},
-	{"internal/mount", []string{"volume", "procfs", "devmapper", "run", "mounttable"}},
-	{"internal/lvm", []string{"volume", "procfs", "devmapper", "run", "mount", "join"}},
-	{"internal/loopdev", []string{"volume", "run", "mount", "join"}},
+	{"internal/mounttable", []string{"sysfs"}},
+	{"internal/mount", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
+	{"internal/lvm", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
+	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
-	{"internal/asw", []string{"volume", "procfs", "mounttable", "mount", "kubelet"}},
+	{"internal/asw", []string{"volume", "sysfs", "procfs", "mounttable", "kubelet"}},
 	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "join"}},
 	{"internal/server", []string{"flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/hosttest", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
@@ -150,6 +151,16 @@ func TestImportsPointDownwards(t *testing.T) {
 			case (s.pkg == "internal/volume" || s.pkg == "internal/join") && !slices.Contains(pure, p):
 				t.Errorf("%s imports %s; %s is pure", s.file, p, s.pkg)
 			}
+		}
+	}
+}
+
+// run starts the children, and what mount does in a child starts the programs that it
+// needs. Nothing else starts a process.
+func TestFewStartProcesses(t *testing.T) {
+	for _, s := range sources(t) {
+		if !s.test && slices.Contains(s.imports, "os/exec") && !slices.Contains([]string{"internal/run", "internal/mount", "internal/hosttest"}, s.pkg) {
+			t.Errorf("%s imports os/exec", s.file)
 		}
 	}
 }

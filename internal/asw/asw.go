@@ -21,8 +21,8 @@ import (
 	"sync/atomic"
 
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -338,7 +338,7 @@ func fsError(path, fsType string) string {
 	if fsType != "ext4" {
 		return ""
 	}
-	count, err := mount.Sysfs(filepath.Join("/sys/fs/ext4", filepath.Base(path), "errors_count"))
+	count, err := sysfs.Line(filepath.Join("/sys/fs/ext4", filepath.Base(path), "errors_count"))
 	if err == nil && count != "0" {
 		return "ext4 counts " + count + " errors"
 	}

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // The requests and flags of linux/dm-ioctl.h that are needed to look.
@@ -146,7 +147,7 @@ func (b reply) ask(flags uint32, key Key) error {
 	case key.UUID != "":
 		copy(b[176:], key.UUID)
 	case key.Number != "":
-		major, minor, ok := SplitNumber(key.Number)
+		major, minor, ok := sysfs.SplitNumber(key.Number)
 		if !ok {
 			return fmt.Errorf("%q is no device number", key.Number)
 		}
@@ -162,7 +163,7 @@ func (b reply) head() Mapped {
 	return Mapped{
 		Name:      cString(b[48 : 48+dmNameLen]),
 		UUID:      cString(b[176 : 176+dmUUIDLen]),
-		Number:    Number(ne.Uint64(b[40:])),
+		Number:    sysfs.Number(ne.Uint64(b[40:])),
 		Open:      int(int32(ne.Uint32(b[24:]))),
 		Suspended: f&dmSuspended != 0,
 		ReadOnly:  f&dmReadOnly != 0,
@@ -212,7 +213,7 @@ func (b reply) list() (all []Mapped, uuids bool, err error) {
 			}
 			end = off + next
 		}
-		m := Mapped{Name: cString(d[off+12 : end]), Number: Number(dev)}
+		m := Mapped{Name: cString(d[off+12 : end]), Number: sysfs.Number(dev)}
 		at := align8(off + 12 + len(m.Name) + 1)
 		flags := uint32(0)
 		if at+8 <= end {
@@ -275,17 +276,4 @@ func align8(n int) int { return (n + 7) &^ 7 }
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s
-}
-
-// Number is how a device number is written: "major:minor".
-func Number(dev uint64) string {
-	return strconv.FormatUint(uint64(unix.Major(dev)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(dev)), 10)
-}
-
-// SplitNumber reads what Number writes.
-func SplitNumber(s string) (major, minor uint32, ok bool) {
-	a, b, _ := strings.Cut(s, ":")
-	x, err1 := strconv.ParseUint(a, 10, 12)
-	y, err2 := strconv.ParseUint(b, 10, 20)
-	return uint32(x), uint32(y), err1 == nil && err2 == nil
 }

@@ -168,7 +168,7 @@ func fitDevice(a extendArg, size int64) error {
 	}
 	defer dev.Close()
 	name := filepath.Base(a.Device.Path)
-	l, err := sysfs{}.Loop(name)
+	l, err := kernel{}.Loop(name)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func fitDevice(a extendArg, size int64) error {
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
 		return fmt.Errorf("LOOP_SET_CAPACITY of %s: %w", a.Device.Path, err)
 	}
-	if l, err = (sysfs{}).Loop(name); err != nil {
+	if l, err = (kernel{}).Loop(name); err != nil {
 		return err
 	}
 	if l.Size < size/512*512 {

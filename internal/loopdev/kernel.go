@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // The extended attributes of a volume's file. Only root can write them.
@@ -69,11 +69,11 @@ type Loop struct {
 }
 
 // NewKernel returns the real Kernel.
-func NewKernel() Kernel { return sysfs{} }
+func NewKernel() Kernel { return kernel{} }
 
-type sysfs struct{}
+type kernel struct{}
 
-func (sysfs) File(path string) (FileInfo, error) {
+func (kernel) File(path string) (FileInfo, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); errors.Is(err, unix.ENOENT) {
 		return FileInfo{}, nil
@@ -104,7 +104,7 @@ func (sysfs) File(path string) (FileInfo, error) {
 	return fi, nil
 }
 
-func (sysfs) Files(dir string) ([]string, error) {
+func (kernel) Files(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func attribute(get func([]byte) (int, error)) (string, error) {
 	return strings.TrimSpace(string(b[:n])), nil // setfattr -v "$(...)" may leave a newline
 }
 
-func (sysfs) Loops() ([]Loop, error) {
+func (kernel) Loops() ([]Loop, error) {
 	d, err := os.Open("/sys/block")
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (sysfs) Loops() ([]Loop, error) {
 	return loops, nil
 }
 
-func (sysfs) Loop(name string) (Loop, error) {
+func (kernel) Loop(name string) (Loop, error) {
 	dir := "/sys/block/" + name
 	if strings.Contains(name, ":") {
 		dir = "/sys/dev/block/" + name
@@ -173,7 +173,7 @@ func (sysfs) Loop(name string) (Loop, error) {
 	}
 	l := Loop{Name: name}
 	var err error
-	if l.Number, err = mount.Sysfs(dir + "/dev"); err != nil {
+	if l.Number, err = sysfs.Line(dir + "/dev"); err != nil {
 		return Loop{}, err
 	}
 	// The sequence number first and last: what lies between is of one
@@ -202,7 +202,7 @@ func (sysfs) Loop(name string) (Loop, error) {
 
 // backing reads a loop device's backing file; "" if it has none.
 func backing(dir string) (path string, deleted bool, err error) {
-	path, err = mount.Sysfs(dir + "/loop/backing_file")
+	path, err = sysfs.Line(dir + "/loop/backing_file")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return "", false, nil
 	}
@@ -214,7 +214,7 @@ func backing(dir string) (path string, deleted bool, err error) {
 }
 
 func readNumber(path string) (uint64, error) {
-	s, err := mount.Sysfs(path)
+	s, err := sysfs.Line(path)
 	if err != nil {
 		return 0, err
 	}

@@ -119,7 +119,7 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 	if err := unix.IoctlLoopConfigure(int(dev.Fd()), config); err != nil {
 		return Loop{}, fmt.Errorf("LOOP_CONFIGURE of %s: %w", name, err)
 	}
-	l, err := sysfs{}.Loop(name)
+	l, err := kernel{}.Loop(name)
 	if err != nil {
 		return Loop{}, err
 	}
@@ -136,7 +136,7 @@ func notAttached(file *os.File, after uint64) error {
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return err
 	}
-	loops, err := sysfs{}.Loops()
+	loops, err := kernel{}.Loops()
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func detach(a detachArg) (nothing, error) {
 
 // gone says whether that incarnation of a loop device is over.
 func gone(name string, seq uint64) bool {
-	l, err := sysfs{}.Loop(name)
+	l, err := kernel{}.Loop(name)
 	if errors.Is(err, os.ErrNotExist) {
 		return true
 	}

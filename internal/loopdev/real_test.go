@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	}
 	code := m.Run()
-	loops, _ := sysfs{}.Loops()
+	loops, _ := kernel{}.Loops()
 	for _, l := range loops {
 		if strings.HasPrefix(l.BackingFile, scratch) {
 			fmt.Printf("left behind: /dev/%s of %s\n", l.Name, l.BackingFile)
@@ -99,7 +99,7 @@ func newNode(t *testing.T) *node {
 	}
 	n.restart()
 	t.Cleanup(func() {
-		loops, _ := sysfs{}.Loops()
+		loops, _ := kernel{}.Loops()
 		for _, l := range loops {
 			if strings.HasPrefix(l.BackingFile, dir+"/") {
 				exec.Command("losetup", "-d", "/dev/"+l.Name).Run()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // DefaultFilter keeps out devices that must not hang a command of LVM or give it
@@ -154,7 +155,7 @@ func (p *Provider) suspended(path string) bool {
 	if unix.Stat(path, &st) != nil {
 		return false
 	}
-	m, err := p.DM.Device(devmapper.Key{Number: devmapper.Number(st.Rdev)})
+	m, err := p.DM.Device(devmapper.Key{Number: sysfs.Number(st.Rdev)})
 	return err == nil && m.Suspended
 }
 

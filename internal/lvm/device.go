@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
-	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -135,7 +135,7 @@ func unsound(m devmapper.Mapped) string {
 
 // node is the kernel's own node of a device.
 func (p *Provider) node(m devmapper.Mapped) string {
-	_, minor, _ := devmapper.SplitNumber(m.Number)
+	_, minor, _ := sysfs.SplitNumber(m.Number)
 	return filepath.Join(p.Dev, "dm-"+strconv.FormatUint(uint64(minor), 10))
 }
 
@@ -149,7 +149,7 @@ func leadsTo(path, number string) bool {
 	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return false
 	}
-	major, minor, ok := devmapper.SplitNumber(number)
+	major, minor, ok := sysfs.SplitNumber(number)
 	return ok && unix.Major(uint64(st.Rdev)) == major && unix.Minor(uint64(st.Rdev)) == minor
 }
 
@@ -157,7 +157,7 @@ func leadsTo(path, number string) bool {
 // Kernels before 5.15 have none.
 func diskSeq(number string) uint64 {
 	_, minor, _ := strings.Cut(number, ":")
-	seq, _ := mount.Sysfs("/sys/devices/virtual/block/dm-" + minor + "/diskseq") // the shortest way, past all links
+	seq, _ := sysfs.Line("/sys/devices/virtual/block/dm-" + minor + "/diskseq") // the shortest way, past all links
 	n, _ := strconv.ParseUint(seq, 10, 64)
 	return n
 }
@@ -166,7 +166,7 @@ func diskSeq(number string) uint64 {
 // entry. It is false if the device is no logical volume that could be one of
 // ours: what LVM keeps to itself is not.
 func (p *Provider) Identify(_ context.Context, number string) (volume.UUID, volume.Name, bool, error) {
-	major, _, ok := devmapper.SplitNumber(number)
+	major, _, ok := sysfs.SplitNumber(number)
 	if !ok || major == 0 {
 		return "", volume.Name{}, false, nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -163,7 +164,7 @@ func (t *tree) gone(m devmapper.Mapped) (why string) {
 		}
 		for _, target := range n.Targets {
 			for word := range strings.FieldsSeq(target.Params) {
-				if _, _, ok := devmapper.SplitNumber(word); !ok {
+				if _, _, ok := sysfs.SplitNumber(word); !ok {
 					continue
 				}
 				gone, known := t.disks[word]

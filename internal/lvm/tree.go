@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // A tree reads the devices below volumes, each one once: volumes share thin pools
@@ -51,7 +52,7 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 	seen := map[string]bool{}
 	for _, target := range m.Targets {
 		for word := range strings.FieldsSeq(target.Params) {
-			if _, _, ok := devmapper.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
+			if _, _, ok := sysfs.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
 				seen[word] = true
 				n.below = append(n.below, word)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -66,7 +67,7 @@ func TestVMTwoHundred(t *testing.T) {
 		}
 		numbers[d.Number] = lv.Name
 		// The kernel's own word for it.
-		_, minor, _ := devmapper.SplitNumber(d.Number)
+		_, minor, _ := sysfs.SplitNumber(d.Number)
 		uuid, err := os.ReadFile(fmt.Sprintf("/sys/block/dm-%d/dm/uuid", minor))
 		if got, ok := parseDMUUID(string(uuid[:max(0, len(uuid)-1)])); err != nil || !ok || got != lv.UUID {
 			t.Errorf("%s is %s, and its device %s is of %q (%v)", lv.Name, lv.UUID, d.Number, uuid, err)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -43,7 +44,7 @@ func verify(f *os.File, d volume.Device) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return fmt.Errorf("%w: %s is no block device", ErrChanged, d.Path)
 	}
-	if n := numberOf(uint64(st.Rdev)); n != d.Number {
+	if n := sysfs.Number(st.Rdev); n != d.Number {
 		return fmt.Errorf("%w: %s is %s, not %s", ErrChanged, d.Path, n, d.Number)
 	}
 	if d.Seq == 0 {
@@ -65,10 +66,6 @@ func diskSeq(number string) (uint64, error) {
 		return 0, err
 	}
 	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-}
-
-func numberOf(dev uint64) string {
-	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }
 
 // sizeOf returns the size of an open block device.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -232,7 +233,7 @@ func usable(mnt int, l Landing) error {
 	if l.FSType == "btrfs" { // whose device number is of no device
 		return btrfsIsOf(fd, l.Device)
 	}
-	if n := numberOf(uint64(st.Dev)); n != l.Device.Number {
+	if n := sysfs.Number(st.Dev); n != l.Device.Number {
 		return fmt.Errorf("%w: the mount is of %s, not of %s", ErrChanged, n, l.Device.Number)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -159,7 +160,7 @@ func (r *rig) observe(path string) {
 	if err := unix.Stat(path, &st); err != nil {
 		r.Fatal(err)
 	}
-	number := numberOf(uint64(st.Rdev))
+	number := sysfs.Number(st.Rdev)
 	seq, err := diskSeq(number)
 	if err != nil {
 		r.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -102,7 +103,7 @@ func liesOn(upper, lower string, depth int) bool {
 		return true
 	}
 	if on, ok := loopBacking(upper); ok {
-		return on.rdev != 0 && liesOn(numberOf(on.rdev), lower, depth+1)
+		return on.rdev != 0 && liesOn(sysfs.Number(on.rdev), lower, depth+1)
 	}
 	slaves, _ := filepath.Glob("/sys/dev/block/" + upper + "/slaves/*/dev")
 	return slices.ContainsFunc(slaves, func(s string) bool {

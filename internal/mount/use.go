@@ -12,6 +12,7 @@ import (
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -135,7 +136,7 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 		l.Close()
 		switch {
 		case !ok:
-		case its.rdev != 0 && numberOf(its.rdev) == number:
+		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
 			on = append(on, "/dev/"+name+" is a loop device on it")
 		case isLoop && its == own:
 			on = append(on, "/dev/"+name+" is attached to the same file, "+to)

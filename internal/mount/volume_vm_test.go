@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -72,7 +73,7 @@ func (r *rig) node() string {
 	if err := unix.Stat("/dev/vg0/"+r.lv, &st); err != nil {
 		r.Fatal(err)
 	}
-	return nodeOf(numberOf(uint64(st.Rdev)))
+	return nodeOf(sysfs.Number(st.Rdev))
 }
 
 func (r *rig) resize(size int64) {

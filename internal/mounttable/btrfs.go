@@ -1,13 +1,14 @@
 package mounttable
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // A sys reads the two places that say which block devices a btrfs is on. It
@@ -62,11 +63,11 @@ func (e *Entry) sourceNumber(s sys) string {
 	return n
 }
 
-var realSys sys = sysfs{}
+var realSys sys = kernel{}
 
-type sysfs struct{}
+type kernel struct{}
 
-func (sysfs) numberOf(path string) string {
+func (kernel) numberOf(path string) string {
 	// A name such as /dev/vg/lv is a link to ../mapper/vg-lv, and that one to
 	// ../dm-3, or a node of its own where there is no udev.
 	for range 8 {
@@ -81,7 +82,7 @@ func (sysfs) numberOf(path string) string {
 			return ""
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
-			return fmt.Sprintf("%d:%d", unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev)))
+			return sysfs.Number(st.Rdev)
 		}
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -95,7 +96,7 @@ func (sysfs) numberOf(path string) string {
 	return ""
 }
 
-func (sysfs) btrfsOf(number string) []string {
+func (kernel) btrfsOf(number string) []string {
 	dirs, err := filepath.Glob("/sys/fs/btrfs/*/devices")
 	if err != nil {
 		return nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // HoldsMount says how a process keeps a mount busy, or "". A mount is known
@@ -53,7 +55,7 @@ func (p Process) HoldsDevice(number string) string {
 		}
 		var st unix.Stat_t
 		if err := unix.Stat(p.Path("fd/"+f.Name()), &st); err == nil &&
-			st.Mode&unix.S_IFMT == unix.S_IFBLK && fmt.Sprintf("%d:%d", unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev))) == number {
+			st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(st.Rdev) == number {
 			return "has it open as " + to
 		}
 	}

@@ -41,7 +41,7 @@ func TestGrowth(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "growth.test")
 	const internal = "github.com/flexd/flexd/internal/"
-	packages := internal + strings.Join([]string{"mount", "mounttable", "procfs", "kubelet", "asw", "join", "volume", "dsw", "reconcile", "status", "loopdev", "lvm"}, ","+internal)
+	packages := internal + strings.Join([]string{"mount", "mounttable", "procfs", "sysfs", "devmapper", "kubelet", "asw", "join", "volume", "dsw", "reconcile", "status", "loopdev", "lvm"}, ","+internal)
 	build := exec.Command("go", "test", "-c", "-covermode=atomic", "-coverpkg="+packages, "-o", bin, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

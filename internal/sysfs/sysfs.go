@@ -1,0 +1,45 @@
+// Package sysfs reads what sysfs says of devices, and writes their numbers as it does.
+package sysfs
+
+import (
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Line reads a file of sysfs that has one line. It asks the kernel directly: an os.File would
+// be handed to the runtime's poller first, which costs more than the reading.
+func Line(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	for err == unix.EINTR {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 4097) // sysfs gives at most a page, in one piece
+	n, err := unix.Read(fd, b)
+	for err == unix.EINTR {
+		n, err = unix.Read(fd, b)
+	}
+	if err != nil {
+		return "", &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return strings.TrimSuffix(string(b[:n]), "\n"), nil
+}
+
+// Number is a device number as sysfs writes it: "major:minor".
+func Number(dev uint64) string {
+	return strconv.FormatUint(uint64(unix.Major(dev)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(dev)), 10)
+}
+
+// SplitNumber reads what Number writes.
+func SplitNumber(s string) (major, minor uint32, ok bool) {
+	a, b, _ := strings.Cut(s, ":")
+	x, err1 := strconv.ParseUint(a, 10, 12)
+	y, err2 := strconv.ParseUint(b, 10, 20)
+	return uint32(x), uint32(y), err1 == nil && err2 == nil
+}
