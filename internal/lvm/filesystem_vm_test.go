@@ -18,7 +18,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What is on the volumes: this room makes and finds the devices, and the next
+// What is on the volumes: this package makes and finds the devices, and the next
 // one looks at them, formats, mounts and grows them.
 
 // A user is a lab with what a lane does to the volumes.

@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// The errors of this room keep their type on the way from a child to flexd. The
+// The errors of this package keep their type on the way from a child to flexd. The
 // kinds are what the children's answers call them.
 var kinds = map[string]error{
 	"changed": ErrChanged,

@@ -148,7 +148,7 @@ func TestGuarantees(t *testing.T) {
 	}
 }
 
-// What the architecture names is there, and every room is told of.
+// What the architecture names is there, and every package is described.
 func TestArchitecture(t *testing.T) {
 	text := read(t, "docs/architecture.md")
 	for _, m := range named.FindAllStringSubmatch(text, -1) {
@@ -159,13 +159,13 @@ func TestArchitecture(t *testing.T) {
 		}
 	}
 	for _, dir := range []string{"internal", "test"} {
-		rooms, err := os.ReadDir(filepath.Join(root, dir))
+		packages, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range rooms {
+		for _, r := range packages {
 			if name := dir + "/" + r.Name(); r.IsDir() && !strings.Contains(text, "`"+name+"`") {
-				t.Errorf("the room %s is not told of", name)
+				t.Errorf("the package %s is not described", name)
 			}
 		}
 	}
