@@ -215,7 +215,7 @@ func TestOtherNamespace(t *testing.T) {
 	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", "would not see a mount", "mount --make-shared", "kubelet's namespace")
 	h.refused(h.up(byKubelet, v, p), "vg0/a: mountdevice", "another mount namespace")
 	h.state("a", "failed")
-	if s := h.story("a"); len(s.Claims) != 0 || !strings.Contains(s.Error.Message, "another mount namespace") {
+	if s := h.settled("a"); len(s.Claims) != 0 || !strings.Contains(s.Error.Message, "another mount namespace") { // the claim goes after the answer
 		t.Errorf("status: %+v", s)
 	}
 
