@@ -41,9 +41,9 @@ var packages = []struct {
 	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "sysfs", "procfs", "mounttable", "kubelet"}},
-	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "join"}},
+	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "lvm", "dsw", "asw", "join"}},
 	{"internal/server", []string{"flexvolume", "status"}}, // asks for the rest by interfaces of its own
-	{"internal/hosttest", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
+	{"internal/hosttest", []string{"volume", "procfs", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
 	{"cmd/flexd", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
 }
@@ -118,6 +118,7 @@ func TestImportsPointDownwards(t *testing.T) {
 		}
 		above = append(above, r.name)
 	}
+	used := map[string]bool{} // "importer imported"
 	for _, s := range sources(t) {
 		if s.pkg == "internal" { // this test
 			continue
@@ -140,6 +141,7 @@ func TestImportsPointDownwards(t *testing.T) {
 					t.Errorf("%s imports %s", s.file, ours)
 				}
 			case isOurs:
+				used[s.pkg+" "+path.Base(ours)] = true
 				if !strings.HasPrefix(ours, "internal/") || !slices.Contains(packages[i].may, path.Base(ours)) {
 					t.Errorf("%s imports %s; %s may import %v", s.file, ours, s.pkg, packages[i].may)
 				}
@@ -150,6 +152,13 @@ func TestImportsPointDownwards(t *testing.T) {
 				t.Errorf("%s imports %s; %s is standard library only", s.file, p, s.pkg)
 			case (s.pkg == "internal/volume" || s.pkg == "internal/join") && !slices.Contains(pure, p):
 				t.Errorf("%s imports %s; %s is pure", s.file, p, s.pkg)
+			}
+		}
+	}
+	for _, p := range packages {
+		for _, name := range p.may {
+			if !used[p.name+" "+name] {
+				t.Errorf("%s may import %s, and does not: take that from the table", p.name, name)
 			}
 		}
 	}
