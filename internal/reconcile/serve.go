@@ -104,7 +104,11 @@ func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	id := fmt.Sprintf("%012x", h.Sum64()>>16)
-	log.WithField("answer", id).WithError(err).Warn("failure")
+	if log = log.WithField("answer", id).WithError(err); errors.Is(err, errHungUp) {
+		log.Info("abandoned")
+	} else {
+		log.Warn("failure")
+	}
 	// The id comes first where a long text would be cut.
 	return flexvolume.Failure(fmt.Sprintf("[%s] %s", id, text))
 }

@@ -388,7 +388,18 @@ func (l *lab) reload(lines ...string) {
 // its pid. What is its program's name, or an operation of flexd's own.
 func (l *lab) freeze(what, lane string) int {
 	l.Helper()
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	pid := l.freezeBefore(what, lane, nil)
+	if pid == 0 {
+		l.Fatalf("no %s of %s", what, lane)
+	}
+	return pid
+}
+
+// freezeBefore is freeze of a child that may be missed: it returns 0 when the call
+// that needs it has ended before.
+func (l *lab) freezeBefore(what, lane string, call <-chan reply) int {
+	l.Helper()
+	for end := time.Now().Add(soon); time.Now().Before(end) && len(call) == 0; time.Sleep(time.Millisecond) {
 		procs, _ := filepath.Glob("/proc/[0-9]*")
 		for _, proc := range procs {
 			in, _ := os.Readlink(proc + "/fd/0")
@@ -401,13 +412,28 @@ func (l *lab) freeze(what, lane string) int {
 				continue
 			}
 			pid, _ := strconv.Atoi(filepath.Base(proc))
-			if syscall.Kill(pid, syscall.SIGSTOP) == nil {
+			if syscall.Kill(pid, syscall.SIGSTOP) == nil && stops(proc) {
 				return pid
 			}
 		}
 	}
-	l.Fatalf("no %s of %s", what, lane)
 	return 0
+}
+
+// stops waits until a process that was sent SIGSTOP has stopped, and says false if
+// it ended instead.
+func stops(proc string) bool {
+	for {
+		stat, err := os.ReadFile(proc + "/stat")
+		_, state, _ := strings.Cut(string(stat), ") ")
+		switch {
+		case err != nil || strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X"):
+			return false
+		case strings.HasPrefix(state, "T"):
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // hangs waits until a child hangs on a volume, in a sleep that no signal ends, and
