@@ -65,7 +65,7 @@ var ours = regexp.MustCompile(`(?i)flexvolume|flexd|volume|default/|pod=`)
 func (f *flow) attach(mode string) {
 	f.Helper()
 	if f.attaches != mode {
-		f.must(install(".", "--attach="+mode))
+		f.must(install("first", "--attach="+mode))
 		f.attaches = mode
 	}
 }

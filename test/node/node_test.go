@@ -112,7 +112,7 @@ func (n *node) startKubelet() error {
 
 // install runs the installer with what was built in a directory of bin.
 func install(built string, options ...string) error {
-	return command(module+"/scripts/install.sh", append([]string{"--bin", module + "/bin/" + built}, options...)...)
+	return command(module+"/scripts/install.sh", append([]string{"--bin", module + "/bin/node/" + built}, options...)...)
 }
 
 // status asks flexd's status socket.
