@@ -110,7 +110,7 @@ func (n *node) startKubelet() error {
 	return err
 }
 
-// install runs the installer with what was built in a directory of bin.
+// install runs the installer with what was built in a directory of bin/node.
 func install(built string, options ...string) error {
 	return command(module+"/scripts/install.sh", append([]string{"--bin", module + "/bin/node/" + built}, options...)...)
 }
