@@ -6,12 +6,9 @@
 package procfs
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // A Process is a process, by its number.
@@ -55,23 +52,8 @@ func (p Process) Args() []string {
 	return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 }
 
-// Parent returns the number of its parent. The second field, its name, may hold
-// anything but ends with the last parenthesis.
+// Parent returns the number of its parent.
 func (p Process) Parent() (int, error) {
-	fd, err := unix.Open(p.Path("stat"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	var buf [1024]byte
-	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return 0, err
-	}
-	s := string(buf[:n])
-	fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("%s does not parse", p.Path("stat"))
-	}
-	return strconv.Atoi(fields[1])
+	s, err := readStat(p.dir())
+	return s.parent, err
 }

@@ -83,7 +83,7 @@ func dying(names []string) (pids []int) {
 		threads, _ := readNames("/proc/" + n + "/task")
 		for _, tid := range threads {
 			thread := "/proc/" + n + "/task/" + tid
-			if s, ok := stat(thread); !ok || s.state != 'D' || s.flags&exiting == 0 {
+			if s, err := readStat(thread); err != nil || s.state != 'D' || s.flags&exiting == 0 {
 				continue
 			}
 			if _, err := os.Readlink(thread + "/fd/0"); err != nil {

@@ -1,11 +1,14 @@
 package procfs
 
 import (
-	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // A Waiting is a process that lives, and where it is. It never comes from
@@ -42,15 +45,15 @@ func Wchan(pid int) string {
 // wakes, if there is one: which thread reads a disk is up to Go.
 func waits(pid int) *Waiting {
 	proc := Process(pid).dir()
-	s, ok := stat(proc)
-	if !ok {
+	s, err := readStat(proc)
+	if err != nil {
 		return nil
 	}
 	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - SinceBoot())}
 	threads, _ := readNames(proc + "/task")
 	at := proc
 	for _, tid := range threads {
-		if s, ok := stat(proc + "/task/" + tid); ok && s.state == 'D' {
+		if s, err := readStat(proc + "/task/" + tid); err == nil && s.state == 'D' {
 			at, w.deep = proc+"/task/"+tid, true
 			break
 		}
@@ -64,20 +67,25 @@ func waits(pid int) *Waiting {
 // A taskStat is what the kernel says of a process or a thread.
 type taskStat struct {
 	state   byte // 'D' = in a sleep that no signal ends
+	parent  int
 	flags   uint64
 	started time.Duration // after boot
 }
 
-func stat(dir string) (s taskStat, ok bool) {
-	b, err := os.ReadFile(dir + "/stat")
-	// Its name may have any bytes but ends at the last parenthesis.
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if err != nil || len(f) < 20 {
-		return s, false
+func readStat(dir string) (s taskStat, err error) {
+	line, err := sysfs.Line(dir + "/stat")
+	if err != nil {
+		return s, err
+	}
+	// The second field, its name, may have any bytes but ends at the last parenthesis.
+	f := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
+	if len(f) < 20 {
+		return s, fmt.Errorf("%s/stat does not parse", dir)
 	}
 	s.state = f[0][0]
+	s.parent, err = strconv.Atoi(f[1])
 	s.flags, _ = strconv.ParseUint(f[6], 10, 64)
-	ticks, err := strconv.ParseInt(f[19], 10, 64)
+	ticks, err2 := strconv.ParseInt(f[19], 10, 64)
 	s.started = time.Duration(ticks) * (time.Second / 100) // a tick is that on every Linux
-	return s, err == nil
+	return s, errors.Join(err, err2)
 }
