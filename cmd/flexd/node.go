@@ -7,6 +7,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexvolume"
@@ -37,7 +38,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, procfs.SinceBoot)
+	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, boottime.Now)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +57,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
-		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: procfs.SinceBoot, Self: self,
+		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: boottime.Now, Self: self,
 	}
 	if complaints, err := asw.OpenComplaints(); err != nil {
 		log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")

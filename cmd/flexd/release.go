@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flexvolume"
-	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/urfave/cli/v2"
 )
@@ -90,7 +90,7 @@ func (r release) run(stdout io.Writer) error {
 
 // letGo asks the daemon for the end of one orphan.
 func (r release) letGo(o status.Orphan) error {
-	now := int64(procfs.SinceBoot())
+	now := int64(boottime.Now())
 	c := flexvolume.Client{Socket: r.driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}
 	a, err := c.Ask(flexvolume.Request{
 		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(now, 36), Verb: flexvolume.LetGo,

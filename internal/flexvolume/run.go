@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/flexd/flexd/internal/boottime"
 )
 
 // DefaultSocket is where flexdriver finds flexd.
@@ -130,7 +132,7 @@ func readFile(name string) (string, error) {
 // ask lets flexd answer. A hint is answered with a harmless constant where no
 // daemon listens: the controller's machine, or a node whose flexd is restarting.
 func ask(verb string, args []string, env func(string) string, hint bool) Answer {
-	q := Request{ID: newID(), Verb: verb, Args: args, Started: bootTime(), Parent: syscall.Getppid()}
+	q := Request{ID: newID(), Verb: verb, Args: args, Started: int64(boottime.Now()), Parent: syscall.Getppid()}
 	c := Client{Socket: DefaultSocket, Timeout: DefaultTimeout, Connect: DefaultConnect, Once: hint, Parent: q.Parent}
 	if s := env(EnvSocket); s != "" {
 		c.Socket = s

@@ -206,21 +206,3 @@ func TestNewID(t *testing.T) {
 		t.Error(a, b)
 	}
 }
-
-func TestBootTime(t *testing.T) {
-	text, err := os.ReadFile("/proc/uptime") // seconds on CLOCK_BOOTTIME, but for a time namespace's offset
-	if err != nil {
-		t.Skip(err)
-	}
-	up, err := time.ParseDuration(strings.Fields(string(text))[0] + "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := bootTime()
-	if d := time.Duration(first) - up; d < -time.Second || d > 10*time.Second {
-		t.Errorf("boot time %d, uptime %v", first, up)
-	}
-	if bootTime() < first {
-		t.Error("goes backwards")
-	}
-}

@@ -91,12 +91,3 @@ func (p pidfd) close() {
 		syscall.Close(int(p))
 	}
 }
-
-// bootTime is now in nanoseconds on CLOCK_BOOTTIME, which all processes of the
-// machine share and which does not stop while it sleeps.
-func bootTime() int64 {
-	const clockBoottime = 7
-	var ts syscall.Timespec
-	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
-	return ts.Nano()
-}

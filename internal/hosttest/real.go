@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 )
@@ -212,7 +212,7 @@ var tables struct {
 
 func (m *machine) Hook(*asw.Observer) {}
 
-func (m *machine) Boot() time.Duration { return procfs.SinceBoot() }
+func (m *machine) Boot() time.Duration { return boottime.Now() }
 
 func (m *machine) Held(lock string) *run.LockedError { return run.Held(lock) }
 

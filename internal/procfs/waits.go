@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
@@ -49,7 +50,7 @@ func waits(pid int) *Waiting {
 	if err != nil {
 		return nil
 	}
-	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - SinceBoot())}
+	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - boottime.Now())}
 	threads, _ := readNames(proc + "/task")
 	at := proc
 	for _, tid := range threads {

@@ -7,8 +7,7 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/test/host"
 )
@@ -24,13 +23,9 @@ func burst(n *host.Node, verb string, blobs []string) (took time.Duration, err e
 		}
 		defer conns[i].Close()
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return 0, err
-	}
-	started := time.Now()
+	now, started := boottime.Now(), time.Now()
 	for i, blob := range blobs {
-		r := flexvolume.Request{V: flexvolume.Version, ID: fmt.Sprintf("burst-%d", i), Verb: verb, Args: []string{"", blob}, Started: now.Nano(), Parent: os.Getppid()}
+		r := flexvolume.Request{V: flexvolume.Version, ID: fmt.Sprintf("burst-%d", i), Verb: verb, Args: []string{"", blob}, Started: int64(now), Parent: os.Getppid()}
 		if err := flexvolume.WriteRequest(conns[i], r); err != nil {
 			return 0, err
 		}

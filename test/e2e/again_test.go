@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/flexd/flexd/internal/boottime"
 )
 
 func TestHundredTimes(t *testing.T) {
@@ -172,7 +172,7 @@ func TestLateAfterRestart(t *testing.T) {
 		h.start()
 	}
 	h.ok(h.mount(v, p))
-	late := bootClock(t)
+	late := boottime.Now()
 	h.ok(h.unmount(v, p))
 	restart()
 	h.must(os.MkdirAll(dir, 0o750))
@@ -180,7 +180,7 @@ func TestLateAfterRestart(t *testing.T) {
 	if mounted(dir) {
 		t.Errorf("a late mount appeared at %s", dir)
 	}
-	late = bootClock(t)
+	late = boottime.Now()
 	h.ok(h.mount(v, p))
 	restart()
 	h.refused(h.late(late, "unmount", dir), "superseded")
@@ -201,16 +201,6 @@ func (h *host) late(started time.Duration, verb string, args ...string) answer {
 		h.t.Errorf("late %s: %q", verb, text)
 	}
 	return reply.Answer
-}
-
-// bootClock is now, as flexdriver tells its start.
-func bootClock(t *testing.T) time.Duration {
-	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(now.Nano())
 }
 
 // anything is one random act of a pod on a volume. Only this worker uses the
@@ -239,9 +229,9 @@ func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 	n := 1 + r.IntN(3)
 	switch act {
 	case 8: // late calls: older than the last unmount, and than the last mount
-		first := bootClock(h.t)
+		first := boottime.Now()
 		h.ok(mount())
-		second := bootClock(h.t)
+		second := boottime.Now()
 		h.ok(unmount())
 		h.refused(h.late(first, "mount", dir, v.blob(&p)), "superseded")
 		h.refused(h.late(second, "mount", dir, v.blob(&p)), "superseded")
