@@ -148,7 +148,7 @@ func (e *Env) sweep() {
 }
 
 // machine is this machine.
-type machine struct{ mounts *asw.Mountinfo }
+type machine struct{}
 
 func (m *machine) Runner(started func()) run.Runner {
 	r := run.NewExec()
