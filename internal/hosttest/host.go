@@ -268,6 +268,9 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 	return loopdev.FileInfo{Exists: dir, Dir: dir}, nil
 }
 
+// Directory implements loopdev.Kernel; there are no symlinks here.
+func (h *Host) Directory(dir string) (string, error) { return dir, nil }
+
 // Files implements loopdev.Kernel.
 func (h *Host) Files(dir string) ([]string, error) {
 	h.mu.Lock()

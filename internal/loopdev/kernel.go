@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +30,9 @@ type Kernel interface {
 	File(path string) (FileInfo, error)
 	// Files lists the names in a directory.
 	Files(dir string) ([]string, error)
+	// Directory returns a directory as the kernel names it, without symlinks. One
+	// that is not there has the name it was given.
+	Directory(dir string) (string, error)
 	// Loops lists the loop devices that have a backing file: only Name, Seq,
 	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
@@ -68,10 +73,76 @@ type Loop struct {
 	Inode       Inode // of the backing file; only where it was just attached
 }
 
-// NewKernel returns the real Kernel.
-func NewKernel() Kernel { return kernel{} }
+// NewKernel returns the real Kernel for a daemon: where a filesystem hangs, its
+// methods return an error after answerTime.
+func NewKernel() Kernel { return &daemonKernel{hung: map[string]int{}} }
 
+// answerTime is how long the daemon waits for the filesystem of a volume group.
+const answerTime = 5 * time.Second
+
+// A daemonKernel looks at files in goroutines that it can leave behind.
+type daemonKernel struct {
+	kernel
+	mu   sync.Mutex
+	hung map[string]int // by path: looks that were left behind and have not ended
+}
+
+func (k *daemonKernel) File(path string) (FileInfo, error) { return within(k, path, k.kernel.File) }
+
+func (k *daemonKernel) Files(dir string) ([]string, error) { return within(k, dir, k.kernel.Files) }
+
+func (k *daemonKernel) Directory(dir string) (string, error) {
+	return within(k, dir, k.kernel.Directory)
+}
+
+// within looks at a path. While an earlier look at it hangs, there is no other.
+func within[T any](k *daemonKernel, path string, look func(string) (T, error)) (T, error) {
+	type result struct {
+		found T
+		err   error
+	}
+	hangs := fmt.Errorf("%s does not answer: its filesystem hangs; look at the disk or the server under it and at dmesg", path)
+	k.mu.Lock()
+	hung := k.hung[path] > 0
+	k.mu.Unlock()
+	if hung {
+		return result{}.found, hangs
+	}
+	results := make(chan result, 1)
+	go func() {
+		found, err := look(path)
+		results <- result{found, err}
+	}()
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	select {
+	case r := <-results:
+		return r.found, r.err
+	case <-late.C:
+	}
+	k.mu.Lock()
+	k.hung[path]++
+	k.mu.Unlock()
+	go func() {
+		<-results
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.hung[path]--; k.hung[path] == 0 {
+			delete(k.hung, path)
+		}
+	}()
+	return result{}.found, hangs
+}
+
+// kernel is the real Kernel for a child, which has a deadline.
 type kernel struct{}
+
+func (kernel) Directory(dir string) (string, error) {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real, nil
+	}
+	return dir, nil
+}
 
 func (kernel) File(path string) (FileInfo, error) {
 	var st unix.Stat_t

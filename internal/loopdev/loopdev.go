@@ -61,10 +61,7 @@ func (p *Provider) directory(vg string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("volume group %q is not configured", vg)
 	}
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		return real, nil
-	}
-	return dir, nil
+	return p.kernel.Directory(dir)
 }
 
 // file returns the path of a volume's file.

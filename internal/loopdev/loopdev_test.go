@@ -32,7 +32,9 @@ func (k *fakeKernel) File(path string) (FileInfo, error) {
 	k.asked.Add(1)
 	return k.files[path], k.err
 }
-func (k *fakeKernel) Loops() ([]Loop, error)         { k.scans++; return k.loops, k.err }
+func (k *fakeKernel) Loops() ([]Loop, error)               { k.scans++; return k.loops, k.err }
+func (k *fakeKernel) Directory(dir string) (string, error) { return kernel{}.Directory(dir) }
+
 func (k *fakeKernel) Files(string) ([]string, error) { return nil, k.err }
 func (k *fakeKernel) Loop(name string) (Loop, error) {
 	k.asked.Add(1)
