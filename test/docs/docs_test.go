@@ -58,7 +58,7 @@ func pages(t *testing.T) map[string]string {
 		t.Fatal(found, err)
 	}
 	all := map[string]string{}
-	for _, p := range append(found, root+"/README.md") {
+	for _, p := range append(found, root+"/README.md", root+"/CONTRIBUTING.md") {
 		p, _ = filepath.Rel(root, p)
 		all[p] = read(t, p)
 	}
