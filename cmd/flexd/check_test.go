@@ -25,8 +25,8 @@ func (c checked) Check(context.Context) status.Check {
 }
 
 func TestCheckExitStatus(t *testing.T) {
-	known := status.Disagreement{Class: "active-unclaimed", VG: "vg0", LV: "a", Informational: true}
-	wrong := status.Disagreement{Class: "dm-only", VG: "vg0", LV: "b"}
+	known := status.Finding{Class: "active-unclaimed", VG: "vg0", LV: "a", Informational: true}
+	wrong := status.Finding{Class: "dm-only", VG: "vg0", LV: "b"}
 	well, hangs := status.Group{VG: "vg0", Volumes: 3, Active: 1}, status.Group{VG: "vg1", Unknown: "it hangs"}
 	for _, row := range []struct {
 		about  string
@@ -36,10 +36,10 @@ func TestCheckExitStatus(t *testing.T) {
 	}{
 		{"well", status.Check{Groups: []status.Group{well}}, 0, "All agree on n: metadata, devices, mounts and claims (3 volumes in 1 group, 1 active).\n"},
 		{"nothing configured", status.Check{}, 0, "no volume group is configured.\n"},
-		{"only worth knowing", status.Check{Groups: []status.Group{well}, Disagreements: []status.Disagreement{known}}, 0, "1 active, 1 of them unclaimed).\n"},
-		{"wrong", status.Check{Groups: []status.Group{well}, Disagreements: []status.Disagreement{known, wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active, 1 of them unclaimed).\n"},
+		{"only worth knowing", status.Check{Groups: []status.Group{well}, Findings: []status.Finding{known}}, 0, "1 active, 1 of them unclaimed).\n"},
+		{"wrong", status.Check{Groups: []status.Group{well}, Findings: []status.Finding{known, wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active, 1 of them unclaimed).\n"},
 		{"not told", status.Check{Groups: []status.Group{well, hangs}}, 3, "as far as it could be told (3 volumes in 2 groups, 1 active). Not told: vg1.\n"},
-		{"not told, and wrong", status.Check{Groups: []status.Group{well, hangs}, Disagreements: []status.Disagreement{wrong}}, 1, "1 disagreement on n (3 volumes in 2 groups, 1 active). Not told: vg1.\n"},
+		{"not told, and wrong", status.Check{Groups: []status.Group{well, hangs}, Findings: []status.Finding{wrong}}, 1, "1 disagreement on n (3 volumes in 2 groups, 1 active). Not told: vg1.\n"},
 	} {
 		t.Run(row.about, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s")

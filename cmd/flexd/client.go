@@ -13,8 +13,8 @@ import (
 )
 
 // get asks the status socket.
-func get(socket, path string, patience time.Duration) ([]byte, error) {
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
+func get(socket, path string, timeout time.Duration) ([]byte, error) {
+	client := http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},

@@ -103,8 +103,8 @@ type shown struct{}
 func (shown) List() status.List {
 	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "a", State: status.Idle}}}
 }
-func (shown) Story(vg, lv string) (status.Story, bool) {
-	return status.Story{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
+func (shown) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
+	return status.VolumeDetail{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
 }
 func (shown) Health() []string { return nil }
 func (shown) Orphans(_ context.Context, targets []string) status.Orphans {

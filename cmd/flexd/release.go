@@ -68,7 +68,7 @@ func (r release) run(stdout io.Writer) error {
 	for _, one := range o.Orphans {
 		outcome := ""
 		if r.yes && one.Refused == "" {
-			if err := r.letGo(one); err != nil {
+			if err := r.release(one); err != nil {
 				outcome, failed = "not let go: "+err.Error(), true
 			} else {
 				outcome = "let go"
@@ -88,12 +88,12 @@ func (r release) run(stdout io.Writer) error {
 	return nil
 }
 
-// letGo asks the daemon for the end of one orphan.
-func (r release) letGo(o status.Orphan) error {
+// release asks the daemon for the end of one orphan.
+func (r release) release(o status.Orphan) error {
 	now := int64(boottime.Now())
 	c := flexvolume.Client{Socket: r.driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}
 	a, err := c.Ask(flexvolume.Request{
-		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(now, 36), Verb: flexvolume.LetGo,
+		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(now, 36), Verb: flexvolume.Reclaim,
 		Args: []string{o.UUID, o.Dir}, Started: now, Parent: os.Getppid(),
 	})
 	var down *flexvolume.DownError

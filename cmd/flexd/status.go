@@ -57,11 +57,11 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 		_, err = stdout.Write(body)
 		return err
 	case volume != "":
-		var s status.Story
+		var s status.VolumeDetail
 		if err := json.Unmarshal(body, &s); err != nil {
 			return fmt.Errorf("flexd's answer is not understood: %w", err)
 		}
-		return status.WriteStory(stdout, s, now)
+		return status.WriteVolumeDetail(stdout, s, now)
 	}
 	var l status.List
 	if err := json.Unmarshal(body, &l); err != nil {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience is how long tasks may take to end when flexd is told to. What they
+// shutdownTimeout is how long tasks may take to end when flexd is told to. What they
 // leave undone is found again at the next start, as after a kill.
-const patience = 900 * time.Millisecond
+const shutdownTimeout = 900 * time.Millisecond
 
 // A task runs for as long as the daemon does.
 type task interface {
@@ -67,7 +67,7 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tas
 			return err
 		}
 		log.Info("flexd stops; mounts stay as they are")
-	case <-time.After(patience):
+	case <-time.After(shutdownTimeout):
 		log.Warn("flexd stops without waiting for all its tasks; mounts stay as they are")
 		if told.Err() == nil {
 			return context.Cause(ctx)

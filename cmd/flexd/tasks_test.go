@@ -58,7 +58,7 @@ func TestTasks(t *testing.T) {
 				}
 				begin := time.Now()
 				err = runTasks(ctx, log, make(chan struct{}), []task{job{"reconciler", row.run}})
-				if took := time.Since(begin); took > patience || patience >= time.Second {
+				if took := time.Since(begin); took > shutdownTimeout || shutdownTimeout >= time.Second {
 					t.Errorf("ended after %v only", took)
 				}
 				time.Sleep(3 * time.Second) // for what was busy

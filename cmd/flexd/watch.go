@@ -13,7 +13,7 @@ import (
 // for its end: a directory may be on a filesystem that hangs.
 func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 	return job{"watch of files", func(ctx context.Context) error {
-		go loop.Watch(ctx, func(vg string) { n.Stirred(vg, nil, time.Now()) }, func(err error) {
+		go loop.Watch(ctx, func(vg string) { n.NotifyChanged(vg, nil, time.Now()) }, func(err error) {
 			n.Log.WithError(err).Warn("what is done to its files by hand is not heard of: it is seen at the next call, or within five minutes")
 		})
 		<-ctx.Done()
@@ -24,7 +24,7 @@ func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 // watchDevices tells the reconciler what happens to LVM's devices and disks.
 func watchDevices(n *reconcile.Node, volumes *lvm.Provider) task {
 	return job{"watch of devices", func(ctx context.Context) error {
-		if err := volumes.Watch(ctx, n.Stirred); err != nil {
+		if err := volumes.Watch(ctx, n.NotifyChanged); err != nil {
 			n.Log.WithError(err).Warn("changes of LVM's devices are not heard of: what is known of volumes is read anew every half minute that it is asked for")
 		}
 		<-ctx.Done()

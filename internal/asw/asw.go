@@ -61,7 +61,7 @@ type Observer struct {
 
 	tables looker
 	last   sync.Map // volume.UUID → *volume.Have, which never changes
-	ruling atomic.Pointer[ruling]
+	cached atomic.Pointer[cachedOwners]
 }
 
 // New returns an observer of this machine's mount table.
@@ -123,7 +123,7 @@ func (o *Observer) Publish(uuid volume.UUID, h volume.Have) { o.last.Store(uuid,
 
 // Assemble joins what a mount table says with what the provider says.
 func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Table) volume.Have {
-	h := volume.Have{FS: t.FS, Spots: make(map[string]volume.Spot, len(t.Dirs))}
+	h := volume.Have{FS: t.FS, Targets: make(map[string]volume.TargetState, len(t.Dirs))}
 	h.LV = volume.LV{Name: t.Name, UUID: t.UUID}
 	o.metadata(ctx, t, &h)
 	if rec, err := o.Records(t.UUID); err != nil {
@@ -132,11 +132,11 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 		h.Record, h.RecordType, h.RecordLate, h.RecordName, h.RecordFile = rec.State, rec.Type, rec.Late, rec.Name, rec.File
 	}
 	for _, dir := range t.Dirs {
-		s := o.spot(ctx, t.UUID, h.Device, table, dir)
+		s := o.targetState(ctx, t.UUID, h.Device, table, dir)
 		if slices.Contains(t.Lives, dir) {
 			s.Pod, s.PodReason = o.life(dir)
 		}
-		h.Spots[dir] = s
+		h.Targets[dir] = s
 	}
 	o.mounts(t, &h, table)
 	return h
@@ -204,18 +204,18 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 }
 
 // spot says what stands at a directory.
-func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.Spot {
-	var s volume.Spot
+func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
+	var s volume.TargetState
 	at, hidden := table.At(dir), table.HiddenAt(dir)
 	for i, e := range at {
 		mine, err := o.is(ctx, uuid, d, table, e)
 		switch {
 		case err != nil:
-			return volume.Spot{Unknown: err.Error()}
+			return volume.TargetState{Unknown: err.Error()}
 		case i < len(at)-1:
 			s.Under = s.Under || mine
 		case mine:
-			return volume.Spot{This: true} // what is hidden goes with it, or is none of its business
+			return volume.TargetState{This: true} // what is hidden goes with it, or is none of its business
 		default:
 			s.Other = o.describe(ctx, uuid, e)
 		}
@@ -223,7 +223,7 @@ func (o *Observer) spot(ctx context.Context, uuid volume.UUID, d volume.Device, 
 	for _, e := range hidden {
 		mine, err := o.is(ctx, uuid, d, table, e)
 		if err != nil {
-			return volume.Spot{Unknown: err.Error()}
+			return volume.TargetState{Unknown: err.Error()}
 		}
 		over := table.Over(e)
 		if mine && over != nil && !s.Under {
@@ -354,7 +354,7 @@ func gone(dir string) bool {
 // each directory: the one that a lookup reaches, if it reaches one.
 func (o *Observer) OurMounts(table *mounttable.Table) []*mounttable.Entry {
 	var (
-		rule   = o.ruler(table)
+		rule   = o.classifierFor(table)
 		all    []*mounttable.Entry
 		hidden = map[string]bool{}
 	)

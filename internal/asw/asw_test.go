@@ -117,29 +117,29 @@ func table(t *testing.T, lines ...string) *mounttable.Table {
 // kubeletsRoot is kubelet's root bound on itself below a shared parent.
 var kubeletsRoot = line("30", "8:1", "/k", "/k", "shared:1", "ext4", "/dev/sda1")
 
-func TestSpots(t *testing.T) {
+func TestTargetStates(t *testing.T) {
 	mine := func(id string) string { return line(id, "7:1", "/", podDir, "", "ext4", "/dev/loop1") }
 	foreign := func(id string) string { return line(id, "0:40", "/", podDir, "", "tmpfs", "none") }
 	for _, c := range []struct {
 		name  string
 		lines []string
-		want  volume.Spot
+		want  volume.TargetState
 	}{
-		{"nothing is mounted", nil, volume.Spot{}},
-		{"ours", []string{mine("50")}, volume.Spot{This: true}},
-		{"a foreign one", []string{foreign("50")}, volume.Spot{Other: "tmpfs from none"}},
-		{"ours, covered", []string{mine("50"), over("50", foreign("51"))}, volume.Spot{Other: "tmpfs from none", Under: true}},
-		{"a foreign one, covered by ours", []string{foreign("50"), over("50", mine("51"))}, volume.Spot{This: true}},
-		{"ours, with the copy below kubelet's root bound on itself", []string{kubeletsRoot, over("30", mine("50")), mine("51")}, volume.Spot{This: true}},
-		{"ours, mounted before kubelet's root was bound on itself", []string{mine("50"), kubeletsRoot}, volume.Spot{Other: "ext4 from /dev/sda1 (over all of /k)", Under: true}},
-		{"a foreign one, mounted before that", []string{foreign("50"), kubeletsRoot}, volume.Spot{}},
+		{"nothing is mounted", nil, volume.TargetState{}},
+		{"ours", []string{mine("50")}, volume.TargetState{This: true}},
+		{"a foreign one", []string{foreign("50")}, volume.TargetState{Other: "tmpfs from none"}},
+		{"ours, covered", []string{mine("50"), over("50", foreign("51"))}, volume.TargetState{Other: "tmpfs from none", Under: true}},
+		{"a foreign one, covered by ours", []string{foreign("50"), over("50", mine("51"))}, volume.TargetState{This: true}},
+		{"ours, with the copy below kubelet's root bound on itself", []string{kubeletsRoot, over("30", mine("50")), mine("51")}, volume.TargetState{This: true}},
+		{"ours, mounted before kubelet's root was bound on itself", []string{mine("50"), kubeletsRoot}, volume.TargetState{Other: "ext4 from /dev/sda1 (over all of /k)", Under: true}},
+		{"a foreign one, mounted before that", []string{foreign("50"), kubeletsRoot}, volume.TargetState{}},
 		{"ours, hidden by a mount above", []string{mine("50"), line("51", "0:40", "/", "/k/pods", "", "tmpfs", "none")},
-			volume.Spot{Other: "tmpfs from none (over all of /k/pods)", Under: true}},
-		{"another volume", []string{line("50", "7:2", "/", podDir, "", "ext4", "/dev/loop2")}, volume.Spot{Other: "volume vg/b (uuid B, not A)"}},
-		{"a part of ours", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, volume.Spot{Other: "volume vg/a (uuid A)"}},
+			volume.TargetState{Other: "tmpfs from none (over all of /k/pods)", Under: true}},
+		{"another volume", []string{line("50", "7:2", "/", podDir, "", "ext4", "/dev/loop2")}, volume.TargetState{Other: "volume vg/b (uuid B, not A)"}},
+		{"a part of ours", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, volume.TargetState{Other: "volume vg/a (uuid A)"}},
 	} {
 		h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Dirs: []string{podDir}}, table(t, c.lines...))
-		if got := h.Spots[podDir]; got != c.want {
+		if got := h.Targets[podDir]; got != c.want {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}

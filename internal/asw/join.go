@@ -77,7 +77,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 // MountsAt returns what is mounted at a directory, and, if that is asked for, of
 // which volume it is.
 func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []Standing {
-	rule := o.ruler(table)
+	rule := o.classifierFor(table)
 	var all []Standing
 	for _, e := range slices.Concat(table.HiddenAt(dir), table.At(dir)) {
 		s := Standing{Dir: dir, What: fmt.Sprintf("%s from %s", e.Type, e.Source), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}

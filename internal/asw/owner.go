@@ -10,31 +10,31 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A ruler tells whose mounts are whose.
-type ruler struct {
+// A classifier says whose mounts are whose.
+type classifier struct {
 	roots  []string
 	driver string
 }
 
-// A ruling is the ruler of one table: kubelet's roots are resolved once for all
+// cachedOwners is the classifier of one table: kubelet's roots are resolved once for all
 // volumes that are looked for in it.
-type ruling struct {
-	table *mounttable.Table
-	ruler ruler
+type cachedOwners struct {
+	table      *mounttable.Table
+	classifier classifier
 }
 
-func (o *Observer) ruler(table *mounttable.Table) ruler {
-	if r := o.ruling.Load(); r != nil && r.table == table && len(r.ruler.roots) == len(o.Roots.Dirs) {
-		return r.ruler
+func (o *Observer) classifierFor(table *mounttable.Table) classifier {
+	if r := o.cached.Load(); r != nil && r.table == table && len(r.classifier.roots) == len(o.Roots.Dirs) {
+		return r.classifier
 	}
-	r := &ruling{table, ruler{o.Roots.Resolved(), o.Roots.Driver}}
-	o.ruling.Store(r)
-	return r.ruler
+	r := &cachedOwners{table, classifier{o.Roots.Resolved(), o.Roots.Driver}}
+	o.cached.Store(r)
+	return r.classifier
 }
 
 // owner classifies a mount by where it is. Kubelets means that only while a mount
 // of ours shows the same filesystem.
-func (r ruler) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
+func (r classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
 	for _, root := range r.roots {
 		if !strings.HasPrefix(e.Dir, root+"/") {
 			continue
@@ -73,7 +73,7 @@ const (
 // not counted.
 func (o *Observer) owned(number, path string, dirs []string, table *mounttable.Table) []owned {
 	var (
-		rule    = o.ruler(table)
+		rule    = o.classifierFor(table)
 		all     []owned
 		at      = map[string]bool{}
 		shown   bool // a mount of ours shows the filesystem

@@ -238,7 +238,7 @@ func populated(dir string) (bool, error) {
 // PodOf returns the uid of the pod whose directory of kubelet's that is, as the
 // mount table writes it, or "".
 func (o *Observer) PodOf(dir string) string {
-	for _, root := range o.ruler(o.LastTable()).roots {
+	for _, root := range o.classifierFor(o.LastTable()).roots {
 		if place, ok := kubelet.ParsePlace(root, o.Roots.Driver, dir); ok {
 			return place.PodUID
 		}

@@ -42,7 +42,7 @@ type Call struct {
 	NewSize    int64 // expandfs, expandvolume: bytes
 	OldSize    int64 // expandfs, expandvolume: bytes
 
-	UUID string // LetGo: the volume
+	UUID string // Reclaim: the volume
 }
 
 // maxPath is Linux's PATH_MAX, its NUL included.

@@ -156,7 +156,7 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 	switch e := err.(type) {
 	case *DownError:
 		if hint {
-			return harmless(verb)
+			return offlineAnswer(verb)
 		}
 		return Failure("flexd is not running (" + e.Error() + ", tried for " + c.Connect.String() +
 			"); start it: systemctl start flexd; why it stopped: journalctl -u flexd")
@@ -172,10 +172,10 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 	return Failure(err.Error())
 }
 
-// harmless is what a hint gets without a daemon. Each claims as little as
+// offlineAnswer is what a hint gets without a daemon. Each claims as little as
 // kubelet's protocol allows: isattached must not say false, or the controller
 // attaches again every minute.
-func harmless(verb string) Answer {
+func offlineAnswer(verb string) Answer {
 	a := Success()
 	if verb == IsAttached {
 		attached := true

@@ -215,7 +215,7 @@ func (e *Env) start() (*life, error) {
 	})
 	if w, ok := p.(watcher); ok {
 		e.lives.Go(func() {
-			if err := w.Watch(ctx, l.node.Stirred); err != nil {
+			if err := w.Watch(ctx, l.node.NotifyChanged); err != nil {
 				e.broke("flexd does not hear of changes: %v", err)
 			}
 		})

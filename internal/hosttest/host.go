@@ -22,9 +22,9 @@ type Host struct {
 	// Pace is called where a command takes its time: before its effect, in the
 	// middle of it, after it.
 	Pace func(p Point) Fate
-	// Permitted, if set, is called when flexd has permitted a mount, Landing when it
+	// Permitted, if set, is called when flexd has permitted a mount, Mounted when it
 	// appears: time passes in between, and callers end.
-	Permitted, Landing func(dir, uuid string)
+	Permitted, Mounted func(dir, uuid string)
 	// Lenient lets an operator do what flexd itself must not be seen doing:
 	// mounts and devices may change under its commands.
 	Lenient bool

@@ -20,7 +20,7 @@ var ops = map[string]func(*process, []byte) (any, error){
 	"format":        format,
 	"zero":          zero,
 	"check":         check,
-	"mount":         land,
+	"mount":         mountVolume,
 	"umount":        umount,
 	"grow":          grow,
 	"loop-identify": identify,
@@ -276,8 +276,8 @@ func check(p *process, text []byte) (any, error) {
 	return struct{}{}, nil
 }
 
-func land(p *process, text []byte) (any, error) {
-	a := decode[mount.Landing](p, text)
+func mountVolume(p *process, text []byte) (any, error) {
+	a := decode[mount.MountSpec](p, text)
 	h := p.h
 	h.mu.Lock()
 	l, err := h.device(a.Device)
@@ -352,8 +352,8 @@ func land(p *process, text []byte) (any, error) {
 	}
 	h.add(m)
 	h.mu.Unlock()
-	if h.Landing != nil {
-		h.Landing(a.Dir, f.UUID)
+	if h.Mounted != nil {
+		h.Mounted(a.Dir, f.UUID)
 	}
 	return struct{}{}, nil
 }

@@ -219,13 +219,13 @@ func (p *process) gate() bool {
 	return <-p.word
 }
 
-// letGo tells a gated command what to do; only the first word counts.
-func (p *process) letGo(ok bool) {
+// openGate tells a gated command what to do; only the first word counts.
+func (p *process) openGate(ok bool) {
 	p.once.Do(func() { p.word <- ok })
 }
 
 func (p *process) watch(ctx context.Context) (run.Result, error) {
-	defer p.letGo(false)
+	defer p.openGate(false)
 	var deadline <-chan time.Time
 	if p.cmd.Deadline > 0 {
 		t := time.NewTimer(p.cmd.Deadline)
@@ -241,15 +241,15 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 		case <-ready:
 			ready = nil
 			refused = p.cmd.Gate(nil)
-			p.letGo(refused == nil && ctx.Err() == nil)
+			p.openGate(refused == nil && ctx.Err() == nil)
 		case <-p.ended:
 			if refused != nil {
 				return run.Result{}, refused
 			}
 			return run.Result{Stdout: p.out, Took: time.Since(p.started)}, p.err
 		case <-deadline:
-			p.letGo(false)
-			if !p.cmd.Spare {
+			p.openGate(false)
+			if !p.cmd.NoKill {
 				close(p.killed)
 				select {
 				case <-p.ended:
@@ -259,8 +259,8 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 			}
 			return run.Result{}, &run.StuckError{Step: p.cmd.Step, Pid: p.pid, Since: p.started, Wchan: "submit_bio_wait", Done: p.ended}
 		case <-ctx.Done():
-			p.letGo(false)
-			if !p.cmd.Mutates && !p.cmd.Spare {
+			p.openGate(false)
+			if !p.cmd.Mutates && !p.cmd.NoKill {
 				close(p.killed)
 			}
 			return run.Result{}, ctx.Err()

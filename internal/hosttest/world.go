@@ -34,7 +34,7 @@ func (e *Env) Describe() string {
 		fmt.Fprintf(&b, "--- lease %s until %v (now %v)\n", l.UUID, l.Until, e.M.Boot())
 	}
 	for _, v := range e.Node().List().Volumes {
-		s, _ := e.Node().Story(v.VG, v.LV)
+		s, _ := e.Node().VolumeDetail(v.VG, v.LV)
 		fmt.Fprintf(&b, "--- %s/%s %s: step %q calls %v plan %q error %+v\n", v.VG, v.LV, v.State, s.Step, s.Calls, s.Plan, s.Error)
 		for _, op := range s.History {
 			fmt.Fprintf(&b, "      %s %s %s\n", op.Step, op.Error, op.CallIDs)
@@ -50,7 +50,7 @@ func (e *Env) Describe() string {
 // Idle says whether no lane works and no call waits.
 func (e *Env) Idle() bool {
 	for _, v := range e.Node().List().Volumes {
-		s, _ := e.Node().Story("-", v.UUID)
+		s, _ := e.Node().VolumeDetail("-", v.UUID)
 		if s.Step != "" || len(s.Calls) > 0 || s.Stuck != nil {
 			return false
 		}

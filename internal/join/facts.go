@@ -26,8 +26,8 @@ const (
 // Informational says whether a class is worth knowing but nothing is wrong.
 func (c Class) Informational() bool { return c == ActiveUnclaimed }
 
-// A Disagreement is one place where the sides differ.
-type Disagreement struct {
+// A Finding is one place where the sides differ.
+type Finding struct {
 	Class Class
 	LV    string // as the metadata calls it, or else the claim or the kernel
 	UUID  volume.UUID
@@ -37,7 +37,7 @@ type Disagreement struct {
 }
 
 // Same says whether two disagreements are one, seen twice.
-func (d Disagreement) Same(o Disagreement) bool {
+func (d Finding) Same(o Finding) bool {
 	return d.Class == o.Class && d.UUID == o.UUID && d.Dir == o.Dir
 }
 

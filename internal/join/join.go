@@ -13,9 +13,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Disagreements returns where the sides differ, by volume. What could not be
+// Findings returns where the sides differ, by volume. What could not be
 // seen disagrees with nothing.
-func Disagreements(g Group) []Disagreement {
+func Findings(g Group) []Finding {
 	sides := map[volume.UUID]*side{}
 	of := func(uuid volume.UUID) *side {
 		if sides[uuid] == nil {
@@ -37,7 +37,7 @@ func Disagreements(g Group) []Disagreement {
 	for i, l := range g.Leases {
 		of(l.UUID).lease = &g.Leases[i]
 	}
-	var all []Disagreement
+	var all []Finding
 	g.byDir, g.byDevice = map[string][]*Mount{}, map[string][]*Mount{}
 	for i := range g.Mounts {
 		m := &g.Mounts[i]
@@ -52,10 +52,10 @@ func Disagreements(g Group) []Disagreement {
 		s.judge()
 		all = append(all, s.found...)
 	}
-	slices.SortFunc(all, func(a, b Disagreement) int {
+	slices.SortFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.LV, b.LV), cmp.Compare(a.UUID, b.UUID), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Dir, b.Dir))
 	})
-	return slices.CompactFunc(all, Disagreement.Same) // of mounts one above the other
+	return slices.CompactFunc(all, Finding.Same) // of mounts one above the other
 }
 
 // A side is what each side has of one volume.
@@ -66,7 +66,7 @@ type side struct {
 	device *Device
 	claims []Claim
 	lease  *Lease
-	found  []Disagreement
+	found  []Finding
 
 	volumes []*Volume // several where a file was copied with its attributes
 }
@@ -117,7 +117,7 @@ func (s *side) judge() {
 }
 
 func (s *side) add(c Class, dir, hint, format string, a ...any) {
-	s.found = append(s.found, Disagreement{Class: c, LV: s.name(), UUID: s.uuid, Dir: dir, Text: fmt.Sprintf(format, a...), Hint: hint})
+	s.found = append(s.found, Finding{Class: c, LV: s.name(), UUID: s.uuid, Dir: dir, Text: fmt.Sprintf(format, a...), Hint: hint})
 }
 
 // name is what people call the volume.

@@ -175,7 +175,7 @@ func TestDisagreements(t *testing.T) {
 			for _, do := range row.do {
 				do(&g)
 			}
-			got := Disagreements(g)
+			got := Findings(g)
 			if len(got) != len(row.want) {
 				t.Fatalf("got %+v, want %q", got, row.want)
 			}
@@ -197,7 +197,7 @@ func TestDisagreements(t *testing.T) {
 			for _, u := range []volume.UUID{"u1", "u2", "u9"} {
 				g.Busy[u] = true
 			}
-			if got := Disagreements(g); len(got) > 0 {
+			if got := Findings(g); len(got) > 0 {
 				t.Errorf("busy, and got %+v", got)
 			}
 		})
@@ -244,11 +244,11 @@ func TestEveryCombination(t *testing.T) {
 			m.Nested = [][]string{nil, {"/pod1/a"}}[r.IntN(2)]
 			g.Mounts = append(g.Mounts, m)
 		}
-		got := Disagreements(g)
+		got := Findings(g)
 		bad := func(why string) { t.Fatalf("seed %d: %s\n%+v\n%+v", seed, why, g, got) }
 		for i, d := range got {
 			classes[d.Class]++
-			has := func(c Class) bool { return slices.ContainsFunc(got, func(o Disagreement) bool { return o.Class == c }) }
+			has := func(c Class) bool { return slices.ContainsFunc(got, func(o Finding) bool { return o.Class == c }) }
 			switch {
 			case i > 0 && d.Same(got[i-1]):
 				bad("told twice")

@@ -492,7 +492,7 @@ func TestExclusive(t *testing.T) {
 					t.Errorf("activate: got %v", err)
 				}
 				s := n.Survey(t.Context(), "vg0", true)
-				found := join.Disagreements(join.Group{Name: "vg0", Survey: s})
+				found := join.Findings(join.Group{Name: "vg0", Survey: s})
 				if row.active != strings.Contains(fmt.Sprint(found), name) {
 					t.Errorf("survey: got %+v", found)
 				}

@@ -35,7 +35,7 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 		}
 	}
 	if g, err := p.group(lv.Name.VG); err == nil {
-		if what := g.workedOn(lv.Name.String()); what != "" {
+		if what := g.busyReason(lv.Name.String()); what != "" {
 			d.Unusable, d.Reason = true, what
 		}
 	}

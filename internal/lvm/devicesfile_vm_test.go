@@ -40,7 +40,7 @@ func TestVMDevicesFile(t *testing.T) {
 	if there, err := l.LookUp(t.Context(), volume.Name{VG: "vg1", LV: "there"}); err != nil || there.Presence != volume.Present {
 		t.Fatalf("got %+v %v", there, err)
 	}
-	l.patience = 10 * time.Second
+	l.commandTimeout = 10 * time.Second
 	l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "under")
 	begun := time.Now()
 	l.Invalidate("")

@@ -132,7 +132,7 @@ func (f *fakeLVM) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 		if f.running++; f.running > 1 {
 			f.t.Errorf("two commands at once: %s", words)
 		}
-		if c.Lock == "" || !c.Spare {
+		if c.Lock == "" || !c.NoKill {
 			f.t.Errorf("changes something without the lane's lock, or may be killed: %+v", c)
 		}
 	}

@@ -145,9 +145,9 @@ func named(pids []int) []string {
 	return all
 }
 
-// workedOn says what an earlier flexd's command, which still runs, does to a
+// busyReason says what an earlier flexd's command, which still runs, does to a
 // volume; "" = nothing.
-func (g *group) workedOn(name string) string {
+func (g *group) busyReason(name string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.block != nil && slices.Contains(g.block.Volumes, name) {
@@ -206,7 +206,7 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 		return run.Result{}, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	argv := slices.Concat([]string{"lvm", args[0]}, scope.words(""), args[1:])
-	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: step, Argv: argv, Lock: g.lock, Deadline: g.p.patience + more, Spare: true, Mutates: true})
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: step, Argv: argv, Lock: g.lock, Deadline: g.p.commandTimeout + more, NoKill: true, Mutates: true})
 	if err == nil {
 		return res, nil
 	}

@@ -58,10 +58,10 @@ type Provider struct {
 	config configuration // the --config of every command
 	watch  atomic.Pointer[watch]
 
-	lvmDir   string                         // where LVM has its configuration
-	patience time.Duration                  // of a command that changes something; less in tests
-	leads    func(path, number string) bool // leadsTo; another in tests
-	diskGone func(number string) bool       // diskGone; another in tests
+	lvmDir         string                         // where LVM has its configuration
+	commandTimeout time.Duration                  // of a command that changes something; less in tests
+	leads          func(path, number string) bool // leadsTo; another in tests
+	diskGone       func(number string) bool       // diskGone; another in tests
 
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
@@ -78,7 +78,7 @@ func New(o Options) *Provider {
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", patience: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone,
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone,
 		inflight: map[volume.UUID]<-chan struct{}{},
 	}
 	p.config.filter = o.Filter

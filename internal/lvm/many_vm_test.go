@@ -105,7 +105,7 @@ func TestVMStuck(t *testing.T) {
 	l.sh("dmsetup", "suspend", "--noudevsync", "slow")
 	defer l.try("dmsetup", "resume", "--noudevsync", "slow")
 
-	l.patience = time.Second
+	l.commandTimeout = time.Second
 	var stuck *run.StuckError
 	if err := l.Activate(t.Context(), l.lock, one); !errors.As(err, &stuck) {
 		t.Fatalf("got %v", err)

@@ -24,7 +24,7 @@ import (
 
 // differ surveys vg0, and joins it with claims, leases, and the mounts that are
 // there. A claim is of kubelet's where its directory is.
-func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Disagreement {
+func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Finding {
 	l.Helper()
 	g := join.Group{Name: "vg0", Claims: claims, Leases: leases, Survey: l.Survey(l.Context(), "vg0", true)}
 	if g.Metadata != "" || g.Kernel != "" {
@@ -43,11 +43,11 @@ func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Disagreeme
 			g.Mounts = append(g.Mounts, m)
 		}
 	}
-	return join.Disagreements(g)
+	return join.Findings(g)
 }
 
 // found holds what disagrees against a list of "class name: words".
-func (l *lab) found(about string, got []join.Disagreement, want ...string) {
+func (l *lab) found(about string, got []join.Finding, want ...string) {
 	l.Helper()
 	var heads []string
 	for _, d := range got {

@@ -21,7 +21,7 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	case "check":
 		return Do(arg, check), true
 	case "mount":
-		return Do(arg, land), true
+		return Do(arg, mountVolume), true
 	case "umount":
 		return Do(arg, unmount), true
 	case "grow":

@@ -51,7 +51,7 @@ func TestWholeWay(t *testing.T) {
 
 			// Grow, through a read-only mount: the superblock is what grows.
 			ro := r.mkdir("ro")
-			l := Landing{Device: r.dev, FSType: fs.name, Dir: ro, ReadOnly: true}
+			l := MountSpec{Device: r.dev, FSType: fs.name, Dir: ro, ReadOnly: true}
 			r.land(l)
 			if err := os.WriteFile(ro+"/x", nil, 0o600); !errors.Is(err, unix.EROFS) {
 				t.Errorf("write through the read-only mount: %v", err)
@@ -109,7 +109,7 @@ func TestChangedDevice(t *testing.T) {
 		if err := r.Format(t.Context(), r.lock, Formatting{Device: d, Type: "ext4"}, yes); !errors.Is(err, ErrChanged) {
 			t.Errorf("format: got %v", err)
 		}
-		if err := r.Land(t.Context(), r.lock, Landing{Device: d, FSType: "ext4", Dir: r.mkdir("m")}, yes); !errors.Is(err, ErrChanged) {
+		if err := r.Mount(t.Context(), r.lock, MountSpec{Device: d, FSType: "ext4", Dir: r.mkdir("m")}, yes); !errors.Is(err, ErrChanged) {
 			t.Errorf("land: got %v", err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestTwins(t *testing.T) {
 			c := r.twin()
 			l := c.landing(c.mkdir("m"))
 			before := c.written()
-			err := c.Land(t.Context(), c.lock, l, yes)
+			err := c.Mount(t.Context(), c.lock, l, yes)
 			if fs.name == "btrfs" {
 				var refusal *Refusal
 				if !errors.As(err, &refusal) || !strings.Contains(err.Error(), c.dev.Path+" ") || !strings.Contains(err.Error(), r.dev.Path) {
@@ -215,7 +215,7 @@ func TestTwins(t *testing.T) {
 				if len(c.mounts()) != 1 || len(r.mounts()) != 0 {
 					t.Errorf("mounts %v and %v", c.mounts(), r.mounts())
 				}
-				if err := r.Land(t.Context(), r.lock, Landing{Device: r.dev, FSType: fs.name, Dir: at}, yes); !errors.As(err, &refusal) {
+				if err := r.Mount(t.Context(), r.lock, MountSpec{Device: r.dev, FSType: fs.name, Dir: at}, yes); !errors.As(err, &refusal) {
 					t.Errorf("the origin beside its copy: got %v", err)
 				}
 			} else if err != nil {

@@ -33,7 +33,7 @@ var attrs = map[string]int{
 
 // land is the child that mounts. Until its last system call nobody but itself
 // can see the mount, and whatever fails, closing it is its end.
-func land(l Landing) (nothing, error) {
+func mountVolume(l MountSpec) (nothing, error) {
 	dev, err := openDevice(l.Device, 0)
 	if err != nil {
 		return nothing{}, err
@@ -84,7 +84,7 @@ func land(l Landing) (nothing, error) {
 
 // build makes the detached mount, also of a filesystem whose twin is mounted if
 // the two can be told apart.
-func build(dev *os.File, l Landing) (mnt int, err error) {
+func build(dev *os.File, l MountSpec) (mnt int, err error) {
 	if l.FSType == "btrfs" {
 		if err := aloneInBtrfs(dev, l.Device); err != nil {
 			return -1, err
@@ -128,7 +128,7 @@ func create(fs int, exclusive bool) error {
 }
 
 // assemble makes the detached mount and looks whether it can be used.
-func assemble(l Landing, more ...string) (mnt int, err error) {
+func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	attr, err := attributes(l)
 	if err != nil {
 		return -1, err
@@ -182,7 +182,7 @@ func assemble(l Landing, more ...string) (mnt int, err error) {
 
 // superOptions are those that a device that can't be written needs: a journal
 // can't be replayed there, and must not be.
-func superOptions(l Landing) []string {
+func superOptions(l MountSpec) []string {
 	if !l.Device.ReadOnly {
 		return []string{"rw"}
 	}
@@ -197,7 +197,7 @@ func superOptions(l Landing) []string {
 	return []string{"ro"}
 }
 
-func attributes(l Landing) (int, error) {
+func attributes(l MountSpec) (int, error) {
 	attr := 0
 	if l.ReadOnly || l.Device.ReadOnly {
 		attr |= unix.MOUNT_ATTR_RDONLY
@@ -214,7 +214,7 @@ func attributes(l Landing) (int, error) {
 
 // usable makes sure that the detached mount is of our device, and reads its
 // root.
-func usable(mnt int, l Landing) error {
+func usable(mnt int, l MountSpec) error {
 	fd, err := unix.Openat(mnt, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		defer unix.Close(fd)
@@ -259,7 +259,7 @@ type place struct {
 
 // openTarget opens the directory to land on, without creating anything and
 // without following a link below the root, where a pod could have placed it.
-func openTarget(l Landing) (int, place, error) {
+func openTarget(l MountSpec) (int, place, error) {
 	root, rel := "/", l.Dir
 	if l.Root != "" {
 		root = l.Root

@@ -126,8 +126,8 @@ func (o Ops) Check(ctx context.Context, lock string, d volume.Device, fsType str
 	}, nil)
 }
 
-// A Landing is a mount to be made.
-type Landing struct {
+// A MountSpec is a mount to be made.
+type MountSpec struct {
 	Device   volume.Device `json:"device"`
 	FSType   string        `json:"fsType"`
 	Dir      string        `json:"dir"`
@@ -138,10 +138,10 @@ type Landing struct {
 	Root     string        `json:"root,omitempty"`     // Dir must lie below it, without a symlink on the way from there; "" = no symlink at all
 }
 
-// Land builds the mount detached, asks gate when it is complete, and lets it
+// Mount builds the mount detached, asks gate when it is complete, and lets it
 // appear at l.Dir in one instant if gate returns nil. Whatever else happens,
 // nothing was mounted.
-func (o Ops) Land(ctx context.Context, lock string, l Landing, gate func() error) error {
+func (o Ops) Mount(ctx context.Context, lock string, l MountSpec, gate func() error) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "mount",
 		Argv:     run.Self("mount", l),
@@ -178,7 +178,7 @@ func (o Ops) unmount(ctx context.Context, lock string, arg unmountArg) error {
 		Argv:     run.Self("umount", arg),
 		Lock:     lock,
 		Deadline: unmountDeadline,
-		Spare:    true,
+		NoKill:   true,
 		Mutates:  true,
 	}, nil)
 }

@@ -302,8 +302,8 @@ func TestBtrfsDevices(t *testing.T) {
 	// Also if flexd takes the mount for one of the second device.
 	for _, first := range []bool{false, true} {
 		for _, d := range []*rig{r, second} {
-			l := Landing{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: first}
-			err := d.Land(t.Context(), d.lock, l, yes)
+			l := MountSpec{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: first}
+			err := d.Mount(t.Context(), d.lock, l, yes)
 			if err == nil {
 				unix.Unmount(l.Dir, 0)
 			}
@@ -317,7 +317,7 @@ func TestBtrfsDevices(t *testing.T) {
 		_, err := d.Probe(t.Context(), d.lock, d.dev, "", true)
 		refused(d.dev, err)
 		r.sh("btrfs", "device", "scan", second.dev.Path)
-		err = d.Land(t.Context(), d.lock, Landing{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: true}, yes)
+		err = d.Mount(t.Context(), d.lock, MountSpec{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: true}, yes)
 		refused(d.dev, err)
 	}
 	// The way out.
@@ -432,28 +432,28 @@ func TestLandLeavesNothing(t *testing.T) {
 	no := errors.New("no")
 	for _, row := range []struct {
 		name   string
-		change func(*Landing)
+		change func(*MountSpec)
 		gate   func() error
 		want   error
 		text   string
 	}{
-		{"gate says no", func(*Landing) {}, func() error { return no }, no, ""},
-		{"no directory", func(l *Landing) { l.Dir += "/nowhere" }, yes, ErrNoDir, "nowhere"},
-		{"symlink", func(l *Landing) { l.Dir = filepath.Join(r.dir, "link") }, yes, nil, "symlink"},
-		{"outside", func(l *Landing) { l.Dir = "/mnt" }, yes, nil, "below"},
-		{"dots", func(l *Landing) { l.Dir = r.dir + "/../../mnt" }, yes, nil, "clean"},
-		{"option", func(l *Landing) { l.Super = []string{"no-such-option"} }, yes, nil, "no-such-option"},
-		{"value", func(l *Landing) { l.Super = []string{"commit=x"} }, yes, nil, "commit"},
-		{"attribute", func(l *Landing) { l.Attrs = []string{"remount"} }, yes, nil, "remount"},
-		{"other type", func(l *Landing) { l.FSType = "xfs" }, yes, nil, "xfs"},
-		{"directory replaced", func(*Landing) {}, func() error {
+		{"gate says no", func(*MountSpec) {}, func() error { return no }, no, ""},
+		{"no directory", func(l *MountSpec) { l.Dir += "/nowhere" }, yes, ErrNoDir, "nowhere"},
+		{"symlink", func(l *MountSpec) { l.Dir = filepath.Join(r.dir, "link") }, yes, nil, "symlink"},
+		{"outside", func(l *MountSpec) { l.Dir = "/mnt" }, yes, nil, "below"},
+		{"dots", func(l *MountSpec) { l.Dir = r.dir + "/../../mnt" }, yes, nil, "clean"},
+		{"option", func(l *MountSpec) { l.Super = []string{"no-such-option"} }, yes, nil, "no-such-option"},
+		{"value", func(l *MountSpec) { l.Super = []string{"commit=x"} }, yes, nil, "commit"},
+		{"attribute", func(l *MountSpec) { l.Attrs = []string{"remount"} }, yes, nil, "remount"},
+		{"other type", func(l *MountSpec) { l.FSType = "xfs" }, yes, nil, "xfs"},
+		{"directory replaced", func(*MountSpec) {}, func() error {
 			return errors.Join(os.Remove(dir), os.Mkdir(dir, 0o755), os.Remove(dir), os.Mkdir(dir+"2", 0o755), os.Mkdir(dir, 0o755))
 		}, nil, "meantime"},
-		{"directory gone", func(*Landing) {}, func() error { return os.Remove(dir) }, ErrNoDir, ""},
+		{"directory gone", func(*MountSpec) {}, func() error { return os.Remove(dir) }, ErrNoDir, ""},
 	} {
 		l := good
 		row.change(&l)
-		err := r.Land(t.Context(), r.lock, l, row.gate)
+		err := r.Mount(t.Context(), r.lock, l, row.gate)
 		if err == nil || (row.want != nil && !errors.Is(err, row.want)) || !strings.Contains(err.Error(), row.text) {
 			t.Errorf("%s: got %v", row.name, err)
 		}

@@ -211,13 +211,13 @@ func (r *rig) record() string {
 	return file
 }
 
-func (r *rig) landing(dir string) Landing {
-	return Landing{Device: r.dev, FSType: r.probe("").Type, Dir: dir, Root: r.dir}
+func (r *rig) landing(dir string) MountSpec {
+	return MountSpec{Device: r.dev, FSType: r.probe("").Type, Dir: dir, Root: r.dir}
 }
 
-func (r *rig) land(l Landing) {
+func (r *rig) land(l MountSpec) {
 	r.Helper()
-	if err := r.Land(r.Context(), r.lock, l, yes); err != nil {
+	if err := r.Mount(r.Context(), r.lock, l, yes); err != nil {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { unix.Unmount(l.Dir, unix.UMOUNT_NOFOLLOW) })

@@ -93,7 +93,7 @@ func (r *rig) isUsed(use volume.Use, words ...string) {
 	for step, err := range map[string]error{
 		"fsck":  r.Check(r.Context(), r.lock, r.dev, "ext4"),
 		"mkfs":  r.Format(r.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes),
-		"mount": r.Land(r.Context(), r.lock, Landing{Device: r.dev, FSType: "ext4", Dir: r.mkdir("m"), Root: r.dir, First: true}, yes),
+		"mount": r.Mount(r.Context(), r.lock, MountSpec{Device: r.dev, FSType: "ext4", Dir: r.mkdir("m"), Root: r.dir, First: true}, yes),
 	} {
 		var busy *BusyError
 		if !errors.As(err, &busy) {
@@ -149,7 +149,7 @@ func TestInUse_frozen(t *testing.T) {
 				t.Fatalf("got %+v", fs)
 			}
 			var busy *BusyError
-			if err := r.Land(t.Context(), r.lock, l, yes); !errors.As(err, &busy) || !strings.Contains(err.Error(), advice) {
+			if err := r.Mount(t.Context(), r.lock, l, yes); !errors.As(err, &busy) || !strings.Contains(err.Error(), advice) {
 				t.Errorf("mount: got %v", err)
 			}
 			r.sh("sh", "-ec", strings.ReplaceAll(advice, "/mnt", l.Dir))
@@ -236,7 +236,7 @@ func TestTruncated(t *testing.T) {
 			more := l
 			more.Dir, more.Device = r.mkdir("more"), r.dev
 			var refusal *Refusal
-			if err := r.Land(t.Context(), r.lock, more, yes); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "lvextend") {
+			if err := r.Mount(t.Context(), r.lock, more, yes); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "lvextend") {
 				t.Errorf("a further mount: got %v", err)
 			}
 			r.unmount(l.Dir)

@@ -19,7 +19,7 @@ import (
 // that waits at this moment: a mount whose release nobody waits for any more may
 // be a new pod's by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
-	c := l.waiter(s)
+	c := l.waitingCall(s)
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return dsw.ErrNotWanted
 	}
@@ -65,8 +65,8 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
 		l.facts.Checked = err == nil
 		return err
-	case volume.Land:
-		return l.land(ctx, s, c, h)
+	case volume.MountVolume:
+		return l.mount(ctx, s, c, h)
 	case volume.Unmount:
 		return l.unmount(ctx, s)
 	case volume.Extend:
@@ -87,7 +87,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 }
 
 // waiter returns the first of the step's calls that still waits, or nil.
-func (l *lane) waiter(s volume.Step) *call {
+func (l *lane) waitingCall(s volume.Step) *call {
 	l.prune()
 	calls := l.calls()
 	for _, id := range s.Calls {
@@ -232,9 +232,9 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	defer l.mu.Unlock()
 	switch {
 	case at != "" && (fs.Content == volume.FilesystemFailed || fs.Content == volume.Truncated):
-		l.suspect, l.broken = suspicion{}, fs
-	case l.suspect.looks > 0:
-		l.suspect = suspicion{l.suspect.looks - 1, time.Now().Add(suspicionPause)}
+		l.recheck, l.broken = recheck{}, fs
+	case l.recheck.left > 0:
+		l.recheck = recheck{l.recheck.left - 1, time.Now().Add(recheckPause)}
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Hav
 		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
 	}
 	err := l.n.Ops.Format(ctx, l.lock, f, func() error {
-		if l.waiter(s) == nil {
+		if l.waitingCall(s) == nil {
 			return dsw.ErrNotWanted
 		}
 		return l.recordFormat(s, h)
@@ -273,25 +273,25 @@ func (l *lane) recordFormat(s volume.Step, h *volume.Have) error {
 }
 
 // land mounts, in one instant, if at that instant a call waits for it.
-func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
-	landing := mount.Landing{
+func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
+	spec := mount.MountSpec{
 		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.root,
 		First: len(h.Mounts) == 0, ReadOnly: c.ReadOnly, Attrs: c.opts.Attrs, Super: c.Super,
 	}
-	let := false
-	err := l.n.Ops.Land(ctx, l.lock, landing, func() error {
-		err := l.letLand(ctx, s, h.Device)
-		let = err == nil
+	committed := false
+	err := l.n.Ops.Mount(ctx, l.lock, spec, func() error {
+		err := l.commitMount(ctx, s, h.Device)
+		committed = err == nil
 		return err
 	})
-	if err != nil && let && l.landed(ctx, s, h) {
+	if err != nil && committed && l.mountAppeared(ctx, s, h) {
 		// Its child was killed, or its answer lost, after the mount appeared.
 		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount is there, or may be")
 		err = nil
 	}
 	if err != nil {
 		var stuck *run.StuckError
-		if !let || !errors.As(err, &stuck) { // a stuck one may still land
+		if !committed || !errors.As(err, &stuck) { // a stuck one may still land
 			l.n.requests.Observed(l.uuid, s.Dir, false)
 		}
 		return err
@@ -304,9 +304,9 @@ func (l *lane) land(ctx context.Context, s volume.Step, c *call, h *volume.Have)
 	return nil
 }
 
-// landed says whether the mount is there, or may be, whatever its child said: then
+// mountAppeared says whether the mount is there, or may be, whatever its child said: then
 // the only answer is Success, or what the next look finds.
-func (l *lane) landed(ctx context.Context, s volume.Step, h *volume.Have) bool {
+func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have) bool {
 	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
 	if err != nil {
 		return true

@@ -75,7 +75,7 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	if ctx.Err() != nil {
 		return false // flexd stops: the callers will ask the next one
 	}
-	err = l.n.advised(err)
+	err = l.n.withAdvice(err)
 	l.mu.Lock()
 	f := &failure{step: what, text: err.Error(), at: time.Now()}
 	if l.lastErr = f; len(step.Calls) > 0 {
@@ -91,13 +91,13 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	}
 	l.retry.failed(time.Now())
 	l.mu.Unlock()
-	l.later()
+	l.retryLater()
 	return false
 }
 
 // undecided returns the calls that a look which failed may answer: not one whose
 // mount is committed and may have appeared.
-func (l *lane) undecided() (ids []string) {
+func (l *lane) answerable() (ids []string) {
 	for _, r := range l.n.requests.Free(l.uuid) {
 		ids = append(ids, r.ID)
 	}

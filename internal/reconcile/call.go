@@ -37,13 +37,13 @@ func callsOf(requests []*dsw.Request) (calls []*call) {
 }
 
 // errHungUp is for the log: nobody hears it.
-var errHungUp = errors.New("the caller hung up")
+var errCallerGone = errors.New("the caller hung up")
 
 // waiting says whether somebody still wants the answer: the connection is open,
 // and flexdriver is still the child of the kubelet that started it.
-func (c *call) waiting() bool {
+func (c *call) callerAlive() bool {
 	if c.ctx.Err() != nil {
 		return false
 	}
-	return c.parent.holds(c.pid)
+	return c.parent.alive(c.pid)
 }

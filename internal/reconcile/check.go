@@ -14,8 +14,8 @@ import (
 // the metadata, the kernel's devices, the mount table and flexd's claims tell
 // different stories. It changes nothing, and a group that hangs delays no other.
 func (n *Node) Check(ctx context.Context) status.Check {
-	check := status.Check{Node: n.Config.NodeName, Version: n.Version, Groups: []status.Group{}, Disagreements: []status.Disagreement{}}
-	ctx, cancel := context.WithTimeoutCause(ctx, surveyLimit, errSurveyLimit)
+	check := status.Check{Node: n.Config.NodeName, Version: n.Version, Groups: []status.Group{}, Findings: []status.Finding{}}
+	ctx, cancel := context.WithTimeoutCause(ctx, auditLimit, errAuditLimit)
 	defer cancel()
 	select {
 	case <-n.ready:
@@ -29,29 +29,29 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	all.Wait()
 	n.orphans.look()
 	check.Groups = append(check.Groups, groups...)
-	found, _ := n.disagreements()
-	check.Disagreements = append(check.Disagreements, found...)
+	found, _ := n.findings()
+	check.Findings = append(check.Findings, found...)
 	check.Verdict = check.Judge()
 	return check
 }
 
 func (n *Node) checkGroup(ctx context.Context, vg, kind string) status.Group {
 	g := status.Group{VG: vg, Provider: kind}
-	s := n.surveys[vg]
+	s := n.audits[vg]
 	if s == nil {
 		g.Unknown = "its provider cannot tell of the whole group"
 		return g
 	}
 	begun := time.Now()
-	seen := s.survey(ctx, true)
+	seen := s.audit(ctx, true)
 	g.Seconds = time.Since(begun).Seconds()
 	g.Volumes, g.Active = len(seen.Volumes), len(seen.Devices)
-	g.Unknown = untold(seen.Survey)
+	g.Unknown = unknownReason(seen.Survey)
 	return g
 }
 
-// untold says what of a group could not be seen.
-func untold(s join.Survey) string {
+// unknownReason says what of a group could not be seen.
+func unknownReason(s join.Survey) string {
 	var all []string
 	if s.Metadata != "" {
 		all = append(all, s.Metadata)

@@ -43,7 +43,7 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 	if uuid != "" {
 		return fmt.Errorf("it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", uuid, name.VG, file)
 	}
-	if !c.waiting() {
+	if !c.callerAlive() {
 		return dsw.ErrNotWanted
 	}
 	n.mu.Lock()
@@ -64,7 +64,7 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 				log.WithField("bytes", size).Info("done")
 			}
 			if ours {
-				made.err = n.lend(p, name, kubeName(c))
+				made.err = n.grantLease(p, name, kubeName(c))
 			}
 			if made.err != nil {
 				log.WithError(made.err).Warn("failed")
@@ -78,15 +78,15 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 	n.mu.Unlock()
 	select {
 	case <-made.done:
-		return n.advised(made.err)
+		return n.withAdvice(made.err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// lend gives a lease to a volume that was just made and is active for that: who
+// grantLease gives a lease to a volume that was just made and is active for that: who
 // asked for it may have gone by now.
-func (n *Node) lend(p Provider, name volume.Name, kubeName string) error {
+func (n *Node) grantLease(p Provider, name volume.Name, kubeName string) error {
 	lv, err := p.LookUp(n.ctx, name)
 	if err != nil || lv.Presence != volume.Present {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 // noted returns relatives with what the notes say of them.
-func (n *Node) noted(relatives []volume.Relative) []volume.Relative {
+func (n *Node) withNotes(relatives []volume.Relative) []volume.Relative {
 	all := make([]volume.Relative, len(relatives))
 	for i, r := range relatives {
 		r.Claimed = len(n.Store.Claims(r.UUID)) > 0
@@ -24,7 +24,7 @@ func (n *Node) noted(relatives []volume.Relative) []volume.Relative {
 // activate activates a volume. Those that become active with it get a lease
 // before that, which says that flexd has activated them.
 func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
-	var lent []*lane
+	var leased []*lane
 	for _, r := range lv.Family {
 		d, err := p.Device(ctx, r)
 		if err != nil {
@@ -39,11 +39,11 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}
-		lent = append(lent, k)
+		leased = append(leased, k)
 	}
 	err := p.Activate(ctx, l.lock, lv)
-	for _, k := range lent {
-		err = errors.Join(err, l.n.Store.PutLease(k.lease(k.called(), "")))
+	for _, k := range leased {
+		err = errors.Join(err, l.n.Store.PutLease(k.lease(k.nameNow(), "")))
 		k.wake()
 	}
 	return err
@@ -52,7 +52,7 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 // deactivate deactivates a volume and its relatives, unless one of them has become
 // needed since the look that was planned on.
 func (l *lane) deactivate(ctx context.Context, p Provider, h *volume.Have) error {
-	relatives := l.n.noted(h.Device.Relatives)
+	relatives := l.n.withNotes(h.Device.Relatives)
 	if why := volume.Kept(relatives); why != "" {
 		return errors.New(why)
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// letLand is the last look before a mount appears: a request waits for it and is
+// commitMount is the last look before a mount appears: a request waits for it and is
 // not superseded, the directory is no mount point by now, nothing else has mounted
 // the volume, and the caller will see the mount. From its nil on, the outcome is
 // the only answer to the requests for this mount.
-func (l *lane) letLand(ctx context.Context, s volume.Step, d volume.Device) error {
-	c := l.waiter(s)
+func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) error {
+	c := l.waitingCall(s)
 	if c == nil {
 		return dsw.ErrNotWanted
 	}

@@ -39,7 +39,7 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	} else if level := levelOf(step.Kind); l.n.Log.Logger.IsLevelEnabled(level) {
 		l.stepLog(step).WithField("took", took).Log(level, "done")
 	}
-	defer func() { l.n.stir(l.group()) }() // not under the lock: it takes others
+	defer func() { l.n.scheduleAudit(l.group()) }() // not under the lock: it takes others
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working = ""

@@ -21,22 +21,22 @@ type lane struct {
 	uuid volume.UUID
 	lock string // held by a living child of this volume
 
-	mu      sync.Mutex // guards what follows
-	name    volume.Name
-	awake   bool // the goroutine runs
-	dirty   bool // it is to look again
-	timer   *time.Timer
-	parked  *parked
-	retry   backoff
-	grow    bool // the filesystem was found smaller than its device at a mount
-	working string
-	since   time.Time
-	lastErr *failure
-	history []operation // oldest first
-	seen    *glimpse    // the mounts that the last look was about
-	suspect suspicion
-	broken  volume.FS // what is wrong with its mounted filesystem, until it is unmounted
-	hurry   func()    // tells the look under way that somebody wants to unmount; nil = that is nothing to it
+	mu            sync.Mutex // guards what follows
+	name          volume.Name
+	awake         bool // the goroutine runs
+	dirty         bool // it is to look again
+	timer         *time.Timer
+	parked        *parked
+	retry         backoff
+	grow          bool // the filesystem was found smaller than its device at a mount
+	working       string
+	since         time.Time
+	lastErr       *failure
+	history       []operation    // oldest first
+	watched       *watchedMounts // the mounts that the last look was about
+	recheck       recheck
+	broken        volume.FS // what is wrong with its mounted filesystem, until it is unmounted
+	stopGroupWait func()    // tells the look under way that somebody wants to unmount; nil = that is nothing to it
 
 	// Only the goroutine uses these.
 	facts volume.FS         // what children found in this turn
@@ -44,19 +44,19 @@ type lane struct {
 	size  int64             // of that device, at the last look
 	table *mounttable.Table // of the last look
 
-	hurried bool // the group was not waited for in this turn
+	groupSkipped bool // the group was not waited for in this turn
 }
 
-// A suspicion is that something is wrong with a mounted filesystem: the kernel
+// A recheck is that something is wrong with a mounted filesystem: the kernel
 // complained. It says so before its own counters do, so one look is not enough.
-type suspicion struct {
-	looks int       // that are still to be taken
-	next  time.Time // not before
+type recheck struct {
+	left int       // that are still to be taken
+	next time.Time // not before
 }
 
 const (
-	suspiciousLooks = 4
-	suspicionPause  = 2 * time.Second
+	recheckCount = 4
+	recheckPause = 2 * time.Second
 )
 
 // A failure is what went wrong last; it stands until something succeeds.
@@ -68,7 +68,7 @@ type failure struct {
 }
 
 // call names a lane that has no name yet.
-func (l *lane) call(name volume.Name) {
+func (l *lane) setName(name volume.Name) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.name.LV == "" {
@@ -137,9 +137,9 @@ func (l *lane) calls() []*call { return callsOf(l.n.requests.Of(l.uuid)) }
 func (l *lane) joined(verb volume.Verb) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.hurry != nil && verb == volume.Release {
-		l.hurry()
-		l.hurry = nil
+	if l.stopGroupWait != nil && verb == volume.Release {
+		l.stopGroupWait()
+		l.stopGroupWait = nil
 	}
 	l.wakeLocked()
 }
@@ -152,21 +152,21 @@ func (l *lane) reclaiming() bool {
 	return l.awake && !slices.ContainsFunc(l.n.requests.Of(l.uuid), func(r *dsw.Request) bool { return r.Verb != volume.Reclaim })
 }
 
-func (l *lane) group() string { return l.called().VG }
+func (l *lane) group() string { return l.nameNow().VG }
 
-func (l *lane) called() volume.Name {
+func (l *lane) nameNow() volume.Name {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.name
 }
 
-// doubt makes the lane look at what is mounted from a device of that name, if
+// scheduleRecheck makes the lane look at what is mounted from a device of that name, if
 // that is its own and nothing is known to be wrong with it yet.
-func (l *lane) doubt(device string) {
+func (l *lane) scheduleRecheck(device string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen != nil && l.broken.Content == volume.ContentUnknown && l.seen.path != "" && filepath.Base(l.seen.path) == device {
-		l.suspect = suspicion{looks: suspiciousLooks}
+	if l.watched != nil && l.broken.Content == volume.ContentUnknown && l.watched.path != "" && filepath.Base(l.watched.path) == device {
+		l.recheck = recheck{left: recheckCount}
 		l.wakeLocked()
 	}
 }

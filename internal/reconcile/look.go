@@ -30,14 +30,14 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	shrunk := l.size
 	l.size = h.Device.Size
 	l.table = table
-	if now := nameNow(h); h.Record == volume.Seen && now.LV != "" && now != h.RecordName {
+	if now := currentName(h); h.Record == volume.Seen && now.LV != "" && now != h.RecordName {
 		if err := l.n.Records.Renamed(l.uuid, now); err != nil {
 			l.log().WithError(err).Warn("its new name is not in its format record")
 		}
 	}
-	g := glimpse{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
-	g.mounts = g.of(table)
-	for dir, spot := range h.Spots {
+	g := watchedMounts{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
+	g.mounts = g.list(table)
+	for dir, spot := range h.Targets {
 		// A mount that is not there although its child succeeded was taken away by
 		// somebody else: the requests for it are like any others.
 		if spot.Unknown == "" {
@@ -46,32 +46,32 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seen = &g
+	l.watched = &g
 	if h.LV.Presence == volume.Present {
 		l.name = h.LV.Name
 	}
 	if len(h.Device.Relatives) > 0 {
-		h.Device.Relatives = l.n.noted(h.Device.Relatives)
+		h.Device.Relatives = l.n.withNotes(h.Device.Relatives)
 		l.n.Observer.Publish(l.uuid, h)
 	}
 	switch {
 	case len(h.Mounts) == 0:
-		l.suspect, l.broken = suspicion{}, volume.FS{}
+		l.recheck, l.broken = recheck{}, volume.FS{}
 	case h.FS.Content == volume.FilesystemFailed:
-		l.suspect = suspicion{} // the kernel's own count says so
+		l.recheck = recheck{} // the kernel's own count says so
 	case l.broken.Content == volume.Truncated && l.broken.Size <= h.Device.Size:
 		l.broken = volume.FS{} // it has its size back
 	case l.broken.Content != volume.ContentUnknown:
 		h.FS.Content, h.FS.Type, h.FS.What, h.FS.Size = l.broken.Content, l.broken.Type, l.broken.What, l.broken.Size
 		l.n.Observer.Publish(l.uuid, h)
 	case h.Device.Size < shrunk:
-		l.suspect = suspicion{looks: 1}
+		l.recheck = recheck{left: 1}
 	}
 	return h, nil
 }
 
 // nameNow is what a volume is called at this moment; empty = that is not known.
-func nameNow(h volume.Have) volume.Name {
+func currentName(h volume.Have) volume.Name {
 	if h.LV.Presence == volume.Present {
 		return h.LV.Name
 	}
@@ -79,9 +79,9 @@ func nameNow(h volume.Have) volume.Name {
 }
 
 // brief is how long an unmount waits for what its group has, which it does not need.
-const brief = time.Second
+const releaseTimeout = time.Second
 
-var errBrief = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
+var errReleaseTimeout = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
 
 // waitForGroup says how long a look waits for what the group has: where nothing is
 // to be set up, until somebody who wants to unmount has waited for a while, once in
@@ -91,24 +91,24 @@ func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (
 		return func() {}
 	}
 	group, cancel := context.WithCancelCause(ctx)
-	left := brief
-	if l.hurried {
+	left := releaseTimeout
+	if l.groupSkipped {
 		left = 0
 	}
-	hurry := func() { time.AfterFunc(left, func() { cancel(errBrief) }) }
+	hurry := func() { time.AfterFunc(left, func() { cancel(errReleaseTimeout) }) }
 	t.Group = group
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if slices.ContainsFunc(l.n.requests.Of(l.uuid), func(r *dsw.Request) bool { return r.Verb == volume.Release }) {
 		hurry()
 	} else {
-		l.hurry = hurry
+		l.stopGroupWait = hurry
 	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.hurry = nil
-		l.hurried = l.hurried || errors.Is(context.Cause(group), errBrief)
+		l.stopGroupWait = nil
+		l.groupSkipped = l.groupSkipped || errors.Is(context.Cause(group), errReleaseTimeout)
 		cancel(nil)
 	}
 }
@@ -139,15 +139,15 @@ func (l *lane) target(w volume.Want) asw.Target {
 	return t
 }
 
-// A glimpse is which mounts a look was about: the lane is woken when they change.
-type glimpse struct {
+// watchedMounts are which mounts a look was about: the lane is woken when they change.
+type watchedMounts struct {
 	began        time.Time
 	dirs         []string
 	number, path string // of the device, if it was known
 	mounts       []string
 }
 
-func (g *glimpse) of(table *mounttable.Table) []string {
+func (g *watchedMounts) list(table *mounttable.Table) []string {
 	var mounts []string
 	add := func(where string, entries []*mounttable.Entry) {
 		for _, e := range entries { // an ID alone is used again
@@ -166,31 +166,31 @@ func (g *glimpse) of(table *mounttable.Table) []string {
 
 // moved says whether the volume's mounts are others than at its last look. One
 // whose first look is not over has to look again.
-func (l *lane) moved(table *mounttable.Table) bool {
+func (l *lane) mountsChanged(table *mounttable.Table) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.seen == nil || !slices.Equal(l.seen.mounts, l.seen.of(table))
+	return l.watched == nil || !slices.Equal(l.watched.mounts, l.watched.list(table))
 }
 
 // looked returns when the last look that ended began.
-func (l *lane) looked() time.Time {
+func (l *lane) lastLookBegan() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen == nil {
+	if l.watched == nil {
 		return time.Time{}
 	}
-	return l.seen.began
+	return l.watched.began
 }
 
 // misses says whether a claim has no mount. Kubelet removes a global directory
 // without a call if nothing is mounted there, and no event tells that.
-func (l *lane) misses(table *mounttable.Table) bool {
+func (l *lane) mountMissing(table *mounttable.Table) bool {
 	return slices.ContainsFunc(l.n.Store.Claims(l.uuid), func(c dsw.Claim) bool { return table.Top(c.Dir) == nil })
 }
 
 // lingers says whether the lease of the volume has ended and a relative kept it
 // active: no event tells that a device is closed.
-func (l *lane) lingers() bool {
+func (l *lane) leaseExpired() bool {
 	lease, ok := l.n.Store.Lease(l.uuid)
 	return ok && lease.Until <= l.n.Boot()
 }
@@ -209,7 +209,7 @@ func (l *lane) want() volume.Want {
 	if vg := l.n.Config.VG(l.name.VG); vg != nil {
 		w.NeverDeactivate = vg.NeverDeactivate
 	}
-	w.Grow, w.Suspect = l.grow, l.suspect.looks > 0 && !time.Now().Before(l.suspect.next)
+	w.Grow, w.Recheck = l.grow, l.recheck.left > 0 && !time.Now().Before(l.recheck.next)
 	for _, r := range l.n.requests.Of(l.uuid) {
 		w.Calls = append(w.Calls, r.Call)
 	}

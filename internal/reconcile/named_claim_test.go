@@ -80,7 +80,7 @@ func TestAnOperatorsUmountUnderARunningPodIsReportedNotRepaired(t *testing.T) {
 		works(t, k.Start(a))
 		works(t, e.M.Umount(k.Dir(a)))
 		reported := func() bool {
-			s, _ := e.Node().Story(hosttest.VG, "data")
+			s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 			for _, c := range s.Claims {
 				if strings.HasPrefix(c.Note, "claimed-missing") {
 					return s.State == "missing"

@@ -151,7 +151,7 @@ func TestRepeatedUnmountWaitsForAHungOneAndANewFlexdKnowsItByTheLock(t *testing.
 		_, release := e.Sim.Hang("umount", true, true)
 		fails(t, k.Down(pod("a")), "") // after a minute it is reported stuck
 		mountsAre(t, e)
-		s, _ := e.Node().Story(hosttest.VG, "data")
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		if s.Stuck == nil || s.Stuck.Pid == 0 || s.Stuck.Wchan == "" || s.State != "stuck" {
 			t.Errorf("status does not tell of it: %+v %+v", s.State, s.Stuck)
 		}
@@ -175,7 +175,7 @@ func TestRepeatedUnmountWaitsForAHungOneAndANewFlexdKnowsItByTheLock(t *testing.
 		e.Start()
 		// Now a thread waits for the lock in the kernel, and time stands still.
 		hosttest.Spin(func() bool {
-			s, _ := e.Node().Story(hosttest.VG, "data")
+			s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 			return s.Stuck != nil && len(s.Calls) == 1
 		})
 		mountsAre(t, e)

@@ -28,7 +28,7 @@ func startLooking(e *hosttest.Env) (release func()) {
 
 // Kubelet forgets what it is told has failed, and would never unmount it.
 func TestAMountThatHasLandedIsSuccessAlsoWhenItCannotBeSeen(t *testing.T) {
-	blind := func(e *hosttest.Env) { e.Sim.Landing = func(string, string) { e.Sim.TearTable() } }
+	blind := func(e *hosttest.Env) { e.Sim.Mounted = func(string, string) { e.Sim.TearTable() } }
 	onSim(t, "the next look fails", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		blind(e)
@@ -98,7 +98,7 @@ func TestWhatWasActiveBeforeKubeletAskedGoesWithItsLease(t *testing.T) {
 	onSim(t, "unless it is open", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		attached(t, e)
-		s, _ := e.Node().Story(hosttest.VG, "data")
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		if plan := strings.Join(s.Plan, "; "); !strings.HasPrefix(plan, "deactivate (when the lease ends") {
 			t.Errorf("status does not tell: %q", plan)
 		}
@@ -174,7 +174,7 @@ func TestAMountThatGoesDuringTheFirstLookIsNoticed(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		release()
 		time.Sleep(time.Second) // not only at the next resync
-		if s, _ := e.Node().Story(hosttest.VG, "data"); s.State != "missing" {
+		if s, _ := e.Node().VolumeDetail(hosttest.VG, "data"); s.State != "missing" {
 			t.Errorf("its state is %s\n%s", s.State, e.Describe())
 		}
 		e.Eventually("its device goes", func() bool { return len(e.Active()) == 0 })
@@ -255,7 +255,7 @@ func TestAClaimWhoseMountIsMissingInAGroupThatIsNeverDeactivatedIsNotNotedForEve
 		time.Sleep(time.Minute)
 		from := time.Now()
 		time.Sleep(time.Hour)
-		s, _ := e.Node().Story(hosttest.VG, "data")
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		if len(s.History) == 0 || s.History[0].Started.After(from) {
 			t.Errorf("flexd is busy with nothing\n%s", e.Describe())
 		}

@@ -100,7 +100,7 @@ func TestRunDirectoryGoneMountsAreAdopted(t *testing.T) {
 		e.Start()
 		e.AtRest()
 		e.Eventually("status knows both pods", func() bool { // at any moment it knows what was told by then
-			s, ok := e.Node().Story(hosttest.VG, "data")
+			s, ok := e.Node().VolumeDetail(hosttest.VG, "data")
 			if ok && s.State == "missing" {
 				t.Errorf("it takes what it has not looked at for missing: %+v", s.Claims)
 			}

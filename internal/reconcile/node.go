@@ -72,17 +72,17 @@ type Node struct {
 
 	requests *dsw.Requests
 
-	surveys map[string]*surveyed // by VG; never changes
+	audits  map[string]*groupAudit // by VG; never changes
 	pools   pools
 	orphans orphans
 
 	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
 	// while anything runs.
-	mu       sync.Mutex
-	lanes    map[volume.UUID]*lane
-	creating map[volume.Name]*creation
-	adopting map[string]bool // directories whose mount is being identified
-	trouble  string          // why the mount table cannot be read
+	mu         sync.Mutex
+	lanes      map[volume.UUID]*lane
+	creating   map[volume.Name]*creation
+	adopting   map[string]bool // directories whose mount is being identified
+	tableError string          // why the mount table cannot be read
 }
 
 // errStopping is the cause of a node's end.
@@ -96,8 +96,8 @@ func New(p Parts) *Node {
 	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
 	n.requests = dsw.NewRequests(func(uuid volume.UUID) { n.lane(uuid, volume.Name{}).wake() })
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
-	n.surveys = n.surveyedGroups()
-	n.orphans = orphans{n: n, seen: map[string]*sighting{}}
+	n.audits = n.groupAudits()
+	n.orphans = orphans{n: n, seen: map[string]*orphanCandidate{}}
 	return n
 }
 
@@ -116,17 +116,17 @@ func (n *Node) Run(ctx context.Context) error {
 		return err
 	}
 	close(n.ready)
-	n.stir("")
+	n.scheduleAudit("")
 	if n.Complaints != nil {
 		go func() {
-			if err := n.Complaints.Each(n.ctx, n.suspect); err != nil && n.ctx.Err() == nil {
+			if err := n.Complaints.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
 				n.Log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
 			}
 		}()
 	}
 	if n.PodEvents != nil {
 		go func() {
-			if err := n.PodEvents.Each(n.ctx, func() { n.orphans.soon(orphanSoon) }); err != nil && n.ctx.Err() == nil {
+			if err := n.PodEvents.Each(n.ctx, func() { n.orphans.schedule(orphanSoon) }); err != nil && n.ctx.Err() == nil {
 				n.Log.WithError(err).Warn("the ends of pods are not heard of: orphans are found when something else changes")
 			}
 		}()
@@ -134,12 +134,12 @@ func (n *Node) Run(ctx context.Context) error {
 	return n.follow()
 }
 
-// suspect makes the lane of a device look at its mounted filesystem.
-func (n *Node) suspect(device string) {
+// recheckDevice makes the lane of a device look at its mounted filesystem.
+func (n *Node) recheckDevice(device string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.lanes {
-		l.doubt(device)
+		l.scheduleRecheck(device)
 	}
 }
 
@@ -166,12 +166,12 @@ func (n *Node) recover() error {
 	if err != nil {
 		return err
 	}
-	patience := time.After(adoption)
-	for _, told := range n.adopt(table) {
+	timeout := time.After(adoptionTimeout)
+	for _, identified := range n.adopt(table) {
 		select {
-		case <-told:
-		case <-patience: // it is known when its device answers
-			patience = time.After(0)
+		case <-identified:
+		case <-timeout: // it is known when its device answers
+			timeout = time.After(0)
 		}
 	}
 	n.mu.Lock()
@@ -189,7 +189,7 @@ func (n *Node) firstLook() (*mounttable.Table, error) {
 		if n.ctx.Err() != nil {
 			return nil, context.Cause(n.ctx)
 		}
-		n.setTrouble(err)
+		n.setTableError(err)
 		if err == nil {
 			return table, nil
 		}
@@ -204,7 +204,7 @@ func (n *Node) firstLook() (*mounttable.Table, error) {
 
 // adoption is how long a start waits for the devices of mounts without a note to
 // say which volumes they are.
-const adoption = 5 * time.Second
+const adoptionTimeout = 5 * time.Second
 
 // adopt makes a lane for every mount in kubelet's directories of ours that no
 // claim is about.
@@ -223,10 +223,10 @@ func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 		n.adopting[e.Dir] = true
 		n.mu.Unlock()
 		if !busy {
-			told := make(chan struct{})
-			all = append(all, told)
+			identified := make(chan struct{})
+			all = append(all, identified)
 			go func() { // a device that does not answer delays no other
-				defer close(told)
+				defer close(identified)
 				n.identify(e)
 			}()
 		}
@@ -284,18 +284,18 @@ func (n *Node) follow() error {
 			return fmt.Errorf("waiting for the mount table: %w", waited)
 		}
 		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
-		n.setTrouble(err)
+		n.setTableError(err)
 		if err != nil {
 			continue
 		}
 		n.adopt(table)
-		if now := disks(table); now != last || errors.Is(waited, errResync) {
+		if now := deviceMounts(table); now != last || errors.Is(waited, errResync) {
 			last = now
-			n.stir("")
+			n.scheduleAudit("")
 		}
 		n.mu.Lock()
 		for _, l := range n.lanes {
-			if l.moved(table) || errors.Is(waited, errResync) && (l.misses(table) || l.lingers()) {
+			if l.mountsChanged(table) || errors.Is(waited, errResync) && (l.mountMissing(table) || l.leaseExpired()) {
 				l.wake()
 			}
 		}
@@ -303,15 +303,15 @@ func (n *Node) follow() error {
 	}
 }
 
-// Stirred wakes the lanes of a volume group ("" = all): something may have
+// NotifyChanged wakes the lanes of a volume group ("" = all): something may have
 // changed. Where only the devices of some volumes have, as the kernel told at
 // that time, it wakes theirs, unless they have looked since.
-func (n *Node) Stirred(vg string, volumes []volume.UUID, heard time.Time) {
-	n.stir(vg)
+func (n *Node) NotifyChanged(vg string, volumes []volume.UUID, heard time.Time) {
+	n.scheduleAudit(vg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, uuid := range volumes {
-		if l := n.lanes[uuid]; l != nil && l.looked().Before(heard) {
+		if l := n.lanes[uuid]; l != nil && l.lastLookBegan().Before(heard) {
 			l.wake()
 		}
 	}
@@ -330,11 +330,11 @@ func (n *Node) Stirred(vg string, volumes []volume.UUID, heard time.Time) {
 
 var errResync = errors.New("resync")
 
-func (n *Node) setTrouble(err error) {
+func (n *Node) setTableError(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.trouble = ""; err != nil && n.ctx.Err() == nil {
-		n.trouble = "the mount table cannot be read: " + err.Error()
+	if n.tableError = ""; err != nil && n.ctx.Err() == nil {
+		n.tableError = "the mount table cannot be read: " + err.Error()
 	}
 }
 
@@ -348,14 +348,14 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 		l = &lane{n: n, uuid: uuid, name: name, lock: n.lockFile(string(uuid))}
 		n.lanes[uuid] = l
 	}
-	l.call(name)
+	l.setName(name)
 	return l
 }
 
 // known returns the lane of a volume that was just looked up by name. The name
 // of a lane changes with that of its volume, but two files of one uuid (a copy
 // made with its attributes) are not one volume: the second is refused.
-func (n *Node) known(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
+func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
 	l.mu.Lock()
 	old := l.name

@@ -46,30 +46,30 @@ const strayFiles = "stray-files"
 type orphans struct {
 	n *Node
 
-	looking sync.Mutex // one look at a time
-	mu      sync.Mutex // guards what follows
-	timer   *time.Timer
-	due     time.Time // of the timer; zero = it does not run
-	seen    map[string]*sighting
-	untold  string // why nothing can be told of pods
-	strays  []status.Disagreement
+	looking       sync.Mutex // one look at a time
+	mu            sync.Mutex // guards what follows
+	timer         *time.Timer
+	due           time.Time // of the timer; zero = it does not run
+	seen          map[string]*orphanCandidate
+	unknownReason string // why nothing can be told of pods
+	strays        []status.Finding
 }
 
-// A sighting is an orphan that was seen at every look since then. Its age is of
+// An orphanCandidate is an orphan that was seen at every look since then. Its age is of
 // this life of flexd, and of a clock that nobody can set.
-type sighting struct {
+type orphanCandidate struct {
 	volume.Orphan
-	uuid  volume.UUID
-	name  volume.Name
-	since time.Time
-	told  bool
+	uuid     volume.UUID
+	name     volume.Name
+	since    time.Time
+	reported bool
 
 	trying bool
 	next   time.Time // when flexd may try to let it go by itself
 	pause  time.Duration
 }
 
-func (s *sighting) class() string {
+func (s *orphanCandidate) class() string {
 	if s.Kind == volume.Staged {
 		return orphanedGlobal
 	}
@@ -77,13 +77,13 @@ func (s *sighting) class() string {
 }
 
 // soon has orphans looked for within that time.
-func (o *orphans) soon(d time.Duration) {
+func (o *orphans) schedule(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.soonLocked(d)
+	o.scheduleLocked(d)
 }
 
-func (o *orphans) soonLocked(d time.Duration) {
+func (o *orphans) scheduleLocked(d time.Duration) {
 	at := time.Now().Add(d)
 	if o.n.ctx.Err() != nil || !o.due.IsZero() && !at.Before(o.due) {
 		return
@@ -106,12 +106,12 @@ func (o *orphans) look() {
 	o.mu.Lock()
 	o.due = time.Time{}
 	o.mu.Unlock()
-	found, reclaiming, running, untold := o.find()
+	found, reclaiming, running, unknown := o.find()
 	strays := n.strays()
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.untold = untold
+	o.unknownReason = unknown
 	now := time.Now()
 	since := map[string]time.Time{}
 	for _, s := range o.strays {
@@ -128,10 +128,10 @@ func (o *orphans) look() {
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
 			if reclaiming[s.uuid] && len(n.Store.At(dir)) > 0 {
-				o.soonLocked(orphanSoon)
+				o.scheduleLocked(orphanSoon)
 				continue
 			}
-			if s.told {
+			if s.reported {
 				n.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("it is no orphan any more, or that cannot be told")
 			}
 			delete(o.seen, dir)
@@ -148,20 +148,20 @@ func (o *orphans) look() {
 		o.judge(s, now)
 	}
 	if running { // and nothing tells of their end
-		o.soonLocked(orphanSettle)
+		o.scheduleLocked(orphanSettle)
 	}
 }
 
 // judge tells of an orphan once it has settled, and lets it go once that is
 // allowed. The caller holds the lock.
-func (o *orphans) judge(s *sighting, now time.Time) {
+func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 	age := now.Sub(s.since)
 	if age < orphanSettle {
-		o.soonLocked(orphanSettle - age)
+		o.scheduleLocked(orphanSettle - age)
 		return
 	}
-	if !s.told {
-		s.told = true
+	if !s.reported {
+		s.reported = true
 		o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).Warn("orphan: " + s.Why)
 	}
 	grace := o.n.Config.ReleaseOrphansAfter
@@ -169,16 +169,16 @@ func (o *orphans) judge(s *sighting, now time.Time) {
 		return
 	}
 	if left := max(grace-age, s.next.Sub(now)); left > 0 {
-		o.soonLocked(left)
+		o.scheduleLocked(left)
 		return
 	}
 	s.trying = true
-	go o.letGo(s)
+	go o.reclaim(s)
 }
 
-// letGo has an orphan let go as `flexd release` would, but only with the proof
+// reclaim releases an orphan as `flexd release` would, but only with the proof
 // that no other mount namespace has its device.
-func (o *orphans) letGo(s *sighting) {
+func (o *orphans) reclaim(s *orphanCandidate) {
 	err := o.n.reclaim(o.n.ctx, s.uuid, s.name, s.Dir)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -188,16 +188,16 @@ func (o *orphans) letGo(s *sighting) {
 	}
 	s.pause = min(max(2*s.pause, orphanRetry), max(o.n.Config.ReleaseOrphansAfter, orphanRetry))
 	s.next = time.Now().Add(s.pause)
-	o.soonLocked(s.pause)
+	o.scheduleLocked(s.pause)
 	o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not let go")
 }
 
 // find looks at every volume's claims and at kubelet's control groups. A release
 // that is under way, of which it says at what volumes, is no proof that somebody
 // needs what it takes. running says whether a pod runs of whose end nobody tells.
-func (o *orphans) find() (found map[string]*sighting, reclaiming map[volume.UUID]bool, running bool, untold string) {
+func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volume.UUID]bool, running bool, unknown string) {
 	n := o.n
-	found, reclaiming = map[string]*sighting{}, map[volume.UUID]bool{}
+	found, reclaiming = map[string]*orphanCandidate{}, map[volume.UUID]bool{}
 	claims := n.Store.All()
 	if len(claims) == 0 {
 		if n.PodEvents != nil {
@@ -224,7 +224,7 @@ func (o *orphans) find() (found map[string]*sighting, reclaiming map[volume.UUID
 			l, why := pods.Life(uid)
 			running = running || l == volume.Running && (deaf || len(pods.Events(uid)) == 0)
 			if l == volume.LifeUnknown {
-				untold = why
+				unknown = why
 			}
 			return l, why
 		}
@@ -237,25 +237,25 @@ func (o *orphans) find() (found map[string]*sighting, reclaiming map[volume.UUID
 				l.mu.Lock()
 				name := l.name
 				l.mu.Unlock()
-				found[one.Dir] = &sighting{Orphan: one, uuid: l.uuid, name: name}
+				found[one.Dir] = &orphanCandidate{Orphan: one, uuid: l.uuid, name: name}
 			}
 		}
 		reclaiming[l.uuid] = before || l.reclaiming()
 	}
-	return found, reclaiming, running, untold
+	return found, reclaiming, running, unknown
 }
 
 // listed are the orphans that have settled, as disagreements.
-func (o *orphans) listed() (all []status.Disagreement) {
+func (o *orphans) listed() (all []status.Finding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
 	all = append(all, o.strays...)
 	for _, s := range o.seen {
-		if !s.told {
+		if !s.reported {
 			continue
 		}
-		d := status.Disagreement{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
+		d := status.Finding{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
 			Since: now.Add(-now.Sub(s.since)), // right by today's wall clock, wherever it stood then
 			Hint:  "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
 		switch s.Kind {
@@ -272,7 +272,7 @@ func (o *orphans) listed() (all []status.Disagreement) {
 
 // strays are kubelet's directories for volumes that are not empty although nothing is
 // mounted there, and that no claim is about: of a claim, the missing mount is reported.
-func (n *Node) strays() (all []status.Disagreement) {
+func (n *Node) strays() (all []status.Finding) {
 	table := n.Observer.LastTable()
 	for _, s := range n.Observer.Strays() {
 		if len(n.Store.At(s.Dir)) > 0 {
@@ -288,7 +288,7 @@ func (n *Node) strays() (all []status.Disagreement) {
 				hint = "umount " + at + "; then " + hint
 			}
 		}
-		all = append(all, status.Disagreement{Class: strayFiles, LV: s.Name, Dir: s.Dir, Since: time.Now(), Hint: hint,
+		all = append(all, status.Finding{Class: strayFiles, LV: s.Name, Dir: s.Dir, Since: time.Now(), Hint: hint,
 			Message: fmt.Sprintf("%s, %s, is not empty and nothing is mounted there (%s): kubelet cannot remove it", s.Dir, whose, strings.Join(s.Names, ", "))})
 	}
 	return all
@@ -304,7 +304,7 @@ func (n *Node) podAt(uuid volume.UUID, dir string) string {
 }
 
 // releasable says whether a disagreement is one that `flexd release` handles.
-func releasable(d status.Disagreement) bool {
+func releasable(d status.Finding) bool {
 	switch d.Class {
 	case orphanedPod, orphanedGlobal, string(join.ClaimedMissing), string(join.ActiveUnclaimed):
 		return true

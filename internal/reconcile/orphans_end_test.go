@@ -34,7 +34,7 @@ func TestAReleaseThatEndsDuringALookLeavesTheOrphanOne(t *testing.T) {
 					}
 				}
 			})
-			err := letGo(e, o.UUID, o.Dir)
+			err := reclaim(e, o.UUID, o.Dir)
 			close(over)
 			works(t, looks())
 			if says(t, err, "is busy"); t.Failed() {
@@ -42,7 +42,7 @@ func TestAReleaseThatEndsDuringALookLeavesTheOrphanOne(t *testing.T) {
 			}
 		}
 		leave()
-		works(t, letGo(e, o.UUID, o.Dir))
+		works(t, reclaim(e, o.UUID, o.Dir))
 		for _, p := range others {
 			works(t, k.Finish(p))
 		}

@@ -27,7 +27,7 @@ func TestLooksForOrphansAndLanesDoNotBlockEachOther(t *testing.T) {
 	n := New(Parts{Store: store, Config: &config.Config{}, Log: logrus.NewEntry(log), Observer: asw.New(kubelet.Roots{}, nil, nil, nil)})
 	defer n.stop(errStopping)
 	// There is no provider: the survey that is due after a second does nothing.
-	n.surveys = map[string]*surveyed{"vg0": {n: n, vg: "vg0", timer: time.AfterFunc(time.Hour, func() {})}}
+	n.audits = map[string]*groupAudit{"vg0": {n: n, vg: "vg0", timer: time.AfterFunc(time.Hour, func() {})}}
 	dir := func(i int) string { return fmt.Sprintf("/pods/%d", i) }
 	const lanes = 20
 	for i := range lanes {
@@ -52,7 +52,7 @@ func TestLooksForOrphansAndLanesDoNotBlockEachOther(t *testing.T) {
 			for range 500 {
 				n.orphans.mu.Lock()
 				for i := range lanes { // as seen before their release began
-					n.orphans.seen[dir(i)] = &sighting{Orphan: volume.Orphan{Dir: dir(i)}, uuid: volume.UUID(fmt.Sprint("u", i))}
+					n.orphans.seen[dir(i)] = &orphanCandidate{Orphan: volume.Orphan{Dir: dir(i)}, uuid: volume.UUID(fmt.Sprint("u", i))}
 				}
 				n.orphans.mu.Unlock()
 				n.orphans.look()

@@ -55,9 +55,9 @@ func ask(t *testing.T, e *hosttest.Env, targets ...string) status.Orphans {
 	return e.Node().Orphans(t.Context(), targets)
 }
 
-// letGo is `flexd release --yes` of one orphan.
-func letGo(e *hosttest.Env, uuid, dir string) error {
-	a := e.Node().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "op1", Verb: flexvolume.LetGo, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
+// reclaim is `flexd release --yes` of one orphan.
+func reclaim(e *hosttest.Env, uuid, dir string) error {
+	a := e.Node().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "op1", Verb: flexvolume.Reclaim, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
 	if a.Status != flexvolume.StatusSuccess {
 		return &refusedError{a.Message}
 	}
@@ -98,7 +98,7 @@ func TestAPodThatDiedWhileKubeletWasDownIsFoundWithinAMinuteAndReleased(t *testi
 			if d := differ(e); d != "" {
 				t.Fatalf("it runs: %s", d)
 			}
-			says(t, letGo(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
+			says(t, reclaim(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
 			if o := ask(t, e, k.Dir(a)); len(o.Orphans) != 0 || len(o.Refused) != 1 || !strings.Contains(o.Refused[0].Message, "its pod still runs") {
 				t.Errorf("while it runs: %+v", o)
 			}
@@ -109,10 +109,10 @@ func TestAPodThatDiedWhileKubeletWasDownIsFoundWithinAMinuteAndReleased(t *testi
 			if took := time.Since(died); took > time.Minute || took < 25*time.Second {
 				t.Errorf("found after %v", took)
 			}
-			if v, c := verdict(t, e); v != status.Disagree || len(c.Disagreements) != 1 || c.Disagreements[0].Dir != k.Dir(a) || !strings.Contains(c.Disagreements[0].Message, "pod ns/a-b-c") {
+			if v, c := verdict(t, e); v != status.Disagree || len(c.Findings) != 1 || c.Findings[0].Dir != k.Dir(a) || !strings.Contains(c.Findings[0].Message, "pod ns/a-b-c") {
 				t.Errorf("%+v", c)
 			}
-			if s, _ := e.Node().Story(hosttest.VG, "data"); s.State != status.Orphaned {
+			if s, _ := e.Node().VolumeDetail(hosttest.VG, "data"); s.State != status.Orphaned {
 				t.Errorf("its state: %s", s.State)
 			}
 			o := only(t, e, "orphaned-pod", hosttest.VG+"/data")
@@ -120,7 +120,7 @@ func TestAPodThatDiedWhileKubeletWasDownIsFoundWithinAMinuteAndReleased(t *testi
 				t.Errorf("would do: %+v", o)
 			}
 			mountsAre(t, e, k.Global(a.Volume), k.Dir(a)) // nothing was done yet
-			works(t, letGo(e, o.UUID, o.Dir))
+			works(t, reclaim(e, o.UUID, o.Dir))
 			if d := differ(e); d != "" {
 				t.Errorf("it is let go, and still told of: %s", d)
 			}
@@ -132,7 +132,7 @@ func TestAPodThatDiedWhileKubeletWasDownIsFoundWithinAMinuteAndReleased(t *testi
 				t.Errorf("found after %v", took)
 			}
 			o = only(t, e, "orphaned-global", o.UUID)
-			works(t, letGo(e, o.UUID, o.Dir))
+			works(t, reclaim(e, o.UUID, o.Dir))
 			e.Empty()
 			if o := ask(t, e); len(o.Orphans) != 0 || differ(e) != "" {
 				t.Errorf("at the end: %+v", o)
@@ -158,7 +158,7 @@ func TestWhatCannotBeToldOfAPodIsNoOrphan(t *testing.T) {
 				t.Errorf("%s: %s", o.Refused[i].Target, o.Refused[i].Message)
 			}
 		}
-		says(t, letGo(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
+		says(t, reclaim(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
 		works(t, hosttest.NewKubelet(e, false).Finish(a))
 		e.Empty()
 	})
@@ -194,14 +194,14 @@ func TestAReleaseNamesWhoKeepsTheMountBusyAndTakesNothing(t *testing.T) {
 		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
 		leave := e.M.Hold(k.Dir(a))
 		o := only(t, e, "orphaned-pod")
-		says(t, letGo(e, o.UUID, o.Dir), "is busy", "pid 4711 (pod, open file)")
+		says(t, reclaim(e, o.UUID, o.Dir), "is busy", "pid 4711 (pod, open file)")
 		mountsAre(t, e, k.Dir(a))
 		e.AtRest()
 		if c := e.Claims(); len(c) != 1 || c[0].Phase != "held" || !strings.Contains(c[0].Note, "release failed") || c[0].Pod == nil || c[0].Pod.Name != "a" {
 			t.Errorf("claims: %+v", c)
 		}
 		leave()
-		works(t, letGo(e, o.UUID, o.Dir))
+		works(t, reclaim(e, o.UUID, o.Dir))
 		e.Empty()
 	})
 }
@@ -214,7 +214,7 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
 		o := only(t, e, "orphaned-pod")
 		hit, release := e.Sim.Hang("umount", true, false)
-		join := behind(func() error { return letGo(e, o.UUID, o.Dir) })
+		join := behind(func() error { return reclaim(e, o.UUID, o.Dir) })
 		<-hit // it is unmounted, and the child has not ended
 		k = k.Kill()
 		up := behind(func() error { return k.Start(a) })
@@ -236,7 +236,7 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 		down := behind(func() error { return k.Down(a) })
 		<-hit
 		time.Sleep(time.Second)
-		join := behind(func() error { return letGo(e, o.UUID, o.Dir) })
+		join := behind(func() error { return reclaim(e, o.UUID, o.Dir) })
 		time.Sleep(time.Second)
 		release()
 		works(t, down()) // at its first attempt
@@ -259,7 +259,7 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 				}
 			}
 		})
-		says(t, letGo(e, o.UUID, o.Dir), "its pod still runs")
+		says(t, reclaim(e, o.UUID, o.Dir), "its pod still runs")
 		e.Sim.WhileLooking(nil)
 		e.AtRest()
 		mountsAre(t, e, k.Dir(a))
@@ -319,7 +319,7 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 		e.Sim.MountInNamespace(e.File("data"), "/data")
 		time.Sleep(3 * grace)
 		mountsAre(t, e, k.Dir(a))
-		s, _ := e.Node().Story(hosttest.VG, "data")
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		if s.Error == nil || !strings.Contains(s.Error.Message, "mounted in its mount namespace mnt:[4026532208] at /data") {
 			t.Errorf("its error: %+v", s.Error)
 		}
@@ -379,7 +379,7 @@ func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
 			t.Errorf("let go after %v", took)
 		}
 		e.Eventually("the other is refused", func() bool {
-			s, _ := e.Node().Story(hosttest.VG, "held")
+			s, _ := e.Node().VolumeDetail(hosttest.VG, "held")
 			return s.Error != nil && strings.Contains(s.Error.Message, "in its mount namespace mnt:[") && strings.Contains(s.Error.Message, fmt.Sprintf("pid %d (sleep", holder.Process.Pid))
 		})
 		mountsAre(t, e, k.Dir(b))
@@ -412,7 +412,7 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 		if !strings.Contains(o.Refused, "its pod still runs") {
 			t.Errorf("%+v", o)
 		}
-		says(t, letGo(e, o.UUID, o.Dir), "its pod still runs")
+		says(t, reclaim(e, o.UUID, o.Dir), "its pod still runs")
 		if n := len(e.Claims()); n != 1 {
 			t.Errorf("%d claims", n)
 		}
@@ -420,7 +420,7 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 		if o = only(t, e, "claimed-missing", hosttest.VG+"/data"); o.Refused != "" || len(o.Plan) == 0 || o.Plan[0] != "forget the claim" {
 			t.Errorf("%+v", o)
 		}
-		works(t, letGo(e, o.UUID, o.Dir))
+		works(t, reclaim(e, o.UUID, o.Dir))
 		e.Empty()
 		works(t, k.Finish(a))
 	})
@@ -439,7 +439,7 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 		if !strings.Contains(o.Message, "the volume itself is gone") || !strings.Contains(strings.Join(o.Plan, ","), "forget the claim") {
 			t.Errorf("%+v", o)
 		}
-		works(t, letGo(e, o.UUID, o.Dir))
+		works(t, reclaim(e, o.UUID, o.Dir))
 		if n := len(e.Claims()); n != 0 {
 			t.Errorf("%d claims", n)
 		}
@@ -448,7 +448,7 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 	onLoops(t, "a device that nobody claims", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
-		s, _ := e.Node().Story(hosttest.VG, "data")
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		works(t, k.Finish(a))
 		works(t, letGoOfNotes(e)) // of a flexd that is no more
 		e.Eventually("status names it", func() bool {
@@ -461,9 +461,9 @@ func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
 		}
 		f, err := os.Open(s.Device)
 		works(t, err)
-		says(t, letGo(e, o.UUID, ""), "busy")
+		says(t, reclaim(e, o.UUID, ""), "busy")
 		works(t, f.Close())
-		works(t, letGo(e, o.UUID, ""))
+		works(t, reclaim(e, o.UUID, ""))
 		e.Empty()
 	})
 }

@@ -58,7 +58,7 @@ func watch(pid, of int) (p *parent, now int) {
 }
 
 // holds says whether the process is still its child.
-func (p *parent) holds(pid int) bool {
+func (p *parent) alive(pid int) bool {
 	if p == nil || pid == 0 {
 		return true
 	}

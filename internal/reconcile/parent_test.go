@@ -34,18 +34,18 @@ func TestAFlexdriverWhoseKubeletIsDeadIsAlone(t *testing.T) {
 		if without {
 			p.close()
 		}
-		if !p.holds(pid) || wrong.holds(pid) {
-			t.Errorf("without a pidfd %t: it is its own parent's %t, another's %t", without, p.holds(pid), wrong.holds(pid))
+		if !p.alive(pid) || wrong.alive(pid) {
+			t.Errorf("without a pidfd %t: it is its own parent's %t, another's %t", without, p.alive(pid), wrong.alive(pid))
 		}
 		_ = kubelet.Process.Kill()
 		_ = kubelet.Wait()
-		for end := time.Now().Add(5 * time.Second); p.holds(pid); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(5 * time.Second); p.alive(pid); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("without a pidfd %t: its kubelet is dead, and it is still its child", without)
 			}
 		}
 	}
-	if p := parentOf(0, 0); p != nil || !p.holds(1) {
+	if p := parentOf(0, 0); p != nil || !p.alive(1) {
 		t.Error("who is not known cannot be dead")
 	}
 }

@@ -24,7 +24,7 @@ import (
 // nothing.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
-	ctx, cancel := context.WithTimeoutCause(ctx, surveyLimit, errSurveyLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, auditLimit, errAuditLimit)
 	defer cancel()
 	select {
 	case <-n.ready:
@@ -33,9 +33,9 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 		return list
 	}
 	n.orphans.look()
-	list.Unknown = n.orphans.untoldNow()
-	var all []status.Disagreement
-	differ, _ := n.disagreements()
+	list.Unknown = n.orphans.podsUnknown()
+	var all []status.Finding
+	differ, _ := n.findings()
 	for _, d := range differ {
 		if releasable(d) {
 			all = append(all, d)
@@ -45,32 +45,32 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	for _, d := range all {
 		wanted := len(targets) == 0
 		for i, t := range targets {
-			if n.names(t, d) {
+			if n.matches(t, d) {
 				matched[i], wanted = true, true
 			}
 		}
 		if wanted {
-			o := status.Orphan{Disagreement: d}
-			o.Plan, o.Refused = n.rehearse(ctx, d)
+			o := status.Orphan{Finding: d}
+			o.Plan, o.Refused = n.dryRun(ctx, d)
 			list.Orphans = append(list.Orphans, o)
 		}
 	}
 	for i, t := range targets {
 		if !matched[i] {
-			list.Refused = append(list.Refused, status.Refusal{Target: t, Message: n.whyNot(ctx, t)})
+			list.Refused = append(list.Refused, status.Refusal{Target: t, Message: n.noOrphanReason(ctx, t)})
 		}
 	}
 	return list
 }
 
-func (o *orphans) untoldNow() string {
+func (o *orphans) podsUnknown() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.untold
+	return o.unknownReason
 }
 
 // names says whether a target means that orphan.
-func (n *Node) names(target string, d status.Disagreement) bool {
+func (n *Node) matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
 	}
@@ -86,8 +86,8 @@ func (n *Node) asMounted(dir string) string {
 	return dir
 }
 
-// rehearse says what a release of an orphan would do now, or why it would not.
-func (n *Node) rehearse(ctx context.Context, d status.Disagreement) (plan []string, refused string) {
+// dryRun says what a release of an orphan would do now, or why it would not.
+func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, refused string) {
 	uuid, name := volume.UUID(d.UUID), volume.Name{VG: d.VG, LV: d.LV}
 	var w volume.Want
 	n.mu.Lock()
@@ -148,10 +148,10 @@ func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) 
 	return c
 }
 
-// whyNot says why there is nothing to release at a target.
-func (n *Node) whyNot(ctx context.Context, target string) string {
+// noOrphanReason says why there is nothing to release at a target.
+func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	if !strings.HasPrefix(target, "/") {
-		differ := n.differing()
+		differ := n.findingsByVolume()
 		for _, l := range n.allLanes() {
 			if s := l.view(differ); target == s.UUID || target == s.VG+"/"+s.LV {
 				return fmt.Sprintf("nothing of it is an orphan: it is %s. More: flexd status %s/%s", s.State, s.VG, s.LV)
@@ -166,7 +166,7 @@ func (n *Node) whyNot(ctx context.Context, target string) string {
 	}
 	cl := claims[0]
 	title := volume.Name{VG: cl.VG, LV: cl.LV}.String()
-	plan, refused := n.rehearse(ctx, status.Disagreement{VG: cl.VG, LV: cl.LV, UUID: string(cl.UUID), Dir: dir})
+	plan, refused := n.dryRun(ctx, status.Finding{VG: cl.VG, LV: cl.LV, UUID: string(cl.UUID), Dir: dir})
 	switch {
 	case refused != "":
 		return fmt.Sprintf("%s, for %s: %s", title, claimant(cl), refused)
@@ -177,10 +177,10 @@ func (n *Node) whyNot(ctx context.Context, target string) string {
 }
 
 // released is `flexd release --yes` for one orphan: as whoever asked saw it.
-func (n *Node) released(c *call, uuid volume.UUID, dir string) error {
+func (n *Node) serveReclaim(c *call, uuid volume.UUID, dir string) error {
 	n.orphans.look()
-	differ, _ := n.disagreements()
-	i := slices.IndexFunc(differ, func(d status.Disagreement) bool {
+	differ, _ := n.findings()
+	i := slices.IndexFunc(differ, func(d status.Finding) bool {
 		return releasable(d) && d.UUID == string(uuid) && d.Dir == dir
 	})
 	if i < 0 {
@@ -201,7 +201,7 @@ var reclaims atomic.Int64
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
 	c := &call{
 		Request: dsw.Request{Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true), Started: n.Boot()},
-		verb:    flexvolume.LetGo, since: time.Now(),
+		verb:    flexvolume.Reclaim, since: time.Now(),
 	}
 	c.deadline = c.since.Add(n.Config.CallDeadline)
 	var cancel context.CancelFunc

@@ -20,8 +20,8 @@ import (
 func (n *Node) Serve(ctx context.Context, r flexvolume.Request, pid int) flexvolume.Answer {
 	about := logrus.Fields{"call": r.ID, "verb": r.Verb}
 	fc, err := flexvolume.Parse(r.Verb, r.Args)
-	if r.Verb == flexvolume.LetGo {
-		fc, err = flexvolume.ParseLetGo(r.Args)
+	if r.Verb == flexvolume.Reclaim {
+		fc, err = flexvolume.ParseReclaim(r.Args)
 	}
 	if err != nil {
 		return refused(n.Log.WithFields(about), r.Verb, "", err)
@@ -86,8 +86,8 @@ func (n *Node) newCall(ctx context.Context, r flexvolume.Request, fc flexvolume.
 func (n *Node) unready(err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.trouble != "" {
-		err = errors.New(n.trouble)
+	if n.tableError != "" {
+		err = errors.New(n.tableError)
 	}
 	return fmt.Errorf("flexd has started, and does not know yet what is mounted: %w", err)
 }
@@ -104,7 +104,7 @@ func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	id := fmt.Sprintf("%012x", h.Sum64()>>16)
-	if log = log.WithField("answer", id).WithError(err); errors.Is(err, errHungUp) {
+	if log = log.WithField("answer", id).WithError(err); errors.Is(err, errCallerGone) {
 		log.Info("abandoned")
 	} else {
 		log.Warn("failure")
@@ -149,13 +149,13 @@ func (n *Node) dispatch(c *call, fc flexvolume.Call) (device string, attached *b
 	case flexvolume.ExpandFS:
 		c.Verb, c.Size = volume.Expand, fc.NewSize
 		if err = n.setUpAt(c, fc.Dir); err != nil && c.ctx.Err() == nil {
-			err = fmt.Errorf("%w%s", err, orShrink)
+			err = fmt.Errorf("%w%s", err, shrinkAdvice)
 		}
 	case flexvolume.Unmount, flexvolume.UnmountDevice:
 		c.Verb = volume.Release
 		err = n.release(c, fc.Dir)
-	case flexvolume.LetGo:
-		err = n.released(c, volume.UUID(fc.UUID), fc.Dir)
+	case flexvolume.Reclaim:
+		err = n.serveReclaim(c, volume.UUID(fc.UUID), fc.Dir)
 	case flexvolume.ExpandVolume:
 		// The controller's half; expandfs does the work.
 	default:
@@ -166,7 +166,7 @@ func (n *Node) dispatch(c *call, fc flexvolume.Call) (device string, attached *b
 
 // orShrink is the other way out of an expansion that fails. Kubelet repeats it, and
 // takes no mount of the claim for done before it has succeeded.
-const orShrink = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
+const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"
 
 // present answers isattached: the volume is here, active or not.

@@ -99,7 +99,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 			return nil, nil // waitforattach makes it
 		}
 		if err := n.create(ctx, c, vg, name, p); err != nil {
-			return nil, n.ended(c, "create", err)
+			return nil, n.explainEnd(c, "create", err)
 		}
 		lv, err = p.LookUp(ctx, name)
 	}
@@ -113,16 +113,16 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 	case lv.Presence != volume.Present:
 		return nil, fmt.Errorf("not usable: %s", lv.Reason)
 	}
-	if why := n.replaced(ctx, c, lv.UUID, p); why != "" {
+	if why := n.replacedReason(ctx, c, lv.UUID, p); why != "" {
 		return nil, errors.New(why)
 	}
-	return n.known(ctx, lv.UUID, name, p)
+	return n.laneByName(ctx, lv.UUID, name, p)
 }
 
 // replaced says why a mountdevice, or a waitforattach before it, must not use a volume:
 // an earlier waitforattach has activated another one under that name, which is active
 // and has its lease.
-func (n *Node) replaced(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
+func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
 	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.opts.Name == "" {
 		return ""
 	}

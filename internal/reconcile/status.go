@@ -23,8 +23,8 @@ const failedAge = 5 * time.Minute
 // seen last and waits for nobody's work.
 func (n *Node) List() status.List {
 	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates(), Goroutines: runtime.NumGoroutine()}
-	list.Disagreements, _ = n.disagreements()
-	differ := n.differing()
+	list.Findings, _ = n.findings()
+	differ := n.findingsByVolume()
 	for _, l := range n.allLanes() {
 		list.Volumes = append(list.Volumes, l.view(differ).Volume)
 	}
@@ -34,16 +34,16 @@ func (n *Node) List() status.List {
 	return list
 }
 
-// Story tells everything about one volume, given by name or by "-"/uuid. Of
+// VolumeDetail tells everything about one volume, given by name or by "-"/uuid. Of
 // several of one name, all but one deleted, it is the one that a pod would get.
-func (n *Node) Story(vg, lv string) (found status.Story, ok bool) {
+func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) {
 	var (
 		best *lane
 		rank = 0
 	)
 	for _, l := range n.allLanes() {
 		if string(l.uuid) == lv {
-			return l.view(n.differing()), true
+			return l.view(n.findingsByVolume()), true
 		}
 		l.mu.Lock()
 		same := l.name == volume.Name{VG: vg, LV: lv}
@@ -62,13 +62,13 @@ func (n *Node) Story(vg, lv string) (found status.Story, ok bool) {
 	if best == nil {
 		return found, false
 	}
-	return best.view(n.differing()), true
+	return best.view(n.findingsByVolume()), true
 }
 
 // differing are the disagreements by volume.
-func (n *Node) differing() map[string][]status.Disagreement {
-	differ, _ := n.disagreements()
-	all := map[string][]status.Disagreement{}
+func (n *Node) findingsByVolume() map[string][]status.Finding {
+	differ, _ := n.findings()
+	all := map[string][]status.Finding{}
 	for _, d := range differ {
 		all[d.UUID] = append(all[d.UUID], d)
 	}
@@ -84,8 +84,8 @@ func (n *Node) Health() []string {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.trouble != "" {
-		return []string{n.trouble}
+	if n.tableError != "" {
+		return []string{n.tableError}
 	}
 	return nil
 }
@@ -93,8 +93,8 @@ func (n *Node) Health() []string {
 func (n *Node) problems() []string {
 	all := append(append([]string{}, n.Health()...), n.Store.Problems()...)
 	all = append(all, n.Records.Problems()...)
-	_, untold := n.disagreements()
-	all = append(all, untold...)
+	_, unknown := n.findings()
+	all = append(all, unknown...)
 	for _, p := range n.poolStates() {
 		if p.Problem != "" {
 			all = append(all, fmt.Sprintf("thin pool %s/%s: %s", p.VG, p.Name, p.Problem))
@@ -114,7 +114,7 @@ func (n *Node) allLanes() []*lane {
 }
 
 // view is the volume's whole story as of the last look.
-func (l *lane) view(differ map[string][]status.Disagreement) status.Story {
+func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 	var (
 		have   = volume.Have{}
 		want   = l.want()
@@ -127,10 +127,10 @@ func (l *lane) view(differ map[string][]status.Disagreement) status.Story {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := status.Story{
+	s := status.VolumeDetail{
 		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
-		History: []status.Operation{}, Disagreements: append([]status.Disagreement{}, differ[string(l.uuid)]...),
+		History: []status.Operation{}, Findings: append([]status.Finding{}, differ[string(l.uuid)]...),
 	}
 	if have.Device.Activity == volume.Active {
 		s.Device = have.Device.Path
@@ -181,17 +181,17 @@ const claimedMissing = "claimed-missing"
 
 // seenAt says what was seen of a claim's mount: it is there, or it is missing, or
 // neither as long as nobody has looked, or what was seen cannot be told.
-func seenAt(dir string, h *volume.Have) (mounted, missing bool) {
+func mountState(dir string, h *volume.Have) (mounted, missing bool) {
 	if h == nil {
 		return false, false
 	}
-	spot, looked := h.Spots[dir]
+	spot, looked := h.Targets[dir]
 	mounted = spot.This || spot.Under || slices.ContainsFunc(h.Mounts, func(m volume.Mount) bool { return m.Dir == dir })
 	return mounted, looked && !mounted && spot.Unknown == ""
 }
 
 func claimView(c dsw.Claim, h *volume.Have) status.Claim {
-	mounted, missing := seenAt(c.Dir, h)
+	mounted, missing := mountState(c.Dir, h)
 	v := status.Claim{Kind: string(c.Kind), Phase: string(c.Phase), Dir: c.Dir, Since: c.Since, Mounted: mounted, Name: c.Name, Note: c.Note}
 	if c.Pod != nil {
 		v.Pod = &status.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name, UID: c.Pod.UID, Dir: c.Dir, ReadOnly: c.ReadOnly}
@@ -199,15 +199,15 @@ func claimView(c dsw.Claim, h *volume.Have) status.Claim {
 	switch {
 	case c.Phase == volume.Held && missing:
 		v.Note = claimedMissing + ": its mount is gone, and flexd did not take it; it holds nothing; restart the pod"
-	case mounted && h.Spots[c.Dir].Under:
-		v.Note = "covered by another mount: " + h.Spots[c.Dir].Other
+	case mounted && h.Targets[c.Dir].Under:
+		v.Note = "covered by another mount: " + h.Targets[c.Dir].Other
 	}
 	return v
 }
 
 // planned fills in what would be done, and refused, if the lane looked now and
 // saw what it saw last.
-func (l *lane) planned(s *status.Story, w volume.Want, h volume.Have) {
+func (l *lane) planned(s *status.VolumeDetail, w volume.Want, h volume.Have) {
 	v := volume.Plan(w, h)
 	for i, step := range v.Steps {
 		text := step.String()
@@ -240,7 +240,7 @@ func (l *lane) planned(s *status.Story, w volume.Want, h volume.Have) {
 	}
 }
 
-func (l *lane) state(s *status.Story, h volume.Have, now time.Time) status.State {
+func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) status.State {
 	mounted, missing := false, false
 	for _, c := range s.Claims {
 		mounted = mounted || c.Mounted
@@ -248,7 +248,7 @@ func (l *lane) state(s *status.Story, h volume.Have, now time.Time) status.State
 	}
 	orphaned := map[string]bool{} // by directory
 	faulty := h.FS.Content == volume.FilesystemFailed || h.FS.Content == volume.Truncated
-	for _, d := range s.Disagreements {
+	for _, d := range s.Findings {
 		faulty = faulty || d.Class == string(join.Faulty)
 		if d.Class == orphanedPod || d.Class == orphanedGlobal {
 			orphaned[d.Dir] = true

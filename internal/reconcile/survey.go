@@ -27,48 +27,48 @@ type Surveyor interface {
 // A change is followed by a survey once nothing has changed for a while, but not
 // later than that: a burst of calls is one change, and is not slowed down by it.
 const (
-	surveyQuiet  = time.Second
-	surveyAtMost = 10 * time.Second
-	surveyLimit  = 20 * time.Second // for all that one survey does
+	auditQuiet  = time.Second
+	auditAtMost = 10 * time.Second
+	auditLimit  = 20 * time.Second // for all that one survey does
 )
 
-var errSurveyLimit = fmt.Errorf("no answer within %s", surveyLimit)
+var errAuditLimit = fmt.Errorf("no answer within %s", auditLimit)
 
-// A surveyed is a volume group with the disagreements that were seen in it last.
-type surveyed struct {
+// A groupAudit is a volume group with the disagreements that were seen in it last.
+type groupAudit struct {
 	n  *Node
 	vg string
 
-	mu      sync.Mutex // guards what follows
-	timer   *time.Timer
-	first   time.Time // of the changes that no survey has followed yet
-	looking time.Time // since when the provider is asked; zero = it is not
-	found   []status.Disagreement
-	untold  string // why the metadata could not be read
+	mu            sync.Mutex // guards what follows
+	timer         *time.Timer
+	first         time.Time // of the changes that no survey has followed yet
+	askedSince    time.Time // since when the provider is asked; zero = it is not
+	found         []status.Finding
+	unknownReason string // why the metadata could not be read
 }
 
-// surveyedGroups makes one for each volume group whose provider can be asked.
-func (n *Node) surveyedGroups() map[string]*surveyed {
-	all := map[string]*surveyed{}
+// groupAudits makes one for each volume group whose provider can be asked.
+func (n *Node) groupAudits() map[string]*groupAudit {
+	all := map[string]*groupAudit{}
 	for _, vg := range n.Config.VolumeGroups {
 		if _, ok := n.Providers[vg.Name].(Surveyor); ok {
-			all[vg.Name] = &surveyed{n: n, vg: vg.Name}
+			all[vg.Name] = &groupAudit{n: n, vg: vg.Name}
 		}
 	}
 	return all
 }
 
-// stir has a volume group ("" = all) surveyed once it has come to rest.
-func (n *Node) stir(vg string) {
-	n.orphans.soon(orphanSoon)
-	for name, s := range n.surveys {
+// scheduleAudit has a volume group ("" = all) audited once it has come to rest.
+func (n *Node) scheduleAudit(vg string) {
+	n.orphans.schedule(orphanSoon)
+	for name, s := range n.audits {
 		if vg == "" || vg == name {
-			s.stir()
+			s.schedule()
 		}
 	}
 }
 
-func (s *surveyed) stir() {
+func (s *groupAudit) schedule() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n.ctx.Err() != nil {
@@ -77,50 +77,50 @@ func (s *surveyed) stir() {
 	if s.first.IsZero() {
 		s.first = time.Now()
 	}
-	wait := min(surveyQuiet, max(surveyAtMost-time.Since(s.first), 0))
+	wait := min(auditQuiet, max(auditAtMost-time.Since(s.first), 0))
 	if s.timer == nil {
-		s.timer = time.AfterFunc(wait, s.due)
+		s.timer = time.AfterFunc(wait, s.run)
 		return
 	}
 	s.timer.Reset(wait)
 }
 
 // due surveys the group, unless its volumes are being worked on.
-func (s *surveyed) due() {
+func (s *groupAudit) run() {
 	if s.n.ctx.Err() != nil {
 		return
 	}
 	busy := len(s.n.busy(s.vg)) > 0
 	s.mu.Lock()
-	if busy && time.Since(s.first) < surveyAtMost {
+	if busy && time.Since(s.first) < auditAtMost {
 		s.mu.Unlock()
-		s.stir()
+		s.schedule()
 		return
 	}
 	s.first = time.Time{} // what changes from here on is another change
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(s.n.ctx, surveyLimit, errSurveyLimit)
+	ctx, cancel := context.WithTimeoutCause(s.n.ctx, auditLimit, errAuditLimit)
 	defer cancel()
-	s.survey(ctx, false)
+	s.audit(ctx, false)
 }
 
 // survey looks at the group from all sides, and keeps what disagrees. What is
 // new must be seen twice: a command may have been at work during the first look.
 // A fresh one takes nothing as it was seen before.
-func (s *surveyed) survey(ctx context.Context, fresh bool) join.Group {
-	g := s.look(ctx, fresh, fresh)
-	found := join.Disagreements(g)
-	known := s.known()
-	if slices.ContainsFunc(found, func(d join.Disagreement) bool { return fresh || !known[keyOf(d)] }) {
-		once := map[join.Disagreement]bool{}
+func (s *groupAudit) audit(ctx context.Context, fresh bool) join.Group {
+	g := s.gather(ctx, fresh, fresh)
+	found := join.Findings(g)
+	known := s.knownFindings()
+	if slices.ContainsFunc(found, func(d join.Finding) bool { return fresh || !known[findingKey(d)] }) {
+		once := map[join.Finding]bool{}
 		for _, d := range found {
-			once[keyOf(d)] = true
+			once[findingKey(d)] = true
 		}
-		g = s.look(ctx, true, fresh)
-		found = slices.DeleteFunc(join.Disagreements(g), func(d join.Disagreement) bool { return !once[keyOf(d)] })
+		g = s.gather(ctx, true, fresh)
+		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool { return !once[findingKey(d)] })
 	}
 	if s.n.ctx.Err() == nil { // else nothing was seen
-		s.keep(g, found)
+		s.store(g, found)
 		s.renamed(g)
 		s.n.usePools(g)
 	}
@@ -129,7 +129,7 @@ func (s *surveyed) survey(ctx context.Context, fresh bool) join.Group {
 
 // renamed updates the format records of volumes that have another name in the
 // group by now. A lane follows its own volume, also into another group.
-func (s *surveyed) renamed(g join.Group) {
+func (s *groupAudit) renamed(g join.Group) {
 	if g.Metadata != "" {
 		return
 	}
@@ -153,9 +153,9 @@ func (s *surveyed) renamed(g join.Group) {
 
 // look gathers what is known of the group, the slowest first: metadata and the
 // mount table are read anew, or taken as whoever follows their changes left them.
-func (s *surveyed) look(ctx context.Context, metadata, mounts bool) join.Group {
+func (s *groupAudit) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	n := s.n
-	g := join.Group{Name: s.vg, Survey: s.ask(ctx, metadata), Busy: n.busy(s.vg)}
+	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata), Busy: n.busy(s.vg)}
 	if vg := n.Config.VG(s.vg); vg != nil {
 		g.Keep = vg.NeverDeactivate
 	}
@@ -211,60 +211,60 @@ func (s *surveyed) look(ctx context.Context, metadata, mounts bool) join.Group {
 }
 
 // ask asks the provider, and does not wait for one that hangs.
-func (s *surveyed) ask(ctx context.Context, fresh bool) join.Survey {
+func (s *groupAudit) askProvider(ctx context.Context, fresh bool) join.Survey {
 	vg := s.n.Config.VG(s.vg)
-	untold := func(format string, a ...any) join.Survey {
+	unknown := func(format string, a ...any) join.Survey {
 		why := fmt.Sprintf(format, a...)
 		return join.Survey{Kind: vg.Provider, Metadata: why, Kernel: why}
 	}
 	s.mu.Lock()
-	since := s.looking
+	since := s.askedSince
 	if since.IsZero() {
-		s.looking = time.Now()
+		s.askedSince = time.Now()
 	}
 	s.mu.Unlock()
-	if !since.IsZero() && time.Since(since) > surveyLimit {
-		return untold("a look at volume group %s has not ended since %s", s.vg, since.Format(time.TimeOnly))
+	if !since.IsZero() && time.Since(since) > auditLimit {
+		return unknown("a look at volume group %s has not ended since %s", s.vg, since.Format(time.TimeOnly))
 	}
-	told := make(chan join.Survey, 1)
+	result := make(chan join.Survey, 1)
 	go func() {
-		told <- s.n.Providers[s.vg].(Surveyor).Survey(ctx, s.vg, fresh)
+		result <- s.n.Providers[s.vg].(Surveyor).Survey(ctx, s.vg, fresh)
 		s.mu.Lock()
-		s.looking = time.Time{}
+		s.askedSince = time.Time{}
 		s.mu.Unlock()
 	}()
 	select {
-	case all := <-told:
+	case all := <-result:
 		return all
 	case <-ctx.Done():
 	}
 	select {
-	case all := <-told: // it may know more than that the time was up
+	case all := <-result: // it may know more than that the time was up
 		return all
-	case <-time.After(surveyQuiet):
-		return untold("volume group %s: %v", s.vg, context.Cause(ctx))
+	case <-time.After(auditQuiet):
+		return unknown("volume group %s: %v", s.vg, context.Cause(ctx))
 	}
 }
 
 // keep replaces what was found last, and tells the log of what is new. What was
 // found of a volume that is being worked on stands until that can be judged.
-func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
+func (s *groupAudit) store(g join.Group, found []join.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.untold = g.Metadata
-	var now []status.Disagreement
-	before, still := map[join.Disagreement]time.Time{}, map[join.Disagreement]bool{}
+	s.unknownReason = g.Metadata
+	var now []status.Finding
+	before, still := map[join.Finding]time.Time{}, map[join.Finding]bool{}
 	for _, k := range s.found {
-		before[seenAs(k)] = k.Since
+		before[reportedKey(k)] = k.Since
 	}
 	for _, d := range found {
-		still[keyOf(d)] = true
-		v := status.Disagreement{
+		still[findingKey(d)] = true
+		v := status.Finding{
 			Class: string(d.Class), VG: s.vg, LV: d.LV, UUID: string(d.UUID), Dir: d.Dir,
 			Message: d.Text, Hint: d.Hint, Informational: d.Class.Informational(), Since: time.Now(),
 		}
 		log := s.n.Log.WithField("volume", v.VG+"/"+v.LV).WithField("class", v.Class)
-		if since, ok := before[keyOf(d)]; ok {
+		if since, ok := before[findingKey(d)]; ok {
 			v.Since = since
 		} else if v.Informational {
 			log.Debug(v.Message)
@@ -276,7 +276,7 @@ func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
 	for _, k := range s.found {
 		if g.Busy[volume.UUID(k.UUID)] {
 			now = append(now, k)
-		} else if !k.Informational && !still[seenAs(k)] {
+		} else if !k.Informational && !still[reportedKey(k)] {
 			s.n.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or cannot be told any more")
 		}
 	}
@@ -284,42 +284,42 @@ func (s *surveyed) keep(g join.Group, found []join.Disagreement) {
 }
 
 // known are the disagreements that were found last.
-func (s *surveyed) known() map[join.Disagreement]bool {
+func (s *groupAudit) knownFindings() map[join.Finding]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := map[join.Disagreement]bool{}
+	all := map[join.Finding]bool{}
 	for _, k := range s.found {
-		all[seenAs(k)] = true
+		all[reportedKey(k)] = true
 	}
 	return all
 }
 
-// keyOf is what makes two disagreements the same, see join.Disagreement.Same.
-func keyOf(d join.Disagreement) join.Disagreement {
-	return join.Disagreement{Class: d.Class, UUID: d.UUID, Dir: d.Dir}
+// findingKey is what makes two disagreements the same, see join.Finding.Same.
+func findingKey(d join.Finding) join.Finding {
+	return join.Finding{Class: d.Class, UUID: d.UUID, Dir: d.Dir}
 }
 
-func seenAs(k status.Disagreement) join.Disagreement {
-	return join.Disagreement{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
+func reportedKey(k status.Finding) join.Finding {
+	return join.Finding{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
 }
 
 // disagreements returns those that were seen last, and why a group could not be
-// surveyed.
-func (n *Node) disagreements() (all []status.Disagreement, untold []string) {
-	for _, s := range n.surveys {
+// audited.
+func (n *Node) findings() (all []status.Finding, unknown []string) {
+	for _, s := range n.audits {
 		s.mu.Lock()
 		all = append(all, s.found...)
-		if s.untold != "" {
-			untold = append(untold, s.untold)
+		if s.unknownReason != "" {
+			unknown = append(unknown, s.unknownReason)
 		}
 		s.mu.Unlock()
 	}
 	all = append(all, n.orphans.listed()...)
-	slices.SortFunc(all, func(a, b status.Disagreement) int {
+	slices.SortFunc(all, func(a, b status.Finding) int {
 		return cmp.Or(strings.Compare(a.VG, b.VG), strings.Compare(a.LV, b.LV), strings.Compare(a.UUID, b.UUID), strings.Compare(a.Class, b.Class), strings.Compare(a.Dir, b.Dir))
 	})
-	slices.Sort(untold)
-	return all, untold
+	slices.Sort(unknown)
+	return all, unknown
 }
 
 // busy returns the volumes of a group that somebody works on, or is about to.
@@ -363,7 +363,7 @@ func claimant(c dsw.Claim) string {
 
 // disks is a fingerprint of the mounts that are on block devices: the others
 // come and go with every container.
-func disks(table *mounttable.Table) uint64 {
+func deviceMounts(table *mounttable.Table) uint64 {
 	h := fnv.New64a()
 	for _, e := range table.All() {
 		if strings.HasPrefix(e.Source, "/dev/") {

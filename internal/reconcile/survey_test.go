@@ -14,7 +14,7 @@ import (
 // differ are the classes of what disagrees, as status says.
 func differ(e *hosttest.Env) string {
 	var all []string
-	for _, d := range e.Node().List().Disagreements {
+	for _, d := range e.Node().List().Findings {
 		all = append(all, d.Class+" "+d.LV)
 	}
 	return strings.Join(all, ", ")
@@ -38,7 +38,7 @@ func TestWhatDisagreesIsNamedASecondAfterItsEvent(t *testing.T) {
 		}
 		works(t, k.Up(a))
 		e.AtRest()
-		if v, c := verdict(t, e); v != status.Agree || len(c.Disagreements) > 0 || c.Groups[0].Volumes != 1 || c.Groups[0].Active != 1 {
+		if v, c := verdict(t, e); v != status.Agree || len(c.Findings) > 0 || c.Groups[0].Volumes != 1 || c.Groups[0].Active != 1 {
 			t.Errorf("mounted: %+v", c)
 		}
 		works(t, e.M.Umount(k.Dir(a)))
@@ -47,11 +47,11 @@ func TestWhatDisagreesIsNamedASecondAfterItsEvent(t *testing.T) {
 		if took := time.Since(begun); e.Sim != nil && took > 2*time.Second {
 			t.Errorf("status named it after %v", took)
 		}
-		s, _ := e.Node().Story(hosttest.VG, "data")
-		if len(s.Disagreements) != 1 || s.Disagreements[0].Dir != k.Dir(a) || !strings.Contains(s.Disagreements[0].Message, "pod ns/a") {
-			t.Errorf("its story: %+v", s.Disagreements)
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
+		if len(s.Findings) != 1 || s.Findings[0].Dir != k.Dir(a) || !strings.Contains(s.Findings[0].Message, "pod ns/a") {
+			t.Errorf("its story: %+v", s.Findings)
 		}
-		since := s.Disagreements[0].Since
+		since := s.Findings[0].Since
 		commands := e.Commands()
 		for range 100 {
 			e.Node().List()
@@ -59,13 +59,13 @@ func TestWhatDisagreesIsNamedASecondAfterItsEvent(t *testing.T) {
 		if e.Commands() != commands {
 			t.Error("status starts processes")
 		}
-		if v, c := verdict(t, e); v != status.Disagree || len(c.Disagreements) != 1 || !c.Disagreements[0].Since.Equal(since) {
+		if v, c := verdict(t, e); v != status.Disagree || len(c.Findings) != 1 || !c.Findings[0].Since.Equal(since) {
 			t.Errorf("unmounted: %+v", c)
 		}
 		works(t, k.Finish(a))
 		e.Eventually("it is over", func() bool { return differ(e) == "" })
 		e.Empty()
-		if v, c := verdict(t, e); v != status.Agree || len(c.Disagreements) > 0 {
+		if v, c := verdict(t, e); v != status.Agree || len(c.Findings) > 0 {
 			t.Errorf("at the end: %+v", c)
 		}
 	})
@@ -79,7 +79,7 @@ func TestAVolumeThatIsWorkedOnDisagreesWithNothing(t *testing.T) {
 		<-hit
 		for range 5 {
 			time.Sleep(3 * time.Second)
-			if v, c := verdict(t, e); v != status.Agree || len(c.Disagreements) > 0 || differ(e) != "" {
+			if v, c := verdict(t, e); v != status.Agree || len(c.Findings) > 0 || differ(e) != "" {
 				t.Errorf("%+v %q", c, differ(e))
 			}
 		}
@@ -128,7 +128,7 @@ func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
 		works(t, k.Up(a))
 		works(t, os.Remove(e.File("data")))
 		v, c := verdict(t, e)
-		if v != status.Disagree || len(c.Disagreements) != 1 || c.Disagreements[0].Class != "dm-only" || !strings.Contains(c.Disagreements[0].Message, "for pod ns/a") {
+		if v != status.Disagree || len(c.Findings) != 1 || c.Findings[0].Class != "dm-only" || !strings.Contains(c.Findings[0].Message, "for pod ns/a") {
 			t.Errorf("%+v", c)
 		}
 		works(t, k.Finish(a))
@@ -140,14 +140,14 @@ func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
 	onLoops(t, "a mount elsewhere, and a directory that is gone", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
-		s, _ := e.Node().Story(hosttest.VG, "data")
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		dir := t.TempDir()
 		works(t, e.Storage.Shell("data", "mount "+s.Device+" "+dir))
 		e.Eventually("status names it", func() bool { return differ(e) == "mounted-unknown data" })
 		works(t, e.M.Umount(dir))
 		e.Eventually("it is over", func() bool { return differ(e) == "" })
 		works(t, os.Rename(e.Dir(), e.Dir()+".away"))
-		if v, c := verdict(t, e); v != status.Unknown || c.Groups[0].Unknown == "" || len(c.Disagreements) > 0 {
+		if v, c := verdict(t, e); v != status.Unknown || c.Groups[0].Unknown == "" || len(c.Findings) > 0 {
 			t.Errorf("its directory is gone: %+v", c)
 		}
 		works(t, os.Rename(e.Dir()+".away", e.Dir()))
@@ -180,13 +180,13 @@ func TestWhatDisagreesStandsWhileItsVolumeIsWorkedOn(t *testing.T) {
 		works(t, k.Start(a))
 		works(t, e.M.Umount(k.Dir(a)))
 		e.Eventually("it is told", func() bool { return differ(e) == "claimed-missing data" })
-		since := e.Node().List().Disagreements[0].Since
+		since := e.Node().List().Findings[0].Since
 		hit, release := e.Sim.Hang("probe", false, false)
 		up := behind(func() error { return k.Up(pod("b")) })
 		<-hit
 		time.Sleep(time.Minute) // a survey comes by
 		e.Node().Check(t.Context())
-		if d := e.Node().List().Disagreements; len(d) != 1 || !d[0].Since.Equal(since) {
+		if d := e.Node().List().Findings; len(d) != 1 || !d[0].Since.Equal(since) {
 			t.Errorf("while it is worked on: %+v, and it was told at %s", d, since)
 		}
 		release()

@@ -13,10 +13,10 @@ import (
 // prune dismisses the calls whose caller is gone.
 func (l *lane) prune() {
 	for _, c := range callsOf(l.n.requests.Free(l.uuid)) {
-		if !c.waiting() {
-			err := errHungUp
+		if !c.callerAlive() {
+			err := errCallerGone
 			if cause := context.Cause(c.ctx); errors.Is(cause, errDeadline) {
-				err = l.n.ended(c, "", cause) // the caller hears it
+				err = l.n.explainEnd(c, "", cause) // the caller hears it
 			}
 			l.n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
 		}
@@ -27,7 +27,7 @@ func (l *lane) prune() {
 // left has to wait.
 func (l *lane) turn() {
 	ctx := l.n.ctx
-	l.facts, l.hurried = volume.FS{}, false
+	l.facts, l.groupSkipped = volume.FS{}, false
 	defer func() { l.table = nil }() // a lane that rests keeps no table of all mounts alive
 	if l.held() {
 		return
@@ -42,16 +42,16 @@ func (l *lane) turn() {
 		// The want first, the look after it: whoever asks while we look is
 		// answered from the next look.
 		w := l.want()
-		if last.Kind == volume.NoteLease && l.undisturbed() {
+		if last.Kind == volume.NoteLease && l.unchanged() {
 			// A lease is no change of what there is to see, and nobody has come.
 		} else if h, err = l.observe(ctx, w); err != nil {
-			if ids := l.undecided(); len(ids) > 0 {
+			if ids := l.answerable(); len(ids) > 0 {
 				l.fail(ctx, volume.Step{Calls: ids}, "look", err)
 			}
 			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
 			return
 		}
-		l.patient(&w, h)
+		l.markPatient(&w, h)
 		v := l.settle(&w, h)
 		if len(v.Steps) == 0 && v.Waiting {
 			l.wakeIn(resumePause)
@@ -62,10 +62,10 @@ func (l *lane) turn() {
 			return
 		}
 		step := v.Steps[0]
-		if len(step.Calls) == 0 && retried(step.Kind) && l.later() {
+		if len(step.Calls) == 0 && hasBackoff(step.Kind) && l.retryLater() {
 			return
 		}
-		if same(step, last) {
+		if sameStep(step, last) {
 			// What a step says it did counts only when it is seen.
 			l.fail(ctx, step, step.Kind.String(), errors.New("it ended well, but its effect is not seen; flexd does not repeat it blindly"))
 			if last = (volume.Step{}); len(step.Calls) == 0 {
@@ -93,7 +93,7 @@ func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error
 }
 
 // undisturbed says whether nothing has happened to the lane since its turn began.
-func (l *lane) undisturbed() bool {
+func (l *lane) unchanged() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.dirty
@@ -107,7 +107,7 @@ const (
 )
 
 // patient notes which calls still wait for a suspended device.
-func (l *lane) patient(w *volume.Want, h volume.Have) {
+func (l *lane) markPatient(w *volume.Want, h volume.Have) {
 	for _, c := range l.calls() {
 		switch {
 		case !h.Device.Suspended:
@@ -138,7 +138,7 @@ func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
 
 // retried says whether flexd's own step of that kind waits after a failure. A
 // note does not: the steps of a call that waits may come after it.
-func retried(k volume.StepKind) bool {
+func hasBackoff(k volume.StepKind) bool {
 	switch k {
 	case volume.NoteHeld, volume.Drop, volume.NoteLease, volume.DropLease:
 		return false
@@ -147,7 +147,7 @@ func retried(k volume.StepKind) bool {
 }
 
 // same says whether a step is the very one that was just taken.
-func same(a, b volume.Step) bool {
+func sameStep(a, b volume.Step) bool {
 	switch a.Kind {
 	case 0, volume.NoteHeld:
 		return false
@@ -160,21 +160,21 @@ func same(a, b volume.Step) bool {
 // rest ends a turn in which nothing is left to do, or nothing can be done as
 // long as something is not known.
 func (l *lane) rest(w volume.Want, h volume.Have) {
-	if owes(w, h) {
+	if mustRetry(w, h) {
 		l.mu.Lock()
 		if l.retry.next.Before(time.Now()) {
 			l.retry.failed(time.Now())
 		}
 		l.mu.Unlock()
-		l.later()
+		l.retryLater()
 		return
 	}
 	l.mu.Lock()
 	l.retry.succeeded()
-	if w.Suspect { // and there is nothing to look at
-		l.suspect = suspicion{}
+	if w.Recheck { // and there is nothing to look at
+		l.recheck = recheck{}
 	}
-	looks, next := l.suspect.looks, l.suspect.next
+	looks, next := l.recheck.left, l.recheck.next
 	l.mu.Unlock()
 	if looks > 0 {
 		l.wakeIn(max(time.Until(next), 0)) // the end of a lease is found then, too
@@ -186,13 +186,13 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	}
 }
 
-// owes says whether flexd has something to let go of, or to find out, and only
+// mustRetry says whether flexd has something to let go of, or to find out, and only
 // does not know enough: no event tells when it can be known.
-func owes(w volume.Want, h volume.Have) bool {
+func mustRetry(w volume.Want, h volume.Have) bool {
 	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {
 		return false
 	}
-	for _, s := range h.Spots {
+	for _, s := range h.Targets {
 		if s.Unknown != "" {
 			return true
 		}
@@ -201,7 +201,7 @@ func owes(w volume.Want, h volume.Have) bool {
 }
 
 // later says whether flexd's own work has to wait after it failed.
-func (l *lane) later() bool {
+func (l *lane) retryLater() bool {
 	l.mu.Lock()
 	left := time.Until(l.retry.next)
 	l.mu.Unlock()

@@ -45,24 +45,24 @@ func (n *Node) wait(c *call) (string, error) {
 		return "", context.Cause(n.ctx)
 	case <-c.ctx.Done():
 	}
-	n.requests.Abandon(&c.Request, dsw.Answer{Err: n.ended(c, "", context.Cause(c.ctx))})
+	n.requests.Abandon(&c.Request, dsw.Answer{Err: n.explainEnd(c, "", context.Cause(c.ctx))})
 	// If its mount is committed, the outcome is the answer.
 	select {
 	case a := <-c.Answered():
 		return a.Device, a.Err
 	case <-n.ctx.Done(): // the lane ends without an answer
 		return "", context.Cause(n.ctx)
-	case <-time.After(landingGrace):
+	case <-time.After(commitGrace):
 		return "", errors.New("the mount was let go and the kernel has not answered: it counts if it appears")
 	}
 }
 
-// landingGrace is what a landing may take beyond the deadline; flexdriver waits
+// commitGrace is what a landing may take beyond the deadline; flexdriver waits
 // that much longer than flexd.
-const landingGrace = 20 * time.Second
+const commitGrace = 20 * time.Second
 
 // ended explains a call's end without its wish.
-func (n *Node) ended(c *call, what string, err error) error {
+func (n *Node) explainEnd(c *call, what string, err error) error {
 	if !errors.Is(err, errDeadline) || c.ctx.Err() == nil {
 		if what == "" || strings.HasPrefix(err.Error(), what+": ") {
 			return err
@@ -73,13 +73,13 @@ func (n *Node) ended(c *call, what string, err error) error {
 		return fmt.Errorf("still preparing: %s; it goes on, and will be used when asked again", what)
 	}
 	if uuid := n.requests.Bound(&c.Request); uuid != "" {
-		return n.lane(uuid, volume.Name{}).whatFor()
+		return n.lane(uuid, volume.Name{}).timeoutReason()
 	}
 	return errors.New("not done within the call's time")
 }
 
-// whatFor says what a call waited for when its time was up.
-func (l *lane) whatFor() error {
+// timeoutReason says what a call waited for when its time was up.
+func (l *lane) timeoutReason() error {
 	child := run.Holder(l.lock)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,23 +87,23 @@ func (l *lane) whatFor() error {
 	case l.parked != nil:
 		return fmt.Errorf("stuck: %s", l.parked.text())
 	case l.working == volume.Unmount.String():
-		return fmt.Errorf("still at %s%s; it goes on, and is waited for when asked again%s", l.atWork(), where(child), ifTooLong)
+		return fmt.Errorf("still at %s%s; it goes on, and is waited for when asked again%s", l.stepSince(), childState(child), slowAdvice)
 	case l.working != "":
-		return fmt.Errorf("still preparing: %s%s; it goes on, and will be used when asked again%s", l.atWork(), where(child), ifTooLong)
+		return fmt.Errorf("still preparing: %s%s; it goes on, and will be used when asked again%s", l.stepSince(), childState(child), slowAdvice)
 	}
 	return errors.New("not done within the call's time")
 }
 
 // ifTooLong is what an operator can do about a step that may only be slow.
-const ifTooLong = "; if that is too long for it, look at the disk under it and at dmesg"
+const slowAdvice = "; if that is too long for it, look at the disk under it and at dmesg"
 
 // atWork is the step, and since when it runs. The caller holds l.mu.
-func (l *lane) atWork() string {
+func (l *lane) stepSince() string {
 	return fmt.Sprintf("%s since %s", l.working, l.since.Format(time.TimeOnly))
 }
 
 // where says who does a step, and where in the kernel that is.
-func where(child *procfs.Waiting) string {
+func childState(child *procfs.Waiting) string {
 	switch {
 	case child == nil:
 		return ""

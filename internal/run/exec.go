@@ -98,7 +98,7 @@ func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
 		case line := <-ready:
 			ready = nil
 			if refused = k.cmd.Gate(line); refused == nil && ctx.Err() == nil {
-				k.letGo()
+				k.openGate()
 			}
 			k.closeGate()
 
@@ -111,7 +111,7 @@ func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
 
 		case <-deadline:
 			k.closeGate()
-			if k.cmd.Spare {
+			if k.cmd.NoKill {
 				return Result{}, k.stuck(k.proc.Pid, k.ended)
 			}
 			k.kill()
@@ -119,7 +119,7 @@ func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
 
 		case <-ctx.Done():
 			k.closeGate()
-			if !k.cmd.Mutates && !k.cmd.Spare {
+			if !k.cmd.Mutates && !k.cmd.NoKill {
 				k.kill()
 				select {
 				case <-k.ended:

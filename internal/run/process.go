@@ -137,8 +137,8 @@ func (k *child) kill() {
 	}
 }
 
-// letGo tells a gated child to do what it has prepared.
-func (k *child) letGo() {
+// openGate tells a gated child to do what it has prepared.
+func (k *child) openGate() {
 	if k.gate != nil {
 		_, _ = k.gate.Write([]byte{'g'}) // a child that is gone shows in its result
 	}

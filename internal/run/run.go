@@ -20,8 +20,8 @@ type Cmd struct {
 	Step     string        // what it does for the volume, for logs and status: "mkfs"
 	Argv     []string      // never holds a secret
 	Lock     string        // lock file, flock'ed for the child's life and given as its standard input; "" = /dev/null
-	Deadline time.Duration // after it the process group is killed, or only reported if Spare
-	Spare    bool          // never killed: it is reported as stuck and left to end by itself
+	Deadline time.Duration // after it the process group is killed, or only reported if NoKill
+	NoKill   bool          // never killed: it is reported as stuck and left to end by itself
 	MaxOut   int           // bytes of standard output, beyond which it has failed; 0 = 1 MiB
 	Mutates  bool          // changes something: false lets tests prove that a look is only a look
 

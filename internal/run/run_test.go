@@ -258,7 +258,7 @@ func TestSpare(t *testing.T) {
 	c := sh(`read x < "$1"; echo done > "$1.done"`, filepath.Join(dir, "go"))
 	c.Lock = filepath.Join(dir, "lock")
 	c.Deadline = 200 * time.Millisecond
-	c.Spare, c.Mutates = true, true
+	c.NoKill, c.Mutates = true, true
 	e := NewExec()
 	_, err := e.Run(t.Context(), c)
 	var stuck *StuckError

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	requestTime  = 10 * time.Second       // for a client to send its line
-	strangerTime = time.Second            // the same, for one who gets Failure anyway
-	replyTime    = 10 * time.Second       // for a client to take its answer
-	farewell     = 500 * time.Millisecond // for the handlers to return at shutdown
-	rest         = 10 * time.Second       // without a call, after which memory goes back to the kernel
+	requestTime      = 10 * time.Second       // for a client to send its line
+	untrustedTimeout = time.Second            // the same, for one who gets Failure anyway
+	replyTime        = 10 * time.Second       // for a client to take its answer
+	shutdownGrace    = 500 * time.Millisecond // for the handlers to return at shutdown
+	rest             = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
 
 // A Peer is the process at the other end, as the kernel tells it.
@@ -66,7 +66,7 @@ func (d *Driver) Serve(ctx context.Context) error {
 		switch {
 		case err == nil:
 			atRest.Reset(rest)
-			all.Go(func() { d.converse(ctx, conn.(*net.UnixConn)) })
+			all.Go(func() { d.serveConn(ctx, conn.(*net.UnixConn)) })
 			continue
 		case ctx.Err() != nil:
 			return waitFor(&all, d.Log)
@@ -89,14 +89,14 @@ func waitFor(all *sync.WaitGroup, log *logrus.Entry) error {
 	go func() { all.Wait(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(farewell):
+	case <-time.After(shutdownGrace):
 		log.Warn("driver socket: some calls did not end; leaving without them")
 	}
 	return nil
 }
 
-// converse serves one connection.
-func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
+// serveConn serves one connection.
+func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
 	// Whatever this goroutine does on the connection ends with the context.
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -109,12 +109,12 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	about := logrus.Fields{"pid": peer.Pid}
 	// Root, or whoever runs flexd: tests run it as themselves.
 	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
-	patience := requestTime
+	timeout := requestTime
 	if !known {
-		patience = strangerTime
+		timeout = untrustedTimeout
 	}
 
-	conn.SetReadDeadline(time.Now().Add(patience))
+	conn.SetReadDeadline(time.Now().Add(timeout))
 	r, err := flexvolume.ReadRequest(conn)
 	if r.ID != "" {
 		about["call"] = r.ID
@@ -147,7 +147,7 @@ func (d *Driver) converse(ctx context.Context, conn *net.UnixConn) {
 	waiting, hangUp := context.WithCancelCause(ctx)
 	defer hangUp(nil)
 	gone := make(chan struct{})
-	go func() { // ends at the latest when the connection is closed, which is before converse returns
+	go func() { // ends at the latest when the connection is closed, which is before serveConn returns
 		defer close(gone)
 		for b := make([]byte, 64); ; { // flexdriver says nothing more: this ends when it hangs up
 			if _, err := conn.Read(b); err != nil {

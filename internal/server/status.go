@@ -23,7 +23,7 @@ import (
 // whatever a volume is doing.
 type Source interface {
 	List() status.List
-	Story(vg, lv string) (status.Story, bool)
+	VolumeDetail(vg, lv string) (status.VolumeDetail, bool)
 	Check(ctx context.Context) status.Check // within 25 s
 	// Orphans looks anew, too: for all, or what the targets name.
 	Orphans(ctx context.Context, targets []string) status.Orphans
@@ -116,7 +116,7 @@ func (s *Status) page(path string) (code int, doc any, err error) {
 	if !ok || !two || err1 != nil || err2 != nil || vg == "" || lv == "" || strings.Contains(escapedLV, "/") {
 		return http.StatusNotFound, nil, errNotFound
 	}
-	story, ok := s.Source.Story(vg, lv)
+	story, ok := s.Source.VolumeDetail(vg, lv)
 	if !ok {
 		if vg == "-" {
 			return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume with the uuid %s: nothing has asked for it here", lv)

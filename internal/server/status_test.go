@@ -21,14 +21,14 @@ func (s *source) List() status.List {
 	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "data", State: status.Mounted}}}
 }
 
-func (s *source) Story(vg, lv string) (status.Story, bool) {
+func (s *source) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 	switch vg + "/" + lv {
 	case "vg0/data", "vg0/a b":
-		return status.Story{Volume: status.Volume{VG: vg, LV: lv}}, true
+		return status.VolumeDetail{Volume: status.Volume{VG: vg, LV: lv}}, true
 	case "vg0/panic":
 		panic("oh")
 	}
-	return status.Story{}, false
+	return status.VolumeDetail{}, false
 }
 
 func (s *source) Health() []string { return s.sick }

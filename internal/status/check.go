@@ -18,7 +18,7 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 			p.line("")
 		}
 	}
-	for _, d := range c.Disagreements {
+	for _, d := range c.Findings {
 		p.line(plain(d.volume()) + "  " + d.head(now))
 		p.line("  " + plain(d.Message))
 		p.line("  what to do: " + plain(d.Hint))
@@ -30,7 +30,7 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 }
 
 // volume is its name; kubelet's alone where the volume group is not known.
-func (d Disagreement) volume() string {
+func (d Finding) volume() string {
 	if d.VG == "" {
 		return d.LV
 	}
@@ -38,7 +38,7 @@ func (d Disagreement) volume() string {
 }
 
 // head is the class, and since when.
-func (d Disagreement) head(now time.Time) string {
+func (d Finding) head(now time.Time) string {
 	text := plain(d.Class)
 	if d.Informational {
 		text += " (nothing is wrong)"
@@ -56,7 +56,7 @@ func (c Check) summary() string {
 		}
 	}
 	wrong, known := 0, 0
-	for _, d := range c.Disagreements {
+	for _, d := range c.Findings {
 		if d.Informational {
 			known++
 		} else {
@@ -87,9 +87,9 @@ func (c Check) summary() string {
 
 // disagreements are one line for each that is wrong, and one for all that are
 // only worth knowing.
-func (l List) disagreements(width int) []string {
+func (l List) findings(width int) []string {
 	var lines, known []string
-	for _, d := range l.Disagreements {
+	for _, d := range l.Findings {
 		name := plain(d.volume())
 		if d.Informational {
 			known = append(known, name)

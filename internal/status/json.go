@@ -12,7 +12,7 @@ func WriteJSON(w io.Writer, v any) error {
 	switch doc := v.(type) {
 	case List:
 		v = doc.filled()
-	case Story:
+	case VolumeDetail:
 		v = doc.filled()
 	case Check:
 		v = doc.filled()
@@ -31,12 +31,12 @@ func (l List) filled() List {
 		l.Volumes[i].Pods = list(l.Volumes[i].Pods)
 	}
 	l.Problems = list(l.Problems)
-	l.Disagreements = list(l.Disagreements)
+	l.Findings = list(l.Findings)
 	l.Pools = list(l.Pools)
 	return l
 }
 
-func (s Story) filled() Story {
+func (s VolumeDetail) filled() VolumeDetail {
 	s.Pods = list(s.Pods)
 	s.Claims = list(s.Claims)
 	s.Calls = list(s.Calls)
@@ -44,13 +44,13 @@ func (s Story) filled() Story {
 	s.Plan = list(s.Plan)
 	s.Refused = list(s.Refused)
 	s.History = list(s.History)
-	s.Disagreements = list(s.Disagreements)
+	s.Findings = list(s.Findings)
 	return s
 }
 
 func (c Check) filled() Check {
 	c.Groups = list(c.Groups)
-	c.Disagreements = list(c.Disagreements)
+	c.Findings = list(c.Findings)
 	return c
 }
 

@@ -56,8 +56,8 @@ type Error struct {
 	Next    *time.Time `json:"next,omitempty"` // when flexd itself tries again
 }
 
-// A Story is everything about one volume.
-type Story struct {
+// A VolumeDetail is everything about one volume.
+type VolumeDetail struct {
 	Volume
 	Claims   []Claim     `json:"claims"`
 	Lease    *Lease      `json:"lease,omitempty"`
@@ -68,7 +68,7 @@ type Story struct {
 	Stuck    *Child      `json:"stuck,omitempty"`
 	History  []Operation `json:"history"` // newest first, bounded
 
-	Disagreements []Disagreement `json:"disagreements"`
+	Findings []Finding `json:"disagreements"`
 }
 
 // A Claim is one of kubelet's directories where the volume is to be mounted.
@@ -129,14 +129,14 @@ type List struct {
 	Volumes  []Volume `json:"volumes"`  // sorted by VG, LV
 	Problems []string `json:"problems"` // of the node, not of a volume: unreadable notes, a mount table that cannot be read
 
-	Disagreements []Disagreement `json:"disagreements"` // as seen last, sorted by VG, LV
-	Goroutines    int            `json:"goroutines"`    // of flexd itself, for who measures it
-	Pools         []Pool         `json:"pools"`         // the thin pools of claimed volumes, as seen last
+	Findings   []Finding `json:"disagreements"` // as seen last, sorted by VG, LV
+	Goroutines int       `json:"goroutines"`    // of flexd itself, for who measures it
+	Pools      []Pool    `json:"pools"`         // the thin pools of claimed volumes, as seen last
 }
 
-// A Disagreement is a place where the metadata, the kernel's devices, the mount
+// A Finding is a place where the metadata, the kernel's devices, the mount
 // table and flexd's claims tell different stories about a volume.
-type Disagreement struct {
+type Finding struct {
 	Class         string    `json:"class"` // see internal/join
 	VG            string    `json:"vg"`
 	LV            string    `json:"lv"`
@@ -159,7 +159,7 @@ type Orphans struct {
 
 // An Orphan is a mount, a claim or a device that nobody seems to need any more.
 type Orphan struct {
-	Disagreement
+	Finding
 	Plan    []string `json:"plan"`              // what would be done now, in order
 	Refused string   `json:"refused,omitempty"` // why nothing would be
 }
@@ -194,11 +194,11 @@ const (
 
 // A Check is the answer of GET /v1/check: a fresh look from all sides.
 type Check struct {
-	Node          string         `json:"node"`
-	Version       string         `json:"version"`
-	Verdict       string         `json:"verdict"`
-	Groups        []Group        `json:"groups"`        // as configured
-	Disagreements []Disagreement `json:"disagreements"` // sorted by VG, LV
+	Node     string    `json:"node"`
+	Version  string    `json:"version"`
+	Verdict  string    `json:"verdict"`
+	Groups   []Group   `json:"groups"`        // as configured
+	Findings []Finding `json:"disagreements"` // sorted by VG, LV
 }
 
 // Judge returns the verdict.
@@ -209,7 +209,7 @@ func (c Check) Judge() string {
 			verdict = Unknown
 		}
 	}
-	for _, d := range c.Disagreements {
+	for _, d := range c.Findings {
 		if !d.Informational {
 			return Disagree
 		}

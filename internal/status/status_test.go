@@ -40,8 +40,8 @@ func volumes() List {
 	}
 }
 
-func differing() []Disagreement {
-	return []Disagreement{
+func differing() []Finding {
+	return []Finding{
 		{Class: "stale-mapping", VG: "vg0", LV: "data", UUID: "u2", Message: "the metadata says 134217728 bytes, and the device /dev/dm-3 (vg0-data) has 67108864", Hint: "lvchange --refresh vg0/data", Since: before(2 * time.Minute)},
 		{Class: "claimed-missing", VG: "vg0", LV: "logs", UUID: "u7", Dir: pods + "90aa/volumes/flexd~lvm/logs", Message: "its mount is gone\nand\x1b[31m", Hint: "delete the pod", Since: before(time.Second / 2)},
 		{Class: "active-unclaimed", VG: "vg0", LV: "root", UUID: "u8", Message: "it is active, and no pod has asked for it", Hint: "flexd leaves it so", Informational: true, Since: before(50 * time.Hour)},
@@ -49,7 +49,7 @@ func differing() []Disagreement {
 }
 
 func differ() List {
-	l := List{Node: "node-1", Volumes: volumes().Volumes[1:2], Disagreements: differing()}
+	l := List{Node: "node-1", Volumes: volumes().Volumes[1:2], Findings: differing()}
 	l.Pools = []Pool{
 		{VG: "vg0", Name: "fast", Active: true, DataUsed: 12 << 30, DataTotal: 20 << 30, MetadataUsed: 1 << 20, MetadataTotal: 8 << 20, Mode: "rw"},
 		{VG: "vg0", Name: "full", Active: true, DataUsed: 20 << 30, DataTotal: 20 << 30, MetadataUsed: 1 << 20, MetadataTotal: 8 << 20, Mode: "out_of_data_space", Problem: "the pool is full: writes fail; lvextend -L +SIZE vg0/full"},
@@ -61,7 +61,7 @@ func differ() List {
 }
 
 func checks() Check {
-	c := Check{Node: "node-1", Version: "1.2.3", Disagreements: differing()}
+	c := Check{Node: "node-1", Version: "1.2.3", Findings: differing()}
 	c.Groups = []Group{
 		{VG: "vg0", Provider: "lvm", Volumes: 12, Active: 5, Seconds: 0.4},
 		{VG: "vg1", Provider: "lvm", Unknown: "volume group vg1 is blocked: activate (pid 4711, waits in io_schedule) has not ended since 14:02:11; look at the disks of the group and at dmesg", Seconds: 0.001},
@@ -70,11 +70,11 @@ func checks() Check {
 	return c
 }
 
-func story() Story {
+func story() VolumeDetail {
 	v := volumes().Volumes[1]
 	v.UUID = "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10"
 	v.Error = &Error{Step: "mount", Message: "mount: exit status 32", At: before(3 * time.Hour), CallID: "c7", Next: pointer(now.Add(2 * time.Minute))}
-	return Story{
+	return VolumeDetail{
 		Volume: v,
 		Claims: []Claim{
 			{Kind: "staged", Phase: "held", Dir: "/var/lib/kubelet/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/data", Since: before(26 * time.Hour), Mounted: true, Name: "data"},
@@ -94,7 +94,7 @@ func story() Story {
 			{Step: "mkfs", Started: before(3 * time.Minute), Seconds: 12.34, Error: "exit status 1: no space", CallIDs: []string{"c40"}},
 			{Step: "activate", Started: before(20 * time.Hour), Seconds: 75},
 		},
-		Disagreements: differing()[:1],
+		Findings: differing()[:1],
 	}
 }
 
@@ -115,13 +115,13 @@ func TestGolden(t *testing.T) {
 		{"table-differ-100", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 100) }},
 		{"check", func(b *strings.Builder) error { return WriteCheck(b, checks(), now) }},
 		{"check.json", func(b *strings.Builder) error { return WriteJSON(b, checks()) }},
-		{"story", func(b *strings.Builder) error { return WriteStory(b, story(), now) }},
+		{"story", func(b *strings.Builder) error { return WriteVolumeDetail(b, story(), now) }},
 		{"story-idle", func(b *strings.Builder) error {
-			return WriteStory(b, Story{Volume: volumes().Volumes[4], Lease: &Lease{Until: before(time.Minute)}}, now)
+			return WriteVolumeDetail(b, VolumeDetail{Volume: volumes().Volumes[4], Lease: &Lease{Until: before(time.Minute)}}, now)
 		}},
 		{"list.json", func(b *strings.Builder) error { return WriteJSON(b, volumes()) }},
 		{"story.json", func(b *strings.Builder) error { return WriteJSON(b, story()) }},
-		{"story-idle.json", func(b *strings.Builder) error { return WriteJSON(b, Story{}) }},
+		{"story-idle.json", func(b *strings.Builder) error { return WriteJSON(b, VolumeDetail{}) }},
 	} {
 		t.Run(g.file, func(t *testing.T) {
 			var b strings.Builder
@@ -199,7 +199,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, Story{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Disagreement{}, Pool{}, Check{}, Group{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Group{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

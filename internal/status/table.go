@@ -31,7 +31,7 @@ func WriteTable(w io.Writer, l List, now time.Time, width int) error {
 	for _, p := range l.Problems {
 		fmt.Fprintf(&b, "Problem: %s\n", plain(p))
 	}
-	for _, line := range l.disagreements(width) {
+	for _, line := range l.findings(width) {
 		b.WriteString(line + "\n")
 	}
 	if pools := l.pools(width); len(pools) > 0 {

@@ -8,8 +8,8 @@ const GrowSlack = 1 << 20
 func (p *planner) expand(c Call) {
 	lv, d := p.h.LV, p.h.Device
 	switch {
-	case p.h.Spots[c.Dir].Other != "" && !p.h.Spots[c.Dir].Under:
-		p.refuse(c, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Spots[c.Dir].Other, c.Dir)
+	case p.h.Targets[c.Dir].Other != "" && !p.h.Targets[c.Dir].Under:
+		p.refuse(c, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Targets[c.Dir].Other, c.Dir)
 		return
 	case p.live() == nil || d.Activity != Active:
 		p.refuse(c, "it is not mounted, and a filesystem is only grown while it is: mount it first")
@@ -60,10 +60,10 @@ func (p *planner) grow(size int64, who []string) bool {
 func (p *planner) growth() {
 	live := p.live()
 	if p.h.Device.Suspended { // a child that touches it hangs, and an unmount with it
-		p.v.Waiting = p.v.Waiting || live != nil && (p.w.Suspect || p.w.Grow)
+		p.v.Waiting = p.v.Waiting || live != nil && (p.w.Recheck || p.w.Grow)
 		return
 	}
-	if p.w.Suspect && live != nil && !p.engaged && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
+	if p.w.Recheck && live != nil && !p.engaged && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
 		p.add(Step{Kind: Inspect})
 		return
 	}

@@ -43,7 +43,7 @@ func (p *planner) mount(calls []Call) {
 		}
 		landed[c.Dir] = true
 		same := p.calls(c.Dir, Stage, Publish)
-		p.add(Step{Kind: Land, Dir: c.Dir, Claim: kindFor(c), FSType: fsType, Calls: same})
+		p.add(Step{Kind: MountVolume, Dir: c.Dir, Claim: kindFor(c), FSType: fsType, Calls: same})
 		p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: kindFor(c), Calls: same})
 	}
 }

@@ -26,7 +26,7 @@ type mutant struct {
 var suspects = map[string]string{
 	"plan.go": "^TestPlanSpace$", "setup.go": "^TestPlanSpace$", "mount.go": "^TestPlanSpace$", "grow.go": "^TestPlanSpace$",
 	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$",
-	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestSpots$",
+	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestTargetStates$",
 }
 
 // plantedBug is set in the environment of a run with a bug, which need not walk
@@ -54,7 +54,7 @@ var mutants = []mutant{
 	{"a volume that somebody else mounted is used", `if m.Owner == Elsewhere {
 			return fmt.Sprintf("it is mounted at`, `if m.Owner == Elsewhere && false {
 			return fmt.Sprintf("it is mounted at`},
-	{"a mount lands over something else", `if s := p.h.Spots[c.Dir]; s.Other != "" {`, `if s := p.h.Spots[c.Dir]; false && s.Other != "" {`},
+	{"a mount lands over something else", `if s := p.h.Targets[c.Dir]; s.Other != "" {`, `if s := p.h.Targets[c.Dir]; false && s.Other != "" {`},
 	{"the wrong mode counts as mounted", `c.Verb == Publish && m.ReadOnly != c.ReadOnly {`, `c.Verb == Publish && m.ReadOnly != c.ReadOnly && false {`},
 	{"an unknown format record is taken for none", `if p.h.Record == RecordUnknown {`, `if false {`},
 	{"a device is formatted unseen", `if fs.Content == ContentUnknown || fs.Use == UseUnknown {`, `if fs.Use == UseUnknown && fs.Content != ContentUnknown {`},
@@ -88,7 +88,7 @@ var mutants = []mutant{
 	{"mkfs is repeated over whatever is there", `repeat && why != "" {`, `false {
 		_ = why`},
 	{"what cannot be identified is taken for absent", `return s.This || s.Under || s.Unknown != ""`, `return s.This || s.Under`},
-	{"a claim is dropped at a directory that cannot be told", `if len(release) > 0 || p.h.Spots[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
+	{"a claim is dropped at a directory that cannot be told", `if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
 	{"a filesystem in error is mounted", `case FilesystemFailed:
 		return refuse("%s", failed(fs))`, `case FilesystemFailed:`},
 	{"a filesystem that is larger than its device is mounted", `case Truncated:

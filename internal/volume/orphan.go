@@ -61,7 +61,7 @@ func (p *planner) reclaims() {
 			p.reclaimDevice(call)
 			continue
 		}
-		spot, claim := p.h.Spots[call.Dir], p.claim(call.Dir)
+		spot, claim := p.h.Targets[call.Dir], p.claim(call.Dir)
 		switch {
 		case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:
 			p.refuse(call, "kubelet asks for %s just now", call.Dir)
@@ -94,7 +94,7 @@ func (p *planner) alone(dir string) bool {
 }
 
 // needed says why somebody may still need what is at a directory, or "".
-func (p *planner) needed(call Call, spot Spot) string {
+func (p *planner) needed(call Call, spot TargetState) string {
 	switch kind := p.kindOf(call.Dir); {
 	case kind == Published && spot.Pod == Running:
 		return "its pod still runs (" + spot.PodReason + "): delete the pod; kubelet then unmounts it"

@@ -20,7 +20,7 @@ func Plan(w Want, h Have) Verdict {
 	p.reclaims()
 	p.setUps()
 	p.growth()
-	p.letGo()
+	p.release()
 	return p.v
 }
 
@@ -63,7 +63,7 @@ func (p *planner) calls(dir string, verbs ...Verb) (ids []string) {
 
 // here says whether this volume is mounted at dir, on top or covered, or may be.
 func (p *planner) here(dir string) bool {
-	s := p.h.Spots[dir]
+	s := p.h.Targets[dir]
 	return s.This || s.Under || s.Unknown != ""
 }
 
@@ -75,7 +75,7 @@ func (p *planner) settle() {
 			setUp   = p.calls(c.Dir, Stage, Publish)
 			release = p.calls(c.Dir, Release, Reclaim)
 		)
-		if len(release) > 0 || p.h.Spots[c.Dir].Unknown != "" {
+		if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {
 			continue // releases() decides, or nobody can
 		}
 		switch {
@@ -88,7 +88,7 @@ func (p *planner) settle() {
 		case here || len(setUp) > 0:
 		case c.Phase != Held:
 			p.drop(c, nil, "")
-		case p.h.Spots[c.Dir].Gone:
+		case p.h.Targets[c.Dir].Gone:
 			p.drop(c, nil, "its directory is gone")
 		}
 	}

@@ -26,7 +26,7 @@ func (p *planner) obstacle(c Call) string {
 		return fmt.Sprintf("its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs: dmsetup resume %[1]s", d.Path)
 	}
 	for _, cl := range p.w.Claims {
-		if why := p.h.Spots[cl.Dir].Unknown; why != "" {
+		if why := p.h.Targets[cl.Dir].Unknown; why != "" {
 			return fmt.Sprintf("it may be mounted at %s, which cannot be told: %s", cl.Dir, why)
 		}
 	}
@@ -100,7 +100,7 @@ func (p *planner) resumes(c Call) bool {
 
 // mounted answers a Stage or Publish whose mount is there.
 func (p *planner) mounted(c Call) bool {
-	if !p.h.Spots[c.Dir].This {
+	if !p.h.Targets[c.Dir].This {
 		return false
 	}
 	for _, m := range p.h.Mounts {
@@ -129,14 +129,14 @@ func (p *planner) conflict(c Call) string {
 	if why := p.obstacle(c); why != "" {
 		return why
 	}
-	if s := p.h.Spots[c.Dir]; s.Unknown != "" {
+	if s := p.h.Targets[c.Dir]; s.Unknown != "" {
 		return fmt.Sprintf("it cannot be told which volume is mounted at %s: %s", c.Dir, s.Unknown)
 	}
-	if s := p.h.Spots[c.Dir]; s.Other != "" {
+	if s := p.h.Targets[c.Dir]; s.Other != "" {
 		return fmt.Sprintf("%s is mounted at %s already", s.Other, c.Dir)
 	}
 	if c.Global != "" {
-		if s := p.h.Spots[c.Global]; s.Under {
+		if s := p.h.Targets[c.Global]; s.Under {
 			return fmt.Sprintf("kubelet's global mount %s is covered by %s: unmount that first", c.Global, s.Other)
 		} else if s.Other != "" {
 			return fmt.Sprintf("kubelet's global mount %s holds another volume (%s): two inline volumes of one name collide with attach:true; give the pods' volumes different names, or use PVs, or attach:false", c.Global, s.Other)

@@ -160,7 +160,7 @@ func (w world) want() Want {
 		}
 	}
 	v.Lease = Lease{Noted: w.lease > 0, Live: w.lease == 1}
-	v.Grow, v.Suspect = w.grow, w.suspect
+	v.Grow, v.Recheck = w.grow, w.suspect
 	for i, o := range w.calls {
 		c := Call{ID: callIDs[i], Size: largeSize, Patient: w.patient}
 		switch o {
@@ -249,30 +249,30 @@ func (w world) have() Have {
 			h.FS.Size = smallSize / 2
 		}
 	}
-	h.Spots = map[string]Spot{}
+	h.Targets = map[string]TargetState{}
 	for i, a := range w.at {
 		if w.blind && a != aNone {
-			h.Spots[dirs[i]] = Spot{Unknown: "the child does not answer"}
+			h.Targets[dirs[i]] = TargetState{Unknown: "the child does not answer"}
 			continue
 		}
 		switch a {
 		case aRW, aRO:
-			h.Spots[dirs[i]] = Spot{This: true}
+			h.Targets[dirs[i]] = TargetState{This: true}
 		case aOther:
-			h.Spots[dirs[i]] = Spot{Other: "tmpfs"}
+			h.Targets[dirs[i]] = TargetState{Other: "tmpfs"}
 		case aUnder:
-			h.Spots[dirs[i]] = Spot{Other: "tmpfs", Under: true}
+			h.Targets[dirs[i]] = TargetState{Other: "tmpfs", Under: true}
 		case aNone:
-			h.Spots[dirs[i]] = Spot{Gone: i == 1 && w.gone}
+			h.Targets[dirs[i]] = TargetState{Gone: i == 1 && w.gone}
 		}
 		if ours(a) {
 			h.Mounts = append(h.Mounts, Mount{Dir: dirs[i], ReadOnly: a == aRO, Type: w.fsType(), SuperReadOnly: w.lvRO,
 				Whole: true, Owner: Ours, Kind: []Kind{Staged, Published}[i]})
 		}
 	}
-	p := h.Spots[dirP]
+	p := h.Targets[dirP]
 	p.Pod, p.PodReason = w.pod, "so it was said"
-	h.Spots[dirP] = p
+	h.Targets[dirP] = p
 	if w.elsewhere {
 		h.Mounts = append(h.Mounts, Mount{Dir: "/mnt", Type: w.fsType(), Whole: true, Owner: Elsewhere})
 	}
@@ -287,7 +287,7 @@ func (w world) do(s Step) (world, error) {
 	if s.Kind.SetsUp() && len(s.Calls) == 0 {
 		return w, fmt.Errorf("sets up without a waiting call")
 	}
-	if w.suspended && slices.Contains([]StepKind{ActivateDevice, Inspect, Format, CheckFS, Land, Extend, Grow}, s.Kind) {
+	if w.suspended && slices.Contains([]StepKind{ActivateDevice, Inspect, Format, CheckFS, MountVolume, Extend, Grow}, s.Kind) {
 		return w, fmt.Errorf("touches a suspended device")
 	}
 	switch s.Kind {
@@ -381,7 +381,7 @@ func (w world) do(s Step) (world, error) {
 			return w, fmt.Errorf("fsck of what something else uses")
 		}
 		w.checked = true
-	case Land:
+	case MountVolume:
 		switch {
 		case w.phase[i] != pMaking:
 			return w, fmt.Errorf("lands without its note")

@@ -20,7 +20,7 @@ const (
 	Format  // prove blank, record durably that mkfs starts, mkfs
 	RecordSeen
 	CheckFS
-	Land // mount, in one instant
+	MountVolume // mount, in one instant
 	Unmount
 	Extend
 	Grow
@@ -39,7 +39,7 @@ var stepNames = [...]string{
 	Format:         "mkfs",
 	RecordSeen:     "record filesystem seen",
 	CheckFS:        "fsck",
-	Land:           "mount",
+	MountVolume:    "mount",
 	Unmount:        "umount",
 	Extend:         "extend",
 	Grow:           "grow",
@@ -56,7 +56,7 @@ func (k StepKind) String() string {
 // SetsUp says whether the step may only be taken for a waiting call.
 func (k StepKind) SetsUp() bool {
 	switch k {
-	case NoteMaking, ActivateDevice, Format, CheckFS, Land, Extend:
+	case NoteMaking, ActivateDevice, Format, CheckFS, MountVolume, Extend:
 		return true
 	}
 	return false
@@ -67,7 +67,7 @@ type Step struct {
 	Kind   StepKind
 	Dir    string   // the claim or mount point it is about
 	Claim  Kind     // for steps about a claim
-	FSType string   // Format, RecordSeen, CheckFS, Land
+	FSType string   // Format, RecordSeen, CheckFS, MountVolume
 	Size   int64    // Extend: wanted bytes
 	Blank  bool     // Extend: what is added is to be blank
 	Repeat bool     // Format: over what an earlier, cut mkfs of ours left

@@ -10,11 +10,11 @@ import (
 func TestSuspended(t *testing.T) {
 	const dir, other = "/pods/a", "/pods/b"
 	have := Have{
-		LV:     LV{Presence: Present, UUID: "u"},
-		Device: Device{Activity: Active, Path: "/dev/dm-3", Link: "/dev/vg0/data", Suspended: true},
-		Record: Seen,
-		Mounts: []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}},
-		Spots:  map[string]Spot{dir: {This: true}, other: {}},
+		LV:      LV{Presence: Present, UUID: "u"},
+		Device:  Device{Activity: Active, Path: "/dev/dm-3", Link: "/dev/vg0/data", Suspended: true},
+		Record:  Seen,
+		Mounts:  []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}},
+		Targets: map[string]TargetState{dir: {This: true}, other: {}},
 	}
 	want := func(patient bool) Want {
 		return Want{

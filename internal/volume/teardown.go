@@ -10,7 +10,7 @@ func (p *planner) releases() {
 		if call.Verb != Release {
 			continue
 		}
-		spot, claim := p.h.Spots[call.Dir], p.claim(call.Dir)
+		spot, claim := p.h.Targets[call.Dir], p.claim(call.Dir)
 		switch {
 		case spot.Unknown != "":
 			p.refuse(call, "it cannot be told which volume is mounted at %s: %s", call.Dir, spot.Unknown)
@@ -39,8 +39,8 @@ func (p *planner) unmount(dir string, calls []string, alone bool) {
 	p.drop(Claim{Kind: kind, Dir: dir}, calls, "")
 }
 
-// letGo plans the lease that a missing mount leaves, and deactivation.
-func (p *planner) letGo() {
+// release plans the lease that a missing mount leaves, and deactivation.
+func (p *planner) release() {
 	if p.engaged || p.holding() {
 		return
 	}

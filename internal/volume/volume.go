@@ -250,8 +250,8 @@ const (
 	Elsewhere
 )
 
-// A Spot says what the mount table shows at one directory.
-type Spot struct {
+// A TargetState says what the mount table shows at one directory.
+type TargetState struct {
 	Unknown string // why it cannot be told whose mount is there; the rest means nothing then
 	This    bool   // this volume is mounted there, on top
 	Other   string // something else is on top: its description; "" = nothing
@@ -284,7 +284,7 @@ type Have struct {
 	RecordFile   string // its path
 	RecordReason string // why it is unknown
 	Mounts       []Mount
-	Spots        map[string]Spot // for the directories of claims and calls, and kubelet's global directory of a call
+	Targets      map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
 }
 
 // A Verb is what a waiting call wants of the volume.
@@ -347,5 +347,5 @@ type Want struct {
 	Calls           []Call
 	NeverDeactivate bool // the VG says `deactivate: never`
 	Grow            bool // a mount of this daemon's life found the filesystem smaller than its device
-	Suspect         bool // the kernel complained about the mounted filesystem: look at it
+	Recheck         bool // the kernel complained about the mounted filesystem: look at it
 }

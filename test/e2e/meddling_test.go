@@ -21,7 +21,7 @@ const (
 	parting   = "staged, the pod is gone"
 )
 
-// A deed is what somebody does to a volume and its device.
+// An action is what somebody does to a volume and its device.
 type deed struct {
 	name string
 	do   func(v vol, device string) trace

@@ -287,7 +287,7 @@ func TestMountedDiskFails(t *testing.T) {
 		os.Mkdir(l.dir(lv)+"/again", 0o755) // ext4 finds out when somebody writes again
 	}
 	broken := time.Now()
-	inError := func(s status.Story) bool {
+	inError := func(s status.VolumeDetail) bool {
 		return slices.ContainsFunc(s.Observed, func(f status.Fact) bool {
 			return f.Name == "filesystem" && strings.Contains(f.Value, "in error")
 		})

@@ -312,7 +312,7 @@ func (l *lab) soonEnough(r reply, d time.Duration) {
 }
 
 // story is what status says of a volume of host.VG.
-func (l *lab) story(lv string) status.Story {
+func (l *lab) story(lv string) status.VolumeDetail {
 	l.Helper()
 	s, err := l.Volume(lv)
 	if err != nil {

@@ -127,7 +127,7 @@ func TestCounted(t *testing.T) {
 		for range 3 {
 			e.Node().Check(t.Context())
 			e.Node().List()
-			e.Node().Story(hosttest.VG, "data0")
+			e.Node().VolumeDetail(hosttest.VG, "data0")
 		}
 		if err := e.Sim.Umount(e.Root + "/pods"); err != nil {
 			t.Fatal(err)

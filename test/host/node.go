@@ -207,8 +207,8 @@ func (n *Node) LogTail(lines int) string {
 }
 
 // Volume asks the status socket for a volume's whole story.
-func (n *Node) Volume(lv string) (status.Story, error) {
-	var s status.Story
+func (n *Node) Volume(lv string) (status.VolumeDetail, error) {
+	var s status.VolumeDetail
 	resp, err := n.http.Get("http://flexd/v1/volumes/" + VG + "/" + lv)
 	if err != nil {
 		return s, err

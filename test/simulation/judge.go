@@ -58,11 +58,11 @@ func (w *world) answer(c *waiting, a flexvolume.Answer) {
 		w.given[c.dir] = grant{w.Node(), c.started}
 	case a.Status == flexvolume.StatusSuccess && teardown(c.verb):
 		if w.Sim.StandsAt(c.dir) && w.allowed[c.dir].started < c.started && !w.meddled[c.dir] {
-			w.court.find("%s succeeds, and an older mount stands", c)
+			w.recorder.find("%s succeeds, and an older mount stands", c)
 		}
 		w.undone[c.dir] = grant{w.Node(), c.started}
 	case a.Status != flexvolume.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !w.unseen(c):
-		w.court.find("%s is mounted, and the answer is %s", c, a.Message)
+		w.recorder.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
 }
 
@@ -105,7 +105,7 @@ func (w *world) permitted(dir, uuid string) {
 		}
 	}
 	if !waits {
-		w.court.find("%s lands at %s, and no call waits for that volume there, but %v", uuid, dir, w.waiting)
+		w.recorder.find("%s lands at %s, and no call waits for that volume there, but %v", uuid, dir, w.waiting)
 	}
 }
 
@@ -120,7 +120,7 @@ func (w *world) landing(dir, uuid string) {
 		}
 	}
 	if u := w.undone[dir]; u.by == w.Node() && u.started > w.allowed[dir].started {
-		w.court.find("%s lands at %s for a call that is older than an unmount which has succeeded", uuid, dir)
+		w.recorder.find("%s lands at %s for a call that is older than an unmount which has succeeded", uuid, dir)
 	}
 }
 
@@ -159,7 +159,7 @@ func (w *world) command(c run.Cmd) {
 		}
 	case "grow": // also after the answer, for whom it was given to
 		if !slices.ContainsFunc(w.Claims(), func(c dsw.Claim) bool { return c.LV == lv && c.Phase == volume.Held }) {
-			w.court.find("the filesystem of %s is grown, and nobody has it", lv)
+			w.recorder.find("the filesystem of %s is grown, and nobody has it", lv)
 		}
 		return
 	case "loop-detach":
@@ -167,7 +167,7 @@ func (w *world) command(c run.Cmd) {
 		own := w.own[string(a.UUID)]
 		w.mu.Unlock()
 		if own || !w.Noted(a.UUID) {
-			w.court.find("%s is deactivated, and is an operator's, or nothing is noted of it", lv)
+			w.recorder.find("%s is deactivated, and is an operator's, or nothing is noted of it", lv)
 		}
 		return
 	default:
@@ -176,7 +176,7 @@ func (w *world) command(c run.Cmd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !slices.ContainsFunc(w.waiting, fits) {
-		w.court.find("%s of %s%s, and no call waits for it; there wait %v", c.Argv[2], a.Dir, lv, w.waiting)
+		w.recorder.find("%s of %s%s, and no call waits for it; there wait %v", c.Argv[2], a.Dir, lv, w.waiting)
 	}
 }
 
@@ -187,7 +187,7 @@ func teardown(verb string) bool {
 // judge looks at what holds between any two decisions.
 func (w *world) judge() {
 	for _, b := range w.Broken() {
-		w.court.find("a promise was broken: %s", b)
+		w.recorder.find("a promise was broken: %s", b)
 	}
 	w.mu.Lock()
 	for _, c := range w.waiting {
@@ -198,14 +198,14 @@ func (w *world) judge() {
 			continue
 		}
 		if delete(w.given, dir); g.by == w.Node() {
-			w.court.find("what was mounted at %s was taken back, and kubelet did not ask for that", dir)
+			w.recorder.find("what was mounted at %s was taken back, and kubelet did not ask for that", dir)
 		}
 	}
 	w.mu.Unlock()
 	for _, a := range w.pods {
 		dir := w.kubelet.Dir(a.pod)
 		if lv := w.Sim.MountedAt(dir); lv != "" && lv != a.pod.LV {
-			w.court.find("%s has the volume %s, and should have %s", a.pod.UID, lv, a.pod.LV)
+			w.recorder.find("%s has the volume %s, and should have %s", a.pod.UID, lv, a.pod.LV)
 		}
 	}
 }
@@ -217,7 +217,7 @@ func (w *world) mountedFor(a *actor) {
 	meddled := w.meddled[dir]
 	w.mu.Unlock()
 	if lv := w.Sim.MountedAt(dir); lv != a.pod.LV && !meddled {
-		w.court.find("kubelet takes the volume of %s for mounted, and at %s there is %q", a.pod.UID, dir, lv)
+		w.recorder.find("kubelet takes the volume of %s for mounted, and at %s there is %q", a.pod.UID, dir, lv)
 		return
 	}
 	if !a.pod.RO {
@@ -227,7 +227,7 @@ func (w *world) mountedFor(a *actor) {
 
 // end lets faults end; then everything must come to rest, and nothing be left.
 func (w *world) end() {
-	failed := len(w.court.found()) > 0
+	failed := len(w.recorder.found()) > 0
 	w.freeAll()
 	w.showAll()
 	w.judge() // who still waits wants what is shown again
@@ -274,7 +274,7 @@ func (w *world) empty() {
 		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // kubelet may never find it again
 		if w.M.IsMountPoint(global) {
 			if err := w.kubelet.Insist(flexvolume.UnmountDevice, global); err != nil {
-				w.court.find("%v", err)
+				w.recorder.find("%v", err)
 			}
 		}
 		_ = w.M.Remove(global)

@@ -21,7 +21,7 @@ func TestTheSameSeedTellsTheSameStory(t *testing.T) {
 	}
 	for i := range uint64(lives) {
 		seed := uint64(time.Now().UnixNano()) + i
-		a, b := live(t, mode(seed), chanceOf(seed).next), live(t, mode(seed), chanceOf(seed).next)
+		a, b := live(t, mode(seed), newRandom(seed).next), live(t, mode(seed), newRandom(seed).next)
 		if !same(a, b) {
 			differ++
 			i := 0

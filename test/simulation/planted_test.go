@@ -30,7 +30,7 @@ var bugs = []planted{
 	}
 	table, err`},
 	{"a mount lands on what was mounted there during the last look", "reconcile/gate.go", `if e := table.Top(s.Dir); e != nil {`, `if e := table.Top(s.Dir); false && e != nil {`},
-	{"a volume is checked or extended for nobody", "reconcile/act.go", `if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {`, `if (s.Kind == volume.Land || s.Kind == volume.Format || s.Kind == volume.Unmount) && c == nil {`},
+	{"a volume is checked or extended for nobody", "reconcile/act.go", `if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {`, `if (s.Kind == volume.MountVolume || s.Kind == volume.Format || s.Kind == volume.Unmount) && c == nil {`},
 	{"an unmount is made for nobody", "reconcile/act.go", `if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {`, `if s.Kind.SetsUp() && c == nil {`},
 	{"a lane goes on while its stuck child lives", "reconcile/park.go", `case errors.As(err, &stuck):
 		p.pid`, `case errors.As(err, &stuck) && false:
@@ -38,7 +38,7 @@ var bugs = []planted{
 	{"a new flexd does not see the children of the last one", "reconcile/park.go", `return e != nil && l.park(volume.Step{}, e)`, `return false && l.park(volume.Step{}, e)`},
 	{"an old look counts after a step", "asw/look.go", `if l.last != nil && l.last.began > after {`, `if l.last != nil {`},
 	{"the end of a failed umount is taken for an unmount", "reconcile/act.go", `if errors.Is(err, mount.ErrNone) {`, `if err != nil {`},
-	{"a landed mount whose child was killed is a failure", "reconcile/act.go", `if err != nil && let && l.landed(ctx, s, h) {`, `if err != nil && let && false {`},
+	{"a landed mount whose child was killed is a failure", "reconcile/act.go", `if err != nil && committed && l.mountAppeared(ctx, s, h) {`, `if err != nil && committed && false {`},
 	{"a look that fails is the answer to whose mount has landed", "reconcile/answer.go", `requests.Free(l.uuid) {
 		ids`, `requests.Of(l.uuid) {
 		ids`},
@@ -60,7 +60,7 @@ var bugs = []planted{
 	{"a claim in the making is forgotten although its mount landed", "volume/plan.go", `case here && c.Phase == Making:`, `case false:`},
 	{"a mount is permitted without asking who waits for it", "reconcile/gate.go", `	return l.n.requests.Commit(l.uuid, name, s.Dir)`, `	_ = l.n.requests.Commit(l.uuid, name, s.Dir)
 	return nil`},
-	{"a caller that is gone is still answered for", "reconcile/turn.go", `		if !c.waiting() {`, `		if false {`},
+	{"a caller that is gone is still answered for", "reconcile/turn.go", `		if !c.callerAlive() {`, `		if false {`},
 	{"a call whose time is up is not answered", "reconcile/wait.go", `	case <-c.ctx.Done():
 	}
 	n.requests.Abandon(`, `	}

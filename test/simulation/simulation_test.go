@@ -26,7 +26,7 @@ func number(name string, otherwise uint64) uint64 {
 }
 
 // again plays a story; what is not possible in it any more is left out.
-func again(s story) func(w *world) (decision, bool) {
+func again(s scenario) func(w *world) (decision, bool) {
 	return func(*world) (decision, bool) {
 		if len(s) == 0 {
 			return decision{}, false
@@ -45,9 +45,9 @@ func TestSimulation(t *testing.T) {
 	first := number("FLEXD_SEED", uint64(time.Now().UnixNano()))
 	limit := int(number("FLEXD_STEPS", steps))
 	t.Logf("FLEXD_SEED=%d", first)
-	taken, done := 0, map[deed]int{}
+	taken, done := 0, map[action]int{}
 	for seed := first; taken < limit; seed++ {
-		o := live(t, mode(seed), chanceOf(seed).next)
+		o := live(t, mode(seed), newRandom(seed).next)
 		for _, d := range o.story {
 			done[d.what]++
 		}
@@ -65,18 +65,18 @@ func TestSimulation(t *testing.T) {
 
 // TestShorter: what is left of a story is what it fails by, in its order.
 func TestShorter(t *testing.T) {
-	var long story
+	var long scenario
 	for range 50 {
 		long = append(long, decision{what: tears}, decision{what: flexdDies}, decision{what: blinds})
 	}
 	long[40].what, long[90].what, long[130].what = starts, stops, reboots
 	played := 0
-	fails := func(s story) bool {
+	fails := func(s scenario) bool {
 		played++
-		is := func(what deed) int { return slices.IndexFunc(s, func(d decision) bool { return d.what == what }) }
+		is := func(what action) int { return slices.IndexFunc(s, func(d decision) bool { return d.what == what }) }
 		return is(starts) >= 0 && is(starts) < is(stops) && is(reboots) >= 0
 	}
-	if got := shorter(long, 400, fails); got.String() != (story{{what: starts}, {what: stops}, {what: reboots}}).String() {
+	if got := shorter(long, 400, fails); got.String() != (scenario{{what: starts}, {what: stops}, {what: reboots}}).String() {
 		t.Errorf("what is left:\n%s", got)
 	}
 	played = 0
@@ -88,7 +88,7 @@ func TestShorter(t *testing.T) {
 // told is what a failed life comes down to.
 func told(t *testing.T, seed uint64, o outcome) string {
 	last := o
-	fails := func(s story) bool {
+	fails := func(s scenario) bool {
 		o := live(t, mode(seed), again(s))
 		if len(o.wrong) == 0 {
 			return false

@@ -23,7 +23,7 @@ import (
 type world struct {
 	*hosttest.Env
 	schedule schedule
-	court    *court
+	recorder *recorder
 	attach   bool
 	pods     []*actor
 
@@ -59,25 +59,25 @@ type grant struct {
 	started time.Duration
 }
 
-// A court collects what was found wrong, in the place of a test that fails.
-type court struct {
+// A recorder collects what was found wrong, in the place of a test that fails.
+type recorder struct {
 	testing.TB
 	mu    sync.Mutex
 	wrong []string
 }
 
-func (c *court) find(format string, a ...any) {
+func (c *recorder) find(format string, a ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
 }
 
-func (c *court) Error(a ...any)                 { c.find("%s", fmt.Sprint(a...)) }
-func (c *court) Errorf(format string, a ...any) { c.find(format, a...) }
-func (c *court) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
-func (c *court) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+func (c *recorder) Error(a ...any)                 { c.find("%s", fmt.Sprint(a...)) }
+func (c *recorder) Errorf(format string, a ...any) { c.find(format, a...) }
+func (c *recorder) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
+func (c *recorder) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
 
-func (c *court) found() []string {
+func (c *recorder) found() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.wrong)
@@ -85,7 +85,7 @@ func (c *court) found() []string {
 
 // An outcome is how a life ended.
 type outcome struct {
-	story    story    // what was decided, whoever decided it
+	story    scenario // what was decided, whoever decided it
 	commands []string // that flexd started meanwhile
 	wrong    []string // nil = all promises were kept
 }
@@ -106,7 +106,7 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 			time.Sleep(time.Microsecond) // no two calls start in the same instant
 			synctest.Wait()
 			w.judge()
-			if len(w.court.found()) > 0 {
+			if len(w.recorder.found()) > 0 {
 				break
 			}
 			d, ok := next(w)
@@ -121,18 +121,18 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 			o.commands = append(o.commands, strings.ReplaceAll(c, tmp, "~"))
 		}
 		w.end()
-		o.wrong = w.court.found()
+		o.wrong = w.recorder.found()
 	})
 	return o
 }
 
 func newWorld(t *testing.T, tmp string, attach bool) *world {
-	w := &world{court: &court{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
-	w.Env = hosttest.NewSim(w.court, tmp)
+	w := &world{recorder: &recorder{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
+	w.Env = hosttest.NewSim(w.recorder, tmp)
 	w.Sim.Lenient = true
 	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
 	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.schedule.stop(name("child "+p.String()), nil) }
-	w.Sim.Permitted, w.Sim.Landing = w.permitted, w.landing
+	w.Sim.Permitted, w.Sim.Mounted = w.permitted, w.landing
 	w.SetPause(func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) })
 	w.Command = w.command
 	w.Calling = w.calling

@@ -8,7 +8,7 @@ import (
 )
 
 // WriteStory prints everything about one volume.
-func WriteStory(w io.Writer, s Story, now time.Time) error {
+func WriteVolumeDetail(w io.Writer, s VolumeDetail, now time.Time) error {
 	p := &page{}
 	s.writeHead(p, now)
 	s.writeClaims(p, now)
@@ -27,7 +27,7 @@ func WriteStory(w io.Writer, s Story, now time.Time) error {
 	return err
 }
 
-func (s Story) writeHead(p *page, now time.Time) {
+func (s VolumeDetail) writeHead(p *page, now time.Time) {
 	head := fmt.Sprintf("%s  %s", plain(s.VG+"/"+s.LV), s.stateCell(now))
 	if s.Size > 0 {
 		head += ", " + Size(s.Size)
@@ -62,14 +62,14 @@ func (s Story) writeHead(p *page, now time.Time) {
 			p.line("what to do: " + plain(c.Hint))
 		}
 	}
-	for _, d := range s.Disagreements {
+	for _, d := range s.Findings {
 		p.line(d.head(now))
 		p.line("  " + plain(d.Message))
 		p.line("  what to do: " + plain(d.Hint))
 	}
 }
 
-func (s Story) writeClaims(p *page, now time.Time) {
+func (s VolumeDetail) writeClaims(p *page, now time.Time) {
 	p.section("Claims")
 	if len(s.Claims) == 0 {
 		p.line("  none: kubelet wants it mounted nowhere")
@@ -94,7 +94,7 @@ func (s Story) writeClaims(p *page, now time.Time) {
 	}
 }
 
-func (s Story) writeLease(p *page, now time.Time) {
+func (s VolumeDetail) writeLease(p *page, now time.Time) {
 	p.section("Lease")
 	switch l := s.Lease; {
 	case l == nil:
@@ -106,7 +106,7 @@ func (s Story) writeLease(p *page, now time.Time) {
 	}
 }
 
-func (s Story) writeCalls(p *page, now time.Time) {
+func (s VolumeDetail) writeCalls(p *page, now time.Time) {
 	p.section("Waiting calls")
 	c := &columns{}
 	for _, call := range s.Calls {
@@ -116,7 +116,7 @@ func (s Story) writeCalls(p *page, now time.Time) {
 	p.columns(c, "none")
 }
 
-func (s Story) writeHistory(p *page, now time.Time) {
+func (s VolumeDetail) writeHistory(p *page, now time.Time) {
 	p.section("Last operations, newest first")
 	c := &columns{}
 	for _, o := range s.History {

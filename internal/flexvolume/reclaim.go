@@ -5,18 +5,18 @@ import (
 	"path"
 )
 
-// LetGo is the one verb of the driver socket that is an operator's and not
+// Reclaim is the one verb of the driver socket that is an operator's and not
 // kubelet's: `flexd release` asks with it for the end of one orphan. flexdriver
 // does not know it.
-const LetGo = "release"
+const Reclaim = "release"
 
-// ParseLetGo understands its arguments: the volume's uuid, and the directory
+// ParseReclaim understands its arguments: the volume's uuid, and the directory
 // that is to be let go or "" for the volume's device.
-func ParseLetGo(args []string) (Call, error) {
+func ParseReclaim(args []string) (Call, error) {
 	if len(args) != 2 || args[0] == "" {
 		return Call{}, errors.New("release: wants a uuid and a directory")
 	}
-	c := Call{Verb: LetGo, UUID: args[0], Dir: args[1]}
+	c := Call{Verb: Reclaim, UUID: args[0], Dir: args[1]}
 	if c.Dir != "" && (!path.IsAbs(c.Dir) || path.Clean(c.Dir) != c.Dir || len(c.Dir) > maxPath) {
 		return Call{}, errors.New("release: the directory is not a clean absolute path")
 	}

@@ -27,9 +27,9 @@ func TestStirredWakesWhoMustLook(t *testing.T) {
 		n := New(Parts{Config: &config.Config{}})
 		n.stop(context.Canceled) // lanes do not run: they only note that they should
 		for _, uuid := range []volume.UUID{"a", "b"} {
-			n.lanes[uuid] = &lane{n: n, uuid: uuid, name: volume.Name{VG: "vg0", LV: string(uuid)}, seen: &glimpse{began: c.looked}}
+			n.lanes[uuid] = &lane{n: n, uuid: uuid, name: volume.Name{VG: "vg0", LV: string(uuid)}, watched: &watchedMounts{began: c.looked}}
 		}
-		n.Stirred("vg0", c.volumes, heard)
+		n.NotifyChanged("vg0", c.volumes, heard)
 		got := ""
 		for _, uuid := range []volume.UUID{"a", "b"} {
 			if n.lanes[uuid].dirty {

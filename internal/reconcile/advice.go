@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A roomError is about a file of flexd's own for which there is no room.
-type roomError struct {
+// A noSpaceError is about a file of flexd's own for which there is no room.
+type noSpaceError struct {
 	error
 	advice string
 }
 
-func (e roomError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
-func (e roomError) Unwrap() error { return e.error }
+func (e noSpaceError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
+func (e noSpaceError) Unwrap() error { return e.error }
 
 // advised adds to an error about a file in flexd's run or state directory what
 // can be done about it, where that is for somebody else to do.
-func (n *Node) advised(err error) error {
+func (n *Node) withAdvice(err error) error {
 	var at string
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		at = e.Path
@@ -39,14 +39,14 @@ func (n *Node) advised(err error) error {
 		}
 		switch {
 		case errors.Is(err, unix.EROFS):
-			return roomError{err, fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile)}
+			return noSpaceError{err, fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile)}
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 			how := "is full"
 			var st unix.Statfs_t
 			if unix.Statfs(dir, &st) == nil && st.Files > 0 && st.Ffree == 0 {
 				how = "has no inode left"
 			}
-			return roomError{err, fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile)}
+			return noSpaceError{err, fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile)}
 		}
 	}
 	return err

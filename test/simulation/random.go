@@ -14,13 +14,13 @@ import (
 // decisions is how long a life is.
 const decisions = 400
 
-// A chance decides one life. Each has a temper of its own: what often happens in
+// A random decides one life. Each has a temper of its own: what often happens in
 // one never happens in another, one is about few pods, and in one somebody is
 // always the last to go on. Rare meetings of rare things are common that way.
 //
 // Most lives have a focus besides: one goroutine is held at a point that matters,
 // and something happens that concerns its volume or directory, before it goes on.
-type chance struct {
+type random struct {
 	*rand.Rand
 	weights []weight
 	crowd   []int  // which pods come and go
@@ -37,7 +37,7 @@ type chance struct {
 }
 
 type weight struct {
-	what   deed
+	what   action
 	of     int
 	tempts []int // by what it may be multiplied
 }
@@ -54,8 +54,8 @@ var (
 	}
 )
 
-func chanceOf(seed uint64) *chance {
-	c := &chance{Rand: rand.New(rand.NewPCG(seed, 0)), left: decisions}
+func newRandom(seed uint64) *random {
+	c := &random{Rand: rand.New(rand.NewPCG(seed, 0)), left: decisions}
 	c.focused = c.IntN(4) > 0
 	for _, w := range weights {
 		if w.of *= pick(c, w.tempts); c.focused {
@@ -83,9 +83,9 @@ func chanceOf(seed uint64) *chance {
 	return c
 }
 
-func pick[T any](c *chance, of []T) T { return of[c.IntN(len(of))] }
+func pick[T any](c *random, of []T) T { return of[c.IntN(len(of))] }
 
-func (c *chance) next(w *world) (decision, bool) {
+func (c *random) next(w *world) (decision, bool) {
 	c.left--
 	if len(c.first) > 0 {
 		d := c.first[0]
@@ -98,15 +98,15 @@ func (c *chance) next(w *world) (decision, bool) {
 	return c.decide(w, drawn(c, c.weights)), c.left >= 0
 }
 
-// decide says what the deed is done to.
-func (c *chance) decide(w *world, what deed) decision {
+// decide says what the action is done to.
+func (c *random) decide(w *world, what action) decision {
 	d := decision{what: what}
 	stopped := slices.DeleteFunc(w.schedule.names(), func(s string) bool { return s == c.held })
 	switch what {
 	case lets:
 		if d.on = c.one(stopped); d.on == "" { // all is quiet
-			if d.what = pick(c, []deed{passes, starts, starts, stops, stops}); !w.resting() {
-				d.what = pick(c, []deed{passes, passes, shows, frees, stops})
+			if d.what = pick(c, []action{passes, starts, starts, stops, stops}); !w.resting() {
+				d.what = pick(c, []action{passes, passes, shows, frees, stops})
 				if c.waits++; c.focused && c.waits > 10 { // whatever has happened, kubelet gets no further
 					c.left = 0
 				}
@@ -162,7 +162,7 @@ func (c *chance) decide(w *world, what deed) decision {
 
 // landing is often where a mount is about to land or has just landed, if there is
 // such a place: what matters there is over soon.
-func (c *chance) landing(stopped []string, otherwise string) string {
+func (c *random) landing(stopped []string, otherwise string) string {
 	dirs := []string{otherwise}
 	for _, s := range append(stopped, c.held) {
 		if at, ok := strings.CutPrefix(s, "child mount "); ok {
@@ -174,7 +174,7 @@ func (c *chance) landing(stopped []string, otherwise string) string {
 }
 
 // lv is a volume: in a focused life that of its pods, nearly always.
-func (c *chance) lv() string {
+func (c *random) lv() string {
 	if c.focused && c.IntN(8) > 0 {
 		return fmt.Sprintf("lv%d", c.crowd[0]/podsPerVolume)
 	}
@@ -182,59 +182,59 @@ func (c *chance) lv() string {
 }
 
 // calm is how often what happens in a focused life beside its focus.
-var calm = map[deed]int{lets: 640, passes: 10, starts: 15, stops: 12, expands: 3, kills: 4, fails: 4}
+var calm = map[action]int{lets: 640, passes: 10, starts: 15, stops: 12, expands: 3, kills: 4, fails: 4}
 
 // A focus is where a goroutine is held, and what then happens most of all.
 type focus struct {
 	points  string // see matches
 	verb    string // held only while such a call waits; "" = any
-	deeds   []deed
+	actions []action
 	inOrder bool // just these happen, one after the other
 	then    *focus
 }
 
 // unheard: kubelet unmounts again what it has not heard of, and a mount call is late.
-var unheard = focus{points: "kubelet hears of unmount *", deeds: []deed{kubeletDies}, inOrder: true,
-	then: &focus{points: "kubelet hears of unmount *", deeds: []deed{strays}, inOrder: true}}
+var unheard = focus{points: "kubelet hears of unmount *", actions: []action{kubeletDies}, inOrder: true,
+	then: &focus{points: "kubelet hears of unmount *", actions: []action{strays}, inOrder: true}}
 
 // foci are the points that promises are about: the last look before a mount, its
 // permission and its appearance, the ends of unmounts, answers on their way to
 // kubelet, commands in the middle of their effect.
 var foci = []focus{
-	{points: "child mount * before", deeds: []deed{covers, covers, borrows, stops, strays, diesOf, flexdDies, kubeletDies, deactivates}},
-	{points: "child mount * within", deeds: []deed{strays, stops, diesOf, kubeletDies, flexdDies, covers, passes}},
-	{points: "child mount * after", deeds: []deed{umounts, umounts, tears, tears, blinds, diesOf, diesOf, kubeletDies, flexdDies, strays, stops, passes}},
-	{points: "child umount * before", deeds: []deed{holds, umounts, strays, diesOf, kubeletDies, flexdDies, starts, covers, freezes}},
-	{points: "child umount * after", deeds: []deed{starts, strays, tears, diesOf, flexdDies, covers}},
-	{points: "child format * within", deeds: []deed{flexdDies, kubeletDies, diesOf, stops, passes}},
-	{points: "child format * before", deeds: []deed{flexdDies, kubeletDies, makes, stops, borrows, opens, writes}},
-	{points: "child check * before", deeds: []deed{flexdDies, kubeletDies, diesOf, borrows, deactivates, shrinks, writes, passes}},
-	{points: "child grow * before", deeds: []deed{flexdDies, umounts, stops, passes}},
-	{points: "child loop-extend * before", deeds: []deed{flexdDies, kubeletDies, stops}},
-	{points: "child loop-create *", deeds: []deed{flexdDies, kubeletDies, makes, passes}},
-	{points: "child loop-attach *", deeds: []deed{flexdDies, kubeletDies, makes, hides, attaches, diesOf, passes}},
-	{points: "child loop-detach *", deeds: []deed{starts, flexdDies, opens, makes, passes}},
-	{points: "child *", deeds: []deed{flexdDies, kubeletDies, passes, blinds, tears}},
-	{points: "look", deeds: []deed{kubeletDies, diesOf, activates, tears, strays, umounts, covers}},
-	{points: "turn of *", deeds: []deed{kubeletDies, diesOf, activates, strays, blinds, cuts}},
-	{points: "kubelet calls mount*", deeds: []deed{strays, stops, flexdDies, blinds}},
-	{points: "kubelet hears of mount *", deeds: []deed{strays, strays, stops, umounts, flexdDies}},
-	{points: "kubelet hears of unmount *", deeds: []deed{strays, strays, strays, starts, passes}},
-	{points: "kubelet hears of unmount *", deeds: []deed{strays, strays, strays, starts, passes}},
-	{points: "look", deeds: []deed{tears}},
-	{points: "kubelet hears of mount *", deeds: []deed{strays}, inOrder: true},
-	{points: "kubelet hears of unmount *", deeds: []deed{strays}, inOrder: true},
-	{points: "kubelet hears of unmount *", deeds: []deed{strays}, inOrder: true},
+	{points: "child mount * before", actions: []action{covers, covers, borrows, stops, strays, diesOf, flexdDies, kubeletDies, deactivates}},
+	{points: "child mount * within", actions: []action{strays, stops, diesOf, kubeletDies, flexdDies, covers, passes}},
+	{points: "child mount * after", actions: []action{umounts, umounts, tears, tears, blinds, diesOf, diesOf, kubeletDies, flexdDies, strays, stops, passes}},
+	{points: "child umount * before", actions: []action{holds, umounts, strays, diesOf, kubeletDies, flexdDies, starts, covers, freezes}},
+	{points: "child umount * after", actions: []action{starts, strays, tears, diesOf, flexdDies, covers}},
+	{points: "child format * within", actions: []action{flexdDies, kubeletDies, diesOf, stops, passes}},
+	{points: "child format * before", actions: []action{flexdDies, kubeletDies, makes, stops, borrows, opens, writes}},
+	{points: "child check * before", actions: []action{flexdDies, kubeletDies, diesOf, borrows, deactivates, shrinks, writes, passes}},
+	{points: "child grow * before", actions: []action{flexdDies, umounts, stops, passes}},
+	{points: "child loop-extend * before", actions: []action{flexdDies, kubeletDies, stops}},
+	{points: "child loop-create *", actions: []action{flexdDies, kubeletDies, makes, passes}},
+	{points: "child loop-attach *", actions: []action{flexdDies, kubeletDies, makes, hides, attaches, diesOf, passes}},
+	{points: "child loop-detach *", actions: []action{starts, flexdDies, opens, makes, passes}},
+	{points: "child *", actions: []action{flexdDies, kubeletDies, passes, blinds, tears}},
+	{points: "look", actions: []action{kubeletDies, diesOf, activates, tears, strays, umounts, covers}},
+	{points: "turn of *", actions: []action{kubeletDies, diesOf, activates, strays, blinds, cuts}},
+	{points: "kubelet calls mount*", actions: []action{strays, stops, flexdDies, blinds}},
+	{points: "kubelet hears of mount *", actions: []action{strays, strays, stops, umounts, flexdDies}},
+	{points: "kubelet hears of unmount *", actions: []action{strays, strays, strays, starts, passes}},
+	{points: "kubelet hears of unmount *", actions: []action{strays, strays, strays, starts, passes}},
+	{points: "look", actions: []action{tears}},
+	{points: "kubelet hears of mount *", actions: []action{strays}, inOrder: true},
+	{points: "kubelet hears of unmount *", actions: []action{strays}, inOrder: true},
+	{points: "kubelet hears of unmount *", actions: []action{strays}, inOrder: true},
 	unheard, unheard, unheard,
-	{points: "child mount * before", deeds: []deed{borrows}, inOrder: true},
-	{points: "child mount * before", deeds: []deed{borrows}, inOrder: true},
-	{points: "look", verb: flexvolume.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
-	{points: "look", verb: flexvolume.WaitForAttach, deeds: []deed{diesOf, activates}, inOrder: true},
-	{points: "look", verb: flexvolume.Unmount, deeds: []deed{diesOf}, inOrder: true},
-	{points: "look", verb: flexvolume.Mount, deeds: []deed{diesOf}, inOrder: true},
-	{points: "child *", deeds: []deed{flexdDies, passes}, inOrder: true},
-	{points: "kubelet hears of mount *", deeds: []deed{strays}},
-	{points: "writing record *", deeds: []deed{flexdDies, kubeletDies, makes, passes}},
+	{points: "child mount * before", actions: []action{borrows}, inOrder: true},
+	{points: "child mount * before", actions: []action{borrows}, inOrder: true},
+	{points: "look", verb: flexvolume.WaitForAttach, actions: []action{diesOf, activates}, inOrder: true},
+	{points: "look", verb: flexvolume.WaitForAttach, actions: []action{diesOf, activates}, inOrder: true},
+	{points: "look", verb: flexvolume.Unmount, actions: []action{diesOf}, inOrder: true},
+	{points: "look", verb: flexvolume.Mount, actions: []action{diesOf}, inOrder: true},
+	{points: "child *", actions: []action{flexdDies, passes}, inOrder: true},
+	{points: "kubelet hears of mount *", actions: []action{strays}},
+	{points: "writing record *", actions: []action{flexdDies, kubeletDies, makes, passes}},
 }
 
 // meanwhile is what happens while a goroutine is held: the usual, callers that end,
@@ -246,7 +246,7 @@ var meanwhile = []weight{
 }
 
 // concentrate decides what the focus of the life is about.
-func (c *chance) concentrate(w *world) (decision, bool) {
+func (c *random) concentrate(w *world) (decision, bool) {
 	if !c.focused {
 		return decision{}, false
 	}
@@ -266,7 +266,7 @@ func (c *chance) concentrate(w *world) (decision, bool) {
 		}
 		c.held, c.events, c.others = pick(c, at), 1+c.IntN(3), pick(c, []int{0, 0, 3, 10, 40})
 		if c.focus.inOrder {
-			c.events, c.others = len(c.focus.deeds), pick(c, []int{0, 10, 40, 60})
+			c.events, c.others = len(c.focus.actions), pick(c, []int{0, 10, 40, 60})
 		}
 	}
 	switch {
@@ -279,9 +279,9 @@ func (c *chance) concentrate(w *world) (decision, bool) {
 		what := drawn(c, meanwhile)
 		switch {
 		case c.focus.inOrder:
-			what = c.focus.deeds[len(c.focus.deeds)-1-c.events]
+			what = c.focus.actions[len(c.focus.actions)-1-c.events]
 		case c.IntN(3) > 0:
-			what = pick(c, c.focus.deeds)
+			what = pick(c, c.focus.actions)
 		}
 		return c.decide(w, what), true
 	case c.others > 0 && len(names) > 1:
@@ -290,9 +290,9 @@ func (c *chance) concentrate(w *world) (decision, bool) {
 	}
 	d := decision{what: lets, on: c.held}
 	if child := strings.HasPrefix(c.held, "child "); child && c.IntN(3) == 0 {
-		d.what = pick(c, []deed{kills, kills, fails, garbles})
+		d.what = pick(c, []action{kills, kills, fails, garbles})
 		if strings.HasPrefix(c.held, "child umount ") && strings.HasSuffix(c.held, " before") {
-			d.what = pick(c, []deed{kills, fails, busies, busies})
+			d.what = pick(c, []action{kills, fails, busies, busies})
 		}
 	}
 	c.released()
@@ -300,7 +300,7 @@ func (c *chance) concentrate(w *world) (decision, bool) {
 }
 
 // released ends the hold of a goroutine; another focus may be next.
-func (c *chance) released() {
+func (c *random) released() {
 	c.held = ""
 	switch {
 	case c.focus.then != nil:
@@ -317,7 +317,7 @@ func matches(pattern, name string) bool {
 }
 
 // drawn is one of them by its weight.
-func drawn(c *chance, of []weight) deed {
+func drawn(c *random, of []weight) action {
 	all := 0
 	for _, w := range of {
 		all += w.of
@@ -332,7 +332,7 @@ func drawn(c *chance, of []weight) deed {
 }
 
 // pod is one of those that come and go, nearly always that of the held point.
-func (c *chance) pod(w *world) *actor {
+func (c *random) pod(w *world) *actor {
 	for _, a := range w.pods {
 		if c.held != "" && strings.HasSuffix(c.held, w.kubelet.Dir(a.pod)) && c.IntN(8) > 0 {
 			return a
@@ -342,7 +342,7 @@ func (c *chance) pod(w *world) *actor {
 }
 
 // one is one of those that have stopped, seldom a slow one; "" if there is none.
-func (c *chance) one(of []string) string {
+func (c *random) one(of []string) string {
 	quick := of
 	if c.slow != 0 && c.IntN(12) > 0 {
 		quick = slices.DeleteFunc(slices.Clone(of), c.isSlow)
@@ -353,7 +353,7 @@ func (c *chance) one(of []string) string {
 	return pick(c, quick)
 }
 
-func (c *chance) isSlow(name string) bool {
+func (c *random) isSlow(name string) bool {
 	h := fnv.New32a()
 	fmt.Fprint(h, c.slow, name)
 	return h.Sum32()%4 == 0
