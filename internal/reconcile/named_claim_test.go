@@ -10,7 +10,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-func TestReleaseThatFailedAsBusyTheVolumeWantedAgainTheHolderGoneNothingIsTakenFromTheNewPod(t *testing.T) {
+// An unmount fails as busy and a new pod asks for the volume: when the holder has gone,
+// the new pod keeps its mount.
+func TestBusyUnmountThenNewPod(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Start(a))
@@ -34,7 +36,9 @@ func TestReleaseThatFailedAsBusyTheVolumeWantedAgainTheHolderGoneNothingIsTakenF
 	})
 }
 
-func TestBusyUmountNamesItsHolderAndSucceedsOnceItIsGone(t *testing.T) {
+// A busy unmount names the process that holds the mount, and succeeds once that process
+// has ended.
+func TestBusyUnmountNamesHolder(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Start(a))
@@ -51,7 +55,8 @@ func TestBusyUmountNamesItsHolderAndSucceedsOnceItIsGone(t *testing.T) {
 	})
 }
 
-func TestHeldClaimWhoseMountAnOperatorTookAwayDoesNotHoldTheLVForEver(t *testing.T) {
+// A held claim whose mount an operator removed does not keep the LV active forever.
+func TestHeldClaimMountGone(t *testing.T) {
 	onBoth(t, "umount", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		a := pod("a")
@@ -74,7 +79,8 @@ func TestHeldClaimWhoseMountAnOperatorTookAwayDoesNotHoldTheLVForEver(t *testing
 	})
 }
 
-func TestAnOperatorsUmountUnderARunningPodIsReportedNotRepaired(t *testing.T) {
+// An operator's umount under a running pod is reported and not repaired.
+func TestOperatorUnmountReported(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Start(a))
@@ -99,7 +105,8 @@ func TestAnOperatorsUmountUnderARunningPodIsReportedNotRepaired(t *testing.T) {
 	})
 }
 
-func TestAMountThatLandedIsNeverRolledBackWhateverFailsLater(t *testing.T) {
+// A mount that has appeared is never rolled back, whatever fails later.
+func TestMountNeverRolledBack(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		e.ArmStep(hosttest.FailAfter, 1, "mount")
@@ -154,7 +161,8 @@ func TestAMountThatLandedIsNeverRolledBackWhateverFailsLater(t *testing.T) {
 	})
 }
 
-func TestAnOrdinaryFailedMountOfAPodThatIsThenDeletedNeedsNoHuman(t *testing.T) {
+// A mount fails and its pod is deleted: flexd cleans up without an operator.
+func TestFailedMountPodDeleted(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		e.Refuse("mount", errSimulated)
@@ -165,7 +173,8 @@ func TestAnOrdinaryFailedMountOfAPodThatIsThenDeletedNeedsNoHuman(t *testing.T) 
 	})
 }
 
-func TestOneLVUnderTwoKubeletNamesIsRefusedAtTheSecond(t *testing.T) {
+// The second of two kubelet volume names for one LV is refused.
+func TestTwoKubeletNamesRefused(t *testing.T) {
 	onBoth(t, "attach:true", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		a, b := pod("a"), pod("b")
@@ -221,7 +230,8 @@ func TestTwoInlineVolumesOfOneName(t *testing.T) {
 	})
 }
 
-func TestReadOnlyFirstAndReadWriteSecondAndTheReverseInBothModes(t *testing.T) {
+// A read-only mount before a read-write one, and the reverse, in both attach modes.
+func TestReadOnlyThenReadWrite(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		for _, order := range [][2]hosttest.Pod{{readOnly(pod("ro")), pod("rw")}, {pod("rw"), readOnly(pod("ro"))}} {
 			works(t, k.Start(order[0]))

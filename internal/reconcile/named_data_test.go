@@ -30,7 +30,8 @@ func holds(t *testing.T, dir, file, text string) {
 	}
 }
 
-func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testing.T) {
+// A filesystem found under a formatting record is never formatted again.
+func TestFormattingRecordKeepsFS(t *testing.T) {
 	// The owner looks at the volume without flexd.
 	byHand := func(t *testing.T, e *hosttest.Env, do string) {
 		works(t, e.Storage.Shell("data", "D="+t.TempDir()+"; "+do+"; umount $D"))
@@ -65,7 +66,9 @@ func TestAFilesystemUnderAStandingFormattingRecordIsNeverFormattedAgain(t *testi
 	})
 }
 
-func TestAVolumeGroupWhoseDiskIsNotMountedGetsNoEmptyVolumesOfTheNamesThatHadData(t *testing.T) {
+// While the directory of a volume group is not mounted, no empty volume is created under a
+// name that had data.
+func TestGroupNotMounted(t *testing.T) {
 	onLoops(t, "mount point without its disk", func(t *testing.T, e *hosttest.Env) {
 		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
 		b.Volume, b.LV = "pv2", "new"
@@ -133,7 +136,8 @@ func TestRenamedAndMissing(t *testing.T) {
 	}
 }
 
-func TestABtrfsWhoseOwnerMadeASubvolumeTheDefaultOneIsMountedOnceAndUnmounted(t *testing.T) {
+// A btrfs whose default subvolume was changed is mounted once, and unmounted.
+func TestBtrfsDefaultSubvolume(t *testing.T) {
 	onReal(t, "set-default", func(t *testing.T, e *hosttest.Env) {
 		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
 			t.Skip("needs btrfs-progs")
@@ -159,9 +163,11 @@ func TestABtrfsWhoseOwnerMadeASubvolumeTheDefaultOneIsMountedOnceAndUnmounted(t 
 	})
 }
 
+// After a restart flexd recognizes a btrfs that is mounted under another name of its
+// device, and unmounts it.
 // Whoever scans for a btrfs, as udev's rules do, gives the kernel another name of
 // its device, and the mount table shows that.
-func TestABtrfsWhoseDeviceIsCalledByAnotherNameIsKnownToANewFlexdAndUnmounted(t *testing.T) {
+func TestBtrfsOtherDeviceName(t *testing.T) {
 	onLVM(t, "scan", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		k, a := hosttest.NewKubelet(e, false), btrfs(pod("a"))
@@ -185,7 +191,9 @@ func TestABtrfsWhoseDeviceIsCalledByAnotherNameIsKnownToANewFlexdAndUnmounted(t 
 // pod2 is another pod on the same volume.
 func pod2(p hosttest.Pod) hosttest.Pod { p.UID += "2"; return p }
 
-func TestAVolumeFoundBlankAlthoughItsDataWasSeenIsFormattedOnceItsRecordIsRemoved(t *testing.T) {
+// A volume that reads as blank although a filesystem was seen is formatted only after its
+// record is removed.
+func TestBlankAfterSeen(t *testing.T) {
 	onBoth(t, "while flexd runs", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
@@ -209,7 +217,8 @@ func TestAVolumeFoundBlankAlthoughItsDataWasSeenIsFormattedOnceItsRecordIsRemove
 	})
 }
 
-func TestAMkfsThatEndsWhileNobodyWaitsIsUsedByTheNextCall(t *testing.T) {
+// The next call uses the result of an mkfs that ended while no call was waiting.
+func TestMkfsEndsWithoutCaller(t *testing.T) {
 	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		_, release := e.Sim.Hang("format-half", false, false)
 		fails(t, k.Up(pod("a")), "still preparing: mkfs")
@@ -224,8 +233,9 @@ func TestAMkfsThatEndsWhileNobodyWaitsIsUsedByTheNextCall(t *testing.T) {
 	})
 }
 
+// waitforattach creates no volume in a group that allows only some namespaces.
 // Only at mount does kubelet say who asks.
-func TestWaitforattachCreatesNothingWhereOnlySomeNamespacesMay(t *testing.T) {
+func TestNoCreateWithNamespaces(t *testing.T) {
 	onSim(t, "another's", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].Namespaces = []string{"prod"}
 		for _, attach := range []bool{true, false} {
@@ -252,7 +262,8 @@ func TestWaitforattachCreatesNothingWhereOnlySomeNamespacesMay(t *testing.T) {
 	})
 }
 
-func TestACallThatIsSentAgainAfterARestartIsAnsweredBeforeFlexdriverGivesUp(t *testing.T) {
+// A call sent again after a restart is answered before flexdriver's own deadline.
+func TestResentCallDeadline(t *testing.T) {
 	onSim(t, "flexd was away for four minutes", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		k := hosttest.NewKubelet(e, false)
@@ -275,7 +286,8 @@ func TestACallThatIsSentAgainAfterARestartIsAnsweredBeforeFlexdriverGivesUp(t *t
 	})
 }
 
-func TestADamagedNoteStaysAsideWhenItsMountIsAdopted(t *testing.T) {
+// A damaged note is kept aside when its mount is adopted.
+func TestDamagedNoteKept(t *testing.T) {
 	onBoth(t, "garbage", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		k, a := hosttest.NewKubelet(e, false), pod("a")

@@ -64,7 +64,8 @@ func behind(do func() error) (join func() error) {
 	return func() error { return <-done }
 }
 
-func TestMountdeviceThatPassesItsDeadlineAndWhosePodIsDeletedLeavesNothingBehind(t *testing.T) {
+// A mountdevice exceeds its deadline and its pod is deleted: nothing is left behind.
+func TestMountDeviceDeadlinePodDeleted(t *testing.T) {
 	onSim(t, "during mkfs", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		_, release := e.Sim.Hang("format-half", false, false)
@@ -131,7 +132,8 @@ func TestMountdeviceThatPassesItsDeadlineAndWhosePodIsDeletedLeavesNothingBehind
 	})
 }
 
-func TestDeadlineDuringMkfsAndTheNextCallUsesWhatItMade(t *testing.T) {
+// The deadline expires during mkfs, and the next call uses the new filesystem.
+func TestDeadlineDuringMkfs(t *testing.T) {
 	onSim(t, "mkfs", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		_, release := e.Sim.Hang("format-half", false, false)
@@ -340,7 +342,8 @@ func removeRecord(t *testing.T, e *hosttest.Env) {
 	works(t, os.Remove(records[0]))
 }
 
-func TestFailingSeenRecordRefusesTheMountWhenAFormattingRecordStands(t *testing.T) {
+// While a formatting record exists, a failure to write the seen record refuses the mount.
+func TestSeenRecordFails(t *testing.T) {
 	onSim(t, "seen", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		hit, release := e.Sim.Hang("format", true, false)
@@ -367,9 +370,11 @@ func TestFailingSeenRecordRefusesTheMountWhenAFormattingRecordStands(t *testing.
 	})
 }
 
+// A mount that appears for one call also answers a call that is still looking up the
+// volume.
 // A call whose mount lands while it waits fails only because the kernel does not
 // answer, and says so, although flexd has not come to it yet.
-func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *testing.T) {
+func TestMountAnswersLaterCall(t *testing.T) {
 	for name, hung := range map[string]time.Duration{"the kernel answers": 5 * time.Second, "the kernel does not answer": time.Minute} {
 		onSim(t, name, func(t *testing.T, e *hosttest.Env) {
 			gate, later := make(chan struct{}), make(chan struct{})
@@ -432,7 +437,9 @@ func TestAMountThatLandsForAnotherCallIsTheAnswerToOneThatIsStillOnItsWay(t *tes
 	}
 }
 
-func TestACallThatComesAfterItsMountWasLetGoIsAnsweredByWhatComesOfIt(t *testing.T) {
+// A call that arrives after its mount was committed is answered by the outcome of that
+// mount.
+func TestCallAfterCommit(t *testing.T) {
 	onSim(t, "its child hangs after it", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		hit, release := e.Sim.Hang("mount", true, true)

@@ -10,7 +10,9 @@ import (
 // A call of which nobody hears any more causes nothing, at no point. The
 // simulation found these.
 
-func TestAMountThatAnOperatorTookAwayAsItLandedIsNotMadeAgainForADeadCaller(t *testing.T) {
+// A mount that an operator removed as soon as it appeared is not made again for a dead
+// caller.
+func TestMountGoneCallerDead(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		a := pod("a")
@@ -35,7 +37,9 @@ func TestAMountThatAnOperatorTookAwayAsItLandedIsNotMadeAgainForADeadCaller(t *t
 	})
 }
 
-func TestTheNoteOfAStagedClaimGoesWithKubeletsDirectoryWithoutACall(t *testing.T) {
+// The note of a staged claim is removed without a call when kubelet has removed the
+// directory.
+func TestStagedClaimDirGone(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		a := pod("a")
@@ -51,7 +55,8 @@ func TestTheNoteOfAStagedClaimGoesWithKubeletsDirectoryWithoutACall(t *testing.T
 	})
 }
 
-func TestAnUnmountWhoseCallerDiesDuringTheLookBeforeItIsNotDone(t *testing.T) {
+// An unmount is not done if its caller dies during the observation before it.
+func TestUnmountCallerDies(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		a := pod("a")

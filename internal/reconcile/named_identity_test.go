@@ -43,7 +43,8 @@ func rename(t *testing.T, e *hosttest.Env, lv, uuid string) {
 	works(t, unix.Setxattr(e.File(lv), "trusted.flexd.uuid", []byte(uuid), 0))
 }
 
-func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing.T) {
+// A copy of a volume's file that has the file's attributes is never used as the volume.
+func TestCopyOfVolumeFile(t *testing.T) {
 	// On each file are at most the pods that asked for it.
 	apart := func(t *testing.T, e *hosttest.Env, up ...string) {
 		t.Helper()
@@ -139,7 +140,8 @@ func TestACopyOfAVolumesFileWithItsAttributesIsNeverTakenForTheVolume(t *testing
 	})
 }
 
-func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T) {
+// A device that is unknown when its lease ends is deactivated once it is known.
+func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 	attached := func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
 		k := hosttest.NewKubelet(e, true)
@@ -176,7 +178,9 @@ func TestADeviceThatCouldNotBeToldWhenItsLeaseEndedIsLetGoOnceItCan(t *testing.T
 	})
 }
 
-func TestAnUnmountWhileItCannotBeToldWhatIsMountedSaysSoAndLosesNothing(t *testing.T) {
+// An unmount while the mounted volume is unknown fails with that reason, and loses
+// nothing.
+func TestUnmountUnknownMount(t *testing.T) {
 	asks := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
 		t.Helper()
 		for range 2 {
@@ -232,7 +236,9 @@ func TestAnUnmountWhileItCannotBeToldWhatIsMountedSaysSoAndLosesNothing(t *testi
 	})
 }
 
-func TestAVolumesFileThatIsRenamedWhileItIsMountedLetsItsDeviceGo(t *testing.T) {
+// A volume's file is renamed while the volume is mounted: its device is still released
+// after the unmount.
+func TestFileRenamedWhileMounted(t *testing.T) {
 	onLoops(t, "mv", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))

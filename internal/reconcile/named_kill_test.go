@@ -21,7 +21,8 @@ func modes(t *testing.T, run func(*testing.T, string, func(*testing.T, *hosttest
 	}
 }
 
-func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *testing.T) {
+// flexd is killed between a mount and its note or answer: the mount stays.
+func TestKilledAfterMount(t *testing.T) {
 	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAfter, hosttest.CrashAnswer, hosttest.CrashLooking}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
@@ -62,7 +63,8 @@ func TestFlexdKilledBetweenAMountsLandingAndItsNoteOrItsAnswerTheMountStays(t *t
 	}
 }
 
-func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
+// flexd is killed after waitforattach: the LV is deactivated in the end.
+func TestKilledAfterWaitForAttach(t *testing.T) {
 	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
@@ -84,7 +86,8 @@ func TestWaitforattachAndThenAKillTheLVIsDeactivatedInTheEnd(t *testing.T) {
 	}
 }
 
-func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing.T) {
+// An unmountdevice whose answer is lost to a kill does not cause a new mount.
+func TestUnmountDeviceAnswerLost(t *testing.T) {
 	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin, hosttest.CrashBefore}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
 			e.Patient = true
@@ -119,7 +122,8 @@ func TestUnmountdeviceWhoseAnswerIsLostToAKillDoesNotComeBackAsAMount(t *testing
 	}
 }
 
-func TestAfterARebootNothingIsMountedBeforeKubeletAsks(t *testing.T) {
+// After a reboot nothing is mounted before kubelet asks.
+func TestNothingMountedAfterReboot(t *testing.T) {
 	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		works(t, k.Start(pod("a")))
 		works(t, e.M.Write(k.Dir(pod("a"))))
@@ -142,9 +146,10 @@ func TestAfterARebootNothingIsMountedBeforeKubeletAsks(t *testing.T) {
 	})
 }
 
+// A repeated unmount waits for a hung one, and a new flexd finds the hung one by its lock.
 // The hung umount: the mount left the table at once, the process still sits in
 // the kernel with the device open and data unwritten.
-func TestRepeatedUnmountWaitsForAHungOneAndANewFlexdKnowsItByTheLock(t *testing.T) {
+func TestRepeatedUnmountHung(t *testing.T) {
 	onSim(t, "the same flexd", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		works(t, k.Start(pod("a")))

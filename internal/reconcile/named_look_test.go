@@ -26,8 +26,9 @@ func startLooking(e *hosttest.Env) (release func()) {
 	return release
 }
 
+// A mount that has appeared is Success even if the mount table cannot be read afterwards.
 // Kubelet forgets what it is told has failed, and would never unmount it.
-func TestAMountThatHasLandedIsSuccessAlsoWhenItCannotBeSeen(t *testing.T) {
+func TestMountSuccessTableUnreadable(t *testing.T) {
 	blind := func(e *hosttest.Env) { e.Sim.Mounted = func(string, string) { e.Sim.TearTable() } }
 	onSim(t, "the next look fails", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -74,10 +75,11 @@ func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
 	})
 }
 
+// A volume that was active before kubelet asked is deactivated when its lease ends.
 // Nothing tells an activation by hand from one at boot, or from flexd's own whose
 // note is lost: a volume that kubelet asks for becomes flexd's, whatever made it
 // active. Once it has been let go, an activation is the operator's again.
-func TestWhatWasActiveBeforeKubeletAskedGoesWithItsLease(t *testing.T) {
+func TestActiveBeforeFirstCall(t *testing.T) {
 	attached := func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		works(t, e.Storage.Make("data", 64<<20))
@@ -119,7 +121,8 @@ func TestWhatWasActiveBeforeKubeletAskedGoesWithItsLease(t *testing.T) {
 	})
 }
 
-func TestACallThatComesDuringALookIsAnsweredFromTheNext(t *testing.T) {
+// A call that arrives during an observation is answered from the next one.
+func TestCallDuringLook(t *testing.T) {
 	onSim(t, "a mount whose mount goes meanwhile", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
@@ -183,7 +186,9 @@ func TestAMountThatGoesDuringTheFirstLookIsNoticed(t *testing.T) {
 	})
 }
 
-func TestAForeignMountThatLandsOnOursBetweenTheLookAndItsUmountIsNotUnmounted(t *testing.T) {
+// A foreign mount that appears on ours between the observation and the umount is not
+// unmounted.
+func TestForeignMountBeforeUnmount(t *testing.T) {
 	onSim(t, "tmpfs", func(t *testing.T, e *hosttest.Env) {
 		e.Sim.Lenient = true
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -209,7 +214,8 @@ func TestAForeignMountThatLandsOnOursBetweenTheLookAndItsUmountIsNotUnmounted(t 
 	})
 }
 
-func TestAnUnmountDuringWhichSomebodyElseUnmountsIsSuccess(t *testing.T) {
+// An unmount succeeds if another process unmounts meanwhile.
+func TestUnmountedByOther(t *testing.T) {
 	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Up(a))
@@ -223,7 +229,8 @@ func TestAnUnmountDuringWhichSomebodyElseUnmountsIsSuccess(t *testing.T) {
 	})
 }
 
-func TestOfVolumesWithAClaimToOneDirectoryTheMountedOneIsUnmountedFirst(t *testing.T) {
+// Of two volumes that have a claim to one directory the mounted one is unmounted first.
+func TestTwoClaimsOneDirectory(t *testing.T) {
 	onSim(t, "the others' mounts were taken by an operator", func(t *testing.T, e *hosttest.Env) {
 		k, p := hosttest.NewKubelet(e, false), pod("a")
 		for range 3 { // they once came in the order of a map
@@ -246,7 +253,9 @@ func TestOfVolumesWithAClaimToOneDirectoryTheMountedOneIsUnmountedFirst(t *testi
 	})
 }
 
-func TestAClaimWhoseMountIsMissingInAGroupThatIsNeverDeactivatedIsNotNotedForEver(t *testing.T) {
+// In a group with `deactivate: never` the note of a claim whose mount is missing does not
+// stay forever.
+func TestMissingMountNeverDeactivate(t *testing.T) {
 	onSim(t, "an hour", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].NeverDeactivate = true
 		k, a := hosttest.NewKubelet(e, false), pod("a")

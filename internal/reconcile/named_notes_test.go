@@ -114,7 +114,8 @@ func TestRunDirectoryGoneMountsAreAdopted(t *testing.T) {
 	})
 }
 
-func TestTheWriteOfANoteFailsSetUpIsRefusedAndLetGoWorks(t *testing.T) {
+// While notes cannot be written set-up is refused, and unmount works.
+func TestNoteWriteFails(t *testing.T) {
 	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a, b := pod("a"), pod("b")
 		works(t, k.Start(a))

@@ -11,7 +11,9 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-func TestAMountThatWaitsForTheSocketWhileKubeletDiesAndLandsAfterTheNewKubeletsUnmountIsRefused(t *testing.T) {
+// A mount call that waits for the socket while kubelet dies, and arrives after the new
+// kubelet's unmount, is refused.
+func TestMountOlderThanUnmount(t *testing.T) {
 	onBoth(t, "by its start", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		a := pod("a")
@@ -162,9 +164,10 @@ func TestSupersededInBothDirections(t *testing.T) {
 	})
 }
 
+// A call does not wait for the backoff of a deactivation.
 // What flexd retries by itself waits longer and longer; a call never waits for
 // that.
-func TestACallDoesNotWaitForTheBackoffOfADeactivation(t *testing.T) {
+func TestCallIgnoresBackoff(t *testing.T) {
 	onSim(t, "busy device", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		a, b := pod("a"), pod("b")

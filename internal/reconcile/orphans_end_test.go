@@ -7,7 +7,8 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-func TestAReleaseThatEndsDuringALookLeavesTheOrphanOne(t *testing.T) {
+// A release that ends while orphans are looked for leaves the orphan an orphan.
+func TestReleaseEndsDuringLook(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")

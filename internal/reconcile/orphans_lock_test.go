@@ -15,9 +15,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
+// The search for orphans and the lanes do not block each other.
 // Ensure that lanes which end steps and looks for orphans do not wait for one
 // another for ever: each takes the other's lock.
-func TestLooksForOrphansAndLanesDoNotBlockEachOther(t *testing.T) {
+func TestOrphansLockOrder(t *testing.T) {
 	store, err := dsw.Open(t.TempDir(), "boot")
 	if err != nil {
 		t.Fatal(err)

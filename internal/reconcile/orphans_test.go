@@ -88,7 +88,8 @@ func says(t *testing.T, err error, words ...string) {
 	}
 }
 
-func TestAPodThatDiedWhileKubeletWasDownIsFoundWithinAMinuteAndReleased(t *testing.T) {
+// A pod that died while kubelet was down is found within a minute and can be released.
+func TestOrphanFoundAndReleased(t *testing.T) {
 	for _, end := range []string{"0", ""} { // no process in its control group; none any more
 		onSim(t, "populated "+end, func(t *testing.T, e *hosttest.Env) {
 			k, a := hosttest.NewKubelet(e, true), pod("a-b-c")
@@ -186,7 +187,8 @@ func TestAMomentWithoutAProcessMakesNoOrphan(t *testing.T) {
 	})
 }
 
-func TestAReleaseNamesWhoKeepsTheMountBusyAndTakesNothing(t *testing.T) {
+// A release of a busy mount names the process that keeps it busy, and changes nothing.
+func TestReleaseBusy(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) { // really: test/e2e
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")
@@ -268,7 +270,8 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 	})
 }
 
-func TestFlexdLetsOrphansGoByItselfAfterTheirGraceWithBothProofs(t *testing.T) {
+// flexd releases an orphan by itself after the grace period, with both proofs.
+func TestOrphanReclaimed(t *testing.T) {
 	const grace = time.Hour
 	onSim(t, "off by default", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
@@ -401,7 +404,8 @@ func setClock(t *testing.T, by time.Duration) {
 	works(t, unix.Settimeofday(&now))
 }
 
-func TestClaimsWithoutMountsAndDevicesWithoutClaimsAreReleased(t *testing.T) {
+// Claims without mounts and devices without claims are released.
+func TestReleaseWithoutMount(t *testing.T) {
 	onBoth(t, "a claim without its mount", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "1")

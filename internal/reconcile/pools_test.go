@@ -54,7 +54,8 @@ func (f *fakePools) since() int {
 	return asked
 }
 
-func TestThinPoolsAreWatchedWhileAVolumeInThemIsClaimed(t *testing.T) {
+// A thin pool is watched while a volume in it is claimed.
+func TestPoolsWatchedWhileClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakePools{state: lvm.Pool{Name: volume.Name{VG: "vg0", LV: "pool"}, Active: true, Mode: "rw", Data: lvm.Usage{Used: 50, Total: 100}, Metadata: lvm.Usage{Used: 1, Total: 100}}}
 		var log bytes.Buffer

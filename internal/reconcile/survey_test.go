@@ -171,9 +171,10 @@ func TestWhatACutCreationLeavesActiveIsTold(t *testing.T) {
 	})
 }
 
+// A finding stays while its volume is being worked on.
 // Somebody who is refused a release because a volume is busy tries again when it
 // is not, and is not told that it is no orphan because of his first attempt.
-func TestWhatDisagreesStandsWhileItsVolumeIsWorkedOn(t *testing.T) {
+func TestFindingKeptWhileBusy(t *testing.T) {
 	onSim(t, "and is judged after that", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")
