@@ -77,6 +77,17 @@ func DeviceHolders(number, path string) []Holder {
 	return holders
 }
 
+// deviceMappers finds the processes that have mapped a block device.
+func deviceMappers(number string) (holders []Holder) {
+	_ = procfs.Each(func(p procfs.Process) bool {
+		if how := p.MapsDevice(number); how != "" {
+			holders = append(holders, holderOf(p, how))
+		}
+		return len(holders) < maxHolders
+	})
+	return holders
+}
+
 func holderOf(p procfs.Process, how string) Holder {
 	return Holder{Pid: int(p), Comm: p.Comm(), How: how}
 }

@@ -3,15 +3,16 @@ package mount
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
-	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -21,7 +22,7 @@ import (
 const transient = time.Second
 
 // useOf says whether anything else uses a device that flexd has not mounted, and
-// names it. dev is this process's only descriptor of it.
+// names it. dev is this process's only descriptor of it, and another one afterwards.
 func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 	for end := time.Now().Add(transient); ; time.Sleep(50 * time.Millisecond) {
 		used, err := inUse(dev, d)
@@ -32,6 +33,9 @@ func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 			return volume.Unused, nil, nil
 		case time.Now().After(end):
 			busy := &BusyError{What: describeDevice(d), Holders: DeviceHolders(d.Number, d.Path)}
+			if len(busy.Holders) == 0 {
+				busy.Holders = deviceMappers(d.Number)
+			}
 			for _, h := range busy.Holders {
 				if h.Unmounted {
 					return volume.Unmounted, busy, nil
@@ -53,7 +57,7 @@ func unused(dev *os.File, d volume.Device) error {
 }
 
 // inUse looks for a mount or another exclusive opener of the device, then for
-// plain openers: device-mapper counts them, for other devices they are searched.
+// plain openers: device-mapper counts them, see opened for other devices.
 func inUse(dev *os.File, d volume.Device) (bool, error) {
 	same := fmt.Sprintf("/proc/self/fd/%d", dev.Fd())
 	alone, err := unix.Open(same, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_EXCL, 0)
@@ -70,12 +74,73 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 	if on, err := loopsOn(dev, d.Number); len(on) > 0 || err != nil {
 		return len(on) > 0, err
 	}
-	open := false
-	err = procfs.Each(func(p procfs.Process) bool {
-		open = p.HoldsDevice(d.Number) != ""
-		return !open
-	})
-	return open, err
+	return opened(dev, d)
+}
+
+// opened says whether anything else has a device open. The kernel does not tell how
+// many have, and a search finds neither a mapping without a descriptor, nor one that
+// is on its way through a socket, nor another pid namespace. But when the last one is
+// closed, the kernel drops what it has cached of the device: dev is closed, opened
+// again, and what it had read must be gone. Neither changes anything for others.
+func opened(dev *os.File, d volume.Device) (bool, error) {
+	for range 2 { // memory may be reclaimed in that instant
+		if n, err := readCached(dev); err != nil {
+			return false, fmt.Errorf("whether anything has %s open: %w", d.Path, err)
+		} else if n == 0 {
+			return false, fmt.Errorf("whether anything has %s open cannot be told: nothing of it is cached", d.Path)
+		}
+		if err := reopen(dev, d); err != nil {
+			return false, err
+		}
+		if n, err := cached(dev); n > 0 || err != nil {
+			return n > 0, err
+		}
+	}
+	return false, nil
+}
+
+const cacheProbe = 64 << 10 // a few pages of the head of a device
+
+func readCached(dev *os.File) (pages int, err error) {
+	if _, err := dev.ReadAt(make([]byte, cacheProbe), 0); err != nil && err != io.EOF {
+		return 0, err
+	}
+	return cached(dev)
+}
+
+// cached counts the pages of the device's head that are in memory.
+func cached(dev *os.File) (pages int, err error) {
+	m, err := unix.Mmap(int(dev.Fd()), 0, cacheProbe, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, os.NewSyscallError("mmap", err)
+	}
+	defer unix.Munmap(m)
+	in := make([]byte, cacheProbe/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), cacheProbe, uintptr(unsafe.Pointer(&in[0]))); errno != 0 {
+		return 0, os.NewSyscallError("mincore", errno)
+	}
+	for _, page := range in {
+		pages += int(page & 1)
+	}
+	return pages, nil
+}
+
+// reopen closes a device and opens it again with the same number.
+func reopen(dev *os.File, d volume.Device) error {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	if err := unix.Dup3(int(null.Fd()), int(dev.Fd()), unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("dup3", err)
+	}
+	again, err := openDevice(d, 0)
+	if err != nil {
+		return err
+	}
+	defer again.Close()
+	return os.NewSyscallError("dup3", unix.Dup3(int(again.Fd()), int(dev.Fd()), unix.O_CLOEXEC))
 }
 
 var mapper = devmapper.New()

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -37,6 +40,59 @@ func TestInUse(t *testing.T) {
 				r.Fatal(err)
 			}
 			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has it open as " + r.dev.Path}, func() { f.Close() }
+		}},
+		{"process with a node of its own", func(r *rig) ([]string, func()) {
+			f, err := os.OpenFile(r.node(), os.O_RDWR, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has it open as " + f.Name()}, func() { f.Close() }
+		}},
+		{"mapped", func(r *rig) ([]string, func()) {
+			f, err := os.OpenFile(r.node(), os.O_RDWR, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			defer f.Close()
+			m, err := unix.Mmap(int(f.Fd()), 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			if err != nil {
+				r.Fatal(err)
+			}
+			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has it mapped as " + f.Name()}, func() { unix.Munmap(m) }
+		}},
+		{"thread with descriptors of its own", func(r *rig) ([]string, func()) {
+			opened, end, closed := make(chan error), make(chan struct{}), make(chan struct{})
+			go func() { // the thread ends with it
+				defer close(closed)
+				runtime.LockOSThread()
+				err := unix.Unshare(unix.CLONE_FILES)
+				var fd int
+				if err == nil {
+					fd, err = unix.Open(r.dev.Path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+				}
+				opened <- err
+				<-end
+				unix.Close(fd)
+			}()
+			if err := <-opened; err != nil {
+				r.Fatal(err)
+			}
+			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has it open as " + r.dev.Path}, func() { close(end); <-closed }
+		}},
+		{"descriptor in a socket", func(r *rig) ([]string, func()) {
+			f, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			defer f.Close()
+			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0); err != nil {
+				r.Fatal(err)
+			}
+			return []string{"is busy"}, func() { unix.Close(pair[0]); unix.Close(pair[1]) }
 		}},
 		{"loop device on it", func(r *rig) ([]string, func()) {
 			l, end := r.loop(r.dev.Path)
@@ -79,6 +135,17 @@ func TestInUse(t *testing.T) {
 			r.land(l)
 		})
 	}
+}
+
+// node makes another node of the device, as a jail of a VM has one.
+func (r *rig) node() string {
+	r.Helper()
+	path := filepath.Join(r.mkdir("jail"), "drive")
+	major, minor, _ := sysfs.SplitNumber(r.dev.Number)
+	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
+		r.Fatal(err)
+	}
+	return path
 }
 
 // isUsed requires every child that would write to refuse the device.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,20 +47,70 @@ func (p Process) HoldsMount(id int, number string) string {
 }
 
 // HoldsDevice says how a process has the block device of that number open, or "".
+// Its node may be anywhere, and have any name.
 func (p Process) HoldsDevice(number string) string {
-	fds, _ := os.ReadDir(p.Path("fd"))
-	for _, f := range fds {
-		to := p.link("fd/" + f.Name())
-		if !strings.HasPrefix(to, "/dev/") {
-			continue
-		}
-		var st unix.Stat_t
-		if err := unix.Stat(p.Path("fd/"+f.Name()), &st); err == nil &&
-			st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(st.Rdev) == number {
-			return "has it open as " + to
+	for _, t := range p.tables() {
+		fds, _ := os.ReadDir(t.Path("fd"))
+		for _, f := range fds {
+			to := t.link("fd/" + f.Name())
+			if strings.HasPrefix(to, "/") && isDevice(t.Path("fd/"+f.Name()), number) {
+				return "has it open as " + to
+			}
 		}
 	}
 	return ""
+}
+
+// MapsDevice says how a process has mapped the block device of that number, or "".
+func (p Process) MapsDevice(number string) string {
+	for _, t := range p.tables() {
+		maps, _ := os.ReadFile(t.Path("maps"))
+		seen := map[string]bool{}
+		for line := range strings.Lines(string(maps)) {
+			// 7f..-7f.. rw-s 00000000 00:06 330 /dev/loop3: the numbers are those of the node
+			f := strings.Fields(line)
+			if len(f) < 6 || f[4] == "0" || seen[f[3]+" "+f[4]] {
+				continue
+			}
+			seen[f[3]+" "+f[4]] = true
+			if isDevice(t.Path("map_files/"+f[0]), number) {
+				return "has it mapped as " + f[5]
+			}
+		}
+	}
+	return ""
+}
+
+// isDevice says whether a link of procfs leads to the block device of that number.
+// Following it looks no name up, and no filesystem is asked for its attributes.
+func isDevice(link, number string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(unix.Mkdev(st.Rdev_major, st.Rdev_minor)) == number
+}
+
+// tables are threads of the process: one for each table of descriptors, as nearly
+// always all share one. Of a process whose first thread has ended, it has none.
+func (p Process) tables() []Process {
+	found := []Process{p}
+	threads, _ := readNames(p.Path("task"))
+	for _, name := range threads {
+		tid, err := strconv.Atoi(name)
+		if err == nil && !slices.ContainsFunc(found, func(t Process) bool { return sharesFiles(t, Process(tid)) }) {
+			found = append(found, Process(tid))
+		}
+	}
+	return found
+}
+
+const kcmpFiles = 2 // KCMP_FILES
+
+func sharesFiles(a, b Process) bool {
+	if a == b {
+		return true
+	}
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
+	return errno == 0 && order == 0
 }
 
 func (p Process) link(name string) string {

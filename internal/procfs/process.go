@@ -1,8 +1,8 @@
 // Package procfs is what the kernel says of processes: which there are, what keeps them
 // waiting and since when, what they have open, in which namespaces they live.
 //
-// It never asks a process, and waits for none, but for HoldsMount, which looks at mapped
-// files.
+// It never asks a process, and waits for none, but for HoldsMount and MapsDevice, which
+// look at mapped files.
 package procfs
 
 import (
