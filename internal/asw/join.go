@@ -42,9 +42,9 @@ func (o *Observer) LastTable() *mounttable.Table {
 }
 
 // Foreign returns where something else than flexd or kubelet has mounted a device,
-// "" = nowhere.
-func (o *Observer) Foreign(number, path string, table *mounttable.Table) string {
-	for _, e := range o.owned(number, path, nil, table) {
+// "" = nowhere. Those of dirs are of claims.
+func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable.Table) string {
+	for _, e := range o.owned(number, path, dirs, table) {
 		if e.owner == volume.Elsewhere {
 			return e.Dir
 		}

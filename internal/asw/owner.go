@@ -52,6 +52,11 @@ func (r classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
 	return volume.Elsewhere, ""
 }
 
+// within says whether a directory is below one of kubelet's roots.
+func (r classifier) within(dir string) bool {
+	return slices.ContainsFunc(r.roots, func(root string) bool { return strings.HasPrefix(dir, root+"/") })
+}
+
 // An owned is an entry of a volume's device with its owner.
 type owned struct {
 	*mounttable.Entry
@@ -86,6 +91,8 @@ func (o *Observer) owned(number, path string, dirs []string, table *mounttable.T
 			m.rank, shown = rankNamed, true
 		case m.owner == volume.Ours:
 			m.rank, shown = rankOurs, true
+		case whole(e) && slices.Contains(dirs, e.Dir) && !rule.within(e.Dir): // mounted when other roots were configured
+			m.owner, m.rank, shown, several = volume.Ours, rankNamed, true, true
 		case m.owner == volume.Kubelets:
 			m.rank = rankKubelet
 		default:

@@ -18,6 +18,8 @@ type Roots struct {
 // way to it is followed, dir itself is not looked at, because it may be a mount
 // that hangs. What does not exist is taken as it is written. It is an error if
 // the result is not below one of kubelet's roots, which is returned beside it.
+// The path is returned then, too: what is mounted there may be from a time when
+// other roots were configured.
 func (r Roots) Resolve(dir string) (path, root string, err error) {
 	parent, err := resolve(filepath.Dir(dir))
 	if err != nil {
@@ -30,9 +32,9 @@ func (r Roots) Resolve(dir string) (path, root string, err error) {
 		}
 	}
 	if path != dir {
-		return "", "", errors.New(dir + " leads to " + path + ", which is outside kubelet's directories (kubeletRoots: " + strings.Join(r.Dirs, ", ") + ")")
+		return path, "", errors.New(dir + " leads to " + path + ", which is outside kubelet's directories (kubeletRoots: " + strings.Join(r.Dirs, ", ") + ")")
 	}
-	return "", "", errors.New(dir + " is outside kubelet's directories (kubeletRoots: " + strings.Join(r.Dirs, ", ") + ")")
+	return path, "", errors.New(dir + " is outside kubelet's directories (kubeletRoots: " + strings.Join(r.Dirs, ", ") + ")")
 }
 
 // Resolved returns those of the directories that can be resolved.

@@ -39,7 +39,7 @@ func TestResolve(t *testing.T) {
 		{"/", ""},
 	} {
 		got, root, err := r.Resolve(c.dir)
-		if got != c.want || (err != nil) != (c.want == "") || err == nil && root != real {
+		if err == nil && got != c.want || (err != nil) != (c.want == "") || err == nil && root != real {
 			t.Errorf("%s: got %q below %q, %v; want %q", c.dir, got, root, err, c.want)
 		}
 	}

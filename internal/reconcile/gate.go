@@ -26,7 +26,11 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if e := table.Top(s.Dir); e != nil {
 		return fmt.Errorf("%s became a mount point (%s from %s) meanwhile", s.Dir, e.Type, e.Source)
 	}
-	if dir := l.n.Observer.Foreign(d.Number, d.Path, table); dir != "" {
+	var dirs []string
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		dirs = append(dirs, c.Dir)
+	}
+	if dir := l.n.Observer.Foreign(d.Number, d.Path, dirs, table); dir != "" {
 		return fmt.Errorf("it was mounted at %s by something else meanwhile: umount it there first", dir)
 	}
 	if err := l.n.Self.visible(table, s.Dir, c.pid); err != nil {

@@ -315,3 +315,44 @@ func TestDetachForgetsAGlobalMountThatIsGone(t *testing.T) {
 		}
 	})
 }
+
+// What was mounted below a root that is not configured any more is unmounted all the
+// same, and nothing new is mounted there.
+func TestKubeletRootsChangeUnderAMount(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a, b := pod("a"), pod("b")
+		works(t, k.Start(a))
+		e.Patient = true
+		e.Crash()
+		e.Config.KubeletRoots = []string{e.Root + "2"}
+		e.Start()
+		fails(t, k.Up(b), "outside kubelet's directories")
+		k.Forget(b)
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Down(a))
+		// The answer may be lost on its way to kubelet, which asks again then.
+		works(t, k.Insist(flexvolume.Unmount, k.Dir(a)))
+		if a, err := k.Call(flexvolume.Unmount, k.Dir(b)); err != nil || !strings.Contains(a.Message, "outside kubelet's directories") {
+			t.Errorf("unmount of what was never mounted: %+v, %v", a, err)
+		}
+		e.Empty()
+	})
+	onBoth(t, "two roots", func(t *testing.T, e *hosttest.Env) {
+		k := hosttest.NewKubelet(e, false)
+		a, b := pod("a"), pod("b")
+		works(t, k.Start(a))
+		e.Patient = true
+		e.Crash()
+		old, now := e.Root, e.Root+"2"
+		works(t, e.M.Mkdir(now))
+		e.Config.KubeletRoots = []string{now}
+		e.Start()
+		e.Root = now
+		works(t, k.Start(b)) // the mount that is left is no stranger's
+		works(t, k.Finish(b))
+		e.Root = old
+		works(t, k.Finish(a))
+		e.Root = now
+		e.Empty()
+	})
+}

@@ -80,7 +80,7 @@ func (n *Node) matches(target string, d status.Finding) bool {
 // asMounted is a directory as the mount table writes it.
 func (n *Node) asMounted(dir string) string {
 	dir = filepath.Clean(dir)
-	if path, _, err := n.Observer.Roots.Resolve(dir); err == nil {
+	if path, _, _ := n.Observer.Roots.Resolve(dir); path != "" {
 		return path
 	}
 	return dir

@@ -10,7 +10,7 @@ import (
 // release lets go of whatever of ours is mounted at dir, whatever the
 // configuration says by now.
 func (n *Node) release(c *call, dir string) (err error) {
-	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
+	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil && !n.mountedAt(c.Dir) {
 		return err
 	}
 	// From here on no older mount is committed, and the table shows every other
@@ -63,6 +63,13 @@ func (n *Node) release(c *call, dir string) (err error) {
 		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: goes on without the note: after a restart a late mount call would be accepted")
 	}
 	return nil
+}
+
+// mountedAt says whether flexd has a claim at a directory, or had one that an unmount
+// call has ended a while ago: kubelet may repeat that call.
+func (n *Node) mountedAt(dir string) bool {
+	_, torn := n.Store.Teardowns(n.Boot())[dir]
+	return torn || len(n.Store.At(dir)) > 0
 }
 
 // endLease ends the leases of the volume that kubelet calls so. It is a hint:
