@@ -16,7 +16,7 @@ func checkCommand(stdout io.Writer) *cli.Command {
 		Name:      "check",
 		Usage:     "look whether metadata, devices, mounts and claims agree",
 		ArgsUsage: " ",
-		Description: "Exit status: 0 all agree; 1 something does not; 3 it could not be told, all or in part.\n" +
+		Description: "Exit status: 0 all agree; 1 something does not; 3 all or part of it is unknown.\n" +
 			"It changes nothing.",
 		Before: atMost(0),
 		Flags: []cli.Flag{

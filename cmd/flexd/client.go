@@ -47,7 +47,7 @@ func absent(socket string, err error) error {
 	case errors.Is(err, syscall.ENOENT):
 		return fmt.Errorf("flexd is not running: there is no socket %s\nstart it (systemctl start flexd), or name its socket with --socket", socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("flexd is not running: nobody listens on %s\nstart it: systemctl start flexd; why it stopped: journalctl -u flexd", socket)
+		return fmt.Errorf("flexd is not running: no process listens on %s\nstart it: systemctl start flexd; why it stopped: journalctl -u flexd", socket)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("you may not read %s\nask as root, or as a member of the group that `statusGroup` names in the configuration", socket)
 	case errors.As(err, &timeout) && timeout.Timeout():

@@ -52,14 +52,14 @@ func TestCommandLine(t *testing.T) {
 		{"serve --config /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"status --socket /no/such/socket", 1, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
 			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
-		{"status vg0/a -o json --socket=" + stale, 1, "", "flexd: flexd is not running: nobody listens on " + stale + "\n" +
+		{"status vg0/a -o json --socket=" + stale, 1, "", "flexd: flexd is not running: no process listens on " + stale + "\n" +
 			"flexd: start it: systemctl start flexd; why it stopped: journalctl -u flexd\n"},
 		{"check --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
 			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
 		{"check -o yaml", 2, "", "flexd: check: -o is text or json, not \"yaml\"\n"},
 		{"check vg0", 2, "", "flexd: check: unexpected argument \"vg0\"; see flexd check --help\n"},
 		{"status vg0/", 2, "", "flexd: status: a volume is written VG/LV, or as its uuid, not \"vg0/\"\n"},
-		{"release --yes", 2, "", "flexd: release: name what is to be let go; without --yes it lists what there is\n"},
+		{"release --yes", 2, "", "flexd: release: name what to release; without --yes it lists what there is\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
 		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
 		{"status --colour x", 2, "", "flexd: flag provided but not defined: -colour; see flexd status --help\n"},

@@ -60,13 +60,13 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: boottime.Now, Self: self,
 	}
 	if complaints, err := asw.OpenComplaints(); err != nil {
-		log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
+		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 	} else {
 		parts.Complaints = complaints
 	}
 	observer.Pods = asw.NewCgroups(cfg.CgroupDir).Look
 	if ends, err := asw.OpenPodEvents(); err != nil {
-		log.WithError(err).Warn("the ends of pods are not heard of: flexd looks for them every now and then")
+		log.WithError(err).Warn("the end of pods cannot be watched: flexd polls for it")
 	} else {
 		parts.PodEvents = ends
 	}

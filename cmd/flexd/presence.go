@@ -42,7 +42,7 @@ func (p presence) Serve(ctx context.Context) error {
 			for _, f := range p.files {
 				lost := e.Op.Has(fsnotify.Remove) || e.Op.Has(fsnotify.Rename)
 				if lost && (e.Name == f || e.Name == filepath.Dir(f)) && ctx.Err() == nil {
-					return fmt.Errorf("%s was removed by somebody; flexd has to be started again (mounts stay as they are)", e.Name)
+					return fmt.Errorf("%s was removed from outside: flexd has to be started again (mounts stay as they are)", e.Name)
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // providers makes one provider of each kind, and returns it under the name of
-// each of its volume groups. What is mounted by now is let go whatever the
+// each of its volume groups. What is mounted by now is released whatever the
 // configuration says: there is always one for loop devices and one for LVM.
 func providers(cfg *config.Config, runner children.Runner) (acting map[string]reconcile.Provider, seen map[string]asw.Provider, loop *loopdev.Provider, real *lvm.Provider) {
 	dirs, groups := map[string]string{}, map[string]lvm.Group{}
@@ -42,7 +42,7 @@ func providers(cfg *config.Config, runner children.Runner) (acting map[string]re
 	return acting, seen, loop, real
 }
 
-// unconfigured lets go of volumes whose group is not configured any more. Their
+// unconfigured releases volumes whose group is not configured any more. Their
 // uuid says whose they are.
 type unconfigured struct {
 	reconcile.Provider // loop devices

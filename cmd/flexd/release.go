@@ -23,11 +23,11 @@ import (
 func releaseCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "release",
-		Usage:     "let go of what no pod needs any more: says what it would do, and does it with --yes",
+		Usage:     "release what no pod needs any more: prints what it would do, and does it with --yes",
 		ArgsUsage: "[DIRECTORY | VG/LV | UUID]...",
 		Description: "Orphans are mounts of dead pods, global mounts without pods, claims without their mount, and\n" +
-			"active volumes that nobody claims. What a pod may use is refused, and a busy mount stays.\n" +
-			"Exit status: 0 all of it was, or would be, let go; 1 something is refused.",
+			"active volumes without a claim. What a pod may use is refused, and a busy mount stays.\n" +
+			"Exit status: 0 everything was, or would be, released; 1 something is refused.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
 			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
@@ -47,10 +47,10 @@ type release struct {
 }
 
 // run prints what would be done with each orphan, and does it if that is wanted.
-// It is an error if there is something that was not, or would not be, let go.
+// It is an error if there is something that was not, or would not be, released.
 func (r release) run(stdout io.Writer) error {
 	if r.yes && len(r.targets) == 0 {
-		return &usageError{"release: name what is to be let go; without --yes it lists what there is"}
+		return &usageError{"release: name what to release; without --yes it lists what there is"}
 	}
 	query := url.Values{}
 	for _, t := range r.targets {
@@ -69,9 +69,9 @@ func (r release) run(stdout io.Writer) error {
 		outcome := ""
 		if r.yes && one.Refused == "" {
 			if err := r.release(one); err != nil {
-				outcome, failed = "not let go: "+err.Error(), true
+				outcome, failed = "not released: "+err.Error(), true
 			} else {
-				outcome = "let go"
+				outcome = "released"
 			}
 		}
 		failed = failed || one.Refused != "" && len(r.targets) > 0

@@ -14,7 +14,7 @@ import (
 func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 	return job{"watch of files", func(ctx context.Context) error {
 		go loop.Watch(ctx, func(vg string) { n.NotifyChanged(vg, nil, time.Now()) }, func(err error) {
-			n.Log.WithError(err).Warn("what is done to its files by hand is not heard of: it is seen at the next call, or within five minutes")
+			n.Log.WithError(err).Warn("changes of its files cannot be watched: they are noticed at the next call, or within five minutes")
 		})
 		<-ctx.Done()
 		return ctx.Err()
@@ -25,7 +25,7 @@ func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 func watchDevices(n *reconcile.Node, volumes *lvm.Provider) task {
 	return job{"watch of devices", func(ctx context.Context) error {
 		if err := volumes.Watch(ctx, n.NotifyChanged); err != nil {
-			n.Log.WithError(err).Warn("changes of LVM's devices are not heard of: what is known of volumes is read anew every half minute that it is asked for")
+			n.Log.WithError(err).Warn("changes of LVM's devices cannot be watched: metadata older than half a minute is read anew")
 		}
 		<-ctx.Done()
 		return ctx.Err()

@@ -37,7 +37,7 @@ type Provider interface {
 }
 
 // Unconfigured is the key of the provider that is asked about the devices of
-// volumes whose group is not configured: what is mounted is let go whatever the
+// volumes whose group is not configured: what is mounted is released whatever the
 // configuration says by now.
 const Unconfigured = ""
 
@@ -56,7 +56,7 @@ type Observer struct {
 	// NoDevice says whether the kernel has no block device of that number.
 	NoDevice func(number string) bool
 	// Pods returns which pods have a process. It is only asked for what is to
-	// be let go although kubelet does not ask for it; nil = nobody can tell.
+	// be released although kubelet does not ask for it; nil = nobody can tell.
 	Pods func() Pods
 
 	tables looker
@@ -263,7 +263,7 @@ func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.UU
 			return "", volume.Name{}, false, nil
 		}
 		if number = e.SourceNumber(); number == "" {
-			return "", volume.Name{}, false, fmt.Errorf("which device the btrfs at %s is on cannot be told: the kernel calls it %q", e.Dir, e.Source)
+			return "", volume.Name{}, false, fmt.Errorf("the device of the btrfs at %s is unknown: the kernel calls it %q", e.Dir, e.Source)
 		}
 	}
 	for _, p := range o.distinct() {
@@ -290,7 +290,7 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable
 	got, name, ok, err := o.Identify(ctx, e)
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%s from %s (which volume that is cannot be told: %v)", e.Type, e.Source, err)
+		return fmt.Sprintf("%s from %s (its volume is unknown: %v)", e.Type, e.Source, err)
 	case ok && name.LV == "":
 		return "another volume (uuid " + string(got) + ")"
 	case ok && got != uuid:

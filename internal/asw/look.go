@@ -153,7 +153,7 @@ func OpenMountinfo() (*Mountinfo, error) {
 	return m, nil
 }
 
-// Close lets go of the descriptors. Nobody may look any more.
+// Close releases the descriptors. Nobody may look any more.
 func (m *Mountinfo) Close() {
 	for _, fd := range []int{m.looks, m.waits, m.wake[0], m.wake[1]} {
 		unix.Close(fd)
@@ -176,7 +176,7 @@ func (m *Mountinfo) Wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(m.wake[1], []byte{0}) })
 	defer stop()
 	for {
-		// What woke an earlier Wait must not wake this one for ever. Emptied
+		// What woke an earlier Wait must not wake this one forever. Emptied
 		// first, looked at ctx then: so none of our own wakings is lost.
 		for n := 1; n > 0; {
 			n, _ = unix.Read(m.wake[0], make([]byte, 16))

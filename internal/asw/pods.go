@@ -253,7 +253,7 @@ func (o *Observer) life(dir string) (volume.Life, string) {
 	case uid == "":
 		return volume.LifeUnknown, "no pod's directory"
 	case o.Pods == nil:
-		return volume.LifeUnknown, "nobody can tell of pods here"
+		return volume.LifeUnknown, "the processes of pods cannot be observed here"
 	}
 	return o.Pods().Life(uid)
 }

@@ -135,7 +135,7 @@ func TestPodEvents(t *testing.T) {
 		t.Fatal("nobody heard of it")
 	}
 	if !e.Follow(nil) || len(e.w.WatchList()) != 0 {
-		t.Error("it is followed for ever")
+		t.Error("it is followed forever")
 	}
 	if e.Follow([]string{filepath.Join(dir, "gone")}) {
 		t.Error("what is gone is followed")

@@ -142,7 +142,7 @@ func understand(buf []byte, end int, id string) (Answer, error) {
 	case r.ID != id:
 		err = errors.New("it answers another call")
 	case r.Answer.Status == StatusNotSupported:
-		err = errors.New(`"Not supported", which kubelet would remember for ever`)
+		err = errors.New(`"Not supported", which kubelet would remember forever`)
 	default:
 		return r.Answer, nil
 	}

@@ -11,7 +11,7 @@ import (
 const Reclaim = "release"
 
 // ParseReclaim understands its arguments: the volume's uuid, and the directory
-// that is to be let go or "" for the volume's device.
+// that is to be released or "" for the volume's device.
 func ParseReclaim(args []string) (Call, error) {
 	if len(args) != 2 || args[0] == "" {
 		return Call{}, errors.New("release: wants a uuid and a directory")

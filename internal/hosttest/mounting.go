@@ -205,7 +205,7 @@ func format(p *process, text []byte) (any, error) {
 		if !a.Repeat {
 			h.forget(f.UUID)
 		}
-		return nil, errors.New("not let go")
+		return nil, errors.New("flexd did not permit it")
 	}
 	h.mustRecord(f.UUID, "formatting", a.Type)
 	h.mu.Lock()
@@ -327,7 +327,7 @@ func mountVolume(p *process, text []byte) (any, error) {
 		return nil, errKilled
 	}
 	if !p.gate() {
-		return nil, errors.New("not let go")
+		return nil, errors.New("flexd did not permit it")
 	}
 	if h.Permitted != nil {
 		h.Permitted(a.Dir, f.UUID)

@@ -61,7 +61,7 @@ func (s *side) lvOnly(standing []Mount) {
 	if len(why) == 0 {
 		return
 	}
-	hint := "somebody has deactivated it. Nothing has to be done: flexd activates it when kubelet asks for it"
+	hint := "it was deactivated outside flexd. Nothing has to be done: flexd activates it when kubelet asks for it"
 	if len(standing) > 0 {
 		hint = "its device was taken away by force. Delete the pod; kubelet mounts the volume anew"
 	}
@@ -102,10 +102,10 @@ func (s *side) unclaimed() {
 	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || len(s.found) > 0 || len(s.mounts()) > 0 {
 		return
 	}
-	text, hint := "it is active, and no pod has asked for it", "flexd leaves it so. It may have been activated at boot, or by hand; if nobody needs it: "
+	text, hint := "it is active, and no pod has asked for it", "flexd leaves it so. It may have been activated at boot, or by hand; if it is not needed: "
 	if s.device.Open > 0 {
-		text += fmt.Sprintf("; somebody has it open (%d times)", s.device.Open)
-		hint = "flexd leaves it so: it is used by something else than a mount. Who: lsblk " + s.device.Path + ", fuser -v " + s.device.Path + "; once nobody does: "
+		text += fmt.Sprintf("; it is open (%d times)", s.device.Open)
+		hint = "flexd leaves it so: something other than a mount uses it. List its users: lsblk " + s.device.Path + ", fuser -v " + s.device.Path + "; once it is closed: "
 	}
 	if s.lvm() {
 		hint += "lvchange -an " + s.title()

@@ -97,7 +97,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			p.sole[lv.UUID] = sole{ours.Name, s.end}
 			p.mu.Unlock()
 		}
-	case left != nil: // it is let go like any other
+	case left != nil: // it is released like any other
 		d = p.deviceOf(lv.Name, *left)
 	}
 	if len(others) > 0 {
@@ -156,7 +156,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 }
 
 // orphan finds the device of a volume whose group is not configured any more:
-// what is mounted is let go all the same, and its device after it. why is what
+// what is mounted is released all the same, and its device after it. why is what
 // to say if that device cannot be told.
 func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.Device, error) {
 	if lv.UUID == "" {
@@ -201,7 +201,7 @@ func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {
 func whole(lv volume.LV, d volume.Device) volume.Device {
 	if lv.Presence == volume.Present && d.Activity == volume.Active && lv.Size < d.Size && !d.Unusable {
 		d.Unusable = true
-		d.Reason = fmt.Sprintf("its file has %d bytes, and %s was made with %d: somebody has cut the file", lv.Size, d.Path, d.Size)
+		d.Reason = fmt.Sprintf("its file has %d bytes, and %s was made with %d: the file was truncated", lv.Size, d.Path, d.Size)
 	}
 	return d
 }

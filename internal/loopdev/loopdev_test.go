@@ -158,7 +158,7 @@ func TestDevice(t *testing.T) {
 }
 
 // Ensure that the device of a volume whose file was deleted is found, so that
-// it can be let go, also beside that of a new file of the same name.
+// it can be released, also beside that of a new file of the same name.
 func TestDeviceOfDeletedFile(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{
 		{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: "/no/vg0/a", Size: 4096},

@@ -194,7 +194,7 @@ func (p *Provider) busy(ctx context.Context, lock string, m devmapper.Mapped) er
 		return err
 	}
 	if len(busy.Holders) == 0 {
-		busy.Holders = []mount.Holder{{How: fmt.Sprintf("open %d times, by nobody that could be found", m.Open)}}
+		busy.Holders = []mount.Holder{{How: fmt.Sprintf("open %d times, no holder found", m.Open)}}
 	}
 	return busy
 }

@@ -290,7 +290,7 @@ func TestLookThatFailsOfAnother(t *testing.T) {
 	}
 }
 
-// Ensure that facts are not believed for ever where a disk cannot be watched, and
+// Ensure that facts are not believed forever where a disk cannot be watched, and
 // are where each is.
 func TestUnwatchedDisk(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")

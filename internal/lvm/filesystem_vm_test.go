@@ -388,7 +388,7 @@ func fullPool(u *user) {
 }
 
 // Ensure that a volume and its filesystem grow while it is mounted, wherever it
-// was cut before, and that rounding is no reason to do so for ever.
+// was cut before, and that rounding is no reason to do so forever.
 func grow(u *user) {
 	u.lvm(
 		"lvcreate -qq -y -Zn -Wn -L 128M -n g-ext4 vg0",

@@ -98,7 +98,7 @@ func (p *Provider) newGroup(name string) *group {
 }
 
 // group returns the lane of a volume group. One that is not configured has a
-// lane as well once something of it is to be let go.
+// lane as well once something of it is to be released.
 func (p *Provider) group(name string) (*group, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 )
 
 // Ensure that 200 volumes which are asked for at once all get their own device,
-// with few commands, and that all are let go likewise. They are on the disk that
+// with few commands, and that all are released likewise. They are on the disk that
 // scripts/vm.d/volumes makes, in the volume group `many`.
 func TestVMTwoHundred(t *testing.T) {
 	const n, limit = 200, 6

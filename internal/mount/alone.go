@@ -42,7 +42,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 	}
 	for name, where := range s.asleep {
 		if !s.names[name] && len(s.holders) == 0 {
-			return nil, fmt.Errorf("%s is kept at %s without a process, so nobody can tell what is mounted in it", name, where)
+			return nil, fmt.Errorf("%s is kept at %s without a process, so what is mounted in it is unknown", name, where)
 		}
 	}
 	return s.holders, nil

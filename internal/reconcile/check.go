@@ -39,7 +39,7 @@ func (n *Node) checkGroup(ctx context.Context, vg, kind string) status.Group {
 	g := status.Group{VG: vg, Provider: kind}
 	s := n.audits[vg]
 	if s == nil {
-		g.Unknown = "its provider cannot tell of the whole group"
+		g.Unknown = "its provider cannot list the whole group"
 		return g
 	}
 	begun := time.Now()

@@ -10,7 +10,7 @@ import (
 )
 
 // A lease that ended after a turn had made up its mind, and before it came to
-// rest, once woke nobody: the volume stayed active for ever.
+// rest, once woke nobody: the volume stayed active forever.
 func TestALeaseThatEndsDuringATurnWakesTheLane(t *testing.T) {
 	store, err := dsw.Open(t.TempDir(), "boot")
 	if err != nil {

@@ -423,7 +423,7 @@ func TestMountAnswersLaterCall(t *testing.T) {
 			close(later)
 			for _, join := range []func() error{first, second} {
 				if hung > time.Minute/2 {
-					fails(t, join(), "it counts if it appears")
+					fails(t, join(), "if it appears, it stays")
 				} else {
 					works(t, join())
 				}

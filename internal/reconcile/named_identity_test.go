@@ -158,7 +158,7 @@ func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 		e.Start()
 		time.Sleep(5 * time.Minute)
 		if len(e.Active()) != 1 {
-			t.Error("a device that nobody can tell was let go")
+			t.Error("a device that nobody can tell was released")
 		}
 		e.Refuse("identify", nil)
 		e.Empty()
@@ -185,7 +185,7 @@ func TestUnmountUnknownMount(t *testing.T) {
 		t.Helper()
 		for range 2 {
 			err := k.Down(a)
-			fails(t, err, "cannot be told")
+			fails(t, err, "is unknown")
 			if err != nil && (strings.Contains(err.Error(), "foreign") || strings.Contains(err.Error(), "not by flexd")) {
 				t.Errorf("it is taken for somebody else's: %v", err)
 			}
@@ -256,7 +256,7 @@ func TestFileRenamedWhileMounted(t *testing.T) {
 		away := filepath.Join(e.Root, "away")
 		works(t, os.Rename(e.File("data"), away))
 		works(t, k.Down(a))
-		e.Eventually("its device is let go", func() bool {
+		e.Eventually("its device is released", func() bool {
 			loops, err := loopdev.NewKernel().Loops()
 			for _, l := range loops {
 				err = errors.Join(err, map[bool]error{true: errSimulated}[l.BackingFile == away])

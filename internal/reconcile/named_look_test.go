@@ -78,7 +78,7 @@ func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
 // A volume that was active before kubelet asked is deactivated when its lease ends.
 // Nothing tells an activation by hand from one at boot, or from flexd's own whose
 // note is lost: a volume that kubelet asks for becomes flexd's, whatever made it
-// active. Once it has been let go, an activation is the operator's again.
+// active. Once it has been released, an activation is the operator's again.
 func TestActiveBeforeFirstCall(t *testing.T) {
 	attached := func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)

@@ -14,7 +14,7 @@ import (
 )
 
 // Every way in which a note can be damaged while flexd is down. The mount table
-// tells what the note would have told: the mount stays, and is let go when
+// tells what the note would have told: the mount stays, and is released when
 // kubelet asks.
 func TestDamagedNotes(t *testing.T) {
 	type damage struct {

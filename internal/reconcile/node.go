@@ -120,14 +120,14 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.Complaints != nil {
 		go func() {
 			if err := n.Complaints.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
-				n.Log.WithError(err).Warn("the kernel's messages cannot be read: errors of filesystems are seen at the next call only")
+				n.Log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 			}
 		}()
 	}
 	if n.PodEvents != nil {
 		go func() {
 			if err := n.PodEvents.Each(n.ctx, func() { n.orphans.schedule(orphanSoon) }); err != nil && n.ctx.Err() == nil {
-				n.Log.WithError(err).Warn("the ends of pods are not heard of: orphans are found when something else changes")
+				n.Log.WithError(err).Warn("the end of pods cannot be watched: orphans are found when something else changes")
 			}
 		}()
 	}
@@ -251,7 +251,7 @@ func (n *Node) identify(e *mounttable.Entry) {
 			}
 			return
 		}
-		n.Log.WithError(err).WithField("dir", e.Dir).Warn("it cannot be told which volume is mounted there")
+		n.Log.WithError(err).WithField("dir", e.Dir).Warn("the volume mounted there is unknown")
 		retry.failed(time.Now())
 		select {
 		case <-time.After(retry.wait):

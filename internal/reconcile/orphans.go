@@ -132,7 +132,7 @@ func (o *orphans) look() {
 				continue
 			}
 			if s.reported {
-				n.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("it is no orphan any more, or that cannot be told")
+				n.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("no longer an orphan, or unknown")
 			}
 			delete(o.seen, dir)
 		}
@@ -189,7 +189,7 @@ func (o *orphans) reclaim(s *orphanCandidate) {
 	s.pause = min(max(2*s.pause, orphanRetry), max(o.n.Config.ReleaseOrphansAfter, orphanRetry))
 	s.next = time.Now().Add(s.pause)
 	o.scheduleLocked(s.pause)
-	o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not let go")
+	o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not released")
 }
 
 // find looks at every volume's claims and at kubelet's control groups. A release
@@ -205,7 +205,9 @@ func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volu
 		}
 		return found, reclaiming, false, ""
 	}
-	life := func(string) (volume.Life, string) { return volume.LifeUnknown, "nobody can tell of pods here" }
+	life := func(string) (volume.Life, string) {
+		return volume.LifeUnknown, "the processes of pods cannot be observed here"
+	}
 	if n.Observer.Pods != nil {
 		pods := n.Observer.Pods()
 		var files []string

@@ -17,7 +17,7 @@ import (
 
 // The search for orphans and the lanes do not block each other.
 // Ensure that lanes which end steps and looks for orphans do not wait for one
-// another for ever: each takes the other's lock.
+// another forever: each takes the other's lock.
 func TestOrphansLockOrder(t *testing.T) {
 	store, err := dsw.Open(t.TempDir(), "boot")
 	if err != nil {

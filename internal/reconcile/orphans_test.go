@@ -123,7 +123,7 @@ func TestOrphanFoundAndReleased(t *testing.T) {
 			mountsAre(t, e, k.Global(a.Volume), k.Dir(a)) // nothing was done yet
 			works(t, reclaim(e, o.UUID, o.Dir))
 			if d := differ(e); d != "" {
-				t.Errorf("it is let go, and still told of: %s", d)
+				t.Errorf("it is released, and still told of: %s", d)
 			}
 			mountsAre(t, e, k.Global(a.Volume))
 			// Now the global mount has no pod.
@@ -154,7 +154,7 @@ func TestWhatCannotBeToldOfAPodIsNoOrphan(t *testing.T) {
 		if len(o.Orphans) != 0 || !strings.Contains(o.Unknown, "kubelet has no control groups") || len(o.Refused) != 4 {
 			t.Fatalf("%+v", o)
 		}
-		for i, want := range []string{"it cannot be told whether its pod still runs", "no claim of flexd's", "flexd knows no such volume", "it is mounted"} {
+		for i, want := range []string{"whether its pod still runs is unknown", "flexd has no claim", "flexd knows no such volume", "it is mounted"} {
 			if !strings.Contains(o.Refused[i].Message, want) {
 				t.Errorf("%s: %s", o.Refused[i].Target, o.Refused[i].Message)
 			}
@@ -209,7 +209,7 @@ func TestReleaseBusy(t *testing.T) {
 }
 
 func TestAReleaseGivesWayToKubelet(t *testing.T) {
-	onSim(t, "a pod comes back while its mount is let go", func(t *testing.T, e *hosttest.Env) {
+	onSim(t, "a pod comes back while its mount is released", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
@@ -377,7 +377,7 @@ func TestOrphanReclaimed(t *testing.T) {
 		time.Sleep(5 * time.Second) // they are seen, and then somebody sets the wall clock: ages do not count by it
 		setClock(t, -24*time.Hour)
 		defer setClock(t, 24*time.Hour)
-		e.Eventually("the free one is let go", func() bool { return !slices.Contains(e.Mounts(), k.Dir(a)) })
+		e.Eventually("the free one is released", func() bool { return !slices.Contains(e.Mounts(), k.Dir(a)) })
 		if took := time.Since(died); took < 25*time.Second || took > time.Minute {
 			t.Errorf("let go after %v", took)
 		}

@@ -119,7 +119,7 @@ func (n *Node) noticePool(one lvm.Pool) {
 	case now.Warning != "" && was.Warning == "" && was.Problem == "":
 		log.Warn(now.Warning)
 	case now.Problem+now.Warning == "" && was.Problem+was.Warning != "":
-		log.Info("the thin pool is well again")
+		log.Info("the thin pool has recovered")
 	}
 }
 

@@ -109,7 +109,7 @@ func TestPoolsWatchedWhileClaimed(t *testing.T) {
 		f.change(func(p *lvm.Pool) { p.Mode, p.Data.Total = "rw", 1000 })
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if p := n.problems(); len(p) > 0 || logged("well again") != 1 {
+		if p := n.problems(); len(p) > 0 || logged("has recovered") != 1 {
 			t.Errorf("extended: %q\n%s", p, log.String())
 		}
 		g.Metadata = "unread" // whose pools these are is not forgotten

@@ -128,18 +128,18 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 		case volume.Drop:
 			plan = append(plan, "forget the claim")
 			if s.Lease && !w.NeverDeactivate {
-				plan = append(plan, fmt.Sprintf("deactivate the volume %s later, if nobody wants it by then", n.Config.Lease))
+				plan = append(plan, fmt.Sprintf("deactivate the volume %s later, unless it is wanted again", n.Config.Lease))
 			}
 		}
 	}
 	return plan, ""
 }
 
-// reclaimCall is the wish that an orphan be let go.
+// reclaimCall is the wish that an orphan be released.
 func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) volume.Call {
 	c := volume.Call{ID: id, Verb: volume.Reclaim, Dir: dir, Alone: alone}
 	switch vg := n.Config.VG(name.VG); {
-	case dir != "": // what is mounted is let go whatever the configuration says
+	case dir != "": // what is mounted is released whatever the configuration says
 	case vg == nil:
 		c.Refusal = fmt.Sprintf("volume group %q is not configured", name.VG)
 	case !vg.AllowsVolume(name.LV):
@@ -162,7 +162,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	dir := n.asMounted(target)
 	claims := n.Store.At(dir)
 	if len(claims) == 0 {
-		return "no claim of flexd's is about that directory, and no orphan is there"
+		return "flexd has no claim to that directory, and no orphan is there"
 	}
 	cl := claims[0]
 	title := volume.Name{VG: cl.VG, LV: cl.LV}.String()
@@ -171,7 +171,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	case refused != "":
 		return fmt.Sprintf("%s, for %s: %s", title, claimant(cl), refused)
 	case len(plan) > 0:
-		return fmt.Sprintf("%s, for %s: nobody seems to need it, but that must be so for %s before it is called an orphan: ask again then", title, claimant(cl), orphanSettle)
+		return fmt.Sprintf("%s, for %s: it seems unused, and is an orphan once that has lasted %s: ask again then", title, claimant(cl), orphanSettle)
 	}
 	return fmt.Sprintf("%s, for %s: it is in use", title, claimant(cl))
 }

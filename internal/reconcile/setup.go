@@ -45,7 +45,7 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	case err == nil:
 		return table, nil
 	case errors.Is(err, errDeadline):
-		return nil, fmt.Errorf("the mount table has not been read within the call's time, so nothing was begun; what keeps the kernel from telling it? Look at dmesg, and at what `cat /proc/self/mountinfo` does")
+		return nil, fmt.Errorf("timed out reading the mount table, nothing was started: check dmesg, and whether `cat /proc/self/mountinfo` returns")
 	}
 	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
 }
@@ -105,7 +105,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 	}
 	switch {
 	case errors.Is(err, errDeadline):
-		return nil, fmt.Errorf("volume group %s has not said within the call's time whether there is such a volume; flexd status tells what it waits for", name.VG)
+		return nil, fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
 	case err != nil:
 		return nil, fmt.Errorf("it could not be looked up: %w", err)
 	case lv.Presence == volume.Absent:

@@ -277,7 +277,7 @@ func (s *groupAudit) store(g join.Group, found []join.Finding) {
 		if g.Busy[volume.UUID(k.UUID)] {
 			now = append(now, k)
 		} else if !k.Informational && !still[reportedKey(k)] {
-			s.n.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or cannot be told any more")
+			s.n.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or unknown now")
 		}
 	}
 	s.found = now

@@ -67,7 +67,7 @@ func (l *lane) turn() {
 		}
 		if sameStep(step, last) {
 			// What a step says it did counts only when it is seen.
-			l.fail(ctx, step, step.Kind.String(), errors.New("it ended well, but its effect is not seen; flexd does not repeat it blindly"))
+			l.fail(ctx, step, step.Kind.String(), errors.New("it succeeded, but its effect is not observed; flexd does not repeat it"))
 			if last = (volume.Step{}); len(step.Calls) == 0 {
 				return
 			}
@@ -186,7 +186,7 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	}
 }
 
-// mustRetry says whether flexd has something to let go of, or to find out, and only
+// mustRetry says whether flexd has something to release, or to find out, and only
 // does not know enough: no event tells when it can be known.
 func mustRetry(w volume.Want, h volume.Have) bool {
 	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {

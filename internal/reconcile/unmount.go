@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// release lets go of whatever of ours is mounted at dir, whatever the
+// release releases whatever of ours is mounted at dir, whatever the
 // configuration says by now.
 func (n *Node) release(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil && !n.mountedAt(c.Dir) {
@@ -39,7 +39,7 @@ func (n *Node) release(c *call, dir string) (err error) {
 		uuid, name, ok, err := n.Observer.Identify(c.ctx, e)
 		switch {
 		case err != nil && len(n.Store.At(c.Dir)) == 0:
-			return fmt.Errorf("it cannot be told which volume is mounted at %s: %w", c.Dir, err)
+			return fmt.Errorf("the volume mounted at %s is unknown: %w", c.Dir, err)
 		case ok:
 			add(uuid, name)
 		case foreign == "" && slices.Contains(at, e):

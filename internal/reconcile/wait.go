@@ -53,7 +53,7 @@ func (n *Node) wait(c *call) (string, error) {
 	case <-n.ctx.Done(): // the lane ends without an answer
 		return "", context.Cause(n.ctx)
 	case <-time.After(commitGrace):
-		return "", errors.New("the mount was let go and the kernel has not answered: it counts if it appears")
+		return "", errors.New("the mount was committed and the kernel has not answered: if it appears, it stays")
 	}
 }
 

@@ -82,7 +82,7 @@ func (d *drain) rest(chunk []byte, limit int) {
 		return
 	}
 	_ = c.Read(func(fd uintptr) bool {
-		for room := limit; room > 0; { // whoever else has the pipe may write for ever
+		for room := limit; room > 0; { // whoever else has the pipe may write forever
 			n, err := unix.Read(int(fd), chunk)
 			if err == unix.EINTR {
 				continue

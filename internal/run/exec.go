@@ -18,7 +18,7 @@ import (
 )
 
 // How long a child may take to end after a kill, and how long its output may
-// stay open after its end (a grandchild may hold the pipes for ever).
+// stay open after its end (a grandchild may hold the pipes forever).
 const (
 	killGrace = 2 * time.Second
 	pipeGrace = time.Second

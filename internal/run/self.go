@@ -105,7 +105,7 @@ func AwaitGo(ready any) error {
 	defer gate.Close()
 	var word [1]byte
 	if n, err := gate.Read(word[:]); n != 1 || word[0] != 'g' {
-		return fmt.Errorf("not let go (%v)", err)
+		return fmt.Errorf("flexd did not permit it (%v)", err)
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 
 	peer, err := peerOf(conn)
 	if err != nil {
-		d.Log.WithError(err).Warn("driver socket: cannot tell who calls")
+		d.Log.WithError(err).Warn("driver socket: the caller's credentials are unknown")
 		return
 	}
 	about := logrus.Fields{"pid": peer.Pid}

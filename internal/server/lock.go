@@ -12,7 +12,7 @@ import (
 )
 
 // Lock makes this process the only flexd of a run directory, until it ends or
-// closes the file. The kernel lets go of the lock when the process dies, so
+// closes the file. The kernel releases the lock when the process dies, so
 // there is nothing to clean up; the pid in the file is for people only.
 func Lock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600) // close-on-exec: children must not hold it

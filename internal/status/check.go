@@ -13,7 +13,7 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	p := &page{}
 	for _, g := range c.Groups {
 		if g.Unknown != "" {
-			p.line(plain(g.VG) + "  could not be told")
+			p.line(plain(g.VG) + "  unknown")
 			p.line("  " + plain(g.Unknown))
 			p.line("")
 		}
@@ -70,7 +70,7 @@ func (c Check) summary() string {
 	case wrong > 0:
 		text = fmt.Sprintf("%s on %s", counted(wrong, "disagreement"), plain(c.Node))
 	case len(untold) > 0:
-		text = fmt.Sprintf("No disagreement on %s as far as it could be told", plain(c.Node))
+		text = fmt.Sprintf("No disagreement on %s as far as it is known", plain(c.Node))
 	default:
 		text = fmt.Sprintf("All agree on %s: metadata, devices, mounts and claims", plain(c.Node))
 	}
@@ -80,7 +80,7 @@ func (c Check) summary() string {
 	}
 	text += ")."
 	if len(untold) > 0 {
-		text += " Not told: " + strings.Join(untold, ", ") + "."
+		text += " Unknown: " + strings.Join(untold, ", ") + "."
 	}
 	return text
 }

@@ -50,7 +50,7 @@ func WriteOrphansEnd(w io.Writer, o Orphans, done bool) error {
 		p.line("Nothing was done. To do it: flexd release --yes, and the directory, VG/LV or uuid.")
 	}
 	if o.Unknown != "" {
-		p.line("Mounts of dead pods could not be told: " + plain(o.Unknown) + ".")
+		p.line("Mounts of dead pods are unknown: " + plain(o.Unknown) + ".")
 	}
 	_, err := io.WriteString(w, p.String())
 	return err

@@ -188,7 +188,7 @@ type Pool struct {
 // The verdicts of a Check.
 const (
 	Agree    = "agree"
-	Disagree = "disagree" // something does, even if other things could not be told
+	Disagree = "disagree" // something does, even if other things are unknown
 	Unknown  = "unknown"  // nothing that could be told disagrees, but not all could
 )
 
@@ -221,7 +221,7 @@ func (c Check) Judge() string {
 type Group struct {
 	VG       string  `json:"vg"`
 	Provider string  `json:"provider"`
-	Unknown  string  `json:"unknown,omitempty"` // what could not be told, and why
+	Unknown  string  `json:"unknown,omitempty"` // what is unknown, and why
 	Volumes  int     `json:"volumes"`           // that the metadata has, without LVM's own
 	Active   int     `json:"active"`            // that have a device
 	Seconds  float64 `json:"seconds"`           // that the look took

@@ -56,7 +56,7 @@ func ids(calls []Call) (ids []string) {
 }
 
 // prepare plans what must happen before the first mount of an active, unmounted
-// volume: look, make a filesystem if the volume is proved blank, check it. It
+// volume: look, make a filesystem if the volume is proven blank, check it. It
 // returns the filesystem's type and whether a mount may follow in this plan.
 func (p *planner) prepare(calls []Call) (string, bool) {
 	var (

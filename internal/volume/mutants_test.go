@@ -43,7 +43,7 @@ var mutants = []mutant{
 			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:`, `case spot.Other != "" && false:
 		case spot.This && !seen[call.Dir]:`},
-	{"a foreign mount is let go", `case spot.Other != "":
+	{"a foreign mount is released", `case spot.Other != "":
 			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case !spot.This`, `case !spot.This`},
 	{"a release is not noted before the umount", `c == nil || c.Phase != Releasing {
@@ -75,7 +75,7 @@ var mutants = []mutant{
 		return refuse("it is blank, but`},
 	{"raw data, or a foreign signature, under the record of an mkfs is formatted", `case !fs.Leftover:`, `case false:`},
 	{"a cut mkfs is repeated on a volume that flexd did not create", `case !p.h.LV.Created:`, `case false:`},
-	{"a cut mkfs is repeated for ever", `case p.h.RecordLate != "":`, `case false:`},
+	{"a cut mkfs is repeated forever", `case p.h.RecordLate != "":`, `case false:`},
 	{"what a cut mkfs left is formatted as something else", `case p.h.RecordType != fsType:`, `case false:`},
 	{"a blank volume of somebody else is extended", `p.h.LV.Created && !repeat && size`, `!repeat && size`},
 	{"what a cut mkfs left is extended as if it were blank", `p.h.LV.Created && !repeat && size`, `p.h.LV.Created && size`},
@@ -98,7 +98,7 @@ var mutants = []mutant{
 		return p`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},
 	{"a suspended device is used", `case d.Suspended:`, `case false:`},
-	{"a call waits for a suspended device for ever", `waits := c.Patient && p.h.Device.Suspended`, `waits := p.h.Device.Suspended`},
+	{"a call waits for a suspended device forever", `waits := c.Patient && p.h.Device.Suspended`, `waits := p.h.Device.Suspended`},
 	{"a suspended device is grown or probed without a call", `if p.h.Device.Suspended {`, `if false {`},
 	{"fsck is left out", `if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {`, `if false {`},
 	{"a device is activated before its claim is noted", `if cl == nil || cl.Phase != Making {`, `if cl != nil && cl.Phase != Making {`},
@@ -108,10 +108,10 @@ var mutants = []mutant{
 	{"a device is released together with one that is needed", `case d.Activity == Active && Kept(d.Relatives) != "":`, `case false:`},
 	{"a device is deactivated while its lease lives", `case lease.Live:`, `case false:`},
 	{"a device is deactivated under a claim", `if p.engaged || p.holding() {`, `if p.engaged {`},
-	{"a held claim whose mount is gone holds the device for ever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {`, `if true {`},
-	{"a running pod's mount is let go", `case kind == Published && spot.Pod == Running:`, `case false:`},
-	{"a mount is let go although it cannot be told whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
-	{"a global mount is let go under a pod", `if len(by) > 0 {`, `if false {`},
+	{"a held claim whose mount is gone holds the device forever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {`, `if true {`},
+	{"a running pod's mount is released", `case kind == Published && spot.Pod == Running:`, `case false:`},
+	{"a mount is released although it cannot be told whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
+	{"a global mount is released under a pod", `if len(by) > 0 {`, `if false {`},
 	{"flexd lets go by itself without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
 	{"a claimed device is released", `case len(p.w.Claims) > 0:`, `case false:`},
 	{"a mounted device is released", `case len(p.h.Mounts) > 0:

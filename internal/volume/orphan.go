@@ -66,7 +66,7 @@ func (p *planner) reclaims() {
 		case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:
 			p.refuse(call, "kubelet asks for %s just now", call.Dir)
 		case spot.Unknown != "":
-			p.refuse(call, "it cannot be told which volume is mounted at %s: %s", call.Dir, spot.Unknown)
+			p.refuse(call, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
 		case spot.Other != "":
 			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case !spot.This && claim == nil:
@@ -99,9 +99,9 @@ func (p *planner) needed(call Call, spot TargetState) string {
 	case kind == Published && spot.Pod == Running:
 		return "its pod still runs (" + spot.PodReason + "): delete the pod; kubelet then unmounts it"
 	case kind == Published && spot.Pod == LifeUnknown && spot.This:
-		return fmt.Sprintf("it cannot be told whether its pod still runs (%s). If you know that it does not: umount %s; flexd sees that", orUnknown(spot.PodReason), call.Dir)
+		return fmt.Sprintf("whether its pod still runs is unknown (%s). If it does not: umount %s; flexd notices", orUnknown(spot.PodReason), call.Dir)
 	case kind == Staged && spot.This && p.h.Device.Activity != Active:
-		return "it cannot be told whether a pod has the volume mounted: " + orUnknown(p.h.Device.Reason)
+		return "whether a pod has the volume mounted is unknown: " + orUnknown(p.h.Device.Reason)
 	case kind == Staged && spot.This && slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Stage || c.Verb == Publish }):
 		return "kubelet sets the volume up for a pod just now"
 	case kind == Staged && spot.This:

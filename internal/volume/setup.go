@@ -27,7 +27,7 @@ func (p *planner) obstacle(c Call) string {
 	}
 	for _, cl := range p.w.Claims {
 		if why := p.h.Targets[cl.Dir].Unknown; why != "" {
-			return fmt.Sprintf("it may be mounted at %s, which cannot be told: %s", cl.Dir, why)
+			return fmt.Sprintf("whether it is mounted at %s is unknown: %s", cl.Dir, why)
 		}
 	}
 	for _, m := range p.h.Mounts {
@@ -130,7 +130,7 @@ func (p *planner) conflict(c Call) string {
 		return why
 	}
 	if s := p.h.Targets[c.Dir]; s.Unknown != "" {
-		return fmt.Sprintf("it cannot be told which volume is mounted at %s: %s", c.Dir, s.Unknown)
+		return fmt.Sprintf("the volume mounted at %s is unknown: %s", c.Dir, s.Unknown)
 	}
 	if s := p.h.Targets[c.Dir]; s.Other != "" {
 		return fmt.Sprintf("%s is mounted at %s already", s.Other, c.Dir)

@@ -797,7 +797,7 @@ func (k *walker) walk(w world) {
 		case w.calls != [2]op{}:
 			k.broke(w, v, "a call is neither answered nor worked for")
 		case w.dev == Active && w.lease == 0 && w.phase != [2]ph{} && !w.mounted() && !w.elsewhere:
-			k.broke(w, v, "claims without a mount hold the device for ever")
+			k.broke(w, v, "claims without a mount hold the device forever")
 		}
 		return
 	}

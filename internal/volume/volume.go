@@ -174,7 +174,7 @@ type FS struct {
 type Record uint8
 
 // The format records. Formatting is made durable before mkfs starts, and removed
-// when mkfs fails without a crash; Seen forbids mkfs for that UUID for ever.
+// when mkfs fails without a crash; Seen forbids mkfs for that UUID forever.
 const (
 	RecordUnknown Record = iota
 	NoRecord

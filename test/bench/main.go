@@ -141,7 +141,7 @@ func insideNamespace(stdout io.Writer, args ...string) int {
 	return 0
 }
 
-// alone cuts the namespace off from the one it was copied from, and lets go of
+// alone cuts the namespace off from the one it was copied from, and releases
 // the loop devices that were mounted there: a copy of a mount keeps its device in
 // use.
 func alone() error {

@@ -201,7 +201,7 @@ func (d *demo) teardown() {
 	d.status("data", "idle")
 	left, err := d.Left()
 	d.must(err)
-	d.check(len(left) == 1 && strings.HasPrefix(left[0], "process"), "%s was let go, without a call that asked for it", disk)
+	d.check(len(left) == 1 && strings.HasPrefix(left[0], "process"), "%s was released, without a call that asked for it", disk)
 }
 
 // awaitInactive waits until flexd has let a device go by itself.

@@ -185,7 +185,7 @@ func TestRunDirectoryLost(t *testing.T) {
 	up()
 	h.must(os.RemoveAll(h.runDir))
 	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.podDir(v, p)), "flexd is not running", h.runDir+"/driver.sock", "systemctl start flexd")
-	h.gone("was removed by somebody")
+	h.gone("was removed from outside")
 	h.start()
 	known()
 }

@@ -54,7 +54,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 	h.refused(h.call("waitforattach", "", v.blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "attach:false")
 	h.ok(h.up(noAttach, v, good))
 	h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, good), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
-	// What is mounted is let go, whatever the configuration says by now.
+	// What is mounted is released, whatever the configuration says by now.
 	h.stop()
 	h.settings.vg = `volumes: []`
 	h.settings.groups = ""
@@ -65,7 +65,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 	h.quiet()
 }
 
-// A volume group that is no longer configured: its mounts are let go.
+// A volume group that is no longer configured: its mounts are released.
 func TestGroupTakenFromConfiguration(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -81,7 +81,7 @@ func TestGroupTakenFromConfiguration(t *testing.T) {
 	if m := mounts(h.dir); len(m) != 0 {
 		t.Errorf("mounted: %q", m)
 	}
-	// Its device is let go when the group is there again.
+	// Its device is released when the group is there again.
 	h.stop()
 	h.must(os.WriteFile(h.cfg, text, 0o600))
 	h.start()

@@ -89,7 +89,7 @@ func (h *host) fill(path string) {
 			return
 		}
 	}
-	h.t.Fatalf("%s takes for ever", path)
+	h.t.Fatalf("%s takes forever", path)
 }
 
 // Groups and volumes that must not be used are told apart, each with its way out.

@@ -107,7 +107,7 @@ func again() int {
 	return c.ProcessState.ExitCode()
 }
 
-// alone lets go of what others have mounted, in this namespace only.
+// alone releases what others have mounted, in this namespace only.
 func alone() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("a mount namespace of the tests' own: %w", err)
@@ -703,7 +703,7 @@ func (h *host) quiet() {
 	h.eventually("nothing is left", h.left)
 }
 
-// close ends the host: whatever the test did, kubelet has let go of everything,
+// close ends the host: whatever the test did, kubelet has released everything,
 // and flexd is to have done so, too.
 func (h *host) close() {
 	defer h.force()

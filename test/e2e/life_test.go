@@ -109,7 +109,7 @@ func TestCrowd(t *testing.T) {
 	h.unmount(v, p)
 }
 
-// How long a volume stays active: its lease, unless detach ends it, or for ever
+// How long a volume stays active: its lease, unless detach ends it, or forever
 // where the configuration says so.
 func TestLease(t *testing.T) {
 	t.Parallel()

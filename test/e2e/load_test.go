@@ -97,7 +97,7 @@ func descriptors(t *testing.T, pid int) (all []string) {
 	return all
 }
 
-// load makes so many calls, lets go of what is mounted then, and returns how many
+// load makes so many calls, releases what is mounted then, and returns how many
 // flexdrivers were killed before their answer.
 func (h *host) load(seed uint64, callers, volumes, calls int) int {
 	h.t.Helper()

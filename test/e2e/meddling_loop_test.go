@@ -62,7 +62,7 @@ func TestMeddlingWithFiles(t *testing.T) {
 	h.refused(h.up(byKubelet, v, q), "vg0/a")
 	h.reads(v, p, "f", "x")
 	h.end(byKubelet, v, p)
-	h.eventually("it is let go", func() string { return strings.Join(h.active(), " ") })
+	h.eventually("it is released", func() string { return strings.Join(h.active(), " ") })
 }
 
 // A second loop device on the file of a volume in use, by another name, and a file

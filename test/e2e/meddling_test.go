@@ -153,7 +153,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		}
 		h.ok(h.unmount(v, p))
 		h.ok(h.down(byKubelet, v))
-		h.eventually(about+": it is let go", h.left)
+		h.eventually(about+": it is released", h.left)
 		if left.lost {
 			h.refused(h.up(noAttach, v, q), left.inTheWay)
 		} else {

@@ -43,7 +43,7 @@ func (h *host) deeds() []deed {
 
 // Somebody works on volumes while flexd runs and pods use them. flexd notices
 // by itself and tells; it never mounts anything again, gives no pod another
-// volume under the name of its own, and lets go of what is asked by its uuid.
+// volume under the name of its own, and releases what is asked by its uuid.
 func TestMeddlingWithMounted(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
@@ -87,7 +87,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		h.start()
 		h.reads(v, p, "f", lv)
 		h.end(m, v, p)
-		h.eventually("it is let go by its uuid", func() string { return strings.Join(h.active(), " ") })
+		h.eventually("it is released by its uuid", func() string { return strings.Join(h.active(), " ") })
 	}
 
 	// Its device is taken away by force, and its disk is dead.
@@ -105,7 +105,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		t.Errorf("mounted: %q", m)
 	}
 	h.end(noAttach, v, p)
-	h.eventually("it is let go", func() string { return strings.Join(h.active(), " ") })
+	h.eventually("it is released", func() string { return strings.Join(h.active(), " ") })
 	h.ok(h.up(noAttach, v, q)) // the volume is well
 	h.reads(v, q, "f", "dead")
 	if out, code := h.check(); code != 0 {
@@ -177,7 +177,7 @@ func TestMeddlingWithActive(t *testing.T) {
 	}
 	h.ok(h.call("detach", v.name, node))
 
-	// The same, and kubelet does not come: an operator lets go of the claim.
+	// The same, and kubelet does not come: an operator releases the claim.
 	w, dead := h.vol("gone", "ext4"), podN(2)
 	h.populated(dead, "1")
 	h.ok(h.up(noAttach, w, dead))
@@ -197,7 +197,7 @@ func TestMeddlingWithActive(t *testing.T) {
 	says(1, []string{"--yes", old}, "vg0/gone", "claimed-missing", "its pod still runs")
 	h.populated(dead, "0")
 	says(0, []string{old}, "vg0/gone", "claimed-missing", "would forget the claim", "Nothing was done")
-	says(0, []string{"--yes", old}, "vg0/gone", "let go")
+	says(0, []string{"--yes", old}, "vg0/gone", "released")
 	if s := h.storyOf("-/" + old); len(s.Claims) != 0 {
 		t.Errorf("its claims: %+v", s.Claims)
 	}

@@ -214,7 +214,7 @@ func TestRecoveryAsSeen(t *testing.T) {
 	h.kill()
 	h.start()
 	taken("after a restart")
-	// It does not hold the device for ever.
+	// It does not hold the device forever.
 	h.eventually("the lease ends", func() string {
 		if slices.Contains(h.active(), "vg0/taken") {
 			return "it is active"

@@ -80,7 +80,7 @@ func TestOrphans(t *testing.T) {
 	has(release(0), "No orphans on "+node)
 	has(release(1, h.podDir(w, alive)), "nothing to release", "vg0/used, for pod default/web-2: its pod still runs", "delete the pod")
 	has(release(1, "--yes", h.globalDir(w)), "pods have the volume mounted: "+h.podDir(w, alive))
-	has(release(1, "--yes", h.dir+"/elsewhere", "vg0/none"), "no claim of flexd's is about that directory", "flexd knows no such volume")
+	has(release(1, "--yes", h.dir+"/elsewhere", "vg0/none"), "flexd has no claim to that directory", "flexd knows no such volume")
 
 	h.stop() // with the pod's last process, as when the whole node is in trouble
 	h.populated(dead, "0")
@@ -97,18 +97,18 @@ func TestOrphans(t *testing.T) {
 	has(h.show(h.story("left").UUID), "vg0/left  orphaned", "orphaned-pod, first seen", "what to do: restart kubelet", "flexd release "+dir)
 
 	// A program that is no pod's uses it.
-	has(release(1, dir, "--yes"), "not let go", dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", holder.Process.Pid))
+	has(release(1, dir, "--yes"), "not released", dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", holder.Process.Pid))
 	if !mounted(dir) {
 		t.Error("it was detached")
 	}
 	holder.Process.Kill()
 	holder.Wait()
-	has(release(0, dir, "--yes"), "vg0/left  orphaned-pod", "let go")
+	has(release(0, dir, "--yes"), "vg0/left  orphaned-pod", "released")
 	if mounted(dir) || !mounted(h.globalDir(v)) || !mounted(global) || !mounted(h.podDir(w, alive)) {
 		t.Errorf("mounted: %q", mounts(h.root))
 	}
 	has(release(0, "vg0/global"), "orphaned-global", "kubelet's global mount at "+global+" is left: no pod has the volume mounted")
-	has(release(0, "--yes", "-/"+h.story("global").UUID), "let go")
+	has(release(0, "--yes", "-/"+h.story("global").UUID), "released")
 	if mounted(global) {
 		t.Errorf("mounted: %q", mounts(h.root))
 	}
@@ -119,7 +119,7 @@ func TestOrphans(t *testing.T) {
 	found("claimed-missing", 20*time.Second)
 	has(release(1, "--yes", "vg0/used"), "claimed-missing", "refused: its pod still runs")
 	h.populated(alive, "")
-	has(release(0, "--yes", h.podDir(w, alive)), "let go")
+	has(release(0, "--yes", h.podDir(w, alive)), "released")
 	h.ok(h.unmount(w, alive)) // kubelet comes back after all
 	h.end(byKubelet, w)
 	h.end(byKubelet, v)

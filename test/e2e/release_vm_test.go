@@ -25,7 +25,7 @@ func TestReleaseActive(t *testing.T) {
 	h.must(err)
 	says(1, "has it open as", "vg0/idle", "--yes")
 	h.must(f.Close())
-	says(0, "let go", "vg0/idle", "--yes")
+	says(0, "released", "vg0/idle", "--yes")
 	if all := h.active(); len(all) != 0 {
 		t.Errorf("active: %q", all)
 	}

@@ -48,7 +48,7 @@ func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 }
 
 // flexd is killed at each system call of its own, or of a child's, that anybody
-// sees, in each verb, and until the volume is let go of. The next flexd and
+// sees, in each verb, and until the volume is released. The next flexd and
 // kubelet's retry get there, nothing is done twice or half, and the pod beside
 // does not notice.
 func TestFlexdKilledAtEachCall(t *testing.T) {

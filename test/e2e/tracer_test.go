@@ -108,7 +108,7 @@ func (h *host) trace(pid, k int) *tracer {
 	return t
 }
 
-// end lets go of who lives, and returns the k-th point, if it came, and how many
+// end releases who lives, and returns the k-th point, if it came, and how many
 // did.
 func (t *tracer) end() (at point, all int) {
 	t.in.Close()
@@ -119,7 +119,7 @@ func (t *tracer) end() (at point, all int) {
 
 // traces is what a tracer does, of "PID K". It says "ready", and then tells each
 // point. It ends with its standard input, or when there is nobody left; the kernel
-// then lets go of who is.
+// then releases who is.
 func traces(of string) error {
 	runtime.LockOSThread() // which all of ptrace is about
 	var pid, k int

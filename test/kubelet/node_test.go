@@ -340,7 +340,7 @@ func (n *node) left() string {
 	return strings.Join(append(all, notes...), "; ")
 }
 
-// quiet waits until flexd has let go of everything.
+// quiet waits until flexd has released everything.
 func (n *node) quiet() {
 	n.t.Helper()
 	n.eventually("nothing is left", n.left)

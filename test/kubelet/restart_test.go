@@ -314,7 +314,7 @@ func TestPodDeletedWhileKubeletIsDown(t *testing.T) {
 		n.ended(gone)
 		n.started(stays)
 		n.read(stays, 0, "mine")
-		n.eventually("the volume of the pod that is gone is let go", func() string {
+		n.eventually("the volume of the pod that is gone is released", func() string {
 			for _, dir := range n.volumes() {
 				if strings.HasSuffix(dir, "/pv-a") {
 					return dir

@@ -18,7 +18,7 @@ import (
 )
 
 // A call is one execution of the driver, as it stands in the trace: a line when
-// it begins, and another when it has ended. The second is missing for ever if
+// it begins, and another when it has ended. The second is missing forever if
 // kubelet was killed in between.
 type call struct {
 	Who    string // "kubelet 1", "controller"

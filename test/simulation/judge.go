@@ -267,9 +267,9 @@ func (w *world) end() {
 	w.judge()
 }
 
-// empty waits until kubelet has let go of every pod, and flexd of all that it had.
+// empty waits until kubelet has released every pod, and flexd of all that it had.
 func (w *world) empty() {
-	w.Eventually("kubelet has let go of every pod", func() bool { return !w.tidied() && w.resting() })
+	w.Eventually("kubelet has released every pod", func() bool { return !w.tidied() && w.resting() })
 	for v := range volumes {
 		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // kubelet may never find it again
 		if w.M.IsMountPoint(global) {

@@ -65,7 +65,7 @@ var bugs = []planted{
 	}
 	n.requests.Abandon(`, `	}
 	n.requests.Abandon(`},
-	{"what an operator has activated is taken for a volume that was let go", "volume/teardown.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
+	{"what an operator has activated is taken for a volume that was released", "volume/teardown.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
 	{"what stands under the record of an mkfs is formatted, whatever it is", "volume/mount.go", `repeat && why != "" {`, `false && why != "" {`},
 	{"the device of a volume that was replaced is taken for the new one's", "loopdev/device.go", `		switch {
 		case l.BackingFile != file || other:`, `		switch id.UUID, l.Deleted, other = lv.UUID, false, false; {
