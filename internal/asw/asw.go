@@ -1,6 +1,6 @@
 // Package asw is the actual state of world: what the mount table, the block
-// device providers and the format records say, looked at when somebody needs
-// it, and the last of it as one immutable snapshot for everybody who only wants
+// device providers and the format records say, observed when a caller needs
+// it, and the last of it as one immutable snapshot for every reader that only wants
 // to know. A fact that could not be read is unknown, never absent.
 //
 // It never opens a volume's device and never touches what lies below a volume's
@@ -56,7 +56,7 @@ type Observer struct {
 	// NoDevice says whether the kernel has no block device of that number.
 	NoDevice func(number string) bool
 	// Pods returns which pods have a process. It is only asked for what is to
-	// be released although kubelet does not ask for it; nil = nobody can tell.
+	// be released although kubelet does not ask for it; nil = that cannot be observed.
 	Pods func() Pods
 
 	tables looker
@@ -203,7 +203,7 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 	return name
 }
 
-// spot says what stands at a directory.
+// targetState says what stands at a directory.
 func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
 	var s volume.TargetState
 	at, hidden := table.At(dir), table.HiddenAt(dir)
@@ -255,7 +255,7 @@ func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, ta
 func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
 
 // Identify says which volume a mount is of. It is false for one that is none of
-// flexd's; an error says that it could not be told.
+// flexd's; an error means that it is unknown.
 func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.UUID, volume.Name, bool, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {

@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Standing is one mount of a table, told apart from the others by whose it is.
+// A Standing is one mount of a table, with its owner.
 type Standing struct {
 	Dir    string
 	Device string // number of its block device; "" = it has none
@@ -27,7 +27,7 @@ type Standing struct {
 	Nested []string // where something is mounted below it
 
 	UUID    volume.UUID // the volume that it is of, where that was asked
-	Unknown bool        // that was asked, and cannot be told
+	Unknown bool        // that was asked, and is unknown
 }
 
 // LastTable returns the mount table as it was seen last, or nil if it could not

@@ -153,7 +153,7 @@ func OpenMountinfo() (*Mountinfo, error) {
 	return m, nil
 }
 
-// Close releases the descriptors. Nobody may look any more.
+// Close releases the descriptors. No further look is allowed.
 func (m *Mountinfo) Close() {
 	for _, fd := range []int{m.looks, m.waits, m.wake[0], m.wake[1]} {
 		unix.Close(fd)

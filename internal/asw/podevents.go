@@ -9,7 +9,7 @@ import (
 )
 
 // PodEvents hears when pods' control groups get their first process or lose
-// their last: at rest nobody has to look.
+// their last: at rest no poll is needed.
 type PodEvents struct{ w *fsnotify.Watcher }
 
 // OpenPodEvents hears of nothing yet.

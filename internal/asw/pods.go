@@ -33,7 +33,7 @@ func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.
 // Pods are kubelet's control groups as they stood at one instant.
 type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
-	why  string              // why nothing can be told of any pod
+	why  string              // why the processes of pods are unknown
 	of   Cgroups
 }
 

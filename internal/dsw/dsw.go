@@ -43,7 +43,7 @@ type Store struct {
 }
 
 // Open reads the notes below dir. A note that cannot be used is kept beside the
-// others under a name of its own and reported by Problems until somebody removes
+// others under a name of its own and reported by Problems until an operator removes
 // it; notes of an earlier boot are removed, because the mounts they were about
 // are gone.
 func Open(dir, boot string) (*Store, error) {

@@ -17,10 +17,10 @@ import (
 )
 
 // noteVersion is the version of the notes' format. A note of another version is
-// left alone and named: the mount table tells what it would have told.
+// left alone and named: the mount table has the same information.
 const noteVersion = 1
 
-// A Pod is who a published claim is for, as far as kubelet told.
+// A Pod is the pod of a published claim, as far as kubelet named it.
 type Pod struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -143,7 +143,7 @@ func write(path string, v any, durable bool, midway func(string)) (err error) {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if errors.Is(err, fs.ErrNotExist) && !durable && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
-		// Somebody cleared /run: what is noted from now on counts.
+		// /run was cleared from outside: what is noted from now on counts.
 		f, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	}
 	if err != nil {

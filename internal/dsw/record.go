@@ -124,7 +124,7 @@ func (e *damagedError) Error() string { return e.err.Error() }
 func (e *damagedError) Unwrap() error { return e.err }
 
 // read reads one record. What it finds wrong with it is a problem from then on.
-// Nobody waits for the disk but its caller.
+// Only its caller waits for the disk.
 func (r *Records) read(path string) (rec Record, err error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
@@ -184,7 +184,7 @@ func (r *Records) path(uuid volume.UUID) string {
 func (r *Records) File(uuid volume.UUID) string { return r.path(uuid) }
 
 // Get returns a volume's record. An error means that it is not known, which is
-// not "none". A record that somebody has removed is none, also while flexd runs.
+// not "none". A record that was removed is none, also while flexd runs.
 func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	r.mu.Lock()
 	rec, ok := r.known[uuid]

@@ -26,7 +26,7 @@ func (s *side) dmOnly() {
 	s.add(DMOnly, "", hint, "%s", text)
 }
 
-// copied is about files of one uuid. Which of them is the copy cannot be told:
+// copied is about files of one uuid. Which of them is the copy is unknown:
 // it may be the one in use.
 func (s *side) copied() {
 	if len(s.volumes) < 2 {

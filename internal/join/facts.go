@@ -12,7 +12,7 @@ const (
 	LVOnly          Class = "lv-only"          // needed and in the metadata, but no device
 	DMOnly          Class = "dm-only"          // a device of a volume that the metadata does not know
 	MountedUnknown  Class = "mounted-unknown"  // mounted where no claim is
-	ActiveUnclaimed Class = "active-unclaimed" // a device that nobody has asked flexd for
+	ActiveUnclaimed Class = "active-unclaimed" // an active device that no call asked for
 	ClaimedMissing  Class = "claimed-missing"  // a held claim without its mount
 	StaleMapping    Class = "stale-mapping"    // the device is not what the metadata says
 	Covered         Class = "covered"          // a held claim whose mount a lookup of its directory does not reach
@@ -41,7 +41,7 @@ func (d Finding) Same(o Finding) bool {
 	return d.Class == o.Class && d.UUID == o.UUID && d.Dir == o.Dir
 }
 
-// A Survey is what a provider tells of one volume group.
+// A Survey is what a provider reports about one volume group.
 type Survey struct {
 	Kind     string   // "lvm" or "loopdev"
 	Volumes  []Volume // what the metadata has, without what belongs to the provider itself
@@ -129,7 +129,7 @@ type Mount struct {
 	Nested []string // where something is mounted below it
 
 	UUID    volume.UUID // the volume that it is of, where the kernel was asked for it
-	Unknown bool        // that cannot be told
+	Unknown bool        // the device's volume is unknown
 }
 
 // A Group is all that is known of a volume group.

@@ -31,7 +31,7 @@ var attrs = map[string]int{
 	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW,
 }
 
-// land is the child that mounts. Until its last system call nobody but itself
+// mountVolume is the child that mounts. Until its last system call nobody but itself
 // can see the mount, and whatever fails, closing it is its end.
 func mountVolume(l MountSpec) (nothing, error) {
 	dev, err := openDevice(l.Device, 0)

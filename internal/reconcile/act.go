@@ -15,16 +15,15 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// act takes one step. Steps that set up, and unmounts, are only taken for a call
-// that waits at this moment: a mount whose release nobody waits for any more may
-// be a new pod's by now.
+// act takes one step. Steps that set up, and unmounts, are taken only for a call
+// that waits at this moment: without one, the mount may belong to a new pod by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	c := l.waitingCall(s)
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return dsw.ErrNotWanted
 	}
-	// What flexd does by itself has no calls. With calls it may be about what was
-	// never flexd's, and a lease would make it that.
+	// Steps that flexd takes by itself have no calls. With calls the volume may
+	// never have been flexd's, and a lease would make it so.
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
 		return dsw.ErrNotWanted
 	}
@@ -86,7 +85,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	return fmt.Errorf("no such step: %s", s)
 }
 
-// waiter returns the first of the step's calls that still waits, or nil.
+// waitingCall returns the first of the step's calls that still waits, or nil.
 func (l *lane) waitingCall(s volume.Step) *call {
 	l.prune()
 	calls := l.calls()
@@ -107,7 +106,8 @@ func kubeName(c *call) string {
 	return c.opts.Name
 }
 
-// warn is for notes without which flexd goes on: memory leads.
+// warn logs a failed write of a note that flexd can continue without: its memory
+// decides.
 func (l *lane) warn(s volume.Step, err error) {
 	if err != nil {
 		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("goes on without the note")
@@ -151,7 +151,7 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 	return n
 }
 
-// place reads from kubelet's directory what a lost note would have told.
+// place reads from kubelet's directory layout what a lost note contained.
 func (l *lane) place(dir string) (kubelet.Place, bool) {
 	_, root, err := l.n.Observer.Roots.Resolve(dir)
 	if err != nil {
@@ -239,9 +239,9 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	return nil
 }
 
-// format makes a filesystem. Its record is made durable when the device is proved
-// blank, and while nobody else can have it. The child removes the record if mkfs
-// does not start, or fails: one that stands tells of a crash.
+// format makes a filesystem. Its record is made durable after the device is proven
+// blank, while the child has it open exclusively. The child removes the record if
+// mkfs does not start or fails: a record that remains means a crash.
 func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	l.facts = volume.FS{}
 	f := mount.Formatting{
@@ -272,7 +272,7 @@ func (l *lane) recordFormat(s volume.Step, h *volume.Have) error {
 	return nil
 }
 
-// land mounts, in one instant, if at that instant a call waits for it.
+// mount makes the mount appear in one instant, if a call waits for it then.
 func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	spec := mount.MountSpec{
 		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.root,
@@ -304,8 +304,8 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	return nil
 }
 
-// mountAppeared says whether the mount is there, or may be, whatever its child said: then
-// the only answer is Success, or what the next look finds.
+// mountAppeared reports whether the mount exists, or may exist, whatever its child
+// reported: then the answer is Success, or what the next observation finds.
 func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have) bool {
 	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
 	if err != nil {
@@ -317,7 +317,7 @@ func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have)
 
 func (l *lane) unmount(ctx context.Context, s volume.Step) error {
 	// The number is of the look that was planned on: what came on top since
-	// then is somebody else's, and the child leaves it.
+	// then is foreign, and the child leaves it.
 	e := l.table.Top(s.Dir)
 	if e == nil {
 		return errors.New("the mount that was planned on is not in the table")
@@ -329,7 +329,7 @@ func (l *lane) unmount(ctx context.Context, s volume.Step) error {
 	}
 	err := unmount(ctx, l.lock, s.Dir, e.Number)
 	if errors.Is(err, mount.ErrNone) {
-		return nil // somebody else was faster; the next look decides
+		return nil // unmounted from outside; the next observation decides
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A noSpaceError is about a file of flexd's own for which there is no room.
+// A noSpaceError is a failed write of a file of flexd's own, with advice.
 type noSpaceError struct {
 	error
 	advice string
@@ -20,8 +20,8 @@ type noSpaceError struct {
 func (e noSpaceError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
 func (e noSpaceError) Unwrap() error { return e.error }
 
-// advised adds to an error about a file in flexd's run or state directory what
-// can be done about it, where that is for somebody else to do.
+// withAdvice adds to an error about a file in flexd's run or state directory what
+// an operator can do about it.
 func (n *Node) withAdvice(err error) error {
 	var at string
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {

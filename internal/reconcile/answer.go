@@ -70,7 +70,7 @@ func (l *lane) noteStarts(done []string) {
 }
 
 // fail answers the calls that waited for a step, or backs off if it was flexd's
-// own. It says whether the turn may go on.
+// own. It reports whether the turn may continue.
 func (l *lane) fail(ctx context.Context, step volume.Step, what string, err error) bool {
 	if ctx.Err() != nil {
 		return false // flexd stops: the callers will ask the next one
@@ -95,8 +95,8 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	return false
 }
 
-// undecided returns the calls that a look which failed may answer: not one whose
-// mount is committed and may have appeared.
+// answerable returns the calls that a failed observation may answer: none whose
+// mount is committed, since it may have appeared.
 func (l *lane) answerable() (ids []string) {
 	for _, r := range l.n.requests.Free(l.uuid) {
 		ids = append(ids, r.ID)

@@ -36,11 +36,11 @@ func callsOf(requests []*dsw.Request) (calls []*call) {
 	return calls
 }
 
-// errHungUp is for the log: nobody hears it.
+// errCallerGone is only logged: the caller is gone.
 var errCallerGone = errors.New("the caller hung up")
 
-// waiting says whether somebody still wants the answer: the connection is open,
-// and flexdriver is still the child of the kubelet that started it.
+// callerAlive reports whether the caller still waits: the connection is open, and
+// flexdriver is still the child of the kubelet that started it.
 func (c *call) callerAlive() bool {
 	if c.ctx.Err() != nil {
 		return false

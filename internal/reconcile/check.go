@@ -10,9 +10,9 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// Check looks anew at every configured volume group, all at once, and says where
-// the metadata, the kernel's devices, the mount table and flexd's claims tell
-// different stories. It changes nothing, and a group that hangs delays no other.
+// Check audits every configured volume group anew, all in parallel, and reports where
+// the metadata, the kernel's devices, the mount table and flexd's claims disagree. It
+// changes nothing, and a group that hangs does not delay the others.
 func (n *Node) Check(ctx context.Context) status.Check {
 	check := status.Check{Node: n.Config.NodeName, Version: n.Version, Groups: []status.Group{}, Findings: []status.Finding{}}
 	ctx, cancel := context.WithTimeoutCause(ctx, auditLimit, errAuditLimit)
@@ -50,7 +50,7 @@ func (n *Node) checkGroup(ctx context.Context, vg, kind string) status.Group {
 	return g
 }
 
-// unknownReason says what of a group could not be seen.
+// unknownReason says what could not be read of a group.
 func unknownReason(s join.Survey) string {
 	var all []string
 	if s.Metadata != "" {

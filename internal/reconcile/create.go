@@ -55,7 +55,7 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 			log := n.Log.WithField("volume", name.String()).WithField("call", c.ID).WithField("step", "create")
 			made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size)
 			ours := made.err == nil
-			if !ours { // it may be there since this call has looked: somebody else has made it, or flexd's command did more than it said
+			if !ours { // it may exist by now: created from outside, or by flexd's command although it failed
 				if lv, err := p.LookUp(n.ctx, name); err == nil && lv.Presence == volume.Present {
 					log.WithError(made.err).Warn("failed, but the volume is there")
 					made.err, ours = nil, lv.Created
@@ -84,8 +84,8 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 	}
 }
 
-// grantLease gives a lease to a volume that was just made and is active for that: who
-// asked for it may have gone by now.
+// grantLease gives a lease to a volume that was just created and is active therefore:
+// its caller may be gone.
 func (n *Node) grantLease(p Provider, name volume.Name, kubeName string) error {
 	lv, err := p.LookUp(n.ctx, name)
 	if err != nil || lv.Presence != volume.Present {

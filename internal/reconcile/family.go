@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// noted returns relatives with what the notes say of them.
+// withNotes returns relatives with what the notes say of them.
 func (n *Node) withNotes(relatives []volume.Relative) []volume.Relative {
 	all := make([]volume.Relative, len(relatives))
 	for i, r := range relatives {

@@ -10,10 +10,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// commitMount is the last look before a mount appears: a request waits for it and is
-// not superseded, the directory is no mount point by now, nothing else has mounted
-// the volume, and the caller will see the mount. From its nil on, the outcome is
-// the only answer to the requests for this mount.
+// commitMount is the last check before a mount appears: a request waits for it and is
+// not superseded, the directory is no mount point, nothing else has mounted the volume,
+// and the caller will see the mount. Once it returns nil, the outcome of the mount is
+// the only answer to the requests for it.
 func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) error {
 	c := l.waitingCall(s)
 	if c == nil {

@@ -36,7 +36,7 @@ type lane struct {
 	watched       *watchedMounts // the mounts that the last look was about
 	recheck       recheck
 	broken        volume.FS // what is wrong with its mounted filesystem, until it is unmounted
-	stopGroupWait func()    // tells the look under way that somebody wants to unmount; nil = that is nothing to it
+	stopGroupWait func()    // called when an unmount waits; nil = the observation does not wait for the group
 
 	// Only the goroutine uses these.
 	facts volume.FS         // what children found in this turn
@@ -47,8 +47,8 @@ type lane struct {
 	groupSkipped bool // the group was not waited for in this turn
 }
 
-// A recheck is that something is wrong with a mounted filesystem: the kernel
-// complained. It says so before its own counters do, so one look is not enough.
+// A recheck is pending after the kernel logged an error of a mounted filesystem. The
+// log comes before the filesystem's own counters, so one check is not enough.
 type recheck struct {
 	left int       // that are still to be taken
 	next time.Time // not before
@@ -67,7 +67,7 @@ type failure struct {
 	call string
 }
 
-// call names a lane that has no name yet.
+// setName names a lane that has no name yet.
 func (l *lane) setName(name volume.Name) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *lane) stepLog(step volume.Step) *logrus.Entry {
 	return l.n.Log.WithFields(fields)
 }
 
-// title is how people call the volume.
+// title is the volume's name for people.
 func (l *lane) title() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +144,7 @@ func (l *lane) joined(verb volume.Verb) {
 	l.wakeLocked()
 }
 
-// reclaiming says whether the lane works on nothing but what is to be released as
-// an orphan.
+// reclaiming reports whether the lane works only on releases of orphans.
 func (l *lane) reclaiming() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,8 +159,8 @@ func (l *lane) nameNow() volume.Name {
 	return l.name
 }
 
-// scheduleRecheck makes the lane look at what is mounted from a device of that name, if
-// that is its own and nothing is known to be wrong with it yet.
+// scheduleRecheck makes the lane check its mounted filesystem again if the device is
+// its own and no error is known yet.
 func (l *lane) scheduleRecheck(device string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

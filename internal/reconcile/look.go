@@ -38,8 +38,8 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	g := watchedMounts{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
 	g.mounts = g.list(table)
 	for dir, spot := range h.Targets {
-		// A mount that is not there although its child succeeded was taken away by
-		// somebody else: the requests for it are like any others.
+		// A mount that is missing although its child succeeded was unmounted from
+		// outside: the requests for it are treated like any other.
 		if spot.Unknown == "" {
 			l.n.requests.Observed(l.uuid, dir, spot.This || spot.Under)
 		}
@@ -70,7 +70,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	return h, nil
 }
 
-// nameNow is what a volume is called at this moment; empty = that is not known.
+// currentName is the volume's name at this moment; empty = unknown.
 func currentName(h volume.Have) volume.Name {
 	if h.LV.Presence == volume.Present {
 		return h.LV.Name
@@ -78,14 +78,14 @@ func currentName(h volume.Have) volume.Name {
 	return h.LV.Now
 }
 
-// brief is how long an unmount waits for what its group has, which it does not need.
+// releaseTimeout is how long an unmount waits for the group's metadata, which it does not need.
 const releaseTimeout = time.Second
 
 var errReleaseTimeout = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
 
-// waitForGroup says how long a look waits for what the group has: where nothing is
-// to be set up, until somebody who wants to unmount has waited for a while, once in
-// a turn. The look ends with what it returns.
+// waitForGroup limits how long an observation waits for the group's metadata: if
+// nothing is to be set up, until an unmount has waited for releaseTimeout, once in a
+// turn. The caller calls end after the observation.
 func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (end func()) {
 	if slices.ContainsFunc(w.Calls, func(c volume.Call) bool { return c.Verb != volume.Release }) {
 		return func() {}
@@ -113,8 +113,7 @@ func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (
 	}
 }
 
-// target says what is to be looked at for a want. What is known of the filesystem
-// is the lane's own.
+// target is what to observe for a want.
 func (l *lane) target(w volume.Want) asw.Target {
 	t := asw.Target{UUID: l.uuid, Asked: map[string][]string{}}
 	for _, c := range l.n.Store.Claims(l.uuid) {
@@ -139,7 +138,7 @@ func (l *lane) target(w volume.Want) asw.Target {
 	return t
 }
 
-// watchedMounts are which mounts a look was about: the lane is woken when they change.
+// watchedMounts are the mounts of the last observation: the lane is woken when they change.
 type watchedMounts struct {
 	began        time.Time
 	dirs         []string
@@ -164,15 +163,15 @@ func (g *watchedMounts) list(table *mounttable.Table) []string {
 	return mounts
 }
 
-// moved says whether the volume's mounts are others than at its last look. One
-// whose first look is not over has to look again.
+// mountsChanged reports whether the volume's mounts differ from those of the last
+// observation, or there was none yet.
 func (l *lane) mountsChanged(table *mounttable.Table) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.watched == nil || !slices.Equal(l.watched.mounts, l.watched.list(table))
 }
 
-// looked returns when the last look that ended began.
+// lastLookBegan returns when the last look that ended began.
 func (l *lane) lastLookBegan() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,20 +181,20 @@ func (l *lane) lastLookBegan() time.Time {
 	return l.watched.began
 }
 
-// misses says whether a claim has no mount. Kubelet removes a global directory
-// without a call if nothing is mounted there, and no event tells that.
+// mountMissing reports whether a claim has no mount. Kubelet removes a global directory
+// without a call if nothing is mounted there, and there is no event for that.
 func (l *lane) mountMissing(table *mounttable.Table) bool {
 	return slices.ContainsFunc(l.n.Store.Claims(l.uuid), func(c dsw.Claim) bool { return table.Top(c.Dir) == nil })
 }
 
-// lingers says whether the lease of the volume has ended and a relative kept it
-// active: no event tells that a device is closed.
+// leaseExpired reports whether the lease of the volume has ended while a relative kept
+// it active: there is no event for the close of a device.
 func (l *lane) leaseExpired() bool {
 	lease, ok := l.n.Store.Lease(l.uuid)
 	return ok && lease.Until <= l.n.Boot()
 }
 
-// want is all that may cause a step.
+// want is everything that may cause a step.
 func (l *lane) want() volume.Want {
 	var w volume.Want
 	for _, c := range l.n.Store.Claims(l.uuid) {

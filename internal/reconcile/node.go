@@ -1,11 +1,11 @@
 // Package reconcile is the one loop that acts. Each volume has a lane: it
 // observes, plans, takes the first step, and observes again, until nothing is
 // left to do or every call is answered. Lanes do not wait for one another, and
-// no other room changes anything on the node.
+// no other package changes anything on the node.
 //
 // A call edits the desired state, wakes its lane and waits. Without a waiting
-// call a lane only lets go: it finishes what left the mount table, and
-// deactivates what nobody claims any more.
+// call a lane only releases: it finishes unmounts that have left the mount table,
+// and deactivates volumes without a claim.
 package reconcile
 
 import (
@@ -53,12 +53,12 @@ type Parts struct {
 	Held      func(lock string) *run.LockedError // by a child that lives; nil = run.Held
 	Self      Namespaces
 
-	// Complaints tells of devices whose filesystem the kernel complains about;
-	// nil where nobody can tell.
+	// Complaints reports devices whose filesystem has errors in the kernel log;
+	// nil = the log cannot be read.
 	Complaints interface {
 		Each(ctx context.Context, hear func(device string)) error
 	}
-	// PodEvents tells of pods' ends; nil where nobody can: then flexd looks.
+	// PodEvents reports the end of pods; nil = flexd polls.
 	PodEvents PodEvents
 }
 
@@ -134,7 +134,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return n.follow()
 }
 
-// recheckDevice makes the lane of a device look at its mounted filesystem.
+// recheckDevice makes the lane of a device check its mounted filesystem again.
 func (n *Node) recheckDevice(device string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -202,13 +202,13 @@ func (n *Node) firstLook() (*mounttable.Table, error) {
 	}
 }
 
-// adoption is how long a start waits for the devices of mounts without a note to
+// adoptionTimeout is how long a start waits for the devices of mounts without a note to
 // say which volumes they are.
 const adoptionTimeout = 5 * time.Second
 
 // adopt makes a lane for every mount in kubelet's directories of ours that no
 // claim is about.
-// It returns before they are known: each channel is closed when one is.
+// It returns at once: each channel is closed when its mount is identified.
 func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 	claimed := map[string]bool{}
 	for _, c := range n.Store.All() {
@@ -234,8 +234,7 @@ func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 	return all
 }
 
-// identify finds the lane of a mount, again and again as long as it cannot be
-// told which volume it is.
+// identify finds the lane of a mount. It retries while the volume is unknown.
 func (n *Node) identify(e *mounttable.Entry) {
 	defer func() {
 		n.mu.Lock()
@@ -266,8 +265,8 @@ func (n *Node) identify(e *mounttable.Entry) {
 	}
 }
 
-// resync is how often the mount table is looked at although the kernel said
-// nothing, in case an event was lost.
+// resync is how often the mount table is read without an event, in case one was
+// lost.
 const resync = 5 * time.Minute
 
 // follow wakes the lanes whose mounts change.
@@ -304,8 +303,8 @@ func (n *Node) follow() error {
 }
 
 // NotifyChanged wakes the lanes of a volume group ("" = all): something may have
-// changed. Where only the devices of some volumes have, as the kernel told at
-// that time, it wakes theirs, unless they have looked since.
+// changed. If volumes are given only their devices have, as the kernel reported at
+// heard: their lanes are woken unless they have looked since.
 func (n *Node) NotifyChanged(vg string, volumes []volume.UUID, heard time.Time) {
 	n.scheduleAudit(vg)
 	n.mu.Lock()
@@ -338,8 +337,8 @@ func (n *Node) setTableError(err error) {
 	}
 }
 
-// lane returns the volume's lane. An unknown name is filled in by the first who
-// knows it; see also known.
+// lane returns the volume's lane. The first caller that knows the name
+// sets it; see also laneByName.
 func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -352,7 +351,7 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	return l
 }
 
-// known returns the lane of a volume that was just looked up by name. The name
+// laneByName returns the lane of a volume that was just looked up by name. The name
 // of a lane changes with that of its volume, but two files of one uuid (a copy
 // made with its attributes) are not one volume: the second is refused.
 func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {

@@ -15,9 +15,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// PodEvents tells when pods get their first process or lose their last.
+// PodEvents reports when pods get their first process or lose their last.
 type PodEvents interface {
-	// Follow replaces the files that are listened to; false: not all of them could be.
+	// Follow replaces the watched files; false = not all of them could be watched.
 	Follow(files []string) bool
 	Each(ctx context.Context, hear func()) error
 }
@@ -41,8 +41,8 @@ const (
 // strayFiles is the class of directories that kubelet cannot remove.
 const strayFiles = "stray-files"
 
-// orphans are the mounts that nobody seems to need any more. While pods start
-// and end there is a look every now and then; at rest there is none.
+// orphans are the mounts that no pod seems to need any more. They are searched for
+// while pods start and end; at rest there is no timer.
 type orphans struct {
 	n *Node
 
@@ -51,12 +51,12 @@ type orphans struct {
 	timer         *time.Timer
 	due           time.Time // of the timer; zero = it does not run
 	seen          map[string]*orphanCandidate
-	unknownReason string // why nothing can be told of pods
+	unknownReason string // why the processes of pods are unknown
 	strays        []status.Finding
 }
 
-// An orphanCandidate is an orphan that was seen at every look since then. Its age is of
-// this life of flexd, and of a clock that nobody can set.
+// An orphanCandidate is an orphan that was seen at every look since then. Its age is
+// counted in this life of flexd, on the monotonic clock.
 type orphanCandidate struct {
 	volume.Orphan
 	uuid     volume.UUID
@@ -76,7 +76,7 @@ func (s *orphanCandidate) class() string {
 	return orphanedPod
 }
 
-// soon has orphans looked for within that time.
+// schedule has orphans looked for within that time.
 func (o *orphans) schedule(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -147,12 +147,12 @@ func (o *orphans) look() {
 		s.Why, s.name = f.Why, f.name
 		o.judge(s, now)
 	}
-	if running { // and nothing tells of their end
+	if running { // and there is no event for their end
 		o.scheduleLocked(orphanSettle)
 	}
 }
 
-// judge tells of an orphan once it has settled, and lets it go once that is
+// judge reports an orphan once it has settled, and releases it once that is
 // allowed. The caller holds the lock.
 func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 	age := now.Sub(s.since)

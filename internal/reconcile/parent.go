@@ -43,7 +43,7 @@ func parentOf(pid, said int) *parent {
 }
 
 // watch returns a parent of that number, with a descriptor only if it really is
-// the process' parent, and who that is; 0 = that cannot be told.
+// the process' parent, and the pid of the real one; 0 = unknown.
 func watch(pid, of int) (p *parent, now int) {
 	p = &parent{pid: of, fd: -1}
 	if fd, err := unix.PidfdOpen(of, 0); err == nil {
@@ -57,7 +57,7 @@ func watch(pid, of int) (p *parent, now int) {
 	return p, now
 }
 
-// holds says whether the process is still its child.
+// alive reports whether the process is still its child.
 func (p *parent) alive(pid int) bool {
 	if p == nil || pid == 0 {
 		return true

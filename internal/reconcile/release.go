@@ -18,10 +18,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Orphans looks for what `flexd release` can let go and says of each what would
-// be done now. With targets (a directory, VG/LV or a uuid) it is about these
-// only, and says why there is nothing to release where there is not. It changes
-// nothing.
+// Orphans lists what `flexd release` can release, and what would be done for each
+// now. With targets (a directory, VG/LV or a uuid) it lists only these, and says why
+// a target is no orphan. It changes nothing.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
 	ctx, cancel := context.WithTimeoutCause(ctx, auditLimit, errAuditLimit)
@@ -69,7 +68,7 @@ func (o *orphans) podsUnknown() string {
 	return o.unknownReason
 }
 
-// names says whether a target means that orphan.
+// matches says whether a target means that orphan.
 func (n *Node) matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
@@ -135,11 +134,11 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 	return plan, ""
 }
 
-// reclaimCall is the wish that an orphan be released.
+// reclaimCall is a call that releases an orphan.
 func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) volume.Call {
 	c := volume.Call{ID: id, Verb: volume.Reclaim, Dir: dir, Alone: alone}
 	switch vg := n.Config.VG(name.VG); {
-	case dir != "": // what is mounted is released whatever the configuration says
+	case dir != "": // mounts are released whatever the configuration says
 	case vg == nil:
 		c.Refusal = fmt.Sprintf("volume group %q is not configured", name.VG)
 	case !vg.AllowsVolume(name.LV):
@@ -176,7 +175,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	return fmt.Sprintf("%s, for %s: it is in use", title, claimant(cl))
 }
 
-// released is `flexd release --yes` for one orphan: as whoever asked saw it.
+// serveReclaim is `flexd release --yes` for one orphan, as its caller saw it.
 func (n *Node) serveReclaim(c *call, uuid volume.UUID, dir string) error {
 	n.orphans.look()
 	differ, _ := n.findings()
@@ -191,13 +190,13 @@ func (n *Node) serveReclaim(c *call, uuid volume.UUID, dir string) error {
 	l := n.lane(uuid, name)
 	c.title = l.title()
 	_, err := n.await(c, l)
-	n.orphans.look() // so that nobody is told of it any more
+	n.orphans.look() // so that it is not listed any more
 	return err
 }
 
 var reclaims atomic.Int64
 
-// reclaim lets an orphan go because flexd itself wants it.
+// reclaim releases an orphan on flexd's own behalf.
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
 	c := &call{
 		Request: dsw.Request{Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true), Started: n.Boot()},

@@ -164,7 +164,7 @@ func (n *Node) dispatch(c *call, fc flexvolume.Call) (device string, attached *b
 	return device, attached, err
 }
 
-// orShrink is the other way out of an expansion that fails. Kubelet repeats it, and
+// shrinkAdvice is the other way out of an expansion that fails. Kubelet repeats it, and
 // takes no mount of the claim for done before it has succeeded.
 const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"

@@ -25,8 +25,8 @@ func (n *Node) setUpAt(c *call, dir string) (err error) {
 	return err
 }
 
-// target refuses a directory where nothing can land, before anything is made for
-// it. One that is a mount point is not touched.
+// target refuses a directory where nothing can be mounted, before anything is set up
+// for it. It does not touch a mount point.
 func (n *Node) target(ctx context.Context, c *call) error {
 	table, err := n.table(ctx, c)
 	if err != nil {
@@ -50,7 +50,7 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
 }
 
-// setUp finds the volume and has its lane do what the call wants.
+// setUp finds the volume and makes its lane serve the call.
 func (n *Node) setUp(c *call) (device string, err error) {
 	vg, p, err := n.allowed(c, c.Name)
 	if err != nil {
@@ -85,7 +85,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 		}
 	}
 	lv, err := p.LookUp(ctx, name)
-	if err != nil || lv.Presence == volume.Absent { // else nobody needs to look through all volumes
+	if err != nil || lv.Presence == volume.Absent { // else no search through all volumes is needed
 		now, uuid := n.renamed(name)
 		switch {
 		case uuid != "" && err == nil:
@@ -119,7 +119,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 	return n.laneByName(ctx, lv.UUID, name, p)
 }
 
-// replaced says why a mountdevice, or a waitforattach before it, must not use a volume:
+// replacedReason says why a mountdevice, or a waitforattach before it, must not use a volume:
 // an earlier waitforattach has activated another one under that name, which is active
 // and has its lease.
 func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
@@ -155,7 +155,7 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 	return volume.Name{}, ""
 }
 
-// allowed says whether the configuration lets this call use this volume.
+// allowed checks that the configuration lets this call use this volume.
 func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider, error) {
 	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
 	switch {

@@ -15,12 +15,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// failedAge is how long a failure that nobody came back for is the volume's
-// state: longer than kubelet's longest pause between two attempts.
+// failedAge is how long a failure without a further call is the volume's state:
+// longer than kubelet's longest pause between two attempts.
 const failedAge = 5 * time.Minute
 
-// List tells about every volume that flexd has to do with. It reads what was
-// seen last and waits for nobody's work.
+// List returns every volume that flexd knows. It reads the last observations and
+// waits for no work.
 func (n *Node) List() status.List {
 	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Findings, _ = n.findings()
@@ -34,8 +34,8 @@ func (n *Node) List() status.List {
 	return list
 }
 
-// VolumeDetail tells everything about one volume, given by name or by "-"/uuid. Of
-// several of one name, all but one deleted, it is the one that a pod would get.
+// VolumeDetail returns everything about one volume, given by name or by "-"/uuid. Of
+// several of one name it is the one that a pod would get: the others are deleted.
 func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) {
 	var (
 		best *lane
@@ -65,7 +65,7 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 	return best.view(n.findingsByVolume()), true
 }
 
-// differing are the disagreements by volume.
+// findingsByVolume returns the findings by volume.
 func (n *Node) findingsByVolume() map[string][]status.Finding {
 	differ, _ := n.findings()
 	all := map[string][]status.Finding{}
@@ -113,7 +113,7 @@ func (n *Node) allLanes() []*lane {
 	return all
 }
 
-// view is the volume's whole story as of the last look.
+// view is the volume's detail as of the last observation.
 func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 	var (
 		have   = volume.Have{}
@@ -179,8 +179,8 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 // claimedMissing begins the note of a claim that is held and has no mount.
 const claimedMissing = "claimed-missing"
 
-// seenAt says what was seen of a claim's mount: it is there, or it is missing, or
-// neither as long as nobody has looked, or what was seen cannot be told.
+// mountState says whether a claim's mount was observed, or observed to be missing. Both
+// are false before the first observation, and while it is unknown.
 func mountState(dir string, h *volume.Have) (mounted, missing bool) {
 	if h == nil {
 		return false, false
@@ -224,7 +224,7 @@ func (l *lane) planned(s *status.VolumeDetail, w volume.Want, h volume.Have) {
 	for _, r := range v.Refused {
 		s.Refused = append(s.Refused, r.Reason)
 	}
-	// What a call of kubelet's would be told that came now.
+	// The answer that a call of kubelet's would get now.
 	probe := w
 	next := volume.Call{ID: "next", Verb: volume.Publish, Dir: "/"}
 	for _, m := range h.Mounts {

@@ -17,31 +17,31 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Surveyor is a provider that can tell of a whole volume group at once.
+// A Surveyor is a provider that can list a whole volume group at once.
 type Surveyor interface {
 	// Survey reads everything anew if fresh is set; else it starts no process
 	// unless something has changed since it was read last.
 	Survey(ctx context.Context, vg string, fresh bool) join.Survey
 }
 
-// A change is followed by a survey once nothing has changed for a while, but not
-// later than that: a burst of calls is one change, and is not slowed down by it.
+// An audit follows a change after auditQuiet without a further one, and at the latest
+// after auditAtMost: a burst of calls is one change, and is not slowed down by it.
 const (
 	auditQuiet  = time.Second
 	auditAtMost = 10 * time.Second
-	auditLimit  = 20 * time.Second // for all that one survey does
+	auditLimit  = 20 * time.Second // of one audit
 )
 
 var errAuditLimit = fmt.Errorf("no answer within %s", auditLimit)
 
-// A groupAudit is a volume group with the disagreements that were seen in it last.
+// A groupAudit is a volume group with the findings of its last audit.
 type groupAudit struct {
 	n  *Node
 	vg string
 
 	mu            sync.Mutex // guards what follows
 	timer         *time.Timer
-	first         time.Time // of the changes that no survey has followed yet
+	first         time.Time // of the changes that no audit has followed yet
 	askedSince    time.Time // since when the provider is asked; zero = it is not
 	found         []status.Finding
 	unknownReason string // why the metadata could not be read
@@ -85,7 +85,7 @@ func (s *groupAudit) schedule() {
 	s.timer.Reset(wait)
 }
 
-// due surveys the group, unless its volumes are being worked on.
+// run audits the group, unless its volumes are being worked on.
 func (s *groupAudit) run() {
 	if s.n.ctx.Err() != nil {
 		return
@@ -104,9 +104,9 @@ func (s *groupAudit) run() {
 	s.audit(ctx, false)
 }
 
-// survey looks at the group from all sides, and keeps what disagrees. What is
-// new must be seen twice: a command may have been at work during the first look.
-// A fresh one takes nothing as it was seen before.
+// audit compares metadata, devices, mounts and claims of the group, and stores the
+// findings. A new finding must be seen twice: a command may have run during the first
+// look. A fresh audit uses no cached data.
 func (s *groupAudit) audit(ctx context.Context, fresh bool) join.Group {
 	g := s.gather(ctx, fresh, fresh)
 	found := join.Findings(g)
@@ -151,15 +151,15 @@ func (s *groupAudit) renamed(g join.Group) {
 	}
 }
 
-// look gathers what is known of the group, the slowest first: metadata and the
-// mount table are read anew, or taken as whoever follows their changes left them.
+// gather collects what is known of the group, the slowest first: metadata and the
+// mount table are read anew, or taken from the caches that follow their changes.
 func (s *groupAudit) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	n := s.n
 	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata), Busy: n.busy(s.vg)}
 	if vg := n.Config.VG(s.vg); vg != nil {
 		g.Keep = vg.NeverDeactivate
 	}
-	// A creation that was cut is nobody's work.
+	// Making without a running creation means that the creation was interrupted.
 	n.mu.Lock()
 	for i, v := range g.Volumes {
 		_, now := n.creating[volume.Name{VG: s.vg, LV: v.Name}]
@@ -203,14 +203,14 @@ func (s *groupAudit) gather(ctx context.Context, metadata, mounts bool) join.Gro
 			}
 		}
 	}
-	// Whoever came to work meanwhile has changed what was looked at before.
+	// A lane that has started meanwhile may have changed what was read before.
 	for uuid := range n.busy(s.vg) {
 		g.Busy[uuid] = true
 	}
 	return g
 }
 
-// ask asks the provider, and does not wait for one that hangs.
+// askProvider calls the provider, and does not wait for one that hangs.
 func (s *groupAudit) askProvider(ctx context.Context, fresh bool) join.Survey {
 	vg := s.n.Config.VG(s.vg)
 	unknown := func(format string, a ...any) join.Survey {
@@ -246,8 +246,8 @@ func (s *groupAudit) askProvider(ctx context.Context, fresh bool) join.Survey {
 	}
 }
 
-// keep replaces what was found last, and tells the log of what is new. What was
-// found of a volume that is being worked on stands until that can be judged.
+// store replaces the last findings, and logs new ones. A finding of a volume that is
+// being worked on is kept until it can be judged again.
 func (s *groupAudit) store(g join.Group, found []join.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +283,7 @@ func (s *groupAudit) store(g join.Group, found []join.Finding) {
 	s.found = now
 }
 
-// known are the disagreements that were found last.
+// knownFindings are the last findings.
 func (s *groupAudit) knownFindings() map[join.Finding]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +294,7 @@ func (s *groupAudit) knownFindings() map[join.Finding]bool {
 	return all
 }
 
-// findingKey is what makes two disagreements the same, see join.Finding.Same.
+// findingKey is what makes two findings the same, see join.Finding.Same.
 func findingKey(d join.Finding) join.Finding {
 	return join.Finding{Class: d.Class, UUID: d.UUID, Dir: d.Dir}
 }
@@ -303,7 +303,7 @@ func reportedKey(k status.Finding) join.Finding {
 	return join.Finding{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
 }
 
-// disagreements returns those that were seen last, and why a group could not be
+// findings returns those that were seen last, and why a group could not be
 // audited.
 func (n *Node) findings() (all []status.Finding, unknown []string) {
 	for _, s := range n.audits {
@@ -322,7 +322,7 @@ func (n *Node) findings() (all []status.Finding, unknown []string) {
 	return all, unknown
 }
 
-// busy returns the volumes of a group that somebody works on, or is about to.
+// busy returns the volumes of a group whose lane works, or has calls waiting.
 func (n *Node) busy(vg string) map[volume.UUID]bool {
 	all := map[volume.UUID]bool{}
 	for _, l := range n.allLanes() {
@@ -348,7 +348,7 @@ func (n *Node) faultyFilesystems() map[volume.UUID]volume.FS {
 	return all
 }
 
-// claimant says in words for whom a claim is.
+// claimant describes the user of a claim.
 func claimant(c dsw.Claim) string {
 	switch {
 	case c.Kind == volume.Staged:
@@ -361,7 +361,7 @@ func claimant(c dsw.Claim) string {
 	return "pod " + c.Pod.Namespace + "/" + c.Pod.Name
 }
 
-// disks is a fingerprint of the mounts that are on block devices: the others
+// deviceMounts is a fingerprint of the mounts that are on block devices: the others
 // come and go with every container.
 func deviceMounts(table *mounttable.Table) uint64 {
 	h := fnv.New64a()

@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// prune dismisses the calls whose caller is gone.
+// prune abandons the calls whose caller is gone.
 func (l *lane) prune() {
 	for _, c := range callsOf(l.n.requests.Free(l.uuid)) {
 		if !c.callerAlive() {
@@ -39,16 +39,16 @@ func (l *lane) turn() {
 	)
 	for ctx.Err() == nil {
 		l.prune()
-		// The want first, the look after it: whoever asks while we look is
-		// answered from the next look.
+		// The want first, the observation after it: a call that arrives during the
+		// observation is answered from the next one.
 		w := l.want()
 		if last.Kind == volume.NoteLease && l.unchanged() {
-			// A lease is no change of what there is to see, and nobody has come.
+			// A lease changes nothing observable, and no call has arrived.
 		} else if h, err = l.observe(ctx, w); err != nil {
 			if ids := l.answerable(); len(ids) > 0 {
 				l.fail(ctx, volume.Step{Calls: ids}, "look", err)
 			}
-			l.fail(ctx, volume.Step{}, "look", err) // what flexd owes by itself is tried again
+			l.fail(ctx, volume.Step{}, "look", err) // flexd's own work is retried
 			return
 		}
 		l.markPatient(&w, h)
@@ -92,7 +92,7 @@ func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error
 	return err
 }
 
-// undisturbed says whether nothing has happened to the lane since its turn began.
+// unchanged reports whether the lane has not been woken since its turn began.
 func (l *lane) unchanged() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ const (
 	resumePause    = 200 * time.Millisecond
 )
 
-// patient notes which calls still wait for a suspended device.
+// markPatient notes which calls still wait for a suspended device.
 func (l *lane) markPatient(w *volume.Want, h volume.Have) {
 	for _, c := range l.calls() {
 		switch {
@@ -136,7 +136,7 @@ func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
 	}
 }
 
-// retried says whether flexd's own step of that kind waits after a failure. A
+// hasBackoff says whether flexd's own step of that kind waits after a failure. A
 // note does not: the steps of a call that waits may come after it.
 func hasBackoff(k volume.StepKind) bool {
 	switch k {
@@ -146,7 +146,7 @@ func hasBackoff(k volume.StepKind) bool {
 	return true
 }
 
-// same says whether a step is the very one that was just taken.
+// sameStep reports whether a step equals the one just taken.
 func sameStep(a, b volume.Step) bool {
 	switch a.Kind {
 	case 0, volume.NoteHeld:
@@ -157,8 +157,8 @@ func sameStep(a, b volume.Step) bool {
 	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size
 }
 
-// rest ends a turn in which nothing is left to do, or nothing can be done as
-// long as something is not known.
+// rest ends a turn in which nothing is left to do, or nothing can be done while
+// something is unknown.
 func (l *lane) rest(w volume.Want, h volume.Have) {
 	if mustRetry(w, h) {
 		l.mu.Lock()
@@ -186,8 +186,8 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	}
 }
 
-// mustRetry says whether flexd has something to release, or to find out, and only
-// does not know enough: no event tells when it can be known.
+// mustRetry reports whether flexd has something to release or to find out that is
+// unknown at the moment: there is no event when it becomes known.
 func mustRetry(w volume.Want, h volume.Have) bool {
 	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {
 		return false
@@ -200,7 +200,7 @@ func mustRetry(w volume.Want, h volume.Have) bool {
 	return w.Lease.Noted && !w.Lease.Live && h.Device.Activity == volume.ActivityUnknown
 }
 
-// later says whether flexd's own work has to wait after it failed.
+// retryLater reports whether flexd's own work has to wait after a failure.
 func (l *lane) retryLater() bool {
 	l.mu.Lock()
 	left := time.Until(l.retry.next)

@@ -7,8 +7,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// release releases whatever of ours is mounted at dir, whatever the
-// configuration says by now.
+// release unmounts whatever of ours is mounted at dir, whatever the configuration
+// says by now.
 func (n *Node) release(c *call, dir string) (err error) {
 	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil && !n.mountedAt(c.Dir) {
 		return err
@@ -86,7 +86,7 @@ func (n *Node) endLease(name string) {
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
 	}
-	for _, c := range claims { // kubelet may have removed the directory of one that somebody unmounted
+	for _, c := range claims { // kubelet may have removed the directory of a mount that was unmounted from outside
 		n.lane(c.UUID, volume.Name{VG: c.VG, LV: c.LV}).wake()
 	}
 }

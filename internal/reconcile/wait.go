@@ -19,7 +19,7 @@ func (n *Node) enter(c *call) (committed volume.UUID, err error) {
 	return n.requests.Enter(&c.Request, n.Boot())
 }
 
-// await has a lane do what a call wants, and waits for the answer.
+// await makes a lane serve a call, and waits for the answer.
 func (n *Node) await(c *call, l *lane) (string, error) {
 	if _, err := n.enter(c); err != nil {
 		return "", err
@@ -57,11 +57,11 @@ func (n *Node) wait(c *call) (string, error) {
 	}
 }
 
-// commitGrace is what a landing may take beyond the deadline; flexdriver waits
+// commitGrace is what a committed mount may take beyond the deadline; flexdriver waits
 // that much longer than flexd.
 const commitGrace = 20 * time.Second
 
-// ended explains a call's end without its wish.
+// explainEnd explains why a call ends without success.
 func (n *Node) explainEnd(c *call, what string, err error) error {
 	if !errors.Is(err, errDeadline) || c.ctx.Err() == nil {
 		if what == "" || strings.HasPrefix(err.Error(), what+": ") {
@@ -78,7 +78,7 @@ func (n *Node) explainEnd(c *call, what string, err error) error {
 	return errors.New("not done within the call's time")
 }
 
-// timeoutReason says what a call waited for when its time was up.
+// timeoutReason says what a call was waiting for at its deadline.
 func (l *lane) timeoutReason() error {
 	child := run.Holder(l.lock)
 	l.mu.Lock()
@@ -94,15 +94,15 @@ func (l *lane) timeoutReason() error {
 	return errors.New("not done within the call's time")
 }
 
-// ifTooLong is what an operator can do about a step that may only be slow.
+// slowAdvice is what an operator can do about a step that may only be slow.
 const slowAdvice = "; if that is too long for it, look at the disk under it and at dmesg"
 
-// atWork is the step, and since when it runs. The caller holds l.mu.
+// stepSince is the step, and since when it runs. The caller holds l.mu.
 func (l *lane) stepSince() string {
 	return fmt.Sprintf("%s since %s", l.working, l.since.Format(time.TimeOnly))
 }
 
-// where says who does a step, and where in the kernel that is.
+// childState names the child that runs a step, and its wait channel.
 func childState(child *procfs.Waiting) string {
 	switch {
 	case child == nil:

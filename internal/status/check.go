@@ -85,7 +85,7 @@ func (c Check) summary() string {
 	return text
 }
 
-// disagreements are one line for each that is wrong, and one for all that are
+// findings are one line for each that is wrong, and one for all that are
 // only worth knowing.
 func (l List) findings(width int) []string {
 	var lines, known []string

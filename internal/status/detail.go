@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// WriteStory prints everything about one volume.
+// WriteVolumeDetail prints everything about one volume.
 func WriteVolumeDetail(w io.Writer, s VolumeDetail, now time.Time) error {
 	p := &page{}
 	s.writeHead(p, now)

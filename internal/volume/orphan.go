@@ -16,7 +16,7 @@ type Orphan struct {
 
 // Orphans returns those of one volume. life says of a pod's directory whether
 // its pod still has a process, and how that is known. What waits, is being made
-// or cannot be told is no orphan.
+// or is unknown is no orphan.
 func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan) {
 	waits := slices.ContainsFunc(w.Calls, func(c Call) bool { return c.Verb != Reclaim })
 	for _, m := range h.Mounts {
@@ -87,13 +87,13 @@ func (p *planner) reclaims() {
 	}
 }
 
-// alone says whether what is asked for at dir needs the proof that nobody else
+// alone reports whether the release at dir needs the proof that no other process
 // has the device. An operator does not.
 func (p *planner) alone(dir string) bool {
 	return !slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Reclaim && c.Dir == dir && !c.Alone })
 }
 
-// needed says why somebody may still need what is at a directory, or "".
+// needed says why the mount at a directory may still be needed, or "".
 func (p *planner) needed(call Call, spot TargetState) string {
 	switch kind := p.kindOf(call.Dir); {
 	case kind == Published && spot.Pod == Running:
@@ -118,7 +118,7 @@ func (p *planner) needed(call Call, spot TargetState) string {
 	return ""
 }
 
-// reclaimDevice plans the deactivation of a volume that nobody claims. flexd
+// reclaimDevice plans the deactivation of a volume without a claim. flexd
 // does so by itself only for those that it has activated.
 func (p *planner) reclaimDevice(call Call) {
 	d := p.h.Device

@@ -156,7 +156,7 @@ type FS struct {
 	Size    int64   `json:"size,omitempty"` // bytes; 0 = unknown
 	What    string  `json:"what,omitempty"` // what was found at which offset, or what is wrong
 	// Signature names what libblkid recognised in ForeignContent, such as
-	// crypto_LUKS; "" = bytes that nobody recognises.
+	// crypto_LUKS; "" = unrecognized bytes.
 	Signature string `json:"signature,omitempty"`
 	// Leftover: ForeignContent that looks like what an mkfs leaves that is cut
 	// before it ends: no superblock, no backup superblock, nothing in the first
@@ -242,8 +242,8 @@ type Mount struct {
 type Owner uint8
 
 // The owners. Kubelet's own mounts (subPath) keep a volume in use but are no
-// reason to refuse; Elsewhere means that somebody outside kubelet's directories
-// mounted the volume.
+// reason to refuse; Elsewhere means a mount of the volume outside kubelet's
+// directories.
 const (
 	Ours Owner = iota + 1
 	Kubelets
@@ -252,7 +252,7 @@ const (
 
 // A TargetState says what the mount table shows at one directory.
 type TargetState struct {
-	Unknown string // why it cannot be told whose mount is there; the rest means nothing then
+	Unknown string // why the mount there is unknown; the other fields mean nothing then
 	This    bool   // this volume is mounted there, on top
 	Other   string // something else is on top: its description; "" = nothing
 	Under   bool   // this volume is mounted there, covered by Other
@@ -298,7 +298,7 @@ const (
 	Publish                  // mount
 	Release                  // unmount, unmountdevice
 	Expand                   // expandfs
-	Reclaim                  // flexd release: let go of what nobody needs any more, at Dir or, without one, of the device
+	Reclaim                  // flexd release: release an orphan, the mount at Dir or, without one, the device
 )
 
 func (v Verb) String() string {

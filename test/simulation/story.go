@@ -62,7 +62,7 @@ func (d decision) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s", d.what, d.on))
 }
 
-// A story is all the decisions of one life.
+// A scenario is all the decisions of one life.
 type scenario []decision
 
 func (s scenario) String() string {
