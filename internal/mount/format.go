@@ -88,6 +88,9 @@ func format(f Formatting) (nothing, error) {
 	}
 	err = mkfs(dev, maker.argv, f)
 	if err == nil {
+		err = mountable(f)
+	}
+	if err == nil {
 		return nothing{}, nil
 	}
 	if left := clean(f, blank); left != nil {
@@ -113,6 +116,19 @@ func mkfs(dev *os.File, maker []string, f Formatting) error {
 		return fmt.Errorf("%s ended well, but its superblock says that it is still in progress", argv[0])
 	}
 	return nil
+}
+
+// mountable mounts a new filesystem detached, and unmounts it: not every filesystem
+// that mkfs makes when it is given options can be mounted by this kernel.
+func mountable(f Formatting) error {
+	if len(f.Opts) == 0 {
+		return nil
+	}
+	mnt, err := assemble(MountSpec{Device: f.Device, FSType: f.Type, First: true})
+	if err != nil {
+		return fmt.Errorf("this kernel does not mount what mkfs makes with the options %s: %w; use other options", strings.Join(f.Opts, " "), err)
+	}
+	return unix.Close(mnt)
 }
 
 // clean zeroes what a failed mkfs wrote where the device was read as blank before,

@@ -81,6 +81,38 @@ func TestMkfsReason(t *testing.T) {
 	}
 }
 
+// A filesystem that this kernel does not mount is taken away again, and its record
+// with it, so that other options may be used.
+func TestFormatUnmountable(t *testing.T) {
+	refused := 0
+	for fsType, opts := range map[string]string{"ext4": "-b 65536", "xfs": "-m crc=0", "btrfs": "-s 65536"} {
+		need(t, "mkfs."+fsType)
+		r := newRig(t, 320*mib)
+		f := Formatting{Device: r.dev, Type: fsType, Opts: strings.Fields(opts), Created: true, Record: r.record()}
+		err := r.Format(t.Context(), r.lock, f, yes)
+		t.Logf("%s %s: %v", fsType, opts, err)
+		if err == nil { // a newer kernel
+			continue
+		}
+		refused++
+		if !strings.Contains(err.Error(), "this kernel does not mount") || !strings.Contains(err.Error(), "use other options") {
+			t.Errorf("%s: %v", fsType, err)
+		}
+		if _, err := os.Stat(f.Record); err == nil {
+			t.Errorf("%s: the record stands", fsType)
+		}
+		if fs := r.probe(""); fs.Content != volume.Blank {
+			t.Errorf("%s: %+v", fsType, fs)
+		}
+		if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: true}, yes); err != nil {
+			t.Errorf("%s without options: %v", fsType, err)
+		}
+	}
+	if refused == 0 {
+		t.Error("this kernel mounts all of them: the test needs other options")
+	}
+}
+
 // What is added to a blank volume is made blank, and nothing before it.
 func TestZeroFrom(t *testing.T) {
 	r := newRig(t, 64*mib)
