@@ -20,8 +20,8 @@ import (
 func identify(a identifyArg) ([]identified, error) {
 	got := []identified{}
 	for _, name := range a.Names {
-		dev, err := os.Open("/dev/" + name)
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+		dev, err := mount.OpenLoop(name)
+		if mount.Detached(err) {
 			continue
 		}
 		if err != nil {
@@ -144,12 +144,18 @@ func notAttached(file *os.File, after uint64) error {
 		if l.Seq <= after && filepath.Base(l.BackingFile) != filepath.Base(file.Name()) {
 			continue
 		}
-		dev, err := os.Open("/dev/" + l.Name)
-		if err != nil {
+		dev, err := mount.OpenLoop(l.Name)
+		if mount.Detached(err) {
 			continue
+		}
+		if err != nil {
+			return err
 		}
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		dev.Close()
+		if err != nil && !mount.Detached(err) {
+			return fmt.Errorf("LOOP_GET_STATUS64 of %s: %w", l.Name, err)
+		}
 		if err == nil && info.Device == st.Dev && info.Inode == st.Ino {
 			return fmt.Errorf("%s has /dev/%s already, attached as %s", file.Name(), l.Name, l.BackingFile)
 		}

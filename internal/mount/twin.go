@@ -117,12 +117,13 @@ func loopBacking(number string) (backing, bool) {
 	if _, err := os.Stat("/sys/dev/block/" + number + "/loop"); err != nil {
 		return backing{}, false
 	}
-	dev, err := os.Open(nodeOf(number))
+	dev, err := OpenLoop(filepath.Base(nodeOf(number)))
 	if err != nil {
 		return backing{}, false
 	}
 	defer dev.Close()
-	return backingOf(dev)
+	on, err := backingOf(dev)
+	return on, err == nil
 }
 
 // onOneDevice refuses a btrfs on several devices: its mount would show the data

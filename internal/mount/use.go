@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -163,13 +165,17 @@ type backing struct{ dev, ino, rdev uint64 }
 // loopsOn names the loop devices that show the bytes of a device: those attached to
 // it and, if it is a loop device itself, those attached to its backing file.
 func loopsOn(dev *os.File, number string) ([]string, error) {
-	own, isLoop := backingOf(dev)
-	file := ""
+	own, err := backingOf(dev)
+	file, isLoop := "", err == nil
 	if isLoop {
 		b, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
 		file = filepath.Base(strings.TrimSpace(string(b)))
 	}
 	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	tab, err := mounttable.Own()
 	if err != nil {
 		return nil, err
 	}
@@ -179,28 +185,28 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 		if err != nil {
 			continue // detached meanwhile
 		}
-		to := strings.TrimSpace(string(b))
 		// Only those that may be meant are opened: this is an opener, too, for an instant.
-		// A path may lead to another file by now: something was mounted over it.
-		f, ok := regular(to)
-		if same := isLoop && (f == backing{dev: own.dev, ino: own.ino}); ok && !same && filepath.Base(to) != file {
+		to := strings.TrimSpace(string(b))
+		if filepath.Base(to) != file && another(tab, to, own) {
 			continue
 		}
 		name := strings.Split(path, "/")[3]
 		if n, err := os.ReadFile("/sys/block/" + name + "/dev"); err != nil || strings.TrimSpace(string(n)) == number {
 			continue
 		}
-		l, err := os.Open("/dev/" + name)
+		l, err := OpenLoop(name)
+		if Detached(err) {
+			continue
+		}
 		if err != nil {
-			if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
-				continue
-			}
 			return nil, err
 		}
-		its, ok := backingOf(l)
+		its, err := backingOf(l)
 		l.Close()
 		switch {
-		case !ok:
+		case Detached(err):
+		case err != nil:
+			return nil, err
 		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
 			on = append(on, "/dev/"+name+" is a loop device on it")
 		case isLoop && its == own:
@@ -210,20 +216,75 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 	return on, nil
 }
 
-// regular returns the regular file that a path leads to, without asking a server.
+// another says whether the path of a loop device's backing file leads to a regular
+// file that is not own. A path may lead to another file than when it was attached:
+// something was mounted over it, or it is of another mount namespace. Where a server
+// would have to be asked, which may hang, the path is another file's: a volume's file
+// below such a mount is found by its name, and by what its loop device says.
+func another(tab *mounttable.Table, path string, own backing) bool {
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if e := tab.Top(dir); e != nil {
+			if !slices.Contains(localTypes, e.Type) {
+				return true
+			}
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	f, ok := regular(path)
+	return ok && f != backing{dev: own.dev, ino: own.ino}
+}
+
+// localTypes are the filesystems that ask no server.
+var localTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "squashfs", "erofs",
+	"tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay"}
+
+// regular returns the regular file that a path leads to, without asking for its attributes.
 func regular(path string) (backing, bool) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
 	return backing{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino}, err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
+// OpenLoop opens a loop device by its name in sysfs. In a container, /dev may have
+// another node of that name, or none: then one is made for an instant.
+func OpenLoop(name string) (*os.File, error) {
+	number, err := sysfs.Line("/sys/block/" + name + "/dev")
+	if err != nil {
+		return nil, err
+	}
+	path := "/dev/" + name
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(st.Rdev) == number {
+		return os.Open(path)
+	}
+	major, minor, ok := sysfs.SplitNumber(number)
+	if !ok {
+		return nil, fmt.Errorf("the number of %s is %q", name, number)
+	}
+	node := fmt.Sprintf("/dev/.flexd-%s-%d", name, os.Getpid())
+	if err := unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
+		return nil, fmt.Errorf("%s is not the device %s, and no node of it can be made: %w", path, number, err)
+	}
+	defer os.Remove(node)
+	return os.Open(node)
+}
+
+// Detached says whether it is an error because a loop device has no file any more,
+// or is gone.
+func Detached(err error) bool {
+	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, os.ErrNotExist)
+}
+
 // backingOf asks an open loop device what it shows.
-func backingOf(dev *os.File) (backing, bool) {
+func backingOf(dev *os.File) (backing, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 	if err != nil {
-		return backing{}, false
+		return backing{}, &os.PathError{Op: "LOOP_GET_STATUS64", Path: dev.Name(), Err: err}
 	}
-	return backing{info.Device, info.Inode, info.Rdevice}, true
+	return backing{info.Device, info.Inode, info.Rdevice}, nil
 }
 
 // liveSuperblock returns the type of the filesystem that the kernel has active on

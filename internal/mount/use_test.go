@@ -110,6 +110,18 @@ func TestInUse(t *testing.T) {
 				end()
 			}
 		}},
+		{"loop device on the same file, without its node", func(r *rig) ([]string, func()) {
+			other := filepath.Join(r.mkdir("alias"), "img")
+			r.sh("touch", other)
+			r.sh("mount", "--bind", r.file, other)
+			l, end := r.loop(other)
+			r.sh("umount", "-l", other) // its path leads nowhere now
+			r.sh("mount", "--bind", os.DevNull, l)
+			return []string{l + " is attached to the same file"}, func() {
+				r.sh("umount", l)
+				end()
+			}
+		}},
 		{"mount", func(r *rig) ([]string, func()) {
 			dir := r.mkdir("elsewhere")
 			r.sh("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", r.dev.Path)
@@ -140,7 +152,7 @@ func TestInUse(t *testing.T) {
 // node makes another node of the device, as a jail of a VM has one.
 func (r *rig) node() string {
 	r.Helper()
-	path := filepath.Join(r.mkdir("jail"), "drive")
+	path := filepath.Join(r.TempDir(), "drive") // not below /dev, as r.dir may be
 	major, minor, _ := sysfs.SplitNumber(r.dev.Number)
 	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
 		r.Fatal(err)
@@ -179,6 +191,37 @@ func (r *rig) isUsed(use volume.Use, words ...string) {
 			}
 		}
 	}
+}
+
+// A filesystem that does not answer, below a loop device that has nothing to do with
+// the volume, keeps it from nothing.
+func TestHungNeighbour(t *testing.T) {
+	r := newRig(t, 64*mib)
+	dir := r.mkdir("hung")
+	r.sh("truncate", "-s", "1M", dir+"/img")
+	_, detach := r.loop(dir + "/img")
+	defer detach()
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		t.Skip("needs FUSE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())
+	if err := unix.Mount("hung", dir, "fuse", 0, hung); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	defer server.Close() // every look ends
+	defer time.AfterFunc(20*time.Second, func() {
+		t.Error("it hangs")
+		unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)
+	}).Stop()
+	r.format("ext4")
+	l := r.landing(r.mkdir("m"))
+	l.First = true
+	r.land(l)
 }
 
 // A process that has the device open for an instant, as udev's blkid does, fails
