@@ -274,7 +274,7 @@ func TestWallClockIsForPeople(t *testing.T) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl: // after a reboot no other clock tells the age of a record, and this one only refuses
-				return !notes || n.Name.Name != "late"
+				return !notes || n.Name.Name != "notRepeatableReason"
 			case *ast.AssignStmt: // x.Since, x.At = time.Now().UTC()... is how it is told
 				if last, ok := n.Lhs[len(n.Lhs)-1].(*ast.SelectorExpr); ok && (last.Sel.Name == "Since" || last.Sel.Name == "At") {
 					told++

@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Standing is one mount of a table, with its owner.
-type Standing struct {
+// A MountState is one mount of a table, with its owner.
+type MountState struct {
 	Dir    string
 	Device string // number of its block device; "" = it has none
 	What   string
@@ -54,10 +54,10 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 
 // MountsOf returns where a device is mounted. Copies of one mount that propagation
 // made count once, at one of dirs if possible.
-func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []Standing {
-	var all []Standing
+func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []MountState {
+	var all []MountState
 	for i, e := range o.owned(number, path, dirs, table) {
-		s := Standing{Dir: e.Dir, Device: number, What: e.Type + " from " + path, Owner: e.owner, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: e.Dir, Device: number, What: e.Type + " from " + path, Owner: e.owner, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
 			s.Over = fmt.Sprintf("%s from %s at %s", over.Type, over.Source, over.Dir)
 		}
@@ -76,11 +76,11 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 
 // MountsAt returns what is mounted at a directory, and, if that is asked for, of
 // which volume it is.
-func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []Standing {
+func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []MountState {
 	rule := o.classifierFor(table)
-	var all []Standing
+	var all []MountState
 	for _, e := range slices.Concat(table.HiddenAt(dir), table.At(dir)) {
-		s := Standing{Dir: dir, What: fmt.Sprintf("%s from %s", e.Type, e.Source), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: dir, What: fmt.Sprintf("%s from %s", e.Type, e.Source), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		s.Owner, _ = rule.owner(e)
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = e.SourceNumber()

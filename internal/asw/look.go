@@ -26,20 +26,20 @@ type MountSource interface {
 // A Mark is a point in the order of looks and steps.
 type Mark uint64
 
-// A looker shares looks: whoever needs one that began after his mark takes the
+// A looker shares looks: a caller that needs one that began after its mark takes the
 // one that others asked for, and an unchanged table is not read again.
 type looker struct {
 	source MountSource
 
-	mu      sync.Mutex
-	clock   Mark
-	last    *glance // the last that ended well
-	anew    bool    // the next one reads the table even if the kernel tells of no change
-	running *glance
-	reader  mounttable.Reader // only the running glance uses it
+	mu        sync.Mutex
+	clock     Mark
+	last      *reading // the last that ended well
+	forceRead bool     // the next one reads the table even if the kernel reports no change
+	running   *reading
+	reader    mounttable.Reader // only the running glance uses it
 }
 
-type glance struct {
+type reading struct {
 	began Mark
 	done  chan struct{}
 	table *mounttable.Table
@@ -61,7 +61,7 @@ func (o *Observer) Read(ctx context.Context) (*mounttable.Table, error) {
 // readAnew returns a table that is read from now on.
 func (l *looker) readAnew(ctx context.Context) (*mounttable.Table, error) {
 	l.mu.Lock()
-	l.anew = true
+	l.forceRead = true
 	l.clock++
 	now := l.clock
 	l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *looker) look(ctx context.Context, after Mark) (*mounttable.Table, error
 		g := l.running
 		if g == nil {
 			l.clock++
-			g = &glance{began: l.clock, done: make(chan struct{})}
+			g = &reading{began: l.clock, done: make(chan struct{})}
 			l.running = g
 			go l.run(g)
 		}
@@ -94,11 +94,11 @@ func (l *looker) look(ctx context.Context, after Mark) (*mounttable.Table, error
 	}
 }
 
-func (l *looker) run(g *glance) {
+func (l *looker) run(g *reading) {
 	l.mu.Lock()
 	last := l.last
-	if l.anew {
-		last, l.anew = nil, false
+	if l.forceRead {
+		last, l.forceRead = nil, false
 	}
 	l.mu.Unlock()
 	// Changed is asked before the reading: what changes while we read is seen

@@ -30,16 +30,16 @@ type Store struct {
 	dir  string
 	boot string
 
-	mu       sync.Mutex                        // guards what follows and the files; held across a write, never across a command
-	claims   map[volume.UUID]map[string]*Claim // by directory
-	leases   map[volume.UUID]*Lease
-	at       index[Claim]             // by directory
-	named    index[Claim]             // by kubelet's name for the volume
-	lent     index[Lease]             // likewise
-	parted   map[volume.UUID][]string // notes of claims that ended by Part, which go with the lease
-	problems map[string]string        // file → what is wrong with it
-	missing  map[string]string        // likewise, of notes that could not be written
-	torn     teardowns
+	mu             sync.Mutex                        // guards what follows and the files; held across a write, never across a command
+	claims         map[volume.UUID]map[string]*Claim // by directory
+	leases         map[volume.UUID]*Lease
+	claimsByDir    index[Claim]             // by directory
+	claimsByName   index[Claim]             // by kubelet's name for the volume
+	leasesByName   index[Lease]             // likewise
+	notesWithLease map[volume.UUID][]string // notes of claims that DropKeepingNote ended, which go with the lease
+	problems       map[string]string        // file → what is wrong with it
+	missing        map[string]string        // likewise, of notes that could not be written
+	teardowns      teardowns
 }
 
 // Open reads the notes below dir. A note that cannot be used is kept beside the
@@ -48,10 +48,10 @@ type Store struct {
 // are gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
-		at: index[Claim]{}, named: index[Claim]{}, lent: index[Lease]{},
-		parted:   map[volume.UUID][]string{},
-		problems: map[string]string{}, missing: map[string]string{},
-		torn: openTeardowns(filepath.Join(filepath.Dir(dir), "teardowns"), boot)}
+		claimsByDir: index[Claim]{}, claimsByName: index[Claim]{}, leasesByName: index[Lease]{},
+		notesWithLease: map[volume.UUID][]string{},
+		problems:       map[string]string{}, missing: map[string]string{},
+		teardowns: openTeardowns(filepath.Join(filepath.Dir(dir), "teardowns"), boot)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("notes: %w", err)
 	}
@@ -147,20 +147,20 @@ func (x index[Note]) copies(key string) (found []Note) {
 }
 
 func (s *Store) keep(c *Claim) {
-	s.forgetClaim(c.UUID, c.Dir)
+	s.removeClaim(c.UUID, c.Dir)
 	if s.claims[c.UUID] == nil {
 		s.claims[c.UUID] = map[string]*Claim{}
 	}
 	s.claims[c.UUID][c.Dir] = c
-	s.at.add(c.Dir, c)
-	s.named.add(c.Name, c)
-	if files := s.parted[c.UUID]; files != nil { // its note is about a claim again
-		s.parted[c.UUID] = slices.DeleteFunc(files, func(f string) bool { return f == claimFile(c) })
+	s.claimsByDir.add(c.Dir, c)
+	s.claimsByName.add(c.Name, c)
+	if files := s.notesWithLease[c.UUID]; files != nil { // its note is about a claim again
+		s.notesWithLease[c.UUID] = slices.DeleteFunc(files, func(f string) bool { return f == claimFile(c) })
 	}
 }
 
-// forgetClaim returns the claim that it has removed, nil = there was none.
-func (s *Store) forgetClaim(uuid volume.UUID, dir string) *Claim {
+// removeClaim returns the claim that it has removed, nil = there was none.
+func (s *Store) removeClaim(uuid volume.UUID, dir string) *Claim {
 	c := s.claims[uuid][dir]
 	if c == nil {
 		return nil
@@ -168,20 +168,20 @@ func (s *Store) forgetClaim(uuid volume.UUID, dir string) *Claim {
 	if delete(s.claims[uuid], dir); len(s.claims[uuid]) == 0 {
 		delete(s.claims, uuid)
 	}
-	s.at.remove(c.Dir, c)
-	s.named.remove(c.Name, c)
+	s.claimsByDir.remove(c.Dir, c)
+	s.claimsByName.remove(c.Name, c)
 	return c
 }
 
 func (s *Store) keepLease(l *Lease) {
-	s.forgetLease(l.UUID)
+	s.removeLease(l.UUID)
 	s.leases[l.UUID] = l
-	s.lent.add(l.Name, l)
+	s.leasesByName.add(l.Name, l)
 }
 
-func (s *Store) forgetLease(uuid volume.UUID) {
+func (s *Store) removeLease(uuid volume.UUID) {
 	if l := s.leases[uuid]; l != nil {
-		s.lent.remove(l.Name, l)
+		s.leasesByName.remove(l.Name, l)
 		delete(s.leases, uuid)
 	}
 }
@@ -204,14 +204,14 @@ func (s *Store) Claims(uuid volume.UUID) []Claim {
 func (s *Store) At(dir string) []Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.at.copies(dir)
+	return s.claimsByDir.copies(dir)
 }
 
 // Named returns copies of the claims and leases of the volume that kubelet calls so.
 func (s *Store) Named(name string) ([]Claim, []Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.named.copies(name), s.lent.copies(name)
+	return s.claimsByName.copies(name), s.leasesByName.copies(name)
 }
 
 // All returns copies of all claims.
@@ -253,7 +253,7 @@ func (s *Store) Put(c Claim) error {
 func (s *Store) Drop(uuid volume.UUID, dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.forgetClaim(uuid, dir)
+	c := s.removeClaim(uuid, dir)
 	if c == nil {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (s *Store) Leases() []Lease {
 }
 
 // PutLease notes a lease. On an error nothing was noted, and nothing may be
-// activated on the strength of it; see also Part.
+// activated on the strength of it; see also DropKeepingNote.
 func (s *Store) PutLease(l Lease) error {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
@@ -294,16 +294,16 @@ func (s *Store) PutLease(l Lease) error {
 	return nil
 }
 
-// Part ends a claim whose lease cannot be noted: both hold in memory, and the
-// claim's note stays behind to tell the next flexd that the volume was ours. It
-// goes with the lease.
-func (s *Store) Part(dir string, l Lease) {
+// DropKeepingNote ends a claim whose lease cannot be noted: both hold in memory, and the
+// claim's note stays so that the next flexd knows the volume as ours. It is removed
+// with the lease.
+func (s *Store) DropKeepingNote(dir string, l Lease) {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keepLease(&l)
-	if c := s.forgetClaim(l.UUID, dir); c != nil {
-		s.parted[l.UUID] = append(s.parted[l.UUID], claimFile(c))
+	if c := s.removeClaim(l.UUID, dir); c != nil {
+		s.notesWithLease[l.UUID] = append(s.notesWithLease[l.UUID], claimFile(c))
 	}
 }
 
@@ -311,12 +311,12 @@ func (s *Store) Part(dir string, l Lease) {
 func (s *Store) DropLease(uuid volume.UUID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forgetLease(uuid)
+	s.removeLease(uuid)
 	err := s.remove(leaseFile(uuid))
-	for _, file := range s.parted[uuid] {
+	for _, file := range s.notesWithLease[uuid] {
 		err = errors.Join(err, s.remove(file))
 	}
-	delete(s.parted, uuid)
+	delete(s.notesWithLease, uuid)
 	return err
 }
 

@@ -240,7 +240,7 @@ func TestLeaseNotWritten(t *testing.T) {
 		t.Error("it counts all the same")
 	}
 	// The end of a claim does not depend on it, and the next flexd hears of it.
-	s.Part(claim(volume.Releasing).Dir, lease)
+	s.DropKeepingNote(claim(volume.Releasing).Dir, lease)
 	if _, ok := s.Lease("uuid-a"); !ok || s.All() != nil {
 		t.Errorf("in memory: lease %v, claims %v", ok, s.All())
 	}
@@ -257,7 +257,7 @@ func TestLeaseNotWritten(t *testing.T) {
 	if err := s.DropLease("uuid-a"); err != nil || len(open(t, dir).All()) != 1 {
 		t.Errorf("the note of a claim went with the lease: %v", err)
 	}
-	s.Part(claim(volume.Releasing).Dir, lease)
+	s.DropKeepingNote(claim(volume.Releasing).Dir, lease)
 	if err := s.DropLease("uuid-a"); err != nil {
 		t.Error(err)
 	}

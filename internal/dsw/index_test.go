@@ -38,7 +38,7 @@ func TestNotesAreFound(t *testing.T) {
 		case 2, 3:
 			err = s.PutLease(lease)
 		case 4:
-			s.Part(dir, lease)
+			s.DropKeepingNote(dir, lease)
 		case 5:
 			err = s.Drop(uuid, dir)
 		case 6:

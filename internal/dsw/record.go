@@ -90,14 +90,14 @@ func (r *Records) Problems() []string {
 	}
 	if len(all) > 0 && !r.looking {
 		r.looking = true
-		go r.again()
+		go r.retryUnread()
 	}
 	slices.Sort(all)
 	return all
 }
 
-// again reads what could not be read.
-func (r *Records) again() {
+// retryUnread reads the records that could not be read.
+func (r *Records) retryUnread() {
 	r.mu.Lock()
 	paths := slices.Collect(maps.Keys(r.unread))
 	r.mu.Unlock()
@@ -218,15 +218,15 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	}
 	facts := volume.RecordFacts{State: volume.Seen, Type: rec.FSType, Name: volume.Name{VG: rec.VG, LV: rec.LV}, File: r.path(rec.UUID)}
 	if rec.State == stateFormatting {
-		facts.State, facts.Late = volume.Formatting, r.late(rec)
+		facts.State, facts.Late = volume.Formatting, r.notRepeatableReason(rec)
 	}
 	return facts, nil
 }
 
-// late says why the mkfs of a record must not be repeated any more, or "". In the
+// notRepeatableReason says why the mkfs of a record must not be repeated any more, or "". In the
 // record's boot the boot clock tells its age. In a later one the wall clock does,
 // which may be wrong; so this boot must be new as well.
-func (r *Records) late(rec Record) string {
+func (r *Records) notRepeatableReason(rec Record) string {
 	age := r.up() - rec.Uptime
 	if rec.Boot != r.boot {
 		age = time.Since(rec.At)

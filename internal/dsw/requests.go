@@ -120,8 +120,8 @@ func (t *target) superseded(r *Request) bool {
 	return t.setUp > r.Started
 }
 
-// holds says whether only the outcome of a committed mount may answer the request.
-func (t *target) holds(r *Request) bool {
+// isCommitted says whether only the outcome of a committed mount may answer the request.
+func (t *target) isCommitted(r *Request) bool {
 	return t != nil && r.Mounts() && r.volume != "" && r.volume == t.committed
 }
 
@@ -154,7 +154,7 @@ func (q *Requests) Enter(r *Request, now time.Duration) (committed volume.UUID, 
 		t.setUp, t.name = r.Started, r.Name
 	}
 	t.waiting = append(t.waiting, r)
-	lost := q.dismiss(t)
+	lost := q.answerSuperseded(t)
 	if t.committed != "" && r.Mounts() && r.Name == t.named {
 		q.bind(r, t.committed)
 		lost = append(lost, t.committed)
@@ -165,10 +165,10 @@ func (q *Requests) Enter(r *Request, now time.Duration) (committed volume.UUID, 
 	return committed, nil
 }
 
-// dismiss answers the requests of a target that were superseded.
-func (q *Requests) dismiss(t *target) (lost []volume.UUID) {
+// answerSuperseded answers the requests of a target that were superseded.
+func (q *Requests) answerSuperseded(t *target) (lost []volume.UUID) {
 	for _, r := range slices.Clone(t.waiting) {
-		if t.superseded(r) && !t.holds(r) {
+		if t.superseded(r) && !t.isCommitted(r) {
 			lost = append(lost, r.volume)
 			q.end(r, Answer{Err: ErrSuperseded})
 		}
@@ -234,7 +234,7 @@ func (q *Requests) Of(uuid volume.UUID) []*Request {
 func (q *Requests) Free(uuid volume.UUID) []*Request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(q.volumes[uuid]), func(r *Request) bool { return q.targets[r.Dir].holds(r) })
+	return slices.DeleteFunc(slices.Clone(q.volumes[uuid]), func(r *Request) bool { return q.targets[r.Dir].isCommitted(r) })
 }
 
 // Answer answers the volume's request of that id.
@@ -250,7 +250,7 @@ func (q *Requests) Answer(uuid volume.UUID, id string, a Answer) {
 // its mount is committed: then the outcome is its answer.
 func (q *Requests) Abandon(r *Request, a Answer) {
 	q.mu.Lock()
-	if !r.waiting || q.targets[r.Dir].holds(r) {
+	if !r.waiting || q.targets[r.Dir].isCommitted(r) {
 		q.mu.Unlock()
 		return
 	}
@@ -291,7 +291,7 @@ func (q *Requests) end(r *Request, a Answer) {
 
 // forget ends a commit that was observed and whose requests are answered.
 func (t *target) forget() {
-	if t.appeared && !slices.ContainsFunc(t.waiting, t.holds) {
+	if t.appeared && !slices.ContainsFunc(t.waiting, t.isCommitted) {
 		t.committed, t.appeared = "", false
 	}
 }
@@ -331,7 +331,7 @@ func (q *Requests) Observed(uuid volume.UUID, dir string, mounted bool) {
 		t.forget()
 	} else {
 		t.committed = ""
-		lost = q.dismiss(t)
+		lost = q.answerSuperseded(t)
 	}
 	q.mu.Unlock()
 	q.wakeAll(lost)

@@ -103,7 +103,7 @@ func (t *teardowns) rewrite(now time.Duration) error {
 func (s *Store) TornDown(dir string, started, now time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.torn.add(dir, started, now); err != nil {
+	if err := s.teardowns.add(dir, started, now); err != nil {
 		return fmt.Errorf("teardown: %w", err)
 	}
 	return nil
@@ -114,7 +114,7 @@ func (s *Store) TornDown(dir string, started, now time.Duration) error {
 func (s *Store) Teardowns(now time.Duration) map[string]time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := maps.Clone(s.torn.started)
+	all := maps.Clone(s.teardowns.started)
 	maps.DeleteFunc(all, func(_ string, started time.Duration) bool { return now-started > targetMemory || started > now })
 	return all
 }

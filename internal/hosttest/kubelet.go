@@ -155,7 +155,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		off()
 		close(stop)
 		e.tap.mu.Lock()
-		lost := e.tap.comes(answer, CrashAnswer)
+		lost := e.tap.count(answer, CrashAnswer)
 		e.tap.mu.Unlock()
 		if lost != Never {
 			l.crash()

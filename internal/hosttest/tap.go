@@ -72,8 +72,8 @@ func (t *tap) arm(f fault) {
 	t.fault, t.steps, t.struck = f, map[string]int{}, nil
 }
 
-// comes counts a step, and says whether the fault is now.
-func (t *tap) comes(step string, moments ...Moment) Moment {
+// count counts a step, and says whether the fault is now.
+func (t *tap) count(step string, moments ...Moment) Moment {
 	f := t.fault
 	t.steps[step]++
 	at := t.steps[step]
@@ -111,7 +111,7 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	}
 	t.mu.Lock()
 	t.total++
-	moment := t.comes(c.Step, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter, KillBefore, KillWithin)
+	moment := t.count(c.Step, CrashBefore, CrashWithin, CrashAfter, FailBefore, FailAfter, KillBefore, KillWithin)
 	refused := t.refuse[c.Step]
 	t.mu.Unlock()
 	if t.e.Command != nil {
@@ -180,7 +180,7 @@ type lifeMounts struct {
 func (m lifeMounts) Changed() bool {
 	m.t.e.pause(m.l, "look")
 	m.t.mu.Lock()
-	moment := m.t.comes(look, CrashLooking, KillLooking)
+	moment := m.t.count(look, CrashLooking, KillLooking)
 	m.t.mu.Unlock()
 	switch moment {
 	case CrashLooking:
@@ -197,7 +197,7 @@ func (t *tap) noting(l *life) {
 		return
 	}
 	t.mu.Lock()
-	moment := t.comes(note, CrashNoting)
+	moment := t.count(note, CrashNoting)
 	t.mu.Unlock()
 	if moment != Never {
 		l.crash()

@@ -32,7 +32,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			at = f.Inode
 		}
 	}
-	if d, ok := p.again(lv, file, at); ok {
+	if d, ok := p.lastDevice(lv, file, at); ok {
 		return whole(lv, d), nil
 	}
 	s, err := p.look(ctx)
@@ -106,10 +106,10 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	return whole(lv, d), nil
 }
 
-// soleFor is how long a volume's device counts as the only one after a scan that
+// soleTimeout is how long a volume's device counts as the only one after a scan that
 // found no other. The children that activate, check, format or mount it first look
 // themselves.
-var soleFor = time.Second
+var soleTimeout = time.Second
 
 // A sole device was the only one of its volume at the end of a scan.
 type sole struct {
@@ -117,12 +117,12 @@ type sole struct {
 	scanned time.Time
 }
 
-// again looks only at the device that was the volume's only one a moment ago.
-func (p *Provider) again(lv volume.LV, file string, at Inode) (volume.Device, bool) {
+// lastDevice looks only at the device that was the volume's only one within soleTimeout.
+func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Device, bool) {
 	p.mu.Lock()
 	last := p.sole[lv.UUID]
 	p.mu.Unlock()
-	if last.loop == "" || time.Since(last.scanned) > soleFor {
+	if last.loop == "" || time.Since(last.scanned) > soleTimeout {
 		return volume.Device{}, false
 	}
 	l, err := p.kernel.Loop(last.loop)

@@ -31,7 +31,7 @@ func create(a createArg) (_ nothing, err error) {
 		return nothing{}, &os.PathError{Op: "create", Path: a.File, Err: unix.EEXIST}
 	}
 	size := roundUp(a.Size)
-	if err := room(dir, a.File, size); err != nil {
+	if err := checkSpace(dir, a.File, size); err != nil {
 		return nothing{}, err
 	}
 	tmp := temporary(a.File)
@@ -73,10 +73,10 @@ func fill(path string, size int64) error {
 	return f.Sync()
 }
 
-// room refuses a size that the filesystem of the directory could not hold now.
-// Files are sparse, so that this is no promise, but a volume that can't be
-// filled at all would only fail later, with data in it.
-func room(dir *os.File, file string, more int64) error {
+// checkSpace refuses a size that the filesystem of the directory cannot hold now.
+// Files are sparse, so this is no promise, but a volume that can never be filled
+// would fail later, with data in it.
+func checkSpace(dir *os.File, file string, more int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
 		return fmt.Errorf("statfs %s: %w", dir.Name(), err)
@@ -143,7 +143,7 @@ func extend(a extendArg) (_ nothing, err error) {
 		if err != nil {
 			return nothing{}, err
 		}
-		err = room(dir, a.File, size-fi.Size())
+		err = checkSpace(dir, a.File, size-fi.Size())
 		dir.Close()
 		if err != nil {
 			return nothing{}, err

@@ -35,8 +35,8 @@ type Provider struct {
 	scanning *scan                // guarded by mu
 	sole     map[volume.UUID]sole // guarded by mu
 	newest   uint64               // guarded by mu: the largest diskseq that a scan has shown
-	rested   time.Time            // guarded by mu: when the next scan may begin
-	ears     map[string]func()    // guarded by mu: by VG: looks for the directory that is watched
+	nextScan time.Time            // guarded by mu: when the next scan may begin
+	rewatch  map[string]func()    // guarded by mu: by VG: watches the directory again
 }
 
 // New returns a provider for the volume groups vgs (name → directory), whose
@@ -44,11 +44,11 @@ type Provider struct {
 func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provider {
 	return &Provider{
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
-		asking: make(chan struct{}, 1),
-		known:  map[uint64]identity{},
-		asked:  map[uint64]time.Time{},
-		sole:   map[volume.UUID]sole{},
-		ears:   map[string]func(){},
+		asking:  make(chan struct{}, 1),
+		known:   map[uint64]identity{},
+		asked:   map[uint64]time.Time{},
+		sole:    map[volume.UUID]sole{},
+		rewatch: map[string]func(){},
 	}
 }
 

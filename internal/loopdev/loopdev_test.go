@@ -300,7 +300,7 @@ func TestHungDevice(t *testing.T) {
 			"loop1": fmt.Sprintf(`{"seq":11,"uuid":%q,"dev":1,"ino":2}`, uuidA), "loop2": `{"seq":12,"dev":1,"ino":2}`}}
 		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
 		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
-		for i, limit := 0, firstAnswer; i < 300; i, limit = i+1, 2*time.Millisecond {
+		for i, limit := 0, answerTimeout; i < 300; i, limit = i+1, 2*time.Millisecond {
 			begin := time.Now()
 			if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Active || d.Unusable {
 				t.Fatalf("got %+v, %v", d, err)
@@ -314,7 +314,7 @@ func TestHungDevice(t *testing.T) {
 			t.Errorf("%d children, %v", r.children, err)
 		}
 		close(r.released)
-		time.Sleep(2 * askAgain)
+		time.Sleep(2 * retryPause)
 		for range 2 { // the first has it asked again
 			p.Device(t.Context(), lv)
 			time.Sleep(time.Second)

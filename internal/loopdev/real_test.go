@@ -453,8 +453,8 @@ func TestCopiedFile(t *testing.T) {
 // Ensure that a further device on the file of a volume is found by any name, and
 // that a volume with two files is not set up, but can be deactivated.
 func TestExclusive(t *testing.T) {
-	defer func(d time.Duration) { soleFor = d }(soleFor)
-	soleFor = 100 * time.Millisecond
+	defer func(d time.Duration) { soleTimeout = d }(soleTimeout)
+	soleTimeout = 100 * time.Millisecond
 	for _, row := range []struct {
 		name   string
 		active bool
@@ -482,7 +482,7 @@ func TestExclusive(t *testing.T) {
 				d = n.activate(lv)
 			}
 			name := row.rival(n, file, filepath.Join(filepath.Dir(n.dir), "other"))
-			time.Sleep(soleFor)
+			time.Sleep(soleTimeout)
 			for range 2 {
 				got := n.device(lv)
 				if !got.Unusable || !strings.Contains(got.Reason, name) || got.Path != d.Path || got.Seq != d.Seq {

@@ -56,7 +56,7 @@ func (p *Provider) look(ctx context.Context) (*scan, error) {
 // look share the next one. At rest it does not wait.
 func (p *Provider) gather(ctx context.Context) {
 	p.mu.Lock()
-	pause := time.Until(p.rested)
+	pause := time.Until(p.nextScan)
 	p.mu.Unlock()
 	if pause <= 0 {
 		return
@@ -80,18 +80,18 @@ func (p *Provider) scan(ctx context.Context, s *scan) {
 	s.end = time.Now()
 	took := s.end.Sub(begin)
 	if s.err == nil {
-		p.learn(ctx, loops)
+		p.askNew(ctx, loops)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.index(loops, p.known)
 	p.forget(loops)
 	for uuid, last := range p.sole { // what is looked at no more
-		if s.end.Sub(last.scanned) > soleFor {
+		if s.end.Sub(last.scanned) > soleTimeout {
 			delete(p.sole, uuid)
 		}
 	}
-	p.scanning, p.newest, p.rested = nil, max(p.newest, s.newest), time.Now().Add(max(took, time.Millisecond))
+	p.scanning, p.newest, p.nextScan = nil, max(p.newest, s.newest), time.Now().Add(max(took, time.Millisecond))
 	close(s.done)
 }
 
@@ -141,15 +141,15 @@ func (p *Provider) forget(loops []Loop) {
 
 const (
 	// A device's first answer is waited for so long. One that hangs delays one look.
-	firstAnswer = 2 * time.Second
+	answerTimeout = 2 * time.Second
 	// One that did not answer is asked again after that time, and not waited for.
-	askAgain = time.Minute
+	retryPause = time.Minute
 )
 
-// learn has the devices asked that were not seen before. Opening one can hang, and
+// askNew asks the devices that were not seen before. Opening one can hang, and
 // its status includes a stat of its file, which can hang as well: a volume whose own
 // file answers does not wait for other devices.
-func (p *Provider) learn(ctx context.Context, loops []Loop) {
+func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	var unknown []Loop
 	first, now := false, time.Now()
 	p.mu.Lock()
@@ -187,7 +187,7 @@ func (p *Provider) learn(ctx context.Context, loops []Loop) {
 	if !first {
 		return
 	}
-	limit := time.NewTimer(firstAnswer)
+	limit := time.NewTimer(answerTimeout)
 	defer limit.Stop()
 	select {
 	case <-done:
@@ -231,5 +231,5 @@ func (p *Provider) answered(l Loop, err error) {
 		delete(p.asked, l.Seq)
 		return
 	}
-	p.asked[l.Seq] = time.Now().Add(askAgain)
+	p.asked[l.Seq] = time.Now().Add(retryPause)
 }

@@ -17,7 +17,7 @@ import (
 // the result.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	s := join.Survey{Kind: "loopdev"}
-	p.surveyed(vg)
+	p.watchAgain(vg)
 	dir, err := p.directory(vg)
 	if err != nil {
 		s.Metadata, s.Kernel = err.Error(), err.Error()
@@ -31,7 +31,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	loops, err := p.kernel.Loops()
 	if err == nil {
 		if fresh {
-			p.learn(ctx, loops)
+			p.askNew(ctx, loops)
 		}
 		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops)
 		p.addRivals(dir, loops, inodes, &s)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heeded is what somebody may do to a directory, or to a name or an attribute in
+// watchMask are the changes from outside to a directory, or to a name or an attribute in
 // it. Not what is written: that is every write of every volume.
-const heeded = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
+const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // settle is for how long nothing is told after a change was: whatever happens until
@@ -49,7 +49,7 @@ func (p *Provider) follow(ctx context.Context, vg string, changed func(vg string
 	defer notify.Close()
 	again := func() { notify.SetReadDeadline(time.Now()) }
 	p.mu.Lock()
-	p.ears[vg] = again
+	p.rewatch[vg] = again
 	p.mu.Unlock()
 	defer context.AfterFunc(ctx, again)()
 
@@ -99,7 +99,7 @@ func (p *Provider) watch(fd int, vg string) (wd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	wd, err = unix.InotifyAddWatch(fd, dir, heeded)
+	wd, err = unix.InotifyAddWatch(fd, dir, watchMask)
 	switch {
 	case err == nil:
 		return wd, nil
@@ -109,10 +109,10 @@ func (p *Provider) watch(fd int, vg string) (wd int, err error) {
 	return -1, fmt.Errorf("%s cannot be watched: %w", dir, err)
 }
 
-// surveyed has the group's directory looked for again.
-func (p *Provider) surveyed(vg string) {
+// watchAgain starts the watch of the group's directory again.
+func (p *Provider) watchAgain(vg string) {
 	p.mu.Lock()
-	again := p.ears[vg]
+	again := p.rewatch[vg]
 	p.mu.Unlock()
 	if again != nil {
 		again()

@@ -34,12 +34,12 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	if d.Activity != volume.Active {
 		m, err := g.join(ctx, activate, lv.Name, lv.UUID)
 		if err != nil {
-			return g.explain(ctx, lv, err)
+			return g.explainFailure(ctx, lv, err)
 		}
 		if d := p.deviceOf(m); d.Unusable {
 			return fmt.Errorf("activate: %s", d.Reason)
 		}
-		return p.linked(ctx, g, lv, m)
+		return p.ensureLink(ctx, g, lv, m)
 	}
 	m, found, err := p.find(lv.UUID)
 	switch {
@@ -48,11 +48,11 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	case !found:
 		return fmt.Errorf("activate: the device of %s is gone again", lv.Name)
 	}
-	return p.linked(ctx, g, lv, m)
+	return p.ensureLink(ctx, g, lv, m)
 }
 
-// linked heals the link to a device. LVM does not when it activates what is active.
-func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, m devmapper.Mapped) error {
+// ensureLink repairs the link to a device. LVM does not when it activates what is active.
+func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m devmapper.Mapped) error {
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
 		return fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
@@ -75,8 +75,8 @@ func (p *Provider) linked(ctx context.Context, g *group, lv volume.LV, m devmapp
 	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there something else of that name?", p.link(name), p.node(m))
 }
 
-// explain looks whether a command failed because the volume is not what it was.
-func (g *group) explain(ctx context.Context, lv volume.LV, err error) error {
+// explainFailure checks whether a command failed because the volume has changed.
+func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
 	var stuck *run.StuckError
 	var locked *run.LockedError
 	if ofAll(err) || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
@@ -152,7 +152,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if err != nil {
 		return err
 	}
-	if why := g.moving(ctx, m, lv.UUID); why != "" {
+	if why := g.deviceUser(ctx, m, lv.UUID); why != "" {
 		return fmt.Errorf("deactivate: %s", why)
 	}
 	_, err = g.join(ctx, deactivate, name, lv.UUID)
@@ -165,8 +165,8 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// moving returns why another command still needs the device of a volume, or "".
-func (g *group) moving(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
+// deviceUser returns why another command still needs the device of a volume, or "".
+func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
 	if m.Live && m.Suspended {
 		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
 	}

@@ -44,13 +44,13 @@ type batch struct{ members []*member }
 // long as the report took at most: it costs that much itself, however fast the
 // machine is, and so would every further one.
 const (
-	quiet        = 16
-	mostPatience = time.Second
+	batchWaitDivisor = 16
+	maxBatchWait     = time.Second
 )
 
-// mostMembers keeps the one word that selects the volumes well below the 128 KiB
+// maxBatchMembers keeps the one word that selects the volumes well below the 128 KiB
 // that the kernel allows.
-const mostMembers = 900
+const maxBatchMembers = 900
 
 // join has the command done to a volume, together with whoever else wants the
 // same of this group, and returns this volume's own error, and the device that an
@@ -107,9 +107,9 @@ func (g *group) commit(k kind) {
 	release, err := g.take(context.Background())
 	g.mu.Lock()
 	members := g.next[k].members
-	if len(members) > mostMembers {
-		g.next[k] = &batch{members: slices.Clone(members[mostMembers:])}
-		members = members[:mostMembers]
+	if len(members) > maxBatchMembers {
+		g.next[k] = &batch{members: slices.Clone(members[maxBatchMembers:])}
+		members = members[:maxBatchMembers]
 		go g.commit(k)
 	} else {
 		delete(g.next, k)
@@ -146,10 +146,10 @@ func (g *group) commit(k kind) {
 // gather waits while others come.
 func (g *group) gather(k kind) {
 	g.mu.Lock()
-	cost := min(g.cost, mostPatience) // the report may have waited for a lock of LVM's
+	cost := min(g.cost, maxBatchWait) // the report may have waited for a lock of LVM's
 	g.mu.Unlock()
 	end := time.Now().Add(cost)
-	for before, pauses := uint64(0), 0; time.Now().Before(end); time.Sleep(cost / quiet) {
+	for before, pauses := uint64(0), 0; time.Now().Before(end); time.Sleep(cost / batchWaitDivisor) {
 		g.mu.Lock()
 		members := uint64(len(g.next[k].members))
 		now := members + g.clock // which goes on with each look

@@ -417,10 +417,10 @@ func TestManyVolumes(t *testing.T) {
 // Ensure that no command has a word that is too long for the kernel, however
 // many volumes are wanted at once.
 func TestCrowd(t *testing.T) {
-	const n = mostMembers + 100
+	const n = maxBatchMembers + 100
 	f, p := newFake(t, n)
 	f.before = func(words string) error {
-		if len(words) >= 100<<10 || strings.Count(words, "lv_uuid=") > mostMembers {
+		if len(words) >= 100<<10 || strings.Count(words, "lv_uuid=") > maxBatchMembers {
 			t.Errorf("a command of %d bytes", len(words))
 		}
 		return nil

@@ -40,12 +40,12 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	}
 	made := !there
 	if made {
-		err := g.room(f, name, size)
+		err := g.checkSpace(f, name, size)
 		if err != nil && kept {
 			if f, _, err = g.look(ctx, true); err != nil {
 				return err
 			}
-			err = g.room(f, name, size)
+			err = g.checkSpace(f, name, size)
 		}
 		if err != nil {
 			return err
@@ -162,14 +162,14 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	return err
 }
 
-// room refuses what cannot fit, with numbers, before a command does. It knows
-// what linear volumes need; of the others it only knows the least.
-func (g *group) room(f *Facts, name volume.Name, size int64) error {
+// checkSpace refuses a size that cannot fit, with numbers, before a command does. It
+// knows what linear volumes need; for other types it knows a lower bound only.
+func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 	wanted := f.extents(size) * f.ExtentSize
 	pool := g.p.Groups[g.name].ThinPool
 	if pool == "" {
 		if _, fenced := f.fenced(); wanted > f.Free-fenced {
-			return f.lacks(wanted, "")
+			return f.spaceError(wanted, "")
 		}
 		return nil
 	}
@@ -196,5 +196,5 @@ func (f *Facts) withNumbers(err error, wanted int64) error {
 	if !errors.As(err, &e) || e.Kind != ErrNoSpace {
 		return err
 	}
-	return f.lacks(wanted, e.Text)
+	return f.spaceError(wanted, e.Text)
 }

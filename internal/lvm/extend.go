@@ -53,7 +53,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		}
 		more := wanted - l.Size
 		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
-			return f.lacks(more, "")
+			return f.spaceError(more, "")
 		}
 		_, err := g.change("extend", extendArgs(g.p.Groups[g.name], l, lv.Name, wanted), 0)
 		g.invalidate()

@@ -123,8 +123,8 @@ func (f *Facts) fenced() (paths []string, free int64) {
 	return paths, free
 }
 
-// lacks is the error of a group without the space that is wanted.
-func (f *Facts) lacks(wanted int64, note string) *SpaceError {
+// spaceError is the error of a group without the space that is wanted.
+func (f *Facts) spaceError(wanted int64, note string) *SpaceError {
 	paths, fenced := f.fenced()
 	return &SpaceError{What: "volume group " + f.Name, Wanted: wanted, Free: f.Free - fenced, Note: note, Fenced: fenced, Disks: paths}
 }

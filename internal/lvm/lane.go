@@ -23,9 +23,9 @@ const (
 	queueDeadline  = 4 * time.Minute
 )
 
-// earlierPatience is how long a command of an earlier flexd is waited for before
+// earlierTimeout is how long a command of an earlier flexd is waited for before
 // it counts as one that hangs.
-const earlierPatience = 20 * time.Second
+const earlierTimeout = 20 * time.Second
 
 // A group is the lane of one volume group: commands that change its metadata, or
 // activate from it, run one after the other, since LVM's own lock allows no more.
@@ -97,7 +97,7 @@ func (g *group) open(b *Block) {
 func (g *group) adoptEarlier() {
 	free, pids, err := run.LockFree(g.lock)
 	if err == nil && !free {
-		g.grace = time.Now().Add(earlierPatience)
+		g.grace = time.Now().Add(earlierTimeout)
 		g.open(g.earlierBlock(pids, run.Holder(g.lock), run.LockDone(g.lock)))
 	}
 }

@@ -39,7 +39,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		f = g.known // for the group's uuid, and for what is LVM's own
 		g.mu.Unlock()
 	} else {
-		s.Volumes = f.surveyed()
+		s.Volumes = f.surveyVolumes()
 	}
 	if s.Devices, err = p.devicesOf(vg, f); err != nil {
 		s.Kernel = err.Error()
@@ -47,8 +47,8 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	return s
 }
 
-// surveyed are the volumes that could be anybody's.
-func (f *Facts) surveyed() []join.Volume {
+// surveyVolumes returns the volumes that a pod could use.
+func (f *Facts) surveyVolumes() []join.Volume {
 	var all []join.Volume
 	merging := map[string]string{} // origin: snapshot
 	for _, l := range f.LVs {

@@ -24,10 +24,10 @@ type watch struct {
 	notify  int // inotify
 
 	// For Watch's own goroutine:
-	devices map[string]devmapper.Mapped // by number, as they were called last
-	stirred map[string]bool             // numbers of devices of which changed is still to be told
-	gone    []devmapper.Mapped          // the same, of devices that are no more
-	groups  map[string]bool             // the same, of whole groups
+	devices        map[string]devmapper.Mapped // by number, as they were called last
+	changedDevices map[string]bool             // numbers of devices whose change is not reported yet
+	gone           []devmapper.Mapped          // the same, of devices that are no more
+	groups         map[string]bool             // the same, of whole groups
 
 	mu    sync.Mutex
 	disks map[string]string // guarded by mu: path → VG
@@ -47,7 +47,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		return fmt.Errorf("uevents: %w", err)
 	}
-	w := &watch{p: p, changed: changed, devices: map[string]devmapper.Mapped{}, stirred: map[string]bool{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
+	w := &watch{p: p, changed: changed, devices: map[string]devmapper.Mapped{}, changedDevices: map[string]bool{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
 	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
@@ -74,7 +74,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 	for ctx.Err() == nil {
 		fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}, {Fd: int32(w.notify), Events: unix.POLLIN}, {Fd: int32(wake[0]), Events: unix.POLLIN}}
 		wait := -1
-		if len(w.stirred)+len(w.gone)+len(w.groups) > 0 {
+		if len(w.changedDevices)+len(w.gone)+len(w.groups) > 0 {
 			wait = settle
 		}
 		n, err := unix.Poll(fds, wait)
@@ -82,7 +82,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 			return fmt.Errorf("poll: %w", err)
 		}
 		if n == 0 {
-			w.tell(heard)
+			w.report(heard)
 			continue
 		}
 		if fds[0].Revents != 0 {
@@ -91,24 +91,24 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 		if fds[1].Revents != 0 {
 			w.written()
 		}
-		heard = time.Now() // not before: whoever has looked since has seen all that was told
-		time.Sleep(lull)   // what follows is read at once
+		heard = time.Now()    // not before: whoever has looked since has seen all that was told
+		time.Sleep(readPause) // what follows is read at once
 	}
 	return nil
 }
 
-// lull is how long nothing is read after something was: an activation of many
+// readPause is how long nothing is read after something was: an activation of many
 // volumes brings some events for each, and to wake up for one would cost more
 // than all that is done with it.
-const lull = 10 * time.Millisecond
+const readPause = 10 * time.Millisecond
 
-// settle is for how many milliseconds nothing must happen until changed is told:
+// settle is for how many milliseconds nothing must happen until a change is reported:
 // an activation of many volumes is one change.
 const settle = 20
 
-func (w *watch) tell(heard time.Time) {
+func (w *watch) report(heard time.Time) {
 	groups, volumes := w.groups, map[string][]volume.UUID{}
-	for _, m := range append(w.gone, w.found()...) {
+	for _, m := range append(w.gone, w.changedMappings()...) {
 		vg := groupOf(m)
 		if uuid, ok := parseDMUUID(m.UUID); ok && vg != "" {
 			volumes[vg] = append(volumes[vg], uuid)
@@ -116,7 +116,7 @@ func (w *watch) tell(heard time.Time) {
 			groups[vg] = true
 		}
 	}
-	w.stirred, w.gone, w.groups = map[string]bool{}, nil, map[string]bool{}
+	w.changedDevices, w.gone, w.groups = map[string]bool{}, nil, map[string]bool{}
 	if groups[""] {
 		w.changed("", nil, heard)
 		return
@@ -130,10 +130,10 @@ func (w *watch) tell(heard time.Time) {
 	}
 }
 
-// found names the devices that were stirred: the kernel tells only their numbers.
-// Of one that is gone by now the kernel tells as well.
-func (w *watch) found() (all []devmapper.Mapped) {
-	if len(w.stirred) == 0 {
+// changedMappings returns the mappings that changed: an event has only the number. It
+// includes those that are gone by now.
+func (w *watch) changedMappings() (all []devmapper.Mapped) {
+	if len(w.changedDevices) == 0 {
 		return nil
 	}
 	known, err := w.p.DM.List()
@@ -141,7 +141,7 @@ func (w *watch) found() (all []devmapper.Mapped) {
 		return []devmapper.Mapped{{}} // anything
 	}
 	for _, m := range known {
-		if w.stirred[m.Number] {
+		if w.changedDevices[m.Number] {
 			w.devices[m.Number] = m
 			all = append(all, m)
 		}
@@ -179,16 +179,16 @@ func (w *watch) uevents(fd int) {
 		switch e := parseUevent(buf[:n]); e.what {
 		case deviceChanged:
 			if !e.removed {
-				w.stirred[e.number] = true
+				w.changedDevices[e.number] = true
 				continue
 			}
 			// The kernel tells of it twice: whoever has no name the second time is
 			// told already, unless it went before it was ever named.
-			if m, known := w.devices[e.number]; known || w.stirred[e.number] {
+			if m, known := w.devices[e.number]; known || w.changedDevices[e.number] {
 				w.gone = append(w.gone, m)
 			}
 			delete(w.devices, e.number)
-			delete(w.stirred, e.number)
+			delete(w.changedDevices, e.number)
 		case diskChanged:
 			w.p.Invalidate("")
 			w.groups[""] = true

@@ -27,7 +27,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 	}
 	s := search{self: self, own: own, e: e, number: number, path: nodeOf(number),
 		names: map[string]bool{self: true}, views: map[string]bool{}, asleep: map[string]string{}}
-	s.kept(own)
+	s.addKept(own)
 	tasks, err := procfs.Tasks()
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (s *search) look(task procfs.Task) error {
 		return err
 	}
 	s.names[name], s.views[view] = true, true
-	s.kept(tab)
+	s.addKept(tab)
 	for _, x := range tab.OfDevice(s.number, s.path) {
 		if !mounttable.Follows(s.own, s.e, tab, x) {
 			s.holders = append(s.holders, holderOf(task.Process(), mountedIn(name, x.Dir)))
@@ -96,8 +96,8 @@ func (s *search) look(task procfs.Task) error {
 	return nil
 }
 
-// kept notes the namespaces that a table's bind mounts keep.
-func (s *search) kept(tab *mounttable.Table) {
+// addKept notes the namespaces that a table's bind mounts keep.
+func (s *search) addKept(tab *mounttable.Table) {
 	for _, e := range tab.All() {
 		if e.Type == "nsfs" && strings.HasPrefix(e.Root, "mnt:") {
 			s.asleep[e.Root] = e.Dir

@@ -58,7 +58,7 @@ func format(f Formatting) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close() // it keeps its identity to the end
-	if why := unfit(f.Device); why != "" {
+	if why := deviceProblem(f.Device); why != "" {
 		return nothing{}, &Refusal{What: f.Device.Path + " " + why}
 	}
 	if err := unused(dev, f.Device); err != nil {
@@ -94,7 +94,7 @@ func format(f Formatting) (nothing, error) {
 		return nothing{}, nil
 	}
 	if left := clean(f, blank); left != nil {
-		err = fmt.Errorf("%w; what it wrote could not be taken away: %v; look at the disk under %s; if nothing on it is needed: blkdiscard -z %[3]s", err, left, wayTo(f.Device))
+		err = fmt.Errorf("%w; what it wrote could not be taken away: %v; look at the disk under %s; if nothing on it is needed: blkdiscard -z %[3]s", err, left, ownerPath(f.Device))
 	}
 	return nothing{}, errors.Join(err, forget(f))
 }
@@ -185,11 +185,11 @@ func forget(f Formatting) error {
 	return nil
 }
 
-// wayTo is the name of a device that its owner may use in a command.
-func wayTo(d volume.Device) string { return cmp.Or(d.Link, d.Path) }
+// ownerPath is the device path to show in commands for the owner.
+func ownerPath(d volume.Device) string { return cmp.Or(d.Link, d.Path) }
 
-// unfit says what is known against a device, whatever it reads as, or "".
-func unfit(d volume.Device) string {
+// deviceProblem says why a device is unfit for mkfs whatever it contains, or "".
+func deviceProblem(d volume.Device) string {
 	switch {
 	case d.ReadOnly:
 		return "is read-only"
@@ -211,14 +211,14 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 	if f.Repeat {
 		var s signature
 		if s, err = identify(dev); err == nil {
-			why, err = notLeftover(dev, f.Device, s)
+			why, err = notLeftoverReason(dev, f.Device, s)
 		}
 		blank = extent{} // what was read beyond the spans need not be blank
 	} else {
 		why, blank, err = notBlank(dev, f.Device, blank)
 	}
 	if why != "" {
-		err = &Refusal{What: why + " on " + f.Device.Path, Hint: wayOut(wayTo(f.Device))}
+		err = &Refusal{What: why + " on " + f.Device.Path, Hint: wipeAdvice(ownerPath(f.Device))}
 	}
 	return blank, err
 }
@@ -240,11 +240,11 @@ func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
 	return found.String(), e, nil
 }
 
-// notLeftover says why what is on a device cannot be what a cut mkfs left, or "".
+// notLeftoverReason says why what is on a device cannot be what a cut mkfs left, or "".
 // mkfs.ext4 and mkfs.btrfs write their superblocks last, mkfs.xfs marks its
 // superblock first. None of them writes into the first kilobyte, or blocks full
 // of data: what they have written before the end is nearly all zeros.
-func notLeftover(dev *os.File, d volume.Device, s signature) (string, error) {
+func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, error) {
 	unfinished := false
 	if s.Type == "xfs" && s.ours() {
 		sb, err := readSuperblock(dev, "xfs")

@@ -15,7 +15,7 @@ const (
 	formatDeadline  = time.Hour + 10*time.Minute
 	mkfsDeadline    = time.Hour // of mkfs alone: the child then takes away what it left
 	checkDeadline   = 6 * time.Hour
-	landDeadline    = 10 * time.Minute
+	mountDeadline   = 10 * time.Minute
 	unmountDeadline = time.Minute // then it is reported, never killed
 	growDeadline    = 10 * time.Minute
 	zeroDeadline    = 10 * time.Minute
@@ -146,7 +146,7 @@ func (o Ops) Mount(ctx context.Context, lock string, l MountSpec, gate func() er
 		Step:     "mount",
 		Argv:     run.Self("mount", l),
 		Lock:     lock,
-		Deadline: landDeadline,
+		Deadline: mountDeadline,
 		Mutates:  true,
 		Gate:     func([]byte) error { return gate() },
 	}, nil)

@@ -76,7 +76,7 @@ func foreign(dev *os.File, a probeArg, s signature, what string) (volume.FS, err
 	if !a.Created {
 		return fs, nil
 	}
-	why, err := notLeftover(dev, a.Device, s)
+	why, err := notLeftoverReason(dev, a.Device, s)
 	fs.Leftover = why == "" && err == nil
 	if why != "" {
 		fs.What = why
@@ -151,15 +151,15 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 	if e.SuperReadOnly && !d.ReadOnly {
 		return "the filesystem is read-only on a writable device, as the kernel makes it after an error"
 	}
-	if err := lookInside(e.Dir, e.Number); isFailure(err) {
+	if err := checkRoot(e.Dir, e.Number); isFailure(err) {
 		return err.Error()
 	}
 	return ""
 }
 
-// lookInside opens and lists the root of a mount: a filesystem that was shut
+// checkRoot opens and lists the root of a mount: a filesystem that was shut
 // down, or lost its device, fails at that.
-func lookInside(dir, number string) error {
+func checkRoot(dir, number string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}

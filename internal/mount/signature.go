@@ -120,7 +120,7 @@ func parseWipefs(out []byte) []string {
 
 func at(offset int64) string { return fmt.Sprintf("offset %d (0x%x)", offset, offset) }
 
-// wayOut is what the owner of unwanted data can do about it.
-func wayOut(dev string) string {
+// wipeAdvice is how the owner can remove unwanted data.
+func wipeAdvice(dev string) string {
 	return fmt.Sprintf("flexd never formats over data; if it is not needed: wipefs -a %s, and blkdiscard -z %s if that is not enough", dev, dev)
 }

@@ -201,7 +201,7 @@ func (l *lane) drop(s volume.Step, h *volume.Have) error {
 		lease := l.lease(h.LV.Name, name)
 		if err := l.n.Store.PutLease(lease); err != nil {
 			l.warn(s, err)
-			l.n.Store.Part(s.Dir, lease)
+			l.n.Store.DropKeepingNote(s.Dir, lease)
 			return nil
 		}
 	}

@@ -33,7 +33,7 @@ func Lock(path string) (*os.File, error) {
 		}
 	}
 	if err == nil {
-		err = sign(f)
+		err = writePID(f)
 	}
 	if err != nil {
 		f.Close()
@@ -42,10 +42,10 @@ func Lock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// sign writes our pid over that of the flexd before us. A full /run is no reason
-// not to start, since pods end meanwhile; what truncating first would give back
-// might be somebody else's by the time of the write.
-func sign(f *os.File) error {
+// writePID overwrites the pid of the last flexd with ours. A full /run must not stop
+// the start, since pods end meanwhile; space freed by truncating first might be taken
+// before the write.
+func writePID(f *os.File) error {
 	pid := fmt.Appendf(nil, "%d\n", os.Getpid())
 	if _, err := f.WriteAt(pid, 0); err != nil {
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {

@@ -153,7 +153,7 @@ func (p *planner) reclaimDevice(call Call) {
 	}
 }
 
-// deviceCalls are those that want the device let go.
+// deviceCalls are the calls that want the device deactivated.
 func (p *planner) deviceCalls() (ids []string) {
 	for _, c := range p.w.Calls {
 		if c.Verb == Reclaim && c.Dir == "" {

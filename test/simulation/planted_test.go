@@ -43,7 +43,7 @@ var bugs = []planted{
 		ids`, `requests.Of(l.uuid) {
 		ids`},
 	{"a lease is noted for nobody", "reconcile/act.go", `(s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len`, `s.Kind == volume.Deactivate && len`},
-	{"a call that is landing is dismissed", "dsw/requests.go", `if !r.waiting || q.targets[r.Dir].holds(r) {`, `if !r.waiting {`},
+	{"a call that is landing is dismissed", "dsw/requests.go", `if !r.waiting || q.targets[r.Dir].isCommitted(r) {`, `if !r.waiting {`},
 	{"a late call is not superseded", "dsw/requests.go", `return t.tearDown > r.Started ||`, `return`},
 	{"only the newest call of a directory is remembered", "dsw/requests.go", `return t.tearDown > r.Started ||`, `return t.tearDown > r.Started && t.tearDown > t.setUp ||`},
 	{"an unmount that finds nothing is not remembered", "reconcile/unmount.go", `	committed, err := n.enter(c)
