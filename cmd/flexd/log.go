@@ -78,7 +78,7 @@ func logValue(v any) string {
 	return s
 }
 
-// printable keeps an entry on one line, whoever wrote a part of its message.
+// printable keeps an entry on one line, wherever a part of its message comes from.
 func printable(c rune) rune {
 	if unicode.IsPrint(c) {
 		return c

@@ -13,7 +13,7 @@ import (
 )
 
 // renameNotes gives the notes of an earlier version, which have half of the identity
-// of LVM's volumes, the whole one. Where that cannot be told the notes stay as they
+// of LVM's volumes, the whole one. Where that is unknown the notes stay as they
 // are, and nothing is done to their volume.
 func renameNotes(store *dsw.Store, volumes *lvm.Provider, lanes string, log *logrus.Entry) {
 	groups := map[volume.UUID]string{}

@@ -10,8 +10,8 @@ import (
 )
 
 // A presence ends the daemon when one of its own files is taken away: without
-// its sockets nobody reaches it, and without its lock it no longer keeps a second
-// flexd off. Whoever supervises it starts it again; mounts stay as they are, and
+// its sockets it cannot be reached, and without its lock it no longer keeps a second
+// flexd off. Its supervisor starts it again; mounts stay as they are, and
 // calls that wait are sent again.
 type presence struct{ files []string }
 

@@ -29,7 +29,7 @@ func serveCommand(stderr io.Writer) *cli.Command {
 	}
 }
 
-// serve is the daemon. It returns nil when it was told to stop.
+// serve is the daemon. It returns nil after a request to stop.
 func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30) // flexd is to be small on its node: that costs it some milliseconds for a hundred calls

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// shutdownTimeout is how long tasks may take to end when flexd is told to. What they
+// shutdownTimeout is how long tasks may take to end at shutdown. What they
 // leave undone is found again at the next start, as after a kill.
 const shutdownTimeout = 900 * time.Millisecond
 
@@ -76,7 +76,7 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tas
 	return nil
 }
 
-// notify tells systemd how we are, if it wants to know.
+// notify reports the state to systemd, if it has asked for it.
 func notify(log *logrus.Entry, state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

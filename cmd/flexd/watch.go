@@ -9,7 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/reconcile"
 )
 
-// watchFiles tells the reconciler what is done to the files of loop devices. Nobody waits
+// watchFiles reports changes of the files of loop devices to the reconciler. Nobody waits
 // for its end: a directory may be on a filesystem that hangs.
 func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 	return job{"watch of files", func(ctx context.Context) error {
@@ -21,7 +21,7 @@ func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 	}}
 }
 
-// watchDevices tells the reconciler what happens to LVM's devices and disks.
+// watchDevices reports changes of LVM's devices and disks to the reconciler.
 func watchDevices(n *reconcile.Node, volumes *lvm.Provider) task {
 	return job{"watch of devices", func(ctx context.Context) error {
 		if err := volumes.Watch(ctx, n.NotifyChanged); err != nil {

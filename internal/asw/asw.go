@@ -26,7 +26,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Provider tells about the volumes of one kind.
+// A Provider observes the volumes of one kind.
 type Provider interface {
 	// LookUp says whether there is a volume of that name.
 	LookUp(ctx context.Context, name volume.Name) (volume.LV, error)

@@ -261,7 +261,7 @@ func (r *reader) percent(into *int) func(*yaml.Node, string) {
 
 func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// shown tells in an error what stands there instead.
+// shown formats, for an error, the value found instead.
 func shown(n *yaml.Node) string {
 	switch {
 	case null(n):

@@ -334,8 +334,8 @@ func (s *Store) write(name string, v any) error {
 	return nil
 }
 
-// forget ends, once notes can be written again, the problem of those that nobody
-// misses: what they were to tell of was refused, or has gone.
+// forget removes, once notes can be written again, the problems of notes that are not
+// needed any more: their claims were refused, or are gone.
 func (s *Store) forget() {
 	missed := map[string]bool{}
 	for uuid := range s.leases {

@@ -224,7 +224,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 }
 
 // notRepeatableReason says why the mkfs of a record must not be repeated any more, or "". In the
-// record's boot the boot clock tells its age. In a later one the wall clock does,
+// record's boot the boot clock gives its age. In a later one the wall clock does,
 // which may be wrong; so this boot must be new as well.
 func (r *Records) notRepeatableReason(rec Record) string {
 	age := r.up() - rec.Uptime

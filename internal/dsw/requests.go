@@ -318,7 +318,7 @@ func (q *Requests) Commit(uuid volume.UUID, name volume.Name, dir string) error 
 	return nil
 }
 
-// Observed tells the outcome of a committed mount, if there is one.
+// Observed reports the outcome of a committed mount, if there is one.
 func (q *Requests) Observed(uuid volume.UUID, dir string, mounted bool) {
 	q.mu.Lock()
 	t := q.targets[dir]

@@ -25,7 +25,7 @@ type Client struct {
 	Timeout time.Duration // for the whole call
 	Connect time.Duration // how long a socket that is missing or refuses is tried, since it was last seen alive
 	Once    bool          // a socket that is missing or refuses at first is not tried again
-	Parent  int           // parent pid at the start; when it has changed nobody waits for the answer
+	Parent  int           // parent pid at the start; when it has changed no caller waits for the answer
 }
 
 // A DownError is a socket that could not be connected to.

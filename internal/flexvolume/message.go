@@ -46,7 +46,7 @@ var ErrTooLong = errors.New("the message is longer than 1 MiB")
 // ReadRequest reads the one line of a request. An input that ends before its
 // newline is io.EOF (nothing came) or io.ErrUnexpectedEOF. With a *VersionError
 // or any later error the request's ID is returned if it could be read, so that
-// the sender can be told.
+// the sender can be answered.
 func ReadRequest(r io.Reader) (Request, error) {
 	line, err := readLine(r)
 	if err != nil {

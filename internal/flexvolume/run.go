@@ -34,7 +34,7 @@ var build = "devel"
 // becomes a Failure.
 //
 // No signal is handled: SIGTERM kills at once, and so does SIGPIPE when kubelet
-// has closed its end of stdout, where there is nobody left to answer.
+// has closed its end of stdout, where no reader is left.
 func Run(args []string, stdout io.Writer, env func(string) string) int {
 	stdout.Write(respond(args, env).Encode())
 	return 0
@@ -60,7 +60,7 @@ func respond(args []string, env func(string) string) (a Answer) {
 		return capabilities(args[0])
 	case GetVolumeName: // anything but a permanent "Not supported" can make volumes unusable
 		return NotSupported()
-	case ExpandVolume: // nobody calls it; expandfs does all
+	case ExpandVolume: // kubelet never calls it; expandfs does everything
 		return Success()
 	case Attach, Detach, IsAttached:
 		return ask(verb, args[2:], env, true)
@@ -77,7 +77,7 @@ func respond(args []string, env func(string) string) (a Answer) {
 // Without the file the defaults hold. A file that cannot be read or understood
 // is a Failure: the attach mode decides how kubelet names volumes, and a guess
 // that is wrong orphans every volume in use, while a driver whose init fails is
-// merely missing until somebody repairs the file. Kubelet looks again when
+// merely missing until the file is repaired. Kubelet looks again when
 // something other than a dotfile changes in the directory, hence the touch.
 func capabilities(exe string) Answer {
 	name := initFile(exe)

@@ -70,7 +70,7 @@ func (s sock) poll(what int16, p pidfd, d time.Duration) (ready, ended bool) {
 	return happened && fds[0].revents != 0, happened && fds[1].revents != 0
 }
 
-// A pidfd tells of a process's end.
+// A pidfd reports the end of a process.
 type pidfd int
 
 const none pidfd = -1

@@ -157,7 +157,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 
 // orphan finds the device of a volume whose group is not configured any more:
 // what is mounted is released all the same, and its device after it. why is what
-// to say if that device cannot be told.
+// to return if that device is unknown.
 func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.Device, error) {
 	if lv.UUID == "" {
 		return volume.Device{Activity: volume.Inactive}, why

@@ -87,7 +87,7 @@ func checkSpace(dir *os.File, file string, more int64) error {
 	return nil
 }
 
-// advised adds to an error that tells of no room what an operator can do.
+// advised adds advice for the operator to an error for lack of space.
 func advised(err error, dir string) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("%w; make room on the filesystem of %s (df and df -i tell), or give the volume a smaller size", err, dir)

@@ -52,7 +52,7 @@ type FileInfo struct {
 	UUID     string // of the extended attribute, "" = none
 	Created  bool   // made by flexd
 	Size     int64
-	ReadOnly bool // nobody may write it: it has no write permission bit
+	ReadOnly bool // it has no write permission bit
 }
 
 // An Inode is a file by its numbers, whatever its name; zero = not known.

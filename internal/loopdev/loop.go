@@ -98,7 +98,7 @@ func attach(a attachArg) (Loop, error) {
 		name := fmt.Sprintf("loop%d", n)
 		l, err := configure(name, &config, a)
 		if errors.Is(err, unix.EBUSY) {
-			continue // somebody else was faster
+			continue // detached from outside meanwhile
 		}
 		l.Inode = Inode{st.Dev, st.Ino}
 		return l, err
@@ -200,7 +200,7 @@ func detach(a detachArg) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close()
-	// The kernel would accept to detach a device that somebody has open, and do
+	// The kernel would accept to detach a device that is open, and do
 	// it when he closes it. udev opens every device for an instant.
 	for tries := 0; ; tries++ {
 		holders := mount.DeviceHolders(a.Device.Number, a.Device.Path)

@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Survey tells which volumes a group's directory has, and which loop devices
+// Survey returns the volumes that a group's directory has, and which loop devices
 // there are of them. Only if fresh is set, a child may be started to ask a
 // device that was not seen before whose it is. What could not be seen is said in
 // the result.

@@ -18,13 +18,13 @@ import (
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// settle is for how long nothing is told after a change was: whatever happens until
+// settle is the pause after a reported change: whatever happens until
 // then is one more.
 const settle = 250 * time.Millisecond
 
 // Watch calls changed when something may have changed in a volume group, of any of
-// its volumes, until ctx is done: no mount and no call tells what is done to their
-// files by hand. trouble is told why a group cannot be watched. Each group is
+// its volumes, until ctx is done: no mount and no call reports what is done to their
+// files by hand. trouble is called with the reason why a group cannot be watched. Each group is
 // looked after by itself: where a directory does not answer, Watch does not return
 // either, and only that group is not heard of.
 func (p *Provider) Watch(ctx context.Context, changed func(vg string), trouble func(error)) {

@@ -160,7 +160,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		return err
 	}
 	if m, found, ferr := p.find(lv.UUID); ferr == nil && found && m.Open > 0 {
-		return p.busy(ctx, lock, m) // somebody came in between
+		return p.busy(ctx, lock, m) // opened in between
 	}
 	return err
 }

@@ -52,7 +52,7 @@ const (
 // that the kernel allows.
 const maxBatchMembers = 900
 
-// join has the command done to a volume, together with whoever else wants the
+// join runs the command for a volume, together with the others that want the
 // same of this group, and returns this volume's own error, and the device that an
 // activation has brought. It returns early when ctx is done; the volume stays in
 // flight until the command has ended.

@@ -14,7 +14,7 @@ import (
 )
 
 // Create makes a volume of at least size bytes, blank and active. While it is
-// made it carries a tag by which nobody takes it for a volume; one that was cut
+// created it carries a tag, so that it is never used as a volume; one that was cut
 // is found by that tag and finished. Nothing is ever replaced.
 func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
 	g, err := p.configured(name.VG)
@@ -118,7 +118,7 @@ func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
 func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, size int64) error {
 	name := volume.Name{VG: g.name, LV: l.Name}
 	lv := volume.LV{Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size}
-	if err := g.blank(ctx, lock, lv, l); err != nil { // first: it may be somebody's by now
+	if err := g.blank(ctx, lock, lv, l); err != nil { // first: it may be in use by now
 		return err
 	}
 	if f.extents(size)*f.ExtentSize > l.Size {

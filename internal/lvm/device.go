@@ -55,7 +55,7 @@ func (p *Provider) find(id volume.UUID) (m devmapper.Mapped, found bool, err err
 }
 
 // findEarlier is about an identity from the notes of an earlier version, which does
-// not tell the volume group: that there is no device can be told, and nothing else.
+// not name the volume group: only that there is no device is known then.
 func (p *Provider) findEarlier(id volume.UUID) (m devmapper.Mapped, found bool, err error) {
 	all, err := p.DM.List()
 	if err != nil {
@@ -153,7 +153,7 @@ func leadsTo(path, number string) bool {
 	return ok && unix.Major(uint64(st.Rdev)) == major && unix.Minor(uint64(st.Rdev)) == minor
 }
 
-// diskSeq tells this incarnation of a device from a later one with its number.
+// diskSeq distinguishes this device from a later one with its number.
 // Kernels before 5.15 have none.
 func diskSeq(number string) uint64 {
 	_, minor, _ := strings.Cut(number, ":")

@@ -32,7 +32,7 @@ func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.
 	}
 }
 
-// extend does it, whoever still waits.
+// extend does it, whether or not the caller still waits.
 func (g *group) extend(lv volume.LV, size int64) error {
 	ctx := context.Background()
 	release, err := g.take(ctx)
@@ -77,7 +77,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 
 // extendArgs are the words of lvextend. It keeps the layout of what is there. A
 // volume that flexd made stays on the disks that the configuration has it made
-// on; an LV of somebody else's goes where LVM puts it, and a thin one grows in its
+// on; an LV that flexd did not create goes where LVM puts it, and a thin one grows in its
 // pool.
 func extendArgs(c Group, l Logical, name volume.Name, size int64) []string {
 	args := []string{"lvextend", "-y", "-L", strconv.FormatInt(size, 10) + "b", name.String()}

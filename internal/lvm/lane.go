@@ -171,7 +171,7 @@ func (p *Provider) Blocks() map[string]Block {
 	return all
 }
 
-// take waits for the lane's turn. Whoever gets it calls the returned function.
+// take waits for the lane's turn. The caller ends it with the returned function.
 func (g *group) take(ctx context.Context) (release func(), err error) {
 	if err := g.earlier(ctx); err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 }
 
 // lockHeld says that a command waits for LVM's own lock of a group, and for whom;
-// "" = nobody else has it.
+// "" = it is free.
 func lockHeld(vg string, pids []int) string {
 	pid, who := lockHolder(vg)
 	if who == "" || slices.Contains(pids, pid) {

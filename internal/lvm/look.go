@@ -30,7 +30,7 @@ type look struct {
 	facts *Facts
 	err   error
 
-	watched bool // whoever changes these facts is heard of
+	watched bool // every change of these facts is reported
 }
 
 // look returns what the metadata says: what is known if nothing has changed

@@ -3,7 +3,7 @@
 // device-mapper shows them.
 //
 // A command of LVM costs a third of a second on any machine, so none is started
-// where an ioctl can tell: whether a volume is active, suspended or open comes
+// where an ioctl suffices: whether a volume is active, suspended or open comes
 // from device-mapper, by uuid and never by name. Metadata is read by one report
 // that all readers share, and kept until something changes it. The package never
 // removes anything, and is not for what is on the devices.

@@ -15,7 +15,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Survey tells what the metadata and device-mapper have of a whole group, to be
+// Survey returns what the metadata and device-mapper have of a whole group, to be
 // held against each other. Metadata is read anew if fresh is set, and else only
 // where something has changed; device-mapper is asked afterwards, so that what a
 // command has just made is in both. What could not be seen is said in the result.
@@ -83,7 +83,7 @@ func (l Logical) private() bool {
 	return l.Hidden || slices.Contains(l.Role, "private") || slices.Contains(l.Layout, "pool")
 }
 
-// reserved are in the names of parts of volumes, and LVM lets nobody else use
+// reserved are in the names of parts of volumes, and LVM lets no other volume use
 // them. The devices of most parts have a uuid that says so; those of a RAID's
 // do not.
 var reserved = []string{
@@ -92,7 +92,7 @@ var reserved = []string{
 }
 
 // devicesOf returns the devices of a group's volumes, whatever they are called.
-// f may be old, or nil; without it a device is told by its name.
+// f may be old, or nil; without it a device is identified by its name.
 func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 	list, err := p.DM.List()
 	if err != nil {

@@ -152,7 +152,7 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	return f
 }
 
-// needed are the targets whose state tells whether a volume may be used.
+// needed are the targets whose state decides whether a volume may be used.
 var needed = map[string]bool{"snapshot": true, "snapshot-merge": true, "thin-pool": true}
 
 // judges read the states of targets.

@@ -16,7 +16,7 @@ import (
 )
 
 // A watch follows what changes behind our back, without looking: the kernel
-// tells of every device-mapper device that changes, and every command of LVM that
+// reports every device-mapper device that changes, and every command of LVM that
 // changes metadata closes the disks it has written to.
 type watch struct {
 	p       *Provider
@@ -36,7 +36,7 @@ type watch struct {
 
 // Watch calls changed when something may have changed in a volume group ("" = in
 // any), until ctx is done: of these volumes, or of any if there are none. heard is
-// when the kernel told it last. What is known of the group's metadata is dropped
+// when the kernel reported it last. What is known of the group's metadata is dropped
 // before, if it is that which changed.
 func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error {
 	events, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
@@ -204,7 +204,7 @@ func groupOf(m devmapper.Mapped) string {
 	return name.VG
 }
 
-// A uevent is what the kernel tells of a block device.
+// A uevent is a kernel event of a block device.
 type uevent struct {
 	what    int
 	number  string

@@ -16,7 +16,7 @@ import (
 // elsewhere finds the other mount namespaces that have the device of e, but for
 // copies of e itself that an umount of it takes away as well: the kernel refuses
 // that one if a copy is in use. What cannot be looked at is an error, never
-// "nobody". It is for children only: it looks at every thread of the machine.
+// "nobody". It is for children only: it reads every thread of the machine.
 func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Holder, error) {
 	if err := procfs.SeesAll(); err != nil {
 		return nil, err

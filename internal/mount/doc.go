@@ -1,5 +1,5 @@
 // Package mount is filesystems: a look at what is on a device, the proof that a
-// device is blank, format, check, the detached mount that lands in one instant, the
+// device is blank, format, check, the detached mount that appears in one instant, the
 // plain unmount, growth.
 //
 // Everything that may wait for a volume runs in a child (Ops builds its

@@ -54,7 +54,7 @@ func grow(a growArg) (nothing, error) {
 }
 
 // writableClone makes a detached copy of a mount, writable whether or not the
-// mount is, which nobody else can see. Closing it is its end.
+// mount is, which no other process can see. Closing it ends it.
 func writableClone(dir string) (int, error) {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {

@@ -31,7 +31,7 @@ var attrs = map[string]int{
 	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW,
 }
 
-// mountVolume is the child that mounts. Until its last system call nobody but itself
+// mountVolume is the child that mounts. Until its last system call no process but itself
 // can see the mount, and whatever fails, closing it is its end.
 func mountVolume(l MountSpec) (nothing, error) {
 	dev, err := openDevice(l.Device, 0)
@@ -83,7 +83,7 @@ func mountVolume(l MountSpec) (nothing, error) {
 }
 
 // build makes the detached mount, also of a filesystem whose twin is mounted if
-// the two can be told apart.
+// the two can be distinguished.
 func build(dev *os.File, l MountSpec) (mnt int, err error) {
 	if l.FSType == "btrfs" {
 		if err := aloneInBtrfs(dev, l.Device); err != nil {
@@ -257,7 +257,7 @@ type place struct {
 	major, minor uint32
 }
 
-// openTarget opens the directory to land on, without creating anything and
+// openTarget opens the directory to mount on, without creating anything and
 // without following a link below the root, where a pod could have placed it.
 func openTarget(l MountSpec) (int, place, error) {
 	root, rel := "/", l.Dir

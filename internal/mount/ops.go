@@ -167,7 +167,7 @@ func (o Ops) Unmount(ctx context.Context, lock string, dir, number string) error
 
 // UnmountAlone is Unmount for a mount that is only to go if no other mount
 // namespace has its device: else that is a *BusyError that names who lives
-// there. Where this cannot be told it fails.
+// there. Where this is unknown it fails.
 func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string) error {
 	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true})
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Twins are two devices with the same filesystem on them, such as an origin and
-// its snapshot. Nothing is ever written to tell them apart: xfs is told not to
+// its snapshot. Nothing is ever written to distinguish them: xfs is told not to
 // mind, and a btrfs is refused, since its kernel code takes devices with one
 // fsid for one filesystem.
 

@@ -15,7 +15,7 @@ import (
 // forced one only hides what is still in use.
 func unmount(a unmountArg) (nothing, error) {
 	var err error
-	for range 3 { // a mount is busy for an instant when somebody looks at it
+	for range 3 { // a mount is busy for an instant while a process looks at it
 		if a.Alone || !shows(a.Dir, a.Number) {
 			if err := a.check(); err != nil {
 				return nothing{}, err

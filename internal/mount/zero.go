@@ -11,7 +11,7 @@ import (
 )
 
 // zero is the child that makes a new volume blank, or what was added to a blank
-// one: its extents were somebody else's before. While it does so nobody else has
+// one: its extents held other data before. While it does so nobody else has
 // the device.
 func zero(a zeroArg) (nothing, error) {
 	dev, err := openDevice(a.Device, unix.O_RDWR|unix.O_EXCL)

@@ -47,7 +47,7 @@ func (t *Table) ofDevice(number, path string, s sys) []*Entry {
 }
 
 // SourceNumber returns the number of the block device that a btrfs entry, whose
-// own number is anonymous, shows as its source; "" if that cannot be told. A name
+// own number is anonymous, shows as its source; "" if that is unknown. A name
 // may be that of another device by now: it counts only if that one is in a btrfs
 // that is mounted.
 func (e *Entry) SourceNumber() string { return e.sourceNumber(realSys) }

@@ -11,7 +11,7 @@ import (
 )
 
 // WithStdin finds the processes whose standard input is that file, or that have ended
-// so far that nobody can tell. It only reads links.
+// so far that it is unknown. It only reads links.
 func WithStdin(path string) []int {
 	if p, err := filepath.EvalSymlinks(path); err == nil {
 		path = p
@@ -34,7 +34,7 @@ type scan struct {
 
 var scans struct {
 	sync.Mutex       // guards next
-	next       *scan // has not begun, nil = nobody has asked for it
+	next       *scan // has not begun, nil = not requested
 	one        sync.Mutex
 }
 
@@ -73,7 +73,7 @@ const exiting = 0x4 // PF_EXITING
 
 // dying finds a child that was killed and hangs in its end: it has given its
 // descriptors up, and the lock not yet, because its disk comes first. If there are
-// several it cannot be told which of them has which lock.
+// several it is unknown which of them has which lock.
 func dying(names []string) (pids []int) {
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)

@@ -189,7 +189,7 @@ func mountedReadOnly(h *volume.Have, dir string) bool {
 }
 
 // drop ends a claim. Where the lease that takes its place cannot be noted, the
-// claim's note stays behind: at the next start it tells that the volume was ours.
+// claim's note stays behind: at the next start it shows that the volume was ours.
 func (l *lane) drop(s volume.Step, h *volume.Have) error {
 	if s.Lease {
 		name := ""

@@ -34,7 +34,7 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name
 	case vg.MaxSize > 0 && size > vg.MaxSize:
 		return fmt.Errorf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, name.VG, vg.MaxSize)
 	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
-		return fmt.Errorf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet tells at mount only: create it by hand, or attach with attach:false", name.VG, vg.Namespaces)
+		return fmt.Errorf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet names at mount only: create it by hand, or attach with attach:false", name.VG, vg.Namespaces)
 	}
 	uuid, file, err := n.Records.Named(name)
 	if err != nil {

@@ -193,8 +193,8 @@ func (o *orphans) reclaim(s *orphanCandidate) {
 }
 
 // find looks at every volume's claims and at kubelet's control groups. A release
-// that is under way, of which it says at what volumes, is no proof that somebody
-// needs what it takes. running says whether a pod runs of whose end nobody tells.
+// that is under way, of which it names the volumes, is no proof that a pod
+// needs the volume. running reports whether a pod runs whose end causes no event.
 func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volume.UUID]bool, running bool, unknown string) {
 	n := o.n
 	found, reclaiming = map[string]*orphanCandidate{}, map[volume.UUID]bool{}

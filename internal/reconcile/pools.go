@@ -21,7 +21,7 @@ type PoolSource interface {
 }
 
 // poolPause is the time between two looks at the thin pools of claimed volumes:
-// no event tells how full they are.
+// there is no event for their usage.
 const poolPause = 30 * time.Second
 
 // pools are the thin pools in use. Without one there is no timer.
@@ -95,7 +95,7 @@ func (n *Node) lookAtPools() {
 	}
 }
 
-// noticePool keeps the state of a pool, and tells the log when it gets worse or
+// noticePool stores the state of a pool, and logs when it gets worse or
 // better. The caller holds the lock.
 func (n *Node) noticePool(one lvm.Pool) {
 	threshold := 100.0

@@ -29,7 +29,7 @@ func (c Cmd) maxOut() int {
 // A drain reads one output of a child to its end.
 type drain struct {
 	file *os.File
-	done chan struct{} // closed when nobody reads any more
+	done chan struct{} // closed when the reader has ended
 
 	mu   sync.Mutex // guards the next 2 fields: a grandchild may still write when the result is taken
 	buf  []byte
@@ -82,7 +82,7 @@ func (d *drain) rest(chunk []byte, limit int) {
 		return
 	}
 	_ = c.Read(func(fd uintptr) bool {
-		for room := limit; room > 0; { // whoever else has the pipe may write forever
+		for room := limit; room > 0; { // another holder of the pipe may write forever
 			n, err := unix.Read(int(fd), chunk)
 			if err == unix.EINTR {
 				continue
@@ -107,7 +107,7 @@ func (d *drain) keep(b []byte, limit int) {
 }
 
 // finish is called when the child has ended: what it wrote is there, and
-// whoever else holds the pipe gets no more than grace.
+// other holders of the pipe get no more than grace.
 func (d *drain) finish(grace time.Duration) {
 	select {
 	case <-d.done:

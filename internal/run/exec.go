@@ -39,7 +39,7 @@ type Exec struct {
 	Started func(c Cmd)
 
 	mu      sync.Mutex
-	waiters map[string]<-chan struct{} // guarded by mu: locks that somebody waits for, by path
+	waiters map[string]<-chan struct{} // guarded by mu: locks with a waiter, by path
 }
 
 // NewExec returns the real Runner. It marks every descriptor that flexd was

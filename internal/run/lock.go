@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// Held returns who holds the lock at path, nil if nobody does or that cannot be
-// told.
+// Held returns the holder of the lock at path, nil if there is none or it is
+// unknown.
 func Held(path string) *LockedError {
 	free, pids, err := LockFree(path)
 	if err != nil || free {
@@ -21,7 +21,7 @@ func Held(path string) *LockedError {
 	return locked("wait", path, pids, LockDone(path))
 }
 
-// locked is the error of a lock that is held, with what can be told of who does.
+// locked is the error of a lock that is held, with what is known of the holder.
 func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
 	e := &LockedError{Step: step, Lock: path, Pids: pids, Done: done}
 	if w := procfs.Deepest(pids); w != nil {
@@ -30,7 +30,7 @@ func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
 	return e
 }
 
-// LockFree says whether nobody holds the lock at path, and if somebody does,
+// LockFree reports whether the lock at path is free, and if it is not,
 // which processes were found with it as their standard input. A lock that does
 // not exist is free.
 func LockFree(path string) (free bool, pids []int, err error) {
@@ -82,8 +82,8 @@ func takeLock(path string) (*os.File, error) {
 			unix.Close(fd)
 			return nil, err
 		}
-		// Somebody may have removed the file between open and flock: a
-		// lock without a name excludes nobody.
+		// The file may have been removed between open and flock: a
+		// lock without a name excludes no process.
 		var mine, there unix.Stat_t
 		if err := unix.Fstat(fd, &mine); err != nil {
 			unix.Close(fd)

@@ -81,7 +81,7 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 
 // wait is the one goroutine that waits for the process, however long it takes.
 func (k *child) wait(pidfd int) {
-	// Wait without reaping first: as long as the zombie stands, nobody else
+	// Wait without reaping first: as long as the zombie exists, no other process
 	// can have its number, and a kill under the mutex is safe.
 	if !ended(pidfd) {
 		for {
@@ -137,7 +137,7 @@ func (k *child) kill() {
 	}
 }
 
-// openGate tells a gated child to do what it has prepared.
+// openGate lets a gated child do what it has prepared.
 func (k *child) openGate() {
 	if k.gate != nil {
 		_, _ = k.gate.Write([]byte{'g'}) // a child that is gone shows in its result

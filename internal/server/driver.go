@@ -25,7 +25,7 @@ const (
 	rest             = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
 
-// A Peer is the process at the other end, as the kernel tells it.
+// A Peer is the process at the other end, as the kernel reports it.
 type Peer struct {
 	Pid int // 0 = in a pid namespace that we cannot see into
 	UID uint32
@@ -33,7 +33,7 @@ type Peer struct {
 
 // A Handler answers kubelet's calls. It is called concurrently, from before the
 // daemon is ready on. The context ends when the caller hangs up or flexd shuts
-// down; whatever is returned after that reaches nobody.
+// down; whatever is returned after that is not delivered.
 type Handler interface {
 	Serve(ctx context.Context, r flexvolume.Request, peer Peer) flexvolume.Answer
 }
@@ -107,7 +107,7 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	about := logrus.Fields{"pid": peer.Pid}
-	// Root, or whoever runs flexd: tests run it as themselves.
+	// Root, or flexd's own user: tests run it as themselves.
 	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
 	timeout := requestTime
 	if !known {
@@ -127,7 +127,7 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 		return
 	case err == nil:
 	case ctx.Err() != nil, errors.Is(err, io.EOF):
-		return // shutdown; or somebody looked whether we are alive
+		return // shutdown, or a probe of the socket
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
 		// No answer: if this is a flexdriver after all (stopped, swapped out),
 		// it connects again.
@@ -204,7 +204,7 @@ func (d *Driver) reply(conn *net.UnixConn, about logrus.Fields, id string, a fle
 	}
 }
 
-// debug says what nobody may want to know: then it costs nothing.
+// debug logs at level debug: at other levels it costs nothing.
 func (d *Driver) debug(about logrus.Fields, text string) {
 	if d.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		d.Log.WithFields(about).Debug(text)

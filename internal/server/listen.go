@@ -19,8 +19,8 @@ import (
 const maxSocketPath = 107
 
 // Listen opens the unix socket at path for a group ("" = as it comes). What
-// stands there already is removed only if it is a socket on which nobody
-// listens. Two daemons that start at the same instant are told apart by Lock,
+// stands there already is removed only if it is a socket on which no process
+// listens. Of two daemons that start at the same instant Lock excludes one,
 // not here.
 func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
@@ -68,8 +68,8 @@ func makeRoom(path string) error {
 	case st.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("socket %s: something else is there (%s); flexd does not remove it", path, st.Mode())
 	}
-	// Only a refusal proves that nobody listens: a full queue, a time-out or
-	// another kind of socket is somebody's.
+	// Only a refused connection proves that no process listens: with a full queue, a
+	// timeout or another kind of socket there may be one.
 	c, err := net.DialTimeout("unix", path, time.Second)
 	switch {
 	case err == nil:

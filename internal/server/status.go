@@ -143,7 +143,7 @@ type failure struct {
 func fail(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
 
 func write(w http.ResponseWriter, code int, doc any) {
-	var b bytes.Buffer // encoded first: an error after the header could not be told
+	var b bytes.Buffer // encoded first: an error after the header could not be reported
 	if err := status.WriteJSON(&b, doc); err != nil {
 		code = http.StatusInternalServerError
 		b.Reset()

@@ -8,7 +8,7 @@ import (
 )
 
 // WriteCheck prints what a check found, and what an operator can do: the groups
-// that could not be told first, since what follows is not all then.
+// that are unknown first, since the list is not complete then.
 func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	p := &page{}
 	for _, g := range c.Groups {
@@ -46,7 +46,7 @@ func (d Finding) head(now time.Time) string {
 	return fmt.Sprintf("%s, first seen %s", text, ago(now.Sub(d.Since)))
 }
 
-// summary is the one line that tells the verdict.
+// summary is the one line with the verdict.
 func (c Check) summary() string {
 	volumes, active, untold := 0, 0, []string{}
 	for _, g := range c.Groups {

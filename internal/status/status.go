@@ -1,4 +1,4 @@
-// Package status is what flexd tells an operator: the JSON documents of the
+// Package status is what flexd reports to an operator: the JSON documents of the
 // status socket and the tables that `flexd status` prints from them. The JSON
 // is stable: fields are added, never renamed or given another meaning. It is
 // not for observing anything: the reconciler fills it from its last snapshot.
@@ -12,7 +12,7 @@ type State string
 // The states, most urgent first. Working is shown with its step and age.
 const (
 	Stuck     State = "stuck"     // a child does not end; the volume is parked
-	Failed    State = "failed"    // the last operation failed and somebody still wants it, or flexd retries it
+	Failed    State = "failed"    // the last operation failed and is still wanted, or flexd retries it
 	Uncertain State = "uncertain" // the volume could not be observed
 	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
 	Faulty    State = "faulty"    // mounted, and its filesystem, cache or thin pool has failed
@@ -148,23 +148,23 @@ type Finding struct {
 	Since         time.Time `json:"since"` // when flexd saw it first
 }
 
-// Orphans is the answer of GET /v1/orphans: what `flexd release` can let go.
+// Orphans is the answer of GET /v1/orphans: what `flexd release` can release.
 type Orphans struct {
 	Node    string    `json:"node"`
 	Version string    `json:"version"`
-	Unknown string    `json:"unknown,omitempty"` // why nothing can be told of pods
+	Unknown string    `json:"unknown,omitempty"` // why the processes of pods are unknown
 	Orphans []Orphan  `json:"orphans"`           // sorted by VG, LV
 	Refused []Refusal `json:"refused"`           // targets that nothing is released for
 }
 
-// An Orphan is a mount, a claim or a device that nobody seems to need any more.
+// An Orphan is a mount, a claim or a device that no pod seems to need any more.
 type Orphan struct {
 	Finding
 	Plan    []string `json:"plan"`              // what would be done now, in order
 	Refused string   `json:"refused,omitempty"` // why nothing would be
 }
 
-// A Refusal says why nothing is to be released for what somebody named.
+// A Refusal says why there is nothing to release for a target.
 type Refusal struct {
 	Target  string `json:"target"`
 	Message string `json:"message"`
@@ -189,7 +189,7 @@ type Pool struct {
 const (
 	Agree    = "agree"
 	Disagree = "disagree" // something does, even if other things are unknown
-	Unknown  = "unknown"  // nothing that could be told disagrees, but not all could
+	Unknown  = "unknown"  // nothing that is known disagrees, but not all is known
 )
 
 // A Check is the answer of GET /v1/check: a fresh look from all sides.

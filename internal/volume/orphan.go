@@ -7,7 +7,7 @@ import (
 )
 
 // An Orphan is a mount at one of kubelet's directories that, as far as can be
-// seen, nobody needs any more.
+// seen, no pod needs any more.
 type Orphan struct {
 	Kind Kind
 	Dir  string

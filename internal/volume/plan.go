@@ -76,11 +76,11 @@ func (p *planner) settle() {
 			release = p.calls(c.Dir, Release, Reclaim)
 		)
 		if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {
-			continue // releases() decides, or nobody can
+			continue // releases() decides, or it is unknown
 		}
 		switch {
 		case here && c.Phase == Making:
-			// Its mount landed: whatever happened to the call, it is held.
+			// Its mount has appeared: whatever happened to the call, it is held.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp})
 		case here && c.Phase == Releasing:
 			// Kubelet may have counted the mount as a new pod's by now.
