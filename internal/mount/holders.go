@@ -29,6 +29,11 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 			holders = append(holders, Holder{How: "/dev/" + strings.Split(l, "/")[3] + " is backed by " + strings.TrimSpace(string(b))})
 		}
 	}
+	for _, path := range procfs.Swaps() {
+		if strings.HasPrefix(path, e.Dir+"/") {
+			holders = append(holders, Holder{How: path + " is a swap file in use (swapoff " + path + ")"})
+		}
+	}
 	_ = procfs.Each(func(p procfs.Process) bool {
 		if how := p.HoldsMount(e.ID, e.Number); how != "" {
 			holders = append(holders, holderOf(p, how))

@@ -364,6 +364,27 @@ func TestBtrfsDevices(t *testing.T) {
 	}
 }
 
+// A swap file keeps a volume in use without a process.
+func TestUnmountSwap(t *testing.T) {
+	need(t, "mkswap", "swapon", "swapoff")
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m and m")
+	r.land(r.landing(dir))
+	file := dir + "/swap"
+	r.sh("dd", "if=/dev/zero", "of="+file, "bs=1M", "count=1", "conv=fsync", "status=none")
+	r.sh("chmod", "600", file)
+	r.sh("mkswap", "-q", file)
+	r.sh("swapon", file)
+	defer exec.Command("swapoff", file).Run() // if the test fails
+	var busy *BusyError
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); !errors.As(err, &busy) || !strings.Contains(err.Error(), "swapoff "+file) {
+		t.Errorf("got %v", err)
+	}
+	r.sh("swapoff", file)
+	r.unmount(dir)
+}
+
 // Ensure that an unmount of a mount in use names who uses it, detaches nothing,
 // and succeeds when he is gone.
 func TestUnmountBusy(t *testing.T) {

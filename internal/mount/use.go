@@ -266,7 +266,7 @@ func OpenLoop(name string) (*os.File, error) {
 	}
 	node := fmt.Sprintf("/dev/.flexd-%s-%d", name, os.Getpid())
 	if err := unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
-		return nil, fmt.Errorf("%s is not the device %s, and no node of it can be made: %w", path, number, err)
+		return nil, fmt.Errorf("%s is not the device %s, and no node of it can be made: %v", path, number, err)
 	}
 	defer os.Remove(node)
 	return os.Open(node)
