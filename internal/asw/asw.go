@@ -207,15 +207,18 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
 	var s volume.TargetState
 	at, hidden := table.At(dir), table.HiddenAt(dir)
+	below := 0
 	for i, e := range at {
 		mine, err := o.is(ctx, uuid, d, table, e)
 		switch {
 		case err != nil:
 			return volume.TargetState{Unknown: err.Error()}
+		case i < len(at)-1 && mine:
+			s.Under = true
+			below++
 		case i < len(at)-1:
-			s.Under = s.Under || mine
 		case mine:
-			return volume.TargetState{This: true} // what is hidden goes with it, or is none of its business
+			return volume.TargetState{This: true, Below: below} // what is hidden goes with it, or is none of its business
 		default:
 			s.Other = o.describe(ctx, uuid, e)
 		}
@@ -296,6 +299,8 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable
 	case ok && got != uuid:
 		// Both may have the same name: one was deleted and made again.
 		return fmt.Sprintf("volume %s (uuid %s, not %s)", name, got, uuid)
+	case ok && !whole(e):
+		return fmt.Sprintf("%s of volume %s (uuid %s)", e.Root, name, got)
 	case ok:
 		return fmt.Sprintf("volume %s (uuid %s)", name, got)
 	}

@@ -129,6 +129,7 @@ func TestTargetStates(t *testing.T) {
 		{"ours", []string{mine("50")}, volume.TargetState{This: true}},
 		{"a foreign one", []string{foreign("50")}, volume.TargetState{Other: "tmpfs from none"}},
 		{"ours, covered", []string{mine("50"), over("50", foreign("51"))}, volume.TargetState{Other: "tmpfs from none", Under: true}},
+		{"ours, over itself", []string{mine("50"), over("50", mine("51")), over("51", mine("52"))}, volume.TargetState{This: true, Below: 2}},
 		{"a foreign one, covered by ours", []string{foreign("50"), over("50", mine("51"))}, volume.TargetState{This: true}},
 		{"ours, with the copy below kubelet's root bound on itself", []string{kubeletsRoot, over("30", mine("50")), mine("51")}, volume.TargetState{This: true}},
 		{"ours, mounted before kubelet's root was bound on itself", []string{mine("50"), kubeletsRoot}, volume.TargetState{Other: "ext4 from /dev/sda1 (over all of /k)", Under: true}},
@@ -136,7 +137,7 @@ func TestTargetStates(t *testing.T) {
 		{"ours, hidden by a mount above", []string{mine("50"), line("51", "0:40", "/", "/k/pods", "", "tmpfs", "none")},
 			volume.TargetState{Other: "tmpfs from none (over all of /k/pods)", Under: true}},
 		{"another volume", []string{line("50", "7:2", "/", podDir, "", "ext4", "/dev/loop2")}, volume.TargetState{Other: "volume vg/b (uuid B, not A)"}},
-		{"a part of ours", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, volume.TargetState{Other: "volume vg/a (uuid A)"}},
+		{"a part of ours", []string{line("50", "7:1", "/sub", podDir, "", "ext4", "/dev/loop1")}, volume.TargetState{Other: "/sub of volume vg/a (uuid A)"}},
 	} {
 		h := observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Dirs: []string{podDir}}, table(t, c.lines...))
 		if got := h.Targets[podDir]; got != c.want {

@@ -18,7 +18,9 @@ type MountState struct {
 	What   string
 	Owner  volume.Owner
 	Gone   bool   // the kernel has no device of that number
+	Part   bool   // it shows only a part of the filesystem
 	Over   string // what keeps a lookup of Dir from it; "" = nothing does
+	Again  bool   // that is the same filesystem at the same directory
 
 	ReadOnly      bool // the mount's own flag
 	SuperReadOnly bool // the superblock's
@@ -57,9 +59,10 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []MountState {
 	var all []MountState
 	for i, e := range o.owned(number, path, dirs, table) {
-		s := MountState{Dir: e.Dir, Device: number, What: e.Type + " from " + path, Owner: e.owner, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
-			s.Over = fmt.Sprintf("%s from %s at %s", over.Type, over.Source, over.Dir)
+			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over), over.Type, over.Source, over.Dir)
+			s.Again = over.Dir == e.Dir && whole(over) && table.IsOf(over, number, path)
 		}
 		if i == 0 { // they share one superblock
 			s.Fault = o.liveError(path, e.Entry)
@@ -74,13 +77,21 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 	return all
 }
 
+// part names the directory of a filesystem that a mount shows, if that is not all.
+func part(e *mounttable.Entry) string {
+	if whole(e) {
+		return ""
+	}
+	return e.Root + " of the "
+}
+
 // MountsAt returns what is mounted at a directory, and, if that is asked for, of
 // which volume it is.
 func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []MountState {
 	rule := o.classifierFor(table)
 	var all []MountState
 	for _, e := range slices.Concat(table.HiddenAt(dir), table.At(dir)) {
-		s := MountState{Dir: dir, What: fmt.Sprintf("%s from %s", e.Type, e.Source), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e), e.Type, e.Source), Part: !whole(e), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		s.Owner, _ = rule.owner(e)
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = e.SourceNumber()

@@ -30,6 +30,7 @@ type Machine interface {
 	// An operator's meddling.
 	Umount(dir string) error
 	MountTmpfs(dir string) error
+	Bind(from, dir string) error
 	Hold(dir string) (release func())
 
 	// What is there.

@@ -92,10 +92,23 @@ func (h *Host) BindItself(dir string) bool {
 	if on.dir == dir || !h.folders[h.place(dir)] {
 		return false
 	}
-	bind := *on
-	bind.root, bind.dir, bind.owners = on.within(dir), dir, true
-	h.add(&bind)
+	h.bind(on, dir, dir)
 	return true
+}
+
+// Bind is an operator's mount --bind.
+func (h *Host) Bind(from, dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.folders[h.place(from)] = true
+	h.bind(h.reach(from), from, dir)
+	return nil
+}
+
+func (h *Host) bind(on *mnt, from, dir string) {
+	bind := *on
+	bind.root, bind.dir, bind.owners = on.within(from), dir, true
+	h.add(&bind)
 }
 
 // Propagate makes the mount that dir is on private, or shared if it is private.

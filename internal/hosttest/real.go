@@ -254,6 +254,11 @@ func (m *machine) MountTmpfs(dir string) error {
 	return unix.Mount("tmpfs", dir, "tmpfs", 0, "")
 }
 
+func (m *machine) Bind(from, dir string) error {
+	_ = os.MkdirAll(from, 0o750)
+	return unix.Mount(from, dir, "", unix.MS_BIND, "")
+}
+
 // Hold keeps a working directory there, in a process that can be named.
 func (m *machine) Hold(dir string) (release func()) {
 	c := exec.Command("sleep", "1000")

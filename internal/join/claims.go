@@ -18,10 +18,14 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 		ours, gone, other := s.at(c.Dir)
 		switch {
 		case ours != nil && ours.Over != "":
-			s.add(Covered, c.Dir, "unmount what covers it, the last mounted first; until then flexd can neither unmount it nor mount it anew there",
+			s.add(Covered, c.Dir, "unmount what covers it, the last mounted first (umount DIRECTORY); until then flexd can neither unmount it nor mount it anew there",
 				"its mount at %s, for %s, is covered by %s: whatever looks for that directory does not reach the volume", c.Dir, c.For, ours.Over)
 			continue
 		case ours != nil:
+			if slices.ContainsFunc(s.g.byDir[c.Dir], func(m *Mount) bool { return m.Again }) {
+				s.add(Covered, c.Dir, "nothing has to be done: when kubelet asks for it, flexd unmounts it as often as it is mounted there. To do it before: umount "+c.Dir,
+					"its mount at %s, for %s, is covered by another mount of the same volume", c.Dir, c.For)
+			}
 			continue
 		case gone != nil && s.device == nil && s.volume != nil && s.g.Kernel == "":
 			standing = append(standing, *gone)

@@ -120,7 +120,9 @@ type Mount struct {
 	What   string // "ext4 from /dev/dm-3"
 	Owner  volume.Owner
 	Gone   bool   // the kernel has no device of that number
+	Part   bool   // it shows only a part of the filesystem
 	Over   string // what keeps a lookup of Dir from it, "" = nothing
+	Again  bool   // that is the same filesystem at the same directory
 
 	ReadOnly      bool // the mount's own flag
 	SuperReadOnly bool // the superblock's

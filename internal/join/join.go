@@ -155,6 +155,8 @@ func (s *side) mounts() []*Mount {
 func (s *side) at(dir string) (ours, gone, other *Mount) {
 	for _, m := range s.g.byDir[dir] {
 		switch {
+		case m.Part && !m.Gone:
+			other = m
 		case m.UUID == s.uuid, s.device != nil && m.Device == s.device.Number:
 			if ours == nil || ours.Over != "" {
 				ours = m

@@ -98,6 +98,16 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"stale-mapping data: /dev/loop7|losetup -d /dev/loop7. Until then flexd mounts the volume for no further pod"}},
 		{"something is mounted that cannot be told", []func(*Group){inactive, func(g *Group) { g.Mounts[0].Unknown = true }}, nil},
 		{"covered by something else", []func(*Group){func(g *Group) { g.Mounts = append(g.Mounts, Mount{Dir: pod, What: "tmpfs from tmpfs"}) }}, nil},
+		{"covered by itself", []func(*Group){func(g *Group) {
+			g.Mounts = append(g.Mounts, g.Mounts[0])
+			g.Mounts[0].Over, g.Mounts[0].Again = "ext4 from /dev/dm-3 at "+pod, true
+		}}, []string{"covered data: " + pod + ", for pod default/web-0|the same volume|umount " + pod}},
+		{"covered by a part of itself", []func(*Group){func(g *Group) {
+			g.Mounts = append(g.Mounts, g.Mounts[0])
+			g.Mounts[0].Over = "/sub of the ext4 from /dev/dm-3 at " + pod
+			g.Mounts[1].Part, g.Mounts[1].Owner = true, volume.Elsewhere
+		}}, []string{"covered data: " + pod + ", for pod default/web-0|/sub of the ext4|unmount what covers it"}},
+		{"only a part of it is left", []func(*Group){func(g *Group) { g.Mounts[0].Part, g.Mounts[0].Owner = true, volume.Elsewhere }}, []string{"claimed-missing data: is mounted there instead"}},
 		{"covered, and a lookup does not reach it", []func(*Group){func(g *Group) { g.Mounts[0].Over = "tmpfs from none at /var/lib/kubelet" }}, []string{"covered data: " + pod + ", for pod default/web-0|tmpfs from none at /var/lib/kubelet|unmount what covers it"}},
 		{"hidden, and mounted anew", []func(*Group){func(g *Group) {
 			g.Mounts[0].Over = "tmpfs"

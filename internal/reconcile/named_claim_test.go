@@ -356,3 +356,45 @@ func TestKubeletRootsChangeUnderAMount(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// A volume that somebody bound over its own mount is unmounted as often as it is there.
+func TestMountBoundOnItself(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		works(t, k.Start(a))
+		for range 2 {
+			works(t, e.M.Bind(k.Dir(a), k.Dir(a)))
+		}
+		covered(t, e, k.Dir(a), "same volume")
+		works(t, e.M.Write(k.Dir(a)))
+		if answer, err := k.Call(flexvolume.Unmount, k.Dir(a)); err != nil || answer.Status != flexvolume.StatusSuccess {
+			t.Errorf("unmount: %+v, %v", answer, err)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// One that is covered by a part of itself cannot be unmounted, and is reported.
+func TestMountCoveredByAPartOfItself(t *testing.T) {
+	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+		a := pod("a")
+		works(t, k.Start(a))
+		works(t, e.M.Bind(k.Dir(a)+"/sub", k.Dir(a)))
+		covered(t, e, k.Dir(a), "/sub of the ext4")
+		fails(t, k.Down(a), "/sub of volume vg0/data (uuid ")
+		works(t, e.M.Umount(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// covered waits until the mount at a directory is reported as covered.
+func covered(t *testing.T, e *hosttest.Env, dir, by string) {
+	t.Helper()
+	e.AtRest()
+	_, c := verdict(t, e)
+	if len(c.Findings) != 1 || c.Findings[0].Class != "covered" || c.Findings[0].Dir != dir || !strings.Contains(c.Findings[0].Message, by) {
+		t.Errorf("check does not say that the mount at %s is covered: %+v", dir, c.Findings)
+	}
+}

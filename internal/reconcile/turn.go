@@ -154,7 +154,7 @@ func sameStep(a, b volume.Step) bool {
 	case volume.NoteLease:
 		return false // a detach may have ended the lease meanwhile
 	}
-	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size
+	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size && a.Below == b.Below
 }
 
 // rest ends a turn in which nothing is left to do, or nothing can be done while

@@ -72,6 +72,7 @@ type Step struct {
 	Blank  bool     // Extend: what is added is to be blank
 	Repeat bool     // Format: over what an earlier, cut mkfs of ours left
 	Lease  bool     // Drop: note a lease first
+	Below  int      // Unmount: how many more mounts of the volume are there, to be unmounted after this one
 	Alone  bool     // Unmount: only if no other mount namespace has the device
 	Why    string   // NoteHeld, Drop: for the operator
 	Calls  []string // the calls that wait for it, which fail when it fails; none = flexd's own work

@@ -34,7 +34,7 @@ func (p *planner) unmount(dir string, calls []string, alone bool) {
 	if c := p.claim(dir); c == nil || c.Phase != Releasing {
 		p.add(Step{Kind: NoteReleasing, Dir: dir, Claim: kind, Calls: calls})
 	}
-	p.add(Step{Kind: Unmount, Dir: dir, Claim: kind, Alone: alone, Calls: calls})
+	p.add(Step{Kind: Unmount, Dir: dir, Claim: kind, Below: p.h.Targets[dir].Below, Alone: alone, Calls: calls})
 	p.unmounts = append(p.unmounts, dir)
 	p.drop(Claim{Kind: kind, Dir: dir}, calls, "")
 }

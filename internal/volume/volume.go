@@ -254,6 +254,7 @@ const (
 type TargetState struct {
 	Unknown string // why the mount there is unknown; the other fields mean nothing then
 	This    bool   // this volume is mounted there, on top
+	Below   int    // how many more mounts of it are there, under that one
 	Other   string // something else is on top: its description; "" = nothing
 	Under   bool   // this volume is mounted there, covered by Other
 	Gone    bool   // the directory does not exist (only looked at for claims whose mount is missing)
