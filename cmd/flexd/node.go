@@ -59,10 +59,10 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: boottime.Now, Self: self,
 	}
-	if complaints, err := asw.OpenComplaints(); err != nil {
+	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 	} else {
-		parts.Complaints = complaints
+		parts.KernelErrors = complaints
 	}
 	observer.Pods = asw.NewCgroups(cfg.CgroupDir).Look
 	if ends, err := asw.OpenPodEvents(); err != nil {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Complaints hears what the kernel says to be wrong with filesystems. It only
+// KernelLog reports the errors of filesystems that the kernel logs. It only
 // tells where to look: what it says is no fact.
-type Complaints struct{ f *os.File }
+type KernelLog struct{ f *os.File }
 
-// OpenComplaints listens to /dev/kmsg, from now on.
-func OpenComplaints() (*Complaints, error) {
+// OpenKernelLog reads /dev/kmsg from now on.
+func OpenKernelLog() (*KernelLog, error) {
 	f, err := os.Open("/dev/kmsg")
 	if err != nil {
 		return nil, err
@@ -26,12 +26,12 @@ func OpenComplaints() (*Complaints, error) {
 		f.Close()
 		return nil, err
 	}
-	return &Complaints{f}, nil
+	return &KernelLog{f}, nil
 }
 
 // Each calls hear with the kernel's name of a device ("loop3", "dm-7") whenever
 // the kernel complains about the filesystem on it, until ctx is done.
-func (c *Complaints) Each(ctx context.Context, hear func(device string)) error {
+func (c *KernelLog) Each(ctx context.Context, hear func(device string)) error {
 	stop := context.AfterFunc(ctx, func() { c.f.Close() })
 	defer stop()
 	record := make([]byte, 8<<10) // the kernel's own limit for one
@@ -44,7 +44,7 @@ func (c *Complaints) Each(ctx context.Context, hear func(device string)) error {
 		case err != nil:
 			return err
 		default:
-			if device := complaint(string(record[:n])); device != "" {
+			if device := filesystemError(string(record[:n])); device != "" {
 				hear(device)
 			}
 		}
@@ -64,8 +64,8 @@ func lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// complaint returns the device that a record is about, or "".
-func complaint(record string) string {
+// filesystemError returns the device that a record is about, or "".
+func filesystemError(record string) string {
 	_, text, _ := strings.Cut(record, ";")
 	m := aboutDevice().FindStringSubmatch(text)
 	if m == nil || !bad().MatchString(text) {

@@ -16,7 +16,7 @@ func TestComplaint(t *testing.T) {
 		"6,871,99,-;loop3: detected capacity change from 0 to 131072":                                        "",
 		"": "",
 	} {
-		if got := complaint(record); got != want {
+		if got := filesystemError(record); got != want {
 			t.Errorf("%q: got %q, want %q", record, got, want)
 		}
 	}

@@ -114,7 +114,7 @@ type loop struct {
 	loopdev.Loop
 	file    *File
 	openers int
-	told    volume.Use // what the last look at its users found
+	lastUse volume.Use // what the last look at its users found
 	foreign bool       // it does not say that it is flexd's
 	owners  bool       // an operator made it
 	going   bool       // detached while in use: the kernel does it when the last user ends

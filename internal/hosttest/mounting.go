@@ -78,7 +78,7 @@ func probe(p *process, text []byte) (any, error) {
 	f := l.file
 	f.looked = true
 	if a.At == "" {
-		l.told = h.useOf(l)
+		l.lastUse = h.useOf(l)
 	}
 	if a.At != "" {
 		if m := h.top(a.At); m == nil {
@@ -92,7 +92,7 @@ func probe(p *process, text []byte) (any, error) {
 		fs.Content = volume.Truncated
 	}
 	if a.At == "" {
-		if fs.Use = l.told; fs.Use != volume.Unused {
+		if fs.Use = l.lastUse; fs.Use != volume.Unused {
 			fs.UsedBy = a.Device.Path + " is busy"
 		}
 	}
@@ -117,7 +117,7 @@ func (h *Host) useOf(l *loop) volume.Use {
 func (h *Host) write(p *process, l *loop) error {
 	switch use := h.useOf(l); {
 	case use == volume.Unused:
-	case l.told == volume.Unused: // it came since, and the child sees it
+	case l.lastUse == volume.Unused: // it came since, and the child sees it
 		return &mount.BusyError{What: "/dev/" + l.Name}
 	default:
 		h.broke("%s writes to %s, which something else uses (%d)", p.op, l.file.path, use)

@@ -39,10 +39,10 @@ func TestGroupCommit(t *testing.T) {
 	delete(f.lvs, "v8")
 	f.lvs["v9"].uuid = fakeUUID(999)
 
-	first, letGo := make(chan bool), make(chan bool)
+	first, release := make(chan bool), make(chan bool)
 	var once sync.Once
 	f.before = func(string) error {
-		once.Do(func() { close(first); <-letGo })
+		once.Do(func() { close(first); <-release })
 		return nil
 	}
 	errs := make([]error, n)
@@ -58,7 +58,7 @@ func TestGroupCommit(t *testing.T) {
 		defer g.mu.Unlock()
 		return g.next[activate] != nil && len(g.next[activate].members) == n-1
 	})
-	close(letGo)
+	close(release)
 	wg.Wait()
 	for i, err := range errs {
 		switch i {
@@ -171,8 +171,8 @@ func TestBreaker(t *testing.T) {
 func TestCallerLeaves(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
-	started, letGo := make(chan bool), make(chan bool)
-	f.before = func(words string) error { close(started); <-letGo; return nil }
+	started, release := make(chan bool), make(chan bool)
+	f.before = func(words string) error { close(started); <-release; return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() { left <- f.activate(ctx, p, lv) }()
@@ -186,7 +186,7 @@ func TestCallerLeaves(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	f.before = nil
-	close(letGo)
+	close(release)
 	<-locked.Done
 	if _, found, _ := p.find(lv.UUID); !found {
 		t.Error("the command did not go on")
@@ -235,15 +235,15 @@ func TestLook(t *testing.T) {
 	f.lookUp(p, "v0")
 
 	// A change while a report runs: its reader asks again.
-	started, letGo := make(chan bool, 9), make(chan bool)
-	f.before = func(string) error { started <- true; <-letGo; return nil }
+	started, release := make(chan bool, 9), make(chan bool)
+	f.before = func(string) error { started <- true; <-release; return nil }
 	p.Invalidate("")
 	result := make(chan volume.LV)
 	go func() { result <- f.lookUp(p, "v0") }()
 	<-started
 	p.Invalidate("")
 	go func() { result <- f.lookUp(p, "v0") }()
-	close(letGo)
+	close(release)
 	<-result
 	<-result
 	if len(started) != 1 {
@@ -257,10 +257,10 @@ func TestLookThatFailsOfAnother(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lookUp(p, "v0")
 	f.commands()
-	started, letGo := make(chan bool), make(chan bool)
+	started, release := make(chan bool), make(chan bool)
 	var once sync.Once
 	f.before = func(string) (err error) {
-		once.Do(func() { started <- true; <-letGo; err = context.DeadlineExceeded })
+		once.Do(func() { started <- true; <-release; err = context.DeadlineExceeded })
 		return err
 	}
 	p.Invalidate("vg0")
@@ -280,7 +280,7 @@ func TestLookThatFailsOfAnother(t *testing.T) {
 		defer g.mu.Unlock()
 		return g.clock == 2+2+10 // two of each report, one of each who joins
 	})
-	close(letGo)
+	close(release)
 	if err := <-first; err == nil {
 		t.Error("who began it does not hear of it")
 	}

@@ -16,11 +16,11 @@ func TestBusyUnmountThenNewPod(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Start(a))
-		letGo := e.M.Hold(k.Dir(a))
+		release := e.M.Hold(k.Dir(a))
 		fails(t, k.Down(a), "busy")
 		e.AtRest()
 		works(t, k.Up(a)) // kubelet finds a mount point and calls nobody
-		letGo()
+		release()
 		e.Settle(time.Hour)
 		if !e.M.IsMountPoint(k.Dir(a)) {
 			t.Errorf("the new pod lost its mount\n%s", e.Describe())
@@ -42,14 +42,14 @@ func TestBusyUnmountNamesHolder(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Start(a))
-		letGo := e.M.Hold(k.Dir(a))
+		release := e.M.Hold(k.Dir(a))
 		for range 3 {
 			fails(t, k.Down(a), "pid ")
 			if !e.M.IsMountPoint(k.Dir(a)) {
 				t.Error("it was taken away although it is busy")
 			}
 		}
-		letGo()
+		release()
 		works(t, k.Down(a))
 		e.Empty()
 	})

@@ -172,10 +172,10 @@ func TestCallIgnoresBackoff(t *testing.T) {
 		k := hosttest.NewKubelet(e, false)
 		a, b := pod("a"), pod("b")
 		works(t, k.Start(a))
-		letGo := e.Sim.HoldDevice(e.File("data"))
+		release := e.Sim.HoldDevice(e.File("data"))
 		works(t, k.Finish(a))
 		time.Sleep(10 * time.Minute) // by now it is tried every two minutes
-		letGo()
+		release()
 		e.Refuse("mount", errSimulated)
 		fails(t, k.Up(a), "simulated") // its claim is to be dropped
 		e.Refuse("mount", nil)
@@ -191,13 +191,13 @@ func TestCallIgnoresBackoff(t *testing.T) {
 		k := hosttest.NewKubelet(e, false)
 		a := pod("a")
 		works(t, k.Start(a))
-		letGo := e.Sim.HoldDevice(e.File("data"))
+		release := e.Sim.HoldDevice(e.File("data"))
 		works(t, k.Finish(a))
 		time.Sleep(30*time.Second + 65*time.Second) // tries at 0, .5, 1.5, 3.5, 7.5, 15.5, 31.5, 63.5 after the lease
 		if n := e.Sim.Count("loop-detach"); n != 8 {
 			t.Errorf("deactivation was tried %d times", n)
 		}
-		letGo()
+		release()
 		e.Empty()
 	})
 }

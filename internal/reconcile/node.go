@@ -53,9 +53,9 @@ type Parts struct {
 	Held      func(lock string) *run.LockedError // by a child that lives; nil = run.Held
 	Self      Namespaces
 
-	// Complaints reports devices whose filesystem has errors in the kernel log;
+	// KernelErrors reports devices whose filesystem has errors in the kernel log;
 	// nil = the log cannot be read.
-	Complaints interface {
+	KernelErrors interface {
 		Each(ctx context.Context, hear func(device string)) error
 	}
 	// PodEvents reports the end of pods; nil = flexd polls.
@@ -117,9 +117,9 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	close(n.ready)
 	n.scheduleAudit("")
-	if n.Complaints != nil {
+	if n.KernelErrors != nil {
 		go func() {
-			if err := n.Complaints.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
+			if err := n.KernelErrors.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
 				n.Log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 			}
 		}()

@@ -48,11 +48,11 @@ func (d Finding) head(now time.Time) string {
 
 // summary is the one line with the verdict.
 func (c Check) summary() string {
-	volumes, active, untold := 0, 0, []string{}
+	volumes, active, unknown := 0, 0, []string{}
 	for _, g := range c.Groups {
 		volumes, active = volumes+g.Volumes, active+g.Active
 		if g.Unknown != "" {
-			untold = append(untold, plain(g.VG))
+			unknown = append(unknown, plain(g.VG))
 		}
 	}
 	wrong, known := 0, 0
@@ -69,7 +69,7 @@ func (c Check) summary() string {
 		return fmt.Sprintf("Nothing to check on %s: no volume group is configured.", plain(c.Node))
 	case wrong > 0:
 		text = fmt.Sprintf("%s on %s", counted(wrong, "disagreement"), plain(c.Node))
-	case len(untold) > 0:
+	case len(unknown) > 0:
 		text = fmt.Sprintf("No disagreement on %s as far as it is known", plain(c.Node))
 	default:
 		text = fmt.Sprintf("All agree on %s: metadata, devices, mounts and claims", plain(c.Node))
@@ -79,8 +79,8 @@ func (c Check) summary() string {
 		text += fmt.Sprintf(", %d of them unclaimed", known)
 	}
 	text += ")."
-	if len(untold) > 0 {
-		text += " Unknown: " + strings.Join(untold, ", ") + "."
+	if len(unknown) > 0 {
+		text += " Unknown: " + strings.Join(unknown, ", ") + "."
 	}
 	return text
 }

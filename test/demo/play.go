@@ -18,8 +18,8 @@ import (
 
 const MiB = 1 << 20
 
-// patience is for what takes a moment, on a machine that is busy with others.
-const patience = time.Minute
+// timeout is for what takes a moment, on a machine that is busy with others.
+const timeout = time.Minute
 
 // play is the whole of it.
 func (d *demo) play() (err error) {
@@ -206,7 +206,7 @@ func (d *demo) teardown() {
 
 // awaitInactive waits until flexd has let a device go by itself.
 func (d *demo) awaitInactive(lv string) {
-	for deadline := time.Now().Add(d.ground.lease + patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(d.ground.lease + timeout); ; time.Sleep(50 * time.Millisecond) {
 		d.must(d.ctx.Err())
 		s, err := d.Volume(lv)
 		d.must(err)
@@ -331,8 +331,8 @@ func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	d.must(d.Start())
 	select {
 	case <-answered:
-	case <-time.After(patience):
-		panic(broken{fmt.Sprintf("the call got no answer within %v of the restart", patience)})
+	case <-time.After(timeout):
+		panic(broken{fmt.Sprintf("the call got no answer within %v of the restart", timeout)})
 	}
 	d.must(err)
 	d.answered(a, time.Since(started), args)

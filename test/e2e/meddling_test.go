@@ -22,12 +22,12 @@ const (
 )
 
 // An action is what somebody does to a volume and its device.
-type deed struct {
+type action struct {
 	name string
 	do   func(v vol, device string) trace
 }
 
-// A trace is what a deed leaves.
+// A trace is what an action leaves.
 type trace struct {
 	inTheWay string // is named by whoever is refused
 	lost     bool   // the volume is no more
@@ -69,20 +69,20 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		}
 	}
 	global, pods := h.globalDir, func(v vol) string { return h.podDir(v, p) }
-	all := append(h.deeds(), deed{"mounted elsewhere", func(_ vol, device string) trace {
+	all := append(h.actions(), action{"mounted elsewhere", func(_ vol, device string) trace {
 		h.sh("mount", device, elsewhere)
 		return trace{inTheWay: elsewhere, undo: func() { h.must(unix.Unmount(elsewhere, 0)) }}
 	}})
-	onGlobal := []deed{{"umount of the global mount", taken(global)}, {"a mount on the global mount", covered(global)}, {"the global mount leaks", leaked(global)}}
-	points := map[string][]deed{
+	onGlobal := []action{{"umount of the global mount", taken(global)}, {"a mount on the global mount", covered(global)}, {"the global mount leaks", leaked(global)}}
+	points := map[string][]action{
 		leased:    all,
 		staged:    append(onGlobal, all...),
-		published: append([]deed{{"umount of the pod's mount", taken(pods)}, {"a mount on the pod's mount", covered(pods)}, {"a mount on the global mount", covered(global)}, {"the pod's mount leaks", leaked(pods)}}, all...),
+		published: append([]action{{"umount of the pod's mount", taken(pods)}, {"a mount on the pod's mount", covered(pods)}, {"a mount on the global mount", covered(global)}, {"the pod's mount leaks", leaked(pods)}}, all...),
 		parting:   append(onGlobal, all...),
 	}
 	type row struct {
 		point string
-		deed
+		action
 		dead bool
 	}
 	var rows []row
@@ -96,7 +96,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		rows = rows[:max(2, times(15))]
 	}
 	for n, row := range rows {
-		point, d, dead := row.point, row.deed, row.dead
+		point, d, dead := row.point, row.action, row.dead
 		about := fmt.Sprintf("%s; %s; flexd dead: %v", point, d.name, dead)
 		v := h.vol(fmt.Sprint("meddled-", n), "ext4")
 		h.ok(h.up(byKubelet, v, q)) // it has data

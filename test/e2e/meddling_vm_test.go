@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deeds are what is done to a volume of LVM, at any point of its life. LVM and the
+// actions are what is done to a volume of LVM, at any point of its life. LVM and the
 // kernel refuse them while it is mounted, but for the last.
-func (h *host) deeds() []deed {
+func (h *host) actions() []action {
 	lv := func(v vol) string { return "vg0/" + v.opts["volumeID"] }
 	try := func(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }
-	return []deed{
+	return []action{
 		{"lvchange -an", func(v vol, _ string) trace {
 			try("lvm", "lvchange", "-an", lv(v))
 			return trace{}

@@ -87,7 +87,7 @@ func (n *Node) Close() error {
 		for _, dir := range mounts {
 			unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
 		}
-		n.letGo()
+		n.release()
 		left, lerr := n.Left()
 		if err := errors.Join(merr, lerr); err != nil {
 			return err

@@ -37,8 +37,8 @@ func (l loops) devices() ([]string, error) {
 	return paths, err
 }
 
-// letGo takes the devices' files away; a device in use loses it later.
-func (l loops) letGo() {
+// release takes the devices' files away; a device in use loses it later.
+func (l loops) release() {
 	devices, _ := l.devices()
 	for _, path := range devices {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

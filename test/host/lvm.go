@@ -56,7 +56,7 @@ func (l *lvm) devices() ([]string, error) {
 	return paths, err
 }
 
-func (l *lvm) letGo() {
+func (l *lvm) release() {
 	if all, _ := l.devices(); len(all) > 0 {
 		command("vgchange", "-q", "-an", VG)
 	}

@@ -8,6 +8,6 @@ type volumes interface {
 	prepare() error             // makes the group
 	config() string             // its lines of the configuration that say where it is
 	devices() ([]string, error) // the paths of its active volumes
-	letGo()                     // makes them inactive, as far as that goes now
+	release()                   // makes them inactive, as far as that goes now
 	remove() error              // the group itself, which has no device any more
 }

@@ -240,9 +240,9 @@ func (k *Kubelet) Report(_ struct{}, r *Status) error {
 	return nil
 }
 
-// patience is how long one sync of a pod waits: kubelet's own 2m3s are too long
+// syncTimeout is how long one sync of a pod waits: kubelet's own 2m3s are too long
 // for a test that waits to be told what is wrong.
-const patience = 5 * time.Second
+const syncTimeout = 5 * time.Second
 
 // Start is a pod worker's sync of a pod that is to run: it waits for the volumes.
 func (k *Kubelet) Start(uid types.UID, _ *struct{}) error {
@@ -250,7 +250,7 @@ func (k *Kubelet) Start(uid types.UID, _ *struct{}) error {
 	if !ok {
 		return fmt.Errorf("no pod %s", uid)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), syncTimeout)
 	defer cancel()
 	return k.volumes.WaitForAttachAndMount(ctx, p)
 }
@@ -258,7 +258,7 @@ func (k *Kubelet) Start(uid types.UID, _ *struct{}) error {
 // End is a pod worker's sync of a pod that has ended, and what the housekeeping
 // does then: it removes the pod's directories if they are empty.
 func (k *Kubelet) End(p *v1.Pod, _ *struct{}) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), syncTimeout)
 	defer cancel()
 	if err := k.volumes.WaitForUnmount(ctx, p); err != nil {
 		return err

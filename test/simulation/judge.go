@@ -61,7 +61,7 @@ func (w *world) answer(c *waiting, a flexvolume.Answer) {
 			w.recorder.find("%s succeeds, and an older mount stands", c)
 		}
 		w.undone[c.dir] = grant{w.Node(), c.started}
-	case a.Status != flexvolume.StatusSuccess && c.landed && there && !w.meddled[c.dir] && !w.unseen(c):
+	case a.Status != flexvolume.StatusSuccess && c.mounted && there && !w.meddled[c.dir] && !w.unseen(c):
 		w.recorder.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
 }
@@ -109,14 +109,14 @@ func (w *world) permitted(dir, uuid string) {
 	}
 }
 
-// landing is called when a mount appears: no call that has succeeded meanwhile
+// mountAppeared is called when a mount appears: no call that has succeeded meanwhile
 // wanted it away.
-func (w *world) landing(dir, uuid string) {
+func (w *world) mountAppeared(dir, uuid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.waiting {
 		if c.wants(dir, uuid) {
-			c.landed = !c.late
+			c.mounted = !c.late
 		}
 	}
 	if u := w.undone[dir]; u.by == w.Node() && u.started > w.allowed[dir].started {

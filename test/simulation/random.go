@@ -137,9 +137,9 @@ func (c *random) decide(w *world, what action) decision {
 		if all := w.Mounts(); len(all) > 0 {
 			d.on = pick(c, all)
 		}
-		d.on = c.landing(stopped, d.on)
+		d.on = c.mountTarget(stopped, d.on)
 	case covers:
-		if d.on = c.landing(stopped, w.kubelet.Dir(c.pod(w).pod)); c.IntN(4) == 0 {
+		if d.on = c.mountTarget(stopped, w.kubelet.Dir(c.pod(w).pod)); c.IntN(4) == 0 {
 			d.on = w.Root + pick(c, []string{"/pods", "/plugins"})
 		}
 	case borrows:
@@ -160,9 +160,9 @@ func (c *random) decide(w *world, what action) decision {
 	return d
 }
 
-// landing is often where a mount is about to land or has just landed, if there is
+// mountTarget is often where a mount is about to land or has just landed, if there is
 // such a place: what matters there is over soon.
-func (c *random) landing(stopped []string, otherwise string) string {
+func (c *random) mountTarget(stopped []string, otherwise string) string {
 	dirs := []string{otherwise}
 	for _, s := range append(stopped, c.held) {
 		if at, ok := strings.CutPrefix(s, "child mount "); ok {

@@ -48,7 +48,7 @@ type waiting struct {
 	started       time.Duration // its flexdriver, since boot
 	late          bool          // no kubelet waits for it any more
 	uuids         []string      // of the volumes that were called so while it waited
-	landed        bool          // its mount has appeared
+	mounted       bool          // its mount has appeared
 }
 
 func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
@@ -132,7 +132,7 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 	w.Sim.Lenient = true
 	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
 	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.schedule.stop(name("child "+p.String()), nil) }
-	w.Sim.Permitted, w.Sim.Mounted = w.permitted, w.landing
+	w.Sim.Permitted, w.Sim.Mounted = w.permitted, w.mountAppeared
 	w.SetPause(func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) })
 	w.Command = w.command
 	w.Calling = w.calling
@@ -428,7 +428,7 @@ type actor struct {
 	// Guarded by world.mu.
 	wanted  bool
 	mounted bool            // kubelet counts it so
-	doubt   bool            // kubelet died: the pod's directory tells
+	unsure  bool            // kubelet died: the pod's directory tells
 	busy    bool            // its goroutine runs
 	begun   time.Duration   // since boot: kubelet's last attempt, 0 = none
 	began   bool            // what that was for
@@ -450,7 +450,7 @@ func (a *actor) want(yes bool) {
 
 // reborn is what a new kubelet finds.
 func (a *actor) reborn() {
-	if a.doubt, a.mounted = true, false; a.w.M.Exists(a.w.kubelet.Dir(a.pod)) {
+	if a.unsure, a.mounted = true, false; a.w.M.Exists(a.w.kubelet.Dir(a.pod)) {
 		a.w.kubelet.Remember(a.pod)
 	}
 	a.serve()
@@ -469,10 +469,10 @@ func (a *actor) run() {
 	wait := 500 * time.Millisecond
 	for {
 		w.mu.Lock()
-		k, wanted, mounted, doubt := w.kubelet, a.wanted, a.mounted, a.doubt
+		k, wanted, mounted, unsure := w.kubelet, a.wanted, a.mounted, a.unsure
 		there := w.M.Exists(k.Dir(a.pod))
-		if w.over || wanted == mounted && !doubt || !wanted && !mounted && !there {
-			a.doubt, a.busy = false, false
+		if w.over || wanted == mounted && !unsure || !wanted && !mounted && !there {
+			a.unsure, a.busy = false, false
 			w.mu.Unlock()
 			return
 		}
@@ -486,7 +486,7 @@ func (a *actor) run() {
 			continue
 		}
 		if err == nil {
-			a.mounted, a.doubt = wanted, false
+			a.mounted, a.unsure = wanted, false
 			wait = 500 * time.Millisecond
 			w.mu.Unlock()
 			if wanted {
