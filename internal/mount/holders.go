@@ -77,7 +77,7 @@ func DeviceHolders(number, path string) []Holder {
 		return len(holders) < maxHolders
 	})
 	if fsType := liveSuperblock(number); fsType != "" && !mounted && len(holders) < maxHolders {
-		holders = append(holders, unmountedSuperblock(fsType, path))
+		holders = append(holders, unmountedSuperblock(fsType, number, path))
 	}
 	return holders
 }

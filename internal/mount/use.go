@@ -171,27 +171,55 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 		b, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
 		file = filepath.Base(strings.TrimSpace(string(b)))
 	}
+	self := backing{dev: own.dev, ino: own.ino}
+	var on []string
+	err = askLoops(number, func(to string, f backing, ok bool) bool {
+		return !ok || isLoop && f == self || filepath.Base(to) == file
+	}, func(name, to string, its backing) {
+		switch {
+		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
+			on = append(on, "/dev/"+name+" is a loop device on it")
+		case isLoop && its == own:
+			on = append(on, "/dev/"+name+" is attached to the same file, "+to)
+		}
+	})
+	return on, err
+}
+
+// filesOn names the loop devices whose file is in the filesystem of a device.
+func filesOn(number string) (on []string, err error) {
+	err = askLoops(number, func(to string, f backing, ok bool) bool {
+		return !ok || sysfs.Number(f.dev) == number
+	}, func(name, to string, its backing) {
+		if sysfs.Number(its.dev) == number {
+			on = append(on, "/dev/"+name)
+		}
+	})
+	return on, err
+}
+
+// askLoops asks the loop devices, without that of the number, what they show. Only
+// those that may be meant are opened: this is an opener, too, for an instant.
+func askLoops(number string, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
 	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tab, err := mounttable.Own()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var on []string
 	for _, path := range all {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			continue // detached meanwhile
 		}
-		// Only those that may be meant are opened: this is an opener, too, for an instant.
 		to := strings.TrimSpace(string(b))
-		if filepath.Base(to) != file && another(tab, to, own) {
+		if f, ok := leadsTo(tab, to); !may(to, f, ok) {
 			continue
 		}
 		name := strings.Split(path, "/")[3]
-		if n, err := os.ReadFile("/sys/block/" + name + "/dev"); err != nil || strings.TrimSpace(string(n)) == number {
+		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
 			continue
 		}
 		l, err := OpenLoop(name)
@@ -199,42 +227,31 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		its, err := backingOf(l)
 		l.Close()
-		switch {
-		case Detached(err):
-		case err != nil:
-			return nil, err
-		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
-			on = append(on, "/dev/"+name+" is a loop device on it")
-		case isLoop && its == own:
-			on = append(on, "/dev/"+name+" is attached to the same file, "+to)
+		if err == nil {
+			show(name, to, its)
+		} else if !Detached(err) {
+			return err
 		}
 	}
-	return on, nil
+	return nil
 }
 
-// another says whether the path of a loop device's backing file leads to a regular
-// file that is not own. A path may lead to another file than when it was attached:
-// something was mounted over it, or it is of another mount namespace. Where a server
-// would have to be asked, which may hang, the path is another file's: a volume's file
-// below such a mount is found by its name, and by what its loop device says.
-func another(tab *mounttable.Table, path string, own backing) bool {
+// leadsTo returns the regular file to which the path of a loop device's backing file
+// leads; false if there is none. That may be another one than when it was attached:
+// something was mounted over it, or the path is of another mount namespace. Where a
+// server would have to be asked, which may hang, the path leads to no file of ours.
+func leadsTo(tab *mounttable.Table, path string) (backing, bool) {
 	for dir := path; ; dir = filepath.Dir(dir) {
-		if e := tab.Top(dir); e != nil {
-			if !slices.Contains(localTypes, e.Type) {
-				return true
-			}
-			break
-		}
-		if dir == filepath.Dir(dir) {
-			break
+		if e := tab.Top(dir); e != nil && !slices.Contains(localTypes, e.Type) {
+			return backing{}, true
+		} else if e != nil || dir == filepath.Dir(dir) {
+			return regular(path)
 		}
 	}
-	f, ok := regular(path)
-	return ok && f != backing{dev: own.dev, ino: own.ino}
 }
 
 // localTypes are the filesystems that ask no server.
@@ -307,7 +324,13 @@ func liveSuperblock(number string) string {
 }
 
 // unmountedSuperblock explains a filesystem that is active without a mount.
-func unmountedSuperblock(fsType, path string) Holder {
-	return Holder{Unmounted: true, How: fmt.Sprintf("its %s is active in the kernel and mounted in no namespace, as after an unmount while it was frozen (fsfreeze -f by a backup): "+
-		"thaw it (mount %s /mnt; fsfreeze -u /mnt; umount /mnt); if it is not frozen, end the processes that have files of it open since a umount -l", fsType, path)}
+func unmountedSuperblock(fsType, number, path string) Holder {
+	how := "its " + fsType + " is active in the kernel and mounted in no namespace, "
+	if on, _ := filesOn(number); len(on) > 0 {
+		how += fmt.Sprintf("as %s has a file of it (losetup -d %s)", strings.Join(on, ", "), strings.Join(on, " "))
+		return Holder{Unmounted: true, How: how}
+	}
+	return Holder{Unmounted: true, How: how + fmt.Sprintf("as after an unmount while it was frozen (fsfreeze -f by a backup): "+
+		"thaw it (mount %s /mnt; fsfreeze -u /mnt; umount /mnt); if it is not frozen, unmount the overlays whose layers are in it, "+
+		"and end the processes that have files of it open since a umount -l", path)}
 }

@@ -274,6 +274,26 @@ func TestInUse_frozen(t *testing.T) {
 	}
 }
 
+// A loop device can keep a filesystem active when its mount is gone.
+func TestInUse_loopInside(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs"} {
+		r := newRig(t, 400*mib)
+		r.format(fsType)
+		l := r.landing(r.mkdir("m"))
+		l.First = true
+		r.land(l)
+		r.sh("truncate", "-s", "1M", l.Dir+"/img")
+		inside, detach := r.loop(l.Dir + "/img")
+		r.sh("umount", "-l", l.Dir) // as the last process of a mount namespace does
+		fs := r.probe("")
+		if fs.Use != volume.Unmounted || !strings.Contains(fs.UsedBy, "losetup -d "+inside) || strings.Contains(fs.UsedBy, "thaw") {
+			t.Errorf("got %+v", fs)
+		}
+		detach()
+		r.land(l)
+	}
+}
+
 // The first mount of a volume reuses no superblock: its options would be another's.
 func TestFirstMount(t *testing.T) {
 	need(t, "mkfs.xfs")
