@@ -55,8 +55,11 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		}
 		// Another file may have the same name where a filesystem was mounted over it.
 		other := id.UUID == lv.UUID && !l.Deleted && at != (Inode{}) && id.Inode != at
+		// Its own may have another path: flexd was started in another mount namespace,
+		// or the group's filesystem was unmounted lazily and mounted again.
+		own := id.UUID == lv.UUID && lv.UUID != "" && !l.Deleted && at != (Inode{}) && id.Inode == at
 		switch {
-		case l.BackingFile != file || other:
+		case l.BackingFile != file && !own || other:
 			if r := rivalOf(lv, file, at, l, id); r.Text != "" {
 				others = append(others, r.Text+": "+r.Hint)
 				if id.UUID == lv.UUID {
@@ -126,7 +129,7 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 		return volume.Device{}, false
 	}
 	l, err := p.kernel.Loop(last.loop)
-	if err != nil || l.BackingFile != file || l.Deleted {
+	if err != nil || l.BackingFile == "" || l.BackingFile != file && at == (Inode{}) || l.Deleted {
 		return volume.Device{}, false
 	}
 	id, ok := p.remembered(l.Seq)

@@ -158,21 +158,29 @@ func extend(a extendArg) (_ nothing, err error) {
 	if a.Device.Activity != volume.Active {
 		return nothing{}, nil
 	}
-	return nothing{}, fitDevice(a, max(size, fi.Size()))
+	return nothing{}, fitDevice(a, f, max(size, fi.Size()))
 }
 
-func fitDevice(a extendArg, size int64) error {
+func fitDevice(a extendArg, f *os.File, size int64) error {
 	dev, err := openOurs(a.Device, a.UUID, 0)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
 	name := filepath.Base(a.Device.Path)
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	id, _, err := ask(dev, name)
+	if err != nil {
+		return err
+	}
 	l, err := kernel{}.Loop(name)
 	if err != nil {
 		return err
 	}
-	if l.BackingFile != a.File || l.Deleted {
+	if id.Inode != (Inode{st.Dev, st.Ino}) {
 		return fmt.Errorf("%s is attached to %s, not to %s", a.Device.Path, l.BackingFile, a.File)
 	}
 	if l.Size >= size/512*512 {

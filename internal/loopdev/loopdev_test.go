@@ -35,7 +35,14 @@ func (k *fakeKernel) File(path string) (FileInfo, error) {
 func (k *fakeKernel) Loops() ([]Loop, error)               { k.scans++; return k.loops, k.err }
 func (k *fakeKernel) Directory(dir string) (string, error) { return kernel{}.Directory(dir) }
 
-func (k *fakeKernel) Files(string) ([]string, error) { return nil, k.err }
+func (k *fakeKernel) Files(dir string) (names []string, err error) {
+	for file := range k.files {
+		if filepath.Dir(file) == dir {
+			names = append(names, filepath.Base(file))
+		}
+	}
+	return names, k.err
+}
 func (k *fakeKernel) Loop(name string) (Loop, error) {
 	k.asked.Add(1)
 	for _, l := range k.loops {
@@ -153,6 +160,37 @@ func TestDevice(t *testing.T) {
 		}
 		if got.Activity == volume.Active && (got.Path != "/dev/loop1" || got.Number != "7:1" || got.Seq != 101 || got.Link != "") {
 			t.Errorf("%s: got %+v", row.name, got)
+		}
+	}
+}
+
+// Ensure that a volume's own device is known by its file's inode and its uuid, whatever
+// path the kernel shows to a flexd in another mount namespace.
+func TestDeviceByAnotherPath(t *testing.T) {
+	dir, at := t.TempDir(), Inode{1, 2}
+	file := filepath.Join(dir, "a")
+	for _, shown := range []string{file, "/a", "(unreachable)/a", "/other/vg0/a"} {
+		k := &fakeKernel{
+			files: map[string]FileInfo{file: {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}},
+			loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: shown, Size: 4096}},
+		}
+		p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+		p.remember(101, identity{uuidA, at})
+		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: at.Dev, Ino: at.Ino}}
+		for range 2 {
+			if d, err := p.Device(t.Context(), lv); err != nil || d.Path != "/dev/loop1" || d.Unusable {
+				t.Errorf("%s: got %+v, %v", shown, d, err)
+			}
+		}
+		s := p.Survey(t.Context(), "vg0", true)
+		if s.Metadata+s.Kernel != "" || len(s.Devices) != 1 || s.Devices[0].Name != "a" || s.Devices[0].UUID != uuidA || len(s.Devices[0].Rivals) > 0 {
+			t.Errorf("%s: survey %+v", shown, s)
+		}
+		// One that is attached beside it is a rival, with the volume's path, too.
+		k.loops = append(k.loops, Loop{Name: "loop2", Number: "7:2", Seq: 102, BackingFile: file, Size: 4096})
+		p.remember(102, identity{"", at})
+		if s = p.Survey(t.Context(), "vg0", true); len(s.Devices) == 0 || len(s.Devices[0].Rivals) != 1 {
+			t.Errorf("%s: survey of two %+v", shown, s)
 		}
 	}
 }

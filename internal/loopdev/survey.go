@@ -33,7 +33,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		if fresh {
 			p.askNew(ctx, loops)
 		}
-		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops)
+		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, volumes, inodes)
 		p.addRivals(dir, loops, inodes, &s)
 	}
 	if err != nil {
@@ -69,10 +69,19 @@ func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]I
 	return all, inodes, nil
 }
 
-func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop) ([]join.Device, error) {
+func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop, volumes []join.Volume, inodes map[string]Inode) ([]join.Device, error) {
+	names := map[identity]string{}
+	for _, v := range volumes {
+		names[identity{v.UUID, inodes[v.Name]}] = v.Name
+	}
 	var all []join.Device
 	for _, l := range loops {
-		if filepath.Dir(l.BackingFile) != dir {
+		id, known := p.remembered(l.Seq)
+		own, path := names[id], l.BackingFile
+		if known && own != "" && !l.Deleted {
+			path = filepath.Join(dir, own)
+		}
+		if filepath.Dir(path) != dir {
 			continue
 		}
 		l, err := p.kernel.Loop(l.Name)
@@ -82,7 +91,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		if err != nil {
 			return all, err
 		}
-		id, known := p.remembered(l.Seq)
+		id, known = p.remembered(l.Seq)
 		switch {
 		case !known && !fresh:
 			return all, fmt.Errorf("/dev/%s has not been asked whose it is", l.Name)
@@ -91,7 +100,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 				return all, fmt.Errorf("/dev/%s cannot be asked whose it is: %w", l.Name, err)
 			}
 		}
-		name := volume.Name{VG: vg, LV: filepath.Base(l.BackingFile)}
+		name := volume.Name{VG: vg, LV: filepath.Base(path)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
 			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly,
@@ -124,7 +133,7 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 		i, has := own[v.UUID]
 		file, at := filepath.Join(dir, v.Name), inodes[v.Name]
 		switch {
-		case has && s.Devices[i].Path == "/dev/"+l.Name && l.BackingFile == file && id.Inode == at:
+		case has && s.Devices[i].Path == "/dev/"+l.Name && id.UUID == v.UUID && id.Inode == at:
 			continue // its own
 		case !has && (id.UUID == "" || p.nameOf(l.BackingFile) != (volume.Name{})):
 			continue // not flexd's, of a volume that is inactive; or another group's

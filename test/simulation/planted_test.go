@@ -68,8 +68,8 @@ var bugs = []planted{
 	{"what an operator has activated is taken for a volume that was released", "volume/teardown.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
 	{"what stands under the record of an mkfs is formatted, whatever it is", "volume/mount.go", `repeat && why != "" {`, `false && why != "" {`},
 	{"the device of a volume that was replaced is taken for the new one's", "loopdev/device.go", `		switch {
-		case l.BackingFile != file || other:`, `		switch id.UUID, l.Deleted, other = lv.UUID, false, false; {
-		case l.BackingFile != file || other:`},
+		case l.BackingFile != file && !own || other:`, `		switch id.UUID, l.Deleted, other = lv.UUID, false, false; {
+		case l.BackingFile != file && !own || other:`},
 	{"the last claim's note goes before its lease is written", "reconcile/act.go", `		lease := l.lease(h.LV.Name, name)
 `, `		lease := l.lease(h.LV.Name, name)
 		l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
