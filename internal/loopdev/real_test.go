@@ -462,6 +462,13 @@ func TestExclusive(t *testing.T) {
 	}{
 		{"another name", false, func(n *node, file, other string) string { n.bind(file, other); return n.losetup(other) }},
 		{"another name, active", true, func(n *node, file, other string) string { n.bind(file, other); return n.losetup(other) }},
+		{"another name, without its node", false, func(n *node, file, other string) string {
+			n.bind(file, other)
+			path := n.losetup(other)
+			n.sh("mount", "--bind", os.DevNull, path)
+			n.Cleanup(func() { n.sh("umount", path) })
+			return path
+		}},
 		{"same name, active", true, func(n *node, file, _ string) string { return n.losetup(file) }},
 		{"moved and copied back", true, func(n *node, file, other string) string {
 			n.sh("mv", file, other)
