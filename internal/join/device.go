@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // dmOnly is about a device of a volume that the metadata does not know.
@@ -20,10 +22,28 @@ func (s *side) dmOnly() {
 		text += "; it is " + strings.Join(used, ", ")
 	}
 	hint := "its file was removed, renamed away or replaced: put it back if its data is needed; else, once nothing uses it: losetup -d " + s.device.Path
+	if why := s.g.Refused[s.uuid]; why != "" {
+		text += ", because " + why
+		hint = "undo that. What is mounted stays, and flexd unmounts it; until then it mounts the volume for no further pod"
+	}
 	if s.lvm() {
 		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
 	s.add(DMOnly, "", hint, "%s", text)
+}
+
+// fileGone is about a volume that is mounted, and neither its file nor its device is in
+// the group: the kernel shows the device with a path elsewhere.
+func (s *side) fileGone() {
+	if s.lvm() || s.device != nil || s.volume != nil || s.g.Metadata+s.g.Kernel != "" {
+		return
+	}
+	for _, c := range s.claims {
+		if ours, _, _ := s.at(c.Dir); ours != nil && c.Phase == volume.Held {
+			s.add(DMOnly, c.Dir, fmt.Sprintf("the file, or the whole directory %s, was renamed, moved or replaced: put it back. What is mounted stays, and flexd unmounts it; until then pods that ask for %s will not find it", s.g.Directory, s.title()),
+				"%s is mounted at %s, for %s, and %s has no file of that volume (uuid %s)", ours.What, c.Dir, c.For, s.g.Directory, s.uuid)
+		}
+	}
 }
 
 // copied is about files of one uuid. Which of them is the copy is unknown:

@@ -49,7 +49,8 @@ type Survey struct {
 	Devices  []Device // the kernel's devices of this group, likewise
 	Kernel   string   // why they could not all be seen; that one is missing means nothing then
 
-	Directory string // of the files of a loopdev group
+	Directory string                 // of the files of a loopdev group
+	Refused   map[volume.UUID]string // why a file with that uuid there is no volume
 }
 
 // A Volume is what the metadata says of a logical volume.

@@ -97,6 +97,7 @@ func (s *side) judge() {
 		return
 	}
 	missing, standing := s.claimed()
+	s.fileGone()
 	s.copied()
 	switch {
 	case s.device != nil && s.device.Unknown != "":

@@ -60,6 +60,15 @@ func TestDisagreements(t *testing.T) {
 		{"made anew under its name", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].UUID = "u9" }}, []string{"dm-only data: uuid u1"}},
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|losetup -d /dev/dm-3"}},
+		{"a loop device of a file with two names", []func(*Group){func(g *Group) {
+			g.Kind, g.Volumes, g.Refused = "loopdev", nil, map[volume.UUID]string{"u1": "/srv/vg0/data has 2 names"}
+		}}, []string{"dm-only data: because /srv/vg0/data has 2 names|undo that|mounted at " + pod}},
+		{"its directory was replaced", []func(*Group){inactive, func(g *Group) {
+			g.Kind, g.Directory, g.Volumes, g.Mounts[0].UUID = "loopdev", "/srv/vg0", nil, "u1"
+		}}, []string{"dm-only data: mounted at " + pod + ", for pod default/web-0|/srv/vg0 has no file|uuid u1|put it back"}},
+		{"its directory was replaced, as far as unseen devices go", []func(*Group){inactive, func(g *Group) {
+			g.Kind, g.Volumes, g.Mounts[0].UUID, g.Kernel = "loopdev", nil, "u1", "EIO"
+		}}, nil},
 
 		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|activated next|will be lost|copy them off"}},
 		{"a snapshot is being merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging, g.Devices[0].Merges = "snap", true }}, nil},

@@ -24,7 +24,8 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		return s
 	}
 	s.Directory = dir
-	volumes, inodes, err := p.files(vg, dir)
+	volumes, inodes, refused, err := p.files(vg, dir)
+	s.Refused = refused
 	if s.Volumes = volumes; err != nil {
 		s.Metadata = err.Error()
 	}
@@ -42,14 +43,14 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	return s
 }
 
-// files are the volumes in a directory, and their inodes by name. Other files are
-// left out.
-func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]Inode, err error) {
+// files are the volumes in a directory, and their inodes by name. Of other files with a
+// uuid it says why they are none.
+func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]Inode, refused map[volume.UUID]string, err error) {
 	names, err := p.kernel.Files(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("volume group %s: %w", vg, err)
+		return nil, nil, nil, fmt.Errorf("volume group %s: %w", vg, err)
 	}
-	inodes = map[string]Inode{}
+	inodes, refused = map[string]Inode{}, map[volume.UUID]string{}
 	for _, name := range names {
 		file, err := p.file(volume.Name{VG: vg, LV: name})
 		if err != nil {
@@ -57,16 +58,22 @@ func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]I
 		}
 		f, err := p.kernel.File(file)
 		if err != nil {
-			return nil, nil, fmt.Errorf("volume %s/%s: %w", vg, name, err)
+			return nil, nil, nil, fmt.Errorf("volume %s/%s: %w", vg, name, err)
 		}
-		if !f.Exists || foreign(file, f) != "" {
+		if !f.Exists {
+			continue
+		}
+		if why := foreign(file, f); why != "" {
+			if f.UUID != "" {
+				refused[volume.UUID(f.UUID)] = why
+			}
 			continue
 		}
 		// A device has whole sectors.
 		all = append(all, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
 		inodes[name] = f.Inode
 	}
-	return all, inodes, nil
+	return all, inodes, refused, nil
 }
 
 func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop, volumes []join.Volume, inodes map[string]Inode) ([]join.Device, error) {

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -154,6 +155,42 @@ func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
 		works(t, k.Finish(a))
 		e.Empty()
 	})
+}
+
+func TestMountedFileThatIsNoVolumeAnyMore(t *testing.T) {
+	for _, row := range []struct {
+		about, says string
+		do, undo    func(e *hosttest.Env) error
+	}{
+		{"its directory is replaced", " has no file of that volume",
+			func(e *hosttest.Env) error {
+				return errors.Join(os.Rename(e.Dir(), e.Dir()+".away"), os.Mkdir(e.Dir(), 0o700))
+			},
+			func(e *hosttest.Env) error {
+				return errors.Join(os.Remove(e.Dir()), os.Rename(e.Dir()+".away", e.Dir()))
+			}},
+		{"it has two names", "data has 2 names (hard links)",
+			func(e *hosttest.Env) error { return os.Link(e.File("data"), e.Dir()+".link") },
+			func(e *hosttest.Env) error { return os.Remove(e.Dir() + ".link") }},
+	} {
+		onLoops(t, row.about, func(t *testing.T, e *hosttest.Env) {
+			k, a := hosttest.NewKubelet(e, false), pod("a")
+			works(t, k.Up(a))
+			works(t, row.do(e))
+			v, c := verdict(t, e)
+			if v != status.Disagree || len(c.Findings) != 1 || c.Findings[0].Class != "dm-only" || !strings.Contains(c.Findings[0].Message, row.says) {
+				t.Errorf("%+v", c)
+			}
+			works(t, row.undo(e))
+			if v, c := verdict(t, e); v != status.Agree {
+				t.Errorf("undone: %+v", c)
+			}
+			works(t, row.do(e))
+			works(t, k.Finish(a))
+			works(t, row.undo(e))
+			e.Empty()
+		})
+	}
 }
 
 func TestWhatACutCreationLeavesActiveIsTold(t *testing.T) {

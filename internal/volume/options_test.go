@@ -32,3 +32,17 @@ func TestOptionsDiffer(t *testing.T) {
 		}
 	}
 }
+
+// What makes a volume read-only decides how it is made writable again.
+func TestReadOnlyRemedy(t *testing.T) {
+	for _, row := range []struct {
+		lv   bool
+		want string
+	}{{false, "blockdev --setrw /dev/loop1"}, {true, "the logical volume is read-only"}} {
+		h := Have{LV: LV{Presence: Present, ReadOnly: row.lv}, Device: Device{Activity: Active, Path: "/dev/loop1", ReadOnly: true}}
+		v := Plan(Want{Calls: []Call{{ID: "c", Verb: Publish, Dir: "/k/p"}}}, h)
+		if len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, row.want) {
+			t.Errorf("read-only volume %v: got %+v, want %q", row.lv, v, row.want)
+		}
+	}
+}

@@ -156,6 +156,9 @@ func (p *planner) conflict(c Call) string {
 		}
 	}
 	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
+		if !p.h.LV.ReadOnly {
+			return fmt.Sprintf("its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s", p.device())
+		}
 		return "the logical volume is read-only: mount it with readOnly: true"
 	}
 	live := p.live()
