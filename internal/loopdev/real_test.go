@@ -524,7 +524,12 @@ func (n *node) sh(argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (n *node) losetup(file string) string { return n.sh("losetup", "--show", "-f", file) }
+func (n *node) losetup(file string) string {
+	n.Helper()
+	path := n.sh("losetup", "--show", "-f", file)
+	n.Cleanup(func() { exec.Command("losetup", "-d", path).Run() }) // its path may lead nowhere by then
+	return path
+}
 
 func (n *node) bind(file, other string) {
 	n.Helper()
