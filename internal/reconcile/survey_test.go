@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/status"
 )
@@ -153,6 +155,27 @@ func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
 		}
 		works(t, os.Rename(e.Dir()+".away", e.Dir()))
 		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// The kernel shows a loop device's file by the path in the mount that it was opened by,
+// which may be unmounted lazily, or be in another namespace.
+func TestDeviceWhoseMountIsDetached(t *testing.T) {
+	onLoops(t, "its directory was a bind", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		works(t, e.M.Bind(e.Dir(), e.Dir()))
+		works(t, k.Up(a))
+		works(t, unix.Unmount(e.Dir(), unix.MNT_DETACH))
+		e.Patient = true
+		e.Crash()
+		e.Start()
+		if v, c := verdict(t, e); v != status.Agree {
+			t.Errorf("%+v", c)
+		}
+		works(t, k.Up(b))
+		works(t, k.Finish(a))
+		works(t, k.Finish(b))
 		e.Empty()
 	})
 }
