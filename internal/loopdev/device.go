@@ -58,6 +58,13 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		// Its own may have another path: flexd was started in another mount namespace,
 		// or the group's filesystem was unmounted lazily and mounted again.
 		own := id.UUID == lv.UUID && lv.UUID != "" && !l.Deleted && at != (Inode{}) && id.Inode == at
+		if own && l.BackingFile != file { // or it was moved after it was looked up
+			f, err := p.kernel.File(file)
+			if err != nil {
+				return volume.Device{}, err
+			}
+			own = f.Inode == id.Inode
+		}
 		switch {
 		case l.BackingFile != file && !own || other:
 			if r := rivalOf(lv, file, at, l, id); r.Text != "" {
@@ -129,7 +136,7 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 		return volume.Device{}, false
 	}
 	l, err := p.kernel.Loop(last.loop)
-	if err != nil || l.BackingFile == "" || l.BackingFile != file && at == (Inode{}) || l.Deleted {
+	if err != nil || l.BackingFile != file || l.Deleted {
 		return volume.Device{}, false
 	}
 	id, ok := p.remembered(l.Seq)
