@@ -128,7 +128,7 @@ var mutants = []mutant{
 	{"a mount of another driver is ours", `default:
 			m.rank, several = rankForeign, true`, `default:
 			m.rank, several, m.owner = rankForeign, true, volume.Ours`},
-	{"a covered mount is on top", `case i < len(at)-1:`, `case i < 0:`},
+	{"a covered mount is on top", `case i < len(at)-1 && mine:`, `case i < 0 && mine:`},
 	{"a mount that a lookup does not reach is none", `if mine && over != nil && !s.Under {`, `if false && mine && over != nil {`},
 	{"a part of the volume is the volume", `case !whole(e):
 		return false, nil`, `case false:`},
