@@ -1,12 +1,14 @@
-// Package docs_test holds the pages and examples to what is there: links lead
-// somewhere, tests and files that are named exist, examples are accepted.
+// Package docs_test checks the pages and examples against the repository: the targets of
+// links, tests and files that a page names exist, and flexd accepts the examples.
 package docs_test
 
 import (
 	"encoding/json"
+	"encoding/xml"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,7 +52,7 @@ var (
 	scripts = regexp.MustCompile(`\bscripts/[-a-z0-9./]*[a-z0-9]`)
 )
 
-// pages are all of the documentation, by path.
+// pages returns all pages of the documentation, by path.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found, err := filepath.Glob(root + "/docs/*.md")
@@ -65,7 +67,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// sources are all tests below a directory, those of the nested module too.
+// sources returns the text of all tests below a directory, including the nested module.
 func sources(t *testing.T, below string) string {
 	t.Helper()
 	var all strings.Builder
@@ -83,7 +85,7 @@ func sources(t *testing.T, below string) string {
 	return all.String()
 }
 
-// Tests that a page names are there, and so are make's targets and the scripts.
+// Tests, targets of make and scripts that a page names exist.
 func TestNamed(t *testing.T) {
 	all, makefile := sources(t, "."), read(t, "Makefile")
 	for page, text := range pages(t) {
@@ -105,50 +107,89 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// Each statement about kubelet has a test of the whole, which stands behind it.
-func TestKubelet(t *testing.T) {
-	text, whole := read(t, "docs/kubelet.md"), sources(t, "test")
-	_, text, _ = strings.Cut(text, "\n## ")
-	statements := 0
-	for _, block := range regexp.MustCompile(`\n(?:\n|- )`).Split(text, -1) {
-		if strings.HasPrefix(block, "#") || strings.HasPrefix(block, "    ") || strings.HasPrefix(block, "|") || !strings.Contains(block, " ") {
-			continue // a heading, an example, a table, whose tests come behind it
-		}
-		if block = strings.TrimSpace(block); block == "Three modes" {
-			continue
-		}
-		statements++
-		_, behind, _ := strings.Cut(block, "[Test")
-		if !strings.HasSuffix(block, "]") || behind == "" {
-			t.Errorf("no test stands behind: %s", block)
-		}
-		for _, name := range tests.FindAllString(block, -1) {
-			if !strings.Contains(whole, "func "+name+"(") {
-				t.Errorf("%s is no test of the whole", name)
+var (
+	bold = regexp.MustCompile(`(?m)^- \*\*(.+?)[.,]?\*\*`)
+	row  = regexp.MustCompile(`(?m)^\| ([^|]+) \|(.*)\|$`)
+)
+
+// Each promise of guarantees.md and each statement of kubelet.md has a row with tests in a
+// table of architecture.md, and each row has its promise or statement. The limits need no tests.
+func TestPromisesHaveTests(t *testing.T) {
+	promises, limits, _ := strings.Cut(read(t, "docs/guarantees.md"), "\n## What is not promised")
+	_, tables, _ := strings.Cut(read(t, "docs/architecture.md"), "\n## Promises and tests")
+	tables, kubelet, _ := strings.Cut(tables, "\n## Statements about kubelet")
+	promised, limited, _ := strings.Cut(tables, "\n| limit |")
+	for _, c := range []struct {
+		page, table string
+		min         int
+		optional    bool
+		tests       string // where they are
+	}{
+		{promises, promised, 35, false, "."},
+		{limits, limited, 3, true, "."},
+		{read(t, "docs/kubelet.md"), kubelet, 30, false, "test"},
+	} {
+		all, rows, names := sources(t, c.tests), map[string]bool{}, map[string]bool{}
+		for _, m := range row.FindAllStringSubmatch(c.table, -1) {
+			if m[1] == "promise" || m[1] == "statement" || strings.HasPrefix(m[1], "-") {
+				continue
+			}
+			rows[m[1]] = true
+			cited := tests.FindAllString(m[2], -1)
+			if len(cited) == 0 && !strings.Contains(m[2], "`make bench`") {
+				t.Errorf("no test holds %q", m[1])
+			}
+			for _, name := range cited {
+				if !strings.Contains(all, "func "+name+"(") {
+					t.Errorf("%s: %s is not below %s", m[1], name, c.tests)
+				}
 			}
 		}
-	}
-	if statements < 20 {
-		t.Errorf("found %d statements", statements)
-	}
-}
-
-// Each promise has tests behind it, and so much is said of what is none.
-func TestGuarantees(t *testing.T) {
-	promised, not, _ := strings.Cut(read(t, "docs/guarantees.md"), "\n## What is not promised")
-	promises := strings.Split(promised, "\n- ")[1:]
-	for _, p := range promises {
-		p, _, _ = strings.Cut(p, "\n\n")
-		if !strings.HasSuffix(p, "]") || !strings.Contains(p, "[Test") {
-			t.Errorf("no test stands behind: %s", p)
+		items := strings.Count(c.page, "\n- ")
+		for _, m := range bold.FindAllStringSubmatch(c.page, -1) {
+			names[m[1]] = true
+			if !rows[m[1]] && !c.optional {
+				t.Errorf("docs/architecture.md has no row for %q", m[1])
+			}
+		}
+		for name := range rows {
+			if !names[name] {
+				t.Errorf("the row %q of docs/architecture.md has no promise or statement", name)
+			}
+		}
+		if len(names) != items || len(rows) < c.min {
+			t.Errorf("%d names for %d items, and %d rows: %d are the least", len(names), items, len(rows), c.min)
 		}
 	}
-	if n := strings.Count(not, "\n- "); len(promises) < 15 || n < 5 {
-		t.Errorf("found %d promises, and %d that are not made", len(promises), n)
+}
+
+// Pictures are XML, are shown by a page, and have colors for light and dark pages.
+func TestPictures(t *testing.T) {
+	files, err := filepath.Glob(root + "/docs/*.svg")
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		name := filepath.Base(file)
+		text := read(t, "docs/"+name)
+		for d := xml.NewDecoder(strings.NewReader(text)); ; {
+			if _, err := d.Token(); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if !strings.Contains(text, "prefers-color-scheme: dark") || !strings.Contains(text, "<title>") {
+			t.Errorf("%s has no colors for dark pages, or no title", name)
+		}
+		shown := regexp.MustCompile(`!\[[^\]]{20,}\]\(` + regexp.QuoteMeta(name) + `\)`)
+		if !slices.ContainsFunc(slices.Collect(maps.Values(pages(t))), shown.MatchString) {
+			t.Errorf("no page shows %s with a text in its place", name)
+		}
 	}
 }
 
-// What the architecture names is there, and every package is described.
+// Files that architecture.md names exist, and it describes every package.
 func TestArchitecture(t *testing.T) {
 	text := read(t, "docs/architecture.md")
 	for _, m := range named.FindAllStringSubmatch(text, -1) {
@@ -171,12 +212,12 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// The README's table of options is the one that is read.
+// The README's table has every volume option.
 func TestOptions(t *testing.T) {
 	text := read(t, "README.md")
 	for _, key := range []string{flexvolume.KeyVG, flexvolume.KeyLV, flexvolume.KeySize, flexvolume.KeyMkfsOptions, flexvolume.KeyMountOptions} {
 		if !strings.Contains(text, "| `"+key+"` |") {
-			t.Errorf("the option %s is not told of", key)
+			t.Errorf("the option %s is not described", key)
 		}
 	}
 }
@@ -187,8 +228,7 @@ func TestExampleConfiguration(t *testing.T) {
 	}
 }
 
-// objects are Kubernetes' objects in the examples and the documentation, by where
-// they stand.
+// objects returns the Kubernetes objects in the examples and the documentation, by file.
 func objects(t *testing.T) map[string][]map[string]any {
 	t.Helper()
 	texts := map[string]string{}
@@ -228,8 +268,7 @@ func objects(t *testing.T) map[string][]map[string]any {
 	return all
 }
 
-// Volumes in the examples are ones that flexd takes, and PersistentVolumes say on
-// which node they are: kubelet and scheduler cannot know.
+// flexd accepts the volumes in the examples, and each PersistentVolume has a node affinity.
 func TestExampleVolumes(t *testing.T) {
 	volumes, persistent := 0, 0
 	for where, all := range objects(t) {
@@ -302,7 +341,7 @@ func flexVolumes(v any, visit func(map[string]any)) {
 	}
 }
 
-// The unit spares the children and gives flexd no mount namespace of its own.
+// The unit does not kill flexd's children and gives flexd no mount namespace of its own.
 func TestExampleUnit(t *testing.T) {
 	var keys []string
 	text := read(t, "examples/flexd.service")
