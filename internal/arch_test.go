@@ -42,11 +42,12 @@ var packages = []struct {
 	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "sysfs", "procfs", "mounttable", "kubelet"}},
-	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mounttable", "mount", "lvm", "dsw", "asw", "join"}},
+	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "kubelet", "mounttable", "mount", "lvm", "dsw", "asw", "join"}},
+	{"internal/flexserve", []string{"volume", "procfs", "config", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"flexvolume", "status"}}, // asks for the rest by interfaces of its own
-	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile"}},
+	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "server"}},
+	{"cmd/flexd", []string{"boottime", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve", "server"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

@@ -10,6 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
@@ -46,7 +47,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	self, err := reconcile.OwnNamespaces()
+	self, err := flexserve.OwnNamespaces()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -57,7 +58,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
-		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: boottime.Now, Self: self,
+		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: boottime.Now,
 	}
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
@@ -75,12 +76,15 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, volumes))
 	}
-	return served{n}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: cfg, Log: log, Boot: boottime.Now, Self: self, Node: n}}, tasks, nil
 }
 
-// served fits the reconciler to the driver socket.
-type served struct{ *reconcile.Node }
+// served fits the frontend to the driver socket.
+type served struct {
+	*reconcile.Node
+	flex *flexserve.Frontend
+}
 
 func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {
-	return s.Node.Serve(ctx, r, peer.Pid)
+	return s.flex.Serve(ctx, r, peer.Pid)
 }

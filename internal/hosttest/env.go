@@ -20,6 +20,7 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
@@ -72,6 +73,7 @@ type Env struct {
 type life struct {
 	e      *Env
 	node   *reconcile.Node
+	flex   *flexserve.Frontend
 	cancel context.CancelFunc
 	dead   atomic.Bool
 	over   chan struct{} // closed when it is dead
@@ -201,7 +203,8 @@ func (e *Env) start() (*life, error) {
 	}
 	l.node = reconcile.New(reconcile.Parts{Config: e.Config, Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
 		Observer: o, Mounts: mounts, Ops: mount.Ops{Runner: runner}, Providers: map[string]reconcile.Provider{VG: p},
-		Boot: e.M.Boot, Held: e.held(l), Self: e.M.Self()})
+		Boot: e.M.Boot, Held: e.held(l)})
+	l.flex = &flexserve.Frontend{Config: e.Config, Log: logrus.NewEntry(log), Boot: e.M.Boot, Self: e.M.Self(), Node: l.node}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	e.life = l
@@ -362,6 +365,9 @@ func (e *Env) Dead() bool { return e.current().dead.Load() }
 
 // Node is the flexd that lives now.
 func (e *Env) Node() *reconcile.Node { return e.current().node }
+
+// Flex is the FlexVolume frontend of the flexd that runs.
+func (e *Env) Flex() *flexserve.Frontend { return e.current().flex }
 
 // Arm lets a fault strike at the k-th occasion from now on.
 func (e *Env) Arm(m Moment, k int) { e.tap.arm(fault{moment: m, k: k}) }

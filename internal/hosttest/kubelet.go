@@ -145,7 +145,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 			context.AfterFunc(ctx, func() { over(nil) })
 		}
 		late := e.watch(l, r)
-		a := l.node.Serve(ctx, r, 0)
+		a := l.flex.Serve(ctx, r, 0)
 		late.Stop()
 		if ctx.Err() == nil && !l.dead.Load() {
 			over(&a)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
-	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -17,7 +17,7 @@ type Machine interface {
 	Hook(o *asw.Observer)
 	Boot() time.Duration
 	BootID() string
-	Self() reconcile.Namespaces
+	Self() flexserve.Namespaces
 	Held(lock string) *run.LockedError
 
 	// What kubelet and the pods do by themselves.
@@ -43,7 +43,7 @@ type simulated struct{ *Host }
 func (s simulated) Runner(started func()) run.Runner {
 	return startedRunner{s.Host, started}
 }
-func (s simulated) Self() reconcile.Namespaces { return reconcile.Namespaces{} }
+func (s simulated) Self() flexserve.Namespaces { return flexserve.Namespaces{} }
 
 func (s simulated) Hook(o *asw.Observer) {
 	o.Gone = func(dir string) bool { return !s.Exists(dir) }

@@ -20,10 +20,10 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/boottime"
+	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -218,8 +218,8 @@ func (m *machine) Held(lock string) *run.LockedError { return run.Held(lock) }
 
 func (m *machine) BootID() string { return "this-boot" }
 
-func (m *machine) Self() reconcile.Namespaces {
-	n, err := reconcile.OwnNamespaces()
+func (m *machine) Self() flexserve.Namespaces {
+	n, err := flexserve.OwnNamespaces()
 	if err != nil {
 		panic(err)
 	}

@@ -103,7 +103,7 @@ func kubeName(c *call) string {
 	if c == nil {
 		return ""
 	}
-	return c.opts.Name
+	return c.asked.Options.Alias
 }
 
 // warn logs a failed write of a note that flexd can continue without: its memory
@@ -126,12 +126,12 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 		n.Kind = volume.Published
 	}
 	if c != nil && c.Verb != volume.Release && c.Verb != volume.Reclaim {
-		n.Name, n.ReadOnly, n.Super = c.opts.Name, c.ReadOnly, c.Super
+		n.Name, n.ReadOnly, n.Super = c.asked.Options.Alias, c.ReadOnly, c.Super
 		if n.Super == nil {
 			n.Super = []string{}
 		}
-		if p := c.opts.Pod; p.UID != "" {
-			n.Pod = &dsw.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		if p := c.asked.Options.Pod; p.UID != "" {
+			n.Pod = &p
 		}
 	}
 	if n.Name == "" || n.Kind == volume.Published && n.Pod == nil {
@@ -245,7 +245,7 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	l.facts = volume.FS{}
 	f := mount.Formatting{
-		Device: h.Device, Type: s.FSType, Opts: c.opts.MkfsOptions,
+		Device: h.Device, Type: s.FSType, Opts: c.asked.Options.MkfsOptions,
 		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
 	}
 	err := l.n.Ops.Format(ctx, l.lock, f, func() error {
@@ -275,8 +275,8 @@ func (l *lane) recordFormat(s volume.Step, h *volume.Have) error {
 // mount makes the mount appear in one instant, if a call waits for it then.
 func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	spec := mount.MountSpec{
-		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.root,
-		First: len(h.Mounts) == 0, ReadOnly: c.ReadOnly, Attrs: c.opts.Attrs, Super: c.Super,
+		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.asked.Target.Root,
+		First: len(h.Mounts) == 0, ReadOnly: c.ReadOnly, Attrs: c.asked.Options.Attrs, Super: c.Super,
 	}
 	committed := false
 	err := l.n.Ops.Mount(ctx, l.lock, spec, func() error {

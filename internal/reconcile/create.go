@@ -23,13 +23,13 @@ type creation struct {
 // create makes a volume that is missing, where the configuration allows it.
 // Callers that arrive meanwhile join; it goes on when they leave.
 func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) error {
-	size, fsType := c.opts.Size, cmp.Or(c.opts.FSType, volume.DefaultFSType)
+	size, fsType := c.Size, cmp.Or(c.FSType, volume.DefaultFSType)
 	switch {
 	case !vg.Create:
 		return fmt.Errorf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", name.VG)
 	case size == 0:
 		return fmt.Errorf("it does not exist, and option size is not given: flexd creates only what it knows the size of")
-	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.opts.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
+	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.asked.Options.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
 		return fmt.Errorf("it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
 		return fmt.Errorf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, name.VG, vg.MaxSize)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -60,9 +59,9 @@ func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
 		}
 		n := New(Parts{Config: &config.Config{RunDir: t.TempDir(), Lease: time.Hour}, Log: logrus.NewEntry(log), Records: records, Store: store,
 			Boot: func() time.Duration { return time.Hour }})
-		n.stop(errStopping) // no lane runs
+		n.stop(ErrStopping) // no lane runs
 		vg := &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}}
-		c := &call{ctx: t.Context(), opts: flexvolume.Options{Size: 1 << 20}}
+		c := &call{ctx: t.Context(), Request: dsw.Request{Call: volume.Call{Size: 1 << 20}}}
 		err = n.create(t.Context(), c, vg, volume.Name{VG: "vg0", LV: "a"}, &row.creator)
 		if row.there && err != nil || !row.there && !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%+v: %v", row, err)

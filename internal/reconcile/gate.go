@@ -6,7 +6,6 @@ import (
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mounttable"
-	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -19,7 +18,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if c == nil {
 		return dsw.ErrNotWanted
 	}
-	table, err := l.n.tableFor(ctx, c.pid)
+	table, err := l.n.tableFor(ctx, c.asked.Caller)
 	if err != nil {
 		return err
 	}
@@ -33,7 +32,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if dir := l.n.Observer.Foreign(d.Number, d.Path, dirs, table); dir != "" {
 		return fmt.Errorf("it was mounted at %s by something else meanwhile: umount it there first", dir)
 	}
-	if err := l.n.Self.visible(table, s.Dir, c.pid); err != nil {
+	if err := c.asked.Caller.sees(table, s.Dir); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -42,21 +41,10 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	return l.n.requests.Commit(l.uuid, name, s.Dir)
 }
 
-// Namespaces knows in which mount namespace flexd lives.
-type Namespaces struct {
-	mnt string // "mnt:[4026531841]", "" = not looked at
-}
-
-// OwnNamespaces returns flexd's own.
-func OwnNamespaces() (Namespaces, error) {
-	mnt, err := procfs.OwnNamespace("mnt")
-	return Namespaces{mnt}, err
-}
-
 // tableFor returns the mount table that says what a caller would see. How mounts
 // propagate changes without an event, and matters to callers of other namespaces.
-func (n *Node) tableFor(ctx context.Context, pid int) (*mounttable.Table, error) {
-	if other, err := n.Self.other(pid); err != nil {
+func (n *Node) tableFor(ctx context.Context, c Caller) (*mounttable.Table, error) {
+	if other, err := c.other(); err != nil {
 		return nil, err
 	} else if other {
 		return n.Observer.Read(ctx)
@@ -64,22 +52,18 @@ func (n *Node) tableFor(ctx context.Context, pid int) (*mounttable.Table, error)
 	return n.Observer.Look(ctx, n.Observer.Now())
 }
 
-// other says whether a process lives in another mount namespace than flexd.
-func (n Namespaces) other(pid int) (bool, error) {
-	if pid == 0 || n.mnt == "" {
+// other says whether the caller uses its mounts in another mount namespace than flexd's.
+func (c Caller) other() (bool, error) {
+	if c.Mounts == nil {
 		return false, nil
 	}
-	theirs, err := procfs.Process(pid).Namespace("mnt")
-	if err != nil {
-		return false, fmt.Errorf("the caller's mount namespace: %w", err)
-	}
-	return theirs != n.mnt, nil
+	return c.Mounts.Other()
 }
 
-// visible says whether a process would see what is mounted at dir: it lives in
-// flexd's mount namespace, or a mount of its own receives what is mounted there.
-func (n Namespaces) visible(table *mounttable.Table, dir string, pid int) error {
-	if other, err := n.other(pid); err != nil || !other {
+// sees refuses a mount that a caller in another mount namespace would not see: no mount
+// of its own receives what is mounted at dir.
+func (c Caller) sees(table *mounttable.Table, dir string) error {
+	if other, err := c.other(); err != nil || !other {
 		return err
 	}
 	on := table.Containing(dir)
@@ -89,7 +73,7 @@ func (n Namespaces) visible(table *mounttable.Table, dir string, pid int) error 
 	if on.Peer == 0 {
 		return fmt.Errorf("the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
-	theirs, err := mounttable.ReadFile(procfs.Process(pid).Path("mountinfo"))
+	theirs, err := c.Mounts.Table()
 	if err != nil {
 		return fmt.Errorf("the caller's mount table: %w", err)
 	}

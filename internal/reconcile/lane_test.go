@@ -17,7 +17,7 @@ func TestALeaseThatEndsDuringATurnWakesTheLane(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := New(Parts{Config: &config.Config{}, Store: store, Boot: func() time.Duration { return time.Hour }})
-	n.stop(errStopping) // what is woken does not run
+	n.stop(ErrStopping) // what is woken does not run
 	for _, until := range []time.Duration{time.Hour - time.Second, time.Hour, time.Hour + 20*time.Millisecond} {
 		if err := store.PutLease(dsw.Lease{UUID: "u", Until: until}); err != nil {
 			t.Fatal(err)

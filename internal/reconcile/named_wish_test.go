@@ -45,7 +45,7 @@ func TestMountOlderThanUnmount(t *testing.T) {
 		// This process is a flexdriver that was the child of another process.
 		r := flexvolume.Request{V: flexvolume.Version, ID: "orphan", Verb: flexvolume.Mount, Args: []string{k.Dir(a), k.Blob(a, true)},
 			Started: int64(e.M.Boot()), Parent: os.Getppid() + 100000}
-		if got := e.Node().Serve(context.Background(), r, os.Getpid()); got.Status != flexvolume.StatusFailure {
+		if got := e.Flex().Serve(context.Background(), r, os.Getpid()); got.Status != flexvolume.StatusFailure {
 			t.Errorf("it got %+v", got)
 		}
 		if steps := e.Steps(); strings.Contains(steps, "create") {

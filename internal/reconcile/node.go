@@ -51,7 +51,6 @@ type Parts struct {
 	Providers map[string]Provider                // by VG
 	Boot      func() time.Duration               // time since boot, suspended time included
 	Held      func(lock string) *run.LockedError // by a child that lives; nil = run.Held
-	Self      Namespaces
 
 	// KernelErrors reports devices whose filesystem has errors in the kernel log;
 	// nil = the log cannot be read.
@@ -85,9 +84,6 @@ type Node struct {
 	tableError string          // why the mount table cannot be read
 }
 
-// errStopping is the cause of a node's end.
-var errStopping = errors.New("flexd is stopping")
-
 // New returns a node that does nothing until Run.
 func New(p Parts) *Node {
 	if p.Held == nil {
@@ -109,9 +105,9 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 // Run takes up what an earlier life left, and then follows the mount table
 // until ctx is done. Lanes that run end after their step.
 func (n *Node) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { n.stop(errStopping) })
+	stop := context.AfterFunc(ctx, func() { n.stop(ErrStopping) })
 	defer stop()
-	defer n.stop(errStopping)
+	defer n.stop(ErrStopping)
 	if err := n.recover(); err != nil {
 		return err
 	}

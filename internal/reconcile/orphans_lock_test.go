@@ -26,7 +26,7 @@ func TestOrphansLockOrder(t *testing.T) {
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
 	n := New(Parts{Store: store, Config: &config.Config{}, Log: logrus.NewEntry(log), Observer: asw.New(kubelet.Roots{}, nil, nil, nil)})
-	defer n.stop(errStopping)
+	defer n.stop(ErrStopping)
 	// There is no provider: the survey that is due after a second does nothing.
 	n.audits = map[string]*groupAudit{"vg0": {n: n, vg: "vg0", timer: time.AfterFunc(time.Hour, func() {})}}
 	dir := func(i int) string { return fmt.Sprintf("/pods/%d", i) }

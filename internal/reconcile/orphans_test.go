@@ -57,7 +57,7 @@ func ask(t *testing.T, e *hosttest.Env, targets ...string) status.Orphans {
 
 // reclaim is `flexd release --yes` of one orphan.
 func reclaim(e *hosttest.Env, uuid, dir string) error {
-	a := e.Node().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "op1", Verb: flexvolume.Reclaim, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
+	a := e.Flex().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "op1", Verb: flexvolume.Reclaim, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
 	if a.Status != flexvolume.StatusSuccess {
 		return &refusedError{a.Message}
 	}

@@ -72,7 +72,7 @@ func TestPoolsWatchedWhileClaimed(t *testing.T) {
 		}
 		n := New(Parts{Store: store, Records: records, Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}, Log: logrus.NewEntry(l), Providers: map[string]Provider{"vg0": f}})
 		close(n.ready)
-		defer n.stop(errStopping)
+		defer n.stop(ErrStopping)
 		g := join.Group{Name: "vg0", Survey: join.Survey{Volumes: []join.Volume{{Name: "thin", UUID: "u1", Pool: "pool"}, {Name: "thick", UUID: "u2"}}}}
 		claim := func(uuids ...volume.UUID) {
 			g.Claims = nil

@@ -9,11 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/flexd/flexd/internal/asw"
-	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -176,7 +173,8 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 }
 
 // serveReclaim is `flexd release --yes` for one orphan, as its caller saw it.
-func (n *Node) serveReclaim(c *call, uuid volume.UUID, dir string) error {
+func (n *Node) serveReclaim(c *call) error {
+	uuid, dir := c.asked.UUID, c.asked.Target.Dir
 	n.orphans.look()
 	differ, _ := n.findings()
 	i := slices.IndexFunc(differ, func(d status.Finding) bool {
@@ -198,14 +196,10 @@ var reclaims atomic.Int64
 
 // reclaim releases an orphan on flexd's own behalf.
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
-	c := &call{
-		Request: dsw.Request{Call: n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true), Started: n.Boot()},
-		verb:    flexvolume.Reclaim, since: time.Now(),
-	}
-	c.deadline = c.since.Add(n.Config.CallDeadline)
-	var cancel context.CancelFunc
-	c.ctx, cancel = context.WithDeadlineCause(ctx, c.deadline, errDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, n.Config.CallDeadline, ErrDeadline)
 	defer cancel()
+	c := n.newCall(ctx, Request{Title: volume.Reclaim.String(), Caller: Caller{Started: n.Boot()}})
+	c.Call = n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true)
 	_, err := n.await(c, n.lane(uuid, name))
 	return err
 }

@@ -7,23 +7,9 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
-
-// setUpAt resolves the directory first: claims are about what the mount table
-// will show.
-func (n *Node) setUpAt(c *call, dir string) (err error) {
-	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil {
-		return err
-	}
-	if c.Verb == volume.Publish {
-		c.Global = kubelet.GlobalDir(c.root, n.Config.Driver, c.opts.Name)
-	}
-	_, err = n.setUp(c)
-	return err
-}
 
 // target refuses a directory where nothing can be mounted, before anything is set up
 // for it. It does not touch a mount point.
@@ -44,7 +30,7 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	switch {
 	case err == nil:
 		return table, nil
-	case errors.Is(err, errDeadline):
+	case errors.Is(err, ErrDeadline):
 		return nil, fmt.Errorf("timed out reading the mount table, nothing was started: check dmesg, and whether `cat /proc/self/mountinfo` returns")
 	}
 	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
@@ -52,15 +38,14 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 
 // setUp finds the volume and makes its lane serve the call.
 func (n *Node) setUp(c *call) (device string, err error) {
+	if err := c.asked.Target.Refusal; err != nil {
+		return "", err
+	}
 	vg, p, err := n.allowed(c, c.Name)
 	if err != nil {
 		return "", err
 	}
-	c.ReadOnly, c.FSType, c.Super = c.opts.ReadOnly, c.opts.FSType, c.opts.Super
 	c.MaxSize = vg.MaxSize
-	if c.Verb != volume.Expand {
-		c.Size = c.opts.Size
-	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	c.Interrupt = cancel
@@ -95,7 +80,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 		}
 	}
 	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
-		if c.Verb == volume.Check && vg.Create && c.opts.Size > 0 {
+		if c.Verb == volume.Check && vg.Create && c.Size > 0 {
 			return nil, nil // waitforattach makes it
 		}
 		if err := n.create(ctx, c, vg, name, p); err != nil {
@@ -104,7 +89,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 		lv, err = p.LookUp(ctx, name)
 	}
 	switch {
-	case errors.Is(err, errDeadline):
+	case errors.Is(err, ErrDeadline):
 		return nil, fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
 	case err != nil:
 		return nil, fmt.Errorf("it could not be looked up: %w", err)
@@ -123,10 +108,10 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 // an earlier waitforattach has activated another one under that name, which is active
 // and has its lease.
 func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
-	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.opts.Name == "" {
+	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.asked.Options.Alias == "" {
 		return ""
 	}
-	_, leases := n.Store.Named(c.opts.Name)
+	_, leases := n.Store.Named(c.asked.Options.Alias)
 	for _, lease := range leases {
 		name := volume.Name{VG: lease.VG, LV: lease.LV}
 		if lease.UUID == uuid || name != c.Name || n.Boot() >= lease.Until {
@@ -163,8 +148,8 @@ func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider
 		return nil, nil, fmt.Errorf("volume group %q is not configured on node %s: check option volumegroup, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
 	case !vg.AllowsVolume(name.LV):
 		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
-	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.opts.Pod.Namespace):
-		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.opts.Pod.Namespace, vg.Namespaces)
+	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
+		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
 	}
 	return vg, p, nil
 }

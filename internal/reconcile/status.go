@@ -151,7 +151,8 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 		s.Lease = &status.Lease{Until: now.Add(left).Truncate(time.Second), Live: left > 0}
 	}
 	for _, c := range l.calls() {
-		s.Calls = append(s.Calls, status.Call{ID: c.ID, Verb: c.verb, Dir: c.Dir, Since: c.since, Deadline: c.deadline})
+		deadline, _ := c.ctx.Deadline()
+		s.Calls = append(s.Calls, status.Call{ID: c.ID, Verb: c.asked.Title, Dir: c.Dir, Since: c.since, Deadline: deadline})
 	}
 	l.planned(&s, want, have)
 	for _, op := range slices.Backward(l.history) {

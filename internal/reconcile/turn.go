@@ -14,8 +14,8 @@ import (
 func (l *lane) prune() {
 	for _, c := range callsOf(l.n.requests.Free(l.uuid)) {
 		if !c.callerAlive() {
-			err := errCallerGone
-			if cause := context.Cause(c.ctx); errors.Is(cause, errDeadline) {
+			err := ErrCallerGone
+			if cause := context.Cause(c.ctx); errors.Is(cause, ErrDeadline) {
 				err = l.n.explainEnd(c, "", cause) // the caller hears it
 			}
 			l.n.requests.Abandon(&c.Request, dsw.Answer{Err: err})

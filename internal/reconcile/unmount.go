@@ -7,10 +7,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// release unmounts whatever of ours is mounted at dir, whatever the configuration
+// release unmounts whatever of ours is mounted at the directory, whatever the configuration
 // says by now.
-func (n *Node) release(c *call, dir string) (err error) {
-	if c.Dir, c.root, err = n.Observer.Roots.Resolve(dir); err != nil && !n.mountedAt(c.Dir) {
+func (n *Node) release(c *call) error {
+	if err := c.asked.Target.Refusal; err != nil && !n.mountedAt(c.Dir) {
 		return err
 	}
 	// From here on no older mount is committed, and the table shows every other

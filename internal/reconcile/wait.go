@@ -63,7 +63,7 @@ const commitGrace = 20 * time.Second
 
 // explainEnd explains why a call ends without success.
 func (n *Node) explainEnd(c *call, what string, err error) error {
-	if !errors.Is(err, errDeadline) || c.ctx.Err() == nil {
+	if !errors.Is(err, ErrDeadline) || c.ctx.Err() == nil {
 		if what == "" || strings.HasPrefix(err.Error(), what+": ") {
 			return err
 		}

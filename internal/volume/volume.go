@@ -300,6 +300,10 @@ const (
 	Release                  // unmount, unmountdevice
 	Expand                   // expandfs
 	Reclaim                  // flexd release: release an orphan, the mount at Dir or, without one, the device
+
+	// These are not for Plan: they are answered without the volume's lane.
+	Exists   // the volume exists, active or not
+	EndLease // the volume need not stay active
 )
 
 func (v Verb) String() string {

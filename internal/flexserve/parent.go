@@ -1,4 +1,4 @@
-package reconcile
+package flexserve
 
 import (
 	"sync"
@@ -18,7 +18,7 @@ type parent struct {
 	fd int        // a pidfd, -1 = there is none: each time /proc is read
 }
 
-// parentOf finds the parent of the flexdriver pid in flexd's own words: what
+// parentOf finds the parent of the flexdriver pid, as flexd sees process ids: what
 // flexdriver said at its start or, where it lives in another pid namespace and its
 // numbers mean nothing here, what /proc says at its arrival. It is the caller's to
 // close.

@@ -1,4 +1,4 @@
-package reconcile
+package flexserve
 
 import (
 	"bufio"
@@ -13,7 +13,7 @@ import (
 
 // Ensure that a flexdriver whose kubelet is dead is known to be alone, with a
 // pidfd and where the kernel has none.
-func TestAFlexdriverWhoseKubeletIsDeadIsAlone(t *testing.T) {
+func TestParentDead(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		kubelet := exec.Command("sh", "-c", "sleep 60 & echo $!; wait")
 		out, err := kubelet.StdoutPipe()

@@ -1,0 +1,180 @@
+// Package flexserve is the FlexVolume frontend of the daemon: it makes a request of each
+// call that flexdriver forwards, and an answer for kubelet of its result. FlexVolume's
+// verbs, options and modes end here; below, there are only volumes and directories.
+package flexserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Frontend answers FlexVolume calls.
+type Frontend struct {
+	Config *config.Config
+	Log    *logrus.Entry
+	Boot   func() time.Duration // time since boot, suspended time included
+	Self   Namespaces
+	Node   interface {
+		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
+	}
+}
+
+// Serve answers one FlexVolume call. ctx is done when the caller hung up; pid
+// is flexdriver's, 0 if it is not known.
+func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) flexvolume.Answer {
+	since := time.Now()
+	about := logrus.Fields{"call": q.ID, "verb": q.Verb}
+	call, err := flexvolume.Parse(q.Verb, q.Args)
+	if q.Verb == flexvolume.Reclaim {
+		call, err = flexvolume.ParseReclaim(q.Args)
+	}
+	if err != nil {
+		return refused(f.Log.WithFields(about), q.Verb, "", err)
+	}
+	if call.Options.VG != "" {
+		about["volume"] = call.Options.VG + "/" + call.Options.LV
+	}
+	if call.Dir != "" {
+		about["dir"] = call.Dir
+	}
+	f.debug(about)
+	if a, ok := f.withoutVolume(call); ok {
+		f.Log.WithFields(about).Info("success")
+		return a
+	}
+	caller, leave := f.caller(q, pid)
+	defer leave()
+	ctx, cancel := context.WithDeadlineCause(ctx, since.Add(max(f.Config.CallDeadline-(f.Boot()-caller.Started), time.Second)), reconcile.ErrDeadline)
+	defer cancel()
+	result, err := f.Node.Do(ctx, f.request(q, call, caller))
+	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil {
+		err = fmt.Errorf("%w%s", err, shrinkAdvice)
+	}
+	if result.Volume != "" {
+		about["volume"] = result.Volume
+	}
+	about["took"] = time.Since(since).Round(time.Millisecond / 10)
+	log := f.Log.WithFields(about)
+	switch {
+	case errors.Is(err, reconcile.ErrStopping):
+		log.Info("not answered, flexd stops: the caller will ask the next one")
+		return flexvolume.Failure(err.Error())
+	case err != nil:
+		return refused(log, q.Verb, result.Volume, err)
+	}
+	log.Info("success")
+	a := flexvolume.Success()
+	a.Device = result.Device
+	if call.Verb == flexvolume.IsAttached {
+		a.Attached = &result.Exists
+	}
+	return a
+}
+
+// withoutVolume answers calls that concern no volume of this node.
+func (f *Frontend) withoutVolume(call flexvolume.Call) (flexvolume.Answer, bool) {
+	a := flexvolume.Success()
+	switch call.Verb {
+	case flexvolume.Attach, flexvolume.Detach, flexvolume.IsAttached:
+		if call.Verb == flexvolume.IsAttached {
+			a.Attached = new(true)
+		}
+		return a, call.Node != f.Config.NodeName // of another machine we know nothing
+	case flexvolume.ExpandVolume: // the controller's half; expandfs does the work
+		return a, true
+	}
+	return a, false
+}
+
+// request translates a call.
+func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller reconcile.Caller) reconcile.Request {
+	o := call.Options
+	r := reconcile.Request{
+		ID: q.ID, Title: q.Verb, Name: volume.Name{VG: o.VG, LV: o.LV}, UUID: volume.UUID(call.UUID), Caller: caller,
+		Options: reconcile.Options{
+			Alias: call.Name, Size: o.Size, FSType: o.FSType, ReadOnly: o.ReadOnly, MkfsOptions: o.MkfsOptions, Attrs: o.Attrs, Super: o.Super,
+			Pod: dsw.Pod{Namespace: o.Pod.Namespace, Name: o.Pod.Name, UID: o.Pod.UID},
+		},
+	}
+	switch call.Verb {
+	case flexvolume.Attach:
+		r.Verb = volume.Check
+	case flexvolume.Detach:
+		r.Verb = volume.EndLease
+	case flexvolume.IsAttached:
+		r.Verb = volume.Exists
+	case flexvolume.WaitForAttach:
+		r.Verb = volume.Activate
+	case flexvolume.MountDevice:
+		r.Verb = volume.Stage
+		// The first pod's mode is no reason to keep later ones from writing.
+		r.Options.ReadOnly = false
+	case flexvolume.Mount:
+		r.Verb = volume.Publish
+	case flexvolume.ExpandFS:
+		r.Verb, r.Options.Size = volume.Expand, call.NewSize
+	case flexvolume.Unmount, flexvolume.UnmountDevice:
+		r.Verb = volume.Release
+	case flexvolume.Reclaim:
+		r.Verb, r.Target.Dir = volume.Reclaim, call.Dir // as flexd itself named it
+		return r
+	}
+	if call.Dir != "" {
+		r.Target = f.target(call.Dir)
+	}
+	if r.Verb == volume.Publish {
+		r.Target.Global = kubelet.GlobalDir(r.Target.Root, f.Config.Driver, o.Name)
+	}
+	return r
+}
+
+// target is a directory of kubelet's as the mount table shows it.
+func (f *Frontend) target(dir string) (t reconcile.Target) {
+	t.Dir, t.Root, t.Refusal = kubelet.Roots{Dirs: f.Config.KubeletRoots, Driver: f.Config.Driver}.Resolve(dir)
+	return t
+}
+
+// shrinkAdvice is the other way out of an expansion that fails. Kubelet repeats it, and
+// takes no mount of the claim for done before it has succeeded.
+const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
+	"Until then running pods keep the volume, and no other pod of the claim starts"
+
+// refused logs a failure, and returns the answer: the volume, the step, the cause,
+// and an id by which the log can be searched. Kubelet makes one event of answers
+// with the same text, so the id depends on the text alone, and err contains nothing
+// that differs in the next call although the cause is the same.
+func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer {
+	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // mount is a verb and a step
+	if title != "" {
+		text = title + ": " + text
+	}
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	id := fmt.Sprintf("%012x", h.Sum64()>>16)
+	if log = log.WithField("answer", id).WithError(err); errors.Is(err, reconcile.ErrCallerGone) {
+		log.Info("abandoned")
+	} else {
+		log.Warn("failure")
+	}
+	// The id comes first where a long text would be cut.
+	return flexvolume.Failure(fmt.Sprintf("[%s] %s", id, text))
+}
+
+func (f *Frontend) debug(about logrus.Fields) {
+	if f.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		f.Log.WithFields(about).Debug("call")
+	}
+}

@@ -1,0 +1,143 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Request is what a frontend wants of one volume.
+type Request struct {
+	ID      string // unique among the requests that wait
+	Verb    volume.Verb
+	Title   string      // what the frontend calls the verb, for status
+	Name    volume.Name // not for Release, which finds what is mounted
+	UUID    volume.UUID // Reclaim only
+	Target  Target
+	Options Options
+	Caller  Caller
+}
+
+// A Target is the directory of a request: for Stage, Publish, Expand, Release and Reclaim.
+type Target struct {
+	Dir     string // as the mount table shows it
+	Root    string // the frontend's directory that Dir lies below
+	Global  string // Publish: where the frontend has staged the volume, "" = nowhere
+	Refusal error  // why nothing may be mounted there; what flexd has mounted there is released nevertheless
+}
+
+// Options say what to make of the volume, and for whom.
+type Options struct {
+	Alias       string   // the frontend's own name for the volume, "" = none: EndLease knows only that
+	Size        int64    // bytes, 0 = not given
+	FSType      string   // "" = whatever is there
+	ReadOnly    bool     // the mount
+	MkfsOptions []string // words for mkfs' argv
+	Attrs       []string // per-mount attributes such as noatime
+	Super       []string // superblock options, sorted
+	Pod         dsw.Pod  // Publish only
+}
+
+// A Caller is who waits for the answer.
+type Caller struct {
+	Started time.Duration  // when it asked first, on the boot clock: the newest request at a directory wins
+	Alive   func() bool    // whether it still waits, beside the context of the request; nil = it does
+	Mounts  MountNamespace // where it uses what is mounted; nil = in flexd's own
+}
+
+// A MountNamespace may be another than flexd's own.
+type MountNamespace interface {
+	Other() (bool, error)              // whether it is
+	Table() (*mounttable.Table, error) // what is mounted there
+}
+
+// A Result is the answer to a request.
+type Result struct {
+	Volume string // for people; beside an error, too, as far as it is known
+	Device string // Check, Activate: "" = there is none yet
+	Exists bool   // Exists: the volume is here, active or not
+}
+
+var (
+	// ErrDeadline is the cause with which the context of a request ends in time.
+	ErrDeadline = errors.New("its deadline passed")
+	// ErrStopping ends each request when flexd stops: the next one is to be asked.
+	ErrStopping = errors.New("flexd is stopping")
+	// ErrCallerGone is for the log: nothing waits for the answer.
+	ErrCallerGone = errors.New("the caller hung up")
+)
+
+// Do serves a request, and returns when its result is observed, or why it cannot be
+// reached. ctx ends when the caller does not wait any longer; its deadline, with
+// ErrDeadline as the cause, is when the caller must have an answer.
+func (n *Node) Do(ctx context.Context, r Request) (Result, error) {
+	c := n.newCall(ctx, r)
+	select {
+	case <-n.ready: // before that, nothing is known
+	case <-ctx.Done():
+		return Result{Volume: c.title}, n.unready(context.Cause(ctx))
+	}
+	result, err := n.dispatch(c)
+	if result.Volume = c.title; n.ctx.Err() != nil {
+		err = ErrStopping
+	}
+	return result, err
+}
+
+func (n *Node) newCall(ctx context.Context, r Request) *call {
+	o := r.Options
+	c := &call{
+		Request: dsw.Request{
+			Call: volume.Call{ID: r.ID, Verb: r.Verb, Dir: r.Target.Dir, Global: r.Target.Global, ReadOnly: o.ReadOnly, FSType: o.FSType, Super: o.Super, Size: o.Size},
+			Name: r.Name, Started: r.Caller.Started,
+		},
+		asked: r, since: time.Now(), ctx: ctx,
+	}
+	if r.Name.VG != "" {
+		c.title = r.Name.String()
+	}
+	return c
+}
+
+// unready explains the end of a call for which flexd was not ready.
+func (n *Node) unready(err error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.tableError != "" {
+		err = errors.New(n.tableError)
+	}
+	return fmt.Errorf("flexd has started, and does not know yet what is mounted: %w", err)
+}
+
+func (n *Node) dispatch(c *call) (result Result, err error) {
+	switch c.Verb {
+	case volume.Check, volume.Activate, volume.Stage, volume.Publish, volume.Expand:
+		result.Device, err = n.setUp(c)
+	case volume.EndLease:
+		n.endLease(c.asked.Options.Alias)
+	case volume.Exists:
+		result.Exists, err = n.exists(c)
+	case volume.Release:
+		err = n.release(c)
+	case volume.Reclaim:
+		err = n.serveReclaim(c)
+	default:
+		err = fmt.Errorf("there is no verb %d", c.Verb)
+	}
+	return result, err
+}
+
+// exists says whether the volume is here, active or not.
+func (n *Node) exists(c *call) (bool, error) {
+	_, p, err := n.allowed(c, c.Name)
+	if err != nil {
+		return false, err
+	}
+	lv, err := p.LookUp(c.ctx, c.Name)
+	return err == nil && lv.Presence != volume.Absent, err
+}
