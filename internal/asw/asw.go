@@ -102,7 +102,8 @@ type Target struct {
 	Asked map[string][]string // directory → superblock options that flexd was asked for
 	FS    volume.FS           // what children found in this turn
 	Lives []string            // of Dirs: those whose pod is to be looked at
-	Group context.Context     // while what the group has is waited for; nil = as long as for all else
+	// LookUp asks for the volume's metadata; nil = its provider does, and is waited for.
+	LookUp func(ctx context.Context, p Provider, name volume.Name) (volume.LV, error)
 }
 
 // Observe returns all that is known of a volume, and the mount table that it is
@@ -150,13 +151,12 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 		lv  volume.LV
 		err error
 	)
-	if p != nil {
-		group := ctx
-		if t.Group != nil {
-			group = t.Group
-		}
-		lv, err = p.LookUp(group, t.Name)
-	} else {
+	switch {
+	case p != nil && t.LookUp != nil:
+		lv, err = t.LookUp(ctx, p, t.Name)
+	case p != nil:
+		lv, err = p.LookUp(ctx, t.Name)
+	default:
 		err = fmt.Errorf("volume group %q is not configured", t.Name.VG)
 		if p = o.Providers[Unconfigured]; p == nil {
 			h.LV.Reason, h.Device.Reason = err.Error(), err.Error()

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
@@ -19,15 +17,9 @@ type machine struct {
 	lvs     map[volume.Name]volume.LV
 	devices map[volume.UUID]volume.Device
 	err     error
-	slow    time.Duration // a look-up
 }
 
-func (m *machine) LookUp(ctx context.Context, n volume.Name) (volume.LV, error) {
-	select {
-	case <-time.After(m.slow):
-	case <-ctx.Done():
-		return volume.LV{}, context.Cause(ctx)
-	}
+func (m *machine) LookUp(_ context.Context, n volume.Name) (volume.LV, error) {
 	if m.err != nil {
 		return volume.LV{}, m.err
 	}
@@ -253,18 +245,18 @@ func TestMountedInError(t *testing.T) {
 	}
 	// What its volume is decides whether a superblock that is read-only is one.
 	ro := table(t, strings.TrimSuffix(line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), "rw")+"ro")
-	gone, slow := twoVolumes(), twoVolumes()
+	gone := twoVolumes()
 	delete(gone.lvs, nameA)
-	slow.slow = time.Hour
-	late, cancel := context.WithCancel(t.Context())
-	cancel()
+	pending := func(_ context.Context, _ Provider, name volume.Name) (volume.LV, error) {
+		return volume.LV{Name: name, Pending: true}, nil
+	}
 	for _, c := range []struct {
-		name string
-		m    *machine
-		wait context.Context
-		want bool
-	}{{"its name is gone", gone, nil, true}, {"its group was not waited for", slow, late, false}} {
-		h := observer(c.m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Group: c.wait}, ro)
+		name   string
+		m      *machine
+		lookUp func(context.Context, Provider, volume.Name) (volume.LV, error)
+		want   bool
+	}{{"its name is gone", gone, nil, true}, {"its group was not waited for", twoVolumes(), pending, false}} {
+		h := observer(c.m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, LookUp: c.lookUp}, ro)
 		if bad := h.FS.Content == volume.FilesystemFailed; bad != c.want {
 			t.Errorf("%s: got %+v, %+v", c.name, h.FS, h.LV)
 		}
@@ -300,28 +292,6 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 			t.Errorf("%s: the volume became %s", c.name, h.LV.UUID)
 		}
 	}
-}
-
-// Ensure that a group that does not answer is waited for as long as its context
-// says, and its volume is unknown then.
-func TestGroupIsNotWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := twoVolumes()
-		m.slow = time.Minute
-		brief, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("too slow"))
-		defer cancel()
-		for _, group := range []context.Context{brief, nil} {
-			begun := time.Now()
-			h := observer(m).Assemble(t.Context(), Target{UUID: "A", Name: nameA, Group: group}, table(t))
-			took, want, presence, reason := time.Since(begun), m.slow, volume.Present, ""
-			if group != nil {
-				want, presence, reason = time.Second, volume.PresenceUnknown, "too slow"
-			}
-			if took != want || h.LV.Presence != presence || h.LV.Reason != reason || h.Device.Activity != volume.Active {
-				t.Errorf("%v: after %v: %+v, %+v", group, took, h.LV, h.Device)
-			}
-		}
-	})
 }
 
 // Ensure that what LVM calls read-only is not written, whatever its device says.

@@ -51,6 +51,7 @@ type Host struct {
 	after     map[string]*hang
 	log       []string
 	looking   func()
+	hung      chan struct{}        // closed when the volume group's metadata can be read again; nil = it can
 	torn      bool                 // the mount table's next reading is cut short
 	blind     bool                 // the next list of devices or files cannot be read
 	locks     map[string]*laneLock // by lock file

@@ -1,12 +1,14 @@
 package hosttest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -353,6 +355,36 @@ func (h *Host) WhileLooking(do func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looking = do
+}
+
+// HangGroup makes each look-up in the volume group wait until its context ends, or
+// until it is released.
+func (h *Host) HangGroup() (release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	hung := make(chan struct{})
+	h.hung = hung
+	return sync.OnceFunc(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.hung = nil
+		close(hung)
+	})
+}
+
+func (h *Host) lookUp(ctx context.Context) error {
+	h.mu.Lock()
+	hung := h.hung
+	h.mu.Unlock()
+	if hung == nil {
+		return nil
+	}
+	select {
+	case <-hung:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (h *Host) takeTime() {

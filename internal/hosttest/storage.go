@@ -130,5 +130,22 @@ func (s simulatedFiles) Make(lv string, size int64) error {
 	return nil
 }
 
+func (s simulatedFiles) provider(c *config.Config, r run.Runner) reconcile.Provider {
+	return simulatedGroup{s.files.provider(c, r).(*loopdev.Provider), s.h}
+}
+
 func (s simulatedFiles) Shell(string, string) error { return errors.ErrUnsupported }
 func (s simulatedFiles) sweep(*Env)                 {}
+
+// A simulatedGroup answers look-ups as slowly as the test wants.
+type simulatedGroup struct {
+	*loopdev.Provider
+	h *Host
+}
+
+func (g simulatedGroup) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
+	if err := g.h.lookUp(ctx); err != nil {
+		return volume.LV{}, err
+	}
+	return g.Provider.LookUp(ctx, name)
+}

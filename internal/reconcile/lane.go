@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
@@ -21,22 +23,22 @@ type lane struct {
 	uuid volume.UUID
 	lock string // held by a living child of this volume
 
-	mu            sync.Mutex // guards what follows
-	name          volume.Name
-	awake         bool // the goroutine runs
-	dirty         bool // it is to look again
-	timer         *time.Timer
-	parked        *parked
-	retry         backoff
-	grow          bool // the filesystem was found smaller than its device at a mount
-	working       string
-	since         time.Time
-	lastErr       *failure
-	history       []operation    // oldest first
-	watched       *watchedMounts // the mounts that the last look was about
-	recheck       recheck
-	broken        volume.FS // what is wrong with its mounted filesystem, until it is unmounted
-	stopGroupWait func()    // called when an unmount waits; nil = the observation does not wait for the group
+	mu      sync.Mutex // guards what follows
+	name    volume.Name
+	awake   bool // the goroutine runs
+	dirty   bool // it is to look again
+	timer   *time.Timer
+	parked  *parked
+	retry   backoff
+	grow    bool // the filesystem was found smaller than its device at a mount
+	working string
+	since   time.Time
+	lastErr *failure
+	history []operation    // oldest first
+	watched *watchedMounts // the mounts that the last look was about
+	recheck recheck
+	broken  volume.FS          // what is wrong with its mounted filesystem, until it is unmounted
+	woken   context.CancelFunc // ends the wait for the group; nil = the lane does not wait for it
 
 	// Only the goroutine uses these.
 	facts volume.FS         // what children found in this turn
@@ -44,7 +46,8 @@ type lane struct {
 	size  int64             // of that device, at the last look
 	table *mounttable.Table // of the last look
 
-	groupSkipped bool // the group was not waited for in this turn
+	pending  asw.Provider // of the group that has not answered in this turn; nil = it has
+	answered *groupAnswer // after the last turn
 }
 
 // A recheck is pending after the kernel logged an error of a mounted filesystem. The
@@ -109,6 +112,9 @@ func (l *lane) wake() {
 
 func (l *lane) wakeLocked() {
 	l.dirty = true
+	if l.woken != nil {
+		l.woken()
+	}
 	if l.awake || l.parked != nil || l.n.ctx.Err() != nil {
 		return
 	}
@@ -127,22 +133,14 @@ func (l *lane) run() {
 		l.dirty = false
 		l.mu.Unlock()
 		l.turn()
+		for l.awaitGroup() {
+			l.turn()
+		}
 	}
 }
 
 // calls returns the calls that wait for the volume, in the order of their arrival.
 func (l *lane) calls() []*call { return callsOf(l.n.requests.Of(l.uuid)) }
-
-// joined wakes the lane for a request that waits for it now.
-func (l *lane) joined(verb volume.Verb) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopGroupWait != nil && verb == volume.Release {
-		l.stopGroupWait()
-		l.stopGroupWait = nil
-	}
-	l.wakeLocked()
-}
 
 // reclaiming reports whether the lane works only on releases of orphans.
 func (l *lane) reclaiming() bool {

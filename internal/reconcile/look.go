@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,7 +17,7 @@ import (
 func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
 	t, began := l.target(w), time.Now()
 	t.FS = l.facts
-	defer l.waitForGroup(ctx, w, &t)()
+	t.LookUp = l.lookUp
 	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
 	if err != nil {
 		return h, err
@@ -76,41 +75,6 @@ func currentName(h volume.Have) volume.Name {
 		return h.LV.Name
 	}
 	return h.LV.Now
-}
-
-// releaseTimeout is how long an unmount waits for the group's metadata, which it does not need.
-const releaseTimeout = time.Second
-
-var errReleaseTimeout = errors.New("the volume group has not answered within a second; an unmount does not wait for it")
-
-// waitForGroup limits how long an observation waits for the group's metadata: if
-// nothing is to be set up, until an unmount has waited for releaseTimeout, once in a
-// turn. The caller calls end after the observation.
-func (l *lane) waitForGroup(ctx context.Context, w volume.Want, t *asw.Target) (end func()) {
-	if slices.ContainsFunc(w.Calls, func(c volume.Call) bool { return c.Verb != volume.Release }) {
-		return func() {}
-	}
-	group, cancel := context.WithCancelCause(ctx)
-	left := releaseTimeout
-	if l.groupSkipped {
-		left = 0
-	}
-	hurry := func() { time.AfterFunc(left, func() { cancel(errReleaseTimeout) }) }
-	t.Group = group
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if slices.ContainsFunc(l.n.requests.Of(l.uuid), func(r *dsw.Request) bool { return r.Verb == volume.Release }) {
-		hurry()
-	} else {
-		l.stopGroupWait = hurry
-	}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.stopGroupWait = nil
-		l.groupSkipped = l.groupSkipped || errors.Is(context.Cause(group), errReleaseTimeout)
-		cancel(nil)
-	}
 }
 
 // target is what to observe for a want.

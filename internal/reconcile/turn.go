@@ -27,8 +27,8 @@ func (l *lane) prune() {
 // left has to wait.
 func (l *lane) turn() {
 	ctx := l.n.ctx
-	l.facts, l.groupSkipped = volume.FS{}, false
-	defer func() { l.table = nil }() // a lane that rests keeps no table of all mounts alive
+	l.facts, l.pending = volume.FS{}, nil
+	defer func() { l.table, l.answered = nil, nil }() // a lane that rests keeps no table of all mounts alive
 	if l.held() {
 		return
 	}

@@ -31,7 +31,7 @@ func (n *Node) await(c *call, l *lane) (string, error) {
 // join makes a call wait for a lane, unless a committed mount has another one.
 func (n *Node) join(c *call, l *lane) (string, error) {
 	if n.requests.Bind(&c.Request, l.uuid) == l.uuid {
-		l.joined(c.Verb)
+		l.wake()
 	}
 	return n.wait(c)
 }
@@ -84,6 +84,8 @@ func (l *lane) timeoutReason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case l.woken != nil:
+		return fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", l.name.VG)
 	case l.parked != nil:
 		return fmt.Errorf("stuck: %s", l.parked.text())
 	case l.working == volume.Unmount.String():

@@ -67,7 +67,7 @@ func (p *planner) growth() {
 		p.add(Step{Kind: Inspect})
 		return
 	}
-	if !p.w.Grow || p.engaged || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
+	if !p.w.Grow || p.engaged || p.h.LV.Pending || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
 		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated {
 		return
 	}

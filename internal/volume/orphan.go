@@ -131,6 +131,8 @@ func (p *planner) reclaimDevice(call Call) {
 		p.refuse(call, "it is mounted at %s", p.h.Mounts[0].Dir)
 	case slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb != Reclaim }):
 		p.refuse(call, "kubelet asks for it just now")
+	case p.h.LV.Pending:
+		p.engaged = true
 	case p.h.LV.Presence != Present:
 		p.refuse(call, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:

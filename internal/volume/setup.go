@@ -57,7 +57,7 @@ func (p *planner) setUps() {
 	for _, c := range p.w.Calls {
 		switch c.Verb {
 		case Check, Activate, Expand:
-			if p.resumes(c) {
+			if p.waits(c) {
 				continue
 			}
 			if why := p.obstacle(c); why != "" {
@@ -74,7 +74,7 @@ func (p *planner) setUps() {
 				p.engaged = true // a release of the same directory goes first
 				continue
 			}
-			if p.mounted(c) || p.resumes(c) {
+			if p.mounted(c) || p.waits(c) {
 				continue
 			}
 			if why := p.conflict(c); why != "" {
@@ -90,10 +90,12 @@ func (p *planner) setUps() {
 	p.mount(mounters)
 }
 
-// resumes says whether a call waits for its device to be resumed.
-func (p *planner) resumes(c Call) bool {
-	waits := c.Patient && p.h.Device.Suspended
-	p.v.Waiting = p.v.Waiting || waits
+// waits says whether a call waits for its device to be resumed, or for the group's
+// metadata: all set-ups need it.
+func (p *planner) waits(c Call) bool {
+	resumes := c.Patient && p.h.Device.Suspended
+	waits := resumes || p.h.LV.Pending
+	p.v.Waiting = p.v.Waiting || resumes
 	p.engaged = p.engaged || waits
 	return waits
 }

@@ -103,8 +103,8 @@ type Refusal struct {
 }
 
 // A Verdict is what Plan makes of a want and a have. Every call is in Done, in
-// Refused, or waits for one of the Steps (or for those of another call), or for
-// its device to be resumed.
+// Refused, or waits for one of the Steps (or for those of another call), for its
+// device to be resumed, or for the metadata of its group.
 type Verdict struct {
 	Steps   []Step
 	Refused []Refusal

@@ -86,8 +86,8 @@ var bugs = []planted{
 	{"a filesystem that is larger than its device is checked", "volume/mount.go", `case Truncated:
 		return refuse("%s", p.truncated())`, `case Truncated:`},
 	{"what changes during a look wakes nobody", "reconcile/lane.go", `	l.dirty = true
-	if l.awake`, `	l.dirty = !l.awake
-	if l.awake`},
+	if l.woken`, `	l.dirty = !l.awake
+	if l.woken`},
 }
 
 // A bug whose effect another check of flexd's hides cannot be seen here, and has

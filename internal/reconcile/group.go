@@ -1,0 +1,68 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// groupPatience is how long the observations of a turn wait for the metadata of the
+// volume's group. What does not need it goes on then: an unmount, or the answer to a
+// mount that has appeared.
+const groupPatience = time.Second
+
+var errGroupPatience = errors.New("the volume group has not answered within a second")
+
+// A groupAnswer is what a group has answered after a turn had to go on without.
+type groupAnswer struct {
+	name volume.Name
+	lv   volume.LV
+	err  error
+}
+
+// lookUp looks the volume up in its group's metadata, for the observations of a turn.
+func (l *lane) lookUp(ctx context.Context, p asw.Provider, name volume.Name) (volume.LV, error) {
+	if a := l.answered; a != nil && a.name == name {
+		l.answered = nil
+		return a.lv, a.err
+	}
+	patience := groupPatience
+	if l.pending != nil {
+		patience = 0
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errGroupPatience)
+	defer cancel()
+	lv, err := p.LookUp(ctx, name)
+	if err != nil && errors.Is(context.Cause(ctx), errGroupPatience) {
+		l.pending = p
+		return volume.LV{Name: name, Pending: true, Reason: errGroupPatience.Error()}, nil
+	}
+	return lv, err
+}
+
+// awaitGroup waits after a turn for the answer of the group that the turn went on
+// without. It reports false if there is none, or if the lane is woken before.
+func (l *lane) awaitGroup() bool {
+	l.mu.Lock()
+	if l.pending == nil || l.dirty || l.parked != nil {
+		l.mu.Unlock()
+		return false
+	}
+	ctx, woken := context.WithCancel(l.n.ctx)
+	defer woken()
+	l.woken = woken
+	name := l.name
+	l.mu.Unlock()
+	lv, err := l.pending.LookUp(ctx, name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.woken = nil
+	if ctx.Err() != nil {
+		return false
+	}
+	l.answered = &groupAnswer{name, lv, err}
+	return true
+}

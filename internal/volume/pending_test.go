@@ -1,0 +1,65 @@
+package volume
+
+import "testing"
+
+// Ensure that a call waits for the metadata of a group that has not answered yet if it
+// needs it, and that nothing else does.
+func TestPending(t *testing.T) {
+	const dir, other = "/pods/a", "/pods/b"
+	claimed := []Claim{{Kind: Published, Dir: dir, Phase: Held}}
+	ended := TargetState{This: true, Pod: Ended}
+	for _, c := range []struct {
+		name    string
+		call    Call
+		spot    TargetState // at dir
+		waits   bool
+		refused bool
+		step    StepKind // 0 = none, and the call is done unless it waits
+	}{
+		{name: "attach", call: Call{Verb: Check}, spot: TargetState{This: true}, waits: true},
+		{name: "waitforattach", call: Call{Verb: Activate}, spot: TargetState{This: true}, waits: true},
+		{name: "mountdevice", call: Call{Verb: Stage, Dir: other}, spot: TargetState{This: true}, waits: true},
+		{name: "mount", call: Call{Verb: Publish, Dir: other}, spot: TargetState{This: true}, waits: true},
+		{name: "mount where it is mounted", call: Call{Verb: Publish, Dir: dir}, spot: TargetState{This: true}},
+		{name: "expandfs", call: Call{Verb: Expand, Dir: dir}, spot: TargetState{This: true}, waits: true},
+		{name: "unmount", call: Call{Verb: Release, Dir: dir}, spot: TargetState{This: true}, step: NoteReleasing},
+		{name: "unmount of a missing mount", call: Call{Verb: Release, Dir: dir}, step: Drop},
+		{name: "unmount where nothing was", call: Call{Verb: Release, Dir: other}, spot: TargetState{This: true}},
+		{name: "unmount of something else", call: Call{Verb: Release, Dir: dir}, spot: TargetState{Other: "tmpfs"}, refused: true},
+		{name: "release of a mount", call: Call{Verb: Reclaim, Dir: dir}, spot: ended, step: NoteReleasing},
+		{name: "release of a device", call: Call{Verb: Reclaim}, waits: true},
+	} {
+		have := Have{
+			LV:      LV{Pending: true, Reason: "not yet"},
+			Device:  Device{Activity: Active, Path: "/dev/dm-3", Link: "/dev/vg0/data"},
+			Record:  Seen,
+			Targets: map[string]TargetState{dir: c.spot, other: {}},
+		}
+		if c.spot.This {
+			have.Mounts = []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}}
+		}
+		w := Want{Claims: claimed, Lease: Lease{Noted: true, Live: true}, Grow: true, Calls: []Call{c.call}}
+		if c.call.Verb == Reclaim && c.call.Dir == "" {
+			w.Claims = nil
+		}
+		v := Plan(w, have)
+		var step StepKind
+		if len(v.Steps) > 0 {
+			step = v.Steps[0].Kind
+		}
+		if done := len(v.Done) == 1; step != c.step || (len(v.Refused) == 1) != c.refused || done != (!c.waits && !c.refused && c.step == 0) {
+			t.Errorf("%s: got %+v", c.name, v)
+		}
+	}
+	// The growth that flexd does by itself does not know whether it may write.
+	w := Want{Claims: claimed, Grow: true}
+	have := Have{
+		LV: LV{Pending: true}, Device: Device{Activity: Active, Size: 1 << 30}, FS: FS{Size: 1 << 29}, Record: Seen,
+		Mounts: []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}}, Targets: map[string]TargetState{dir: {This: true}},
+	}
+	for _, pending := range []bool{true, false} {
+		if have.LV.Pending = pending; len(Plan(w, have).Steps) > 0 == pending {
+			t.Errorf("growth, pending %v: got %+v", pending, Plan(w, have))
+		}
+	}
+}
