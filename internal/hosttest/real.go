@@ -173,7 +173,9 @@ func buildFlexd() (remove func(), err error) {
 		return nil, err
 	}
 	flexd = filepath.Join(dir, "flexd")
-	out, err := exec.Command("go", "build", "-o", flexd, "github.com/flexd/flexd/cmd/flexd").CombinedOutput()
+	build := exec.Command("go", "build", "-o", flexd, "github.com/flexd/flexd/cmd/flexd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make builds it, also from a test with the race detector
+	out, err := build.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("go build: %w: %s", err, out)
 	}
