@@ -26,7 +26,6 @@ var packages = []struct {
 }{
 	{"internal/volume", nil},
 	{"internal/volopts", nil},
-	{"internal/kubelet", nil},
 	{"internal/boottime", nil},
 	{"internal/sysfs", nil},
 	{"internal/procfs", []string{"boottime", "sysfs"}},
@@ -34,15 +33,16 @@ var packages = []struct {
 	{"internal/run", []string{"procfs"}},
 	{"internal/config", nil},
 	{"internal/status", nil},
-	{"internal/flexvolume", []string{"boottime", "volopts", "kubelet"}},
+	{"internal/flexvolume", []string{"boottime", "volopts"}},
+	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
 	{"internal/join", []string{"volume"}},
 	{"internal/mounttable", []string{"sysfs"}},
 	{"internal/mount", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
 	{"internal/lvm", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
 	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
-	{"internal/asw", []string{"volume", "sysfs", "procfs", "mounttable", "kubelet"}},
-	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "kubelet", "mounttable", "mount", "lvm", "dsw", "asw", "join"}},
+	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},
+	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "lvm", "dsw", "asw", "join"}},
 	{"internal/flexserve", []string{"volume", "procfs", "config", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
@@ -51,7 +51,7 @@ var packages = []struct {
 }
 
 // stdOnly are the packages that import the standard library and ours only.
-var stdOnly = []string{"internal/boottime", "internal/volume", "internal/join", "internal/volopts", "internal/kubelet", "internal/flexvolume", "internal/status", "cmd/flexdriver"}
+var stdOnly = []string{"internal/boottime", "internal/volume", "internal/join", "internal/volopts", "internal/flexvolume", "internal/status", "cmd/flexdriver"}
 
 // slow is what flexdriver must not link: each of them makes its start longer, and
 // kubelet starts it for every call.
@@ -225,10 +225,9 @@ func TestOnePackageComment(t *testing.T) {
 // pure package must not reach ours through another.
 func TestWhatIsLinked(t *testing.T) {
 	for pkg, want := range map[string]string{
-		"cmd/flexdriver":   "internal/boottime internal/kubelet internal/volopts internal/flexvolume cmd/flexdriver",
+		"cmd/flexdriver":   "internal/boottime internal/volopts internal/flexvolume cmd/flexdriver",
 		"internal/volume":  "internal/volume",
 		"internal/volopts": "internal/volopts",
-		"internal/kubelet": "internal/kubelet",
 	} {
 		out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{.Standard}}", module+"/"+pkg).Output()
 		if err != nil {

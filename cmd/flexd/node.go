@@ -54,7 +54,8 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	runner := children.NewExec()
 	providers, seen, loop, volumes := providers(cfg, runner)
 	renameNotes(store, volumes, filepath.Join(cfg.RunDir, "lanes"), log)
-	observer := asw.New(kubelet.Roots{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}, seen, records.Get, mounts)
+	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}
+	observer := asw.New([]asw.Layout{layout}, seen, records.Get, mounts)
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
@@ -65,8 +66,9 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	} else {
 		parts.KernelErrors = complaints
 	}
-	observer.Pods = asw.NewCgroups(cfg.CgroupDir).Look
-	if ends, err := asw.OpenPodEvents(); err != nil {
+	cgroups := kubelet.NewCgroups(cfg.CgroupDir)
+	observer.Pods = func() asw.Pods { return cgroups.Look() }
+	if ends, err := kubelet.OpenPodEvents(); err != nil {
 		log.WithError(err).Warn("the end of pods cannot be watched: flexd polls for it")
 	} else {
 		parts.PodEvents = ends

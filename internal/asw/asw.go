@@ -20,7 +20,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
@@ -43,7 +42,7 @@ const Unconfigured = ""
 
 // An Observer looks, and keeps the last it saw.
 type Observer struct {
-	Roots     kubelet.Roots
+	Layouts   []Layout            // of all frontends
 	Providers map[string]Provider // by VG
 	Records   func(volume.UUID) (volume.RecordFacts, error)
 
@@ -65,8 +64,8 @@ type Observer struct {
 }
 
 // New returns an observer of this machine's mount table.
-func New(roots kubelet.Roots, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
-	o := &Observer{Roots: roots, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
+func New(layouts []Layout, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
+	o := &Observer{Layouts: layouts, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
 	o.tables.source = mounts
 	return o
 }

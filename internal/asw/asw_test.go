@@ -90,7 +90,7 @@ func line(id, number, root, dir, optional, fs, source string) string {
 func over(parent, line string) string { return strings.Replace(line, " 1 ", " "+parent+" ", 1) }
 
 func observer(m *machine) *Observer {
-	o := New(kubelet.Roots{Dirs: []string{"/k"}, Driver: "flexd/lvm"}, map[string]Provider{"vg": m},
+	o := New([]Layout{kubelet.Layout{Dirs: []string{"/k"}, Driver: "flexd/lvm"}}, map[string]Provider{"vg": m},
 		func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{State: volume.NoRecord}, nil }, nil)
 	o.FSError = func(string, string) string { return "" }
 	o.Gone = func(string) bool { return false }

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/flexd/flexd/internal/kubelet"
 )
 
 func real(t *testing.T) (*Mountinfo, *Observer) {
@@ -18,7 +16,7 @@ func real(t *testing.T) (*Mountinfo, *Observer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, New(kubelet.Roots{}, nil, nil, m)
+	return m, New(nil, nil, nil, m)
 }
 
 // tmount mounts a tmpfs and returns its directory.

@@ -3,58 +3,22 @@ package asw
 import (
 	"cmp"
 	"slices"
-	"strings"
 
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A classifier says whose mounts are whose.
-type classifier struct {
-	roots  []string
-	driver string
-}
-
-// cachedOwners is the classifier of one table: kubelet's roots are resolved once for all
-// volumes that are looked for in it.
-type cachedOwners struct {
-	table      *mounttable.Table
-	classifier classifier
-}
-
-func (o *Observer) classifierFor(table *mounttable.Table) classifier {
-	if r := o.cached.Load(); r != nil && r.table == table && len(r.classifier.roots) == len(o.Roots.Dirs) {
-		return r.classifier
-	}
-	r := &cachedOwners{table, classifier{o.Roots.Resolved(), o.Roots.Driver}}
-	o.cached.Store(r)
-	return r.classifier
-}
-
 // owner classifies a mount by where it is. Kubelets means that only while a mount
 // of ours shows the same filesystem.
-func (r classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
-	for _, root := range r.roots {
-		if !strings.HasPrefix(e.Dir, root+"/") {
-			continue
-		}
-		place, ok := kubelet.ParsePlace(root, r.driver, e.Dir)
-		switch {
-		case ok && whole(e) && place.Staged:
-			return volume.Ours, volume.Staged
-		case ok && whole(e):
-			return volume.Ours, volume.Published
-		case kubelet.IsSubPath(root, e.Dir):
-			return volume.Kubelets, ""
-		}
+func (c classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
+	place := c.place(e.Dir)
+	switch {
+	case place.Kind != "" && whole(e):
+		return volume.Ours, place.Kind
+	case place.Bind:
+		return volume.Kubelets, ""
 	}
 	return volume.Elsewhere, ""
-}
-
-// within says whether a directory is below one of kubelet's roots.
-func (r classifier) within(dir string) bool {
-	return slices.ContainsFunc(r.roots, func(root string) bool { return strings.HasPrefix(dir, root+"/") })
 }
 
 // An owned is an entry of a volume's device with its owner.
@@ -82,7 +46,7 @@ func (o *Observer) owned(number, path string, dirs []string, table *mounttable.T
 		all     []owned
 		at      = map[string]bool{}
 		shown   bool // a mount of ours shows the filesystem
-		several = len(rule.roots) > 1
+		several = len(rule) > 1
 	)
 	for _, e := range table.OfDevice(number, path) {
 		m := owned{Entry: e}

@@ -143,7 +143,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 
 // target is a directory of kubelet's as the mount table shows it.
 func (f *Frontend) target(dir string) (t reconcile.Target) {
-	t.Dir, t.Root, t.Refusal = kubelet.Roots{Dirs: f.Config.KubeletRoots, Driver: f.Config.Driver}.Resolve(dir)
+	t.Dir, t.Root, t.Refusal = kubelet.Layout{Dirs: f.Config.KubeletRoots, Driver: f.Config.Driver}.Resolve(dir)
 	return t
 }
 

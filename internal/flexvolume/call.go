@@ -5,8 +5,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-
-	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // The verbs of FlexVolume.
@@ -106,17 +104,17 @@ func Parse(verb string, args []string) (Call, error) {
 			err = checkDir(arg)
 		case 'v':
 			name, c.Device = "device", arg
-			if len(arg) >= maxPath || !kubelet.IsPrintable(arg) {
+			if len(arg) >= maxPath || !IsPrintable(arg) {
 				err = errors.New("not a device path")
 			}
 		case 'n':
 			name, c.Node = "node name", arg
-			if len(arg) > 253 || !kubelet.IsComponent(arg) {
+			if len(arg) > 253 || !IsComponent(arg) {
 				err = errors.New("not a node name")
 			}
 		case 'k':
 			name, c.Name = "volume name", arg
-			if !kubelet.IsComponent(arg) {
+			if !IsComponent(arg) {
 				err = errors.New("not a volume name")
 			}
 		case '+':
@@ -145,7 +143,7 @@ func checkDir(dir string) error {
 		return errors.New("empty")
 	case len(dir) >= maxPath:
 		return errors.New("longer than " + strconv.Itoa(maxPath-1) + " bytes")
-	case !kubelet.IsPrintable(dir):
+	case !IsPrintable(dir):
 		return errors.New(quote(dir) + " holds control characters or invalid UTF-8")
 	case dir[0] != '/':
 		return errors.New(quote(dir) + " is not absolute")

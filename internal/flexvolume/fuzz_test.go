@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // What is accepted means the same to encoding/json, holds only words that the
@@ -22,7 +20,7 @@ func FuzzParseOptions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		o, err := ParseOptions(text)
 		if err != nil {
-			if !kubelet.IsPrintable(err.Error()) || len(err.Error()) > 400 {
+			if !IsPrintable(err.Error()) || len(err.Error()) > 400 {
 				t.Errorf("%d bytes of error: %q", len(err.Error()), err)
 			}
 			return
@@ -96,7 +94,7 @@ func FuzzFailure(f *testing.F) {
 	f.Add(strings.Repeat("ä", 1000))
 	f.Fuzz(func(t *testing.T, text string) {
 		a := Failure(text)
-		if m := a.Message; m == "" || len(m) > MaxMessage || !kubelet.IsPrintable(m) || Failure(m).Message != m {
+		if m := a.Message; m == "" || len(m) > MaxMessage || !IsPrintable(m) || Failure(m).Message != m {
 			t.Errorf("%d bytes: %q", len(m), m)
 		}
 		line := a.Encode()

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/volopts"
 )
 
@@ -209,7 +208,7 @@ func (o *Options) needVolume() error {
 }
 
 func checkComponent(s string) error {
-	if s != "" && (!kubelet.IsComponent(s) || len(s) > 253) {
+	if s != "" && (!IsComponent(s) || len(s) > 253) {
 		return errors.New(quote(s) + " is not a name")
 	}
 	return nil

@@ -5,8 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // blob makes kubelet's object of the pairs, with a volume in it.
@@ -129,7 +127,7 @@ func TestNames(t *testing.T) {
 	for _, name := range bad {
 		for _, key := range []string{KeyVG, KeyLV} {
 			_, err := ParseOptions(blob(key, name))
-			if err == nil || !strings.HasPrefix(err.Error(), "option "+key+": ") || len(err.Error()) > 300 || !kubelet.IsPrintable(err.Error()) {
+			if err == nil || !strings.HasPrefix(err.Error(), "option "+key+": ") || len(err.Error()) > 300 || !IsPrintable(err.Error()) {
 				t.Errorf("%s=%.40q: got %v", key, name, err)
 			}
 		}

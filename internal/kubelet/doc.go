@@ -1,5 +1,3 @@
-// Package kubelet is kubelet's layout of directories: which directory below its root
-// belongs to which volume and pod.
-//
-// flexdriver links it: it imports the standard library only, and not fmt.
+// Package kubelet is kubelet's layout of directories and control groups: which path below
+// its root belongs to which volume and pod, and which pods have a process.
 package kubelet

@@ -2,7 +2,8 @@ package kubelet
 
 import (
 	"strings"
-	"unicode/utf8"
+
+	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 // A Place is one of kubelet's directories where a volume of ours is mounted.
@@ -32,12 +33,12 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 		place.Staged = true
 		place.Driver = part[3] + "/" + part[4]
 		place.Name = part[6]
-		if !IsComponent(part[3]) || !IsComponent(part[4]) {
+		if !flexvolume.IsComponent(part[3]) || !flexvolume.IsComponent(part[4]) {
 			return Place{}, false
 		}
 	case len(part) == 5 && part[0] == "pods" && part[2] == "volumes":
 		vendor, name, ok := strings.Cut(part[3], "~")
-		if !ok || strings.Contains(name, "~") || !IsComponent(part[1]) || !IsComponent(vendor) || !IsComponent(name) {
+		if !ok || strings.Contains(name, "~") || !flexvolume.IsComponent(part[1]) || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(name) {
 			return Place{}, false
 		}
 		place.PodUID = part[1]
@@ -46,7 +47,7 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 	default:
 		return Place{}, false
 	}
-	if !IsComponent(place.Name) || driver != "" && place.Driver != driver {
+	if !flexvolume.IsComponent(place.Name) || driver != "" && place.Driver != driver {
 		return Place{}, false
 	}
 	return place, true
@@ -64,7 +65,7 @@ func IsSubPath(root, dir string) bool {
 // or the driver cannot be part of a path.
 func GlobalDir(root, driver, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
-	if !ok || root == "" || !IsComponent(vendor) || !IsComponent(short) || !IsComponent(name) {
+	if !ok || root == "" || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(short) || !flexvolume.IsComponent(name) {
 		return ""
 	}
 	return strings.TrimSuffix(root, "/") + "/plugins/kubernetes.io/flexvolume/" + driver + "/mounts/" + name
@@ -73,26 +74,8 @@ func GlobalDir(root, driver, name string) string {
 // PodDir is the directory where kubelet wants a pod's mount, or "" as GlobalDir.
 func PodDir(root, driver, uid, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
-	if !ok || root == "" || !IsComponent(vendor) || !IsComponent(short) || !IsComponent(uid) || !IsComponent(name) {
+	if !ok || root == "" || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(short) || !flexvolume.IsComponent(uid) || !flexvolume.IsComponent(name) {
 		return ""
 	}
 	return strings.TrimSuffix(root, "/") + "/pods/" + uid + "/volumes/" + vendor + "~" + short + "/" + name
-}
-
-// IsComponent reports whether s can be one part of a path of kubelet's.
-func IsComponent(s string) bool {
-	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.Contains(s, "/") && IsPrintable(s)
-}
-
-// IsPrintable reports whether s is valid UTF-8 without control characters.
-func IsPrintable(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if r < ' ' || 0x7f <= r && r < 0xa0 || r == 0x2028 || r == 0x2029 {
-			return false
-		}
-	}
-	return true
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -135,10 +134,11 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 		}
 	}
 	if n.Name == "" || n.Kind == volume.Published && n.Pod == nil {
-		if place, ok := l.place(s.Dir); ok {
+		// What a lost note contained is in the frontend's layout.
+		if place := l.n.Observer.Place(s.Dir); place.Kind != "" {
 			n.Name = place.Name
-			if n.Pod == nil && !place.Staged {
-				n.Pod = &dsw.Pod{UID: place.PodUID}
+			if n.Pod == nil && place.Pod != "" {
+				n.Pod = &dsw.Pod{UID: place.Pod}
 			}
 		}
 	}
@@ -149,15 +149,6 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 	}
 	n.Phase, n.Note, n.Since = volume.Making, "", time.Now().UTC().Truncate(time.Millisecond)
 	return n
-}
-
-// place reads from kubelet's directory layout what a lost note contained.
-func (l *lane) place(dir string) (kubelet.Place, bool) {
-	_, root, err := l.n.Observer.Roots.Resolve(dir)
-	if err != nil {
-		return kubelet.Place{}, false
-	}
-	return kubelet.ParsePlace(root, l.n.Config.Driver, dir)
 }
 
 // note writes held and releasing; neither depends on the write.

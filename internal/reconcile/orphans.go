@@ -213,7 +213,7 @@ func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volu
 		var files []string
 		ours := map[string]bool{}
 		for _, c := range claims {
-			uid := n.Observer.PodOf(c.Dir)
+			uid := n.Observer.Place(c.Dir).Pod
 			if ours[uid] = true; uid != "" && c.Phase == volume.Held {
 				files = append(files, pods.Events(uid)...)
 			}
@@ -222,7 +222,7 @@ func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volu
 		// First the ears, then the eyes: an end that falls between is heard of.
 		deaf := n.PodEvents == nil || !n.PodEvents.Follow(files)
 		life = func(dir string) (volume.Life, string) {
-			uid := n.Observer.PodOf(dir)
+			uid := n.Observer.Place(dir).Pod
 			l, why := pods.Life(uid)
 			running = running || l == volume.Running && (deaf || len(pods.Events(uid)) == 0)
 			if l == volume.LifeUnknown {
@@ -281,8 +281,8 @@ func (n *Node) strays() (all []status.Finding) {
 			continue
 		}
 		whose := "kubelet's global directory"
-		if !s.Staged {
-			whose = "the directory of pod uid " + s.PodUID
+		if s.Kind != volume.Staged {
+			whose = "the directory of pod uid " + s.Pod
 		}
 		hint := "look at them: they were written while nothing was mounted there. Move them away (mv); kubelet removes the directory at its next attempt, within about two minutes, or after its restart"
 		for _, name := range s.Names {

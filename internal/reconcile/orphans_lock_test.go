@@ -11,7 +11,6 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -25,7 +24,7 @@ func TestOrphansLockOrder(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
-	n := New(Parts{Store: store, Config: &config.Config{}, Log: logrus.NewEntry(log), Observer: asw.New(kubelet.Roots{}, nil, nil, nil)})
+	n := New(Parts{Store: store, Config: &config.Config{}, Log: logrus.NewEntry(log), Observer: asw.New(nil, nil, nil, nil)})
 	defer n.stop(ErrStopping)
 	// There is no provider: the survey that is due after a second does nothing.
 	n.audits = map[string]*groupAudit{"vg0": {n: n, vg: "vg0", timer: time.AfterFunc(time.Hour, func() {})}}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,16 +69,7 @@ func (n *Node) matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
 	}
-	return d.Dir != "" && n.asMounted(target) == d.Dir
-}
-
-// asMounted is a directory as the mount table writes it.
-func (n *Node) asMounted(dir string) string {
-	dir = filepath.Clean(dir)
-	if path, _, _ := n.Observer.Roots.Resolve(dir); path != "" {
-		return path
-	}
-	return dir
+	return d.Dir != "" && n.Observer.Resolve(target) == d.Dir
 }
 
 // dryRun says what a release of an orphan would do now, or why it would not.
@@ -155,7 +145,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 		}
 		return "flexd knows no such volume, and none that is active without a claim; name it as VG/LV or by its uuid"
 	}
-	dir := n.asMounted(target)
+	dir := n.Observer.Resolve(target)
 	claims := n.Store.At(dir)
 	if len(claims) == 0 {
 		return "flexd has no claim to that directory, and no orphan is there"

@@ -289,6 +289,22 @@ type Have struct {
 	Targets      map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
 }
 
+// A Place is what a directory is to the frontend that it belongs to; zero = nothing.
+type Place struct {
+	Kind Kind   // a volume is mounted there; "" = none
+	Bind bool   // a part of a volume that is mounted elsewhere is bound there
+	Name string // the frontend's name for the volume
+	Pod  string // the uid of the pod that it is published for
+}
+
+// A Stray is a directory for a volume that is not empty although nothing is mounted
+// there: its frontend cannot remove it.
+type Stray struct {
+	Place
+	Dir   string
+	Names []string // the first few
+}
+
 // A Verb is what a waiting call wants of the volume.
 type Verb uint8
 

@@ -223,7 +223,7 @@ func newBenchWorld(root string, text []byte, volumes int) (*benchWorld, error) {
 		w.wants = append(w.wants, volume.Want{Claims: []volume.Claim{
 			{Kind: volume.Staged, Dir: global, Phase: volume.Held}, {Kind: volume.Published, Dir: pod, Phase: volume.Held}}})
 	}
-	w.observer = asw.New(kubelet.Roots{Dirs: []string{root}, Driver: "flexd/lvm"}, map[string]asw.Provider{"vg0": w},
+	w.observer = asw.New([]asw.Layout{kubelet.Layout{Dirs: []string{root}, Driver: "flexd/lvm"}}, map[string]asw.Provider{"vg0": w},
 		func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{State: volume.Seen}, nil }, nil)
 	return w, nil
 }

@@ -75,7 +75,7 @@ var bugs = []planted{
 		l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
 `},
 	{"devices that cannot be listed are no devices", "loopdev/scan.go", `loops, s.err = p.kernel.Loops()`, `loops, _ = p.kernel.Loops()`},
-	{"a mount below kubelet's root is kubelet's", "asw/owner.go", `case kubelet.IsSubPath(root, e.Dir):`, `case kubelet.IsSubPath(root, e.Dir) || true:`},
+	{"a mount below kubelet's root is kubelet's", "asw/owner.go", `case place.Bind:`, `case place.Bind || c.within(e.Dir):`},
 	{"the last look ignores the mounts of others", "reconcile/gate.go", `Foreign(d.Number, d.Path, dirs, table); dir != "" {`, `Foreign(d.Number, d.Path, table); false {`},
 	{"a device that something else has open is mounted", "volume/mount.go", `case InUse:
 		return refuse(`, `case UseUnknown:

@@ -1,4 +1,4 @@
-package asw
+package kubelet
 
 import (
 	"os"
@@ -6,34 +6,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/volume"
 )
-
-// A Stray is one of kubelet's directories for a volume of this driver on which
-// nothing is mounted and which is not empty: kubelet cannot remove it.
-type Stray struct {
-	kubelet.Place
-	Dir   string
-	Names []string // the first few
-}
 
 // maxNames is how many names of a stray are read.
 const maxNames = 4
 
 // Strays looks at kubelet's directories for this driver. It reads the disk that
 // kubelet's root is on, and enters no mount: that may be of a volume that hangs.
-func (o *Observer) Strays() (all []Stray) {
-	for _, root := range o.Roots.Resolved() {
-		parents := []string{filepath.Dir(kubelet.GlobalDir(root, o.Roots.Driver, "x"))}
+func (l Layout) Strays() (all []volume.Stray) {
+	roots, _ := l.Roots()
+	for _, root := range roots {
+		parents := []string{filepath.Dir(GlobalDir(root, l.Driver, "x"))}
 		for _, uid := range names(root, filepath.Join(root, "pods"), -1) {
-			parents = append(parents, filepath.Dir(kubelet.PodDir(root, o.Roots.Driver, uid, "x")))
+			parents = append(parents, filepath.Dir(PodDir(root, l.Driver, uid, "x")))
 		}
 		for _, parent := range parents {
 			for _, name := range names(root, parent, -1) {
 				dir := filepath.Join(parent, name)
-				if place, ok := kubelet.ParsePlace(root, o.Roots.Driver, dir); ok {
+				if place := l.Place(root, dir); place.Kind != "" {
 					if left := names(root, dir, maxNames); len(left) > 0 {
-						all = append(all, Stray{place, dir, left})
+						all = append(all, volume.Stray{Place: place, Dir: dir, Names: left})
 					}
 				}
 			}

@@ -1,4 +1,4 @@
-package asw
+package kubelet
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package asw
+package kubelet
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -86,7 +85,7 @@ func kubelets(dir string) (found []string, err error) {
 		for _, name := range names {
 			below := filepath.Join(dir, name)
 			switch {
-			case kubelet.IsCgroupRoot(name):
+			case IsCgroupRoot(name):
 				found = append(found, below)
 			case depth > 1:
 				if err := walk(below, depth-1); err != nil {
@@ -125,7 +124,7 @@ func (p Pods) add(dir string, depth int) error {
 	names, err := folders(dir)
 	for _, name := range names {
 		below := filepath.Join(dir, name)
-		if uid := kubelet.PodOfCgroup(name); uid != "" {
+		if uid := PodOfCgroup(name); uid != "" {
 			p.dirs[uid] = append(p.dirs[uid], below)
 		} else if depth > 1 {
 			if err := p.add(below, depth-1); err != nil {
@@ -233,27 +232,4 @@ func populated(dir string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// PodOf returns the uid of the pod whose directory of kubelet's that is, as the
-// mount table writes it, or "".
-func (o *Observer) PodOf(dir string) string {
-	for _, root := range o.classifierFor(o.LastTable()).roots {
-		if place, ok := kubelet.ParsePlace(root, o.Roots.Driver, dir); ok {
-			return place.PodUID
-		}
-	}
-	return ""
-}
-
-// life says whether the pod of a directory still has a process.
-func (o *Observer) life(dir string) (volume.Life, string) {
-	uid := o.PodOf(dir)
-	switch {
-	case uid == "":
-		return volume.LifeUnknown, "no pod's directory"
-	case o.Pods == nil:
-		return volume.LifeUnknown, "the processes of pods cannot be observed here"
-	}
-	return o.Pods().Life(uid)
 }

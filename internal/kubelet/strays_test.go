@@ -1,4 +1,4 @@
-package asw
+package kubelet
 
 import (
 	"os"
@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/flexd/flexd/internal/kubelet"
 )
 
 // Ensure that what keeps kubelet from removing a directory is found, and that no
@@ -17,8 +15,8 @@ func TestStrays(t *testing.T) {
 		t.Skip("needs root")
 	}
 	root := t.TempDir()
-	o := New(kubelet.Roots{Dirs: []string{root}, Driver: "flexd/lvm"}, nil, nil, nil)
-	dir := kubelet.PodDir(root, o.Roots.Driver, "uid", "data")
+	l := Layout{Dirs: []string{root}, Driver: "flexd/lvm"}
+	dir := PodDir(root, l.Driver, "uid", "data")
 	put := func() {
 		t.Helper()
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -29,7 +27,7 @@ func TestStrays(t *testing.T) {
 		}
 	}
 	put()
-	if all := o.Strays(); len(all) != 1 || all[0].Dir != dir || all[0].PodUID != "uid" || len(all[0].Names) != 1 {
+	if all := l.Strays(); len(all) != 1 || all[0].Dir != dir || all[0].Pod != "uid" || len(all[0].Names) != 1 {
 		t.Fatalf("got %+v", all)
 	}
 	for _, at := range []string{filepath.Join(root, "pods"), filepath.Dir(dir), dir} {
@@ -38,7 +36,7 @@ func TestStrays(t *testing.T) {
 			t.Fatal(err)
 		}
 		put()
-		all := o.Strays()
+		all := l.Strays()
 		if err := unix.Unmount(at, 0); err != nil {
 			t.Fatal(err)
 		}

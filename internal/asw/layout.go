@@ -1,0 +1,126 @@
+package asw
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Layout knows the directories of one frontend: where it wants volumes mounted.
+type Layout interface {
+	// Roots returns the directories that they all lie below, as the mount table shows
+	// them; all = false if there will be more.
+	Roots() (dirs []string, all bool)
+	// Place says what a directory below one of the roots is.
+	Place(root, dir string) volume.Place
+	// Resolve returns a directory as the mount table shows it; an error if it is not
+	// below a root, or "" if it cannot be resolved.
+	Resolve(dir string) (path, root string, err error)
+	// Strays returns the directories that are not empty although nothing is mounted there.
+	Strays() []volume.Stray
+}
+
+// Pods are the frontends' pods at one instant.
+type Pods interface {
+	// Life says whether a pod has a process, and how that is known.
+	Life(uid string) (volume.Life, string)
+	// Events returns the files in which the kernel announces the pod's first and last process.
+	Events(uid string) []string
+	// Forget drops what is remembered of all pods but these.
+	Forget(but map[string]bool)
+}
+
+// A root is a directory of a layout.
+type root struct {
+	dir    string
+	layout Layout
+}
+
+// A classifier says whose mounts are whose, by the directories of all frontends.
+type classifier []root
+
+// cachedOwners is the classifier of one table: roots are resolved once for all volumes
+// that are looked for in it.
+type cachedOwners struct {
+	table      *mounttable.Table
+	classifier classifier
+	all        bool // every root could be resolved
+}
+
+func (o *Observer) classifierFor(table *mounttable.Table) classifier {
+	if r := o.cached.Load(); r != nil && r.table == table && r.all {
+		return r.classifier
+	}
+	r := &cachedOwners{table: table, all: true}
+	for _, l := range o.Layouts {
+		dirs, all := l.Roots()
+		for _, dir := range dirs {
+			r.classifier = append(r.classifier, root{dir, l})
+		}
+		r.all = r.all && all
+	}
+	o.cached.Store(r)
+	return r.classifier
+}
+
+// place says what a directory is.
+func (c classifier) place(dir string) volume.Place {
+	for _, r := range c {
+		if !strings.HasPrefix(dir, r.dir+"/") {
+			continue
+		}
+		if place := r.layout.Place(r.dir, dir); place != (volume.Place{}) {
+			return place
+		}
+	}
+	return volume.Place{}
+}
+
+// within says whether a directory is below a root.
+func (c classifier) within(dir string) bool {
+	for _, r := range c {
+		if strings.HasPrefix(dir, r.dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// Place says what a directory is that the mount table shows.
+func (o *Observer) Place(dir string) volume.Place {
+	return o.classifierFor(o.LastTable()).place(dir)
+}
+
+// Resolve returns a directory as the mount table shows it.
+func (o *Observer) Resolve(dir string) string {
+	dir = filepath.Clean(dir)
+	for _, l := range o.Layouts {
+		if path, _, _ := l.Resolve(dir); path != "" {
+			return path
+		}
+	}
+	return dir
+}
+
+// Strays returns the directories of all frontends that are not empty although nothing is
+// mounted there.
+func (o *Observer) Strays() (all []volume.Stray) {
+	for _, l := range o.Layouts {
+		all = append(all, l.Strays()...)
+	}
+	return all
+}
+
+// life says whether the pod of a directory still has a process.
+func (o *Observer) life(dir string) (volume.Life, string) {
+	uid := o.Place(dir).Pod
+	switch {
+	case uid == "":
+		return volume.LifeUnknown, "no pod's directory"
+	case o.Pods == nil:
+		return volume.LifeUnknown, "the processes of pods cannot be observed here"
+	}
+	return o.Pods().Life(uid)
+}

@@ -1,0 +1,24 @@
+package flexvolume
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// IsComponent reports whether s can be one part of a path of kubelet's.
+func IsComponent(s string) bool {
+	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.Contains(s, "/") && IsPrintable(s)
+}
+
+// IsPrintable reports whether s is valid UTF-8 without control characters.
+func IsPrintable(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if r < ' ' || 0x7f <= r && r < 0xa0 || r == 0x2028 || r == 0x2029 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,81 @@
+package kubelet
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A Layout is kubelet's directories for the volumes of one driver. Its root directories
+// may be symlinks, and they may appear after flexd started, so they are resolved at each
+// use.
+type Layout struct {
+	Dirs   []string // kubelet's root directories as configured
+	Driver string   // "vendor/driver"
+}
+
+// Resolve returns dir as the mount table would show it: every symlink on the
+// way to it is followed, dir itself is not looked at, because it may be a mount
+// that hangs. What does not exist is taken as it is written. It is an error if
+// the result is not below one of kubelet's roots, which is returned beside it.
+// The path is returned then, too: what is mounted there may be from a time when
+// other roots were configured.
+func (l Layout) Resolve(dir string) (path, root string, err error) {
+	parent, err := resolve(filepath.Dir(dir))
+	if err != nil {
+		return "", "", errors.New(dir + ": " + err.Error())
+	}
+	path = filepath.Join(parent, filepath.Base(dir))
+	roots, _ := l.Roots()
+	for _, root := range roots {
+		if strings.HasPrefix(path, root+"/") {
+			return path, root, nil
+		}
+	}
+	if path != dir {
+		return path, "", errors.New(dir + " leads to " + path + ", which is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")
+	}
+	return path, "", errors.New(dir + " is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")
+}
+
+// Roots returns the root directories that can be resolved, and whether these are all.
+func (l Layout) Roots() (dirs []string, all bool) {
+	for _, d := range l.Dirs {
+		if p, err := resolve(d); err == nil {
+			dirs = append(dirs, p)
+		}
+	}
+	return dirs, len(dirs) == len(l.Dirs)
+}
+
+// Place says what a directory below a root is.
+func (l Layout) Place(root, dir string) volume.Place {
+	place, ok := ParsePlace(root, l.Driver, dir)
+	switch {
+	case ok && place.Staged:
+		return volume.Place{Kind: volume.Staged, Name: place.Name}
+	case ok:
+		return volume.Place{Kind: volume.Published, Name: place.Name, Pod: place.PodUID}
+	}
+	return volume.Place{Bind: IsSubPath(root, dir)}
+}
+
+// resolve follows the symlinks of the part of path that exists.
+func resolve(path string) (string, error) {
+	p, err := filepath.EvalSymlinks(path)
+	if err == nil || !os.IsNotExist(err) {
+		return p, err
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
+		return path, nil
+	}
+	if _, lerr := os.Lstat(path); lerr == nil {
+		return "", errors.New(path + " is a symlink that leads nowhere")
+	}
+	p, err = resolve(parent)
+	return filepath.Join(p, filepath.Base(path)), err
+}
