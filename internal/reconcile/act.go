@@ -46,6 +46,8 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	case volume.DropLease:
 		l.warn(s, l.n.Store.DropLease(l.uuid))
 		return nil
+	case volume.CreateVolume:
+		return l.create(ctx, p, s, c)
 	case volume.ActivateDevice:
 		return l.activate(ctx, p, h.LV)
 	case volume.Inspect:

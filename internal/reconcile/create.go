@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
@@ -14,88 +15,112 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A creation is the lane of a name that means no volume yet.
-type creation struct {
-	done chan struct{}
-	err  error
+// nameKey stands for the uuid of a volume of which only the name is known. Neither a
+// uuid nor a name has a colon.
+func nameKey(name volume.Name) volume.UUID {
+	return volume.UUID("name:" + name.VG + ":" + name.LV)
 }
 
-// create makes a volume that is missing, where the configuration allows it.
-// Callers that arrive meanwhile join; it goes on when they leave.
-func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) error {
+// create waits in the lane of the name until the volume exists. The lane goes on
+// when its callers leave.
+func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup) error {
+	part := &call{
+		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},
+		asked:   c.asked, since: c.since, ctx: ctx,
+	}
+	part.Verb, part.Refusal = volume.Create, createRefusal(c, vg)
+	_, err := n.await(part, n.lane(nameKey(c.Name), c.Name))
+	return err
+}
+
+// createRefusal says why the configuration does not let flexd create the volume of a
+// call, or "".
+func createRefusal(c *call, vg *config.VolumeGroup) string {
 	size, fsType := c.Size, cmp.Or(c.FSType, volume.DefaultFSType)
 	switch {
 	case !vg.Create:
-		return fmt.Errorf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", name.VG)
+		return fmt.Sprintf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", vg.Name)
 	case size == 0:
-		return fmt.Errorf("it does not exist, and option size is not given: flexd creates only what it knows the size of")
+		return "it does not exist, and option size is not given: flexd creates only what it knows the size of"
 	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.asked.Options.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
-		return fmt.Errorf("it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
+		return fmt.Sprintf("it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
-		return fmt.Errorf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, name.VG, vg.MaxSize)
+		return fmt.Sprintf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, vg.Name, vg.MaxSize)
 	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
-		return fmt.Errorf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet names at mount only: create it by hand, or attach with attach:false", name.VG, vg.Namespaces)
+		return fmt.Sprintf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet names at mount only: create it by hand, or attach with attach:false", vg.Name, vg.Namespaces)
 	}
-	uuid, file, err := n.Records.Named(name)
-	if err != nil {
-		return fmt.Errorf("it does not exist, and flexd cannot know whether a volume of that name has had data: %w; remove that file if the volume it is about (its name is the uuid) is not missing", err)
-	}
-	if uuid != "" {
-		return fmt.Errorf("it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", uuid, name.VG, file)
-	}
-	if !c.callerAlive() {
-		return dsw.ErrNotWanted
-	}
-	n.mu.Lock()
-	made := n.creating[name]
-	if made == nil {
-		made = &creation{done: make(chan struct{})}
-		n.creating[name] = made
-		go func() {
-			log := n.Log.WithField("volume", name.String()).WithField("call", c.ID).WithField("step", "create")
-			made.err = p.Create(n.ctx, n.lockFile("name-"+name.VG+"-"+name.LV), name, size)
-			ours := made.err == nil
-			if !ours { // it may exist by now: created from outside, or by flexd's command although it failed
-				if lv, err := p.LookUp(n.ctx, name); err == nil && lv.Presence == volume.Present {
-					log.WithError(made.err).Warn("failed, but the volume is there")
-					made.err, ours = nil, lv.Created
-				}
-			} else {
-				log.WithField("bytes", size).Info("done")
-			}
-			if ours {
-				made.err = n.grantLease(p, name, kubeName(c))
-			}
-			if made.err != nil {
-				log.WithError(made.err).Warn("failed")
-			}
-			n.mu.Lock()
-			delete(n.creating, name)
-			n.mu.Unlock()
-			close(made.done)
-		}()
-	}
-	n.mu.Unlock()
-	select {
-	case <-made.done:
-		return n.withAdvice(made.err)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return ""
 }
 
-// grantLease gives a lease to a volume that was just created and is active therefore:
-// its caller may be gone.
-func (n *Node) grantLease(p Provider, name volume.Name, kubeName string) error {
-	lv, err := p.LookUp(n.ctx, name)
-	if err != nil || lv.Presence != volume.Present {
+// observeName looks what the name of a lane means.
+func (l *lane) observeName(ctx context.Context) volume.Have {
+	name := l.nameNow()
+	lv, err := l.n.Providers[name.VG].LookUp(ctx, name)
+	h := volume.Have{LV: lv, Record: volume.NoRecord}
+	h.LV.Name = name
+	switch {
+	case err != nil:
+		h.LV = volume.LV{Name: name, Reason: err.Error()}
+	case lv.Presence == volume.Present:
+		l.n.identified(name, lv.UUID)
+	case lv.Presence == volume.Absent:
+		uuid, file, err := l.n.Records.Named(name)
+		switch h.LV.UUID, h.RecordFile = uuid, file; {
+		case err != nil:
+			h.Record, h.RecordReason = volume.RecordUnknown, err.Error()
+		case uuid != "":
+			h.Record = volume.Seen
+		}
+	}
+	l.n.Observer.Publish(l.uuid, h)
+	return h
+}
+
+// identified moves the history of a name's lane to that of the volume that it means now.
+func (n *Node) identified(name volume.Name, uuid volume.UUID) {
+	n.mu.Lock()
+	from, to := n.lanes[nameKey(name)], n.lanes[uuid]
+	n.mu.Unlock()
+	if from == nil || to == nil {
+		return
+	}
+	from.mu.Lock()
+	done := from.history
+	from.history, from.lastErr = nil, nil
+	from.mu.Unlock()
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.remember(done...)
+}
+
+// create makes the volume. One that is there although that failed is used: it was
+// created from outside, or by flexd's command.
+func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
+	name := l.nameNow()
+	err := p.Create(ctx, l.lock, name, s.Size)
+	lv, lookErr := p.LookUp(ctx, name)
+	if lookErr != nil || lv.Presence != volume.Present {
+		return cmp.Or(err, lookErr)
+	}
+	if err != nil {
+		l.stepLog(s).WithError(err).Warn("failed, but the volume is there")
+		if !lv.Created {
+			return nil
+		}
+	}
+	// It is active, and its caller may be gone.
+	if d, err := p.Device(ctx, lv); err != nil || d.Activity != volume.Active {
 		return err
 	}
-	d, err := p.Device(n.ctx, lv)
-	if err != nil || d.Activity != volume.Active {
-		return err
-	}
-	l := n.lane(lv.UUID, name)
-	defer l.wake()
-	return n.Store.PutLease(l.lease(name, kubeName))
+	k := l.n.lane(lv.UUID, name)
+	defer k.wake()
+	return l.n.Store.PutLease(k.lease(name, kubeName(c)))
+}
+
+// shown reports whether status lists the lane. One of a name is listed while it works,
+// and while what went wrong there may be of interest.
+func (l *lane) shown() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.byName || l.working != "" || l.parked != nil || len(l.n.requests.Of(l.uuid)) > 0 || l.lastErr != nil && time.Since(l.lastErr.at) < failedAge
 }

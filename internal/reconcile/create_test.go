@@ -3,71 +3,269 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// creator is a provider that makes a volume, or says why not.
+// creator is a provider with one volume, which does not exist at first.
 type creator struct {
 	Provider
-	err   error
-	there bool // afterwards, whoever has made it, and active
+	create func() error // makes the volume, or fails
+	there  atomic.Bool
+	ours   bool // flexd created it
+	runs   atomic.Int32
 }
 
 func (p *creator) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
-	lv := volume.LV{Name: name, Presence: volume.Absent}
-	if p.there {
-		lv.Presence, lv.UUID = volume.Present, "u"
+	if !p.there.Load() {
+		return volume.LV{Name: name, Presence: volume.Absent}, nil
 	}
-	return lv, nil
+	return volume.LV{Name: name, Presence: volume.Present, UUID: "u", Created: p.ours}, nil
 }
 
-func (p *creator) Create(context.Context, string, volume.Name, int64) error { return p.err }
+func (p *creator) Create(context.Context, string, volume.Name, int64) error {
+	p.runs.Add(1)
+	return p.create()
+}
 
 func (p *creator) Device(context.Context, volume.LV) (volume.Device, error) {
 	return volume.Device{Activity: volume.Active}, nil
+}
+
+func (p *creator) Identify(context.Context, string) (volume.UUID, volume.Name, bool, error) {
+	return "", volume.Name{}, false, nil
+}
+
+// noMounts is an empty mount table.
+type noMounts struct{}
+
+func (noMounts) Open() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil }
+func (noMounts) Changed() bool                { return false }
+func (noMounts) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A creating node has a provider whose one volume calls want created.
+type creating struct {
+	*creator
+	n     *Node
+	store *dsw.Store
+}
+
+func newCreating(t *testing.T, p *creator) *creating {
+	t.Helper()
+	log := logrus.New()
+	log.SetLevel(logrus.PanicLevel)
+	boot := func() time.Duration { return time.Hour }
+	records, err := dsw.OpenRecords(t.TempDir(), "boot", boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := dsw.Open(t.TempDir(), "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := asw.New(nil, map[string]asw.Provider{"vg0": p}, records.Get, noMounts{})
+	n := New(Parts{Config: &config.Config{RunDir: t.TempDir(), Lease: time.Hour, CallDeadline: time.Minute}, Log: logrus.NewEntry(log), Records: records,
+		Store: store, Observer: o, Providers: map[string]Provider{"vg0": p}, Boot: boot, Held: func(string) *run.LockedError { return nil }})
+	close(n.ready)
+	return &creating{p, n, store}
+}
+
+var created = volume.Name{VG: "vg0", LV: "a"}
+
+// call waits for the volume. A caller that is gone gets a done ctx.
+func (k *creating) call(ctx context.Context, id string) error {
+	c := &call{Request: dsw.Request{Call: volume.Call{ID: id, Verb: volume.Publish, Size: 1 << 30}, Name: created}}
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, ErrDeadline)
+	defer cancel()
+	return k.n.create(ctx, c, &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}})
+}
+
+// calls lets several callers wait at once.
+func (k *creating) calls(ids ...string) <-chan error {
+	all := make(chan error, len(ids))
+	for _, id := range ids {
+		go func() { all <- k.call(context.Background(), id) }()
+	}
+	synctest.Wait()
+	return all
+}
+
+// status is the volume's, as `flexd status` shows it.
+func (k *creating) status(t *testing.T) status.VolumeDetail {
+	t.Helper()
+	d, ok := k.n.VolumeDetail("vg0", "a")
+	if listed := len(k.n.List().Volumes) > 0; listed != ok {
+		t.Errorf("listed is %v, found is %v", listed, ok)
+	}
+	return d
+}
+
+func steps(d status.VolumeDetail) (all []string) {
+	for _, op := range d.History {
+		all = append(all, strings.TrimSpace(op.Step+" "+op.Error))
+	}
+	return all
 }
 
 // Ensure that a volume that somebody else has made between a call's look and
 // flexd's own attempt is used and gets no lease, which would end its being
 // active, that one of flexd's gets one, and that what is not there is an error.
 func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
-	log := logrus.New()
-	log.SetLevel(logrus.PanicLevel)
 	for _, row := range []struct {
-		creator
+		err    error
+		there  bool
+		ours   bool
 		leases int
 	}{
-		{creator{err: fs.ErrExist, there: true}, 0},
-		{creator{there: true}, 1},
-		{creator{err: fs.ErrExist}, 0},
+		{fs.ErrExist, true, false, 0},
+		{fs.ErrExist, true, true, 1},
+		{nil, true, false, 1},
+		{fs.ErrExist, false, false, 0},
 	} {
-		records, err := dsw.OpenRecords(t.TempDir(), "boot", func() time.Duration { return time.Hour })
-		if err != nil {
-			t.Fatal(err)
-		}
-		store, err := dsw.Open(t.TempDir(), "boot")
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := New(Parts{Config: &config.Config{RunDir: t.TempDir(), Lease: time.Hour}, Log: logrus.NewEntry(log), Records: records, Store: store,
-			Boot: func() time.Duration { return time.Hour }})
-		n.stop(ErrStopping) // no lane runs
-		vg := &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}}
-		c := &call{ctx: t.Context(), Request: dsw.Request{Call: volume.Call{Size: 1 << 20}}}
-		err = n.create(t.Context(), c, vg, volume.Name{VG: "vg0", LV: "a"}, &row.creator)
-		if row.there && err != nil || !row.there && !errors.Is(err, fs.ErrExist) {
-			t.Errorf("%+v: %v", row, err)
-		}
-		if got := len(store.Leases()); got != row.leases {
-			t.Errorf("%+v: %d leases", row, got)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			p := &creator{ours: row.ours}
+			p.create = func() error { p.there.Store(row.there); return row.err }
+			k := newCreating(t, p)
+			defer k.n.stop(ErrStopping)
+			err := k.call(t.Context(), "1")
+			if row.there && err != nil || !row.there && !errors.Is(err, fs.ErrExist) {
+				t.Errorf("%+v: %v", row, err)
+			}
+			if got := len(k.store.Leases()); got != row.leases {
+				t.Errorf("%+v: %d leases", row, got)
+			}
+		})
 	}
+}
+
+// A creation is a step like any other: it is seen while it runs, it is in the history of
+// its volume, and all who wait for it get its outcome.
+func TestCreationIsAStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan error)
+		p := &creator{ours: true, create: func() error { return <-end }}
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		callers := k.calls("1", "2")
+		later := k.calls("3")
+		d := k.status(t)
+		if d.State != status.Working || d.Step != "create" || len(d.Calls) != 3 || d.UUID != "" {
+			t.Errorf("while it is created: %+v", d)
+		}
+		end <- errors.New("no space")
+		for _, err := range []error{<-callers, <-callers, <-later} {
+			if err == nil || err.Error() != "create: no space" {
+				t.Errorf("a caller got %v", err)
+			}
+		}
+		if runs := p.runs.Load(); runs != 1 {
+			t.Errorf("%d creations for callers that waited for one", runs)
+		}
+		d = k.status(t)
+		if d.State != status.Failed || d.Error == nil || !slices.Equal(steps(d), []string{"create no space"}) {
+			t.Errorf("after it failed: %+v", d)
+		}
+		time.Sleep(failedAge)
+		if d = k.status(t); d.LV != "" {
+			t.Errorf("still listed: %+v", d)
+		}
+
+		callers = k.calls("4", "5")
+		p.there.Store(true)
+		end <- nil
+		if err := errors.Join(<-callers, <-callers); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if d = k.status(t); d.UUID != "u" || !slices.Equal(steps(d), []string{"create", "create no space"}) {
+			t.Errorf("after it succeeded: %+v", d)
+		}
+	})
+}
+
+// A creation goes on when its callers leave, and what it made has a lease.
+func TestCreationOutlivesItsCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan error)
+		p := &creator{ours: true, create: func() error { return <-end }}
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		gone, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { left <- k.call(gone, "1") }()
+		late := make(chan error)
+		go func() { late <- k.call(t.Context(), "2") }()
+		synctest.Wait()
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left got %v", err)
+		}
+		if err := <-late; err == nil || !strings.HasPrefix(err.Error(), "still preparing: create since ") {
+			t.Errorf("at the deadline: %v", err)
+		}
+		if d := k.status(t); d.Step != "create" || len(d.Calls) > 0 {
+			t.Errorf("without callers: %+v", d)
+		}
+		p.there.Store(true)
+		end <- nil
+		synctest.Wait()
+		if d := k.status(t); d.Lease == nil || !slices.Equal(steps(d), []string{"create"}) {
+			t.Errorf("after it ended: %+v", d)
+		}
+		// Nothing is created for a caller that is gone before it begins.
+		p.there.Store(false)
+		if err := k.call(gone, "3"); err == nil || p.runs.Load() != 1 {
+			t.Errorf("%v, %d creations", err, p.runs.Load())
+		}
+	})
+}
+
+// A creation whose child does not end parks its lane.
+func TestCreationParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		done := make(chan struct{})
+		p := &creator{ours: true}
+		p.create = func() error {
+			return &run.StuckError{Step: "create", Pid: 4711, Wchan: "io_schedule", Since: time.Now(), Done: done}
+		}
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		callers := k.calls("1", "2")
+		d := k.status(t)
+		if d.State != status.Stuck || d.Stuck == nil || d.Stuck.Step != "create" || d.Stuck.Pid != 4711 || d.Stuck.Wchan != "io_schedule" || len(d.Calls) != 2 {
+			t.Errorf("while its child does not end: %+v", d)
+		}
+		for range 2 {
+			if err := <-callers; err == nil || !strings.HasPrefix(err.Error(), "stuck: create has not ended since ") {
+				t.Errorf("at the deadline: %v", err)
+			}
+		}
+		again := k.calls("3")
+		if runs := p.runs.Load(); runs != 1 {
+			t.Errorf("%d creations at once", runs)
+		}
+		p.there.Store(true)
+		close(done)
+		if err := <-again; err != nil {
+			t.Error(err)
+		}
+	})
 }

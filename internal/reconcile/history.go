@@ -43,12 +43,17 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working = ""
-	if l.history = append(l.history, op); len(l.history) > historySize {
-		l.history = slices.Delete(l.history, 0, len(l.history)-historySize)
-	}
+	l.remember(op)
 	if err == nil && l.lastErr != nil && l.lastErr.step == step.Kind.String() {
 		l.lastErr = nil
 	}
+}
+
+// remember adds to the history, in order. The caller holds l.mu.
+func (l *lane) remember(done ...operation) {
+	l.history = append(l.history, done...)
+	slices.SortStableFunc(l.history, func(a, b operation) int { return a.started.Compare(b.started) })
+	l.history = slices.Delete(l.history, 0, max(len(l.history)-historySize, 0))
 }
 
 // levelOf is how much a step matters to who reads the log: notes are flexd's own

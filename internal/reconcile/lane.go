@@ -23,6 +23,8 @@ type lane struct {
 	uuid volume.UUID
 	lock string // held by a living child of this volume
 
+	byName bool // what the name means is not known: uuid is a nameKey
+
 	mu      sync.Mutex // guards what follows
 	name    volume.Name
 	awake   bool // the goroutine runs

@@ -15,6 +15,9 @@ import (
 // observe looks at the volume, now. Facts that children found do not outlive the
 // device they are about.
 func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
+	if l.byName {
+		return l.observeName(ctx), nil
+	}
 	t, began := l.target(w), time.Now()
 	t.FS = l.facts
 	t.LookUp = l.lookUp

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -217,4 +218,25 @@ func TestAStopDoesNotWaitForALanding(t *testing.T) {
 		works(t, hosttest.NewKubelet(e, false).Finish(pod("a")))
 		e.Empty()
 	})
+}
+
+// flexd is killed between the creation of a volume and the look at it: it is used.
+func TestKilledAfterCreation(t *testing.T) {
+	for _, m := range []hosttest.Moment{hosttest.CrashAfter, hosttest.CrashWithin, hosttest.FailAfter} {
+		modes(t, func(t *testing.T, mode string, test func(*testing.T, *hosttest.Env)) {
+			t.Helper()
+			onFiles(t, m.String()+" "+mode, test)
+		}, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
+			e.ArmStep(m, 1, "create")
+			works(t, k.Start(pod("a")))
+			if len(e.Struck()) != 1 {
+				t.Error("it did not come to that")
+			}
+			if steps := e.Steps(); !strings.Contains(steps, "1 create") {
+				t.Errorf("it took %s", steps)
+			}
+			works(t, k.Finish(pod("a")))
+			e.Empty()
+		})
+	}
 }

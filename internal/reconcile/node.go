@@ -78,10 +78,9 @@ type Node struct {
 	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
 	// while anything runs.
 	mu         sync.Mutex
-	lanes      map[volume.UUID]*lane
-	creating   map[volume.Name]*creation
-	adopting   map[string]bool // directories whose mount is being identified
-	tableError string          // why the mount table cannot be read
+	lanes      map[volume.UUID]*lane // of a volume that is not identified: by nameKey
+	adopting   map[string]bool       // directories whose mount is being identified
+	tableError string                // why the mount table cannot be read
 }
 
 // New returns a node that does nothing until Run.
@@ -89,7 +88,7 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, creating: map[volume.Name]*creation{}, adopting: map[string]bool{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, adopting: map[string]bool{}}
 	n.requests = dsw.NewRequests(func(uuid volume.UUID) { n.lane(uuid, volume.Name{}).wake() })
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.audits = n.groupAudits()
@@ -341,6 +340,9 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	l := n.lanes[uuid]
 	if l == nil {
 		l = &lane{n: n, uuid: uuid, name: name, lock: n.lockFile(string(uuid))}
+		if uuid == nameKey(name) {
+			l.byName, l.watched = true, &watchedMounts{}
+		}
 		n.lanes[uuid] = l
 	}
 	l.setName(name)

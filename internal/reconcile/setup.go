@@ -83,8 +83,8 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 		if c.Verb == volume.Check && vg.Create && c.Size > 0 {
 			return nil, nil // waitforattach makes it
 		}
-		if err := n.create(ctx, c, vg, name, p); err != nil {
-			return nil, n.explainEnd(c, "create", err)
+		if err := n.create(ctx, c, vg); err != nil {
+			return nil, err
 		}
 		lv, err = p.LookUp(ctx, name)
 	}

@@ -51,8 +51,10 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 		if !same {
 			continue
 		}
-		r := 2
-		if h := n.Observer.Last(l.uuid); h != nil && h.LV.Presence == volume.Absent {
+		r := 3
+		if h := n.Observer.Last(l.uuid); l.byName {
+			r = 2
+		} else if h != nil && h.LV.Presence == volume.Absent {
 			r = 1
 		}
 		if r > rank || r == rank && l.uuid < best.uuid {
@@ -108,7 +110,9 @@ func (n *Node) allLanes() []*lane {
 	defer n.mu.Unlock()
 	all := make([]*lane, 0, len(n.lanes))
 	for _, l := range n.lanes {
-		all = append(all, l)
+		if l.shown() {
+			all = append(all, l)
+		}
 	}
 	return all
 }
@@ -131,6 +135,9 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
 		History: []status.Operation{}, Findings: append([]status.Finding{}, differ[string(l.uuid)]...),
+	}
+	if l.byName {
+		s.UUID = ""
 	}
 	if have.Device.Activity == volume.Active {
 		s.Device = have.Device.Path
@@ -224,6 +231,9 @@ func (l *lane) planned(s *status.VolumeDetail, w volume.Want, h volume.Have) {
 	}
 	for _, r := range v.Refused {
 		s.Refused = append(s.Refused, r.Reason)
+	}
+	if l.byName {
+		return
 	}
 	// The answer that a call of kubelet's would get now.
 	probe := w

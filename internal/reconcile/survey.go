@@ -160,12 +160,10 @@ func (s *groupAudit) gather(ctx context.Context, metadata, mounts bool) join.Gro
 		g.Keep = vg.NeverDeactivate
 	}
 	// Making without a running creation means that the creation was interrupted.
-	n.mu.Lock()
+	busy := n.busy(s.vg)
 	for i, v := range g.Volumes {
-		_, now := n.creating[volume.Name{VG: s.vg, LV: v.Name}]
-		g.Volumes[i].Making = v.Making && now
+		g.Volumes[i].Making = v.Making && busy[nameKey(volume.Name{VG: s.vg, LV: v.Name})]
 	}
-	n.mu.Unlock()
 	for _, l := range n.Store.Leases() {
 		if l.VG == s.vg {
 			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: n.Boot() < l.Until})
@@ -327,7 +325,7 @@ func (n *Node) busy(vg string) map[volume.UUID]bool {
 	all := map[volume.UUID]bool{}
 	for _, l := range n.allLanes() {
 		l.mu.Lock()
-		if l.name.VG == vg && (l.working != "" || len(l.n.requests.Of(l.uuid)) > 0) {
+		if l.name.VG == vg && (l.working != "" || l.byName && l.parked != nil || len(l.n.requests.Of(l.uuid)) > 0) {
 			all[l.uuid] = true
 		}
 		l.mu.Unlock()

@@ -16,7 +16,7 @@ func (l *lane) prune() {
 		if !c.callerAlive() {
 			err := ErrCallerGone
 			if cause := context.Cause(c.ctx); errors.Is(cause, ErrDeadline) {
-				err = l.n.explainEnd(c, "", cause) // the caller hears it
+				err = l.n.explainEnd(c, cause) // the caller hears it
 			}
 			l.n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
 		}
@@ -29,7 +29,7 @@ func (l *lane) turn() {
 	ctx := l.n.ctx
 	l.facts, l.pending = volume.FS{}, nil
 	defer func() { l.table, l.answered = nil, nil }() // a lane that rests keeps no table of all mounts alive
-	if l.held() {
+	if l.byName && len(l.calls()) == 0 || l.held() {
 		return
 	}
 	var (
@@ -76,6 +76,9 @@ func (l *lane) turn() {
 		last = step
 		if err = l.take(ctx, step, &h); err == nil {
 			continue
+		}
+		if step.Kind == volume.CreateVolume {
+			step.Calls = l.answerable() // those that came meanwhile have joined it
 		}
 		if last = (volume.Step{}); l.park(step, err) || !l.fail(ctx, step, step.Kind.String(), err) {
 			return

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
@@ -45,7 +44,7 @@ func (n *Node) wait(c *call) (string, error) {
 		return "", context.Cause(n.ctx)
 	case <-c.ctx.Done():
 	}
-	n.requests.Abandon(&c.Request, dsw.Answer{Err: n.explainEnd(c, "", context.Cause(c.ctx))})
+	n.requests.Abandon(&c.Request, dsw.Answer{Err: n.explainEnd(c, context.Cause(c.ctx))})
 	// If its mount is committed, the outcome is the answer.
 	select {
 	case a := <-c.Answered():
@@ -62,15 +61,9 @@ func (n *Node) wait(c *call) (string, error) {
 const commitGrace = 20 * time.Second
 
 // explainEnd explains why a call ends without success.
-func (n *Node) explainEnd(c *call, what string, err error) error {
+func (n *Node) explainEnd(c *call, err error) error {
 	if !errors.Is(err, ErrDeadline) || c.ctx.Err() == nil {
-		if what == "" || strings.HasPrefix(err.Error(), what+": ") {
-			return err
-		}
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	if what != "" {
-		return fmt.Errorf("still preparing: %s; it goes on, and will be used when asked again", what)
+		return err
 	}
 	if uuid := n.requests.Bound(&c.Request); uuid != "" {
 		return n.lane(uuid, volume.Name{}).timeoutReason()

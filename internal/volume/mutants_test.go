@@ -25,7 +25,7 @@ type mutant struct {
 // suspects are the files, with the tests that find a bug there.
 var suspects = map[string]string{
 	"plan.go": "^TestPlanSpace$", "setup.go": "^TestPlanSpace$", "mount.go": "^TestPlanSpace$", "grow.go": "^TestPlanSpace$",
-	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$",
+	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$", "create.go": "^TestPlanSpace$",
 	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestTargetStates$",
 }
 
@@ -132,6 +132,31 @@ var mutants = []mutant{
 	{"a mount that a lookup does not reach is none", `if mine && over != nil && !s.Under {`, `if false && mine && over != nil {`},
 	{"a part of the volume is the volume", `case !whole(e):
 		return false, nil`, `case false:`},
+	{"a volume is created whose name could not be looked up", `case lv.Presence == PresenceUnknown:
+			p.refuse(c, "it could`, `case false:
+			p.refuse(c, "it could`},
+	{"a volume is created in place of something foreign", `case lv.Presence == Foreign:
+			p.refuse(c, "not usable`, `case false:
+			p.refuse(c, "not usable`},
+	{"a volume is created against the configuration", `case c.Refusal != "":
+			p.refuse(c, "create`, `case false:
+			p.refuse(c, "create`},
+	{"a volume is created in place of one that had a filesystem", `case p.h.Record == Seen:
+			p.refuse(c, "create`, `case false:
+			p.refuse(c, "create`},
+	{"a volume is created although what had its name is unknown", `case p.h.Record == RecordUnknown:
+			p.refuse(c, "create`, `case false:
+			p.refuse(c, "create`},
+	{"a creation is answered before the volume is seen", `case lv.Presence == Present:
+			p.done(c)`, `case lv.Presence == Present || lv.Presence == Absent:
+			p.done(c)`},
+	{"a volume is created again that is there", `case lv.Presence == Present:
+			p.done(c)`, `case false:
+			p.done(c)`},
+	{"a volume is created without a size", `if len(who) == 0 {
+				size = c.Size`, `if len(who) > 0 {
+				size = c.Size`},
+	{"a volume is created for no call", `CreateVolume, Size: size, Calls: who})`, `CreateVolume, Size: size})`},
 	{"expandfs is answered before the volume is large enough", `if !p.grow(max(c.Size, lv.Size), who) && lv.Size >= c.Size && d.Size >= lv.Size {`, `if p.grow(max(c.Size, lv.Size), who); true {`},
 }
 

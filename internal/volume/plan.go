@@ -18,6 +18,7 @@ func Plan(w Want, h Have) Verdict {
 	p.settle()
 	p.releases()
 	p.reclaims()
+	p.creations()
 	p.setUps()
 	p.growth()
 	p.release()

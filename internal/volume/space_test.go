@@ -100,7 +100,9 @@ const (
 	oReclaimP      // an operator's
 	oReclaimPAlone // flexd's own
 	oReclaimV
-	ops
+	ops     // those of an identified volume
+	oCreate // in the lane of a name
+	oCreateRefused
 )
 
 // A world is one state. It is comparable, so that each is walked once.
@@ -190,6 +192,10 @@ func (w world) want() Want {
 			c.Verb, c.Dir, c.Alone = Reclaim, dirP, o == oReclaimPAlone
 		case oReclaimV:
 			c.Verb = Reclaim
+		case oCreate:
+			c.Verb = Create
+		case oCreateRefused:
+			c.Verb, c.Refusal = Create, "the configuration forbids it"
 		}
 		v.Calls = append(v.Calls, c)
 	}
@@ -324,6 +330,21 @@ func (w world) do(s Step) (world, error) {
 			return w, fmt.Errorf("the lease of an active volume is dropped")
 		}
 		w.lease = 0
+	case CreateVolume:
+		switch {
+		case w.lv != Absent:
+			return w, fmt.Errorf("creates what exists, or may exist")
+		case w.rec != NoRecord:
+			return w, fmt.Errorf("creates an empty volume in place of one that had data, or may have had")
+		case s.Size != largeSize:
+			return w, fmt.Errorf("creates a volume of another size than was asked for")
+		}
+		for _, id := range s.Calls {
+			if w.calls[id[0]-'0'] == oCreateRefused {
+				return w, fmt.Errorf("creates what the configuration forbids")
+			}
+		}
+		w.lv = Present
 	case ActivateDevice:
 		if w.lease == 0 && w.phase == [2]ph{} {
 			return w, fmt.Errorf("activated before anything was noted")
@@ -506,6 +527,8 @@ func (w world) holds(o op) bool {
 		return !ours(w.at[1]) && w.phase[1] == pNone
 	case oExpand:
 		return !w.short && !w.small
+	case oCreate, oCreateRefused:
+		return w.lv == Present
 	}
 	return false
 }
@@ -540,6 +563,11 @@ func (w world) begun(s Step) world {
 func (w world) fails(s Step) []world {
 	for _, id := range s.Calls {
 		w.calls[id[0]-'0'] = oNone
+	}
+	if s.Kind == CreateVolume { // it may be there all the same
+		made := w
+		made.lv = Present
+		return []world{w, made}
 	}
 	if s.Kind != Format {
 		return []world{w}
@@ -587,6 +615,19 @@ func (w world) killed() world {
 	w.calls, w.known, w.checked, w.made, w.sized, w.grown, w.grow, w.suspect = [2]op{}, false, false, false, false, false, false, false
 	w.pod = LifeUnknown // without a call it is not looked at
 	return w
+}
+
+// names enumerates the worlds of a name that may mean no volume.
+func names(yield func(world)) {
+	for lv := PresenceUnknown; lv <= Foreign; lv++ {
+		for _, rec := range []Record{RecordUnknown, NoRecord, Seen} {
+			for _, c0 := range []op{oNone, oCreate, oCreateRefused} {
+				for _, c1 := range []op{oNone, oCreate, oCreateRefused} {
+					yield(world{lv: lv, rec: rec, calls: [2]op{c0, c1}})
+				}
+			}
+		}
+	}
 }
 
 // start enumerates the worlds that make sense.
@@ -835,18 +876,21 @@ func TestPlanSpace(t *testing.T) {
 	if os.Getenv(plantedBug) != "" {
 		samples = []int{101, 13}
 	}
+	walk := func(w world) {
+		n++
+		k.walk(w)
+		for len(k.later) > 0 {
+			last := k.later[len(k.later)-1]
+			k.later = k.later[:len(k.later)-1]
+			k.walk(last)
+		}
+	}
+	names(walk)
 	for _, sample := range samples {
 		i := 0
 		start(func(w world) {
-			if i++; i%sample != 0 {
-				return
-			}
-			n++
-			k.walk(w)
-			for len(k.later) > 0 {
-				last := k.later[len(k.later)-1]
-				k.later = k.later[:len(k.later)-1]
-				k.walk(last)
+			if i++; i%sample == 0 {
+				walk(w)
 			}
 		})
 	}

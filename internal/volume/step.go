@@ -15,6 +15,7 @@ const (
 	Drop // remove the claim's note, after noting a lease if Step.Lease
 	NoteLease
 	DropLease
+	CreateVolume
 	ActivateDevice
 	Inspect // look at the device's content
 	Format  // prove blank, record durably that mkfs starts, mkfs
@@ -34,6 +35,7 @@ var stepNames = [...]string{
 	Drop:           "drop claim",
 	NoteLease:      "note lease",
 	DropLease:      "drop lease",
+	CreateVolume:   "create",
 	ActivateDevice: "activate",
 	Inspect:        "probe",
 	Format:         "mkfs",
@@ -56,7 +58,7 @@ func (k StepKind) String() string {
 // SetsUp says whether the step may only be taken for a waiting call.
 func (k StepKind) SetsUp() bool {
 	switch k {
-	case NoteMaking, ActivateDevice, Format, CheckFS, MountVolume, Extend:
+	case NoteMaking, CreateVolume, ActivateDevice, Format, CheckFS, MountVolume, Extend:
 		return true
 	}
 	return false
@@ -68,7 +70,7 @@ type Step struct {
 	Dir    string   // the claim or mount point it is about
 	Claim  Kind     // for steps about a claim
 	FSType string   // Format, RecordSeen, CheckFS, MountVolume
-	Size   int64    // Extend: wanted bytes
+	Size   int64    // CreateVolume, Extend: wanted bytes
 	Blank  bool     // Extend: what is added is to be blank
 	Repeat bool     // Format: over what an earlier, cut mkfs of ours left
 	Lease  bool     // Drop: note a lease first

@@ -317,6 +317,7 @@ const (
 	Release                  // unmount, unmountdevice
 	Expand                   // expandfs
 	Reclaim                  // flexd release: release an orphan, the mount at Dir or, without one, the device
+	Create                   // for a call whose volume does not exist, in the lane of its name
 
 	// These are not for Plan: they are answered without the volume's lane.
 	Exists   // the volume exists, active or not
@@ -339,6 +340,8 @@ func (v Verb) String() string {
 		return "expandfs"
 	case Reclaim:
 		return "release"
+	case Create:
+		return "create"
 	}
 	return "unknown"
 }

@@ -1,0 +1,34 @@
+package volume
+
+// creations serves the calls that wait for a name to mean a volume. Such a call waits
+// in the lane of the name, where h.LV is what that name means, and h.Record says
+// whether a volume that had it was seen with a filesystem.
+func (p *planner) creations() {
+	var size int64
+	var who []string
+	for _, c := range p.w.Calls {
+		switch lv := p.h.LV; {
+		case c.Verb != Create:
+		case lv.Presence == Present:
+			p.done(c)
+		case lv.Presence == Foreign:
+			p.refuse(c, "not usable: %s", orUnknown(lv.Reason))
+		case lv.Presence == PresenceUnknown:
+			p.refuse(c, "it could not be looked up: %s", orUnknown(lv.Reason))
+		case c.Refusal != "":
+			p.refuse(c, "create: %s", c.Refusal)
+		case p.h.Record == Seen:
+			p.refuse(c, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
+		case p.h.Record == RecordUnknown:
+			p.refuse(c, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; remove that file if the volume it is about (its name is the uuid) is not missing", orUnknown(p.h.RecordReason))
+		default:
+			if len(who) == 0 {
+				size = c.Size
+			}
+			who = append(who, c.ID)
+		}
+	}
+	if len(who) > 0 {
+		p.add(Step{Kind: CreateVolume, Size: size, Calls: who})
+	}
+}
