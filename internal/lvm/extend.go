@@ -51,6 +51,11 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if slices.Contains(l.Role, "thicksnapshot") {
 			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only give it more room for changes", lv.Name)
 		}
+		if l.Pool == "" {
+			if err := g.checkUnknown(ctx, f); err != nil {
+				return err
+			}
+		}
 		more := wanted - l.Size
 		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
 			return f.spaceError(more, "")

@@ -101,6 +101,10 @@ func TestVMSurvey(t *testing.T) {
 
 	l.sh("lvremove", "-q", "-y", "--driverloaded", "n", "vg0/da-ta")
 	l.found("removed in the metadata", l.differ(nil, lease), "dm-only da-ta: dmsetup remove vg0-da--ta")
+	l.Invalidate("")
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib); err == nil || !strings.Contains(err.Error(), "dmsetup remove vg0-da--ta") {
+		t.Errorf("its extents are free: %v", err)
+	}
 	l.sh("dmsetup", "remove", "vg0-da--ta")
 	l.found("removed", l.differ(nil, nil))
 

@@ -1,0 +1,38 @@
+package lvm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Extents below a device that the metadata does not know are not given to a volume.
+func TestUnknownDevice(t *testing.T) {
+	f, p := newFake(t, 1)
+	gone := dmUUID(fakeUUID(7)) + "-real" // an origin, its metadata restored from before
+	f.devices[gone] = devmapper.Mapped{Name: "vg0-gone-real", UUID: gone, Number: "253:90", Live: true}
+	other := dmUUID(identity(strings.ReplaceAll(vgUUID, "0", "1"), "LVLVLV-0000-0000-0000-0000-0000-000000"))
+	f.devices[other] = devmapper.Mapped{Name: "vg1-a", UUID: other, Number: "253:91", Live: true}
+	lv, fresh := f.lookUp(p, "v0"), volume.Name{VG: "vg0", LV: "new"}
+	try := func() (create, extend error) {
+		f.commands()
+		return p.Create(t.Context(), "", fresh, 8*mib), p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib)
+	}
+	create, extend := try()
+	for _, err := range []error{create, extend} {
+		if err == nil || !strings.Contains(err.Error(), "dmsetup remove vg0-gone-real") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if ran := f.commands(); slices.Contains(ran, "lvcreate") || slices.Contains(ran, "lvextend") {
+		t.Errorf("ran %q", ran)
+	}
+	// It is of a volume that was made after the group was read.
+	f.lvs["made"] = &fakeLV{uuid: fakeUUID(7), size: 4 * mib}
+	if create, extend = try(); create != nil || extend != nil {
+		t.Errorf("got %v, %v", create, extend)
+	}
+}
