@@ -88,7 +88,13 @@ func (l Logical) private() bool {
 // do not.
 var reserved = []string{
 	"_cdata", "_cmeta", "_corig", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare",
-	"_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_wcorig", "pvmove",
+	"_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_wcorig",
+}
+
+// isPart reports whether LVM gives a volume of that name to none but itself. Only at
+// the start of a name does it keep "pvmove".
+func isPart(lv string) bool {
+	return strings.HasPrefix(lv, "pvmove") || slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(lv, s) })
 }
 
 // devicesOf returns the devices of a group's volumes, whatever they are called.
@@ -118,7 +124,7 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 			continue
 		case !byUUID && (!named || name.VG != vg):
 			continue
-		case named && slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(name.LV, s) }):
+		case named && isPart(name.LV):
 			continue
 		}
 		d := join.Device{UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Open: -1}

@@ -78,7 +78,9 @@ func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (un
 	seen := map[string]bool{m.Number: true}
 	var down func(n *node, user string, redundant bool)
 	down = func(n *node, user string, redundant bool) {
-		if n.user = user; !slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(n.Name, s) }) {
+		if name, _, ok := parseDMName(n.Name); ok && isPart(name.LV) {
+			n.user = user
+		} else {
 			n.user = n.volume()
 		}
 		visit(n, redundant)

@@ -36,3 +36,15 @@ func TestUnknownDevice(t *testing.T) {
 		t.Errorf("got %v, %v", create, extend)
 	}
 }
+
+// Only the start of a name makes a volume pvmove's.
+func TestPartNames(t *testing.T) {
+	f, p := newFake(t, 0)
+	for i, name := range []string{"db-pvmove", "pvmove0"} {
+		uuid := dmUUID(fakeUUID(i))
+		f.devices[uuid] = devmapper.Mapped{Name: dmName(volume.Name{VG: "vg0", LV: name}), UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: mib}}}
+	}
+	if all, err := p.devicesOf("vg0", nil); err != nil || len(all) != 1 || all[0].Name != "db-pvmove" {
+		t.Errorf("got %+v %v", all, err)
+	}
+}
