@@ -67,6 +67,7 @@ func (f *fakeLVM) provider(g Group) *Provider {
 	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
 	p.leads = func(string, string) bool { return true } // its commands make no nodes
 	p.diskGone = func(string) bool { return false }
+	p.requests = func(string) (bool, int64) { return false, 0 }
 	return p
 }
 

@@ -63,6 +63,8 @@ type Provider struct {
 	leads          func(path, number string) bool // leadsTo; another in tests
 	diskGone       func(number string) bool       // diskGone; another in tests
 
+	requests func(number string) (waiting bool, done int64) // requests; another in tests
+
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
 }
@@ -78,7 +80,7 @@ func New(o Options) *Provider {
 	}
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone,
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests,
 		inflight: map[volume.UUID]<-chan struct{}{},
 	}
 	p.config.filter = o.Filter

@@ -141,7 +141,10 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
 	for _, layer := range []string{"-tpool", ""} {
-		m, err := p.DM.Status(devmapper.Key{UUID: dmUUID(l.UUID) + layer})
+		m, err := p.DM.Device(devmapper.Key{UUID: dmUUID(l.UUID) + layer})
+		if err == nil {
+			m, err = p.status(m)
+		}
 		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue
 		}

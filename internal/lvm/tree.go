@@ -17,11 +17,12 @@ type tree struct {
 	nodes map[string]*node // by number
 	disks map[string]bool  // by number: it is gone
 
-	diskGone func(number string) bool
+	diskGone   func(number string) bool
+	readStatus func(devmapper.Mapped) (devmapper.Mapped, error)
 }
 
 func (p *Provider) tree() *tree {
-	return &tree{dm: p.DM, nodes: map[string]*node{}, disks: map[string]bool{}, diskGone: p.diskGone}
+	return &tree{dm: p.DM, nodes: map[string]*node{}, disks: map[string]bool{}, diskGone: p.diskGone, readStatus: p.status}
 }
 
 // A node is a device of device-mapper.
@@ -64,7 +65,7 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 // status returns what the targets of a device say of their state.
 func (t *tree) status(n *node) ([]devmapper.Target, error) {
 	if !n.asked {
-		m, err := t.dm.Status(devmapper.Key{Number: n.Number})
+		m, err := t.readStatus(n.Mapped)
 		n.asked, n.state, n.unask = true, m.Targets, err
 	}
 	return n.state, n.unask

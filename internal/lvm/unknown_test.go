@@ -48,3 +48,33 @@ func TestPartNames(t *testing.T) {
 		t.Errorf("got %+v %v", all, err)
 	}
 }
+
+// The kernel is not asked for the state of a pool whose metadata does not answer: that
+// would wait for it, in flexd itself.
+func TestMetadataHangs(t *testing.T) {
+	f, p := newFake(t, 1)
+	dm := &countedDM{DM: f}
+	p.DM = dm
+	lv := f.lookUp(p, "v0")
+	uuid := dmUUID(lv.UUID)
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:3", Live: true, Targets: []devmapper.Target{{Type: "thin", Length: lv.Size, Params: "253:2 1"}}}
+	f.devices["LVM-pool"] = devmapper.Mapped{Name: "vg0-pool-tpool", UUID: "LVM-pool", Number: "253:2", Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: 64 * mib, Params: "253:1 253:0 128 0 0"}}}
+	for number, part := range map[string]string{"253:0": "tdata", "253:1": "tmeta"} {
+		f.devices["LVM-"+part] = devmapper.Mapped{Name: "vg0-pool_" + part, UUID: "LVM-" + part, Number: number, Live: true, Targets: []devmapper.Target{{Type: "linear", Params: "254:0 0"}}}
+	}
+	f.status = map[string]string{"LVM-pool": "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10"}
+	var done, each int64
+	p.requests = func(number string) (bool, int64) {
+		done += each
+		return number == "253:1", done
+	}
+	d, err := p.Device(t.Context(), lv)
+	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata (253:1) has not answered") {
+		t.Errorf("asked %d times: %+v %v", states, d, err)
+	}
+	each = 1 // the disk is busy
+	d, err = p.Device(t.Context(), lv)
+	if _, _, states := dm.take(); states != 1 || err != nil || d.Unusable {
+		t.Errorf("asked %d times: %+v %v", states, d, err)
+	}
+}

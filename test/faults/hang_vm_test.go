@@ -5,6 +5,8 @@ package faults
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -161,6 +163,54 @@ func (l *lab) knows(begun time.Time, lvs ...string) {
 			return fmt.Sprintf("%+v", s)
 		})
 	}
+}
+
+// The disk with the metadata of a thin pool hangs in the middle of a commit, under which
+// the kernel keeps even a look at the pool waiting: flexd does not look, says so, and
+// can be stopped.
+func TestPoolMetadataHangs(t *testing.T) {
+	l := newLab(t, deadline,
+		create("near", "64M", host.Disks()[1]),
+		"lvcreate -qq -y -an -Zn -Wn -L 64M -n pool "+host.VG+" "+host.Disks()[1],
+		"lvcreate -qq -y -an -Zn -Wn -L 4M -n metadata "+host.VG+" "+under,
+		"lvconvert -qq -y --type thin-pool --poolmetadata "+host.VG+"/metadata "+host.VG+"/pool",
+		"lvcreate -qq -y -V 32M -T "+host.VG+"/pool -n thin",
+	)
+	l.mkfs("ext4", "near", "thin")
+	l.ok(l.mount("thin"))
+	tmeta, err := os.Readlink("/dev/mapper/" + host.VG + "-pool_tmeta")
+	if err != nil { // without udev it is the node itself
+		tmeta = fmt.Sprint("dm-", l.number("stat", "-c", "%Lr", "/dev/mapper/"+host.VG+"-pool_tmeta"))
+	}
+	l.suspend()
+	c := exec.Command("sh", "-c", `head -c 4M /dev/zero > "$0/dirty" && sync -f "$0"`, l.dir("thin"))
+	l.must(c.Start())
+	l.within(soon, "the metadata is committed", func() string {
+		b, err := os.ReadFile("/sys/block/" + filepath.Base(tmeta) + "/inflight")
+		if err != nil || strings.Trim(string(b), " 0\n") == "" {
+			return fmt.Sprintf("%q %v", b, err)
+		}
+		return ""
+	})
+	l.ok(l.mount("near"))
+	r := l.mount("thin", "second")
+	l.refused(r, "the state of "+host.VG+"-pool-tpool cannot be read", "has not answered", "dmesg")
+	l.soonEnough(r, deadline/2)
+	l.ok(l.unmount("near"))
+	if took := l.ends(); took > time.Second {
+		t.Errorf("flexd stopped after %s", took)
+	}
+	l.must(l.Start())
+	l.resume()
+	l.must(c.Wait())
+	l.within(soon, "a second pod gets it", func() string {
+		if r := l.mount("thin", "second"); !r.ok() {
+			return r.String()
+		}
+		return ""
+	})
+	l.ok(l.call("unmount", "unmount", l.PodDir(podOf("second"), volumeOf("thin"))))
+	l.ok(l.unmount("thin"))
 }
 
 // Fifty volumes hang at once, and the fifty-first is served as if it were alone.

@@ -1,0 +1,65 @@
+package lvm
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
+)
+
+// metadataLimit is how long the metadata of a thin pool or a cache may leave all its
+// requests unanswered before its state counts as unknown.
+const metadataLimit = time.Second
+
+// status returns a device with what its targets say of their state. For a thin pool
+// or a cache the kernel takes a lock that it holds while it writes the metadata, and
+// no signal ends the wait for it: while their disk does not answer it is not asked.
+func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
+	for _, t := range m.Targets {
+		if t.Type != "thin-pool" && t.Type != "cache" {
+			continue
+		}
+		number, _, _ := strings.Cut(t.Params, " ")
+		if err := p.answers(number); err != nil {
+			return devmapper.Mapped{}, err
+		}
+	}
+	return p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
+}
+
+// answers fails if a device leaves requests unanswered, or keeps them back because it
+// is suspended.
+func (p *Provider) answers(number string) error {
+	_, before := p.requests(number)
+	for end := time.Now().Add(metadataLimit); ; time.Sleep(metadataLimit / 20) {
+		if waiting, done := p.requests(number); !waiting || done != before {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("its metadata (%s) has not answered for %s: look at its disk and at dmesg", number, metadataLimit)
+		}
+	}
+}
+
+// requests reports whether a device of device-mapper is suspended or has requests
+// pending, and how many the kernel has completed.
+func requests(number string) (waiting bool, done int64) {
+	dir := "/sys/dev/block/" + number
+	suspended, _ := sysfs.Line(dir + "/dm/suspended")
+	pending, _ := sysfs.Line(dir + "/inflight")
+	waiting = suspended == "1" || strings.Trim(pending, " 0") != ""
+	if waiting {
+		stat, _ := sysfs.Line(dir + "/stat")
+		for i, word := range strings.Fields(stat) {
+			if slices.Contains([]int{0, 4, 11, 15}, i) { // reads, writes, discards, flushes
+				n, _ := strconv.ParseInt(word, 10, 64)
+				done += n
+			}
+		}
+	}
+	return waiting, done
+}
