@@ -193,8 +193,5 @@ func (p *Provider) busy(ctx context.Context, lock string, m devmapper.Mapped) er
 	if errors.As(err, &stuck) {
 		return err
 	}
-	if len(busy.Holders) == 0 {
-		busy.Holders = []mount.Holder{{How: fmt.Sprintf("open %d times, no holder found", m.Open)}}
-	}
 	return busy
 }

@@ -47,7 +47,7 @@ type BusyError struct {
 
 func (e *BusyError) Error() string {
 	if len(e.Holders) == 0 {
-		return e.What + " is busy (no holder found)"
+		return e.What + " is busy (no holder found: no process, mount, swap space or device on it; the kernel itself may use it, as an iSCSI or NVMe target, or as the external journal of another filesystem)"
 	}
 	var by []string
 	for _, h := range e.Holders {

@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // maxHolders is how many holders are looked for: a message names only a few.
@@ -59,6 +62,12 @@ func DeviceHolders(number, path string) []Holder {
 		dev.Close()
 		for _, l := range loops {
 			holders = append(holders, Holder{How: l})
+		}
+	}
+	for _, path := range procfs.Swaps() {
+		var st unix.Stat_t
+		if strings.HasPrefix(path, "/dev/") && unix.Stat(path, &st) == nil && sysfs.Number(st.Rdev) == number {
+			holders = append(holders, Holder{How: "it is swap space in use (swapoff " + path + ")"})
 		}
 	}
 	mounted := false

@@ -214,6 +214,13 @@ func TestUsedByOthers(t *testing.T) {
 	}
 	h.deactivate("vg0/a")
 	h.deactivate("vg0/kept")
+
+	h.volume("vg0/swap", 16*mib, nil)
+	h.lvm("lvchange", "-ay", "vg0/swap")
+	h.sh("mkswap", "/dev/vg0/swap")
+	h.sh("swapon", "/dev/vg0/swap")
+	h.refused(h.up(noAttach, h.vol("swap", "ext4"), p), "vg0/swap: mount", "busy", "it is swap space in use (swapoff /dev/")
+	h.sh("swapoff", "/dev/vg0/swap")
 }
 
 // An operator makes a volume smaller than its filesystem, under a pod: that is
