@@ -98,11 +98,11 @@ func TestRequestsPerVolume(t *testing.T) {
 		do                     func()
 		lists, devices, states int
 	}{
-		{"look up", func() {
+		{"look up, by one report", func() {
 			for i := range n {
 				lvs = append(lvs, f.lookUp(p, fmt.Sprintf("v%d", i)))
 			}
-		}, 0, 0, 0},
+		}, 1, 0, 0},
 		{"look at an inactive one", func() { each(active(volume.Inactive)) }, 0, n, 0},
 		// Before the command, and after it.
 		{"activate", func() { each(func(lv volume.LV) error { return p.Activate(t.Context(), "", lv) }) }, 0, 2 * n, 0},

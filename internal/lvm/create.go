@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
@@ -194,42 +193,6 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 		return &SpaceError{What: "thin pool " + state.Name.String(), Wanted: wanted, Free: state.Data.Free(), Note: why}
 	}
 	return nil
-}
-
-// checkUnknown refuses to allocate while the group has a device of a volume that its
-// metadata does not know: LVM takes the extents below it for free.
-func (g *group) checkUnknown(ctx context.Context, f *Facts) error {
-	name, err := g.p.unknownDevice(f)
-	if err != nil || name == "" {
-		return err
-	}
-	if f, _, err = g.look(ctx, true); err != nil { // it may be newer than what was known
-		return err
-	}
-	if name, err = g.p.unknownDevice(f); err != nil || name == "" {
-		return err
-	}
-	return &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", name)}
-}
-
-// unknownDevice returns a device of the group, or of a part of a volume, that is of
-// no volume in the metadata; "" = there is none.
-func (p *Provider) unknownDevice(f *Facts) (name string, err error) {
-	list, err := p.DM.List()
-	if err != nil {
-		return "", err
-	}
-	prefix := dmUUID(volume.UUID(f.UUID))
-	for _, m := range list {
-		rest, ours := strings.CutPrefix(m.UUID, prefix)
-		if !ours || len(rest) < uuidLength {
-			continue
-		}
-		if _, known := f.names[identity(f.UUID, grouped(rest[:uuidLength]))]; !known {
-			return m.Name, nil
-		}
-	}
-	return "", nil
 }
 
 // withNumbers makes LVM's word for no space our own.

@@ -35,6 +35,10 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 		}
 	}
 	if g, err := p.group(lv.Name.VG); err == nil {
+		if d.Activity == volume.Active && !d.Unusable {
+			d.Reason = g.overlap(m)
+			d.Unusable = d.Reason != ""
+		}
 		if what := g.busyReason(lv.Name.String()); what != "" {
 			d.Unusable, d.Reason = true, what
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -29,6 +30,8 @@ type Facts struct {
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
+
+	unknown []devmapper.Mapped // see unknownDevices; as listed when this was read
 }
 
 // A PV is a disk of a volume group.

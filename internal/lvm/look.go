@@ -81,6 +81,9 @@ func (g *group) report(l *look) {
 	if w := g.p.watch.Load(); w != nil && l.err == nil {
 		unseen, l.watched = w.follow(l.facts)
 	}
+	if l.err == nil {
+		l.facts.unknown, _ = g.p.unknownDevices(l.facts) // whoever needs a device asks device-mapper again
+	}
 	g.mu.Lock()
 	if g.running = nil; l.err == nil {
 		g.last, g.known, g.at = l, l.facts, time.Now()

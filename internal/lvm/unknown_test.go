@@ -37,6 +37,37 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
+// A device on the extents of one that the metadata does not know is not used.
+func TestOverlap(t *testing.T) {
+	f, p := newFake(t, 1)
+	mine, gone := dmUUID(fakeUUID(0)), dmUUID(fakeUUID(7))
+	for _, c := range []struct {
+		mine, gone string // type and table
+		overlap    bool
+	}{
+		{"linear 254:0 2048", "linear 254:0 18431", true}, // 8 MiB are 16384 sectors
+		{"linear 254:0 2048", "linear 254:0 18432", false},
+		{"linear 254:0 2048", "linear 254:16 2048", false},
+		{"striped 2 128 254:0 2048 254:16 2048", "linear 254:16 10239", true},
+		{"striped 2 128 254:0 2048 254:16 2048", "linear 254:16 10240", false},
+		{"linear 254:0 2048", "", false},
+	} {
+		for uuid, table := range map[string]string{mine: c.mine, gone: c.gone} {
+			target, params, ok := strings.Cut(table, " ")
+			if f.devices[uuid] = (devmapper.Mapped{Name: "vg0-" + target, UUID: uuid, Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}); !ok {
+				delete(f.devices, uuid)
+			}
+		}
+		if c.gone != "" { // without it, what is known is older
+			p.Invalidate("")
+		}
+		d, err := p.Device(t.Context(), f.lookUp(p, "v0"))
+		if err != nil || d.Unusable != c.overlap || c.overlap && !strings.Contains(d.Reason, "dmsetup remove vg0-linear") {
+			t.Errorf("%s and %s: got %+v %v", c.mine, c.gone, d, err)
+		}
+	}
+}
+
 // Only the start of a name makes a volume pvmove's.
 func TestPartNames(t *testing.T) {
 	f, p := newFake(t, 0)

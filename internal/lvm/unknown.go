@@ -1,0 +1,104 @@
+package lvm
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// unknownDevices returns the devices of a group, and of parts of its volumes, that are
+// of no volume in the metadata: it was removed by force, or an older metadata was
+// restored. LVM takes the extents below them for free, or has them in another volume.
+func (p *Provider) unknownDevices(f *Facts) (all []devmapper.Mapped, err error) {
+	list, err := p.DM.List()
+	if err != nil {
+		return nil, err
+	}
+	prefix := dmUUID(volume.UUID(f.UUID))
+	for _, m := range list {
+		rest, ours := strings.CutPrefix(m.UUID, prefix)
+		if !ours || len(rest) < uuidLength {
+			continue
+		}
+		if _, known := f.names[identity(f.UUID, grouped(rest[:uuidLength]))]; !known {
+			all = append(all, m)
+		}
+	}
+	return all, nil
+}
+
+// checkUnknown refuses to allocate while the group has such a device.
+func (g *group) checkUnknown(ctx context.Context, f *Facts) error {
+	all, err := g.p.unknownDevices(f)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	if f, _, err = g.look(ctx, true); err != nil { // it may be newer than what was known
+		return err
+	}
+	if all, err = g.p.unknownDevices(f); err != nil || len(all) == 0 {
+		return err
+	}
+	return &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", all[0].Name)}
+}
+
+// overlap says why a device must not be used that lies on the same extents as one that
+// the metadata does not know, or "".
+func (g *group) overlap(m devmapper.Mapped) string {
+	g.mu.Lock()
+	f := g.known
+	g.mu.Unlock()
+	if f == nil {
+		return ""
+	}
+	var mine []extent
+	for _, u := range f.unknown {
+		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID})
+		if err != nil { // it is gone
+			continue
+		}
+		if mine == nil {
+			mine = g.p.tree().extents(m)
+		}
+		for _, e := range g.p.tree().extents(other) {
+			for _, o := range mine {
+				if e.disk == o.disk && e.start < o.end && o.start < e.end {
+					return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// An extent is a part of a disk.
+type extent struct {
+	disk       string
+	start, end int64 // sectors
+}
+
+// extents returns which parts of disks are below a device.
+func (t *tree) extents(m devmapper.Mapped) (all []extent) {
+	t.walk(m, func(n *node, _ bool) {
+		for _, target := range n.Targets {
+			words, stripes := strings.Fields(target.Params), int64(1) // DISK START
+			if target.Type == "striped" && len(words) > 2 {           // STRIPES CHUNK, then DISK START of each
+				stripes, _ = strconv.ParseInt(words[0], 10, 64)
+				words = words[2:]
+			} else if target.Type != "linear" {
+				continue
+			}
+			for i := 0; i+1 < len(words); i += 2 {
+				start, err := strconv.ParseInt(words[i+1], 10, 64)
+				if err == nil {
+					all = append(all, extent{words[i], start, start + target.Length/512/max(stripes, 1)})
+				}
+			}
+		}
+	})
+	return all
+}
