@@ -81,7 +81,7 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 		return scope{}, err
 	}
 	var s scope
-	hanging := p.hanging(g)
+	hanging := append(p.hanging(g), p.hangingPools()...)
 	if len(hanging) > 0 {
 		file, err := p.config.devicesFile(ctx, p.Runner)
 		if err != nil {
@@ -128,6 +128,30 @@ func (p *Provider) hanging(mine *group) (paths []string) {
 			if !pv.Missing && (blocked || p.suspended(pv.Path)) {
 				paths = append(paths, pv.Path)
 			}
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// hangingPools returns the devices of the volume groups that have a thin pool whose
+// metadata does not answer. LVM asks the kernel for the state of every device that
+// the filter lets through, and would wait for that of the pool and of its volumes.
+func (p *Provider) hangingPools() (paths []string) {
+	const prefix = len("LVM-") + uuidLength
+	all, _ := p.DM.List()
+	hang := map[string]bool{} // by the uuid of the group
+	for _, m := range all {
+		if len(m.UUID) < prefix || !strings.HasPrefix(m.UUID, "LVM-") || !strings.HasSuffix(m.UUID, "-tpool") {
+			continue
+		}
+		if m, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil && p.answers(m) != nil {
+			hang[m.UUID[:prefix]] = true
+		}
+	}
+	for _, m := range all {
+		if len(m.UUID) >= prefix && hang[m.UUID[:prefix]] {
+			paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
 		}
 	}
 	slices.Sort(paths)

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -115,8 +116,11 @@ func TestRequestsPerVolume(t *testing.T) {
 			each(func(lv volume.LV) error { return p.Deactivate(t.Context(), "", lv, volume.Device{}) })
 		}, 0, 2 * n, 0},
 	} {
+		f.commands()
 		step.do()
-		if lists, devices, states := dm.take(); lists != step.lists || devices != step.devices || states != step.states {
+		lists, devices, states := dm.take()
+		lists -= len(slices.DeleteFunc(f.commands(), func(c string) bool { return c == "lvmconfig" })) // each keeps out pools that hang
+		if lists != step.lists || devices != step.devices || states != step.states {
 			t.Errorf("%s, %d volumes: got %d lists, %d devices, %d states, want %d, %d, %d", step.what, n, lists, devices, states, step.lists, step.devices, step.states)
 		}
 	}

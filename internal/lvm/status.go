@@ -19,30 +19,31 @@ const metadataLimit = time.Second
 // or a cache the kernel takes a lock that it holds while it writes the metadata, and
 // no signal ends the wait for it: while their disk does not answer it is not asked.
 func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
+	if err := p.answers(m); err != nil {
+		return devmapper.Mapped{}, err
+	}
+	return p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
+}
+
+// answers fails if a thin pool or a cache has metadata that leaves requests
+// unanswered, or keeps them back because it is suspended.
+func (p *Provider) answers(m devmapper.Mapped) error {
 	for _, t := range m.Targets {
 		if t.Type != "thin-pool" && t.Type != "cache" {
 			continue
 		}
 		number, _, _ := strings.Cut(t.Params, " ")
-		if err := p.answers(number); err != nil {
-			return devmapper.Mapped{}, err
+		_, before := p.requests(number)
+		for end := time.Now().Add(metadataLimit); ; time.Sleep(metadataLimit / 20) {
+			if waiting, done := p.requests(number); !waiting || done != before {
+				break
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("its metadata (%s) has not answered for %s: look at its disk and at dmesg", number, metadataLimit)
+			}
 		}
 	}
-	return p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
-}
-
-// answers fails if a device leaves requests unanswered, or keeps them back because it
-// is suspended.
-func (p *Provider) answers(number string) error {
-	_, before := p.requests(number)
-	for end := time.Now().Add(metadataLimit); ; time.Sleep(metadataLimit / 20) {
-		if waiting, done := p.requests(number); !waiting || done != before {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("its metadata (%s) has not answered for %s: look at its disk and at dmesg", number, metadataLimit)
-		}
-	}
+	return nil
 }
 
 // requests reports whether a device of device-mapper is suspended or has requests

@@ -103,7 +103,23 @@ func TestMetadataHangs(t *testing.T) {
 	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata (253:1) has not answered") {
 		t.Errorf("asked %d times: %+v %v", states, d, err)
 	}
+	// Nor does a command of LVM ask for it.
+	pool := f.devices["LVM-pool"]
+	pool.UUID = dmUUID(fakeUUID(5)) + "-tpool"
+	f.devices[pool.UUID], f.status[pool.UUID] = pool, f.status["LVM-pool"]
+	delete(f.devices, "LVM-pool")
+	g, _ := p.group("other")
+	scope, err := p.scopeOf(t.Context(), g)
+	for _, name := range []string{"vg0-v0", "vg0-pool-tpool"} {
+		if err != nil || !strings.Contains(scope.config, "r|^"+p.Dev+"/mapper/"+name+"$|") {
+			t.Errorf("%s %v", scope.config, err)
+		}
+	}
 	each = 1 // the disk is busy
+	if scope, err := p.scopeOf(t.Context(), g); err != nil || strings.Contains(scope.config, "vg0-") {
+		t.Errorf("%s %v", scope.config, err)
+	}
+	dm.take()
 	d, err = p.Device(t.Context(), lv)
 	if _, _, states := dm.take(); states != 1 || err != nil || d.Unusable {
 		t.Errorf("asked %d times: %+v %v", states, d, err)

@@ -175,6 +175,7 @@ func TestPoolMetadataHangs(t *testing.T) {
 		"lvcreate -qq -y -an -Zn -Wn -L 4M -n metadata "+host.VG+" "+under,
 		"lvconvert -qq -y --type thin-pool --poolmetadata "+host.VG+"/metadata "+host.VG+"/pool",
 		"lvcreate -qq -y -V 32M -T "+host.VG+"/pool -n thin",
+		"lvcreate -qq -y -an -Zn -Wn -L 8M -n elsewhere other",
 	)
 	l.mkfs("ext4", "near", "thin")
 	l.ok(l.mount("thin"))
@@ -196,6 +197,8 @@ func TestPoolMetadataHangs(t *testing.T) {
 	r := l.mount("thin", "second")
 	l.refused(r, "the state of "+host.VG+"-pool-tpool cannot be read", "has not answered", "dmesg")
 	l.soonEnough(r, deadline/2)
+	os.Remove("/run/lvm/hints")
+	l.ok(l.attach("other/elsewhere"))
 	l.ok(l.unmount("near"))
 	if took := l.ends(); took > time.Second {
 		t.Errorf("flexd stopped after %s", took)
