@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -69,10 +70,17 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 		return nil
 	case now.Activity != volume.Active:
 		return fmt.Errorf("activate: the device of %s is gone again", lv.Name)
+	case plainFile(p.link(name)):
+		return fmt.Errorf("activate: %s is a plain file, not a link to %s: something has written to it while the volume was inactive; move it away (mv %[1]s /root/)", p.link(name), p.node(m))
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
 	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there something else of that name?", p.link(name), p.node(m))
+}
+
+func plainFile(path string) bool {
+	st, err := os.Lstat(path)
+	return err == nil && st.Mode().IsRegular()
 }
 
 // explainFailure checks whether a command failed because the volume has changed.

@@ -86,7 +86,7 @@ func TestVMNodes(t *testing.T) {
 	}
 	l.sh("sh", "-c", "rm -f /dev/vg0/one-x; echo x > /dev/vg0/one-x")
 	if err := l.Activate(t.Context(), l.lock, one); err != nil {
-		if !strings.Contains(err.Error(), "/dev/vg0/one-x") {
+		if !strings.Contains(err.Error(), "/dev/vg0/one-x is a plain file") {
 			t.Errorf("got %v", err)
 		}
 	} else if l.device(one).Link == "" {
