@@ -13,7 +13,8 @@ import (
 // An origin and its thick snapshots are active together or not at all: whichever
 // of them lvchange is given, it activates and deactivates all of them.
 
-// family returns the other volumes that LVM activates together with l.
+// family returns the other volumes that LVM activates together with l. A snapshot that
+// is being merged is none any more: its device has no data, and goes with its origin.
 func (f *Facts) family(l Logical) (all []volume.LV) {
 	if !l.thick() { // nearly all of them: a look at all volumes is not to cost their square
 		return nil
@@ -23,7 +24,7 @@ func (f *Facts) family(l Logical) (all []volume.LV) {
 		origin = l.Origin
 	}
 	for _, o := range f.LVs {
-		if o.Name != l.Name && (o.Name == origin || o.Origin == origin) && o.thick() {
+		if o.Name != l.Name && !o.Hidden && (o.Name == origin || o.Origin == origin) && o.thick() {
 			all = append(all, volume.LV{Name: volume.Name{VG: f.Name, LV: o.Name}, UUID: o.UUID})
 		}
 	}

@@ -58,6 +58,18 @@ func (f *fakeLVM) activateFamily(lv *fakeLV) {
 	}
 }
 
+// A snapshot that is being merged gets no lease of its own with its origin's activation.
+func TestFamilyMerging(t *testing.T) {
+	f := Facts{Name: "vg0", LVs: map[string]Logical{
+		"o": {Name: "o", Role: []string{"public", "origin", "thickorigin"}},
+		"s": {Name: "s", Role: []string{"public", "snapshot", "thicksnapshot"}, Origin: "o"},
+		"m": {Name: "m", Role: []string{"public", "snapshot", "thicksnapshot"}, Origin: "o", Hidden: true},
+	}}
+	if all := f.family(f.LVs["o"]); len(all) != 1 || all[0].Name.LV != "s" {
+		t.Errorf("got %+v", all)
+	}
+}
+
 // See TestVMThickSnapshots, which tries the same with LVM.
 func TestThickSnapshots(t *testing.T) {
 	f, p := newFake(t, 0)
