@@ -19,6 +19,7 @@ var (
 	ErrShared        = errors.New("the volume group is shared, and lvmlockd does not run")
 	ErrExported      = errors.New("the volume group is exported")
 	ErrTwoVGs        = errors.New("there are two volume groups of that name")
+	ErrDuplicate     = errors.New("a disk of the volume group is there twice")
 	ErrLocked        = errors.New("the volume group is locked by another command")
 	ErrElsewhere     = errors.New("the volume is active on another machine")
 	ErrNoSpace       = errors.New("no space")
@@ -41,11 +42,13 @@ func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 // ofGroup says whether it would be the same for any other volume of the group.
 func (e *Error) ofGroup() bool {
 	switch e.Kind {
-	case ErrNoVG, ErrForeignSystem, ErrShared, ErrExported, ErrTwoVGs, ErrLocked:
+	case ErrNoVG, ErrForeignSystem, ErrShared, ErrExported, ErrTwoVGs, ErrDuplicate, ErrLocked:
 		return true
 	}
 	return false
 }
+
+const duplicateHint = "a disk of it is there twice, as a copy, a snapshot or a path of a multipath is: keep one of them out (filter, devices file), or give a copy a name of its own (vgimportclone)"
 
 // phrases are what LVM says, with what it means. The exit status is 5 for all
 // of them, and for everything else. Each stands in a transcript in testdata.
@@ -55,6 +58,8 @@ var phrases = []struct {
 	hint string
 }{
 	{"Multiple VGs found with the same name", ErrTwoVGs, "there are two volume groups of that name: vgrename one of them by its uuid"},
+	{"on duplicate devices", ErrDuplicate, duplicateHint},
+	{"with duplicate PV", ErrDuplicate, duplicateHint},
 	{"with system ID", ErrForeignSystem, "it belongs to another machine (system ID): vgchange --systemid there, or vgexport and vgimport"},
 	{"requires lvmlockd", ErrShared, "it is shared between machines, and lvmlockd does not run here"},
 	{"due to unknown lock_type", ErrShared, "its lock type is not known here"},

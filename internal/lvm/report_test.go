@@ -69,7 +69,7 @@ func TestTranscripts(t *testing.T) {
 	}
 	for name, want := range map[string]error{
 		"nospace": ErrNoSpace, "nospace-vg": ErrNoSpace, "nospace-mirror": ErrNoSpace, "nospace-tag": ErrNoSpace,
-		"stripes": ErrFailed, "nolv": ErrNoLV, "locked": ErrLocked,
+		"stripes": ErrFailed, "nolv": ErrNoLV, "locked": ErrLocked, "duplicate": ErrDuplicate, "duplicate-create": ErrDuplicate,
 	} {
 		res, err := transcript(t, name)[0].result() // looks may follow
 		is(t, classify("vg0", err, res.Stderr), want)
