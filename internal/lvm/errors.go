@@ -64,6 +64,7 @@ var phrases = []struct {
 	{"requires lvmlockd", ErrShared, "it is shared between machines, and lvmlockd does not run here"},
 	{"due to unknown lock_type", ErrShared, "its lock type is not known here"},
 	{"due to failed lock", ErrShared, "it is shared between machines, and lvmlockd gives no lock: does it run? vgchange --lockstart"},
+	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it"},
 	{"locked by other host", ErrElsewhere, "it is active on another machine"},
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},

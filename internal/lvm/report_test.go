@@ -35,6 +35,8 @@ func TestTranscripts(t *testing.T) {
 	}
 	_, err := reportOf(t, "novg", "vg1")
 	is(t, err, ErrNoVG)
+	res, err := transcript(t, "origin")[0].result()
+	is(t, classify("vg0", err, res.Stderr), ErrFailed, "it has snapshots: remove them (lvremove)")
 
 	f, err := reportOf(t, "exported", "vg0")
 	if err != nil || !f.Exported {
