@@ -88,7 +88,7 @@ func format(f Formatting) (nothing, error) {
 	}
 	err = mkfs(dev, maker.argv, f)
 	if err == nil {
-		err = mountable(f)
+		err = mountable(dev, f)
 	}
 	if err == nil {
 		return nothing{}, nil
@@ -118,11 +118,17 @@ func mkfs(dev *os.File, maker []string, f Formatting) error {
 	return nil
 }
 
-// mountable mounts a new filesystem detached, and unmounts it: not every filesystem
-// that mkfs makes when it is given options can be mounted by this kernel.
-func mountable(f Formatting) error {
+// mountable looks whether a new filesystem is of its type, mounts it detached, and unmounts
+// it: with options mkfs makes also what is an ext3 to blkid, or what this kernel does not
+// mount.
+func mountable(dev *os.File, f Formatting) error {
 	if len(f.Opts) == 0 {
 		return nil
+	}
+	if s, err := identify(dev); err != nil {
+		return err
+	} else if s.Type != f.Type {
+		return fmt.Errorf("with the options %s mkfs makes %s, not %s; use other options", strings.Join(f.Opts, " "), s.name(), f.Type)
 	}
 	mnt, err := assemble(MountSpec{Device: f.Device, FSType: f.Type, First: true})
 	if err != nil {

@@ -113,6 +113,27 @@ func TestFormatUnmountable(t *testing.T) {
 	}
 }
 
+// A filesystem that has another name because of its options is taken away: nobody could
+// mount it, and other options would not help.
+func TestFormatOtherType(t *testing.T) {
+	need(t, "mkfs.ext4")
+	const old = "-O ^extent,^huge_file,^flex_bg,^dir_nlink,^extra_isize,^metadata_csum,^64bit"
+	for name, opts := range map[string]string{"ext3": old, "ext2": old + ",^has_journal"} {
+		r := newRig(t, 64*mib)
+		f := Formatting{Device: r.dev, Type: "ext4", Opts: strings.Fields(opts), Created: true, Record: r.record()}
+		err := r.Format(t.Context(), r.lock, f, yes)
+		if err == nil || !strings.Contains(err.Error(), "makes "+name+", not ext4; use other options") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(f.Record); err == nil {
+			t.Errorf("%s: the record stands", name)
+		}
+		if fs := r.probe(""); fs.Content != volume.Blank {
+			t.Errorf("%s: %+v", name, fs)
+		}
+	}
+}
+
 // What is added to a blank volume is made blank, and nothing before it.
 func TestZeroFrom(t *testing.T) {
 	r := newRig(t, 64*mib)
