@@ -57,8 +57,9 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		other := id.UUID == lv.UUID && !l.Deleted && at != (Inode{}) && id.Inode != at
 		// Its own may have another path: flexd was started in another mount namespace,
 		// or the group's filesystem was unmounted lazily and mounted again.
-		own := id.UUID == lv.UUID && lv.UUID != "" && !l.Deleted && at != (Inode{}) && id.Inode == at
-		if own && l.BackingFile != file { // or it was moved after it was looked up
+		// A hard link that was moved to the place of a deleted name is that file as well.
+		own := id.UUID == lv.UUID && lv.UUID != "" && at != (Inode{}) && id.Inode == at
+		if own && (l.Deleted || l.BackingFile != file) { // or that happened after it was looked up
 			f, err := p.kernel.File(file)
 			if err != nil {
 				return volume.Device{}, err
@@ -78,7 +79,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			// this volume.
 		case l.Deleted && lv.Presence == volume.Absent && ours == nil:
 			ours = &l // its file is gone, and it is only to be deactivated
-		case l.Deleted:
+		case l.Deleted && !own:
 			left = &l
 			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
 		case id.UUID == "":
@@ -102,6 +103,9 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	switch {
 	case ours != nil:
 		d = p.deviceOf(lv.Name, *ours)
+		if ours.Part {
+			others = append(others, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew", ours.Name, file))
+		}
 		if len(others) == 0 {
 			p.mu.Lock()
 			p.sole[lv.UUID] = sole{ours.Name, s.end}
@@ -136,7 +140,7 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 		return volume.Device{}, false
 	}
 	l, err := p.kernel.Loop(last.loop)
-	if err != nil || l.BackingFile != file || l.Deleted {
+	if err != nil || l.BackingFile != file || l.Deleted || l.Part {
 		return volume.Device{}, false
 	}
 	id, ok := p.remembered(l.Seq)
@@ -207,11 +211,17 @@ func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {
 }
 
 // whole refuses a device that is larger than its file: what lies beyond the end
-// reads as zero on some kernels, and would be taken for blank.
+// reads as zero on some kernels, and would be taken for blank. It refuses one without
+// a sector, too.
 func whole(lv volume.LV, d volume.Device) volume.Device {
-	if lv.Presence == volume.Present && d.Activity == volume.Active && lv.Size < d.Size && !d.Unusable {
+	switch {
+	case lv.Presence != volume.Present || d.Activity != volume.Active || d.Unusable:
+	case lv.Size < d.Size:
 		d.Unusable = true
 		d.Reason = fmt.Sprintf("its file has %d bytes, and %s was made with %d: the file was truncated", lv.Size, d.Path, d.Size)
+	case d.Size == 0:
+		d.Unusable = true
+		d.Reason = fmt.Sprintf("its file has only %d bytes: the file was truncated, or never filled; truncate -s SIZE gives it a size", lv.Size)
 	}
 	return d
 }

@@ -70,6 +70,7 @@ type Loop struct {
 	Deleted     bool   // the backing file has no name any more
 	Size        int64
 	ReadOnly    bool
+	Part        bool  // it has an offset or a size limit, which flexd never sets
 	Inode       Inode // of the backing file; only where it was just attached
 }
 
@@ -264,6 +265,15 @@ func (kernel) Loop(name string) (Loop, error) {
 	l.ReadOnly = ro != 0
 	if l.BackingFile, l.Deleted, err = backing(dir); err != nil {
 		return Loop{}, err
+	}
+	if l.BackingFile != "" {
+		for _, limit := range []string{"/loop/offset", "/loop/sizelimit"} {
+			n, err := readNumber(dir + limit)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return Loop{}, err
+			}
+			l.Part = l.Part || n > 0
+		}
 	}
 	if again, err := readNumber(dir + "/diskseq"); err != nil || again != l.Seq {
 		return Loop{}, fmt.Errorf("%s changes just now", name)

@@ -112,6 +112,9 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 		how = os.O_RDONLY
 	}
 	dev, err := os.OpenFile("/dev/"+name, how, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: flexd needs the host's /dev, where the kernel makes the nodes of new devices (devtmpfs)", err)
+	}
 	if err != nil {
 		return Loop{}, err
 	}

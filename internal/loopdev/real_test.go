@@ -274,6 +274,76 @@ func TestCutFile(t *testing.T) {
 	n.deactivate(lv, d) // letting go is possible all the same
 }
 
+// Ensure that a volume keeps its device when a hard link takes the place of its deleted
+// name, as backups restore it: it is the same file.
+func TestMovedHardLink(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	n.sh("ln", n.dir+"/a", n.dir+"/keep")
+	n.sh("rm", n.dir+"/a")
+	n.sh("mv", n.dir+"/keep", n.dir+"/a")
+	for range 2 {
+		if got := n.device(n.lookUp("a")); !reflect.DeepEqual(got, d) {
+			t.Errorf("got %+v, want %+v", got, d)
+		}
+		s := n.Survey(t.Context(), "vg0", true)
+		if len(s.Devices) != 1 || s.Devices[0].UUID != lv.UUID || len(s.Devices[0].Rivals) > 0 {
+			t.Errorf("survey: %+v", s)
+		}
+		n.restart()
+	}
+	n.deactivate(lv, d)
+}
+
+// Ensure that a device that shows only a part of its file is not used: a filesystem made
+// there would be lost at the next activation.
+func TestPartOfFile(t *testing.T) {
+	for _, info := range []unix.LoopInfo64{{Offset: mib}, {Sizelimit: 8 * mib}} {
+		n := newNode(t)
+		lv := n.create("a", 16*mib)
+		d := n.activate(lv)
+		dev, err := os.OpenFile(d.Path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(info.File_name[:], mark+string(lv.UUID))
+		if err := unix.IoctlLoopSetStatus64(int(dev.Fd()), &info); err != nil {
+			t.Fatal(err)
+		}
+		dev.Close()
+		for range 2 {
+			if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, "only a part of "+n.dir+"/a") || got.Path != d.Path {
+				t.Errorf("got %+v", got)
+			}
+			n.restart()
+		}
+		n.deactivate(lv, d)
+		if got := n.activate(lv); got.Unusable || got.Size != 16*mib {
+			t.Errorf("activated anew: %+v", got)
+		} else {
+			n.deactivate(lv, got)
+		}
+	}
+}
+
+// Ensure that a file without a sector is refused by its size.
+func TestEmptyFile(t *testing.T) {
+	for _, size := range []int64{0, 511} {
+		n := newNode(t)
+		lv := n.create("a", mib)
+		if err := os.Truncate(n.dir+"/a", size); err != nil {
+			t.Fatal(err)
+		}
+		lv = n.lookUp("a")
+		d := n.activate(lv)
+		if !d.Unusable || !strings.Contains(d.Reason, fmt.Sprintf("only %d bytes", size)) {
+			t.Errorf("got %+v", d)
+		}
+		n.deactivate(lv, d)
+	}
+}
+
 // Ensure that a file that was deleted and created again is another volume, and
 // that the old device is still the old one.
 func TestRecreatedFile(t *testing.T) {

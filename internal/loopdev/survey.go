@@ -85,7 +85,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 	for _, l := range loops {
 		id, known := p.remembered(l.Seq)
 		own, path := names[id], l.BackingFile
-		if known && own != "" && !l.Deleted {
+		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
 		if filepath.Dir(path) != dir {
