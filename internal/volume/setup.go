@@ -159,7 +159,7 @@ func (p *planner) conflict(c Call) string {
 	}
 	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
 		if !p.h.LV.ReadOnly {
-			return fmt.Sprintf("its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s", p.device())
+			return fmt.Sprintf("its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew", p.device())
 		}
 		return "the logical volume is read-only: mount it with readOnly: true"
 	}
