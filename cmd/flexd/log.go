@@ -30,6 +30,68 @@ func newLog(cfg *config.Config, w io.Writer) (*logrus.Entry, error) {
 	return logrus.NewEntry(l), nil
 }
 
+// logTimeout is how long a log line is waited for until it is written.
+const logTimeout = time.Second
+
+// A logWriter keeps some lines, and drops further ones, while its writer does not take
+// them, as when journald hangs or the disk of a log file does: no call may wait for
+// that. The logger calls it from one goroutine at a time.
+type logWriter struct {
+	lines   chan logLine
+	last    chan struct{} // closed when the last line is written
+	dropped int
+	format  func(*logrus.Entry) ([]byte, error)
+}
+
+type logLine struct {
+	text    []byte
+	written chan struct{}
+}
+
+// newLogWriter takes the place of a logger's writer.
+func newLogWriter(log *logrus.Logger) *logWriter {
+	l := &logWriter{lines: make(chan logLine, 1000), last: make(chan struct{}), format: log.Formatter.Format}
+	close(l.last)
+	w := log.Out
+	go func() {
+		for line := range l.lines {
+			_, _ = w.Write(line.text)
+			close(line.written)
+		}
+	}()
+	return l
+}
+
+func (l *logWriter) Write(text []byte) (int, error) {
+	line := logLine{bytes.Clone(text), make(chan struct{})}
+	if l.dropped > 0 {
+		missing, _ := l.format(&logrus.Entry{Time: time.Now(), Level: logrus.WarnLevel,
+			Message: fmt.Sprintf("%d lines are missing here: the log was not read", l.dropped)})
+		line.text = append(missing, text...)
+	}
+	select {
+	case l.lines <- line:
+	default:
+		l.dropped++
+		return len(text), nil
+	}
+	l.dropped = 0
+	before := l.last
+	l.last = line.written
+	select {
+	case <-before:
+	default:
+		return len(text), nil // it is waited for no more, until the writer has caught up
+	}
+	timer := time.NewTimer(logTimeout)
+	defer timer.Stop()
+	select {
+	case <-line.written:
+	case <-timer.C:
+	}
+	return len(text), nil
+}
+
 // A textFormatter writes one line per entry for people: when, how grave, whose
 // (volume, call, step), what, and the other fields behind it.
 type textFormatter struct{}

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/config"
 )
 
 func TestTextLog(t *testing.T) {
@@ -26,5 +31,44 @@ func TestTextLog(t *testing.T) {
 		if d := cmp.Diff(row.want, line); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
+	}
+}
+
+// A log that is not read blocks nobody; it says what is missing then.
+func TestLogNotRead(t *testing.T) {
+	r, w := io.Pipe()
+	log, err := newLog(&config.Config{LogLevel: "info", LogFormat: "json"}, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Logger.SetOutput(newLogWriter(log.Logger))
+	const written = 1100
+	for i := range written {
+		log.Infof("line %d", i)
+	}
+	lines := json.NewDecoder(r)
+	next := func() string {
+		var line struct{ Msg string }
+		if err := lines.Decode(&line); err != nil {
+			t.Fatal(err)
+		}
+		return line.Msg
+	}
+	for i := range 1000 {
+		if got, want := next(), fmt.Sprintf("line %d", i); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	go log.Info("later")
+	kept := 1000
+	got := next()
+	for ; got == fmt.Sprintf("line %d", kept); got = next() {
+		kept++
+	}
+	if got != fmt.Sprintf("%d lines are missing here: the log was not read", written-kept) {
+		t.Errorf("got %q after %d lines", got, kept)
+	}
+	if got := next(); got != "later" {
+		t.Errorf("got %q", got)
 	}
 }

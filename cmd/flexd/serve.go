@@ -42,6 +42,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	log.Logger.SetOutput(newLogWriter(log.Logger))
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 
