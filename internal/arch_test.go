@@ -42,7 +42,8 @@ var packages = []struct {
 	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},
-	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "lvm", "dsw", "asw", "join"}},
+	{"internal/audit", []string{"volume", "config", "status", "lvm", "dsw", "asw", "join"}},
+	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "dsw", "asw", "join", "audit"}},
 	{"internal/flexserve", []string{"volume", "procfs", "config", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
@@ -252,8 +253,8 @@ func TestWhatIsLinked(t *testing.T) {
 // strips are the methods by which a time.Time loses the clock that nobody sets.
 var strips = []string{"UTC", "Local", "In", "Truncate", "Round", "AddDate", "Unix", "UnixNano", "UnixMilli", "Format"}
 
-// shows are the files of reconcile that show a Since, or copy that of a child.
-var shows = []string{"status.go", "survey.go", "park.go"}
+// shows are the files of audit and reconcile that show a Since, or copy that of a child.
+var shows = []string{"status.go", "group.go", "park.go"}
 
 // No deadline, lease or pause hangs on the wall clock, which somebody may set: what
 // time.Now says is compared within one process and keeps its monotonic reading, and
@@ -304,7 +305,7 @@ func TestWallClockIsForPeople(t *testing.T) {
 					t.Errorf("%s: the wall clock is written down as %s", fset.Position(n.Pos()), n.Names[0].Name)
 				}
 			case *ast.SelectorExpr:
-				if notes && n.Sel.Name == "At" || n.Sel.Name == "Since" && (notes || s.pkg == "internal/reconcile" && !slices.Contains(shows, filepath.Base(s.file))) {
+				if notes && n.Sel.Name == "At" || n.Sel.Name == "Since" && (notes || (s.pkg == "internal/reconcile" || s.pkg == "internal/audit") && !slices.Contains(shows, filepath.Base(s.file))) {
 					if x, ok := n.X.(*ast.Ident); !ok || x.Name != "time" && x.Name != "s" {
 						t.Errorf("%s: a wall time that was written down is read", fset.Position(n.Pos()))
 					}

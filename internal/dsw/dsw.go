@@ -193,6 +193,19 @@ func parse(data []byte, into any, check func(string) error, boot string) error {
 	return check(boot)
 }
 
+// User describes the user of a claim.
+func (c Claim) User() string {
+	switch {
+	case c.Kind == volume.Staged:
+		return "kubelet's global mount"
+	case c.Pod == nil:
+		return "a pod"
+	case c.Pod.Name == "":
+		return "pod uid " + c.Pod.UID
+	}
+	return "pod " + c.Pod.Namespace + "/" + c.Pod.Name
+}
+
 // Claims returns copies of a volume's claims, sorted by directory.
 func (s *Store) Claims(uuid volume.UUID) []Claim {
 	s.mu.Lock()

@@ -51,11 +51,13 @@ func (p *creator) Identify(context.Context, string) (volume.UUID, volume.Name, b
 	return "", volume.Name{}, false, nil
 }
 
-// noMounts is an empty mount table.
+// noMounts is a mount table without volumes.
 type noMounts struct{}
 
-func (noMounts) Open() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil }
-func (noMounts) Changed() bool                { return false }
+func (noMounts) Open() (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("1 0 0:1 / / rw - tmpfs none rw\n")), nil
+}
+func (noMounts) Changed() bool { return false }
 func (noMounts) Wait(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()

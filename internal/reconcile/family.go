@@ -39,6 +39,7 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}
+		k.wake() // its view has the lease from here on
 		leased = append(leased, k)
 	}
 	err := p.Activate(ctx, l.lock, lv)

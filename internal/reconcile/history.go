@@ -26,8 +26,9 @@ func (l *lane) begin(step volume.Step) {
 		l.stepLog(step).Debug("begins")
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.working, l.since = step.Kind.String(), time.Now()
+	l.mu.Unlock()
+	l.publish(true)
 }
 
 func (l *lane) end(step volume.Step, started time.Time, err error) {
@@ -39,14 +40,16 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	} else if level := levelOf(step.Kind); l.n.Log.Logger.IsLevelEnabled(level) {
 		l.stepLog(step).WithField("took", took).Log(level, "done")
 	}
-	defer func() { l.n.scheduleAudit(l.group()) }() // not under the lock: it takes others
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.working = ""
 	l.remember(op)
 	if err == nil && l.lastErr != nil && l.lastErr.step == step.Kind.String() {
 		l.lastErr = nil
 	}
+	l.mu.Unlock()
+	l.acted = time.Now()
+	l.publish(true)
+	l.n.auditor.Changed(l.group())
 }
 
 // remember adds to the history, in order. The caller holds l.mu.

@@ -3,15 +3,15 @@ package reconcile
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/asw"
-	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -24,6 +24,8 @@ type lane struct {
 	lock string // held by a living child of this volume
 
 	byName bool // what the name means is not known: uuid is a nameKey
+
+	published atomic.Pointer[audit.View] // for who only wants to know
 
 	mu      sync.Mutex // guards what follows
 	name    volume.Name
@@ -44,6 +46,7 @@ type lane struct {
 
 	// Only the goroutine uses these.
 	facts volume.FS         // what children found in this turn
+	acted time.Time         // when its last step ended
 	disk  uint64            // the device the facts are about
 	size  int64             // of that device, at the last look
 	table *mounttable.Table // of the last look
@@ -117,7 +120,7 @@ func (l *lane) wakeLocked() {
 	if l.woken != nil {
 		l.woken()
 	}
-	if l.awake || l.parked != nil || l.n.ctx.Err() != nil {
+	if l.awake || l.n.ctx.Err() != nil {
 		return
 	}
 	l.awake = true
@@ -127,7 +130,7 @@ func (l *lane) wakeLocked() {
 func (l *lane) run() {
 	for {
 		l.mu.Lock()
-		if !l.dirty || l.parked != nil || l.n.ctx.Err() != nil {
+		if !l.dirty || l.n.ctx.Err() != nil {
 			l.awake = false
 			l.mu.Unlock()
 			return
@@ -143,13 +146,6 @@ func (l *lane) run() {
 
 // calls returns the calls that wait for the volume, in the order of their arrival.
 func (l *lane) calls() []*call { return callsOf(l.n.requests.Of(l.uuid)) }
-
-// reclaiming reports whether the lane works only on releases of orphans.
-func (l *lane) reclaiming() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.awake && !slices.ContainsFunc(l.n.requests.Of(l.uuid), func(r *dsw.Request) bool { return r.Verb != volume.Reclaim })
-}
 
 func (l *lane) group() string { return l.nameNow().VG }
 

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
@@ -58,7 +60,7 @@ type Parts struct {
 		Each(ctx context.Context, hear func(device string)) error
 	}
 	// PodEvents reports the end of pods; nil = flexd polls.
-	PodEvents PodEvents
+	PodEvents audit.PodEvents
 }
 
 // A Node looks after every volume of this machine.
@@ -71,9 +73,7 @@ type Node struct {
 
 	requests *dsw.Requests
 
-	audits  map[string]*groupAudit // by VG; never changes
-	pools   pools
-	orphans orphans
+	auditor *audit.Auditor
 
 	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
 	// while anything runs.
@@ -91,8 +91,7 @@ func New(p Parts) *Node {
 	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, adopting: map[string]bool{}}
 	n.requests = dsw.NewRequests(func(uuid volume.UUID) { n.lane(uuid, volume.Name{}).wake() })
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
-	n.audits = n.groupAudits()
-	n.orphans = orphans{n: n, seen: map[string]*orphanCandidate{}}
+	n.auditor = n.newAuditor()
 	return n
 }
 
@@ -111,7 +110,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return err
 	}
 	close(n.ready)
-	n.scheduleAudit("")
+	n.auditor.Changed("")
 	if n.KernelErrors != nil {
 		go func() {
 			if err := n.KernelErrors.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
@@ -121,7 +120,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	if n.PodEvents != nil {
 		go func() {
-			if err := n.PodEvents.Each(n.ctx, func() { n.orphans.schedule(orphanSoon) }); err != nil && n.ctx.Err() == nil {
+			if err := n.PodEvents.Each(n.ctx, n.auditor.PodsChanged); err != nil && n.ctx.Err() == nil {
 				n.Log.WithError(err).Warn("the end of pods cannot be watched: orphans are found when something else changes")
 			}
 		}()
@@ -285,7 +284,7 @@ func (n *Node) follow() error {
 		n.adopt(table)
 		if now := deviceMounts(table); now != last || errors.Is(waited, errResync) {
 			last = now
-			n.scheduleAudit("")
+			n.auditor.Changed("")
 		}
 		n.mu.Lock()
 		for _, l := range n.lanes {
@@ -301,7 +300,7 @@ func (n *Node) follow() error {
 // changed. If volumes are given only their devices have, as the kernel reported at
 // heard: their lanes are woken unless they have looked since.
 func (n *Node) NotifyChanged(vg string, volumes []volume.UUID, heard time.Time) {
-	n.scheduleAudit(vg)
+	n.auditor.Changed(vg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, uuid := range volumes {
@@ -382,4 +381,16 @@ func (n *Node) lockFile(id string) string {
 		return r
 	}, id)
 	return filepath.Join(n.Config.RunDir, "lanes", clean)
+}
+
+// deviceMounts is a fingerprint of the mounts that are on block devices: the others
+// come and go with every container.
+func deviceMounts(table *mounttable.Table) uint64 {
+	h := fnv.New64a()
+	for _, e := range table.All() {
+		if strings.HasPrefix(e.Source, "/dev/") {
+			fmt.Fprintln(h, e.ID, e.Number, e.Dir, e.ReadOnly, e.SuperReadOnly)
+		}
+	}
+	return h.Sum64()
 }

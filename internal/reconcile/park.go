@@ -21,6 +21,12 @@ type parked struct {
 	since time.Time
 }
 
+func (l *lane) isParked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parked != nil
+}
+
 // held says whether a child of an earlier life still works on the volume. What
 // the mount table shows meanwhile is half a truth: an unmount leaves it before
 // its data is written.

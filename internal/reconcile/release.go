@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -19,7 +20,7 @@ import (
 // a target is no orphan. It changes nothing.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
-	ctx, cancel := context.WithTimeoutCause(ctx, auditLimit, errAuditLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
 	defer cancel()
 	select {
 	case <-n.ready:
@@ -27,12 +28,12 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 		list.Unknown = "flexd has not read its notes yet"
 		return list
 	}
-	n.orphans.look()
-	list.Unknown = n.orphans.podsUnknown()
+	n.auditor.LookForOrphans()
+	list.Unknown = n.auditor.PodsUnknown()
 	var all []status.Finding
-	differ, _ := n.findings()
+	differ, _ := n.auditor.Findings()
 	for _, d := range differ {
-		if releasable(d) {
+		if audit.Releasable(d) {
 			all = append(all, d)
 		}
 	}
@@ -56,12 +57,6 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 		}
 	}
 	return list
-}
-
-func (o *orphans) podsUnknown() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.unknownReason
 }
 
 // matches says whether a target means that orphan.
@@ -155,20 +150,20 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	plan, refused := n.dryRun(ctx, status.Finding{VG: cl.VG, LV: cl.LV, UUID: string(cl.UUID), Dir: dir})
 	switch {
 	case refused != "":
-		return fmt.Sprintf("%s, for %s: %s", title, claimant(cl), refused)
+		return fmt.Sprintf("%s, for %s: %s", title, cl.User(), refused)
 	case len(plan) > 0:
-		return fmt.Sprintf("%s, for %s: it seems unused, and is an orphan once that has lasted %s: ask again then", title, claimant(cl), orphanSettle)
+		return fmt.Sprintf("%s, for %s: it seems unused, and is an orphan once that has lasted %s: ask again then", title, cl.User(), audit.OrphanSettle)
 	}
-	return fmt.Sprintf("%s, for %s: it is in use", title, claimant(cl))
+	return fmt.Sprintf("%s, for %s: it is in use", title, cl.User())
 }
 
 // serveReclaim is `flexd release --yes` for one orphan, as its caller saw it.
 func (n *Node) serveReclaim(c *call) error {
 	uuid, dir := c.asked.UUID, c.asked.Target.Dir
-	n.orphans.look()
-	differ, _ := n.findings()
+	n.auditor.LookForOrphans()
+	differ, _ := n.auditor.Findings()
 	i := slices.IndexFunc(differ, func(d status.Finding) bool {
-		return releasable(d) && d.UUID == string(uuid) && d.Dir == dir
+		return audit.Releasable(d) && d.UUID == string(uuid) && d.Dir == dir
 	})
 	if i < 0 {
 		return errors.New("it is no orphan, or not any more")
@@ -178,7 +173,7 @@ func (n *Node) serveReclaim(c *call) error {
 	l := n.lane(uuid, name)
 	c.title = l.title()
 	_, err := n.await(c, l)
-	n.orphans.look() // so that it is not listed any more
+	n.auditor.LookForOrphans() // so that it is not listed any more
 	return err
 }
 

@@ -2,12 +2,14 @@ package reconcile
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/procfs"
@@ -22,8 +24,8 @@ const failedAge = 5 * time.Minute
 // List returns every volume that flexd knows. It reads the last observations and
 // waits for no work.
 func (n *Node) List() status.List {
-	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.poolStates(), Goroutines: runtime.NumGoroutine()}
-	list.Findings, _ = n.findings()
+	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
+	list.Findings, _ = n.auditor.Findings()
 	differ := n.findingsByVolume()
 	for _, l := range n.allLanes() {
 		list.Volumes = append(list.Volumes, l.view(differ).Volume)
@@ -69,12 +71,29 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 
 // findingsByVolume returns the findings by volume.
 func (n *Node) findingsByVolume() map[string][]status.Finding {
-	differ, _ := n.findings()
+	differ, _ := n.auditor.Findings()
 	all := map[string][]status.Finding{}
 	for _, d := range differ {
 		all[d.UUID] = append(all[d.UUID], d)
 	}
 	return all
+}
+
+// Check audits every configured volume group anew, and reports where the metadata, the
+// kernel's devices, the mount table and flexd's claims disagree. It changes nothing.
+func (n *Node) Check(ctx context.Context) status.Check {
+	check := status.Check{Node: n.Config.NodeName, Version: n.Version}
+	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
+	defer cancel()
+	select {
+	case <-n.ready:
+	case <-ctx.Done():
+	}
+	check.Groups = n.auditor.Check(ctx)
+	found, _ := n.auditor.Findings()
+	check.Findings = append([]status.Finding{}, found...)
+	check.Verdict = check.Judge()
+	return check
 }
 
 // Health names what keeps flexd from serving.
@@ -95,9 +114,9 @@ func (n *Node) Health() []string {
 func (n *Node) problems() []string {
 	all := append(append([]string{}, n.Health()...), n.Store.Problems()...)
 	all = append(all, n.Records.Problems()...)
-	_, unknown := n.findings()
+	_, unknown := n.auditor.Findings()
 	all = append(all, unknown...)
-	for _, p := range n.poolStates() {
+	for _, p := range n.auditor.PoolStates() {
 		if p.Problem != "" {
 			all = append(all, fmt.Sprintf("thin pool %s/%s: %s", p.VG, p.Name, p.Problem))
 		}
@@ -261,7 +280,7 @@ func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) statu
 	faulty := h.FS.Content == volume.FilesystemFailed || h.FS.Content == volume.Truncated
 	for _, d := range s.Findings {
 		faulty = faulty || d.Class == string(join.Faulty)
-		if d.Class == orphanedPod || d.Class == orphanedGlobal {
+		if d.Class == audit.OrphanedPod || d.Class == audit.OrphanedGlobal {
 			orphaned[d.Dir] = true
 		}
 	}

@@ -27,6 +27,11 @@ func (l *lane) prune() {
 // left has to wait.
 func (l *lane) turn() {
 	ctx := l.n.ctx
+	l.publish(true)
+	defer l.publish(false)
+	if l.isParked() {
+		return
+	}
 	l.facts, l.pending = volume.FS{}, nil
 	defer func() { l.table, l.answered = nil, nil }() // a lane that rests keeps no table of all mounts alive
 	if l.byName && len(l.calls()) == 0 || l.held() {

@@ -1,4 +1,4 @@
-package reconcile
+package audit
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -23,9 +23,9 @@ type PodEvents interface {
 }
 
 const (
-	// orphanSettle is how long something must be seen without a pause before it
+	// OrphanSettle is how long something must be seen without a pause before it
 	// is called an orphan: a pod that starts or ends looks the same for a moment.
-	orphanSettle = 25 * time.Second
+	OrphanSettle = 25 * time.Second
 	// orphanSoon is how long after a change orphans are looked for.
 	orphanSoon = 2 * time.Second
 	// orphanRetry is the first pause after flexd could not let one go by itself.
@@ -34,8 +34,8 @@ const (
 
 // The classes of orphans that are mounts; those of others are internal/join's.
 const (
-	orphanedPod    = "orphaned-pod"
-	orphanedGlobal = "orphaned-global"
+	OrphanedPod    = "orphaned-pod"
+	OrphanedGlobal = "orphaned-global"
 )
 
 // strayFiles is the class of directories that kubelet cannot remove.
@@ -44,7 +44,7 @@ const strayFiles = "stray-files"
 // orphans are the mounts that no pod seems to need any more. They are searched for
 // while pods start and end; at rest there is no timer.
 type orphans struct {
-	n *Node
+	a *Auditor
 
 	looking       sync.Mutex // one look at a time
 	mu            sync.Mutex // guards what follows
@@ -61,6 +61,7 @@ type orphanCandidate struct {
 	volume.Orphan
 	uuid     volume.UUID
 	name     volume.Name
+	user     string // of its claim
 	since    time.Time
 	reported bool
 
@@ -71,9 +72,9 @@ type orphanCandidate struct {
 
 func (s *orphanCandidate) class() string {
 	if s.Kind == volume.Staged {
-		return orphanedGlobal
+		return OrphanedGlobal
 	}
-	return orphanedPod
+	return OrphanedPod
 }
 
 // schedule has orphans looked for within that time.
@@ -85,7 +86,7 @@ func (o *orphans) schedule(d time.Duration) {
 
 func (o *orphans) scheduleLocked(d time.Duration) {
 	at := time.Now().Add(d)
-	if o.n.ctx.Err() != nil || !o.due.IsZero() && !at.Before(o.due) {
+	if o.a.ctx.Err() != nil || !o.due.IsZero() && !at.Before(o.due) {
 		return
 	}
 	if o.timer != nil {
@@ -97,17 +98,24 @@ func (o *orphans) scheduleLocked(d time.Duration) {
 
 // look looks for orphans, and again when what it saw may have become one.
 func (o *orphans) look() {
-	n := o.n
 	o.looking.Lock()
 	defer o.looking.Unlock()
-	if n.ctx.Err() != nil {
+	if o.a.ctx.Err() != nil {
 		return
 	}
 	o.mu.Lock()
 	o.due = time.Time{}
 	o.mu.Unlock()
-	found, reclaiming, running, unknown := o.find()
-	strays := n.strays()
+	views := o.a.Views()
+	dirs, releasing := map[string]bool{}, map[volume.UUID]bool{}
+	for _, v := range views {
+		releasing[v.UUID] = v.Releasing
+		for _, c := range v.Claims {
+			dirs[c.Dir] = true
+		}
+	}
+	found, running, unknown := o.find(views)
+	strays := strays(o.a.Observer, dirs)
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -121,18 +129,18 @@ func (o *orphans) look() {
 		if at, known := since[s.Dir]; known {
 			strays[i].Since = at
 		} else {
-			n.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
+			o.a.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
 		}
 	}
 	o.strays = strays
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
-			if reclaiming[s.uuid] && len(n.Store.At(dir)) > 0 {
+			if releasing[s.uuid] && dirs[dir] { // which proves nothing yet
 				o.scheduleLocked(orphanSoon)
 				continue
 			}
 			if s.reported {
-				n.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("no longer an orphan, or unknown")
+				o.a.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("no longer an orphan, or unknown")
 			}
 			delete(o.seen, dir)
 		}
@@ -144,11 +152,11 @@ func (o *orphans) look() {
 			o.seen[dir] = f
 			s = f
 		}
-		s.Why, s.name = f.Why, f.name
+		s.Why, s.name, s.user = f.Why, f.name, f.user
 		o.judge(s, now)
 	}
 	if running { // and there is no event for their end
-		o.scheduleLocked(orphanSettle)
+		o.scheduleLocked(OrphanSettle)
 	}
 }
 
@@ -156,15 +164,15 @@ func (o *orphans) look() {
 // allowed. The caller holds the lock.
 func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 	age := now.Sub(s.since)
-	if age < orphanSettle {
-		o.scheduleLocked(orphanSettle - age)
+	if age < OrphanSettle {
+		o.scheduleLocked(OrphanSettle - age)
 		return
 	}
 	if !s.reported {
 		s.reported = true
-		o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).Warn("orphan: " + s.Why)
+		o.a.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).Warn("orphan: " + s.Why)
 	}
-	grace := o.n.Config.ReleaseOrphansAfter
+	grace := o.a.Config.ReleaseOrphansAfter
 	if grace == 0 || s.trying {
 		return
 	}
@@ -179,50 +187,50 @@ func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 // reclaim releases an orphan as `flexd release` would, but only with the proof
 // that no other mount namespace has its device.
 func (o *orphans) reclaim(s *orphanCandidate) {
-	err := o.n.reclaim(o.n.ctx, s.uuid, s.name, s.Dir)
+	err := o.a.Release(o.a.ctx, s.uuid, s.name, s.Dir)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s.trying = false
-	if err == nil || o.n.ctx.Err() != nil {
+	if err == nil || o.a.ctx.Err() != nil {
 		return
 	}
-	s.pause = min(max(2*s.pause, orphanRetry), max(o.n.Config.ReleaseOrphansAfter, orphanRetry))
+	s.pause = min(max(2*s.pause, orphanRetry), max(o.a.Config.ReleaseOrphansAfter, orphanRetry))
 	s.next = time.Now().Add(s.pause)
 	o.scheduleLocked(s.pause)
-	o.n.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not released")
+	o.a.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not released")
 }
 
-// find looks at every volume's claims and at kubelet's control groups. A release
-// that is under way, of which it names the volumes, is no proof that a pod
-// needs the volume. running reports whether a pod runs whose end causes no event.
-func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volume.UUID]bool, running bool, unknown string) {
-	n := o.n
-	found, reclaiming = map[string]*orphanCandidate{}, map[volume.UUID]bool{}
-	claims := n.Store.All()
-	if len(claims) == 0 {
-		if n.PodEvents != nil {
-			n.PodEvents.Follow(nil)
+// find looks for orphans among the claims, and at kubelet's control groups. running
+// reports whether a pod runs whose end causes no event.
+func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, running bool, unknown string) {
+	events := o.a.PodEvents
+	found = map[string]*orphanCandidate{}
+	if !slices.ContainsFunc(views, func(v *View) bool { return len(v.Claims) > 0 }) {
+		if events != nil {
+			events.Follow(nil)
 		}
-		return found, reclaiming, false, ""
+		return found, false, ""
 	}
 	life := func(string) (volume.Life, string) {
 		return volume.LifeUnknown, "the processes of pods cannot be observed here"
 	}
-	if n.Observer.Pods != nil {
-		pods := n.Observer.Pods()
+	if ob := o.a.Observer; ob.Pods != nil {
+		pods := ob.Pods()
 		var files []string
 		ours := map[string]bool{}
-		for _, c := range claims {
-			uid := n.Observer.Place(c.Dir).Pod
-			if ours[uid] = true; uid != "" && c.Phase == volume.Held {
-				files = append(files, pods.Events(uid)...)
+		for _, v := range views {
+			for _, c := range v.Claims {
+				uid := ob.Place(c.Dir).Pod
+				if ours[uid] = true; uid != "" && c.Phase == volume.Held {
+					files = append(files, pods.Events(uid)...)
+				}
 			}
 		}
 		pods.Forget(ours)
 		// First the ears, then the eyes: an end that falls between is heard of.
-		deaf := n.PodEvents == nil || !n.PodEvents.Follow(files)
+		deaf := events == nil || !events.Follow(files)
 		life = func(dir string) (volume.Life, string) {
-			uid := n.Observer.Place(dir).Pod
+			uid := ob.Place(dir).Pod
 			l, why := pods.Life(uid)
 			running = running || l == volume.Running && (deaf || len(pods.Events(uid)) == 0)
 			if l == volume.LifeUnknown {
@@ -231,20 +239,15 @@ func (o *orphans) find() (found map[string]*orphanCandidate, reclaiming map[volu
 			return l, why
 		}
 	}
-	for _, l := range n.allLanes() {
-		// Asked before as well as after: it may begin or end in between.
-		before := l.reclaiming()
-		if h := n.Observer.Last(l.uuid); h != nil {
-			for _, one := range volume.Orphans(l.want(), *h, life) {
-				l.mu.Lock()
-				name := l.name
-				l.mu.Unlock()
-				found[one.Dir] = &orphanCandidate{Orphan: one, uuid: l.uuid, name: name}
-			}
+	for _, v := range views {
+		if v.Have == nil {
+			continue
 		}
-		reclaiming[l.uuid] = before || l.reclaiming()
+		for _, one := range volume.Orphans(v.Want, *v.Have, life) {
+			found[one.Dir] = &orphanCandidate{Orphan: one, uuid: v.UUID, name: v.Name, user: v.user(one.Dir)}
+		}
 	}
-	return found, reclaiming, running, unknown
+	return found, running, unknown
 }
 
 // listed are the orphans that have settled, as disagreements.
@@ -264,7 +267,7 @@ func (o *orphans) listed() (all []status.Finding) {
 		case volume.Staged:
 			d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
 		default:
-			d.Message = "the mount at " + s.Dir + ", for " + o.n.podAt(s.uuid, s.Dir) + ", is left: " + s.Why + ", and kubelet has not asked for the unmount"
+			d.Message = "the mount at " + s.Dir + ", for " + s.user + ", is left: " + s.Why + ", and kubelet has not asked for the unmount"
 			d.Hint = "restart kubelet: it unmounts what pods left that are deleted, if it finds the driver. Where it does not, " + d.Hint
 		}
 		all = append(all, d)
@@ -274,10 +277,10 @@ func (o *orphans) listed() (all []status.Finding) {
 
 // strays are kubelet's directories for volumes that are not empty although nothing is
 // mounted there, and that no claim is about: of a claim, the missing mount is reported.
-func (n *Node) strays() (all []status.Finding) {
-	table := n.Observer.LastTable()
-	for _, s := range n.Observer.Strays() {
-		if len(n.Store.At(s.Dir)) > 0 {
+func strays(o *asw.Observer, claimed map[string]bool) (all []status.Finding) {
+	table := o.LastTable()
+	for _, s := range o.Strays() {
+		if claimed[s.Dir] {
 			continue
 		}
 		whose := "kubelet's global directory"
@@ -296,19 +299,10 @@ func (n *Node) strays() (all []status.Finding) {
 	return all
 }
 
-// podAt says in words for whom the claim at a directory is.
-func (n *Node) podAt(uuid volume.UUID, dir string) string {
-	i := slices.IndexFunc(n.Store.Claims(uuid), func(c dsw.Claim) bool { return c.Dir == dir })
-	if i < 0 {
-		return "a pod"
-	}
-	return claimant(n.Store.Claims(uuid)[i])
-}
-
-// releasable says whether a disagreement is one that `flexd release` handles.
-func releasable(d status.Finding) bool {
+// Releasable says whether a disagreement is one that `flexd release` handles.
+func Releasable(d status.Finding) bool {
 	switch d.Class {
-	case orphanedPod, orphanedGlobal, string(join.ClaimedMissing), string(join.ActiveUnclaimed):
+	case OrphanedPod, OrphanedGlobal, string(join.ClaimedMissing), string(join.ActiveUnclaimed):
 		return true
 	}
 	return false

@@ -1,18 +1,16 @@
-package reconcile
+package audit
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/join"
-	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -24,19 +22,21 @@ type Surveyor interface {
 	Survey(ctx context.Context, vg string, fresh bool) join.Survey
 }
 
-// An audit follows a change after auditQuiet without a further one, and at the latest
-// after auditAtMost: a burst of calls is one change, and is not slowed down by it.
+// An audit follows a change after quiet without a further one, and at the latest
+// after atMost: a burst of calls is one change, and is not slowed down by it.
 const (
-	auditQuiet  = time.Second
-	auditAtMost = 10 * time.Second
-	auditLimit  = 20 * time.Second // of one audit
+	quiet  = time.Second
+	atMost = 10 * time.Second
+	// Limit is how long one audit may take.
+	Limit = 20 * time.Second
 )
 
-var errAuditLimit = fmt.Errorf("no answer within %s", auditLimit)
+// ErrLimit is the cause of its end.
+var ErrLimit = fmt.Errorf("no answer within %s", Limit)
 
-// A groupAudit is a volume group with the findings of its last audit.
-type groupAudit struct {
-	n  *Node
+// A group is a volume group with the findings of its last audit.
+type group struct {
+	a  *Auditor
 	vg string
 
 	mu            sync.Mutex // guards what follows
@@ -47,37 +47,16 @@ type groupAudit struct {
 	unknownReason string // why the metadata could not be read
 }
 
-// groupAudits makes one for each volume group whose provider can be asked.
-func (n *Node) groupAudits() map[string]*groupAudit {
-	all := map[string]*groupAudit{}
-	for _, vg := range n.Config.VolumeGroups {
-		if _, ok := n.Providers[vg.Name].(Surveyor); ok {
-			all[vg.Name] = &groupAudit{n: n, vg: vg.Name}
-		}
-	}
-	return all
-}
-
-// scheduleAudit has a volume group ("" = all) audited once it has come to rest.
-func (n *Node) scheduleAudit(vg string) {
-	n.orphans.schedule(orphanSoon)
-	for name, s := range n.audits {
-		if vg == "" || vg == name {
-			s.schedule()
-		}
-	}
-}
-
-func (s *groupAudit) schedule() {
+func (s *group) schedule() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.n.ctx.Err() != nil {
+	if s.a.ctx.Err() != nil {
 		return
 	}
 	if s.first.IsZero() {
 		s.first = time.Now()
 	}
-	wait := min(auditQuiet, max(auditAtMost-time.Since(s.first), 0))
+	wait := min(quiet, max(atMost-time.Since(s.first), 0))
 	if s.timer == nil {
 		s.timer = time.AfterFunc(wait, s.run)
 		return
@@ -86,20 +65,20 @@ func (s *groupAudit) schedule() {
 }
 
 // run audits the group, unless its volumes are being worked on.
-func (s *groupAudit) run() {
-	if s.n.ctx.Err() != nil {
+func (s *group) run() {
+	if s.a.ctx.Err() != nil {
 		return
 	}
-	busy := len(s.n.busy(s.vg)) > 0
+	busy := slices.ContainsFunc(s.a.Views(), func(v *View) bool { return v.Name.VG == s.vg && v.Busy })
 	s.mu.Lock()
-	if busy && time.Since(s.first) < auditAtMost {
+	if busy && time.Since(s.first) < atMost {
 		s.mu.Unlock()
 		s.schedule()
 		return
 	}
 	s.first = time.Time{} // what changes from here on is another change
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(s.n.ctx, auditLimit, errAuditLimit)
+	ctx, cancel := context.WithTimeoutCause(s.a.ctx, Limit, ErrLimit)
 	defer cancel()
 	s.audit(ctx, false)
 }
@@ -107,7 +86,7 @@ func (s *groupAudit) run() {
 // audit compares metadata, devices, mounts and claims of the group, and stores the
 // findings. A new finding must be seen twice: a command may have run during the first
 // look. A fresh audit uses no cached data.
-func (s *groupAudit) audit(ctx context.Context, fresh bool) join.Group {
+func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 	g := s.gather(ctx, fresh, fresh)
 	found := join.Findings(g)
 	known := s.knownFindings()
@@ -119,17 +98,17 @@ func (s *groupAudit) audit(ctx context.Context, fresh bool) join.Group {
 		g = s.gather(ctx, true, fresh)
 		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool { return !once[findingKey(d)] })
 	}
-	if s.n.ctx.Err() == nil { // else nothing was seen
+	if s.a.ctx.Err() == nil { // else nothing was seen
 		s.store(g, found)
 		s.renamed(g)
-		s.n.usePools(g)
+		s.a.usePools(g)
 	}
 	return g
 }
 
-// renamed updates the format records of volumes that have another name in the
+// renamed reports volumes with a format record that have another name in the
 // group by now. A lane follows its own volume, also into another group.
-func (s *groupAudit) renamed(g join.Group) {
+func (s *group) renamed(g join.Group) {
 	if g.Metadata != "" {
 		return
 	}
@@ -141,79 +120,92 @@ func (s *groupAudit) renamed(g join.Group) {
 		if files[v.UUID] > 1 {
 			continue
 		}
-		facts, err := s.n.Records.Get(v.UUID)
-		if err != nil || facts.State != volume.Seen || facts.Name.VG != s.vg || facts.Name.LV == v.Name || g.Busy[v.UUID] {
-			continue
-		}
-		if err := s.n.Records.Renamed(v.UUID, volume.Name{VG: s.vg, LV: v.Name}); err != nil {
-			s.n.Log.WithField("volume", s.vg+"/"+v.Name).WithError(err).Warn("its new name is not in its format record")
+		facts, err := s.a.Observer.Records(v.UUID)
+		if err == nil && facts.State == volume.Seen && facts.Name.VG == s.vg && facts.Name.LV != v.Name && !g.Busy[v.UUID] {
+			s.a.Renamed(v.UUID, volume.Name{VG: s.vg, LV: v.Name})
 		}
 	}
 }
 
 // gather collects what is known of the group, the slowest first: metadata and the
 // mount table are read anew, or taken from the caches that follow their changes.
-func (s *groupAudit) gather(ctx context.Context, metadata, mounts bool) join.Group {
-	n := s.n
-	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata), Busy: n.busy(s.vg)}
-	if vg := n.Config.VG(s.vg); vg != nil {
-		g.Keep = vg.NeverDeactivate
-	}
-	// Making without a running creation means that the creation was interrupted.
-	busy := n.busy(s.vg)
-	for i, v := range g.Volumes {
-		g.Volumes[i].Making = v.Making && busy[nameKey(volume.Name{VG: s.vg, LV: v.Name})]
-	}
-	for _, l := range n.Store.Leases() {
-		if l.VG == s.vg {
-			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: n.Boot() < l.Until})
-		}
-	}
-	dirs := map[volume.UUID][]string{}
-	for _, c := range n.Store.All() {
-		if c.VG == s.vg {
-			g.Claims = append(g.Claims, join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: claimant(c), ReadOnly: c.ReadOnly})
-			dirs[c.UUID] = append(dirs[c.UUID], c.Dir)
-		}
-	}
-	table, err := n.Observer.LastTable(), error(nil)
+func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
+	o, began := s.a.Observer, time.Now()
+	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata)}
+	table, err := o.LastTable(), error(nil)
 	if mounts || table == nil {
-		table, err = n.Observer.Read(ctx)
+		table, err = o.Read(ctx)
 	}
 	if err != nil {
 		// Without it nothing can be said of any volume.
 		why := "the mount table cannot be read: " + err.Error()
 		return join.Group{Name: s.vg, Survey: join.Survey{Kind: g.Kind, Metadata: why, Kernel: why}}
 	}
+	dirs := s.wants(&g)
 	seen := map[string]bool{} // directories that a mount of the group stands for
 	for _, d := range g.Devices {
-		for _, m := range n.Observer.MountsOf(d.Number, d.Path, dirs[d.UUID], table) {
+		for _, m := range o.MountsOf(d.Number, d.Path, dirs[d.UUID], table) {
 			g.Mounts = append(g.Mounts, join.Mount(m))
 			seen[m.Dir+"\x00"+m.Device] = true
 		}
 	}
-	g.Filesystems = n.faultyFilesystems()
 	answers := g.Kernel == "" // else asking for one device may hang as well
 	for _, c := range g.Claims {
-		for _, m := range n.Observer.MountsAt(ctx, c.Dir, table, answers) {
+		for _, m := range o.MountsAt(ctx, c.Dir, table, answers) {
 			if !seen[m.Dir+"\x00"+m.Device] {
 				g.Mounts = append(g.Mounts, join.Mount(m))
 			}
 		}
 	}
-	// A lane that has started meanwhile may have changed what was read before.
-	for uuid := range n.busy(s.vg) {
-		g.Busy[uuid] = true
-	}
+	s.judgeable(&g, began)
 	return g
 }
 
+// wants adds what the views say of the group, and returns the directories of its claims.
+func (s *group) wants(g *join.Group) map[volume.UUID][]string {
+	g.Keep = s.config().NeverDeactivate
+	g.Filesystems = map[volume.UUID]volume.FS{}
+	dirs := map[volume.UUID][]string{}
+	for _, v := range s.a.Views() {
+		if l := v.Lease; l.VG == s.vg {
+			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: s.a.Boot() < l.Until})
+		}
+		for _, c := range v.Claims {
+			if c.VG == s.vg {
+				g.Claims = append(g.Claims, join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly})
+				dirs[c.UUID] = append(dirs[c.UUID], c.Dir)
+			}
+		}
+		if v.Broken.Content != volume.ContentUnknown {
+			g.Filesystems[v.UUID] = v.Broken
+		}
+	}
+	return dirs
+}
+
+// judgeable notes the volumes whose lanes work, or have worked since the group was
+// looked at: what was read of them may be of different moments.
+func (s *group) judgeable(g *join.Group, began time.Time) {
+	g.Busy = map[volume.UUID]bool{}
+	creating := map[string]bool{}
+	for _, v := range s.a.Views() {
+		if v.Name.VG == s.vg && (v.Busy || v.Acted.After(began)) {
+			g.Busy[v.UUID] = true
+			creating[v.Name.LV] = creating[v.Name.LV] || v.ByName
+		}
+	}
+	for i, v := range g.Volumes { // without a running creation, it was interrupted
+		g.Volumes[i].Making = v.Making && creating[v.Name]
+	}
+}
+
+func (s *group) config() *config.VolumeGroup { return s.a.Config.VG(s.vg) }
+
 // askProvider calls the provider, and does not wait for one that hangs.
-func (s *groupAudit) askProvider(ctx context.Context, fresh bool) join.Survey {
-	vg := s.n.Config.VG(s.vg)
+func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 	unknown := func(format string, a ...any) join.Survey {
 		why := fmt.Sprintf(format, a...)
-		return join.Survey{Kind: vg.Provider, Metadata: why, Kernel: why}
+		return join.Survey{Kind: s.config().Provider, Metadata: why, Kernel: why}
 	}
 	s.mu.Lock()
 	since := s.askedSince
@@ -221,12 +213,12 @@ func (s *groupAudit) askProvider(ctx context.Context, fresh bool) join.Survey {
 		s.askedSince = time.Now()
 	}
 	s.mu.Unlock()
-	if !since.IsZero() && time.Since(since) > auditLimit {
+	if !since.IsZero() && time.Since(since) > Limit {
 		return unknown("a look at volume group %s has not ended since %s", s.vg, since.Format(time.TimeOnly))
 	}
 	result := make(chan join.Survey, 1)
 	go func() {
-		result <- s.n.Providers[s.vg].(Surveyor).Survey(ctx, s.vg, fresh)
+		result <- s.a.Surveyors[s.vg].Survey(ctx, s.vg, fresh)
 		s.mu.Lock()
 		s.askedSince = time.Time{}
 		s.mu.Unlock()
@@ -239,14 +231,14 @@ func (s *groupAudit) askProvider(ctx context.Context, fresh bool) join.Survey {
 	select {
 	case all := <-result: // it may know more than that the time was up
 		return all
-	case <-time.After(auditQuiet):
+	case <-time.After(quiet):
 		return unknown("volume group %s: %v", s.vg, context.Cause(ctx))
 	}
 }
 
 // store replaces the last findings, and logs new ones. A finding of a volume that is
 // being worked on is kept until it can be judged again.
-func (s *groupAudit) store(g join.Group, found []join.Finding) {
+func (s *group) store(g join.Group, found []join.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unknownReason = g.Metadata
@@ -261,7 +253,7 @@ func (s *groupAudit) store(g join.Group, found []join.Finding) {
 			Class: string(d.Class), VG: s.vg, LV: d.LV, UUID: string(d.UUID), Dir: d.Dir,
 			Message: d.Text, Hint: d.Hint, Informational: d.Class.Informational(), Since: time.Now(),
 		}
-		log := s.n.Log.WithField("volume", v.VG+"/"+v.LV).WithField("class", v.Class)
+		log := s.a.Log.WithField("volume", v.VG+"/"+v.LV).WithField("class", v.Class)
 		if since, ok := before[findingKey(d)]; ok {
 			v.Since = since
 		} else if v.Informational {
@@ -275,14 +267,14 @@ func (s *groupAudit) store(g join.Group, found []join.Finding) {
 		if g.Busy[volume.UUID(k.UUID)] {
 			now = append(now, k)
 		} else if !k.Informational && !still[reportedKey(k)] {
-			s.n.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or unknown now")
+			s.a.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or unknown now")
 		}
 	}
 	s.found = now
 }
 
 // knownFindings are the last findings.
-func (s *groupAudit) knownFindings() map[join.Finding]bool {
+func (s *group) knownFindings() map[join.Finding]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[join.Finding]bool{}
@@ -301,10 +293,10 @@ func reportedKey(k status.Finding) join.Finding {
 	return join.Finding{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
 }
 
-// findings returns those that were seen last, and why a group could not be
+// Findings returns those that were seen last, and why a group could not be
 // audited.
-func (n *Node) findings() (all []status.Finding, unknown []string) {
-	for _, s := range n.audits {
+func (a *Auditor) Findings() (all []status.Finding, unknown []string) {
+	for _, s := range a.groups {
 		s.mu.Lock()
 		all = append(all, s.found...)
 		if s.unknownReason != "" {
@@ -312,61 +304,10 @@ func (n *Node) findings() (all []status.Finding, unknown []string) {
 		}
 		s.mu.Unlock()
 	}
-	all = append(all, n.orphans.listed()...)
+	all = append(all, a.orphans.listed()...)
 	slices.SortFunc(all, func(a, b status.Finding) int {
 		return cmp.Or(strings.Compare(a.VG, b.VG), strings.Compare(a.LV, b.LV), strings.Compare(a.UUID, b.UUID), strings.Compare(a.Class, b.Class), strings.Compare(a.Dir, b.Dir))
 	})
 	slices.Sort(unknown)
 	return all, unknown
-}
-
-// busy returns the volumes of a group whose lane works, or has calls waiting.
-func (n *Node) busy(vg string) map[volume.UUID]bool {
-	all := map[volume.UUID]bool{}
-	for _, l := range n.allLanes() {
-		l.mu.Lock()
-		if l.name.VG == vg && (l.working != "" || l.byName && l.parked != nil || len(l.n.requests.Of(l.uuid)) > 0) {
-			all[l.uuid] = true
-		}
-		l.mu.Unlock()
-	}
-	return all
-}
-
-// faultyFilesystems are the mounted ones that a child has found in error or truncated.
-func (n *Node) faultyFilesystems() map[volume.UUID]volume.FS {
-	all := map[volume.UUID]volume.FS{}
-	for _, l := range n.allLanes() {
-		l.mu.Lock()
-		if l.broken.Content != volume.ContentUnknown {
-			all[l.uuid] = l.broken
-		}
-		l.mu.Unlock()
-	}
-	return all
-}
-
-// claimant describes the user of a claim.
-func claimant(c dsw.Claim) string {
-	switch {
-	case c.Kind == volume.Staged:
-		return "kubelet's global mount"
-	case c.Pod == nil:
-		return "a pod"
-	case c.Pod.Name == "":
-		return "pod uid " + c.Pod.UID
-	}
-	return "pod " + c.Pod.Namespace + "/" + c.Pod.Name
-}
-
-// deviceMounts is a fingerprint of the mounts that are on block devices: the others
-// come and go with every container.
-func deviceMounts(table *mounttable.Table) uint64 {
-	h := fnv.New64a()
-	for _, e := range table.All() {
-		if strings.HasPrefix(e.Source, "/dev/") {
-			fmt.Fprintln(h, e.ID, e.Number, e.Dir, e.ReadOnly, e.SuperReadOnly)
-		}
-	}
-	return h.Sum64()
 }

@@ -1,7 +1,8 @@
-package reconcile
+package audit
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +12,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/config"
-	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/volume"
@@ -19,7 +19,6 @@ import (
 
 // fakePools is a provider with one thin pool, which counts who asks.
 type fakePools struct {
-	Provider
 	mu    sync.Mutex // timers that fire know nothing of what the test wrote before
 	state lvm.Pool
 	asked int
@@ -62,32 +61,24 @@ func TestPoolsWatchedWhileClaimed(t *testing.T) {
 		l := logrus.New()
 		l.SetOutput(&log)
 		logged := func(word string) int { return strings.Count(log.String(), word) }
-		store, err := dsw.Open(t.TempDir(), "boot")
-		if err != nil {
-			t.Fatal(err)
-		}
-		records, err := dsw.OpenRecords(t.TempDir(), "boot", func() time.Duration { return time.Hour })
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := New(Parts{Store: store, Records: records, Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}, Log: logrus.NewEntry(l), Providers: map[string]Provider{"vg0": f}})
-		close(n.ready)
-		defer n.stop(ErrStopping)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		a := New(ctx, Parts{Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}, Log: logrus.NewEntry(l), Pools: map[string]PoolSource{"vg0": f}})
 		g := join.Group{Name: "vg0", Survey: join.Survey{Volumes: []join.Volume{{Name: "thin", UUID: "u1", Pool: "pool"}, {Name: "thick", UUID: "u2"}}}}
 		claim := func(uuids ...volume.UUID) {
 			g.Claims = nil
 			for _, u := range uuids {
 				g.Claims = append(g.Claims, join.Claim{UUID: u})
 			}
-			n.usePools(g)
+			a.usePools(g)
 		}
 		claim("u2")
 		time.Sleep(time.Hour)
-		if asked := f.since(); asked > 1 || len(n.poolStates()) > 0 {
-			t.Fatalf("asked %d times for no pool: %+v", asked, n.poolStates())
+		if asked := f.since(); asked > 1 || len(a.PoolStates()) > 0 {
+			t.Fatalf("asked %d times for no pool: %+v", asked, a.PoolStates())
 		}
 		claim("u1", "u2")
-		if p := n.poolStates(); len(p) != 1 || p[0].DataUsed != 50 || p[0].Warning+p[0].Problem != "" {
+		if p := a.PoolStates(); len(p) != 1 || p[0].DataUsed != 50 || p[0].Warning+p[0].Problem != "" {
 			t.Errorf("at once: %+v", p)
 		}
 		time.Sleep(10*time.Minute + time.Second)
@@ -97,32 +88,32 @@ func TestPoolsWatchedWhileClaimed(t *testing.T) {
 		f.change(func(p *lvm.Pool) { p.Data.Used = 85 })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if p := n.poolStates(); len(p) != 1 || !strings.Contains(p[0].Warning, "lvextend") || logged("85.0 % of the pool's data") != 1 || len(n.problems()) > 0 {
-			t.Errorf("beyond the threshold: %+v, problems %q\n%s", p, n.problems(), log.String())
+		if p := a.PoolStates(); len(p) != 1 || !strings.Contains(p[0].Warning, "lvextend") || logged("85.0 % of the pool's data") != 1 || p[0].Problem != "" {
+			t.Errorf("beyond the threshold: %+v\n%s", p, log.String())
 		}
 		f.change(func(p *lvm.Pool) { p.Mode, p.Data.Used = "out_of_data_space", 100 })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if p := n.problems(); len(p) != 1 || !strings.HasPrefix(p[0], "thin pool vg0/pool: the pool is full") || logged("the pool is full") != 1 {
-			t.Errorf("full: %q\n%s", p, log.String())
+		if p := a.PoolStates(); len(p) != 1 || !strings.HasPrefix(p[0].Problem, "the pool is full") || logged("the pool is full") != 1 {
+			t.Errorf("full: %+v\n%s", p, log.String())
 		}
 		f.change(func(p *lvm.Pool) { p.Mode, p.Data.Total = "rw", 1000 })
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if p := n.problems(); len(p) > 0 || logged("has recovered") != 1 {
-			t.Errorf("extended: %q\n%s", p, log.String())
+		if p := a.PoolStates(); len(p) != 1 || p[0].Problem != "" || logged("has recovered") != 1 {
+			t.Errorf("extended: %+v\n%s", p, log.String())
 		}
 		g.Metadata = "unread" // whose pools these are is not forgotten
 		claim()
-		if len(n.poolStates()) != 1 {
+		if len(a.PoolStates()) != 1 {
 			t.Error("forgotten while the metadata cannot be read")
 		}
 		g.Metadata = ""
 		claim()
 		f.since()
 		time.Sleep(time.Hour)
-		if asked := f.since(); asked > 0 || len(n.poolStates()) > 0 {
-			t.Errorf("unclaimed, and asked %d times: %+v", asked, n.poolStates())
+		if asked := f.since(); asked > 0 || len(a.PoolStates()) > 0 {
+			t.Errorf("unclaimed, and asked %d times: %+v", asked, a.PoolStates())
 		}
 	})
 }

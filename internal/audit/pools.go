@@ -1,4 +1,4 @@
-package reconcile
+package audit
 
 import (
 	"maps"
@@ -34,11 +34,11 @@ type pools struct {
 
 // usePools notes which pools the claimed volumes of a group are in, and looks at
 // them: something has changed in the group.
-func (n *Node) usePools(g join.Group) {
+func (a *Auditor) usePools(g join.Group) {
 	if g.Metadata != "" {
 		return // as before
 	}
-	if _, ok := n.Providers[g.Name].(PoolSource); !ok {
+	if a.Pools[g.Name] == nil {
 		return
 	}
 	claimed := map[volume.UUID]bool{}
@@ -52,7 +52,7 @@ func (n *Node) usePools(g join.Group) {
 		}
 	}
 	used := slices.Sorted(maps.Keys(names))
-	p := &n.pools
+	p := &a.pools
 	p.mu.Lock()
 	if len(used) == 0 && len(p.used[g.Name]) == 0 {
 		p.mu.Unlock()
@@ -66,13 +66,13 @@ func (n *Node) usePools(g join.Group) {
 		return name.VG == g.Name && !slices.Contains(used, name.LV)
 	})
 	p.mu.Unlock()
-	n.lookAtPools()
+	a.lookAtPools()
 }
 
 // lookAtPools looks at the pools in use, and again after a pause as long as
 // there are any.
-func (n *Node) lookAtPools() {
-	p := &n.pools
+func (a *Auditor) lookAtPools() {
+	p := &a.pools
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.timer != nil {
@@ -82,24 +82,24 @@ func (n *Node) lookAtPools() {
 	any := false
 	for vg, names := range p.used {
 		any = any || len(names) > 0
-		states, err := n.Providers[vg].(PoolSource).PoolStates(vg, names)
+		states, err := a.Pools[vg].PoolStates(vg, names)
 		if err != nil {
-			n.Log.WithField("vg", vg).WithError(err).Warn("thin pools cannot be looked at")
+			a.Log.WithField("vg", vg).WithError(err).Warn("thin pools cannot be looked at")
 		}
 		for _, one := range states {
-			n.noticePool(one)
+			a.noticePool(one)
 		}
 	}
-	if any && n.ctx.Err() == nil {
-		p.timer = time.AfterFunc(poolPause, n.lookAtPools)
+	if any && a.ctx.Err() == nil {
+		p.timer = time.AfterFunc(poolPause, a.lookAtPools)
 	}
 }
 
 // noticePool stores the state of a pool, and logs when it gets worse or
 // better. The caller holds the lock.
-func (n *Node) noticePool(one lvm.Pool) {
+func (a *Auditor) noticePool(one lvm.Pool) {
 	threshold := 100.0
-	if vg := n.Config.VG(one.Name.VG); vg != nil && vg.ThinPoolWarning > 0 {
+	if vg := a.Config.VG(one.Name.VG); vg != nil && vg.ThinPoolWarning > 0 {
 		threshold = float64(vg.ThinPoolWarning)
 	}
 	now := status.Pool{
@@ -110,9 +110,9 @@ func (n *Node) noticePool(one lvm.Pool) {
 	if now.Problem == "" {
 		now.Warning = one.Trouble(threshold)
 	}
-	was := n.pools.seen[one.Name]
-	n.pools.seen[one.Name] = now
-	log := n.Log.WithField("pool", one.Name.String())
+	was := a.pools.seen[one.Name]
+	a.pools.seen[one.Name] = now
+	log := a.Log.WithField("pool", one.Name.String())
 	switch {
 	case now.Problem != "" && now.Problem != was.Problem:
 		log.Error(now.Problem)
@@ -123,11 +123,11 @@ func (n *Node) noticePool(one lvm.Pool) {
 	}
 }
 
-// poolStates returns the pools in use as they were seen last.
-func (n *Node) poolStates() []status.Pool {
-	n.pools.mu.Lock()
-	defer n.pools.mu.Unlock()
-	return slices.SortedFunc(maps.Values(n.pools.seen), func(a, b status.Pool) int {
-		return strings.Compare(a.VG+"/"+a.Name, b.VG+"/"+b.Name)
+// PoolStates returns the pools in use as they were seen last.
+func (a *Auditor) PoolStates() []status.Pool {
+	a.pools.mu.Lock()
+	defer a.pools.mu.Unlock()
+	return slices.SortedFunc(maps.Values(a.pools.seen), func(x, y status.Pool) int {
+		return strings.Compare(x.VG+"/"+x.Name, y.VG+"/"+y.Name)
 	})
 }

@@ -1,0 +1,101 @@
+// Package audit finds what disagrees on the node: the metadata of a volume group, the
+// kernel's devices, the mount table and the claims; mounts that no pod needs any more;
+// thin pools that fill up. It judges immutable views, which the lanes publish, beside
+// what it looks at itself, and changes nothing.
+package audit
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A View is a volume at one moment of its lane. It never changes.
+type View struct {
+	UUID   volume.UUID
+	Name   volume.Name
+	ByName bool // the name meant no volume; UUID is of no use but as a key
+
+	Busy      bool      // a step is taken, or calls wait
+	Acted     time.Time // when the last step ended
+	Releasing bool      // the lane works, and only on releases of orphans
+
+	Claims []dsw.Claim
+	Lease  dsw.Lease
+	Want   volume.Want
+	Have   *volume.Have // as observed last; nil = never
+	Broken volume.FS    // what is wrong with its mounted filesystem
+}
+
+// user describes the user of the claim at a directory.
+func (v *View) user(dir string) string {
+	for _, c := range v.Claims {
+		if c.Dir == dir {
+			return c.User()
+		}
+	}
+	return "a pod"
+}
+
+// Parts are what an Auditor is made of.
+type Parts struct {
+	Config    *config.Config
+	Log       *logrus.Entry
+	Observer  *asw.Observer
+	Surveyors map[string]Surveyor   // by VG
+	Pools     map[string]PoolSource // by VG
+	PodEvents PodEvents             // nil = the end of pods causes no event
+	Boot      func() time.Duration
+
+	Views   func() []*View
+	Renamed func(volume.UUID, volume.Name)                                // a volume with a format record has another name
+	Release func(context.Context, volume.UUID, volume.Name, string) error // an orphan, as `flexd release` would, with the proof that no other mount namespace has its device
+}
+
+// An Auditor looks when something has changed; at rest it has no timer.
+type Auditor struct {
+	Parts
+	ctx     context.Context
+	groups  map[string]*group // by VG; never changes
+	pools   pools
+	orphans orphans
+}
+
+// New returns an auditor that looks until ctx is done.
+func New(ctx context.Context, p Parts) *Auditor {
+	a := &Auditor{Parts: p, ctx: ctx, groups: map[string]*group{}}
+	for vg := range p.Surveyors {
+		a.groups[vg] = &group{a: a, vg: vg}
+	}
+	a.orphans = orphans{a: a, seen: map[string]*orphanCandidate{}}
+	return a
+}
+
+// Changed has a volume group ("" = all) audited once it has come to rest.
+func (a *Auditor) Changed(vg string) {
+	a.PodsChanged()
+	for name, s := range a.groups {
+		if vg == "" || vg == name {
+			s.schedule()
+		}
+	}
+}
+
+// PodsChanged has orphans looked for soon.
+func (a *Auditor) PodsChanged() { a.orphans.schedule(orphanSoon) }
+
+// LookForOrphans looks for them now.
+func (a *Auditor) LookForOrphans() { a.orphans.look() }
+
+// PodsUnknown says why the processes of pods are unknown, or "".
+func (a *Auditor) PodsUnknown() string {
+	a.orphans.mu.Lock()
+	defer a.orphans.mu.Unlock()
+	return a.orphans.unknownReason
+}

@@ -1,0 +1,56 @@
+package audit
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// Check audits every configured volume group anew, all in parallel: a group that hangs
+// does not delay the others.
+func (a *Auditor) Check(ctx context.Context) []status.Group {
+	groups := make([]status.Group, len(a.Config.VolumeGroups))
+	var all sync.WaitGroup
+	for i, vg := range a.Config.VolumeGroups {
+		all.Go(func() { groups[i] = a.checkGroup(ctx, vg.Name, vg.Provider) })
+	}
+	all.Wait()
+	a.LookForOrphans()
+	return groups
+}
+
+func (a *Auditor) checkGroup(ctx context.Context, vg, kind string) status.Group {
+	g := status.Group{VG: vg, Provider: kind}
+	s := a.groups[vg]
+	if s == nil {
+		g.Unknown = "its provider cannot list the whole group"
+		return g
+	}
+	begun := time.Now()
+	seen := s.audit(ctx, true)
+	g.Seconds = time.Since(begun).Seconds()
+	g.Volumes, g.Active = len(seen.Volumes), len(seen.Devices)
+	g.Unknown = unknownReason(seen.Survey)
+	return g
+}
+
+// unknownReason says what could not be read of a group.
+func unknownReason(s join.Survey) string {
+	var all []string
+	if s.Metadata != "" {
+		all = append(all, s.Metadata)
+	}
+	if s.Kernel != "" && s.Kernel != s.Metadata {
+		all = append(all, s.Kernel)
+	}
+	for _, d := range s.Devices {
+		if d.Unknown != "" {
+			all = append(all, d.Unknown)
+		}
+	}
+	return strings.Join(all, "; ")
+}

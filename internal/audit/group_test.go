@@ -1,0 +1,86 @@
+package audit
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A slowGroup has one active volume that nobody asked for. A look at it takes its time.
+type slowGroup struct{ during func() }
+
+func (g slowGroup) Survey(context.Context, string, bool) join.Survey {
+	time.Sleep(time.Second)
+	g.during()
+	return join.Survey{Kind: "loopdev", Volumes: []join.Volume{{Name: "a", UUID: "u", Size: 1 << 20}, {Name: "b", UUID: "v", Size: 1 << 20, Making: true}},
+		Devices: []join.Device{{UUID: "u", Path: "/dev/loop1", Number: "7:1", Size: 1 << 20}, {UUID: "v", Path: "/dev/loop2", Number: "7:2", Size: 1 << 20}}}
+}
+
+// noMounts is a mount table without volumes.
+type noMounts struct{}
+
+func (noMounts) Open() (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("1 0 0:1 / / rw - tmpfs none rw\n")), nil
+}
+func (noMounts) Changed() bool                  { return true }
+func (noMounts) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+// A volume is judged only if its lane did nothing while the group was looked at: no step
+// is under way, and none began and ended meanwhile.
+func TestOnlyWhatRestsIsJudged(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		before View // of lane u
+		during View
+		named  View // of the lane of the name b
+		found  string
+	}{
+		{"at rest", View{}, View{}, View{}, "a b"},
+		{"working", View{Busy: true}, View{Busy: true}, View{}, "b"},
+		{"from then on", View{}, View{Busy: true}, View{}, "b"},
+		{"until then", View{Busy: true}, View{Acted: time.Now()}, View{}, "b"},
+		{"meanwhile", View{}, View{Acted: time.Now()}, View{}, "b"},
+		{"creating", View{}, View{}, View{Busy: true}, "a"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			log := logrus.New()
+			log.SetLevel(logrus.PanicLevel)
+			seen := row.before
+			a := New(t.Context(), Parts{
+				Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}}}, Log: logrus.NewEntry(log),
+				Observer: asw.New(nil, nil, func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{}, nil }, noMounts{}),
+				Boot:     func() time.Duration { return time.Hour },
+				Surveyors: map[string]Surveyor{"vg0": slowGroup{func() {
+					if seen = row.during; !seen.Acted.IsZero() {
+						seen.Acted = time.Now()
+					}
+				}}},
+				Views: func() []*View {
+					v, named := seen, row.named
+					v.UUID, v.Name = "u", volume.Name{VG: "vg0", LV: "a"}
+					named.UUID, named.Name, named.ByName = "name:vg0:b", volume.Name{VG: "vg0", LV: "b"}, true
+					return []*View{&v, &named}
+				},
+			})
+			a.groups["vg0"].audit(t.Context(), true)
+			all, _ := a.Findings()
+			var found []string
+			for _, d := range all {
+				found = append(found, d.LV)
+			}
+			if got := strings.Join(found, " "); got != row.found {
+				t.Errorf("%s: found %q, want %q: %+v", row.name, got, row.found, all)
+			}
+		})
+	}
+}

@@ -1,0 +1,56 @@
+package reconcile
+
+import (
+	"github.com/flexd/flexd/internal/audit"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// publish replaces the lane's view. Only the lane's goroutine does so: before and after
+// each turn, which is when it is not turning, and each step.
+func (l *lane) publish(turning bool) {
+	v := &audit.View{UUID: l.uuid, ByName: l.byName, Acted: l.acted, Want: l.want(), Claims: l.n.Store.Claims(l.uuid), Have: l.n.Observer.Last(l.uuid)}
+	v.Lease, _ = l.n.Store.Lease(l.uuid)
+	v.Releasing = turning
+	for _, c := range v.Want.Calls {
+		v.Releasing = v.Releasing && c.Verb == volume.Reclaim
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v.Name, v.Broken = l.name, l.broken
+	v.Busy = l.working != "" || l.byName && l.parked != nil || len(v.Want.Calls) > 0
+	l.published.Store(v)
+}
+
+// views returns what the lanes published last.
+func (n *Node) views() (all []*audit.View) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lanes {
+		if v := l.published.Load(); v != nil {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// newAuditor returns the auditor of the node's lanes.
+func (n *Node) newAuditor() *audit.Auditor {
+	p := audit.Parts{
+		Config: n.Config, Log: n.Log, Observer: n.Observer, Surveyors: map[string]audit.Surveyor{}, Pools: map[string]audit.PoolSource{},
+		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim,
+		Renamed: func(uuid volume.UUID, name volume.Name) {
+			if err := n.Records.Renamed(uuid, name); err != nil {
+				n.Log.WithField("volume", name.String()).WithError(err).Warn("its new name is not in its format record")
+			}
+		},
+	}
+	for _, vg := range n.Config.VolumeGroups {
+		if s, ok := n.Providers[vg.Name].(audit.Surveyor); ok {
+			p.Surveyors[vg.Name] = s
+		}
+		if s, ok := n.Providers[vg.Name].(audit.PoolSource); ok {
+			p.Pools[vg.Name] = s
+		}
+	}
+	return audit.New(n.ctx, p)
+}
