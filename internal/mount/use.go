@@ -165,11 +165,18 @@ type backing struct{ dev, ino, rdev uint64 }
 // loopsOn names the loop devices that show the bytes of a device: those attached to
 // it and, if it is a loop device itself, those attached to its backing file.
 func loopsOn(dev *os.File, number string) ([]string, error) {
-	own, err := backingOf(dev)
-	file, isLoop := "", err == nil
-	if isLoop {
-		b, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	var (
+		own  backing
+		file string
+	)
+	b, err := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	isLoop := !errors.Is(err, os.ErrNotExist)
+	if isLoop && err == nil {
 		file = filepath.Base(strings.TrimSpace(string(b)))
+		own, err = backingOf(dev)
+	}
+	if isLoop && err != nil {
+		return nil, err
 	}
 	self := backing{dev: own.dev, ino: own.ino}
 	var on []string
@@ -266,7 +273,7 @@ func regular(path string) (backing, bool) {
 }
 
 // OpenLoop opens a loop device by its name in sysfs. In a container, /dev may have
-// another node of that name, or none: then one is made for an instant.
+// another node of that name, or none.
 func OpenLoop(name string) (*os.File, error) {
 	number, err := sysfs.Line("/sys/block/" + name + "/dev")
 	if err != nil {
@@ -281,12 +288,37 @@ func OpenLoop(name string) (*os.File, error) {
 	if !ok {
 		return nil, fmt.Errorf("the number of %s is %q", name, number)
 	}
-	node := fmt.Sprintf("/dev/.flexd-%s-%d", name, os.Getpid())
-	if err := unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
+	dir, err := ownNode(name, unix.Mkdev(major, minor))
+	if err != nil {
 		return nil, fmt.Errorf("%s is not the device %s, and no node of it can be made: %v", path, number, err)
 	}
-	defer os.Remove(node)
-	return os.Open(node)
+	defer unix.Close(dir)
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// ownNode makes the node of a block device in a filesystem that is mounted nowhere and
+// ends with its descriptor dir, so that a child that is killed leaves no node.
+func ownNode(name string, dev uint64) (dir int, err error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return 0, os.NewSyscallError("fsopen", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return 0, os.NewSyscallError("fsconfig", err)
+	}
+	if dir, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0); err != nil {
+		return 0, os.NewSyscallError("fsmount", err)
+	}
+	if err := unix.Mknodat(dir, name, unix.S_IFBLK|0o600, int(dev)); err != nil {
+		unix.Close(dir)
+		return 0, os.NewSyscallError("mknodat", err)
+	}
+	return dir, nil
 }
 
 // Detached says whether it is an error because a loop device has no file any more,

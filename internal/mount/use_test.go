@@ -385,3 +385,39 @@ func TestTruncated(t *testing.T) {
 		})
 	}
 }
+
+// Ensure that a loop device whose backing file cannot be asked for is not taken for a
+// device of another kind.
+func TestLoopsOnUnknown(t *testing.T) {
+	r := newRig(t, mib)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if on, err := loopsOn(null, r.dev.Number); err == nil {
+		t.Errorf("got %q", on)
+	}
+	if _, err := loopsOn(null, "1:3"); err != nil { // no loop device
+		t.Error(err)
+	}
+}
+
+// Ensure that a loop device is opened without its node in /dev, and by none that would stay
+// there when the process is killed.
+func TestOpenLoop(t *testing.T) {
+	r := newRig(t, mib)
+	r.sh("mount", "--bind", os.DevNull, r.dev.Path)
+	defer r.sh("umount", r.dev.Path)
+	dev, err := OpenLoop(filepath.Base(r.dev.Path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if _, err := backingOf(dev); err != nil {
+		t.Error(err)
+	}
+	if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dev.Fd())); err != nil || strings.HasPrefix(to, "/dev/") {
+		t.Errorf("it was opened as %q: %v", to, err)
+	}
+}
