@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/test/host"
 )
 
@@ -54,8 +52,8 @@ func main() {
 	if os.Getenv(inside) == "" {
 		os.Exit(insideNamespace(os.Stdout, os.Args[1:]...))
 	}
-	if err := alone(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench: a mount namespace of its own:", err)
+	if err := host.Alone(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 	if flag.Arg(0) == tableChild {
@@ -129,35 +127,8 @@ const inside = "FLEXD_BENCH_INSIDE"
 // insideNamespace runs this program again in a mount namespace of its own, and
 // returns its exit status.
 func insideNamespace(stdout io.Writer, args ...string) int {
-	again := exec.Command("/proc/self/exe", args...)
-	again.Env = append(os.Environ(), inside+"=1")
-	again.Stdout, again.Stderr = stdout, os.Stderr
-	again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	signal.Ignore(syscall.SIGINT) // of a terminal: it hears it too, and cleans up
-	if err := again.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		return 1
-	}
-	return 0
-}
-
-// alone cuts the namespace off from the one it was copied from, and releases
-// the loop devices that were mounted there: a copy of a mount keeps its device in
-// use.
-func alone() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	t, err := mounttable.Own()
-	if err != nil {
-		return err
-	}
-	for _, e := range slices.Backward(t.All()) {
-		if strings.HasPrefix(e.Number, "7:") && e.Dir != "/" {
-			unix.Unmount(e.Dir, unix.MNT_DETACH) // of this namespace only
-		}
-	}
-	return nil
+	signal.Ignore(syscall.SIGINT) // of a terminal: the other one receives it too, and cleans up
+	return host.Again(stdout, args, inside+"=1")
 }
 
 // print says what came of the goals, and whether all are met.

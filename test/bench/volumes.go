@@ -31,20 +31,11 @@ func manyNode() (*host.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := host.Again("bin", time.Hour, dir, run)
+	n, err := host.Reopen("bin", time.Hour, dir, run)
 	if err != nil {
 		return nil, err
 	}
-	err = os.WriteFile(n.Config(), fmt.Appendf(nil, `nodeName: node-1
-kubeletRoots: [%[1]s/kubelet]
-runDir: %[3]s
-stateDir: %[1]s/state
-lease: 1h
-volumeGroups:
-  - name: %[2]s
-    provider: lvm
-`, n.Dir, manyVG, n.Run), 0o600)
-	if err == nil {
+	if err = n.Configure(host.Settings{Lease: time.Hour, Groups: "  - {name: " + manyVG + ", provider: lvm}\n"}); err == nil {
 		err = n.Start()
 	}
 	if err != nil {

@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/test/host"
 )
@@ -40,6 +40,17 @@ func onLVM(disks []string) ground {
 	}
 }
 
+// has says whether the volume group has a volume of that name.
+func (d *demo) has(lv string) bool {
+	if !d.ground.lvm {
+		_, err := os.Stat(d.Dir + "/vg/" + lv)
+		return err == nil
+	}
+	names, err := exec.Command("lvs", "--noheadings", "-o", "lv_name", host.VG).Output()
+	d.must(err)
+	return slices.Contains(strings.Fields(string(names)), lv)
+}
+
 // A sharing is the filesystem of the shared volume, and its first size.
 type sharing struct {
 	fsType string
@@ -52,9 +63,7 @@ type sharing struct {
 // is mounted, if there is one.
 func chooseSharing() sharing {
 	ext4 := sharing{fsType: "ext4", size: 64 * MiB}
-	var caps [2]unix.CapUserData
-	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
-	if err == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0 {
+	if host.GrowsExt4() {
 		return ext4
 	}
 	const why = "the kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this root does not have"

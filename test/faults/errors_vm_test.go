@@ -142,7 +142,7 @@ func (l *lab) prepare(s stage, lv string) {
 // data, a call never says that it worked when it did not, and when the disk is
 // well again, all is.
 func TestDiskFails(t *testing.T) {
-	random := seeded(t)
+	random := host.Random(t)
 	type row struct {
 		stage
 		how   string
@@ -202,7 +202,7 @@ func (l *lab) one(s stage, how, lv string, where part) {
 	}
 	wait := behind(call)
 	if s.child != "" {
-		pid := l.freeze(s.child, l.Node.Run+"/lanes/")
+		pid := l.freeze(s.child)
 		l.fail(how, where)
 		l.must(syscall.Kill(pid, syscall.SIGCONT))
 	}
@@ -214,7 +214,7 @@ func (l *lab) one(s stage, how, lv string, where part) {
 	case how == "delay":
 		l.ok(r)
 	}
-	if mounted, _ := host.IsMountPoint(l.dir(lv)); mounted != (r.ok() || s.grow) {
+	if mounted := host.Mounted(l.dir(lv)); mounted != (r.ok() || s.grow) {
 		l.Errorf("%s; mounted: %v", r, mounted)
 	}
 	l.heal()

@@ -24,7 +24,7 @@ import (
 func TestDiskHangs(t *testing.T) {
 	// LVM changes something in the group, or reads its metadata.
 	commands := []string{"cold", "unknown"}
-	if random := seeded(t); !soak {
+	if random := host.Random(t); !soak {
 		commands = commands[random.IntN(2):][:1]
 	}
 	for _, first := range commands {
@@ -68,7 +68,7 @@ func diskHangs(t *testing.T, first string) {
 	var frozen []int
 	for way, child := range map[string]string{"mkfs": "mkfs.ext4", "fsck": "e2fsck", "mount": "mount"} {
 		waits[way] = behind(func() reply { return l.mount(way) })
-		frozen = append(frozen, l.freeze(child, l.Node.Run+"/lanes/"))
+		frozen = append(frozen, l.freeze(child))
 	}
 	l.must(os.WriteFile(l.dir("umount")+"/dirty", make([]byte, 4<<20), 0o644))
 	l.suspend()
@@ -130,7 +130,7 @@ func diskHangs(t *testing.T, first string) {
 			return ""
 		})
 	}
-	if mounted, _ := host.IsMountPoint(l.dir("umount")); mounted {
+	if host.Mounted(l.dir("umount")) {
 		t.Error("the umount that hung did nothing")
 	}
 	l.within(soon, "LVM answers again", func() string {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,16 +38,6 @@ var patient = config.Default().CallDeadline
 
 // soak says that nothing is left out.
 var soak = os.Getenv("FLEXD_SOAK") != ""
-
-// seeded is random, and can be had again: FLEXD_SEED=N.
-func seeded(t *testing.T) *rand.Rand {
-	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
-	if err != nil {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("FLEXD_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // A lab is a node with two volume groups. That of host.VG has a disk that fails
 // on command, "under" (a linear device on the first disk), and a sound one; the
@@ -98,11 +86,11 @@ func newLab(t *testing.T, callDeadline time.Duration, commands ...string) *lab {
 		os.RemoveAll("/dev/" + host.VG)
 		os.Remove("/run/lvm/hints")
 	})
-	f, err := os.OpenFile(l.Config(), os.O_WRONLY|os.O_APPEND, 0)
-	l.must(err)
-	_, err = fmt.Fprintf(f, "  - name: other\n    provider: lvm\ncallDeadline: %s\nlog: {level: debug}\n", callDeadline)
-	l.must(err)
-	l.must(f.Close())
+	l.must(l.Configure(host.Settings{
+		Lease:  10 * time.Minute,
+		Lines:  fmt.Sprintf("callDeadline: %s\nlog: {level: debug}", callDeadline),
+		Groups: "  - {name: " + host.VG + ", provider: lvm, create: true, maxSize: 8GiB}\n  - {name: other, provider: lvm}\n",
+	}))
 	l.lvm(append([]string{"vgcreate -q other " + disks[2]}, commands...)...)
 	l.must(l.Start())
 	// Whatever happens, nothing hangs when the node is taken away.
@@ -384,56 +372,15 @@ func (l *lab) reload(lines ...string) {
 	l.resume()
 }
 
-// freeze stops a child that works on a volume as soon as it is there, and returns
-// its pid. What is its program's name, or an operation of flexd's own.
-func (l *lab) freeze(what, lane string) int {
+// freeze stops a child of flexd's that works on a volume as soon as it is there, and
+// returns its pid. What it is named by is its program, or an operation of flexd's own.
+func (l *lab) freeze(what string) int {
 	l.Helper()
-	pid := l.freezeBefore(what, lane, nil)
+	pid := l.Freeze(func() bool { return false }, what)
 	if pid == 0 {
-		l.Fatalf("no %s of %s", what, lane)
+		l.Fatalf("no %s", what)
 	}
 	return pid
-}
-
-// freezeBefore is freeze of a child that may be missed: it returns 0 when the call
-// that needs it has ended before.
-func (l *lab) freezeBefore(what, lane string, call <-chan reply) int {
-	l.Helper()
-	for end := time.Now().Add(soon); time.Now().Before(end) && len(call) == 0; time.Sleep(time.Millisecond) {
-		procs, _ := filepath.Glob("/proc/[0-9]*")
-		for _, proc := range procs {
-			in, _ := os.Readlink(proc + "/fd/0")
-			if !strings.HasPrefix(in, lane) {
-				continue
-			}
-			b, _ := os.ReadFile(proc + "/cmdline")
-			words := strings.Split(string(b), "\x00")
-			if filepath.Base(words[0]) != what && (len(words) < 3 || words[1] != "child" || words[2] != what) {
-				continue
-			}
-			pid, _ := strconv.Atoi(filepath.Base(proc))
-			if syscall.Kill(pid, syscall.SIGSTOP) == nil && stops(proc) {
-				return pid
-			}
-		}
-	}
-	return 0
-}
-
-// stops waits until a process that was sent SIGSTOP has stopped, and says false if
-// it ended instead.
-func stops(proc string) bool {
-	for {
-		stat, err := os.ReadFile(proc + "/stat")
-		_, state, _ := strings.Cut(string(stat), ") ")
-		switch {
-		case err != nil || strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X"):
-			return false
-		case strings.HasPrefix(state, "T"):
-			return true
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // hangs waits until a child hangs on a volume, in a sleep that no signal ends, and

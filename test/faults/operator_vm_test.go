@@ -55,13 +55,13 @@ func TestOperatorInTheWay(t *testing.T) {
 	for frozen[0] == 0 { // growing takes an instant, and may be missed
 		size += 24 << 20
 		waits["more"] = behind(expand)
-		frozen[0] = l.freezeBefore("grow", l.Node.Run+"/lanes/", waits["more"])
+		frozen[0] = l.Freeze(func() bool { return len(waits["more"]) > 0 }, "grow")
 		if size > 400<<20 {
 			t.Fatal("no growth was stopped")
 		}
 	}
 	waits["up"] = behind(func() reply { return l.mount("up") })
-	frozen = append(frozen, l.freeze("mount", l.Node.Run+"/lanes/"))
+	frozen = append(frozen, l.freeze("mount"))
 	for _, lv := range suspended {
 		l.suspendLV(lv)
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -12,95 +13,125 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/flexd/flexd/internal/mounttable"
 )
 
-// Left says what of this node is still there: processes, mounts, block devices.
-func (n *Node) Left() ([]string, error) {
-	mounts, err := n.mounts()
+// Mounts lists the mount points at and below a directory, the last made first.
+func Mounts(dir string) []string {
+	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
-	devices, err := n.devices()
-	if err != nil {
-		return nil, err
-	}
-	var left []string
-	for _, pid := range n.processes() {
-		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		left = append(left, fmt.Sprintf("process %d: %s", pid, strings.ReplaceAll(string(cmdline), "\x00", " ")))
-	}
-	for _, dir := range mounts {
-		left = append(left, "mount "+dir)
-	}
-	for _, d := range devices {
-		left = append(left, "device "+d)
-	}
-	return left, nil
-}
-
-// mounts lists the mount points below Dir, the last made first.
-func (n *Node) mounts() ([]string, error) {
-	table, err := mounttable.Own()
-	if err != nil {
-		return nil, err
-	}
-	var dirs []string
-	for _, e := range slices.Backward(table.All()) {
-		if strings.HasPrefix(e.Dir, n.Dir+"/") {
-			dirs = append(dirs, e.Dir)
+	var all []string
+	for line := range strings.Lines(string(text)) {
+		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
+		if at == dir || strings.HasPrefix(at, dir+"/") {
+			all = append(all, at)
 		}
 	}
-	return dirs, nil
+	slices.Reverse(all)
+	return all
 }
 
-// processes lists those other than us that run an executable of Dir or have
-// anything below Dir open: a child of flexd has its lane's lock.
-func (n *Node) processes() []int {
-	var pids []int
+// Mounted says whether a lookup of a directory reaches a mount's root, as kubelet asks.
+func Mounted(dir string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	if err != nil && !errors.Is(err, unix.ENOENT) { // a mount in error
+		return slices.Contains(Mounts(dir), dir)
+	}
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// Processes lists the processes that run an executable below a directory, name it in
+// their arguments, or are children of its flexd, by pid. This process is not one of them.
+func Processes(dir string) map[int]string {
 	procs, _ := filepath.Glob("/proc/[0-9]*")
+	all := map[int]string{}
 	for _, proc := range procs {
 		pid, _ := strconv.Atoi(filepath.Base(proc))
 		if pid == os.Getpid() {
 			continue
 		}
-		links, _ := filepath.Glob(proc + "/fd/*")
-		for _, link := range append(links, proc+"/exe", proc+"/cwd", proc+"/root") {
-			if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, n.Dir+"/") {
-				pids = append(pids, pid)
-				break
-			}
+		exe, _ := os.Readlink(proc + "/exe")
+		in, _ := os.Readlink(proc + "/fd/0") // a child's is its lane's lock
+		cmdline, _ := os.ReadFile(proc + "/cmdline")
+		if strings.HasPrefix(exe, dir+"/") || strings.HasPrefix(in, dir+"/") || bytes.Contains(cmdline, []byte(dir+"/")) {
+			all[pid] = strings.TrimSpace(string(bytes.ReplaceAll(cmdline, []byte{0}, []byte(" "))))
 		}
 	}
-	return pids
+	return all
 }
 
-// Close ends flexd and takes away whatever is left, however the play ended.
-func (n *Node) Close() error {
+// Processes lists those of the node, without flexd.
+func (n *Node) Processes() map[int]string {
+	all := Processes(n.Dir)
+	delete(all, n.Pid())
+	return all
+}
+
+// Notes lists the notes of claims and leases.
+func (n *Node) Notes() []string {
+	files, _ := filepath.Glob(n.Run + "/notes/*")
+	for i := range files {
+		files[i] = filepath.Base(files[i])
+	}
+	return files
+}
+
+// Left says what flexd has still to release: mounts, active volumes, processes but
+// flexd, notes.
+func (n *Node) Left() string {
+	return strings.Join(append(n.machine(func(dir string) bool { return n.Own == nil || !n.Own(dir) }), n.Notes()...), "; ")
+}
+
+// machine is what of the node is on the machine, of its mounts these.
+func (n *Node) machine(mounts func(dir string) bool) []string {
+	var left []string
+	for _, dir := range Mounts(n.Dir) {
+		if dir != n.Dir && mounts(dir) {
+			left = append(left, dir+" is mounted")
+		}
+	}
+	for _, name := range n.Volumes.Active() {
+		left = append(left, name+" is active")
+	}
+	for pid, p := range n.Processes() {
+		left = append(left, fmt.Sprintf("process %d: %s", pid, p))
+	}
+	return left
+}
+
+// Clear ends flexd and all processes, and takes away mounts and block devices,
+// whatever has failed. The files stay.
+func (n *Node) Clear() error {
 	err := n.Signal(syscall.SIGKILL)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		for _, pid := range n.processes() {
+	for end := time.Now().Add(soon); ; time.Sleep(20 * time.Millisecond) {
+		for pid := range n.Processes() {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
-		mounts, merr := n.mounts()
-		for _, dir := range mounts {
-			unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+		for _, dir := range Mounts(n.Dir) {
+			if dir != n.Dir {
+				unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			}
 		}
-		n.release()
-		left, lerr := n.Left()
-		if err := errors.Join(merr, lerr); err != nil {
+		if len(n.Volumes.Active()) > 0 {
+			n.Volumes.Release()
+		}
+		left := n.machine(func(string) bool { return true })
+		if len(left) == 0 {
 			return err
 		}
-		if len(left) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("left behind: %s", strings.Join(left, "; "))
+		if time.Now().After(end) {
+			return errors.Join(err, fmt.Errorf("still there: %s", strings.Join(left, "; ")))
 		}
 	}
-	if n.log != nil {
-		n.log.Close()
+}
+
+// Close is Clear, and takes away the volume group and the files, too.
+func (n *Node) Close() error {
+	if err := n.Clear(); err != nil {
+		return err
 	}
-	return errors.Join(err, n.remove(), os.RemoveAll(n.Dir)) // nothing is mounted below it any more
+	unix.Unmount(n.Dir, unix.MNT_DETACH)                        // where the place is a mount of its own
+	return errors.Join(n.Volumes.Remove(), os.RemoveAll(n.Dir)) // nothing is mounted below it any more
 }

@@ -1,51 +1,46 @@
 package host
 
 import (
-	"errors"
-	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// loops are volumes of files.
-type loops struct{ dir string }
+// Loops are volumes of files below a directory.
+type Loops struct{ Dir string }
 
-func (l loops) prepare() error { return os.MkdirAll(l.dir, 0o755) }
-func (l loops) config() string { return "    provider: loopdev\n    directory: " + l.dir + "\n" }
-func (l loops) remove() error  { return os.RemoveAll(l.dir) }
-
-func (l loops) Has(lv string) (bool, error) {
-	_, err := os.Stat(l.dir + "/" + lv)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// devices lists the loop devices whose file lies, or lay, in the directory.
-func (l loops) devices() ([]string, error) {
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	var paths []string
-	for _, f := range files {
-		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), l.dir+"/") {
-			paths = append(paths, "/dev/"+strings.Split(f, "/")[3])
+// Devices lists the loop devices whose file lies, or lay, in the directory, by file.
+func (l Loops) Devices() map[string]string {
+	all := map[string]string{}
+	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range found {
+		text, err := os.ReadFile(f)
+		if file, ours := strings.CutPrefix(strings.TrimSpace(string(text)), l.Dir+"/"); err == nil && ours {
+			all[file] = "/dev/" + strings.Split(f, "/")[3]
 		}
 	}
-	return paths, err
+	return all
 }
 
-// release takes the devices' files away; a device in use loses it later.
-func (l loops) release() {
-	devices, _ := l.devices()
-	for _, path := range devices {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			continue
+// Active lists the files.
+func (l Loops) Active() []string { return slices.Sorted(maps.Keys(l.Devices())) }
+
+// Release takes the devices' files away; a device in use loses it later.
+func (l Loops) Release() {
+	for _, device := range l.Devices() {
+		if fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+			unix.Close(fd)
 		}
-		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
-		unix.Close(fd)
 	}
 }
+
+// Remove does nothing: the files are below the node's directory.
+func (l Loops) Remove() error { return nil }
+
+func (l Loops) prepare() error { return os.MkdirAll(l.Dir, 0o755) }
+func (l Loops) config() string { return "provider: loopdev, directory: " + l.Dir }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
@@ -33,42 +32,37 @@ func (l *lvm) prepare() error {
 	return err
 }
 
-func (l *lvm) config() string { return "    provider: lvm\n" }
+func (l *lvm) config() string { return "provider: lvm" }
 
-func (l *lvm) Has(lv string) (bool, error) {
-	out, err := command("lvs", "--noheadings", "-o", "lv_name", VG)
-	return slices.Contains(strings.Fields(out), lv), err
-}
-
-// devices lists what device-mapper has of the group, parts of volumes included.
-func (l *lvm) devices() ([]string, error) {
+// Active lists what device-mapper has of the group, parts of volumes included.
+func (l *lvm) Active() (paths []string) {
 	if !l.made {
-		return nil, nil
+		return nil
 	}
 	all, err := devmapper.New().List()
-	var paths []string
+	if err != nil {
+		return []string{err.Error()}
+	}
 	for _, d := range all {
 		// A "-" of the group's own name is doubled.
 		if name, ours := strings.CutPrefix(d.Name, VG+"-"); ours && !strings.HasPrefix(name, "-") {
 			paths = append(paths, "/dev/mapper/"+d.Name)
 		}
 	}
-	return paths, err
+	return paths
 }
 
-func (l *lvm) release() {
-	if all, _ := l.devices(); len(all) > 0 {
-		command("vgchange", "-q", "-an", VG)
-	}
+// Release deactivates the group.
+func (l *lvm) Release() {
+	command("vgchange", "-q", "-an", VG)
 	// What LVM does not know, a change that was cut may have left.
-	all, _ := l.devices()
-	for _, path := range all {
+	for _, path := range l.Active() {
 		command("dmsetup", "remove", path)
 	}
 }
 
-// remove makes the disks blank for LVM, whatever volumes there are.
-func (l *lvm) remove() error {
+// Remove makes the disks blank for LVM, whatever volumes there are.
+func (l *lvm) Remove() error {
 	if !l.made {
 		return nil
 	}

@@ -3,12 +3,9 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 const (
@@ -115,26 +114,8 @@ func install(built string, options ...string) error {
 	return command(module+"/scripts/install.sh", append([]string{"--bin", module + "/bin/node/" + built}, options...)...)
 }
 
-// status asks flexd's status socket.
-var status = http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
-	DisableKeepAlives: true,
-	DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", "/run/flexd/status.sock")
-	},
-}}
-
-func ask(path string) (string, error) {
-	resp, err := status.Get("http://flexd" + path)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", path, resp.Status, text)
-	}
-	return string(text), err
-}
+// ask asks flexd's status socket.
+func ask(path string) (string, error) { return host.Get("/run/flexd/status.sock", path) }
 
 // A daemon is a process of the node, in a process group of its own.
 type daemon struct {

@@ -4,9 +4,7 @@ package reboot
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,7 +84,7 @@ func (l *life) up() {
 		l.uuids[w[0]], l.seqno = volume.UUID(w[1]+"_"+w[2]), w[3]
 	}
 	var err error
-	if l.Node, err = host.Again(os.Getenv("FLEXD_TEST_BIN"), lease, place, "/run/flexd"); err != nil {
+	if l.Node, err = host.Reopen(os.Getenv("FLEXD_TEST_BIN"), lease, place, "/run/flexd"); err != nil {
 		l.Fatal(err)
 	}
 	if !l.attach {
@@ -147,15 +145,6 @@ func (l *life) active() []string {
 	return lvs
 }
 
-func (l *life) isMountPoint(dir string) bool {
-	l.Helper()
-	mounted, err := host.IsMountPoint(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.Fatal(err)
-	}
-	return mounted
-}
-
 func (l *life) isActive(lv string) bool { return slices.Contains(l.active(), lv) }
 
 // untouched sees that the host's own volume is mounted as it was, with its data,
@@ -167,7 +156,7 @@ func (l *life) untouched(active ...string) {
 			l.Errorf("%s was deactivated", lv)
 		}
 	}
-	if !l.isMountPoint(foreign) {
+	if !host.Mounted(foreign) {
 		l.Errorf("%s was unmounted", foreign)
 	}
 	l.holds(foreign+"/own", kept)

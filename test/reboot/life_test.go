@@ -54,7 +54,7 @@ func (l *life) firstLife() {
 	if l.attach {
 		l.cutAt(late, "cut", func() bool { return l.record("cut") == volume.Formatting && l.stopMkfs() })
 	} else {
-		l.cutAt(late, "cut", func() bool { return l.isMountPoint(l.podDir(late, "cut")) })
+		l.cutAt(late, "cut", func() bool { return host.Mounted(l.podDir(late, "cut")) })
 	}
 }
 
@@ -131,7 +131,7 @@ func (l *life) afterClean() {
 	if !strings.Contains(a.Message, "has seen a filesystem on it before") {
 		l.Errorf("a volume that was wiped: %s", a.Message)
 	}
-	if l.isMountPoint(dir) {
+	if host.Mounted(dir) {
 		l.Error("mount refused, and it is mounted")
 	}
 	l.untouched("idle", "host")
@@ -154,7 +154,7 @@ func (l *life) setUp(p host.Pod, lv string) {
 	dir := l.podDir(p, lv)
 	l.must(host.Prepare(dir))
 	l.call("Success", "mount", dir, v.Blob(&p))
-	if !l.isMountPoint(dir) {
+	if !host.Mounted(dir) {
 		l.Fatalf("mount answers Success, and nothing is mounted at %s", dir)
 	}
 }

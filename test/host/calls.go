@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +22,18 @@ type Volume struct {
 	FSType   string
 	ReadOnly bool
 	Options  map[string]string
+}
+
+// With returns the volume with other options: key, value, ... A value "-" takes
+// the key away.
+func (v Volume) With(kv ...string) Volume {
+	v.Options = maps.Clone(v.Options)
+	for i := 0; i < len(kv); i += 2 {
+		if v.Options[kv[i]] = kv[i+1]; kv[i+1] == "-" {
+			delete(v.Options, kv[i])
+		}
+	}
+	return v
 }
 
 // A Pod uses volumes.
@@ -72,14 +86,13 @@ type Answer struct {
 
 // Command is a call of the driver as kubelet starts it.
 func (n *Node) Command(ctx context.Context, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, n.Driver, args...)
-	c.Env = append(os.Environ(), "FLEXD_SOCKET="+n.DriverSocket())
+	c := exec.CommandContext(ctx, n.Driver, args...) // its standard input is /dev/null
+	c.Env = []string{"PATH=/usr/bin:/bin", "FLEXD_SOCKET=" + n.DriverSocket()}
 	c.Dir = "/"
 	return c
 }
 
-// Call runs the driver and reads its answer as strictly as kubelet does: stdout
-// and stderr together must be one JSON object, and the exit status 0.
+// Call runs the driver and reads its answer: the exit status must be 0.
 func (n *Node) Call(ctx context.Context, args ...string) (Answer, error) {
 	return Read(n.Command(ctx, args...))
 }
@@ -87,41 +100,43 @@ func (n *Node) Call(ctx context.Context, args ...string) (Answer, error) {
 // Read runs a command and reads its answer.
 func Read(c *exec.Cmd) (Answer, error) {
 	out, err := c.CombinedOutput()
-	a := Answer{Text: string(bytes.TrimSpace(out))}
 	if err != nil {
-		return a, fmt.Errorf("flexdriver: %w: %s", err, out)
+		return Answer{Text: string(out)}, fmt.Errorf("flexdriver: %w: %s", err, out)
 	}
-	if err := json.Unmarshal(out, &a); err != nil {
-		return a, fmt.Errorf("flexdriver's output is not one JSON object: %w: %q", err, out)
+	return Parse(out)
+}
+
+// Parse reads an answer more strictly than kubelet does: stdout and stderr together
+// are one JSON object without unknown fields, and a Failure has a short reason.
+func Parse(out []byte) (Answer, error) {
+	a := Answer{Text: string(bytes.TrimSpace(out))}
+	d := json.NewDecoder(bytes.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&a); err != nil {
+		return a, fmt.Errorf("flexdriver's output is no answer: %w: %q", err, out)
 	}
-	switch a.Status {
-	case "Success", "Failure", "Not supported":
-		return a, nil
+	if _, err := d.Token(); err != io.EOF {
+		return a, fmt.Errorf("flexdriver's output is more than one JSON value: %q", out)
 	}
-	return a, fmt.Errorf("flexdriver answers the status %q", a.Status)
+	switch {
+	case a.Status != "Success" && a.Status != "Failure" && a.Status != "Not supported":
+		return a, fmt.Errorf("flexdriver answers the status %q", a.Status)
+	case a.Status == "Failure" && a.Message == "":
+		return a, errors.New("flexdriver answers a Failure without a reason")
+	case len(a.Message) > 900 || strings.ContainsAny(a.Message, "\n\r"):
+		return a, fmt.Errorf("flexdriver answers a message of %d bytes, want one line of at most 900: %q", len(a.Message), a.Message)
+	}
+	return a, nil
 }
 
 // Prepare is what kubelet does before mountdevice and mount: it looks whether
 // the directory is a mount point, where it would not call the driver at all,
 // and makes it if it is missing.
 func Prepare(dir string) error {
-	mounted, err := IsMountPoint(dir)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return os.MkdirAll(dir, 0o750)
-	case mounted:
+	if Mounted(dir) {
 		return fmt.Errorf("%s is a mount point already", dir)
 	}
-	return err
-}
-
-// IsMountPoint asks the kernel, as kubelet does.
-func IsMountPoint(dir string) (bool, error) {
-	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st); err != nil {
-		return false, err
-	}
-	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+	return os.MkdirAll(dir, 0o750)
 }
 
 // Exclusive is kubelet's last proof that nobody uses a device after
@@ -135,6 +150,13 @@ func Exclusive(device string) error {
 		unix.Close(fd)
 	}
 	return err
+}
+
+// GrowsExt4 says whether the kernel lets this process grow a mounted ext4.
+func GrowsExt4() bool {
+	var caps [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
+	return err == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // Bytes writes a size as kubelet passes it to expandfs.

@@ -1,0 +1,159 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// soon is how long the slowest of the machines may take for what is quick.
+const soon = time.Minute
+
+// A process is a run of flexd.
+type process struct {
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it has
+}
+
+// Start starts flexd and returns when it is ready.
+func (n *Node) Start() error {
+	log, err := os.OpenFile(n.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	argv := append(slices.Clone(n.Enter), n.Flexd(), "serve", "--config", n.Config())
+	p := &process{exec.Command(argv[0], argv[1:]...), make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	// A Ctrl-C on the terminal is for this process, which ends flexd by itself.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		p.cmd.Wait()
+		close(p.ended)
+	}()
+	n.mu.Lock()
+	n.flexd = p
+	n.mu.Unlock()
+	for end := time.Now().Add(soon); ; time.Sleep(5 * time.Millisecond) {
+		if _, err = n.Get("/healthz"); err == nil {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("flexd ended: %v: %s", p.cmd.ProcessState, Tail(n.Log, 20))
+		default:
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("flexd is not ready after %v: %w: %s", soon, err, Tail(n.Log, 20))
+		}
+	}
+}
+
+func (n *Node) running() *process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.flexd
+}
+
+// Pid is flexd's, 0 if it does not run.
+func (n *Node) Pid() int {
+	if p := n.running(); p != nil {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
+// Ended is closed when the flexd that runs now has ended.
+func (n *Node) Ended() <-chan struct{} { return n.running().ended }
+
+// Wait waits until flexd has ended, and returns how, such as "signal: killed".
+func (n *Node) Wait() (how string, err error) {
+	p := n.running()
+	if p == nil {
+		return "", nil
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(soon):
+		p.cmd.Process.Kill()
+		return "", fmt.Errorf("flexd (pid %d) has not ended after %v", p.cmd.Process.Pid, soon)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.flexd == p {
+		n.flexd = nil
+	}
+	return p.cmd.ProcessState.String(), nil
+}
+
+// Signal sends flexd, if it runs, a signal that ends it, and waits for that.
+func (n *Node) Signal(s syscall.Signal) error {
+	p := n.running()
+	if p == nil {
+		return nil
+	}
+	p.cmd.Process.Signal(s) // an error means that it has ended
+	how, err := n.Wait()
+	if err == nil && s == syscall.SIGTERM && how != "exit status 0" {
+		err = fmt.Errorf("%v ended flexd with %s", s, how)
+	}
+	return err
+}
+
+// Get asks the status socket.
+func (n *Node) Get(path string) (string, error) { return Get(n.StatusSocket(), path) }
+
+// Get asks a status socket. An answer other than 200 is an error.
+func Get(socket, path string) (string, error) {
+	client := http.Client{Timeout: soon / 2, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	r, err := client.Get("http://flexd" + path)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", path, r.Status, text)
+	}
+	return string(text), err
+}
+
+// Tail is the end of a file of lines, such as a log.
+func Tail(file string, lines int) string {
+	text, _ := os.ReadFile(file)
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// LogTail is the end of what flexd said.
+func (n *Node) LogTail(lines int) string { return Tail(n.Log, lines) }
+
+// Client is flexd with a command that asks the one that runs, such as check.
+func (n *Node) Client(name string, args ...string) *exec.Cmd {
+	return exec.Command(n.Flexd(), append([]string{name, "--socket", n.StatusSocket()}, args...)...)
+}
+
+// Status is what `flexd status` prints.
+func (n *Node) Status(args ...string) (string, error) {
+	out, err := n.Client("status", args...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("flexd status %v: %w: %s", args, err, out)
+	}
+	return string(out), err
+}

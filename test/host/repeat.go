@@ -1,0 +1,27 @@
+package host
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"time"
+)
+
+// Times scales how often something is repeated: FLEXD_REPEAT=0.1 for a tenth.
+func Times(n int) int {
+	f, err := strconv.ParseFloat(os.Getenv("FLEXD_REPEAT"), 64)
+	if err != nil || f <= 0 {
+		f = 1
+	}
+	return max(1, int(float64(n)*f))
+}
+
+// Random is random, and can be had again: FLEXD_SEED=N.
+func Random(t interface{ Logf(string, ...any) }) *rand.Rand {
+	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("FLEXD_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
