@@ -46,16 +46,16 @@ func TestDetachMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v := h.vol("hint", "ext4")
-	h.ok(h.call("waitforattach", "", v.blob(nil)))
+	h.ok(h.call("waitforattach", "", v.Blob(nil)))
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
 			for range times(25) {
 				switch {
 				case i%2 == 0:
-					h.ok(h.call("detach", v.name, node))
+					h.ok(h.call("detach", v.Name, node))
 				default:
-					h.ok(h.call("waitforattach", "", v.blob(nil)))
+					h.ok(h.call("waitforattach", "", v.Blob(nil)))
 				}
 			}
 		})
@@ -77,7 +77,7 @@ func TestPodsComeAndGo(t *testing.T) {
 					return
 				}
 				name := fmt.Sprint("diary-", i)
-				b, err := os.ReadFile(filepath.Join(h.podDir(v, p), name))
+				b, err := os.ReadFile(filepath.Join(h.PodDir(p, v), name))
 				if len(b) != n || err != nil && n > 0 {
 					t.Errorf("pod %d finds %d of %d entries: %v", i, len(b), n, err)
 				}
@@ -98,15 +98,15 @@ func TestReadOnlyBesideReadWrite(t *testing.T) {
 			v := h.vol(fmt.Sprintf("ro-%d-%v", len(m), roFirst), "ext4")
 			reader, writer := podN(1), podN(2)
 			if roFirst {
-				h.ok(h.up(m, v.readOnly(), reader))
+				h.ok(h.up(m, readOnly(v), reader))
 				h.ok(h.up(m, v, writer))
 			} else {
 				h.ok(h.up(m, v, writer))
-				h.ok(h.up(m, v.readOnly(), reader))
+				h.ok(h.up(m, readOnly(v), reader))
 			}
 			h.write(v, writer, "f", "written")
 			h.reads(v, reader, "f", "written")
-			err := os.WriteFile(h.podDir(v, reader)+"/g", nil, 0o644)
+			err := os.WriteFile(h.PodDir(reader, v)+"/g", nil, 0o644)
 			if e, ok := err.(*os.PathError); !ok || e.Err != syscall.EROFS {
 				t.Errorf("%s, read-only first %v: the reader writes: %v", m, roFirst, err)
 			}
@@ -114,7 +114,7 @@ func TestReadOnlyBesideReadWrite(t *testing.T) {
 				t.Errorf("status:\n%s", s)
 			}
 			// The pod's mode is not changed by asking again for another.
-			h.refused(h.call("mount", h.podDir(v, reader), v.blob(&reader)), "read-only")
+			h.refused(h.call("mount", h.PodDir(reader, v), v.Blob(&reader)), "read-only")
 			h.end(m, v, reader, writer)
 		}
 	}
@@ -134,7 +134,7 @@ func TestAnyOrder(t *testing.T) {
 	for i := range volumes { // so that every order finds them
 		v := h.vol(fmt.Sprint("any-", i), "ext4")
 		h.ok(h.up(noAttach, v, podN(100+i)))
-		h.write(v, podN(100+i), "mark", v.name)
+		h.write(v, podN(100+i), "mark", v.Name)
 		h.ok(h.unmount(v, podN(100+i)))
 	}
 	var all sync.WaitGroup
@@ -166,7 +166,7 @@ func TestLateAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p := h.vol("late", "ext4"), podN(1)
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	restart := func() {
 		h.kill()
 		h.start()
@@ -176,7 +176,7 @@ func TestLateAfterRestart(t *testing.T) {
 	h.ok(h.unmount(v, p))
 	restart()
 	h.must(os.MkdirAll(dir, 0o750))
-	h.refused(h.late(late, "mount", dir, v.blob(&p)), "superseded")
+	h.refused(h.late(late, "mount", dir, v.Blob(&p)), "superseded")
 	if mounted(dir) {
 		t.Errorf("a late mount appeared at %s", dir)
 	}
@@ -207,7 +207,7 @@ func (h *host) late(started time.Duration, verb string, args ...string) answer {
 // pod's directory; the volume and its global directory are everybody's.
 func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 	h.t.Helper()
-	dir, global := h.podDir(v, p), h.globalDir(v)
+	dir, global := h.PodDir(p, v), h.GlobalDir(v)
 	h.must(os.MkdirAll(dir, 0o750))
 	h.must(os.MkdirAll(global, 0o750))
 	overlap := func(n int, f func() answer) (answers []answer) {
@@ -224,7 +224,7 @@ func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 		all.Wait()
 		return answers
 	}
-	mount := func() answer { return h.call("mount", dir, v.blob(&p)) }
+	mount := func() answer { return h.call("mount", dir, v.Blob(&p)) }
 	unmount := func() answer { return h.call("unmount", dir) }
 	n := 1 + r.IntN(3)
 	switch act {
@@ -233,14 +233,14 @@ func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 		h.ok(mount())
 		second := boottime.Now()
 		h.ok(unmount())
-		h.refused(h.late(first, "mount", dir, v.blob(&p)), "superseded")
-		h.refused(h.late(second, "mount", dir, v.blob(&p)), "superseded")
+		h.refused(h.late(first, "mount", dir, v.Blob(&p)), "superseded")
+		h.refused(h.late(second, "mount", dir, v.Blob(&p)), "superseded")
 		h.refused(h.late(first, "unmount", dir), "superseded")
 		if mounted(dir) {
 			h.t.Errorf("a late mount appeared at %s", dir)
 		}
 		h.ok(mount())
-		h.refused(h.late(second, "mount", dir, v.blob(&p)), "superseded")
+		h.refused(h.late(second, "mount", dir, v.Blob(&p)), "superseded")
 		h.refused(h.late(second, "unmount", dir), "superseded")
 		if !mounted(dir) {
 			h.t.Errorf("a late unmount took %s away", dir)
@@ -253,7 +253,7 @@ func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 			h.t.Errorf("mount said Success, but nothing is at %s", dir)
 			return
 		}
-		h.reads(v, p, "mark", v.name)
+		h.reads(v, p, "mark", v.Name)
 	case 3, 4:
 		for _, a := range overlap(n, unmount) {
 			h.ok(a)
@@ -277,18 +277,18 @@ func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 			h.t.Errorf("unmount said Success, but %s is mounted", dir)
 		}
 	case 6: // the global mount is everybody's: opposite wishes meet there
-		for _, a := range []answer{h.call("waitforattach", "", v.blob(nil)), h.call("mountdevice", global, "", v.blob(nil))} {
+		for _, a := range []answer{h.call("waitforattach", "", v.Blob(nil)), h.call("mountdevice", global, "", v.Blob(nil))} {
 			if !a.ok() && !strings.Contains(a.Message, "superseded") {
 				h.t.Errorf("%s", a)
 			}
 		}
-		h.ok(h.call("detach", v.name, node))
+		h.ok(h.call("detach", v.Name, node))
 	case 7:
 		for _, a := range overlap(n, func() answer { return h.call("unmountdevice", global) }) {
 			if !a.ok() && !strings.Contains(a.Message, "superseded") {
 				h.t.Errorf("%s", a)
 			}
 		}
-		h.ok(h.call("attach", v.blob(nil), node))
+		h.ok(h.call("attach", v.Blob(nil), node))
 	}
 }

@@ -26,29 +26,29 @@ func TestBusy(t *testing.T) {
 	for _, m := range []mode{noAttach, byKubelet} {
 		v, p := h.vol(fmt.Sprintf("busy-%d", len(m)), "ext4"), podN(1)
 		h.ok(h.up(m, v, p))
-		dir, release := h.podDir(v, p), func() answer { return h.unmount(v, p) }
+		dir, release := h.PodDir(p, v), func() answer { return h.unmount(v, p) }
 		if m != noAttach {
 			h.ok(h.unmount(v, p))
-			dir, release = h.globalDir(v), func() answer { return h.down(m, v) }
+			dir, release = h.GlobalDir(v), func() answer { return h.down(m, v) }
 		}
 		h.must(os.WriteFile(dir+"/f", []byte("data"), 0o644))
 		c := h.holder(dir)
 		for range 2 {
-			h.refused(release(), "vg0/"+v.opts["volumeID"], dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", c.Process.Pid))
+			h.refused(release(), "vg0/"+v.Options["volumeID"], dir+" is busy", fmt.Sprintf("pid %d (sleep, working directory", c.Process.Pid))
 		}
 		if !mounted(dir) {
 			t.Errorf("%s was detached", dir)
 		}
 		// The holder goes on where it is, and the next pod finds what it has written.
 		h.must(os.WriteFile(fmt.Sprintf("/proc/%d/cwd/late", c.Process.Pid), []byte("more"), 0o644))
-		s := h.settled(v.opts["volumeID"])
+		s := h.settled(v.Options["volumeID"])
 		if s.State != "mounted" || s.Error == nil || !strings.Contains(s.Error.Message, "is busy") {
 			t.Errorf("status: %+v", s)
 		}
 		if c := s.Claims[len(s.Claims)-1]; c.Phase != "held" || !c.Mounted || !strings.Contains(c.Note, "release failed") || !strings.Contains(c.Note, "sleep") {
 			t.Errorf("claim: %+v", c)
 		}
-		if text := h.show("vg0/" + v.opts["volumeID"]); !strings.Contains(text, "release failed") || !strings.Contains(text, "(sleep, working directory") {
+		if text := h.show("vg0/" + v.Options["volumeID"]); !strings.Contains(text, "release failed") || !strings.Contains(text, "(sleep, working directory") {
 			t.Errorf("status:\n%s", text)
 		}
 		c.Process.Kill()

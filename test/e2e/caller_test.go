@@ -15,9 +15,9 @@ func TestFlexdriverKilled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p := h.slow("slow"), podN(1)
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
-	b := h.begin("mount", dir, v.blob(&p))
+	b := h.begin("mount", dir, v.Blob(&p))
 	mkfs := h.freeze("mkfs.ext4")
 	b.cmd.Process.Kill()
 	if a := b.wait(t); !a.killed {
@@ -34,11 +34,11 @@ func TestFlexdriverKilled(t *testing.T) {
 	r := seeded(t)
 	v = h.vol("quick", "ext4")
 	h.ok(h.up(noAttach, v, podN(2)))
-	dir = h.podDir(v, p)
+	dir = h.PodDir(p, v)
 	landed := 0
 	for range times(20) {
 		h.must(os.MkdirAll(dir, 0o750))
-		b := h.begin("mount", dir, v.blob(&p))
+		b := h.begin("mount", dir, v.Blob(&p))
 		time.Sleep(time.Duration(r.Int64N(int64(pace * 30 * time.Millisecond))))
 		b.cmd.Process.Kill()
 		b.wait(t)
@@ -62,18 +62,18 @@ func TestKubeletDies(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p := h.slow("orphan"), podN(1)
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
 	c, _ := h.command(nil)
-	kubelet := exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.dir+"/answer", h.driver, "mount", dir, v.blob(&p))
+	kubelet := exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.Dir+"/answer", h.Driver, "mount", dir, v.Blob(&p))
 	kubelet.Env = c.Env
 	h.must(kubelet.Start())
 	mkfs := h.freeze("mkfs.ext4")
 	kubelet.Process.Kill()
 	kubelet.Wait()
 	h.eventually("flexdriver ends", func() string {
-		for _, p := range h.processes() {
-			if strings.HasPrefix(p, h.driver) {
+		for _, p := range h.Processes() {
+			if strings.HasPrefix(p, h.Driver) {
 				return p
 			}
 		}
@@ -86,8 +86,8 @@ func TestKubeletDies(t *testing.T) {
 	}
 	// The same, with a flexd that is killed, too, and never heard of the hang-up.
 	v = h.slow("orphan-2")
-	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-	kubelet = exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.dir+"/answer", h.driver, "mount", h.podDir(v, p), v.blob(&p))
+	h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+	kubelet = exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.Dir+"/answer", h.Driver, "mount", h.PodDir(p, v), v.Blob(&p))
 	kubelet.Env = c.Env
 	h.must(kubelet.Start())
 	mkfs = h.freeze("mkfs.ext4")
@@ -106,11 +106,11 @@ func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p, q := h.slow("term"), podN(1), podN(2)
-	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-	h.must(os.MkdirAll(h.podDir(v, q), 0o750))
-	one := h.begin("mount", h.podDir(v, p), v.blob(&p))
+	h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+	h.must(os.MkdirAll(h.PodDir(q, v), 0o750))
+	one := h.begin("mount", h.PodDir(p, v), v.Blob(&p))
 	mkfs := h.freeze("mkfs.ext4")
-	two := h.begin("mount", h.podDir(v, q), v.blob(&q))
+	two := h.begin("mount", h.PodDir(q, v), v.Blob(&q))
 	time.Sleep(pace * 100 * time.Millisecond)
 	if took := h.stop(); took > time.Second+pace*200*time.Millisecond {
 		t.Errorf("flexd took %v to end", took)
@@ -129,12 +129,12 @@ func TestSIGTERM(t *testing.T) {
 func TestSecondFlexd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	c := exec.Command(h.dir+"/bin/flexd", "serve", "--config", h.cfg)
+	c := exec.Command(h.Flexd(), "serve", "--config", h.Config())
 	out, err := c.CombinedOutput()
 	if err == nil || c.ProcessState.ExitCode() != 1 {
 		t.Errorf("exit: %v", err)
 	}
-	if want := fmt.Sprintf("another flexd is running (pid %d", h.flexd.Process.Pid); !strings.Contains(string(out), want) {
+	if want := fmt.Sprintf("another flexd is running (pid %d", h.Pid()); !strings.Contains(string(out), want) {
 		t.Errorf("%q, want %q", out, want)
 	}
 	v, p := h.vol("a", "ext4"), podN(1)
@@ -144,7 +144,7 @@ func TestSecondFlexd(t *testing.T) {
 
 // slow is a volume whose mkfs takes long enough to be caught at it.
 func (h *host) slow(lv string) vol {
-	return h.vol(lv, "ext4").with("size", slowSize, "mkfsOptions", "-b 1024 -E lazy_itable_init=0")
+	return h.vol(lv, "ext4").With("size", slowSize, "mkfsOptions", "-b 1024 -E lazy_itable_init=0")
 }
 
 func thaw(pid int) { syscall.Kill(pid, syscall.SIGCONT) }

@@ -31,8 +31,8 @@ func TestClockJumps(t *testing.T) {
 
 	// Under a first mount, forwards; under an unmount, backwards: no deadline has
 	// passed. What comes next finds a filesystem that was used in the future.
-	h.sh("mkdir", "-p", h.podDir(fresh, q))
-	b := h.begin("mount", h.podDir(fresh, q), fresh.blob(&q))
+	h.sh("mkdir", "-p", h.PodDir(q, fresh))
+	b := h.begin("mount", h.PodDir(q, fresh), fresh.Blob(&q))
 	waits := func(child int) {
 		t.Helper()
 		time.Sleep(2 * time.Second) // for what thinks that its time has come
@@ -45,7 +45,7 @@ func TestClockJumps(t *testing.T) {
 	mkfs := h.freeze("mkfs.ext4")
 	jump(day)
 	waits(mkfs)
-	b = h.begin("unmount", h.podDir(fresh, q))
+	b = h.begin("unmount", h.PodDir(q, fresh))
 	umount := h.freeze("umount")
 	jump(-2 * day)
 	waits(umount)
@@ -66,7 +66,7 @@ func TestClockJumps(t *testing.T) {
 	h.ok(h.unmount(v, q))
 	h.ok(h.unmount(v, p))
 	wrong := h.within(lease+soon, func() string {
-		if slices.Contains(h.active(), "vg0/fresh") {
+		if slices.Contains(h.Active(), "vg0/fresh") {
 			return "active"
 		}
 		return ""
@@ -82,6 +82,6 @@ func TestClockJumps(t *testing.T) {
 		t.Errorf("problems: %s", strings.Join(problems, "; "))
 	}
 	for _, v := range []vol{v, fresh} {
-		h.ok(h.call("detach", v.name, node))
+		h.ok(h.call("detach", v.Name, node))
 	}
 }

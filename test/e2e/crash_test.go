@@ -39,22 +39,22 @@ func TestKillAnywhere(t *testing.T) {
 				break
 			}
 			v, mark = h.vol(fmt.Sprint("killed-", round), kinds[round/len(calls)%len(kinds)]), ""
-			size = map[string]int64{"ext4": 16 * mib, "xfs": 300 * mib, "btrfs": 300 * mib}[v.fs]
-			v = v.with("size", fmt.Sprintf("%db", size))
+			size = map[string]int64{"ext4": 16 * mib, "xfs": 300 * mib, "btrfs": 300 * mib}[v.FSType]
+			v = v.With("size", fmt.Sprintf("%db", size))
 		}
-		dir, global := h.podDir(v, p), h.globalDir(v)
+		dir, global := h.PodDir(p, v), h.GlobalDir(v)
 		h.must(os.MkdirAll(dir, 0o750))
 		h.must(os.MkdirAll(global, 0o750))
 		verb := calls[round%len(calls)]
 		var args []string
 		switch verb {
 		case "mountdevice":
-			args = []string{verb, global, "", v.blob(nil)}
+			args = []string{verb, global, "", v.Blob(nil)}
 		case "mount":
-			args = []string{verb, dir, v.blob(&p)}
+			args = []string{verb, dir, v.Blob(&p)}
 		case "expandfs":
 			size += 64 * mib
-			args = []string{verb, v.blob(nil), "", dir, fmt.Sprint(size), fmt.Sprint(size - 64*mib)}
+			args = []string{verb, v.Blob(nil), "", dir, fmt.Sprint(size), fmt.Sprint(size - 64*mib)}
 		case "unmount":
 			args = []string{verb, dir}
 		case "unmountdevice":
@@ -156,7 +156,7 @@ func TestRunDirectoryLost(t *testing.T) {
 		h.state("a", "mounted")
 		h.state("b", "mounted")
 		h.eventually("each claim is known", func() string {
-			if s := h.story("a"); len(s.Pods) != 1 || s.Pods[0].UID != p.uid || len(s.Claims) != 2 {
+			if s := h.story("a"); len(s.Pods) != 1 || s.Pods[0].UID != p.UID || len(s.Claims) != 2 {
 				return fmt.Sprintf("%+v", s)
 			}
 			return ""
@@ -169,22 +169,22 @@ func TestRunDirectoryLost(t *testing.T) {
 	}
 	up()
 	h.stop()
-	h.must(os.RemoveAll(h.runDir))
+	h.must(os.RemoveAll(h.Run))
 	h.start()
 	known()
 
 	// While it runs: the notes only.
 	up()
-	h.must(os.RemoveAll(h.runDir + "/notes"))
-	h.must(os.RemoveAll(h.runDir + "/lanes"))
-	h.must(os.RemoveAll(h.runDir + "/dev"))
+	h.must(os.RemoveAll(h.Run + "/notes"))
+	h.must(os.RemoveAll(h.Run + "/lanes"))
+	h.must(os.RemoveAll(h.Run + "/dev"))
 	known()
 
 	// While it runs: with the sockets. It ends, so that its supervisor starts it
 	// anew; kubelet's calls say what is wrong.
 	up()
-	h.must(os.RemoveAll(h.runDir))
-	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.podDir(v, p)), "flexd is not running", h.runDir+"/driver.sock", "systemctl start flexd")
+	h.must(os.RemoveAll(h.Run))
+	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.PodDir(p, v)), "flexd is not running", h.DriverSocket(), "systemctl start flexd")
 	h.gone("was removed from outside")
 	h.start()
 	known()

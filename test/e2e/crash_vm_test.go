@@ -58,11 +58,11 @@ func TestKilledAtEachStepOnLVM(t *testing.T) {
 		}
 	}
 	v, p := h.vol("struck", "ext4"), podN(1)
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
-	call([]string{"create", "mkfs", "mount"}, "mount", dir, v.blob(&p))
+	call([]string{"create", "mkfs", "mount"}, "mount", dir, v.Blob(&p))
 	h.write(v, p, "f", "x")
-	call([]string{"extend", "grow"}, "expandfs", v.blob(nil), "", dir, fmt.Sprint(64*mib), fmt.Sprint(16*mib))
+	call([]string{"extend", "grow"}, "expandfs", v.Blob(nil), "", dir, fmt.Sprint(64*mib), fmt.Sprint(16*mib))
 	if got := capacity(t, dir); got < 40*mib {
 		t.Errorf("the filesystem has %d bytes", got)
 	}
@@ -70,7 +70,7 @@ func TestKilledAtEachStepOnLVM(t *testing.T) {
 	call(nil, "unmount", dir)
 	killedAt("deactivate")
 	h.quiet()
-	call([]string{"activate"}, "mount", dir, v.blob(&p))
+	call([]string{"activate"}, "mount", dir, v.Blob(&p))
 	h.reads(v, p, "f", "x")
 	h.end(noAttach, v, p)
 	if t.Logf("killed at %q", hit); len(hit) != len(steps) {

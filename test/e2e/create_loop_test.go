@@ -15,24 +15,24 @@ func TestForeignFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p := h.vol("mine", "ext4"), podN(1)
-	file := h.dir + "/vg0/mine"
+	file := h.Dir + "/vg0/mine"
 	h.must(os.WriteFile(file, []byte("an operator's"), 0o600))
 	h.must(os.Truncate(file, 16*mib))
 	before := h.hash(file)
-	for _, a := range []answer{h.up(noAttach, v, p), h.up(byKubelet, v, p), h.call("waitforattach", "", v.blob(nil))} {
+	for _, a := range []answer{h.up(noAttach, v, p), h.up(byKubelet, v, p), h.call("waitforattach", "", v.Blob(nil))} {
 		h.refused(a, "vg0/mine", file+" was not made by flexd", "setfattr -n trusted.flexd.uuid")
 	}
 	// It is blank and handed over, but somebody has attached it himself.
 	h.must(os.Truncate(file, 0))
 	h.must(os.Truncate(file, 16*mib))
-	files{h}.handOver("vg0/mine")
+	h.storage.(files).handOver("vg0/mine")
 	dev := strings.TrimSpace(h.sh("losetup", "-f", "--show", file))
 	h.refused(h.up(noAttach, v, p), "vg0/mine", dev, "not by flexd", "losetup -d "+dev)
-	if n := len(h.active()); n != 1 {
+	if n := len(h.Active()); n != 1 {
 		t.Errorf("%d loop devices", n)
 	}
-	h.ok(h.call("detach", v.name, node))
-	if n := len(h.active()); n != 1 {
+	h.ok(h.call("detach", v.Name, node))
+	if n := len(h.Active()); n != 1 {
 		t.Errorf("%d loop devices", n)
 	}
 	if h.hash(file) == before {
@@ -48,12 +48,12 @@ func TestForeignFiles(t *testing.T) {
 		make func(file string) error
 		word string
 	}{
-		{"symlink", func(f string) error { return os.Symlink(h.dir+"/vg0/mine", f) }, "no regular file"},
+		{"symlink", func(f string) error { return os.Symlink(h.Dir+"/vg0/mine", f) }, "no regular file"},
 		{"directory", func(f string) error { return os.Mkdir(f, 0o755) }, "no regular file"},
 		{"fifo", func(f string) error { return unix.Mkfifo(f, 0o600) }, "no regular file"},
-		{"twice", func(f string) error { return os.Link(h.dir+"/vg0/mine", f) }, "hard links"},
+		{"twice", func(f string) error { return os.Link(h.Dir+"/vg0/mine", f) }, "hard links"},
 	} {
-		h.must(row.make(h.dir + "/vg0/" + row.name))
+		h.must(row.make(h.Dir + "/vg0/" + row.name))
 		h.refused(h.up(noAttach, h.vol(row.name, "ext4"), p), "vg0/"+row.name, row.word)
 	}
 }
@@ -68,16 +68,16 @@ func TestRecreated(t *testing.T) {
 		h.ok(h.up(m, v, p))
 		h.write(v, p, "f", "old")
 		old := h.story(lv).UUID
-		h.must(os.Remove(h.dir + "/vg0/" + lv))
+		h.must(os.Remove(h.Dir + "/vg0/" + lv))
 
 		// A new pod gets a new, empty volume; the old pod keeps its own.
 		if m == noAttach {
 			// Not unasked: its data may only be on a disk that is not there.
-			record := h.stateDir + "/formats/" + old + ".json"
+			record := h.State + "/formats/" + old + ".json"
 			h.refused(h.up(m, v, q), "does not exist", old, "vg0", record)
 			h.must(os.Remove(record))
 			h.ok(h.up(m, v, q))
-			if _, err := os.Stat(h.podDir(v, q) + "/f"); err == nil {
+			if _, err := os.Stat(h.PodDir(q, v) + "/f"); err == nil {
 				t.Error("the new volume has the old one's file")
 			}
 			fresh := ""
@@ -89,7 +89,7 @@ func TestRecreated(t *testing.T) {
 			if fresh == "" {
 				t.Errorf("status: %+v", h.list())
 			}
-			h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), old, fresh, h.podDir(v, p))
+			h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), old, fresh, h.PodDir(p, v))
 			h.ok(h.up(m, v, podN(3)))
 			h.ok(h.unmount(v, podN(3)))
 			h.kill()
@@ -102,7 +102,7 @@ func TestRecreated(t *testing.T) {
 					return ""
 				})
 			}
-			h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), "33554432", "0"), old, fresh)
+			h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), "33554432", "0"), old, fresh)
 			h.reads(v, p, "f", "old")
 			if text := h.show(); strings.Count(text, "vg0/a") < 2 {
 				t.Errorf("status:\n%s", text)
@@ -121,10 +121,10 @@ func TestRecreated(t *testing.T) {
 	// Deleted, and not made again: the pod keeps it; then its space is free.
 	v := h.vol("c", "ext4")
 	h.ok(h.up(noAttach, v, p))
-	h.must(os.Remove(h.dir + "/vg0/c"))
+	h.must(os.Remove(h.Dir + "/vg0/c"))
 	h.kill()
 	h.start()
-	h.refused(h.up(noAttach, v.with("size", "-"), q), "vg0/c: mount", "does not exist")
+	h.refused(h.up(noAttach, v.With("size", "-"), q), "vg0/c: mount", "does not exist")
 	h.write(v, p, "f", "x")
 	h.ok(h.unmount(v, p))
 	h.quiet()

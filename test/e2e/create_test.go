@@ -18,17 +18,17 @@ func TestRefusedByConfiguration(t *testing.T) {
   - {name: lost, ` + config + "}\n"
 	})
 	v, p := h.vol("a", "ext4"), podN(1)
-	other := func(vg, lv string) vol { return v.with("volumegroup", vg, "volumeID", lv) }
+	other := func(vg, lv string) vol { return v.With("volumegroup", vg, "volumeID", lv) }
 	for _, row := range []struct {
 		v     vol
 		p     pod
 		words []string
 	}{
-		{v.with("size", "-"), p, []string{"vg0/a: mount", "does not exist", "option size"}},
-		{v.with("size", "65Mi"), p, []string{"vg0/a: mount", "option size", "68157440", "maxSize", "67108864"}},
-		{v, pod{"kube-system", "x", "uid-x"}, []string{"vg0/a: mount", `namespace "kube-system"`, "team-*"}},
-		{v, pod{"", "x", "uid-x"}, []string{"vg0/a: mount", `namespace ""`}},
-		{v, pod{"team", "x", "uid-x"}, []string{`namespace "team"`}},
+		{v.With("size", "-"), p, []string{"vg0/a: mount", "does not exist", "option size"}},
+		{v.With("size", "65Mi"), p, []string{"vg0/a: mount", "option size", "68157440", "maxSize", "67108864"}},
+		{v, pod{Namespace: "kube-system", Name: "x", UID: "uid-x"}, []string{"vg0/a: mount", `namespace "kube-system"`, "team-*"}},
+		{v, pod{Namespace: "", Name: "x", UID: "uid-x"}, []string{"vg0/a: mount", `namespace ""`}},
+		{v, pod{Namespace: "team", Name: "x", UID: "uid-x"}, []string{`namespace "team"`}},
 		{other("vg1", "db-1"), p, []string{"vg1/db-1: mount", "does not exist", "create: true", "volumeID"}},
 		{other("vg1", "web"), p, []string{"vg1/web: mount", `volume "web"`, "db-[0-9]*"}},
 		{other("vg9", "a"), p, []string{"vg9/a: mount", `"vg9" is not configured`, node, "volumegroup", "volumeGroups"}},
@@ -39,21 +39,21 @@ func TestRefusedByConfiguration(t *testing.T) {
 			for i := range row.words {
 				row.words[i] = strings.ReplaceAll(row.words[i], "mount", "waitforattach")
 			}
-			h.refused(h.call("waitforattach", "", row.v.blob(nil)), row.words...)
+			h.refused(h.call("waitforattach", "", row.v.Blob(nil)), row.words...)
 		}
 	}
 	if all := h.volumes(); len(all) != 0 {
 		t.Errorf("volumes: %q", all)
 	}
 	for _, name := range []string{"a/b", "vg0/none"} {
-		if code, body, err := h.get("/v1/volumes/" + name); code != 404 || err != nil {
-			t.Errorf("%s: %d %s %v", name, code, body, err)
+		if _, err := h.Get("/v1/volumes/" + name); err == nil || !strings.Contains(err.Error(), ": 404 ") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
-	good := pod{"team-a", "x", "uid-x"}
-	h.refused(h.call("waitforattach", "", v.blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "attach:false")
+	good := pod{Namespace: "team-a", Name: "x", UID: "uid-x"}
+	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "attach:false")
 	h.ok(h.up(noAttach, v, good))
-	h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, good), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
+	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
 	// What is mounted is released, whatever the configuration says by now.
 	h.stop()
 	h.settings.vg = `volumes: []`
@@ -72,18 +72,18 @@ func TestGroupTakenFromConfiguration(t *testing.T) {
 	v, p := h.vol("a", "ext4"), podN(1)
 	h.ok(h.up(byKubelet, v, p))
 	h.stop()
-	text, err := os.ReadFile(h.cfg)
+	text, err := os.ReadFile(h.Config())
 	h.must(err)
-	h.must(os.WriteFile(h.cfg, []byte(strings.Split(string(text), "volumeGroups:")[0]), 0o600))
+	h.must(os.WriteFile(h.Config(), []byte(strings.Split(string(text), "volumeGroups:")[0]), 0o600))
 	h.start()
 	h.refused(h.up(noAttach, v, podN(2)), "is not configured")
 	h.end(byKubelet, v, p)
-	if m := mounts(h.dir); len(m) != 0 {
+	if m := mounts(h.Dir); len(m) != 0 {
 		t.Errorf("mounted: %q", m)
 	}
 	// Its device is released when the group is there again.
 	h.stop()
-	h.must(os.WriteFile(h.cfg, text, 0o600))
+	h.must(os.WriteFile(h.Config(), text, 0o600))
 	h.start()
 	h.quiet()
 }

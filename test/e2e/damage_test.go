@@ -64,10 +64,10 @@ func (h *host) damaged(all []damage) {
 	for _, d := range all {
 		h.ok(h.up(byKubelet, v, p))
 		h.write(v, p, "f", d.name)
-		h.ok(h.call("waitforattach", "", w.blob(nil))) // a lease
+		h.ok(h.call("waitforattach", "", w.Blob(nil))) // a lease
 		h.kill()
-		lent := slices.Contains(h.active(), "vg0/b") // unless this machine is so slow that its lease has ended
-		notes, records := h.files(h.runDir+"/notes/*"), h.files(h.stateDir+"/formats/*")
+		lent := slices.Contains(h.Active(), "vg0/b") // unless this machine is so slow that its lease has ended
+		notes, records := h.files(h.Run+"/notes/*"), h.files(h.State+"/formats/*")
 		if len(notes) < 3 || len(records) != 2 { // two claims and a lease or two
 			t.Fatalf("%s: %q %q", d.name, notes, records)
 		}
@@ -86,23 +86,23 @@ func (h *host) damaged(all []damage) {
 				t.Errorf("%s: status does not name %s:\n%s", d.name, file, problems)
 			}
 		}
-		if m := mounts(h.root); !slices.Equal(sorted(m), sorted([]string{h.podDir(v, p), h.globalDir(v)})) {
+		if m := mounts(h.Root); !slices.Equal(sorted(m), sorted([]string{h.PodDir(p, v), h.GlobalDir(v)})) {
 			t.Errorf("%s: mounted: %q", d.name, m)
 		}
 		h.reads(v, p, "f", d.name)
-		h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.stateDir+"/formats/")
+		h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.State+"/formats/")
 		h.end(byKubelet, v, p)
 		h.eventually("of a nothing is left, and b, whose lease is lost, is told of", func() string {
 			l := h.list()
-			if !lent && len(h.active()) == 0 {
+			if !lent && len(h.Active()) == 0 {
 				return ""
 			}
-			if slices.Equal(h.active(), []string{"vg0/b"}) && slicesHave(l.Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "b" }) {
+			if slices.Equal(h.Active(), []string{"vg0/b"}) && slicesHave(l.Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "b" }) {
 				return ""
 			}
-			return fmt.Sprintf("%q %+v", h.active(), l.Disagreements)
+			return fmt.Sprintf("%q %+v", h.Active(), l.Disagreements)
 		})
-		for _, file := range append(h.files(h.runDir+"/notes/*.damaged"), records...) {
+		for _, file := range append(h.files(h.Run+"/notes/*.damaged"), records...) {
 			h.must(os.Remove(file)) // the owner has looked at it
 		}
 		h.ok(h.up(noAttach, v, q))

@@ -18,7 +18,7 @@ func TestBusyThenWantedAgain(t *testing.T) {
 	h := newHost(t)
 	v, old, fresh := h.vol("again", "ext4"), podN(1), podN(2)
 	h.ok(h.up(byKubelet, v, old))
-	c := h.holder(h.podDir(v, old))
+	c := h.holder(h.PodDir(old, v))
 	h.refused(h.unmount(v, old), "busy")
 	h.ok(h.up(byKubelet, v, fresh))
 	h.write(v, fresh, "f", "mine")
@@ -38,18 +38,18 @@ func TestMountedOverKubeletsDirectory(t *testing.T) {
 	h.ok(h.up(byKubelet, v, p))
 	h.write(v, p, "f", "x")
 	for _, below := range []string{"pods", "plugins"} {
-		dir, again, release := h.podDir(v, p), func() answer { return h.call("mount", h.podDir(v, p), v.blob(&p)) }, func() answer { return h.call("unmount", h.podDir(v, p)) }
+		dir, again, release := h.PodDir(p, v), func() answer { return h.call("mount", h.PodDir(p, v), v.Blob(&p)) }, func() answer { return h.call("unmount", h.PodDir(p, v)) }
 		if below == "plugins" {
-			dir, again, release = h.globalDir(v), func() answer { return h.call("mountdevice", h.globalDir(v), "", v.blob(nil)) }, func() answer { return h.call("unmountdevice", h.globalDir(v)) }
+			dir, again, release = h.GlobalDir(v), func() answer { return h.call("mountdevice", h.GlobalDir(v), "", v.Blob(nil)) }, func() answer { return h.call("unmountdevice", h.GlobalDir(v)) }
 		}
-		over := h.root + "/" + below
+		over := h.Root + "/" + below
 		h.must(unix.Mount("foreign-source", over, "tmpfs", 0, "size=64k"))
 		h.must(os.MkdirAll(dir, 0o750))
 		h.refused(again(), "vg0/a", dir, "tmpfs", "foreign-source", over)
 		h.refused(release(), "vg0/a", "tmpfs", over, "unmount that first")
 		if below == "plugins" {
-			h.must(os.MkdirAll(h.podDir(v, q), 0o750))
-			h.refused(h.call("mount", h.podDir(v, q), v.blob(&q)), "global mount", "covered", over)
+			h.must(os.MkdirAll(h.PodDir(q, v), 0o750))
+			h.refused(h.call("mount", h.PodDir(q, v), v.Blob(&q)), "global mount", "covered", over)
 		}
 		h.eventually("status tells", func() string {
 			s := h.story("a")
@@ -78,25 +78,25 @@ func TestForeignMounts(t *testing.T) {
 		v, p, q := h.vol(fmt.Sprintf("foreign-%d", len(m)), "ext4"), podN(1), podN(2)
 		h.ok(h.up(m, v, q))
 		h.write(v, q, "f", "data")
-		name := "vg0/" + v.opts["volumeID"]
+		name := "vg0/" + v.Options["volumeID"]
 
 		// Under: where a mount is to be made there is one.
-		dir, set, release := h.podDir(v, p), func() answer { return h.call("mount", h.podDir(v, p), v.blob(&p)) }, func() answer { return h.call("unmount", h.podDir(v, p)) }
+		dir, set, release := h.PodDir(p, v), func() answer { return h.call("mount", h.PodDir(p, v), v.Blob(&p)) }, func() answer { return h.call("unmount", h.PodDir(p, v)) }
 		if m != noAttach {
 			h.ok(h.unmount(v, q))
 			h.ok(h.down(m, v))
-			dir = h.globalDir(v)
-			set, release = func() answer { return h.call("mountdevice", dir, "", v.blob(nil)) }, func() answer { return h.call("unmountdevice", dir) }
+			dir = h.GlobalDir(v)
+			set, release = func() answer { return h.call("mountdevice", dir, "", v.Blob(nil)) }, func() answer { return h.call("unmountdevice", dir) }
 		}
 		h.sh("mkdir", "-p", dir)
 		tmpfs(dir)
 		h.must(os.WriteFile(dir+"/theirs", []byte("theirs"), 0o644))
 		var before []byte
 		if m != noAttach { // it is mounted nowhere
-			h.eventually("the lease ends", func() string { return strings.Join(h.active(), "; ") })
+			h.eventually("the lease ends", func() string { return strings.Join(h.Active(), "; ") })
 			before = h.content(name)
 		}
-		h.refused(set(), "vg0/"+v.opts["volumeID"], dir, "tmpfs", "foreign-source")
+		h.refused(set(), "vg0/"+v.Options["volumeID"], dir, "tmpfs", "foreign-source")
 		h.refused(release(), dir, "tmpfs", "foreign-source", "unmount it by hand")
 		if n := len(mounts(dir)); n != 1 {
 			t.Errorf("%d mounts at %s", n, dir)
@@ -114,13 +114,13 @@ func TestForeignMounts(t *testing.T) {
 		h.must(os.WriteFile(dir+"/ours", []byte("ours"), 0o644))
 		tmpfs(dir)
 		h.must(os.WriteFile(dir+"/theirs", []byte("theirs"), 0o644))
-		h.refused(release(), "vg0/"+v.opts["volumeID"], dir, "tmpfs", "foreign-source", "unmount that first")
+		h.refused(release(), "vg0/"+v.Options["volumeID"], dir, "tmpfs", "foreign-source", "unmount that first")
 		h.refused(set(), dir, "tmpfs")
 		if n := len(mounts(dir)); n != 2 {
 			t.Errorf("%d mounts at %s", n, dir)
 		}
 		h.eventually("status tells", func() string {
-			s := h.story(v.opts["volumeID"])
+			s := h.story(v.Options["volumeID"])
 			for _, c := range s.Claims {
 				if c.Dir == dir && strings.Contains(c.Note, "covered") && strings.Contains(c.Note, "tmpfs") {
 					return ""
@@ -144,27 +144,27 @@ func TestForeignMounts(t *testing.T) {
 // meanwhile, and its findings are reported.
 func TestMountedBySomethingElse(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, func(h *host) { h.shared(h.root) })
+	h := newHost(t, func(h *host) { h.shared(h.Root) })
 	p, q := podN(1), podN(2)
 	for i, below := range []string{
-		"pods/" + p.uid + "/volumes/kubernetes.io~csi/data/mount",
+		"pods/" + p.UID + "/volumes/kubernetes.io~csi/data/mount",
 		"plugins/kubernetes.io/csi/x.example.org/0123/globalmount",
-		"pods/" + p.uid + "/volumes/other~lvm/data",
-		"pods/" + p.uid + "/volume-subpaths/data/c",
+		"pods/" + p.UID + "/volumes/other~lvm/data",
+		"pods/" + p.UID + "/volume-subpaths/data/c",
 		"pods",
 	} {
 		for _, bind := range []bool{false, true} {
 			v := h.vol(fmt.Sprintf("foreign-%d-%v", i, bind), "ext4")
-			lv, dir := v.opts["volumeID"], h.root+"/"+below
+			lv, dir := v.Options["volumeID"], h.Root+"/"+below
 			h.must(os.MkdirAll(dir, 0o755))
 			h.ok(h.up(noAttach, v, p))
-			source, flags, kind := h.podDir(v, p), uintptr(unix.MS_BIND), ""
+			source, flags, kind := h.PodDir(p, v), uintptr(unix.MS_BIND), ""
 			if !bind {
 				source, flags, kind = strings.TrimSpace(h.sh("findmnt", "-no", "SOURCE", source)), 0, "ext4"
 			}
 			h.must(unix.Mount(source, dir, kind, flags, ""))
 			if below == "pods" { // covers p's
-				h.must(os.MkdirAll(h.podDir(v, q), 0o755))
+				h.must(os.MkdirAll(h.PodDir(q, v), 0o755))
 			}
 			h.refused(h.up(noAttach, v, q), "vg0/"+lv, "mounted at "+dir+" by something else")
 			h.disagrees("mounted-unknown", h.story(lv).UUID, dir, "umount "+dir)
@@ -173,8 +173,8 @@ func TestMountedBySomethingElse(t *testing.T) {
 			h.end(noAttach, v, p, q)
 		}
 	}
-	h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
-	h.take(h.root)
+	h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
+	h.take(h.Root)
 }
 
 // leak runs a program in a mount namespace of its own, which has a copy of all that
@@ -220,11 +220,11 @@ func heldInOtherNamespace(t *testing.T, fsType string) {
 	c := h.leak("true")
 	// Kubelet's rmdir of the directory would take the copy away with it.
 	mount := func(p pod) answer {
-		h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-		return h.call("mount", h.podDir(v, p), v.blob(&p))
+		h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+		return h.call("mount", h.PodDir(p, v), v.Blob(&p))
 	}
-	h.ok(h.call("unmount", h.podDir(v, p)))
-	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace " + namespace(t, c.Process.Pid) + " at " + h.podDir(v, p)}
+	h.ok(h.call("unmount", h.PodDir(p, v)))
+	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace " + namespace(t, c.Process.Pid) + " at " + h.PodDir(p, v)}
 	h.refused(mount(p), append(words, "vg0/held: mount: ")...)
 	h.eventually("status tells why it stays active", func() string {
 		if s := h.story("held"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, words[0]) && strings.Contains(s.Error.Message, words[1]) {
@@ -260,7 +260,7 @@ func TestPlainOpen(t *testing.T) {
 	p := podN(1)
 	for _, fsType := range []string{"ext4", "xfs"} {
 		v := h.vol("open-"+fsType, fsType)
-		name := v.opts["volumeID"]
+		name := v.Options["volumeID"]
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")
 		dev := h.story(name).Device
@@ -275,11 +275,11 @@ func TestPlainOpen(t *testing.T) {
 				l := strings.TrimSpace(h.sh("losetup", "-f", "--show", dev))
 				word, end = l+" is a loop device on it", func() { h.sh("losetup", "-d", l) }
 			}
-			h.ok(h.call("unmount", h.podDir(v, p)))
+			h.ok(h.call("unmount", h.PodDir(p, v)))
 			h.sh("sync", dev)
 			before := h.sh("sha256sum", dev)
-			h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-			h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), "vg0/"+name+": mount: ", "is busy", word, "end that use first")
+			h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+			h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "vg0/"+name+": mount: ", "is busy", word, "end that use first")
 			h.eventually("status tells why it stays active", func() string {
 				if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, word) {
 					return ""
@@ -308,15 +308,15 @@ func TestFrozen(t *testing.T) {
 	p := podN(1)
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		v := h.vol("frozen-"+fsType, fsType)
-		name := v.opts["volumeID"]
+		name := v.Options["volumeID"]
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")
-		dir, dev := h.podDir(v, p), h.story(name).Device
+		dir, dev := h.PodDir(p, v), h.story(name).Device
 		h.sh("fsfreeze", "-f", dir)
 		h.ok(h.call("unmount", dir))
 		thaw := fmt.Sprintf("mount %s /mnt; fsfreeze -u /mnt; umount /mnt", dev)
 		h.must(os.MkdirAll(dir, 0o750))
-		h.refused(h.call("mount", dir, v.blob(&p)), "its "+fsType+" is active in the kernel and mounted in no namespace", thaw)
+		h.refused(h.call("mount", dir, v.Blob(&p)), "its "+fsType+" is active in the kernel and mounted in no namespace", thaw)
 		h.eventually("status tells why it stays active", func() string {
 			if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, thaw) {
 				return ""
@@ -324,8 +324,8 @@ func TestFrozen(t *testing.T) {
 				return fmt.Sprintf("%+v %+v", s, s.Error)
 			}
 		})
-		h.must(os.MkdirAll(h.dir+"/thaw", 0o700))
-		h.sh("sh", "-ec", strings.ReplaceAll(thaw, "/mnt", h.dir+"/thaw"))
+		h.must(os.MkdirAll(h.Dir+"/thaw", 0o700))
+		h.sh("sh", "-ec", strings.ReplaceAll(thaw, "/mnt", h.Dir+"/thaw"))
 		h.ok(h.up(noAttach, v, p))
 		h.reads(v, p, "f", "x")
 		h.end(noAttach, v, p)

@@ -16,12 +16,12 @@ func TestExpand(t *testing.T) {
 	for i := range min(max(3, times(6)), 6) {
 		fs, m := kinds[i%3], []mode{noAttach, byController}[i%2]
 		lv := fmt.Sprintf("%s-%d", fs, len(m))
-		v := h.vol(lv, fs).with("size", "300Mi")
+		v := h.vol(lv, fs).With("size", "300Mi")
 		h.ok(h.up(m, v, p))
-		h.ok(h.up(m, v.readOnly(), q))
+		h.ok(h.up(m, readOnly(v), q))
 		h.write(v, p, "f", "x")
 		expand := func(p pod, size int64) answer {
-			return h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(size), fmt.Sprint(300*mib))
+			return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), fmt.Sprint(300*mib))
 		}
 		if fs == "ext4" && !growsExt4() {
 			// Nothing but the kernel's own word can be seen here.
@@ -31,20 +31,20 @@ func TestExpand(t *testing.T) {
 			h.end(m, v, p, q)
 			continue
 		}
-		was := capacity(t, h.podDir(v, p))
+		was := capacity(t, h.PodDir(p, v))
 		h.ok(expand(p, 400*mib))
-		now := capacity(t, h.podDir(v, p))
+		now := capacity(t, h.PodDir(p, v))
 		if now < was+80*mib {
 			t.Errorf("%s, %s: grew from %d to %d", fs, m, was, now)
 		}
 		h.ok(expand(p, 400*mib))
 		h.ok(expand(q, 400*mib)) // the read-only pod's call, after the fact
 		h.ok(expand(p, 100*mib)) // smaller is never done
-		if c := capacity(t, h.podDir(v, p)); c != now {
+		if c := capacity(t, h.PodDir(p, v)); c != now {
 			t.Errorf("%s, %s: %d became %d", fs, m, now, c)
 		}
 		h.ok(expand(q, 500*mib)) // through a read-only mount
-		if c := capacity(t, h.podDir(v, p)); c < now+80*mib {
+		if c := capacity(t, h.PodDir(p, v)); c < now+80*mib {
 			t.Errorf("%s, %s: grew from %d to %d through the read-only pod", fs, m, now, c)
 		}
 		h.reads(v, p, "f", "x")
@@ -58,10 +58,10 @@ func TestExpand(t *testing.T) {
 		h.end(m, v, p)
 	}
 	// btrfs below 256 MiB: the kernel resizes none.
-	v := h.vol("small", "btrfs").with("size", "128Mi")
+	v := h.vol("small", "btrfs").With("size", "128Mi")
 	h.ok(h.up(noAttach, v, p))
-	h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(192*mib), "0"), "vg0/small: expandfs", "256 MiB")
-	h.ok(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(300*mib), "0"))
+	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(192*mib), "0"), "vg0/small: expandfs", "256 MiB")
+	h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(300*mib), "0"))
 	h.end(noAttach, v, p)
 }
 
@@ -72,10 +72,10 @@ func TestGrowsAfterMount(t *testing.T) {
 	h := newHost(t)
 	p := podN(1)
 	for _, fs := range some(seeded(t), []string{"ext4", "xfs", "btrfs"}, 1) {
-		v := h.vol("late-"+fs, fs).with("size", "300Mi")
+		v := h.vol("late-"+fs, fs).With("size", "300Mi")
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")
-		was := capacity(t, h.podDir(v, p))
+		was := capacity(t, h.PodDir(p, v))
 		h.end(noAttach, v, p)
 		h.quiet()
 		h.extend("vg0/late-"+fs, 500*mib)
@@ -91,7 +91,7 @@ func TestGrowsAfterMount(t *testing.T) {
 			})
 		} else {
 			h.eventually(fs+" grows", func() string {
-				if now := capacity(t, h.podDir(v, p)); now < was+150*mib {
+				if now := capacity(t, h.PodDir(p, v)); now < was+150*mib {
 					return fmt.Sprintf("%d, then %d", was, now)
 				}
 				return ""

@@ -25,8 +25,8 @@ func TestThinAndThick(t *testing.T) {
 		h.settings.groups = "  - {name: " + odd + ", " + h.group(odd) + ", create: true, maxSize: 10GiB}\n"
 	})
 	p := podN(1)
-	thin := h.vol("thin", "ext4").with("size", "100Mi")
-	thick := h.vol(odd, "xfs").with("volumegroup", odd)
+	thin := h.vol("thin", "ext4").With("size", "100Mi")
+	thick := h.vol(odd, "xfs").With("volumegroup", odd)
 	h.ok(h.up(byKubelet, thin, p))
 	h.ok(h.up(byKubelet, thick, p))
 	h.write(thin, p, "f", "thin")
@@ -43,12 +43,12 @@ func TestThinAndThick(t *testing.T) {
 		}
 	}
 	expand := func(v vol, size int64) answer {
-		return h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(size), "0")
+		return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), "0")
 	}
 	for _, v := range []vol{thin, thick} {
 		h.ok(expand(v, 400*mib))
-		if c := capacity(t, h.podDir(v, p)); c < 300*mib {
-			t.Errorf("%s: the filesystem has %d bytes", v.name, c)
+		if c := capacity(t, h.PodDir(p, v)); c < 300*mib {
+			t.Errorf("%s: the filesystem has %d bytes", v.Name, c)
 		}
 	}
 
@@ -61,7 +61,7 @@ func TestThinAndThick(t *testing.T) {
 			t.Errorf("%s\n\tleft %q, before %q", a, got, have)
 		}
 	}
-	refused(h.up(noAttach, h.vol("big", "ext4").with("volumegroup", odd, "size", "4Gi"), p), odd+"/big: mount", "volume group "+odd, "4294967296")
+	refused(h.up(noAttach, h.vol("big", "ext4").With("volumegroup", odd, "size", "4Gi"), p), odd+"/big: mount", "volume group "+odd, "4294967296")
 	refused(expand(thick, 4<<30), odd+"/"+odd+": expandfs", "volume group "+odd)
 	h.lvm("lvcreate", "-y", "-V", "100M", "-T", "vg0/pool", "-n", "hog")
 	h.fill("/dev/vg0/hog")
@@ -103,10 +103,10 @@ func TestNotUsable(t *testing.T) {
 	})
 	ask := func(vg, lv string, words ...string) {
 		t.Helper()
-		v := h.vol(lv, "ext4").with("volumegroup", vg)
+		v := h.vol(lv, "ext4").With("volumegroup", vg)
 		h.refused(h.up(noAttach, v, p), append(words, vg+"/"+lv+": mount")...)
-		if len(h.active()) != 0 {
-			t.Errorf("active: %q", h.active())
+		if len(h.Active()) != 0 {
+			t.Errorf("active: %q", h.Active())
 		}
 	}
 	ask("vg9", "a", "volume group vg9", "it is not there", "disks may be missing")
@@ -125,7 +125,7 @@ func TestNotUsable(t *testing.T) {
 	os.Remove("/run/lvm/hints")
 	ask("vg1", "a", "vg1/a is partial", "a disk that is missing", "PV ")
 	ask("vg1", "none", "vg1")
-	whole := h.vol("whole", "ext4").with("volumegroup", "vg1")
+	whole := h.vol("whole", "ext4").With("volumegroup", "vg1")
 	h.ok(h.up(noAttach, whole, p))
 	h.end(noAttach, whole, p)
 }
@@ -153,22 +153,22 @@ func TestUsedByOthers(t *testing.T) {
 		h.lvm("lvchange", "-ay", "vg0/a", "vg0/blank", "vg0/kept")
 	})
 	time.Sleep(3 * lease)
-	if got := h.active(); len(got) != 3 {
+	if got := h.Active(); len(got) != 3 {
 		t.Errorf("active: %q, of three that were so before", got)
 	}
 	p := podN(1)
 	a, blank := h.vol("a", "ext4"), h.vol("blank", "ext4")
 	me := fmt.Sprintf("pid %d (", os.Getpid())
 
-	h.must(os.Mkdir(h.dir+"/elsewhere", 0o755))
-	h.must(unix.Mount("/dev/vg0/a", h.dir+"/elsewhere", "ext4", 0, ""))
+	h.must(os.Mkdir(h.Dir+"/elsewhere", 0o755))
+	h.must(unix.Mount("/dev/vg0/a", h.Dir+"/elsewhere", "ext4", 0, ""))
 	for _, m := range []mode{noAttach, byKubelet} {
-		h.refused(h.up(m, a, p), "vg0/a: ", "it is mounted at "+h.dir+"/elsewhere by something else", "umount it there")
+		h.refused(h.up(m, a, p), "vg0/a: ", "it is mounted at "+h.Dir+"/elsewhere by something else", "umount it there")
 	}
-	h.must(unix.Unmount(h.dir+"/elsewhere", 0))
+	h.must(unix.Unmount(h.Dir+"/elsewhere", 0))
 
 	for _, v := range []vol{a, blank} {
-		name := "vg0/" + v.opts["volumeID"]
+		name := "vg0/" + v.Options["volumeID"]
 		for _, exclusive := range []int{unix.O_EXCL, 0} {
 			fd, err := unix.Open("/dev/"+name, unix.O_RDWR|exclusive|unix.O_CLOEXEC, 0)
 			h.must(err)
@@ -196,7 +196,7 @@ func TestUsedByOthers(t *testing.T) {
 	})
 	f.Close()
 	onlyKept := func() string {
-		if got := h.active(); !slices.Equal(got, []string{"vg0/kept"}) {
+		if got := h.Active(); !slices.Equal(got, []string{"vg0/kept"}) {
 			return fmt.Sprint(got)
 		}
 		return ""
@@ -205,11 +205,11 @@ func TestUsedByOthers(t *testing.T) {
 
 	// Activated by hand while flexd runs: the same, also without a mount.
 	h.lvm("lvchange", "-ay", "vg0/a")
-	h.ok(h.call("waitforattach", "", a.blob(nil)))
+	h.ok(h.call("waitforattach", "", a.Blob(nil)))
 	h.eventually("only what nobody had claimed is active", onlyKept)
 	h.lvm("lvchange", "-ay", "vg0/a")
 	time.Sleep(3 * lease)
-	if got := h.active(); !slices.Equal(got, []string{"vg0/a", "vg0/kept"}) {
+	if got := h.Active(); !slices.Equal(got, []string{"vg0/a", "vg0/kept"}) {
 		t.Errorf("active: %q, and nobody has asked for one of them since it was activated", got)
 	}
 	h.deactivate("vg0/a")
@@ -230,7 +230,7 @@ func TestShrunk(t *testing.T) {
 	p, q := podN(1), podN(2)
 	for _, fsType := range []string{"ext4", "xfs"} {
 		name, size := "shrunk-"+fsType, int64(400*mib)
-		v := h.vol(name, fsType).with("size", "400Mi")
+		v := h.vol(name, fsType).With("size", "400Mi")
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")
 		h.lvm("lvreduce", "-f", "-y", "-L", "384M", "vg0/"+name)

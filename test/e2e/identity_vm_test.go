@@ -28,10 +28,10 @@ func TestCopiedGroup(t *testing.T) {
 	os.Remove("/run/lvm/hints")
 	h.lvm("vgimportclone", "-n", "vg2", disks[3])
 	p, q := podN(1), podN(2)
-	original := h.vol("data", "ext4").with("volumegroup", "vg1", "size", "-")
-	clone := original.with("volumegroup", "vg2")
-	clone.name = "pv-clone"
-	active := func(name string) bool { return slices.Contains(h.active(), name) }
+	original := h.vol("data", "ext4").With("volumegroup", "vg1", "size", "-")
+	clone := original.With("volumegroup", "vg2")
+	clone.Name = "pv-clone"
+	active := func(name string) bool { return slices.Contains(h.Active(), name) }
 
 	h.ok(h.up(byKubelet, clone, q)) // the copy first
 	h.ok(h.up(byKubelet, original, p))
@@ -42,7 +42,7 @@ func TestCopiedGroup(t *testing.T) {
 	h.end(byKubelet, original, p)
 	h.eventually("the original alone is inactive", func() string {
 		if active("vg1/data") || !active("vg2/data") {
-			return strings.Join(h.active(), " ")
+			return strings.Join(h.Active(), " ")
 		}
 		return ""
 	})
@@ -59,7 +59,7 @@ func TestCopiedGroup(t *testing.T) {
 	}
 	h.lvm("lvchange", "-ay", "vg2/data")
 	h.start()
-	h.eventually("the lease ends", func() string { return strings.Join(h.notes(), " ") })
+	h.eventually("the lease ends", func() string { return strings.Join(h.Notes(), " ") })
 	time.Sleep(3 * lease)
 	if !active("vg2/data") {
 		t.Error("the copy was deactivated for the original")
@@ -76,17 +76,17 @@ func TestEarlierNotes(t *testing.T) {
 	h.write(v, p, "f", "text")
 	h.ok(h.up(noAttach, idle, p))
 	h.ok(h.unmount(idle, p))
-	want := h.notes()
+	want := h.Notes()
 	h.kill()
 	h.earlier()
 	h.start()
-	if got := h.notes(); !slices.Equal(got, want) {
+	if got := h.Notes(); !slices.Equal(got, want) {
 		t.Errorf("notes: %q, want %q", got, want)
 	}
 	for _, lv := range []string{"a", "idle"} {
 		h.eventually(lv+" is known", func() string {
 			s := h.story(lv)
-			if s.UUID == h.identity("vg0/"+lv) && (lv == "idle" && s.State == "active" || s.State == "mounted" && len(s.Pods) == 1 && s.Pods[0].Name == p.name) {
+			if s.UUID == h.identity("vg0/"+lv) && (lv == "idle" && s.State == "active" || s.State == "mounted" && len(s.Pods) == 1 && s.Pods[0].Name == p.Name) {
 				return ""
 			}
 			return h.show("vg0/" + lv)
@@ -96,21 +96,21 @@ func TestEarlierNotes(t *testing.T) {
 		t.Errorf("problems: %q", l.Problems)
 	}
 	h.end(byKubelet, v, p)
-	h.ok(h.call("detach", v.name, node))
-	h.ok(h.call("detach", idle.name, node))
+	h.ok(h.call("detach", v.Name, node))
+	h.ok(h.call("detach", idle.Name, node))
 	h.quiet()
 
 	// The record of a filesystem holds.
 	h.open("vg0/a", func(path string) { h.sh("blkdiscard", "-f", "-z", path) })
 	h.refused(h.mount(v, p), "flexd has seen a filesystem on it before")
-	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", v.Name, node))
 }
 
 // earlier makes flexd's files what an earlier version would have written.
 func (h *host) earlier() {
 	h.t.Helper()
-	files, _ := filepath.Glob(h.runDir + "/notes/*.json")
-	records, _ := filepath.Glob(h.stateDir + "/formats/*.json")
+	files, _ := filepath.Glob(h.Run + "/notes/*.json")
+	records, _ := filepath.Glob(h.State + "/formats/*.json")
 	for _, file := range append(files, records...) {
 		b, err := os.ReadFile(file)
 		h.must(err)
@@ -140,17 +140,17 @@ func TestReplacedAfterWaitForAttach(t *testing.T) {
 	h.ok(h.up(noAttach, v, p))
 	h.write(v, p, "f", "text")
 	h.ok(h.unmount(v, p))
-	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", v.Name, node))
 	h.quiet()
 
-	waitForAttach := func() answer { return h.call("waitforattach", "", v.blob(nil)) }
+	waitForAttach := func() answer { return h.call("waitforattach", "", v.Blob(nil)) }
 	a := h.ok(waitForAttach())
 	was := h.story("a").UUID
 	h.lvm("lvrename", "vg0/a", "vg0/b")
 	h.volume("vg0/a", 16*mib, nil)
 	fresh := h.identity("vg0/a")
-	h.must(os.MkdirAll(h.globalDir(v), 0o750))
-	h.refused(h.call("mountdevice", h.globalDir(v), a.Device, v.blob(nil)), "another volume", was, fresh, "vg0/b")
+	h.must(os.MkdirAll(h.GlobalDir(v), 0o750))
+	h.refused(h.call("mountdevice", h.GlobalDir(v), a.Device, v.Blob(nil)), "another volume", was, fresh, "vg0/b")
 	h.refused(waitForAttach(), was, fresh)
 	h.open("vg0/a", func(path string) {
 		if out, _ := exec.Command("blkid", "-p", path).CombinedOutput(); len(out) > 0 {
@@ -163,7 +163,7 @@ func TestReplacedAfterWaitForAttach(t *testing.T) {
 	h.ok(h.mount(v, p))
 	h.reads(v, p, "f", "text")
 	h.end(byKubelet, v, p)
-	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", v.Name, node))
 }
 
 // A volume that LVM activates read-only cannot be finished. It is not left active.
@@ -188,13 +188,13 @@ func TestUnusableSnapshots(t *testing.T) {
 	h.lvm("lvcreate", "-y", "-s", "-L", "16m", "-n", "merging", "vg0/o")
 	h.lvm("lvchange", "-y", "-ay", "vg0/o")
 	h.sh("dd", "if=/dev/urandom", "of=/dev/vg0/full", "bs=1M", "count=8", "conv=nocreat")
-	full, merging := h.vol("full", "ext4").with("size", "-"), h.vol("merging", "ext4").with("size", "-")
-	h.refused(h.mount(full.readOnly(), p), "too small for the changes", "lvremove")
-	origin := h.vol("o", "ext4").with("size", "-")
+	full, merging := h.vol("full", "ext4").With("size", "-"), h.vol("merging", "ext4").With("size", "-")
+	h.refused(h.mount(readOnly(full), p), "too small for the changes", "lvremove")
+	origin := h.vol("o", "ext4").With("size", "-")
 	h.ok(h.up(noAttach, origin, p))
 	h.lvm("lvconvert", "-y", "--merge", "vg0/merging")
 	h.disagrees("merge-pending", h.identity("vg0/o"), "the snapshot merging", "will be lost")
-	h.refused(h.mount(merging.readOnly(), p), "vg0/merging is being merged into vg0/o", "use vg0/o")
+	h.refused(h.mount(readOnly(merging), p), "vg0/merging is being merged into vg0/o", "use vg0/o")
 	h.end(noAttach, origin, p)
 	h.lvm("lvremove", "-y", "vg0/full")
 	h.lvm("lvchange", "-y", "-an", "vg0/o")
@@ -207,7 +207,7 @@ func TestRenamedGroup(t *testing.T) {
 	})
 	h.storage.(*groups).more = append(h.storage.(*groups).more, "vg9")
 	h.volume("vg1/data", 16*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
-	v, p := h.vol("data", "ext4").with("volumegroup", "vg1", "size", "-"), podN(1)
+	v, p := h.vol("data", "ext4").With("volumegroup", "vg1", "size", "-"), podN(1)
 	h.ok(h.up(byKubelet, v, p))
 	h.lvm("vgrename", "vg1", "vg9")
 	h.eventually("it is said", func() string {

@@ -39,22 +39,22 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 			t.Errorf("%s: status does not tell: %s", fs, wrong)
 		}
 	}
-	bad, down, fine := h.vol("bad", "ext4").with("mountOptions", "errors=continue"), h.vol("down", "xfs"), h.vol("fine", "ext4")
-	forced, stopped := h.vol("forced", "btrfs"), h.vol("stopped", "ext4").with("mountOptions", "errors=remount-ro")
+	bad, down, fine := h.vol("bad", "ext4").With("mountOptions", "errors=continue"), h.vol("down", "xfs"), h.vol("fine", "ext4")
+	forced, stopped := h.vol("forced", "btrfs"), h.vol("stopped", "ext4").With("mountOptions", "errors=remount-ro")
 	all := []vol{bad, down, fine, forced, stopped}
 	for _, v := range all {
 		h.ok(h.up(noAttach, v, p))
 	}
 	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("bad").Device)+"/trigger_fs_error", []byte("1"), 0))
 	reports("bad", "ext4", "faulty")
-	h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(down, p))
+	h.sh("xfs_io", "-x", "-c", "shutdown", h.PodDir(p, down))
 	reports("down", "xfs", "faulty")
 	h.must(os.WriteFile("/sys/fs/ext4/"+filepath.Base(h.story("stopped").Device)+"/trigger_fs_error", []byte("1"), 0))
 	reports("stopped", "ext4", "faulty")
-	if err := os.WriteFile(h.podDir(stopped, p)+"/more", nil, 0o644); !errors.Is(err, unix.EROFS) {
+	if err := os.WriteFile(h.PodDir(p, stopped)+"/more", nil, 0o644); !errors.Is(err, unix.EROFS) {
 		t.Errorf("errors=remount-ro: a pod that writes gets %v", err)
 	}
-	h.sh("mount", "-o", "remount,ro", h.podDir(forced, p)) // what btrfs does by itself looks the same
+	h.sh("mount", "-o", "remount,ro", h.PodDir(p, forced)) // what btrfs does by itself looks the same
 	reports("forced", "btrfs", "read-only")
 	if s := h.story("fine"); len(s.Refused) != 0 || strings.Contains(fmt.Sprint(s.Observed), "in error") {
 		t.Errorf("its neighbour: %+v", s)
@@ -62,7 +62,7 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 	for _, v := range all {
 		h.end(noAttach, v, p)
 		h.ok(h.up(noAttach, v, p)) // fsck and the log have mended it
-		if s := h.settled(v.opts["volumeID"]); len(s.Refused) != 0 {
+		if s := h.settled(v.Options["volumeID"]); len(s.Refused) != 0 {
 			t.Errorf("after the way out: %+v", s)
 		}
 		h.end(noAttach, v, p)
@@ -76,8 +76,8 @@ func TestFilesystemInError(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
 	for _, m := range []mode{noAttach, byKubelet} {
-		v := h.vol(fmt.Sprintf("bad-%d", len(m)), "ext4").with("mountOptions", "errors=continue")
-		lv := v.opts["volumeID"]
+		v := h.vol(fmt.Sprintf("bad-%d", len(m)), "ext4").With("mountOptions", "errors=continue")
+		lv := v.Options["volumeID"]
 		h.ok(h.up(m, v, p))
 		sys := "/sys/fs/ext4/" + filepath.Base(h.story(lv).Device)
 		h.must(os.WriteFile(sys+"/trigger_fs_error", []byte("1"), 0))
@@ -88,7 +88,7 @@ func TestFilesystemInError(t *testing.T) {
 			return ""
 		})
 		h.refused(h.up(m, v, q), "vg0/"+lv+": mount", "in error", "ext4", "1 errors", "fsck")
-		if mounted(h.podDir(v, q)) {
+		if mounted(h.PodDir(q, v)) {
 			t.Error("it was mounted")
 		}
 		s := h.story(lv)
@@ -111,9 +111,9 @@ func TestFilesystemInError(t *testing.T) {
 		w := h.vol(fmt.Sprintf("down-%d", len(m)), "xfs")
 		h.ok(h.up(m, w, p))
 		h.write(w, p, "f", "x")
-		h.sh("sync", "-f", h.podDir(w, p))
-		h.sh("xfs_io", "-x", "-c", "shutdown", h.podDir(w, p))
-		h.refused(h.up(m, w, q), "vg0/"+w.opts["volumeID"]+": mount", "in error", "xfs")
+		h.sh("sync", "-f", h.PodDir(p, w))
+		h.sh("xfs_io", "-x", "-c", "shutdown", h.PodDir(p, w))
+		h.refused(h.up(m, w, q), "vg0/"+w.Options["volumeID"]+": mount", "in error", "xfs")
 		h.end(m, w, p)
 		h.ok(h.up(m, w, q))
 		h.reads(w, q, "f", "x")

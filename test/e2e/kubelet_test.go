@@ -1,13 +1,13 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	testhost "github.com/flexd/flexd/test/host"
 )
 
 // The three ways in which kubelet drives a driver.
@@ -21,63 +21,21 @@ const (
 
 var modes = []mode{byController, byKubelet, noAttach}
 
-// A vol is a flexVolume as a pod or a PV names it.
-type vol struct {
-	name string // kubelet's
-	fs   string
-	ro   bool
-	opts map[string]string
-}
+type (
+	vol = testhost.Volume
+	pod = testhost.Pod
+)
 
 // vol names a volume of vg0 that flexd makes.
 func (h *host) vol(lv, fs string) vol {
 	size := map[string]string{"": "16Mi", "ext4": "16Mi", "xfs": "300Mi", "btrfs": "128Mi"}[fs]
-	return vol{name: "pv-" + lv, fs: fs, opts: map[string]string{"volumegroup": "vg0", "volumeID": lv, "size": size}}
+	return vol{Name: "pv-" + lv, FSType: fs, Options: map[string]string{"volumegroup": "vg0", "volumeID": lv, "size": size}}
 }
 
-// with returns the volume with other options: key, value, ... A value "-" takes
-// the key away.
-func (v vol) with(kv ...string) vol {
-	v.opts = maps.Clone(v.opts)
-	for i := 0; i < len(kv); i += 2 {
-		if v.opts[kv[i]] = kv[i+1]; kv[i+1] == "-" {
-			delete(v.opts, kv[i])
-		}
-	}
-	return v
-}
+func readOnly(v vol) vol { v.ReadOnly = true; return v }
 
-func (v vol) readOnly() vol { v.ro = true; return v }
-
-// A pod is who mounts.
-type pod struct{ ns, name, uid string }
-
-func podN(n int) pod { return pod{"default", fmt.Sprint("web-", n), fmt.Sprintf("uid-%d", n)} }
-
-// blob is the JSON kubelet passes; pod only with mount.
-func (v vol) blob(p *pod) string {
-	all := map[string]string{"kubernetes.io/fsType": v.fs, "kubernetes.io/pvOrVolumeName": v.name, "kubernetes.io/readwrite": "rw"}
-	if v.ro {
-		all["kubernetes.io/readwrite"] = "ro"
-	}
-	if p != nil {
-		all["kubernetes.io/pod.name"], all["kubernetes.io/pod.namespace"], all["kubernetes.io/pod.uid"] = p.name, p.ns, p.uid
-		all["kubernetes.io/serviceAccount.name"] = "default"
-	}
-	maps.Copy(all, v.opts)
-	b, err := json.Marshal(all)
-	if err != nil {
-		panic(err)
-	}
-	return string(b)
-}
-
-func (h *host) podDir(v vol, p pod) string {
-	return h.root + "/pods/" + p.uid + "/volumes/flexd~lvm/" + v.name
-}
-
-func (h *host) globalDir(v vol) string {
-	return h.root + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/" + v.name
+func podN(n int) pod {
+	return pod{Namespace: "default", Name: fmt.Sprint("web-", n), UID: fmt.Sprintf("uid-%d", n)}
 }
 
 // up is everything kubelet does until a pod can use a volume. It returns the
@@ -101,27 +59,27 @@ func (h *host) attach(m mode, v vol) answer {
 	h.t.Helper()
 	var env []string
 	if m == byController {
-		env = []string{"FLEXD_SOCKET=" + h.dir + "/no-daemon-here.sock"}
+		env = []string{"FLEXD_SOCKET=" + h.Dir + "/no-daemon-here.sock"}
 	}
-	return h.callWith(env, "attach", v.blob(nil), node)
+	return h.callWith(env, "attach", v.Blob(nil), node)
 }
 
 // stage is waitforattach and mountdevice.
 func (h *host) stage(v vol, device string) answer {
 	h.t.Helper()
-	a := h.call("waitforattach", device, v.blob(nil))
+	a := h.call("waitforattach", device, v.Blob(nil))
 	if !a.ok() {
 		return a
 	}
 	if st, err := os.Stat(a.Device); err != nil || st.Mode()&os.ModeDevice == 0 {
 		h.t.Errorf("waitforattach answers %q, which is no device (%v)", a.Device, err)
 	}
-	dir := h.globalDir(v)
+	dir := h.GlobalDir(v)
 	if mounted(dir) {
 		return a // kubelet does not call the driver
 	}
 	h.must(os.MkdirAll(dir, 0o750))
-	a = h.call("mountdevice", dir, a.Device, v.blob(nil))
+	a = h.call("mountdevice", dir, a.Device, v.Blob(nil))
 	if a.ok() != mounted(dir) {
 		h.t.Errorf("%s; mounted: %v", a, mounted(dir))
 	}
@@ -130,12 +88,12 @@ func (h *host) stage(v vol, device string) answer {
 
 func (h *host) mount(v vol, p pod) answer {
 	h.t.Helper()
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	if mounted(dir) {
-		return answer{Status: "Success", about: "mount, kubelet alone"}
+		return alone("mount")
 	}
 	h.must(os.MkdirAll(dir, 0o750))
-	a := h.call("mount", dir, v.blob(&p))
+	a := h.call("mount", dir, v.Blob(&p))
 	if a.ok() != mounted(dir) {
 		h.t.Errorf("%s; mounted: %v", a, mounted(dir))
 	}
@@ -148,9 +106,9 @@ func (h *host) mount(v vol, p pod) answer {
 // unmount is the end of a pod.
 func (h *host) unmount(v vol, p pod) answer {
 	h.t.Helper()
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	if _, err := os.Lstat(dir); os.IsNotExist(err) { // a corrupted mount exists
-		return answer{Status: "Success", about: "unmount, kubelet alone"}
+		return alone("unmount")
 	}
 	a := h.call("unmount", dir)
 	if a.ok() {
@@ -165,9 +123,9 @@ func (h *host) unmount(v vol, p pod) answer {
 func (h *host) down(m mode, v vol) answer {
 	h.t.Helper()
 	if m == noAttach {
-		return answer{Status: "Success"}
+		return alone("unmountdevice")
 	}
-	dir := h.globalDir(v)
+	dir := h.GlobalDir(v)
 	if mounted(dir) {
 		if a := h.call("unmountdevice", dir); !a.ok() {
 			return a
@@ -178,9 +136,9 @@ func (h *host) down(m mode, v vol) answer {
 	}
 	var env []string
 	if m == byController {
-		env = []string{"FLEXD_SOCKET=" + h.dir + "/no-daemon-here.sock"}
+		env = []string{"FLEXD_SOCKET=" + h.Dir + "/no-daemon-here.sock"}
 	}
-	return h.callWith(env, "detach", v.name, node)
+	return h.callWith(env, "detach", v.Name, node)
 }
 
 // end takes pods away, and then the volume.
@@ -195,15 +153,15 @@ func (h *host) end(m mode, v vol, pods ...pod) {
 // write is a pod that writes a file.
 func (h *host) write(v vol, p pod, name, text string) {
 	h.t.Helper()
-	h.must(os.WriteFile(filepath.Join(h.podDir(v, p), name), []byte(text), 0o644))
+	h.must(os.WriteFile(filepath.Join(h.PodDir(p, v), name), []byte(text), 0o644))
 }
 
 // reads fails the test unless the pod reads that text.
 func (h *host) reads(v vol, p pod, name, text string) {
 	h.t.Helper()
-	b, err := os.ReadFile(filepath.Join(h.podDir(v, p), name))
+	b, err := os.ReadFile(filepath.Join(h.PodDir(p, v), name))
 	if err != nil || string(b) != text {
-		h.t.Errorf("pod %s reads %s: %q, %v; want %q", p.name, name, b, err, text)
+		h.t.Errorf("pod %s reads %s: %q, %v; want %q", p.Name, name, b, err, text)
 	}
 }
 

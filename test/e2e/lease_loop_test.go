@@ -12,20 +12,20 @@ import (
 func TestReplacedFile(t *testing.T) {
 	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
 	v := h.vol("a", "ext4")
-	a := h.ok(h.call("waitforattach", "", v.blob(nil)))
-	path := h.dir + "/vg0/a"
+	a := h.ok(h.call("waitforattach", "", v.Blob(nil)))
+	path := h.Dir + "/vg0/a"
 	h.must(os.Rename(path, path+"-old"))
 	h.volume("vg0/a", 16*mib, nil)
 	before := h.hash(path)
-	h.must(os.MkdirAll(h.globalDir(v), 0o750))
-	h.refused(h.call("mountdevice", h.globalDir(v), a.Device, v.blob(nil)), "another volume", "vg0/a-old")
-	h.refused(h.call("waitforattach", "", v.blob(nil)), "another volume", "vg0/a-old")
+	h.must(os.MkdirAll(h.GlobalDir(v), 0o750))
+	h.refused(h.call("mountdevice", h.GlobalDir(v), a.Device, v.Blob(nil)), "another volume", "vg0/a-old")
+	h.refused(h.call("waitforattach", "", v.Blob(nil)), "another volume", "vg0/a-old")
 	if h.hash(path) != before {
 		t.Error("the other volume was changed")
 	}
-	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", v.Name, node))
 	h.quiet()
 	h.ok(h.stage(v, a.Device)) // the new one is meant
 	h.ok(h.down(byKubelet, v))
-	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", v.Name, node))
 }

@@ -25,7 +25,7 @@ func TestWholeLife(t *testing.T) {
 		h.ok(h.up(m, v, b))
 		h.reads(v, b, "greeting", "hello from a")
 		h.write(v, b, "greeting", "hello from b")
-		if s := h.story(v.opts["volumeID"]); s.State != "mounted" || len(s.Pods) != 2 || s.Filesystem != fs || s.Pods[0].Name != "web-1" {
+		if s := h.story(v.Options["volumeID"]); s.State != "mounted" || len(s.Pods) != 2 || s.Filesystem != fs || s.Pods[0].Name != "web-1" {
 			t.Errorf("%s, %s: status: %+v", m, fs, s)
 		}
 		h.ok(h.unmount(v, a))
@@ -37,7 +37,7 @@ func TestWholeLife(t *testing.T) {
 	}
 	// What the controller asks meanwhile.
 	v := h.vol("controller-ext4", "ext4")
-	if a := h.call("isattached", v.blob(nil), node); a.Attached == nil || !*a.Attached {
+	if a := h.call("isattached", v.Blob(nil), node); a.Attached == nil || !*a.Attached {
 		t.Errorf("%s: attached %v", a, a.Attached)
 	}
 	h.quiet() // the leases end
@@ -46,10 +46,10 @@ func TestWholeLife(t *testing.T) {
 	h.end(noAttach, v, podN(3))
 	// A volume that is not here is not attached, but on another machine nobody knows.
 	gone := h.vol("nobody", "ext4")
-	if a := h.call("isattached", gone.blob(nil), node); a.Attached == nil || *a.Attached {
+	if a := h.call("isattached", gone.Blob(nil), node); a.Attached == nil || *a.Attached {
 		t.Errorf("of a volume that does not exist: %s: attached %v", a, a.Attached)
 	}
-	if a := h.call("isattached", gone.blob(nil), "node-2"); a.Attached == nil || !*a.Attached {
+	if a := h.call("isattached", gone.Blob(nil), "node-2"); a.Attached == nil || !*a.Attached {
 		t.Errorf("of another node's: %s: attached %v", a, a.Attached)
 	}
 }
@@ -73,7 +73,7 @@ func TestCrowd(t *testing.T) {
 			h.write(v(i), podN(i), fmt.Sprint("by-", i), "x")
 			h.reads(v(i), podN((i+volumes)%callers), fmt.Sprint("by-", i), "x")
 		}
-		if n := len(h.active()); n != volumes {
+		if n := len(h.Active()); n != volumes {
 			t.Errorf("%d devices for %d volumes", n, volumes)
 		}
 		if volumes == 1 {
@@ -96,14 +96,14 @@ func TestCrowd(t *testing.T) {
 	// All of them ask for the very same.
 	v, p := h.vol("same", "ext4"), podN(0)
 	together(func(int) {
-		os.MkdirAll(h.podDir(v, p), 0o750)
-		h.ok(h.call("mount", h.podDir(v, p), v.blob(&p)))
+		os.MkdirAll(h.PodDir(p, v), 0o750)
+		h.ok(h.call("mount", h.PodDir(p, v), v.Blob(&p)))
 	})
-	if n := len(mounts(h.podDir(v, p))); n != 1 {
+	if n := len(mounts(h.PodDir(p, v))); n != 1 {
 		t.Errorf("mounted %d times", n)
 	}
-	together(func(int) { h.ok(h.call("unmount", h.podDir(v, p))) })
-	if mounted(h.podDir(v, p)) {
+	together(func(int) { h.ok(h.call("unmount", h.PodDir(p, v))) })
+	if mounted(h.PodDir(p, v)) {
 		t.Error("still mounted")
 	}
 	h.unmount(v, p)
@@ -120,28 +120,28 @@ func TestLease(t *testing.T) {
 	v, p := h.vol("a", "ext4"), podN(1)
 	h.ok(h.up(byKubelet, v, p))
 	h.ok(h.unmount(v, p))
-	h.ok(h.call("unmountdevice", h.globalDir(v)))
+	h.ok(h.call("unmountdevice", h.GlobalDir(v)))
 	h.state("a", "active")
-	if s := h.story("a"); s.Lease == nil || !s.Lease.Live || len(h.active()) != 1 {
+	if s := h.story("a"); s.Lease == nil || !s.Lease.Live || len(h.Active()) != 1 {
 		t.Errorf("status: %+v", s)
 	}
 	h.ok(h.call("detach", "another-volume", node))
-	h.ok(h.call("detach", v.name, "another-node"))
+	h.ok(h.call("detach", v.Name, "another-node"))
 	h.kill()
 	h.start()
 	h.state("a", "active") // the lease outlives flexd
 	h.ok(h.up(byKubelet, v, p))
-	h.ok(h.call("detach", v.name, node)) // late, of an older life: the volume is in use
+	h.ok(h.call("detach", v.Name, node)) // late, of an older life: the volume is in use
 	h.write(v, p, "f", "x")
 	h.end(byKubelet, v, p)
 	h.quiet()
 
-	w := v.with("volumegroup", "vg1")
+	w := v.With("volumegroup", "vg1")
 	h.ok(h.up(byKubelet, w, p))
 	h.end(byKubelet, w, p)
-	h.eventually("the notes go", func() string { return strings.Join(h.notes(), " ") })
-	if len(h.active()) != 1 {
-		t.Errorf("deactivate: never: %q", h.active())
+	h.eventually("the notes go", func() string { return strings.Join(h.Notes(), " ") })
+	if len(h.Active()) != 1 {
+		t.Errorf("deactivate: never: %q", h.Active())
 	}
 	h.stop()
 	h.deactivate("vg1/a")

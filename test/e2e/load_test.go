@@ -42,26 +42,26 @@ func TestLoad(t *testing.T) {
 	h := newHost(t)
 	r := seeded(t)
 	begun := time.Now()
-	start := resident(t, h.flexd.Process.Pid)
+	start := resident(t, h.Pid())
 	var all sync.WaitGroup
 	for i := range callers { // once for each volume, so that flexd knows them and has made them
 		all.Go(func() {
 			for n := i; n < volumes && !t.Failed(); n += callers {
-				h.ok(h.call("waitforattach", "", h.vol(fmt.Sprint("load-", n), "ext4").blob(nil)))
+				h.ok(h.call("waitforattach", "", h.vol(fmt.Sprint("load-", n), "ext4").Blob(nil)))
 			}
 		})
 	}
 	all.Wait()
 	h.quiet()
-	known, files := resident(t, h.flexd.Process.Pid), len(descriptors(t, h.flexd.Process.Pid))
+	known, files := resident(t, h.Pid()), len(descriptors(t, h.Pid()))
 	killed := h.load(r.Uint64(), callers, volumes, calls)
 	h.quiet()
 	if t.Failed() {
 		return
 	}
-	took, peak, now := time.Since(begun), resident(t, h.flexd.Process.Pid), int64(0)
+	took, peak, now := time.Since(begun), resident(t, h.Pid()), int64(0)
 	grown := h.within(soon, func() string { // it gives back what it needed when it comes to rest
-		if now = resident(t, h.flexd.Process.Pid); now > start+more {
+		if now = resident(t, h.Pid()); now > start+more {
 			return fmt.Sprintf("flexd has %d bytes, and had %d when it had started", now, start)
 		}
 		return ""
@@ -72,7 +72,7 @@ func TestLoad(t *testing.T) {
 		t.Error(grown)
 	}
 	h.eventually("no descriptor is left", func() string { // one of them may be of a look that just goes on
-		if n := descriptors(t, h.flexd.Process.Pid); len(n) > files {
+		if n := descriptors(t, h.Pid()); len(n) > files {
 			return fmt.Sprintf("%d descriptors, and there were %d: %q", len(n), files, n)
 		}
 		return ""
@@ -133,26 +133,26 @@ func (c *loader) act(v vol) {
 	switch n := c.r.IntN(100); {
 	case n < 40 && len(c.used) > 0 || len(c.used) > 4: // any of them goes
 		for _, v := range c.used {
-			if a := c.once("unmount", c.podDir(v, c.p)); a.ok() {
-				os.Remove(c.podDir(v, c.p))
-				delete(c.used, v.name)
+			if a := c.once("unmount", c.PodDir(c.p, v)); a.ok() {
+				os.Remove(c.PodDir(c.p, v))
+				delete(c.used, v.Name)
 			}
 			return
 		}
 	case n < 45: // what was never there
-		if _, used := c.used[v.name]; !used {
-			c.once("unmount", c.podDir(v, c.p))
+		if _, used := c.used[v.Name]; !used {
+			c.once("unmount", c.PodDir(c.p, v))
 		}
 	case n < 55:
-		c.once("waitforattach", "", v.blob(nil))
+		c.once("waitforattach", "", v.Blob(nil))
 	case n < 60:
-		c.once("detach", v.name, node)
+		c.once("detach", v.Name, node)
 	case n < 65:
-		c.once("isattached", v.blob(nil), node)
+		c.once("isattached", v.Blob(nil), node)
 	default:
-		c.used[v.name] = v
-		os.MkdirAll(c.podDir(v, c.p), 0o750)
-		c.once("mount", c.podDir(v, c.p), v.blob(&c.p))
+		c.used[v.Name] = v
+		os.MkdirAll(c.PodDir(c.p, v), 0o750)
+		c.once("mount", c.PodDir(c.p, v), v.Blob(&c.p))
 	}
 }
 

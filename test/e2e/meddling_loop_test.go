@@ -26,7 +26,7 @@ func TestMeddlingWithFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	p, q := podN(1), podN(2)
-	v, a, b := h.vol("a", "ext4"), h.dir+"/vg0/a", h.dir+"/vg0/b"
+	v, a, b := h.vol("a", "ext4"), h.Dir+"/vg0/a", h.Dir+"/vg0/b"
 	h.ok(h.up(byKubelet, v, p))
 	h.write(v, p, "f", "x")
 	id := h.story("a").UUID
@@ -62,7 +62,7 @@ func TestMeddlingWithFiles(t *testing.T) {
 	h.refused(h.up(byKubelet, v, q), "vg0/a")
 	h.reads(v, p, "f", "x")
 	h.end(byKubelet, v, p)
-	h.eventually("it is released", func() string { return strings.Join(h.active(), " ") })
+	h.eventually("it is released", func() string { return strings.Join(h.Active(), " ") })
 }
 
 // A second loop device on the file of a volume in use, by another name, and a file
@@ -72,7 +72,7 @@ func TestSecondDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	p, q := podN(1), podN(2)
-	v, a, b := h.vol("a", "ext4"), h.dir+"/vg0/a", h.dir+"/other"
+	v, a, b := h.vol("a", "ext4"), h.Dir+"/vg0/a", h.Dir+"/other"
 	h.ok(h.up(byKubelet, v, p))
 	h.write(v, p, "f", "x")
 	id := h.story("a").UUID
@@ -101,5 +101,5 @@ func TestSecondDevice(t *testing.T) {
 	h.refused(h.up(byKubelet, v, q), "vg0/a", a+" and "+b+" have the same uuid "+id)
 	h.reads(v, p, "f", "x")
 	h.end(byKubelet, v, p)
-	h.eventually("it is deactivated", func() string { return strings.Join(h.active(), " ") })
+	h.eventually("it is deactivated", func() string { return strings.Join(h.Active(), " ") })
 }

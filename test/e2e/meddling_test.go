@@ -45,7 +45,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 	// Kubelet must find a device that it was told of, on a slow machine too.
 	h := newHost(t, func(h *host) { h.settings.lease = time.Second })
 	p, q := podN(1), podN(2)
-	elsewhere := h.dir + "/elsewhere"
+	elsewhere := h.Dir + "/elsewhere"
 	h.must(os.MkdirAll(elsewhere, 0o755))
 
 	taken := func(dir func(vol) string) func(vol, string) trace {
@@ -68,7 +68,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 			return trace{inTheWay: words, told: words, undo: func() { c.Process.Kill(); c.Wait() }}
 		}
 	}
-	global, pods := h.globalDir, func(v vol) string { return h.podDir(v, p) }
+	global, pods := h.GlobalDir, func(v vol) string { return h.PodDir(p, v) }
 	all := append(h.actions(), action{"mounted elsewhere", func(_ vol, device string) trace {
 		h.sh("mount", device, elsewhere)
 		return trace{inTheWay: elsewhere, undo: func() { h.must(unix.Unmount(elsewhere, 0)) }}
@@ -102,7 +102,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		h.ok(h.up(byKubelet, v, q)) // it has data
 		h.write(v, q, "f", about)
 		h.end(byKubelet, v, q)
-		device := h.ok(h.call("waitforattach", "", v.blob(nil))).Device
+		device := h.ok(h.call("waitforattach", "", v.Blob(nil))).Device
 		switch point {
 		case staged:
 			h.ok(h.stage(v, device))
@@ -112,17 +112,17 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 			h.ok(h.up(byKubelet, v, p))
 			h.ok(h.unmount(v, p))
 		}
-		real := h.story(v.opts["volumeID"]).Device
+		real := h.story(v.Options["volumeID"]).Device
 		if dead {
 			h.kill()
 		}
 		left := d.do(v, real)
-		before := mounts(h.root)
+		before := mounts(h.Root)
 		if dead {
 			h.start()
 		}
-		h.settled(v.opts["volumeID"])
-		if now := mounts(h.root); !slices.Equal(now, before) {
+		h.settled(v.Options["volumeID"])
+		if now := mounts(h.Root); !slices.Equal(now, before) {
 			t.Errorf("%s: mounted: %q, then %q", about, before, now)
 		}
 		// Kubelet goes on: with what it has begun, or to the end.
@@ -142,7 +142,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		}
 		if left.told != "" {
 			h.eventually(about+": status tells", func() string {
-				if s := h.story(v.opts["volumeID"]); s.Error == nil || !strings.Contains(s.Error.Message, left.told) {
+				if s := h.story(v.Options["volumeID"]); s.Error == nil || !strings.Contains(s.Error.Message, left.told) {
 					return fmt.Sprintf("%+v, and not %q", s, left.told)
 				}
 				return ""
@@ -153,7 +153,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		}
 		h.ok(h.unmount(v, p))
 		h.ok(h.down(byKubelet, v))
-		h.eventually(about+": it is released", h.left)
+		h.eventually(about+": it is released", h.Left)
 		if left.lost {
 			h.refused(h.up(noAttach, v, q), left.inTheWay)
 		} else {
@@ -198,7 +198,7 @@ func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeSt
 func (h *host) disagrees(class, uuid string, words ...string) {
 	h.t.Helper()
 	h.eventually(class+" is told", func() string {
-		_, body, err := h.get("/v1/volumes")
+		body, err := h.Get("/v1/volumes")
 		var l listStatus
 		if err == nil {
 			err = json.Unmarshal([]byte(body), &l)
@@ -235,11 +235,11 @@ func TestRemountedReadOnly(t *testing.T) {
 	h := newHost(t)
 	p, q, r := podN(1), podN(2), podN(3)
 	v := h.vol("a", "ext4")
-	ro := v.with("kubernetes.io/readwrite", "ro")
+	ro := v.With("kubernetes.io/readwrite", "ro")
 	h.ok(h.up(noAttach, v, p))
 	h.ok(h.up(noAttach, v, q))
 	h.ok(h.up(noAttach, ro, r))
-	id, dir := h.story("a").UUID, h.podDir(v, p)
+	id, dir := h.story("a").UUID, h.PodDir(p, v)
 	check := func(about string, want int) {
 		t.Helper()
 		if out, code := h.check(); code != min(want, 1) || strings.Count(out, "  read-only,") != want {
@@ -271,7 +271,7 @@ func TestDirectoryKept(t *testing.T) {
 	h := newHost(t)
 	p := podN(1)
 	v := h.vol("a", "ext4")
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	check := func(about, class string, words ...string) {
 		t.Helper()
 		out, code := h.check()
@@ -301,7 +301,7 @@ func TestDirectoryKept(t *testing.T) {
 	if err := os.Remove(dir); !errors.Is(err, unix.ENOTEMPTY) {
 		t.Errorf("kubelet's removal: %v", err)
 	}
-	check("stray file", "a  stray-files,", dir, "pod uid "+p.uid, "(stray)", "mv")
+	check("stray file", "a  stray-files,", dir, "pod uid "+p.UID, "(stray)", "mv")
 	h.eventually("status shows it", func() string {
 		if out := h.show(); !strings.Contains(out, "stray-files") {
 			return out

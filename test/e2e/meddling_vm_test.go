@@ -17,7 +17,7 @@ import (
 // actions are what is done to a volume of LVM, at any point of its life. LVM and the
 // kernel refuse them while it is mounted, but for the last.
 func (h *host) actions() []action {
-	lv := func(v vol) string { return "vg0/" + v.opts["volumeID"] }
+	lv := func(v vol) string { return "vg0/" + v.Options["volumeID"] }
 	try := func(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }
 	return []action{
 		{"lvchange -an", func(v vol, _ string) trace {
@@ -52,16 +52,16 @@ func TestMeddlingWithMounted(t *testing.T) {
 		v := h.vol(lv, "ext4")
 		h.ok(h.up(m, v, p))
 		h.write(v, p, "f", lv)
-		h.sh("sync", "-f", h.podDir(v, p))
+		h.sh("sync", "-f", h.PodDir(p, v))
 		return v, h.story(lv)
 	}
 
 	// Extended: the size is seen. Nobody asked for growth.
 	v, _ := up("extended", noAttach)
-	was := capacity(t, h.podDir(v, p))
+	was := capacity(t, h.PodDir(p, v))
 	h.extend("vg0/extended", 64*mib)
 	h.noticed("lvextend", "vg0/extended", func(s volumeStatus) bool { return s.Size == 64*mib && s.State == "mounted" })
-	if now := capacity(t, h.podDir(v, p)); now != was {
+	if now := capacity(t, h.PodDir(p, v)); now != was {
 		t.Errorf("the filesystem grew from %d to %d unasked", was, now)
 	}
 	h.reads(v, p, "f", "extended")
@@ -78,8 +78,8 @@ func TestMeddlingWithMounted(t *testing.T) {
 		h.volume("vg0/"+lv, 16*mib, nil)
 		fresh := h.identity("vg0/" + lv)
 		h.noticed("lvcreate", "-/"+s.UUID, func(now volumeStatus) bool { return now.sees("is another volume by now", s.UUID, fresh) })
-		h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), s.UUID, fresh, h.podDir(v, p))
-		h.refused(h.call("expandfs", v.blob(nil), "", h.podDir(v, p), fmt.Sprint(64*mib), "0"), s.UUID, fresh)
+		h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), s.UUID, fresh, h.PodDir(p, v))
+		h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(64*mib), "0"), s.UUID, fresh)
 		if m == byKubelet {
 			h.refused(h.mount(v, q), s.UUID)
 		}
@@ -87,7 +87,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		h.start()
 		h.reads(v, p, "f", lv)
 		h.end(m, v, p)
-		h.eventually("it is released by its uuid", func() string { return strings.Join(h.active(), " ") })
+		h.eventually("it is released by its uuid", func() string { return strings.Join(h.Active(), " ") })
 	}
 
 	// Its device is taken away by force, and its disk is dead.
@@ -101,11 +101,11 @@ func TestMeddlingWithMounted(t *testing.T) {
 		t.Errorf("flexd check: exit status %d, want 1 and stale-mapping:\n%s", code, out)
 	}
 	h.refused(h.up(noAttach, v, q), "vg0/dead: mount", "its device is not usable", `"error" target`, "is missing")
-	if m := mounts(h.dir); !slices.Equal(m, []string{h.podDir(v, p)}) {
+	if m := mounts(h.Dir); !slices.Equal(m, []string{h.PodDir(p, v)}) {
 		t.Errorf("mounted: %q", m)
 	}
 	h.end(noAttach, v, p)
-	h.eventually("it is released", func() string { return strings.Join(h.active(), " ") })
+	h.eventually("it is released", func() string { return strings.Join(h.Active(), " ") })
 	h.ok(h.up(noAttach, v, q)) // the volume is well
 	h.reads(v, q, "f", "dead")
 	if out, code := h.check(); code != 0 {
@@ -119,7 +119,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 	// Made read-only under its pod.
 	v, s = up("fixed", noAttach)
 	h.lvm("lvchange", "-pr", "vg0/fixed")
-	h.disagrees("read-only", s.UUID, h.podDir(v, p), "lvchange -prw vg0/fixed")
+	h.disagrees("read-only", s.UUID, h.PodDir(p, v), "lvchange -prw vg0/fixed")
 	h.lvm("lvchange", "-prw", "vg0/fixed")
 	if out, code := h.check(); code != 0 {
 		t.Errorf("flexd check: exit status %d, want 0:\n%s", code, out)
@@ -153,40 +153,40 @@ func TestMeddlingWithActive(t *testing.T) {
 	// Its nodes are gone: the next that wants it finds them again.
 	old := use()
 	h.sh("rm", "-f", "/dev/vg0/a", "/dev/mapper/vg0-a")
-	a := h.ok(h.call("waitforattach", "", v.blob(nil)))
+	a := h.ok(h.call("waitforattach", "", v.Blob(nil)))
 	if st, err := os.Stat(a.Device); err != nil || st.Mode()&os.ModeDevice == 0 || a.Device != "/dev/vg0/a" {
 		t.Errorf("waitforattach: %q: %v", a.Device, err)
 	}
 
 	// A pod's mount was taken, and its volume removed and made again.
 	h.ok(h.up(noAttach, v, p))
-	h.must(unix.Unmount(h.podDir(v, p), 0))
+	h.must(unix.Unmount(h.PodDir(p, v), 0))
 	h.state("a", "missing")
-	h.disagrees("claimed-missing", old, h.podDir(v, p))
+	h.disagrees("claimed-missing", old, h.PodDir(p, v))
 	h.lvm("lvremove", "-y", "vg0/a")
 	h.noticed("lvremove", "-/"+old, func(s volumeStatus) bool { return s.sees("does not exist") && s.Device == "" })
 	h.volume("vg0/a", 16*mib, nil)
 	fresh := h.identity("vg0/a")
 	h.noticed("lvcreate", "-/"+old, func(s volumeStatus) bool { return s.sees("is another volume by now", old, fresh) })
-	if mounted(h.podDir(v, p)) {
+	if mounted(h.PodDir(p, v)) {
 		t.Error("it was mounted again")
 	}
 	h.ok(h.unmount(v, p))
 	if got := use(); got != fresh {
 		t.Errorf("uuid %s, want %s", got, fresh)
 	}
-	h.ok(h.call("detach", v.name, node))
+	h.ok(h.call("detach", v.Name, node))
 
 	// The same, and kubelet does not come: an operator releases the claim.
 	w, dead := h.vol("gone", "ext4"), podN(2)
 	h.populated(dead, "1")
 	h.ok(h.up(noAttach, w, dead))
 	old = h.story("gone").UUID
-	h.must(unix.Unmount(h.podDir(w, dead), 0))
+	h.must(unix.Unmount(h.PodDir(dead, w), 0))
 	h.state("gone", "missing")
 	h.deactivate("vg0/gone")
 	h.lvm("lvremove", "-y", "vg0/gone")
-	h.disagrees("claimed-missing", old, h.podDir(w, dead))
+	h.disagrees("claimed-missing", old, h.PodDir(dead, w))
 	says := func(status int, args []string, words ...string) {
 		t.Helper()
 		out, code := h.release(args...)
@@ -208,5 +208,5 @@ func TestMeddlingWithActive(t *testing.T) {
 		return ""
 	})
 	h.ok(h.unmount(w, dead)) // kubelet comes after all
-	h.ok(h.call("detach", w.name, node))
+	h.ok(h.call("detach", w.Name, node))
 }

@@ -31,7 +31,7 @@ func TestNeverFormat(t *testing.T) {
 		words []string
 	}{
 		{"luks", func(f string) {
-			c := h.dir + "/key"
+			c := h.Dir + "/key"
 			os.WriteFile(c, []byte("secret"), 0o600)
 			h.sh("cryptsetup", "luksFormat", "-q", "--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", f, c)
 		}, []string{"crypto_LUKS", "offset 0 (0x0)"}},
@@ -59,15 +59,15 @@ func TestNeverFormat(t *testing.T) {
 		ways := []func() answer{
 			func() answer { return h.up(noAttach, v, p) },
 			func() answer { return h.up(byKubelet, v, p) },
-			func() answer { return h.up(noAttach, vol{name: v.name, opts: v.opts, fs: "xfs"}, p) },
-			func() answer { return h.up(noAttach, vol{name: v.name, opts: v.opts}, p) },
+			func() answer { return h.up(noAttach, vol{Name: v.Name, Options: v.Options, FSType: "xfs"}, p) },
+			func() answer { return h.up(noAttach, vol{Name: v.Name, Options: v.Options}, p) },
 		}
 		for _, ask := range some(r, ways, 2) {
 			device := h.device(name) // it never means another volume's
 			words := append([]string{name + ": mount", "never formats over data", "wipefs -a " + device, "blkdiscard -z " + device}, row.words...)
 			h.refused(ask(), words...)
 		}
-		os.Remove(h.globalDir(v))
+		os.Remove(h.GlobalDir(v))
 		if !bytes.Equal(h.content(name), before) {
 			t.Errorf("%s: the volume was changed", row.name)
 		}
@@ -94,7 +94,7 @@ func TestNeverFormat(t *testing.T) {
 	w := h.vol("kept", "ext4")
 	h.ok(h.up(noAttach, w, p))
 	h.ok(h.unmount(w, p))
-	w.fs = "xfs"
+	w.FSType = "xfs"
 	h.refused(h.up(noAttach, w, p), "vg0/kept", "ext4", "xfs", "fsType")
 	for _, name := range h.volumes() {
 		h.ok(h.call("detach", "pv-"+strings.TrimPrefix(name, "vg0/"), node))

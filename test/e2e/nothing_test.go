@@ -14,21 +14,21 @@ func TestMountOnMissingDirectory(t *testing.T) {
 	v, p := h.vol("a", "ext4"), podN(1)
 	nothing := func(want ...string) {
 		t.Helper()
-		records, _ := os.ReadDir(h.stateDir + "/formats")
-		if got := h.volumes(); !slices.Equal(got, want) || len(records) != 0 || len(h.active()) != 0 {
-			t.Errorf("volumes %q, records %v, active %q", got, records, h.active())
+		records, _ := os.ReadDir(h.State + "/formats")
+		if got := h.volumes(); !slices.Equal(got, want) || len(records) != 0 || len(h.Active()) != 0 {
+			t.Errorf("volumes %q, records %v, active %q", got, records, h.Active())
 		}
-		if _, err := os.Lstat(h.podDir(v, p)); !os.IsNotExist(err) {
+		if _, err := os.Lstat(h.PodDir(p, v)); !os.IsNotExist(err) {
 			t.Errorf("its directory: %v", err)
 		}
 	}
-	h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), "vg0/a: mount", "does not exist", h.podDir(v, p))
+	h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "vg0/a: mount", "does not exist", h.PodDir(p, v))
 	nothing()
-	h.refused(h.call("mountdevice", h.globalDir(v), "", v.blob(nil)), "vg0/a: mountdevice", "does not exist", h.globalDir(v))
+	h.refused(h.call("mountdevice", h.GlobalDir(v), "", v.Blob(nil)), "vg0/a: mountdevice", "does not exist", h.GlobalDir(v))
 	nothing()
 	// A blank volume that is there stays blank.
 	h.volume("vg0/a", 16*mib, nil)
-	h.refused(h.call("mount", h.podDir(v, p), v.blob(&p)), "does not exist")
+	h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "does not exist")
 	nothing("vg0/a")
 	h.ok(h.up(noAttach, v, p))
 	h.end(noAttach, v, p)
@@ -42,9 +42,9 @@ func TestDeviceOfGroupTakenFromConfiguration(t *testing.T) {
 		v, p := h.vol("a", "ext4"), podN(1)
 		h.ok(h.up(m, v, p))
 		h.stop()
-		text, err := os.ReadFile(h.cfg)
+		text, err := os.ReadFile(h.Config())
 		h.must(err)
-		h.must(os.WriteFile(h.cfg, []byte(strings.Split(string(text), "volumeGroups:")[0]), 0o600))
+		h.must(os.WriteFile(h.Config(), []byte(strings.Split(string(text), "volumeGroups:")[0]), 0o600))
 		h.start()
 		h.end(m, v, p)
 		h.quiet()

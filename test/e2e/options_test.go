@@ -18,7 +18,7 @@ import (
 // tree is everything below the directories that a call may change.
 func (h *host) tree() string {
 	var b strings.Builder
-	for _, dir := range []string{h.root, h.dir + "/vg0", h.stateDir, h.dir + "/outside", h.runDir + "/notes", h.runDir + "/dev"} {
+	for _, dir := range []string{h.Root, h.Dir + "/vg0", h.State, h.Dir + "/outside", h.Run + "/notes", h.Run + "/dev"} {
 		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return nil
@@ -34,7 +34,7 @@ func (h *host) tree() string {
 			return nil
 		})
 	}
-	fmt.Fprintln(&b, mounts(h.dir), h.active(), h.volumes())
+	fmt.Fprintln(&b, mounts(h.Dir), h.Active(), h.volumes())
 	return b.String()
 }
 
@@ -44,13 +44,13 @@ func TestOptionsAsAttacks(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	v, p := h.vol("victim", "ext4"), podN(1)
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
-	h.must(os.MkdirAll(h.dir+"/outside/dir", 0o750))
-	h.must(os.MkdirAll(h.root+"/pods/link/volumes", 0o750))
-	h.must(os.Symlink(h.dir+"/outside", h.root+"/pods/link/volumes/flexd~lvm"))
-	h.must(os.Symlink(h.dir+"/outside/dir", h.root+"/pods/uid-1/volumes/flexd~lvm/last"))
-	h.must(os.WriteFile(h.dir+"/outside/secret", []byte("host file"), 0o600))
+	h.must(os.MkdirAll(h.Dir+"/outside/dir", 0o750))
+	h.must(os.MkdirAll(h.Root+"/pods/link/volumes", 0o750))
+	h.must(os.Symlink(h.Dir+"/outside", h.Root+"/pods/link/volumes/flexd~lvm"))
+	h.must(os.Symlink(h.Dir+"/outside/dir", h.Root+"/pods/uid-1/volumes/flexd~lvm/last"))
+	h.must(os.WriteFile(h.Dir+"/outside/secret", []byte("host file"), 0o600))
 	before := h.tree()
 
 	refused := func(key string, a answer) {
@@ -66,46 +66,46 @@ func TestOptionsAsAttacks(t *testing.T) {
 			if key == "volumegroup" && (name == "snapshot1" || name == "x_tmeta") {
 				continue
 			}
-			refused("option "+key, h.call("mount", dir, v.with(key, name).blob(&p)))
+			refused("option "+key, h.call("mount", dir, v.With(key, name).Blob(&p)))
 		}
 	}
 	for _, name := range []string{"a/b", "..", "a\nb", long} {
 		w := v
-		w.name = name
-		refused("option kubernetes.io/pvOrVolumeName", h.call("mount", dir, w.blob(&p)))
+		w.Name = name
+		refused("option kubernetes.io/pvOrVolumeName", h.call("mount", dir, w.Blob(&p)))
 	}
 	for _, o := range []string{
-		"-d /etc", "-d" + h.dir + "/outside", "-E root_owner=0:0", "-E test_fs", "-J device=/dev/vda", "-J location=0", "-L a/b", "-O journal_dev", "-F", "-z /tmp/undo",
+		"-d /etc", "-d" + h.Dir + "/outside", "-E root_owner=0:0", "-E test_fs", "-J device=/dev/vda", "-J location=0", "-L a/b", "-O journal_dev", "-F", "-z /tmp/undo",
 		"-l /etc/passwd", "-U clear", "-m 0 /dev/vda", "/dev/vda", "-- /dev/vda", "-b 1024;id", "-b\t1024", "-b 1024\n-d /etc", "-m=0", "-m 51", "-b 1000", "-n", "-S", "--help", "-T $(id)", long + long,
 	} {
-		refused("option mkfsOptions", h.call("mount", dir, v.with("mkfsOptions", o).blob(&p)))
+		refused("option mkfsOptions", h.call("mount", dir, v.With("mkfsOptions", o).Blob(&p)))
 	}
 	xfs := v
-	xfs.fs = "xfs"
+	xfs.FSType = "xfs"
 	for _, o := range []string{"-p /etc/passwd", "-l logdev=/dev/vda", "-r rtdev=/dev/vda", "-d file,name=/etc/passwd", "-c options=/etc/passwd", "-f", "-d size=1g", "-m uuid=x"} {
-		refused("option mkfsOptions", h.call("mount", dir, xfs.with("mkfsOptions", o).blob(&p)))
+		refused("option mkfsOptions", h.call("mount", dir, xfs.With("mkfsOptions", o).Blob(&p)))
 	}
 	btrfs := v
-	btrfs.fs = "btrfs"
+	btrfs.FSType = "btrfs"
 	for _, o := range []string{"-r /etc", "--rootdir /etc", "-f", "/dev/vda", "-d raid1"} {
-		refused("option mkfsOptions", h.call("mount", dir, btrfs.with("mkfsOptions", o).blob(&p)))
+		refused("option mkfsOptions", h.call("mount", dir, btrfs.With("mkfsOptions", o).Blob(&p)))
 	}
 	for _, o := range []string{
 		"loop", "remount", "bind", "X-mount.mkdir", "x-systemd.automount", "journal_path=/etc/passwd", "journal_dev=1", "noload", "errors=panic", "logdev=/dev/vda",
 		"subvol=/", "nouuid", "context=x", "noatime,,nodev", "noatime nodev", "noatime\nnodev", "noatime;nodev", "noatime,strictatime", "ro,rw", "source=/dev/vda", "uid=0", "quota=/etc", "usrjquota=x", "sb=1", "abort", "test_dummy_encryption", "dax", "suid", "dev", long + long,
 	} {
-		refused("option mountOptions", h.call("mount", dir, v.with("mountOptions", o).blob(&p)))
+		refused("option mountOptions", h.call("mount", dir, v.With("mountOptions", o).Blob(&p)))
 	}
 	for _, o := range []string{"-1", "0", "1Gi ", "1e30", "99999999999999999999", "0x10", "1Gi;id", "Inf", long} {
-		refused("option size", h.call("mount", dir, v.with("size", o).blob(&p)))
+		refused("option size", h.call("mount", dir, v.With("size", o).Blob(&p)))
 	}
 	for _, o := range []string{"ext3", "vfat", "ext4 -o x", "../ext4", "EXT4", "auto", "nfs"} {
 		w := v
-		w.fs = o
-		refused("option kubernetes.io/fsType", h.call("mount", dir, w.blob(&p)))
+		w.FSType = o
+		refused("option kubernetes.io/fsType", h.call("mount", dir, w.Blob(&p)))
 	}
-	refused("option device", h.call("mount", dir, v.with("device", "/dev/vda").blob(&p)))
-	refused("option kubernetes.io/readwrite", h.call("mount", dir, v.with("kubernetes.io/readwrite", "maybe").blob(&p)))
+	refused("option device", h.call("mount", dir, v.With("device", "/dev/vda").Blob(&p)))
+	refused("option kubernetes.io/readwrite", h.call("mount", dir, v.With("kubernetes.io/readwrite", "maybe").Blob(&p)))
 
 	// JSON that is no flat object of strings.
 	for blob, key := range map[string]string{
@@ -142,33 +142,33 @@ func TestOptionsAsAttacks(t *testing.T) {
 
 	// Directories.
 	for dir, words := range map[string][]string{
-		h.dir + "/outside/dir":                      {"outside kubelet's directories", "kubeletRoots"},
-		h.root + "/pods/link/volumes/flexd~lvm/dir": {"leads to " + h.dir + "/outside/dir", "outside kubelet's directories"},
-		h.root + "/pods/uid-1/volumes/flexd~lvm/no": {"does not exist"},
-		h.root + "/pods/uid-1/../../outside/dir":    {"argument 1 of mount (directory)", "clean"},
+		h.Dir + "/outside/dir":                      {"outside kubelet's directories", "kubeletRoots"},
+		h.Root + "/pods/link/volumes/flexd~lvm/dir": {"leads to " + h.Dir + "/outside/dir", "outside kubelet's directories"},
+		h.Root + "/pods/uid-1/volumes/flexd~lvm/no": {"does not exist"},
+		h.Root + "/pods/uid-1/../../outside/dir":    {"argument 1 of mount (directory)", "clean"},
 		"relative":                                  {"argument 1 of mount (directory)", "absolute"},
 		"":                                          {"argument 1 of mount (directory)", "empty"},
 		"/":                                         {"argument 1 of mount (directory)"},
-		h.root:                                      {"outside kubelet's directories"},
+		h.Root:                                      {"outside kubelet's directories"},
 		dir + "\n":                                  {"argument 1 of mount (directory)"},
 		"-o":                                        {"argument 1 of mount (directory)"},
 		"/" + strings.Repeat("x/", 4000):            {"argument 1 of mount (directory)"},
 		"/etc":                                      {"outside kubelet's directories"},
 		"/proc/self/cwd":                            {"outside kubelet's directories"},
-		h.root + "x/pods/a/volumes/flexd~lvm/victim": {"outside kubelet's directories"},
+		h.Root + "x/pods/a/volumes/flexd~lvm/victim": {"outside kubelet's directories"},
 	} {
 		if strings.Contains(strings.Join(words, ""), "does not exist") {
 			continue // below: it prepares the volume
 		}
-		h.refused(h.call("mount", dir, v.blob(&p)), words...)
+		h.refused(h.call("mount", dir, v.Blob(&p)), words...)
 		for _, verb := range []string{"unmount", "unmountdevice"} {
 			a := h.call(verb, dir)
 			h.refused(a, strings.ReplaceAll(words[0], "of mount", "of "+verb))
 		}
 	}
 	for _, args := range [][]string{
-		{"mount"}, {"mount", dir}, {"mount", dir, v.blob(&p), "more"}, {"unmount"}, {"unmount", dir, dir}, {"expandfs", v.blob(nil), "", dir, "-5", "0"},
-		{"expandfs", v.blob(nil), "", dir, "1e9", "0"}, {"attach", v.blob(nil), "a/b"}, {"detach", "..", node}, {"waitforattach", "a\nb", v.blob(nil)},
+		{"mount"}, {"mount", dir}, {"mount", dir, v.Blob(&p), "more"}, {"unmount"}, {"unmount", dir, dir}, {"expandfs", v.Blob(nil), "", dir, "-5", "0"},
+		{"expandfs", v.Blob(nil), "", dir, "1e9", "0"}, {"attach", v.Blob(nil), "a/b"}, {"detach", "..", node}, {"waitforattach", "a\nb", v.Blob(nil)},
 	} {
 		h.refused(h.call(args...), args[0])
 	}
@@ -181,9 +181,9 @@ func TestOptionsAsAttacks(t *testing.T) {
 
 	// A symlink as the last part, and a directory that is not there: found only
 	// when the mount is to land, and nothing lands.
-	h.refused(h.call("mount", h.root+"/pods/uid-1/volumes/flexd~lvm/last", v.blob(&p)), "vg0/victim: mount", "symlink")
-	h.refused(h.call("mount", h.root+"/pods/uid-1/volumes/flexd~lvm/no", v.blob(&p)), "vg0/victim: mount", "does not exist")
-	if m := mounts(h.dir); len(m) != 0 {
+	h.refused(h.call("mount", h.Root+"/pods/uid-1/volumes/flexd~lvm/last", v.Blob(&p)), "vg0/victim: mount", "symlink")
+	h.refused(h.call("mount", h.Root+"/pods/uid-1/volumes/flexd~lvm/no", v.Blob(&p)), "vg0/victim: mount", "does not exist")
+	if m := mounts(h.Dir); len(m) != 0 {
 		t.Errorf("mounted: %q", m)
 	}
 }
@@ -191,7 +191,7 @@ func TestOptionsAsAttacks(t *testing.T) {
 // raw sends a line to the driver socket and returns the answer.
 func (h *host) raw(line string) string {
 	h.t.Helper()
-	c, err := net.Dial("unix", h.runDir+"/driver.sock")
+	c, err := net.Dial("unix", h.DriverSocket())
 	h.must(err)
 	defer c.Close()
 	go c.Write([]byte(line + "\n")) // it may not be read to its end
@@ -203,11 +203,11 @@ func (h *host) raw(line string) string {
 func TestOptionsThatHold(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	v, p, q := h.vol("tuned", "ext4").with("mkfsOptions", "-b 1024 -m 0 -L my-label", "mountOptions", "noatime,commit=17,nosuid"), podN(1), podN(2)
+	v, p, q := h.vol("tuned", "ext4").With("mkfsOptions", "-b 1024 -m 0 -L my-label", "mountOptions", "noatime,commit=17,nosuid"), podN(1), podN(2)
 	h.ok(h.up(noAttach, v, p))
 	info, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(info)) {
-		if strings.Contains(line, h.podDir(v, p)) && (!strings.Contains(line, "noatime") || !strings.Contains(line, "nosuid") || !strings.Contains(line, "commit=17")) {
+		if strings.Contains(line, h.PodDir(p, v)) && (!strings.Contains(line, "noatime") || !strings.Contains(line, "nosuid") || !strings.Contains(line, "commit=17")) {
 			t.Errorf("%s", line)
 		}
 	}
@@ -218,12 +218,12 @@ func TestOptionsThatHold(t *testing.T) {
 		t.Errorf("status: %q would be refused", s.Refused)
 	}
 	// The superblock is everybody's, the mount is the pod's own.
-	h.refused(h.up(noAttach, v.with("mountOptions", "commit=18"), q), "vg0/tuned: mount", "mountOptions", "commit=18", "commit=17")
-	h.refused(h.up(noAttach, v.with("mountOptions", ""), q), "mountOptions", "commit=17")
-	h.ok(h.up(noAttach, v.with("mountOptions", "commit=17,noexec"), q))
+	h.refused(h.up(noAttach, v.With("mountOptions", "commit=18"), q), "vg0/tuned: mount", "mountOptions", "commit=18", "commit=17")
+	h.refused(h.up(noAttach, v.With("mountOptions", ""), q), "mountOptions", "commit=17")
+	h.ok(h.up(noAttach, v.With("mountOptions", "commit=17,noexec"), q))
 	h.end(noAttach, v, p, q)
 	// One that the kernel does not take is the kernel's word.
-	w := h.vol("odd", "ext4").with("mkfsOptions", "-O ^has_journal", "mountOptions", "data=journal")
+	w := h.vol("odd", "ext4").With("mkfsOptions", "-O ^has_journal", "mountOptions", "data=journal")
 	h.refused(h.up(noAttach, w, p), "vg0/odd: mount", "invalid argument")
 }
 
@@ -234,7 +234,7 @@ func TestSecrets(t *testing.T) {
 	const secret = "aHVzaC1odXNo" // base64, as kubelet sends it
 	p := podN(1)
 	with := func(v vol) vol {
-		return v.with("kubernetes.io/secret/password", secret, "kubernetes.io/secret/"+strings.ToLower(secret), "x")
+		return v.With("kubernetes.io/secret/password", secret, "kubernetes.io/secret/"+strings.ToLower(secret), "x")
 	}
 	stop, sampled := make(chan struct{}), make(chan int)
 	go func() {
@@ -247,8 +247,8 @@ func TestSecrets(t *testing.T) {
 			default:
 			}
 			time.Sleep((pace - 1) * time.Millisecond) // one processor is all that some machines have
-			for pid, args := range h.processes() {
-				if strings.HasPrefix(args, h.driver) {
+			for pid, args := range h.Processes() {
+				if strings.HasPrefix(args, h.Driver) {
 					continue // kubelet's own doing
 				}
 				n++
@@ -262,18 +262,18 @@ func TestSecrets(t *testing.T) {
 	v := with(h.vol("a", "ext4"))
 	h.ok(h.up(noAttach, v, p))
 	answers := []answer{
-		h.call("mount", h.podDir(v, podN(2)), v.blob(&p)), // no such directory
-		h.call("mount", h.podDir(v, p), v.with("size", "x").blob(&p)),
-		h.call("mount", h.podDir(v, p), v.with("password", secret).blob(&p)),
-		h.call("mount", h.podDir(v, p), strings.TrimSuffix(v.blob(&p), "}")),
-		h.call("mount", h.podDir(v, p), strings.Replace(v.blob(&p), `"`+secret+`"`, `["`+secret+`"]`, 1)),
-		h.call("mount", h.podDir(v, p), strings.Replace(v.blob(&p), `"`+secret+`"`, `"`+secret+`\q"`, 1)),
-		h.call("mount", v.blob(&p), h.podDir(v, p)),
-		h.call("mount", v.blob(&p)),
-		h.call("unmount", v.blob(&p)),
-		h.call("nonsense", v.blob(&p)),
-		h.call("mount", h.podDir(v, p), v.with("volumegroup", "vg1").blob(&p)),
-		h.call("waitforattach", v.blob(&p), v.blob(&p)),
+		h.call("mount", h.PodDir(podN(2), v), v.Blob(&p)), // no such directory
+		h.call("mount", h.PodDir(p, v), v.With("size", "x").Blob(&p)),
+		h.call("mount", h.PodDir(p, v), v.With("password", secret).Blob(&p)),
+		h.call("mount", h.PodDir(p, v), strings.TrimSuffix(v.Blob(&p), "}")),
+		h.call("mount", h.PodDir(p, v), strings.Replace(v.Blob(&p), `"`+secret+`"`, `["`+secret+`"]`, 1)),
+		h.call("mount", h.PodDir(p, v), strings.Replace(v.Blob(&p), `"`+secret+`"`, `"`+secret+`\q"`, 1)),
+		h.call("mount", v.Blob(&p), h.PodDir(p, v)),
+		h.call("mount", v.Blob(&p)),
+		h.call("unmount", v.Blob(&p)),
+		h.call("nonsense", v.Blob(&p)),
+		h.call("mount", h.PodDir(p, v), v.With("volumegroup", "vg1").Blob(&p)),
+		h.call("waitforattach", v.Blob(&p), v.Blob(&p)),
 	}
 	for i, a := range answers {
 		if a.ok() && i < 9 && i != 9 {
@@ -285,7 +285,7 @@ func TestSecrets(t *testing.T) {
 	}
 	h.kill() // the notes of one who dies
 	look := func() {
-		for _, dir := range []string{h.runDir, h.stateDir, h.log} {
+		for _, dir := range []string{h.Run, h.State, h.Log} {
 			filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.Type().IsRegular() {
 					if b, _ := os.ReadFile(path); strings.Contains(string(b), secret) || strings.Contains(path, secret) {
@@ -314,7 +314,7 @@ func TestSecrets(t *testing.T) {
 // kubelet's blob is what encoding/json makes of a map.
 func TestBlob(t *testing.T) {
 	var m map[string]string
-	if err := json.Unmarshal([]byte((&host{}).vol("a", "ext4").blob(nil)), &m); err != nil || m["kubernetes.io/fsType"] != "ext4" {
+	if err := json.Unmarshal([]byte((&host{}).vol("a", "ext4").Blob(nil)), &m); err != nil || m["kubernetes.io/fsType"] != "ext4" {
 		t.Error(m, err)
 	}
 }

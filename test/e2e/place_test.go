@@ -31,17 +31,17 @@ func TestRootBehindSymlink(t *testing.T) {
 	t.Parallel()
 	for _, configured := range []string{"link", "real", "both"} {
 		h := newHost(t, func(h *host) {
-			h.must(os.Rename(h.root, h.dir+"/real"))
-			h.must(os.Symlink("real", h.root))
-			h.settings.roots = map[string][]string{"link": {h.root}, "real": {h.dir + "/real"}, "both": {h.root, h.dir + "/real"}}[configured]
+			h.must(os.Rename(h.Root, h.Dir+"/real"))
+			h.must(os.Symlink("real", h.Root))
+			h.settings.roots = map[string][]string{"link": {h.Root}, "real": {h.Dir + "/real"}, "both": {h.Root, h.Dir + "/real"}}[configured]
 		})
-		link, real := h.root, h.dir+"/real"
+		link, real := h.Root, h.Dir+"/real"
 		v, p := h.vol("a", "ext4"), podN(1)
 		// The player looks for mounts where the mount table shows them.
-		through := func(root string) string { h.root = root; return h.podDir(v, p) }
+		through := func(root string) string { h.Root = root; return h.PodDir(p, v) }
 		h.must(os.MkdirAll(through(link), 0o750))
-		h.ok(h.call("mount", through(link), v.blob(&p)))
-		h.ok(h.call("mount", through(real), v.blob(&p))) // the same again
+		h.ok(h.call("mount", through(link), v.Blob(&p)))
+		h.ok(h.call("mount", through(real), v.Blob(&p))) // the same again
 		if n := len(mounts(through(real))); n != 1 {
 			t.Errorf("%s: mounted %d times", configured, n)
 		}
@@ -57,14 +57,14 @@ func TestRootBehindSymlink(t *testing.T) {
 			t.Errorf("%s: still mounted", configured)
 		}
 		// And the whole life, staged by one path and let go by the other.
-		h.root = real
+		h.Root = real
 		h.ok(h.up(byKubelet, v, p))
 		h.reads(v, p, "f", "x")
 		h.ok(h.call("unmount", through(link)))
-		h.root = link
-		h.ok(h.call("unmountdevice", h.globalDir(v)))
-		h.root = real
-		if m := mounts(h.dir); len(m) != 0 {
+		h.Root = link
+		h.ok(h.call("unmountdevice", h.GlobalDir(v)))
+		h.Root = real
+		if m := mounts(h.Dir); len(m) != 0 {
 			t.Errorf("%s: mounted: %q", configured, m)
 		}
 	}
@@ -77,18 +77,18 @@ func TestRootUnderTwoPaths(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		t.Run(fmt.Sprintf("both configured %v", both), func(t *testing.T) {
 			h := newHost(t, func(h *host) {
-				h.shared(h.root)
-				h.must(os.MkdirAll(h.dir+"/alias", 0o755))
-				h.must(unix.Mount(h.root, h.dir+"/alias", "", unix.MS_BIND, ""))
+				h.shared(h.Root)
+				h.must(os.MkdirAll(h.Dir+"/alias", 0o755))
+				h.must(unix.Mount(h.Root, h.Dir+"/alias", "", unix.MS_BIND, ""))
 				if both {
-					h.settings.roots = []string{h.root, h.dir + "/alias"}
+					h.settings.roots = []string{h.Root, h.Dir + "/alias"}
 				}
 			})
 			v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
 			for _, m := range modes {
 				h.ok(h.up(m, v, p))
 				h.write(v, p, "f", string(m))
-				if alias := strings.Replace(h.podDir(v, p), h.root, h.dir+"/alias", 1); !mounted(alias) {
+				if alias := strings.Replace(h.PodDir(p, v), h.Root, h.Dir+"/alias", 1); !mounted(alias) {
 					t.Errorf("%s: not seen at %s", m, alias)
 				}
 				h.ok(h.up(m, v, q))
@@ -107,8 +107,8 @@ func TestRootUnderTwoPaths(t *testing.T) {
 				}
 				h.end(m, v, p, q)
 			}
-			h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
-			h.take(h.dir+"/alias", h.root)
+			h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
+			h.take(h.Dir+"/alias", h.Root)
 		})
 	}
 }
@@ -117,12 +117,12 @@ func TestRootUnderTwoPaths(t *testing.T) {
 // container: each mount has a copy below it, which no lookup reaches.
 func TestRootBoundOnItself(t *testing.T) {
 	t.Parallel()
-	bind := func(h *host) { h.must(unix.Mount(h.root, h.root, "", unix.MS_BIND, "")) }
+	bind := func(h *host) { h.must(unix.Mount(h.Root, h.Root, "", unix.MS_BIND, "")) }
 	for _, layers := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d times", layers), func(t *testing.T) {
 			h := newHost(t, func(h *host) {
-				h.shared(h.dir)
-				h.must(os.MkdirAll(h.root, 0o755))
+				h.shared(h.Dir)
+				h.must(os.MkdirAll(h.Root, 0o755))
 				for range layers {
 					bind(h)
 				}
@@ -130,8 +130,8 @@ func TestRootBoundOnItself(t *testing.T) {
 			v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
 			for _, m := range modes {
 				h.ok(h.up(m, v, p))
-				h.ok(h.call("mount", h.podDir(v, p), v.blob(&p)))
-				if n := strings.Count(strings.Join(mounts(h.root), "\n")+"\n", h.podDir(v, p)+"\n"); n != 1<<layers { // each bind is copied, too
+				h.ok(h.call("mount", h.PodDir(p, v), v.Blob(&p)))
+				if n := strings.Count(strings.Join(mounts(h.Root), "\n")+"\n", h.PodDir(p, v)+"\n"); n != 1<<layers { // each bind is copied, too
 					t.Errorf("%s: the mount stands %d times", m, n)
 				}
 				h.write(v, p, "f", string(m))
@@ -145,18 +145,18 @@ func TestRootBoundOnItself(t *testing.T) {
 				}
 				h.end(m, v, p, q)
 			}
-			h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+			h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
 			h.stop()
-			for mounted(h.root) {
-				h.take(h.root)
+			for mounted(h.Root) {
+				h.take(h.Root)
 			}
-			h.take(h.dir)
+			h.take(h.Dir)
 		})
 	}
 
 	// Bound while mounts stand: these are out of reach until it is unmounted.
 	t.Run("later", func(t *testing.T) {
-		h := newHost(t, func(h *host) { h.shared(h.dir) })
+		h := newHost(t, func(h *host) { h.shared(h.Dir) })
 		old, fresh, p := h.vol("old", "ext4"), h.vol("fresh", "ext4"), podN(1)
 		for _, m := range modes {
 			h.ok(h.up(m, old, p))
@@ -164,18 +164,18 @@ func TestRootBoundOnItself(t *testing.T) {
 			bind(h)
 			h.ok(h.up(m, fresh, p))
 			h.end(m, fresh, p)
-			h.refused(h.call("unmount", h.podDir(old, p)), "vg0/old", "over all of "+h.root, "unmount that first")
-			h.refused(h.call("mount", h.podDir(old, p), old.blob(&p)), "over all of "+h.root)
-			if text, code := h.check(); code == 0 || !strings.Contains(text, "covered") || !strings.Contains(text, h.podDir(old, p)) {
+			h.refused(h.call("unmount", h.PodDir(p, old)), "vg0/old", "over all of "+h.Root, "unmount that first")
+			h.refused(h.call("mount", h.PodDir(p, old), old.Blob(&p)), "over all of "+h.Root)
+			if text, code := h.check(); code == 0 || !strings.Contains(text, "covered") || !strings.Contains(text, h.PodDir(p, old)) {
 				t.Errorf("check: %d, %s", code, text)
 			}
-			h.take(h.root)
+			h.take(h.Root)
 			h.reads(old, p, "f", "x")
 			h.end(m, old, p)
 		}
-		h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+		h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
 		h.stop()
-		h.take(h.dir)
+		h.take(h.Dir)
 	})
 }
 
@@ -183,22 +183,22 @@ func TestRootBoundOnItself(t *testing.T) {
 // a caller in another namespace would not see its mount.
 func TestPropagationChanges(t *testing.T) {
 	need(t, "unshare")
-	h := newHost(t, func(h *host) { h.shared(h.root) })
+	h := newHost(t, func(h *host) { h.shared(h.Root) })
 	v, p := h.vol("a", "ext4"), podN(1)
-	dir := h.podDir(v, p)
+	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
 	for range 3 {
-		h.ok(h.inNamespace("slave", "mount", dir, v.blob(&p)))
+		h.ok(h.inNamespace("slave", "mount", dir, v.Blob(&p)))
 		h.ok(h.inNamespace("slave", "unmount", dir))
-		h.must(unix.Mount("", h.root, "", unix.MS_PRIVATE, ""))
-		h.refused(h.inNamespace("slave", "mount", dir, v.blob(&p)), "another mount namespace", "mount --make-shared "+h.root+",")
+		h.must(unix.Mount("", h.Root, "", unix.MS_PRIVATE, ""))
+		h.refused(h.inNamespace("slave", "mount", dir, v.Blob(&p)), "another mount namespace", "mount --make-shared "+h.Root+",")
 		if mounted(dir) {
 			t.Fatal("mounted")
 		}
-		h.must(unix.Mount("", h.root, "", unix.MS_SHARED, "")) // as it says
+		h.must(unix.Mount("", h.Root, "", unix.MS_SHARED, "")) // as it says
 	}
-	h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
-	h.take(h.root)
+	h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
+	h.take(h.Root)
 }
 
 // flexd lives in another mount namespace than its caller.
@@ -210,7 +210,7 @@ func TestOtherNamespace(t *testing.T) {
 	v, p, q := vol{}, podN(1), podN(2)
 
 	// Private: the pod would never see the mount.
-	h := newHost(t, func(h *host) { h.enter = h.unshared("private", "true") })
+	h := newHost(t, func(h *host) { h.Enter = h.unshared("private", "true") })
 	v = h.vol("a", "ext4")
 	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", "would not see a mount", "mount --make-shared", "kubelet's namespace")
 	h.refused(h.up(byKubelet, v, p), "vg0/a: mountdevice", "another mount namespace")
@@ -221,51 +221,51 @@ func TestOtherNamespace(t *testing.T) {
 
 	// Shared above kubelet's directory only, and not with the caller.
 	h = newHost(t, func(h *host) {
-		h.enter = h.unshared("private", `mount --bind "$0/kubelet" "$0/kubelet" && mount --make-shared "$0/kubelet"`)
+		h.Enter = h.unshared("private", `mount --bind "$0/kubelet" "$0/kubelet" && mount --make-shared "$0/kubelet"`)
 	})
-	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.root, "does not appear there")
+	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.Root, "does not appear there")
 
 	// Shared with the caller, as in a pod with Bidirectional propagation.
 	h = newHost(t, func(h *host) {
-		h.shared(h.root)
-		h.enter = h.unshared("unchanged", "true")
+		h.shared(h.Root)
+		h.Enter = h.unshared("unchanged", "true")
 	})
 	for _, m := range modes {
 		h.ok(h.up(m, v, p))
 		h.write(v, p, "f", string(m))
-		h.ok(h.up(m, v.readOnly(), q))
+		h.ok(h.up(m, readOnly(v), q))
 		h.reads(v, q, "f", string(m))
 		h.end(m, v, p, q)
 	}
-	h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
+	h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
 	h.stop()
-	h.take(h.root)
+	h.take(h.Root)
 
 	// The caller's mount is a slave of flexd's: it sees it.
-	h = newHost(t, func(h *host) { h.shared(h.root) })
-	dir := h.podDir(v, p)
+	h = newHost(t, func(h *host) { h.shared(h.Root) })
+	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
-	h.ok(h.inNamespace("slave", "mount", dir, v.blob(&p)))
+	h.ok(h.inNamespace("slave", "mount", dir, v.Blob(&p)))
 	h.ok(h.call("unmount", dir))
 	// The other way round it does not.
-	h.refused(h.inNamespace("private", "mount", dir, v.blob(&p)), "another mount namespace")
+	h.refused(h.inNamespace("private", "mount", dir, v.Blob(&p)), "another mount namespace")
 	// To let go it is enough that flexd sees it.
-	h.ok(h.call("mount", dir, v.blob(&p)))
+	h.ok(h.call("mount", dir, v.Blob(&p)))
 	h.ok(h.inNamespace("private", "unmount", dir))
 	if mounted(dir) {
 		t.Error("still mounted")
 	}
-	h.eventually("the leases end", func() string { return strings.Join(append(h.active(), h.notes()...), "; ") })
-	h.take(h.root)
+	h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
+	h.take(h.Root)
 }
 
 // inNamespace is a call from a mount namespace of its own.
 func (h *host) inNamespace(propagation string, args ...string) answer {
 	h.t.Helper()
-	driver := h.driver
-	defer func() { h.driver = driver }()
+	driver := h.Driver
+	defer func() { h.Driver = driver }()
 	enter := append(h.unshared(propagation, "true"), driver)
-	h.driver = enter[0]
+	h.Driver = enter[0]
 	a := h.callWith(nil, append(enter[1:], args...)...)
 	a.about = args[0]
 	return a
@@ -278,5 +278,5 @@ func (h *host) unshared(propagation, prepare string) []string {
 	return []string{"unshare", "-m", "--propagation", propagation, "sh", "-c", `
 		awk -v own="$0/" -v tmp="${0%/*}/" 'index($5, tmp) == 1 && index($5, own) != 1 { print $5 }' /proc/self/mountinfo | tac |
 		while read -r m; do mount --make-private "$m" 2>/dev/null && umount -l "$m"; done
-		` + prepare + ` && exec "$@"`, h.dir}
+		` + prepare + ` && exec "$@"`, h.Dir}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // struck makes a call whose flexdriver is killed right before its k-th system call
@@ -15,8 +14,7 @@ import (
 func (h *host) struck(k int, want string, args ...string) (at point, all int) {
 	h.t.Helper()
 	c, out := h.command(nil, args...)
-	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `kill -STOP $$; exec "$0" "$@"`, h.driver}, args...)
-	begun := time.Now()
+	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `kill -STOP $$; exec "$0" "$@"`, h.Driver}, args...)
 	h.must(c.Start())
 	h.eventually("flexdriver has stopped", func() string {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
@@ -27,7 +25,7 @@ func (h *host) struck(k int, want string, args ...string) (at point, all int) {
 	})
 	t := h.trace(c.Process.Pid, k)
 	h.must(c.Process.Signal(syscall.SIGCONT))
-	a := h.read(c, out, begun, args)
+	a := h.read(c, out, args)
 	if at, all = t.end(); a.killed != (at.n > 0) || !a.killed && a.Status != want {
 		h.t.Errorf("%s, want %s; killed at %s", a, want, at)
 	}
@@ -45,10 +43,10 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 	v := h.vol("a", "ext4")
 	h.ok(h.up(byKubelet, v, q)) // a pod beside, whose mount stays all the time
 	h.write(v, q, "f", "x")
-	dir, solo := h.podDir(v, p), h.vol("solo", "ext4")
-	global := h.globalDir(solo)
-	mount := []string{"mount", dir, v.blob(&p)}
-	stage := []string{"mountdevice", global, "", solo.blob(nil)}
+	dir, solo := h.PodDir(p, v), h.vol("solo", "ext4")
+	global := h.GlobalDir(solo)
+	mount := []string{"mount", dir, v.Blob(&p)}
+	stage := []string{"mountdevice", global, "", solo.Blob(nil)}
 	struck, total := 0, 0
 	type verb struct {
 		args   []string
@@ -90,17 +88,17 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 	}
 	for _, verb := range []verb{
 		{[]string{"init"}, "", nil, false},
-		{[]string{"getvolumename", v.blob(nil)}, "", nil, false},
-		{[]string{"attach", v.blob(nil), node}, "", nil, false},
-		{[]string{"isattached", v.blob(nil), node}, "", nil, false},
-		{[]string{"waitforattach", "", solo.blob(nil)}, "", []string{"detach", solo.name, node}, false},
+		{[]string{"getvolumename", v.Blob(nil)}, "", nil, false},
+		{[]string{"attach", v.Blob(nil), node}, "", nil, false},
+		{[]string{"isattached", v.Blob(nil), node}, "", nil, false},
+		{[]string{"waitforattach", "", solo.Blob(nil)}, "", []string{"detach", solo.Name, node}, false},
 		{stage, global, []string{"unmountdevice", global}, true},
 		{[]string{"unmountdevice", global}, global, stage, false},
 		{mount, dir, []string{"unmount", dir}, true},
-		{[]string{"expandfs", v.blob(nil), "", h.podDir(v, q), fmt.Sprint(16 * mib), "0"}, "", nil, false},
-		{[]string{"expandvolume", v.blob(nil), h.globalDir(v), fmt.Sprint(16 * mib), "0"}, "", nil, false},
+		{[]string{"expandfs", v.Blob(nil), "", h.PodDir(q, v), fmt.Sprint(16 * mib), "0"}, "", nil, false},
+		{[]string{"expandvolume", v.Blob(nil), h.GlobalDir(v), fmt.Sprint(16 * mib), "0"}, "", nil, false},
 		{[]string{"unmount", dir}, dir, mount, false},
-		{[]string{"detach", solo.name, node}, "", nil, false},
+		{[]string{"detach", solo.Name, node}, "", nil, false},
 	} {
 		want := "Success"
 		if verb.args[0] == "getvolumename" { // kubelet is to name volumes itself

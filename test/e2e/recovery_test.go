@@ -22,11 +22,11 @@ func TestMkfsKilled(t *testing.T) {
 	h := newHost(t)
 	p, text := podN(1), bytes.Repeat([]byte("a row of the owner's; "), 100)
 	begin := func(v vol) *begun {
-		h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-		return h.begin("mount", h.podDir(v, p), v.blob(&p))
+		h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+		return h.begin("mount", h.PodDir(p, v), v.Blob(&p))
 	}
 	raw := func(v vol) {
-		h.open("vg0/"+v.opts["volumeID"], func(path string) {
+		h.open("vg0/"+v.Options["volumeID"], func(path string) {
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
 			h.must(err)
 			defer f.Close()
@@ -37,9 +37,9 @@ func TestMkfsKilled(t *testing.T) {
 	}
 	kept := func(v vol, words ...string) {
 		t.Helper()
-		h.refused(h.mount(v, p), append(words, "vg0/"+v.opts["volumeID"], "never formats over data")...)
+		h.refused(h.mount(v, p), append(words, "vg0/"+v.Options["volumeID"], "never formats over data")...)
 		got := make([]byte, len(text))
-		h.open("vg0/"+v.opts["volumeID"], func(path string) {
+		h.open("vg0/"+v.Options["volumeID"], func(path string) {
 			f, err := os.Open(path)
 			h.must(err)
 			defer f.Close()
@@ -47,7 +47,7 @@ func TestMkfsKilled(t *testing.T) {
 			h.must(err)
 		})
 		if !bytes.Equal(got, text) {
-			t.Errorf("%s: the owner's data is gone", v.opts["volumeID"])
+			t.Errorf("%s: the owner's data is gone", v.Options["volumeID"])
 		}
 		h.ok(h.unmount(v, p))
 	}
@@ -166,7 +166,7 @@ func (h *host) writesData(pid int) bool {
 
 // standing are the records of an mkfs that has not ended.
 func (h *host) standing() (files []string) {
-	all, err := filepath.Glob(h.stateDir + "/formats/*.json")
+	all, err := filepath.Glob(h.State + "/formats/*.json")
 	h.must(err)
 	for _, file := range all {
 		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(`"formatting"`)) {
@@ -209,20 +209,20 @@ func TestRecoveryAsSeen(t *testing.T) {
 			t.Errorf("%s: status:\n%s", when, text)
 		}
 	}
-	h.must(unix.Unmount(h.podDir(w, p), 0))
+	h.must(unix.Unmount(h.PodDir(p, w), 0))
 	taken("while it runs")
 	h.kill()
 	h.start()
 	taken("after a restart")
 	// It does not hold the device forever.
 	h.eventually("the lease ends", func() string {
-		if slices.Contains(h.active(), "vg0/taken") {
+		if slices.Contains(h.Active(), "vg0/taken") {
 			return "it is active"
 		}
 		return ""
 	})
 	taken("after the lease")
-	if mounted(h.podDir(w, p)) {
+	if mounted(h.PodDir(p, w)) {
 		t.Error("it was mounted again")
 	}
 	h.ok(h.unmount(w, p))
@@ -231,16 +231,16 @@ func TestRecoveryAsSeen(t *testing.T) {
 	// The pod died while kubelet was down.
 	h.ok(h.unmount(v, p))
 	h.stop()
-	h.must(os.WriteFile(h.runDir+"/notes/staged-torn-0.json", []byte(`{"version": 1, "kind": "sta`), 0o600))
+	h.must(os.WriteFile(h.Run+"/notes/staged-torn-0.json", []byte(`{"version": 1, "kind": "sta`), 0o600))
 	h.start()
 	h.state("kept", "mounted") // and an orphan after a while, see TestOrphans
 	time.Sleep(2 * lease)
-	if !mounted(h.globalDir(v)) {
+	if !mounted(h.GlobalDir(v)) {
 		t.Error("the orphan was taken away")
 	}
 	if text := h.show(); !strings.Contains(text, "Problem: ") || !strings.Contains(text, "staged-torn-0.json") {
 		t.Errorf("status:\n%s", text)
 	}
-	os.Remove(h.runDir + "/notes/staged-torn-0.json.damaged") // the operator's
+	os.Remove(h.Run + "/notes/staged-torn-0.json.damaged") // the operator's
 	h.end(byKubelet, v)
 }

@@ -12,15 +12,15 @@ import (
 
 // kubeletsCgroups lets the test say which pods live: see populated.
 func (h *host) kubeletsCgroups() {
-	h.settings.extra = "cgroupDir: " + h.dir + "/cgroup"
-	h.must(os.MkdirAll(h.dir+"/cgroup/kubepods", 0o755))
-	h.must(os.WriteFile(h.dir+"/cgroup/cgroup.procs", nil, 0o644))
+	h.settings.extra = "cgroupDir: " + h.Dir + "/cgroup"
+	h.must(os.MkdirAll(h.Dir+"/cgroup/kubepods", 0o755))
+	h.must(os.WriteFile(h.Dir+"/cgroup/cgroup.procs", nil, 0o644))
 }
 
 // populated is what the kernel says of a pod's control group.
 func (h *host) populated(p pod, n string) {
 	h.t.Helper()
-	dir := h.dir + "/cgroup/kubepods/besteffort/pod" + p.uid
+	dir := h.Dir + "/cgroup/kubepods/besteffort/pod" + p.UID
 	if n == "" {
 		h.must(os.RemoveAll(dir))
 		return
@@ -43,7 +43,7 @@ func TestOrphans(t *testing.T) {
 	h.ok(h.up(byKubelet, w, alive))
 	h.ok(h.up(byKubelet, x, alive))
 	h.ok(h.unmount(x, alive))
-	dir, global := h.podDir(v, dead), h.globalDir(x)
+	dir, global := h.PodDir(dead, v), h.GlobalDir(x)
 	holder := h.holder(dir)
 	has := func(text string, words ...string) {
 		t.Helper()
@@ -78,9 +78,9 @@ func TestOrphans(t *testing.T) {
 	}
 
 	has(release(0), "No orphans on "+node)
-	has(release(1, h.podDir(w, alive)), "nothing to release", "vg0/used, for pod default/web-2: its pod still runs", "delete the pod")
-	has(release(1, "--yes", h.globalDir(w)), "pods have the volume mounted: "+h.podDir(w, alive))
-	has(release(1, "--yes", h.dir+"/elsewhere", "vg0/none"), "flexd has no claim to that directory", "flexd knows no such volume")
+	has(release(1, h.PodDir(alive, w)), "nothing to release", "vg0/used, for pod default/web-2: its pod still runs", "delete the pod")
+	has(release(1, "--yes", h.GlobalDir(w)), "pods have the volume mounted: "+h.PodDir(alive, w))
+	has(release(1, "--yes", h.Dir+"/elsewhere", "vg0/none"), "flexd has no claim to that directory", "flexd knows no such volume")
 
 	h.stop() // with the pod's last process, as when the whole node is in trouble
 	h.populated(dead, "0")
@@ -104,22 +104,22 @@ func TestOrphans(t *testing.T) {
 	holder.Process.Kill()
 	holder.Wait()
 	has(release(0, dir, "--yes"), "vg0/left  orphaned-pod", "released")
-	if mounted(dir) || !mounted(h.globalDir(v)) || !mounted(global) || !mounted(h.podDir(w, alive)) {
-		t.Errorf("mounted: %q", mounts(h.root))
+	if mounted(dir) || !mounted(h.GlobalDir(v)) || !mounted(global) || !mounted(h.PodDir(alive, w)) {
+		t.Errorf("mounted: %q", mounts(h.Root))
 	}
 	has(release(0, "vg0/global"), "orphaned-global", "kubelet's global mount at "+global+" is left: no pod has the volume mounted")
 	has(release(0, "--yes", "-/"+h.story("global").UUID), "released")
 	if mounted(global) {
-		t.Errorf("mounted: %q", mounts(h.root))
+		t.Errorf("mounted: %q", mounts(h.Root))
 	}
 	h.state("global", "idle")
 
 	// Somebody unmounts under a pod; it lives, and then it does not.
-	h.must(unix.Unmount(h.podDir(w, alive), 0))
+	h.must(unix.Unmount(h.PodDir(alive, w), 0))
 	found("claimed-missing", 20*time.Second)
 	has(release(1, "--yes", "vg0/used"), "claimed-missing", "refused: its pod still runs")
 	h.populated(alive, "")
-	has(release(0, "--yes", h.podDir(w, alive)), "released")
+	has(release(0, "--yes", h.PodDir(alive, w)), "released")
 	h.ok(h.unmount(w, alive)) // kubelet comes back after all
 	h.end(byKubelet, w)
 	h.end(byKubelet, v)

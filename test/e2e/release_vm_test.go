@@ -26,7 +26,7 @@ func TestReleaseActive(t *testing.T) {
 	says(1, "has it open as", "vg0/idle", "--yes")
 	h.must(f.Close())
 	says(0, "released", "vg0/idle", "--yes")
-	if all := h.active(); len(all) != 0 {
+	if all := h.Active(); len(all) != 0 {
 		t.Errorf("active: %q", all)
 	}
 	h.lvm("lvremove", "-y", "vg0/idle")

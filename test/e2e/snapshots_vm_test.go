@@ -16,8 +16,8 @@ func TestThickSnapshots(t *testing.T) {
 	p, q := podN(1), podN(2)
 	h.volume("vg0/o", 32*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
 	h.lvm("lvcreate", "-y", "-s", "-L", "8m", "-n", "s", "vg0/o")
-	origin, snapshot := h.vol("o", "ext4").with("size", "-"), h.vol("s", "ext4").with("size", "-")
-	both := func() bool { a := h.active(); return slices.Contains(a, "vg0/o") && slices.Contains(a, "vg0/s") }
+	origin, snapshot := h.vol("o", "ext4").With("size", "-"), h.vol("s", "ext4").With("size", "-")
+	both := func() bool { a := h.Active(); return slices.Contains(a, "vg0/o") && slices.Contains(a, "vg0/s") }
 	// kept waits until flexd has nothing to do, and says why a volume stays active.
 	kept := func(lv, why string) {
 		t.Helper()
@@ -32,17 +32,17 @@ func TestThickSnapshots(t *testing.T) {
 			}
 			return h.show("vg0/" + lv)
 		})
-		tried := strings.Count(h.logTail(1<<20), "step=deactivate")
+		tried := strings.Count(h.LogTail(1<<20), "step=deactivate")
 		time.Sleep(3 * lease)
-		if now := strings.Count(h.logTail(1<<20), "step=deactivate"); now != tried || !both() {
+		if now := strings.Count(h.LogTail(1<<20), "step=deactivate"); now != tried || !both() {
 			t.Errorf("%s: %s", lv, h.show("vg0/"+lv))
 		}
 	}
 
 	// The operator's own: nothing of it is deactivated, and no command is tried.
 	h.lvm("lvchange", "-y", "-ay", "vg0/o")
-	h.ok(h.mount(snapshot.readOnly(), q))
-	h.ok(h.unmount(snapshot.readOnly(), q))
+	h.ok(h.mount(readOnly(snapshot), q))
+	h.ok(h.unmount(readOnly(snapshot), q))
 	kept("s", "vg0/o, and flexd did not activate it")
 	if out, code := h.release("--yes", "vg0/s"); code == 0 || !both() {
 		t.Errorf("%d: %s", code, out)
@@ -51,19 +51,19 @@ func TestThickSnapshots(t *testing.T) {
 	h.quiet()
 
 	// flexd activates the snapshot, and with it the origin: both go.
-	h.ok(h.mount(snapshot.readOnly(), q))
+	h.ok(h.mount(readOnly(snapshot), q))
 	if !both() {
-		t.Errorf("active: %v", h.active())
+		t.Errorf("active: %v", h.Active())
 	}
 	h.kill()
 	h.start()
-	h.ok(h.unmount(snapshot.readOnly(), q))
+	h.ok(h.unmount(readOnly(snapshot), q))
 	h.quiet()
 
 	// The origin is in use: the snapshot waits for it.
 	h.ok(h.mount(origin, p))
-	h.ok(h.mount(snapshot.readOnly(), q))
-	h.ok(h.unmount(snapshot.readOnly(), q))
+	h.ok(h.mount(readOnly(snapshot), q))
+	h.ok(h.unmount(readOnly(snapshot), q))
 	kept("s", "vg0/o, and kubelet uses it")
 	h.ok(h.unmount(origin, p))
 	h.quiet()

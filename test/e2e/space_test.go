@@ -69,7 +69,7 @@ func (s shortage) giveBack(h *host, dir string) {
 // begins starts flexd and returns what it says: when it is ready, it is running.
 func (h *host) begins() (said string, running bool) {
 	h.t.Helper()
-	c := exec.Command(h.dir+"/bin/flexd", "serve", "--config", h.cfg)
+	c := exec.Command(h.Flexd(), "serve", "--config", h.Config())
 	out, err := c.StderrPipe()
 	h.must(err)
 	h.must(c.Start())
@@ -104,7 +104,7 @@ func eachShortage(t *testing.T, test func(t *testing.T, h *host, s shortage, whe
 			}
 			t.Run(where+" is "+s.name, func(t *testing.T) {
 				t.Parallel()
-				test(t, newHost(t, func(h *host) { h.disk(h.dir+"/"+where, s.mount) }), s, where)
+				test(t, newHost(t, func(h *host) { h.disk(h.Dir+"/"+where, s.mount) }), s, where)
 			})
 		}
 	}
@@ -112,7 +112,7 @@ func eachShortage(t *testing.T, test func(t *testing.T, h *host, s shortage, whe
 
 func (h *host) noRoom(s shortage, where string) {
 	h.t.Helper()
-	dir := h.dir + "/" + where
+	dir := h.Dir + "/" + where
 	v, fresh := h.vol("a", "ext4"), h.vol("fresh", "ext4")
 	p, q, r := podN(1), podN(2), podN(3)
 	h.ok(h.up(byKubelet, v, p))
@@ -127,14 +127,14 @@ func (h *host) noRoom(s shortage, where string) {
 		}
 		if where == "run" {
 			h.refused(h.mount(v, r), append(slices.Clone(words), "vg0/a: mount", "note")...)
-			h.refused(h.call("waitforattach", "", fresh.blob(nil)), append(words[:3], "vg0/fresh: waitforattach")...)
+			h.refused(h.call("waitforattach", "", fresh.Blob(nil)), append(words[:3], "vg0/fresh: waitforattach")...)
 		} else { // what was seen before needs no record
 			h.ok(h.mount(v, r))
 			h.reads(v, r, "f", "x")
 			h.ok(h.unmount(v, r))
-			h.ok(h.call("waitforattach", "", fresh.blob(nil)))
-			h.must(os.MkdirAll(h.globalDir(fresh), 0o750))
-			h.refused(h.call("mountdevice", h.globalDir(fresh), "", fresh.blob(nil)), append(words, "vg0/fresh: mountdevice", "format record")...)
+			h.ok(h.call("waitforattach", "", fresh.Blob(nil)))
+			h.must(os.MkdirAll(h.GlobalDir(fresh), 0o750))
+			h.refused(h.call("mountdevice", h.GlobalDir(fresh), "", fresh.Blob(nil)), append(words, "vg0/fresh: mountdevice", "format record")...)
 		}
 		if h.t.Failed() {
 			h.t.Fatal(when)
@@ -146,18 +146,18 @@ func (h *host) noRoom(s shortage, where string) {
 	h.kill()
 	h.start()
 	refusing("after a restart")
-	if n := len(mounts(h.root)); n != 2 {
-		h.t.Errorf("%d mounts after a restart: %q", n, mounts(h.root))
+	if n := len(mounts(h.Root)); n != 2 {
+		h.t.Errorf("%d mounts after a restart: %q", n, mounts(h.Root))
 	}
 	h.reads(v, p, "f", "x")
 	h.end(byKubelet, v, p)
-	h.ok(h.call("unmount", h.podDir(v, p))) // and again
-	if m := mounts(h.root); len(m) != 0 {
+	h.ok(h.call("unmount", h.PodDir(p, v))) // and again
+	if m := mounts(h.Root); len(m) != 0 {
 		h.t.Errorf("mounted: %q", m)
 	}
 	h.eventually("no device is left, or one without a lease is told of", func() string {
 		told := slicesHave(h.list().Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "fresh" })
-		return strings.Join(slices.DeleteFunc(h.active(), func(name string) bool { return told && where == "run" && name == "vg0/fresh" }), " ")
+		return strings.Join(slices.DeleteFunc(h.Active(), func(name string) bool { return told && where == "run" && name == "vg0/fresh" }), " ")
 	})
 
 	s.giveBack(h, dir)
@@ -175,18 +175,18 @@ func (h *host) noRoom(s shortage, where string) {
 func TestReadOnlyRun(t *testing.T) {
 	t.Parallel()
 	s := shortages[2]
-	h := newHost(t, func(h *host) { h.disk(h.runDir, s.mount) })
+	h := newHost(t, func(h *host) { h.disk(h.Run, s.mount) })
 	v, p := h.vol("a", "ext4"), podN(1)
 	h.ok(h.up(byKubelet, v, p))
 	h.write(v, p, "f", "x")
 	h.kill()
-	s.use(h, h.runDir)
-	if said, running := h.begins(); running || !strings.Contains(said, h.runDir+"/") || !strings.Contains(said, s.says) {
+	s.use(h, h.Run)
+	if said, running := h.begins(); running || !strings.Contains(said, h.Run+"/") || !strings.Contains(said, s.says) {
 		t.Errorf("flexd's last words: %s", said)
 	}
-	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.podDir(v, p)), "flexd is not running", h.runDir+"/driver.sock")
+	h.refused(h.callWith([]string{"FLEXD_CONNECT_TIMEOUT=300ms"}, "unmount", h.PodDir(p, v)), "flexd is not running", h.DriverSocket())
 	h.reads(v, p, "f", "x")
-	s.giveBack(h, h.runDir)
+	s.giveBack(h, h.Run)
 	h.start()
 	h.end(byKubelet, v, p)
 }
@@ -211,8 +211,8 @@ func TestNoRoomAtTheStart(t *testing.T) {
 		{"state", []string{"formats"}, shortages[0], true, nil},
 		{"state", []string{"formats"}, shortages[1], false, nil},
 	} {
-		h := newHost(t, func(h *host) { h.disk(h.dir+"/"+row.where, row.s.mount) })
-		about, dir := fmt.Sprintf("%s is %s, %q lost", row.where, row.s.name, row.lose), h.dir+"/"+row.where
+		h := newHost(t, func(h *host) { h.disk(h.Dir+"/"+row.where, row.s.mount) })
+		about, dir := fmt.Sprintf("%s is %s, %q lost", row.where, row.s.name, row.lose), h.Dir+"/"+row.where
 		v, p := h.vol("a", "ext4"), podN(1)
 		h.ok(h.up(noAttach, v, p))
 		h.kill()
@@ -258,13 +258,13 @@ func TestTornWithoutRoom(t *testing.T) {
 		h.ok(h.up(byKubelet, v, p))
 		h.write(v, p, "f", "x")
 		h.kill()
-		torn := map[string][]string{"run": h.files(h.runDir + "/notes/*"), "state": h.files(h.stateDir + "/formats/*")}[where]
+		torn := map[string][]string{"run": h.files(h.Run + "/notes/*"), "state": h.files(h.State + "/formats/*")}[where]
 		for _, file := range torn {
 			info, err := os.Stat(file)
 			h.must(err)
 			h.must(os.Truncate(file, info.Size()/2))
 		}
-		s.use(h, h.dir+"/"+where)
+		s.use(h, h.Dir+"/"+where)
 		h.start()
 		if len(torn) == 0 {
 			t.Fatal("nothing is torn")
@@ -273,15 +273,15 @@ func TestTornWithoutRoom(t *testing.T) {
 			t.Errorf("status does not name %s: %s", torn[0], said)
 		}
 		if where == "state" {
-			h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.stateDir+"/formats/")
+			h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.State+"/formats/")
 		}
 		h.reads(v, p, "f", "x")
 		h.end(byKubelet, v, p)
-		if m := mounts(h.root); len(m) != 0 {
+		if m := mounts(h.Root); len(m) != 0 {
 			t.Errorf("mounted: %q", m)
 		}
-		s.giveBack(h, h.dir+"/"+where)
-		for _, file := range append(h.files(h.runDir+"/notes/*.damaged"), torn...) {
+		s.giveBack(h, h.Dir+"/"+where)
+		for _, file := range append(h.files(h.Run+"/notes/*.damaged"), torn...) {
 			os.Remove(file) // the owner has looked at it
 		}
 		h.ok(h.up(byKubelet, v, q))

@@ -17,7 +17,7 @@ func TestStatusSocket(t *testing.T) {
 	curl := func(path string) (string, map[string]any) {
 		t.Helper()
 		begun := time.Now()
-		out := h.sh("curl", "-s", "-m", fmt.Sprint(pace*5), "-w", "\n%{http_code} %{content_type}", "--unix-socket", h.runDir+"/status.sock", "http://flexd"+path)
+		out := h.sh("curl", "-s", "-m", fmt.Sprint(pace*5), "-w", "\n%{http_code} %{content_type}", "--unix-socket", h.StatusSocket(), "http://flexd"+path)
 		if took := time.Since(begun); took > pace*2*time.Second {
 			t.Errorf("%s took %v", path, took)
 		}
@@ -35,8 +35,8 @@ func TestStatusSocket(t *testing.T) {
 	other, o := h.vol("other", "ext4"), podN(2)
 	h.ok(h.up(noAttach, other, o))
 	v, p := h.slow("slow"), podN(1)
-	h.must(os.MkdirAll(h.podDir(v, p), 0o750))
-	b := h.begin("mount", h.podDir(v, p), v.blob(&p))
+	h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+	b := h.begin("mount", h.PodDir(p, v), v.Blob(&p))
 	mkfs := h.freeze("mkfs.ext4")
 
 	code, list := curl("/v1/volumes")
@@ -88,12 +88,12 @@ func TestStatusSocket(t *testing.T) {
 	}
 	has(h.show(), "VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS", "LAST ERROR",
 		"vg0/slow", slowText, "working: mkfs ", "vg0/other", "16.0 MiB", "mounted", "ext4", "default/web-2", "2 volumes on "+node+": 1 working, 1 mounted.")
-	has(h.show("vg0/slow"), "vg0/slow  working: mkfs ", "uuid ", "Claims", "published, making for", "default/web-1", `as "pv-slow"`, h.podDir(v, p),
+	has(h.show("vg0/slow"), "vg0/slow  working: mkfs ", "uuid ", "Claims", "published, making for", "default/web-1", `as "pv-slow"`, h.PodDir(p, v),
 		"Waiting calls", "mount", "Observed", block, "format record", "mkfs of ext4 was started and has not ended", "Would do now", "Would refuse now", "Last operations, newest first", "activate")
 	thaw(mkfs)
 	h.ok(b.wait(t))
 	has(h.show("vg0/slow"), "vg0/slow  mounted, "+slowText+", ext4 on "+block, "held for", "mkfs ext4", "ok (call ", "nothing: all is as wanted", "never formatted again")
-	h.refused(h.call("mount", h.podDir(v, p), v.with("mountOptions", "ro").blob(&p)), "read-only")
+	h.refused(h.call("mount", h.PodDir(p, v), v.With("mountOptions", "ro").Blob(&p)), "read-only")
 	has(h.show("vg0/slow"), "last error", "read-only", "(call ")
 	h.ok(h.unmount(v, p))
 	has(h.show("vg0/slow"), "vg0/slow  active", "Lease", "deactivate (when the lease ends")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	testhost "github.com/flexd/flexd/test/host"
 )
 
 const (
@@ -52,11 +54,14 @@ func executables(dir string) (string, error) {
 }
 
 // files is the storage of loopdev: a group is a directory of the host's.
-type files struct{ h *host }
+type files struct {
+	testhost.Loops
+	h *host
+}
 
-func newStorage(h *host) storage { return files{h} }
+func newStorage(h *host) storage { return files{testhost.Loops{Dir: h.Dir}, h} }
 
-func (s files) path(name string) string { return s.h.dir + "/" + name }
+func (s files) path(name string) string { return s.Dir + "/" + name }
 
 func (s files) group(vg string) string {
 	s.h.must(os.MkdirAll(s.path(vg), 0o755))
@@ -87,7 +92,7 @@ func (s files) handOver(name string) {
 func (s files) volumes() (all []string) {
 	paths, _ := filepath.Glob(s.path("vg*/*"))
 	for _, path := range paths {
-		all = append(all, strings.TrimPrefix(path, s.h.dir+"/"))
+		all = append(all, strings.TrimPrefix(path, s.Dir+"/"))
 	}
 	return all
 }
@@ -104,35 +109,9 @@ func (s files) extend(name string, size int64) {
 
 func (s files) open(name string, f func(path string)) { f(s.path(name)) }
 
-func (s files) device(name string) string { return s.h.runDir + "/dev/" + name }
-
-// loops lists the loop devices on files below the host's directory, by file.
-func (s files) loops() map[string]string {
-	all := map[string]string{}
-	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, f := range found {
-		b, err := os.ReadFile(f)
-		if file, ours := strings.CutPrefix(strings.TrimSpace(string(b)), s.h.dir+"/"); err == nil && ours {
-			all[file] = "/dev/" + strings.Split(f, "/")[3]
-		}
-	}
-	return all
-}
-
-func (s files) active() (all []string) {
-	for name := range s.loops() {
-		all = append(all, name)
-	}
-	return all
-}
+func (s files) device(name string) string { return s.h.Run + "/dev/" + name }
 
 func (s files) deactivate(name string) {
 	s.h.t.Helper()
-	s.h.sh("losetup", "-d", s.loops()[name])
-}
-
-func (s files) clear() {
-	for _, dev := range s.loops() {
-		exec.Command("losetup", "-d", dev).Run()
-	}
+	s.h.sh("losetup", "-d", s.Devices()[name])
 }

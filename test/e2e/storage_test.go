@@ -4,12 +4,16 @@ import (
 	"crypto/sha256"
 	"io"
 	"os"
+
+	testhost "github.com/flexd/flexd/test/host"
 )
 
 // A storage is what lies below a host's volumes: files and loop devices or,
 // with the tag vm, the volume groups of a virtual machine. Its methods are an
 // administrator, with his own tools; volumes are named vg/lv.
 type storage interface {
+	testhost.Volumes // by these names
+
 	// group makes an empty volume group, and returns what the configuration says
 	// of where it is.
 	group(vg string) string
@@ -28,12 +32,8 @@ type storage interface {
 
 	// device is the path by which a refusal names a volume to its owner.
 	device(name string) string
-	active() []string // volumes with a block device
 	deactivate(name string)
 	remove(name string) // one that is not active
-
-	// clear takes all of it away, whatever a failed test has left.
-	clear()
 }
 
 // hash is of all bytes of a file or a device.

@@ -131,7 +131,7 @@ func (s *groups) extend(name string, size int64) {
 
 func (s *groups) open(name string, f func(path string)) {
 	s.h.t.Helper()
-	if slices.Contains(s.active(), name) {
+	if slices.Contains(s.Active(), name) {
 		f(s.device(name))
 		return
 	}
@@ -142,8 +142,8 @@ func (s *groups) open(name string, f func(path string)) {
 
 func (s *groups) device(name string) string { return "/dev/" + name }
 
-// active asks device-mapper, not LVM.
-func (s *groups) active() (all []string) {
+// Active asks device-mapper, not LVM.
+func (s *groups) Active() (all []string) {
 	files, _ := filepath.Glob("/sys/block/dm-*/dm/name")
 	for _, file := range files {
 		b, _ := os.ReadFile(file)
@@ -163,16 +163,14 @@ func (s *groups) remove(name string) {
 	s.lvm("lvremove", "-y", name)
 }
 
-func (s *groups) clear() {
-	for range 8 { // what lies on top goes first
-		if len(s.active()) == 0 {
-			break
-		}
-		exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
-	}
+// Release is called until none is active: what lies on top goes first.
+func (s *groups) Release() { exec.Command("dmsetup", "remove_all", "--noudevsync").Run() }
+
+// Remove makes vg0 empty and the other disks blank.
+func (s *groups) Remove() error {
 	exec.Command("lvm", "lvremove", "-ff", "-y", "-qq", "vg0").Run()
 	if len(s.more) == 0 {
-		return
+		return nil
 	}
 	for _, disk := range disks[2:] {
 		if f, err := os.OpenFile(disk, os.O_WRONLY, 0); err == nil {
@@ -184,4 +182,5 @@ func (s *groups) clear() {
 		os.RemoveAll("/dev/" + vg)
 	}
 	os.Remove("/run/lvm/hints") // where LVM thinks that there are labels
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // strike makes a call during which flexd is killed right before the k-th system
@@ -15,17 +14,22 @@ import (
 // point at which it was killed, if it came to that, and how many there were.
 func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 	h.t.Helper()
-	t := h.trace(h.flexd.Process.Pid, k)
+	t := h.trace(h.Pid(), k)
 	b := h.begin(args...)
+	ended := h.Ended()
 	select {
-	case <-h.ended:
-		h.ended <- nil
+	case <-ended:
 	case a := <-b.done:
 		b.done <- a
 	}
 	if rest != "" {
 		h.within(soon, func() string {
-			if len(h.ended) == 0 && slices.Contains(h.active(), rest) {
+			select {
+			case <-ended:
+				return ""
+			default:
+			}
+			if slices.Contains(h.Active(), rest) {
 				return rest
 			}
 			return ""
@@ -33,14 +37,9 @@ func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 	}
 	at, all = t.end()
 	if at.n > 0 {
-		select {
-		case <-h.ended:
-		case <-time.After(soon):
-			h.t.Fatalf("flexd was killed at %s, and lives", at)
+		if _, err := h.Wait(); err != nil {
+			h.t.Fatalf("flexd was killed at %s, and lives: %v", at, err)
 		}
-		h.mu.Lock()
-		h.flexd = nil
-		h.mu.Unlock()
 		h.start()
 	}
 	b.wait(h.t) // who is not answered gets a Failure, and kubelet asks again
@@ -60,10 +59,10 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	h.ok(h.up(byKubelet, beside, q))
 	h.write(beside, q, "f", "x")
 
-	v := h.vol("a", "btrfs").with("size", "300Mi") // less than 256 cannot be grown
-	dir, global := h.podDir(v, p), h.globalDir(v)
-	mount := []string{"mount", dir, v.blob(&p)}
-	stage := []string{"mountdevice", global, "", v.blob(nil)}
+	v := h.vol("a", "btrfs").With("size", "300Mi") // less than 256 cannot be grown
+	dir, global := h.PodDir(p, v), h.GlobalDir(v)
+	mount := []string{"mount", dir, v.Blob(&p)}
+	stage := []string{"mountdevice", global, "", v.Blob(nil)}
 	const mark = "what the pod wrote"
 	h.must(os.MkdirAll(dir, 0o750))
 	h.ok(h.call(mount...))
@@ -81,23 +80,23 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	}
 	always := func(args ...string) func() []string { return func() []string { return args } }
 	verbs := []verb{
-		{"attach", nil, always("attach", v.blob(nil), node), "", false},
-		{"isattached", nil, always("isattached", v.blob(nil), node), "", false},
-		{"waitforattach", nil, always("waitforattach", "", v.blob(nil)), "", true},
+		{"attach", nil, always("attach", v.Blob(nil), node), "", false},
+		{"isattached", nil, always("isattached", v.Blob(nil), node), "", false},
+		{"waitforattach", nil, always("waitforattach", "", v.Blob(nil)), "", true},
 		{"mountdevice", nil, always(stage...), global, false},
 		{"unmountdevice", [][]string{stage}, always("unmountdevice", global), "", true},
 		{"mount", nil, always(mount...), dir, false},
 		{"expandfs", [][]string{mount}, func() []string {
 			size += 8 * mib
-			return []string{"expandfs", v.blob(nil), "", dir, fmt.Sprint(size), "0"}
+			return []string{"expandfs", v.Blob(nil), "", dir, fmt.Sprint(size), "0"}
 		}, dir, false},
 		{"unmount", [][]string{mount}, always("unmount", dir), "", true},
-		{"detach", [][]string{{"waitforattach", "", v.blob(nil)}}, always("detach", v.name, node), "", true},
+		{"detach", [][]string{{"waitforattach", "", v.Blob(nil)}}, always("detach", v.Name, node), "", true},
 		{"mount of a new volume", nil, func() []string {
 			fresh++
 			w := h.vol(fmt.Sprint("new-", fresh), "ext4")
-			h.must(os.MkdirAll(h.podDir(w, p), 0o750))
-			return []string{"mount", h.podDir(w, p), w.blob(&p)}
+			h.must(os.MkdirAll(h.PodDir(p, w), 0o750))
+			return []string{"mount", h.PodDir(p, w), w.Blob(&p)}
 		}, "new", false},
 	}
 	// try lets flexd be killed once, and looks what came of it.
@@ -123,7 +122,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 			}
 			return ""
 		})
-		if got := strings.Join(mounts(h.dir+"/kubelet/pods/"+p.uid), " ") + strings.Join(mounts(global), " "); got != wanted {
+		if got := strings.Join(mounts(h.Dir+"/kubelet/pods/"+p.UID), " ") + strings.Join(mounts(global), " "); got != wanted {
 			t.Errorf("%s: mounted: %q, want %q", about, got, wanted)
 		}
 		h.reads(beside, q, "f", "x")
@@ -138,10 +137,10 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 			h.write(w, p, "f", about)
 			h.ok(h.call("unmount", wanted))
 			// It goes altogether: each that stays is some calls more for those to come.
-			h.ok(h.call("detach", w.name, node))
-			lv := "vg0/" + w.opts["volumeID"]
+			h.ok(h.call("detach", w.Name, node))
+			lv := "vg0/" + w.Options["volumeID"]
 			h.eventually("its device goes", func() string {
-				if slices.Contains(h.active(), lv) {
+				if slices.Contains(h.Active(), lv) {
 					return lv
 				}
 				return ""
@@ -195,10 +194,10 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 // records are the files of what flexd knows of volumes.
 func (h *host) records() (all []string) {
 	h.t.Helper()
-	files, err := os.ReadDir(h.stateDir + "/formats")
+	files, err := os.ReadDir(h.State + "/formats")
 	h.must(err)
 	for _, f := range files {
-		all = append(all, h.stateDir+"/formats/"+f.Name())
+		all = append(all, h.State+"/formats/"+f.Name())
 	}
 	return all
 }

@@ -23,14 +23,14 @@ func TestSnapshotsBesideTheirOrigins(t *testing.T) {
 		origin = h.vol(lv, lv)
 		h.ok(h.up(noAttach, origin, p))
 		h.write(origin, p, "f", lv)
-		h.sh("sync", "-f", h.podDir(origin, p))
+		h.sh("sync", "-f", h.PodDir(p, origin))
 		h.lvm("lvcreate", append([]string{"-y", "-s", "-n", snapshot, "vg0/" + lv}, args...)...)
-		return origin, h.vol(snapshot, lv).with("size", "-")
+		return origin, h.vol(snapshot, lv).With("size", "-")
 	}
 	options := func(v vol, p pod) string {
 		info, _ := os.ReadFile("/proc/self/mountinfo")
 		for line := range strings.Lines(string(info)) {
-			if strings.Contains(line, " "+h.podDir(v, p)+" ") {
+			if strings.Contains(line, " "+h.PodDir(p, v)+" ") {
 				return line
 			}
 		}
@@ -38,7 +38,7 @@ func TestSnapshotsBesideTheirOrigins(t *testing.T) {
 	}
 	// steps are those that flexd has taken on a volume, by its log.
 	steps := func(lv string) (all string) {
-		for line := range strings.Lines(h.logTail(1 << 20)) {
+		for line := range strings.Lines(h.LogTail(1 << 20)) {
 			if strings.Contains(line, "volume=vg0/"+lv+" ") && strings.Contains(line, "step=") && strings.Contains(line, "  done") {
 				all += line
 			}
@@ -53,7 +53,7 @@ func TestSnapshotsBesideTheirOrigins(t *testing.T) {
 			before = h.content("vg0/ext4-copy")
 		}
 		h.refused(h.mount(copy, q), "vg0/"+fs+"-copy: mount", "read-only")
-		h.ok(h.mount(copy.readOnly(), q))
+		h.ok(h.mount(readOnly(copy), q))
 		h.reads(copy, q, "f", fs)
 		if o := options(copy, q); !strings.Contains(o, "norecovery") || fs == "xfs" && !strings.Contains(o, "nouuid") {
 			t.Errorf("%s: mounted with %s", fs, o)
@@ -70,17 +70,17 @@ func TestSnapshotsBesideTheirOrigins(t *testing.T) {
 	}
 
 	origin, copy := copied("btrfs", "btrfs-copy", "-L", "32m", "-pr")
-	h.refused(h.mount(copy.readOnly(), q), "vg0/btrfs-copy: mount", "mounted already from", filepath.Base(h.story("btrfs").Device), filepath.Base(h.story("btrfs-copy").Device))
+	h.refused(h.mount(readOnly(copy), q), "vg0/btrfs-copy: mount", "mounted already from", filepath.Base(h.story("btrfs").Device), filepath.Base(h.story("btrfs-copy").Device))
 	h.reads(origin, p, "f", "btrfs")
 	h.end(noAttach, origin, p)
 	h.quiet()
 
 	h.lvm("lvcreate", "-y", "-an", "-L", "64m", "-T", "vg0/pool")
 	h.lvm("lvcreate", "-y", "-an", "-V", "64m", "-T", "vg0/pool", "-n", "thin")
-	origin, copy = h.vol("thin", "ext4"), h.vol("thin-copy", "ext4").with("size", "-")
+	origin, copy = h.vol("thin", "ext4"), h.vol("thin-copy", "ext4").With("size", "-")
 	h.ok(h.up(noAttach, origin, p))
 	h.write(origin, p, "f", "thin")
-	h.sh("sync", "-f", h.podDir(origin, p))
+	h.sh("sync", "-f", h.PodDir(p, origin))
 	h.lvm("lvcreate", "-y", "-s", "-n", "thin-copy", "vg0/thin")
 	if got := h.lvm("lvs", "--noheadings", "-o", "lv_skip_activation", "vg0/thin-copy"); got != "skip activation" {
 		t.Errorf("the snapshot: %q", got)
