@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // A process is a kubelet that runs.
@@ -32,7 +34,7 @@ func (n *node) startKubelet(change ...func(*exec.Cmd, *Setup)) {
 	n.mu.Lock()
 	n.kubelets++
 	s := Setup{
-		Name: fmt.Sprint("kubelet ", n.kubelets), Root: n.root, Plugins: n.plugins, ControllerAttach: n.mode != byKubelet,
+		Name: fmt.Sprint("kubelet ", n.kubelets), Root: n.Root, Plugins: n.plugins, ControllerAttach: n.mode != byKubelet,
 		Calls: n.calls(), Events: n.eventsFile(),
 	}
 	n.mu.Unlock()
@@ -43,11 +45,11 @@ func (n *node) startKubelet(change ...func(*exec.Cmd, *Setup)) {
 	defer theirs.Close()
 	conn, err := net.FileConn(ours)
 	n.must(err)
-	log, err := os.OpenFile(n.dir+"/kubelet.log", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(n.Dir+"/kubelet.log", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	n.must(err)
 	defer log.Close()
 	c := exec.Command("/proc/self/exe")
-	c.Env = append(os.Environ(), role+"="+isKubelet, "FLEXD_SOCKET="+n.runDir+"/driver.sock")
+	c.Env = append(os.Environ(), role+"="+isKubelet, "FLEXD_SOCKET="+n.DriverSocket())
 	c.Dir = "/"
 	c.Stdout, c.Stderr = log, log
 	c.ExtraFiles = []*os.File{theirs}
@@ -80,7 +82,7 @@ func (n *node) killKubelet() {
 	}
 	select {
 	case <-p.ended:
-		n.t.Errorf("kubelet has ended by itself: %s\n%s", p.cmd.ProcessState, tail(n.dir+"/kubelet.log", 40))
+		n.t.Errorf("kubelet has ended by itself: %s\n%s", p.cmd.ProcessState, host.Tail(n.Dir+"/kubelet.log", 40))
 	default:
 	}
 	p.cmd.Process.Kill()
@@ -210,12 +212,12 @@ func volumeName(p *v1.Pod, i int) string {
 
 // podDir is where the pod's i'th volume is mounted.
 func (n *node) podDir(p *v1.Pod, i int) string {
-	return filepath.Join(n.root, "pods", string(p.UID), "volumes", "flexd~lvm", volumeName(p, i))
+	return filepath.Join(n.Root, "pods", string(p.UID), "volumes", "flexd~lvm", volumeName(p, i))
 }
 
 // globalDir is where kubelet mounts a volume once, with attach:true.
 func (n *node) globalDir(name string) string {
-	return filepath.Join(n.root, "plugins/kubernetes.io/flexvolume/flexd/lvm/mounts", name)
+	return filepath.Join(n.Root, "plugins/kubernetes.io/flexvolume/flexd/lvm/mounts", name)
 }
 
 // want adds pods to the world.
@@ -269,7 +271,7 @@ func (n *node) ended(pods ...*v1.Pod) {
 				return err.Error()
 			}
 			// A mount that was under way may make it again, and the next housekeeping removes it.
-			if _, err := os.Lstat(filepath.Join(n.root, "pods", string(p.UID))); !os.IsNotExist(err) {
+			if _, err := os.Lstat(filepath.Join(n.Root, "pods", string(p.UID))); !os.IsNotExist(err) {
 				return fmt.Sprintf("its directory is still there (%v)", err)
 			}
 			return ""

@@ -31,7 +31,7 @@ type controller struct {
 
 func newController(n *node) *controller {
 	n.t.Helper()
-	plugins := n.dir + "/controller/plugins"
+	plugins := n.Dir + "/controller/plugins"
 	n.install(plugins + "/flexd~lvm/lvm")
 	tracer, err := newTracer("controller", n.calls())
 	n.must(err)

@@ -130,20 +130,21 @@ func TestRefusedExpansion(t *testing.T) {
 		n.read(other, 0, "kept")
 
 		refused(600 * mib)
-		n.must(os.WriteFile(n.dir+"/flexd.yaml", []byte(strings.Replace(n.config, "400MiB", "700MiB", 1)), 0o600))
+		n.settings.Groups = strings.Replace(n.settings.Groups, "400MiB", "700MiB", 1)
+		n.must(n.Configure(n.settings))
 		n.endFlexd(syscall.SIGTERM)
 		n.startFlexd()
 		n.grown(p, 500*mib)
-	}, func(n *node) { n.config = strings.Replace(n.config, "20GiB", "400MiB", 1) })
+	}, func(n *node) { n.settings.Groups = strings.Replace(n.settings.Groups, "20GiB", "400MiB", 1) })
 }
 
 // The same where the group is full.
 func TestExpansionOfFullGroup(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, noAttach, func(n *node) {
-		n.config += "  - {name: small, provider: loopdev, directory: " + n.dir + "/small, create: true, maxSize: 20GiB}\n"
-		n.must(os.Mkdir(n.dir+"/small", 0o755))
-		n.must(unix.Mount("tmpfs", n.dir+"/small", "tmpfs", 0, "size=350m"))
+		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB}\n"
+		n.must(os.Mkdir(n.Dir+"/small", 0o755))
+		n.must(unix.Mount("tmpfs", n.Dir+"/small", "tmpfs", 0, "size=350m"))
 	})
 	n.failures = true
 	n.claim("a", 300*mib, "fsType", "xfs", "size", "300Mi", "volumegroup", "small")
@@ -151,8 +152,8 @@ func TestExpansionOfFullGroup(t *testing.T) {
 	n.run(p)
 	n.grow("a", 700*mib)
 	n.ask("Start", p.UID, nil)
-	n.warned(p, "small/a: expandfs", "make room on the filesystem of "+n.dir+"/small", "; or lower spec.capacity.storage")
-	n.must(unix.Mount("", n.dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=900m"))
+	n.warned(p, "small/a: expandfs", "make room on the filesystem of "+n.Dir+"/small", "; or lower spec.capacity.storage")
+	n.must(unix.Mount("", n.Dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=900m"))
 	n.grown(p, 600*mib)
 }
 

@@ -2,11 +2,12 @@ package kubelet
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // What may happen to flexd while kubelet waits for an answer. Each leaves a flexd
@@ -22,7 +23,7 @@ var accidents = []struct {
 	}},
 	{"kill -9 at work", true, func(n *node, child int) {
 		if child != 0 { // the call comes again before it has ended
-			halt(child)
+			host.Stop(child)
 			defer syscall.Kill(child, syscall.SIGCONT)
 		}
 		n.endFlexd(syscall.SIGKILL)
@@ -36,8 +37,7 @@ var accidents = []struct {
 		n.startFlexd()
 	}},
 	{"upgrade", false, func(n *node, _ int) {
-		copyFile(n.t, built+"/flexd", n.dir+"/bin/.flexd.new")
-		n.must(os.Rename(n.dir+"/bin/.flexd.new", n.dir+"/bin/flexd"))
+		n.must(host.Install(built+"/flexd", n.Flexd()))
 		n.thaw()
 		n.endFlexd(syscall.SIGTERM)
 		n.startFlexd()

@@ -14,7 +14,7 @@ import (
 // release installs the given release of flexdriver, as an operator does.
 func (n *node) release(number int) {
 	n.t.Helper()
-	bin := fmt.Sprintf("%s/release-%d", n.dir, number)
+	bin := fmt.Sprintf("%s/release-%d", n.Dir, number)
 	n.must(os.Mkdir(bin, 0o755))
 	text, err := os.ReadFile(built + "/flexdriver")
 	n.must(err)
@@ -89,7 +89,7 @@ func TestInstall(t *testing.T) {
 			if got := inits(); got != rounds+1 {
 				t.Errorf("%d calls of init after %d installations", got, rounds+1)
 			}
-			names, err := filepath.Glob(filepath.Dir(n.driver) + "/[^.]*")
+			names, err := filepath.Glob(filepath.Dir(n.Driver) + "/[^.]*")
 			n.must(err)
 			if len(names) != 1 {
 				t.Errorf("kubelet sees %v", names)

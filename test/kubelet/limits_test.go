@@ -22,6 +22,8 @@ import (
 	"k8s.io/kubernetes/pkg/volume"
 	"k8s.io/kubernetes/pkg/volume/flexvolume"
 	"k8s.io/mount-utils"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // volume changes the PersistentVolume of a claim.
@@ -85,7 +87,7 @@ func TestBlockVolume(t *testing.T) {
 		p.Spec.Containers[0].VolumeMounts, p.Spec.Containers[0].VolumeDevices = nil, []v1.VolumeDevice{{Name: "a", DevicePath: "/dev/a"}}
 		n.want(p)
 		n.eventually("kubelet's log says why", func() string {
-			if log := tail(n.dir+"/kubelet.log", 5); !strings.Contains(log, "failed to find BlockVolumeMapper plugin") {
+			if log := host.Tail(n.Dir+"/kubelet.log", 5); !strings.Contains(log, "failed to find BlockVolumeMapper plugin") {
 				return log
 			}
 			return ""

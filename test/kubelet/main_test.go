@@ -14,21 +14,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 const (
 	mib      = 1 << 20
-	nodeName = "node-1"
+	nodeName = host.Name
 	driver   = "flexd/lvm"
 	// lease is short, so that a test sees the end of it.
 	lease = 300 * time.Millisecond
@@ -62,7 +59,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(role) != isTests {
 		os.Exit(again())
 	}
-	if err := alone(); err != nil {
+	if err := host.Alone(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -90,71 +87,15 @@ func again() int {
 		fmt.Println(err)
 		return 1
 	}
-	defer sweep(dir)
-	runtime.LockOSThread() // Pdeathsig is about the thread
-	c := exec.Command("/proc/self/exe", os.Args[1:]...)
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	c.Env = append(os.Environ(), role+"="+isTests, place+"="+dir)
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := c.Run(); err != nil {
-		if c.ProcessState == nil || c.ProcessState.ExitCode() < 1 {
-			fmt.Println(err)
-			return 1
-		}
-	}
-	return c.ProcessState.ExitCode()
+	n := &host.Node{Dir: dir, Volumes: host.Loops{Dir: dir}}
+	defer n.Close() // the mounts have gone with their namespace
+	return host.Again(os.Stdout, os.Args[1:], role+"="+isTests, place+"="+dir)
 }
 
-// sweep ends what runs below dir, and removes it. The mounts have gone with their
-// namespace.
-func sweep(dir string) {
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		running := processes(dir)
-		for pid := range running {
-			if pid != os.Getpid() {
-				syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-		left := loops(dir)
-		for _, l := range left {
-			free(l)
-		}
-		if len(running) == 0 && len(left) == 0 {
-			break
-		}
-	}
-	os.RemoveAll(dir)
-}
+var (
+	times   = host.Times
+	mounted = host.Mounted
+	mounts  = host.Mounts
+)
 
-// alone lets go, in this namespace only, of what others have mounted.
-func alone() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("a mount namespace of the tests' own: %w", err)
-	}
-	tmp := strings.TrimSuffix(os.TempDir(), "/")
-	for _, dir := range mounts(tmp) {
-		if dir != tmp {
-			unix.Unmount(dir, unix.MNT_DETACH)
-		}
-	}
-	return nil
-}
-
-// times scales how often something is repeated: FLEXD_REPEAT=0.1 for a tenth.
-func times(n int) int {
-	f, err := strconv.ParseFloat(os.Getenv("FLEXD_REPEAT"), 64)
-	if err != nil || f <= 0 {
-		f = 1
-	}
-	return max(1, int(float64(n)*f))
-}
-
-// seeded is random, and can be had again: FLEXD_SEED=N.
-func seeded(t *testing.T) *rand.Rand {
-	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
-	if err != nil {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("FLEXD_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
+func seeded(t *testing.T) *rand.Rand { return host.Random(t) }

@@ -2,17 +2,10 @@ package kubelet
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // The three ways in which kubelet drives a driver.
@@ -49,17 +44,14 @@ func each(t *testing.T, f func(*testing.T, *node), change ...func(*node)) {
 // When its test ends nothing of it may be left on the machine, every call must
 // have succeeded and no pod may have got a warning, unless the test expects them.
 type node struct {
+	*host.Node
 	t        *testing.T
 	mode     mode
-	dir      string // everything lies below it
-	root     string // kubelet's
 	plugins  string
-	driver   string // flexdriver, where kubelet finds it
 	vg       string
-	runDir   string
 	later    bool // flexdriver is not installed yet
 	failures bool // are expected
-	config   string
+	settings host.Settings
 
 	mu         sync.Mutex
 	world      World
@@ -67,8 +59,6 @@ type node struct {
 	kubelet    *process
 	kubelets   int
 	controller *controller
-	flexd      *exec.Cmd
-	flexdEnded chan struct{}
 }
 
 func newNode(t *testing.T, m mode, change ...func(*node)) *node {
@@ -77,35 +67,26 @@ func newNode(t *testing.T, m mode, change ...func(*node)) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{
-		t: t, mode: m, dir: dir, root: dir + "/kubelet", plugins: dir + "/plugins", driver: dir + "/plugins/flexd~lvm/lvm",
-		vg: dir + "/vg0", runDir: dir + "/run",
-	}
-	t.Cleanup(n.close)
+	n := &node{t: t, mode: m, plugins: dir + "/plugins", vg: dir + "/vg0"}
 	// As systemd's machines have it: what is mounted is seen in every namespace.
 	n.must(unix.Mount(dir, dir, "", unix.MS_BIND, ""))
 	n.must(unix.Mount("", dir, "", unix.MS_SHARED, ""))
-	n.config = fmt.Sprintf(`nodeName: %s
-kubeletRoots: [%s]
-runDir: %s
-stateDir: %s/state
-lease: %s
-log: {level: debug}
-volumeGroups:
-  - {name: vg0, provider: loopdev, directory: %s, create: true, maxSize: 20GiB}
-`, nodeName, n.root, n.runDir, dir, lease, n.vg)
-	for _, d := range []string{n.root, n.vg, n.plugins, dir + "/bin"} {
-		n.must(os.MkdirAll(d, 0o755))
-	}
+	n.Node, err = host.At(dir, host.Loops{Dir: dir})
+	n.must(err)
+	n.Own = func(mount string) bool { return !isVolume(mount) }
+	t.Cleanup(n.close)
+	n.settings = host.Settings{Lease: lease, Lines: "log: {level: debug}\n",
+		Groups: "  - {name: vg0, provider: loopdev, directory: " + n.vg + ", create: true, maxSize: 20GiB}\n"}
+	n.must(os.Mkdir(n.vg, 0o755))
 	for _, f := range change {
 		f(n)
 	}
-	n.must(os.WriteFile(dir+"/flexd.yaml", []byte(n.config), 0o600))
+	n.must(n.Configure(n.settings))
 	n.must(os.WriteFile(n.calls(), nil, 0o600))
 	n.must(os.WriteFile(n.eventsFile(), nil, 0o600))
-	copyFile(t, built+"/flexd", dir+"/bin/flexd")
+	n.must(host.Install(built+"/flexd", n.Flexd()))
 	if !n.later {
-		n.install(n.driver)
+		n.install(n.Driver)
 	}
 	if m == byController {
 		n.controller = newController(n)
@@ -113,16 +94,6 @@ volumeGroups:
 	n.startFlexd()
 	n.startKubelet()
 	return n
-}
-
-func copyFile(t *testing.T, from, to string) {
-	t.Helper()
-	t.Helper()
-	// By another process: an executable that one of ours had open for writing, in the
-	// instant after a fork, would be busy.
-	if out, err := exec.Command("install", "-m", "755", from, to).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s (make build)", err, out)
-	}
 }
 
 // install puts flexdriver where kubelet looks for the first time: in one instant,
@@ -136,8 +107,7 @@ func (n *node) install(driver string) {
 		answer = `{"attach": false, "supportsMetrics": true}`
 	}
 	n.must(os.WriteFile(dir+"/.lvm.init.json", []byte(answer), 0o644)) // first, and once
-	copyFile(n.t, built+"/flexdriver", dir+"/.lvm.new")
-	n.must(os.Rename(dir+"/.lvm.new", driver))
+	n.must(host.Install(built+"/flexdriver", driver))
 }
 
 func (n *node) must(err error) {
@@ -147,8 +117,8 @@ func (n *node) must(err error) {
 	}
 }
 
-func (n *node) calls() string      { return n.dir + "/calls" }
-func (n *node) eventsFile() string { return n.dir + "/events" }
+func (n *node) calls() string      { return n.Dir + "/calls" }
+func (n *node) eventsFile() string { return n.Dir + "/events" }
 
 // trace is all calls until now.
 func (n *node) trace() trace {
@@ -189,161 +159,31 @@ func (n *node) warnings() []event {
 
 func (n *node) startFlexd() {
 	n.t.Helper()
-	log, err := os.OpenFile(n.dir+"/flexd.log", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	n.must(err)
-	defer log.Close()
-	c := exec.Command(n.dir+"/bin/flexd", "serve", "--config", n.dir+"/flexd.yaml")
-	c.Stdout, c.Stderr = log, log
-	n.must(c.Start())
-	ended := make(chan struct{})
-	go func() { c.Wait(); close(ended) }()
-	n.mu.Lock()
-	n.flexd, n.flexdEnded = c, ended
-	n.mu.Unlock()
-	n.eventually("flexd serves", func() string {
-		select {
-		case <-ended:
-			n.t.Fatalf("flexd ended: %s", tail(n.dir+"/flexd.log", 20))
-		default:
-		}
-		if _, err := n.get("/healthz"); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	n.must(n.Start())
 }
 
 // endFlexd ends it with a signal.
 func (n *node) endFlexd(s syscall.Signal) {
 	n.t.Helper()
-	n.mu.Lock()
-	c, ended := n.flexd, n.flexdEnded
-	n.flexd = nil
-	n.mu.Unlock()
-	if c == nil {
-		return
-	}
-	c.Process.Signal(s)
-	select {
-	case <-ended:
-	case <-time.After(soon):
-		n.t.Errorf("flexd does not end by %v", s)
-		c.Process.Kill()
-		<-ended
+	if err := n.Signal(s); err != nil {
+		n.t.Error(err)
 	}
 }
 
-// get asks flexd's status socket.
-func (n *node) get(path string) (string, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", n.runDir+"/status.sock")
-		},
-	}}
-	r, err := client.Get("http://flexd" + path)
-	if err != nil {
-		return "", err
-	}
-	defer r.Body.Close()
-	b, err := io.ReadAll(r.Body)
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", r.Status, b)
-	}
-	return string(b), err
+// isVolume says whether a mount is one for kubelet.
+func isVolume(dir string) bool {
+	return strings.Contains(dir, "flexd~lvm/") || strings.Contains(dir, "/mounts/") || strings.Contains(dir, "/volume-subpaths/")
 }
-
-// The machine.
-
-// mounts lists the mount points below dir, the last made first.
-func mounts(dir string) []string {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		panic(err)
-	}
-	var all []string
-	for line := range strings.Lines(string(b)) {
-		if at := strings.Fields(line)[4]; at == dir || strings.HasPrefix(at, dir+"/") {
-			all = append(all, at)
-		}
-	}
-	slices.Reverse(all)
-	return all
-}
-
-func mounted(dir string) bool { return slices.Contains(mounts(dir), dir) }
 
 // volumes lists what is mounted for kubelet.
 func (n *node) volumes() []string {
-	return slices.DeleteFunc(mounts(n.dir), func(dir string) bool {
-		return !strings.Contains(dir, "flexd~lvm/") && !strings.Contains(dir, "/mounts/") && !strings.Contains(dir, "/volume-subpaths/")
-	})
-}
-
-// loops lists the loop devices with a file below dir.
-func loops(dir string) []string {
-	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	var names []string
-	for _, f := range files {
-		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), dir+"/") {
-			names = append(names, strings.Split(f, "/")[3])
-		}
-	}
-	return names
-}
-
-// free takes a loop device's file away.
-func free(name string) {
-	if fd, err := unix.Open("/dev/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
-		unix.Close(fd)
-	}
-}
-
-// processes lists what runs from dir or for it, by pid.
-func processes(dir string) map[int]string {
-	all := map[int]string{}
-	procs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, d := range procs {
-		pid, _ := strconv.Atoi(filepath.Base(d))
-		exe, _ := os.Readlink(d + "/exe")
-		in, _ := os.Readlink(d + "/fd/0") // a child's is its lane's lock
-		cmdline, _ := os.ReadFile(d + "/cmdline")
-		if strings.HasPrefix(exe, dir+"/") || strings.HasPrefix(in, dir+"/") || bytes.Contains(cmdline, []byte(dir+"/")) {
-			all[pid] = strings.TrimSpace(string(bytes.ReplaceAll(cmdline, []byte{0}, []byte(" "))))
-		}
-	}
-	return all
-}
-
-// processes is those of the node, without flexd.
-func (n *node) processes() map[int]string {
-	all := processes(n.dir)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.flexd != nil {
-		delete(all, n.flexd.Process.Pid)
-	}
-	return all
-}
-
-// left says what of the node's volumes is still on the machine.
-func (n *node) left() string {
-	all := n.volumes()
-	for _, l := range loops(n.dir) {
-		all = append(all, "/dev/"+l)
-	}
-	for pid, p := range n.processes() {
-		all = append(all, fmt.Sprintf("process %d: %s", pid, p))
-	}
-	notes, _ := filepath.Glob(n.runDir + "/notes/*")
-	return strings.Join(append(all, notes...), "; ")
+	return slices.DeleteFunc(mounts(n.Dir), func(dir string) bool { return !isVolume(dir) })
 }
 
 // quiet waits until flexd has released everything.
 func (n *node) quiet() {
 	n.t.Helper()
-	n.eventually("nothing is left", n.left)
+	n.eventually("nothing is left", n.Left)
 }
 
 // reboot takes the machine's memory away: processes, mounts, devices, /run. What
@@ -351,31 +191,8 @@ func (n *node) quiet() {
 func (n *node) reboot() {
 	n.t.Helper()
 	n.killKubelet()
-	n.force()
-	n.must(os.RemoveAll(n.runDir))
-}
-
-// force ends and unmounts everything.
-func (n *node) force() {
-	n.endFlexd(syscall.SIGKILL)
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		for pid := range n.processes() {
-			syscall.Kill(pid, syscall.SIGKILL)
-		}
-		for _, dir := range mounts(n.dir) {
-			if dir != n.dir {
-				unix.Unmount(dir, unix.MNT_DETACH)
-			}
-		}
-		left := loops(n.dir)
-		for _, l := range left {
-			free(l)
-		}
-		if len(left) == 0 && len(n.processes()) == 0 && len(mounts(n.dir)) <= 1 {
-			return
-		}
-	}
-	n.t.Errorf("still there: %v %v %v", n.processes(), mounts(n.dir), loops(n.dir))
+	n.must(n.Clear())
+	n.must(os.RemoveAll(n.Run))
 }
 
 // close is the end of the test: every promise that holds for each of them.
@@ -392,22 +209,22 @@ func (n *node) close() {
 		n.controller.stop()
 	}
 	n.killKubelet()
-	if log := tail(n.dir+"/flexd.log", 1<<20); strings.Contains(log, "panic: ") {
+	if log := n.LogTail(1 << 20); strings.Contains(log, "panic: ") {
 		t.Error("flexd panicked")
 	}
 	if t.Failed() {
 		calls := n.trace()
 		t.Logf("the calls:\n%s", calls[max(0, len(calls)-200):])
 		t.Logf("the events: %q", n.events())
-		t.Logf("flexd's log:\n%s", tail(n.dir+"/flexd.log", 60))
-		t.Logf("kubelet's log:\n%s", tail(n.dir+"/kubelet.log", 40))
-		if status, err := n.get("/v1/volumes"); err == nil {
+		t.Logf("flexd's log:\n%s", n.LogTail(60))
+		t.Logf("kubelet's log:\n%s", host.Tail(n.Dir+"/kubelet.log", 40))
+		if status, err := n.Get("/v1/volumes"); err == nil {
 			t.Logf("flexd's status: %s", status)
 		}
 	}
-	n.force()
-	unix.Unmount(n.dir, unix.MNT_DETACH)
-	os.RemoveAll(n.dir)
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // expected judges all calls of the test, and the events.
@@ -442,10 +259,4 @@ func (n *node) eventually(what string, wrong func() string) {
 		}
 	}
 	n.t.Fatalf("%s: not after %v: %s", what, soon, s)
-}
-
-func tail(file string, lines int) string {
-	b, _ := os.ReadFile(file)
-	all := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

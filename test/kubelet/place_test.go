@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -19,11 +18,11 @@ func TestRootBehindALink(t *testing.T) {
 			t.Run(string(m)+" "+configured, func(t *testing.T) {
 				t.Parallel()
 				n := newNode(t, m, func(n *node) {
-					n.must(os.Mkdir(n.dir+"/disk", 0o755))
-					n.must(os.Remove(n.root))
-					n.must(os.Symlink(n.dir+"/disk", n.root))
+					n.must(os.Mkdir(n.Dir+"/disk", 0o755))
+					n.must(os.Remove(n.Root))
+					n.must(os.Symlink(n.Dir+"/disk", n.Root))
 					if configured == "target" {
-						n.config = strings.Replace(n.config, "kubeletRoots: ["+n.root+"]", "kubeletRoots: ["+n.dir+"/disk]", 1)
+						n.settings.Roots = []string{n.Dir + "/disk"}
 					}
 				})
 				n.linked()
@@ -51,11 +50,11 @@ func TestRootBehindALinkOnAPrivateMount(t *testing.T) {
 		n.noWarnings()
 		n.killKubelet()
 		n.startKubelet()
-		if got := len(mounts(n.dir+"/disk")) - len(n.volumes()); got != 2 {
+		if got := len(mounts(n.Dir+"/disk")) - len(n.volumes()); got != 2 {
 			t.Fatalf("kubelet's directory is mounted %d times, want twice: if that is good news, rewrite this test", got)
 		}
-		n.warned(p, "vg0/a", "over all of "+n.dir+"/disk")
-		n.must(unix.Unmount(n.dir+"/disk", 0)) // as the operator may
+		n.warned(p, "vg0/a", "over all of "+n.Dir+"/disk")
+		n.must(unix.Unmount(n.Dir+"/disk", 0)) // as the operator may
 		n.eventually("web is found again", func() string {
 			if err := n.ask("Start", p.UID, nil); err != nil {
 				return err.Error()
@@ -63,10 +62,10 @@ func TestRootBehindALinkOnAPrivateMount(t *testing.T) {
 			return ""
 		})
 	}, func(n *node) {
-		n.must(unix.Mount("", n.dir, "", unix.MS_PRIVATE, ""))
-		n.must(os.Mkdir(n.dir+"/disk", 0o755))
-		n.must(os.Remove(n.root))
-		n.must(os.Symlink(n.dir+"/disk", n.root))
+		n.must(unix.Mount("", n.Dir, "", unix.MS_PRIVATE, ""))
+		n.must(os.Mkdir(n.Dir+"/disk", 0o755))
+		n.must(os.Remove(n.Root))
+		n.must(os.Symlink(n.Dir+"/disk", n.Root))
 	})
 }
 
@@ -102,11 +101,11 @@ func TestRootBindMounted(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.linked()
 	}, func(n *node) {
-		disk := n.dir + "/disk"
+		disk := n.Dir + "/disk"
 		n.must(os.Mkdir(disk, 0o755))
 		n.must(unix.Mount("disk", disk, "tmpfs", 0, ""))
 		n.must(os.Mkdir(disk+"/kubelet", 0o755))
-		n.must(unix.Mount(disk+"/kubelet", n.root, "", unix.MS_BIND, ""))
+		n.must(unix.Mount(disk+"/kubelet", n.Root, "", unix.MS_BIND, ""))
 	})
 }
 
@@ -116,9 +115,9 @@ func TestRootBoundOnItself(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.linked()
 	}, func(n *node) {
-		n.must(unix.Mount(n.root, n.root, "", unix.MS_BIND, ""))
-		n.must(unix.Mount("", n.root, "", unix.MS_SHARED, ""))
-		n.must(unix.Mount(n.root, n.root, "", unix.MS_BIND, ""))
+		n.must(unix.Mount(n.Root, n.Root, "", unix.MS_BIND, ""))
+		n.must(unix.Mount("", n.Root, "", unix.MS_SHARED, ""))
+		n.must(unix.Mount(n.Root, n.Root, "", unix.MS_BIND, ""))
 	})
 }
 
@@ -158,7 +157,7 @@ func TestKubeletWithoutPropagation(t *testing.T) {
 			n.startKubelet(func(c *exec.Cmd, s *Setup) {
 				c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: syscall.CLONE_NEWNS}
 				// No more than its own: private copies of other nodes' mounts would keep their devices busy.
-				s.Private = n.dir
+				s.Private = n.Dir
 			})
 			p := pod("web", "a")
 			n.want(p)

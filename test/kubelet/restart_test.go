@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // The calls of a pod's life that ask flexd, in each mode.
@@ -136,20 +138,20 @@ func (n *node) afresh() {
 // when the driver waits for it: kubelet is in the middle of the call.
 func (n *node) caught(verb string, start func()) {
 	n.t.Helper()
-	n.must(n.ask("StopAt", StopAt{verb, n.flexd.Process.Pid}, nil))
+	n.must(n.ask("StopAt", StopAt{verb, n.Pid()}, nil))
 	start()
 	n.eventually("kubelet calls "+verb, func() string {
-		for _, p := range n.processes() {
-			if strings.HasPrefix(p, n.driver+" "+verb+" ") {
+		for _, p := range n.Processes() {
+			if strings.HasPrefix(p, n.Driver+" "+verb+" ") {
 				return ""
 			}
 		}
-		return fmt.Sprint(n.processes())
+		return fmt.Sprint(n.Processes())
 	})
 	time.Sleep(50 * time.Millisecond)
 }
 
-func (n *node) thaw() { n.flexd.Process.Signal(syscall.SIGCONT) }
+func (n *node) thaw() { syscall.Kill(n.Pid(), syscall.SIGCONT) }
 
 // midway starts something, and stops flexd in the middle of the verb: it has read
 // the call, a child of it is at work whose command line has that word, and nothing is
@@ -158,8 +160,8 @@ func (n *node) thaw() { n.flexd.Process.Signal(syscall.SIGCONT) }
 func (n *node) midway(verb, word string, start func()) (int, bool) {
 	n.t.Helper()
 	n.caught(verb, start)
-	flexd := n.flexd.Process.Pid
-	log, err := os.Open(n.dir + "/flexd.log")
+	flexd := n.Pid()
+	log, err := os.Open(n.Log)
 	n.must(err)
 	defer log.Close()
 	from, err := log.Seek(0, io.SeekEnd)
@@ -168,7 +170,7 @@ func (n *node) midway(verb, word string, start func()) (int, bool) {
 	for end := time.Now().Add(soon); time.Now().Before(end); {
 		n.thaw()
 		time.Sleep(200 * time.Microsecond)
-		halt(flexd)
+		host.Stop(flexd)
 		text, err := io.ReadAll(io.NewSectionReader(log, from, math.MaxInt32))
 		n.must(err)
 		if answered.Match(text) {
@@ -232,8 +234,8 @@ func TestKubeletKilledInEachVerb(t *testing.T) {
 				}
 				n.killKubelet()
 				if both {
-					for pid, p := range n.processes() {
-						if strings.HasPrefix(p, n.driver+" ") {
+					for pid, p := range n.Processes() {
+						if strings.HasPrefix(p, n.Driver+" ") {
 							syscall.Kill(pid, syscall.SIGKILL)
 						}
 					}
@@ -335,21 +337,21 @@ func TestDriverMissing(t *testing.T) {
 		n.processesOf(p, 1)
 		dir := n.podDir(p, 0)
 		n.killKubelet()
-		n.must(os.Rename(n.plugins+"/flexd~lvm", n.dir+"/moved"))
+		n.must(os.Rename(n.plugins+"/flexd~lvm", n.Dir+"/moved"))
 		n.forget(p)
 		n.processesOf(p, 0)
 		n.startKubelet()
 		n.settled()
-		n.must(os.Rename(n.dir+"/moved", n.plugins+"/flexd~lvm"))
+		n.must(os.Rename(n.Dir+"/moved", n.plugins+"/flexd~lvm"))
 		n.eventually("flexd reports the mount", func() string {
-			check, err := n.get("/v1/check")
+			check, err := n.Get("/v1/check")
 			n.must(err)
 			for _, want := range []string{`"orphaned-pod"`, dir, "kubelet has not asked for the unmount", `"hint": "restart kubelet`, "flexd release " + dir} {
 				if !strings.Contains(check, want) {
 					return want + " is not in " + check
 				}
 			}
-			story, err := n.get("/v1/volumes/vg0/a")
+			story, err := n.Get("/v1/volumes/vg0/a")
 			n.must(err)
 			if !strings.Contains(story, `"state": "orphaned"`) {
 				return story
@@ -363,16 +365,16 @@ func TestDriverMissing(t *testing.T) {
 		n.startKubelet()
 		n.ended(p)
 	}, func(n *node) {
-		n.config += "cgroupDir: " + n.dir + "/cgroup\n"
-		n.must(os.MkdirAll(n.dir+"/cgroup/kubepods", 0o755))
-		n.must(os.WriteFile(n.dir+"/cgroup/cgroup.procs", nil, 0o644))
+		n.settings.Lines += "cgroupDir: " + n.Dir + "/cgroup\n"
+		n.must(os.MkdirAll(n.Dir+"/cgroup/kubepods", 0o755))
+		n.must(os.WriteFile(n.Dir+"/cgroup/cgroup.procs", nil, 0o644))
 	})
 }
 
 // processesOf says whether a pod's control group has processes, as version 2 does.
 func (n *node) processesOf(p *v1.Pod, populated int) {
 	n.t.Helper()
-	dir := n.dir + "/cgroup/kubepods/besteffort/pod" + string(p.UID)
+	dir := n.Dir + "/cgroup/kubepods/besteffort/pod" + string(p.UID)
 	n.must(os.MkdirAll(dir, 0o755))
 	n.must(os.WriteFile(dir+"/cpu.stat", []byte("usage_usec 1000\n"), 0o644))
 	n.must(os.WriteFile(dir+"/cgroup.events", []byte(fmt.Sprintf("populated %d\nfrozen 0\n", populated)), 0o644))
@@ -394,7 +396,7 @@ func TestGlobalMountLeftBehind(t *testing.T) {
 			n.write(p, 0, "kept")
 			n.caught("unmountdevice", func() { n.forget(p) })
 			n.killKubelet()
-			for pid := range n.processes() {
+			for pid := range n.Processes() {
 				syscall.Kill(pid, syscall.SIGKILL)
 			}
 			n.endFlexd(syscall.SIGKILL) // it has not read the call
@@ -406,7 +408,7 @@ func TestGlobalMountLeftBehind(t *testing.T) {
 			if !mounted(global) {
 				t.Fatal("kubelet unmounts what it is said to forget: good news, rewrite this test")
 			}
-			story, err := n.get("/v1/volumes/vg0/a")
+			story, err := n.Get("/v1/volumes/vg0/a")
 			n.must(err)
 			if !strings.Contains(story, global) {
 				t.Errorf("flexd does not show the mount that is left: %s", story)

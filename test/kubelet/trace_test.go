@@ -11,10 +11,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"k8s.io/utils/exec"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // A call is one execution of the driver, as it stands in the trace: a line when
@@ -90,29 +91,6 @@ func (t *tracer) stopAt(verb string, pid int) {
 	t.stop[verb] = pid
 }
 
-// halt sends SIGSTOP and waits for it to hold each thread: one that runs may go on
-// for a moment, long enough to answer a call. It says whether the process is stopped.
-func halt(pid int) bool {
-	syscall.Kill(pid, syscall.SIGSTOP)
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		states := map[byte]bool{}
-		for _, file := range threads {
-			if stat, err := os.ReadFile(file); err == nil {
-				_, state, _ := strings.Cut(string(stat), ") ")
-				states[state[0]] = true
-			}
-		}
-		switch {
-		case states['Z'] || len(states) == 0:
-			return false
-		case len(states) == 1 && states['T']:
-			return true
-		}
-	}
-	return false
-}
-
 func (t *tracer) write(c call) {
 	line, err := json.Marshal(c)
 	if err == nil {
@@ -138,7 +116,7 @@ func (c *tracedCmd) CombinedOutput() ([]byte, error) {
 	c.t.mu.Lock()
 	if pid := c.t.stop[c.argv[0]]; pid != 0 {
 		delete(c.t.stop, c.argv[0])
-		halt(pid)
+		host.Stop(pid)
 	}
 	c.t.mu.Unlock()
 	c.t.write(call{Who: c.t.who, Number: n, At: time.Now(), Argv: c.argv})
@@ -256,7 +234,7 @@ func (n *node) golden(name string) {
 			}
 			named[c.Who] = true
 		}
-		lines[c.Who] = append(lines[c.Who], strings.ReplaceAll(c.String(), n.dir, "DIR"))
+		lines[c.Who] = append(lines[c.Who], strings.ReplaceAll(c.String(), n.Dir, "DIR"))
 	}
 	var b strings.Builder
 	for _, who := range slices.Sorted(maps.Keys(lines)) {

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // telling fails the test if a warning is longer than the API server keeps: 1024
@@ -50,7 +52,7 @@ func (n *node) warned(p *v1.Pod, words ...string) {
 func TestVolumeThatFailsForGood(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
-		n.must(os.Remove(n.dir + "/gone"))
+		n.must(os.Remove(n.Dir + "/gone"))
 		n.claim("novg", 16*mib, "volumegroup", "vg9")
 		n.claim("gone", 16*mib, "volumegroup", "gone")
 		n.claim("nolv", 16*mib, "size", "")
@@ -74,16 +76,16 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 		_, err = f.WriteAt(bytes.Repeat([]byte("something else "), 4000), 0)
 		n.must(err)
 		n.must(f.Close())
-		device := n.runDir + "/dev/vg0/"
+		device := n.Run + "/dev/vg0/"
 		for _, c := range []struct {
 			claim string
 			words []string
 		}{
 			{"novg", []string{`"vg9"`, "not configured", "volumeGroups"}},
-			{"gone", []string{"volume group gone not found", n.dir + "/gone; mount its filesystem, or correct `directory`"}},
+			{"gone", []string{"volume group gone not found", n.Dir + "/gone; mount its filesystem, or correct `directory`"}},
 			{"nolv", []string{"vg0/nolv", "option size"}},
 			{"large", []string{"vg0/large", "maxSize"}},
-			{"full", []string{"small/full", "no space left", "16777216 bytes", "make room on the filesystem of " + n.dir + "/small", "or give"}},
+			{"full", []string{"small/full", "no space left", "16777216 bytes", "make room on the filesystem of " + n.Dir + "/small", "or give"}},
 			{"swap", []string{"vg0/swap", "swap", "never formats over data", "wipefs -a " + device + "swap", "blkdiscard -z " + device + "swap"}},
 			{"torn", []string{"vg0/torn", "never formats over data", "wipefs -a " + device + "torn", "blkdiscard -z " + device + "torn"}},
 			{"other", []string{"vg0/data", "ext4", "xfs"}},
@@ -99,17 +101,17 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 		n.quiet()
 		n.must(os.Truncate(swap, 0))
 		n.must(os.Truncate(swap, 16*mib))
-		n.must(unix.Mount("", n.dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=64m"))
-		n.must(os.Mkdir(n.dir+"/gone", 0o755))
+		n.must(unix.Mount("", n.Dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=64m"))
+		n.must(os.Mkdir(n.Dir+"/gone", 0o755))
 		repaired := pod("repaired", "swap", "full", "gone")
 		n.run(repaired)
 		n.end(repaired)
 	}, func(n *node) {
-		n.config += "  - {name: small, provider: loopdev, directory: " + n.dir + "/small, create: true, maxSize: 20GiB}\n" +
-			"  - {name: gone, provider: loopdev, directory: " + n.dir + "/gone, create: true, maxSize: 20GiB}\n"
-		n.must(os.Mkdir(n.dir+"/gone", 0o755))
-		n.must(os.Mkdir(n.dir+"/small", 0o755))
-		n.must(unix.Mount("tmpfs", n.dir+"/small", "tmpfs", 0, "size=8m"))
+		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB}\n" +
+			"  - {name: gone, provider: loopdev, directory: " + n.Dir + "/gone, create: true, maxSize: 20GiB}\n"
+		n.must(os.Mkdir(n.Dir+"/gone", 0o755))
+		n.must(os.Mkdir(n.Dir+"/small", 0o755))
+		n.must(unix.Mount("tmpfs", n.Dir+"/small", "tmpfs", 0, "size=8m"))
 	})
 }
 
@@ -154,7 +156,7 @@ func TestRetries(t *testing.T) {
 				id := regexp.MustCompile(`\[([0-9a-f]{12})\]`).FindStringSubmatch(text)
 				if id == nil {
 					t.Errorf("no id: %s", text)
-				} else if got := strings.Count(tail(n.dir+"/flexd.log", math.MaxInt), " answer="+id[1]+" "); got < count {
+				} else if got := strings.Count(n.LogTail(math.MaxInt), " answer="+id[1]+" "); got < count {
 					t.Errorf("flexd's log has %d of %d calls with answer %s", got, count, id[1])
 				}
 			}
@@ -181,7 +183,7 @@ func TestNamespaces(t *testing.T) {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, m, func(n *node) {
-				n.config = strings.Replace(n.config, "create: true", "create: true, namespaces: [team-*]", 1)
+				n.settings.Groups = strings.Replace(n.settings.Groups, "create: true", "create: true, namespaces: [team-*]", 1)
 			})
 			n.failures = true
 			in := func(namespace, name, lv string) *v1.Pod {
@@ -257,9 +259,9 @@ func TestInlineVolumesOfOneName(t *testing.T) {
 			if len(calls) > 0 {
 				t.Errorf("calls for the second pod:\n%s", calls)
 			}
-			direct := exec.Command(n.driver, "mount", n.podDir(two, 0),
+			direct := exec.Command(n.Driver, "mount", n.podDir(two, 0),
 				`{"kubernetes.io/fsType":"ext4","kubernetes.io/pvOrVolumeName":"data","kubernetes.io/readwrite":"rw","volumegroup":"vg0","volumeID":"b","size":"16Mi","kubernetes.io/pod.uid":"uid-two","kubernetes.io/pod.name":"two","kubernetes.io/pod.namespace":"default"}`)
-			direct.Env = append(os.Environ(), "FLEXD_SOCKET="+n.runDir+"/driver.sock")
+			direct.Env = append(os.Environ(), "FLEXD_SOCKET="+n.DriverSocket())
 			n.must(os.MkdirAll(n.podDir(two, 0), 0o750))
 			out, err := direct.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "Failure") || !strings.Contains(string(out), "vg0/a") {
@@ -314,7 +316,7 @@ func TestWaitForAttachTooLong(t *testing.T) {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, m, func(n *node) { // the volume stays active while kubelet pauses
-				n.config = strings.Replace(n.config, "lease: "+lease.String(), "lease: 15s", 1)
+				n.settings.Lease = 15 * time.Second
 			})
 			n.failures = true
 			n.killKubelet()
@@ -331,7 +333,7 @@ func TestWaitForAttachTooLong(t *testing.T) {
 				return ""
 			})
 			time.Sleep(11 * time.Second) // after Stop, kubelet's exec looks again in ten
-			for pid, line := range n.processes() {
+			for pid, line := range n.Processes() {
 				if pid != child && strings.Contains(line, " child loop-create ") {
 					t.Errorf("the volume is created twice at once: %s", line)
 				}
@@ -356,7 +358,7 @@ func TestWaitForAttachTooLong(t *testing.T) {
 				t.Errorf("%d calls of mountdevice, want 1", staged)
 			}
 			// Nothing ran twice: the global mount and the pod's are two.
-			log := tail(n.dir+"/flexd.log", math.MaxInt)
+			log := n.LogTail(math.MaxInt)
 			for step, want := range map[string]int{"create": 1, "activate": 1, "mkfs": 1, "mount": 2} {
 				if got := len(regexp.MustCompile(` volume=vg0/`+lv+` .*step=`+step+`  done `).FindAllString(log, -1)); got != want {
 					t.Errorf("flexd did %s %d times, want %d", step, got, want)
@@ -376,7 +378,7 @@ func (n *node) creating() (lv string, p *v1.Pod, child int) {
 		n.claim(lv, 16*mib)
 		p = pod("web-"+lv, lv)
 		child, ok := n.midway("waitforattach", "loop-create", func() { n.want(p) })
-		if ok && halt(child) {
+		if ok && host.Stop(child) {
 			if _, err := os.Lstat(n.vg + "/" + lv); os.IsNotExist(err) {
 				return lv, p, child
 			}
