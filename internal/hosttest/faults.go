@@ -1,0 +1,80 @@
+package hosttest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Arm lets a fault strike at the k-th occasion from now on.
+func (e *Env) Arm(m Moment, k int) { e.tap.arm(fault{moment: m, k: k}) }
+
+// ArmStep lets it strike at the k-th command of one step: run.Cmd says which.
+func (e *Env) ArmStep(m Moment, k int, step string) { e.tap.arm(fault{moment: m, k: k, step: step}) }
+
+// ArmEach lets it strike at the first command of each step.
+func (e *Env) ArmEach(m Moment) { e.tap.arm(fault{moment: m, k: 1, each: true}) }
+
+// Refuse makes every command of a step fail, until err is nil.
+func (e *Env) Refuse(step string, err error) {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	e.tap.refuse[step] = err
+}
+
+// Struck returns at which steps the fault has struck, in that order: "look",
+// "note" and "answer" are three of them.
+func (e *Env) Struck() []string {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	return slices.Clone(e.tap.struck)
+}
+
+// Commands says how many commands flexd has started.
+func (e *Env) Commands() int {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	return e.tap.total
+}
+
+// Steps tells how many of which step, since the last Arm.
+func (e *Env) Steps() string {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	var all []string
+	for _, step := range slices.Sorted(maps.Keys(e.tap.steps)) {
+		if step != "" {
+			all = append(all, fmt.Sprintf("%d %s", e.tap.steps[step], step))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// BreakNotes makes every write of a note fail, until restored.
+func (e *Env) BreakNotes() (restore func()) { return e.away(e.Notes()) }
+
+// BreakRecords makes every write of a format record fail, until restored.
+func (e *Env) BreakRecords() (restore func()) { return e.away(e.Records()) }
+
+func (e *Env) away(dir string) (restore func()) {
+	if e.Sim != nil {
+		e.Sim.setCareless(true)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		e.T.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // so that nobody makes it anew
+		e.T.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+			e.T.Error(err)
+		}
+		if e.Sim != nil {
+			e.Sim.setCareless(false)
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package hosttest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+func probe(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		At     string        `json:"at"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	f := l.file
+	f.looked = true
+	if a.At == "" {
+		l.lastUse = h.useOf(l)
+	}
+	if a.At != "" {
+		if m := h.top(a.At); m == nil {
+			return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
+		} else if m.file != f {
+			return nil, fmt.Errorf("%w: %s", mount.ErrForeign, a.At)
+		}
+	}
+	fs := f.content(a.At != "")
+	if fs.Content == volume.Filesystem && fs.Size > l.Size {
+		fs.Content = volume.Truncated
+	}
+	if a.At == "" {
+		if fs.Use = l.lastUse; fs.Use != volume.Unused {
+			fs.UsedBy = a.Device.Path + " is busy"
+		}
+	}
+	return fs, nil
+}
+
+// useOf says what uses a device that is not mounted.
+func (h *Host) useOf(l *loop) volume.Use {
+	others := slices.ContainsFunc(h.loopNames(), func(n string) bool { return h.loops[n] != l && h.loops[n].file == l.file })
+	switch {
+	case len(h.mountsOf(l.file)) > 0, l.openers > 0, others, h.elsewhere[l.file.path] != "":
+		return volume.InUse
+	case h.frozen[l.file]:
+		return volume.Unmounted
+	}
+	return volume.Unused
+}
+
+// write is what every child does first that is about to write to a device which is
+// not mounted. One that flexd was told to be in use is written to all the same: the
+// user's data is what tells.
+func (h *Host) write(p *process, l *loop) error {
+	switch use := h.useOf(l); {
+	case use == volume.Unused:
+	case l.lastUse == volume.Unused: // it came since, and the child sees it
+		return &mount.BusyError{What: "/dev/" + l.Name}
+	default:
+		h.broke("%s writes to %s, which something else uses (%d)", p.op, l.file.path, use)
+	}
+	return nil
+}
+
+// content is what a child finds in a file's bytes.
+func (f *File) content(mounted bool) volume.FS {
+	switch f.State {
+	case Blank:
+		return volume.FS{Content: volume.Blank}
+	case Whole:
+		return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes}
+	case Failed:
+		if !mounted { // only its superblock says so, and fsck is still to come
+			return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes, What: f.Note}
+		}
+		return volume.FS{Content: volume.FilesystemFailed, Type: f.Type, What: f.Note}
+	case HalfMade:
+		return volume.FS{Content: volume.ForeignContent, What: "found data at offset 4096 (0x1000)", Leftover: true}
+	case Foreign:
+		if f.Note == "" { // nobody knows what it is
+			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 8192 (0x2000)"}
+		}
+	}
+	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}
+}
+
+// zero makes what was added to a blank volume blank, which here it is.
+func zero(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		From   int64         `json:"from"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	h.begin(p, l.file)
+	if a.From == 0 && l.file.State != Blank {
+		h.broke("%s is zeroed", l.file.path)
+	}
+	return struct{}{}, nil
+}
+
+// format is the child that proves, makes and, where mkfs fails by itself, takes
+// away what mkfs wrote. What it finds, it finds as the real one does; that flexd
+// has it format what flexd has seen to be neither blank nor half-made is a broken
+// promise all the same.
+func format(p *process, text []byte) (any, error) {
+	a := decode[mount.Formatting](p, text)
+	h := p.h
+	h.mu.Lock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
+	f := l.file
+	h.begin(p, f)
+	if err := h.write(p, l); err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
+	f.excl = true
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		f.excl = false
+	}()
+	switch {
+	case f.State != Blank && !(a.Repeat && f.State == HalfMade):
+		if f.looked { // else somebody wrote there since flexd looked
+			h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
+		}
+		h.mu.Unlock()
+		return nil, &mount.Refusal{What: "found data on " + a.Device.Path, Hint: "wipefs"}
+	}
+	h.mu.Unlock()
+	if !p.gate() {
+		if !a.Repeat {
+			h.forget(f.UUID)
+		}
+		return nil, errors.New("flexd did not permit it")
+	}
+	h.mustRecord(f.UUID, "formatting", a.Type)
+	h.mu.Lock()
+	f.State, f.Type = HalfMade, a.Type
+	f.Mkfs++
+	if f.Data > 0 {
+		h.broke("mkfs destroyed data on %s", f.path)
+	}
+	h.mu.Unlock()
+	switch err := p.pace("within"); {
+	case errors.Is(err, errFailed):
+		return nil, h.clean(p, f)
+	case err != nil:
+		return nil, err
+	}
+	if !p.stay(h.before, "format-half") {
+		return nil, errKilled
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f.State, f.Bytes = Whole, l.Size
+	return struct{}{}, nil
+}
+
+// clean is what the child does after an mkfs that failed by itself, and what it
+// answers.
+func (h *Host) clean(p *process, f *File) error {
+	switch err := p.pace("cleaning"); {
+	case errors.Is(err, errFailed):
+		h.forget(f.UUID)
+		return errors.New("mkfs.ext4: exit status 1: simulated; what it wrote could not be taken away: input/output error")
+	case err != nil:
+		return err
+	}
+	h.mu.Lock()
+	f.State, f.Type = Blank, ""
+	h.mu.Unlock()
+	h.forget(f.UUID)
+	return errors.New("mkfs.ext4: exit status 1: simulated")
+}
+
+func check(p *process, text []byte) (any, error) {
+	a := decode[struct {
+		Device volume.Device `json:"device"`
+		Type   string        `json:"type"`
+	}](p, text)
+	h := p.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, err := h.device(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	f := l.file
+	h.begin(p, f)
+	if err := h.write(p, l); err != nil {
+		return nil, err
+	}
+	if f.Bytes > l.Size {
+		if f.looked { // else it was made smaller since flexd looked
+			h.broke("fsck of %s, whose end is cut off", f.path)
+		}
+		return nil, &mount.Refusal{What: "it is larger than its device", Hint: "give it its size back"}
+	}
+	if f.State != Whole {
+		return nil, &mount.Refusal{What: "e2fsck found errors that it may not repair by itself", Hint: "e2fsck -f " + a.Device.Path}
+	}
+	return struct{}{}, nil
+}
