@@ -1,0 +1,312 @@
+//go:build !vm
+
+package mount
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that mkfs's options come before the device and arrive.
+func TestFormatOptions(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4", "-b", "1024", "-L", "a label")
+	b := make([]byte, 1024)
+	f, err := os.Open(r.dev.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(b, 1024); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimRight(string(b[0x78:0x88]), "\x00"); got != "a label" || b[24] != 0 {
+		t.Errorf("label %q, block size 2^%d KiB", got, b[24])
+	}
+	if err := newRig(t, 64*mib).Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "vfat"}, yes); err == nil {
+		t.Error("vfat was made")
+	}
+}
+
+// The smallest sizes are those that the programs accept.
+func TestMinSize(t *testing.T) {
+	for fsType, below := range map[string]int64{"ext4": 64 << 10, "xfs": 299 * mib, "btrfs": 108 * mib} {
+		need(t, "mkfs."+fsType)
+		r := newRig(t, MinSize(fsType))
+		r.format(fsType)
+		r = newRig(t, below)
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: true}, yes)
+		if err == nil || !strings.Contains(err.Error(), "exit status 1: ") || len(err.Error()) > 300 {
+			t.Errorf("%s of %d bytes: %v", fsType, below, err)
+		}
+	}
+}
+
+// The answer has the reason of a failed mkfs, not its usage.
+func TestMkfsReason(t *testing.T) {
+	for _, row := range []struct {
+		fs, opts, want string
+		size           int64
+	}{
+		{"xfs", "", "size 2560 of data subvolume is too small, minimum 4096 blocks", 10 * mib},
+		{"xfs", "-i size=99999", "Invalid value 99999 for -i size option. Value is too large.", 320 * mib},
+		{"btrfs", "", "minimum size for each btrfs device is", 10 * mib},
+		{"btrfs", "-O nosuch", "unrecognized filesystem feature 'nosuch'", 128 * mib},
+		{"ext4", "-E nosuch=1", "Bad option(s) specified: nosuch", 64 * mib},
+		{"ext4", "-I 8192", "invalid inode size 8192", 64 * mib},
+		{"ext4", "-N 999999999", "too big for a; filesystem with 65536 blocks", 64 * mib},
+	} {
+		r := newRig(t, row.size)
+		need(t, "mkfs."+row.fs)
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: row.fs, Opts: strings.Fields(row.opts), Created: true}, yes)
+		if text := fmt.Sprint(err); err == nil || !strings.Contains(text, row.want) || len(text) > 300 ||
+			strings.Contains(text, "Usage") || strings.Contains(text, "Valid extended") || strings.Contains(text, "NOTE") {
+			t.Errorf("%s %s: %v", row.fs, row.opts, err)
+		}
+	}
+}
+
+// A filesystem that this kernel does not mount is taken away again, and its record
+// with it, so that other options may be used.
+func TestFormatUnmountable(t *testing.T) {
+	refused := 0
+	for fsType, opts := range map[string]string{"ext4": "-b 65536", "xfs": "-m crc=0", "btrfs": "-s 65536"} {
+		need(t, "mkfs."+fsType)
+		r := newRig(t, 320*mib)
+		f := Formatting{Device: r.dev, Type: fsType, Opts: strings.Fields(opts), Created: true, Record: r.record()}
+		err := r.Format(t.Context(), r.lock, f, yes)
+		t.Logf("%s %s: %v", fsType, opts, err)
+		if err == nil { // a newer kernel
+			continue
+		}
+		refused++
+		if !strings.Contains(err.Error(), "this kernel does not mount") || !strings.Contains(err.Error(), "use other options") {
+			t.Errorf("%s: %v", fsType, err)
+		}
+		if _, err := os.Stat(f.Record); err == nil {
+			t.Errorf("%s: the record stands", fsType)
+		}
+		if fs := r.probe(""); fs.Content != volume.Blank {
+			t.Errorf("%s: %+v", fsType, fs)
+		}
+		if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: true}, yes); err != nil {
+			t.Errorf("%s without options: %v", fsType, err)
+		}
+	}
+	if refused == 0 {
+		t.Error("this kernel mounts all of them: the test needs other options")
+	}
+}
+
+// What is added to a blank volume is made blank, and nothing before it.
+func TestZeroFrom(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.write([]byte("before"), 20*mib-6)
+	r.write([]byte("old data of another volume"), 20*mib)
+	if err := r.ZeroFrom(t.Context(), r.lock, r.dev, 20*mib); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(r.read(32, 20*mib-6)); got != "before"+strings.Repeat("\x00", 26) {
+		t.Errorf("%q", got)
+	}
+}
+
+// What mkfs leaves that is cut just before its end is formatted again, as any
+// filesystem, with its record only; and it is not with an owner's data beside it.
+func TestFormatRepeat(t *testing.T) {
+	for _, row := range []struct {
+		fs   string
+		size int64
+		cut  func(r *rig)
+	}{
+		{"ext4", 64 * mib, func(r *rig) { r.write(make([]byte, 2*4096), 0) }},
+		{"xfs", 320 * mib, func(r *rig) {
+			sector := r.read(512, 0)
+			sector[126] = 1 // in progress
+			copy(sector[224:], make([]byte, 4))
+			binary.LittleEndian.PutUint32(sector[224:], crc32.Checksum(sector, crc32.MakeTable(crc32.Castagnoli)))
+			r.write(sector, 0)
+		}},
+		{"btrfs", 128 * mib, func(r *rig) {
+			r.write([]byte("!BHRfS_M"), 64<<10+64)
+			r.write(make([]byte, 4096), 64*mib)
+		}},
+	} {
+		t.Run(row.fs, func(t *testing.T) {
+			r := newRig(t, row.size)
+			need(t, "mkfs."+row.fs)
+			opts := map[string][]string{"ext4": {"-b", "4096"}}[row.fs]
+			cut := func() {
+				r.sh("wipefs", "-q", "-a", r.dev.Path)
+				r.sh("blkdiscard", "-z", r.dev.Path)
+				r.format(row.fs, opts...)
+				row.cut(r)
+				fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true)
+				if err != nil || fs.Content != volume.ForeignContent || !fs.Leftover {
+					t.Fatalf("probe: %+v, %v", fs, err)
+				}
+			}
+			cut()
+			var refusal *Refusal
+			first := Formatting{Device: r.dev, Type: row.fs, Created: true}
+			if err := r.Format(t.Context(), r.lock, first, yes); !errors.As(err, &refusal) {
+				t.Fatalf("first: got %v", err)
+			}
+			again := first
+			again.Repeat = true
+			r.write([]byte(strings.Repeat("an owner's row of data; ", 50)), 20*mib)
+			if err := r.Format(t.Context(), r.lock, again, yes); !errors.As(err, &refusal) || !strings.Contains(refusal.What, "offset 20971520") {
+				t.Errorf("with data: got %v", err)
+			}
+			cut()
+			if err := r.Format(t.Context(), r.lock, again, yes); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Format(t.Context(), r.lock, again, yes); !errors.As(err, &refusal) {
+				t.Errorf("over a whole one: got %v", err)
+			}
+		})
+	}
+}
+
+// An mkfs that does not start, or fails by itself, leaves neither a record nor a
+// byte of its own; only a crash leaves both.
+func TestFormatFails(t *testing.T) {
+	r := newRig(t, 320*mib)
+	tools := toolsOf(os.Getpid()) // mkfs as a script
+	if err := os.MkdirAll(tools, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tools) })
+	mkfs := func(script string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(tools, "mkfs.ext4"), []byte("#!/bin/sh\nfor D; do :; done\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const writes = "dd if=/dev/urandom of=$D bs=4096 count=16 seek=%d conv=notrunc status=none; "
+	for _, row := range []struct {
+		name, script, words string
+		gate                error
+	}{
+		{"is not let go", "exit 0", "no room for the record", errors.New("no room for the record")},
+		{"fails at once", "echo 'Usage: mkfs' >&2; echo more >&2; exit 1", "exit status 1: it does not say why", nil},
+		{"fails in the middle", fmt.Sprintf(writes, 3) + fmt.Sprintf(writes, 40960) + "echo no inodes >&2; exit 3", "exit status 3: no inodes", nil},
+		{"fails at its end", "/sbin/mkfs.ext4 -q -F $D; exit 1", "exit status 1", nil},
+		{"ends well and has made nothing", fmt.Sprintf(writes, 1), "ended well, but", nil},
+		{"is killed", fmt.Sprintf(writes, 1) + "kill -9 $$", "signal: killed", nil},
+		{"has made something else", "/sbin/mkfs.ext4 -q -F -t ext3 $D; exit 1", "exit status 1", nil},
+	} {
+		mkfs(row.script)
+		record := filepath.Join(r.dir, "record")
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, func() error {
+			if row.gate == nil {
+				r.record()
+			}
+			return row.gate
+		})
+		if err == nil || !strings.Contains(err.Error(), row.words) {
+			t.Errorf("%s: %v", row.name, err)
+		}
+		if _, err := os.Stat(record); err == nil {
+			t.Errorf("%s: the record stands", row.name)
+		}
+		if fs := r.probe(""); fs.Content != volume.Blank {
+			t.Errorf("%s: %+v", row.name, fs)
+		}
+	}
+	// Another program took the device meanwhile: its data is not zeroed, and no
+	// mkfs is repeated over it.
+	mkfs("mkswap -q $D >/dev/null 2>&1; exit 1")
+	record := r.record()
+	err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
+	if err == nil || !strings.Contains(err.Error(), "swap") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(record); err == nil {
+		t.Error("the record stands")
+	}
+	if fs := r.probe(""); fs.Signature != "swap" || fs.Leftover {
+		t.Errorf("%+v", fs)
+	}
+	r.sh("wipefs", "-q", "-a", r.dev.Path)
+	r.sh("blkdiscard", "-z", r.dev.Path)
+	mkfs("echo is in use >&2; echo sparse data | dd of=$D bs=1M seek=2 conv=notrunc status=none; touch " + r.dir + "/ran; sleep 1; exit 1")
+	record = r.record()
+	var other *os.File
+	done := make(chan struct{})
+	go func() { // opens it exclusively while mkfs runs, and keeps it
+		defer close(done)
+		for range 1000 {
+			if _, err := os.Stat(r.dir + "/ran"); err == nil {
+				other, _ = os.OpenFile(r.dev.Path, os.O_RDWR|unix.O_EXCL, 0)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	err = r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
+	<-done
+	if other == nil {
+		t.Fatal("the device was not opened exclusively")
+	}
+	other.Close()
+	if err == nil || !strings.Contains(err.Error(), "could not be taken away") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(record); err == nil {
+		t.Error("the record stands")
+	}
+	if got := r.read(6, 2*mib); string(got) != "sparse" {
+		t.Errorf("the data is %q", got)
+	}
+}
+
+// Ensure that after a failed mkfs only what was read as blank before is zeroed:
+// data elsewhere stays, and an mkfs that wrote nothing costs no write.
+func TestClean(t *testing.T) {
+	r := newRig(t, 320*mib)
+	blank := extent{chunks: 2}
+	n := 0
+	var off int64
+	for c := range chunks(r.dev.Size) { // a place that blank does not include
+		off = c.from + 256<<10
+		read := slices.ContainsFunc(spans(r.dev.Size), func(s span) bool { return s.from < off+8192 && off < s.to })
+		if n++; n > blank.chunks && !read {
+			break
+		}
+	}
+	data := bytes.Repeat([]byte("data"), 1024)
+	r.write(data, off)
+	before := r.written()
+	f := Formatting{Device: r.dev, Type: "ext4"}
+	if err := clean(f, blank); err != nil {
+		t.Error(err)
+	}
+	if got := r.written(); got != before {
+		t.Errorf("mkfs wrote nothing: %s, before: %s", got, before)
+	}
+	r.write([]byte("of mkfs"), mib)
+	if err := clean(f, blank); err != nil {
+		t.Error(err)
+	}
+	if i := firstNonZero(r.read(4*mib, 0)); i >= 0 {
+		t.Errorf("what mkfs wrote at %d is still there", i)
+	}
+	if !bytes.Equal(r.read(len(data), off), data) {
+		t.Errorf("the data at %d was zeroed", off)
+	}
+}

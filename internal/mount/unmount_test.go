@@ -1,0 +1,123 @@
+//go:build !vm
+
+package mount
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A swap file keeps a volume in use without a process.
+func TestUnmountSwap(t *testing.T) {
+	need(t, "mkswap", "swapon", "swapoff")
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m and m")
+	r.land(r.landing(dir))
+	file := dir + "/swap"
+	r.sh("dd", "if=/dev/zero", "of="+file, "bs=1M", "count=1", "conv=fsync", "status=none")
+	r.sh("chmod", "600", file)
+	r.sh("mkswap", "-q", file)
+	r.sh("swapon", file)
+	defer exec.Command("swapoff", file).Run() // if the test fails
+	var busy *BusyError
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); !errors.As(err, &busy) || !strings.Contains(err.Error(), "swapoff "+file) {
+		t.Errorf("got %v", err)
+	}
+	r.sh("swapoff", file)
+	r.unmount(dir)
+}
+
+// Ensure that an unmount of a mount in use names who uses it, detaches nothing,
+// and succeeds when he is gone.
+func TestUnmountBusy(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	r.sh("cp", "/bin/sleep", dir+"/prog")
+	for _, row := range []struct {
+		how  string
+		argv []string
+		dir  string
+	}{
+		{"open file", []string{"sh", "-c", "exec 7>" + dir + "/open; sleep 60"}, "/"},
+		{"working directory", []string{"sleep", "60"}, dir},
+		{"running program", []string{dir + "/prog", "60"}, "/"},
+	} {
+		c := exec.Command(row.argv[0], row.argv[1:]...)
+		c.Dir = row.dir
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		stop := func() {
+			unix.Kill(-c.Process.Pid, unix.SIGKILL)
+			c.Wait()
+		}
+		if row.how == "open file" {
+			waitFor(t, func() bool { _, err := os.Stat(dir + "/open"); return err == nil })
+		}
+		err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+		var busy *BusyError
+		if !errors.As(err, &busy) || len(busy.Holders) == 0 {
+			stop()
+			t.Fatalf("%s: got %v", row.how, err)
+		}
+		found := false
+		for _, h := range busy.Holders {
+			found = found || (h.Pid == c.Process.Pid && strings.HasPrefix(h.How, row.how))
+		}
+		if !found {
+			t.Errorf("%s of pid %d: got %v", row.how, c.Process.Pid, err)
+		}
+		if len(r.mounts()) != 1 {
+			t.Errorf("%s: the mount is gone", row.how)
+		}
+		stop()
+	}
+	sub := filepath.Join(dir, "sub")
+	if err := os.Mkdir(sub, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", sub, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); err == nil || !strings.Contains(err.Error(), sub) {
+		t.Errorf("a mount on it: got %v", err)
+	}
+	if err := unix.Unmount(sub, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.unmount(dir)
+}
+
+// Ensure that a mount of something else, on top of ours or instead of it, is
+// named and left alone.
+func TestUnmountForeign(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); !errors.Is(err, ErrNone) {
+		t.Errorf("nothing there: got %v", err)
+	}
+	r.land(r.landing(dir))
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "tmpfs") {
+		t.Errorf("got %v", err)
+	}
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.unmount(dir)
+}
