@@ -4,30 +4,48 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 )
 
 // A presence ends the daemon when one of its own files is taken away: without
 // its sockets it cannot be reached, and without its lock it no longer keeps a second
 // flexd off. Its supervisor starts it again; mounts stay as they are, and
 // calls that wait are sent again.
-type presence struct{ files []string }
+type presence struct {
+	files []string
+	log   *logrus.Entry
+}
 
 func (presence) String() string { return "presence" }
 
-// Serve returns an error when a file is gone.
+// Serve returns an error when a file is gone. Where the node has no inotify left, flexd
+// runs without it: other programs of root may use up all of it.
 func (p presence) Serve(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
+	w, err := p.watch()
+	if noInotify(err) {
+		p.log.WithError(err).Warn("flexd will not notice when its sockets or its lock are removed: raise fs.inotify.max_user_instances or max_user_watches")
+	}
+	for ; noInotify(err); w, err = p.watch() {
+		select {
+		case <-time.After(watchPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	// The directory is watched, not the file: a watch on a file ends with it.
 	for _, f := range p.files {
-		if err := w.Add(filepath.Dir(f)); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Dir(f), err)
+		if _, err := os.Lstat(f); errors.Is(err, fs.ErrNotExist) { // before it was watched
+			return lost(f)
 		}
 	}
 	for {
@@ -40,11 +58,40 @@ func (p presence) Serve(ctx context.Context) error {
 			}
 		case e := <-w.Events:
 			for _, f := range p.files {
-				lost := e.Op.Has(fsnotify.Remove) || e.Op.Has(fsnotify.Rename)
-				if lost && (e.Name == f || e.Name == filepath.Dir(f)) && ctx.Err() == nil {
-					return fmt.Errorf("%s was removed from outside: flexd has to be started again (mounts stay as they are)", e.Name)
+				gone := e.Op.Has(fsnotify.Remove) || e.Op.Has(fsnotify.Rename)
+				if gone && (e.Name == f || e.Name == filepath.Dir(f)) && ctx.Err() == nil {
+					return lost(e.Name)
 				}
 			}
 		}
 	}
+}
+
+func lost(file string) error {
+	return fmt.Errorf("%s was removed from outside: flexd has to be started again (mounts stay as they are)", file)
+}
+
+// watchPause is the time between attempts to watch.
+var watchPause = time.Minute
+
+var newWatcher = fsnotify.NewWatcher
+
+// watch watches the directories, not the files: a watch on a file ends with it.
+func (p presence) watch() (*fsnotify.Watcher, error) {
+	w, err := newWatcher()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range p.files {
+		if err := w.Add(filepath.Dir(f)); err != nil {
+			w.Close()
+			return nil, fmt.Errorf("%s: %w", filepath.Dir(f), err)
+		}
+	}
+	return w, nil
+}
+
+// noInotify says whether an error is for lack of inotify's instances or watches.
+func noInotify(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENOSPC)
 }

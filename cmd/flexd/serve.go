@@ -73,7 +73,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 
 	log.WithFields(logrus.Fields{"version": version, "node": cfg.NodeName, "config": configPath, "groups": len(cfg.VolumeGroups)}).Info("flexd starts")
 	tasks = append(tasks,
-		presence{[]string{cfg.DriverSocket, cfg.StatusSocket, lockPath}},
+		presence{[]string{cfg.DriverSocket, cfg.StatusSocket, lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, Version: version, Log: log})
 	return runTasks(ctx, log, n.Ready(), tasks)
