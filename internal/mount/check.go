@@ -24,7 +24,7 @@ func check(a checkArg) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	return nothing{}, e2fsckError(a.Device.Path, code, oneLine(out, errs))
+	return nothing{}, e2fsckError(ownerPath(a.Device), code, oneLine(out, errs))
 }
 
 // e2fsckError explains e2fsck's exit status, a sum of bits.
