@@ -2,6 +2,7 @@ package loopdev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -95,10 +96,17 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		return nil
 	}
 	link := p.link(lv.Name)
-	if d.Path != "" && !leadsTo(link, d.Path) {
-		return nil // it is of a later volume of that name
+	if d.Path == "" || leadsTo(link, d.Path) {
+		return removeLink(link)
 	}
-	return removeLink(link)
+	// The link has the name that the volume had, or that of a later volume leads elsewhere.
+	links, err := filepath.Glob(filepath.Join(p.linkDir, "*", "*"))
+	for _, link := range links {
+		if leadsTo(link, d.Path) {
+			err = errors.Join(err, removeLink(link))
+		}
+	}
+	return err
 }
 
 type extendArg struct {

@@ -296,6 +296,27 @@ func TestMovedHardLink(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
+// Ensure that no link to its device is left of a volume that was renamed: the number of
+// the device is given to another volume.
+func TestRenamedLink(t *testing.T) {
+	n := newNode(t)
+	a, b := n.create("a", mib), n.create("b", mib)
+	da, db := n.activate(a), n.activate(b)
+	n.sh("mv", n.dir+"/a", n.dir+"/x")
+	n.sh("mv", n.dir+"/b", n.dir+"/a")
+	n.deactivate(n.lookUp("x"), da)
+	if _, err := os.Lstat(da.Link); err == nil {
+		t.Errorf("%s is left", da.Link)
+	}
+	if !leadsTo(db.Link, db.Path) {
+		t.Error("the link of another volume was removed")
+	}
+	n.deactivate(n.lookUp("a"), db)
+	if _, err := os.Lstat(db.Link); err == nil {
+		t.Errorf("%s is left", db.Link)
+	}
+}
+
 // Ensure that a device that shows only a part of its file is not used: a filesystem made
 // there would be lost at the next activation.
 func TestPartOfFile(t *testing.T) {
