@@ -87,6 +87,12 @@ func DeviceHolders(number, path string) []Holder {
 	})
 	if fsType := liveSuperblock(number); fsType != "" && !mounted && len(holders) < maxHolders {
 		holders = append(holders, unmountedSuperblock(fsType, number, path))
+		_ = procfs.Each(func(p procfs.Process) bool {
+			if how := p.HoldsFileOn(number); how != "" {
+				holders = append(holders, holderOf(p, how))
+			}
+			return len(holders) < maxHolders
+		})
 	}
 	return holders
 }

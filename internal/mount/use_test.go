@@ -236,6 +236,30 @@ func TestInUse_transient(t *testing.T) {
 	r.format("ext4")
 }
 
+// A process that has a file open since its mount went is named.
+func TestInUse_openFile(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs"} {
+		r := newRig(t, 400*mib)
+		r.format(fsType)
+		l := r.landing(r.mkdir("m"))
+		r.land(l)
+		f, err := os.Create(l.Dir + "/f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Unmount(l.Dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+		want := fmt.Sprintf("pid %d (", os.Getpid())
+		if fs := r.probe(""); fs.Use != volume.Unmounted || !strings.Contains(fs.UsedBy, want) || !strings.Contains(fs.UsedBy, "has /f of it open") {
+			t.Errorf("%s: got %+v", fsType, fs)
+		}
+		f.Close()
+		r.land(l)
+		r.unmount(l.Dir)
+	}
+}
+
 // A filesystem that was frozen when it was unmounted is told from other uses, and
 // the advice thaws it.
 func TestInUse_frozen(t *testing.T) {

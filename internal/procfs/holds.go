@@ -61,6 +61,29 @@ func (p Process) HoldsDevice(number string) string {
 	return ""
 }
 
+// HoldsFileOn says how a process uses a file on the filesystem of the device of that
+// number, or "", whatever mount it opened it on. It finds none on a btrfs, whose files
+// have other numbers.
+func (p Process) HoldsFileOn(number string) string {
+	on := func(name string) bool {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, p.Path(name), unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+		return err == nil && sysfs.Number(unix.Mkdev(st.Dev_major, st.Dev_minor)) == number
+	}
+	for _, name := range []string{"cwd", "root", "exe"} {
+		if on(name) {
+			return "has its " + name + " in it"
+		}
+	}
+	fds, _ := os.ReadDir(p.Path("fd"))
+	for _, f := range fds {
+		if name := "fd/" + f.Name(); on(name) {
+			return "has " + p.link(name) + " of it open"
+		}
+	}
+	return ""
+}
+
 // MapsDevice says how a process has mapped the block device of that number, or "".
 func (p Process) MapsDevice(number string) string {
 	for _, t := range p.tables() {
