@@ -77,8 +77,10 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	}
 	log.Info("success")
 	a := flexvolume.Success()
-	a.Device = result.Device
-	if call.Verb == flexvolume.IsAttached {
+	switch call.Verb {
+	case flexvolume.Attach, flexvolume.WaitForAttach:
+		a.Device = result.Device
+	case flexvolume.IsAttached:
 		a.Attached = &result.Exists
 	}
 	return a

@@ -76,6 +76,9 @@ func (h *host) read(c *exec.Cmd, out *bytes.Buffer, args []string) answer {
 	if err != nil {
 		h.t.Errorf("%s: %v", args[0], err)
 	}
+	if a.Device != "" && args[0] != "attach" && args[0] != "waitforattach" {
+		h.t.Errorf("%s: its answer names a device: %s", args[0], a.Text)
+	}
 	return answer{Answer: a, about: args[0]}
 }
 
