@@ -76,7 +76,7 @@ var bugs = []planted{
 `},
 	{"devices that cannot be listed are no devices", "loopdev/scan.go", `loops, s.err = p.kernel.Loops()`, `loops, _ = p.kernel.Loops()`},
 	{"a mount below kubelet's root is kubelet's", "asw/owner.go", `case place.Bind:`, `case place.Bind || c.within(e.Dir):`},
-	{"the last look ignores the mounts of others", "reconcile/gate.go", `Foreign(d.Number, d.Path, dirs, table); dir != "" {`, `Foreign(d.Number, d.Path, table); false {`},
+	{"the last look ignores the mounts of others", "reconcile/gate.go", `Foreign(d.Number, d.Path, dirs, table); dir != "" {`, `Foreign(d.Number, d.Path, dirs, table); false {`},
 	{"a device that something else has open is mounted", "volume/mount.go", `case InUse:
 		return refuse(`, `case UseUnknown:
 		return refuse(`},
