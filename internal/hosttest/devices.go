@@ -185,6 +185,18 @@ func (h *Host) DeactivateOwn(noted func(uuid string) bool) {
 	}
 }
 
+// Activated returns the uuids of the volumes whose device flexd has made.
+func (h *Host) Activated() (uuids []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range h.loopNames() {
+		if l := h.loops[name]; !l.foreign && !l.owners {
+			uuids = append(uuids, l.file.UUID)
+		}
+	}
+	return uuids
+}
+
 // UUIDOf returns the uuid of the volume of that name, "" if there is none.
 func (h *Host) UUIDOf(file string) string {
 	h.mu.Lock()

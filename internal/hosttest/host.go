@@ -54,6 +54,7 @@ type Host struct {
 	hung      chan struct{}        // closed when the volume group's metadata can be read again; nil = it can
 	torn      bool                 // the mount table's next reading is cut short
 	blind     bool                 // the next list of devices or files cannot be read
+	failures  int                  // how often that, or a reading of the mount table, has failed
 	locks     map[string]*laneLock // by lock file
 }
 
@@ -313,7 +314,15 @@ func (h *Host) unread(dir string) error {
 		return nil
 	}
 	h.blind = false
+	h.failures++
 	return &fs.PathError{Op: "open", Path: dir, Err: syscall.EIO}
+}
+
+// Unread is how often something could not be read.
+func (h *Host) Unread() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.failures
 }
 
 // Blind makes the next list of devices or files fail.

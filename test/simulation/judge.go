@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
+	"testing"
 	"testing/synctest"
 	"time"
 
@@ -17,10 +19,34 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
+// A recorder collects what was found wrong, in the place of a test that fails.
+type recorder struct {
+	testing.TB
+	mu    sync.Mutex
+	wrong []string
+}
+
+func (c *recorder) find(format string, a ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
+}
+
+func (c *recorder) Error(a ...any)                 { c.find("%s", fmt.Sprint(a...)) }
+func (c *recorder) Errorf(format string, a ...any) { c.find(format, a...) }
+func (c *recorder) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
+func (c *recorder) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+
+func (c *recorder) found() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.wrong)
+}
+
 // calling is told of each call of kubelet's, and returns what is to be called
 // when its flexdriver has its answer or is dead.
 func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
-	c := &waiting{verb: r.Verb, started: time.Duration(r.Started)}
+	c := &waiting{verb: r.Verb, started: time.Duration(r.Started), unread: w.Sim.Unread()}
 	for _, a := range r.Args {
 		switch {
 		case strings.HasPrefix(a, "{"):
@@ -48,9 +74,10 @@ func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
 	}
 }
 
-// answer judges an answer to kubelet. A mount that has landed is success, unless the
-// call's time is up while flexd cannot see it. When an unmount succeeds, no older mount
-// is left.
+// answer judges an answer to kubelet. A call whose mount was permitted is not answered
+// before its outcome: it is success if the mount is there. When the call's time is up and
+// flexd cannot see it, it waits for outcomeGrace longer. When an unmount succeeds, no
+// older mount is left.
 func (w *world) answer(c *waiting, a flexvolume.Answer) {
 	there := c.lv != "" && w.Sim.MountedAt(c.dir) == c.lv
 	switch {
@@ -61,17 +88,35 @@ func (w *world) answer(c *waiting, a flexvolume.Answer) {
 			w.recorder.find("%s succeeds, and an older mount stands", c)
 		}
 		w.undone[c.dir] = grant{w.Node(), c.started}
-	case a.Status != flexvolume.StatusSuccess && c.mounted && there && !w.meddled[c.dir] && !w.unseen(c):
+	case a.Status != flexvolume.StatusSuccess && c.permitted && w.stands("child mount "+c.dir+" within") && !w.timeIsUp(c):
+		w.recorder.find("%s may still be mounted, and the answer is %s", c, a.Message)
+	case a.Status != flexvolume.StatusSuccess && c.mounted && there && !w.meddled[c.dir] && !(w.timeIsUp(c) && w.unseen(c)) && !w.forgotten(c):
 		w.recorder.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
 }
 
-// unseen says whether a call's time is up, and flexd cannot see its mount: the child has
-// not ended, or the schedule holds the look that would show it.
-func (w *world) unseen(c *waiting) bool {
-	if w.M.Boot()-c.started < w.Config.CallDeadline {
-		return false
+// outcomeGrace is how long flexd waits for the outcome of a permitted mount beyond a
+// call's deadline.
+const outcomeGrace = 20 * time.Second
+
+func (w *world) timeIsUp(c *waiting) bool {
+	limit := w.Config.CallDeadline
+	if c.permitted {
+		limit += outcomeGrace
 	}
+	return w.M.Boot()-c.started >= limit
+}
+
+// forgotten says whether an earlier flexd has permitted the call's mount, and something
+// could not be read since: this one does not know then that a mount may appear.
+func (w *world) forgotten(c *waiting) bool { return !c.permitted && w.Sim.Unread() > c.unread }
+
+// idleLimit is longer than flexd waits before it tries again what a call waits for.
+const idleLimit = 100 * time.Second
+
+// unseen says whether flexd cannot see a call's mount: the child has not ended, or the
+// schedule holds the look that would show it.
+func (w *world) unseen(c *waiting) bool {
 	return slices.ContainsFunc(w.schedule.names(), func(s string) bool {
 		uuid, turn := strings.CutPrefix(s, "turn of ")
 		return s == "look" || strings.HasPrefix(s, "child mount "+c.dir+" ") || turn && slices.Contains(c.uuids, uuid)
@@ -102,6 +147,7 @@ func (w *world) permitted(dir, uuid string) {
 	for _, c := range w.waiting {
 		if c.wants(dir, uuid) {
 			w.allowed[dir], waits = grant{w.Node(), max(w.allowed[dir].started, c.started)}, true
+			c.permitted = !c.late
 		}
 	}
 	if !waits {
@@ -189,7 +235,22 @@ func (w *world) judge() {
 	for _, b := range w.Broken() {
 		w.recorder.find("a promise was broken: %s", b)
 	}
+	if w.Dead() || w.schedule.empty() { // flexd writes no note at this moment
+		for _, uuid := range w.Sim.Activated() {
+			if !w.Noted(volume.UUID(uuid)) {
+				w.recorder.find("%s was activated by flexd, and nothing is noted of it", uuid)
+			}
+		}
+	}
 	w.mu.Lock()
+	switch now := w.M.Boot(); {
+	case w.Dead() || len(w.waiting) == 0 || !w.schedule.empty():
+		w.idle = 0
+	case w.idle == 0:
+		w.idle = now
+	case now-w.idle > idleLimit:
+		w.recorder.find("%v wait, and flexd has done nothing for %v", w.waiting, now-w.idle)
+	}
 	for _, c := range w.waiting {
 		w.name(c)
 	}

@@ -65,6 +65,9 @@ func (s *schedule) names() []string {
 	return all
 }
 
+// empty says whether nothing has stopped.
+func (s *schedule) empty() bool { return len(s.names()) == 0 }
+
 // let ends the stop of one, and says whether there was such a one.
 func (s *schedule) let(name string, f hosttest.Fate) bool {
 	s.mu.Lock()

@@ -1,9 +1,7 @@
 package simulation
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,11 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
-	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/reconcile"
-	"github.com/flexd/flexd/internal/volume"
 )
 
 // A world is one life of a node.
@@ -39,7 +34,8 @@ type world struct {
 	allowed map[string]grant         // by directory: the last permitted mount, with the start of the newest call that it is for
 	own     map[string]bool          // uuids of what an operator has activated, and flexd has nothing to do with
 	made    int
-	over    bool // the life has ended, however
+	idle    time.Duration // since boot: when flexd did nothing while a call waited, 0 = it does something
+	over    bool          // the life has ended, however
 }
 
 // A waiting is a call of kubelet's that waits.
@@ -48,7 +44,9 @@ type waiting struct {
 	started       time.Duration // its flexdriver, since boot
 	late          bool          // no kubelet waits for it any more
 	uuids         []string      // of the volumes that were called so while it waited
-	mounted       bool          // its mount has appeared
+	unread        int           // how often flexd could not read something before it
+	permitted     bool          // this flexd has permitted its mount
+	mounted       bool          // which has appeared
 }
 
 func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
@@ -57,30 +55,6 @@ func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
 type grant struct {
 	by      *reconcile.Node // the life of flexd; the next one knows nothing of what came late
 	started time.Duration
-}
-
-// A recorder collects what was found wrong, in the place of a test that fails.
-type recorder struct {
-	testing.TB
-	mu    sync.Mutex
-	wrong []string
-}
-
-func (c *recorder) find(format string, a ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
-}
-
-func (c *recorder) Error(a ...any)                 { c.find("%s", fmt.Sprint(a...)) }
-func (c *recorder) Errorf(format string, a ...any) { c.find(format, a...) }
-func (c *recorder) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
-func (c *recorder) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
-
-func (c *recorder) found() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.wrong)
 }
 
 // An outcome is how a life ended.
@@ -260,281 +234,5 @@ func (w *world) do(d decision) bool {
 
 // stands says whether something stands at a point of a name that begins so.
 func (w *world) stands(at string) bool {
-	return slices.ContainsFunc(w.schedule.names(), func(s string) bool { return strings.HasPrefix(s, at+" ") })
-}
-
-// meddle notes that an operator is at work at a directory, or above those of pods.
-func (w *world) meddle(dir string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, a := range w.pods {
-		for _, at := range []string{w.kubelet.Dir(a.pod), w.kubelet.Global(a.pod.Volume)} {
-			if at == dir || strings.HasPrefix(at, dir+"/") {
-				w.meddled[at] = true
-				delete(w.given, at)
-			}
-		}
-	}
-}
-
-// tidied has operators take away what they and others have mounted, as far as nothing
-// is mounted on it. It says whether there was such a mount: kubelet, started again, sees
-// the directories below.
-func (w *world) tidied() bool {
-	any := w.Sim.Tidy()
-	if any {
-		w.killKubelet()
-	}
-	return any
-}
-
-// until keeps what ends something, and says whether there is such a thing.
-func (w *world) until(end func()) bool {
-	if end != nil {
-		w.free = append(w.free, end)
-	}
-	return end != nil
-}
-
-// contents are what an operator's volume may hold.
-var contents = []string{"nothing", "ext4", "xfs", "data", "lvm"}
-
-// make puts a volume there, in the place of what was called so.
-func (w *world) make(what string) bool {
-	lv, content, _ := strings.Cut(what, " ")
-	w.made++
-	f := hosttest.File{FileInfo: loopdev.FileInfo{UUID: fmt.Sprintf("bbbbbbbb-0000-4000-8000-%012d", w.made), Size: 64 << 20}}
-	switch content {
-	case "ext4", "xfs":
-		f.State, f.Type, f.Bytes, f.Data = hosttest.Whole, content, f.Size, 1
-	case "data":
-		f.State, f.Data = hosttest.Foreign, 1
-	case "lvm":
-		f.State, f.Data, f.Note = hosttest.Foreign, 1, "a physical volume"
-	}
-	w.Sim.AddFile(f, w.File(lv))
-	return true
-}
-
-// activate is an operator's, of a volume that flexd may have to do with or not.
-func (w *world) activate(lv string) bool {
-	if !w.Sim.Activate(w.File(lv)) {
-		return false
-	}
-	uuid := w.Sim.UUIDOf(w.File(lv))
-	// What flexd creates may be active by that alone, and is flexd's to let go.
-	created := w.stands("child loop-create " + lv)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.own[uuid] = !created && !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
-	return true
-}
-
-func (w *world) freeAll() {
-	for _, free := range w.free {
-		free()
-	}
-	w.free = nil
-}
-
-func (w *world) showAll() {
-	for _, lv := range slices.Sorted(maps.Keys(w.hidden)) {
-		w.hidden[lv]()
-	}
-	clear(w.hidden)
-}
-
-func (w *world) hide(lv string) bool {
-	if w.hidden[lv] != nil {
-		return false
-	}
-	show, ok := w.Sim.Hide("/sim/vg0/" + lv)
-	if ok {
-		w.hidden[lv] = show
-	}
-	return ok
-}
-
-// killKubelet ends kubelet and its flexdrivers; the next one begins at once.
-func (w *world) killKubelet() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.kubelet = w.kubelet.Kill()
-	for _, a := range w.pods {
-		a.reborn()
-	}
-}
-
-func (w *world) reboot() {
-	w.mu.Lock()
-	clear(w.given)
-	w.mu.Unlock()
-	w.free = nil // the processes are dead
-	w.killKubelet()
-	w.Reboot()
-	time.Sleep(time.Second)
-	for _, a := range w.pods {
-		a.begun, a.before = 0, nil
-	}
-	w.Begin()
-}
-
-func (w *world) actor(uid string) *actor {
-	for _, a := range w.pods {
-		if a.pod.UID == uid {
-			return a
-		}
-	}
-	panic(uid)
-}
-
-// justBefore is less than the time between two decisions.
-const justBefore = time.Microsecond / 2
-
-// stray is a flexdriver that started just before one of kubelet's last attempts for
-// its directory, and arrives only now. Its kubelet does not wait for it any more.
-func (w *world) stray(verb string, a *actor, attempts int) bool {
-	w.mu.Lock()
-	k := w.kubelet
-	w.mu.Unlock()
-	started := w.M.Boot() - 3*time.Second
-	w.mu.Lock()
-	if a.begun > 0 { // no kubelet calls twice at once for a directory
-		started = a.begun - justBefore
-	}
-	if n := len(a.before); attempts > 0 && n > 0 {
-		started = a.before[max(n-attempts, 0)] - justBefore
-	}
-	if dir := k.Dir(a.pod); verb == flexvolume.Unmount && started >= w.given[dir].started { // it is the newest wish
-		delete(w.given, dir)
-	}
-	w.mu.Unlock()
-	if started <= 0 || w.M.Boot()-started > 5*time.Minute {
-		return false // the machine was not up; no flexdriver lives that long
-	}
-	args := []string{k.Dir(a.pod)}
-	if verb == flexvolume.Mount {
-		args = append(args, k.Blob(a.pod, true))
-	}
-	go func() { _, _ = k.CallAt(started, verb, args...) }()
-	return true
-}
-
-// An actor is one pod, as the API server wants it, and what kubelet does for it.
-type actor struct {
-	w   *world
-	pod hosttest.Pod
-
-	// Guarded by world.mu.
-	wanted  bool
-	mounted bool            // kubelet counts it so
-	unsure  bool            // kubelet died: the pod's directory tells
-	busy    bool            // its goroutine runs
-	begun   time.Duration   // since boot: kubelet's last attempt, 0 = none
-	began   bool            // what that was for
-	before  []time.Duration // likewise: the last attempts before it that were for the opposite of the next
-}
-
-func (a *actor) isWanted() bool {
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	return a.wanted
-}
-
-func (a *actor) want(yes bool) {
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	a.wanted = yes
-	a.serve()
-}
-
-// reborn is what a new kubelet finds.
-func (a *actor) reborn() {
-	if a.unsure, a.mounted = true, false; a.w.M.Exists(a.w.kubelet.Dir(a.pod)) {
-		a.w.kubelet.Remember(a.pod)
-	}
-	a.serve()
-}
-
-func (a *actor) serve() {
-	if !a.busy {
-		a.busy = true
-		go a.run()
-	}
-}
-
-// run is kubelet's loop for one pod, until there is nothing to do.
-func (a *actor) run() {
-	w := a.w
-	wait := 500 * time.Millisecond
-	for {
-		w.mu.Lock()
-		k, wanted, mounted, unsure := w.kubelet, a.wanted, a.mounted, a.unsure
-		there := w.M.Exists(k.Dir(a.pod))
-		if w.over || wanted == mounted && !unsure || !wanted && !mounted && !there {
-			a.unsure, a.busy = false, false
-			w.mu.Unlock()
-			return
-		}
-		w.mu.Unlock()
-		w.schedule.stop("kubelet serves "+a.pod.UID, nil)
-		err := a.attempt(k, wanted)
-		w.mu.Lock()
-		if k != w.kubelet { // it is dead, whatever it thinks
-			w.mu.Unlock()
-			wait = 500 * time.Millisecond
-			continue
-		}
-		if err == nil {
-			a.mounted, a.unsure = wanted, false
-			wait = 500 * time.Millisecond
-			w.mu.Unlock()
-			if wanted {
-				w.mountedFor(a)
-			}
-			continue
-		}
-		w.mu.Unlock()
-		if errors.Is(err, hosttest.ErrKubeletDied) {
-			continue
-		}
-		time.Sleep(wait)
-		wait = min(2*wait, 2*time.Minute+2*time.Second)
-	}
-}
-
-func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
-	if a.w.attach {
-		turn := a.w.sharing[a.pod.LV]
-		turn <- struct{}{}
-		defer func() { <-turn }()
-	}
-	dir := k.Dir(a.pod)
-	there := a.w.Sim.MountedAt(dir) != "" || !a.w.M.IsMountPoint(dir)
-	a.w.mu.Lock()
-	if a.began != wanted && a.begun > 0 {
-		a.before = append(a.before, a.begun)
-	}
-	a.begun, a.began = max(a.w.M.Boot(), 1), wanted
-	if there { // whatever an operator has mounted or taken away: from here on it counts anew
-		delete(a.w.meddled, dir)
-	}
-	if !wanted {
-		delete(a.w.given, dir)
-	}
-	a.w.mu.Unlock()
-	if wanted {
-		return k.Up(a.pod)
-	}
-	return k.Down(a.pod)
-}
-
-func (a *actor) expand() {
-	w := a.w
-	w.mu.Lock()
-	k, mounted := w.kubelet, a.mounted
-	w.mu.Unlock()
-	if mounted {
-		_, _ = k.Call(flexvolume.ExpandFS, k.Blob(a.pod, false), "", k.Dir(a.pod), fmt.Sprint(96<<20), fmt.Sprint(64<<20))
-	}
+	return slices.ContainsFunc(w.schedule.names(), func(s string) bool { return s == at || strings.HasPrefix(s, at+" ") })
 }

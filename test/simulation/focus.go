@@ -1,0 +1,226 @@
+package simulation
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/flexvolume"
+)
+
+// calm is how often what happens in a focused life beside its focus.
+var calm = map[action]int{lets: 640, passes: 10, starts: 15, stops: 12, expands: 3, kills: 4, fails: 4}
+
+// A focus is where a goroutine is held, and what then happens most of all.
+type focus struct {
+	after   string // held only in what such a point leads to; "" = to any
+	points  string // see matches
+	verb    string // held only while such a call waits; "" = any
+	actions []action
+	inOrder bool // just these happen, one after the other
+	then    *focus
+}
+
+// inOrder makes a focus of what happens while a goroutine is held, one after the other.
+// What happens to commands ends the hold.
+func inOrder(points, verb string, actions ...action) focus {
+	return focus{points: points, verb: verb, actions: actions, inOrder: true}
+}
+
+// every is at how many of its points a focus holds a goroutine once: seldom at those
+// that everything passes.
+func (f focus) every() int {
+	switch common := slices.Contains([]string{"look", "turn of *", "child *"}, f.points); {
+	case common && f.after == "" && f.verb == "":
+		return 20
+	case common && f.after == "":
+		return 10
+	}
+	return 2
+}
+
+// following is the focus on what such a point leads to.
+func following(after string, f focus) focus {
+	f.after = after
+	return f
+}
+
+// foci are the points that promises are about: the last look before a mount, its
+// permission and its appearance, the ends of unmounts, answers on their way to
+// kubelet, commands in the middle of their effect.
+var foci = []focus{
+	{points: "child mount * before", actions: []action{covers, covers, borrows, stops, strays, diesOf, flexdDies, kubeletDies, deactivates}},
+	{points: "child mount * within", actions: []action{strays, stops, diesOf, kubeletDies, flexdDies, covers, passes}},
+	{points: "child mount * after", actions: []action{umounts, umounts, tears, tears, blinds, diesOf, diesOf, kubeletDies, flexdDies, strays, stops, passes}},
+	{points: "child umount * before", actions: []action{holds, umounts, strays, diesOf, kubeletDies, flexdDies, starts, covers, freezes}},
+	{points: "child umount * after", actions: []action{starts, strays, tears, diesOf, flexdDies, covers}},
+	{points: "child format * within", actions: []action{flexdDies, kubeletDies, diesOf, stops, passes}},
+	{points: "child format * before", actions: []action{flexdDies, kubeletDies, makes, stops, borrows, opens, writes}},
+	{points: "child check * before", actions: []action{flexdDies, kubeletDies, diesOf, borrows, deactivates, shrinks, writes, passes}},
+	{points: "child grow * before", actions: []action{flexdDies, umounts, stops, passes}},
+	{points: "child loop-extend * before", actions: []action{flexdDies, kubeletDies, stops}},
+	{points: "child loop-create *", actions: []action{flexdDies, kubeletDies, makes, passes}},
+	{points: "child loop-attach *", actions: []action{flexdDies, kubeletDies, makes, hides, attaches, diesOf, passes}},
+	{points: "child loop-detach *", actions: []action{starts, flexdDies, opens, makes, passes}},
+	{points: "child *", actions: []action{flexdDies, kubeletDies, passes, blinds, tears}},
+	{points: "look", actions: []action{kubeletDies, diesOf, activates, tears, strays, umounts, covers}},
+	{points: "turn of *", actions: []action{kubeletDies, diesOf, activates, strays, blinds, cuts}},
+	{points: "kubelet calls mount*", actions: []action{strays, stops, flexdDies, blinds}},
+	{points: "kubelet hears of mount *", actions: []action{strays, strays, stops, umounts, flexdDies}},
+	{points: "kubelet hears of unmount *", actions: []action{strays, strays, strays, starts, passes}},
+	{points: "writing record *", actions: []action{flexdDies, kubeletDies, makes, passes}},
+}
+
+// orders are what a promise is about and what hardly ever happens by itself.
+var orders = []focus{
+	// A caller that ends just before something is done for it.
+	inOrder("look", flexvolume.Mount, diesOf),
+	inOrder("look", flexvolume.Unmount, diesOf),
+	following("turn of *", inOrder("look", flexvolume.WaitForAttach, stops, diesOf, activates)),
+	inOrder("child mount * before", flexvolume.Mount, diesOf),
+	following("child mount * before", inOrder("look", flexvolume.Mount, diesOf)),
+	following("child probe * after", inOrder("look", flexvolume.Mount, diesOf)),
+	// A call that arrives during a look.
+	inOrder("look", "", expands, lets, lets),
+	// Late calls: after an answer; after the newest call has ended; into a mount that fails.
+	inOrder("kubelet hears of mount *", "", strays),
+	inOrder("kubelet hears of unmount *", "", strays),
+	then(inOrder("kubelet hears of unmount *", "", kubeletDies), inOrder("kubelet hears of unmount *", "", strays)),
+	then(inOrder("turn of *", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays, strays)),
+	then(inOrder("child * before", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays, strays)),
+	inOrder("child mount * within", flexvolume.Mount, strays, lets, lets, lets, diesOf, fails),
+	// A mount that has appeared, or still may, and its time is up, the next look fails, or its child is killed.
+	inOrder("child mount * within", flexvolume.Mount, passes, passes),
+	inOrder("child mount * after", flexvolume.Mount, passes, passes),
+	inOrder("child mount * after", flexvolume.Mount, tears, lets, tears),
+	inOrder("child mount * after", flexvolume.Mount, kills),
+	inOrder("child mount * within", "", flexdDies),
+	// What others do just before.
+	inOrder("child mount * before", "", covers),
+	inOrder("child mount * before", flexvolume.Mount, borrows),
+	inOrder("turn of *", flexvolume.Mount, borrows),
+	inOrder("child probe * before", "", opens),
+	inOrder("child probe * before", "", shrinks),
+	inOrder("turn of *", "", activates),
+	following("turn of *", inOrder("look", "", blinds)),
+	// Unmounts that fail, or whose volume is still used.
+	inOrder("child umount * before", "", busies),
+	inOrder("child umount * before", "", holds),
+	inOrder("child umount * before", "", freezes),
+	inOrder("child umount * after", "", cuts),
+	// Commands that outlive flexd, or their time.
+	inOrder("child *", "", flexdDies, passes),
+	inOrder("child loop-attach * before", "", flexdDies, passes, passes),
+	inOrder("child umount * before", "", passes, passes),
+	then(inOrder("child format * within", "", flexdDies, kills), inOrder("child probe * before", "", writes)),
+}
+
+// then is a focus whose hold is followed by one of the next.
+func then(f, next focus) focus {
+	f.then = &next
+	return f
+}
+
+// meanwhile is what happens while a goroutine is held: the usual, callers that end,
+// late calls, faults, and what an operator does.
+var meanwhile = []weight{
+	{stops, 30, nil}, {starts, 15, nil}, {kubeletDies, 20, nil}, {diesOf, 20, nil}, {flexdDies, 20, nil}, {strays, 40, nil}, {passes, 20, nil},
+	{umounts, 15, nil}, {covers, 8, nil}, {clears, 6, nil}, {holds, 10, nil}, {borrows, 8, nil}, {freezes, 4, nil}, {shrinks, 3, nil}, {turns, 3, nil}, {opens, 6, nil}, {attaches, 3, nil}, {activates, 6, nil}, {deactivates, 8, nil},
+	{hides, 6, nil}, {shows, 4, nil}, {makes, 6, nil}, {writes, 6, nil}, {tears, 8, nil}, {blinds, 10, nil}, {cuts, 8, nil}, {expands, 8, nil}, {frees, 4, nil},
+}
+
+// concentrate decides what the focus of the life is about.
+func (c *random) concentrate(w *world) (decision, bool) {
+	if !c.focused {
+		return decision{}, false
+	}
+	names := w.schedule.names()
+	if c.held != "" && !slices.Contains(names, c.held) { // it is dead
+		c.released()
+	}
+	if c.held == "" && !c.hold(w, names) {
+		return decision{}, false
+	}
+	switch {
+	case c.events > 0:
+		if c.others > 0 && !c.focus.inOrder && c.IntN(3) == 0 { // in between
+			c.others--
+			return decision{}, false
+		}
+		c.events--
+		what := drawn(c, meanwhile)
+		switch {
+		case c.focus.inOrder:
+			what = c.focus.actions[len(c.focus.actions)-1-c.events]
+		case c.IntN(3) > 0:
+			what = pick(c, c.focus.actions)
+		}
+		if c.focus.inOrder && slices.Contains([]action{kills, fails, busies}, what) {
+			d := decision{what: what, on: c.held}
+			c.released()
+			return d, true
+		}
+		return c.decide(w, what), true
+	case c.others > 0 && len(names) > 1:
+		c.others--
+		return decision{}, false
+	}
+	d := decision{what: lets, on: c.held}
+	every := 3
+	if c.focus.inOrder {
+		every = 10
+	}
+	if child := strings.HasPrefix(c.held, "child "); child && c.IntN(every) == 0 {
+		d.what = pick(c, []action{kills, kills, fails, garbles})
+		if strings.HasPrefix(c.held, "child umount ") && strings.HasSuffix(c.held, " before") {
+			d.what = pick(c, []action{kills, fails, busies, busies})
+		}
+	}
+	c.released()
+	return d, true
+}
+
+// hold holds a goroutine at a point of one of the life's foci, and says whether it does:
+// seldom at one of those that everything passes.
+func (c *random) hold(w *world, names []string) bool {
+	points := func(f focus) []string {
+		if f.after != "" && !matches(f.after, c.last) || f.verb != "" && len(w.callers(f.verb)) == 0 {
+			return nil
+		}
+		return slices.DeleteFunc(slices.Clone(names), func(s string) bool { return !matches(f.points, s) })
+	}
+	foci := c.foci
+	if c.then != nil {
+		foci = []focus{*c.then}
+	}
+	foci = slices.DeleteFunc(slices.Clone(foci), func(f focus) bool { return len(points(f)) == 0 })
+	if len(foci) == 0 {
+		if c.IntN(40) == 0 { // it may never be reached
+			c.then = nil
+		}
+		return false
+	}
+	f := pick(c, foci)
+	if c.then == nil && c.IntN(f.every()) > 0 {
+		return false
+	}
+	c.focus, c.waits = f, 0
+	c.held, c.events, c.others = pick(c, points(f)), 1+c.IntN(3), pick(c, []int{0, 0, 3, 10, 20})
+	if f.inOrder {
+		c.events, c.others = len(f.actions), pick(c, []int{0, 0, 0, 10, 40})
+		if strings.HasPrefix(f.points, "kubelet ") || f.actions[c.events-1] == passes { // the others are what it is about
+			c.others = pick(c, []int{10, 40, 40})
+		}
+	}
+	return true
+}
+
+// released ends the hold of a goroutine.
+func (c *random) released() {
+	c.held, c.then = "", c.focus.then
+}
+
+// matches says whether a point's name begins and ends as the pattern does.
+func matches(pattern, name string) bool {
+	begin, end, _ := strings.Cut(pattern, "*")
+	return strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) && len(name) >= len(begin)+len(end)
+}

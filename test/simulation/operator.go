@@ -1,0 +1,104 @@
+package simulation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// meddle notes that an operator is at work at a directory, or above those of pods.
+func (w *world) meddle(dir string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.pods {
+		for _, at := range []string{w.kubelet.Dir(a.pod), w.kubelet.Global(a.pod.Volume)} {
+			if at == dir || strings.HasPrefix(at, dir+"/") {
+				w.meddled[at] = true
+				delete(w.given, at)
+			}
+		}
+	}
+}
+
+// tidied has operators take away what they and others have mounted, as far as nothing
+// is mounted on it. It says whether there was such a mount: kubelet, started again, sees
+// the directories below.
+func (w *world) tidied() bool {
+	any := w.Sim.Tidy()
+	if any {
+		w.killKubelet()
+	}
+	return any
+}
+
+// until keeps what ends something, and says whether there is such a thing.
+func (w *world) until(end func()) bool {
+	if end != nil {
+		w.free = append(w.free, end)
+	}
+	return end != nil
+}
+
+// contents are what an operator's volume may hold.
+var contents = []string{"nothing", "ext4", "xfs", "data", "lvm"}
+
+// make puts a volume there, in the place of what was called so.
+func (w *world) make(what string) bool {
+	lv, content, _ := strings.Cut(what, " ")
+	w.made++
+	f := hosttest.File{FileInfo: loopdev.FileInfo{UUID: fmt.Sprintf("bbbbbbbb-0000-4000-8000-%012d", w.made), Size: 64 << 20}}
+	switch content {
+	case "ext4", "xfs":
+		f.State, f.Type, f.Bytes, f.Data = hosttest.Whole, content, f.Size, 1
+	case "data":
+		f.State, f.Data = hosttest.Foreign, 1
+	case "lvm":
+		f.State, f.Data, f.Note = hosttest.Foreign, 1, "a physical volume"
+	}
+	w.Sim.AddFile(f, w.File(lv))
+	return true
+}
+
+// activate is an operator's, of a volume that flexd may have to do with or not.
+func (w *world) activate(lv string) bool {
+	if !w.Sim.Activate(w.File(lv)) {
+		return false
+	}
+	uuid := w.Sim.UUIDOf(w.File(lv))
+	// What flexd creates may be active by that alone, and is flexd's to let go.
+	created := w.stands("child loop-create " + lv)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.own[uuid] = !created && !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
+	return true
+}
+
+func (w *world) freeAll() {
+	for _, free := range w.free {
+		free()
+	}
+	w.free = nil
+}
+
+func (w *world) showAll() {
+	for _, lv := range slices.Sorted(maps.Keys(w.hidden)) {
+		w.hidden[lv]()
+	}
+	clear(w.hidden)
+}
+
+func (w *world) hide(lv string) bool {
+	if w.hidden[lv] != nil {
+		return false
+	}
+	show, ok := w.Sim.Hide("/sim/vg0/" + lv)
+	if ok {
+		w.hidden[lv] = show
+	}
+	return ok
+}
