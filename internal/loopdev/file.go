@@ -102,6 +102,9 @@ func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 		how = os.O_RDONLY
 	}
 	f, err := os.OpenFile(path, how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("%w: if lsattr shows i or a, chattr -ia %s", err, path)
+	}
 	if err != nil {
 		return nil, err
 	}

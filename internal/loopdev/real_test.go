@@ -348,6 +348,22 @@ func TestPartOfFile(t *testing.T) {
 	}
 }
 
+// Ensure that the refusal of an immutable or append-only file says how to end that.
+func TestImmutableFile(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", mib)
+	for _, flag := range []string{"i", "a"} {
+		if out, err := exec.Command("chattr", "+"+flag, n.dir+"/a").CombinedOutput(); err != nil {
+			t.Skipf("chattr: %s", out) // not on every filesystem
+		}
+		err := n.Activate(t.Context(), n.lock, lv)
+		n.sh("chattr", "-"+flag, n.dir+"/a")
+		if err == nil || !strings.Contains(err.Error(), "chattr -ia "+n.dir+"/a") {
+			t.Errorf("+%s: got %v", flag, err)
+		}
+	}
+}
+
 // Ensure that a file without a sector is refused by its size.
 func TestEmptyFile(t *testing.T) {
 	for _, size := range []int64{0, 511} {
