@@ -81,7 +81,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			ours = &l // its file is gone, and it is only to be deactivated
 		case l.Deleted && !own:
 			left = &l
-			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
+			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume: copy off what its pods wrote there, then delete them", l.Name))
 		case id.UUID == "":
 			others = append(others, fmt.Sprintf("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%s", l.Name, file, l.Name))
 		case id.UUID != lv.UUID:

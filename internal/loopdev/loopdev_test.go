@@ -144,7 +144,7 @@ func TestDevice(t *testing.T) {
 		{"two", []Loop{loop(1, false), loop(2, false)}, map[uint64]volume.UUID{101: uuidA, 102: uuidA}, volume.Active, "both"},
 		{"ours and an operator's", []Loop{loop(1, false), loop(2, false)}, map[uint64]volume.UUID{101: uuidA, 102: ""}, volume.Active, "/dev/loop2"},
 		{"of a deleted file of that name", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, ""},
-		{"of a deleted file with our uuid", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidA}, volume.Active, "deleted"},
+		{"of a deleted file with our uuid", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidA}, volume.Active, "then delete them"},
 		{"another uuid", []Loop{loop(1, false)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, uuidB},
 	} {
 		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, &fakeKernel{loops: row.loops})
