@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
@@ -160,7 +161,7 @@ var needed = map[string]bool{"snapshot": true, "snapshot-merge": true, "thin-poo
 
 // judges read the states of targets.
 var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state devmapper.Target){
-	"cache": cacheState, "raid": raidState, "snapshot": snapshotState, "snapshot-merge": mergeState, "thin-pool": poolState,
+	"cache": cacheState, "mirror": mirrorState, "raid": raidState, "snapshot": snapshotState, "snapshot-merge": mergeState, "thin-pool": poolState,
 	"writecache": writecacheState,
 }
 
@@ -204,10 +205,35 @@ func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target)
 	}
 	f.raid, f.refresh = n.volume(), n.user
 	if dead := strings.Count(w[2], "D") + strings.Count(w[2], "-"); dead > 0 {
-		f.degraded = fmt.Sprintf("%d of %s devices of %s have failed or are missing (%s)", dead, w[1], its, w[2])
+		f.degraded = failedDevices(dead, w[1], its, w[2])
 	} else if len(w) > 5 && w[4] == "idle" && w[5] != "0" {
 		f.differ = fmt.Sprintf("the last check of %s found %s sectors that differ between its devices", its, w[5])
 	}
+}
+
+// mirrorState reads "2 253:1 253:2 64/64 1 AD 1 core": devices, how much is in sync, one
+// letter for each. A pvmove is such a mirror, too, and ends by itself.
+func mirrorState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
+	w := strings.Fields(state.Params)
+	if len(w) == 0 || f.degraded != "" {
+		return
+	}
+	if name, _, ok := parseDMName(n.Name); ok && isPart(name.LV) {
+		return
+	}
+	devices, err := strconv.Atoi(w[0])
+	if err != nil || devices < 0 || len(w) < devices+4 {
+		return
+	}
+	letters := w[devices+3]
+	if dead := len(letters) - strings.Count(letters, "A"); dead > 0 {
+		f.raid, f.refresh = n.volume(), n.user
+		f.degraded = failedDevices(dead, w[0], "its mirror", letters)
+	}
+}
+
+func failedDevices(dead int, of, its, letters string) string {
+	return fmt.Sprintf("%d of %s devices of %s have failed or are missing (%s)", dead, of, its, letters)
 }
 
 // cacheState reads "Fail", or a long line that ends with the mode of the metadata and

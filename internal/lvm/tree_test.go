@@ -61,6 +61,10 @@ func TestTree(t *testing.T) {
 		{"merge from a lost snapshot", merge, map[string]string{"vg0-v0": "Invalid"}, "whose contents are lost", "broken whose contents are lost"},
 		{"half of a raid0 is missing", []string{"vg0-v0 253:9 raid raid0 1 128 2 - 253:1 - 253:2", "vg0-v0_rimage_0 253:1 linear 254:0 8", "vg0-v0_rimage_1 253:2 linear 254:0 8"},
 			map[string]string{"vg0-v0": "raid0 2 AA 1/1 idle 0 0 -", "vg0-v0_rimage_1": "error"}, `vg0-v0_rimage_1 has an "error" target`, "broken vg0-v0_rimage_1"},
+		{"leg of a mirror failed", []string{"vg0-v0 253:9 mirror core 1 1024 2 253:1 0 253:2 0 1 handle_errors", "vg0-v0_mimage_0 253:1 linear 254:0 8", "vg0-v0_mimage_1 253:2 linear 254:16 8"},
+			map[string]string{"vg0-v0": "2 253:1 253:2 64/64 1 AD 1 core", "vg0-v0_mimage_1": "error"}, "", "degraded 1 of 2 devices of its mirror have failed"},
+		{"pvmove", []string{"vg0-v0 253:9 linear 253:3 0", "vg0-pvmove0 253:3 mirror core 1 1024 2 254:0 0 254:16 0 1 handle_errors"},
+			map[string]string{"vg0-pvmove0": "2 254:0 254:16 3/64 1 AD 1 core"}, "", ""},
 		{"a PV is a device of device-mapper", []string{"vg0-v0 253:9 linear 253:1 2048", "mpatha 253:1 error -"}, nil, "", ""},
 	} {
 		t.Run(c.about, func(t *testing.T) {
