@@ -167,6 +167,22 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
+// A command that waits for udev is told from one that waits for a disk.
+func TestWaitsForUdev(t *testing.T) {
+	f, p := newFake(t, 1)
+	done := make(chan struct{})
+	defer close(done)
+	lv := f.lookUp(p, "v0")
+	f.before = func(string) error {
+		return &run.StuckError{Step: "activate", Pid: 4711, Since: time.Now(), Wchan: "__do_semtimedop", Done: done}
+	}
+	for range 2 { // the command's own error, then that of the breaker
+		if err := f.activate(t.Context(), p, lv); err == nil || !strings.Contains(err.Error(), "for udev (restart systemd-udevd") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 // Ensure that a caller who leaves does not let two commands meet on a volume.
 func TestCallerLeaves(t *testing.T) {
 	f, p := newFake(t, 1)

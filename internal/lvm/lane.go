@@ -66,7 +66,7 @@ func (g *group) notice(err error) {
 	switch {
 	case errors.As(err, &stuck):
 		pids := []int{stuck.Pid}
-		stuck.For = lockHeld(g.name, pids)
+		stuck.For = waitsFor(g.name, pids, stuck.Wchan)
 		g.open(&Block{Step: stuck.Step, Pids: pids, Since: stuck.Since, Wchan: stuck.Wchan, For: stuck.For, Done: stuck.Done})
 	case errors.As(err, &locked):
 		g.open(g.earlierBlock(locked.Pids, &locked.Child, locked.Done))
@@ -104,10 +104,11 @@ func (g *group) adoptEarlier() {
 
 // earlierBlock is a command that another life of flexd has started.
 func (g *group) earlierBlock(pids []int, child *procfs.Waiting, done <-chan struct{}) *Block {
-	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, For: lockHeld(g.name, pids), Volumes: named(pids), Done: done}
+	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, Volumes: named(pids), Done: done}
 	if child != nil {
 		b.Since, b.Wchan = child.Since, child.Wchan
 	}
+	b.For = waitsFor(g.name, pids, b.Wchan)
 	return b
 }
 
@@ -223,6 +224,15 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 		return res, err
 	}
 	return res, classify(g.name, err, res.Stderr)
+}
+
+// waitsFor says what a command of LVM waits for, where that is no disk; "" = it is not
+// known.
+func waitsFor(vg string, pids []int, wchan string) string {
+	if strings.Contains(wchan, "semtimedop") {
+		return "udev (restart systemd-udevd; if that does not help: dmsetup udevcomplete_all)"
+	}
+	return lockHeld(vg, pids)
 }
 
 // lockHeld says that a command waits for LVM's own lock of a group, and for whom;
