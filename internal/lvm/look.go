@@ -40,16 +40,15 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 	g.mu.Lock()
 	g.clock++
 	mark := g.clock
-	if l := g.last; l != nil && l.gen == g.gen && !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatched) {
-		g.mu.Unlock()
-		return l.facts, true, nil
-	}
 	g.mu.Unlock()
 	for {
 		g.mu.Lock()
-		if l := g.last; l != nil && l.gen == g.gen && l.began > mark {
-			g.mu.Unlock()
-			return l.facts, false, nil
+		if l := g.last; l != nil && l.gen == g.gen {
+			kept := l.began < mark
+			if !kept || !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatched) {
+				g.mu.Unlock()
+				return l.facts, kept, nil
+			}
 		}
 		l := g.running
 		if l == nil {
