@@ -7,9 +7,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -162,6 +164,30 @@ func TestImportsPointDownwards(t *testing.T) {
 		for _, name := range p.may {
 			if !used[p.name+" "+name] {
 				t.Errorf("%s may import %s, and does not: take that from the table", p.name, name)
+			}
+		}
+	}
+}
+
+// Below the frontends there is no FlexVolume: neither its verbs nor its options nor its
+// modes have a name there.
+func TestOnlyFrontendsKnowFlexVolume(t *testing.T) {
+	words := regexp.MustCompile(`(?i:flexvolume|flexdriver|mountdevice|waitforattach|isattached|expandfs|expandvolume|getvolumename)|` +
+		`\b(?:volumegroup|volumeID|mkfsOptions|mountOptions|attach:true|attach:false)\b`)
+	for _, s := range sources(t) {
+		if s.test || !slices.Contains([]string{"internal/volume", "internal/dsw", "internal/asw", "internal/join", "internal/reconcile"}, s.pkg) {
+			continue
+		}
+		text, err := os.ReadFile(s.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range words.FindAll(text, -1) {
+			t.Errorf("%s: %s is for a frontend", s.file, word)
+		}
+		for _, above := range []string{"flexvolume", "flexserve", "kubelet"} {
+			if slices.Contains(s.imports, module+"/internal/"+above) {
+				t.Errorf("%s imports %s", s.file, above)
 			}
 		}
 	}

@@ -45,7 +45,7 @@ type Claim struct {
 	Since    time.Time    `json:"since"`          // wall clock, for people
 	Note     string       `json:"note,omitempty"` // what an operator should know
 
-	// Started is when the flexdriver of the newest mount call for it started, on the
+	// Started is when the caller of the newest mount call for it started, on the
 	// boot clock; 0 = not known.
 	Started time.Duration `json:"startedBootNanoseconds,omitempty"`
 }
@@ -58,7 +58,7 @@ type Lease struct {
 	VG      string        `json:"vg"`
 	LV      string        `json:"lv"`
 	UUID    volume.UUID   `json:"uuid"`
-	Name    string        `json:"name,omitempty"` // kubelet's name for the volume, by which detach ends the lease
+	Name    string        `json:"name,omitempty"` // kubelet's name for the volume, by which EndLease finds it
 	Until   time.Duration `json:"untilBootNanoseconds"`
 	Since   time.Time     `json:"since"`
 }

@@ -14,7 +14,7 @@ import (
 type Request struct {
 	volume.Call
 	Name    volume.Name   // the volume as the call names it
-	Started time.Duration // when its flexdriver started, on the boot clock
+	Started time.Duration // when its caller started, on the boot clock
 	Owner   any           // the caller's own data
 
 	// Interrupt, if set, ends the look-up of its volume: the request was answered,
@@ -40,10 +40,10 @@ func (r *Request) Mounts() bool { return r.Verb == volume.Stage || r.Verb == vol
 
 // Reasons why a request is refused or a mount may not appear.
 var (
-	ErrSuperseded = errors.New("superseded: a newer call for this directory wants something else")
-	ErrTooOld     = errors.New("the call started more than ten minutes ago: flexd does not remember any more which calls for this directory came after it")
-	ErrNotWanted  = errors.New("no call waits for it any more")
-	ErrCommitted  = errors.New("the mount of another volume at this directory is in progress")
+	ErrSuperseded = volume.WithCode(volume.Superseded, errors.New("superseded: a newer call for this directory wants something else"))
+	ErrTooOld     = volume.WithCode(volume.Superseded, errors.New("the call started more than ten minutes ago: flexd does not remember any more which calls for this directory came after it"))
+	ErrNotWanted  = volume.WithCode(volume.Canceled, errors.New("no call waits for it any more"))
+	ErrCommitted  = volume.WithCode(volume.Busy, errors.New("the mount of another volume at this directory is in progress"))
 )
 
 // Requests knows every request that waits, and decides which of them still counts.
@@ -72,7 +72,7 @@ type target struct {
 }
 
 // targetMemory is how long a target's newest calls are remembered: longer than
-// any flexdriver waits. An older call, whose flexdriver was stopped, is refused.
+// any caller waits. An older call, whose caller was stopped, is refused.
 const targetMemory = 10 * time.Minute
 
 // NewRequests returns an empty set.
@@ -184,7 +184,7 @@ func (q *Requests) wakeAll(volumes []volume.UUID) {
 	}
 }
 
-// sweep forgets targets whose calls no older flexdriver can follow.
+// sweep forgets targets whose calls no older caller can follow.
 func (q *Requests) sweep(now time.Duration) {
 	if now-q.swept < targetMemory/10 {
 		return

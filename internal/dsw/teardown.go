@@ -17,7 +17,7 @@ import (
 type teardown struct {
 	Boot    string        `json:"boot"`
 	Dir     string        `json:"dir"`
-	Started time.Duration `json:"startedBootNanoseconds"` // the unmount call's flexdriver
+	Started time.Duration `json:"startedBootNanoseconds"` // when its caller started
 }
 
 // teardowns are the newest teardown of each directory. Lines are appended, and the

@@ -42,7 +42,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		call, err = flexvolume.ParseReclaim(q.Args)
 	}
 	if err != nil {
-		return refused(f.Log.WithFields(about), q.Verb, "", err)
+		return refused(f.Log.WithFields(about), q.Verb, "", volume.WithCode(volume.Invalid, err))
 	}
 	if call.Options.VG != "" {
 		about["volume"] = call.Options.VG + "/" + call.Options.LV
@@ -71,7 +71,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	switch {
 	case errors.Is(err, reconcile.ErrStopping):
 		log.Info("not answered, flexd stops: the caller will ask the next one")
-		return flexvolume.Failure(err.Error())
+		return failure(volume.CodeOf(err), err.Error())
 	case err != nil:
 		return refused(log, q.Verb, result.Volume, err)
 	}
@@ -146,6 +146,9 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 // target is a directory of kubelet's as the mount table shows it.
 func (f *Frontend) target(dir string) (t reconcile.Target) {
 	t.Dir, t.Root, t.Refusal = kubelet.Layout{Dirs: f.Config.KubeletRoots, Driver: f.Config.Driver}.Resolve(dir)
+	if t.Refusal != nil {
+		t.Refusal = volume.WithCode(volume.NotAllowed, t.Refusal)
+	}
 	return t
 }
 
@@ -166,13 +169,20 @@ func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	id := fmt.Sprintf("%012x", h.Sum64()>>16)
-	if log = log.WithField("answer", id).WithError(err); errors.Is(err, reconcile.ErrCallerGone) {
+	code := volume.CodeOf(err)
+	if log = log.WithField("answer", id).WithField("code", code).WithError(err); errors.Is(err, reconcile.ErrCallerGone) {
 		log.Info("abandoned")
 	} else {
 		log.Warn("failure")
 	}
 	// The id comes first where a long text would be cut.
-	return flexvolume.Failure(fmt.Sprintf("[%s] %s", id, text))
+	return failure(code, fmt.Sprintf("[%s] %s", id, text))
+}
+
+func failure(code volume.Code, message string) flexvolume.Answer {
+	a := flexvolume.Failure(message)
+	a.Code = string(code)
+	return a
 }
 
 func (f *Frontend) debug(about logrus.Fields) {

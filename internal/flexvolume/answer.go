@@ -21,6 +21,7 @@ const MaxMessage = 900
 type Answer struct {
 	Status       string        // one of the statuses above
 	Message      string        // one line; the reason of a failure, shown in pod events
+	Code         string        // the same for programs, "" = none; kubelet ignores it
 	Device       string        // attach, waitforattach: the device, "" = none
 	Attached     *bool         // isattached only; nil is read as "not attached"
 	Capabilities *Capabilities // init only
@@ -62,6 +63,10 @@ func (a Answer) append(b []byte) []byte {
 	if a.Message != "" {
 		b = append(b, `,"message":`...)
 		b = appendString(b, oneLine(a.Message))
+	}
+	if a.Code != "" {
+		b = append(b, `,"code":`...)
+		b = appendString(b, valid(a.Code))
 	}
 	if a.Device != "" {
 		b = append(b, `,"device":`...)
@@ -137,6 +142,8 @@ func (p *scanner) answer() (Answer, error) {
 			a.Status, err = p.str()
 		case "message":
 			a.Message, err = p.str()
+		case "code":
+			a.Code, err = p.str()
 		case "device":
 			a.Device, err = p.str()
 		case "attached":

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexserve"
@@ -46,7 +47,8 @@ type Env struct {
 	tmp string
 	tap *tap
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex   // guards what follows
+	layouts []asw.Layout // beside kubelet's
 	gen     int
 	life    *life
 	born    chan struct{} // closed when the next life begins

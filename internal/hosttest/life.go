@@ -77,7 +77,7 @@ func (e *Env) start() (*life, error) {
 	runner := lifeRunner{t: e.tap, l: l, inner: e.M.Runner}
 	mounts := lifeMounts{MountSource: e.M.Mounts(), t: e.tap, l: l}
 	p := e.Storage.provider(e.Config, runner)
-	o := asw.New([]asw.Layout{kubelet.Layout{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}}, map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
+	o := asw.New(append([]asw.Layout{kubelet.Layout{Dirs: e.Config.KubeletRoots, Driver: e.Config.Driver}}, e.layouts...), map[string]asw.Provider{"": p, VG: p}, records.Get, mounts)
 	e.M.Hook(o)
 	cgroups := kubelet.NewCgroups(e.Cgroups())
 	o.Pods = func() asw.Pods { return cgroups.Look() }

@@ -103,7 +103,7 @@ func (s *side) stale() {
 		if !s.lvm() {
 			back = fmt.Sprintf("rename it back (mv -n %s %s)", s.file(v), s.file(&Volume{Name: old}))
 		}
-		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: %s, or change their volumeID", s.g.Name, old, back),
+		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: %s, or change the name that they ask for", s.g.Name, old, back),
 			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)
 	}
 	if len(texts) > 0 {

@@ -20,7 +20,7 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 	if d, err := p.kernel.File(dir); err != nil {
 		return volume.LV{}, fmt.Errorf("volume group %s: %w", name.VG, err)
 	} else if !d.Exists || !d.Dir {
-		return volume.LV{}, fmt.Errorf("volume group %s not found: there is no directory %s; mount its filesystem, or correct `directory` of that group in flexd's configuration", name.VG, dir)
+		return volume.LV{}, volume.Errorf(volume.NotFound, "volume group %s not found: there is no directory %s; mount its filesystem, or correct `directory` of that group in flexd's configuration", name.VG, dir)
 	}
 	f, err := p.kernel.File(file)
 	if err != nil {

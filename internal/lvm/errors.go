@@ -9,20 +9,21 @@ import (
 
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // What a group or a command may have against us, for errors.Is.
 var (
-	ErrNoVG          = errors.New("the volume group is not there")
-	ErrNoLV          = errors.New("the volume is not there")
-	ErrForeignSystem = errors.New("the volume group belongs to another machine")
-	ErrShared        = errors.New("the volume group is shared, and lvmlockd does not run")
-	ErrExported      = errors.New("the volume group is exported")
-	ErrTwoVGs        = errors.New("there are two volume groups of that name")
-	ErrDuplicate     = errors.New("a disk of the volume group is there twice")
-	ErrLocked        = errors.New("the volume group is locked by another command")
-	ErrElsewhere     = errors.New("the volume is active on another machine")
-	ErrNoSpace       = errors.New("no space")
+	ErrNoVG          = volume.WithCode(volume.NotFound, errors.New("the volume group is not there"))
+	ErrNoLV          = volume.WithCode(volume.NotFound, errors.New("the volume is not there"))
+	ErrForeignSystem = volume.WithCode(volume.Unusable, errors.New("the volume group belongs to another machine"))
+	ErrShared        = volume.WithCode(volume.Unusable, errors.New("the volume group is shared, and lvmlockd does not run"))
+	ErrExported      = volume.WithCode(volume.Unusable, errors.New("the volume group is exported"))
+	ErrTwoVGs        = volume.WithCode(volume.Unusable, errors.New("there are two volume groups of that name"))
+	ErrDuplicate     = volume.WithCode(volume.Unusable, errors.New("a disk of the volume group is there twice"))
+	ErrLocked        = volume.WithCode(volume.Busy, errors.New("the volume group is locked by another command"))
+	ErrElsewhere     = volume.WithCode(volume.Busy, errors.New("the volume is active on another machine"))
+	ErrNoSpace       = volume.WithCode(volume.NoSpace, errors.New("no space"))
 	ErrFailed        = errors.New("LVM failed")
 )
 
@@ -127,6 +128,9 @@ type BlockedError struct {
 	VG string
 	Block
 }
+
+// Code implements volume.CodeOf.
+func (e *BlockedError) Code() volume.Code { return volume.InProgress }
 
 func (e *BlockedError) Error() string {
 	return "volume group " + e.VG + " is blocked: " + e.Block.String()

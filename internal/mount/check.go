@@ -1,6 +1,10 @@
 package mount
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/flexd/flexd/internal/volume"
+)
 
 // check is the child that repairs what needs no decision.
 func check(a checkArg) (nothing, error) {
@@ -36,6 +40,7 @@ func e2fsckError(dev string, code int, said string) error {
 		return &Refusal{
 			What: fmt.Sprintf("e2fsck found errors on %s that it may not repair by itself: %s", dev, said),
 			Hint: "look at the volume and run: e2fsck -f " + dev,
+			Why:  volume.Damaged,
 		}
 	case code&8 != 0:
 		return fmt.Errorf("e2fsck could not check %s: %s", dev, said)

@@ -1,19 +1,22 @@
 package mount
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // Errors of the children, for errors.Is.
 var (
-	ErrChanged = errors.New("the device changed")                    // the device is no longer the one that was observed
-	ErrNoDir   = errors.New("the directory does not exist")          // flexd never creates a mount point
-	ErrForeign = errors.New("something else is mounted there")       // Unmount found another device on top
-	ErrNone    = errors.New("nothing is mounted there")              // Unmount found nothing
-	ErrFailed  = errors.New("the filesystem is in error")            // it was mounted or looked at, and says so itself
-	ErrNoTool  = errors.New("a program that is needed is not there") // the text names the Debian package
+	ErrChanged = volume.WithCode(volume.Conflict, errors.New("the device changed"))           // the device is no longer the one that was observed
+	ErrNoDir   = volume.WithCode(volume.NotFound, errors.New("the directory does not exist")) // flexd never creates a mount point
+	ErrForeign = volume.WithCode(volume.Busy, errors.New("something else is mounted there"))  // Unmount found another device on top
+	ErrNone    = errors.New("nothing is mounted there")                                       // Unmount found nothing
+	ErrFailed  = volume.WithCode(volume.Damaged, errors.New("the filesystem is in error"))    // it was mounted or looked at, and says so itself
+	ErrNoTool  = errors.New("a program that is needed is not there")                          // the text names the Debian package
 )
 
 // A Refusal is flexd's no to a destructive step. It is final until the owner
@@ -21,6 +24,8 @@ var (
 type Refusal struct {
 	What string `json:"what"` // what was found, and at which offset
 	Hint string `json:"hint"` // the owner's way out
+
+	Why volume.Code `json:"code,omitempty"` // "" = NotBlank
 }
 
 func (r *Refusal) Error() string {
@@ -29,6 +34,9 @@ func (r *Refusal) Error() string {
 	}
 	return r.What + "; " + r.Hint
 }
+
+// Code implements volume.CodeOf.
+func (r *Refusal) Code() volume.Code { return cmp.Or(r.Why, volume.NotBlank) }
 
 // A Holder is a process, mount or device that keeps a mount or a device in use.
 type Holder struct {
@@ -55,6 +63,9 @@ func (e *BusyError) Error() string {
 	}
 	return e.What + " is busy: " + strings.Join(by, ", ")
 }
+
+// Code implements volume.CodeOf.
+func (e *BusyError) Code() volume.Code { return volume.Busy }
 
 func (h Holder) String() string {
 	if h.Pid == 0 {

@@ -48,7 +48,7 @@ func MinSize(fsType string) int64 { return makers[fsType].least }
 func format(f Formatting) (nothing, error) {
 	maker, ok := makers[f.Type]
 	if !ok {
-		return nothing{}, &Refusal{What: fmt.Sprintf("flexd does not make %q", f.Type), Hint: "it makes ext4, xfs and btrfs"}
+		return nothing{}, &Refusal{What: fmt.Sprintf("flexd does not make %q", f.Type), Hint: "it makes ext4, xfs and btrfs", Why: volume.Invalid}
 	}
 	if _, err := exec.LookPath(maker.argv[0]); err != nil {
 		return nothing{}, notInstalled(maker.argv[0], maker.pkg)
@@ -59,7 +59,7 @@ func format(f Formatting) (nothing, error) {
 	}
 	defer dev.Close() // it keeps its identity to the end
 	if why := deviceProblem(f.Device); why != "" {
-		return nothing{}, &Refusal{What: f.Device.Path + " " + why}
+		return nothing{}, &Refusal{What: f.Device.Path + " " + why, Why: volume.Unusable}
 	}
 	if err := unused(dev, f.Device); err != nil {
 		return nothing{}, err

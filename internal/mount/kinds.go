@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // The errors of this package keep their type on the way from a child to flexd. The
@@ -50,6 +53,9 @@ func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 	if kind, ok := kinds[ce.Kind]; ok {
 		return &kindError{text: ce.Error(), kind: kind}
 	}
+	if ce.Code != "" {
+		return volume.WithCode(volume.Code(ce.Code), err)
+	}
 	return err
 }
 
@@ -68,6 +74,8 @@ func answer(value any, err error) int {
 	case errors.As(err, &busy):
 		ce.Kind = "busy"
 		ce.Detail, _ = json.Marshal(busy)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		ce.Code = string(volume.NoSpace)
 	default:
 		for kind, sentinel := range kinds {
 			if errors.Is(err, sentinel) {

@@ -61,6 +61,7 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 			return &Refusal{
 				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes", uuid, describeDevice(d), e.Name(), mappedName(number)),
 				Hint: "unmount that one first; if it is a copy, give this one a UUID of its own (xfs_admin -U generate)",
+				Why:  volume.Conflict,
 			}
 		}
 	}
@@ -135,6 +136,7 @@ func onOneDevice(sb superblock, d volume.Device) error {
 	return &Refusal{
 		What: fmt.Sprintf("%s is one of %d devices of the btrfs %s; flexd mounts only filesystems on one device", describeDevice(d), sb.Devices, sb.FSID),
 		Hint: "if the data is to stay on one of them, remove the others from the mounted filesystem: btrfs device remove DEVICE DIRECTORY",
+		Why:  volume.Conflict,
 	}
 }
 
@@ -155,6 +157,7 @@ func aloneInBtrfs(dev *os.File, d volume.Device) error {
 	return &Refusal{
 		What: fmt.Sprintf("the btrfs %s on %s is mounted already from %s: the kernel would take the two for one filesystem", sb.FSID, describeDevice(d), mounted),
 		Hint: "unmount that one first, or give this copy an fsid of its own (btrfstune -u) if it may be changed",
+		Why:  volume.Conflict,
 	}
 }
 

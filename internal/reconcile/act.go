@@ -31,7 +31,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		p = l.n.Providers[asw.Unconfigured]
 	}
 	if p == nil && (s.Kind == volume.ActivateDevice || s.Kind == volume.Extend || s.Kind == volume.Deactivate) {
-		return fmt.Errorf("volume group %q is not configured", h.LV.Name.VG)
+		return volume.Errorf(volume.NotAllowed, "volume group %q is not configured", h.LV.Name.VG)
 	}
 	switch s.Kind {
 	case volume.NoteMaking:

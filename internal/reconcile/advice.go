@@ -9,16 +9,22 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A noSpaceError is a failed write of a file of flexd's own, with advice.
 type noSpaceError struct {
 	error
 	advice string
+	code   volume.Code
 }
 
 func (e noSpaceError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
 func (e noSpaceError) Unwrap() error { return e.error }
+
+// Code implements volume.CodeOf.
+func (e noSpaceError) Code() volume.Code { return e.code }
 
 // withAdvice adds to an error about a file in flexd's run or state directory what
 // an operator can do about it.
@@ -39,14 +45,14 @@ func (n *Node) withAdvice(err error) error {
 		}
 		switch {
 		case errors.Is(err, unix.EROFS):
-			return noSpaceError{err, fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile)}
+			return noSpaceError{err, fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile), volume.Failed}
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 			how := "is full"
 			var st unix.Statfs_t
 			if unix.Statfs(dir, &st) == nil && st.Files > 0 && st.Ffree == 0 {
 				how = "has no inode left"
 			}
-			return noSpaceError{err, fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile)}
+			return noSpaceError{err, fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile), volume.NoSpace}
 		}
 	}
 	return err

@@ -25,8 +25,8 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 		l.facts.Use = volume.UseUnknown // the next call may come because that use has ended
 	}
 	for _, r := range v.Refused {
-		l.lastErr = &failure{step: "refused", text: r.Reason, at: time.Now(), call: r.Call}
-		l.n.requests.Answer(l.uuid, r.Call, dsw.Answer{Err: errors.New(r.Reason)})
+		l.lastErr = &failure{step: "refused", code: r.Code, text: r.Reason, at: time.Now(), call: r.Call}
+		l.n.requests.Answer(l.uuid, r.Call, dsw.Answer{Err: volume.WithCode(r.Code, errors.New(r.Reason))})
 		ids = append(ids, r.Call)
 	}
 	if len(v.Done) > 0 {
@@ -35,7 +35,7 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 	return ids
 }
 
-// renew starts the lease anew for a waitforattach or attach that found one.
+// renew starts the lease anew for a Check or Activate that found one.
 func (l *lane) renew(done []string) {
 	for _, r := range l.n.requests.Of(l.uuid) {
 		if r.Verb != volume.Check && r.Verb != volume.Activate || !slices.Contains(done, r.ID) {
@@ -77,7 +77,7 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	}
 	err = l.n.withAdvice(err)
 	l.mu.Lock()
-	f := &failure{step: what, text: err.Error(), at: time.Now()}
+	f := &failure{step: what, code: volume.CodeOf(err), text: err.Error(), at: time.Now()}
 	if l.lastErr = f; len(step.Calls) > 0 {
 		f.call = step.Calls[0]
 		if !strings.HasPrefix(f.text, what+": ") { // a child says its step itself

@@ -3,7 +3,7 @@ package reconcile
 import "time"
 
 // The numbers of kubelet's own exponential backoff, for what flexd retries by
-// itself (flexvolume-contract: goroutinemap/exponentialbackoff).
+// itself.
 const (
 	firstBackoff = 500 * time.Millisecond
 	lastBackoff  = 2*time.Minute + 2*time.Second

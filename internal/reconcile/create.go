@@ -34,22 +34,25 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup) erro
 }
 
 // createRefusal says why the configuration does not let flexd create the volume of a
-// call, or "".
-func createRefusal(c *call, vg *config.VolumeGroup) string {
+// call; zero = it does.
+func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
+	refuse := func(code volume.Code, f string, a ...any) volume.Refusal {
+		return volume.Refusal{Code: code, Reason: fmt.Sprintf(f, a...)}
+	}
 	size, fsType := c.Size, cmp.Or(c.FSType, volume.DefaultFSType)
 	switch {
 	case !vg.Create:
-		return fmt.Sprintf("it does not exist in volume group %s, whose configuration does not let flexd create it: check volumegroup and volumeID, create it by hand, or set `create: true`", vg.Name)
+		return refuse(volume.NotFound, "it does not exist in volume group %s, whose configuration does not let flexd create it: check the names of the volume group and the volume, create it by hand, or set `create: true`", vg.Name)
 	case size == 0:
-		return "it does not exist, and option size is not given: flexd creates only what it knows the size of"
+		return refuse(volume.NotFound, "it does not exist, and option size is not given: flexd creates only what it knows the size of")
 	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.asked.Options.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
-		return fmt.Sprintf("it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
+		return refuse(volume.NoSpace, "it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
-		return fmt.Sprintf("option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, vg.Name, vg.MaxSize)
+		return refuse(volume.NoSpace, "option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, vg.Name, vg.MaxSize)
 	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
-		return fmt.Sprintf("it does not exist, and volume group %s is only for some namespaces (%q), which kubelet names at mount only: create it by hand, or attach with attach:false", vg.Name, vg.Namespaces)
+		return refuse(volume.NotAllowed, "it does not exist, and volume group %s is only for some namespaces (%q), which kubelet names at mount only: create it by hand, or use the driver without attach", vg.Name, vg.Namespaces)
 	}
-	return ""
+	return volume.Refusal{}
 }
 
 // observeName looks what the name of a lane means.

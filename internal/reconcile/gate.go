@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mounttable"
@@ -23,14 +22,14 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 		return err
 	}
 	if e := table.Top(s.Dir); e != nil {
-		return fmt.Errorf("%s became a mount point (%s from %s) meanwhile", s.Dir, e.Type, e.Source)
+		return volume.Errorf(volume.Busy, "%s became a mount point (%s from %s) meanwhile", s.Dir, e.Type, e.Source)
 	}
 	var dirs []string
 	for _, c := range l.n.Store.Claims(l.uuid) {
 		dirs = append(dirs, c.Dir)
 	}
 	if dir := l.n.Observer.Foreign(d.Number, d.Path, dirs, table); dir != "" {
-		return fmt.Errorf("it was mounted at %s by something else meanwhile: umount it there first", dir)
+		return volume.Errorf(volume.Busy, "it was mounted at %s by something else meanwhile: umount it there first", dir)
 	}
 	if err := c.asked.Caller.sees(table, s.Dir); err != nil {
 		return err
@@ -68,17 +67,17 @@ func (c Caller) sees(table *mounttable.Table, dir string) error {
 	}
 	on := table.Containing(dir)
 	if on == nil {
-		return fmt.Errorf("the caller lives in another mount namespace, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
+		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
 	}
 	if on.Peer == 0 {
-		return fmt.Errorf("the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
+		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
 	theirs, err := c.Mounts.Table()
 	if err != nil {
-		return fmt.Errorf("the caller's mount table: %w", err)
+		return volume.Errorf(volume.Unknown, "the caller's mount table: %w", err)
 	}
 	if table.Appears(dir, theirs) {
 		return nil
 	}
-	return fmt.Errorf("the caller lives in another mount namespace, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
+	return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
 }

@@ -70,6 +70,7 @@ const (
 // A failure is what went wrong last; it stands until something succeeds.
 type failure struct {
 	step string
+	code volume.Code
 	text string
 	at   time.Time
 	call string

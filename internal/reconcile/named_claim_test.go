@@ -252,7 +252,7 @@ func TestDifferingMountOptions(t *testing.T) {
 		a, b, c := pod("a"), pod("b"), pod("c")
 		a.Mount, b.Mount, c.Mount = "commit=30", "commit=60", "commit=30,noatime"
 		works(t, k.Start(a))
-		fails(t, k.Up(b), "mountOptions")
+		fails(t, k.Up(b), "mount options")
 		k.Forget(b)
 		works(t, k.Start(c)) // an attribute is a mount's own
 		works(t, k.Finish(a))
@@ -270,7 +270,7 @@ func TestDifferingMountOptions(t *testing.T) {
 		e.Crash()
 		loseNotes(t, e)
 		e.Start()
-		fails(t, k.Up(b), "mountOptions")
+		fails(t, k.Up(b), "mount options")
 		b.Mount = "commit=30"
 		works(t, k.Start(b))
 		works(t, k.Finish(a))

@@ -362,9 +362,9 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	lv, err := p.LookUp(ctx, old)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
+		return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
 	case lv.Presence == volume.Present && lv.UUID == uuid:
-		return nil, fmt.Errorf("%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
+		return nil, volume.Errorf(volume.Conflict, "%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
 	}
 	l.mu.Lock()
 	l.name = name

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -122,9 +121,9 @@ func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) 
 	switch vg := n.Config.VG(name.VG); {
 	case dir != "": // mounts are released whatever the configuration says
 	case vg == nil:
-		c.Refusal = fmt.Sprintf("volume group %q is not configured", name.VG)
+		c.Refusal = volume.Refusal{Code: volume.NotAllowed, Reason: fmt.Sprintf("volume group %q is not configured", name.VG)}
 	case !vg.AllowsVolume(name.LV):
-		c.Refusal = fmt.Sprintf("the configuration of volume group %s does not allow volume %q: flexd leaves it alone", name.VG, name.LV)
+		c.Refusal = volume.Refusal{Code: volume.NotAllowed, Reason: fmt.Sprintf("the configuration of volume group %s does not allow volume %q: flexd leaves it alone", name.VG, name.LV)}
 	}
 	return c
 }
@@ -166,7 +165,7 @@ func (n *Node) serveReclaim(c *call) error {
 		return audit.Releasable(d) && d.UUID == string(uuid) && d.Dir == dir
 	})
 	if i < 0 {
-		return errors.New("it is no orphan, or not any more")
+		return volume.Errorf(volume.NotFound, "it is no orphan, or not any more")
 	}
 	name := volume.Name{VG: differ[i].VG, LV: differ[i].LV}
 	c.Call = n.reclaimCall(c.ID, name, dir, false)
@@ -183,7 +182,7 @@ var reclaims atomic.Int64
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.Config.CallDeadline, ErrDeadline)
 	defer cancel()
-	c := n.newCall(ctx, Request{Title: volume.Reclaim.String(), Caller: Caller{Started: n.Boot()}})
+	c := n.newCall(ctx, Request{Title: "release", Caller: Caller{Started: n.Boot()}})
 	c.Call = n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true)
 	_, err := n.await(c, n.lane(uuid, name))
 	return err

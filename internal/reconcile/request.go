@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
@@ -65,11 +64,11 @@ type Result struct {
 
 var (
 	// ErrDeadline is the cause with which the context of a request ends in time.
-	ErrDeadline = errors.New("its deadline passed")
+	ErrDeadline = volume.WithCode(volume.InProgress, errors.New("its deadline passed"))
 	// ErrStopping ends each request when flexd stops: the next one is to be asked.
-	ErrStopping = errors.New("flexd is stopping")
+	ErrStopping = volume.WithCode(volume.Canceled, errors.New("flexd is stopping"))
 	// ErrCallerGone is for the log: nothing waits for the answer.
-	ErrCallerGone = errors.New("the caller hung up")
+	ErrCallerGone = volume.WithCode(volume.Canceled, errors.New("the caller hung up"))
 )
 
 // Do serves a request, and returns when its result is observed, or why it cannot be
@@ -111,7 +110,7 @@ func (n *Node) unready(err error) error {
 	if n.tableError != "" {
 		err = errors.New(n.tableError)
 	}
-	return fmt.Errorf("flexd has started, and does not know yet what is mounted: %w", err)
+	return volume.Errorf(volume.InProgress, "flexd has started, and does not know yet what is mounted: %w", err)
 }
 
 func (n *Node) dispatch(c *call) (result Result, err error) {
@@ -127,7 +126,7 @@ func (n *Node) dispatch(c *call) (result Result, err error) {
 	case volume.Reclaim:
 		err = n.serveReclaim(c)
 	default:
-		err = fmt.Errorf("there is no verb %d", c.Verb)
+		err = volume.Errorf(volume.Invalid, "there is no verb %d", c.Verb)
 	}
 	return result, err
 }

@@ -113,6 +113,14 @@ func scenarios() []scenario {
 			k = k.Kill()
 			return all(start(k, a), write(e, k, a), stop(k, a))
 		}})
+		add(scenario{name: "another frontend publishes a pod's volume beside it", prepare: hosttest.AddShelf, play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+			a, shelf := pod("a"), hosttest.Shelf{E: e}
+			publish := func(name string) func() error { return func() error { return shelf.Publish(name, a.LV, 64<<20) } }
+			withdraw := func(name string) func() error { return func() error { return shelf.Withdraw(name) } }
+			use := func(name string) func() error { return func() error { return e.M.Write(shelf.Dir(name)) } }
+			return all(publish("first"), start(k, a), publish("second"), write(e, k, a), use("first"), withdraw("first"),
+				stop(k, a), use("second"), withdraw("second"), withdraw("second"))
+		}})
 		add(scenario{name: "verbs come late, early and for what was never there", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
 			a := pod("a")
 			return all(late(e, k, a), start(k, a), write(e, k, a), stop(k, a), late(e, k, a))

@@ -19,7 +19,7 @@ func (n *Node) target(ctx context.Context, c *call) error {
 		return err
 	}
 	if table.Top(c.Dir) == nil && n.Observer.Gone(c.Dir) {
-		return fmt.Errorf("the directory %s does not exist: kubelet makes it, and flexd never does", c.Dir)
+		return volume.Errorf(volume.NotFound, "the directory %s does not exist: kubelet makes it, and flexd never does", c.Dir)
 	}
 	return nil
 }
@@ -31,9 +31,9 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	case err == nil:
 		return table, nil
 	case errors.Is(err, ErrDeadline):
-		return nil, fmt.Errorf("timed out reading the mount table, nothing was started: check dmesg, and whether `cat /proc/self/mountinfo` returns")
+		return nil, volume.Errorf(volume.Unknown, "timed out reading the mount table, nothing was started: check dmesg, and whether `cat /proc/self/mountinfo` returns")
 	}
-	return nil, fmt.Errorf("the mount table cannot be read: %w", err)
+	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
 }
 
 // setUp finds the volume and makes its lane serve the call.
@@ -74,14 +74,14 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 		now, uuid := n.renamed(name)
 		switch {
 		case uuid != "" && err == nil:
-			return nil, fmt.Errorf("it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or change volumeID", uuid, now)
+			return nil, volume.Errorf(volume.NotFound, "it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or ask for it by that name", uuid, now)
 		case uuid != "" && now.VG != name.VG:
-			return nil, fmt.Errorf("the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or change volumegroup: %w", uuid, now, now.VG, name.VG, err)
+			return nil, volume.Errorf(volume.NotFound, "the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or ask for it in that group: %w", uuid, now, now.VG, name.VG, err)
 		}
 	}
 	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
 		if c.Verb == volume.Check && vg.Create && c.Size > 0 {
-			return nil, nil // waitforattach makes it
+			return nil, nil // Activate makes it
 		}
 		if err := n.create(ctx, c, vg); err != nil {
 			return nil, err
@@ -90,23 +90,23 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 	}
 	switch {
 	case errors.Is(err, ErrDeadline):
-		return nil, fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
+		return nil, volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
 	case err != nil:
-		return nil, fmt.Errorf("it could not be looked up: %w", err)
+		return nil, volume.Errorf(volume.CodeOr(err, volume.Unknown), "it could not be looked up: %w", err)
 	case lv.Presence == volume.Absent:
-		return nil, fmt.Errorf("it does not exist in volume group %s", name.VG)
+		return nil, volume.Errorf(volume.NotFound, "it does not exist in volume group %s", name.VG)
 	case lv.Presence != volume.Present:
-		return nil, fmt.Errorf("not usable: %s", lv.Reason)
+		return nil, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason)
 	}
 	if why := n.replacedReason(ctx, c, lv.UUID, p); why != "" {
-		return nil, errors.New(why)
+		return nil, volume.WithCode(volume.Conflict, errors.New(why))
 	}
 	return n.laneByName(ctx, lv.UUID, name, p)
 }
 
-// replacedReason says why a mountdevice, or a waitforattach before it, must not use a volume:
-// an earlier waitforattach has activated another one under that name, which is active
-// and has its lease.
+// replacedReason says why a Stage, or an Activate before it, must not use a volume: an
+// earlier Activate has activated another one under that name, which is active and has its
+// lease.
 func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
 	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.asked.Options.Alias == "" {
 		return ""
@@ -125,7 +125,7 @@ func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p 
 		if id, now, ok, err := p.Identify(ctx, d.Number); err == nil && ok && id == lease.UUID && now.LV != "" && now != name {
 			called = fmt.Sprintf(", which is called %s now", now)
 		}
-		return fmt.Sprintf("%s is another volume (uuid %s) than at the last waitforattach (uuid %s%s): rename it back, or change volumeID; if the new one is meant, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
+		return fmt.Sprintf("%s is another volume (uuid %s) than the one that was activated last (uuid %s%s): rename it back, or ask for it by its new name; if the new one is meant, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
 	}
 	return ""
 }
@@ -145,11 +145,11 @@ func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider
 	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
 	switch {
 	case vg == nil || p == nil:
-		return nil, nil, fmt.Errorf("volume group %q is not configured on node %s: check option volumegroup, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
+		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
 	case !vg.AllowsVolume(name.LV):
-		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
+		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
 	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
-		return nil, nil, fmt.Errorf("the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
+		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
 	}
 	return vg, p, nil
 }

@@ -194,7 +194,7 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, procfs.Wchan(l.parked.pid)), Since: since, Hint: l.parked.text()}
 	}
 	if f := l.lastErr; f != nil {
-		s.Error = &status.Error{Step: f.step, Message: f.text, At: f.at, CallID: f.call}
+		s.Error = &status.Error{Step: f.step, Code: string(f.code), Message: f.text, At: f.at, CallID: f.call}
 		if next := l.retry.next; next.After(now) {
 			s.Error.Next = &next
 		}

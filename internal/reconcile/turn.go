@@ -51,7 +51,7 @@ func (l *lane) turn() {
 			// A lease changes nothing observable, and no call has arrived.
 		} else if h, err = l.observe(ctx, w); err != nil {
 			if ids := l.answerable(); len(ids) > 0 {
-				l.fail(ctx, volume.Step{Calls: ids}, "look", err)
+				l.fail(ctx, volume.Step{Calls: ids}, "look", volume.WithCode(volume.CodeOr(err, volume.Unknown), err))
 			}
 			l.fail(ctx, volume.Step{}, "look", err) // flexd's own work is retried
 			return
@@ -160,7 +160,7 @@ func sameStep(a, b volume.Step) bool {
 	case 0, volume.NoteHeld:
 		return false
 	case volume.NoteLease:
-		return false // a detach may have ended the lease meanwhile
+		return false // an EndLease may have ended the lease meanwhile
 	}
 	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size && a.Below == b.Below
 }

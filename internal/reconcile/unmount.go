@@ -39,7 +39,7 @@ func (n *Node) release(c *call) error {
 		uuid, name, ok, err := n.Observer.Identify(c.ctx, e)
 		switch {
 		case err != nil && len(n.Store.At(c.Dir)) == 0:
-			return fmt.Errorf("the volume mounted at %s is unknown: %w", c.Dir, err)
+			return volume.Errorf(volume.Unknown, "the volume mounted at %s is unknown: %w", c.Dir, err)
 		case ok:
 			add(uuid, name)
 		case foreign == "" && slices.Contains(at, e):
@@ -50,7 +50,7 @@ func (n *Node) release(c *call) error {
 		add(cl.UUID, volume.Name{VG: cl.VG, LV: cl.LV})
 	}
 	if len(found) == 0 && foreign != "" {
-		return fmt.Errorf("%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
+		return volume.Errorf(volume.Busy, "%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
 	}
 	for _, l := range found {
 		c.title = l.title()
@@ -82,7 +82,7 @@ func (n *Node) endLease(name string) {
 	for _, lease := range leases {
 		lease.Until = min(lease.Until, n.Boot())
 		if err := n.Store.PutLease(lease); err != nil {
-			n.Log.WithError(err).Warn("detach: goes on without the note")
+			n.Log.WithError(err).Warn("end of lease: goes on without the note")
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
 	}

@@ -52,12 +52,12 @@ func (n *Node) wait(c *call) (string, error) {
 	case <-n.ctx.Done(): // the lane ends without an answer
 		return "", context.Cause(n.ctx)
 	case <-time.After(commitGrace):
-		return "", errors.New("the mount was committed and the kernel has not answered: if it appears, it stays")
+		return "", volume.Errorf(volume.InProgress, "the mount was committed and the kernel has not answered: if it appears, it stays")
 	}
 }
 
-// commitGrace is what a committed mount may take beyond the deadline; flexdriver waits
-// that much longer than flexd.
+// commitGrace is what a committed mount may take beyond the deadline; callers wait for
+// that much longer.
 const commitGrace = 20 * time.Second
 
 // explainEnd explains why a call ends without success.
@@ -68,7 +68,7 @@ func (n *Node) explainEnd(c *call, err error) error {
 	if uuid := n.requests.Bound(&c.Request); uuid != "" {
 		return n.lane(uuid, volume.Name{}).timeoutReason()
 	}
-	return errors.New("not done within the call's time")
+	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }
 
 // timeoutReason says what a call was waiting for at its deadline.
@@ -80,13 +80,13 @@ func (l *lane) timeoutReason() error {
 	case l.woken != nil:
 		return fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", l.name.VG)
 	case l.parked != nil:
-		return fmt.Errorf("stuck: %s", l.parked.text())
+		return volume.Errorf(volume.InProgress, "stuck: %s", l.parked.text())
 	case l.working == volume.Unmount.String():
-		return fmt.Errorf("still at %s%s; it goes on, and is waited for when asked again%s", l.stepSince(), childState(child), slowAdvice)
+		return volume.Errorf(volume.InProgress, "still at %s%s; it goes on, and is waited for when asked again%s", l.stepSince(), childState(child), slowAdvice)
 	case l.working != "":
-		return fmt.Errorf("still preparing: %s%s; it goes on, and will be used when asked again%s", l.stepSince(), childState(child), slowAdvice)
+		return volume.Errorf(volume.InProgress, "still preparing: %s%s; it goes on, and will be used when asked again%s", l.stepSince(), childState(child), slowAdvice)
 	}
-	return errors.New("not done within the call's time")
+	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }
 
 // slowAdvice is what an operator can do about a step that may only be slow.

@@ -26,6 +26,7 @@ type ChildError struct {
 	Step   string          `json:"-"`
 	Kind   string          `json:"kind,omitempty"` // names a type of error to the package that asked; "" = plain
 	Text   string          `json:"error"`
+	Code   string          `json:"code,omitempty"`   // likewise, of the refusal
 	Detail json.RawMessage `json:"detail,omitempty"` // depends on Kind
 }
 

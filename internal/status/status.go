@@ -50,6 +50,7 @@ type Pod struct {
 // An Error is what went wrong last.
 type Error struct {
 	Step    string     `json:"step"`
+	Code    string     `json:"code,omitempty"`
 	Message string     `json:"message"`
 	At      time.Time  `json:"at"`
 	CallID  string     `json:"callID,omitempty"`

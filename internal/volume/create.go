@@ -12,15 +12,15 @@ func (p *planner) creations() {
 		case lv.Presence == Present:
 			p.done(c)
 		case lv.Presence == Foreign:
-			p.refuse(c, "not usable: %s", orUnknown(lv.Reason))
+			p.refuse(c, Unusable, "not usable: %s", orUnknown(lv.Reason))
 		case lv.Presence == PresenceUnknown:
-			p.refuse(c, "it could not be looked up: %s", orUnknown(lv.Reason))
-		case c.Refusal != "":
-			p.refuse(c, "create: %s", c.Refusal)
+			p.refuse(c, Unknown, "it could not be looked up: %s", orUnknown(lv.Reason))
+		case c.Refusal.Reason != "":
+			p.refuse(c, c.Refusal.Code, "create: %s", c.Refusal.Reason)
 		case p.h.Record == Seen:
-			p.refuse(c, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
+			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
 		case p.h.Record == RecordUnknown:
-			p.refuse(c, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; remove that file if the volume it is about (its name is the uuid) is not missing", orUnknown(p.h.RecordReason))
+			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; remove that file if the volume it is about (its name is the uuid) is not missing", orUnknown(p.h.RecordReason))
 		default:
 			if len(who) == 0 {
 				size = c.Size

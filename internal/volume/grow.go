@@ -9,22 +9,22 @@ func (p *planner) expand(c Call) {
 	lv, d := p.h.LV, p.h.Device
 	switch {
 	case p.h.Targets[c.Dir].Other != "" && !p.h.Targets[c.Dir].Under:
-		p.refuse(c, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Targets[c.Dir].Other, c.Dir)
+		p.refuse(c, Conflict, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Targets[c.Dir].Other, c.Dir)
 		return
 	case p.live() == nil || d.Activity != Active:
-		p.refuse(c, "it is not mounted, and a filesystem is only grown while it is: mount it first")
+		p.refuse(c, Conflict, "it is not mounted, and a filesystem is only grown while it is: mount it first")
 		return
 	case p.readOnlyLV():
-		p.refuse(c, "the logical volume is read-only and cannot grow")
+		p.refuse(c, Conflict, "the logical volume is read-only and cannot grow")
 		return
 	case p.h.FS.Content == FilesystemFailed:
-		p.refuse(c, "%s", failed(p.h.FS))
+		p.refuseWith(c, failed(p.h.FS))
 		return
 	case p.h.FS.Content == Truncated && c.Size < p.h.FS.Size:
-		p.refuse(c, "%s", p.truncated())
+		p.refuseWith(c, p.truncated())
 		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
-		p.refuse(c, "%d bytes are wanted, and the volume group's maxSize is %d: raise it in flexd's configuration", c.Size, c.MaxSize)
+		p.refuse(c, NoSpace, "%d bytes are wanted, and the volume group's maxSize is %d: raise it in flexd's configuration", c.Size, c.MaxSize)
 		return
 	}
 	p.engaged = true

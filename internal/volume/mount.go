@@ -63,15 +63,15 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 		fs     = p.h.FS
 		who    = ids(calls)
 		wanted = calls[0].FSType
-		refuse = func(f string, a ...any) (string, bool) {
+		refuse = func(why Refusal) (string, bool) {
 			for _, c := range calls {
-				p.refuse(c, f, a...)
+				p.refuseWith(c, why)
 			}
 			return "", false
 		}
 	)
 	if p.h.Record == RecordUnknown {
-		return refuse("its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut%s", because(p.h.RecordReason))
+		return refuse(refusal(Unknown, "its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut%s", because(p.h.RecordReason)))
 	}
 	if fs.Content == ContentUnknown || fs.Use == UseUnknown {
 		p.add(Step{Kind: Inspect, Calls: who})
@@ -79,9 +79,9 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	}
 	switch fs.Use {
 	case InUse:
-		return refuse("%s; flexd does not check, format or mount a device that something else uses: end that use first", orUnknown(fs.UsedBy))
+		return refuse(refusal(Busy, "%s; flexd does not check, format or mount a device that something else uses: end that use first", orUnknown(fs.UsedBy)))
 	case Unmounted:
-		return refuse("%s", orUnknown(fs.UsedBy))
+		return refuse(refusal(Busy, "%s", orUnknown(fs.UsedBy)))
 	}
 	// Where there is a filesystem, no mkfs was cut, and it may hold data by now.
 	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
@@ -89,14 +89,14 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	}
 	switch fs.Content {
 	case FilesystemFailed:
-		return refuse("%s", failed(fs))
+		return refuse(failed(fs))
 	case Truncated:
-		return refuse("%s", p.truncated())
+		return refuse(p.truncated())
 	case ForeignContent:
-		return refuse("it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.device())
+		return refuse(refusal(NotBlank, "it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.device()))
 	}
 	if wanted != "" && wanted != fs.Type {
-		return refuse("%s", otherType(fs.Type, wanted))
+		return refuse(otherType(fs.Type, wanted))
 	}
 	if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {
 		p.add(Step{Kind: CheckFS, FSType: fs.Type, Calls: who})
@@ -109,7 +109,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 
 // format plans mkfs of what is blank, or of what an mkfs of ours left that a
 // crash has cut.
-func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool)) (string, bool) {
+func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (string, bool) {
 	fsType := calls[0].FSType
 	if fsType == "" {
 		fsType = DefaultFSType
@@ -117,22 +117,22 @@ func (p *planner) format(calls []Call, refuse func(string, ...any) (string, bool
 	fs := p.h.FS
 	switch {
 	case fs.Made:
-		return refuse("mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What))
+		return refuse(refusal(Failed, "mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What)))
 	case p.readOnlyLV():
-		return refuse("it is blank and read-only: there is nothing to mount")
+		return refuse(refusal(Conflict, "it is blank and read-only: there is nothing to mount"))
 	case p.h.Device.Unsound != "":
-		return refuse("it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound)
+		return refuse(refusal(Unusable, "it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound))
 	case p.h.Record == Seen:
-		return refuse("it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile))
+		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile)))
 	}
 	repeat := fs.Content != Blank
 	if why := p.unlikeCut(fsType); repeat && why != "" {
-		return refuse("an mkfs of %s was cut on it, and is not repeated: %s; flexd never formats over data. Look at the signatures (wipefs %s); if it is not needed: wipefs -a %[3]s, blkdiscard -z %[3]s, then ask again", p.h.RecordType, why, p.device())
+		return refuse(refusal(NotBlank, "an mkfs of %s was cut on it, and is not repeated: %s; flexd never formats over data. Look at the signatures (wipefs %s); if it is not needed: wipefs -a %[3]s, blkdiscard -z %[3]s, then ask again", p.h.RecordType, why, p.device()))
 	}
 	// A size that was too small may be corrected as long as nothing was published.
 	if size := calls[0].Size; p.h.LV.Created && !repeat && size > p.h.LV.Size {
 		if limit := calls[0].MaxSize; limit > 0 && size > limit {
-			return refuse("option size: %d bytes are wanted, and the volume group's maxSize is %d", size, limit)
+			return refuse(refusal(NoSpace, "option size: %d bytes are wanted, and the volume group's maxSize is %d", size, limit))
 		}
 		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
 		return "", false

@@ -40,11 +40,11 @@ var mutants = []mutant{
 	{"a mount without a note is not adopted", `if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release, Reclaim)) == 0 {`, `if false {`},
 	{"the last claim leaves no lease", `Lease: p.h.Device.Activity != Inactive && !p.holding()})`, `Lease: false})`},
 	{"a foreign mount is unmounted", `case spot.Other != "":
-			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:`, `case spot.Other != "" && false:
 		case spot.This && !seen[call.Dir]:`},
 	{"a foreign mount is released", `case spot.Other != "":
-			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case !spot.This`, `case !spot.This`},
 	{"a release is not noted before the umount", `c == nil || c.Phase != Releasing {
 		p.add(`, `c == nil {
@@ -52,8 +52,8 @@ var mutants = []mutant{
 	{"an unmount of what is not mounted is never answered", `case claim == nil:
 			p.done(call)`, `case claim == nil:`},
 	{"a volume that somebody else mounted is used", `if m.Owner == Elsewhere {
-			return fmt.Sprintf("it is mounted at`, `if m.Owner == Elsewhere && false {
-			return fmt.Sprintf("it is mounted at`},
+			return refusal(Busy, "it is mounted at`, `if m.Owner == Elsewhere && false {
+			return refusal(Busy, "it is mounted at`},
 	{"a mount lands over something else", `if s := p.h.Targets[c.Dir]; s.Other != "" {`, `if s := p.h.Targets[c.Dir]; false && s.Other != "" {`},
 	{"the wrong mode counts as mounted", `c.Verb == Publish && m.ReadOnly != c.ReadOnly {`, `c.Verb == Publish && m.ReadOnly != c.ReadOnly && false {`},
 	{"an unknown format record is taken for none", `if p.h.Record == RecordUnknown {`, `if false {`},
@@ -71,8 +71,8 @@ var mutants = []mutant{
 		return "", false
 		return refuse(`},
 	{"a blank volume on which a filesystem was seen is formatted", `case p.h.Record == Seen:
-		return refuse("it is blank, but`, `case false:
-		return refuse("it is blank, but`},
+		return refuse(refusal(DataMissing, "it is blank, but`, `case false:
+		return refuse(refusal(DataMissing, "it is blank, but`},
 	{"raw data, or a foreign signature, under the record of an mkfs is formatted", `case !fs.Leftover:`, `case false:`},
 	{"a cut mkfs is repeated on a volume that flexd did not create", `case !p.h.LV.Created:`, `case false:`},
 	{"a cut mkfs is repeated forever", `case p.h.RecordLate != "":`, `case false:`},
@@ -90,9 +90,9 @@ var mutants = []mutant{
 	{"what cannot be identified is taken for absent", `return s.This || s.Under || s.Unknown != ""`, `return s.This || s.Under`},
 	{"a claim is dropped at a directory that cannot be told", `if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
 	{"a filesystem in error is mounted", `case FilesystemFailed:
-		return refuse("%s", failed(fs))`, `case FilesystemFailed:`},
+		return refuse(failed(fs))`, `case FilesystemFailed:`},
 	{"a filesystem that is larger than its device is mounted", `case Truncated:
-		return refuse("%s", p.truncated())`, `case Truncated:`},
+		return refuse(p.truncated())`, `case Truncated:`},
 	{"a second pod gets a filesystem that is larger than its device", `case p.h.FS.Content == Truncated:
 		return p`, `case false:
 		return p`},
@@ -115,8 +115,8 @@ var mutants = []mutant{
 	{"flexd lets go by itself without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
 	{"a claimed device is released", `case len(p.w.Claims) > 0:`, `case false:`},
 	{"a mounted device is released", `case len(p.h.Mounts) > 0:
-		p.refuse(call, "it is`, `case false:
-		p.refuse(call, "it is`},
+		p.refuse(call, Busy, "it is`, `case false:
+		p.refuse(call, Busy, "it is`},
 	{"a release goes on although kubelet asks for the directory", `case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:`, `case false:`},
 	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.engaged ||`, `if p.engaged ||`},
 	{"a mount below kubelet's root is kubelet's", `case place.Bind:`, `case place.Bind || c.within(e.Dir):`},
@@ -133,20 +133,20 @@ var mutants = []mutant{
 	{"a part of the volume is the volume", `case !whole(e):
 		return false, nil`, `case false:`},
 	{"a volume is created whose name could not be looked up", `case lv.Presence == PresenceUnknown:
-			p.refuse(c, "it could`, `case false:
-			p.refuse(c, "it could`},
+			p.refuse(c, Unknown, "it could`, `case false:
+			p.refuse(c, Unknown, "it could`},
 	{"a volume is created in place of something foreign", `case lv.Presence == Foreign:
-			p.refuse(c, "not usable`, `case false:
-			p.refuse(c, "not usable`},
-	{"a volume is created against the configuration", `case c.Refusal != "":
-			p.refuse(c, "create`, `case false:
-			p.refuse(c, "create`},
+			p.refuse(c, Unusable, "not usable`, `case false:
+			p.refuse(c, Unusable, "not usable`},
+	{"a volume is created against the configuration", `case c.Refusal.Reason != "":
+			p.refuse(c, c.Refusal.Code, "create`, `case false:
+			p.refuse(c, c.Refusal.Code, "create`},
 	{"a volume is created in place of one that had a filesystem", `case p.h.Record == Seen:
-			p.refuse(c, "create`, `case false:
-			p.refuse(c, "create`},
+			p.refuse(c, DataMissing, "create`, `case false:
+			p.refuse(c, DataMissing, "create`},
 	{"a volume is created although what had its name is unknown", `case p.h.Record == RecordUnknown:
-			p.refuse(c, "create`, `case false:
-			p.refuse(c, "create`},
+			p.refuse(c, Unknown, "create`, `case false:
+			p.refuse(c, Unknown, "create`},
 	{"a creation is answered before the volume is seen", `case lv.Presence == Present:
 			p.done(c)`, `case lv.Presence == Present || lv.Presence == Absent:
 			p.done(c)`},

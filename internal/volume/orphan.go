@@ -64,17 +64,17 @@ func (p *planner) reclaims() {
 		spot, claim := p.h.Targets[call.Dir], p.claim(call.Dir)
 		switch {
 		case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:
-			p.refuse(call, "kubelet asks for %s just now", call.Dir)
+			p.refuse(call, Busy, "kubelet asks for %s just now", call.Dir)
 		case spot.Unknown != "":
-			p.refuse(call, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
+			p.refuse(call, Unknown, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
 		case spot.Other != "":
-			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case !spot.This && claim == nil:
 			p.done(call)
 		case slices.Contains(p.dropped, call.Dir): // by another call, or because it is over anyway
 		default:
 			if why := p.needed(call, spot); why != "" {
-				p.refuse(call, "%s", why)
+				p.refuse(call, Busy, "%s", why)
 				continue
 			}
 			ids := p.calls(call.Dir, Reclaim)
@@ -123,26 +123,26 @@ func (p *planner) needed(call Call, spot TargetState) string {
 func (p *planner) reclaimDevice(call Call) {
 	d := p.h.Device
 	switch {
-	case call.Refusal != "":
-		p.refuse(call, "%s", call.Refusal)
+	case call.Refusal.Reason != "":
+		p.refuseWith(call, call.Refusal)
 	case len(p.w.Claims) > 0:
-		p.refuse(call, "it is claimed at %s", p.w.Claims[0].Dir)
+		p.refuse(call, Busy, "it is claimed at %s", p.w.Claims[0].Dir)
 	case len(p.h.Mounts) > 0:
-		p.refuse(call, "it is mounted at %s", p.h.Mounts[0].Dir)
+		p.refuse(call, Busy, "it is mounted at %s", p.h.Mounts[0].Dir)
 	case slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb != Reclaim }):
-		p.refuse(call, "kubelet asks for it just now")
+		p.refuse(call, Busy, "kubelet asks for it just now")
 	case p.h.LV.Pending:
 		p.engaged = true
 	case p.h.LV.Presence != Present:
-		p.refuse(call, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
+		p.refuse(call, Unknown, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:
-		p.refuse(call, "its device could not be looked at: %s", orUnknown(d.Reason))
+		p.refuse(call, Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
 	case d.Activity == Inactive && !p.w.Lease.Noted:
 		p.done(call)
 	case d.Activity == Active && Kept(d.Relatives) != "":
-		p.refuse(call, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
+		p.refuse(call, Busy, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
 	case d.Activity == Active && p.w.NeverDeactivate:
-		p.refuse(call, "its volume group says `deactivate: never`")
+		p.refuse(call, NotAllowed, "its volume group says `deactivate: never`")
 	case p.engaged: // a call before this one does it
 	default:
 		p.engaged = true // and flexd's own letting go has nothing to add

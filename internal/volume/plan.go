@@ -39,8 +39,13 @@ type planner struct {
 func (p *planner) add(s Step)  { p.v.Steps = append(p.v.Steps, s) }
 func (p *planner) done(c Call) { p.v.Done = append(p.v.Done, c.ID) }
 
-func (p *planner) refuse(c Call, f string, a ...any) {
-	p.v.Refused = append(p.v.Refused, Refusal{Call: c.ID, Reason: fmt.Sprintf(f, a...)})
+func (p *planner) refuse(c Call, code Code, f string, a ...any) {
+	p.v.Refused = append(p.v.Refused, Refusal{Call: c.ID, Code: code, Reason: fmt.Sprintf(f, a...)})
+}
+
+func (p *planner) refuseWith(c Call, why Refusal) {
+	why.Call = c.ID
+	p.v.Refused = append(p.v.Refused, why)
 }
 
 func (p *planner) claim(dir string) *Claim {

@@ -7,35 +7,40 @@ import (
 )
 
 // obstacle says why no set-up may happen on this volume at all, or "".
-func (p *planner) obstacle(c Call) string {
+func (p *planner) obstacle(c Call) Refusal {
 	lv, d := p.h.LV, p.h.Device
 	switch {
-	case c.Refusal != "":
+	case c.Refusal.Reason != "":
 		return c.Refusal
 	case lv.Presence == PresenceUnknown:
-		return "the volume could not be looked up: " + orUnknown(lv.Reason)
+		return refusal(Unknown, "the volume could not be looked up: %s", orUnknown(lv.Reason))
 	case lv.Presence == Absent:
-		return "the volume does not exist" + because(lv.Reason)
+		return refusal(NotFound, "the volume does not exist%s", because(lv.Reason))
 	case lv.Presence == Foreign:
-		return "not usable: " + orUnknown(lv.Reason)
+		return refusal(Unusable, "not usable: %s", orUnknown(lv.Reason))
 	case d.Unusable:
-		return "its device is not usable: " + orUnknown(d.Reason)
+		return refusal(Unusable, "its device is not usable: %s", orUnknown(d.Reason))
 	case d.Activity == ActivityUnknown:
-		return "its device could not be looked at: " + orUnknown(d.Reason)
+		return refusal(Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
 	case d.Suspended:
-		return fmt.Sprintf("its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs: dmsetup resume %[1]s", d.Path)
+		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs: dmsetup resume %[1]s", d.Path)
 	}
 	for _, cl := range p.w.Claims {
 		if why := p.h.Targets[cl.Dir].Unknown; why != "" {
-			return fmt.Sprintf("whether it is mounted at %s is unknown: %s", cl.Dir, why)
+			return refusal(Unknown, "whether it is mounted at %s is unknown: %s", cl.Dir, why)
 		}
 	}
 	for _, m := range p.h.Mounts {
 		if m.Owner == Elsewhere {
-			return fmt.Sprintf("it is mounted at %s by something else: umount it there first", m.Dir)
+			return refusal(Busy, "it is mounted at %s by something else: umount it there first", m.Dir)
 		}
 	}
-	return ""
+	return Refusal{}
+}
+
+// refusal is one of a call that is still to be named.
+func refusal(code Code, f string, a ...any) Refusal {
+	return Refusal{Code: code, Reason: fmt.Sprintf(f, a...)}
 }
 
 func because(reason string) string {
@@ -60,8 +65,8 @@ func (p *planner) setUps() {
 			if p.waits(c) {
 				continue
 			}
-			if why := p.obstacle(c); why != "" {
-				p.refuse(c, "%s", why)
+			if why := p.obstacle(c); why.Reason != "" {
+				p.refuseWith(c, why)
 				continue
 			}
 			if c.Verb == Expand {
@@ -77,8 +82,8 @@ func (p *planner) setUps() {
 			if p.mounted(c) || p.waits(c) {
 				continue
 			}
-			if why := p.conflict(c); why != "" {
-				p.refuse(c, "%s", why)
+			if why := p.conflict(c); why.Reason != "" {
+				p.refuseWith(c, why)
 				continue
 			}
 			users = append(users, c)
@@ -107,7 +112,7 @@ func (p *planner) mounted(c Call) bool {
 	}
 	for _, m := range p.h.Mounts {
 		if m.Dir == c.Dir && c.Verb == Publish && m.ReadOnly != c.ReadOnly {
-			p.refuse(c, "it is mounted %s at %s already, and this call wants it %s: unmount it first", mode(m.ReadOnly), c.Dir, mode(c.ReadOnly))
+			p.refuse(c, Conflict, "it is mounted %s at %s already, and this call wants it %s: unmount it first", mode(m.ReadOnly), c.Dir, mode(c.ReadOnly))
 			return true
 		}
 	}
@@ -127,21 +132,21 @@ func mode(readOnly bool) string {
 }
 
 // conflict says why a mount at c.Dir must not be made, or "".
-func (p *planner) conflict(c Call) string {
-	if why := p.obstacle(c); why != "" {
+func (p *planner) conflict(c Call) Refusal {
+	if why := p.obstacle(c); why.Reason != "" {
 		return why
 	}
 	if s := p.h.Targets[c.Dir]; s.Unknown != "" {
-		return fmt.Sprintf("the volume mounted at %s is unknown: %s", c.Dir, s.Unknown)
+		return refusal(Unknown, "the volume mounted at %s is unknown: %s", c.Dir, s.Unknown)
 	}
 	if s := p.h.Targets[c.Dir]; s.Other != "" {
-		return fmt.Sprintf("%s is mounted at %s already", s.Other, c.Dir)
+		return refusal(Busy, "%s is mounted at %s already", s.Other, c.Dir)
 	}
 	if c.Global != "" {
 		if s := p.h.Targets[c.Global]; s.Under {
-			return fmt.Sprintf("kubelet's global mount %s is covered by %s: unmount that first", c.Global, s.Other)
+			return refusal(Busy, "kubelet's global mount %s is covered by %s: unmount that first", c.Global, s.Other)
 		} else if s.Other != "" {
-			return fmt.Sprintf("kubelet's global mount %s holds another volume (%s): two inline volumes of one name collide with attach:true; give the pods' volumes different names, or use PVs, or attach:false", c.Global, s.Other)
+			return refusal(Conflict, "kubelet's global mount %s holds another volume (%s): two inline volumes of one name collide there; give the pods' volumes different names, or use PVs, or the driver without attach", c.Global, s.Other)
 		}
 	}
 	if c.Verb == Stage {
@@ -159,13 +164,13 @@ func (p *planner) conflict(c Call) string {
 	}
 	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
 		if !p.h.LV.ReadOnly {
-			return fmt.Sprintf("its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew", p.device())
+			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew", p.device())
 		}
-		return "the logical volume is read-only: mount it with readOnly: true"
+		return refusal(Conflict, "the logical volume is read-only: mount it with readOnly: true")
 	}
 	live := p.live()
 	if live == nil {
-		return ""
+		return Refusal{}
 	}
 	switch {
 	case p.h.FS.Content == FilesystemFailed:
@@ -173,18 +178,18 @@ func (p *planner) conflict(c Call) string {
 	case p.h.FS.Content == Truncated:
 		return p.truncated()
 	case live.SuperReadOnly && !p.readOnlyLV():
-		return fmt.Sprintf("its %s went read-only, which the kernel does on errors: unmount it everywhere, run fsck, and look at dmesg", live.Type)
+		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: unmount it everywhere, run fsck, and look at dmesg", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}
 	if diff := optionsDiffer(c.Super, p.h.Mounts); diff != "" {
-		return fmt.Sprintf("mountOptions: the filesystem is mounted already with other options (%s); all users of a volume share them", diff)
+		return refusal(Conflict, "the filesystem is mounted already with other mount options (%s); all users of a volume share them", diff)
 	}
-	return ""
+	return Refusal{}
 }
 
-func (p *planner) twoNames(dir string) string {
-	return fmt.Sprintf("it is staged already at %s: kubelet knows it under two names there, and could then never unmount either; use one PV (or one inline volume name) for one logical volume", dir)
+func (p *planner) twoNames(dir string) Refusal {
+	return refusal(Conflict, "it is staged already at %s: kubelet knows it under two names there, and could then never unmount either; use one PV (or one inline volume name) for one logical volume", dir)
 }
 
 // younger says whether the claim at dir was made by a call that came after c.
@@ -200,28 +205,28 @@ func (p *planner) younger(dir string, c Call) bool {
 	return false
 }
 
-func failed(fs FS) string {
+func failed(fs FS) Refusal {
 	what := "filesystem"
 	if fs.Type != "" {
 		what = fs.Type
 	}
-	return fmt.Sprintf("its "+what+" is in error (%s): unmount it everywhere and run fsck by hand", orUnknown(fs.What))
+	return refusal(Damaged, "its %s is in error (%s): unmount it everywhere and run fsck by hand", what, orUnknown(fs.What))
 }
 
 // truncated is about a filesystem that is larger than its device. No fsck is advised:
 // it would throw away what is beyond the end.
-func (p *planner) truncated() string {
+func (p *planner) truncated() Refusal {
 	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
 	remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, name)
 	if strings.HasPrefix(d.Path, "/dev/loop") {
 		remedy = fmt.Sprintf("truncate -s %d on its file, losetup -c %s", fs.Size, d.Path)
 	}
-	return fmt.Sprintf("its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
+	return refusal(Damaged, "its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
 		fs.Type, fs.Size, p.device(), d.Size, remedy)
 }
 
-func otherType(found, wanted string) string {
-	return fmt.Sprintf("it holds %s, and fsType asks for %s: correct fsType, or wipe the volume if its data is not needed", found, wanted)
+func otherType(found, wanted string) Refusal {
+	return refusal(Conflict, "it holds %s, and fsType asks for %s: correct fsType, or wipe the volume if its data is not needed", found, wanted)
 }
 
 // optionsDiffer compares the wanted superblock options with those of the live

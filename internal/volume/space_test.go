@@ -195,7 +195,7 @@ func (w world) want() Want {
 		case oCreate:
 			c.Verb = Create
 		case oCreateRefused:
-			c.Verb, c.Refusal = Create, "the configuration forbids it"
+			c.Verb, c.Refusal = Create, Refusal{Code: NotAllowed, Reason: "the configuration forbids it"}
 		}
 		v.Calls = append(v.Calls, c)
 	}
@@ -543,6 +543,9 @@ func (w world) answer(v Verdict) (world, error) {
 		w.calls[i] = oNone
 	}
 	for _, r := range v.Refused {
+		if r.Code == "" {
+			return w, fmt.Errorf("the refusal %q has no code", r.Reason)
+		}
 		if i := int(r.Call[0] - '0'); w.calls[i] == oNone {
 			return w, fmt.Errorf("call %s is both done and refused", r.Call)
 		} else {

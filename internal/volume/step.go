@@ -101,6 +101,7 @@ func (s Step) String() string {
 // A Refusal is a call that must not be served, and why.
 type Refusal struct {
 	Call   string
+	Code   Code
 	Reason string // what is in the way, and the owner's way out
 }
 

@@ -13,9 +13,9 @@ func (p *planner) releases() {
 		spot, claim := p.h.Targets[call.Dir], p.claim(call.Dir)
 		switch {
 		case spot.Unknown != "":
-			p.refuse(call, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
+			p.refuse(call, Unknown, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
 		case spot.Other != "":
-			p.refuse(call, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:
 			p.unmount(call.Dir, p.calls(call.Dir, Release), false)
 		case spot.This:

@@ -197,8 +197,8 @@ type Kind string
 
 // The kinds of claim.
 const (
-	Staged    Kind = "staged"    // the global mount, by mountdevice
-	Published Kind = "published" // a pod's mount, by mount
+	Staged    Kind = "staged"    // the global mount, by Stage
+	Published Kind = "published" // a pod's mount, by Publish
 )
 
 // A Phase is how far a claim has come.
@@ -310,12 +310,12 @@ type Verb uint8
 
 // The verbs of waiting calls.
 const (
-	Check    Verb = iota + 1 // attach: the volume is here and may be used
-	Activate                 // waitforattach
-	Stage                    // mountdevice
-	Publish                  // mount
-	Release                  // unmount, unmountdevice
-	Expand                   // expandfs
+	Check    Verb = iota + 1 // the volume is here and may be used
+	Activate                 // it has a device, and a lease
+	Stage                    // it is mounted once for all of its pods
+	Publish                  // it is mounted for a pod
+	Release                  // it is not mounted at the directory
+	Expand                   // it and its filesystem are larger
 	Reclaim                  // flexd release: release an orphan, the mount at Dir or, without one, the device
 	Create                   // for a call whose volume does not exist, in the lane of its name
 
@@ -327,26 +327,30 @@ const (
 func (v Verb) String() string {
 	switch v {
 	case Check:
-		return "attach"
+		return "check"
 	case Activate:
-		return "waitforattach"
+		return "activate"
 	case Stage:
-		return "mountdevice"
+		return "stage"
 	case Publish:
-		return "mount"
+		return "publish"
 	case Release:
-		return "unmount"
-	case Expand:
-		return "expandfs"
-	case Reclaim:
 		return "release"
+	case Expand:
+		return "expand"
+	case Reclaim:
+		return "reclaim"
+	case Exists:
+		return "exists"
+	case EndLease:
+		return "end lease"
 	case Create:
 		return "create"
 	}
 	return "unknown"
 }
 
-// A Call is a FlexVolume call that waits for an answer.
+// A Call is a request of a frontend that waits for an answer.
 type Call struct {
 	ID       string
 	Verb     Verb
@@ -357,7 +361,7 @@ type Call struct {
 	Super    []string // wanted superblock options, sorted
 	Size     int64    // wanted bytes; but for Expand, only a blank volume that flexd created is extended to it
 	MaxSize  int64    // the volume group's limit in bytes, 0 = none
-	Refusal  string   // why the configuration refuses this call, "" = it does not
+	Refusal  Refusal  // why the configuration refuses this call; zero = it does not
 	Patient  bool     // it still waits for a suspended device: every snapshot suspends its origin for a moment
 	Alone    bool     // for Reclaim: only if no other mount namespace has the device
 }

@@ -29,9 +29,9 @@ func TestRefusedByConfiguration(t *testing.T) {
 		{v, pod{Namespace: "kube-system", Name: "x", UID: "uid-x"}, []string{"vg0/a: mount", `namespace "kube-system"`, "team-*"}},
 		{v, pod{Namespace: "", Name: "x", UID: "uid-x"}, []string{"vg0/a: mount", `namespace ""`}},
 		{v, pod{Namespace: "team", Name: "x", UID: "uid-x"}, []string{`namespace "team"`}},
-		{other("vg1", "db-1"), p, []string{"vg1/db-1: mount", "does not exist", "create: true", "volumeID"}},
+		{other("vg1", "db-1"), p, []string{"vg1/db-1: mount", "does not exist", "create: true", "names of the volume group"}},
 		{other("vg1", "web"), p, []string{"vg1/web: mount", `volume "web"`, "db-[0-9]*"}},
-		{other("vg9", "a"), p, []string{"vg9/a: mount", `"vg9" is not configured`, node, "volumegroup", "volumeGroups"}},
+		{other("vg9", "a"), p, []string{"vg9/a: mount", `"vg9" is not configured`, node, "check its name", "volumeGroups"}},
 		{other("lost", "a"), p, []string{"lost/a: mount", "not found", nowhere}},
 	} {
 		h.refused(h.up(noAttach, row.v, row.p), row.words...)
@@ -51,7 +51,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 		}
 	}
 	good := pod{Namespace: "team-a", Name: "x", UID: "uid-x"}
-	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "attach:false")
+	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "without attach")
 	h.ok(h.up(noAttach, v, good))
 	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
 	// What is mounted is released, whatever the configuration says by now.

@@ -218,8 +218,8 @@ func TestOptionsThatHold(t *testing.T) {
 		t.Errorf("status: %q would be refused", s.Refused)
 	}
 	// The superblock is everybody's, the mount is the pod's own.
-	h.refused(h.up(noAttach, v.With("mountOptions", "commit=18"), q), "vg0/tuned: mount", "mountOptions", "commit=18", "commit=17")
-	h.refused(h.up(noAttach, v.With("mountOptions", ""), q), "mountOptions", "commit=17")
+	h.refused(h.up(noAttach, v.With("mountOptions", "commit=18"), q), "vg0/tuned: mount", "mount options", "commit=18", "commit=17")
+	h.refused(h.up(noAttach, v.With("mountOptions", ""), q), "mount options", "commit=17")
 	h.ok(h.up(noAttach, v.With("mountOptions", "commit=17,noexec"), q))
 	h.end(noAttach, v, p, q)
 	// One that the kernel does not take is the kernel's word.

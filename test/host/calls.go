@@ -79,6 +79,7 @@ type Answer struct {
 	Text         string          `json:"-"`
 	Status       string          `json:"status"`
 	Message      string          `json:"message"`
+	Code         string          `json:"code"`
 	Device       string          `json:"device"`
 	Attached     *bool           `json:"attached"`
 	Capabilities map[string]bool `json:"capabilities"`

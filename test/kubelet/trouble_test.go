@@ -197,7 +197,7 @@ func TestNamespaces(t *testing.T) {
 				n.warned(stranger, "vg0/a", `namespace "other"`, "team-*")
 			} else {
 				n.want(made)
-				n.warned(made, "vg0/a", "does not exist", "kubelet names at mount only", "create it by hand, or attach with attach:false")
+				n.warned(made, "vg0/a", "does not exist", "kubelet names at mount only", "create it by hand, or use the driver without attach")
 			}
 			if _, err := os.Lstat(n.vg + "/a"); !os.IsNotExist(err) {
 				t.Errorf("vg0/a: %v", err)

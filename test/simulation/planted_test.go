@@ -84,7 +84,7 @@ var bugs = []planted{
 		return refuse(`, `case UseUnknown:
 		return refuse(`},
 	{"a filesystem that is larger than its device is checked", "volume/mount.go", `case Truncated:
-		return refuse("%s", p.truncated())`, `case Truncated:`},
+		return refuse(p.truncated())`, `case Truncated:`},
 	{"what changes during a look wakes nobody", "reconcile/lane.go", `	l.dirty = true
 	if l.woken`, `	l.dirty = !l.awake
 	if l.woken`},

@@ -1,0 +1,41 @@
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The codes of refusals are promised: docs/status.md has each of them, and no other.
+func TestCodes(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "internal/volume/code.go"), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var codes []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			for _, value := range v.Values {
+				code, _ := strconv.Unquote(value.(*ast.BasicLit).Value)
+				codes = append(codes, code)
+			}
+		}
+		return true
+	})
+	_, text, _ := strings.Cut(read(t, "docs/status.md"), "\n### Codes\n")
+	text, _, _ = strings.Cut(text, "\n#")
+	var listed []string
+	for line := range strings.Lines(text) {
+		if m := quoted.FindStringSubmatch(line); m != nil && strings.HasPrefix(line, "| `") {
+			listed = append(listed, m[1])
+		}
+	}
+	if len(codes) < 10 || !slices.Equal(codes, listed) {
+		t.Errorf("volume has the codes %q, and docs/status.md %q", codes, listed)
+	}
+}
