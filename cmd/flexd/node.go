@@ -52,14 +52,14 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 		return nil, nil, err
 	}
 	runner := children.NewExec()
-	providers, seen, loop, volumes := providers(cfg, runner)
-	renameNotes(store, volumes, filepath.Join(cfg.RunDir, "lanes"), log)
+	providers := providers(cfg, runner)
+	renameNotes(store, providers.lvm, filepath.Join(cfg.RunDir, "lanes"), log)
 	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}
-	observer := asw.New([]asw.Layout{layout}, seen, records.Get, mounts)
+	observer := asw.New([]asw.Layout{layout}, providers.seen, records.Get, mounts)
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
-		Ops: mount.Ops{Runner: runner}, Providers: providers, Boot: boottime.Now,
+		Ops: mount.Ops{Runner: runner}, Providers: providers.acting, Boot: boottime.Now,
 	}
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
@@ -74,9 +74,9 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 		parts.PodEvents = ends
 	}
 	n := reconcile.New(parts)
-	tasks := []task{job{"reconciler", n.Run}, watchFiles(n, loop)}
+	tasks := []task{job{"reconciler", n.Run}, watchFiles(n, providers.loop)}
 	if lvmGroups(cfg) {
-		tasks = append(tasks, watchDevices(n, volumes))
+		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
 	return served{n, &flexserve.Frontend{Config: cfg, Log: log, Boot: boottime.Now, Self: self, Node: n}}, tasks, nil
 }

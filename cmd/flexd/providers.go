@@ -14,10 +14,18 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
+// kinds are the providers of both kinds.
+type kinds struct {
+	acting map[string]reconcile.Provider // by volume group
+	seen   map[string]asw.Provider       // the same
+	loop   *loopdev.Provider
+	lvm    *lvm.Provider
+}
+
 // providers makes one provider of each kind, and returns it under the name of
 // each of its volume groups. What is mounted by now is released whatever the
 // configuration says: there is always one for loop devices and one for LVM.
-func providers(cfg *config.Config, runner children.Runner) (acting map[string]reconcile.Provider, seen map[string]asw.Provider, loop *loopdev.Provider, real *lvm.Provider) {
+func providers(cfg *config.Config, runner children.Runner) kinds {
 	dirs, groups := map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
 		if vg.Provider == "lvm" {
@@ -26,20 +34,20 @@ func providers(cfg *config.Config, runner children.Runner) (acting map[string]re
 			dirs[vg.Name] = vg.Directory
 		}
 	}
-	loop = loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
-	real = lvm.New(lvm.Options{
+	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
+	real := lvm.New(lvm.Options{
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
 		Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
 	})
 	any := unconfigured{loop, real}
-	acting, seen = map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}
+	k := kinds{map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}, loop, real}
 	for vg := range dirs {
-		acting[vg], seen[vg] = loop, loop
+		k.acting[vg], k.seen[vg] = loop, loop
 	}
 	for vg := range groups {
-		acting[vg], seen[vg] = real, real
+		k.acting[vg], k.seen[vg] = real, real
 	}
-	return acting, seen, loop, real
+	return k
 }
 
 // unconfigured releases volumes whose group is not configured any more. Their
@@ -64,9 +72,9 @@ func (u unconfigured) Deactivate(ctx context.Context, lock string, lv volume.LV,
 	return u.of(lv).Deactivate(ctx, lock, lv, d)
 }
 
-func (u unconfigured) Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error) {
-	if uuid, name, ok, err := u.lvm.Identify(ctx, number); ok || err != nil {
-		return uuid, name, ok, err
+func (u unconfigured) Identify(ctx context.Context, number string) (volume.Identity, error) {
+	if id, err := u.lvm.Identify(ctx, number); id.UUID != "" || err != nil {
+		return id, err
 	}
 	return u.Provider.Identify(ctx, number)
 }

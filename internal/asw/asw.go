@@ -32,7 +32,7 @@ type Provider interface {
 	// Device says which block device lv has, if any.
 	Device(ctx context.Context, lv volume.LV) (volume.Device, error)
 	// Identify says which volume has the device of that number.
-	Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error)
+	Identify(ctx context.Context, number string) (volume.Identity, error)
 }
 
 // Unconfigured is the key of the provider that is asked about the devices of
@@ -194,12 +194,12 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 	if h.LV.Presence != volume.Absent && h.LV.Presence != volume.PresenceUnknown || h.Device.Activity != volume.Active {
 		return volume.Name{}
 	}
-	uuid, name, ok, err := p.Identify(ctx, h.Device.Number)
-	if err != nil || !ok || uuid != h.LV.UUID || name.LV == "" || name == h.LV.Name ||
-		h.LV.Presence == volume.PresenceUnknown && name.VG == h.LV.Name.VG {
+	id, err := p.Identify(ctx, h.Device.Number)
+	if err != nil || id.UUID != h.LV.UUID || id.Name.LV == "" || id.Name == h.LV.Name ||
+		h.LV.Presence == volume.PresenceUnknown && id.Name.VG == h.LV.Name.VG {
 		return volume.Name{}
 	}
-	return name
+	return id.Name
 }
 
 // targetState says what stands at a directory.
@@ -248,32 +248,31 @@ func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, ta
 		d.Number != "" && e.Type == "btrfs" && slices.Contains(table.OfDevice(d.Number, d.Path), e):
 		return true, nil
 	}
-	got, _, ok, err := o.Identify(ctx, e)
-	return ok && got == uuid, err
+	id, err := o.Identify(ctx, e)
+	return id.UUID != "" && id.UUID == uuid, err
 }
 
 // whole says whether a mount shows the whole filesystem. The root of a btrfs is
 // whatever its owner made the default subvolume.
 func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
 
-// Identify says which volume a mount is of. It is false for one that is none of
-// flexd's; an error means that it is unknown.
-func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.UUID, volume.Name, bool, error) {
+// Identify says which volume a mount is of; an error means that it is unknown.
+func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.Identity, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {
 		if e.Type != "btrfs" {
-			return "", volume.Name{}, false, nil
+			return volume.Identity{}, nil
 		}
 		if number = e.SourceNumber(); number == "" {
-			return "", volume.Name{}, false, fmt.Errorf("the device of the btrfs at %s is unknown: the kernel calls it %q", e.Dir, e.Source)
+			return volume.Identity{}, fmt.Errorf("the device of the btrfs at %s is unknown: the kernel calls it %q", e.Dir, e.Source)
 		}
 	}
 	for _, p := range o.distinct() {
-		if uuid, name, ok, err := p.Identify(ctx, number); err != nil || ok {
-			return uuid, name, ok, err
+		if id, err := p.Identify(ctx, number); err != nil || id.UUID != "" {
+			return id, err
 		}
 	}
-	return "", volume.Name{}, false, nil
+	return volume.Identity{}, nil
 }
 
 // distinct returns each provider once.
@@ -289,7 +288,8 @@ func (o *Observer) distinct() []Provider {
 
 // describe names what is mounted where the volume of that uuid was expected.
 func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable.Entry) string {
-	got, name, ok, err := o.Identify(ctx, e)
+	id, err := o.Identify(ctx, e)
+	got, name, ok := id.UUID, id.Name, id.UUID != ""
 	switch {
 	case err != nil:
 		return fmt.Sprintf("%s from %s (its volume is unknown: %v)", e.Type, e.Source, err)

@@ -36,13 +36,13 @@ func (m *machine) Device(_ context.Context, lv volume.LV) (volume.Device, error)
 	return volume.Device{Activity: volume.Inactive}, m.err
 }
 
-func (m *machine) Identify(_ context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+func (m *machine) Identify(_ context.Context, number string) (volume.Identity, error) {
 	for uuid, d := range m.devices {
 		if d.Number == number {
-			return uuid, m.lvs2(uuid), true, nil
+			return volume.Identity{UUID: uuid, Name: m.lvs2(uuid)}, nil
 		}
 	}
-	return "", volume.Name{}, false, nil
+	return volume.Identity{}, nil
 }
 
 func (m *machine) lvs2(uuid volume.UUID) volume.Name {

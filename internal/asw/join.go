@@ -97,10 +97,8 @@ func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.T
 			s.Device = e.SourceNumber()
 		}
 		if s.Gone = s.Device != "" && o.NoDevice(s.Device); !s.Gone && ask {
-			uuid, _, ok, err := o.Identify(ctx, e)
-			if s.Unknown = err != nil; ok {
-				s.UUID = uuid
-			}
+			id, err := o.Identify(ctx, e)
+			s.UUID, s.Unknown = id.UUID, err != nil
 		}
 		all = append(all, s)
 	}

@@ -25,24 +25,23 @@ type identity struct {
 }
 
 // Identify says which volume the device of that number is, for a mount table
-// entry. The name is empty if it is no longer known. It is false if the device
-// is none of flexd's.
-func (p *Provider) Identify(ctx context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+// entry. The name is empty if it is no longer known.
+func (p *Provider) Identify(ctx context.Context, number string) (volume.Identity, error) {
 	if !strings.HasPrefix(number, "7:") {
-		return "", volume.Name{}, false, nil
+		return volume.Identity{}, nil
 	}
 	l, err := p.kernel.Loop(number)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && l.BackingFile == "") {
-		return "", volume.Name{}, false, nil
+		return volume.Identity{}, nil
 	}
 	if err != nil {
-		return "", volume.Name{}, false, err
+		return volume.Identity{}, err
 	}
 	id, err := p.identity(ctx, l)
 	if err != nil || id.UUID == "" {
-		return "", volume.Name{}, false, err
+		return volume.Identity{}, err
 	}
-	return id.UUID, p.nameOf(l.BackingFile), true, nil
+	return volume.Identity{UUID: id.UUID, Name: p.nameOf(l.BackingFile)}, nil
 }
 
 // identity returns what the loop device is, from memory if this incarnation of

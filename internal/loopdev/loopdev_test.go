@@ -233,26 +233,25 @@ func TestIdentityIsAskedOnce(t *testing.T) {
 		number string
 		uuid   volume.UUID
 		lv     string
-		ok     bool
 	}{
-		{"7:1", uuidA, "a", true},
-		{"7:2", uuidB, "b", true},
-		{"7:3", "", "", false},
-		{"7:4", "", "", false},
-		{"7:9", "", "", false},
-		{"253:1", "", "", false},
+		{"7:1", uuidA, "a"},
+		{"7:2", uuidB, "b"},
+		{"7:3", "", ""},
+		{"7:4", "", ""},
+		{"7:9", "", ""},
+		{"253:1", "", ""},
 	} {
-		uuid, name, ok, err := p.Identify(t.Context(), row.number)
-		if err != nil || uuid != row.uuid || name.LV != row.lv || ok != row.ok {
-			t.Errorf("%s: got %s, %s, %v, %v", row.number, uuid, name, ok, err)
+		id, err := p.Identify(t.Context(), row.number)
+		if err != nil || id.UUID != row.uuid || id.Name.LV != row.lv {
+			t.Errorf("%s: got %+v, %v", row.number, id, err)
 		}
 	}
 	if r.count != 2 {
 		t.Errorf("children: got %d, want 2", r.count)
 	}
 	k.loops[0].Seq = 99 // attached anew
-	if _, _, ok, err := p.Identify(t.Context(), "7:1"); err == nil || ok {
-		t.Errorf("got %v, %v", ok, err)
+	if id, err := p.Identify(t.Context(), "7:1"); err == nil || id.UUID != "" {
+		t.Errorf("got %+v, %v", id, err)
 	}
 }
 

@@ -197,9 +197,9 @@ func TestWholeWay(t *testing.T) {
 		if got := n.activate(lv); !reflect.DeepEqual(got, d) {
 			t.Errorf("again: got %+v, want %+v", got, d)
 		}
-		uuid, name, ok, err := n.Identify(t.Context(), d.Number)
-		if uuid != lv.UUID || name != lv.Name || !ok || err != nil {
-			t.Errorf("got %s, %s, %v, %v", uuid, name, ok, err)
+		id, err := n.Identify(t.Context(), d.Number)
+		if id != (volume.Identity{UUID: lv.UUID, Name: lv.Name}) || err != nil {
+			t.Errorf("got %+v, %v", id, err)
 		}
 		n.restart()
 		if err := os.Remove(d.Link); err != nil {
@@ -398,9 +398,9 @@ func TestRecreatedFile(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	n.restart()
-	uuid, name, ok, err := n.Identify(t.Context(), d.Number)
-	if uuid != old.UUID || name.LV != "a" || !ok || err != nil {
-		t.Errorf("got %s, %s, %v, %v", uuid, name, ok, err)
+	id, err := n.Identify(t.Context(), d.Number)
+	if id.UUID != old.UUID || id.Name.LV != "a" || err != nil {
+		t.Errorf("got %+v, %v", id, err)
 	}
 	if err := n.Deactivate(t.Context(), n.lock, lv, d); !errors.Is(err, mount.ErrChanged) {
 		t.Errorf("the new volume took the old one's device: %v", err)
@@ -463,8 +463,8 @@ func TestForeign(t *testing.T) {
 	if err := n.Deactivate(t.Context(), n.lock, ours, theirs); !errors.Is(err, mount.ErrChanged) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, ok, err := n.Identify(t.Context(), l.Number); ok || err != nil {
-		t.Errorf("got %v, %v", ok, err)
+	if id, err := n.Identify(t.Context(), l.Number); id.UUID != "" || err != nil {
+		t.Errorf("got %v, %v", id, err)
 	}
 	if again, err := NewKernel().Loop(l.Name); err != nil || again != l {
 		t.Errorf("got %+v, %v", again, err)

@@ -24,9 +24,9 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		return s
 	}
 	s.Directory = dir
-	volumes, inodes, refused, err := p.files(vg, dir)
-	s.Refused = refused
-	if s.Volumes = volumes; err != nil {
+	found, err := p.files(vg, dir)
+	s.Volumes, s.Refused = found.volumes, found.refused
+	if err != nil {
 		s.Metadata = err.Error()
 	}
 	loops, err := p.kernel.Loops()
@@ -34,8 +34,8 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		if fresh {
 			p.askNew(ctx, loops)
 		}
-		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, volumes, inodes)
-		p.addRivals(dir, loops, inodes, &s)
+		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, found)
+		p.addRivals(dir, loops, found.inodes, &s)
 	}
 	if err != nil {
 		s.Kernel = err.Error()
@@ -43,14 +43,19 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	return s
 }
 
-// files are the volumes in a directory, and their inodes by name. Of other files with a
-// uuid it says why they are none.
-func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]Inode, refused map[volume.UUID]string, err error) {
+// contents are the files of a directory.
+type contents struct {
+	volumes []join.Volume
+	inodes  map[string]Inode       // of the volumes, by name
+	refused map[volume.UUID]string // why another file with a uuid is no volume
+}
+
+func (p *Provider) files(vg, dir string) (contents, error) {
 	names, err := p.kernel.Files(dir)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("volume group %s: %w", vg, err)
+		return contents{}, fmt.Errorf("volume group %s: %w", vg, err)
 	}
-	inodes, refused = map[string]Inode{}, map[volume.UUID]string{}
+	c := contents{inodes: map[string]Inode{}, refused: map[volume.UUID]string{}}
 	for _, name := range names {
 		file, err := p.file(volume.Name{VG: vg, LV: name})
 		if err != nil {
@@ -58,28 +63,28 @@ func (p *Provider) files(vg, dir string) (all []join.Volume, inodes map[string]I
 		}
 		f, err := p.kernel.File(file)
 		if err != nil {
-			return nil, nil, nil, fmt.Errorf("volume %s/%s: %w", vg, name, err)
+			return contents{}, fmt.Errorf("volume %s/%s: %w", vg, name, err)
 		}
 		if !f.Exists {
 			continue
 		}
 		if why := foreign(file, f); why != "" {
 			if f.UUID != "" {
-				refused[volume.UUID(f.UUID)] = why
+				c.refused[volume.UUID(f.UUID)] = why
 			}
 			continue
 		}
 		// A device has whole sectors.
-		all = append(all, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
-		inodes[name] = f.Inode
+		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
+		c.inodes[name] = f.Inode
 	}
-	return all, inodes, refused, nil
+	return c, nil
 }
 
-func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop, volumes []join.Volume, inodes map[string]Inode) ([]join.Device, error) {
+func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop, found contents) ([]join.Device, error) {
 	names := map[identity]string{}
-	for _, v := range volumes {
-		names[identity{v.UUID, inodes[v.Name]}] = v.Name
+	for _, v := range found.volumes {
+		names[identity{v.UUID, found.inodes[v.Name]}] = v.Name
 	}
 	var all []join.Device
 	for _, l := range loops {

@@ -167,27 +167,27 @@ func diskSeq(number string) uint64 {
 }
 
 // Identify says which volume the device of that number is, for a mount table
-// entry. It is false if the device is no logical volume that could be one of
+// entry: none if the device is no logical volume that could be one of
 // ours: what LVM keeps to itself is not.
-func (p *Provider) Identify(_ context.Context, number string) (volume.UUID, volume.Name, bool, error) {
+func (p *Provider) Identify(_ context.Context, number string) (volume.Identity, error) {
 	major, _, ok := sysfs.SplitNumber(number)
 	if !ok || major == 0 {
-		return "", volume.Name{}, false, nil
+		return volume.Identity{}, nil
 	}
 	m, err := p.DM.Device(devmapper.Key{Number: number})
 	switch {
 	case errors.Is(err, devmapper.ErrNoDevice), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
-		return "", volume.Name{}, false, nil // no device-mapper at all: no volume of LVM's either
+		return volume.Identity{}, nil // no device-mapper at all: no volume of LVM's either
 	case err != nil:
-		return "", volume.Name{}, false, err
+		return volume.Identity{}, err
 	}
 	uuid, ok := parseDMUUID(m.UUID)
 	if !ok {
-		return "", volume.Name{}, false, nil
+		return volume.Identity{}, nil
 	}
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
 		name = volume.Name{} // renamed by hand; the uuid is what counts
 	}
-	return uuid, name, true, nil
+	return volume.Identity{UUID: uuid, Name: name}, nil
 }

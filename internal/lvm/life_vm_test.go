@@ -38,9 +38,9 @@ func TestVMWholeWay(t *testing.T) {
 		if d.Size != 12*mib || d.Seq == 0 || d.ReadOnly || d.Suspended {
 			t.Errorf("got %+v", d)
 		}
-		uuid, got, ok, err := l.Identify(t.Context(), d.Number)
-		if err != nil || !ok || uuid != lv.UUID || got != n {
-			t.Errorf("got %s %s %v %v", uuid, got, ok, err)
+		id, err := l.Identify(t.Context(), d.Number)
+		if err != nil || id != (volume.Identity{UUID: lv.UUID, Name: n}) {
+			t.Errorf("got %+v %v", id, err)
 		}
 		l.deactivate(lv)
 		l.deactivate(lv)

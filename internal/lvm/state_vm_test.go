@@ -59,8 +59,8 @@ func TestVMForeign(t *testing.T) {
 	m, _, _ := l.find(l.present("thin").UUID)
 	for _, key := range []string{m.UUID + "-tpool", dmUUID(l.lookUp("pool").UUID) + "-tpool"} {
 		if d, err := l.DM.Device(devmapper.Key{UUID: key}); err == nil {
-			if uuid, name, ok, err := l.Identify(t.Context(), d.Number); ok || err != nil {
-				t.Errorf("a pool's own device is the volume %s %s (%v)", uuid, name, err)
+			if id, err := l.Identify(t.Context(), d.Number); id.UUID != "" || err != nil {
+				t.Errorf("a pool's own device is the volume %+v (%v)", id, err)
 			}
 		}
 	}

@@ -24,11 +24,11 @@ func check(a checkArg) (nothing, error) {
 			return nothing{}, err // e2fsck would drop what is beyond the end
 		}
 	}
-	out, errs, code, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
+	p, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
 		return nothing{}, err
 	}
-	return nothing{}, e2fsckError(ownerPath(a.Device), code, oneLine(out, errs))
+	return nothing{}, e2fsckError(ownerPath(a.Device), p.code, oneLine(p.out, p.errs))
 }
 
 // e2fsckError explains e2fsck's exit status, a sum of bits.

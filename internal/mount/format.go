@@ -103,12 +103,12 @@ func format(f Formatting) (nothing, error) {
 func mkfs(dev *os.File, maker []string, f Formatting) error {
 	argv := append(append([]string{}, maker...), f.Opts...)
 	argv = append(argv, "--", f.Device.Path)
-	out, errs, code, err := toolWithin(mkfsDeadline, makers[f.Type].pkg, nil, argv...)
+	p, err := toolWithin(mkfsDeadline, makers[f.Type].pkg, nil, argv...)
 	if err != nil {
 		return err
 	}
-	if code != 0 {
-		return fmt.Errorf("%s: exit status %d: %s", argv[0], code, mkfsReason(errs, out))
+	if p.code != 0 {
+		return fmt.Errorf("%s: exit status %d: %s", argv[0], p.code, mkfsReason(p.errs, p.out))
 	}
 	if sb, err := readSuperblock(dev, f.Type); err != nil {
 		return fmt.Errorf("%s ended well, but %w", argv[0], err)

@@ -39,15 +39,15 @@ func (s signature) name() string { return cmp.Or(s.Type, s.Partition, "ambiguous
 // cache. That blkid found nothing proves nothing: it also finds nothing on a
 // device that it cannot read.
 func identify(dev *os.File) (signature, error) {
-	out, errs, code, err := tool("util-linux", []*os.File{dev}, "blkid", "-p", "-o", "export", "/proc/self/fd/3")
+	p, err := tool("util-linux", []*os.File{dev}, "blkid", "-p", "-o", "export", "/proc/self/fd/3")
 	if err != nil {
 		return signature{}, err
 	}
-	switch code {
+	switch p.code {
 	case 0:
-		s := parseExport(out)
+		s := parseExport(p.out)
 		if s.none() {
-			return signature{}, fmt.Errorf("blkid found something it has no name for: %s", oneLine(out))
+			return signature{}, fmt.Errorf("blkid found something it has no name for: %s", oneLine(p.out))
 		}
 		return s, nil
 	case 2:
@@ -55,7 +55,7 @@ func identify(dev *os.File) (signature, error) {
 	case 8:
 		return signature{Ambiguous: true}, nil
 	}
-	return signature{}, fmt.Errorf("blkid: exit status %d: %s", code, oneLine(errs))
+	return signature{}, fmt.Errorf("blkid: exit status %d: %s", p.code, oneLine(p.errs))
 }
 
 func parseExport(out []byte) signature {
@@ -76,8 +76,8 @@ func parseExport(out []byte) signature {
 // wipefs's, which is also what the owner would use to get rid of it.
 func describe(dev *os.File, s signature) string {
 	var found []string
-	if out, _, code, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3"); err == nil && code == 0 {
-		found = parseWipefs(out)
+	if p, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3"); err == nil && p.code == 0 {
+		found = parseWipefs(p.out)
 	}
 	if len(found) == 0 {
 		switch {

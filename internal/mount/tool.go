@@ -10,19 +10,25 @@ import (
 	"time"
 )
 
+// printed is what a program printed, and its exit status.
+type printed struct {
+	out, errs []byte
+	code      int
+}
+
 // tool runs a program for a child and returns what it printed and its exit
 // status. The program gets the lane's lock as standard input like the child
 // itself, so that the lock is held until both are gone, and the files as its
 // descriptors 3, 4, .... It fails only if the program could not be run or died.
-func tool(pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, code int, err error) {
+func tool(pkg string, files []*os.File, argv ...string) (printed, error) {
 	return toolWithin(0, pkg, files, argv...)
 }
 
 // toolWithin is tool for a program that is killed after a time; 0 = never.
-func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...string) (stdout, stderr []byte, code int, err error) {
+func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...string) (printed, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return nil, nil, 0, notInstalled(argv[0], pkg)
+		return printed{}, notInstalled(argv[0], pkg)
 	}
 	var out, errs bytes.Buffer
 	c := exec.Cmd{
@@ -39,12 +45,12 @@ func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...strin
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
-		return out.Bytes(), errs.Bytes(), exit.ExitCode(), nil
+		return printed{out.Bytes(), errs.Bytes(), exit.ExitCode()}, nil
 	}
 	if err != nil {
-		return nil, nil, 0, fmt.Errorf("%s: %w", argv[0], err)
+		return printed{}, fmt.Errorf("%s: %w", argv[0], err)
 	}
-	return out.Bytes(), errs.Bytes(), 0, nil
+	return printed{out.Bytes(), errs.Bytes(), 0}, nil
 }
 
 func notInstalled(program, pkg string) error {

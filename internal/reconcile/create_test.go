@@ -47,8 +47,8 @@ func (p *creator) Device(context.Context, volume.LV) (volume.Device, error) {
 	return volume.Device{Activity: volume.Active}, nil
 }
 
-func (p *creator) Identify(context.Context, string) (volume.UUID, volume.Name, bool, error) {
-	return "", volume.Name{}, false, nil
+func (p *creator) Identify(context.Context, string) (volume.Identity, error) {
+	return volume.Identity{}, nil
 }
 
 // noMounts is a mount table without volumes.

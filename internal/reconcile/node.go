@@ -237,10 +237,10 @@ func (n *Node) identify(e *mounttable.Entry) {
 	}()
 	var retry backoff
 	for n.ctx.Err() == nil {
-		uuid, name, ok, err := n.Observer.Identify(n.ctx, e)
+		id, err := n.Observer.Identify(n.ctx, e)
 		if err == nil {
-			if ok {
-				n.lane(uuid, name).wake()
+			if id.UUID != "" {
+				n.lane(id.UUID, id.Name).wake()
 			}
 			return
 		}

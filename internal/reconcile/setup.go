@@ -122,8 +122,8 @@ func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p 
 			continue
 		}
 		called := ""
-		if id, now, ok, err := p.Identify(ctx, d.Number); err == nil && ok && id == lease.UUID && now.LV != "" && now != name {
-			called = fmt.Sprintf(", which is called %s now", now)
+		if id, err := p.Identify(ctx, d.Number); err == nil && id.UUID == lease.UUID && id.Name.LV != "" && id.Name != name {
+			called = fmt.Sprintf(", which is called %s now", id.Name)
 		}
 		return fmt.Sprintf("%s is another volume (uuid %s) than the one that was activated last (uuid %s%s): rename it back, or ask for it by its new name; if the new one is meant, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
 	}

@@ -36,12 +36,12 @@ func (n *Node) release(c *call) error {
 	foreign := ""
 	at := table.At(c.Dir)
 	for _, e := range slices.Backward(slices.Concat(table.HiddenAt(c.Dir), at)) {
-		uuid, name, ok, err := n.Observer.Identify(c.ctx, e)
+		id, err := n.Observer.Identify(c.ctx, e)
 		switch {
 		case err != nil && len(n.Store.At(c.Dir)) == 0:
 			return volume.Errorf(volume.Unknown, "the volume mounted at %s is unknown: %w", c.Dir, err)
-		case ok:
-			add(uuid, name)
+		case id.UUID != "":
+			add(id.UUID, id.Name)
 		case foreign == "" && slices.Contains(at, e):
 			foreign = fmt.Sprintf("%s from %s", e.Type, e.Source)
 		}

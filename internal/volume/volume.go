@@ -34,6 +34,12 @@ func (u UUID) Earlier() UUID {
 	return UUID(lv)
 }
 
+// An Identity says which volume a device is of; a UUID of "" = of none of flexd's.
+type Identity struct {
+	UUID UUID
+	Name Name // zero = not known any more
+}
+
 // Presence says whether a logical volume exists.
 type Presence uint8
 

@@ -236,8 +236,8 @@ func (w *benchWorld) Device(_ context.Context, lv volume.LV) (volume.Device, err
 	return w.devices[lv.UUID], nil
 }
 
-func (w *benchWorld) Identify(context.Context, string) (volume.UUID, volume.Name, bool, error) {
-	return "", volume.Name{}, false, errors.New("not asked here")
+func (w *benchWorld) Identify(context.Context, string) (volume.Identity, error) {
+	return volume.Identity{}, errors.New("not asked here")
 }
 
 // A pass is what one look at everything took.

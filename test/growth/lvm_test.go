@@ -108,7 +108,7 @@ func TestCountedLVM(t *testing.T) {
 	each(func(lv volume.LV) error {
 		d, err := p.Device(t.Context(), lv)
 		if err == nil {
-			_, _, _, err = p.Identify(t.Context(), d.Number)
+			_, err = p.Identify(t.Context(), d.Number)
 		}
 		return err
 	})
