@@ -12,9 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 const (
@@ -107,39 +109,10 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	about := logrus.Fields{"pid": peer.Pid}
-	// Root, or flexd's own user: tests run it as themselves.
-	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
-	timeout := requestTime
-	if !known {
-		timeout = untrustedTimeout
-	}
-
-	conn.SetReadDeadline(time.Now().Add(timeout))
-	r, err := flexvolume.ReadRequest(conn)
-	if r.ID != "" {
-		about["call"] = r.ID
-	}
-	switch {
-	case !known:
-		about["uid"] = peer.UID
-		d.Log.WithFields(about).Warn("driver socket: refused, only root may call")
-		d.reply(conn, about, r.ID, flexvolume.Failure(fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
-		return
-	case err == nil:
-	case ctx.Err() != nil, errors.Is(err, io.EOF):
-		return // shutdown, or a probe of the socket
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
-		// No answer: if this is a flexdriver after all (stopped, swapped out),
-		// it connects again.
-		d.Log.WithFields(about).WithError(err).Warn("driver socket: no whole request came")
-		return
-	default:
-		d.Log.WithFields(about).WithError(err).Warn("driver socket: bad request")
-		d.reply(conn, about, r.ID, flexvolume.Failure("flexd cannot read the request: "+err.Error()))
+	r, ok := d.request(ctx, conn, about, peer)
+	if !ok {
 		return
 	}
-	conn.SetReadDeadline(time.Time{})
-
 	start := time.Now()
 	about["verb"] = r.Verb // never the arguments: they hold secrets
 	d.debug(about, "called")
@@ -170,6 +143,46 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
+// request reads the caller's request. Without one, or from a caller that may not call, it
+// answers what there is to answer, and returns false.
+func (d *Driver) request(ctx context.Context, conn *net.UnixConn, about logrus.Fields, peer Peer) (flexvolume.Request, bool) {
+	// Root, or flexd's own user: tests run it as themselves.
+	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
+	timeout := requestTime
+	if !known {
+		timeout = untrustedTimeout
+	}
+	conn.SetReadDeadline(time.Now().Add(timeout))
+	defer conn.SetReadDeadline(time.Time{})
+	r, err := flexvolume.ReadRequest(conn)
+	if r.ID != "" {
+		about["call"] = r.ID
+	}
+	log := d.Log.WithFields(about)
+	switch {
+	case !known:
+		log.WithField("uid", peer.UID).Warn("driver socket: refused, only root may call")
+		d.reply(conn, about, r.ID, refusal(volume.NotAllowed, fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
+	case err == nil:
+		return r, true
+	case ctx.Err() != nil, errors.Is(err, io.EOF): // shutdown, or a probe of the socket
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
+		// No answer: if this is a flexdriver after all (stopped, swapped out),
+		// it connects again.
+		log.WithError(err).Warn("driver socket: no whole request came")
+	default:
+		log.WithError(err).Warn("driver socket: bad request")
+		d.reply(conn, about, r.ID, refusal(volume.Invalid, "flexd cannot read the request: "+err.Error()))
+	}
+	return r, false
+}
+
+func refusal(code volume.Code, message string) flexvolume.Answer {
+	a := flexvolume.Failure(message)
+	a.Code = string(code)
+	return a
+}
+
 // errHungUp is what a handler says in the log about a call that it gave up.
 var errHungUp = errors.New("the caller hung up")
 
@@ -185,7 +198,7 @@ func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flexvolume.R
 			what = e.Error()
 		}
 		d.Log.WithFields(about).WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
-		answer = flexvolume.Failure("a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
+		answer = refusal(volume.Failed, "a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
 	}()
 	return d.Handler.Serve(ctx, r, peer)
 }
