@@ -37,7 +37,7 @@ func TestTextLog(t *testing.T) {
 // A log that is not read blocks nobody; it says what is missing then.
 func TestLogNotRead(t *testing.T) {
 	r, w := io.Pipe()
-	log, err := newLog(&config.Config{LogLevel: "info", LogFormat: "json"}, w)
+	log, err := newLog(&config.Config{Log: config.Log{LogLevel: "info", LogFormat: "json"}}, w)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,26 +21,44 @@ const maxBytes = 1 << 20
 // A Config is a checked configuration: every path is absolute and clean, every
 // duration positive, every name valid.
 type Config struct {
-	Driver       string        // FlexVolume driver name, "vendor/driver"
-	NodeName     string        // this node as kubelet calls it; default: the host name
-	KubeletRoots []string      // kubelet's --root-dir, as configured (not resolved)
-	RunDir       string        // notes, lane locks, device links; gone after a reboot
-	StateDir     string        // format records; survives reboots
-	DriverSocket string        // default RunDir/driver.sock
-	StatusSocket string        // default RunDir/status.sock
-	StatusGroup  string        // group that may read the status socket, "" = root only
+	Kubelet
+	Files
+	Times
+	Log
+	LVMFilter    []string // `filter` of LVM's commands; nil = flexd's own before the host's
+	VolumeGroups []VolumeGroup
+}
+
+// Kubelet is what kubelet is told and has: the FlexVolume frontend's part.
+type Kubelet struct {
+	Driver       string   // FlexVolume driver name, "vendor/driver"
+	NodeName     string   // this node as kubelet calls it; default: the host name
+	KubeletRoots []string // kubelet's --root-dir, as configured (not resolved)
+	CgroupDir    string   // where the host's control groups are
+}
+
+// Files are flexd's own.
+type Files struct {
+	RunDir       string // notes, lane locks, device links; gone after a reboot
+	StateDir     string // format records; survives reboots
+	DriverSocket string // default RunDir/driver.sock
+	StatusSocket string // default RunDir/status.sock
+	StatusGroup  string // group that may read the status socket, "" = root only
+}
+
+// Times are how long things may last.
+type Times struct {
 	Lease        time.Duration // how long a volume stays active without a claim
 	CallDeadline time.Duration // how long a call may wait in flexd
-	LogFormat    string        // "text" or "json"
-	LogLevel     string        // a logrus level
-	LVMFilter    []string      // `filter` of LVM's commands; nil = flexd's own before the host's
-	VolumeGroups []VolumeGroup
-
-	// ReleaseOrphansAfter is how old an orphan must be before flexd lets it go by
+	// ReleaseOrphansAfter is how old an orphan must be before flexd releases it by
 	// itself; 0 = never.
 	ReleaseOrphansAfter time.Duration
-	// CgroupDir is where the host's control groups are.
-	CgroupDir string
+}
+
+// Log is what flexd logs, and how.
+type Log struct {
+	LogFormat string // "text" or "json"
+	LogLevel  string // a logrus level
 }
 
 // A VolumeGroup says what flexd may do in one volume group. Volumes in a group

@@ -18,15 +18,10 @@ func Default() *Config {
 // blank holds the defaults that depend on nothing.
 func blank() *Config {
 	return &Config{
-		Driver:       "flexd/lvm",
-		KubeletRoots: []string{"/var/lib/kubelet"},
-		RunDir:       "/run/flexd",
-		StateDir:     "/var/lib/flexd",
-		Lease:        30 * time.Second,
-		CallDeadline: 4*time.Minute + 30*time.Second,
-		CgroupDir:    "/sys/fs/cgroup",
-		LogFormat:    "text",
-		LogLevel:     "info",
+		Kubelet: Kubelet{Driver: "flexd/lvm", KubeletRoots: []string{"/var/lib/kubelet"}, CgroupDir: "/sys/fs/cgroup"},
+		Files:   Files{RunDir: "/run/flexd", StateDir: "/var/lib/flexd"},
+		Times:   Times{Lease: 30 * time.Second, CallDeadline: 4*time.Minute + 30*time.Second},
+		Log:     Log{LogFormat: "text", LogLevel: "info"},
 	}
 }
 

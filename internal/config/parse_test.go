@@ -102,12 +102,12 @@ volumeGroups:
 		t.Fatal(err)
 	}
 	want := &Config{
-		Driver: "example.com/disk", NodeName: "node-1.example.com",
-		KubeletRoots: []string{"/var/lib/kubelet", "/data/kubelet"},
-		RunDir:       "/run/other", StateDir: "/var/lib/other",
-		DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm",
-		Lease: time.Minute, CallDeadline: 90 * time.Second, LogFormat: "json", LogLevel: "debug",
-		ReleaseOrphansAfter: 2 * time.Hour, CgroupDir: "/host/sys/fs/cgroup",
+		Kubelet: Kubelet{Driver: "example.com/disk", NodeName: "node-1.example.com",
+			KubeletRoots: []string{"/var/lib/kubelet", "/data/kubelet"}, CgroupDir: "/host/sys/fs/cgroup"},
+		Files: Files{RunDir: "/run/other", StateDir: "/var/lib/other",
+			DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm"},
+		Times: Times{Lease: time.Minute, CallDeadline: 90 * time.Second, ReleaseOrphansAfter: 2 * time.Hour},
+		Log:   Log{LogFormat: "json", LogLevel: "debug"},
 		VolumeGroups: []VolumeGroup{
 			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
 				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, NeverDeactivate: true},
