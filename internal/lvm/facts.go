@@ -31,6 +31,7 @@ type Facts struct {
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
 
+	free    []extent           // of disks by their paths
 	unknown []devmapper.Mapped // see unknownDevices; as listed when this was read
 }
 

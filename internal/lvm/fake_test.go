@@ -28,6 +28,7 @@ type fakeLVM struct {
 	lvs  map[string]*fakeLV // guarded by mu, as all that follows
 	free int64
 	pvs  string   // JSON
+	gaps string   // JSON: free extents
 	ran  []string // what was started
 
 	volumeList []string // activation/volume_list of the host; nil = none
@@ -243,8 +244,8 @@ func (f *fakeLVM) report() string {
 		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":%q}`,
 			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.origin))
 	}
-	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[],"seg":[]}]}`,
-		vgUUID, 1<<31, f.free, f.pvs, strings.Join(lvs, ","))
+	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[]}]}`,
+		vgUUID, 1<<31, f.free, f.pvs, strings.Join(lvs, ","), f.gaps)
 }
 
 func (f *fakeLVM) lookUp(p *Provider, name string) volume.LV {

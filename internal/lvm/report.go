@@ -27,8 +27,8 @@ func reportArgs(s scope, vg string) []string {
 	for _, c := range columns {
 		argv = append(argv, "--configreport", c.report, "-o", c.names)
 	}
-	// These two belong to a full report as well, and would be its largest part.
-	argv = append(argv, "--configreport", "seg", "-o", "lv_name", "-S", "lv_name=", "--configreport", "pvseg", "-o", "pv_name", "-S", "pv_name=")
+	// These two belong to a full report as well, and all of them would be its largest part.
+	argv = append(argv, "--configreport", "seg", "-o", "lv_name", "-S", "lv_name=", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size", "-S", "segtype=free")
 	return append(argv, vg)
 }
 
@@ -86,6 +86,11 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 			Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing"),
 			Allocatable: row.flag("pv_allocatable", "allocatable"), Free: row.number("pv_free"),
 		})
+	}
+	for _, fields := range one.PVSeg {
+		row.fields = fields
+		start := row.number("pe_start") + row.number("pvseg_start")*f.ExtentSize
+		f.free = append(f.free, extent{disk: row.text("pv_name"), start: start / 512, end: (start + row.number("pvseg_size")*f.ExtentSize) / 512})
 	}
 	for _, fields := range one.LV {
 		row.fields = fields

@@ -5,6 +5,7 @@ package lvm
 import (
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -93,6 +94,15 @@ func TestVMMoved(t *testing.T) {
 		l.Invalidate("")
 		l.deactivate(lv)
 	}
+
+	// With the metadata of before, LVM counts as free where the volume lies now.
+	l.activate(l.present("moved"))
+	old := filepath.Join(l.dir, "old")
+	l.sh("vgcfgbackup", "-q", "-f", old, "vg0")
+	l.sh("pvmove", "-q", "-i", "1", "-n", "moved", l.disks[0], l.disks[1])
+	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", old, "vg0")
+	l.Invalidate("")
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib), nil, "vg0-moved lies on space that its metadata counts as free")
 }
 
 // named is the device of that name, or none.

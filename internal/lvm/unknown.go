@@ -3,10 +3,14 @@ package lvm
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -31,19 +35,52 @@ func (p *Provider) unknownDevices(f *Facts) (all []devmapper.Mapped, err error) 
 	return all, nil
 }
 
-// checkUnknown refuses to allocate while the group has such a device.
+// checkUnknown refuses to allocate while the group has such a device, or one on extents
+// that its metadata counts as free.
 func (g *group) checkUnknown(ctx context.Context, f *Facts) error {
-	all, err := g.p.unknownDevices(f)
-	if err != nil || len(all) == 0 {
+	why, err := g.p.notFree(f)
+	if err != nil || why == "" {
 		return err
 	}
 	if f, _, err = g.look(ctx, true); err != nil { // it may be newer than what was known
 		return err
 	}
-	if all, err = g.p.unknownDevices(f); err != nil || len(all) == 0 {
+	if why, err = g.p.notFree(f); err != nil || why == "" {
 		return err
 	}
-	return &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", all[0].Name)}
+	return &Error{VG: g.name, Kind: ErrFailed, Text: why}
+}
+
+// notFree says which device a new volume could overwrite, or "".
+func (p *Provider) notFree(f *Facts) (string, error) {
+	unknown, err := p.unknownDevices(f)
+	if err != nil {
+		return "", err
+	}
+	if len(unknown) > 0 {
+		return fmt.Sprintf("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name), nil
+	}
+	free := slices.Clone(f.free)
+	for i := range free {
+		var st unix.Stat_t
+		if unix.Stat(free[i].disk, &st) == nil {
+			free[i].disk = sysfs.Number(st.Rdev)
+		}
+	}
+	list, err := p.DM.List()
+	if err != nil {
+		return "", err
+	}
+	for _, m := range list {
+		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) {
+			continue
+		}
+		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
+		if err == nil && meet(free, extents(now)) {
+			return fmt.Sprintf("the device %s lies on space that its metadata counts as free, and that LVM would give to another volume: the metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, f.Name), nil
+		}
+	}
+	return "", nil
 }
 
 // overlap says why a device must not be used that lies on the same extents as one that
@@ -62,14 +99,10 @@ func (g *group) overlap(m devmapper.Mapped) string {
 			continue
 		}
 		if mine == nil {
-			mine = g.p.tree().extents(m)
+			g.p.tree().walk(m, func(n *node, _ bool) { mine = append(mine, extents(n.Mapped)...) })
 		}
-		for _, e := range g.p.tree().extents(other) {
-			for _, o := range mine {
-				if e.disk == o.disk && e.start < o.end && o.start < e.end {
-					return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
-				}
-			}
+		if meet(mine, extents(other)) {
+			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
 	return ""
@@ -77,28 +110,38 @@ func (g *group) overlap(m devmapper.Mapped) string {
 
 // An extent is a part of a disk.
 type extent struct {
-	disk       string
-	start, end int64 // sectors
+	disk       string // its number, or its path
+	start, end int64  // sectors
 }
 
-// extents returns which parts of disks are below a device.
-func (t *tree) extents(m devmapper.Mapped) (all []extent) {
-	t.walk(m, func(n *node, _ bool) {
-		for _, target := range n.Targets {
-			words, stripes := strings.Fields(target.Params), int64(1) // DISK START
-			if target.Type == "striped" && len(words) > 2 {           // STRIPES CHUNK, then DISK START of each
-				stripes, _ = strconv.ParseInt(words[0], 10, 64)
-				words = words[2:]
-			} else if target.Type != "linear" {
-				continue
-			}
-			for i := 0; i+1 < len(words); i += 2 {
-				start, err := strconv.ParseInt(words[i+1], 10, 64)
-				if err == nil {
-					all = append(all, extent{words[i], start, start + target.Length/512/max(stripes, 1)})
-				}
+// meet reports whether a part of a disk is in both.
+func meet(a, b []extent) bool {
+	for _, e := range a {
+		for _, o := range b {
+			if e.disk == o.disk && e.start < o.end && o.start < e.end {
+				return true
 			}
 		}
-	})
+	}
+	return false
+}
+
+// extents returns which parts of disks a device maps itself.
+func extents(m devmapper.Mapped) (all []extent) {
+	for _, target := range m.Targets {
+		words, stripes := strings.Fields(target.Params), int64(1) // DISK START
+		if target.Type == "striped" && len(words) > 2 {           // STRIPES CHUNK, then DISK START of each
+			stripes, _ = strconv.ParseInt(words[0], 10, 64)
+			words = words[2:]
+		} else if target.Type != "linear" {
+			continue
+		}
+		for i := 0; i+1 < len(words); i += 2 {
+			start, err := strconv.ParseInt(words[i+1], 10, 64)
+			if err == nil {
+				all = append(all, extent{words[i], start, start + target.Length/512/max(stripes, 1)})
+			}
+		}
+	}
 	return all
 }

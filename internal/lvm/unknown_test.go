@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,25 @@ func TestUnknownDevice(t *testing.T) {
 	f.lvs["made"] = &fakeLV{uuid: fakeUUID(7), size: 4 * mib}
 	if create, extend = try(); create != nil || extend != nil {
 		t.Errorf("got %v, %v", create, extend)
+	}
+}
+
+// Extents that the metadata counts as free are given to no volume while a device of a
+// known one lies on them.
+func TestNotFree(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.gaps = `{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"1","pvseg_size":"2"}` // 1:3, from sector 10240 to 26624
+	uuid := dmUUID(fakeUUID(0))
+	for i, c := range []struct {
+		start   int
+		refused bool
+	}{{26623, true}, {26624, false}} {
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: fmt.Sprint("1:3 ", c.start)}}}
+		f.commands()
+		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: fmt.Sprint("new", i)}, 8*mib)
+		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "vg0-v0 lies on space that its metadata counts as free") || slices.Contains(f.commands(), "lvcreate") == c.refused {
+			t.Errorf("%d: got %v", c.start, err)
+		}
 	}
 }
 
