@@ -65,7 +65,7 @@ func check(stdout io.Writer, socket, output string) error {
 	if err := json.Unmarshal(body, &c); err != nil {
 		return &exitError{exitUnknown, fmt.Errorf("flexd's answer is not understood: %w", err)}
 	}
-	if output == "json" { // as it came: a newer daemon's fields are not lost
+	if output == "json" { // unchanged: a newer daemon's fields are kept
 		_, err = stdout.Write(body)
 	} else {
 		err = status.WriteCheck(stdout, c, time.Now())

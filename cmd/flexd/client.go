@@ -40,7 +40,7 @@ func get(socket, path string, timeout time.Duration) ([]byte, error) {
 	return body, nil
 }
 
-// absent says why flexd does not answer, and what to do about it.
+// absent returns why flexd does not answer, and what to do about it.
 func absent(socket string, err error) error {
 	var timeout net.Error
 	switch {

@@ -1,6 +1,5 @@
-// Command flexd looks after the volumes of one node: `serve` is the daemon, the
-// rest is what an operator types. It is not for doing anything itself: main only
-// wires.
+// Command flexd manages the volumes of one node: `serve` is the daemon, the other commands
+// are for operators. It contains no logic: it only connects the packages.
 package main
 
 import (
@@ -45,7 +44,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// A usageError is a command line that makes no sense.
+// A usageError is an invalid command line.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
@@ -53,7 +52,7 @@ func (e *usageError) Error() string { return e.text }
 func app(stdout, stderr io.Writer) *cli.App {
 	a := &cli.App{
 		Name:            "flexd",
-		Usage:           "looks after the volumes of this node",
+		Usage:           "manages the volumes of this node",
 		Version:         version,
 		HideVersion:     true, // `flexd version`
 		HideHelpCommand: true, // --help
@@ -96,9 +95,9 @@ func atMost(n int) cli.BeforeFunc {
 	}
 }
 
-// flagsFirst moves the flags of a command before its arguments, where the
-// parser looks for them: `flexd status vg0/data -o json` is what people type.
-// Every flag of ours but help and yes takes a value, and -/UUID is no flag.
+// flagsFirst moves the flags of a command before its arguments, where the parser expects
+// them: people type `flexd status vg0/data -o json`. Every flag except help and yes takes a
+// value, and -/UUID is no flag.
 func flagsFirst(args []string) []string {
 	if len(args) < 2 || strings.HasPrefix(args[1], "-") {
 		return args

@@ -39,7 +39,7 @@ func TestCommandLine(t *testing.T) {
 		stdout string // begins with
 		stderr string // exactly
 	}{
-		{"", 0, "NAME:\n   flexd - looks after the volumes of this node", ""},
+		{"", 0, "NAME:\n   flexd - manages the volumes of this node", ""},
 		{"--help", 0, "NAME:\n   flexd -", ""},
 		{"status --help", 0, "NAME:\n   flexd status -", ""},
 		{"version", 0, "dev\n", ""},
@@ -59,7 +59,7 @@ func TestCommandLine(t *testing.T) {
 		{"check -o yaml", 2, "", "flexd: check: -o is text or json, not \"yaml\"\n"},
 		{"check vg0", 2, "", "flexd: check: unexpected argument \"vg0\"; see flexd check --help\n"},
 		{"status vg0/", 2, "", "flexd: status: a volume is written VG/LV, or as its uuid, not \"vg0/\"\n"},
-		{"release --yes", 2, "", "flexd: release: name what to release; without --yes it lists what there is\n"},
+		{"release --yes", 2, "", "flexd: release: name the orphans to release; without --yes it lists them\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
 		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
 		{"status --colour x", 2, "", "flexd: flag provided but not defined: -colour; see flexd status --help\n"},
@@ -149,6 +149,6 @@ func TestStatusOfDaemon(t *testing.T) {
 
 func TestDefaultPaths(t *testing.T) {
 	if c := config.Default(); c.DriverSocket != "/run/flexd/driver.sock" || c.StatusSocket != "/run/flexd/status.sock" {
-		t.Errorf("%+v", c) // what flexdriver and `flexd status` use unless told otherwise
+		t.Errorf("%+v", c) // the defaults of flexdriver and `flexd status`
 	}
 }

@@ -20,16 +20,16 @@ import (
 	"github.com/flexd/flexd/internal/server"
 )
 
-// A node is the heart of the daemon: it answers kubelet, and knows what there is
-// to show.
+// A node is the core of the daemon: it answers kubelet's calls and provides the status
+// documents.
 type node interface {
 	server.Handler          // called from the start on, before Ready
 	server.Source           // likewise
-	Ready() <-chan struct{} // closed when what was left by the last flexd is known
+	Ready() <-chan struct{} // closed when the state that the last flexd left is known
 }
 
-// newNode puts the packages together: this is the only place that knows them all. It
-// returns the daemon with the tasks by which it works.
+// newNode connects the packages; no other code uses them all. It returns the daemon with
+// its background tasks.
 func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	boot, err := procfs.BootID() // notes of another one are about mounts that are gone
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// renameNotes gives the notes of an earlier version, which have half of the identity
-// of LVM's volumes, the whole one. Where that is unknown the notes stay as they
-// are, and nothing is done to their volume.
+// renameNotes completes the identities in notes of an earlier version, which lack the
+// volume group's uuid. If that is unknown, the notes do not change, and nothing is done to
+// their volume.
 func renameNotes(store *dsw.Store, volumes *lvm.Provider, lanes string, log *logrus.Entry) {
 	groups := map[volume.UUID]string{}
 	for _, c := range store.All() {
@@ -29,16 +29,16 @@ func renameNotes(store *dsw.Store, volumes *lvm.Provider, lanes string, log *log
 		}
 		now, err := volumes.Identity(old, vg)
 		if err == nil && now == "" {
-			continue // it has no device: there is nothing to lose
+			continue // it has no device: its notes are not needed
 		}
 		if err == nil {
-			err = os.Rename(filepath.Join(lanes, string(old)), filepath.Join(lanes, string(now))) // a child that lives holds it
+			err = os.Rename(filepath.Join(lanes, string(old)), filepath.Join(lanes, string(now))) // a living child holds it
 		}
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			err = store.Rename(old, now)
 		}
 		if err != nil {
-			log.WithError(err).WithField("uuid", old).Warn("a note of an earlier version stays as it is: nothing is done to its volume, what is mounted is known from the mount table")
+			log.WithError(err).WithField("uuid", old).Warn("a note of an earlier version was not changed: nothing is done to its volume; its mounts are known from the mount table")
 		}
 	}
 }

@@ -14,10 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A presence ends the daemon when one of its own files is taken away: without
-// its sockets it cannot be reached, and without its lock it no longer keeps a second
-// flexd off. Its supervisor starts it again; mounts stay as they are, and
-// calls that wait are sent again.
+// A presence ends the daemon when one of its own files is removed: without its sockets it
+// cannot be reached, and without its lock it does not exclude a second flexd. Its
+// supervisor starts it again; mounts stay as they are, and calls that wait are sent again.
 type presence struct {
 	files []string
 	log   *logrus.Entry

@@ -22,9 +22,9 @@ type kinds struct {
 	lvm    *lvm.Provider
 }
 
-// providers makes one provider of each kind, and returns it under the name of
-// each of its volume groups. What is mounted by now is released whatever the
-// configuration says: there is always one for loop devices and one for LVM.
+// providers makes one provider of each kind, and returns it under the name of each of its
+// volume groups. Mounted volumes are released whatever the configuration contains: there is
+// always one provider for loop devices and one for LVM.
 func providers(cfg *config.Config, runner children.Runner) kinds {
 	dirs, groups := map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
@@ -50,8 +50,8 @@ func providers(cfg *config.Config, runner children.Runner) kinds {
 	return k
 }
 
-// unconfigured releases volumes whose group is not configured any more. Their
-// uuid says whose they are.
+// unconfigured releases volumes of groups that are no longer configured. The form of the
+// uuid determines the provider.
 type unconfigured struct {
 	reconcile.Provider // loop devices
 	lvm                *lvm.Provider

@@ -23,11 +23,11 @@ import (
 func releaseCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "release",
-		Usage:     "release what no pod needs any more: prints what it would do, and does it with --yes",
+		Usage:     "release orphans: prints the steps, and takes them with --yes",
 		ArgsUsage: "[DIRECTORY | VG/LV | UUID]...",
 		Description: "Orphans are mounts of dead pods, global mounts without pods, claims without their mount, and\n" +
-			"active volumes without a claim. What a pod may use is refused, and a busy mount stays.\n" +
-			"Exit status: 0 everything was, or would be, released; 1 something is refused.",
+			"active volumes without a claim. A volume that a pod may use is refused, and a busy mount stays.\n" +
+			"Exit status: 0 all were, or would be, released; 1 some were refused.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
 			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
@@ -39,18 +39,18 @@ func releaseCommand(stdout io.Writer) *cli.Command {
 	}
 }
 
-// A release is what `flexd release` is asked to do.
+// A release has the arguments of `flexd release`.
 type release struct {
-	targets        []string // directories, VG/LV, uuids; none = whatever there is
-	yes            bool     // do it, not only say what would be done
+	targets        []string // directories, VG/LV, uuids; none = all orphans
+	yes            bool     // release, do not only print the steps
 	status, driver string   // the daemon's sockets
 }
 
-// run prints what would be done with each orphan, and does it if that is wanted.
-// It is an error if there is something that was not, or would not be, released.
+// run prints the steps for each orphan, and takes them with --yes. It returns an error if
+// an orphan was not, or would not be, released.
 func (r release) run(stdout io.Writer) error {
 	if r.yes && len(r.targets) == 0 {
-		return &usageError{"release: name what to release; without --yes it lists what there is"}
+		return &usageError{"release: name the orphans to release; without --yes it lists them"}
 	}
 	query := url.Values{}
 	for _, t := range r.targets {
@@ -88,7 +88,7 @@ func (r release) run(stdout io.Writer) error {
 	return nil
 }
 
-// release asks the daemon for the end of one orphan.
+// release asks the daemon to release one orphan.
 func (r release) release(o status.Orphan) error {
 	now := int64(boottime.Now())
 	c := flexvolume.Client{Socket: r.driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}

@@ -32,7 +32,7 @@ func serveCommand(stderr io.Writer) *cli.Command {
 // serve is the daemon. It returns nil after a request to stop.
 func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(30) // flexd is to be small on its node: that costs it some milliseconds for a hundred calls
+		debug.SetGCPercent(30) // flexd must use little memory: this costs some milliseconds for a hundred calls
 	}
 	cfg, err := loadConfig(configPath)
 	if err != nil {
@@ -79,8 +79,8 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	return runTasks(ctx, log, n.Ready(), tasks)
 }
 
-// makeDirs makes the directories that are missing. They are root's alone, except
-// that the group which may read the status socket has to get that far.
+// makeDirs creates the missing directories. Only root may enter them, except that the group
+// of the status socket needs access to its directory.
 func makeDirs(cfg *config.Config) error {
 	for _, dir := range []string{cfg.RunDir, cfg.StateDir, filepath.Dir(cfg.DriverSocket), filepath.Dir(cfg.StatusSocket)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -88,7 +88,7 @@ func makeDirs(cfg *config.Config) error {
 		}
 	}
 	if cfg.StatusGroup == "" || filepath.Dir(cfg.StatusSocket) != cfg.RunDir {
-		return nil // another directory is not ours to open
+		return nil // do not change the permissions of another directory
 	}
 	gid, err := server.GroupID(cfg.StatusGroup)
 	if err != nil {

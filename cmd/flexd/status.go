@@ -18,7 +18,7 @@ import (
 func statusCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "status",
-		Usage:     "show all volumes, or the whole story of one",
+		Usage:     "show all volumes, or one in detail",
 		ArgsUsage: "[VG/LV | UUID]",
 		Before:    atMost(1),
 		Flags: []cli.Flag{
@@ -31,7 +31,7 @@ func statusCommand(stdout io.Writer) *cli.Command {
 	}
 }
 
-// showStatus prints what the daemon at socket says of one volume, or of all.
+// showStatus prints the status of one volume, or of all, from the daemon at socket.
 func showStatus(stdout io.Writer, socket, output, volume string) error {
 	if output != "table" && output != "json" {
 		return &usageError{fmt.Sprintf("status: -o is table or json, not %q", output)}
@@ -53,7 +53,7 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 	}
 	now := time.Now()
 	switch {
-	case output == "json": // as it came: a newer daemon's fields are not lost
+	case output == "json": // unchanged: a newer daemon's fields are kept
 		_, err = stdout.Write(body)
 		return err
 	case volume != "":

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// shutdownTimeout is how long tasks may take to end at shutdown. What they
-// leave undone is found again at the next start, as after a kill.
+// shutdownTimeout is how long tasks may take to end at shutdown. The next start continues
+// unfinished work, as after a kill.
 const shutdownTimeout = 900 * time.Millisecond
 
 // A task runs for as long as the daemon does.
@@ -34,7 +34,7 @@ func (j job) Serve(ctx context.Context) error { return j.run(ctx) }
 // runTasks runs the tasks until the context ends or one of them does. ready is closed when
 // the daemon can answer.
 func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tasks []task) error {
-	told := ctx
+	stop := ctx
 	group, ctx := errgroup.WithContext(ctx)
 	for _, t := range tasks {
 		group.Go(func() error {
@@ -63,13 +63,13 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tas
 	notify(log, "STOPPING=1")
 	select {
 	case err := <-ended:
-		if told.Err() == nil {
+		if stop.Err() == nil {
 			return err
 		}
 		log.Info("flexd stops; mounts stay as they are")
 	case <-time.After(shutdownTimeout):
 		log.Warn("flexd stops without waiting for all its tasks; mounts stay as they are")
-		if told.Err() == nil {
+		if stop.Err() == nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -38,12 +38,12 @@ func TestTasks(t *testing.T) {
 	for _, row := range []struct {
 		about string
 		run   func(context.Context) error
-		told  bool // to stop
+		stop  bool // the context ends
 		want  string
 		log   string
 	}{
-		{"told to stop", untilDone, true, "", "flexd stops; mounts stay as they are"},
-		{"told to stop, but busy", func(ctx context.Context) error { time.Sleep(3 * time.Second); return nil }, true, "", "without waiting"},
+		{"stopped", untilDone, true, "", "flexd stops; mounts stay as they are"},
+		{"stopped, but busy", func(ctx context.Context) error { time.Sleep(3 * time.Second); return nil }, true, "", "without waiting"},
 		{"a task fails", func(context.Context) error { return errors.New("no mount table") }, false, "reconciler: no mount table", ""},
 		{"a task ends", func(context.Context) error { return nil }, false, "reconciler: ended by itself", ""},
 	} {
@@ -53,7 +53,7 @@ func TestTasks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				if row.told {
+				if row.stop {
 					cancel()
 				}
 				begin := time.Now()

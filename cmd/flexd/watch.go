@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/reconcile"
 )
 
-// watchFiles reports changes of the files of loop devices to the reconciler. Nobody waits
-// for its end: a directory may be on a filesystem that hangs.
+// watchFiles reports changes of the files of loop devices to the reconciler. The shutdown
+// does not wait for it: a directory may be on a filesystem that hangs.
 func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 	return job{"watch of files", func(ctx context.Context) error {
 		go loop.Watch(ctx, func(vg string) { n.NotifyChanged(vg, nil, time.Now()) }, func(err error) {
@@ -25,7 +25,7 @@ func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 func watchDevices(n *reconcile.Node, volumes *lvm.Provider) task {
 	return job{"watch of devices", func(ctx context.Context) error {
 		if err := volumes.Watch(ctx, n.NotifyChanged); err != nil {
-			n.Log.WithError(err).Warn("changes of LVM's devices cannot be watched: metadata older than half a minute is read anew")
+			n.Log.WithError(err).Warn("changes of LVM's devices cannot be watched: metadata older than half a minute is read again")
 		}
 		<-ctx.Done()
 		return ctx.Err()

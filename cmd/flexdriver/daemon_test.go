@@ -119,7 +119,7 @@ func diesMidAnswer(d *daemon, n int, c net.Conn) {
 	})
 }
 
-// stale leaves a socket's file with nobody behind it.
+// stale leaves a socket's file without a listener.
 func stale(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "driver.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -149,7 +149,7 @@ func TestContract(t *testing.T) {
 					timeout = "FLEXD_TIMEOUT=300ms"
 				}
 				env := []string{"FLEXD_SOCKET=" + socket, timeout}
-				if d == nil { // else nobody is to give up
+				if d == nil { // otherwise no call may time out
 					env = append(env, "FLEXD_CONNECT_TIMEOUT=200ms")
 				}
 				r := call(t, driver, env, args...)
@@ -327,7 +327,8 @@ func TestSIGTERM(t *testing.T) {
 	}
 }
 
-// When kubelet dies, nobody waits: flexdriver hangs up, so that flexd knows.
+// When kubelet dies, no caller waits: flexdriver closes the connection, so that flexd
+// knows.
 func TestParentDies(t *testing.T) {
 	d := start(t, silent)
 	read, write, err := os.Pipe()
@@ -398,7 +399,7 @@ func TestSleepsWhileItWaits(t *testing.T) {
 	}
 }
 
-// Nobody reads the answer: no word on stderr, whatever the end.
+// No process reads the answer: stderr stays empty, with any result.
 func TestClosedStdout(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package asw is the actual state of world: what the mount table, the block
-// device providers and the format records say, observed when a caller needs
-// it, and the last of it as one immutable snapshot for every reader that only wants
-// to know. A fact that could not be read is unknown, never absent.
+// Package asw is the actual state of world: the facts from the mount table, the block
+// device providers and the format records, observed when a caller needs them. Readers get
+// the last observation as an immutable snapshot. A fact that could not be read is unknown,
+// never absent.
 //
-// It never opens a volume's device and never touches what lies below a volume's
-// mount; what needs that is done by a child and handed in.
+// It never opens a volume's device and never reads below a volume's mount; children do
+// that, and their results are passed in.
 package asw
 
 import (
@@ -27,35 +27,34 @@ import (
 
 // A Provider observes the volumes of one kind.
 type Provider interface {
-	// LookUp says whether there is a volume of that name.
+	// LookUp looks a volume up by name.
 	LookUp(ctx context.Context, name volume.Name) (volume.LV, error)
-	// Device says which block device lv has, if any.
+	// Device returns the block device of lv, if it has one.
 	Device(ctx context.Context, lv volume.LV) (volume.Device, error)
-	// Identify says which volume has the device of that number.
+	// Identify returns the volume of the device with that number.
 	Identify(ctx context.Context, number string) (volume.Identity, error)
 }
 
-// Unconfigured is the key of the provider that is asked about the devices of
-// volumes whose group is not configured: what is mounted is released whatever the
-// configuration says by now.
+// Unconfigured is the key of the provider for volumes of groups that are not configured:
+// mounted volumes are released whatever the configuration contains.
 const Unconfigured = ""
 
-// An Observer looks, and keeps the last it saw.
+// An Observer observes, and keeps the last observation of each volume.
 type Observer struct {
 	Layouts   []Layout            // of all frontends
 	Providers map[string]Provider // by VG
 	Records   func(volume.UUID) (volume.RecordFacts, error)
 
-	// FSError says what the kernel knows to be wrong with a mounted
-	// filesystem, without asking the filesystem; "" = nothing.
+	// FSError returns the error of a mounted filesystem that the kernel reports in sysfs,
+	// without access to the filesystem; "" = none.
 	FSError func(path, fsType string) string
-	// Gone says whether a directory does not exist. It is only asked for
-	// directories on which nothing is mounted.
+	// Gone reports whether a directory does not exist. It is only called for directories
+	// that are not mount points.
 	Gone func(dir string) bool
-	// NoDevice says whether the kernel has no block device of that number.
+	// NoDevice reports whether the kernel has no block device of that number.
 	NoDevice func(number string) bool
-	// Pods returns which pods have a process. It is only asked for what is to
-	// be released although kubelet does not ask for it; nil = that cannot be observed.
+	// Pods returns the pods that have a process. It is only called for a release that
+	// kubelet has not requested; nil = pods cannot be observed.
 	Pods func() Pods
 
 	tables looker
@@ -70,44 +69,44 @@ func New(layouts []Layout, providers map[string]Provider, records func(volume.UU
 	return o
 }
 
-// Last returns the last that was seen of a volume, or nil. It never changes.
+// Last returns the last observation of a volume, or nil. It never changes.
 func (o *Observer) Last(uuid volume.UUID) *volume.Have {
 	h, _ := o.last.Load(uuid)
 	last, _ := h.(*volume.Have)
 	return last
 }
 
-// All are the volumes that were ever seen, with the last that was seen of them.
+// All returns all volumes that were ever observed, with their last observation.
 func (o *Observer) All() iter.Seq2[volume.UUID, *volume.Have] {
 	return func(yield func(volume.UUID, *volume.Have) bool) {
 		o.last.Range(func(uuid, h any) bool { return yield(uuid.(volume.UUID), h.(*volume.Have)) })
 	}
 }
 
-// Look returns the mount table as of a look that began after the given mark,
-// joining one that is under way when it did.
+// Look returns the mount table as of a look that began after the given mark, joining a
+// running one that did.
 func (o *Observer) Look(ctx context.Context, after Mark) (*mounttable.Table, error) {
 	return o.tables.look(ctx, after)
 }
 
-// Now returns the mark of this instant.
+// Now returns the mark of the present.
 func (o *Observer) Now() Mark { return o.tables.now() }
 
-// A Target is what is to be observed of one volume.
+// A Target selects the facts to observe of one volume.
 type Target struct {
 	UUID  volume.UUID
 	Name  volume.Name         // as it was called when it was set up
 	Dirs  []string            // directories of claims and calls, resolved
-	Asked map[string][]string // directory → superblock options that flexd was asked for
+	Asked map[string][]string // directory → requested superblock options
 	FS    volume.FS           // what children found in this turn
 	Lives []string            // of Dirs: those whose pod is to be looked at
-	// LookUp asks for the volume's metadata; nil = its provider does, and is waited for.
+	// LookUp returns the volume's metadata; nil = use its provider, and wait for it.
 	LookUp func(ctx context.Context, p Provider, name volume.Name) (volume.LV, error)
 }
 
-// Observe returns all that is known of a volume, and the mount table that it is
-// known from. It fails only if that cannot be read; what else cannot be known is
-// unknown in the result.
+// Observe returns the facts about a volume, and the mount table that they are from. It
+// fails only if that cannot be read; any other fact that cannot be read is unknown in the
+// result.
 func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mounttable.Table, error) {
 	table, err := o.Look(ctx, after)
 	if err != nil {
@@ -118,10 +117,10 @@ func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Ha
 	return h, table, nil
 }
 
-// Publish replaces what was seen last of a volume.
+// Publish replaces the last observation of a volume.
 func (o *Observer) Publish(uuid volume.UUID, h volume.Have) { o.last.Store(uuid, &h) }
 
-// Assemble joins what a mount table says with what the provider says.
+// Assemble joins the facts of a mount table with those of the provider.
 func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Table) volume.Have {
 	h := volume.Have{FS: t.FS, Targets: make(map[string]volume.TargetState, len(t.Dirs))}
 	h.LV = volume.LV{Name: t.Name, UUID: t.UUID}
@@ -142,8 +141,8 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 	return h
 }
 
-// metadata fills in the LV and its device. A name that means another volume by
-// now is never followed.
+// metadata sets the LV and its device. It never uses a name that now belongs to another
+// volume.
 func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	var (
 		p   = o.Providers[t.Name.VG]
@@ -178,8 +177,8 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	if err != nil {
 		d = volume.Device{Reason: err.Error()}
 	}
-	// One that was made read-only by another node, or is activated just now, may
-	// still have a device that lets itself be written.
+	// A volume that another node has made read-only, or that is being activated, may still
+	// have a writable device.
 	d.ReadOnly = d.ReadOnly || d.Activity == volume.Active && h.LV.ReadOnly
 	h.Device = d
 	if h.LV.Now = renamed(ctx, p, h); h.LV.Now != (volume.Name{}) {
@@ -187,9 +186,9 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	}
 }
 
-// renamed returns what a volume is called now that still has its device, and is gone
-// by its name, or whose group cannot be read and is called otherwise by the device.
-// That is asked without a process.
+// renamed returns the new name of a volume that is missing under its old name, or in a
+// group that cannot be read, if its device still exists and shows another name. It starts
+// no process.
 func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 	if h.LV.Presence != volume.Absent && h.LV.Presence != volume.PresenceUnknown || h.Device.Activity != volume.Active {
 		return volume.Name{}
@@ -202,7 +201,7 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 	return id.Name
 }
 
-// targetState says what stands at a directory.
+// targetState returns the state of a directory.
 func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
 	var s volume.TargetState
 	at, hidden := table.At(dir), table.HiddenAt(dir)
@@ -217,7 +216,7 @@ func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.D
 			below++
 		case i < len(at)-1:
 		case mine:
-			return volume.TargetState{This: true, Below: below} // what is hidden goes with it, or is none of its business
+			return volume.TargetState{This: true, Below: below} // a hidden mount goes with it, or is not relevant
 		default:
 			s.Other = o.describe(ctx, uuid, e)
 		}
@@ -238,8 +237,8 @@ func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.D
 	return s
 }
 
-// is says whether a mount is of the volume, and of all of it, by its device now
-// or, if that is not known, by what the device says it is.
+// is reports whether a mount is of the whole volume, by the volume's device or, if that is
+// not known, by the identity of the mount's device.
 func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, e *mounttable.Entry) (bool, error) {
 	switch {
 	case !whole(e):
@@ -252,8 +251,8 @@ func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, ta
 	return id.UUID != "" && id.UUID == uuid, err
 }
 
-// whole says whether a mount shows the whole filesystem. The root of a btrfs is
-// whatever its owner made the default subvolume.
+// whole reports whether a mount shows the whole filesystem. The root of a btrfs is its
+// default subvolume.
 func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
 
 // Identify says which volume a mount is of; an error means that it is unknown.
@@ -286,7 +285,7 @@ func (o *Observer) distinct() []Provider {
 	return all
 }
 
-// describe names what is mounted where the volume of that uuid was expected.
+// describe describes a mount where the volume of that uuid was expected.
 func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable.Entry) string {
 	id, err := o.Identify(ctx, e)
 	got, name, ok := id.UUID, id.Name, id.UUID != ""
@@ -296,7 +295,7 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable
 	case ok && name.LV == "":
 		return "another volume (uuid " + string(got) + ")"
 	case ok && got != uuid:
-		// Both may have the same name: one was deleted and made again.
+		// Both may have the same name: one was deleted and created again.
 		return fmt.Sprintf("volume %s (uuid %s, not %s)", name, got, uuid)
 	case ok && !whole(e):
 		return fmt.Sprintf("%s of volume %s (uuid %s)", e.Root, name, got)
@@ -306,7 +305,7 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable
 	return fmt.Sprintf("%s from %s", e.Type, e.Source)
 }
 
-// mounts fills in every mount of the volume's device.
+// mounts sets every mount of the volume's device.
 func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	if h.Device.Activity != volume.Active {
 		return
@@ -318,7 +317,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind,
 		})
 		what := o.liveError(h.Device.Path, e.Entry)
-		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd mounts none so
+		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never mounts like this
 			what = "it is read-only on a writable device, as the kernel makes it after an error"
 		}
 		if what != "" {
@@ -336,8 +335,8 @@ func (o *Observer) liveError(path string, e *mounttable.Entry) string {
 	return o.FSError(path, e.Type)
 }
 
-// fsError reads what ext4 counts. Other filesystems tell by their options, or
-// when a child looks.
+// fsError reads the error count of ext4. Other filesystems show errors in their mount
+// options, or to a child.
 func fsError(path, fsType string) string {
 	if fsType != "ext4" {
 		return ""

@@ -138,7 +138,7 @@ func TestTargetStates(t *testing.T) {
 	}
 }
 
-// A volume that somebody renamed while it is in use is known by its device.
+// A volume that was renamed while it is in use is identified by its device.
 func TestRenamed(t *testing.T) {
 	m := twoVolumes()
 	other := volume.Name{VG: "vg", LV: "other"}
@@ -294,7 +294,7 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 	}
 }
 
-// Ensure that what LVM calls read-only is not written, whatever its device says.
+// Ensure that a read-only LV is not written, even if its device is writable.
 func TestReadOnlyVolume(t *testing.T) {
 	m := twoVolumes()
 	lv := m.lvs[nameA]

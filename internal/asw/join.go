@@ -19,21 +19,20 @@ type MountState struct {
 	Owner  volume.Owner
 	Gone   bool   // the kernel has no device of that number
 	Part   bool   // it shows only a part of the filesystem
-	Over   string // what keeps a lookup of Dir from it; "" = nothing does
+	Over   string // the mount that hides it from a lookup of Dir; "" = none
 	Again  bool   // that is the same filesystem at the same directory
 
 	ReadOnly      bool // the mount's own flag
 	SuperReadOnly bool // the superblock's
 
-	Fault  string   // what the kernel says is wrong with the filesystem; "" = nothing
-	Nested []string // where something is mounted below it
+	Fault  string   // the kernel's error of the filesystem; "" = none
+	Nested []string // mount points below it
 
-	UUID    volume.UUID // the volume that it is of, where that was asked
-	Unknown bool        // that was asked, and is unknown
+	UUID    volume.UUID // its volume, if requested
+	Unknown bool        // it was requested, and is unknown
 }
 
-// LastTable returns the mount table as it was seen last, or nil if it could not
-// be read.
+// LastTable returns the last mount table, or nil if it could not be read.
 func (o *Observer) LastTable() *mounttable.Table {
 	o.tables.mu.Lock()
 	defer o.tables.mu.Unlock()
@@ -43,8 +42,8 @@ func (o *Observer) LastTable() *mounttable.Table {
 	return o.tables.last.table
 }
 
-// Foreign returns where something else than flexd or kubelet has mounted a device,
-// "" = nowhere. Those of dirs are of claims.
+// Foreign returns the mount point of a device that neither flexd nor kubelet has mounted,
+// "" = none. dirs are the directories of claims.
 func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable.Table) string {
 	for _, e := range o.owned(number, path, dirs, table) {
 		if e.owner == volume.Elsewhere {
@@ -54,8 +53,8 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 	return ""
 }
 
-// MountsOf returns where a device is mounted. Copies of one mount that propagation
-// made count once, at one of dirs if possible.
+// MountsOf returns the mounts of a device. Copies by propagation count once, at one of dirs
+// if possible.
 func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []MountState {
 	var all []MountState
 	for i, e := range o.owned(number, path, dirs, table) {
@@ -77,7 +76,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 	return all
 }
 
-// part names the directory of a filesystem that a mount shows, if that is not all.
+// part returns the directory of a filesystem that a mount shows, if it is not the root.
 func part(e *mounttable.Entry) string {
 	if whole(e) {
 		return ""
@@ -85,8 +84,7 @@ func part(e *mounttable.Entry) string {
 	return e.Root + " of the "
 }
 
-// MountsAt returns what is mounted at a directory, and, if that is asked for, of
-// which volume it is.
+// MountsAt returns the mounts at a directory with, if requested, their volumes.
 func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []MountState {
 	rule := o.classifierFor(table)
 	var all []MountState
@@ -105,7 +103,7 @@ func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.T
 	return all
 }
 
-// noDevice says whether the kernel has no block device of that number.
+// noDevice reports whether the kernel has no block device of that number.
 func noDevice(number string) bool {
 	_, err := os.Lstat("/sys/dev/block/" + number)
 	return os.IsNotExist(err)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KernelLog reports the errors of filesystems that the kernel logs. It only
-// tells where to look: what it says is no fact.
+// KernelLog reports errors of filesystems from the kernel's log. They only cause a check,
+// and are not facts.
 type KernelLog struct{ f *os.File }
 
 // OpenKernelLog reads /dev/kmsg from now on.
@@ -29,8 +29,8 @@ func OpenKernelLog() (*KernelLog, error) {
 	return &KernelLog{f}, nil
 }
 
-// Each calls hear with the kernel's name of a device ("loop3", "dm-7") whenever
-// the kernel complains about the filesystem on it, until ctx is done.
+// Each calls hear with the kernel's name of a device ("loop3", "dm-7") whenever the kernel
+// logs an error of the filesystem on it, until ctx is done.
 func (c *KernelLog) Each(ctx context.Context, hear func(device string)) error {
 	stop := context.AfterFunc(ctx, func() { c.f.Close() })
 	defer stop()
@@ -40,7 +40,7 @@ func (c *KernelLog) Each(ctx context.Context, hear func(device string)) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, unix.EPIPE): // we were too slow and some are lost
+		case errors.Is(err, unix.EPIPE): // records were overwritten before they were read
 		case err != nil:
 			return err
 		default:
@@ -51,20 +51,20 @@ func (c *KernelLog) Each(ctx context.Context, hear func(device string)) error {
 	}
 }
 
-// What filesystems say when something is wrong. Ordinary news of mounts and
-// unmounts come in the same form, hence the words.
+// The error messages of filesystems. Messages about mounts and unmounts have the same form,
+// so the words matter.
 var (
 	aboutDevice = lazily(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
 	bad         = lazily(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
 )
 
-// lazily compiles an expression when it is needed: children of flexd never do,
-// and start often.
+// lazily compiles an expression on first use: children of flexd start often and never need
+// it.
 func lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// filesystemError returns the device that a record is about, or "".
+// filesystemError returns the device in an error record, or "".
 func filesystemError(record string) string {
 	_, text, _ := strings.Cut(record, ";")
 	m := aboutDevice().FindStringSubmatch(text)

@@ -28,7 +28,7 @@ type Pods interface {
 	Life(uid string) (volume.Life, string)
 	// Events returns the files in which the kernel announces the pod's first and last process.
 	Events(uid string) []string
-	// Forget drops what is remembered of all pods but these.
+	// Forget drops the memory of all pods but these.
 	Forget(but map[string]bool)
 }
 
@@ -113,7 +113,7 @@ func (o *Observer) Strays() (all []volume.Stray) {
 	return all
 }
 
-// life says whether the pod of a directory still has a process.
+// life reports whether the pod of a directory still has a process.
 func (o *Observer) life(dir string) (volume.Life, string) {
 	uid := o.Place(dir).Pod
 	switch {

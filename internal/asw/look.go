@@ -11,11 +11,11 @@ import (
 	"github.com/flexd/flexd/internal/mounttable"
 )
 
-// A MountSource is where the mount table comes from.
+// A MountSource is the source of the mount table.
 type MountSource interface {
 	// Open returns the table's text.
 	Open() (io.ReadCloser, error)
-	// Changed says whether the table may have changed since Changed was called
+	// Changed reports whether the table may have changed since Changed was called
 	// last. The first answer is true.
 	Changed() bool
 	// Wait returns when the table may have changed since Wait was called last,
@@ -26,14 +26,14 @@ type MountSource interface {
 // A Mark is a point in the order of looks and steps.
 type Mark uint64
 
-// A looker shares looks: a caller that needs one that began after its mark takes the
-// one that others asked for, and an unchanged table is not read again.
+// A looker shares looks: callers that need a look after their mark share one, and an
+// unchanged table is not read again.
 type looker struct {
 	source MountSource
 
 	mu        sync.Mutex
 	clock     Mark
-	last      *reading // the last that ended well
+	last      *reading // the last successful one
 	forceRead bool     // the next one reads the table even if the kernel reports no change
 	running   *reading
 	reader    mounttable.Reader // only the running glance uses it
@@ -53,12 +53,12 @@ func (l *looker) now() Mark {
 	return l.clock
 }
 
-// Read is Look for what changes without an event: how mounts propagate.
+// Read is Look for changes without an event: changes of mount propagation.
 func (o *Observer) Read(ctx context.Context) (*mounttable.Table, error) {
 	return o.tables.readAnew(ctx)
 }
 
-// readAnew returns a table that is read from now on.
+// readAnew returns a table whose read begins after the call.
 func (l *looker) readAnew(ctx context.Context) (*mounttable.Table, error) {
 	l.mu.Lock()
 	l.forceRead = true
@@ -101,8 +101,7 @@ func (l *looker) run(g *reading) {
 		last, l.forceRead = nil, false
 	}
 	l.mu.Unlock()
-	// Changed is asked before the reading: what changes while we read is seen
-	// by the next look.
+	// Changed is called before the read: the next look sees changes during the read.
 	if changed := l.source.Changed(); !changed && last != nil {
 		g.table = last.table
 	} else {
@@ -127,8 +126,8 @@ func (l *looker) read() (*mounttable.Table, error) {
 	return l.reader.Read(r)
 }
 
-// Mountinfo is this process's own mount table. Its descriptors are not os.Files:
-// the runtime's poller would take the kernel's events before we ask for them.
+// Mountinfo is this process's own mount table. Its descriptors are not os.Files: the
+// runtime's poller would consume the kernel's events.
 type Mountinfo struct {
 	looks, waits int
 	wake         [2]int
@@ -160,24 +159,23 @@ func (m *Mountinfo) Close() {
 	}
 }
 
-// Open returns the table's text. Large reads keep the kernel's walk over the
-// table in few pieces.
+// Open returns the table's text. Large reads need few walks of the kernel over the table.
 func (m *Mountinfo) Open() (io.ReadCloser, error) { return os.Open(mountinfo) }
 
-// Changed asks the kernel, which counts the changes of a namespace.
+// Changed polls the kernel, which counts the changes of a namespace.
 func (m *Mountinfo) Changed() bool {
 	fds := []unix.PollFd{{Fd: int32(m.looks), Events: unix.POLLPRI}}
 	n, err := unix.Poll(fds, 0)
-	return err != nil || n > 0 // also when it was interrupted: reading once more is never wrong
+	return err != nil || n > 0 // also after an interrupt: an additional read is always correct
 }
 
-// Wait sleeps in poll(2) until the kernel says that something changed.
+// Wait sleeps in poll(2) until the kernel reports a change.
 func (m *Mountinfo) Wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(m.wake[1], []byte{0}) })
 	defer stop()
 	for {
-		// What woke an earlier Wait must not wake this one forever. Emptied
-		// first, looked at ctx then: so none of our own wakings is lost.
+		// An old wake-up must not wake every later Wait. The pipe is emptied before ctx is
+		// checked, so that no wake-up is lost.
 		for n := 1; n > 0; {
 			n, _ = unix.Read(m.wake[0], make([]byte, 16))
 		}

@@ -116,8 +116,8 @@ func TestWaitWakes(t *testing.T) {
 	}
 }
 
-// A wait that ended by its deadline once left a byte in the pipe that nobody
-// read, and every later one span.
+// A wait that ended by its deadline once left a byte in the pipe that no reader read, and
+// every later one span.
 func TestWaitSleepsAgain(t *testing.T) {
 	m, _ := real(t)
 	for range 3 {

@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// owner classifies a mount by where it is. Kubelets means that only while a mount
-// of ours shows the same filesystem.
+// owner classifies a mount by its directory. The result Kubelets is valid only while one of
+// flexd's mounts shows the same filesystem.
 func (c classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
 	place := c.place(e.Dir)
 	switch {
@@ -37,9 +37,8 @@ const (
 	rankForeign        // anywhere else
 )
 
-// owned returns the mounts of a device in the kernel's order. Copies that
-// propagation made of one of them, which the kernel unmounts together with it, are
-// not counted.
+// owned returns the mounts of a device in the kernel's order. It omits copies by
+// propagation, which the kernel unmounts together with their original.
 func (o *Observer) owned(number, path string, dirs []string, table *mounttable.Table) []owned {
 	var (
 		rule    = o.classifierFor(table)
@@ -77,7 +76,7 @@ func (o *Observer) owned(number, path string, dirs []string, table *mounttable.T
 	return all
 }
 
-// withoutCopies leaves one of the mounts that propagation made of each other.
+// withoutCopies keeps one of the mounts that are copies of each other.
 func withoutCopies(all []owned, table *mounttable.Table) []owned {
 	places := map[string][]int{}
 	for i, e := range all {

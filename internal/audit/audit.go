@@ -1,7 +1,7 @@
-// Package audit finds what disagrees on the node: the metadata of a volume group, the
-// kernel's devices, the mount table and the claims; mounts that no pod needs any more;
-// thin pools that fill up. It judges immutable views, which the lanes publish, beside
-// what it looks at itself, and changes nothing.
+// Package audit finds disagreements between the metadata of a volume group, the kernel's
+// devices, the mount table and the claims; mounts that no pod needs any more; and thin
+// pools that fill up. Its input are immutable views, which the lanes publish, and its own
+// observations. It changes nothing.
 package audit
 
 import (
@@ -43,7 +43,7 @@ func (v *View) user(dir string) string {
 	return "a pod"
 }
 
-// Parts are what an Auditor is made of.
+// Parts are the parameters of New.
 type Parts struct {
 	Config    *config.Config
 	Log       *logrus.Entry
@@ -58,7 +58,7 @@ type Parts struct {
 	Release func(context.Context, volume.UUID, volume.Name, string) error // an orphan, as `flexd release` would, with the proof that no other mount namespace has its device
 }
 
-// An Auditor looks when something has changed; at rest it has no timer.
+// An Auditor audits after changes; at rest it has no timer.
 type Auditor struct {
 	Parts
 	ctx     context.Context
@@ -93,7 +93,7 @@ func (a *Auditor) PodsChanged() { a.orphans.schedule(orphanSoon) }
 // LookForOrphans looks for them now.
 func (a *Auditor) LookForOrphans() { a.orphans.look() }
 
-// PodsUnknown says why the processes of pods are unknown, or "".
+// PodsUnknown returns why the processes of pods are unknown; "" = they are known.
 func (a *Auditor) PodsUnknown() string {
 	a.orphans.mu.Lock()
 	defer a.orphans.mu.Unlock()

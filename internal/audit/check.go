@@ -38,7 +38,7 @@ func (a *Auditor) checkGroup(ctx context.Context, vg, kind string) status.Group 
 	return g
 }
 
-// unknownReason says what could not be read of a group.
+// unknownReason describes the facts of a group that could not be read.
 func unknownReason(s join.Survey) string {
 	var all []string
 	if s.Metadata != "" {

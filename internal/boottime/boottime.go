@@ -1,6 +1,6 @@
-// Package boottime is the clock that counts from the boot. Every process of the machine
-// reads the same, neither a suspend nor an operator sets it back, and the kernel notes the
-// start of a process by it.
+// Package boottime reads the clock that counts from boot. It is the same for every process
+// of the machine, neither a suspend nor an operator changes it, and the kernel records the
+// start time of processes by it.
 package boottime
 
 import (
@@ -9,7 +9,8 @@ import (
 	"unsafe"
 )
 
-// Now is the time since the boot. It asks through syscall: flexdriver links nothing else.
+// Now returns the time since boot. It uses package syscall, because flexdriver links
+// nothing else.
 func Now() time.Duration {
 	const clock = 7 // CLOCK_BOOTTIME, there since Linux 2.6.39
 	var t syscall.Timespec

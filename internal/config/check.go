@@ -13,13 +13,13 @@ import (
 	"unicode"
 )
 
-// callLimit is when flexdriver gives up. flexd has to answer before it does.
+// callLimit is flexdriver's time limit. flexd has to answer before it.
 const callLimit = 5 * time.Minute
 
 // shortestGrace is longer than kubelet's longest pause between two attempts.
 const shortestGrace = 5 * time.Minute
 
-// maxSocketPath is what sockaddr_un holds, without its final zero.
+// maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
 // maxNodeName is Kubernetes' own limit.
@@ -33,7 +33,7 @@ var (
 	sizes       = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
 )
 
-// The checks of single values return what is wrong, or "".
+// The checks of single values return the error, or "".
 
 func optional(check func(*string) string) func(*string) string {
 	return func(s *string) string {
@@ -74,8 +74,7 @@ func groupName(s *string) string {
 	return ""
 }
 
-// vgName holds LVM's own rule, so that a configuration moves from loopdev to
-// LVM without a change.
+// vgName applies LVM's rule, so that a configuration can change from loopdev to LVM.
 func vgName(s *string) string {
 	switch {
 	case *s == "." || *s == "..":
@@ -92,7 +91,7 @@ func directory(s *string) string {
 	case !filepath.IsAbs(*s):
 		return fmt.Sprintf("must be an absolute path, not %q", short(*s))
 	case strings.ContainsFunc(*s, unicode.IsControl):
-		return fmt.Sprintf("must not hold control characters: %q", short(*s))
+		return fmt.Sprintf("must not contain control characters: %q", short(*s))
 	case filepath.Clean(*s) == "/":
 		return "must not be the root directory"
 	case len(*s) > 4095:
@@ -102,8 +101,8 @@ func directory(s *string) string {
 	return ""
 }
 
-// lvmFilter holds the form of an element of LVM's own filters: a or r, and a
-// pattern between two equal marks.
+// lvmFilter checks the form of an element of LVM's filters: a or r, and a pattern between
+// two equal delimiters.
 func lvmFilter(s *string) string {
 	v := *s
 	if len(v) < 3 || v[0] != 'a' && v[0] != 'r' || v[1] != v[len(v)-1] || !strings.ContainsRune("|/#!%,:;", rune(v[1])) || strings.ContainsFunc(v, unicode.IsControl) {
@@ -117,17 +116,17 @@ func glob(s *string) string {
 	case *s == "":
 		return `must not be empty; "*" means all`
 	case strings.Contains(*s, "/"):
-		return fmt.Sprintf("must match a plain name, so it cannot hold '/': %q", short(*s))
+		return fmt.Sprintf("must match a plain name, so it cannot contain '/': %q", short(*s))
 	case strings.ContainsFunc(*s, func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }):
-		return fmt.Sprintf("must match a plain name, so it cannot hold spaces: %q", short(*s))
+		return fmt.Sprintf("must match a plain name, so it cannot contain spaces: %q", short(*s))
 	case err != nil:
 		return fmt.Sprintf("is not a pattern (* ? [a-z] and \\ are special): %q", short(*s))
 	}
 	return ""
 }
 
-// parseSize reads a whole number and a binary unit. Decimal units are refused
-// rather than taken for binary ones: 10GB is 7 % less than 10GiB.
+// parseSize reads a whole number and a binary unit. It refuses decimal units instead of
+// treating them as binary: 10GB is 7 % less than 10GiB.
 func parseSize(s string) (int64, string) {
 	m := sizes.FindStringSubmatch(s)
 	if m == nil {
@@ -145,8 +144,8 @@ func parseSize(s string) (int64, string) {
 	return n << shift, ""
 }
 
-// check holds the rules that concern more than one key. A key that was refused
-// by itself still has its default here, so nothing is said twice.
+// check applies the rules for more than one key. A key with an error of its own still has
+// its default here, so nothing is reported twice.
 func (r *reader) check(c *Config) {
 	if c.NodeName == "" {
 		r.wrong("nodeName", "the host has no name; set it to this node's name in Kubernetes")
@@ -155,7 +154,7 @@ func (r *reader) check(c *Config) {
 		r.wrong("callDeadline", fmt.Sprintf("must be less than 5m, when flexdriver gives up, not %s", c.CallDeadline))
 	}
 	if c.ReleaseOrphansAfter > 0 && c.ReleaseOrphansAfter < shortestGrace {
-		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least 5m, in which kubelet comes back to whatever it still wants, or never; not %s", c.ReleaseOrphansAfter))
+		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least 5m, longer than kubelet's retry interval, or never; not %s", c.ReleaseOrphansAfter))
 	}
 	r.checkSockets(c)
 	r.checkDirs(c)
@@ -186,7 +185,7 @@ func (r *reader) checkDirs(c *Config) {
 	for _, root := range c.KubeletRoots {
 		for _, d := range []struct{ key, dir string }{{"runDir", c.RunDir}, {"stateDir", c.StateDir}} {
 			if within(d.dir, root) {
-				r.wrong(d.key, fmt.Sprintf("must not lie below kubelet's own directory %s", root))
+				r.wrong(d.key, fmt.Sprintf("must not be below kubelet's own directory %s", root))
 			}
 		}
 	}
@@ -210,7 +209,7 @@ func (r *reader) checkGroups(c *Config) {
 		}
 		r.checkProvider(g, at)
 		if g.Create && g.MaxSize == 0 && r.clean(at+".maxSize") {
-			r.wrong(at+".maxSize", "is needed with `create: true`: how large may a pod's author make a volume?")
+			r.wrong(at+".maxSize", "is required with `create: true`: the largest size that a pod may request")
 		}
 		if first, twice := names[g.Name]; twice && g.Name != "" {
 			r.wrong(at+".name", fmt.Sprintf("%q is already volumeGroups[%d]", g.Name, first))
@@ -228,7 +227,7 @@ func (r *reader) checkGroups(c *Config) {
 		for _, root := range c.KubeletRoots {
 			switch {
 			case within(g.Directory, root):
-				r.wrong(at+".directory", fmt.Sprintf("must not lie below kubelet's own directory %s", root))
+				r.wrong(at+".directory", fmt.Sprintf("must not be below kubelet's own directory %s", root))
 			case within(root, g.Directory):
 				r.wrong(at+".directory", fmt.Sprintf("must not hold kubelet's own directory %s", root))
 			}
@@ -241,7 +240,7 @@ func (r *reader) checkGroups(c *Config) {
 	}
 }
 
-// checkProvider refuses keys of the other provider, and a layout that cannot be.
+// checkProvider refuses keys of the other provider, and an impossible layout.
 func (r *reader) checkProvider(g VolumeGroup, at string) {
 	l := g.Layout
 	switch {
@@ -254,9 +253,9 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 	case g.Provider != "lvm" && l != (Layout{}):
 		r.wrong(at+".layout", "is for the provider lvm only")
 	case g.ThinPool != "" && l != (Layout{}):
-		r.wrong(at+".layout", "is that of thick volumes; with a thinPool the pool's own counts")
+		r.wrong(at+".layout", "is for thick volumes; with a thinPool the pool's layout applies")
 	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):
-		r.wrong(at+".layout.stripes", "need a type that has them, such as striped")
+		r.wrong(at+".layout.stripes", "need a striped type, such as striped")
 	case l.StripeSize != 0 && (l.StripeSize < 4096 || l.StripeSize&(l.StripeSize-1) != 0):
 		r.wrong(at+".layout.stripeSize", "must be a power of two of at least 4KiB")
 	case l.Mirrors > 0 && l.Type != "raid1" && l.Type != "raid10":
@@ -264,7 +263,7 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 	}
 }
 
-// wrong reports a key by its full name, with its line or that of what holds it.
+// wrong reports an error of a key by its full name, with its line or that of its parent.
 func (r *reader) wrong(at, text string) {
 	for k := at; ; {
 		if line, ok := r.lines[k]; ok && k != "" {
@@ -280,13 +279,13 @@ func (r *reader) wrong(at, text string) {
 	}
 }
 
-// clean reports whether nothing has been said about this key yet.
+// clean reports whether this key has no error yet.
 func (r *reader) clean(at string) bool {
 	return !slices.ContainsFunc(r.errors, func(e *Error) bool { return e.Key == at })
 }
 
-// within reports whether dir is root or lies below it, as they are written: no
-// symbolic link is followed, for a file may be checked on another machine.
+// within reports whether dir is root or below it, textually: it follows no symbolic link,
+// since a file may be checked on another machine.
 func within(dir, root string) bool {
 	return dir == root || strings.HasPrefix(dir, root+"/")
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Commented is a whole configuration file: every key with its default and what
-// it means. Parsing it gives Default.
+// Commented returns a whole configuration file: every key with its default and its meaning.
+// Parsing it gives Default.
 func Commented() string {
 	c := blank()
 	return fmt.Sprintf(commented,

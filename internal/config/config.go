@@ -1,6 +1,5 @@
-// Package config is flexd's one configuration file: strict YAML, every key with
-// a default. It is not for anything that changes while flexd runs, and holds no
-// secrets.
+// Package config reads flexd's configuration file: strict YAML, with a default for every
+// key. It does not change while flexd runs, and contains no secrets.
 package config
 
 import (
@@ -11,11 +10,11 @@ import (
 	"time"
 )
 
-// DefaultPath is where flexd looks for its configuration.
+// DefaultPath is the default path of the configuration.
 const DefaultPath = "/etc/flexd/flexd.yaml"
 
-// maxBytes bounds what is read. It is far above what a person writes, and keeps
-// a wrong path (a disk image, /dev/zero) from filling the memory.
+// maxBytes limits the size of the file. It is far above any real configuration, and
+// prevents a wrong path (a disk image, /dev/zero) from filling the memory.
 const maxBytes = 1 << 20
 
 // A Config is a checked configuration: every path is absolute and clean, every
@@ -32,7 +31,7 @@ type Config struct {
 // Kubelet is what kubelet is told and has: the FlexVolume frontend's part.
 type Kubelet struct {
 	Driver       string   // FlexVolume driver name, "vendor/driver"
-	NodeName     string   // this node as kubelet calls it; default: the host name
+	NodeName     string   // kubelet's name of this node; default: the host name
 	KubeletRoots []string // kubelet's --root-dir, as configured (not resolved)
 	CgroupDir    string   // where the host's control groups are
 }
@@ -61,14 +60,14 @@ type Log struct {
 	LogLevel  string // a logrus level
 }
 
-// A VolumeGroup says what flexd may do in one volume group. Volumes in a group
-// that is not configured are never set up.
+// A VolumeGroup has flexd's permissions in one volume group. Volumes in a group that is not
+// configured are never set up.
 type VolumeGroup struct {
 	Name            string
 	Provider        string   // "lvm" or "loopdev"
-	Directory       string   // loopdev: where the volumes' files are
+	Directory       string   // loopdev: the directory of the volumes' files
 	ThinPool        string   // lvm: new volumes are thin volumes of this pool, "" = thick
-	ThinPoolWarning int      // lvm: percent of a thin pool's data or metadata in use from which it is warned of
+	ThinPoolWarning int      // lvm: the usage of a thin pool's data or metadata, in percent, from which flexd warns
 	Layout          Layout   // lvm: of new volumes
 	Volumes         []string // globs of the LV names that may be used
 	Namespaces      []string // globs of the pod namespaces that may mount them
@@ -77,8 +76,8 @@ type VolumeGroup struct {
 	NeverDeactivate bool     // `deactivate: never`
 }
 
-// A Layout is how LVM lays out the volumes that flexd makes in a group. The zero
-// value is LVM's default.
+// A Layout is LVM's layout of the volumes that flexd creates in a group. The zero value is
+// LVM's default.
 type Layout struct {
 	Type       string // a type of lvcreate: "linear", "striped", "raid1", ...
 	Stripes    int
@@ -87,8 +86,8 @@ type Layout struct {
 	PVTag      string
 }
 
-// Load reads and checks the file at path. An error has one line for each thing
-// that is wrong with the file.
+// Load reads and checks the file at path. The error has one line for each error in the
+// file.
 func Load(path string) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -15,7 +15,7 @@ func Default() *Config {
 	return c
 }
 
-// blank holds the defaults that depend on nothing.
+// blank returns the constant defaults.
 func blank() *Config {
 	return &Config{
 		Kubelet: Kubelet{Driver: "flexd/lvm", KubeletRoots: []string{"/var/lib/kubelet"}, CgroupDir: "/sys/fs/cgroup"},
@@ -25,7 +25,7 @@ func blank() *Config {
 	}
 }
 
-// derive fills what was left empty from the host and from the other keys.
+// derive sets the remaining defaults from the host and from other keys.
 func (c *Config) derive() {
 	if c.NodeName == "" {
 		// Kubelet does the same to the host name.
@@ -40,8 +40,8 @@ func (c *Config) derive() {
 	}
 }
 
-// blankGroup holds the defaults of a volume group. Its name, provider and
-// directory have none: flexd does not guess where data is.
+// blankGroup returns the defaults of a volume group. Its name, provider and directory have
+// none: flexd does not guess the place of data.
 func blankGroup() VolumeGroup {
 	return VolumeGroup{ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}}
 }

@@ -134,7 +134,7 @@ func (r *reader) document(data []byte) *yaml.Node {
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// syntax reports an error of the YAML parser in our own form.
+// syntax reports an error of the YAML parser in the form of the other errors.
 func (r *reader) syntax(err error) {
 	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 0
 	if m := yamlLine.FindStringSubmatch(text); m != nil {

@@ -12,10 +12,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// An Error is one thing that is wrong with a file. Parse joins all of them.
+// An Error is one error in a file. Parse joins all of them.
 type Error struct {
 	File string
-	Line int    // 0 = not a matter of one line
+	Line int    // 0 = not about one line
 	Key  string // in full: "volumeGroups[0].directory"; "" = the document
 	Text string // "must be an absolute path, not ..."
 }
@@ -32,13 +32,13 @@ func (e *Error) Error() string {
 	return b.String() + ": " + e.Text
 }
 
-// A reader walks the nodes of one file and collects everything that is wrong.
-// We walk the nodes ourselves because the decoder's own errors name neither the
-// full key nor more than one mistake, and because it follows aliases.
+// A reader walks the nodes of one file and collects all errors. It does not use the
+// decoder, whose errors have neither the full key nor more than one mistake, and which
+// follows aliases.
 type reader struct {
 	file   string
 	errors []*Error
-	lines  map[string]int // of every key that stands in the file
+	lines  map[string]int // of every key in the file
 }
 
 // A key is a key of a mapping and how its value is read.
@@ -60,8 +60,8 @@ func (r *reader) err() error {
 	return errors.Join(joined...)
 }
 
-// plain refuses what YAML offers beyond plain data. An alias makes a small file
-// mean a huge one, and a reader of the file cannot see it.
+// plain refuses YAML features beyond plain data. An alias can make a small file huge, which
+// its reader does not see.
 func (r *reader) plain(n *yaml.Node, at string) bool {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -98,7 +98,7 @@ func (r *reader) mapping(n *yaml.Node, at string, keys []key) {
 		}
 		full = oneLine(full)
 		if first, twice := seen[name.Value]; twice {
-			r.fail(name.Line, full, fmt.Sprintf("stands here twice, first in line %d", first))
+			r.fail(name.Line, full, fmt.Sprintf("is repeated; it is first in line %d", first))
 			continue
 		}
 		seen[name.Value] = name.Line
@@ -129,13 +129,12 @@ func (r *reader) sequence(n *yaml.Node, at string, each func(n *yaml.Node, at st
 	}
 }
 
-// text reads a string. The check returns what is wrong with it, or "", and may
-// tidy it.
+// text reads a string. The check returns its error, or "", and may normalize it.
 func (r *reader) text(into *string, check func(*string) string) func(*yaml.Node, string) {
 	return func(n *yaml.Node, at string) {
 		switch {
 		case null(n):
-			r.fail(n.Line, at, "has no value; leave the key out to have its default")
+			r.fail(n.Line, at, "has no value; remove the key to use its default")
 			return
 		case n.Kind == yaml.ScalarNode && n.ShortTag() != "!!str":
 			r.fail(n.Line, at, fmt.Sprintf("must be a string; YAML reads this as something else, so quote it: %q", short(n.Value)))
@@ -168,7 +167,7 @@ func (r *reader) list(into *[]string, check func(*string) string) func(*yaml.Nod
 				return
 			}
 			if slices.Contains(values, v) {
-				r.fail(n.Line, at, fmt.Sprintf("%q stands in this list twice", v))
+				r.fail(n.Line, at, fmt.Sprintf("%q is in this list twice", v))
 				return
 			}
 			values = append(values, v)
@@ -285,7 +284,7 @@ func short(s string) string {
 	return s
 }
 
-// oneLine keeps the promise of one line per error.
+// oneLine makes a text one line, since each error is one line.
 func oneLine(s string) string {
 	return short(strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f || c == 0x85 || c == 0x2028 || c == 0x2029 {

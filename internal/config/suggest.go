@@ -7,13 +7,13 @@ import (
 	"github.com/xrash/smetrics"
 )
 
-// suggest names the key that was probably meant, or nothing.
+// suggest returns the key that was probably meant, or "".
 func suggest(wrong string, keys []key) string {
 	const near = 3 // edits; beyond it a suggestion is noise
 	best, at := "", near+1
 	for _, k := range keys {
 		d := smetrics.WagnerFischer(fold(wrong), fold(k.name), 1, 1, 1)
-		// Half of a short word is not a slip of the fingers.
+		// A change of half of a short word is not a typo.
 		if d < at && d*2 < len(k.name) {
 			best, at = k.name, d
 		}

@@ -1,5 +1,5 @@
-// Package devmapper is device-mapper's ioctls, as far as they only look: which devices there
-// are, their tables, and what their targets say. Nothing here waits for a device.
+// Package devmapper has device-mapper's read-only ioctls: the list of devices, their
+// tables, and the state of their targets. No function waits for a device.
 package devmapper
 
 import "errors"
@@ -22,7 +22,7 @@ type Mapped struct {
 	Targets   []Target
 }
 
-// A Target is a piece of a device.
+// A Target is a segment of a device.
 type Target struct {
 	Type   string // "linear", "thin", "error", ...
 	Start  int64  // bytes
@@ -30,7 +30,7 @@ type Target struct {
 	Params string // its table, or its status
 }
 
-// Size returns how large the device is.
+// Size returns the size of the device.
 func (m Mapped) Size() int64 {
 	var n int64
 	for _, t := range m.Targets {

@@ -14,7 +14,7 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// The requests and flags of linux/dm-ioctl.h that are needed to look.
+// The read-only requests and flags of linux/dm-ioctl.h.
 const (
 	dmListDevices = 2
 	dmDevStatus   = 7
@@ -25,7 +25,7 @@ const (
 	dmStatusTable   = 1 << 4 // the table, not the status
 	dmActivePresent = 1 << 5
 	dmBufferFull    = 1 << 8
-	dmNoFlush       = 1 << 11 // a thin pool must not commit for being looked at
+	dmNoFlush       = 1 << 11 // reading the state of a thin pool must not commit its metadata
 	dmUUIDFlag      = 1 << 14 // a list with uuids, since Linux 5.12
 
 	dmNameListHasUUID    = 1
@@ -78,7 +78,7 @@ func (k *Kernel) call(request uint32, flags uint32, key Key) (reply, error) {
 		case b.flags()&dmBufferFull == 0:
 			return b, nil
 		case size > 64<<20:
-			return nil, errors.New("device-mapper: the answer has no end")
+			return nil, errors.New("device-mapper: the answer is too long")
 		}
 	}
 }
@@ -106,10 +106,10 @@ func (k *Kernel) List() ([]Mapped, error) {
 	return all, nil
 }
 
-// Device looks at one device and its table.
+// Device returns one device with its table.
 func (k *Kernel) Device(key Key) (Mapped, error) { return k.table(key, dmStatusTable) }
 
-// Status looks at one device and what its targets say.
+// Status returns one device with the state of its targets.
 func (k *Kernel) Status(key Key) (Mapped, error) { return k.table(key, 0) }
 
 // Open returns how often the device of that number is open, mounts and devices on it included.
@@ -131,7 +131,7 @@ func (k *Kernel) table(key Key, flags uint32) (Mapped, error) {
 	return m, err
 }
 
-// A reply is the memory that a request and its answer share.
+// A reply is the memory that a request shares with its answer.
 type reply []byte
 
 var ne = binary.NativeEndian
@@ -185,8 +185,7 @@ func (b reply) data() ([]byte, error) {
 	return b[start:size], nil
 }
 
-// list reads the answer to dmListDevices; uuids says whether the kernel gave
-// them.
+// list parses the answer to dmListDevices; uuids reports whether it has uuids.
 func (b reply) list() (all []Mapped, uuids bool, err error) {
 	d, err := b.data()
 	if err != nil {

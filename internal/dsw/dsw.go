@@ -23,8 +23,8 @@ import (
 
 // A Store is the notes of one run directory.
 type Store struct {
-	// Midway, if set, is for tests: it is called where a crash leaves a change
-	// half done, with a note beside its place or about to be removed.
+	// Midway, if set, is for tests: it is called where a crash would interrupt a change,
+	// with a note that is not renamed or removed yet.
 	Midway func(file string)
 
 	dir  string
@@ -36,9 +36,9 @@ type Store struct {
 	claimsByDir    index[Claim]             // by directory
 	claimsByName   index[Claim]             // by kubelet's name for the volume
 	leasesByName   index[Lease]             // likewise
-	notesWithLease map[volume.UUID][]string // notes of claims that DropKeepingNote ended, which go with the lease
-	problems       map[string]string        // file → what is wrong with it
-	missing        map[string]string        // likewise, of notes that could not be written
+	notesWithLease map[volume.UUID][]string // notes of claims that DropKeepingNote ended, which are removed with the lease
+	problems       map[string]string        // file → its problem
+	missing        map[string]string        // the same, for notes that could not be written
 	teardowns      teardowns
 }
 
@@ -69,7 +69,7 @@ func Open(dir, boot string) (*Store, error) {
 			if kept := path + damaged; !strings.HasSuffix(path, damaged) && os.Rename(path, kept) == nil {
 				path = kept // a new note for the same claim must not take its place
 			}
-			s.problems[path] = fmt.Sprintf("note %s is ignored: %v; what is mounted is known from the mount table; remove the file when you have looked at it", path, err)
+			s.problems[path] = fmt.Sprintf("note %s is ignored: %v; mounts are known from the mount table; remove the file after checking it", path, err)
 		}
 	}
 	return s, nil
@@ -78,12 +78,12 @@ func Open(dir, boot string) (*Store, error) {
 // damaged ends the name of a note that could not be used.
 const damaged = ".damaged"
 
-// maxNote bounds what is read of a file that stands where a note should.
+// maxNote limits the size of a file that is read as a note.
 const maxNote = 64 << 10
 
 func (s *Store) load(path string, f fs.DirEntry) error {
 	if strings.HasSuffix(f.Name(), ".tmp") {
-		return os.Remove(path) // a write that was cut; the note before it is whole
+		return os.Remove(path) // an interrupted write; the previous note is complete
 	}
 	if strings.HasSuffix(f.Name(), damaged) {
 		return errors.New("it was damaged when flexd found it")
@@ -106,7 +106,7 @@ func (s *Store) load(path string, f fs.DirEntry) error {
 			return err
 		}
 		if f.Name() != leaseFile(l.UUID) {
-			return errors.New("its name does not fit what is in it")
+			return errors.New("its name does not match its content")
 		}
 		s.keepLease(l)
 		return nil
@@ -116,13 +116,13 @@ func (s *Store) load(path string, f fs.DirEntry) error {
 		return err
 	}
 	if f.Name() != claimFile(c) {
-		return errors.New("its name does not fit what is in it")
+		return errors.New("its name does not match its content")
 	}
 	s.keep(c)
 	return nil
 }
 
-// An index finds notes by what is in them, so that no call looks through all of them.
+// An index finds notes by a field, so that no call searches all of them.
 type index[Note any] map[string]map[*Note]bool
 
 func (x index[Note]) add(key string, n *Note) {
@@ -220,7 +220,7 @@ func (s *Store) At(dir string) []Claim {
 	return s.claimsByDir.copies(dir)
 }
 
-// Named returns copies of the claims and leases of the volume that kubelet calls so.
+// Named returns copies of the claims and leases with kubelet's name of a volume.
 func (s *Store) Named(name string) ([]Claim, []Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,8 +248,8 @@ func sorted(claims map[string]*Claim, onto []Claim) []Claim {
 	return onto
 }
 
-// Put notes a claim. In the phase making an error means that nothing was noted;
-// in any other the claim stands in memory and only its note is missing.
+// Put notes a claim. In the phase making an error means that nothing was noted; in any
+// other phase the claim is valid in memory and only its note is missing.
 func (s *Store) Put(c Claim) error {
 	c.Version, c.Boot = noteVersion, s.boot
 	s.mu.Lock()
@@ -261,8 +261,8 @@ func (s *Store) Put(c Claim) error {
 	return err
 }
 
-// Drop forgets a claim. An error says that its note stays behind: after a
-// restart it is found to be about a mount that is gone.
+// Drop removes a claim. An error means that its note remains: a restarted flexd finds that
+// its mount is gone.
 func (s *Store) Drop(uuid volume.UUID, dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,8 +294,8 @@ func (s *Store) Leases() []Lease {
 	return found
 }
 
-// PutLease notes a lease. On an error nothing was noted, and nothing may be
-// activated on the strength of it; see also DropKeepingNote.
+// PutLease notes a lease. After an error nothing was noted, and nothing may be activated
+// because of it; see also DropKeepingNote.
 func (s *Store) PutLease(l Lease) error {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
@@ -307,9 +307,9 @@ func (s *Store) PutLease(l Lease) error {
 	return nil
 }
 
-// DropKeepingNote ends a claim whose lease cannot be noted: both hold in memory, and the
-// claim's note stays so that the next flexd knows the volume as ours. It is removed
-// with the lease.
+// DropKeepingNote ends a claim whose lease cannot be noted: both are valid in memory, and
+// the claim's note stays so that the next flexd recognizes the volume as its own. It is
+// removed with the lease.
 func (s *Store) DropKeepingNote(dir string, l Lease) {
 	l.Version, l.Boot = noteVersion, s.boot
 	s.mu.Lock()
@@ -320,7 +320,7 @@ func (s *Store) DropKeepingNote(dir string, l Lease) {
 	}
 }
 
-// DropLease forgets a lease.
+// DropLease removes a lease.
 func (s *Store) DropLease(uuid volume.UUID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,7 +376,7 @@ func (s *Store) remove(name string) error {
 	return nil
 }
 
-// Problems returns what is wrong with the notes, sorted.
+// Problems returns the problems of the notes, sorted.
 func (s *Store) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

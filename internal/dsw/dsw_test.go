@@ -239,7 +239,7 @@ func TestLeaseNotWritten(t *testing.T) {
 	if _, ok := s.Lease("uuid-a"); ok {
 		t.Error("it counts all the same")
 	}
-	// The end of a claim does not depend on it, and the next flexd hears of it.
+	// The end of a claim does not depend on it, and the next flexd knows it.
 	s.DropKeepingNote(claim(volume.Releasing).Dir, lease)
 	if _, ok := s.Lease("uuid-a"); !ok || s.All() != nil {
 		t.Errorf("in memory: lease %v, claims %v", ok, s.All())
@@ -338,7 +338,7 @@ func TestRecordTakenAway(t *testing.T) {
 	}
 	name := volume.Name{VG: "vg0", LV: "a"}
 	if uuid, _, _ := r.Named(name); uuid != "" {
-		t.Errorf("%s is known by nobody", uuid)
+		t.Errorf("%s is unknown", uuid)
 	}
 	if err := errors.Join(r.Formatting("old", name, "ext4"), r.Seen("old", name, "ext4"), r.Formatting("half", volume.Name{VG: "vg0", LV: "b"}, "ext4")); err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func TestSeenNotWritten(t *testing.T) {
 	}
 }
 
-// A record that somebody removes counts at once, whatever it says.
+// The removal of a record takes effect at once, in any state of it.
 func TestRecordRemoved(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		dir, name := t.TempDir(), volume.Name{VG: "vg0", LV: "a"}

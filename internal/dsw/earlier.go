@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Rename gives the notes of a volume another identity. An error says that some of
-// them could not be written: they keep the old one.
+// Rename changes the identity in the notes of a volume. An error means that some could not
+// be written: they keep the old identity.
 func (s *Store) Rename(old, now volume.UUID) (err error) {
 	for _, c := range s.Claims(old) {
 		moved := c
@@ -32,11 +32,10 @@ func (s *Store) Rename(old, now volume.UUID) (err error) {
 	return errors.Join(err, s.DropLease(old))
 }
 
-// related returns a record that says "seen" of the same logical volume in another
-// group, or that an earlier version wrote without the group: a group's uuid changes
-// when it is split, merged or copied, and its volumes keep theirs. What holds a
-// filesystem in one of them is not blank in another. That an mkfs was started says
-// nothing of a copy.
+// related returns a record that says "seen" of the same logical volume in another group, or
+// that an earlier version wrote without the group: a group's uuid changes when it is split,
+// merged or copied, and its volumes keep theirs. A volume with a filesystem in one of them
+// is not blank in another. A started mkfs has no meaning for a copy.
 func (r *Records) related(uuid volume.UUID) (Record, error) {
 	lv := uuid.Earlier()
 	if lv == "" {
@@ -56,7 +55,7 @@ func (r *Records) related(uuid volume.UUID) (Record, error) {
 	return Record{}, fs.ErrNotExist
 }
 
-// relate remembers in which group a logical volume has a record. The caller holds
+// relate remembers the groups in which a logical volume has a record. The caller holds
 // r.mu, or is the only user.
 func (r *Records) relate(uuid volume.UUID) {
 	if lv := uuid.Earlier(); lv != "" && !slices.Contains(r.groups[lv], uuid) {
@@ -64,7 +63,7 @@ func (r *Records) relate(uuid volume.UUID) {
 	}
 }
 
-// replaces removes the record of an earlier version that a new one stands for.
+// replaces removes the record of an earlier version that a new one replaces.
 func (r *Records) replaces(rec Record) {
 	old := rec.UUID.Earlier()
 	if old == "" {

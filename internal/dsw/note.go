@@ -16,8 +16,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// noteVersion is the version of the notes' format. A note of another version is
-// left alone and named: the mount table has the same information.
+// noteVersion is the version of the notes' format. A note of another version is not
+// changed, and reported: the mount table has the same information.
 const noteVersion = 1
 
 // A Pod is the pod of a published claim, as far as kubelet named it.
@@ -27,8 +27,8 @@ type Pod struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// A Claim is a note in the run directory: kubelet wants, or has, a volume
-// mounted at Dir. It adds to the mount table what that cannot say.
+// A Claim is a note in the run directory: kubelet wants, or has, a volume mounted at Dir.
+// It has the facts that are not in the mount table.
 type Claim struct {
 	Version  int          `json:"version"`
 	Boot     string       `json:"boot"` // the boot it was written in; notes of another boot are void
@@ -108,7 +108,7 @@ func claimFile(c *Claim) string {
 
 func leaseFile(uuid volume.UUID) string { return "lease-" + plain(string(uuid), 128) + ".json" }
 
-// plain keeps what is harmless in a file name, and at most so much of it.
+// plain keeps the safe characters of a file name, up to a length.
 func plain(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
@@ -125,16 +125,16 @@ func decode(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("it is torn or no note: %w", err)
+		return fmt.Errorf("it is torn or not a note: %w", err)
 	}
 	if d.More() {
-		return errors.New("it has something after the note")
+		return errors.New("it has text after the note")
 	}
 	return nil
 }
 
-// write replaces a file in one instant. With durable set it is on the disk when
-// write returns; notes in /run need not be, since a reboot takes them anyway.
+// write replaces a file atomically. With durable set it is on the disk when write returns;
+// notes in /run need not be, since a reboot removes them.
 func write(path string, v any, durable bool, midway func(string)) (err error) {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -143,7 +143,7 @@ func write(path string, v any, durable bool, midway func(string)) (err error) {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if errors.Is(err, fs.ErrNotExist) && !durable && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
-		// /run was cleared from outside: what is noted from now on counts.
+		// /run was cleared from outside: later notes are valid.
 		f, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	}
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Record is the durable memory of a format. One that says "seen" is kept for
-// ever: flexd never makes a filesystem on a volume on which it has seen one. One
-// that says "formatting" stands only while mkfs runs, and after a crash.
+// A Record is a format record. One with "seen" is kept forever: flexd never makes a
+// filesystem on a volume on which it has seen one. One with "formatting" exists only while
+// mkfs runs, and after a crash.
 type Record struct {
 	Version int           `json:"version"`
 	UUID    volume.UUID   `json:"uuid"`
@@ -28,7 +28,7 @@ type Record struct {
 	Boot    string        `json:"boot,omitempty"`   // formatting: the boot in which mkfs was started
 	Uptime  time.Duration `json:"uptime,omitempty"` // formatting: the boot clock at that time
 
-	volatile bool // it could not be written, and holds for this life
+	volatile bool // it could not be written, and is valid for this life of flexd
 }
 
 // The states of a record.
@@ -37,15 +37,13 @@ const (
 	stateSeen       = "seen"
 )
 
-// RepeatWithin is how old the record of an mkfs may be that is repeated. Kubelet
-// asks again within minutes of a crash; later, the volume's owner may have used
-// it for something else.
+// RepeatWithin is the age up to which an interrupted mkfs is repeated. Kubelet asks again
+// within minutes after a crash; later, the volume's owner may have used it otherwise.
 const RepeatWithin = time.Hour
 
 // Records is the state directory.
 type Records struct {
-	// Midway, if set, is for tests: it is called before a record that is written
-	// takes its place.
+	// Midway, if set, is for tests: it is called before a written record is renamed.
 	Midway func(file string)
 
 	dir  string
@@ -53,7 +51,7 @@ type Records struct {
 	up   func() time.Duration // the boot clock
 
 	mu      sync.Mutex                    // not held while a file is read or written
-	known   map[volume.UUID]Record        // what was read or written, while its file is there
+	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
 	unread  map[string]error              // file, or the directory → why it cannot be read
 	groups  map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
 	looking bool                          // again runs
@@ -71,8 +69,8 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	return r, nil
 }
 
-// Problems returns which records could not be read, sorted. It reads nothing
-// itself: what was wrong is looked at again behind it, for the next time.
+// Problems returns the records that could not be read, sorted. It reads nothing itself: it
+// starts another attempt in the background, for the next call.
 func (r *Records) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +81,7 @@ func (r *Records) Problems() []string {
 		case path == r.dir:
 			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v", path, err))
 		case errors.As(err, &damaged):
-			all = append(all, fmt.Sprintf("format record %s is damaged: %v; its volume is not set up; remove the file when you have looked at what is on the volume", path, err))
+			all = append(all, fmt.Sprintf("format record %s is damaged: %v; its volume is not set up; remove the file after checking the volume's contents", path, err))
 		default:
 			all = append(all, fmt.Sprintf("format record %s cannot be read: %v", path, err))
 		}
@@ -117,14 +115,14 @@ func (r *Records) retryUnread() {
 	r.looking = false
 }
 
-// A damagedError is what is wrong in a record, not with reading it.
+// A damagedError is an error in the contents of a record.
 type damagedError struct{ err error }
 
 func (e *damagedError) Error() string { return e.err.Error() }
 func (e *damagedError) Unwrap() error { return e.err }
 
-// read reads one record. What it finds wrong with it is a problem from then on.
-// Only its caller waits for the disk.
+// read reads one record. An error in it is a problem from then on. Only its caller waits
+// for the disk.
 func (r *Records) read(path string) (rec Record, err error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
@@ -146,7 +144,7 @@ func (r *Records) read(path string) (rec Record, err error) {
 	return rec, fmt.Errorf("format record %s: %w", path, err)
 }
 
-// each calls f for each record that can be read. The error is that of another one,
+// each calls f for each record that can be read. The error is that of an unreadable record,
 // or of the directory.
 func (r *Records) each(f func(path string, rec Record)) error {
 	files, err := os.ReadDir(r.dir)
@@ -183,8 +181,8 @@ func (r *Records) path(uuid volume.UUID) string {
 // File is the path of a volume's record.
 func (r *Records) File(uuid volume.UUID) string { return r.path(uuid) }
 
-// Get returns a volume's record. An error means that it is not known, which is
-// not "none". A record that was removed is none, also while flexd runs.
+// Get returns a volume's record. An error means that it is not known, which is not "none".
+// A removed record is none, also while flexd runs.
 func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	r.mu.Lock()
 	rec, ok := r.known[uuid]
@@ -223,7 +221,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	return facts, nil
 }
 
-// notRepeatableReason says why the mkfs of a record must not be repeated any more, or "". In the
+// notRepeatableReason returns why the mkfs of a record must not be repeated any more, or "". In the
 // record's boot the boot clock gives its age. In a later one the wall clock does,
 // which may be wrong; so this boot must be new as well.
 func (r *Records) notRepeatableReason(rec Record) string {
@@ -265,14 +263,14 @@ func (r *Records) Formatting(uuid volume.UUID, n volume.Name, fsType string) err
 	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateFormatting, FSType: fsType, Boot: r.boot, Uptime: r.up()})
 }
 
-// Seen makes durable that the volume holds a filesystem. If that fails and no
-// mkfs record stands, it holds for this life of flexd all the same.
+// Seen makes durable that the volume has a filesystem. If that fails and there is no mkfs
+// record, it is still valid for this life of flexd.
 func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
 	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType})
 }
 
-// Renamed makes durable what a volume that was seen with a filesystem is called
-// now: that name is not given to a new volume while this one is missing.
+// Renamed makes the new name of a volume with a filesystem durable: no new volume gets that
+// name while this one is missing.
 func (r *Records) Renamed(uuid volume.UUID, now volume.Name) error {
 	facts, err := r.Get(uuid)
 	if err != nil || facts.State != volume.Seen || facts.Name == now {
@@ -281,8 +279,7 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name) error {
 	return r.Seen(uuid, now, facts.Type)
 }
 
-// put is called by one at a time for one volume: its lane. Nobody else waits
-// while the disk does.
+// Only the volume's lane calls put. No other lane waits while the disk does.
 func (r *Records) put(rec Record) error {
 	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
 	err := write(r.path(rec.UUID), &rec, true, r.Midway)
@@ -303,10 +300,9 @@ func (r *Records) put(rec Record) error {
 	return nil
 }
 
-// Named returns the volume that was seen with a filesystem under that name, and
-// the file of its record; "" if there is none. With a record that cannot be read
-// that is not known. It reads the whole directory: only for the moment in which
-// a volume is to be created.
+// Named returns the volume that was seen with a filesystem under that name, and the file of
+// its record; "" if there is none. It is not known if a record cannot be read. It reads the
+// whole directory: call it only before a volume is created.
 func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	var uuid volume.UUID
 	var file string

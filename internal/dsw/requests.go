@@ -35,7 +35,7 @@ type Answer struct {
 // Answered receives the answer of an entered request, once.
 func (r *Request) Answered() <-chan Answer { return r.answer }
 
-// Mounts says whether the request wants a mount at its directory.
+// Mounts reports whether the request wants a mount at its directory.
 func (r *Request) Mounts() bool { return r.Verb == volume.Stage || r.Verb == volume.Publish }
 
 // Reasons why a request is refused or a mount may not appear.
@@ -46,8 +46,8 @@ var (
 	ErrCommitted  = volume.WithCode(volume.Busy, errors.New("the mount of another volume at this directory is in progress"))
 )
 
-// Requests knows every request that waits, and decides which of them still counts.
-// Each method is one critical section; the lock is never held over I/O.
+// Requests has all waiting requests, and decides which of them are superseded. Each method
+// is one critical section; the lock is never held over I/O.
 type Requests struct {
 	wake func(volume.UUID) // called without the lock for each volume that lost a request
 
@@ -98,7 +98,8 @@ func (q *Requests) RememberTeardown(dir string, started time.Duration) {
 	t.tearDown = max(t.tearDown, started)
 }
 
-// target returns the state of a directory, which it makes. The caller holds q.mu.
+// target returns the state of a directory, which it creates if necessary. The caller holds
+// q.mu.
 func (q *Requests) target(dir string) *target {
 	t := q.targets[dir]
 	if t == nil {
@@ -108,11 +109,11 @@ func (q *Requests) target(dir string) *target {
 	return t
 }
 
-// counts says whether a request takes part in the order of its target's calls. An
-// expansion or a release of an orphan gives way to whatever kubelet wants.
+// counts reports whether a request takes part in the order of its target's calls. Kubelet's
+// mounts and unmounts take precedence over an expansion or a release of an orphan.
 func (r *Request) counts() bool { return r.Mounts() || r.Verb == volume.Release }
 
-// superseded says whether a newer call was seen that wants something else there.
+// superseded reports whether a newer call was seen that wants something else there.
 func (t *target) superseded(r *Request) bool {
 	if r.Mounts() {
 		return t.tearDown > r.Started || t.setUp > r.Started && t.name != r.Name
@@ -120,7 +121,7 @@ func (t *target) superseded(r *Request) bool {
 	return t.setUp > r.Started
 }
 
-// isCommitted says whether only the outcome of a committed mount may answer the request.
+// isCommitted reports whether only the outcome of a committed mount may answer the request.
 func (t *target) isCommitted(r *Request) bool {
 	return t != nil && r.Mounts() && r.volume != "" && r.volume == t.committed
 }
@@ -260,7 +261,7 @@ func (q *Requests) Abandon(r *Request, a Answer) {
 	q.wakeAll([]volume.UUID{uuid}) // its claim goes with it
 }
 
-// Leave removes a request whose caller does not wait any longer, in any state.
+// Leave removes a request whose caller has stopped waiting, in any state.
 func (q *Requests) Leave(r *Request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -289,7 +290,7 @@ func (q *Requests) end(r *Request, a Answer) {
 	}
 }
 
-// forget ends a commit that was observed and whose requests are answered.
+// forget ends a commit whose mount was observed and whose requests are answered.
 func (t *target) forget() {
 	if t.appeared && !slices.ContainsFunc(t.waiting, t.isCommitted) {
 		t.committed, t.appeared = "", false

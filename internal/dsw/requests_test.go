@@ -61,7 +61,7 @@ func newRun(t *testing.T, of [3]kind) *run {
 	return r
 }
 
-// newer says whether a call that started later wants something else there. Of
+// newer reports whether a call that started later wants something else there. Of
 // mounts the newest counts.
 func (r *run) newer(i int) bool {
 	unmount, mount := false, volume.Name{}

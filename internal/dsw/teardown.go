@@ -20,20 +20,20 @@ type teardown struct {
 	Started time.Duration `json:"startedBootNanoseconds"` // when its caller started
 }
 
-// teardowns are the newest teardown of each directory. Lines are appended, and the
-// file is written anew when most of them are of no use.
+// teardowns are the newest teardown of each directory. Lines are appended, and the file is
+// rewritten when most of them are obsolete.
 type teardowns struct {
 	path    string
 	boot    string
 	started map[string]time.Duration // by directory
-	spare   int                      // how many lines may be appended; 0 = the last one may be torn
+	spare   int                      // the number of lines that may be appended; 0 = the last one may be torn
 }
 
 // spareLines is how many useless lines the file may have at least.
 const spareLines = 64
 
-// openTeardowns reads the file. What cannot be read is ignored: a line may be torn, and
-// no mount depends on it.
+// openTeardowns reads the file. It ignores lines that cannot be read: a line may be torn,
+// and no mount depends on it.
 func openTeardowns(path, boot string) teardowns {
 	t := teardowns{path: path, boot: boot, started: map[string]time.Duration{}}
 	data, err := os.ReadFile(path)
@@ -99,7 +99,7 @@ func (t *teardowns) rewrite(now time.Duration) error {
 	return nil
 }
 
-// TornDown notes that an unmount call for a directory succeeds, before it is answered.
+// TornDown notes the success of an unmount call for a directory, before it is answered.
 func (s *Store) TornDown(dir string, started, now time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

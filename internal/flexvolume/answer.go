@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// The statuses kubelet knows. StatusNotSupported is a permanent statement about
-// the driver: kubelet never asks that verb again. It is no answer to trouble.
+// The statuses kubelet knows. StatusNotSupported is permanent: kubelet never calls that
+// verb again. It must not be the answer to an error.
 const (
 	StatusSuccess      = "Success"
 	StatusFailure      = "Failure"
@@ -27,8 +27,8 @@ type Answer struct {
 	Capabilities *Capabilities // init only
 }
 
-// Capabilities are what init says the driver can do. Attach decides how kubelet
-// names volumes: it must not change while volumes are in use.
+// Capabilities are the driver's capabilities in the answer to init. Attach decides how
+// kubelet names volumes: it must not change while volumes are in use.
 type Capabilities struct {
 	Attach           bool
 	SELinuxRelabel   bool
@@ -37,21 +37,21 @@ type Capabilities struct {
 	RequiresFSResize bool
 }
 
-// DefaultCapabilities are answered where the node's installer wrote none.
+// DefaultCapabilities are answered if the installer wrote none.
 func DefaultCapabilities() Capabilities {
 	return Capabilities{Attach: true, SELinuxRelabel: true, SupportsMetrics: true, FSGroup: true, RequiresFSResize: true}
 }
 
-// Success is the plain good answer.
+// Success returns the answer without further fields.
 func Success() Answer { return Answer{Status: StatusSuccess} }
 
-// Failure says why a call failed. The message is made one line of valid UTF-8
-// without control characters, of at most MaxMessage bytes.
+// Failure returns the answer of a failed call with the reason. The message is made one line
+// of valid UTF-8 without control characters, of at most MaxMessage bytes.
 func Failure(message string) Answer {
 	return Answer{Status: StatusFailure, Message: oneLine(message)}
 }
 
-// NotSupported says that the driver will never know the verb.
+// NotSupported is the answer to a verb that the driver will never know.
 func NotSupported() Answer { return Answer{Status: StatusNotSupported} }
 
 // Encode returns the answer as one JSON object and a newline.
@@ -176,7 +176,7 @@ func valid(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// oneLine makes s fit for an event: see Failure. What it returns it leaves as it is.
+// oneLine makes s fit for an event: see Failure. It is idempotent.
 func oneLine(s string) string {
 	if len(s) > 8*MaxMessage { // a whole command's output: the rest is never shown
 		s = s[:8*MaxMessage]

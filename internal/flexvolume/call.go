@@ -27,12 +27,12 @@ const (
 // NotSupported.
 var ErrVerb = errors.New("not a FlexVolume verb")
 
-// A Call is a FlexVolume call whose arguments are understood. Fields that the
-// verb does not have are zero.
+// A Call is a FlexVolume call with parsed arguments. Fields that the verb does not have are
+// zero.
 type Call struct {
 	Verb       string
 	Dir        string  // mountdevice, mount, unmount, unmountdevice, expandfs, expandvolume: absolute and clean
-	Device     string  // what an earlier answer said, or "" or stale: a hint, never to be trusted
+	Device     string  // from an earlier answer, perhaps "" or stale: a hint, never trusted
 	Node       string  // attach, detach, isattached
 	Name       string  // the volume's name at kubelet: from detach's argument, or the options
 	Options    Options // valid if HasOptions
@@ -46,9 +46,9 @@ type Call struct {
 // maxPath is Linux's PATH_MAX, its NUL included.
 const maxPath = 4096
 
-// shape is how the arguments of a verb are laid out, one letter each:
-// o options, d directory, v device, n node, k volume name, + new size, - old size.
-// volume says whether the options must name a volume.
+// shape has the arguments of a verb in order, one letter each: o options, d directory, v
+// device, n node, k volume name, + new size, - old size. volume reports whether the options
+// must name a volume.
 func shape(verb string) (args string, volume, ok bool) {
 	switch verb {
 	case Init:
@@ -75,8 +75,8 @@ func shape(verb string) (args string, volume, ok bool) {
 	return "", false, false
 }
 
-// Parse understands the arguments that follow verb. Errors name the argument, or
-// the option's key, and quote no secret. An unknown verb is ErrVerb.
+// Parse parses the arguments that follow verb. Errors name the argument, or the option's
+// key, and quote no secret. An unknown verb is ErrVerb.
 func Parse(verb string, args []string) (Call, error) {
 	want, volume, ok := shape(verb)
 	if !ok {

@@ -13,17 +13,17 @@ const (
 )
 
 const (
-	slice    = 100 * time.Millisecond // between two looks at the parent, where it cannot be heard of
+	slice    = 100 * time.Millisecond // between two checks of the parent, where a pidfd is not available
 	minPause = 5 * time.Millisecond   // before connecting again, doubled each time
 	maxPause = 250 * time.Millisecond
 )
 
-// A Client asks flexd one thing. It has no goroutines: it waits in poll(2) for
-// the answer and for its parent's end.
+// A Client sends one request to flexd. It has no goroutines: it waits in poll(2) for the
+// answer and for its parent's end.
 type Client struct {
 	Socket  string        // path of the driver socket
 	Timeout time.Duration // for the whole call
-	Connect time.Duration // how long a socket that is missing or refuses is tried, since it was last seen alive
+	Connect time.Duration // how long it retries a socket that is missing or refuses, since the last connection
 	Once    bool          // a socket that is missing or refuses at first is not tried again
 	Parent  int           // parent pid at the start; when it has changed no caller waits for the answer
 }
@@ -43,7 +43,7 @@ type GarbageError struct{ Err error }
 func (e *GarbageError) Error() string { return "flexd's answer is not understood: " + e.Err.Error() }
 func (e *GarbageError) Unwrap() error { return e.Err }
 
-// The other ends of a call without an answer.
+// The other errors of a call without an answer.
 var (
 	ErrDeadline = errors.New("flexd did not answer in time")
 	ErrOrphaned = errors.New("the parent of flexdriver has changed, no process waits for this answer")
@@ -63,7 +63,7 @@ func (c *Client) Ask(q Request) (Answer, error) {
 	}
 	start := time.Now()
 	deadline := start.Add(c.Timeout)
-	alive := start // when the socket was last seen alive
+	alive := start // the time of the last connection
 	once := c.Once
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		s, err := dial(c.Socket)
@@ -75,7 +75,7 @@ func (c *Client) Ask(q Request) (Answer, error) {
 			if err != errLost {
 				return a, err
 			}
-			alive, once = time.Now(), false // there is a flexd here, it will be back
+			alive, once = time.Now(), false // flexd runs here and will restart
 		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
 			alive, once = time.Now(), false
 		default:
@@ -89,7 +89,7 @@ func (c *Client) Ask(q Request) (Answer, error) {
 	}
 }
 
-// exchange does one try on a fresh connection.
+// exchange makes one attempt on a new connection.
 func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (Answer, error) {
 	for len(line) > 0 {
 		n, err := s.write(line)
@@ -99,7 +99,7 @@ func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (A
 			}
 			continue
 		}
-		if err != nil { // hung up; perhaps it has said why
+		if err != nil { // the connection was closed, perhaps after an answer with the reason
 			break
 		}
 		line = line[n:]
@@ -132,7 +132,7 @@ func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (A
 	}
 }
 
-// understand judges a whole line of flexd's, buf[:end].
+// understand parses a whole line of flexd, buf[:end].
 func understand(buf []byte, end int, id string) (Answer, error) {
 	r, err := parseReply(string(buf[:end]))
 	switch {
@@ -149,9 +149,8 @@ func understand(buf []byte, end int, id string) (Answer, error) {
 	return Answer{}, &GarbageError{err}
 }
 
-// wait returns when s may be ready, or with the reason to give up. What is not
-// answered at once may take minutes, and fifty calls may wait so: each sleeps
-// until something happens.
+// wait returns when s may be ready, or with the reason to stop. An answer may take minutes,
+// and fifty calls may wait at once, so each sleeps until an event.
 func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 	parent := none
 	defer func() { parent.close() }()
@@ -170,8 +169,8 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 		case gone || syscall.Getppid() != c.Parent:
 			return ErrOrphaned
 		case parent == none:
-			// If it ends before this, its number is no more ours, or another's:
-			// that is looked at once more before it is relied on.
+			// If the parent ended before this, its pid may belong to another process: check
+			// the parent once more.
 			if parent = process(c.Parent); syscall.Getppid() != c.Parent {
 				return ErrOrphaned
 			}
@@ -179,7 +178,7 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 	}
 }
 
-// sleep pauses for d, or returns the reason to give up.
+// sleep pauses for d, or returns the reason to stop.
 func (c *Client) sleep(d time.Duration, deadline time.Time) error {
 	time.Sleep(max(0, min(d, time.Until(deadline))))
 	if syscall.Getppid() != c.Parent {

@@ -2,7 +2,7 @@
 // that kubelet passes, answers, the message of the driver socket, and the whole of
 // flexdriver.
 //
-// It links the standard library only, because all of it that flexdriver reaches
-// is paid for at every call kubelet makes. It is not for deciding anything about
-// a volume: it turns what pod authors wrote into typed data, or refuses it.
+// It links the standard library only, because its size adds to the time of every call. It
+// makes no decisions about a volume: it parses the text of pod authors into typed data, or
+// refuses it.
 package flexvolume

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// Version is the protocol of the driver socket: one line of JSON in, one out.
-// Keys may be added without a new version; readers ignore those they don't know.
+// Version is the protocol of the driver socket: one line of JSON in, one out. Keys may be
+// added without a new version; readers ignore unknown keys.
 const Version = 1
 
 // MaxLine is the most bytes a line may have, its newline included.
 const MaxLine = 1 << 20
 
-// A Request is one FlexVolume call on its way to flexd.
+// A Request is one FlexVolume call in the form of the driver socket.
 type Request struct {
 	V       int      `json:"v"`
 	ID      string   `json:"id"` // the call's id, the same when it is sent again
@@ -32,7 +32,7 @@ type Reply struct {
 	Answer Answer `json:"answer"`
 }
 
-// A VersionError is a message of a protocol that is not spoken here.
+// A VersionError is a message of an unknown protocol version.
 type VersionError struct{ Got int64 }
 
 func (e *VersionError) Error() string {
@@ -43,10 +43,9 @@ func (e *VersionError) Error() string {
 // ErrTooLong is a line of more than MaxLine bytes.
 var ErrTooLong = errors.New("the message is longer than 1 MiB")
 
-// ReadRequest reads the one line of a request. An input that ends before its
-// newline is io.EOF (nothing came) or io.ErrUnexpectedEOF. With a *VersionError
-// or any later error the request's ID is returned if it could be read, so that
-// the sender can be answered.
+// ReadRequest reads the one line of a request. An input that ends before its newline is
+// io.EOF (if it is empty) or io.ErrUnexpectedEOF. With a *VersionError or any later error
+// the request's ID is returned if it could be read, so that the sender can be answered.
 func ReadRequest(r io.Reader) (Request, error) {
 	line, err := readLine(r)
 	if err != nil {
@@ -171,9 +170,9 @@ func WriteReply(w io.Writer, r Reply) error {
 	return err
 }
 
-// ReadReply reads the one line of a reply. An input that ends before its newline
-// is io.EOF or io.ErrUnexpectedEOF: no answer came. Any other error of a line
-// that did come is a daemon that does not speak this protocol.
+// ReadReply reads the one line of a reply. An input that ends before its newline is io.EOF
+// or io.ErrUnexpectedEOF: there was no answer. Any other error means that the daemon uses
+// another protocol.
 func ReadReply(r io.Reader) (Reply, error) {
 	line, err := readLine(r)
 	if err != nil {
@@ -215,7 +214,7 @@ func parseReply(line string) (Reply, error) {
 	return Reply{}, err
 }
 
-// readLine reads up to the newline, which it drops. Nothing may follow it.
+// readLine reads up to the newline, which it removes. Nothing may follow it.
 func readLine(r io.Reader) ([]byte, error) {
 	b := make([]byte, 0, 4096)
 	for {
@@ -242,7 +241,7 @@ func readLine(r io.Reader) ([]byte, error) {
 	}
 }
 
-// validID bounds what ends up in logs and messages.
+// validID limits the length and the characters of ids in logs and messages.
 func validID(id string) bool {
 	if id == "" || len(id) > 64 {
 		return false
@@ -257,7 +256,7 @@ func validID(id string) bool {
 	return true
 }
 
-// within says of which key err is.
+// within adds the key to err.
 func within(key string, err error) error {
 	if err == nil {
 		return nil

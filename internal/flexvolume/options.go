@@ -33,23 +33,23 @@ const (
 	keySecret     = "kubernetes.io/secret/" // values are accepted and forgotten
 )
 
-// Options are what a pod's or a PV's author asked for, and what kubelet said of
-// the pod: typed data, checked against allow-lists, never words of a command line.
+// Options are the options of a pod or a PV, with kubelet's data about the pod: typed,
+// checked against allow-lists, never words of a command line.
 type Options struct {
 	VG          string   // "" = not given
 	LV          string   // "" = not given
 	Size        int64    // bytes, 0 = not given
-	FSType      string   // "", ext4, xfs or btrfs; "" = whatever is there
-	ReadOnly    bool     // kubelet said ro, or mountOptions did
+	FSType      string   // "", ext4, xfs or btrfs; "" = the existing one
+	ReadOnly    bool     // ro from kubelet or in mountOptions
 	Name        string   // the volume's name at kubelet
 	Pod         Pod      // mount only
 	FSGroup     string   // mount only: decimal, "" = none
-	MkfsOptions []string // words for mkfs' argv: flags and values that were understood one by one
+	MkfsOptions []string // arguments for mkfs: flags and values that were checked one by one
 	Attrs       []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
-	Super       []string // superblock options, sorted, none twice
+	Super       []string // superblock options, sorted, without duplicates
 }
 
-// A Pod is for whom a volume is mounted.
+// A Pod is the pod that a volume is mounted for.
 type Pod struct {
 	Name           string
 	Namespace      string
@@ -147,7 +147,7 @@ func ParseOptions(blob string) (Options, error) {
 	if o.FSGroup == "" {
 		o.FSGroup = groupOld
 	}
-	// What depends on the filesystem comes last, whatever the order of the keys.
+	// Options that depend on the filesystem come last, in any order of the keys.
 	if size != "" {
 		if o.Size, err = volopts.ParseSize(size); err != nil {
 			return Options{}, keyError(KeySize, err.Error())

@@ -5,13 +5,12 @@ import (
 	"path"
 )
 
-// Reclaim is the one verb of the driver socket that is an operator's and not
-// kubelet's: `flexd release` asks with it for the end of one orphan. flexdriver
-// does not know it.
+// Reclaim is the only verb of the driver socket that kubelet does not use: `flexd release`
+// releases one orphan with it. flexdriver does not accept it.
 const Reclaim = "release"
 
-// ParseReclaim understands its arguments: the volume's uuid, and the directory
-// that is to be released or "" for the volume's device.
+// ParseReclaim parses its arguments: the volume's uuid, and the directory to release or ""
+// for the volume's device.
 func ParseReclaim(args []string) (Call, error) {
 	if len(args) != 2 || args[0] == "" {
 		return Call{}, errors.New("release: wants a uuid and a directory")

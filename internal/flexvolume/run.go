@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/boottime"
 )
 
-// DefaultSocket is where flexdriver finds flexd.
+// DefaultSocket is the path of flexd's driver socket.
 const DefaultSocket = "/run/flexd/driver.sock"
 
 // The environment of flexdriver. Kubelet sets none of these; they are for tests
@@ -33,14 +33,14 @@ var build = "devel"
 // arguments, secrets included. Nothing is ever written to stderr, and a panic
 // becomes a Failure.
 //
-// No signal is handled: SIGTERM kills at once, and so does SIGPIPE when kubelet
-// has closed its end of stdout, where no reader is left.
+// It handles no signal: SIGTERM kills it at once, and so does SIGPIPE when kubelet has
+// closed its end of stdout.
 func Run(args []string, stdout io.Writer, env func(string) string) int {
 	stdout.Write(respond(args, env).Encode())
 	return 0
 }
 
-// respond gives the answer, whatever happens.
+// respond returns the answer, also after a panic.
 func respond(args []string, env func(string) string) (a Answer) {
 	defer func() {
 		switch r := recover().(type) {
@@ -74,11 +74,11 @@ func respond(args []string, env func(string) string) (a Answer) {
 // ignores dotfiles: for .../flexd~lvm/lvm it is .../flexd~lvm/.lvm.init.json, a
 // JSON object of Capabilities.
 //
-// Without the file the defaults hold. A file that cannot be read or understood
-// is a Failure: the attach mode decides how kubelet names volumes, and a guess
-// that is wrong orphans every volume in use, while a driver whose init fails is
-// merely missing until the file is repaired. Kubelet looks again when
-// something other than a dotfile changes in the directory, hence the touch.
+// Without the file the defaults apply. A file that cannot be read or parsed is a Failure:
+// kubelet's names of volumes depend on the attach mode, and a wrong mode orphans every
+// volume in use, while a driver whose init fails is only missing until the file is
+// repaired. Kubelet looks again when something other than a dotfile changes in the
+// directory, hence the touch.
 func capabilities(exe string) Answer {
 	name := initFile(exe)
 	text, err := readFile(name)
@@ -129,8 +129,8 @@ func readFile(name string) (string, error) {
 	return "", errors.New("longer than 64 KiB")
 }
 
-// ask lets flexd answer. A hint is answered with a harmless constant where no
-// daemon listens: the controller's machine, or a node whose flexd is restarting.
+// ask gets the answer from flexd. Without a daemon, the answer to a hint is a constant: the
+// controller's machine, or a node whose flexd is restarting.
 func ask(verb string, args []string, env func(string) string, hint bool) Answer {
 	q := Request{ID: newID(), Verb: verb, Args: args, Started: int64(boottime.Now()), Parent: syscall.Getppid()}
 	c := Client{Socket: DefaultSocket, Timeout: DefaultTimeout, Connect: DefaultConnect, Once: hint, Parent: q.Parent}
@@ -172,9 +172,9 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 	return Failure(err.Error())
 }
 
-// offlineAnswer is what a hint gets without a daemon. Each claims as little as
-// kubelet's protocol allows: isattached must not say false, or the controller
-// attaches again every minute.
+// offlineAnswer is the answer to a hint without a daemon. It claims as little as kubelet's
+// protocol allows: isattached must not say false, or the controller attaches again every
+// minute.
 func offlineAnswer(verb string) Answer {
 	a := Success()
 	if verb == IsAttached {

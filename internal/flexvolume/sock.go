@@ -63,7 +63,7 @@ func (s sock) poll(what int16, p pidfd, d time.Duration) (ready, ended bool) {
 	fds := [2]struct {
 		fd              int32
 		events, revents int16
-	}{{fd: int32(s), events: what}, {fd: int32(p), events: forReading}} // one that is negative is left out
+	}{{fd: int32(s), events: what}, {fd: int32(p), events: forReading}} // the kernel ignores a negative descriptor
 	ts := syscall.NsecToTimespec(int64(d))
 	n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), 2, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	happened := errno == 0 && n > 0
@@ -75,8 +75,8 @@ type pidfd int
 
 const none pidfd = -1
 
-// process returns the pidfd of a process, or none: kernels before 5.3 have none,
-// and a parent in another pid namespace has no number here.
+// process returns the pidfd of a process, or none: kernels before 5.3 have none, and a
+// parent in another pid namespace has no pid here.
 func process(pid int) pidfd {
 	const pidfdOpen = 434 // but on MIPS, where this is none
 	fd, _, errno := syscall.Syscall(pidfdOpen, uintptr(pid), 0, 0)

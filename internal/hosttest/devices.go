@@ -151,8 +151,8 @@ func (h *Host) Activate(file string) bool {
 	return true
 }
 
-// Deactivate is an operator's losetup -d of a volume's device, whoever made it: it goes
-// when nothing uses it any more. It says whether there is one.
+// Deactivate is an operator's losetup -d of a volume's device, also of one of flexd: it
+// goes when nothing uses it any more. It says whether there is one.
 func (h *Host) Deactivate(file string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -27,21 +27,20 @@ type Env struct {
 	T       testing.TB
 	M       Machine
 	Sim     *Host   // nil on the real machine
-	Storage Storage // what the volumes are made of
+	Storage Storage // the storage of the volumes
 	Config  *config.Config
 	Root    string // kubelet's
 	Patient bool   // flexd is not started again by itself after a crash
 
 	pauses atomic.Pointer[Pause]
-	// Command, if set, is called before each of flexd's commands, and Calling
-	// at each call of kubelet's: it returns what ends the waiting for an answer, nil
-	// if none came.
+	// Command, if set, is called before each of flexd's commands, and Calling at each call
+	// of kubelet's: it returns the channel that ends the wait for an answer, or nil.
 	Command func(c run.Cmd)
 	Calling func(r flexvolume.Request) (over func(*flexvolume.Answer))
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration
-	// Limit is how long anything may take to come true.
+	// Limit is the time limit of Eventually.
 	Limit time.Duration
 
 	tmp string
@@ -60,8 +59,8 @@ type Env struct {
 	calls   atomic.Int64
 }
 
-// NewSim returns a simulated node with flexd running. It is for a synctest
-// bubble, so that what takes minutes takes no time.
+// NewSim returns a simulated node with flexd running. It is for a synctest bubble, in which
+// waiting takes no time.
 func NewSim(t testing.TB, tmp string) *Env {
 	e := &Env{T: t, Restart: time.Second, Limit: 15 * time.Minute, tmp: tmp, Root: "/sim/kubelet"}
 	e.Sim = NewHost(e.broke)
@@ -92,7 +91,7 @@ func (e *Env) configure() {
 	}
 }
 
-// broke is where the machine reports a promise that flexd broke.
+// broke reports a promise that flexd broke.
 func (e *Env) broke(format string, a ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,8 +111,8 @@ func (e *Env) dirs() (notes, records string) {
 	return e.notes(), e.records()
 }
 
-// Each life has its own directories, which are taken away from it in the
-// instant of its death: whatever its goroutines still write goes nowhere.
+// Each life has its own directories, which are taken away from it in the instant of its
+// death: later writes of its goroutines have no effect.
 func (e *Env) notes() string { return filepath.Join(e.Config.RunDir, fmt.Sprintf("notes.%d", e.gen)) }
 func (e *Env) records() string {
 	return filepath.Join(e.Config.StateDir, fmt.Sprintf("formats.%d", e.gen))
@@ -124,11 +123,11 @@ func (e *Env) records() string {
 func (e *Env) Notes() string   { n, _ := e.dirs(); return n }
 func (e *Env) Records() string { _, r := e.dirs(); return r }
 
-// Cgroups is where kubelet's control groups of this node would be. There are
-// none before a test makes some.
+// Cgroups is where kubelet's control groups of this node would be. There are none until a
+// test creates some.
 func (e *Env) Cgroups() string { return filepath.Join(e.tmp, "cgroup") }
 
-// Flex is the FlexVolume frontend of the flexd that runs.
+// Flex returns the FlexVolume frontend of the running flexd.
 func (e *Env) Flex() *flexserve.Frontend { return e.current().flex }
 
 // Eventually waits until something is true.
@@ -144,7 +143,7 @@ func (e *Env) Eventually(what string, is func() bool) {
 	}
 }
 
-// Noted says whether anything is noted of a volume, on the disk.
+// Noted reports whether the disk has a note of a volume.
 func (e *Env) Noted(uuid volume.UUID) bool {
 	claims, leases := readNotes(e.Notes())
 	return slices.ContainsFunc(claims, func(c dsw.Claim) bool { return c.UUID == uuid }) ||

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Arm lets a fault strike at the k-th occasion from now on.
+// Arm sets a fault at the k-th occasion from now on.
 func (e *Env) Arm(m Moment, k int) { e.tap.arm(fault{moment: m, k: k}) }
 
-// ArmStep lets it strike at the k-th command of one step: run.Cmd says which.
+// ArmStep sets a fault at the k-th command of one step of run.Cmd.
 func (e *Env) ArmStep(m Moment, k int, step string) { e.tap.arm(fault{moment: m, k: k, step: step}) }
 
-// ArmEach lets it strike at the first command of each step.
+// ArmEach sets a fault at the first command of each step.
 func (e *Env) ArmEach(m Moment) { e.tap.arm(fault{moment: m, k: 1, each: true}) }
 
 // Refuse makes every command of a step fail, until err is nil.
@@ -25,22 +25,22 @@ func (e *Env) Refuse(step string, err error) {
 	e.tap.refuse[step] = err
 }
 
-// Struck returns at which steps the fault has struck, in that order: "look",
-// "note" and "answer" are three of them.
+// Struck returns the steps at which the fault occurred, in that order: "look", "note" and
+// "answer" are three of them.
 func (e *Env) Struck() []string {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
 	return slices.Clone(e.tap.struck)
 }
 
-// Commands says how many commands flexd has started.
+// Commands returns the number of commands that flexd has started.
 func (e *Env) Commands() int {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
 	return e.tap.total
 }
 
-// Steps tells how many of which step, since the last Arm.
+// Steps returns the number of commands for each step, since the last Arm.
 func (e *Env) Steps() string {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
@@ -66,7 +66,7 @@ func (e *Env) away(dir string) (restore func()) {
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		e.T.Fatal(err)
 	}
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // so that nobody makes it anew
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // so that it is not created again
 		e.T.Fatal(err)
 	}
 	return func() {

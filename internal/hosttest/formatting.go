@@ -45,7 +45,7 @@ func probe(p *process, text []byte) (any, error) {
 	return fs, nil
 }
 
-// useOf says what uses a device that is not mounted.
+// useOf returns the use of a device that is not mounted.
 func (h *Host) useOf(l *loop) volume.Use {
 	others := slices.ContainsFunc(h.loopNames(), func(n string) bool { return h.loops[n] != l && h.loops[n].file == l.file })
 	switch {
@@ -57,13 +57,12 @@ func (h *Host) useOf(l *loop) volume.Use {
 	return volume.Unused
 }
 
-// write is what every child does first that is about to write to a device which is
-// not mounted. One that flexd was told to be in use is written to all the same: the
-// user's data is what tells.
+// write is called first by every child that writes to a device which is not mounted. A
+// device that flexd knew to be in use is written all the same: the user's data shows that.
 func (h *Host) write(p *process, l *loop) error {
 	switch use := h.useOf(l); {
 	case use == volume.Unused:
-	case l.lastUse == volume.Unused: // it came since, and the child sees it
+	case l.lastUse == volume.Unused: // it began since, and the child detects it
 		return &mount.BusyError{What: "/dev/" + l.Name}
 	default:
 		h.broke("%s writes to %s, which something else uses (%d)", p.op, l.file.path, use)
@@ -71,7 +70,7 @@ func (h *Host) write(p *process, l *loop) error {
 	return nil
 }
 
-// content is what a child finds in a file's bytes.
+// content returns a child's result for a file's bytes.
 func (f *File) content(mounted bool) volume.FS {
 	switch f.State {
 	case Blank:
@@ -79,21 +78,21 @@ func (f *File) content(mounted bool) volume.FS {
 	case Whole:
 		return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes}
 	case Failed:
-		if !mounted { // only its superblock says so, and fsck is still to come
+		if !mounted { // only its superblock shows that, and fsck follows
 			return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes, What: f.Note}
 		}
 		return volume.FS{Content: volume.FilesystemFailed, Type: f.Type, What: f.Note}
 	case HalfMade:
 		return volume.FS{Content: volume.ForeignContent, What: "found data at offset 4096 (0x1000)", Leftover: true}
 	case Foreign:
-		if f.Note == "" { // nobody knows what it is
+		if f.Note == "" { // not known what it is
 			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 8192 (0x2000)"}
 		}
 	}
 	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}
 }
 
-// zero makes what was added to a blank volume blank, which here it is.
+// zero zeroes the part that was added to a blank volume, which is zero already here.
 func zero(p *process, text []byte) (any, error) {
 	a := decode[struct {
 		Device volume.Device `json:"device"`
@@ -113,10 +112,10 @@ func zero(p *process, text []byte) (any, error) {
 	return struct{}{}, nil
 }
 
-// format is the child that proves, makes and, where mkfs fails by itself, takes
-// away what mkfs wrote. What it finds, it finds as the real one does; that flexd
-// has it format what flexd has seen to be neither blank nor half-made is a broken
-// promise all the same.
+// format is the child that proves the device blank, makes the filesystem and, if mkfs fails
+// by itself, erases its writes. It refuses like the real child; it is still a broken
+// promise if flexd starts it on a device that flexd has seen to be neither blank nor
+// half-made.
 func format(p *process, text []byte) (any, error) {
 	a := decode[mount.Formatting](p, text)
 	h := p.h
@@ -140,7 +139,7 @@ func format(p *process, text []byte) (any, error) {
 	}()
 	switch {
 	case f.State != Blank && !(a.Repeat && f.State == HalfMade):
-		if f.looked { // else somebody wrote there since flexd looked
+		if f.looked { // otherwise it was written since flexd's look
 			h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
 		}
 		h.mu.Unlock()
@@ -176,13 +175,12 @@ func format(p *process, text []byte) (any, error) {
 	return struct{}{}, nil
 }
 
-// clean is what the child does after an mkfs that failed by itself, and what it
-// answers.
+// clean is the child's cleanup after an mkfs that failed by itself, with its answer.
 func (h *Host) clean(p *process, f *File) error {
 	switch err := p.pace("cleaning"); {
 	case errors.Is(err, errFailed):
 		h.forget(f.UUID)
-		return errors.New("mkfs.ext4: exit status 1: simulated; what it wrote could not be taken away: input/output error")
+		return errors.New("mkfs.ext4: exit status 1: simulated; its writes could not be erased: input/output error")
 	case err != nil:
 		return err
 	}

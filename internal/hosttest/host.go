@@ -14,21 +14,20 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Host is a simulated kernel with what stands on it.
+// A Host is a simulated kernel with its files and devices.
 type Host struct {
-	broke func(format string, a ...any) // a promise that was broken: the test's failure
+	broke func(format string, a ...any) // reports a broken promise: the test fails
 	dirs  func() (notes, records string)
 
-	// Pace is called where a command takes its time: before its effect, in the
-	// middle of it, after it.
+	// Pace is called before, during and after the effect of a command.
 	Pace func(p Point) Fate
 	// Permitted, if set, is called when flexd has permitted a mount, Mounted when it
 	// appears: time passes in between, and callers end.
 	Permitted, Mounted func(dir, uuid string)
-	// Lenient lets an operator do what flexd itself must not be seen doing:
-	// mounts and devices may change under its commands.
+	// Lenient permits external changes: mounts and devices may change under flexd's
+	// commands.
 	Lenient bool
-	// Careless is set while notes cannot be written: what lets go goes on.
+	// Careless is set while notes cannot be written: releases continue without notes.
 	Careless bool
 
 	mu        sync.Mutex // guards all of the following
@@ -45,20 +44,20 @@ type Host struct {
 	changed   chan struct{}     // closed at the next change of the mount table
 	holders   map[int]int       // open files, by mount ID
 	frozen    map[*File]bool    // filesystems that are frozen; one stays active when it is unmounted
-	elsewhere map[string]string // where a file's volume is mounted in another mount namespace
+	elsewhere map[string]string // the mount point of a file's volume in another mount namespace
 	live      map[*File]string
 	before    map[string]*hang // by op
 	after     map[string]*hang
 	log       []string
 	looking   func()
 	hung      chan struct{}        // closed when the volume group's metadata can be read again; nil = it can
-	torn      bool                 // the mount table's next reading is cut short
+	torn      bool                 // the next read of the mount table is truncated
 	blind     bool                 // the next list of devices or files cannot be read
 	failures  int                  // how often that, or a reading of the mount table, has failed
 	locks     map[string]*laneLock // by lock file
 }
 
-// A Point is where a command stands.
+// A Point is a point of a command.
 type Point struct {
 	Op    string // "format"
 	On    string // the volume or the directory it is about
@@ -67,40 +66,40 @@ type Point struct {
 
 func (p Point) String() string { return p.Op + " " + p.On + " " + p.Where }
 
-// A Fate is how a command goes on from a point.
+// A Fate is the continuation of a command after a point.
 type Fate int
 
 // The fates of a command.
 const (
 	Lives   Fate = iota
 	Dies         // it is killed there
-	Fails        // it ends there, and says that it failed
-	Garbles      // it goes on, and of its answer only the first half comes
+	Fails        // it ends there with an error
+	Garbles      // it continues, and its answer is truncated
 	Busy         // the kernel answers EBUSY
 )
 
-// A laneLock is a lane's lock that a living command has.
+// A laneLock is a lane's lock held by a living command.
 type laneLock struct {
 	pid  int
 	done chan struct{} // closed when it is free
 }
 
-// A File is what backs a volume. It survives a reboot.
+// A File is the backing file of a volume. It survives a reboot.
 type File struct {
 	path string
 	loopdev.FileInfo
 	Type  string // the filesystem on it, "" = none
 	State State
 	Bytes int64 // the filesystem's size
-	Data  int   // what pods wrote: lost by mkfs
+	Data  int   // data of pods: lost by mkfs
 	Note  string
 	Mkfs  int // how many times
 
-	looked bool // flexd has looked at what is on it now
+	looked bool // flexd has probed its present content
 	excl   bool // a child has its device exclusively
 }
 
-// A State is what a file's bytes are.
+// A State is the state of a file's bytes.
 type State int
 
 // The states of a file's bytes.
@@ -108,17 +107,17 @@ const (
 	Blank    State = iota
 	Whole          // a filesystem
 	Failed         // a filesystem in error
-	HalfMade       // what a cut mkfs left
-	Foreign        // somebody's data, which can be told from what a cut mkfs left
+	HalfMade       // remains of an interrupted mkfs
+	Foreign        // an owner's data, which differs from the remains of an interrupted mkfs
 )
 
 type loop struct {
 	loopdev.Loop
 	file    *File
 	openers int
-	lastUse volume.Use // what the last look at its users found
-	foreign bool       // it does not say that it is flexd's
-	owners  bool       // an operator made it
+	lastUse volume.Use // the result of the last check of its users
+	foreign bool       // it has no mark of flexd
+	owners  bool       // an operator created it
 	going   bool       // detached while in use: the kernel does it when the last user ends
 }
 
@@ -143,7 +142,7 @@ func NewHost(broke func(string, ...any)) *Host {
 	return h
 }
 
-// base mounts what every machine has.
+// base creates the mounts of every machine.
 func (h *Host) base() {
 	h.mounts = nil
 	h.add(&mnt{number: "8:1", root: "/", dir: "/", typ: "ext4", src: "/dev/sda1", super: "rw", peer: 1})
@@ -165,8 +164,7 @@ func (h *Host) BootID() string {
 	return fmt.Sprintf("boot-%d", h.bootID)
 }
 
-// Reboot takes all that lives in the kernel. Kubelet's directories and the
-// volumes' files stay.
+// Reboot drops all state of the kernel. Kubelet's directories and the volumes' files stay.
 func (h *Host) Reboot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,7 +184,7 @@ func (h *Host) Uptime(d time.Duration) {
 	h.booted = h.booted.Add(-d)
 }
 
-// AddFile puts a volume's file there, as an administrator would.
+// AddFile creates a volume's file, as an administrator would.
 func (h *Host) AddFile(f File, path string) *File {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,21 +194,21 @@ func (h *Host) AddFile(f File, path string) *File {
 	return &f
 }
 
-// FileAt returns what backs the volume, or nil.
+// FileAt returns the volume's file, or nil.
 func (h *Host) FileAt(path string) *File {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.files[path]
 }
 
-// Change changes a file while nothing else looks.
+// Change changes a file under the host's lock.
 func (h *Host) Change(path string, change func(*File)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change(h.files[path])
 }
 
-// AddForeignLoop gives a file that is no volume of ours a loop device.
+// AddForeignLoop attaches a file that is not a volume to a loop device.
 func (h *Host) AddForeignLoop(path string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -308,7 +306,7 @@ func (h *Host) Loops() ([]loopdev.Loop, error) {
 	return all, nil
 }
 
-// unread fails once if the test wants that.
+// unread fails once if the test has requested it.
 func (h *Host) unread(dir string) error {
 	if !h.blind {
 		return nil

@@ -30,8 +30,8 @@ type Pod struct {
 	Extra  map[string]string
 }
 
-// A Kubelet plays kubelet 1.36 as the contract describes it: what it checks
-// before a call, what it does after one, and when it calls again.
+// A Kubelet simulates kubelet 1.36: its checks before a call, its actions after a call, and
+// its retries.
 type Kubelet struct {
 	E      *Env
 	Attach bool // the driver said attach:true
@@ -40,7 +40,7 @@ type Kubelet struct {
 	kill context.CancelFunc
 
 	mu      sync.Mutex
-	device  map[string]string // by volume: what waitforattach said
+	device  map[string]string // by volume: the answer to waitforattach
 	staged  map[string]bool   // by volume: device globally mounted
 	mounted map[string]bool   // by pod directory
 	wants   map[string]Pod    // by pod directory
@@ -53,23 +53,23 @@ func NewKubelet(e *Env, attach bool) *Kubelet {
 	return k
 }
 
-// Kill is kubelet's death: its flexdrivers hang up, and it forgets everything.
+// Kill kills kubelet: its flexdrivers close their connections, and its memory is lost.
 func (k *Kubelet) Kill() *Kubelet {
 	k.kill()
 	return NewKubelet(k.E, k.Attach)
 }
 
-// Dir is where kubelet wants the pod's mount.
+// Dir returns kubelet's directory for the pod's mount.
 func (k *Kubelet) Dir(p Pod) string {
 	return kubelet.PodDir(k.E.Root, k.E.Config.Driver, p.UID, p.Volume)
 }
 
-// Global is kubelet's global mount of a volume.
+// Global returns kubelet's global directory of a volume.
 func (k *Kubelet) Global(volume string) string {
 	return kubelet.GlobalDir(k.E.Root, k.E.Config.Driver, volume)
 }
 
-// Blob is the one JSON argument that kubelet makes of a pod's volume.
+// Blob returns kubelet's JSON argument for a pod's volume.
 func (k *Kubelet) Blob(p Pod, forMount bool) string {
 	m := map[string]string{"kubernetes.io/fsType": p.FSType, "kubernetes.io/readwrite": "rw", "kubernetes.io/pvOrVolumeName": p.Volume}
 	if p.RO {
@@ -95,11 +95,11 @@ func (k *Kubelet) Blob(p Pod, forMount bool) string {
 // ErrKubeletDied ends the calls of a kubelet that was killed.
 var ErrKubeletDied = errors.New("kubelet died")
 
-// errDriverKilled is what kubelet learns of a flexdriver that was killed.
+// errDriverKilled is kubelet's error for a flexdriver that was killed.
 var errDriverKilled = errors.New("signal: killed")
 
-// Call is one exec of flexdriver: it waits for a flexd, asks again when flexd
-// dies without an answer, and hangs up when its kubelet dies.
+// Call is one exec of flexdriver: it waits for a flexd, asks again when flexd dies without
+// an answer, and closes the connection when its kubelet dies.
 func (k *Kubelet) Call(verb string, args ...string) (flexvolume.Answer, error) {
 	return k.CallAt(k.E.M.Boot(), verb, args...)
 }
@@ -180,12 +180,12 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 	}
 }
 
-// watch sees to it that flexd answers in time, whatever its children do: what a
-// landing may take, and no more, comes on top of a call's deadline.
+// watch verifies that flexd answers in time, with any behaviour of its children: only the
+// time for a committed mount is added to a call's deadline.
 func (e *Env) watch(l *life, r flexvolume.Request) *time.Timer {
 	const grace = 21 * time.Second
 	waited := e.M.Boot() - time.Duration(r.Started)
-	if r.Started <= 0 { // nobody knows
+	if r.Started <= 0 { // not known
 		waited = 0
 	}
 	return time.AfterFunc(max(e.Config.CallDeadline-waited, time.Second)+grace, func() {
@@ -195,14 +195,14 @@ func (e *Env) watch(l *life, r flexvolume.Request) *time.Timer {
 	})
 }
 
-// pause stops kubelet where the test wants it.
+// pause stops kubelet at a point that the test selects.
 func (k *Kubelet) pause(format, verb string, args []string) {
 	if pause := k.E.pauses.Load(); pause != nil {
 		(*pause)(fmt.Sprintf(format, verb, k.about(args)), k.ctx.Done())
 	}
 }
 
-// about is the directory of a call, or what else it names first.
+// about returns the directory of a call, or its first argument.
 func (k *Kubelet) about(args []string) (about string) {
 	for _, a := range args {
 		if about == "" || strings.HasPrefix(a, k.E.Root) {
@@ -212,7 +212,7 @@ func (k *Kubelet) about(args []string) (about string) {
 	return about
 }
 
-// Remember is what a new kubelet learns of a pod whose directory it finds.
+// Remember makes a new kubelet find the directory of a pod.
 func (k *Kubelet) Remember(p Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,7 +233,7 @@ func (k *Kubelet) Insist(verb string, args ...string) error {
 	return k.retry(verb, func() error { _, err := k.call(verb, args...); return err })
 }
 
-// Up is one attempt of kubelet's to give a pod its volume.
+// Up is one attempt of kubelet to set up a pod's volume.
 func (k *Kubelet) Up(p Pod) error {
 	dir := k.Dir(p)
 	if k.Attach {
@@ -291,7 +291,7 @@ func (k *Kubelet) stage(p Pod) error {
 	return nil
 }
 
-// Down is one attempt of kubelet's to take a pod's volume away.
+// Down is one attempt of kubelet to tear down a pod's volume.
 func (k *Kubelet) Down(p Pod) error {
 	dir, m := k.Dir(p), k.E.M
 	if m.Exists(dir) {
@@ -316,8 +316,7 @@ func (k *Kubelet) Down(p Pod) error {
 	return nil
 }
 
-// Forget is all that kubelet does for a pod that is deleted after its mount
-// failed.
+// Forget is kubelet's cleanup for a pod that is deleted after its mount failed.
 func (k *Kubelet) Forget(p Pod) {
 	_ = k.E.M.Remove(k.Dir(p))
 	k.mu.Lock()
@@ -325,7 +324,7 @@ func (k *Kubelet) Forget(p Pod) {
 	delete(k.wants, k.Dir(p))
 }
 
-// unstage takes the global mount away, if it is one.
+// unstage unmounts the global mount, if there is one.
 func (k *Kubelet) unstage(volume string) error {
 	global, m := k.Global(volume), k.E.M
 	if m.Exists(global) {
@@ -366,12 +365,12 @@ func (k *Kubelet) retry(what string, attempt func() error) error {
 	}
 }
 
-// Start gives a pod its volume, however often that takes.
+// Start sets up a pod's volume, with retries.
 func (k *Kubelet) Start(p Pod) error {
 	return k.retry("start "+path.Base(p.UID), func() error { return k.Up(p) })
 }
 
-// Finish takes a pod's volume away, however often that takes.
+// Finish tears down a pod's volume, with retries.
 func (k *Kubelet) Finish(p Pod) error {
 	return k.retry("stop "+path.Base(p.UID), func() error { return k.Down(p) })
 }

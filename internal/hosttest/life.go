@@ -105,14 +105,14 @@ func (e *Env) start() (*life, error) {
 	if w, ok := p.(watcher); ok {
 		e.lives.Go(func() {
 			if err := w.Watch(ctx, l.node.NotifyChanged); err != nil {
-				e.broke("flexd does not hear of changes: %v", err)
+				e.broke("flexd does not receive events: %v", err)
 			}
 		})
 	}
 	return l, nil
 }
 
-// held is where a lane begins a turn.
+// held is called when a lane begins a turn.
 func (e *Env) held(l *life) func(lock string) *run.LockedError {
 	return func(lock string) *run.LockedError {
 		e.pause(l, "turn of "+filepath.Base(lock))
@@ -120,8 +120,8 @@ func (e *Env) held(l *life) func(lock string) *run.LockedError {
 	}
 }
 
-// A Pause is where flexd's own goroutines stop between their steps, so that a
-// scheduler decides which one goes on. It returns when over is closed.
+// A Pause stops flexd's goroutines between their steps, so that a scheduler selects the
+// next one. It returns when over is closed.
 type Pause func(what string, over <-chan struct{})
 
 // SetPause sets the pause, also while flexd runs.
@@ -187,8 +187,8 @@ type driver struct {
 	kill func()
 }
 
-// KillDriver kills the flexdrivers that wait for an answer about a directory or a
-// volume, and says whether there were any.
+// KillDriver kills the flexdrivers that wait for an answer about a directory or a volume,
+// and reports whether there were any.
 func (e *Env) KillDriver(about string) (any bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,7 +201,7 @@ func (e *Env) KillDriver(about string) (any bool) {
 	return any
 }
 
-// waits notes a flexdriver that waits, until it is taken off again.
+// waits adds a waiting flexdriver, and returns a function that removes it.
 func (e *Env) waits(d driver) (off func()) {
 	id := e.calls.Add(1)
 	e.mu.Lock()
@@ -229,7 +229,7 @@ func (e *Env) Stop() {
 	e.lives.Wait()
 }
 
-// Reboot takes flexd, the kernel's memory and /run.
+// Reboot ends flexd and drops the kernel's memory and /run.
 func (e *Env) Reboot() {
 	l := e.current()
 	e.mu.Lock()
@@ -246,8 +246,8 @@ func (e *Env) current() *life {
 	return e.life
 }
 
-// Dead says whether flexd was killed and has not come back.
+// Dead reports whether flexd was killed and has not restarted.
 func (e *Env) Dead() bool { return e.current().dead.Load() }
 
-// Node is the flexd that lives now.
+// Node returns the running flexd.
 func (e *Env) Node() *reconcile.Node { return e.current().node }

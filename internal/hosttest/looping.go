@@ -105,7 +105,7 @@ func detach(p *process, text []byte) (any, error) {
 		return nil, &mount.BusyError{What: a.Device.Path, Holders: []mount.Holder{{Pid: 4712, Comm: "dd", How: "has it open"}}}
 	}
 	if all := h.mountsOf(l.file); len(all) > 0 {
-		// Only what somebody else mounts can come after flexd's look.
+		// Only a foreign mount can appear after flexd's look.
 		if !h.Lenient || slices.ContainsFunc(all, func(m *mnt) bool { return !m.owners }) {
 			h.broke("a mounted device is to be detached: %s", l.Name)
 		}

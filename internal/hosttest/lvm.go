@@ -51,8 +51,8 @@ func makeGroup() {
 	group.made = group.err == nil
 }
 
-// leftInGroup says what the tests of this process have left of volumes, as LVM,
-// device-mapper and the mount table know it; "" = nothing.
+// leftInGroup lists volumes that the tests of this process have left in LVM, device-mapper
+// and the mount table; "" = none.
 func leftInGroup() string {
 	if !group.made {
 		return ""
@@ -64,7 +64,7 @@ func leftInGroup() string {
 	return ""
 }
 
-// lvmCommand is one of an administrator's, which LVM keeps no copies for.
+// lvmCommand returns an administrator's command, without LVM's metadata backups.
 func lvmCommand(name string, args ...string) error {
 	c := exec.Command("lvm", append([]string{name, "-q", "-y", "--config", "backup{backup=0 archive=0}"}, args...)...)
 	c.Env = append(os.Environ(), "LC_ALL=C", "LVM_SUPPRESS_FD_WARNINGS=1")
@@ -77,7 +77,7 @@ func lvmCommand(name string, args ...string) error {
 // logical are the volumes of LVM.
 type logical struct{}
 
-// configure knows LVM's filter, so that not every life of flexd asks for it.
+// configure sets LVM's filter, so that not every life of flexd reads it.
 func (logical) configure(c *config.Config, vg *config.VolumeGroup) {
 	c.LVMFilter = lvm.DefaultFilter
 	vg.Provider = "lvm"
@@ -90,7 +90,7 @@ func (logical) provider(c *config.Config, r run.Runner) reconcile.Provider {
 	})
 }
 
-// Make makes what an earlier volume has left there zero: LVM does not.
+// Make zeroes the data of earlier volumes: LVM does not.
 func (logical) Make(lv string, size int64) error {
 	if err := lvmCommand("lvcreate", "-Wn", "-Zn", "-L", fmt.Sprintf("%db", size), "-n", lv, VG); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (logical) Shell(lv, script string) error {
 	return shell("lvchange -ay " + name + "; trap 'lvchange -an " + name + "' EXIT; L=/dev/" + name + "; " + script)
 }
 
-// active asks device-mapper, as everybody can who reads sysfs.
+// active reads device-mapper's state from sysfs.
 func (logical) active() (all []volume.LV, err error) {
 	names, err := filepath.Glob("/sys/block/dm-*/dm/name")
 	for _, file := range names {
@@ -123,7 +123,7 @@ func (logical) active() (all []volume.LV, err error) {
 	return all, err
 }
 
-// lvUUID returns the identity of a volume by what device-mapper calls it.
+// lvUUID returns the identity of a volume from its device-mapper uuid.
 func lvUUID(dm string) volume.UUID {
 	s := strings.TrimPrefix(strings.TrimSpace(dm), "LVM-")
 	if len(s) != 64 {
@@ -135,7 +135,7 @@ func lvUUID(dm string) volume.UUID {
 	return volume.UUID(half(s[:32]) + "_" + half(s[32:]))
 }
 
-// sweep waits for the commands of the dead, and removes all volumes.
+// sweep waits for the commands of killed flexds, and removes all volumes.
 func (s logical) sweep(e *Env) {
 	locks, _ := filepath.Glob(filepath.Join(e.Config.RunDir, "lanes", "*"))
 	for end := time.Now().Add(e.Limit); len(locks) > 0; {

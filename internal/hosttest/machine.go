@@ -9,9 +9,9 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// A Machine is what a flexd runs on: the simulated one, or this one.
+// A Machine is the machine of a flexd: the simulated one, or this one.
 type Machine interface {
-	// What flexd is given.
+	// For flexd.
 	Runner(started func()) run.Runner
 	Mounts() asw.MountSource
 	Hook(o *asw.Observer)
@@ -20,20 +20,20 @@ type Machine interface {
 	Self() flexserve.Namespaces
 	Held(lock string) *run.LockedError
 
-	// What kubelet and the pods do by themselves.
+	// Actions of kubelet and pods.
 	IsMountPoint(dir string) bool
 	Exists(dir string) bool
 	Mkdir(dir string) error
 	Remove(dir string) error
 	Write(dir string) error
 
-	// An operator's meddling.
+	// Actions of an operator.
 	Umount(dir string) error
 	MountTmpfs(dir string) error
 	Bind(from, dir string) error
 	Hold(dir string) (release func())
 
-	// What is there.
+	// State.
 	Text() string // the mount table
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// ops are flexd's children. An operation that is not here is a failure of the
-// test: the simulation would otherwise approve of what it does not know.
+// ops are flexd's children. An unknown operation fails the test: the simulation must not
+// accept it silently.
 var ops = map[string]func(*process, []byte) (any, error){
 	"probe":         probe,
 	"format":        format,
@@ -50,8 +50,7 @@ func (h *Host) device(d volume.Device) (*loop, error) {
 	return l, nil
 }
 
-// begin takes the volume for one command. Two at once would break the first
-// promise.
+// begin reserves the volume for one command. Two at once would break the first promise.
 func (h *Host) begin(p *process, f *File) {
 	if other, ok := h.live[f]; ok {
 		h.broke("%s began while %s still works on %s", p.op, other, f.path)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A mnt is a mount. As in the kernel, its directory alone does not say whether a
-// lookup reaches it: the mount that it is on does.
+// A mnt is a mount. As in the kernel, a lookup reaches it only through the mount that it is
+// on.
 type mnt struct {
 	id        int
 	on        *mnt // nil = the root
@@ -19,17 +19,17 @@ type mnt struct {
 	super     string
 	peer      int   // its peer group, 0 = private
 	file      *File // nil = none of the volumes
-	owners    bool  // an operator or another driver made it
+	owners    bool  // an operator or another driver created it
 	stranded  bool  // a copy of one that does not propagate any more
 }
 
-// A spot is a directory of one mount.
+// A spot is a directory on a mount.
 type spot struct {
 	on  *mnt
 	dir string
 }
 
-// reach returns the mount that a lookup of dir ends on.
+// reach returns the mount that a lookup of dir reaches.
 func (h *Host) reach(dir string) *mnt {
 	var on *mnt
 	for {
@@ -46,7 +46,7 @@ func (h *Host) reach(dir string) *mnt {
 	}
 }
 
-// below says whether dir is base, or in it.
+// below reports whether dir is base, or in it.
 func below(dir, base string) bool {
 	return base == "/" || strings.HasPrefix(dir, base) && (len(dir) == len(base) || dir[len(base)] == '/')
 }
@@ -59,19 +59,18 @@ func (h *Host) top(dir string) *mnt {
 	return nil
 }
 
-// place is what a lookup of dir reaches: a filesystem, and a directory there.
+// place returns the filesystem and the directory that a lookup of dir reaches.
 func (h *Host) place(dir string) string {
 	m := h.reach(dir)
 	return m.number + " " + m.within(dir)
 }
 
-// within is where a directory is in the filesystem of the mount that it is on.
+// within returns the path of a directory in the filesystem of its mount.
 func (m *mnt) within(dir string) string {
 	return path.Join(m.root, strings.TrimPrefix(dir, m.dir))
 }
 
-// add mounts m where a lookup of its directory leads, and a copy wherever that is
-// propagated to.
+// add mounts m where a lookup of its directory leads, with its copies by propagation.
 func (h *Host) add(m *mnt) {
 	on := h.reach(m.dir)
 	if on != nil && on.peer != 0 && m.peer == 0 {
@@ -86,7 +85,7 @@ func (h *Host) add(m *mnt) {
 	h.tableChanged()
 }
 
-// put mounts m on a mount, below what is mounted there.
+// put mounts m on a mount, below its other mounts there.
 func (h *Host) put(m, on *mnt) {
 	for _, over := range h.mounts {
 		if over.on == on && over.dir == m.dir {
@@ -99,7 +98,7 @@ func (h *Host) put(m, on *mnt) {
 	h.folders[m.number+" "+m.root] = true
 }
 
-// peers are the places to which what is mounted where m is mounted is propagated.
+// peers returns the places to which a mount at m's place is propagated.
 func (h *Host) peers(m *mnt) (all []spot) {
 	if m.on == nil || m.on.peer == 0 {
 		return nil
@@ -113,7 +112,8 @@ func (h *Host) peers(m *mnt) (all []spot) {
 	return all
 }
 
-// copies are the mounts that go together with m, as far as nothing is mounted in them.
+// copies returns the mounts that are unmounted together with m, if nothing is mounted in
+// them.
 func (h *Host) copies(m *mnt) (all []*mnt) {
 	for _, s := range h.peers(m) {
 		for _, c := range h.mounts {
@@ -125,7 +125,7 @@ func (h *Host) copies(m *mnt) (all []*mnt) {
 	return all
 }
 
-// busy says whether umount(2) of m fails.
+// busy reports whether umount(2) of m fails.
 func (h *Host) busy(m *mnt) bool {
 	if h.holders[m.id] > 0 || slices.ContainsFunc(h.mounts, func(o *mnt) bool { return o.on == m }) {
 		return true
@@ -133,7 +133,7 @@ func (h *Host) busy(m *mnt) bool {
 	return slices.ContainsFunc(h.copies(m), func(c *mnt) bool { return h.holders[c.id] > 0 })
 }
 
-// unlink takes a mount away that is not busy, and its copies.
+// unlink removes a mount that is not busy, and its copies.
 func (h *Host) unlink(m *mnt) {
 	for _, gone := range append(h.copies(m), m) {
 		for _, over := range h.mounts {

@@ -12,16 +12,16 @@ import (
 	"syscall"
 )
 
-// What kubelet and an operator do on the machine themselves.
+// Actions of kubelet and of an operator on the machine.
 
-// IsMountPoint says what kubelet's IsLikelyNotMountPoint would.
+// IsMountPoint returns the result of kubelet's mount point check.
 func (h *Host) IsMountPoint(dir string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.top(dir) != nil
 }
 
-// Exists says whether a directory is there.
+// Exists reports whether a directory is there.
 func (h *Host) Exists(dir string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *Host) Umount(dir string) error {
 	return nil
 }
 
-// MountTmpfs is an operator's mount of something else.
+// MountTmpfs is an operator's mount of a tmpfs.
 func (h *Host) MountTmpfs(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,7 +214,7 @@ func (h *Host) MountedAt(dir string) string {
 	return ""
 }
 
-// StandsAt says whether a volume is mounted at dir, also where no lookup reaches it.
+// StandsAt reports whether a volume is mounted at dir, also where no lookup reaches it.
 func (h *Host) StandsAt(dir string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,8 +236,8 @@ func (h *Host) Hang(op string, afterEffect, hard bool) (hit <-chan struct{}, rel
 	return g.hit, func() { g.once.Do(func() { close(g.release) }) }
 }
 
-// WhileLooking is called when somebody asks for loop devices: between flexd's
-// look at the mount table and what it makes of it.
+// WhileLooking is called when loop devices are listed: between flexd's look at the mount
+// table and what it makes of it.
 func (h *Host) WhileLooking(do func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

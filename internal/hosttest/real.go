@@ -30,9 +30,9 @@ import (
 // inside marks the test process that lives in a mount namespace of its own.
 const inside = "HOSTTEST_INSIDE"
 
-// Main runs the tests of a package, and plays flexd's children when the tests'
-// executable is started as one. As root the tests run in a mount namespace of
-// their own: whatever they leave mounted ends with them.
+// Main runs the tests of a package, and plays flexd's children when the tests' executable
+// is started as one. As root the tests run in a mount namespace of their own: mounts that
+// they leave end with them.
 func Main(m *testing.M) int {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		code, ok := mount.Child(os.Args[2], []byte(os.Args[3]))
@@ -84,7 +84,7 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// NoReal says why the real machine cannot be had, or "".
+// NoReal returns why the real machine cannot be had, or "".
 func NoReal() string {
 	if os.Getuid() != 0 {
 		return "needs root"
@@ -95,7 +95,7 @@ func NoReal() string {
 	return ""
 }
 
-// MayGrowExt4 says whether the kernel lets this process grow a mounted ext4.
+// MayGrowExt4 reports whether the kernel lets this process grow a mounted ext4.
 func MayGrowExt4() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -115,7 +115,7 @@ func TempDir(t testing.TB) string {
 
 // NewReal returns this machine with a flexd on it, in a place of its own.
 func NewReal(t testing.TB) *Env {
-	tmp := TempDir(t) // loop devices do as well on files in memory, and nobody waits for a busy disk
+	tmp := TempDir(t) // loop devices do as well on files in memory, and no test waits for a busy disk
 	e := newReal(t, tmp, files{loopdev.NewKernel(), filepath.Join(tmp, "vg0")})
 	e.Limit, e.Config.Lease = 20*time.Second, 300*time.Millisecond
 	e.Start()

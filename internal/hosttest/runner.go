@@ -37,9 +37,9 @@ type process struct {
 	err     error
 }
 
-// Run implements run.Runner as run.Exec does it: a lock file that is flock'ed
-// while the command lives, the two-phased gate, deadlines, and commands that
-// outlive the context of whoever started them if they change something.
+// Run implements run.Runner as run.Exec does it: a lock file that is flock'ed while the
+// command lives, the two-phased gate, deadlines, and commands that outlive the context of
+// their starter if they change something.
 func (h *Host) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	return h.run(ctx, c, func() {})
 }

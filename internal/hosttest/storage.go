@@ -36,7 +36,7 @@ type Storage interface {
 	sweep(e *Env)
 }
 
-// A watcher is a provider that hears of changes.
+// A watcher is a provider that receives events.
 type watcher interface {
 	Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error
 }

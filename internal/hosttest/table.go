@@ -39,7 +39,7 @@ func escape(s string) string {
 	return strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(s)
 }
 
-// TearTable cuts the mount table short for whoever reads it next.
+// TearTable truncates the mount table for its next reader.
 func (h *Host) TearTable() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

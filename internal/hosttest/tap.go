@@ -19,7 +19,7 @@ const (
 	Never        Moment = iota
 	CrashBefore         // flexd dies before it starts the k-th command
 	CrashWithin         // while the k-th command runs, which lives on or finds its gate closed
-	CrashAfter          // when the k-th command has ended and flexd has not heard of it
+	CrashAfter          // when the k-th command has ended, before flexd knows
 	CrashLooking        // when flexd looks at the mount table for the k-th time
 	CrashNoting         // in the middle of its k-th change of a note: the new one lies beside its place, or the old one is still there
 	CrashAnswer         // when flexd has made its k-th answer and kubelet has not heard it
@@ -91,7 +91,7 @@ func (t *tap) count(step string, moments ...Moment) Moment {
 	return f.moment
 }
 
-// errCrashed is what a dead flexd's goroutines get. Nobody hears it.
+// errCrashed is the error of a dead flexd's goroutines. It has no effect.
 var errCrashed = errors.New("flexd was killed")
 
 // errStruck is an ordinary failure.
@@ -137,7 +137,7 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 			t.e.killDrivers()
 			err := gate(b)
 			if err == nil && c.Step == "mount" {
-				t.e.broke("a mount was let land for which nobody waited")
+				t.e.broke("a mount was permitted without a waiting request")
 			}
 			return err
 		}
@@ -191,7 +191,7 @@ func (m lifeMounts) Changed() bool {
 	return m.MountSource.Changed()
 }
 
-// noting is told of each change of a note, in the middle of it.
+// noting is called in the middle of each change of a note.
 func (t *tap) noting(l *life) {
 	if l.dead.Load() {
 		return

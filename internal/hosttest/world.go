@@ -47,7 +47,7 @@ func (e *Env) Describe() string {
 	return b.String()
 }
 
-// Idle says whether no lane works and no call waits.
+// Idle reports whether no lane works and no call waits.
 func (e *Env) Idle() bool {
 	for _, v := range e.Node().List().Volumes {
 		s, _ := e.Node().VolumeDetail("-", v.UUID)

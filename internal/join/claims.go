@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// claimed is about claims that are held: missing says that one lacks its mount,
-// standing is where the mount of a device that is gone still stands.
+// claimed checks held claims: missing reports that one has no mount, standing is the
+// directory of a mount of a device that is gone.
 func (s *side) claimed() (missing bool, standing []Mount) {
 	for _, c := range s.claims {
 		if c.Phase != volume.Held {
@@ -19,7 +19,7 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 		switch {
 		case ours != nil && ours.Over != "":
 			s.add(Covered, c.Dir, "unmount what covers it, the last mounted first (umount DIRECTORY); until then flexd can neither unmount it nor mount it anew there",
-				"its mount at %s, for %s, is covered by %s: whatever looks for that directory does not reach the volume", c.Dir, c.For, ours.Over)
+				"its mount at %s, for %s, is covered by %s: a lookup of that directory does not reach the volume", c.Dir, c.For, ours.Over)
 			continue
 		case ours != nil:
 			if slices.ContainsFunc(s.g.byDir[c.Dir], func(m *Mount) bool { return m.Again }) {
@@ -53,7 +53,7 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 	return missing, standing
 }
 
-// lvOnly is about a volume without a device that needs one.
+// lvOnly checks a volume that needs a device and has none.
 func (s *side) lvOnly(standing []Mount) {
 	var why []string
 	for _, m := range standing {
@@ -72,15 +72,15 @@ func (s *side) lvOnly(standing []Mount) {
 	s.add(LVOnly, "", hint, "%s, but the kernel has no device of it", strings.Join(why, ", "))
 }
 
-// mountedUnknown is about mounts that no claim is about. Those that kubelet
-// makes of its own (subPath) belong to one that has a claim.
+// mountedUnknown checks mounts without a claim. Kubelet's own mounts (subPath) belong to a
+// mount with a claim.
 func (s *side) mountedUnknown() {
 	for _, m := range s.mounts() {
 		noted := slices.ContainsFunc(s.claims, func(c Claim) bool { return c.Dir == m.Dir })
 		switch {
 		case m.Owner == volume.Elsewhere && !noted:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If it is not needed there: umount "+m.Dir,
-				"%s is mounted at %s, which is none of flexd's directories", m.What, m.Dir)
+				"%s is mounted at %s, which is not one of flexd's directories", m.What, m.Dir)
 		case m.Owner == volume.Ours && !noted:
 			s.add(MountedUnknown, m.Dir, "flexd takes it up when it can write its notes: is there room in its runDir? Its log tells",
 				"%s is mounted at %s, a directory of kubelet's, and flexd has no note of it", m.What, m.Dir)
@@ -88,7 +88,7 @@ func (s *side) mountedUnknown() {
 	}
 }
 
-// nested is about mounts below those of ours.
+// nested checks for mounts below those of flexd.
 func (s *side) nested() {
 	for _, m := range s.mounts() {
 		if m.Owner != volume.Ours || len(m.Nested) == 0 || m.Over != "" {
@@ -101,7 +101,7 @@ func (s *side) nested() {
 	}
 }
 
-// unclaimed is about a device for which there is no reason of ours.
+// unclaimed checks a device without a claim, a lease or a mount.
 func (s *side) unclaimed() {
 	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || len(s.found) > 0 || len(s.mounts()) > 0 {
 		return

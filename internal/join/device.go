@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// dmOnly is about a device of a volume that the metadata does not know.
+// dmOnly checks a device of a volume that is not in the metadata.
 func (s *side) dmOnly() {
 	text := fmt.Sprintf("the kernel has the device %s, and the metadata of %s has no such volume (uuid %s)", s.deviceName(), s.g.Name, s.uuid)
 	var used []string
@@ -32,8 +32,8 @@ func (s *side) dmOnly() {
 	s.add(DMOnly, "", hint, "%s", text)
 }
 
-// fileGone is about a volume that is mounted, and neither its file nor its device is in
-// the group: the kernel shows the device with a path elsewhere.
+// fileGone checks a mounted volume of which neither the file nor the device is in the
+// group: the kernel shows another path for the device.
 func (s *side) fileGone() {
 	if s.lvm() || s.device != nil || s.volume != nil || s.g.Metadata+s.g.Kernel != "" {
 		return
@@ -46,8 +46,8 @@ func (s *side) fileGone() {
 	}
 }
 
-// copied is about files of one uuid. Which of them is the copy is unknown:
-// it may be the one in use.
+// copied checks files with the same uuid. It is unknown which of them is the copy: it may
+// be the one in use.
 func (s *side) copied() {
 	if len(s.volumes) < 2 {
 		return
@@ -66,7 +66,7 @@ func (s *side) copied() {
 	s.add(StaleMapping, files[1], hint, "%s", text)
 }
 
-// stale is about a device that is not what the metadata says.
+// stale checks whether a device differs from the metadata.
 func (s *side) stale() {
 	d, v := s.device, s.volume
 	var texts, hints []string
@@ -111,7 +111,7 @@ func (s *side) stale() {
 	}
 }
 
-// oldName is how a claim or lease calls a volume that has another name by now.
+// oldName returns the name in a claim or lease of a volume that has another name now.
 func (s *side) oldName() string {
 	if s.volume == nil {
 		return ""
@@ -127,7 +127,7 @@ func (s *side) oldName() string {
 	return ""
 }
 
-// mergePending is about a volume in use into which a snapshot is merged later.
+// mergePending checks a volume in use into which a snapshot will be merged.
 func (s *side) mergePending() {
 	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
 		return

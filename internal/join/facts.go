@@ -23,10 +23,10 @@ const (
 	ReadOnly        Class = "read-only"        // the volume is read-only, and mounted read-write; or a mount is, and was asked read-write
 )
 
-// Informational says whether a class is worth knowing but nothing is wrong.
+// Informational reports whether a class is worth knowing but nothing is wrong.
 func (c Class) Informational() bool { return c == ActiveUnclaimed }
 
-// A Finding is one place where the sides differ.
+// A Finding is one disagreement between the sources.
 type Finding struct {
 	Class Class
 	LV    string // as the metadata calls it, or else the claim or the kernel
@@ -36,7 +36,7 @@ type Finding struct {
 	Hint  string // what an operator can do
 }
 
-// Same says whether two disagreements are one, seen twice.
+// Same reports whether two disagreements are one, seen twice.
 func (d Finding) Same(o Finding) bool {
 	return d.Class == o.Class && d.UUID == o.UUID && d.Dir == o.Dir
 }
@@ -53,7 +53,7 @@ type Survey struct {
 	Refused   map[volume.UUID]string // why a file with that uuid there is no volume
 }
 
-// A Volume is what the metadata says of a logical volume.
+// A Volume is a logical volume in the metadata.
 type Volume struct {
 	Name   string
 	UUID   volume.UUID
@@ -135,14 +135,14 @@ type Mount struct {
 	Unknown bool        // the device's volume is unknown
 }
 
-// A Group is all that is known of a volume group.
+// A Group has all facts about a volume group.
 type Group struct {
 	Name string
 	Survey
 	Claims []Claim
 	Leases []Lease
 	Mounts []Mount
-	Busy   map[volume.UUID]bool // work on it is under way: it is not judged
+	Busy   map[volume.UUID]bool // an operation is running: it is not compared
 	Keep   bool                 // volumes are left active on purpose
 
 	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated

@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// degraded is about a volume in use that lacks a disk or a copy of its data. A
-// device that gives errors has been reported as such.
+// degraded checks a volume in use for a missing disk or a failed copy of its data. A device
+// with errors has been reported before.
 func (s *side) degraded() {
 	d, v := s.device, s.volume
 	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
@@ -39,8 +39,8 @@ func (s *side) degraded() {
 	s.add(Degraded, "", hint, "%s", strings.Join(texts, "; "))
 }
 
-// faulty is about a volume in use whose reads or writes fail, or will, although its
-// disks are there.
+// faulty checks a volume in use for reads or writes that fail, or will fail, although its
+// disks are present.
 func (s *side) faulty() bool {
 	d := s.device
 	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
@@ -59,7 +59,7 @@ func (s *side) faulty() bool {
 	return len(texts) > 0
 }
 
-// filesystem says what is wrong with the mounted filesystem.
+// filesystem describes the error of the mounted filesystem.
 func (s *side) filesystem() (text, hint string) {
 	fs, d := s.g.Filesystems[s.uuid], s.device
 	for _, m := range s.mounts() {
@@ -83,7 +83,7 @@ func (s *side) filesystem() (text, hint string) {
 	return "", ""
 }
 
-// readOnly is about a volume that was made read-only under a mount.
+// readOnly checks whether a volume was made read-only under a mount.
 func (s *side) readOnly() {
 	if !s.device.ReadOnly && (s.volume == nil || !s.volume.ReadOnly) {
 		s.remounted()
@@ -102,8 +102,8 @@ func (s *side) readOnly() {
 	}
 }
 
-// remounted is about mounts that were asked read-write and are read-only on a
-// device that can be written. A superblock is reported once.
+// remounted checks for read-only mounts that were requested read-write, on a writable
+// device. A superblock is reported once.
 func (s *side) remounted() {
 	for _, c := range s.claims {
 		m, _, _ := s.at(c.Dir)

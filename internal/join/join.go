@@ -1,8 +1,6 @@
-// Package join holds what is known of one volume group from four sides against
-// each other: the metadata, the kernel's devices, the mount table, and flexd's
-// own claims. Wherever they tell different stories it names the disagreement
-// and what an operator can do. It is pure, and it is not for looking: who calls
-// it has looked, and says what could not be seen.
+// Package join compares four sources about one volume group: the metadata, the kernel's
+// devices, the mount table, and flexd's own claims. It returns each disagreement with a
+// remedy. It is pure: the caller passes the observed facts, and the facts that are unknown.
 package join
 
 import (
@@ -13,8 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Findings returns where the sides differ, by volume. What could not be
-// seen disagrees with nothing.
+// Findings returns the disagreements, by volume. An unknown fact causes none.
 func Findings(g Group) []Finding {
 	sides := map[volume.UUID]*side{}
 	of := func(uuid volume.UUID) *side {
@@ -58,7 +55,7 @@ func Findings(g Group) []Finding {
 	return slices.CompactFunc(all, Finding.Same) // of mounts one above the other
 }
 
-// A side is what each side has of one volume.
+// A side has the facts of each source about one volume.
 type side struct {
 	g      *Group
 	uuid   volume.UUID
@@ -71,8 +68,8 @@ type side struct {
 	volumes []*Volume // several where a file was copied with its attributes
 }
 
-// chooseVolume picks the volume that the device is of, or else the one that a
-// claim or the lease names.
+// chooseVolume returns the volume of the device, or else the one that a claim or the lease
+// names.
 func (s *side) chooseVolume() {
 	rank := func(v *Volume) int {
 		switch {
@@ -121,7 +118,7 @@ func (s *side) add(c Class, dir, hint, format string, a ...any) {
 	s.found = append(s.found, Finding{Class: c, LV: s.name(), UUID: s.uuid, Dir: dir, Text: fmt.Sprintf(format, a...), Hint: hint})
 }
 
-// name is what people call the volume.
+// name returns the volume's name for messages.
 func (s *side) name() string {
 	switch {
 	case s.volume != nil:
@@ -138,12 +135,12 @@ func (s *side) name() string {
 	return ""
 }
 
-// title is the volume as the provider's commands take it.
+// title returns the volume as an argument of the provider's commands.
 func (s *side) title() string { return s.g.Name + "/" + s.name() }
 
 func (s *side) lvm() bool { return s.g.Kind == "lvm" }
 
-// mounts are those of the volume's device.
+// mounts returns the mounts of the volume's device.
 func (s *side) mounts() []*Mount {
 	if s.device == nil {
 		return nil
@@ -151,8 +148,8 @@ func (s *side) mounts() []*Mount {
 	return s.g.byDevice[s.device.Number]
 }
 
-// at returns what is mounted at a directory: of this volume, of a device that is
-// gone, or something else.
+// at returns the mounts at a directory: of this volume, of a device that is gone, and
+// others.
 func (s *side) at(dir string) (ours, gone, other *Mount) {
 	for _, m := range s.g.byDir[dir] {
 		switch {
@@ -187,10 +184,10 @@ func (s *side) claimedFor(dir string) string {
 	return ""
 }
 
-// file is where a volume of a loopdev group is.
+// file returns the path of a volume's file in a loopdev group.
 func (s *side) file(v *Volume) string { return s.g.Directory + "/" + v.Name }
 
-// size writes bytes so that two that differ look different.
+// size formats bytes so that different values look different.
 func size(bytes int64) string {
 	if bytes%(1<<20) == 0 {
 		return fmt.Sprintf("%d MiB", bytes>>20)

@@ -56,7 +56,7 @@ func TestDisagreements(t *testing.T) {
 		{"the mount of a device that is gone stands", []func(*Group){inactive, func(g *Group) { g.Mounts[0].Gone = true }}, []string{"lv-only data: is mounted from its device 253:3 for pod default/web-0|by force"}},
 
 		{"removed while it is mounted", []func(*Group){func(g *Group) { g.Volumes = nil }}, []string{"dm-only data: mounted at " + pod + " for pod default/web-0|vgcfgrestore --list vg0|dmsetup remove vg0-data"}},
-		{"removed, and nobody's", []func(*Group){unclaimed, func(g *Group) { g.Volumes = nil }}, []string{"dm-only data: /dev/dm-3 (vg0-data)|uuid u1|open 1 times"}},
+		{"removed, and not claimed", []func(*Group){unclaimed, func(g *Group) { g.Volumes = nil }}, []string{"dm-only data: /dev/dm-3 (vg0-data)|uuid u1|open 1 times"}},
 		{"made anew under its name", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].UUID = "u9" }}, []string{"dm-only data: uuid u1"}},
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|losetup -d /dev/dm-3"}},
@@ -76,7 +76,7 @@ func TestDisagreements(t *testing.T) {
 		{"something is mounted below it", []func(*Group){func(g *Group) { g.Mounts[0].Nested = []string{pod + "/a", pod + "/b"} }}, []string{"nested-mount data: mounted at " + pod + "/a, " + pod + "/b|for pod default/web-0|umount " + pod + "/b " + pod + "/a"}},
 		{"mounted by the host, too", []func(*Group){func(g *Group) {
 			g.Mounts = append(g.Mounts, Mount{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere})
-		}}, []string{"mounted-unknown data: mounted at /mnt|none of flexd's|umount /mnt"}},
+		}}, []string{"mounted-unknown data: mounted at /mnt|not one of flexd's|umount /mnt"}},
 		{"mounted by the host only", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere}}
 		}}, []string{"mounted-unknown data: /mnt"}},
@@ -86,15 +86,15 @@ func TestDisagreements(t *testing.T) {
 			g.Mounts = append(g.Mounts, Mount{Dir: "/var/lib/kubelet/pods/a/volume-subpaths/x/0", Device: "253:3", Owner: volume.Kubelets})
 		}}, nil},
 
-		{"activated by somebody", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Open = 0 }}, []string{"active-unclaimed data: no pod has asked|lvchange -an vg0/data"}},
+		{"activated by hand", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Open = 0 }}, []string{"active-unclaimed data: no pod has asked|lvchange -an vg0/data"}},
 		{"open for something else", []func(*Group){unclaimed}, []string{"active-unclaimed data: open (1 times)|lsblk /dev/dm-3"}},
 		{"active and leased", []func(*Group){unclaimed, leased}, nil},
 		{"active, its lease about to be ended", []func(*Group){unclaimed, func(g *Group) { g.Leases = []Lease{{UUID: "u1"}} }}, nil},
 		{"active, in a group that is left active", []func(*Group){unclaimed, func(g *Group) { g.Keep = true }}, nil},
 		{"active, the metadata unread", []func(*Group){unclaimed, func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
-		{"somebody's loop device", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].UUID = "" }}, nil},
+		{"a loop device of another program", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].UUID = "" }}, nil},
 
-		{"unmounted by somebody", []func(*Group){unmounted}, []string{"claimed-missing data: " + pod + ", for pod default/web-0, is gone|delete the pod"}},
+		{"unmounted by hand", []func(*Group){unmounted}, []string{"claimed-missing data: " + pod + ", for pod default/web-0, is gone|delete the pod"}},
 		{"unmounted and deactivated", []func(*Group){unmounted, inactive}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and deactivated, with the lease that follows", []func(*Group){unmounted, inactive, leased}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and removed", []func(*Group){unmounted, inactive, func(g *Group) { g.Volumes = nil }}, []string{"claimed-missing data: the volume itself is gone, too"}},
@@ -105,7 +105,7 @@ func TestDisagreements(t *testing.T) {
 		{"another device with its bytes", []func(*Group){func(g *Group) {
 			g.Devices[0].Rivals = []Rival{{"/dev/loop7 is attached to the same file", "losetup -d /dev/loop7"}}
 		}}, []string{"stale-mapping data: /dev/loop7|losetup -d /dev/loop7. Until then flexd mounts the volume for no further pod"}},
-		{"something is mounted that cannot be told", []func(*Group){inactive, func(g *Group) { g.Mounts[0].Unknown = true }}, nil},
+		{"an unknown mount", []func(*Group){inactive, func(g *Group) { g.Mounts[0].Unknown = true }}, nil},
 		{"covered by something else", []func(*Group){func(g *Group) { g.Mounts = append(g.Mounts, Mount{Dir: pod, What: "tmpfs from tmpfs"}) }}, nil},
 		{"covered by itself", []func(*Group){func(g *Group) {
 			g.Mounts = append(g.Mounts, g.Mounts[0])
@@ -160,7 +160,7 @@ func TestDisagreements(t *testing.T) {
 		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 134217728 bytes and its device /dev/dm-3 only 67108864|run no fsck|lvextend -L 134217728b vg0/data"}},
 		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: truncate -s 134217728 /srv/vg0/data, losetup -c /dev/dm-3"}},
 		{"a disk of it is missing", []func(*Group){func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, []string{"degraded data: does not find (PV p1)|copy the data off|do not deactivate"}},
-		{"a disk of it is missing, and nobody uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
+		{"a disk of it is missing, and it is not used", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
 		{"a disk of it is missing, and it gives errors", []func(*Group){func(g *Group) { g.Volumes[0].Missing, g.Devices[0].Broken = "PV p1", "an error target" }}, []string{"stale-mapping data: error target"}},
 		{"made read-only under a writable mount", []func(*Group){func(g *Group) { g.Volumes[0].ReadOnly = true }}, []string{"read-only data: ext4 from /dev/dm-3 is mounted read-write at " + pod + " for pod default/web-0|lvchange -prw vg0/data|readOnly: true"}},
 		{"its device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Devices[0].ReadOnly = true }}, []string{"read-only data: read-only"}},
@@ -223,8 +223,8 @@ func TestDisagreements(t *testing.T) {
 	}
 }
 
-// Ensure that in no combination of what was seen a volume is told of twice for
-// one cause, and that nothing is told of what was not seen.
+// Ensure that in no combination of facts a volume is reported twice for one cause, and that
+// nothing unknown is reported.
 func TestEveryCombination(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -270,13 +270,13 @@ func TestEveryCombination(t *testing.T) {
 			has := func(c Class) bool { return slices.ContainsFunc(got, func(o Finding) bool { return o.Class == c }) }
 			switch {
 			case i > 0 && d.Same(got[i-1]):
-				bad("told twice")
+				bad("reported twice")
 			case d.Text == "" || d.Hint == "" || d.LV == "" || strings.Contains(d.Text+d.Hint, "%!"):
 				bad("without words")
 			case g.Metadata != "" && (d.Class == DMOnly || d.Class == LVOnly || d.Class == ActiveUnclaimed):
-				bad("told of metadata that was not read")
+				bad("a finding about metadata that was not read")
 			case g.Kernel != "" && d.Class == LVOnly:
-				bad("told of a device that was not looked for")
+				bad("a finding about a device that was not observed")
 			case d.Class == DMOnly && len(got) > 1, d.Class == ActiveUnclaimed && len(got) > 1:
 				bad("one cause, two names")
 			case d.Class == LVOnly && (has(ClaimedMissing) || len(g.Devices) > 0):

@@ -2,8 +2,8 @@ package kubelet
 
 import "strings"
 
-// IsCgroupRoot says whether a control group of that name is the one below which kubelet
-// puts those of its pods, whichever of its two drivers named it.
+// IsCgroupRoot reports whether a control group of that name is the parent of kubelet's
+// pods, with either of its two cgroup drivers.
 func IsCgroupRoot(name string) bool {
 	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }
@@ -15,7 +15,7 @@ func PodOfCgroup(name string) string {
 		if !ok {
 			return ""
 		}
-		return strings.ReplaceAll(uid, "_", "-") // systemd's names keep "-" for what lies above
+		return strings.ReplaceAll(uid, "_", "-") // "-" separates the parents in systemd's names
 	}
 	uid, _ := strings.CutPrefix(name, "pod")
 	if uid == name {

@@ -17,12 +17,11 @@ type Layout struct {
 	Driver string   // "vendor/driver"
 }
 
-// Resolve returns dir as the mount table would show it: every symlink on the
-// way to it is followed, dir itself is not looked at, because it may be a mount
-// that hangs. What does not exist is taken as it is written. It is an error if
-// the result is not below one of kubelet's roots, which is returned beside it.
-// The path is returned then, too: what is mounted there may be from a time when
-// other roots were configured.
+// Resolve returns dir as in the mount table: it follows every symlink in its parent
+// directories, but does not access dir itself, which may be a mount that hangs. Missing
+// components stay as they are written. It returns the root that contains the result, or an
+// error if none does. It returns the path also with an error: a mount there may be from a
+// time when other roots were configured.
 func (l Layout) Resolve(dir string) (path, root string, err error) {
 	parent, err := resolve(filepath.Dir(dir))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 )
 
-// A Place is one of kubelet's directories where a volume of ours is mounted.
+// A Place is one of kubelet's directories for a volume of this driver.
 type Place struct {
 	Root   string // kubelet's root directory, such as /var/lib/kubelet
 	Staged bool   // the global mount; false: a pod's mount
@@ -20,7 +20,7 @@ type Place struct {
 //	<root>/plugins/kubernetes.io/flexvolume/<vendor>/<driver>/mounts/<name>
 //	<root>/pods/<uid>/volumes/<vendor>~<driver>/<name>
 //
-// The driver is "vendor/driver"; "" accepts any. It looks at the text only.
+// The driver is "vendor/driver"; "" accepts any. It only parses the text.
 func ParsePlace(root, driver, dir string) (Place, bool) {
 	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
 	if !ok || root == "" {
@@ -53,7 +53,7 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 	return place, true
 }
 
-// IsSubPath says whether a directory is one where kubelet binds a part of a volume
+// IsSubPath reports whether a directory is one at which kubelet binds a part of a volume
 // for a container: <root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>.
 func IsSubPath(root, dir string) bool {
 	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
@@ -61,8 +61,8 @@ func IsSubPath(root, dir string) bool {
 	return ok && len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths"
 }
 
-// GlobalDir is kubelet's global mount directory of a volume, or "" if the name
-// or the driver cannot be part of a path.
+// GlobalDir returns kubelet's global mount directory of a volume, or "" if the name or the
+// driver cannot be part of a path.
 func GlobalDir(root, driver, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
 	if !ok || root == "" || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(short) || !flexvolume.IsComponent(name) {
@@ -71,7 +71,7 @@ func GlobalDir(root, driver, name string) string {
 	return strings.TrimSuffix(root, "/") + "/plugins/kubernetes.io/flexvolume/" + driver + "/mounts/" + name
 }
 
-// PodDir is the directory where kubelet wants a pod's mount, or "" as GlobalDir.
+// PodDir returns kubelet's directory for a pod's mount, or "" like GlobalDir.
 func PodDir(root, driver, uid, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
 	if !ok || root == "" || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(short) || !flexvolume.IsComponent(uid) || !flexvolume.IsComponent(name) {

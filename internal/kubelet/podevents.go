@@ -8,18 +8,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// PodEvents hears when pods' control groups get their first process or lose
-// their last: at rest no poll is needed.
+// PodEvents watches for the first and the last process of pods' control groups, without
+// polling.
 type PodEvents struct{ w *fsnotify.Watcher }
 
-// OpenPodEvents hears of nothing yet.
+// OpenPodEvents returns a watcher without files.
 func OpenPodEvents() (*PodEvents, error) {
 	w, err := fsnotify.NewWatcher()
 	return &PodEvents{w}, err
 }
 
-// Follow replaces the files whose changes are heard of (Pods.Events). It says
-// whether all of them are: one may have gone in this instant.
+// Follow replaces the watched files (Pods.Events). It reports whether all are watched: one
+// may have been removed meanwhile.
 func (e *PodEvents) Follow(files []string) (all bool) {
 	followed := e.w.WatchList()
 	for _, f := range followed {

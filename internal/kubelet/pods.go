@@ -29,15 +29,15 @@ type Cgroups struct {
 // NewCgroups returns those below that directory.
 func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.SeesAll} }
 
-// Pods are kubelet's control groups as they stood at one instant.
+// Pods are kubelet's control groups at one instant.
 type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
 	why  string              // why the processes of pods are unknown
 	of   Cgroups
 }
 
-// Look finds the pods' control groups: kubelet's own tree in each hierarchy,
-// whichever of its two drivers named it (kubepods/burstable/podUID, or
+// Look finds the pods' control groups: kubelet's own tree in each hierarchy, with the names
+// of either cgroup driver (kubepods/burstable/podUID, or
 // kubepods.slice/.../kubepods-burstable-podU_I_D.slice).
 func (c Cgroups) Look() Pods {
 	p := Pods{dirs: map[string][]string{}, of: c}
@@ -65,7 +65,7 @@ func (c Cgroups) hierarchies() (all []string) {
 	if exists(filepath.Join(c.dir, "cgroup.procs")) {
 		return []string{c.dir}
 	}
-	entries, _ := os.ReadDir(c.dir) // none is none of kubelet's
+	entries, _ := os.ReadDir(c.dir) // a missing directory has no control groups
 	for _, e := range entries {     // a second name of one is a symlink
 		if dir := filepath.Join(c.dir, e.Name()); e.IsDir() && exists(filepath.Join(dir, "cgroup.procs")) {
 			all = append(all, dir)
@@ -74,7 +74,7 @@ func (c Cgroups) hierarchies() (all []string) {
 	return all
 }
 
-// treeDepth is how deep kubelet's --cgroup-root may lie.
+// treeDepth is the maximal depth of kubelet's --cgroup-root.
 const treeDepth = 3
 
 // kubelets finds the directories named kubepods in a hierarchy.
@@ -98,7 +98,7 @@ func kubelets(dir string) (found []string, err error) {
 	return found, walk(dir, treeDepth)
 }
 
-// folders are the names of the directories in one. What is gone has none.
+// folders returns the names of the directories in a directory; a missing one has none.
 func folders(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if vanished(err) {
@@ -118,8 +118,7 @@ func vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// add notes the pods in a part of kubelet's tree, which has one level for the
-// classes of service.
+// add adds the pods in a part of kubelet's tree, which has one level for the QoS classes.
 func (p Pods) add(dir string, depth int) error {
 	names, err := folders(dir)
 	for _, name := range names {
@@ -135,9 +134,9 @@ func (p Pods) add(dir string, depth int) error {
 	return err
 }
 
-// Life says whether a pod still has a process, and how that is known. A pod that
-// never had one is not over: its volumes are mounted before it starts, and it may
-// wait for long, for a Secret, for another volume, or for the node's network.
+// Life reports whether a pod still has a process, with the evidence. A pod that never had a
+// process has not ended: its volumes are mounted before it starts, and it may wait long for
+// a Secret, another volume, or the node's network.
 func (p Pods) Life(uid string) (volume.Life, string) {
 	if p.why != "" {
 		return volume.LifeUnknown, p.why
@@ -166,7 +165,7 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 	return volume.Ended, "no process is in its pod's control group"
 }
 
-// Forget drops what is remembered of all pods but these.
+// Forget drops the memory of all pods but these.
 func (p Pods) Forget(but map[string]bool) {
 	p.of.ran.Range(func(uid, _ any) bool {
 		if !but[uid.(string)] {
@@ -176,7 +175,7 @@ func (p Pods) Forget(but map[string]bool) {
 	})
 }
 
-// used says whether the processes of a control group have had a processor.
+// used reports whether the processes of a control group have used CPU time.
 func used(dir string) bool {
 	stat, _ := os.ReadFile(filepath.Join(dir, "cpu.stat")) // v2
 	for line := range strings.Lines(string(stat)) {
@@ -201,7 +200,7 @@ func (p Pods) Events(uid string) (files []string) {
 	return files
 }
 
-// populated says whether a control group, or one below it, has a process.
+// populated reports whether a control group, or one below it, has a process.
 func populated(dir string) (bool, error) {
 	events, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// How long the children may take. All of them only change metadata.
+// Deadlines of the children. All of them only change metadata.
 const changeDeadline = 2 * time.Minute
 
 type createArg struct {
@@ -20,8 +20,8 @@ type createArg struct {
 	Size int64  `json:"size"`
 }
 
-// Create makes a volume of size bytes (rounded up to 4 KiB), blank. It never
-// replaces anything.
+// Create creates a blank volume of size bytes (rounded up to 4 KiB). It never replaces a
+// file.
 func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
 	file, err := p.file(name)
 	if err != nil {
@@ -37,20 +37,19 @@ type attachArg struct {
 	File     string      `json:"file"`
 	UUID     volume.UUID `json:"uuid"`
 	ReadOnly bool        `json:"readOnly,omitempty"`
-	After    uint64      `json:"after,omitempty"` // devices up to this diskseq were looked at
+	After    uint64      `json:"after,omitempty"` // devices up to this diskseq were checked
 }
 
-// Activate gives lv a block device. For one that is active already it only sees to
-// the link.
+// Activate attaches lv to a loop device. If lv is active already, it only checks the link.
 func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) error {
 	file, err := p.file(lv.Name)
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
-	after := p.newest // what was attached since is looked at by the child, too
+	after := p.newest // the child also checks devices that are attached later
 	p.mu.Unlock()
-	lv.File = volume.File{} // it is looked at anew
+	lv.File = volume.File{} // it is read again
 	d, err := p.Device(ctx, lv)
 	if err != nil {
 		return err
@@ -78,9 +77,8 @@ type detachArg struct {
 	UUID   volume.UUID   `json:"uuid"`
 }
 
-// Deactivate takes lv's block device d away. One that is gone already is
-// success; one that is in use gives a *mount.BusyError; one that is not, or no
-// longer, lv's is never touched.
+// Deactivate detaches lv's block device d. A device that is gone is success; a device in
+// use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		arg := detachArg{Device: d, UUID: lv.UUID}
@@ -116,9 +114,8 @@ type extendArg struct {
 	Size   int64         `json:"size"`
 }
 
-// Extend makes lv and its device d at least size bytes large (rounded up to
-// 4 KiB), never smaller. d may be inactive. It goes on where one that was cut
-// ended.
+// Extend extends lv and its device d to at least size bytes (rounded up to 4 KiB). d may be
+// inactive. It continues an interrupted extension.
 func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
 	file, err := p.file(lv.Name)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Device says which block device lv has, if any. Its Link is "" unless it is
-// there and leads to the device: Activate heals it. It takes the volume's size and
-// file as they were looked up.
+// Device returns the block device of lv, if it has one. Its Link is "" unless it exists and
+// leads to the device: Activate repairs it. It uses the volume's size and file from the
+// look-up.
 func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
-	file, at := lv.File.Path, Inode{lv.File.Dev, lv.File.Ino} // of the file that has the name; zero = there is none
+	file, at := lv.File.Path, Inode{lv.File.Dev, lv.File.Ino} // of the file with that name; zero = there is none
 	if file == "" {
 		var err error
 		if file, err = p.file(lv.Name); err != nil {
@@ -39,8 +39,8 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if err != nil {
 		return volume.Device{}, err
 	}
-	var ours, left *Loop // left is this volume's, of another file or one that is deleted
-	var others []string  // why the volume must not be used
+	var ours, left *Loop // left is this volume's, but of another or a deleted file
+	var others []string  // reasons why the volume must not be used
 	for _, name := range s.candidates(file, at, lv.UUID) {
 		l, err := p.kernel.Loop(name)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {
@@ -75,13 +75,12 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 				}
 			}
 		case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent):
-			// The device of a file that had this name before, or has it now: not
-			// this volume.
+			// The device of another file that has or had this name: not this volume.
 		case l.Deleted && lv.Presence == volume.Absent && ours == nil:
-			ours = &l // its file is gone, and it is only to be deactivated
+			ours = &l // its file is gone, and it can only be deactivated
 		case l.Deleted && !own:
 			left = &l
-			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume: copy off what its pods wrote there, then delete them", l.Name))
+			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
 		case id.UUID == "":
 			others = append(others, fmt.Sprintf("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%s", l.Name, file, l.Name))
 		case id.UUID != lv.UUID:
@@ -94,7 +93,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	}
 	if ours == nil && len(others) == 0 {
 		if lv.Presence != volume.Present {
-			// Its file may have another name by now, and a device all the same.
+			// Its file may have another name by now, and may still have a device.
 			return p.orphan(ctx, lv, nil)
 		}
 		return volume.Device{Activity: volume.Inactive}, nil
@@ -111,7 +110,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			p.sole[lv.UUID] = sole{ours.Name, s.end}
 			p.mu.Unlock()
 		}
-	case left != nil: // it is released like any other
+	case left != nil: // it is released like any other device
 		d = p.deviceOf(lv.Name, *left)
 	}
 	if len(others) > 0 {
@@ -120,8 +119,8 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	return whole(lv, d), nil
 }
 
-// soleTimeout is how long a volume's device counts as the only one after a scan that
-// found no other. The children that activate, check, format or mount it first look
+// soleTimeout is how long a volume's device counts as the only one after a scan that found
+// no other. The children that activate, check, format or first mount a volume scan
 // themselves.
 var soleTimeout = time.Second
 
@@ -131,7 +130,7 @@ type sole struct {
 	scanned time.Time
 }
 
-// lastDevice looks only at the device that was the volume's only one within soleTimeout.
+// lastDevice checks only the device that was the volume's only one within soleTimeout.
 func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Device, bool) {
 	p.mu.Lock()
 	last := p.sole[lv.UUID]
@@ -150,8 +149,8 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 	return p.deviceOf(lv.Name, l), true
 }
 
-// rivalOf says why the loop device l keeps lv from being used, or nothing: it shows the
-// bytes of the same file by another name, or has the volume's uuid and another file.
+// rivalOf returns why the loop device l prevents the use of lv, if it does: it is attached
+// to the same file under another name, or has the volume's uuid but another file.
 func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.Rival) {
 	other := l.BackingFile
 	if l.Deleted {
@@ -161,7 +160,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	case lv.Presence != volume.Present || lv.UUID == "":
 	case id.Inode == at:
 		r.Text = fmt.Sprintf("/dev/%s is attached to the same file (%s)", l.Name, other)
-		r.Hint = "end what uses it, then losetup -d /dev/" + l.Name
+		r.Hint = "end its use, then losetup -d /dev/" + l.Name
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		r.Hint = fmt.Sprintf("delete the pods that use it, then keep one of the files, or give the copy its own uuid: setfattr -n %s -v $(uuidgen) COPY", uuidAttr)
@@ -169,9 +168,8 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	return r
 }
 
-// orphan finds the device of a volume whose group is not configured any more:
-// what is mounted is released all the same, and its device after it. why is what
-// to return if that device is unknown.
+// orphan finds the device of a volume whose group is no longer configured: flexd still
+// unmounts it and detaches its device. why is the error if that device is unknown.
 func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.Device, error) {
 	if lv.UUID == "" {
 		return volume.Device{Activity: volume.Inactive}, why
@@ -190,7 +188,7 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 		}
 	}
 	if len(s.silent) > 0 {
-		return volume.Device{}, fmt.Errorf("/dev/%s may be the volume, and does not say what it is: look at dmesg, and at what losetup /dev/%[1]s does", s.silent[0])
+		return volume.Device{}, fmt.Errorf("/dev/%s may be the volume, but does not return its identity: check dmesg and losetup /dev/%[1]s", s.silent[0])
 	}
 	return volume.Device{Activity: volume.Inactive}, nil
 }
@@ -210,15 +208,14 @@ func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {
 	return d
 }
 
-// whole refuses a device that is larger than its file: what lies beyond the end
-// reads as zero on some kernels, and would be taken for blank. It refuses one without
-// a sector, too.
+// whole refuses a device that is larger than its file: on some kernels the part beyond its
+// end reads as zeros, and would count as blank. It refuses one without a sector, too.
 func whole(lv volume.LV, d volume.Device) volume.Device {
 	switch {
 	case lv.Presence != volume.Present || d.Activity != volume.Active || d.Unusable:
 	case lv.Size < d.Size:
 		d.Unusable = true
-		d.Reason = fmt.Sprintf("its file has %d bytes, and %s was made with %d: the file was truncated", lv.Size, d.Path, d.Size)
+		d.Reason = fmt.Sprintf("its file has %d bytes, but %s was attached with %d: the file was truncated", lv.Size, d.Path, d.Size)
 	case d.Size == 0:
 		d.Unusable = true
 		d.Reason = fmt.Sprintf("its file has only %d bytes: the file was truncated, or never filled; truncate -s SIZE gives it a size", lv.Size)
@@ -226,8 +223,8 @@ func whole(lv volume.LV, d volume.Device) volume.Device {
 	return d
 }
 
-// link is the stable name of a volume's device. It stands in a directory of
-// flexd's own, so that making it never waits for a volume.
+// link is the stable name of a volume's device. It is in a directory of flexd, so that
+// creating it never waits for a volume.
 func (p *Provider) link(name volume.Name) string {
 	return filepath.Join(p.linkDir, name.VG, name.LV)
 }
@@ -237,7 +234,7 @@ func leadsTo(link, path string) bool {
 	return err == nil && to == path
 }
 
-// makeLink makes the link, or makes it right, in one instant.
+// makeLink creates or corrects the link atomically.
 func makeLink(link, path string) error {
 	if leadsTo(link, path) {
 		return nil
@@ -245,7 +242,7 @@ func makeLink(link, path string) error {
 	dir := filepath.Dir(link)
 	tmp := filepath.Join(dir, ".new-"+filepath.Base(link))
 	err := fs.ErrNotExist
-	// The last volume that goes takes the directory along, maybe just now.
+	// The deactivation of the last volume removes the directory, perhaps concurrently.
 	for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 100; tries++ {
 		if err := os.MkdirAll(dir, 0o755); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -265,6 +262,6 @@ func removeLink(link string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(link)) // when it was the last of its volume group
+	_ = os.Remove(filepath.Dir(link)) // if it was the last of its volume group
 	return nil
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// unit is what sizes are rounded up to, so that no filesystem's last block is
-// cut.
+// unit is the size to which sizes are rounded up, so that no filesystem's last block is
+// truncated.
 const unit = 4096
 
 func roundUp(size int64) int64 { return (size + unit - 1) / unit * unit }
 
-// create is the child that makes a volume's file: complete under another name,
-// then named in one instant.
+// create is the child that creates a volume's file: completely under another name, then
+// renamed.
 func create(a createArg) (_ nothing, err error) {
 	defer func() { err = advised(err, filepath.Dir(a.File)) }()
 	dir, err := os.Open(filepath.Dir(a.File))
@@ -35,7 +35,7 @@ func create(a createArg) (_ nothing, err error) {
 		return nothing{}, err
 	}
 	tmp := temporary(a.File)
-	// What a create that was cut left: the lane's lock says that it is over.
+	// The remains of an interrupted creation: the lane's lock shows that it has ended.
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nothing{}, err
 	}
@@ -44,7 +44,7 @@ func create(a createArg) (_ nothing, err error) {
 		return nothing{}, err
 	}
 	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, a.File, unix.RENAME_NOREPLACE)
-	if errors.Is(err, unix.EINVAL) { // not every filesystem can
+	if errors.Is(err, unix.EINVAL) { // not every filesystem supports it
 		if err = os.Link(tmp, a.File); err == nil {
 			err = os.Remove(tmp)
 		}
@@ -81,30 +81,27 @@ func checkSpace(dir *os.File, file string, more int64) error {
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
 		return fmt.Errorf("statfs %s: %w", dir.Name(), err)
 	}
-	if more > int64(st.Bavail)*int64(st.Bsize) { // how much is free differs in each retry
+	if more > int64(st.Bavail)*int64(st.Bsize) { // the free space would make each retry's message different
 		return fmt.Errorf("%s: %w: %d bytes are wanted, more than are free", file, unix.ENOSPC, more)
 	}
 	return nil
 }
 
-// advised adds advice for the operator to an error for lack of space.
+// advised adds a remedy to an error about missing space.
 func advised(err error, dir string) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w; make room on the filesystem of %s (df and df -i tell), or give the volume a smaller size", err, dir)
+		return fmt.Errorf("%w; free space on the filesystem of %s (see df and df -i), or use a smaller size", err, dir)
 	}
 	return err
 }
 
-// openFile opens a volume's file and makes sure that it is that volume.
+// openFile opens a volume's file and verifies that it is that volume.
 func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 	how := os.O_RDWR
 	if readOnly {
 		how = os.O_RDONLY
 	}
 	f, err := os.OpenFile(path, how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.EPERM) {
-		err = fmt.Errorf("%w: if lsattr shows i or a, chattr -ia %s", err, path)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +125,7 @@ func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 	return nil, err
 }
 
-// extend is the child that makes a file larger, and then the device on it.
+// extend is the child that extends a file, and then the device on it.
 func extend(a extendArg) (_ nothing, err error) {
 	defer func() { err = advised(err, filepath.Dir(a.File)) }()
 	f, err := openFile(a.File, a.UUID, false)

@@ -14,11 +14,11 @@ import (
 )
 
 // mark begins the kernel-side file name of a loop device that flexd attached.
-// It is set in the same instant as the backing file (LOOP_CONFIGURE), so that
-// no device of flexd's is ever without it.
+// LOOP_CONFIGURE sets it together with the backing file, so that every device of flexd has
+// it.
 const mark = "flexd:"
 
-// An identity is what one incarnation of a loop device is: it never changes.
+// An identity is that of one incarnation of a loop device: it never changes.
 type identity struct {
 	UUID volume.UUID `json:"uuid,omitempty"` // "" = not attached by flexd
 	Inode
@@ -44,13 +44,13 @@ func (p *Provider) Identify(ctx context.Context, number string) (volume.Identity
 	return volume.Identity{UUID: id.UUID, Name: p.nameOf(l.BackingFile)}, nil
 }
 
-// identity returns what the loop device is, from memory if this incarnation of
-// it was seen before, else by a child that opens it.
+// identity returns the identity of a loop device: from memory if this incarnation was seen
+// before, otherwise from a child that opens it.
 func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	if id, ok := p.remembered(l.Seq); ok {
 		return id, nil
 	}
-	// After a restart none is known: a scan asks all of them at once.
+	// After a restart none is known: a scan reads all of them at once.
 	if _, err := p.look(ctx); err != nil {
 		return identity{}, err
 	}
@@ -67,7 +67,7 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	}
 	id, ok := p.remembered(l.Seq)
 	if !ok {
-		return identity{}, fmt.Errorf("/dev/%s changed while it was looked at", l.Name)
+		return identity{}, fmt.Errorf("/dev/%s changed during the look-up", l.Name)
 	}
 	return id, nil
 }

@@ -22,23 +22,22 @@ const (
 	createdAttr = "trusted.flexd.created"
 )
 
-// A Kernel is what the provider reads without a child: names, attributes and
-// sysfs, never a device.
+// A Kernel reads what needs no child: names, attributes and sysfs, never a device.
 type Kernel interface {
-	// File looks at a volume's file, without following a symlink. A file that
-	// does not exist is no error.
+	// File reads the attributes of a volume's file, without following a symlink. A missing
+	// file is no error.
 	File(path string) (FileInfo, error)
 	// Files lists the names in a directory.
 	Files(dir string) ([]string, error)
-	// Directory returns a directory as the kernel names it, without symlinks. One
-	// that is not there has the name it was given.
+	// Directory returns a directory as the kernel names it, without symlinks. A missing
+	// directory keeps its given name.
 	Directory(dir string) (string, error)
 	// Loops lists the loop devices that have a backing file: only Name, Seq,
 	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
-	// Loop looks at one loop device, given as "loop3" or "7:3". A device
-	// without a backing file has an empty BackingFile; one that does not
-	// exist is an error for which errors.Is(err, fs.ErrNotExist) holds.
+	// Loop returns one loop device, given as "loop3" or "7:3". A device without a backing
+	// file has an empty BackingFile; one that does not exist is an error for which
+	// errors.Is(err, fs.ErrNotExist) holds.
 	Loop(name string) (Loop, error)
 }
 
@@ -47,15 +46,15 @@ type FileInfo struct {
 	Exists   bool
 	Dir      bool
 	Regular  bool
-	Links    int // how many names it has
+	Links    int // number of hard links
 	Inode    Inode
 	UUID     string // of the extended attribute, "" = none
-	Created  bool   // made by flexd
+	Created  bool   // created by flexd
 	Size     int64
 	ReadOnly bool // it has no write permission bit
 }
 
-// An Inode is a file by its numbers, whatever its name; zero = not known.
+// An Inode identifies a file independently of its name; zero = not known.
 type Inode struct {
 	Dev uint64 `json:"dev,omitempty"`
 	Ino uint64 `json:"ino,omitempty"`
@@ -67,25 +66,25 @@ type Loop struct {
 	Number      string // "7:3"
 	Seq         uint64 // diskseq: counts what was attached, never reused in a boot
 	BackingFile string // without " (deleted)"
-	Deleted     bool   // the backing file has no name any more
+	Deleted     bool   // the backing file was deleted
 	Size        int64
 	ReadOnly    bool
 	Part        bool  // it has an offset or a size limit, which flexd never sets
 	Inode       Inode // of the backing file; only where it was just attached
 }
 
-// NewKernel returns the real Kernel for a daemon: where a filesystem hangs, its
-// methods return an error after answerTime.
+// NewKernel returns the real Kernel for a daemon: if a filesystem hangs, its methods return
+// an error after answerTime.
 func NewKernel() Kernel { return &daemonKernel{hung: map[string]int{}} }
 
 // answerTime is how long the daemon waits for the filesystem of a volume group.
 const answerTime = 5 * time.Second
 
-// A daemonKernel looks at files in goroutines that it can leave behind.
+// A daemonKernel reads files in goroutines that it can abandon.
 type daemonKernel struct {
 	kernel
 	mu   sync.Mutex
-	hung map[string]int // by path: looks that were left behind and have not ended
+	hung map[string]int // by path: abandoned reads that have not ended
 }
 
 func (k *daemonKernel) File(path string) (FileInfo, error) { return within(k, path, k.kernel.File) }
@@ -96,13 +95,13 @@ func (k *daemonKernel) Directory(dir string) (string, error) {
 	return within(k, dir, k.kernel.Directory)
 }
 
-// within looks at a path. While an earlier look at it hangs, there is no other.
+// within runs one read of a path, and none while an earlier one hangs.
 func within[T any](k *daemonKernel, path string, look func(string) (T, error)) (T, error) {
 	type result struct {
 		found T
 		err   error
 	}
-	hangs := fmt.Errorf("%s does not answer: its filesystem hangs; look at the disk or the server under it and at dmesg", path)
+	hangs := fmt.Errorf("%s does not respond: its filesystem hangs; check its disk or server, and dmesg", path)
 	k.mu.Lock()
 	hung := k.hung[path] > 0
 	k.mu.Unlock()
@@ -185,7 +184,7 @@ func (kernel) Files(dir string) ([]string, error) {
 	return d.Readdirnames(-1)
 }
 
-// attribute reads an extended attribute; one that is not there is empty.
+// attribute reads an extended attribute; a missing one is empty.
 func attribute(get func([]byte) (int, error)) (string, error) {
 	var b [256]byte
 	n, err := get(b[:])
@@ -193,7 +192,7 @@ func attribute(get func([]byte) (int, error)) (string, error) {
 	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
 		return "", nil
 	case errors.Is(err, unix.ERANGE):
-		return "longer than any of ours", nil
+		return "longer than any attribute of flexd", nil
 	case err != nil:
 		return "", err
 	}
@@ -248,7 +247,7 @@ func (kernel) Loop(name string) (Loop, error) {
 	if l.Number, err = sysfs.Line(dir + "/dev"); err != nil {
 		return Loop{}, err
 	}
-	// The sequence number first and last: what lies between is of one
+	// The sequence number is read first and last: the values in between belong to one
 	// incarnation of the device.
 	if l.Seq, err = readNumber(dir + "/diskseq"); err != nil {
 		return Loop{}, err
@@ -276,7 +275,7 @@ func (kernel) Loop(name string) (Loop, error) {
 		}
 	}
 	if again, err := readNumber(dir + "/diskseq"); err != nil || again != l.Seq {
-		return Loop{}, fmt.Errorf("%s changes just now", name)
+		return Loop{}, fmt.Errorf("%s is changing", name)
 	}
 	return l, nil
 }

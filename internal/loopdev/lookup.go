@@ -8,9 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// LookUp says whether there is a volume of that name. What it cannot read is an
-// error, and so is a volume group whose directory is not there: it may just not
-// be mounted.
+// LookUp looks a volume up by name. A failure to read is an error, and so is a missing
+// directory of the volume group: it may not be mounted yet.
 func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
 	file, err := p.file(name)
 	if err != nil {
@@ -44,17 +43,17 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 	return lv, nil
 }
 
-// foreign says why flexd must not use a file, or "".
+// foreign returns why flexd must not use a file; "" = it may.
 func foreign(file string, f FileInfo) string {
 	switch {
 	case !f.Regular:
 		return file + " is no regular file"
 	case f.UUID == "":
-		return fmt.Sprintf("%s was not made by flexd; to hand it over: setfattr -n %s -v $(uuidgen) %s", file, uuidAttr, file)
+		return fmt.Sprintf("%s was not created by flexd; to let flexd use it: setfattr -n %s -v $(uuidgen) %s", file, uuidAttr, file)
 	case !uuidPattern.MatchString(f.UUID):
 		return fmt.Sprintf("the attribute %s of %s is no uuid", uuidAttr, file)
 	case f.Links > 1:
-		return fmt.Sprintf("%s has %d names (hard links), and so could be two volumes", file, f.Links)
+		return fmt.Sprintf("%s has %d hard links, and could be two volumes", file, f.Links)
 	}
 	return ""
 }

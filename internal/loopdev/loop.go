@@ -15,8 +15,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// identify is the child that asks loop devices who attached them. One that is
-// gone by now is left out.
+// identify is the child that reads the identities of loop devices. It omits a device that
+// is gone.
 func identify(a identifyArg) ([]identified, error) {
 	got := []identified{}
 	for _, name := range a.Names {
@@ -40,7 +40,8 @@ func identify(a identifyArg) ([]identified, error) {
 	return got, nil
 }
 
-// ask reads the identity of an open loop device. While it is open it keeps it.
+// ask reads the identity of an open loop device, which cannot change while the device is
+// open.
 func ask(dev *os.File, name string) (identity, uint64, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 	if err != nil {
@@ -62,7 +63,7 @@ func text(b []byte) string {
 	return string(b)
 }
 
-// attach is the child that gives a file a loop device.
+// attach is the child that attaches a file to a loop device.
 func attach(a attachArg) (Loop, error) {
 	if len(mark)+len(a.UUID) >= 64 || a.UUID == "" {
 		return Loop{}, fmt.Errorf("%q is no uuid", a.UUID)
@@ -132,8 +133,8 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 	return l, nil
 }
 
-// notAttached makes sure that the file has no loop device yet, by whatever path
-// it was attached. A device that hangs must not be opened without need.
+// notAttached verifies that the file has no loop device yet, under any path. It does not
+// open a device without need, because the device may hang.
 func notAttached(file *os.File, after uint64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -160,14 +161,14 @@ func notAttached(file *os.File, after uint64) error {
 			return fmt.Errorf("LOOP_GET_STATUS64 of %s: %w", l.Name, err)
 		}
 		if err == nil && info.Device == st.Dev && info.Inode == st.Ino {
-			return fmt.Errorf("%s has /dev/%s already, attached as %s", file.Name(), l.Name, l.BackingFile)
+			return fmt.Errorf("%s is attached to /dev/%s already, as %s", file.Name(), l.Name, l.BackingFile)
 		}
 	}
 	return nil
 }
 
-// openOurs opens a loop device and makes sure that it is the one that was
-// observed, and flexd's. It is ErrChanged if not.
+// openOurs opens a loop device and verifies that it is the observed one, and flexd's.
+// Otherwise it returns ErrChanged.
 func openOurs(d volume.Device, uuid volume.UUID, flags int) (*os.File, error) {
 	name := filepath.Base(d.Path)
 	dev, err := os.OpenFile(d.Path, os.O_RDONLY|flags, 0)
@@ -189,7 +190,7 @@ func openOurs(d volume.Device, uuid volume.UUID, flags int) (*os.File, error) {
 	return nil, err
 }
 
-// detach is the child that takes a loop device away.
+// detach is the child that detaches a loop device.
 func detach(a detachArg) (nothing, error) {
 	name := filepath.Base(a.Device.Path)
 	if gone(name, a.Device.Seq) {
@@ -203,8 +204,8 @@ func detach(a detachArg) (nothing, error) {
 		return nothing{}, err
 	}
 	defer dev.Close()
-	// The kernel would accept to detach a device that is open, and do
-	// it when he closes it. udev opens every device for an instant.
+	// The kernel accepts the detach of an open device, and detaches it at the last close.
+	// udev opens every device briefly.
 	for tries := 0; ; tries++ {
 		holders := mount.DeviceHolders(a.Device.Number, a.Device.Path)
 		if len(holders) == 0 {
@@ -230,7 +231,7 @@ func detach(a detachArg) (nothing, error) {
 	return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device.Number, a.Device.Path)}
 }
 
-// gone says whether that incarnation of a loop device is over.
+// gone reports whether that incarnation of a loop device has ended.
 func gone(name string, seq uint64) bool {
 	l, err := kernel{}.Loop(name)
 	if errors.Is(err, os.ErrNotExist) {

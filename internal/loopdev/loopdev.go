@@ -2,10 +2,9 @@
 // LVM: a volume group is a directory, a logical volume a sparse file, and
 // activation a loop device.
 //
-// A file is a volume of flexd if it carries a uuid in an extended attribute,
-// and a loop device is flexd's if its kernel-side file name says so. Neither
-// the loop number nor the file's name identifies anything. The package is not
-// for what is on the devices.
+// A file is a volume of flexd if it carries a uuid in an extended attribute, and a loop
+// device is flexd's if its kernel-side file name says so. Neither the loop number nor the
+// file's name identifies anything. The package does not read the contents of devices.
 package loopdev
 
 import (
@@ -20,14 +19,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Provider looks after the volumes of some directories.
+// A Provider manages the volumes of some directories.
 type Provider struct {
 	dirs    map[string]string // VG → directory
 	linkDir string
 	runner  run.Runner
 	kernel  Kernel
 
-	asking   chan struct{} // holds one token: a call that asks one device for its identity
+	asking   chan struct{} // holds one token: the permission to read one device's identity
 	mu       sync.Mutex
 	known    map[uint64]identity  // guarded by mu: by diskseq
 	asked    map[uint64]time.Time // guarded by mu: by diskseq: when a device without an answer may be asked again
@@ -39,8 +38,8 @@ type Provider struct {
 	rewatch  map[string]func()    // guarded by mu: by VG: watches the directory again
 }
 
-// New returns a provider for the volume groups vgs (name → directory), whose
-// stable device links stand in linkDir. It reads the kernel through k.
+// New returns a provider for the volume groups vgs (name → directory), with their stable
+// device links in linkDir. It reads the kernel through k.
 func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provider {
 	return &Provider{
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
@@ -54,8 +53,8 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-fA-F-]{8,40}$`)
 
-// directory returns the directory of a volume group as the kernel calls it,
-// which is how a loop device names its backing file.
+// directory returns the directory of a volume group with the kernel's name, as in the name
+// of a loop device's backing file.
 func (p *Provider) directory(vg string) (string, error) {
 	dir, ok := p.dirs[vg]
 	if !ok {
@@ -76,8 +75,7 @@ func (p *Provider) file(name volume.Name) (string, error) {
 	return filepath.Join(dir, name.LV), nil
 }
 
-// nameOf returns the volume whose file that is; empty if it lies in no
-// configured directory.
+// nameOf returns the volume of a file; empty if the file is in no configured directory.
 func (p *Provider) nameOf(file string) volume.Name {
 	for vg := range p.dirs {
 		if dir, err := p.directory(vg); err == nil && filepath.Dir(file) == dir {

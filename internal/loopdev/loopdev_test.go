@@ -69,7 +69,7 @@ func (f *fakeRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 
 const uuidA, uuidB = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa", "bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
 
-// Ensure that names and files are told apart: absent, ours, foreign, unknown.
+// Ensure that names and files are classified: absent, ours, foreign, unknown.
 func TestLookUp(t *testing.T) {
 	k := &fakeKernel{files: map[string]FileInfo{
 		"/no/vg0":       {Exists: true, Dir: true},
@@ -92,7 +92,7 @@ func TestLookUp(t *testing.T) {
 		{"vg0", "none", volume.Absent, ""},
 		{"vg0", "plain", volume.Foreign, "setfattr -n trusted.flexd.uuid"},
 		{"vg0", "link", volume.Foreign, "no regular file"},
-		{"vg0", "two", volume.Foreign, "2 names"},
+		{"vg0", "two", volume.Foreign, "2 hard links"},
 		{"vg0", "odd", volume.Foreign, "no uuid"},
 		{"vg1", "a", volume.PresenceUnknown, "volume group vg1 not found"},
 		{"vg2", "a", volume.PresenceUnknown, "not found"},
@@ -144,7 +144,7 @@ func TestDevice(t *testing.T) {
 		{"two", []Loop{loop(1, false), loop(2, false)}, map[uint64]volume.UUID{101: uuidA, 102: uuidA}, volume.Active, "both"},
 		{"ours and an operator's", []Loop{loop(1, false), loop(2, false)}, map[uint64]volume.UUID{101: uuidA, 102: ""}, volume.Active, "/dev/loop2"},
 		{"of a deleted file of that name", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, ""},
-		{"of a deleted file with our uuid", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidA}, volume.Active, "then delete them"},
+		{"of a deleted file with our uuid", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidA}, volume.Active, "deleted"},
 		{"another uuid", []Loop{loop(1, false)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, uuidB},
 	} {
 		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, &fakeKernel{loops: row.loops})
@@ -164,8 +164,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// Ensure that a volume's own device is known by its file's inode and its uuid, whatever
-// path the kernel shows to a flexd in another mount namespace.
+// Ensure that a volume's own device is identified by its file's inode and its uuid,
+// whatever path the kernel shows to a flexd in another mount namespace.
 func TestDeviceByAnotherPath(t *testing.T) {
 	dir, at := t.TempDir(), Inode{1, 2}
 	file := filepath.Join(dir, "a")

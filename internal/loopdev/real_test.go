@@ -348,22 +348,6 @@ func TestPartOfFile(t *testing.T) {
 	}
 }
 
-// Ensure that the refusal of an immutable or append-only file says how to end that.
-func TestImmutableFile(t *testing.T) {
-	n := newNode(t)
-	lv := n.create("a", mib)
-	for _, flag := range []string{"i", "a"} {
-		if out, err := exec.Command("chattr", "+"+flag, n.dir+"/a").CombinedOutput(); err != nil {
-			t.Skipf("chattr: %s", out) // not on every filesystem
-		}
-		err := n.Activate(t.Context(), n.lock, lv)
-		n.sh("chattr", "-"+flag, n.dir+"/a")
-		if err == nil || !strings.Contains(err.Error(), "chattr -ia "+n.dir+"/a") {
-			t.Errorf("+%s: got %v", flag, err)
-		}
-	}
-}
-
 // Ensure that a file without a sector is refused by its size.
 func TestEmptyFile(t *testing.T) {
 	for _, size := range []int64{0, 511} {
@@ -471,7 +455,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Ensure that a device in use is kept, whoever uses it, and that he is named.
+// Ensure that a device in use is kept, with any kind of user, and that the user is named.
 func TestDeactivateBusy(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 64*mib)
@@ -509,7 +493,7 @@ func TestDeactivateBusy(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that a volume nobody may write gets a device nobody can write.
+// Ensure that a volume without write permission gets a read-only device.
 func TestReadOnlyVolume(t *testing.T) {
 	n := newNode(t)
 	n.create("a", 16*mib)
@@ -529,7 +513,7 @@ func TestReadOnlyVolume(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	n := newNode(t)
 	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60)
-	for _, words := range []string{"1152921504606846976", "free", "make room on the filesystem of " + n.dir} {
+	for _, words := range []string{"1152921504606846976", "free", "free space on the filesystem of " + n.dir} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("got %v, want %q", err, words)
 		}

@@ -20,11 +20,11 @@ type scan struct {
 	byUUID  map[volume.UUID][]string
 	byInode map[Inode][]string
 	newest  uint64   // the largest diskseq
-	silent  []string // those that did not say what they are
+	silent  []string // devices without an answer about their identity
 }
 
-// look returns a scan that begins after the call. All calls that wait share one, so
-// that a look at all volumes does not cost a scan for each.
+// look returns a scan that begins after the call. All waiting calls share one, so that
+// observing all volumes needs no scan for each.
 func (p *Provider) look(ctx context.Context) (*scan, error) {
 	p.mu.Lock()
 	p.clock++
@@ -52,8 +52,8 @@ func (p *Provider) look(ctx context.Context) (*scan, error) {
 	}
 }
 
-// gather waits for a moment after the last scan, so that callers that are about to
-// look share the next one. At rest it does not wait.
+// gather waits briefly after the last scan, so that callers share the next one. It does not
+// wait if the last scan is long past.
 func (p *Provider) gather(ctx context.Context) {
 	p.mu.Lock()
 	pause := time.Until(p.nextScan)
@@ -86,7 +86,7 @@ func (p *Provider) scan(ctx context.Context, s *scan) {
 	defer p.mu.Unlock()
 	s.index(loops, p.known)
 	p.forget(loops)
-	for uuid, last := range p.sole { // what is looked at no more
+	for uuid, last := range p.sole { // volumes that are no longer observed
 		if s.end.Sub(last.scanned) > soleTimeout {
 			delete(p.sole, uuid)
 		}
@@ -112,7 +112,7 @@ func (s *scan) index(loops []Loop, known map[uint64]identity) {
 	}
 }
 
-// candidates are the devices that may be a volume's, or show its bytes.
+// candidates are the devices that may be attached to a volume's file.
 func (s *scan) candidates(file string, at Inode, uuid volume.UUID) []string {
 	all := slices.Concat(s.byFile[file], s.byUUID[uuid])
 	if at != (Inode{}) {
@@ -140,15 +140,16 @@ func (p *Provider) forget(loops []Loop) {
 }
 
 const (
-	// A device's first answer is waited for so long. One that hangs delays one look.
+	// The time to wait for a device's first answer. A device that hangs delays one look.
 	answerTimeout = 2 * time.Second
-	// One that did not answer is asked again after that time, and not waited for.
+	// The time after which a device without an answer is asked again, without waiting for
+	// it.
 	retryPause = time.Minute
 )
 
-// askNew asks the devices that were not seen before. Opening one can hang, and
-// its status includes a stat of its file, which can hang as well: a volume whose own
-// file answers does not wait for other devices.
+// askNew reads the identities of new devices. The open can hang, and so can the stat of the
+// file that reading its status includes: a volume whose own file responds does not wait for
+// other devices.
 func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	var unknown []Loop
 	first, now := false, time.Now()
@@ -161,7 +162,7 @@ func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 		if asked && now.Before(again) {
 			continue
 		}
-		p.asked[l.Seq] = now.Add(24 * time.Hour) // until it is answered
+		p.asked[l.Seq] = now.Add(24 * time.Hour) // until it has answered
 		first = first || !asked
 		unknown = append(unknown, l)
 	}
@@ -172,7 +173,7 @@ func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var ours, others []Loop // those of the configured directories are asked first
+		var ours, others []Loop // devices of the configured directories are asked first
 		for _, l := range unknown {
 			if p.nameOf(l.BackingFile) != (volume.Name{}) {
 				ours = append(ours, l)
@@ -195,7 +196,8 @@ func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	}
 }
 
-// askAll asks devices in one child or, if one of them does not answer, one by one.
+// askAll reads the identities of devices in one child, or one by one if one of them does
+// not answer.
 func (p *Provider) askAll(ctx context.Context, loops []Loop) {
 	var names []string
 	for _, l := range loops {
@@ -214,8 +216,8 @@ func (p *Provider) askAll(ctx context.Context, loops []Loop) {
 	}
 }
 
-// answered notes when a device may be asked again. While a child still hangs in it,
-// no other is started.
+// answered sets the time when a device may be asked again. While a child hangs in it, no
+// other is started.
 func (p *Provider) answered(l Loop, err error) {
 	var stuck *run.StuckError
 	if errors.As(err, &stuck) {

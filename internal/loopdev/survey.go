@@ -11,10 +11,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Survey returns the volumes that a group's directory has, and which loop devices
-// there are of them. Only if fresh is set, a child may be started to ask a
-// device that was not seen before whose it is. What could not be seen is said in
-// the result.
+// Survey returns the volumes in a group's directory, and their loop devices. Only if fresh
+// is set it may start a child, to read the identity of a new device. The result has the
+// facts that could not be read.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	s := join.Survey{Kind: "loopdev"}
 	p.watchAgain(vg)
@@ -74,7 +73,7 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 			}
 			continue
 		}
-		// A device has whole sectors.
+		// A device consists of whole sectors.
 		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
 		c.inodes[name] = f.Inode
 	}
@@ -106,10 +105,10 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		id, known = p.remembered(l.Seq)
 		switch {
 		case !known && !fresh:
-			return all, fmt.Errorf("/dev/%s has not been asked whose it is", l.Name)
+			return all, fmt.Errorf("the identity of /dev/%s has not been read", l.Name)
 		case !known:
 			if id, err = p.identity(ctx, l); err != nil {
-				return all, fmt.Errorf("/dev/%s cannot be asked whose it is: %w", l.Name, err)
+				return all, fmt.Errorf("the identity of /dev/%s cannot be read: %w", l.Name, err)
 			}
 		}
 		name := volume.Name{VG: vg, LV: filepath.Base(path)}
@@ -121,8 +120,8 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 	return all, nil
 }
 
-// addRivals finds the loop devices that show a volume's file beside the volume's own
-// device, and those that have a volume's uuid and another file.
+// addRivals finds further loop devices of a volume's file, and loop devices with a volume's
+// uuid and another file.
 func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, s *join.Survey) {
 	byUUID, byInode := map[volume.UUID]*join.Volume{}, map[Inode]*join.Volume{}
 	for i := range s.Volumes {

@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchMask are the changes from outside to a directory, or to a name or an attribute in
-// it. Not what is written: that is every write of every volume.
+// watchMask has the external changes to a directory and to names and attributes in it. It
+// has no writes: every write to every volume would be an event.
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// settle is the pause after a reported change: whatever happens until
-// then is one more.
+// settle is the pause after a reported change: all changes during the pause are reported as
+// one.
 const settle = 250 * time.Millisecond
 
-// Watch calls changed when something may have changed in a volume group, of any of
-// its volumes, until ctx is done: no mount and no call reports what is done to their
-// files by hand. trouble is called with the reason why a group cannot be watched. Each group is
-// looked after by itself: where a directory does not answer, Watch does not return
-// either, and only that group is not heard of.
+// Watch calls changed when something may have changed in a volume group, of any of its
+// volumes, until ctx is done: changes that are made to their files by hand cause no other
+// event. trouble is called with the reason why a group cannot be watched. Each group is
+// watched separately: if a directory does not respond, only its group is not watched, and
+// Watch does not return.
 func (p *Provider) Watch(ctx context.Context, changed func(vg string), trouble func(error)) {
 	var all sync.WaitGroup
 	for vg := range p.dirs {
@@ -54,25 +54,25 @@ func (p *Provider) follow(ctx context.Context, vg string, changed func(vg string
 	defer context.AfterFunc(ctx, again)()
 
 	var (
-		buf     [16 << 10]byte
-		watched = -1 // inotify's number
-		told    string
+		buf      [16 << 10]byte
+		watched  = -1 // the watch descriptor
+		reported string
 	)
 	for {
-		notify.SetReadDeadline(time.Time{}) // first: what happens from here on ends the wait below
+		notify.SetReadDeadline(time.Time{}) // first: events from here on end the wait below
 		if ctx.Err() != nil {
 			return nil
 		}
 		wd, err := p.watch(fd, vg)
-		if err != nil && err.Error() != told {
-			told = err.Error()
+		if err != nil && err.Error() != reported {
+			reported = err.Error()
 			trouble(fmt.Errorf("volume group %s: %w", vg, err))
 		}
-		if wd >= 0 && wd != watched { // what happened before was not seen
+		if wd >= 0 && wd != watched { // earlier changes were missed
 			if watched >= 0 {
 				_, _ = unix.InotifyRmWatch(fd, uint32(watched))
 			}
-			watched, told = wd, ""
+			watched, reported = wd, ""
 			changed(vg)
 		}
 		n, err := notify.Read(buf[:])
@@ -92,8 +92,8 @@ func (p *Provider) follow(ctx context.Context, vg string, changed func(vg string
 	}
 }
 
-// watch watches the group's directory, which may be another one than before: it
-// was mounted, or made anew. The number is -1 if it is not there.
+// watch watches the group's directory, which may have changed: it was mounted, or created
+// again. The descriptor is -1 if it does not exist.
 func (p *Provider) watch(fd int, vg string) (wd int, err error) {
 	dir, err := p.directory(vg)
 	if err != nil {
@@ -104,12 +104,12 @@ func (p *Provider) watch(fd int, vg string) (wd int, err error) {
 	case err == nil:
 		return wd, nil
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return -1, nil // the next survey that finds it says so
+		return -1, nil // the next survey that finds it starts the watch
 	}
 	return -1, fmt.Errorf("%s cannot be watched: %w", dir, err)
 }
 
-// watchAgain starts the watch of the group's directory again.
+// watchAgain restarts the watch of the group's directory.
 func (p *Provider) watchAgain(vg string) {
 	p.mu.Lock()
 	again := p.rewatch[vg]
@@ -119,8 +119,7 @@ func (p *Provider) watchAgain(vg string) {
 	}
 }
 
-// matters says whether one of these events is about more than a file that cannot
-// be a volume.
+// matters reports whether one of these events may concern a volume.
 func matters(b []byte) bool {
 	for ne := binary.NativeEndian; len(b) >= unix.SizeofInotifyEvent; {
 		mask, size := ne.Uint32(b[4:]), int(ne.Uint32(b[12:]))

@@ -14,38 +14,38 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// What somebody does to the volumes' files by hand is told. What the volumes
-// write is not, nor what cannot be one of them.
+// Changes of the volumes' files by hand are reported. What the volumes write is not, nor
+// what cannot be one of them.
 func TestWatch(t *testing.T) {
 	n := newNode(t)
-	told := make(chan string, 100)
+	reported := make(chan string, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool)
 	n.create("a", mib)
 	n.create("b", mib)
 	go func() {
 		defer close(ended)
-		n.Watch(ctx, func(vg string) { told <- vg }, func(err error) { told <- err.Error() })
+		n.Watch(ctx, func(vg string) { reported <- vg }, func(err error) { reported <- err.Error() })
 	}()
 	hears := func(what string) {
 		t.Helper()
 		select {
-		case got := <-told:
+		case got := <-reported:
 			if got != "vg0" {
 				t.Errorf("%s: %q", what, got)
 			}
 		case <-time.After(10 * time.Second):
-			t.Errorf("%s: nothing is told", what)
+			t.Errorf("%s: no report", what)
 		}
 		time.Sleep(2 * settle) // a deed may be two events
-		for len(told) > 0 {
-			<-told
+		for len(reported) > 0 {
+			<-reported
 		}
 	}
 	quiet := func(what string) {
 		t.Helper()
 		select {
-		case got := <-told:
+		case got := <-reported:
 			t.Errorf("%s: %q", what, got)
 		case <-time.After(3 * settle):
 		}
@@ -92,7 +92,7 @@ func TestWatch(t *testing.T) {
 	n.Survey(ctx, "vg0", false)
 	hears("a survey has found another")
 	ok(os.Remove(filepath.Join(n.dir+".away", "e")))
-	quiet("the one before is nobody's")
+	quiet("the old one is not watched")
 	ok(unix.Mount("over", n.dir, "tmpfs", 0, "size=1m"))
 	n.Survey(ctx, "vg0", false)
 	hears("a filesystem was mounted there")
@@ -107,8 +107,8 @@ func TestWatch(t *testing.T) {
 		ok(os.Remove(path("h")))
 	}
 	time.Sleep(3 * settle)
-	if n := len(told); n == 0 || n > 10 {
-		t.Errorf("much at once is told %d times", n)
+	if n := len(reported); n == 0 || n > 10 {
+		t.Errorf("many changes at once are reported %d times", n)
 	}
 	cancel()
 	select {
@@ -118,7 +118,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A group that cannot be watched is told of, once, and the others are watched.
+// A group that cannot be watched is reported once, and the others are watched.
 func TestWatchTrouble(t *testing.T) {
 	dir := t.TempDir()
 	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
@@ -137,7 +137,7 @@ func TestWatchTrouble(t *testing.T) {
 		case s := <-c:
 			return s
 		case <-time.After(10 * time.Second):
-			t.Fatal("nothing is told")
+			t.Fatal("no report")
 			return ""
 		}
 	}
@@ -155,7 +155,7 @@ func TestWatchTrouble(t *testing.T) {
 		t.Error(s)
 	}
 	if len(troubles) != 0 {
-		t.Errorf("told again: %s", <-troubles)
+		t.Errorf("reported again: %s", <-troubles)
 	}
 	// It is in order again.
 	if err := os.Remove(bad); err != nil {

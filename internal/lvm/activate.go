@@ -14,10 +14,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Activate gives lv a block device, and sees to it that the name which LVM gives
-// the device leads there. Volumes that are activated at once share a command; each
-// gets its own error. The lane's own lock is not used: the command holds that of
-// its group.
+// Activate activates lv, and makes sure that LVM's link leads to its device. Volumes that
+// are activated at the same time share a command; each gets its own error. The command
+// holds the lock of its group, not that of the volume's lane.
 func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
@@ -47,12 +46,13 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	case err != nil:
 		return err
 	case !found:
-		return fmt.Errorf("activate: the device of %s is gone again", lv.Name)
+		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
 	}
 	return p.ensureLink(ctx, g, lv, m)
 }
 
-// ensureLink repairs the link to a device. LVM does not when it activates what is active.
+// ensureLink repairs the link to a device. LVM does not repair it when it activates an
+// active volume.
 func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m devmapper.Mapped) error {
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
@@ -69,13 +69,13 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 	case now.Link != "":
 		return nil
 	case now.Activity != volume.Active:
-		return fmt.Errorf("activate: the device of %s is gone again", lv.Name)
+		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
 	case plainFile(p.link(name)):
 		return fmt.Errorf("activate: %s is a plain file, not a link to %s: something has written to it while the volume was inactive; move it away (mv %[1]s /root/)", p.link(name), p.node(m))
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
-	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there something else of that name?", p.link(name), p.node(m))
+	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there another file with that name?", p.link(name), p.node(m))
 }
 
 func plainFile(path string) bool {
@@ -90,7 +90,7 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	if ofAll(err) || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
 		return err
 	}
-	g.invalidate() // what we knew may be what failed
+	g.invalidate() // outdated metadata may be the cause
 	f, _, lerr := g.look(ctx, false)
 	if lerr != nil {
 		return err
@@ -105,18 +105,18 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 		return fmt.Errorf("%s: %w", now.Reason, err)
 	case errors.Is(err, errNoDevice):
 		if list := g.p.volumeList(ctx); list != "" {
-			return fmt.Errorf("%w: lvm.conf has activation/%s, which leaves it out; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
+			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
 		}
 	}
 	return err
 }
 
-// errNoDevice is an activation that had no effect, as of a volume that the
-// configuration of LVM leaves out.
-var errNoDevice = errors.New("LVM reported success, but made no device")
+// errNoDevice is returned if an activation had no effect, for example because LVM's
+// configuration excludes the volume.
+var errNoDevice = errors.New("LVM reported success, but created no device")
 
-// volumeList returns what the host's configuration says of the volumes that may
-// be active; "" = nothing, or it cannot be read.
+// volumeList returns the setting in the host's configuration that restricts activation; ""
+// = there is none, or it cannot be read.
 func (p *Provider) volumeList(ctx context.Context) string {
 	res, err := p.Runner.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", "activation/volume_list"}, Deadline: configDeadline})
 	if err != nil {
@@ -132,12 +132,11 @@ type holdersArg struct {
 
 const holdersDeadline = 30 * time.Second
 
-// Deactivate takes lv's block device away. One that is gone already is success;
-// one that is in use gives a *mount.BusyError. It goes by the uuid: whatever the
-// volume is called by now, that device is meant and no other.
+// Deactivate deactivates lv. An inactive volume is success; a device in use gives a
+// *mount.BusyError. It finds the device by uuid, so a rename of the volume does not matter.
 //
-// LVM deactivates the device's relatives, too. The caller has decided that for
-// those that d has.
+// LVM deactivates the device's relatives, too. The caller has agreed to that for the
+// relatives in d.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if !IsUUID(lv.UUID) {
 		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
@@ -183,12 +182,13 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		return "" // lvchange itself decides
 	}
 	if l := f.LVs[f.names[uuid]]; l.Locked {
-		return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to go on: pvmove, to give up: pvmove --abort", f.Name, l.Name)
+		return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to continue: pvmove, to cancel: pvmove --abort", f.Name, l.Name)
 	}
 	return ""
 }
 
-// busy names who holds a device. A child looks: one of those processes may hang.
+// busy returns an error that names the holders of a device. A child finds them, because one
+// of those processes may hang.
 func (p *Provider) busy(ctx context.Context, lock string, m devmapper.Mapped) error {
 	busy := &mount.BusyError{What: p.node(m) + " (" + m.Name + ")"}
 	err := mount.Ask(ctx, p.Runner, run.Cmd{

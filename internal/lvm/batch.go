@@ -26,9 +26,9 @@ var steps = map[kind]string{activate: "activate", deactivate: "deactivate", make
 
 // A member is one volume that shares a command.
 type member struct {
-	name volume.Name // as LVM calls it now
+	name volume.Name // its present name in LVM
 	uuid volume.UUID
-	seen devmapper.Mapped // valid after done: the device that an activation has brought
+	seen devmapper.Mapped // valid after done: the device after an activation
 	err  error            // valid after done
 	done chan struct{}
 }
@@ -52,10 +52,10 @@ const (
 // that the kernel allows.
 const maxBatchMembers = 900
 
-// join runs the command for a volume, together with the others that want the
-// same of this group, and returns this volume's own error, and the device that an
-// activation has brought. It returns early when ctx is done; the volume stays in
-// flight until the command has ended.
+// join runs the command for a volume, together with other volumes of the group that wait
+// for the same command. It returns this volume's own error, and its device after an
+// activation. It returns early when ctx is done; the volume stays in flight until the
+// command has ended.
 func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (devmapper.Mapped, error) {
 	if err := g.blocked(); err != nil {
 		return devmapper.Mapped{}, err
@@ -81,8 +81,8 @@ func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.
 	}
 }
 
-// begin notes that a command works on a volume. Operations on one volume never
-// overlap, even where the first one's caller has left.
+// begin marks a volume as being changed by a command. Operations on one volume never
+// overlap, even if the caller of the first has stopped waiting.
 func (p *Provider) begin(m *member) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,8 @@ func (p *Provider) end(m *member, err error) {
 	close(m.done)
 }
 
-// commit waits for its turn, and then does it for all who have come by then.
+// commit waits for its turn, and then runs the command for all members that have joined by
+// then.
 func (g *group) commit(k kind) {
 	g.gather(k)
 	release, err := g.take(context.Background())
@@ -164,7 +165,8 @@ func (g *group) gather(k kind) {
 	}
 }
 
-// ofAll says whether it makes no sense to try again with one volume alone.
+// ofAll reports whether the error concerns all volumes, so that a retry with one volume
+// makes no sense.
 func ofAll(err error) bool {
 	var e *Error
 	var stuck *run.StuckError
@@ -180,8 +182,8 @@ func (g *group) together(k kind, members []*member) error {
 	return err
 }
 
-// batchArgs are the words of a shared command. It names the volumes, and selects
-// them by uuid as well: a name that means another volume by now does nothing.
+// batchArgs are the words of a shared command. It names the volumes, and selects them by
+// uuid as well: a name that now belongs to another volume has no effect.
 func batchArgs(k kind, shared bool, members []*member) []string {
 	var args []string
 	switch {
@@ -200,21 +202,21 @@ func batchArgs(k kind, shared bool, members []*member) []string {
 		names = append(names, m.name.String())
 		uuids = append(uuids, selection(m.uuid))
 	}
-	if k != makeNodes { // which takes no selection, and can do no harm
+	if k != makeNodes { // it takes no selection, and is harmless
 		args = append(args, "-S", strings.Join(uuids, " || "))
 	}
 	return append(args, names...)
 }
 
-// verify says what came of a command for one volume. What it said is only
-// believed where device-mapper agrees; said is the command's error.
+// verify returns the result of a command for one volume, as device-mapper shows it; said is
+// the command's error.
 func (g *group) verify(k kind, m *member, said error) error {
 	if k == makeNodes {
 		return said // Activate looks for itself
 	}
 	var stuck *run.StuckError
 	if errors.As(said, &stuck) {
-		return said // it may still do anything
+		return said // it is still running
 	}
 	d, found, err := g.p.find(m.uuid)
 	if err != nil {
@@ -231,5 +233,5 @@ func (g *group) verify(k kind, m *member, said error) error {
 	case k == activate:
 		return fmt.Errorf("activate: %w for %s (uuid %s)", errNoDevice, m.name, m.uuid)
 	}
-	return fmt.Errorf("deactivate: LVM says that it is done, but %s is still there: LVM knows no volume %s of uuid %s", g.p.node(d), m.name, m.uuid)
+	return fmt.Errorf("deactivate: LVM reported success, but %s still exists: LVM has no volume %s with the uuid %s", g.p.node(d), m.name, m.uuid)
 }

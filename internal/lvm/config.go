@@ -19,16 +19,16 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// DefaultFilter keeps out devices that must not hang a command of LVM or give it
-// somebody else's volumes: those of guests, of networks, and files. Volumes
-// below volumes are kept out by scan_lvs.
+// DefaultFilter rejects devices that could hang an LVM command or contain volumes of
+// guests: network devices and files. scan_lvs excludes volume groups inside of logical
+// volumes.
 var DefaultFilter = []string{"r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"}
 
 const configDeadline = 20 * time.Second
 
-// A configuration is what every command is given by --config. LVM would let our
-// filter take the place of the host's, which may keep out the legs of a
-// multipath device: so the host's is read once, and stands behind ours.
+// A configuration is passed to every command with --config. It replaces the host's filter,
+// which may reject the legs of a multipath device: so the host's filter is read once, and
+// appended.
 type configuration struct {
 	filter []string // as configured; nil = the default and the host's
 
@@ -37,13 +37,13 @@ type configuration struct {
 	file     *string  // guarded by mu: the devices file that the host uses, "" = none, nil = not known yet
 }
 
-// A scope is what limits the disks that a command may read.
+// A scope limits the disks that a command may read.
 type scope struct {
 	config  string
-	devices []string // all others appear to be missing; nil = no limit
+	devices []string // all others appear missing; nil = no limit
 }
 
-// words returns the options of a command, with more configuration.
+// words returns the options of a command, with additional configuration.
 func (s scope) words(more string) []string {
 	words := []string{"--config", s.config + more}
 	for _, path := range s.devices {
@@ -70,11 +70,10 @@ func (c *configuration) get(ctx context.Context, r run.Runner) ([]string, error)
 	return filter, nil
 }
 
-// scopeOf returns what a command for a group may read. LVM reads the label of every
-// disk that it may, whichever group the command is about: disks of other groups
-// that hang are kept out, else all groups would hang with them. Where the host uses
-// a devices file LVM ignores filters; there the command gets the disks that its
-// group is known to have, and no others.
+// scopeOf returns the scope of a command for a group. LVM reads the label of every accepted
+// disk, for a command about any group: hung disks of other groups are excluded, or all
+// groups would hang. With a devices file LVM ignores filters; then the command gets only
+// the known disks of its group.
 func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	filter, err := p.config.get(ctx, p.Runner)
 	if err != nil {
@@ -96,7 +95,7 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	return s, nil
 }
 
-// disks returns the disks that the group had when it was read last.
+// disks returns the disks of the group in its last report.
 func (g *group) disks() (paths []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,8 +110,8 @@ func (g *group) disks() (paths []string) {
 	return paths
 }
 
-// hanging returns the disks that were other groups' when these were read last, and
-// are suspended now, or whose group has a command that hangs.
+// hanging returns the disks of other groups, by their last reports, that are suspended now
+// or whose group has a command that hangs.
 func (p *Provider) hanging(mine *group) (paths []string) {
 	p.mu.Lock()
 	others := slices.Collect(maps.Values(p.groups))
@@ -158,8 +157,8 @@ func (p *Provider) hangingPools() (paths []string) {
 	return paths
 }
 
-// suspendedDisks returns the devices of device-mapper that are suspended and no
-// volumes of LVM: one of them may be the disk that a command waits for.
+// suspendedDisks returns the suspended devices of device-mapper that are not LVM volumes: a
+// command may wait for one of them.
 func (p *Provider) suspendedDisks() (paths []string) {
 	all, _ := p.DM.List()
 	for _, m := range all {
@@ -173,7 +172,7 @@ func (p *Provider) suspendedDisks() (paths []string) {
 	return paths
 }
 
-// suspended says whether a disk is a device of device-mapper that is suspended.
+// suspended reports whether a disk is a suspended device of device-mapper.
 func (p *Provider) suspended(path string) bool {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -183,9 +182,8 @@ func (p *Provider) suspended(path string) bool {
 	return err == nil && m.Suspended
 }
 
-// reject returns the elements of a filter that keep disks out. A path with a
-// character that may mean something else in a pattern is none that is given to
-// disks.
+// reject returns the elements of a filter that reject disks. It skips a path with a special
+// character of patterns, which no disk has.
 func reject(paths []string) (elements []string) {
 	for _, path := range paths {
 		if strings.Trim(path, pathCharacters) == "" {
@@ -228,7 +226,7 @@ func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, 
 	case err == nil:
 	case errors.As(err, &exit) && exit.Err == nil && strings.Contains(string(res.Stderr), "not found"): // LVM before 2.03.12
 	default:
-		return "", fmt.Errorf("whether the host has a devices file cannot be read: %w", err)
+		return "", fmt.Errorf("cannot read whether the host has a devices file: %w", err)
 	}
 	name := ""
 	if text := string(res.Stdout); strings.Contains(text, "use_devicesfile=1") {
@@ -240,7 +238,7 @@ func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, 
 	return name, nil
 }
 
-// parseFilter reads what lvmconfig prints: filter=["a|x|","r|y|"], or one alone.
+// parseFilter parses the output of lvmconfig: filter=["a|x|","r|y|"], or one alone.
 func parseFilter(s string) ([]string, bool) {
 	s, ok := strings.CutPrefix(strings.TrimSpace(s), "filter=")
 	if !ok {

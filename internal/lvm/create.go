@@ -13,9 +13,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Create makes a volume of at least size bytes, blank and active. While it is
-// created it carries a tag, so that it is never used as a volume; one that was cut
-// is found by that tag and finished. Nothing is ever replaced.
+// Create creates a blank, active volume of at least size bytes. A tag marks it during the
+// creation, so that it is not used as a volume; after an interrupted creation the volume is
+// found by that tag and completed. Nothing is ever replaced.
 func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -32,7 +32,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		return err
 	}
 	_, there := f.LVs[name.LV]
-	if there && kept { // what is finished is zeroed: not by what was known
+	if there && kept { // completing it writes zeros: read the metadata again
 		if f, _, err = g.look(ctx, true); err != nil {
 			return err
 		}
@@ -60,14 +60,14 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	l, there := f.LVs[name.LV]
 	switch {
 	case !there:
-		return fmt.Errorf("%s: LVM says that it was made, but its metadata does not have it", name)
+		return fmt.Errorf("%s: LVM reported its creation, but its metadata does not have it", name)
 	case !slices.Contains(l.Tags, tagCreating):
-		return fmt.Errorf("%s is there already, and was not left behind by flexd", name)
+		return fmt.Errorf("%s exists already, and is not an interrupted creation of flexd", name)
 	case f.refusal(l) != "":
-		return fmt.Errorf("%s cannot be finished: %s", name, f.refusal(l))
+		return fmt.Errorf("%s cannot be completed: %s", name, f.refusal(l))
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
-	activated := made // or by finish; not by an operator who looks at what a cut creation left
+	activated := made // or by finish; not by an operator after an interrupted creation
 	if !made {
 		d, err := p.Device(ctx, lv)
 		activated = err == nil && d.Activity == volume.Inactive
@@ -77,10 +77,10 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if err == nil || errors.As(err, &stuck) || !activated {
 		return err
 	}
-	// Without a lease nothing else would deactivate it.
+	// Without a lease, no other code would deactivate it.
 	if d, derr := p.Device(ctx, lv); derr == nil && d.Activity == volume.Active {
 		if derr := p.Deactivate(ctx, lock, lv, d); derr != nil {
-			return fmt.Errorf("%w; and it stays active: %v", err, derr)
+			return fmt.Errorf("%w; it stays active: %v", err, derr)
 		}
 	}
 	return err
@@ -103,8 +103,8 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
 
-// createArgs are the words of lvcreate: signatures of what its extents were
-// before are wiped, and nothing is asked.
+// createArgs returns the arguments of lvcreate: it wipes old signatures on the extents
+// without a prompt.
 func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
 	args := []string{"lvcreate", "-y", "-W", "y", "-kn", "--addtag", tagCreating, "-n", name.LV}
 	if c.ThinPool != "" {
@@ -118,12 +118,12 @@ func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
 	return args
 }
 
-// finish makes a volume of ours complete: as large as wanted, zero where a
-// filesystem could be taken for there, and named as done.
+// finish completes the creation of a volume: it extends the volume to its size, zeroes the
+// places of signatures, and changes the tag.
 func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, size int64) error {
 	name := volume.Name{VG: g.name, LV: l.Name}
 	lv := volume.LV{Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size}
-	if err := g.blank(ctx, lock, lv, l); err != nil { // first: it may be in use by now
+	if err := g.blank(ctx, lock, lv, l); err != nil { // first, because it may be in use
 		return err
 	}
 	if f.extents(size)*f.ExtentSize > l.Size {
@@ -144,9 +144,9 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	return err
 }
 
-// blank activates a volume that is being made, and makes it zero.
+// blank activates a volume that is being created, and zeroes it.
 func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical) error {
-	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // what a thin volume never wrote reads as zeros
+	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // unwritten blocks of a thin volume read as zeros
 		return err
 	}
 	d, err := g.p.Device(ctx, lv)
@@ -154,13 +154,13 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 		return err
 	}
 	if d.ReadOnly {
-		return fmt.Errorf("%s was made, and LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, and ask again", lv.Name)
+		return fmt.Errorf("%s was created, but LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, then retry", lv.Name)
 	}
 	err = mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)
 	var refusal *mount.Refusal
 	if errors.As(err, &refusal) {
 		return &mount.Refusal{
-			What: fmt.Sprintf("flexd's creation of %s was cut (tag %s), and now %s", lv.Name, tagCreating, refusal.What),
+			What: fmt.Sprintf("flexd's creation of %s was interrupted (tag %s), and now %s", lv.Name, tagCreating, refusal.What),
 			Hint: fmt.Sprintf("to use it as it is: lvchange --deltag %s %s; if it is not needed: wipefs -a %s", tagCreating, lv.Name, cmp.Or(d.Link, d.Path)),
 		}
 	}
@@ -168,7 +168,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 }
 
 // checkSpace refuses a size that cannot fit, with numbers, before a command does. It
-// knows what linear volumes need; for other types it knows a lower bound only.
+// computes the exact need of linear volumes, and a lower bound for other types.
 func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 	wanted := f.extents(size) * f.ExtentSize
 	pool := g.p.Groups[g.name].ThinPool
@@ -181,7 +181,7 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 	l, ok := f.LVs[pool]
 	switch {
 	case !ok:
-		return fmt.Errorf("there is no thin pool %s/%s, in which the configuration has %s made", g.name, pool, name)
+		return fmt.Errorf("there is no thin pool %s/%s, in which the configuration creates %s", g.name, pool, name)
 	case !slices.Contains(l.Layout, "thin") || !slices.Contains(l.Layout, "pool"):
 		return fmt.Errorf("%s/%s is no thin pool", g.name, pool)
 	}
@@ -195,7 +195,7 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 	return nil
 }
 
-// withNumbers makes LVM's word for no space our own.
+// withNumbers replaces LVM's error about missing space by a SpaceError.
 func (f *Facts) withNumbers(err error, wanted int64) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != ErrNoSpace {

@@ -17,8 +17,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Device says which block device lv has, if any. No process is started for it.
-// Its Link is "" unless it is there and leads to the device: Activate heals it.
+// Device returns the block device of lv, if it has one, without starting a process. Its
+// Link is "" unless it exists and leads to the device: Activate repairs it.
 func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error) {
 	if !IsUUID(lv.UUID) {
 		return volume.Device{}, fmt.Errorf("%q is no uuid of LVM's", lv.UUID)
@@ -58,8 +58,8 @@ func (p *Provider) find(id volume.UUID) (m devmapper.Mapped, found bool, err err
 	return m, err == nil, err
 }
 
-// findEarlier is about an identity from the notes of an earlier version, which does
-// not name the volume group: only that there is no device is known then.
+// findEarlier looks up an identity from the notes of an earlier version, which has no
+// volume group: it can only find that there is no device.
 func (p *Provider) findEarlier(id volume.UUID) (m devmapper.Mapped, found bool, err error) {
 	all, err := p.DM.List()
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *Provider) findEarlier(id volume.UUID) (m devmapper.Mapped, found bool, 
 	}
 	for _, m := range all {
 		if full, ok := parseDMUUID(m.UUID); ok && full.Earlier() == id {
-			return devmapper.Mapped{}, false, fmt.Errorf("%s may be the volume that the notes of an earlier flexd call %s, or a copy of it (vgimportclone)", m.Name, id)
+			return devmapper.Mapped{}, false, fmt.Errorf("%s may be the volume %s in the notes of an earlier version of flexd, or a copy of it (vgimportclone)", m.Name, id)
 		}
 	}
 	return devmapper.Mapped{}, false, nil
@@ -85,7 +85,7 @@ func (p *Provider) Identity(earlier volume.UUID, vg string) (id volume.UUID, err
 		name, layer, named := parseDMName(m.Name)
 		if ok && named && layer == "" && name.VG == vg && full.Earlier() == earlier {
 			if id != "" {
-				return "", fmt.Errorf("there are two volumes %s in groups of the name %s", earlier, vg)
+				return "", fmt.Errorf("there are two volumes %s in volume groups named %s", earlier, vg)
 			}
 			id = full
 		}
@@ -110,13 +110,13 @@ func (p *Provider) deviceOf(m devmapper.Mapped) volume.Device {
 	return d
 }
 
-// incomplete says what a device lacks in its own table, or "".
+// incomplete describes a device without a complete table; "" = it is complete.
 func incomplete(m devmapper.Mapped) string {
 	if !m.Live || len(m.Targets) == 0 {
-		return m.Name + " has no table in device-mapper: an activation was cut, or a disk is missing"
+		return m.Name + " has no table in device-mapper: an activation was interrupted, or a disk is missing"
 	}
 	for _, t := range m.Targets {
-		// What a missing disk is replaced with.
+		// Targets that replace a missing disk.
 		if t.Type == "error" || t.Type == "zero" {
 			return fmt.Sprintf("%s has an %q target at %d: a part of the volume is missing", m.Name, t.Type, t.Start)
 		}
@@ -124,10 +124,10 @@ func incomplete(m devmapper.Mapped) string {
 	return ""
 }
 
-// sound are the targets on which a filesystem may be made.
+// sound are the targets on which a filesystem may be created.
 var sound = []string{"linear", "striped", "raid", "cache", "writecache", "thin"}
 
-// unsound says why nothing may ever be formatted on a device, or "".
+// unsound returns why a device must never be formatted; "" = it may be.
 func unsound(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
 		if !slices.Contains(sound, t.Type) {
@@ -146,8 +146,8 @@ func (p *Provider) node(m devmapper.Mapped) string {
 // link is the name under which LVM shows a volume.
 func (p *Provider) link(name volume.Name) string { return filepath.Join(p.Dev, name.VG, name.LV) }
 
-// leadsTo says whether a path ends at the block device of that number. It does
-// not open it.
+// leadsTo reports whether a path resolves to the block device of that number, without
+// opening it.
 func leadsTo(path, number string) bool {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
@@ -161,7 +161,7 @@ func leadsTo(path, number string) bool {
 // Kernels before 5.15 have none.
 func diskSeq(number string) uint64 {
 	_, minor, _ := strings.Cut(number, ":")
-	seq, _ := sysfs.Line("/sys/devices/virtual/block/dm-" + minor + "/diskseq") // the shortest way, past all links
+	seq, _ := sysfs.Line("/sys/devices/virtual/block/dm-" + minor + "/diskseq") // found without following links
 	n, _ := strconv.ParseUint(seq, 10, 64)
 	return n
 }
@@ -177,7 +177,7 @@ func (p *Provider) Identify(_ context.Context, number string) (volume.Identity, 
 	m, err := p.DM.Device(devmapper.Key{Number: number})
 	switch {
 	case errors.Is(err, devmapper.ErrNoDevice), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
-		return volume.Identity{}, nil // no device-mapper at all: no volume of LVM's either
+		return volume.Identity{}, nil // without device-mapper there is no LVM volume
 	case err != nil:
 		return volume.Identity{}, err
 	}
@@ -187,7 +187,7 @@ func (p *Provider) Identify(_ context.Context, number string) (volume.Identity, 
 	}
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
-		name = volume.Name{} // renamed by hand; the uuid is what counts
+		name = volume.Name{} // renamed by hand; only the uuid counts
 	}
 	return volume.Identity{UUID: uuid, Name: name}, nil
 }

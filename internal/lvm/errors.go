@@ -12,10 +12,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What a group or a command may have against us, for errors.Is.
+// The kinds of errors of groups and commands, for errors.Is.
 var (
-	ErrNoVG          = volume.WithCode(volume.NotFound, errors.New("the volume group is not there"))
-	ErrNoLV          = volume.WithCode(volume.NotFound, errors.New("the volume is not there"))
+	ErrNoVG          = volume.WithCode(volume.NotFound, errors.New("the volume group does not exist"))
+	ErrNoLV          = volume.WithCode(volume.NotFound, errors.New("the volume does not exist"))
 	ErrForeignSystem = volume.WithCode(volume.Unusable, errors.New("the volume group belongs to another machine"))
 	ErrShared        = volume.WithCode(volume.Unusable, errors.New("the volume group is shared, and lvmlockd does not run"))
 	ErrExported      = volume.WithCode(volume.Unusable, errors.New("the volume group is exported"))
@@ -27,12 +27,12 @@ var (
 	ErrFailed        = errors.New("LVM failed")
 )
 
-// An Error is what a command of LVM had to say. Its kind is one of the errors
-// above; what is not known is ErrFailed, never an absence.
+// An Error is the failure of an LVM command. Its kind is one of the errors above; an
+// unknown message is ErrFailed, never an absence.
 type Error struct {
 	VG   string
 	Kind error
-	Text string // what to tell people
+	Text string // the message
 	Err  error  // the command's own error
 }
 
@@ -40,7 +40,7 @@ func (e *Error) Error() string { return "volume group " + e.VG + ": " + e.Text }
 
 func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 
-// ofGroup says whether it would be the same for any other volume of the group.
+// ofGroup reports whether the error would be the same for any other volume of the group.
 func (e *Error) ofGroup() bool {
 	switch e.Kind {
 	case ErrNoVG, ErrForeignSystem, ErrShared, ErrExported, ErrTwoVGs, ErrDuplicate, ErrLocked:
@@ -51,8 +51,8 @@ func (e *Error) ofGroup() bool {
 
 const duplicateHint = "a disk of it is there twice, as a copy, a snapshot or a path of a multipath is: keep one of them out (filter, devices file), or give a copy a name of its own (vgimportclone)"
 
-// phrases are what LVM says, with what it means. The exit status is 5 for all
-// of them, and for everything else. Each stands in a transcript in testdata.
+// phrases maps LVM's messages to errors. The exit status is 5 for all failures. Each phrase
+// appears in a transcript in testdata.
 var phrases = []struct {
 	text string
 	kind error
@@ -64,12 +64,12 @@ var phrases = []struct {
 	{"with system ID", ErrForeignSystem, "it belongs to another machine (system ID): vgchange --systemid there, or vgexport and vgimport"},
 	{"requires lvmlockd", ErrShared, "it is shared between machines, and lvmlockd does not run here"},
 	{"due to unknown lock_type", ErrShared, "its lock type is not known here"},
-	{"due to failed lock", ErrShared, "it is shared between machines, and lvmlockd gives no lock: does it run? vgchange --lockstart"},
+	{"due to failed lock", ErrShared, "it is shared between machines, and lvmlockd did not grant the lock: is it running? vgchange --lockstart"},
 	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it"},
 	{"locked by other host", ErrElsewhere, "it is active on another machine"},
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},
-	{"nsufficient suitable allocatable extents", ErrNoSpace, "no space in the layout that is wanted"},
+	{"nsufficient suitable allocatable extents", ErrNoSpace, "no space for the configured layout"},
 	{"No specified PVs have space available", ErrNoSpace, "no space on the disks that the layout allows (pvTag)"},
 	{"Failed to find logical volume", ErrNoLV, "no such volume"},
 	{"Can't get lock for", ErrLocked, "it is locked"},
@@ -96,7 +96,7 @@ func classify(vg string, err error, stderr []byte) error {
 			return e
 		}
 		if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
-			e.Text = "it is not there (as LVM sees it: its disks may be missing, unreadable, or kept out by the filter): " + said
+			e.Text = "LVM does not find it (its disks may be missing, unreadable, or rejected by the filter):  " + said
 			return e
 		}
 		e.Kind = ErrFailed
@@ -107,8 +107,8 @@ func classify(vg string, err error, stderr []byte) error {
 	return e
 }
 
-// meaning returns what a command printed on one line, without the warnings that
-// our own --config causes and without what it says twice.
+// meaning returns the output of a command as one line, without the warnings that flexd's
+// --config causes and without repetitions.
 func meaning(stderr []byte) string {
 	var lines []string
 	for line := range strings.Lines(string(stderr)) {
@@ -121,9 +121,8 @@ func meaning(stderr []byte) string {
 	return strings.ToValidUTF8(strings.Join(lines, "; "), "?")
 }
 
-// A BlockedError says that a command of LVM hangs, so that no other can be
-// started in its volume group. It is no *run.StuckError: the volume at hand is
-// not the one that hangs.
+// A BlockedError reports that an LVM command hangs, so that no other can be started in its
+// volume group. It is not a *run.StuckError: the caller's volume is not the one that hangs.
 type BlockedError struct {
 	VG string
 	Block
@@ -142,9 +141,9 @@ type Block struct {
 	Pids    []int
 	Since   time.Time // zero = not known
 	Wchan   string
-	For     string          // LVM's lock and its holder, if that is another process
-	Disks   []string        // that are suspended, whichever group they belong to
-	Volumes []string        // as its command line names them, where it is an earlier flexd's
+	For     string          // LVM's lock and its holder, if another process holds it
+	Disks   []string        // suspended disks of any group
+	Volumes []string        // by their names on the command line of an earlier flexd's command
 	Done    <-chan struct{} // closed when it has ended
 }
 
@@ -152,7 +151,7 @@ func (b Block) String() string {
 	s := b.Step
 	if len(b.Pids) > 0 {
 		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
-		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may not have come there yet
+		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may not wait there yet
 			s += ", waits in " + where
 		}
 		if b.For != "" {
@@ -170,7 +169,7 @@ func (b Block) String() string {
 	return s + "; look at the disks of the group and at dmesg"
 }
 
-// A SpaceError says how much was wanted and how much there is.
+// A SpaceError has the requested and the free space.
 type SpaceError struct {
 	What   string // "volume group vg0", "thin pool vg0/pool"
 	Wanted int64  // bytes, in whole extents
@@ -186,12 +185,12 @@ func (e *SpaceError) Error() string {
 		s += " (" + e.Note + ")"
 	}
 	if pool, ok := strings.CutPrefix(e.What, "thin pool "); ok {
-		return s + "; make room in it, or lvextend -L +SIZE " + pool
+		return s + "; free space in it, or lvextend -L +SIZE " + pool
 	}
 	if len(e.Disks) > 0 {
 		s += fmt.Sprintf("; %d more are free on disks that are not allocatable: pvchange -xy %s", e.Fenced, strings.Join(e.Disks, " "))
 	}
-	return s + "; remove what is not needed there, or add a disk (vgextend)"
+	return s + "; remove volumes that are not needed, or add a disk (vgextend)"
 }
 
 func (e *SpaceError) Unwrap() error { return ErrNoSpace }

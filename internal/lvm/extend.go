@@ -11,9 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Extend makes lv and its device at least size bytes large, never smaller. One
-// that is that large already is success; it goes on where one that was cut
-// ended. The device need not be active.
+// Extend extends lv and its device to at least size bytes. A volume that is large enough is
+// success; an interrupted extension is continued. The device need not be active.
 func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.Device, size int64) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
@@ -32,7 +31,7 @@ func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.
 	}
 }
 
-// extend does it, whether or not the caller still waits.
+// extend runs to its end even if the caller stops waiting.
 func (g *group) extend(lv volume.LV, size int64) error {
 	ctx := context.Background()
 	release, err := g.take(ctx)
@@ -40,8 +39,8 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		return err
 	}
 	defer release()
-	// lvextend takes a name only, and no selection by uuid: look what the name
-	// means right before it, and again after it.
+	// lvextend accepts only a name, no selection by uuid: check the name's volume
+	// immediately before and after it.
 	f, l, err := g.now(ctx, lv)
 	if err != nil {
 		return err
@@ -49,7 +48,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 	wanted := f.extents(size) * f.ExtentSize
 	if l.Size < wanted {
 		if slices.Contains(l.Role, "thicksnapshot") {
-			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only give it more room for changes", lv.Name)
+			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", lv.Name)
 		}
 		if l.Pool == "" {
 			if err := g.checkUnknown(ctx, f); err != nil {
@@ -70,9 +69,9 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if f, l, lerr = g.now(ctx, lv); lerr != nil {
 			return errors.Join(err, lerr)
 		}
-		if l.Size < wanted { // else it counts, whatever was said
+		if l.Size < wanted { // otherwise it succeeded, with any output of LVM
 			if err == nil {
-				err = fmt.Errorf("extend: LVM says that it is done, but %s has %d bytes, not %d", lv.Name, l.Size, wanted)
+				err = fmt.Errorf("extend: LVM reported success, but %s has %d bytes, not %d", lv.Name, l.Size, wanted)
 			}
 			return f.withNumbers(err, more)
 		}
@@ -80,10 +79,9 @@ func (g *group) extend(lv volume.LV, size int64) error {
 	return g.fit(lv, l)
 }
 
-// extendArgs are the words of lvextend. It keeps the layout of what is there. A
-// volume that flexd made stays on the disks that the configuration has it made
-// on; an LV that flexd did not create goes where LVM puts it, and a thin one grows in its
-// pool.
+// extendArgs returns the arguments of lvextend, which keeps the layout. A volume that flexd
+// created stays on the disks of the configured layout; for other volumes LVM chooses the
+// disks, and a thin volume grows in its pool.
 func extendArgs(c Group, l Logical, name volume.Name, size int64) []string {
 	args := []string{"lvextend", "-y", "-L", strconv.FormatInt(size, 10) + "b", name.String()}
 	ours := slices.Contains(l.Tags, tagCreated) || slices.Contains(l.Tags, tagCreating)
@@ -93,7 +91,7 @@ func extendArgs(c Group, l Logical, name volume.Name, size int64) []string {
 	return args
 }
 
-// now looks at the metadata, and refuses if the name means another volume.
+// now reads the metadata, and fails if the name belongs to another volume.
 func (g *group) now(ctx context.Context, lv volume.LV) (*Facts, Logical, error) {
 	f, _, err := g.look(ctx, true)
 	if err != nil {
@@ -111,8 +109,8 @@ func (g *group) now(ctx context.Context, lv volume.LV) (*Facts, Logical, error) 
 	return f, l, nil
 }
 
-// fit makes an active device as large as its volume, where an extend was cut
-// between the metadata and the device.
+// fit extends an active device to the size of its volume, after an extension that was
+// interrupted between metadata and device.
 func (g *group) fit(lv volume.LV, l Logical) error {
 	m, found, err := g.p.find(lv.UUID)
 	if err != nil || !found || m.Size() >= l.Size {

@@ -9,14 +9,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Tags of volumes that flexd made. The first stands only while a volume is being
-// made; one that still has it is nobody's yet, and is finished or made again.
+// Tags of volumes that flexd created. A volume has the first only during its creation; a
+// volume that still has it has no user yet, and its creation is completed or repeated.
 const (
 	tagCreating = "flexd.creating"
 	tagCreated  = "flexd"
 )
 
-// Facts are what the metadata of one volume group says, at one instant.
+// Facts are the metadata of one volume group at one instant.
 type Facts struct {
 	Name       string
 	UUID       string
@@ -26,7 +26,7 @@ type Facts struct {
 	SystemID   string
 	LockType   string // "sanlock" or "dlm" of a shared one
 	Exported   bool
-	Missing    int // physical volumes that are not there
+	Missing    int // missing physical volumes
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
@@ -45,7 +45,7 @@ type PV struct {
 	Free        int64
 }
 
-// A Logical is what the metadata says of one logical volume.
+// A Logical is the metadata of one logical volume.
 type Logical struct {
 	Name     string
 	UUID     volume.UUID
@@ -59,13 +59,13 @@ type Logical struct {
 	Pool     string
 	Origin   string
 	Skip     bool // has the activation skip flag
-	Locked   bool // by pvmove, running or cut
+	Locked   bool // by pvmove, running or interrupted
 }
 
-// Shared says whether the group is looked after by lvmlockd.
+// Shared reports whether lvmlockd manages the group.
 func (f *Facts) Shared() bool { return f.LockType != "" && f.LockType != "none" }
 
-// judge says what flexd may think of a volume.
+// judge returns the presence of a volume.
 func (f *Facts) judge(name volume.Name) volume.LV {
 	l, ok := f.LVs[name.LV]
 	switch {
@@ -74,7 +74,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	case !ok:
 		return volume.LV{Presence: volume.Absent, Name: name}
 	case slices.Contains(l.Tags, tagCreating):
-		return volume.LV{Presence: volume.Absent, Name: name, Reason: "its creation was cut (tag " + tagCreating + "); it will be finished when it is asked for"}
+		return volume.LV{Presence: volume.Absent, Name: name, Reason: "its creation was interrupted (tag " + tagCreating + "); the next request for it completes it"}
 	}
 	lv := volume.LV{
 		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
@@ -87,7 +87,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	return lv
 }
 
-// refusal says why a volume must not be used, or "".
+// refusal returns why a volume must not be used; "" = it may be used.
 func (f *Facts) refusal(l Logical) string {
 	switch {
 	case f.Exported:
@@ -104,7 +104,7 @@ func (f *Facts) refusal(l Logical) string {
 	return ""
 }
 
-// missing names the disks that are not there.
+// missing returns the names of the missing disks.
 func (f *Facts) missing() string {
 	var all []string
 	for _, pv := range f.PVs {
@@ -115,8 +115,7 @@ func (f *Facts) missing() string {
 	return strings.Join(all, ", ")
 }
 
-// fenced returns the disks with space on which LVM must not allocate, and how much
-// that is.
+// fenced returns the disks with free space on which LVM must not allocate, and that space.
 func (f *Facts) fenced() (paths []string, free int64) {
 	for _, pv := range f.PVs {
 		if !pv.Allocatable && !pv.Missing && pv.Free > 0 {
@@ -127,7 +126,7 @@ func (f *Facts) fenced() (paths []string, free int64) {
 	return paths, free
 }
 
-// spaceError is the error of a group without the space that is wanted.
+// spaceError is the error of a group without the requested space.
 func (f *Facts) spaceError(wanted int64, note string) *SpaceError {
 	paths, fenced := f.fenced()
 	return &SpaceError{What: "volume group " + f.Name, Wanted: wanted, Free: f.Free - fenced, Note: note, Fenced: fenced, Disks: paths}

@@ -15,40 +15,39 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// How long a command that changes something may take until it is reported as
-// stuck, and how long one may wait for those before it. None is ever killed.
+// The time after which a command that changes something is reported as stuck, and how long
+// a command may wait for earlier ones. None is ever killed.
 const (
 	changeDeadline = 2 * time.Minute // at most: half of a call's time
 	perMember      = time.Second     // more for each volume that shares a command
 	queueDeadline  = 4 * time.Minute
 )
 
-// earlierTimeout is how long a command of an earlier flexd is waited for before
-// it counts as one that hangs.
+// earlierTimeout is the time after which a command of an earlier flexd counts as hanging.
 const earlierTimeout = 20 * time.Second
 
-// A group is the lane of one volume group: commands that change its metadata, or
-// activate from it, run one after the other, since LVM's own lock allows no more.
+// A group is the queue of one volume group: commands that change its metadata, or activate
+// its volumes, run one after the other, since LVM's own lock allows no more.
 type group struct {
 	name string
 	lock string // held by each of these commands as long as it lives
 	p    *Provider
-	turn chan struct{} // holds one token: whose turn it is
+	turn chan struct{} // holds one token: the permission to run a command
 
 	mu      sync.Mutex
 	clock   uint64 // guarded by mu, as all that follows
-	gen     uint64 // counts what may have changed the metadata
-	last    *look  // the last that ended well
+	gen     uint64 // counts possible changes of the metadata
+	last    *look  // the last successful one
 	running *look
 	known   *Facts          // the last facts, however old
 	at      time.Time       // when they were read
-	cost    time.Duration   // what the report took
-	next    map[kind]*batch // who shares the next command
-	block   *Block          // the command that hangs, or nil
+	cost    time.Duration   // the duration of the report
+	next    map[kind]*batch // the members of the next command
+	block   *Block          // a command that hangs, or nil
 	grace   time.Time       // until when block, an earlier flexd's, does not count as hanging
 }
 
-// blocked fails at once while a command hangs.
+// blocked returns an error while a command hangs.
 func (g *group) blocked() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -58,8 +57,8 @@ func (g *group) blocked() error {
 	return &BlockedError{VG: g.name, Block: *g.block}
 }
 
-// notice opens the breaker if the error is that of a command that hangs. It
-// closes when that command has ended.
+// notice opens the circuit breaker if the error is that of a command that hangs. The
+// breaker closes when that command has ended.
 func (g *group) notice(err error) {
 	var stuck *run.StuckError
 	var locked *run.LockedError
@@ -92,8 +91,8 @@ func (g *group) open(b *Block) {
 	}()
 }
 
-// adoptEarlier opens the breaker if a command of an earlier flexd still runs and
-// does not end soon: a flexd that was killed leaves one that is well.
+// adoptEarlier opens the circuit breaker if a command of an earlier flexd still runs and
+// does not end soon: most such commands end normally.
 func (g *group) adoptEarlier() {
 	free, pids, err := run.LockFree(g.lock)
 	if err == nil && !free {
@@ -102,9 +101,9 @@ func (g *group) adoptEarlier() {
 	}
 }
 
-// earlierBlock is a command that another life of flexd has started.
+// earlierBlock describes a command that an earlier flexd started.
 func (g *group) earlierBlock(pids []int, child *procfs.Waiting, done <-chan struct{}) *Block {
-	b := &Block{Step: "a command of LVM of an earlier flexd", Pids: pids, Volumes: named(pids), Done: done}
+	b := &Block{Step: "an LVM command of an earlier flexd", Pids: pids, Volumes: named(pids), Done: done}
 	if child != nil {
 		b.Since, b.Wchan = child.Since, child.Wchan
 	}
@@ -112,8 +111,7 @@ func (g *group) earlierBlock(pids []int, child *procfs.Waiting, done <-chan stru
 	return b
 }
 
-// earlier waits for the command of an earlier flexd, until it counts as one that
-// hangs.
+// earlier waits for the command of an earlier flexd until it counts as hanging.
 func (g *group) earlier(ctx context.Context) error {
 	g.mu.Lock()
 	b, left := g.block, time.Until(g.grace)
@@ -132,7 +130,7 @@ func (g *group) earlier(ctx context.Context) error {
 	return nil
 }
 
-// named returns the volumes that the command lines of processes name.
+// named returns the volumes on the command lines of processes.
 func named(pids []int) []string {
 	var all []string
 	for _, pid := range pids {
@@ -146,8 +144,8 @@ func named(pids []int) []string {
 	return all
 }
 
-// busyReason says what an earlier flexd's command, which still runs, does to a
-// volume; "" = nothing.
+// busyReason describes a running command of an earlier flexd that changes a volume; "" =
+// there is none.
 func (g *group) busyReason(name string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -172,7 +170,7 @@ func (p *Provider) Blocks() map[string]Block {
 	return all
 }
 
-// take waits for the lane's turn. The caller ends it with the returned function.
+// take waits for the turn of the caller, who ends it with the returned function.
 func (g *group) take(ctx context.Context) (release func(), err error) {
 	if err := g.earlier(ctx); err != nil {
 		return nil, err
@@ -187,7 +185,7 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-limit.C:
-		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("waited %s for the commands of LVM before this one", queueDeadline), Err: context.DeadlineExceeded}
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("waited %s for earlier LVM commands", queueDeadline), Err: context.DeadlineExceeded}
 	}
 	release = func() { <-g.turn }
 	if err := g.blocked(); err != nil {
@@ -197,10 +195,10 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 	return release, nil
 }
 
-// change runs one command that changes something, and may take so much more than
-// usual. The caller has the turn.
+// change runs one command that changes something, with more time than usual. The caller has
+// the turn.
 func (g *group) change(step string, args []string, more time.Duration) (run.Result, error) {
-	// It is not bound to any caller: it ends when it ends.
+	// Its context is not that of a caller: it runs to its end.
 	ctx := context.Background()
 	scope, err := g.p.scopeOf(ctx, g)
 	if err != nil {
@@ -235,8 +233,8 @@ func waitsFor(vg string, pids []int, wchan string) string {
 	return lockHeld(vg, pids)
 }
 
-// lockHeld says that a command waits for LVM's own lock of a group, and for whom;
-// "" = it is free.
+// lockHeld reports that a command waits for LVM's own lock of a group, and names the
+// holder; "" = it is free.
 func lockHeld(vg string, pids []int) string {
 	pid, who := lockHolder(vg)
 	if who == "" || slices.Contains(pids, pid) {
@@ -245,8 +243,8 @@ func lockHeld(vg string, pids []int) string {
 	return fmt.Sprintf("LVM's lock of %s, which %s holds", vg, who)
 }
 
-// lockHolder names the process that holds LVM's own lock of a group; who is "" if
-// there is none.
+// lockHolder returns the process that holds LVM's own lock of a group; who is "" if there
+// is none.
 func lockHolder(vg string) (pid int, who string) {
 	var st unix.Stat_t
 	if err := unix.Lstat("/run/lock/lvm/V_"+vg, &st); err != nil {

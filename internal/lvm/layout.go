@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// A Layout is how the volumes that flexd makes in a group are laid out. It comes
-// from the configuration, never from a pod.
+// A Layout is the layout of the volumes that flexd creates in a group. It comes from the
+// configuration, never from a pod.
 type Layout struct {
 	Type       string // "" or "linear", "striped", "raid0", "raid1", "raid5", "raid6", "raid10"
 	Stripes    int    // 0 = LVM's default
@@ -18,7 +18,7 @@ type Layout struct {
 
 var layoutTypes = []string{"", "linear", "striped", "raid0", "raid1", "raid5", "raid6", "raid10"}
 
-// Check says what is wrong with a layout, for the configuration.
+// Check returns an error in a layout, for the configuration.
 func (l Layout) Check() error {
 	mirrored := l.Type == "raid1" || l.Type == "raid10"
 	switch {
@@ -27,7 +27,7 @@ func (l Layout) Check() error {
 	case l.Stripes < 0 || l.Stripes > 128:
 		return fmt.Errorf("%d stripes are not possible", l.Stripes)
 	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):
-		return fmt.Errorf("stripes need a type that has them, such as striped")
+		return fmt.Errorf("stripes need a striped type, such as striped")
 	case l.StripeSize != 0 && (l.StripeSize < 4096 || l.StripeSize&(l.StripeSize-1) != 0):
 		return fmt.Errorf("a stripe size must be a power of two of at least 4 KiB")
 	case l.Mirrors < 0 || l.Mirrors > 9 || l.Mirrors > 0 && !mirrored:
@@ -38,7 +38,7 @@ func (l Layout) Check() error {
 	return nil
 }
 
-// args are lvcreate's words for it, without the disks.
+// args returns the arguments of lvcreate, without the disks.
 func (l Layout) args() []string {
 	var args []string
 	if l.Type != "" {

@@ -126,8 +126,8 @@ func TestVMCreateCut(t *testing.T) {
 			t.Errorf("tags: got %q", tags)
 		}
 	}
-	// The owner took it for a volume meanwhile, or the power went before lvcreate
-	// had wiped it: nobody can tell.
+	// The owner took it for a volume meanwhile, or the power went before lvcreate had wiped
+	// it: that cannot be distinguished.
 	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "16M", "--addtag", tagCreating, "-n", "used", "vg0")
 	l.sh("mkfs.ext4", "-q", "-F", "/dev/vg0/used")
 	l.Invalidate("")
@@ -145,20 +145,20 @@ func TestVMCreateCut(t *testing.T) {
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "16M", "--addtag", tagCreating, "-n", "adopted", "vg0")
 	l.Invalidate("")
 	l.lookUp("adopted")
-	l.sh("lvchange", "--deltag", tagCreating, "vg0/adopted") // not heard of yet: nobody watches
+	l.sh("lvchange", "--deltag", tagCreating, "vg0/adopted") // not noticed yet: the test runs no watch
 	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "adopted"}, 16*mib)
-	if err == nil || !strings.Contains(err.Error(), "there already") {
+	if err == nil || !strings.Contains(err.Error(), "exists already") {
 		t.Errorf("got %v", err)
 	}
 
 	l.lv("theirs", "8M")
 	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "theirs"}, 8*mib)
-	if err == nil || !strings.Contains(err.Error(), "there already") {
+	if err == nil || !strings.Contains(err.Error(), "exists already") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Ensure that no space is told in numbers, whoever finds out.
+// Ensure that errors about missing space have numbers, from flexd and from LVM.
 func TestVMNoSpace(t *testing.T) {
 	l := newLab(t)
 	n := volume.Name{VG: "vg0", LV: "big"}
@@ -188,7 +188,7 @@ func TestVMNoSpace(t *testing.T) {
 	l.save(t, "nospace-vg", 1)
 }
 
-// Ensure that thin volumes are made in their pool, and that a full one is told.
+// Ensure that thin volumes are made in their pool, and that a full one is reported.
 func TestVMThin(t *testing.T) {
 	l := newLab(t)
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool")

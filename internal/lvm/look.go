@@ -10,18 +10,18 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// reportDeadline is when a report is killed, at the latest after half of a call's
-// time: it only reads.
+// reportDeadline is the time after which a report is killed, at most half of a call's time:
+// it only reads.
 const reportDeadline = time.Minute
 
-// reportSize is what a report may be long: half a kilobyte for each volume, of
-// which LVM bears some ten thousands. A longer one is an error, never cut.
+// reportSize is the maximal length of a report: half a kilobyte for each of some ten
+// thousand volumes. A longer report is an error, and never truncated.
 const reportSize = 64 << 20
 
-// unwatched is how long facts are believed of which not every change is heard.
+// unwatched is how long facts are valid while some of their disks are not watched.
 const unwatched = 30 * time.Second
 
-// A look is one report of a group. All who need one that began after they asked
+// A look is one report of a group. All readers that need one that began after their request
 // share it.
 type look struct {
 	began uint64 // on the group's clock
@@ -33,9 +33,8 @@ type look struct {
 	watched bool // every change of these facts is reported
 }
 
-// look returns what the metadata says: what is known if nothing has changed
-// since, unless fresh asks for a look that begins after now. kept says that no
-// look was needed.
+// look returns the metadata: the last facts if nothing has changed since, unless fresh asks
+// for a report that begins after now. kept reports that no report was needed.
 func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err error) {
 	g.mu.Lock()
 	g.clock++
@@ -57,9 +56,9 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 			g.running = l
 			go g.report(l)
 		}
-		// Without a wish for a fresh one, a look that runs will do if nothing has
-		// changed since it began, and if it ends well: what it fails of, its own
-		// deadline not least, may be over when it is tried again.
+		// Unless fresh is set, a running look suffices if nothing has changed since its
+		// start and it succeeds. If it fails, for example by its deadline, a retry may
+		// succeed.
 		mine, will := l.began > mark, !fresh && l.gen == g.gen
 		g.mu.Unlock()
 		select {
@@ -81,7 +80,7 @@ func (g *group) report(l *look) {
 		unseen, l.watched = w.follow(l.facts)
 	}
 	if l.err == nil {
-		l.facts.unknown, _ = g.p.unknownDevices(l.facts) // whoever needs a device asks device-mapper again
+		l.facts.unknown, _ = g.p.unknownDevices(l.facts) // readers of a device query device-mapper again
 	}
 	g.mu.Lock()
 	if g.running = nil; l.err == nil {
@@ -95,8 +94,8 @@ func (g *group) report(l *look) {
 	close(l.done)
 }
 
-// readMetadata runs the report. It does not wait for our own commands (LVM does,
-// by its own lock) but for an earlier flexd's, and does not hold the lane's lock.
+// readMetadata runs the report. It does not wait for flexd's own commands (LVM does, with
+// its own lock) but for an earlier flexd's, and does not hold the lane's lock.
 func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err := g.earlier(ctx); err != nil {
 		return nil, err
@@ -112,7 +111,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err != nil {
 		g.notice(err)
 		if blocked := g.blocked(); blocked != nil {
-			return nil, blocked // it is the report itself that hangs
+			return nil, blocked // the report itself hangs
 		}
 		var exit *run.ExitError
 		if errors.As(err, &exit) && errors.Is(exit.Err, context.DeadlineExceeded) {
@@ -131,12 +130,12 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	g.mu.Unlock()
 	if scope.devices != nil && f.Missing > known.Missing {
 		// A disk that was added meanwhile appears to be missing.
-		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("PVs are missing among the disks %s, to which LVM was limited since a disk of another group hangs (%s)", strings.Join(scope.devices, ", "), f.missing())}
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("PVs are missing among the disks %s: LVM reads only these because a disk of another group hangs (%s)", strings.Join(scope.devices, ", "), f.missing())}
 	}
 	return f, nil
 }
 
-// invalidate makes the next reader look again.
+// invalidate makes the next reader run a report.
 func (g *group) invalidate() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,11 +2,11 @@
 // logical volumes as lvm2's own commands change them, and their devices as
 // device-mapper shows them.
 //
-// A command of LVM costs a third of a second on any machine, so none is started
-// where an ioctl suffices: whether a volume is active, suspended or open comes
-// from device-mapper, by uuid and never by name. Metadata is read by one report
-// that all readers share, and kept until something changes it. The package never
-// removes anything, and is not for what is on the devices.
+// An LVM command takes a third of a second on any machine, so none is started where an
+// ioctl suffices: device-mapper says whether a volume is active, suspended or open, by uuid
+// and never by name. One report reads the metadata for all readers, and is cached until
+// something changes it. The package never removes a volume, and does not read the contents
+// of devices.
 package lvm
 
 import (
@@ -22,22 +22,22 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Options are what a Provider is made of.
+// Options are the parameters of New.
 type Options struct {
 	Runner  run.Runner
 	DM      DM               // nil = the kernel's
-	LockDir string           // where the lanes of the volume groups have their lock files
+	LockDir string           // the directory of the lock files of volume groups
 	Groups  map[string]Group // by VG
 	Filter  []string         // the `filter` of every command; nil = DefaultFilter before the host's own
 
-	// CallDeadline is how long a call may wait: a command that hangs is named in
-	// good time before that. 0 = long.
+	// CallDeadline is how long a call may wait: a command that hangs is reported well
+	// before that. 0 = long.
 	CallDeadline time.Duration
 
 	Dev string // "/dev"; another directory in tests
 }
 
-// within returns a deadline, or half of a call's time where that is less.
+// within returns a deadline, at most half of a call's time.
 func (o Options) within(deadline time.Duration) time.Duration {
 	if o.CallDeadline > 0 {
 		deadline = min(deadline, o.CallDeadline/2)
@@ -45,13 +45,13 @@ func (o Options) within(deadline time.Duration) time.Duration {
 	return deadline
 }
 
-// A Group is what the configuration says of one volume group.
+// A Group is the configuration of one volume group.
 type Group struct {
 	ThinPool string // new volumes are thin volumes of this pool; "" = thick
 	Layout   Layout // of new volumes
 }
 
-// A Provider looks after the logical volumes of some volume groups.
+// A Provider manages the logical volumes of some volume groups.
 type Provider struct {
 	Options
 	groups map[string]*group
@@ -99,8 +99,8 @@ func (p *Provider) newGroup(name string) *group {
 	return g
 }
 
-// group returns the lane of a volume group. One that is not configured has a
-// lane as well once something of it is to be released.
+// group returns the queue of a volume group. A group that is not configured has one as well
+// if a volume of it must be released.
 func (p *Provider) group(name string) (*group, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *Provider) group(name string) (*group, error) {
 	return g, nil
 }
 
-// configured returns the lane of a configured volume group.
+// configured returns the queue of a configured volume group.
 func (p *Provider) configured(name string) (*group, error) {
 	if _, ok := p.Groups[name]; !ok {
 		return nil, fmt.Errorf("volume group %q is not configured", name)
@@ -123,10 +123,9 @@ func (p *Provider) configured(name string) (*group, error) {
 	return p.group(name)
 }
 
-// LookUp says whether there is a volume of that name. A volume that was seen is
-// remembered until something changes in its group; that there is none is always
-// looked at anew. What cannot be read is an error, and so is a group that is not
-// there: its disk may just be late.
+// LookUp looks a volume up by name. A known volume is cached until something changes in its
+// group; its absence is always checked again. A failure to read is an error, and so is a
+// missing group: its disk may appear later.
 func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -149,7 +148,7 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	return lv, nil
 }
 
-// Invalidate says that something may have changed in a volume group ("" = any).
+// Invalidate reports that something may have changed in a volume group ("" = any).
 func (p *Provider) Invalidate(vg string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// checkName holds LVM's own rule, so that a name can never be taken for an
-// option or for a path.
+// checkName applies LVM's rule for names, so that a name is never mistaken for an option or
+// a path.
 func checkName(s string) error {
 	if s == "." || s == ".." || !isWord(s, 127) {
 		return fmt.Errorf("%.140q is no name that LVM allows", s)
@@ -16,8 +16,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// isWord says whether a text has the characters of LVM's names and tags only, at
-// least one and at most so many, and does not look like an option.
+// isWord reports whether a text has only characters of LVM's names and tags, from one to
+// the given number, and does not look like an option.
 func isWord(s string, longest int) bool {
 	if s == "" || len(s) > longest || s[0] == '-' {
 		return false
@@ -25,14 +25,14 @@ func isWord(s string, longest int) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune("+_.-", r) })
 }
 
-// dmName is what LVM calls the device of a volume in device-mapper: dashes are
+// dmName returns LVM's name for the device of a volume in device-mapper: dashes are
 // doubled, so that the single one between VG and LV is no part of either.
 func dmName(n volume.Name) string {
 	return strings.ReplaceAll(n.VG, "-", "--") + "-" + strings.ReplaceAll(n.LV, "-", "--")
 }
 
-// parseDMName is the way back. layer is what stands behind the names of devices
-// that LVM keeps to itself, such as "tpool" or "real".
+// parseDMName is the inverse. layer is the suffix of LVM's hidden devices, such as "tpool"
+// or "real".
 func parseDMName(s string) (name volume.Name, layer string, ok bool) {
 	var parts []string
 	var part strings.Builder
@@ -65,14 +65,14 @@ const uuidLength = 32
 
 var uuidGroups = []int{6, 4, 4, 4, 4, 4, 6}
 
-// IsUUID says whether an identity is of a volume of LVM's, or of one in the notes of
-// an earlier version.
+// IsUUID reports whether an identity is that of an LVM volume, also in the form of an
+// earlier version's notes.
 func IsUUID(id volume.UUID) bool {
 	_, _, ok := split(id)
 	return ok || isUUID(string(id))
 }
 
-// identity is what flexd calls a volume.
+// identity returns flexd's identity of a volume.
 func identity(vg, lv string) volume.UUID { return volume.UUID(vg + "_" + lv) }
 
 func split(id volume.UUID) (vg, lv string, ok bool) {
@@ -80,7 +80,7 @@ func split(id volume.UUID) (vg, lv string, ok bool) {
 	return vg, lv, isUUID(vg) && isUUID(lv)
 }
 
-// isUUID says whether a text has the form of one of LVM's uuids.
+// isUUID reports whether a text has the form of an LVM uuid.
 func isUUID(id string) bool {
 	groups := strings.Split(id, "-")
 	if len(groups) != len(uuidGroups) {
@@ -94,7 +94,7 @@ func isUUID(id string) bool {
 	return true
 }
 
-// dmUUID is what device-mapper calls the device of a volume.
+// dmUUID returns the device-mapper uuid of a volume.
 func dmUUID(id volume.UUID) string {
 	return "LVM-" + ungrouped.Replace(string(id))
 }
@@ -107,8 +107,8 @@ func selection(id volume.UUID) string {
 	return "(vg_uuid=" + vg + " && lv_uuid=" + lv + ")"
 }
 
-// parseDMUUID returns which volume a device is, if it is one: devices that LVM
-// keeps to itself have a suffix.
+// parseDMUUID returns the volume of a device, if it is a volume: LVM's hidden devices have
+// a suffix.
 func parseDMUUID(s string) (volume.UUID, bool) {
 	rest, ok := strings.CutPrefix(s, "LVM-")
 	if !ok || len(rest) != 2*uuidLength || strings.ContainsFunc(rest, func(r rune) bool { return !alphanumeric(r) }) {

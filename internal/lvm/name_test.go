@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that names go through device-mapper and back, whatever LVM allows.
+// Ensure that all names that LVM allows can be converted to device-mapper's and back.
 func TestDMName(t *testing.T) {
 	for _, c := range []struct{ vg, lv, want string }{
 		{"vg0", "data", "vg0-data"},

@@ -15,21 +15,21 @@ import (
 // A Pool is a thin pool as device-mapper sees it.
 type Pool struct {
 	Name       volume.Name
-	Active     bool // the rest is known only then
+	Active     bool // otherwise the other fields are not known
 	Data       Usage
 	Metadata   Usage
 	Mode       string // "rw", "ro", "out_of_data_space", "Fail", "Error"
-	ErrorFull  bool   // writes to a full pool fail at once; else they wait
+	ErrorFull  bool   // writes to a full pool fail at once; otherwise they wait
 	NeedsCheck bool
 }
 
 // A Usage is how much of something is used, in bytes.
 type Usage struct{ Used, Total int64 }
 
-// Free returns what is left.
+// Free returns the unused bytes.
 func (u Usage) Free() int64 { return max(u.Total-u.Used, 0) }
 
-// Percent returns how much is used, from 0 to 100.
+// Percent returns the used part, from 0 to 100.
 func (u Usage) Percent() float64 {
 	if u.Total <= 0 {
 		return 0
@@ -37,7 +37,7 @@ func (u Usage) Percent() float64 {
 	return 100 * float64(u.Used) / float64(u.Total)
 }
 
-// Failed says why the pool is good for no volume at all, or "".
+// Failed returns why the pool cannot be used at all; "" = it can.
 func (p Pool) Failed() string {
 	const repair = "unmount and deactivate its volumes, then lvconvert --repair "
 	switch {
@@ -53,7 +53,7 @@ func (p Pool) Failed() string {
 	return ""
 }
 
-// Full says why nothing more can be written to the pool, or "".
+// Full returns why nothing can be written to the pool; "" = it can.
 func (p Pool) Full() string {
 	switch failed := p.Failed(); {
 	case !p.Active || failed != "":
@@ -67,8 +67,8 @@ func (p Pool) Full() string {
 	return ""
 }
 
-// Trouble says what is wrong with a pool, full beyond so many percent included;
-// "" = nothing.
+// Trouble describes a problem of a pool, including a usage above that percentage; "" = no
+// problem.
 func (p Pool) Trouble(percent float64) string {
 	if why := p.Full(); why != "" || !p.Active {
 		return why
@@ -78,14 +78,14 @@ func (p Pool) Trouble(percent float64) string {
 		Usage
 	}{{"data", "lvextend -L +SIZE", p.Data}, {"metadata", "lvextend --poolmetadatasize +SIZE", p.Metadata}} {
 		if u.Percent() >= percent {
-			return fmt.Sprintf("%.1f %% of the pool's %s are used: %s %s, or remove what is not needed", u.Percent(), u.what, u.extend, p.Name)
+			return fmt.Sprintf("%.1f %% of the pool's %s are used: %s %s, or remove volumes that are not needed", u.Percent(), u.what, u.extend, p.Name)
 		}
 	}
 	return ""
 }
 
-// Pools returns the thin pools of a group. It starts no process if the group's
-// metadata is known, and never waits for a pool.
+// Pools returns the thin pools of a group. It starts no process if the group's metadata is
+// cached, and never waits for a pool.
 func (p *Provider) Pools(ctx context.Context, vg string) ([]Pool, error) {
 	g, err := p.configured(vg)
 	if err != nil {
@@ -109,8 +109,8 @@ func (p *Provider) Pools(ctx context.Context, vg string) ([]Pool, error) {
 	return all, nil
 }
 
-// PoolStates returns the state of the pools of those names. It starts no process
-// and never waits: pools that the metadata is not known to have are left out.
+// PoolStates returns the state of the named pools. It starts no process and never waits: it
+// omits pools that are not in the cached metadata.
 func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	g, err := p.configured(vg)
 	if err != nil {
@@ -121,7 +121,7 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	g.mu.Unlock()
 	var (
 		all    []Pool
-		failed error // of one pool says nothing of the others
+		failed error // the failure of one pool does not affect the others
 	)
 	for _, name := range names {
 		if f == nil || f.LVs[name].Name == "" {
@@ -137,7 +137,7 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	return all, failed
 }
 
-// pool asks for the state of one pool. Volumes use a hidden device of it.
+// pool returns the state of one pool. Volumes use a hidden device of it.
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
 	for _, layer := range []string{"-tpool", ""} {
@@ -158,9 +158,9 @@ func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	return one, nil
 }
 
-// parse reads the status of a thin-pool target: transaction, used/total metadata
-// blocks of 4 KiB, used/total data blocks, held root, mode, discards, what to do
-// when full, needs_check or "-", low water mark.
+// parse reads the status of a thin-pool target: transaction, used/total metadata blocks of
+// 4 KiB, used/total data blocks, held root, mode, discards, behaviour when full,
+// needs_check or "-", low water mark.
 func (p *Pool) parse(s string, size int64) error {
 	p.Active = true
 	w := strings.Fields(s)
@@ -169,12 +169,12 @@ func (p *Pool) parse(s string, size int64) error {
 		return nil
 	}
 	if len(w) < 5 {
-		return fmt.Errorf("thin pool %s: its status is not understood: %.200q", p.Name, s)
+		return fmt.Errorf("thin pool %s: its status does not parse: %.200q", p.Name, s)
 	}
 	meta, ok1 := fraction(w[1])
 	data, ok2 := fraction(w[2])
 	if !ok1 || !ok2 {
-		return fmt.Errorf("thin pool %s: its status is not understood: %.200q", p.Name, s)
+		return fmt.Errorf("thin pool %s: its status does not parse: %.200q", p.Name, s)
 	}
 	p.Metadata = Usage{meta.Used * 4096, meta.Total * 4096}
 	if data.Total > 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/devmapper"
 )
 
-// In a full pool nothing is set up, whatever blocks the volume has.
+// In a full pool nothing is set up, even if the volume has all its blocks.
 func TestFullPool(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")

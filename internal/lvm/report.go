@@ -11,16 +11,16 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What a report asks for. None of it needs device-mapper: LVM would ask for the
-// state of each active volume, which takes seconds where there are hundreds.
+// The columns of a report. None needs device-mapper: LVM would query each active volume,
+// which takes seconds for hundreds of volumes.
 var columns = []struct{ report, names string }{
 	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_systemid,vg_lock_type,vg_exported,vg_missing_pv_count"},
 	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_free"},
 	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin"},
 }
 
-// reportArgs are the words of the one report. What a host's lvm.conf says of
-// reports must not change its form, and so stands in formConfig.
+// reportArgs are the arguments of the report. formConfig overrides settings in the host's
+// lvm.conf that would change its format.
 func reportArgs(s scope, vg string) []string {
 	argv := append([]string{"lvm", "fullreport"}, s.words(" "+formConfig)...)
 	argv = append(argv, "-a", "--reportformat", "json", "--units", "b", "--nosuffix")
@@ -44,8 +44,8 @@ type report struct {
 	}
 }
 
-// parseReport reads a whole report of one volume group. Whatever is missing or
-// not as expected is an error: a part of a report would make volumes vanish.
+// parseReport reads a whole report of one volume group. Missing or unexpected text is an
+// error: with a partial report, volumes would seem to be absent.
 func parseReport(text []byte, vg string) (*Facts, error) {
 	var r report
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -54,7 +54,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		return nil, fmt.Errorf("the report does not parse: %w", err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, fmt.Errorf("the report goes on behind its end")
+		return nil, fmt.Errorf("the report has text after its end")
 	}
 	if r.Report == nil || len(*r.Report) != 1 || len((*r.Report)[0].VG) != 1 {
 		return nil, fmt.Errorf("the report is not about one volume group")
@@ -144,7 +144,7 @@ func (r *row) number(key string) int64 {
 	return n
 }
 
-// flag reads a column that is a word or nothing.
+// flag reads a column that is a given word or empty.
 func (r *row) flag(key, word string) bool {
 	v := r.text(key)
 	if v != "" && v != word {

@@ -10,13 +10,13 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// An origin and its thick snapshots are active together or not at all: whichever
-// of them lvchange is given, it activates and deactivates all of them.
+// An origin and its thick snapshots are active together or not at all: lvchange of one
+// activates or deactivates all of them.
 
 // family returns the other volumes that LVM activates together with l. A snapshot that
 // is being merged is none any more: its device has no data, and goes with its origin.
 func (f *Facts) family(l Logical) (all []volume.LV) {
-	if !l.thick() { // nearly all of them: a look at all volumes is not to cost their square
+	if !l.thick() { // nearly all volumes: avoid a cost that is quadratic in volumes
 		return nil
 	}
 	origin := l.Name
@@ -31,13 +31,13 @@ func (f *Facts) family(l Logical) (all []volume.LV) {
 	return all
 }
 
-// thick says whether a volume has thick snapshots or is one.
+// thick reports whether a volume has thick snapshots or is one.
 func (l Logical) thick() bool {
 	return slices.Contains(l.Role, "thicksnapshot") || slices.Contains(l.Role, "thickorigin")
 }
 
-// relatives returns the other volumes that LVM deactivates together with the one
-// that m is the device of.
+// relatives returns the other volumes that LVM deactivates together with the volume of
+// device m.
 func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err error) {
 	real := realOf(m)
 	if real == "" {
@@ -80,8 +80,8 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 	return all, nil
 }
 
-// realOf returns the number of the device with the data of an origin, which its
-// snapshots have below them as well; "" if m is neither.
+// realOf returns the number of the device with the data of an origin, which is also below
+// its snapshots; "" if m is neither.
 func realOf(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
 		switch t.Type {
@@ -93,8 +93,8 @@ func realOf(m devmapper.Mapped) string {
 	return ""
 }
 
-// sameFamily says whether a deactivation takes nothing along but what its caller
-// knows of, and nothing that is open by now.
+// sameFamily returns an error if a deactivation would include a volume that the caller does
+// not know, or one that is open by now.
 func (p *Provider) sameFamily(m devmapper.Mapped, known []volume.Relative) error {
 	now, err := p.relatives(m)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Survey returns what the metadata and device-mapper have of a whole group, to be
-// held against each other. Metadata is read anew if fresh is set, and else only
-// where something has changed; device-mapper is asked afterwards, so that what a
-// command has just made is in both. What could not be seen is said in the result.
+// Survey returns the metadata and the devices of a whole group, for a comparison. It reads
+// the metadata again if fresh is set, otherwise only after a change; it reads device-mapper
+// afterwards, so that a volume that was just created is in both. The result has the facts
+// that could not be read.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	s := join.Survey{Kind: "lvm"}
 	g, err := p.configured(vg)
@@ -30,13 +30,13 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	if err != nil {
 		s.Metadata = err.Error()
 		if ctx.Err() != nil {
-			s.Metadata = fmt.Sprintf("volume group %s: LVM's report has no end: %v", vg, err)
+			s.Metadata = fmt.Sprintf("volume group %s: LVM's report does not end: %v", vg, err)
 			if _, who := lockHolder(vg); who != "" {
 				s.Metadata += "; LVM's lock of the group is held by " + who
 			}
 		}
 		g.mu.Lock()
-		f = g.known // for the group's uuid, and for what is LVM's own
+		f = g.known // for the group's uuid, and for LVM's own volumes
 		g.mu.Unlock()
 	} else {
 		s.Volumes = f.surveyVolumes()
@@ -68,7 +68,7 @@ func (f *Facts) surveyVolumes() []join.Volume {
 			v.Missing = f.missing()
 		}
 		if slices.Contains(l.Role, "thicksnapshot") {
-			v.Size = 0 // that of what it keeps; its device is as large as its origin
+			v.Size = 0 // the size of its store; its device is as large as its origin
 		}
 		if slices.Contains(l.Layout, "thin") {
 			v.Pool = l.Pool
@@ -78,7 +78,7 @@ func (f *Facts) surveyVolumes() []join.Volume {
 	return all
 }
 
-// private says whether a volume is LVM's own: a part of another, or a pool.
+// private reports whether a volume is LVM's own: a part of another, or a pool.
 func (l Logical) private() bool {
 	return l.Hidden || slices.Contains(l.Role, "private") || slices.Contains(l.Layout, "pool")
 }
@@ -97,8 +97,8 @@ func isPart(lv string) bool {
 	return strings.HasPrefix(lv, "pvmove") || slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(lv, s) })
 }
 
-// devicesOf returns the devices of a group's volumes, whatever they are called.
-// f may be old, or nil; without it a device is identified by its name.
+// devicesOf returns the devices of a group's volumes, under any name. f may be old, or nil;
+// without it a device is identified by its name.
 func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 	list, err := p.DM.List()
 	if err != nil {
@@ -148,21 +148,21 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 	return all, nil
 }
 
-// health fills in what is wrong with a device or with one below it.
+// health adds the problems of a device and of the devices below it.
 func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
 	d.Broken, d.Degraded, d.Differ = cmp.Or(f.missing, t.gone(m)), f.degraded, f.differ
 	d.RAID, d.Refresh = f.raid, f.refresh
 	d.Failed, d.Remedy = f.failed, f.remedy
 	if f.pool != "" {
-		d.Failed, d.Remedy = f.pool, "extend or repair the pool as it says; until then writes of its pods fail"
+		d.Failed, d.Remedy = f.pool, "extend or repair the pool as described; until then writes of its pods fail"
 	}
 	if d.Broken == "" && d.Failed == "" && d.Degraded == "" {
 		d.Unknown = f.unread
 	}
 }
 
-// gone says which part of a device is on a disk that is gone, "" = none.
+// gone returns the part of a device that is on a disk that is gone, "" = none.
 func (t *tree) gone(m devmapper.Mapped) (why string) {
 	t.walk(m, func(n *node, redundant bool) {
 		if redundant || n.redundant() {
@@ -187,8 +187,8 @@ func (t *tree) gone(m devmapper.Mapped) (why string) {
 	return why
 }
 
-// diskGone says whether the kernel has no disk of that number any more, or has
-// given it up. A table keeps the number of a disk that was pulled.
+// diskGone reports whether the kernel no longer has a disk of that number, or has marked it
+// dead. A table keeps the number of a removed disk.
 func diskGone(number string) bool {
 	dir := "/sys/dev/block/" + number
 	if _, err := os.Lstat(dir); err != nil {

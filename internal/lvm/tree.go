@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A tree reads the devices below volumes, each one once: volumes share thin pools
-// and origins.
+// A tree reads the devices below volumes, each device once: volumes share thin pools and
+// origins.
 type tree struct {
 	dm    DM
 	nodes map[string]*node // by number
@@ -29,16 +29,16 @@ func (p *Provider) tree() *tree {
 // A node is a device of device-mapper.
 type node struct {
 	devmapper.Mapped
-	err   error    // why it could not be looked at; the rest is not known then
+	err   error    // why it could not be read; the other fields are not known then
 	below []string // the numbers of device-mapper's devices in its table
-	user  string   // the volume whose part it is, as lvchange --refresh takes it
+	user  string   // the volume that it is a part of, as an argument of lvchange --refresh
 
 	asked bool // state and stateErr are known
 	state []devmapper.Target
 	unask error // why its state could not be read
 }
 
-// at returns the device of a number.
+// at returns the device with that number.
 func (t *tree) at(number string) *node {
 	n := t.nodes[number]
 	if n == nil {
@@ -63,7 +63,7 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 	return n
 }
 
-// status returns what the targets of a device say of their state.
+// status returns the state of the targets of a device.
 func (t *tree) status(n *node) ([]devmapper.Target, error) {
 	if !n.asked {
 		m, err := t.readStatus(n.Mapped)
@@ -72,10 +72,9 @@ func (t *tree) status(n *node) ([]devmapper.Target, error) {
 	return n.state, n.unask
 }
 
-// walk visits a volume's device and the devices of LVM's below it; redundant says
-// that a RAID or a mirror above has other copies. A PV that is a device of
-// device-mapper (multipath, dm-crypt) is a disk here. It returns which of them could
-// not be looked at, "" = none.
+// walk visits a volume's device and LVM's devices below it; redundant reports that a RAID
+// or a mirror above has other copies. A PV that is a device of device-mapper (multipath,
+// dm-crypt) is a disk here. It returns a device that could not be read, "" = none.
 func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (unread string) {
 	seen := map[string]bool{m.Number: true}
 	var down func(n *node, user string, redundant bool)
@@ -106,7 +105,7 @@ func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (un
 	return unread
 }
 
-// redundant says whether the data of a device has other copies where one below it fails.
+// redundant reports whether the data of a device has other copies if one below it fails.
 func (n *node) redundant() bool {
 	return slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool {
 		return t.Type == "mirror" || t.Type == "raid" && !strings.HasPrefix(t.Params, "raid0")
@@ -117,22 +116,21 @@ func (n *node) has(target string) bool {
 	return slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool { return t.Type == target })
 }
 
-// faults are what is wrong with a volume's device, or with one below it.
+// faults are the problems of a volume's device and of the devices below it.
 type faults struct {
-	unread   string // which device cannot be looked at; the rest may lack something then
-	missing  string // a part of it gives only errors, or its contents are lost
+	unread   string // a device that cannot be read; the other fields may be incomplete then
+	missing  string // a part of it returns only errors, or its contents are lost
 	pool     string // its thin pool is full or has failed
 	failed   string // its cache, or a merge into it, has failed
 	remedy   string // for failed
-	degraded string // which copies of a RAID's data do not work
-	differ   string // which copies differ
-	raid     string // that RAID, as lvconvert --repair takes it
-	refresh  string // the same as lvchange --refresh takes it: LVM refuses a hidden volume
+	degraded string // the failed copies of a RAID's data
+	differ   string // the copies that differ
+	raid     string // that RAID, as an argument of lvconvert --repair
+	refresh  string // the same for lvchange --refresh: LVM refuses a hidden volume
 }
 
-// faults looks for what is wrong with a volume. Without health it leaves out what
-// does not keep a volume from being used, and the state of a cache: to read that may
-// wait for the cache's disk.
+// faults returns the problems of a volume. Without health it omits those that do not
+// prevent its use, and the state of a cache: reading that may wait for the cache's disk.
 func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
@@ -156,10 +154,10 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	return f
 }
 
-// needed are the targets whose state decides whether a volume may be used.
+// needed are the targets with a state that decides whether a volume may be used.
 var needed = map[string]bool{"snapshot": true, "snapshot-merge": true, "thin-pool": true}
 
-// judges read the states of targets.
+// judges evaluate the states of targets.
 var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state devmapper.Target){
 	"cache": cacheState, "mirror": mirrorState, "raid": raidState, "snapshot": snapshotState, "snapshot-merge": mergeState, "thin-pool": poolState,
 	"writecache": writecacheState,
@@ -192,8 +190,8 @@ func poolState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	}
 }
 
-// raidState reads "raid1 2 AD 16384/16384 idle 0 0 -": type, devices, one letter for
-// each, how much is in sync, what it does, sectors that differ.
+// raidState reads "raid1 2 AD 16384/16384 idle 0 0 -": type, devices, one letter for each,
+// the part that is in sync, the sync action, the sectors that differ.
 func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target) {
 	w := strings.Fields(state.Params)
 	if len(w) < 3 || f.degraded != "" {
@@ -261,10 +259,10 @@ func writecacheState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Tar
 }
 
 func cacheRemedy(n *node) string {
-	return fmt.Sprintf("delete its pods, and bring the disk of the cache back (pvs, dmesg): it may have data that is nowhere else. Then lvchange -an %s, lvchange -ay %[1]s. Without the cache: lvconvert --uncache %[1]s, which writes the cache back where it can be read; --force drops it with its data", n.volume())
+	return fmt.Sprintf("delete its pods, and reconnect the disk of the cache (pvs, dmesg): it may have data that exists nowhere else. Then lvchange -an %s, lvchange -ay %[1]s. Without the cache: lvconvert --uncache %[1]s, which writes the cache back if it can be read; --force drops it with its data", n.volume())
 }
 
-// volume is the volume that a device belongs to, as LVM's commands take it.
+// volume returns the volume that a device belongs to, as an argument of LVM's commands.
 func (n *node) volume() string {
 	if name, _, ok := parseDMName(n.Name); ok {
 		return name.String()

@@ -47,7 +47,7 @@ func TestTree(t *testing.T) {
 		{"pool full", thin, map[string]string{"vg0-pool-tpool": "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool is full", "failed thin pool vg0/pool: the pool is full"},
 		{"pool unread", thin, map[string]string{"vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be looked at", "unknown 253:5 below vg0-v0"},
 		{"leg unread", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tdata_rmeta_0": "unread"}, "253:1 below vg0-pool_tdata cannot be looked at", "unknown 253:1"},
-		{"pool's state not understood", thin, map[string]string{"vg0-pool-tpool": "1 2", "vg0-pool_tdata": whole}, "thin pool vg0/pool: its status is not understood", "unknown not understood"},
+		{"pool's state does not parse", thin, map[string]string{"vg0-pool-tpool": "1 2", "vg0-pool_tdata": whole}, "thin pool vg0/pool: its status does not parse", "unknown does not parse"},
 		{"cache on RAID", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", ""},
 		{"leg below a cache failed", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 ADA 16384/16384 idle 0 0 -"}, "", "degraded 1 of 3 devices of the raid5_ls vg0/v0_corig below it"},
 		{"cache failed", cache, map[string]string{"vg0-v0": "Fail", "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", "failed the cache of vg0/v0 has failed"},

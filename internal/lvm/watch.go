@@ -15,18 +15,18 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A watch follows what changes behind our back, without looking: the kernel
-// reports every device-mapper device that changes, and every command of LVM that
-// changes metadata closes the disks it has written to.
+// A watch receives external changes without polling: the kernel reports every device-mapper
+// device that changes, and every LVM command that changes metadata closes the disks that it
+// has written to.
 type watch struct {
 	p       *Provider
 	changed func(vg string, volumes []volume.UUID, heard time.Time)
 	notify  int // inotify
 
 	// For Watch's own goroutine:
-	devices        map[string]devmapper.Mapped // by number, as they were called last
+	devices        map[string]devmapper.Mapped // by number, with their last names
 	changedDevices map[string]bool             // numbers of devices whose change is not reported yet
-	gone           []devmapper.Mapped          // the same, of devices that are no more
+	gone           []devmapper.Mapped          // the same, of removed devices
 	groups         map[string]bool             // the same, of whole groups
 
 	mu    sync.Mutex
@@ -34,10 +34,10 @@ type watch struct {
 	paths map[int32]string  // guarded by mu: inotify's number → path
 }
 
-// Watch calls changed when something may have changed in a volume group ("" = in
-// any), until ctx is done: of these volumes, or of any if there are none. heard is
-// when the kernel reported it last. What is known of the group's metadata is dropped
-// before, if it is that which changed.
+// Watch calls changed when something may have changed in a volume group ("" = in any),
+// until ctx is done: of these volumes, or of any if there are none. heard is the time of
+// the kernel's last report. If the group's metadata may have changed, its cache is
+// invalidated before.
 func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error {
 	events, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -63,7 +63,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 
 	p.watch.Store(w)
 	defer p.watch.CompareAndSwap(w, nil)
-	p.Invalidate("") // what happened before was not seen
+	p.Invalidate("") // earlier changes were missed
 	if all, err := p.DM.List(); err == nil {
 		for _, m := range all {
 			w.devices[m.Number] = m
@@ -91,19 +91,18 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 		if fds[1].Revents != 0 {
 			w.written()
 		}
-		heard = time.Now()    // not before: whoever has looked since has seen all that was told
-		time.Sleep(readPause) // what follows is read at once
+		heard = time.Now()    // not earlier: observations since then include all reported changes
+		time.Sleep(readPause) // read the following events together
 	}
 	return nil
 }
 
-// readPause is how long nothing is read after something was: an activation of many
-// volumes brings some events for each, and to wake up for one would cost more
-// than all that is done with it.
+// readPause is the pause between reads: an activation of many volumes causes several events
+// for each, and waking up for each event would cost more than handling it.
 const readPause = 10 * time.Millisecond
 
-// settle is for how many milliseconds nothing must happen until a change is reported:
-// an activation of many volumes is one change.
+// settle is the time in milliseconds without events after which a change is reported: an
+// activation of many volumes is one change.
 const settle = 20
 
 func (w *watch) report(heard time.Time) {
@@ -112,7 +111,7 @@ func (w *watch) report(heard time.Time) {
 		vg := groupOf(m)
 		if uuid, ok := parseDMUUID(m.UUID); ok && vg != "" {
 			volumes[vg] = append(volumes[vg], uuid)
-		} else { // a pool, an origin, a disk: whoever is on it
+		} else { // a pool, an origin, a disk: any volume on it
 			groups[vg] = true
 		}
 	}
@@ -149,21 +148,21 @@ func (w *watch) changedMappings() (all []devmapper.Mapped) {
 	return all
 }
 
-// warm reads the metadata of the configured groups, so that the first call need
-// not wait for it, and so that their disks are watched.
+// warm reads the metadata of the configured groups, so that the first call does not wait
+// for it, and so that their disks are watched.
 func (p *Provider) warm(ctx context.Context) {
 	for vg := range p.Groups {
 		if g, err := p.configured(vg); err == nil {
-			for range 2 { // the first finds out which disks there are, see follow
+			for range 2 { // the first finds the disks, see follow
 				if _, _, err := g.look(ctx, false); err != nil {
-					break // whoever asks for a volume gets to know
+					break // a request for a volume returns the error
 				}
 			}
 		}
 	}
 }
 
-// uevents reads what the kernel has to tell.
+// uevents reads the kernel's events.
 func (w *watch) uevents(fd int) {
 	var buf [16 << 10]byte
 	for {
@@ -182,8 +181,8 @@ func (w *watch) uevents(fd int) {
 				w.changedDevices[e.number] = true
 				continue
 			}
-			// The kernel tells of it twice: whoever has no name the second time is
-			// told already, unless it went before it was ever named.
+			// The kernel reports a removal twice. A device without a name the second time
+			// was reported already, unless it was removed before it had a name.
 			if m, known := w.devices[e.number]; known || w.changedDevices[e.number] {
 				w.gone = append(w.gone, m)
 			}
@@ -211,15 +210,15 @@ type uevent struct {
 	removed bool
 }
 
-// What an event is about.
+// The kinds of events.
 const (
 	nothingOfOurs = iota
 	deviceChanged // a device of device-mapper
-	diskChanged   // another disk came, went, or has another size
+	diskChanged   // another disk was added, removed or resized
 )
 
-// parseUevent reads one message of the kernel: a header and KEY=value words,
-// separated by zero bytes. A burst of activations brings hundreds of them.
+// parseUevent reads one message of the kernel: a header and KEY=value words, separated by
+// zero bytes. A burst of activations causes hundreds of them.
 func parseUevent(message []byte) (e uevent) {
 	var action, subsystem, major, minor, name, resize string
 	of := map[string]*string{"ACTION": &action, "SUBSYSTEM": &subsystem, "MAJOR": &major, "MINOR": &minor, "DEVNAME": &name, "RESIZE": &resize}
@@ -245,7 +244,7 @@ func parseUevent(message []byte) (e uevent) {
 	return e
 }
 
-// written reads which disks were written to.
+// written reads the names of the disks that were written.
 func (w *watch) written() {
 	var buf [16 << 10]byte
 	n, err := unix.Read(w.notify, buf[:])
@@ -273,10 +272,10 @@ func (w *watch) written() {
 	}
 }
 
-// follow is called with the facts of each look: it watches the group's disks. A
-// change between the look and the watch would go unseen, so the first look that
-// brings a new disk does not count. all says that every disk is watched: the
-// kernel may have no watches left.
+// follow watches the group's disks; it is called with the facts of each look. A change
+// between the look and the start of the watch would be missed, so the first look with a new
+// disk does not count. all reports that every disk is watched: the kernel may have no
+// watches left.
 func (w *watch) follow(f *Facts) (news, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

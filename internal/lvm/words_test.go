@@ -184,8 +184,8 @@ func TestFilterOfHangingDisks(t *testing.T) {
 func TestPool(t *testing.T) {
 	for s, want := range map[string]string{
 		"1 12/1024 100/1000 - rw discard_passdown queue_if_no_space - 1024":               "",
-		"1 12/1024 850/1000 - rw discard_passdown queue_if_no_space - 1024":               "85.0 % of the pool's data are used: lvextend -L +SIZE vg0/p, or remove what is not needed",
-		"1 1000/1024 10/1000 - rw no_discard_passdown queue_if_no_space - 1024":           "97.7 % of the pool's metadata are used: lvextend --poolmetadatasize +SIZE vg0/p, or remove what is not needed",
+		"1 12/1024 850/1000 - rw discard_passdown queue_if_no_space - 1024":               "85.0 % of the pool's data are used: lvextend -L +SIZE vg0/p, or remove volumes that are not needed",
+		"1 1000/1024 10/1000 - rw no_discard_passdown queue_if_no_space - 1024":           "97.7 % of the pool's metadata are used: lvextend --poolmetadatasize +SIZE vg0/p, or remove volumes that are not needed",
 		"1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10": "the pool is full: writes wait for a minute, then fail; lvextend -L +SIZE vg0/p",
 		"1 12/1024 1000/1000 - rw discard_passdown error_if_no_space - 10":                "the pool is full: writes fail; lvextend -L +SIZE vg0/p",
 		"1 12/1024 10/1000 - ro discard_passdown queue_if_no_space needs_check 10":        "the pool's metadata must be checked: unmount and deactivate its volumes, then lvconvert --repair vg0/p",

@@ -13,10 +13,10 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// elsewhere finds the other mount namespaces that have the device of e, but for
-// copies of e itself that an umount of it takes away as well: the kernel refuses
-// that one if a copy is in use. What cannot be looked at is an error, never
-// "nobody". It is for children only: it reads every thread of the machine.
+// elsewhere finds other mount namespaces in which the device of e is mounted. It ignores
+// copies of e that an unmount of e removes as well: the kernel refuses that unmount if a
+// copy is in use. It returns an error if it cannot read a namespace. It is for children
+// only: it reads every thread of the machine.
 func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Holder, error) {
 	if err := procfs.SeesAll(); err != nil {
 		return nil, err
@@ -35,14 +35,14 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 	for _, task := range tasks {
 		err := s.look(task)
 		switch {
-		case err == nil, gone(err): // a thread that ended in between holds nothing
+		case err == nil, gone(err): // a thread that has ended holds nothing
 		default:
-			return nil, fmt.Errorf("the mounts of other namespaces cannot be looked at: %w", err)
+			return nil, fmt.Errorf("the mounts of other namespaces cannot be read: %w", err)
 		}
 	}
 	for name, where := range s.asleep {
 		if !s.names[name] && len(s.holders) == 0 {
-			return nil, fmt.Errorf("%s is kept at %s without a process, so what is mounted in it is unknown", name, where)
+			return nil, fmt.Errorf("%s is kept by %s without a process, so its mounts are unknown", name, where)
 		}
 	}
 	return s.holders, nil
@@ -54,9 +54,9 @@ type search struct {
 	own          *mounttable.Table
 	e            *mounttable.Entry
 	number, path string
-	names        map[string]bool   // namespaces that were looked at: "mnt:[4026531841]"
-	views        map[string]bool   // likewise, with the root that a process has there: it sees what is below
-	asleep       map[string]string // namespaces that a bind mount keeps, and where
+	names        map[string]bool   // visited namespaces: "mnt:[4026531841]"
+	views        map[string]bool   // the same, with the root of a process there: only mounts below it are visible
+	asleep       map[string]string // namespaces that a bind mount keeps, with its directory
 	holders      []Holder
 }
 
@@ -64,7 +64,7 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
-// look looks at the mounts that a thread sees.
+// look reads the mounts that are visible to a thread.
 func (s *search) look(task procfs.Task) error {
 	name, err := os.Readlink(task.Path("ns/mnt"))
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *search) look(task procfs.Task) error {
 	return nil
 }
 
-// addKept notes the namespaces that a table's bind mounts keep.
+// addKept adds the namespaces that bind mounts of a table keep.
 func (s *search) addKept(tab *mounttable.Table) {
 	for _, e := range tab.All() {
 		if e.Type == "nsfs" && strings.HasPrefix(e.Root, "mnt:") {

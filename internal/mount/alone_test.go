@@ -51,7 +51,7 @@ func TestUnmountAlone(t *testing.T) {
 		unshare []string
 		holder  string // how the other namespace has it; "" = it does not keep it
 	}{
-		{"nobody", false, nil, ""},
+		{"no other namespace", false, nil, ""},
 		{"a copy of its own", false, []string{"unshare", "-m", "--propagation", "unchanged"}, "%s"},
 		{"a copy that was cut off", true, []string{"unshare", "-m", "--propagation", "private"}, "%s"},
 		{"a copy that follows", true, []string{"unshare", "-m", "--propagation", "slave"}, ""},
@@ -113,8 +113,7 @@ func TestUnmountAlone(t *testing.T) {
 	}
 }
 
-// Ensure that a namespace which nobody lives in, and nobody can look into, is no
-// proof.
+// Ensure that a namespace without a process, which cannot be read, is no proof.
 func TestUnmountAloneCannotTell(t *testing.T) {
 	if amongOurs(t) {
 		return

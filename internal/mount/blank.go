@@ -15,13 +15,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What is read of a device to prove it blank: all of a small one. Of a large one
-// both ends, where nearly everything has its labels and their copies; each place
-// where a filesystem keeps a backup of its superblock; and a sample of each of
-// many parts of equal size. Of a volume that flexd did not create, as much more
-// as can be read in proofTime, evenly distributed, and at least proofChunks.
+// The proof that a device is blank reads all of a small device. Of a large one it reads
+// both ends, where nearly all formats have their labels and copies of these; each place of
+// a backup superblock; and a sample of each of many equal parts. Of a volume that flexd did
+// not create it reads more for proofTime, evenly distributed, at least proofChunks.
 const (
-	wholeUpTo   = 256 << 20 // a smaller ext4 may be of one group, without a backup of its superblock
+	wholeUpTo   = 256 << 20 // a smaller ext4 may have only one group, and no backup superblock
 	endSize     = 4 << 20
 	align       = 4096 // what O_DIRECT needs at most
 	samples     = 256
@@ -30,8 +29,8 @@ const (
 	proofChunks = 64
 )
 
-// An extent is how much of a device the proof reads in addition to its spans:
-// the first of its chunks, and more for that time.
+// An extent is the part of a device that the proof reads in addition to its spans: its
+// first chunks, and more chunks during a time.
 type extent struct {
 	chunks int
 	time   time.Duration
@@ -60,12 +59,11 @@ func (f finding) String() string {
 	return "found data that is not zero at " + at(f.offset)
 }
 
-// errFound ends a walk.
+// errFound stops a walk.
 var errFound = errors.New("found")
 
-// proveBlank reads what must be zero, past every cache, and returns nil if it
-// is, and the extent that it read. A place that cannot be read is an error, never
-// blank.
+// proveBlank reads the places of the proof with O_DIRECT, and returns nil if all are zero,
+// with the extent that it read. A place that cannot be read is an error, never blank.
 func proveBlank(d volume.Device, e extent) (*finding, extent, error) {
 	var found *finding
 	chunks, err := walk(d, e, func(b []byte, off int64) error {
@@ -84,8 +82,8 @@ func proveBlank(d volume.Device, e extent) (*finding, extent, error) {
 	return found, extent{chunks: chunks}, err
 }
 
-// walk reads the places of the proof past every cache, and calls visit with what
-// each holds. It returns how many chunks it has read.
+// walk reads the places of the proof with O_DIRECT, and calls visit with the contents of
+// each. It returns the number of chunks that it has read.
 func walk(d volume.Device, e extent, visit func(b []byte, off int64) error) (n int, err error) {
 	dev, err := openDevice(d, unix.O_DIRECT)
 	if err != nil {
@@ -140,8 +138,8 @@ func walk(d volume.Device, e extent, visit func(b []byte, off int64) error) (n i
 	return n, nil
 }
 
-// chunks lists all of a device in pieces, in an order in which those that come
-// first are evenly distributed: their numbers with the bits reversed.
+// chunks returns all chunks of a device, in the order of their bit-reversed numbers, so
+// that the first ones are evenly distributed.
 func chunks(size int64) iter.Seq[span] {
 	return func(yield func(span) bool) {
 		n := uint64((size + chunkSize - 1) / chunkSize)
@@ -156,7 +154,7 @@ func chunks(size int64) iter.Seq[span] {
 }
 
 func firstNonZero(b []byte) int {
-	// Eight at a time: this is most of what a probe does.
+	// Eight at a time: a probe spends most of its time here.
 	i := 0
 	for ; i+8 <= len(b); i += 8 {
 		if binary.NativeEndian.Uint64(b[i:]) != 0 {
@@ -169,8 +167,8 @@ func firstNonZero(b []byte) int {
 	return -1
 }
 
-// recognize looks whether the data that was found belongs to a filesystem whose
-// head is gone: that tells the owner more than the first byte of it.
+// recognize checks whether the data belongs to a filesystem without its primary superblock:
+// that is more useful to the owner than the first byte.
 func recognize(d volume.Device) *finding {
 	dev, err := openDevice(d, 0)
 	if err != nil {
@@ -202,7 +200,8 @@ func recognize(d volume.Device) *finding {
 // A span is a piece of a device, aligned for O_DIRECT but for the device's end.
 type span struct{ from, to int64 }
 
-// spans lists what is read of a device of that size: in order, not overlapping.
+// spans returns the places that are read on a device of that size: in order, not
+// overlapping.
 func spans(size int64) []span {
 	if size <= wholeUpTo {
 		return []span{{0, size}}
@@ -215,7 +214,7 @@ func spans(size int64) []span {
 		}
 		all = append(all, span{from, min(from+align, size)})
 	}
-	for i := range int64(samples) { // at another place of each part, so that no pattern is missed
+	for i := range int64(samples) { // at a different place of each part, so that no regular pattern is missed
 		part := size / samples
 		from := (i*part + i*2654435761%(part-sampleSize)) / align * align
 		all = append(all, span{from, from + sampleSize})
@@ -238,8 +237,7 @@ func spans(size int64) []span {
 	return merged
 }
 
-// backups lists where filesystems keep copies of their superblocks, between
-// the two ends of a device.
+// backups returns the places of backup superblocks between the two ends of a device.
 func backups(size int64) []int64 {
 	var places []int64
 
@@ -274,9 +272,9 @@ func backups(size int64) []int64 {
 			}
 		}
 	}
-	// On stripes, mkfs rounds the groups to the stripe's unit, and where they
-	// would all begin on one disk it makes them one unit smaller. Of these many
-	// possible places the first two and the last of each kind will do.
+	// On stripes, mkfs rounds the groups to the stripe's unit, and makes them one unit
+	// smaller if they would all begin on one disk. Of these many possible places the first
+	// two and the last of each kind suffice.
 	for _, groups := range []int64{8, 16, 32} {
 		ag := (size + groups - 1) / groups
 		for unit := int64(16 << 10); unit <= 1<<20; unit *= 2 {
@@ -286,8 +284,8 @@ func backups(size int64) []int64 {
 			}
 		}
 	}
-	// One that was grown has the groups of its first size: quarters of so many
-	// GiB, up to 256.
+	// An extended xfs has the groups of its first size: quarters of a whole number of GiB,
+	// up to 256.
 	for p := int64(256 << 20); p < min(size, 64<<30+1); p += 256 << 20 {
 		places = append(places, p)
 	}
@@ -298,8 +296,8 @@ func backups(size int64) []int64 {
 	// btrfs: copies at 64 MiB and 256 GiB (the first is at 64 KiB).
 	places = append(places, 64<<20, 256<<30)
 
-	// LUKS2: the second header, up to 4 MiB into the device. What else there
-	// is (md, GPT, ZFS, LVM, swap, bcachefs) lies at the ends.
+	// LUKS2: the second header, in the first 4 MiB of the device. Other formats (md, GPT,
+	// ZFS, LVM, swap, bcachefs) have their labels at the ends.
 	places = append(places, 4<<20)
 
 	slices.Sort(places)

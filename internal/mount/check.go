@@ -6,7 +6,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// check is the child that repairs what needs no decision.
+// check is the child that repairs errors which need no decision.
 func check(a checkArg) (nothing, error) {
 	if a.Type != "ext4" {
 		return nothing{}, nil
@@ -21,7 +21,7 @@ func check(a checkArg) (nothing, error) {
 	}
 	if sb, err := readSuperblock(dev, a.Type); err == nil {
 		if err := fits(dev, sb.Size, a.Type, a.Device); err != nil {
-			return nothing{}, err // e2fsck would drop what is beyond the end
+			return nothing{}, err // e2fsck would drop the blocks beyond the end
 		}
 	}
 	p, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
@@ -39,13 +39,13 @@ func e2fsckError(dev string, code int, said string) error {
 	case code&4 != 0:
 		return &Refusal{
 			What: fmt.Sprintf("e2fsck found errors on %s that it may not repair by itself: %s", dev, said),
-			Hint: "look at the volume and run: e2fsck -f " + dev,
+			Hint: "check the volume and run: e2fsck -f " + dev,
 			Why:  volume.Damaged,
 		}
 	case code&8 != 0:
 		return fmt.Errorf("e2fsck could not check %s: %s", dev, said)
 	case code&2 != 0:
-		return fmt.Errorf("e2fsck repaired %s, and wants the machine rebooted before it is used: %s", dev, said)
+		return fmt.Errorf("e2fsck repaired %s, and requires a reboot before it is used: %s", dev, said)
 	case code&32 != 0:
 		return fmt.Errorf("e2fsck of %s was cancelled", dev)
 	}

@@ -30,8 +30,8 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	return 0, false
 }
 
-// Do is the child's side of Ask: it does what the argument says, prints what came
-// of it, and returns the exit status.
+// Do is the child's side of Ask: it runs the operation of the argument, prints the result,
+// and returns the exit status.
 func Do[Arg, Value any](text []byte, do func(Arg) (Value, error)) int {
 	var arg Arg
 	if err := json.Unmarshal(text, &arg); err != nil {

@@ -226,7 +226,7 @@ func TestTwins(t *testing.T) {
 			}
 			more := l
 			more.Dir = c.mkdir("more")
-			c.land(more) // shares the superblock, whatever its options are
+			c.land(more) // shares the superblock, with any options
 			for _, e := range c.mounts() {
 				if got := slices.Contains(e.Super, "nouuid"); got != (fs.name == "xfs") || e.SuperReadOnly {
 					t.Errorf("got %v", e.Super)
@@ -270,7 +270,7 @@ func (r *rig) put(name string) {
 	}
 }
 
-// mayGrowExt4 says whether the kernel would let us: some sandboxes' root lacks
+// mayGrowExt4 reports whether the kernel would let us: some sandboxes' root lacks
 // the capability, and there the test is of the error's words.
 func mayGrowExt4(t *testing.T) bool {
 	t.Helper()

@@ -15,15 +15,14 @@ var (
 	ErrNoDir   = volume.WithCode(volume.NotFound, errors.New("the directory does not exist")) // flexd never creates a mount point
 	ErrForeign = volume.WithCode(volume.Busy, errors.New("something else is mounted there"))  // Unmount found another device on top
 	ErrNone    = errors.New("nothing is mounted there")                                       // Unmount found nothing
-	ErrFailed  = volume.WithCode(volume.Damaged, errors.New("the filesystem is in error"))    // it was mounted or looked at, and says so itself
-	ErrNoTool  = errors.New("a program that is needed is not there")                          // the text names the Debian package
+	ErrFailed  = volume.WithCode(volume.Damaged, errors.New("the filesystem is in error"))    // the filesystem itself reports errors, when mounted or probed
+	ErrNoTool  = errors.New("a required program is not installed")                            // the text names the Debian package
 )
 
-// A Refusal is flexd's no to a destructive step. It is final until the owner
-// does something.
+// A Refusal is flexd's refusal of a destructive step. It is final until the owner acts.
 type Refusal struct {
-	What string `json:"what"` // what was found, and at which offset
-	Hint string `json:"hint"` // the owner's way out
+	What string `json:"what"` // the finding, with its offset
+	Hint string `json:"hint"` // the remedy for the owner
 
 	Why volume.Code `json:"code,omitempty"` // "" = NotBlank
 }
@@ -43,11 +42,11 @@ type Holder struct {
 	Pid  int    `json:"pid,omitempty"` // 0 = held by the kernel itself
 	Comm string `json:"comm"`
 	How  string `json:"how"` // "open file /x", "working directory", "mount namespace", ...
-	// Unmounted: it is the filesystem itself, active in the kernel without a mount.
+	// Unmounted: the filesystem is active in the kernel without a mount.
 	Unmounted bool `json:"unmounted,omitempty"`
 }
 
-// A BusyError says what keeps a mount or a device in use.
+// A BusyError has the holders of a mount or a device.
 type BusyError struct {
 	What    string   `json:"what"` // the directory or device
 	Holders []Holder `json:"holders,omitempty"`

@@ -18,8 +18,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The programs that make a filesystem. Their -F and -f only take away their own
-// questions: the answer is the proof that format makes itself.
+// The mkfs programs. Their -F and -f only suppress their own checks: format itself proves
+// that the device is blank.
 var makers = map[string]struct {
 	argv  []string
 	pkg   string // Debian's
@@ -30,21 +30,20 @@ var makers = map[string]struct {
 	"btrfs": {[]string{"mkfs.btrfs", "-f", "-q"}, "btrfs-progs", 109 << 20},
 }
 
-// MinSize is the smallest device on which a filesystem can be made with its
-// defaults: today's mkfs.xfs wants 300 MiB, mkfs.btrfs 109 MiB.
+// MinSize is the smallest device for a filesystem with default options: today's mkfs.xfs
+// needs 300 MiB, mkfs.btrfs 109 MiB.
 func MinSize(fsType string) int64 { return makers[fsType].least }
 
-// format is the child that makes a filesystem. It proves by itself that the
-// device is blank, and holds it exclusively until mkfs starts, which opens it
-// exclusively by itself. The two cannot overlap, so a program that opens the
-// device between them, and exclusively, makes mkfs fail.
+// format is the child that makes a filesystem. It proves itself that the device is blank,
+// and holds it exclusively until mkfs starts, which opens it exclusively again. The two
+// opens cannot overlap; a program that opens the device exclusively between them makes mkfs
+// fail.
 //
-// The format record is written after the proof. A child that ends without a
-// filesystem takes away what mkfs wrote, and then the record. If it cannot, because
-// another program has the device or the disk fails, it removes the record all the
-// same: what is on the device then may be that program's data, and no mkfs may be
-// repeated over it. A record that stands means that the child was killed, or the
-// machine stopped.
+// The format record is written after the proof. A child that ends without a filesystem
+// erases mkfs's writes, and then removes the record. If it cannot erase them, because
+// another program has the device open or the disk fails, it removes the record all the
+// same: the device may contain that program's data then, and no mkfs may be repeated over
+// it. A remaining record means that the child was killed, or the machine stopped.
 func format(f Formatting) (nothing, error) {
 	maker, ok := makers[f.Type]
 	if !ok {
@@ -57,7 +56,7 @@ func format(f Formatting) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	defer dev.Close() // it keeps its identity to the end
+	defer dev.Close() // the device keeps its identity until then
 	if why := deviceProblem(f.Device); why != "" {
 		return nothing{}, &Refusal{What: f.Device.Path + " " + why, Why: volume.Unusable}
 	}
@@ -75,7 +74,7 @@ func format(f Formatting) (nothing, error) {
 	}
 	if err := run.AwaitGo(f.Device.Path); err != nil {
 		if f.Repeat {
-			return nothing{}, err // the record is that of the cut mkfs
+			return nothing{}, err // the record is that of the interrupted mkfs
 		}
 		return nothing{}, errors.Join(err, forget(f))
 	}
@@ -94,12 +93,12 @@ func format(f Formatting) (nothing, error) {
 		return nothing{}, nil
 	}
 	if left := clean(f, blank); left != nil {
-		err = fmt.Errorf("%w; what it wrote could not be taken away: %v; look at the disk under %s; if nothing on it is needed: blkdiscard -z %[3]s", err, left, ownerPath(f.Device))
+		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; if its data is not needed: blkdiscard -z %[3]s", err, left, ownerPath(f.Device))
 	}
 	return nothing{}, errors.Join(err, forget(f))
 }
 
-// mkfs runs the program, and looks whether a superblock came of it.
+// mkfs runs the program, and checks that there is a superblock afterwards.
 func mkfs(dev *os.File, maker []string, f Formatting) error {
 	argv := append(append([]string{}, maker...), f.Opts...)
 	argv = append(argv, "--", f.Device.Path)
@@ -111,9 +110,9 @@ func mkfs(dev *os.File, maker []string, f Formatting) error {
 		return fmt.Errorf("%s: exit status %d: %s", argv[0], p.code, mkfsReason(p.errs, p.out))
 	}
 	if sb, err := readSuperblock(dev, f.Type); err != nil {
-		return fmt.Errorf("%s ended well, but %w", argv[0], err)
+		return fmt.Errorf("%s succeeded, but %w", argv[0], err)
 	} else if sb.Unfinished {
-		return fmt.Errorf("%s ended well, but its superblock says that it is still in progress", argv[0])
+		return fmt.Errorf("%s succeeded, but its superblock is marked as in progress", argv[0])
 	}
 	return nil
 }
@@ -132,15 +131,14 @@ func mountable(dev *os.File, f Formatting) error {
 	}
 	mnt, err := assemble(MountSpec{Device: f.Device, FSType: f.Type, First: true})
 	if err != nil {
-		return fmt.Errorf("this kernel does not mount what mkfs makes with the options %s: %w; use other options", strings.Join(f.Opts, " "), err)
+		return fmt.Errorf("this kernel cannot mount a filesystem with the mkfs options %s: %w; use other options", strings.Join(f.Opts, " "), err)
 	}
 	return unix.Close(mnt)
 }
 
-// clean zeroes what a failed mkfs wrote where the device was read as blank before,
-// and proves the same places blank again. An mkfs that wrote nothing, because it
-// refused its options or could not open the device, has left nothing to zero:
-// what lies elsewhere is data.
+// clean zeroes the writes of a failed mkfs at the places that were blank before, and proves
+// them blank again. An mkfs that refused its options or could not open the device wrote
+// nothing: other contents are data.
 func clean(f Formatting, blank extent) error {
 	dev, err := openDevice(f.Device, 0)
 	if err != nil {
@@ -194,7 +192,7 @@ func forget(f Formatting) error {
 // ownerPath is the device path to show in commands for the owner.
 func ownerPath(d volume.Device) string { return cmp.Or(d.Link, d.Path) }
 
-// deviceProblem says why a device is unfit for mkfs whatever it contains, or "".
+// deviceProblem returns why a device is unfit for mkfs with any contents; "" = it is fit.
 func deviceProblem(d volume.Device) string {
 	switch {
 	case d.ReadOnly:
@@ -204,12 +202,12 @@ func deviceProblem(d volume.Device) string {
 	case d.Unusable:
 		return "must not be used: " + d.Reason
 	case d.Unsound != "":
-		return "is no device to format: " + d.Unsound
+		return "cannot be formatted: " + d.Unsound
 	}
 	return ""
 }
 
-// mayFormat is the only door to mkfs. It returns the extent that it proved blank.
+// mayFormat permits every mkfs. It returns the extent that it proved blank.
 func mayFormat(dev *os.File, f Formatting) (extent, error) {
 	var why string
 	var err error
@@ -219,7 +217,7 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 		if s, err = identify(dev); err == nil {
 			why, err = notLeftoverReason(dev, f.Device, s)
 		}
-		blank = extent{} // what was read beyond the spans need not be blank
+		blank = extent{} // data beyond the spans need not be blank
 	} else {
 		why, blank, err = notBlank(dev, f.Device, blank)
 	}
@@ -229,7 +227,8 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 	return blank, err
 }
 
-// notBlank says what is on a device, or "", and the extent that it read.
+// notBlank describes the contents of a device, "" if it is blank, and returns the extent
+// that it read.
 func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
 	s, err := identify(dev)
 	if err != nil {
@@ -246,10 +245,10 @@ func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
 	return found.String(), e, nil
 }
 
-// notLeftoverReason says why what is on a device cannot be what a cut mkfs left, or "".
-// mkfs.ext4 and mkfs.btrfs write their superblocks last, mkfs.xfs marks its
-// superblock first. None of them writes into the first kilobyte, or blocks full
-// of data: what they have written before the end is nearly all zeros.
+// notLeftoverReason returns why the contents of a device cannot be the remains of an
+// interrupted mkfs; "" = they can. mkfs.ext4 and mkfs.btrfs write their superblocks last,
+// mkfs.xfs marks its superblock first. None of them writes into the first kilobyte, or
+// blocks full of data: their writes before the end are nearly all zeros.
 func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, error) {
 	unfinished := false
 	if s.Type == "xfs" && s.ours() {
@@ -294,8 +293,8 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 	return found.String(), nil
 }
 
-// dense says whether a sector of a block is full of data. What mkfs writes before
-// its end has zeros nearly everywhere, and bitmaps.
+// dense reports whether a sector of a block is full of data. The writes of mkfs before its
+// end are nearly all zeros, and bitmaps.
 func dense(block []byte) bool {
 	for sector := range slices.Chunk(block, 512) {
 		n := 0
@@ -311,21 +310,21 @@ func dense(block []byte) bool {
 	return false
 }
 
-// mkfsReason picks the reason from what a mkfs printed: not its usage, nor what
-// it says of its defaults.
+// mkfsReason selects the reason from the output of mkfs: not its usage text, nor messages
+// about its defaults.
 func mkfsReason(outputs ...[]byte) string {
 	var kept []string
 	for line := range strings.Lines(string(bytes.Join(outputs, []byte("\n")))) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "Usage:") || strings.HasPrefix(line, "NOTE:") || strings.HasPrefix(line, "Extended options are separated") {
-			break // all that follows is help
+			break // the rest is help
 		}
 		if line != "" {
 			kept = append(kept, line)
 		}
 	}
 	if len(kept) == 0 {
-		return "it does not say why"
+		return "it printed no reason"
 	}
 	return oneLine([]byte(strings.Join(kept, "; ")))
 }

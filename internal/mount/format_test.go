@@ -79,7 +79,7 @@ func TestMkfsReason(t *testing.T) {
 	}
 }
 
-// A filesystem that this kernel does not mount is taken away again, and its record
+// A filesystem that this kernel cannot mount is taken away again, and its record
 // with it, so that other options may be used.
 func TestFormatUnmountable(t *testing.T) {
 	refused := 0
@@ -93,7 +93,7 @@ func TestFormatUnmountable(t *testing.T) {
 			continue
 		}
 		refused++
-		if !strings.Contains(err.Error(), "this kernel does not mount") || !strings.Contains(err.Error(), "use other options") {
+		if !strings.Contains(err.Error(), "this kernel cannot mount") || !strings.Contains(err.Error(), "use other options") {
 			t.Errorf("%s: %v", fsType, err)
 		}
 		if _, err := os.Stat(f.Record); err == nil {
@@ -202,11 +202,11 @@ func TestFormatFails(t *testing.T) {
 		name, script, words string
 		gate                error
 	}{
-		{"is not let go", "exit 0", "no room for the record", errors.New("no room for the record")},
-		{"fails at once", "echo 'Usage: mkfs' >&2; echo more >&2; exit 1", "exit status 1: it does not say why", nil},
+		{"gate fails", "exit 0", "no space for the record", errors.New("no space for the record")},
+		{"fails at once", "echo 'Usage: mkfs' >&2; echo more >&2; exit 1", "exit status 1: it printed no reason", nil},
 		{"fails in the middle", fmt.Sprintf(writes, 3) + fmt.Sprintf(writes, 40960) + "echo no inodes >&2; exit 3", "exit status 3: no inodes", nil},
 		{"fails at its end", "/sbin/mkfs.ext4 -q -F $D; exit 1", "exit status 1", nil},
-		{"ends well and has made nothing", fmt.Sprintf(writes, 1), "ended well, but", nil},
+		{"succeeds without a filesystem", fmt.Sprintf(writes, 1), "succeeded, but", nil},
 		{"is killed", fmt.Sprintf(writes, 1) + "kill -9 $$", "signal: killed", nil},
 		{"has made something else", "/sbin/mkfs.ext4 -q -F -t ext3 $D; exit 1", "exit status 1", nil},
 	} {
@@ -264,7 +264,7 @@ func TestFormatFails(t *testing.T) {
 		t.Fatal("the device was not opened exclusively")
 	}
 	other.Close()
-	if err == nil || !strings.Contains(err.Error(), "could not be taken away") {
+	if err == nil || !strings.Contains(err.Error(), "could not be erased") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(record); err == nil {

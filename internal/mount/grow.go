@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grow is the child that grows a mounted filesystem to the size of its device.
-// It asks the kernel directly: resize2fs and xfs_growfs do no more, but they
-// look for a mount by themselves and fail if the one they find is read-only.
+// grow is the child that extends a mounted filesystem to the size of its device. It calls
+// the kernel's ioctls: resize2fs and xfs_growfs do no more, but they search for a mount and
+// fail if the one that they find is read-only.
 func grow(a growArg) (nothing, error) {
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// maxHolders is how many holders are looked for: a message names only a few.
+// maxHolders limits the search for holders: a message names only a few.
 const maxHolders = 8
 
-// mountHolders finds what keeps a mount in use: mounts below it, and processes
-// of any mount namespace. It is for children only, since it asks for mapped
-// files, which can wait for the process that maps them.
+// mountHolders finds the holders of a mount: mounts below it, and processes of any mount
+// namespace. It is for children only, since it asks for mapped files, which can wait for
+// the process that maps them.
 func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	var holders []Holder
 	for _, m := range tab.All() {
@@ -46,9 +46,8 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	return holders
 }
 
-// DeviceHolders finds what keeps a block device in use: devices on top of it,
-// mounts of any mount namespace, and processes that have it open. It is for
-// children only.
+// DeviceHolders finds the holders of a block device: devices on top of it, mounts of any
+// mount namespace, and processes that have it open. It is for children only.
 func DeviceHolders(number, path string) []Holder {
 	var holders []Holder
 	if entries, err := os.ReadDir("/sys/dev/block/" + number + "/holders"); err == nil {
@@ -112,12 +111,13 @@ func holderOf(p procfs.Process, how string) Holder {
 	return Holder{Pid: int(p), Comm: p.Comm(), How: how}
 }
 
-// mountedIn says where a process has a device: lsns(8) lists namespaces by number.
+// mountedIn describes the mount namespace in which a process has a device: lsns(8) lists
+// namespaces by number.
 func mountedIn(ns string, dirs ...string) string {
 	return "mounted in its mount namespace " + ns + " at " + strings.Join(dirs, ", ")
 }
 
-// mountsOf returns where the device is mounted in the process's namespace.
+// mountsOf returns the mount points of the device in the process's namespace.
 func mountsOf(p procfs.Process, number, path string) []string {
 	tab, err := mounttable.ReadFile(p.Path("mountinfo"))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The errors of this package keep their type on the way from a child to flexd. The
-// kinds are what the children's answers call them.
+// The errors of this package keep their type between a child and flexd. The kinds are their
+// names in the children's answers.
 var kinds = map[string]error{
 	"changed": ErrChanged,
 	"nodir":   ErrNoDir,
@@ -22,7 +22,7 @@ var kinds = map[string]error{
 	"notool":  ErrNoTool,
 }
 
-// A kindError is the text of a child with the error that it stands for.
+// A kindError is the text of a child with the error that it means.
 type kindError struct {
 	text string
 	kind error
@@ -31,7 +31,7 @@ type kindError struct {
 func (e *kindError) Error() string { return e.text }
 func (e *kindError) Unwrap() error { return e.kind }
 
-// Ask runs a child and gives its errors the types that they had there.
+// Ask runs a child and restores the types of its errors.
 func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 	err := run.Ask(ctx, r, c, value)
 	var ce *run.ChildError
@@ -59,7 +59,7 @@ func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 	return err
 }
 
-// answer prints what Ask understands.
+// answer prints the input of Ask.
 func answer(value any, err error) int {
 	if err == nil {
 		return run.Answer(value, nil)

@@ -31,8 +31,8 @@ var attrs = map[string]int{
 	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW,
 }
 
-// mountVolume is the child that mounts. Until its last system call no process but itself
-// can see the mount, and whatever fails, closing it is its end.
+// mountVolume is the child that mounts. Until its last system call only the child itself
+// can see the mount; after any failure closing it ends it.
 func mountVolume(l MountSpec) (nothing, error) {
 	dev, err := openDevice(l.Device, 0)
 	if err != nil {
@@ -48,11 +48,11 @@ func mountVolume(l MountSpec) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	// The last to be closed but for the device, by ourselves: an unmount that
-	// is left to the end of the process could outlive the lane's lock.
+	// Closed explicitly, as the last but for the device: an unmount at the end of the
+	// process could outlive the lane's lock.
 	defer unix.Close(mnt)
 
-	// The kernel looks at that only when it makes the superblock.
+	// The kernel checks that only when it creates the superblock.
 	size, err := liveSize(dev, l.FSType, fmt.Sprintf("/proc/self/fd/%d", mnt))
 	if err != nil {
 		return nothing{}, err
@@ -82,8 +82,8 @@ func mountVolume(l MountSpec) (nothing, error) {
 	return nothing{}, nil
 }
 
-// build makes the detached mount, also of a filesystem whose twin is mounted if
-// the two can be distinguished.
+// build creates the detached mount, also of a filesystem with a mounted twin if the two can
+// be distinguished.
 func build(dev *os.File, l MountSpec) (mnt int, err error) {
 	if l.FSType == "btrfs" {
 		if err := aloneInBtrfs(dev, l.Device); err != nil {
@@ -91,7 +91,7 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		}
 	}
 	mnt, err = assemble(l)
-	// A superblock whose last mount has just gone is there for an instant longer.
+	// A superblock exists for an instant longer than its last mount.
 	for end := time.Now().Add(transient); l.First && errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 		mnt, err = assemble(l)
@@ -127,7 +127,7 @@ func create(fs int, exclusive bool) error {
 	return unix.FsconfigCreate(fs)
 }
 
-// assemble makes the detached mount and looks whether it can be used.
+// assemble creates the detached mount and checks whether it can be used.
 func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	attr, err := attributes(l)
 	if err != nil {
@@ -180,8 +180,7 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	return mnt, nil
 }
 
-// superOptions are those that a device that can't be written needs: a journal
-// can't be replayed there, and must not be.
+// superOptions adds the options for a read-only device: its journal must not be replayed.
 func superOptions(l MountSpec) []string {
 	if !l.Device.ReadOnly {
 		return []string{"rw"}
@@ -212,8 +211,7 @@ func attributes(l MountSpec) (int, error) {
 	return attr, nil
 }
 
-// usable makes sure that the detached mount is of our device, and reads its
-// root.
+// usable verifies that the detached mount is of the given device, and reads its root.
 func usable(mnt int, l MountSpec) error {
 	fd, err := unix.Openat(mnt, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -230,7 +228,7 @@ func usable(mnt int, l MountSpec) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
 	}
-	if l.FSType == "btrfs" { // whose device number is of no device
+	if l.FSType == "btrfs" { // its device number is not that of a device
 		return btrfsIsOf(fd, l.Device)
 	}
 	if n := sysfs.Number(st.Dev); n != l.Device.Number {
@@ -239,7 +237,7 @@ func usable(mnt int, l MountSpec) error {
 	return nil
 }
 
-// fits makes sure that a filesystem of that size is not larger than its device.
+// fits verifies that a filesystem of that size is not larger than its device.
 func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
 	fs := volume.FS{Size: size}
 	if err := truncated(dev, &fs); err != nil || fs.Content != volume.Truncated {
@@ -247,19 +245,19 @@ func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
 	}
 	return &Refusal{
 		What: fmt.Sprintf("the %s on %s has %d bytes, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), size),
-		Hint: fmt.Sprintf("stop writing to it, run no fsck, and give it its size back: lvextend -L %db for a logical volume", size),
+		Hint: fmt.Sprintf("stop writing to it, run no fsck, and restore its size: lvextend -L %db for a logical volume", size),
 		Why:  volume.Damaged,
 	}
 }
 
-// A place is the identity of a directory: which one, on which mount.
+// A place is the identity of a directory: its inode and its mount.
 type place struct {
 	mount, ino   uint64
 	major, minor uint32
 }
 
-// openTarget opens the directory to mount on, without creating anything and
-// without following a link below the root, where a pod could have placed it.
+// openTarget opens the directory to mount on. It creates nothing, and follows no link below
+// the root, which a pod could have created.
 func openTarget(l MountSpec) (int, place, error) {
 	root, rel := "/", l.Dir
 	if l.Root != "" {
@@ -304,8 +302,8 @@ func targetError(dir string, err error) error {
 	return &os.PathError{Op: "open", Path: dir, Err: err}
 }
 
-// messages reads what the kernel logged on a filesystem context. It says there
-// what no errno can.
+// messages reads the kernel's log of a filesystem context, which has more detail than the
+// errno.
 func messages(fs int) string {
 	var said []string
 	var buf [1024]byte

@@ -29,10 +29,9 @@ type xfsGeom struct {
 	Flags, LogSectSize, RtSectSize, DirBlockSize, Pad uint32
 }
 
-// liveSize returns how many bytes of the device a filesystem mounted at dir covers
-// now. What is on the disk may be older, unless the filesystem keeps its
-// superblock in the device's own page cache (ext4) or writes it with each
-// resize (btrfs).
+// liveSize returns the present size of a filesystem mounted at dir. The superblock on the
+// disk may be older, unless the filesystem keeps its superblock in the device's own page
+// cache (ext4) or writes it with each resize (btrfs).
 func liveSize(dev *os.File, fsType, dir string) (int64, error) {
 	switch fsType {
 	case "ext4", "btrfs":
@@ -47,7 +46,7 @@ func liveSize(dev *os.File, fsType, dir string) (int64, error) {
 		g, err := xfsGeometryOf(fd)
 		return int64(g.DataBlocks) * int64(g.BlockSize), err
 	}
-	return 0, fmt.Errorf("no filesystem of ours: %q", fsType)
+	return 0, fmt.Errorf("not a supported filesystem: %q", fsType)
 }
 
 func xfsGeometryOf(fd int) (xfsGeom, error) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// everyKindOnce says whether one content of each kind is enough for
+// everyKindOnce reports whether one content of each kind is enough for
 // TestNeverFormat. Here, all are tried with every filesystem.
 const everyKindOnce = false
 

@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that what is on a device is never formatted over: it is named with its
-// offset, refused with the owner's way out, and nothing is written.
+// Ensure that what is on a device is never formatted over: it is named with its offset,
+// refused with the remedy for the owner, and nothing is written.
 func TestNeverFormat(t *testing.T) {
 	const size, large = 96 * mib, 320 * mib // one that is read as a whole, one that is not
 	noise := func(n int) []byte {
@@ -150,7 +150,7 @@ func TestNeverFormat(t *testing.T) {
 	}
 }
 
-// Ensure that what the owner is told to do is enough.
+// Ensure that the remedy in the message is sufficient.
 func TestWayOut(t *testing.T) {
 	need(t, "wipefs", "blkdiscard")
 	r := newRig(t, 96*mib)

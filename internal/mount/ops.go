@@ -8,12 +8,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// How long the children may take. A look and a growth are short; mkfs and fsck
-// of a large volume are not, and a mount may have a journal to replay.
+// Deadlines of the children. A probe and an extension are short; mkfs and fsck of a large
+// volume are not, and a mount may replay a journal.
 const (
 	probeDeadline   = 2 * time.Minute
 	formatDeadline  = time.Hour + 10*time.Minute
-	mkfsDeadline    = time.Hour // of mkfs alone: the child then takes away what it left
+	mkfsDeadline    = time.Hour // of mkfs alone: the child then erases its writes
 	checkDeadline   = 6 * time.Hour
 	mountDeadline   = 10 * time.Minute
 	unmountDeadline = time.Minute // then it is reported, never killed
@@ -21,8 +21,8 @@ const (
 	zeroDeadline    = 10 * time.Minute
 )
 
-// Ops does what is done to filesystems, each by a child under the lane's lock
-// file, and says what came of it.
+// Ops runs the operations on filesystems, each in a child that holds the lane's lock file,
+// and returns their results.
 type Ops struct {
 	Runner run.Runner
 }
@@ -33,10 +33,9 @@ type probeArg struct {
 	Created bool          `json:"created,omitempty"`
 }
 
-// Probe looks at what is on a device. mountedAt is a directory where the device
-// is mounted, or "": a mounted filesystem is asked itself, an unmounted device
-// is read. created says that flexd created the volume; of another one, more is
-// read.
+// Probe returns the contents of a device. mountedAt is a directory where the device is
+// mounted, or "": it queries a mounted filesystem, and reads an unmounted device. created
+// reports that flexd created the volume; of another one it reads more.
 func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created bool) (volume.FS, error) {
 	var fs volume.FS
 	err := Ask(ctx, o.Runner, run.Cmd{
@@ -56,17 +55,16 @@ type Formatting struct {
 	Device  volume.Device `json:"device"`
 	Type    string        `json:"type"`
 	Opts    []string      `json:"opts,omitempty"`
-	Repeat  bool          `json:"repeat,omitempty"`  // over what an mkfs of Type left that a crash has cut
+	Repeat  bool          `json:"repeat,omitempty"`  // over the remains of an mkfs of Type that was interrupted by a crash
 	Created bool          `json:"created,omitempty"` // flexd created the volume
 	Record  string        `json:"record,omitempty"`  // the path of the format record
 }
 
-// Format makes a filesystem on a device that the child itself proves blank
-// first. Then it asks gate, which makes the format record durable; mkfs starts
-// if gate returns nil. If mkfs does not start, or fails by itself, the device is
-// blank afterwards and the record is removed, also if flexd has died meanwhile.
-// With Repeat it may hold what a cut mkfs leaves, and nothing else. A refusal is
-// a *Refusal.
+// Format makes a filesystem on a device that the child itself proves blank first. Then it
+// asks gate, which makes the format record durable; mkfs starts if gate returns nil. If
+// mkfs does not start, or fails by itself, the device is blank afterwards and the record is
+// removed, also if flexd has died meanwhile. With Repeat it may contain the remains of an
+// interrupted mkfs, and nothing else. A refusal is a *Refusal.
 func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() error) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "mkfs",
@@ -83,14 +81,13 @@ type zeroArg struct {
 	From   int64         `json:"from,omitempty"`
 }
 
-// Zero makes a device of a volume that is being made read as zeros where the
-// proof that it is blank looks. What libblkid knows by name is never zeroed:
-// that is a *Refusal.
+// Zero zeroes the places of the blank proof on the device of a volume that is being
+// created. It never zeroes a signature that libblkid knows: that is a *Refusal.
 func (o Ops) Zero(ctx context.Context, lock string, d volume.Device) error {
 	return o.zero(ctx, lock, zeroArg{Device: d})
 }
 
-// ZeroFrom is Zero of what was added to a blank volume.
+// ZeroFrom is Zero for the part that was added to a blank volume.
 func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from int64) error {
 	return o.zero(ctx, lock, zeroArg{Device: d, From: from})
 }
@@ -110,9 +107,9 @@ type checkArg struct {
 	Type   string        `json:"type"`
 }
 
-// Check repairs what can be repaired without a decision. It is only for a
-// device that is not mounted. Filesystems that do this by themselves when they
-// are mounted, and devices that cannot be written, cost no process.
+// Check repairs errors that need no decision, on a device that is not mounted. It starts no
+// process for filesystems that repair themselves when they are mounted, or for read-only
+// devices.
 func (o Ops) Check(ctx context.Context, lock string, d volume.Device, fsType string) error {
 	if fsType != "ext4" || d.ReadOnly {
 		return nil
@@ -131,16 +128,15 @@ type MountSpec struct {
 	Device   volume.Device `json:"device"`
 	FSType   string        `json:"fsType"`
 	Dir      string        `json:"dir"`
-	First    bool          `json:"first,omitempty"`    // the volume is mounted nowhere yet: nothing else may use its device
+	First    bool          `json:"first,omitempty"`    // the volume is not mounted yet: nothing else may use its device
 	ReadOnly bool          `json:"readOnly,omitempty"` // of the mount; the superblock is read-only only if the device is
 	Attrs    []string      `json:"attrs,omitempty"`    // further mount attributes: nosuid, nodev, noexec, noatime, ...
 	Super    []string      `json:"super,omitempty"`    // superblock options: "key" or "key=value"
-	Root     string        `json:"root,omitempty"`     // Dir must lie below it, without a symlink on the way from there; "" = no symlink at all
+	Root     string        `json:"root,omitempty"`     // Dir must be below it, without a symlink in between; "" = no symlink at all
 }
 
-// Mount builds the mount detached, asks gate when it is complete, and lets it
-// appear at l.Dir in one instant if gate returns nil. Whatever else happens,
-// nothing was mounted.
+// Mount builds the mount detached, calls gate when it is complete, and moves it to l.Dir in
+// one instant if gate returns nil. Otherwise nothing was mounted.
 func (o Ops) Mount(ctx context.Context, lock string, l MountSpec, gate func() error) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "mount",
@@ -158,16 +154,16 @@ type unmountArg struct {
 	Alone  bool   `json:"alone,omitempty"`
 }
 
-// Unmount takes the top mount at dir away, plainly, if it is of the device of
-// that number: else it fails with ErrForeign or ErrNone. A mount in use gives a
-// *BusyError that names the holders. The child is never killed.
+// Unmount unmounts the top mount at dir, plainly, if it is of the device with that number;
+// otherwise it fails with ErrForeign or ErrNone. A mount in use gives a *BusyError that
+// names the holders. The child is never killed.
 func (o Ops) Unmount(ctx context.Context, lock string, dir, number string) error {
 	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number})
 }
 
-// UnmountAlone is Unmount for a mount that is only to go if no other mount
-// namespace has its device: else that is a *BusyError that names who lives
-// there. Where this is unknown it fails.
+// UnmountAlone is Unmount, only if no other mount namespace has the device mounted:
+// otherwise it returns a *BusyError that names a process there. If this is unknown, it
+// fails.
 func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string) error {
 	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true})
 }
@@ -189,8 +185,8 @@ type growArg struct {
 	At     string        `json:"at"`
 }
 
-// Grow grows a mounted filesystem to its device's size. Nothing to do is
-// success. The mount at mountedAt may be read-only.
+// Grow extends a mounted filesystem to its device's size, if it is smaller. The mount at
+// mountedAt may be read-only.
 func (o Ops) Grow(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "grow filesystem",

@@ -157,8 +157,8 @@ func TestLandOptions(t *testing.T) {
 	r.unmount(l.Dir)
 }
 
-// Ensure that a filesystem that counts errors is told from a sound one, while
-// it is mounted and after.
+// Ensure that a filesystem that counts errors is distinguished from a sound one, while it
+// is mounted and after.
 func TestFilesystemInError(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")

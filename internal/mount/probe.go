@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// probe is the child that looks at a device. It changes nothing.
+// probe is the child that reads a device. It changes nothing.
 func probe(a probeArg) (volume.FS, error) {
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {
@@ -33,7 +33,7 @@ func probe(a probeArg) (volume.FS, error) {
 	return fs, err
 }
 
-// content reads what is on a device that is not mounted.
+// content returns the contents of a device that is not mounted.
 func content(dev *os.File, a probeArg) (volume.FS, error) {
 	s, err := identify(dev)
 	if err != nil {
@@ -69,8 +69,8 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 	return volume.FS{Content: volume.ForeignContent, What: describe(dev, s), Signature: s.name()}, nil
 }
 
-// foreign is what is no filesystem. Only of a volume that flexd created it
-// matters whether an mkfs that was cut may have left it.
+// foreign returns contents that are not a filesystem. Only on a volume that flexd created
+// it checks whether they may be the remains of an interrupted mkfs.
 func foreign(dev *os.File, a probeArg, s signature, what string) (volume.FS, error) {
 	fs := volume.FS{Content: volume.ForeignContent, What: what}
 	if !a.Created {
@@ -84,7 +84,7 @@ func foreign(dev *os.File, a probeArg, s signature, what string) (volume.FS, err
 	return fs, err
 }
 
-// probeMounted asks the mounted filesystem itself.
+// probeMounted queries the mounted filesystem.
 func probeMounted(dev *os.File, a probeArg) (volume.FS, error) {
 	e, err := mountedAt(a.Device, a.At)
 	if err != nil {
@@ -132,7 +132,7 @@ func mountedAt(d volume.Device, dir string) (*mounttable.Entry, error) {
 	return e, nil
 }
 
-// inError says what is wrong with a mounted filesystem, or "".
+// inError describes the error of a mounted filesystem; "" = it has none.
 func inError(d volume.Device, e *mounttable.Entry) string {
 	for _, o := range e.Super {
 		switch o {
@@ -157,8 +157,8 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 	return ""
 }
 
-// checkRoot opens and lists the root of a mount: a filesystem that was shut
-// down, or lost its device, fails at that.
+// checkRoot opens and lists the root of a mount: that fails on a filesystem that was shut
+// down or lost its device.
 func checkRoot(dir, number string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -182,8 +182,8 @@ func list(fd int, name string) error {
 	}
 }
 
-// isFailure says whether an error is a filesystem's way of saying that it, or
-// what is below it, is broken.
+// isFailure reports whether an error means that the filesystem, or a device below it, has
+// failed.
 func isFailure(err error) bool {
 	for _, e := range []error{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ESHUTDOWN, unix.EROFS, unix.ENXIO} {
 		if errors.Is(err, e) {

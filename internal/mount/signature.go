@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A signature is what blkid recognizes on a device.
+// A signature is the result of blkid for a device.
 type signature struct {
 	Type      string // "ext4", "LVM2_member", ...; "" = none
 	Partition string // type of a partition table; "" = none
@@ -18,7 +18,7 @@ type signature struct {
 
 func (s signature) none() bool { return s == signature{} }
 
-// ours says whether it is a filesystem that flexd mounts, and nothing else.
+// ours reports whether it is only a filesystem that flexd mounts.
 func (s signature) ours() bool {
 	if s.Partition != "" || s.Ambiguous {
 		return false
@@ -26,18 +26,17 @@ func (s signature) ours() bool {
 	return s.Type == "ext4" || s.Type == "xfs" || s.Type == "btrfs"
 }
 
-// made says whether mkfs of that type may have written it.
+// made reports whether mkfs of that type may have written it.
 func (s signature) made(fsType string) bool {
 	return s.Partition == "" && !s.Ambiguous &&
 		(s.Type == fsType || fsType == "ext4" && (s.Type == "ext2" || s.Type == "ext3"))
 }
 
-// name is the type of what was recognized.
+// name returns the recognized type.
 func (s signature) name() string { return cmp.Or(s.Type, s.Partition, "ambiguous") }
 
-// identify asks blkid what is on the device, reading the device itself and no
-// cache. That blkid found nothing proves nothing: it also finds nothing on a
-// device that it cannot read.
+// identify runs blkid on the device itself, without its cache. An empty result proves
+// nothing: blkid also finds nothing on a device that it cannot read.
 func identify(dev *os.File) (signature, error) {
 	p, err := tool("util-linux", []*os.File{dev}, "blkid", "-p", "-o", "export", "/proc/self/fd/3")
 	if err != nil {
@@ -47,7 +46,7 @@ func identify(dev *os.File) (signature, error) {
 	case 0:
 		s := parseExport(p.out)
 		if s.none() {
-			return signature{}, fmt.Errorf("blkid found something it has no name for: %s", oneLine(p.out))
+			return signature{}, fmt.Errorf("blkid found an unnamed signature: %s", oneLine(p.out))
 		}
 		return s, nil
 	case 2:
@@ -72,8 +71,8 @@ func parseExport(out []byte) signature {
 	return s
 }
 
-// describe names what was found and where, for people. The offsets are
-// wipefs's, which is also what the owner would use to get rid of it.
+// describe describes the finding with its offset, as wipefs reports it: the owner would use
+// wipefs to erase it.
 func describe(dev *os.File, s signature) string {
 	var found []string
 	if p, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3"); err == nil && p.code == 0 {
@@ -88,7 +87,7 @@ func describe(dev *os.File, s signature) string {
 		case s.Partition != "":
 			return fmt.Sprintf("found a %s partition table", s.Partition)
 		}
-		return "found signatures of several things"
+		return "found several signatures"
 	}
 	what := "found " + strings.Join(found, " and ")
 	if s.Ambiguous {
@@ -120,7 +119,7 @@ func parseWipefs(out []byte) []string {
 
 func at(offset int64) string { return fmt.Sprintf("offset %d (0x%x)", offset, offset) }
 
-// wipeAdvice is how the owner can remove unwanted data.
+// wipeAdvice tells the owner how to erase unwanted data.
 func wipeAdvice(dev string) string {
 	return fmt.Sprintf("flexd never formats over data; if it is not needed: wipefs -a %s, and blkdiscard -z %s if that is not enough", dev, dev)
 }

@@ -7,24 +7,24 @@ import (
 	"io"
 )
 
-// A superblock is the few facts that flexd reads of a filesystem by itself.
+// A superblock has the facts that flexd itself reads of a filesystem.
 type superblock struct {
 	Type   string
 	Size   int64  // bytes that the filesystem covers of this device
-	Failed bool   // the filesystem noted that it is in error
+	Failed bool   // the filesystem is marked as in error
 	FSID   string // of a btrfs, as sysfs writes it
 
-	Devices uint64 // of a btrfs: on how many devices it is
+	Devices uint64 // of a btrfs: the number of its devices
 
 	Unfinished bool // xfs: mkfs has not ended
 }
 
-// readSuperblock reads the superblock of one of our filesystem types.
+// readSuperblock reads the superblock of a supported filesystem.
 func readSuperblock(dev io.ReaderAt, fsType string) (superblock, error) {
 	offsets := map[string]int64{"ext4": 1024, "xfs": 0, "btrfs": 64 << 10}
 	off, ok := offsets[fsType]
 	if !ok {
-		return superblock{}, fmt.Errorf("no filesystem of ours: %q", fsType)
+		return superblock{}, fmt.Errorf("not a supported filesystem: %q", fsType)
 	}
 	b := make([]byte, 1024)
 	if _, err := dev.ReadAt(b, off); err != nil {
@@ -57,7 +57,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		size, blocks = uint64(be.Uint32(b[4:])), be.Uint64(b[8:])
 		s.Unfinished = b[126] != 0 // sb_inprogress
 	case "btrfs":
-		// The device item's, not the filesystem's: this is about one device.
+		// The size in the device item, not of the filesystem: this is about one device.
 		size, blocks = 1, binary.LittleEndian.Uint64(b[0xc9+8:])
 		s.FSID = uuidText(b[0x20:0x30])
 		s.Devices = binary.LittleEndian.Uint64(b[0x88:])
@@ -69,8 +69,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 	return s, nil
 }
 
-// superblockType says of which of our filesystems b is a superblock, by its
-// magic number, or "".
+// superblockType returns the filesystem whose magic number b has, or "".
 func superblockType(b []byte) string {
 	switch {
 	case len(b) < 1024:

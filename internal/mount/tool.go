@@ -16,10 +16,10 @@ type printed struct {
 	code      int
 }
 
-// tool runs a program for a child and returns what it printed and its exit
-// status. The program gets the lane's lock as standard input like the child
-// itself, so that the lock is held until both are gone, and the files as its
-// descriptors 3, 4, .... It fails only if the program could not be run or died.
+// tool runs a program for a child and returns what it printed and its exit status. The
+// program gets the lane's lock as standard input like the child itself, so that the lock is
+// held until both have ended, and the files as its descriptors 3, 4, .... It fails only if
+// the program could not be run or died.
 func tool(pkg string, files []*os.File, argv ...string) (printed, error) {
 	return toolWithin(0, pkg, files, argv...)
 }
@@ -57,7 +57,7 @@ func notInstalled(program, pkg string) error {
 	return fmt.Errorf("%w: %s is not installed (Debian package %s)", ErrNoTool, program, pkg)
 }
 
-// oneLine makes a message of what a program printed.
+// oneLine makes the output of a program one line.
 func oneLine(outputs ...[]byte) string {
 	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(bytes.Join(outputs, []byte(" ")), []byte("?")))), " ")
 	if len(s) > 600 {

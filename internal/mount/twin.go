@@ -16,20 +16,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Twins are two devices with the same filesystem on them, such as an origin and
-// its snapshot. Nothing is ever written to distinguish them: xfs is told not to
-// mind, and a btrfs is refused, since its kernel code takes devices with one
-// fsid for one filesystem.
+// Twins are two devices with the same filesystem on them, such as an origin and its
+// snapshot. Nothing is ever written to distinguish them: xfs is mounted with nouuid, and a
+// btrfs is refused, since its kernel code takes devices with one fsid for one filesystem.
 
-// mayHaveTwin explains an xfs that could not be mounted: it may have the UUID of one
-// that is. The errno is that of much else. nouuid leaves out that check, which is the
-// kernel's only one against mounting the same bytes twice: see onlyTwins.
+// mayHaveTwin explains an xfs that could not be mounted: it may have the UUID of one that
+// is. The errno has many other causes. nouuid skips this check, which is the kernel's only
+// one against mounting the same bytes twice: see onlyTwins.
 func mayHaveTwin(fsType string, err error) bool {
 	return fsType == "xfs" && errors.Is(err, unix.EINVAL)
 }
 
-// onlyTwins makes sure that each mounted xfs with the UUID of this one is on a device
-// known to be of another volume.
+// onlyTwins verifies that each mounted xfs with this UUID is on a device that is known to
+// be another volume.
 func onlyTwins(dev *os.File, d volume.Device) error {
 	uuid, err := xfsUUID(dev)
 	if err != nil {
@@ -76,9 +75,9 @@ func xfsUUID(dev *os.File) (string, error) {
 	return uuidText(b[32:48]), nil
 }
 
-// otherVolume says whether two devices are known to be different volumes: logical
-// volumes of which neither lies on the other, or loop devices of different files of
-// one filesystem.
+// otherVolume reports whether two devices are known to be different volumes: logical
+// volumes of which neither lies on the other, or loop devices of different files of one
+// filesystem.
 func otherVolume(a, b string) bool {
 	if x, y := lvmUUID(a), lvmUUID(b); x != "" && y != "" {
 		return x != y && !liesOn(a, b, 0) && !liesOn(b, a, 0)
@@ -88,8 +87,8 @@ func otherVolume(a, b string) bool {
 	return xok && yok && x.rdev == 0 && y.rdev == 0 && x.dev == y.dev && x.ino != y.ino
 }
 
-// lvmUUID is what device-mapper calls a logical volume, VG's and LV's UUID in one; ""
-// for other devices, and for parts of volumes, which have a suffix.
+// lvmUUID returns the device-mapper uuid of a logical volume, which contains the uuids of
+// VG and LV; "" for other devices, and for parts of volumes, which have a suffix.
 func lvmUUID(number string) string {
 	b, _ := os.ReadFile("/sys/dev/block/" + number + "/dm/uuid")
 	if uuid := strings.TrimSpace(string(b)); strings.HasPrefix(uuid, "LVM-") && len(uuid) == len("LVM-")+64 {
@@ -98,7 +97,7 @@ func lvmUUID(number string) string {
 	return ""
 }
 
-// liesOn says whether one device lies on another, or may.
+// liesOn reports whether one device is, or may be, on top of another.
 func liesOn(upper, lower string, depth int) bool {
 	if upper == lower || depth > 16 {
 		return true
@@ -135,7 +134,7 @@ func onOneDevice(sb superblock, d volume.Device) error {
 	}
 	return &Refusal{
 		What: fmt.Sprintf("%s is one of %d devices of the btrfs %s; flexd mounts only filesystems on one device", describeDevice(d), sb.Devices, sb.FSID),
-		Hint: "if the data is to stay on one of them, remove the others from the mounted filesystem: btrfs device remove DEVICE DIRECTORY",
+		Hint: "to keep the data on one of them, remove the others from the mounted filesystem: btrfs device remove DEVICE DIRECTORY",
 		Why:  volume.Conflict,
 	}
 }
@@ -161,8 +160,8 @@ func aloneInBtrfs(dev *os.File, d volume.Device) error {
 	}
 }
 
-// btrfsIsOf makes sure that the btrfs of an open directory is on that device
-// alone, and not on another that has the same fsid.
+// btrfsIsOf verifies that the btrfs of an open directory is on that device only, and not on
+// another one with the same fsid.
 func btrfsIsOf(fd int, d volume.Device) error {
 	var info struct { // struct btrfs_ioctl_fs_info_args
 		_       uint64
@@ -185,7 +184,7 @@ func btrfsKnown(fsType string, err error) string {
 	if fsType != "btrfs" || !errors.Is(err, unix.EEXIST) {
 		return ""
 	}
-	return "; the kernel knows another device with the same fsid: let it forget those that are not mounted (btrfs device scan --forget)"
+	return "; the kernel knows another device with the same fsid: unregister the devices that are not mounted (btrfs device scan --forget)"
 }
 
 // A member is a block device of a btrfs.
@@ -200,7 +199,7 @@ func (m members) String() string {
 	for _, d := range m {
 		all = append(all, "/dev/"+d.name+mappedName(d.number))
 	}
-	return cmp.Or(strings.Join(all, " and "), "no device that is known")
+	return cmp.Or(strings.Join(all, " and "), "no known device")
 }
 
 // btrfsDevices returns the devices of a mounted btrfs; none if it is not mounted.
@@ -220,7 +219,7 @@ func btrfsDevices(fsid string) (all members) {
 
 func describeDevice(d volume.Device) string { return d.Path + mappedName(d.Number) }
 
-// mappedName is what device-mapper calls a device, for people: " (vg0-data)".
+// mappedName returns device-mapper's name of a device for a message: " (vg0-data)".
 func mappedName(number string) string {
 	b, err := os.ReadFile("/sys/dev/block/" + number + "/dm/name")
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/flexd/flexd/internal/mounttable"
 )
 
-// unmount is the child that takes a mount away. It does so plainly: a lazy or
-// forced one only hides what is still in use.
+// unmount is the child that unmounts, plainly: a lazy or forced unmount only hides a mount
+// that is still in use.
 func unmount(a unmountArg) (nothing, error) {
 	var err error
-	for range 3 { // a mount is busy for an instant while a process looks at it
+	for range 3 { // a mount is busy briefly while a process reads it
 		if a.Alone || !shows(a.Dir, a.Number) {
 			if err := a.check(); err != nil {
 				return nothing{}, err
@@ -26,7 +26,7 @@ func unmount(a unmountArg) (nothing, error) {
 		case err == nil:
 			return nothing{}, nil
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-			continue // it is gone, or another: look again
+			continue // it is gone, or another one: check again
 		case !errors.Is(err, unix.EBUSY):
 			return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 		}
@@ -43,9 +43,9 @@ func unmount(a unmountArg) (nothing, error) {
 	return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 }
 
-// shows says whether a lookup of dir reaches the root of a mount of the device of
-// that number. That costs one system call, and the mount table as much as there are
-// mounts on the node. It is false for a btrfs, whose files have another number.
+// shows reports whether a lookup of dir reaches the root of a mount of the device with that
+// number. It takes one system call, while the mount table's cost grows with the mounts of
+// the node. It is false for a btrfs, whose files have another number.
 func shows(dir, number string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -53,8 +53,8 @@ func shows(dir, number string) bool {
 		fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor) == number
 }
 
-// check says by the mount table why what is mounted at the directory must not be
-// unmounted, or nil.
+// check returns an error if the mount table shows that the mount at the directory must not
+// be unmounted.
 func (a unmountArg) check() error {
 	tab, err := mounttable.Own()
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// transient is how long an opener is waited for before it counts: udev, blkid and
-// flexd's other children open a device for an instant.
+// transient is how long flexd waits for an opener before it counts: udev, blkid and flexd's
+// other children open a device briefly.
 const transient = time.Second
 
-// useOf says whether anything else uses a device that flexd has not mounted, and
-// names it. dev is this process's only descriptor of it, and another one afterwards.
+// useOf checks whether anything else uses a device that flexd has not mounted, and names
+// the user. dev is this process's only descriptor of it, and another one afterwards.
 func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 	for end := time.Now().Add(transient); ; time.Sleep(50 * time.Millisecond) {
 		used, err := inUse(dev, d)
@@ -48,8 +48,8 @@ func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 	}
 }
 
-// unused fails unless this process is the only one that uses the device. It is for
-// the children that are about to write to it.
+// unused fails unless this process is the only user of the device. Children call it before
+// they write to the device.
 func unused(dev *os.File, d volume.Device) error {
 	_, busy, err := useOf(dev, d)
 	if busy != nil {
@@ -58,8 +58,8 @@ func unused(dev *os.File, d volume.Device) error {
 	return err
 }
 
-// inUse looks for a mount or another exclusive opener of the device, then for
-// plain openers: device-mapper counts them, see opened for other devices.
+// inUse searches for a mount or another exclusive opener of the device, then for plain
+// openers: device-mapper counts them, see opened for other devices.
 func inUse(dev *os.File, d volume.Device) (bool, error) {
 	same := fmt.Sprintf("/proc/self/fd/%d", dev.Fd())
 	alone, err := unix.Open(same, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_EXCL, 0)
@@ -79,17 +79,17 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 	return opened(dev, d)
 }
 
-// opened says whether anything else has a device open. The kernel does not tell how
-// many have, and a search finds neither a mapping without a descriptor, nor one that
-// is on its way through a socket, nor another pid namespace. But when the last one is
-// closed, the kernel drops what it has cached of the device: dev is closed, opened
-// again, and what it had read must be gone. Neither changes anything for others.
+// opened reports whether anything else has a device open. The kernel has no count of
+// openers, and a search of /proc misses a mapping without a descriptor, a descriptor that
+// is being sent through a socket, and other pid namespaces. But at the last close the
+// kernel drops the device's page cache: opened closes dev, opens it again, and checks that
+// the pages it had read are gone. This does not affect other openers.
 func opened(dev *os.File, d volume.Device) (bool, error) {
-	for range 2 { // memory may be reclaimed in that instant
+	for range 2 { // memory may be reclaimed meanwhile
 		if n, err := readCached(dev); err != nil {
-			return false, fmt.Errorf("whether anything has %s open: %w", d.Path, err)
+			return false, fmt.Errorf("check for other openers of %s: %w", d.Path, err)
 		} else if n == 0 {
-			return false, fmt.Errorf("whether anything has %s open cannot be told: nothing of it is cached", d.Path)
+			return false, fmt.Errorf("whether anything has %s open is unknown: no page of it is cached", d.Path)
 		}
 		if err := reopen(dev, d); err != nil {
 			return false, err
@@ -110,7 +110,7 @@ func readCached(dev *os.File) (pages int, err error) {
 	return cached(dev)
 }
 
-// cached counts the pages of the device's head that are in memory.
+// cached counts the cached pages at the start of the device.
 func cached(dev *os.File) (pages int, err error) {
 	m, err := unix.Mmap(int(dev.Fd()), 0, cacheProbe, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -147,23 +147,23 @@ func reopen(dev *os.File, d volume.Device) error {
 
 var mapper = devmapper.New()
 
-// mappedOpen asks device-mapper how often a device is open, mounts and devices on
-// it included. ok is false for a device that is not device-mapper's.
+// mappedOpen returns device-mapper's open count of a device, including mounts and devices
+// on it. ok is false for a device that is not device-mapper's.
 func mappedOpen(number string) (n int, ok bool, err error) {
 	if _, err := os.Stat("/sys/dev/block/" + number + "/dm"); err != nil {
 		return 0, false, nil
 	}
 	if n, err = mapper.Open(number); err != nil {
-		return 0, true, fmt.Errorf("how often %s is open: %w", number, err)
+		return 0, true, fmt.Errorf("open count of %s: %w", number, err)
 	}
 	return n, true, nil
 }
 
-// A backing is what a loop device shows: a file or a block device.
+// A backing is the backing store of a loop device: a file or a block device.
 type backing struct{ dev, ino, rdev uint64 }
 
-// loopsOn names the loop devices that show the bytes of a device: those attached to
-// it and, if it is a loop device itself, those attached to its backing file.
+// loopsOn returns the loop devices with the bytes of a device: those attached to it and, if
+// it is a loop device itself, those attached to its backing file.
 func loopsOn(dev *os.File, number string) ([]string, error) {
 	var (
 		own  backing
@@ -193,7 +193,7 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 	return on, err
 }
 
-// filesOn names the loop devices whose file is in the filesystem of a device.
+// filesOn returns the loop devices with a backing file in the filesystem of a device.
 func filesOn(number string) (on []string, err error) {
 	err = askLoops(number, func(to string, f backing, ok bool) bool {
 		return !ok || sysfs.Number(f.dev) == number
@@ -205,8 +205,8 @@ func filesOn(number string) (on []string, err error) {
 	return on, err
 }
 
-// askLoops asks the loop devices, without that of the number, what they show. Only
-// those that may be meant are opened: this is an opener, too, for an instant.
+// askLoops reads the backing stores of the loop devices, except the one with that number.
+// It opens only possible matches, because each open is briefly a use, too.
 func askLoops(number string, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
 	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -247,10 +247,10 @@ func askLoops(number string, may func(to string, f backing, ok bool) bool, show 
 	return nil
 }
 
-// leadsTo returns the regular file to which the path of a loop device's backing file
-// leads; false if there is none. That may be another one than when it was attached:
-// something was mounted over it, or the path is of another mount namespace. Where a
-// server would have to be asked, which may hang, the path leads to no file of ours.
+// leadsTo returns the regular file at the path of a loop device's backing file; false if
+// there is none. It may differ from the attached file: something was mounted over it, or
+// the path is of another mount namespace. A file on a network filesystem, which may hang,
+// counts as none.
 func leadsTo(tab *mounttable.Table, path string) (backing, bool) {
 	for dir := path; ; dir = filepath.Dir(dir) {
 		if e := tab.Top(dir); e != nil && !slices.Contains(localTypes, e.Type) {
@@ -261,7 +261,7 @@ func leadsTo(tab *mounttable.Table, path string) (backing, bool) {
 	}
 }
 
-// localTypes are the filesystems that ask no server.
+// localTypes are the filesystems that do not wait for a server.
 var localTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "squashfs", "erofs",
 	"tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay"}
 
@@ -290,7 +290,7 @@ func OpenLoop(name string) (*os.File, error) {
 	}
 	dir, err := ownNode(name, unix.Mkdev(major, minor))
 	if err != nil {
-		return nil, fmt.Errorf("%s is not the device %s, and no node of it can be made: %v", path, number, err)
+		return nil, fmt.Errorf("%s is not the device %s, and its node cannot be created: %v", path, number, err)
 	}
 	defer unix.Close(dir)
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -321,13 +321,13 @@ func ownNode(name string, dev uint64) (dir int, err error) {
 	return dir, nil
 }
 
-// Detached says whether it is an error because a loop device has no file any more,
-// or is gone.
+// Detached reports whether an error means that a loop device has no file any more, or is
+// gone.
 func Detached(err error) bool {
 	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, os.ErrNotExist)
 }
 
-// backingOf asks an open loop device what it shows.
+// backingOf returns the backing store of an open loop device.
 func backingOf(dev *os.File) (backing, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 	if err != nil {

@@ -260,7 +260,7 @@ func TestInUse_openFile(t *testing.T) {
 	}
 }
 
-// A filesystem that was frozen when it was unmounted is told from other uses, and
+// A filesystem that was frozen when it was unmounted is distinguished from other uses, and
 // the advice thaws it.
 func TestInUse_frozen(t *testing.T) {
 	need(t, "fsfreeze")

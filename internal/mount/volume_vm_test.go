@@ -17,7 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// everyKindOnce says whether one content of each kind is enough for
+// everyKindOnce reports whether one content of each kind is enough for
 // TestNeverFormat: a process costs much here, and the host tries them all. Soaking
 // leaves nothing out.
 var everyKindOnce = os.Getenv("FLEXD_SOAK") == ""

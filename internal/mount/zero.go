@@ -10,9 +10,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// zero is the child that makes a new volume blank, or what was added to a blank
-// one: its extents held other data before. While it does so nobody else has
-// the device.
+// zero is the child that zeroes a new volume, or the part that was added to a blank one:
+// its extents contained other data before. It holds the device exclusively meanwhile.
 func zero(a zeroArg) (nothing, error) {
 	dev, err := openDevice(a.Device, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
@@ -44,8 +43,8 @@ func zero(a zeroArg) (nothing, error) {
 	return nothing{}, nil
 }
 
-// zeroData makes what the proof reads of a device, from an offset on, read as
-// zeros, and writes only where it does not.
+// zeroData zeroes the places of the blank proof on a device from an offset on, and writes
+// only to places that are not zero.
 func zeroData(dev *os.File, d volume.Device, from int64, e extent) error {
 	_, err := walk(d, e, func(b []byte, off int64) error {
 		for i := 0; i < len(b); i += align {
@@ -69,7 +68,7 @@ func zeroData(dev *os.File, d volume.Device, from int64, e extent) error {
 	return nil
 }
 
-// zeroOut makes a part of a block device read as zeros.
+// zeroOut zeroes a part of a block device.
 func zeroOut(dev *os.File, from, n int64) error {
 	span := [2]uint64{uint64(from), uint64(n)}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), unix.BLKZEROOUT, uintptr(unsafe.Pointer(&span))); errno != 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A sys reads the two places that say which block devices a btrfs is on. It
-// reads links and small files of /dev and /sys, never a mount or a device.
+// A sys reads the block devices of a btrfs from links and small files of /dev and /sys,
+// never from a mount or a device.
 type sys interface {
 	// numberOf returns the device number of a node in /dev, or "".
 	numberOf(path string) string
@@ -46,10 +46,9 @@ func (t *Table) ofDevice(number, path string, s sys) []*Entry {
 	return found
 }
 
-// SourceNumber returns the number of the block device that a btrfs entry, whose
-// own number is anonymous, shows as its source; "" if that is unknown. A name
-// may be that of another device by now: it counts only if that one is in a btrfs
-// that is mounted.
+// SourceNumber returns the number of the block device that a btrfs entry, whose own number
+// is anonymous, shows as its source; "" if that is unknown. A name may belong to another
+// device by now: it counts only if that device is in a mounted btrfs.
 func (e *Entry) SourceNumber() string { return e.sourceNumber(realSys) }
 
 func (e *Entry) sourceNumber(s sys) string {

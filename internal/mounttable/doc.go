@@ -1,6 +1,6 @@
-// Package mounttable is the mount table: its text parsed, and what a lookup of a path
-// reaches there.
+// Package mounttable parses the mount table, and finds the mount that a lookup of a path
+// reaches.
 //
-// It reads procfs and sysfs only, never a mount or a device, and it is not for deciding
-// whose a mount is.
+// It reads procfs and sysfs only, never a mount or a device. It does not decide which
+// mounts are flexd's.
 package mounttable

@@ -12,7 +12,7 @@ func (t *Table) All() []*Entry {
 	return t.all
 }
 
-// Visits counts the entries that the methods of the table have looked at.
+// Visits returns the number of entries that the methods of the table have read.
 func (t *Table) Visits() int64 { return t.visits.Load() }
 
 // At returns the mounts that cover a directory, from the lowest to the one that a
@@ -44,8 +44,8 @@ func (t *Table) Containing(dir string) *Entry {
 	return on
 }
 
-// HiddenAt returns the entries at a directory that a lookup of its path does not
-// reach: a mount on a directory above leads it elsewhere.
+// HiddenAt returns the entries at a directory that a lookup of its path does not reach,
+// because a parent directory is mounted over.
 func (t *Table) HiddenAt(dir string) (all []*Entry) {
 	i := t.numberOfDir(dir)
 	if i < 0 {
@@ -65,7 +65,7 @@ func (t *Table) HiddenAt(dir string) (all []*Entry) {
 	return all
 }
 
-// Over returns the mount that keeps a lookup of e's path from e, or nil.
+// Over returns the mount that hides e from a lookup of its path, or nil.
 func (t *Table) Over(e *Entry) *Entry {
 	if t.Top(e.Dir) == e {
 		return nil
@@ -104,7 +104,7 @@ func (t *Table) OfDevice(number, path string) []*Entry {
 	return t.ofDevice(number, path, realSys)
 }
 
-// IsOf says whether e is a mount of that device.
+// IsOf reports whether e is a mount of that device.
 func (t *Table) IsOf(e *Entry, number, path string) bool {
 	return slices.Contains(t.OfDevice(number, path), e)
 }
@@ -141,8 +141,8 @@ func (t *Table) byParent() map[int][]*Entry {
 	return on
 }
 
-// lookup walks a path as the kernel does: on is the mount on which the last
-// component lies, lowest the mount that covers it there, if any.
+// lookup walks a path as the kernel does: on is the mount that contains the last component,
+// lowest the mount that covers it there, if any.
 func (t *Table) lookup(dir string) (on, lowest *Entry) {
 	if dir == "/" {
 		return nil, t.root
@@ -186,8 +186,8 @@ func (t *Table) child(on *Entry, dir string) *Entry {
 	return nil
 }
 
-// numberOfDir is that of a directory with a mount, or -1. Others may have a number
-// too: names are shared between tables.
+// numberOfDir returns the number of a directory with a mount, or -1. Other names may have a
+// number too: names are shared between tables.
 func (t *Table) numberOfDir(dir string) int {
 	if i := t.dirs.of(dir); i < len(t.at) {
 		return i
@@ -195,12 +195,12 @@ func (t *Table) numberOfDir(dir string) int {
 	return -1
 }
 
-// CopyOf says whether c is a copy of e that the kernel made by propagation and
-// takes away together with e.
+// CopyOf reports whether c is a copy of e that the kernel created by propagation and
+// unmounts together with e.
 func (t *Table) CopyOf(c, e *Entry) bool { return c != e && Follows(t, e, t, c) }
 
-// Place is where e is mounted, by the filesystem and not by the path: a copy of e
-// has the same one.
+// Place identifies e's mount point by filesystem and not by path: a copy of e has the same
+// one.
 func (t *Table) Place(e *Entry) string {
 	on := t.Parent(e)
 	if on == nil {
@@ -209,9 +209,9 @@ func (t *Table) Place(e *Entry) string {
 	return on.Number + " " + within(on, e.Dir)
 }
 
-// Follows says whether x, of another table or the same, is a copy of e that goes
-// with it: it is mounted at the same place of a mount that receives what happens
-// where e is mounted.
+// Follows reports whether x, of this or another table, is a copy of e that is unmounted
+// with it: its mount point is the same place on a mount that receives propagation from the
+// mount under e.
 func Follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
 	if x.Root != e.Root || x.Number != e.Number {
 		return false
@@ -220,8 +220,8 @@ func Follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
 	return ours != nil && theirs != nil && theirs.receives(ours) && within(ours, e.Dir) == within(theirs, x.Dir)
 }
 
-// Appears says whether what is mounted at dir will be seen in another namespace:
-// a mount there that a lookup reaches receives it.
+// Appears reports whether a mount at dir will be visible in another namespace: a mount
+// there that a lookup reaches receives it.
 func (t *Table) Appears(dir string, other *Table) bool {
 	on := t.Containing(dir)
 	if on == nil {
@@ -237,12 +237,12 @@ func (t *Table) Appears(dir string, other *Table) bool {
 	return false
 }
 
-// receives says whether what is mounted on another mount appears on this one.
+// receives reports whether mounts on another mount propagate to this one.
 func (l *Line) receives(from *Entry) bool {
 	return from.Peer != 0 && (l.Peer == from.Peer || l.master() == from.Peer)
 }
 
-// within is where a directory is in the filesystem of the mount that it is on.
+// within returns the path of a directory in the filesystem of its mount.
 func within(on *Entry, dir string) string {
 	return filepath.Join(on.Root, strings.TrimPrefix(dir, on.Dir))
 }

@@ -120,7 +120,7 @@ func unmountOne(t *testing.T, dir string) int {
 	return copies
 }
 
-// mountedOn says whether something is mounted on c: the kernel keeps it then.
+// mountedOn reports whether something is mounted on c: the kernel keeps it then.
 func mountedOn(tab *Table, c *Entry) bool {
 	return slices.ContainsFunc(tab.All(), func(m *Entry) bool { return m.Parent == c.ID && m != c })
 }

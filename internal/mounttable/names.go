@@ -2,8 +2,8 @@ package mounttable
 
 import "maps"
 
-// Names number strings from 0 on. A value never changes, so that tables can
-// share it: with gives another one, which shares most of its memory.
+// Names number strings from 0 on. A value never changes, so that tables can share it: with
+// returns another one, which shares most of its memory.
 type names struct{ base, extra map[string]int }
 
 func (n names) len() int { return len(n.base) + len(n.extra) }

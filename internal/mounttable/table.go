@@ -27,7 +27,7 @@ type Entry struct {
 type Line struct {
 	ID, Parent    int
 	Number        string // "major:minor" of the superblock; anonymous for btrfs
-	Root          string // which directory of the filesystem is mounted
+	Root          string // the directory of the filesystem that is mounted
 	Dir           string
 	Options       []string // of the mount; shared between entries, not to be changed
 	ReadOnly      bool     // the mount's attribute
@@ -54,13 +54,13 @@ type Table struct {
 	btrfs         []*Entry
 	root          *Entry // of this process; nil if that is no mount point
 
-	ids    func() map[int]*Entry   // by ID; made when it is needed
+	ids    func() map[int]*Entry   // by ID; built on first use
 	on     func() map[int][]*Entry // by the ID of the mount that they are mounted on; likewise
 	visits atomic.Int64
 }
 
-// Read reads a mount table in the format of /proc/self/mountinfo. A line
-// that does not parse is an error for the whole: never a part of the table.
+// Read reads a mount table in the format of /proc/self/mountinfo. A line that does not
+// parse is an error: it never returns a partial table.
 func Read(r io.Reader) (*Table, error) { return new(Reader).Read(r) }
 
 // ReadFile reads the mount table in a file of procfs.
@@ -101,7 +101,7 @@ func (t *Reader) Read(r io.Reader) (*Table, error) {
 		return nil, fmt.Errorf("mount table: its last line is cut off")
 	}
 	count := bytes.Count(text, []byte{'\n'})
-	if t.known == nil || len(t.known) > 2*count+1024 { // most of it is of mounts that are gone
+	if t.known == nil || len(t.known) > 2*count+1024 { // most of it belongs to old mounts
 		*t = Reader{text: t.text, known: make(map[string]*Line, count), options: map[string][]string{}}
 		text = t.text.Bytes()
 	}
@@ -114,8 +114,8 @@ func (t *Reader) Read(r io.Reader) (*Table, error) {
 	return t.table(lines), nil
 }
 
-// split looks up each line; those that are new are yet to be parsed. Most lines
-// follow the one that they followed before.
+// split looks up each line; new lines are parsed later. Most lines have the same
+// predecessor as before.
 func (t *Reader) split(text []byte, count int) (lines, fresh []*Line) {
 	lines = make([]*Line, 0, count)
 	next := 0
@@ -155,7 +155,7 @@ func (t *Reader) parse(fresh []*Line) error {
 	for i, l := range fresh {
 		texts[i] = strings.NewReader(l.text)
 	}
-	// As the parser's filter we take what it parsed, and it keeps nothing.
+	// The parser's filter takes each parsed entry, so that the parser keeps none.
 	_, err := mountinfo.GetMountsFromReader(io.MultiReader(texts...), func(i *mountinfo.Info) (skip, stop bool) {
 		if bad = sane(i); bad != nil {
 			return true, true

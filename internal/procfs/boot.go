@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// BootID names this boot.
+// BootID returns the id of this boot.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err

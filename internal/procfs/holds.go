@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// HoldsMount says how a process keeps a mount busy, or "". A mount is known
-// by its id, which no namespace shares: a path would not say whose it is.
+// HoldsMount describes how a process keeps a mount busy; "" = it does not. A mount is
+// identified by its id, which is unique across namespaces, unlike a path.
 func (p Process) HoldsMount(id int, number string) string {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "working directory"},
@@ -46,8 +46,8 @@ func (p Process) HoldsMount(id int, number string) string {
 	return ""
 }
 
-// HoldsDevice says how a process has the block device of that number open, or "".
-// Its node may be anywhere, and have any name.
+// HoldsDevice describes how a process has the block device with that number open; "" = it
+// does not. The device node may have any path.
 func (p Process) HoldsDevice(number string) string {
 	for _, t := range p.tables() {
 		fds, _ := os.ReadDir(t.Path("fd"))
@@ -84,7 +84,8 @@ func (p Process) HoldsFileOn(number string) string {
 	return ""
 }
 
-// MapsDevice says how a process has mapped the block device of that number, or "".
+// MapsDevice describes how a process has mapped the block device with that number; "" = it
+// has not.
 func (p Process) MapsDevice(number string) string {
 	for _, t := range p.tables() {
 		maps, _ := os.ReadFile(t.Path("maps"))
@@ -104,16 +105,16 @@ func (p Process) MapsDevice(number string) string {
 	return ""
 }
 
-// isDevice says whether a link of procfs leads to the block device of that number.
-// Following it looks no name up, and no filesystem is asked for its attributes.
+// isDevice reports whether a link of procfs leads to the block device with that number.
+// Following it resolves no path and reads no attributes from a filesystem.
 func isDevice(link, number string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(unix.Mkdev(st.Rdev_major, st.Rdev_minor)) == number
 }
 
-// tables are threads of the process: one for each table of descriptors, as nearly
-// always all share one. Of a process whose first thread has ended, it has none.
+// tables returns one thread of the process for each of its descriptor tables; nearly always
+// all threads share one. It returns none if the first thread has ended.
 func (p Process) tables() []Process {
 	found := []Process{p}
 	threads, _ := readNames(p.Path("task"))
@@ -144,8 +145,8 @@ func (p Process) link(name string) string {
 	return to
 }
 
-// mountID says on which mount a path of procfs leads, or 0. O_PATH does not
-// reach the filesystem there.
+// mountID returns the id of the mount to which a path of procfs leads, or 0. O_PATH does
+// not access the filesystem there.
 func mountID(path string) int {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockHolder returns the process that holds a lock on a file: 0 for one that has no number
-// here. It is false if none was found.
+// LockHolder returns the process that holds a lock on a file: 0 if it has no pid in this
+// namespace. It returns false if none was found.
 func LockHolder(dev, inode uint64) (Process, bool) {
 	b, err := os.ReadFile("/proc/locks")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Namespace names the namespace of that kind ("mnt", "pid") in which a process lives:
+// Namespace returns the process's namespace of that kind ("mnt", "pid"):
 // "mnt:[4026531841]".
 func (p Process) Namespace(kind string) (string, error) { return os.Readlink(p.Path("ns/" + kind)) }
 
@@ -21,11 +21,11 @@ func ThreadNamespace(kind string) (string, error) {
 	return os.Readlink("/proc/thread-self/ns/" + kind)
 }
 
-// HostPids is the first pid namespace: the kernel gives it always this number.
+// HostPids is the initial pid namespace, which always has this number.
 var HostPids = "pid:[4026531836]" // another in tests
 
-// SeesAll is nil where /proc has every process of the machine: in a container
-// without hostPID, what is not seen is no proof.
+// SeesAll returns an error unless /proc has every process of the machine: in a container
+// without hostPID a process that is not found may still exist.
 func SeesAll() error {
 	switch name, err := OwnNamespace("pid"); {
 	case err != nil:
@@ -39,7 +39,7 @@ func SeesAll() error {
 // A Task is a thread, by its directory.
 type Task string
 
-// Tasks are all threads of all processes.
+// Tasks returns all threads of all processes.
 func Tasks() ([]Task, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	if err != nil || len(dirs) == 0 {
@@ -52,10 +52,10 @@ func Tasks() ([]Task, error) {
 	return tasks, nil
 }
 
-// Path is that of one of its files.
+// Path returns the path of one of its files.
 func (t Task) Path(name string) string { return string(t) + "/" + name }
 
-// Process is the process of which it is a thread.
+// Process returns the process of the thread.
 func (t Task) Process() Process {
 	pid, _ := strconv.Atoi(strings.Split(string(t), "/")[2])
 	return Process(pid)

@@ -1,8 +1,8 @@
-// Package procfs is what the kernel says of processes: which there are, what keeps them
-// waiting and since when, what they have open, in which namespaces they live.
+// Package procfs reads processes from /proc: their wait channels and start times, open
+// files, mappings and namespaces.
 //
-// It never asks a process, and waits for none, but for HoldsMount and MapsDevice, which
-// look at mapped files.
+// It never waits for a process, except in HoldsMount and MapsDevice, which read mapped
+// files.
 package procfs
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A Process is a process, by its number.
+// A Process is a process, by its pid.
 type Process int
 
 // Each calls f for each process but this one, until it returns false.
@@ -32,18 +32,18 @@ func Each(f func(Process) bool) error {
 	return nil
 }
 
-// Path is that of one of its files.
+// Path returns the path of one of its files.
 func (p Process) Path(name string) string { return p.dir() + "/" + name }
 
 func (p Process) dir() string { return "/proc/" + strconv.Itoa(int(p)) }
 
-// Comm is its name, "" if it has ended.
+// Comm returns its name, "" if it has ended.
 func (p Process) Comm() string {
 	comm, _ := os.ReadFile(p.Path("comm"))
 	return strings.TrimSpace(string(comm))
 }
 
-// Args are the words of its command line; none if it has ended.
+// Args returns its command line; none if it has ended.
 func (p Process) Args() []string {
 	line, err := os.ReadFile(p.Path("cmdline"))
 	if err != nil || len(line) == 0 {
@@ -52,7 +52,7 @@ func (p Process) Args() []string {
 	return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 }
 
-// Parent returns the number of its parent.
+// Parent returns the pid of its parent.
 func (p Process) Parent() (int, error) {
 	s, err := readStat(p.dir())
 	return s.parent, err

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithStdin finds the processes whose standard input is that file, or that have ended
-// so far that it is unknown. It only reads links.
+// WithStdin returns the processes with that file as standard input, and exiting processes
+// whose standard input is unknown. It only reads links.
 func WithStdin(path string) []int {
 	if p, err := filepath.EvalSymlinks(path); err == nil {
 		path = p
@@ -23,9 +23,8 @@ func WithStdin(path string) []int {
 	return dying(s.names)
 }
 
-// A scan is a look at what each process has as its standard input. It costs a
-// tenth of a second where processes are many and the machine is slow, and many
-// may want to know at once why they wait.
+// A scan has the standard input of each process. On a slow machine with many processes it
+// takes a tenth of a second, and many callers may need it at the same time.
 type scan struct {
 	once  sync.Once
 	names []string         // in /proc
@@ -38,8 +37,8 @@ var scans struct {
 	one        sync.Mutex
 }
 
-// scanNow returns a scan that began after it was called. There is one at a time:
-// those who ask meanwhile share the next.
+// scanNow returns a scan that began after the call. One scan runs at a time: callers that
+// arrive meanwhile share the next.
 func scanNow() *scan {
 	scans.Lock()
 	if scans.next == nil {
@@ -71,9 +70,9 @@ func (s *scan) read() {
 
 const exiting = 0x4 // PF_EXITING
 
-// dying finds a child that was killed and hangs in its end: it has given its
-// descriptors up, and the lock not yet, because its disk comes first. If there are
-// several it is unknown which of them has which lock.
+// dying finds a killed child that hangs in its exit: its descriptors are closed, but it
+// still holds the lock, because it waits for a disk first. If there are several, it is
+// unknown which of them holds which lock.
 func dying(names []string) (pids []int) {
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
@@ -98,13 +97,13 @@ func dying(names []string) (pids []int) {
 	return pids
 }
 
-// stdinOf returns what a process has as its standard input, "" if nothing. Of one
-// that was killed, a thread that no signal ends has it when the others have gone.
+// stdinOf returns the standard input of a process, "" if it has none. In a killed process,
+// a thread in an uninterruptible sleep still has it when the other threads have ended.
 func stdinOf(proc string) string {
 	if to, err := os.Readlink(proc + "/fd/0"); err == nil {
 		return to
 	}
-	// Each thread is a link of it; the many tasks of the kernel have one each.
+	// Each thread is a link of the task directory; kernel tasks have one thread each.
 	var task unix.Stat_t
 	if unix.Lstat(proc+"/task", &task) != nil || task.Nlink < 2+2 {
 		return ""

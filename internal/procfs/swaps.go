@@ -7,7 +7,7 @@ import (
 
 var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// Swaps are the paths of the files and devices to which the kernel swaps.
+// Swaps returns the paths of the files and devices in use for swap.
 func Swaps() []string {
 	b, _ := os.ReadFile("/proc/swaps")
 	var paths []string

@@ -12,17 +12,17 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A Waiting is a process that lives, and where it is. It never comes from
-// the process's memory, which could wait with it.
+// A Waiting is a living process and its wait channel. Nothing is read from the process's
+// memory, since that could block as well.
 type Waiting struct {
 	Pid   int
-	Wchan string    // where in the kernel it waits, "" = it does not, or that is not known
+	Wchan string    // the kernel function in which it waits, "" = none, or not known
 	Since time.Time // when it was started
-	deep  bool      // in a sleep that no signal ends
+	deep  bool      // in an uninterruptible sleep
 }
 
-// Deepest looks at processes: one in a sleep that no signal ends comes first, and
-// then the youngest, which the others have started.
+// Deepest returns the process that the others wait for: one in an uninterruptible sleep,
+// otherwise the youngest, which the others have started.
 func Deepest(pids []int) *Waiting {
 	var found *Waiting
 	for _, pid := range pids {
@@ -34,7 +34,7 @@ func Deepest(pids []int) *Waiting {
 	return found
 }
 
-// Wchan says in which kernel function a process waits, "" if in none.
+// Wchan returns the kernel function in which a process waits, "" if in none.
 func Wchan(pid int) string {
 	if w := waits(pid); w != nil {
 		return w.Wchan
@@ -42,8 +42,8 @@ func Wchan(pid int) string {
 	return ""
 }
 
-// waits looks at a process. Of its threads it is about the one that no signal
-// wakes, if there is one: which thread reads a disk is up to Go.
+// waits returns the state of a process: that of a thread in an uninterruptible sleep, if
+// there is one, since Go may read a disk in any thread.
 func waits(pid int) *Waiting {
 	proc := Process(pid).dir()
 	s, err := readStat(proc)
@@ -65,9 +65,9 @@ func waits(pid int) *Waiting {
 	return w
 }
 
-// A taskStat is what the kernel says of a process or a thread.
+// A taskStat is the state of a process or a thread.
 type taskStat struct {
-	state   byte // 'D' = in a sleep that no signal ends
+	state   byte // 'D' = uninterruptible sleep
 	parent  int
 	flags   uint64
 	started time.Duration // after boot

@@ -59,7 +59,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		if h.Record == volume.Formatting {
 			return err
 		}
-		l.warn(s, err) // nothing of ours is half-made here, and it is remembered for this life
+		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
 		return nil
 	case volume.CheckFS:
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
@@ -86,7 +86,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	return fmt.Errorf("no such step: %s", s)
 }
 
-// waitingCall returns the first of the step's calls that still waits, or nil.
+// waitingCall returns the step's first call that still waits, or nil.
 func (l *lane) waitingCall(s volume.Step) *call {
 	l.prune()
 	calls := l.calls()
@@ -115,7 +115,7 @@ func (l *lane) warn(s volume.Step, err error) {
 	}
 }
 
-// claim is the note of a claim as the step wants it, with what is known of it.
+// claim returns the note of a claim for the step, with the known facts.
 func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 	n := dsw.Claim{Kind: s.Claim, Dir: s.Dir, VG: h.LV.Name.VG, LV: h.LV.Name.LV, UUID: l.uuid}
 	for _, old := range l.n.Store.Claims(l.uuid) {
@@ -153,7 +153,7 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 	return n
 }
 
-// note writes held and releasing; neither depends on the write.
+// note writes the phases held and releasing; neither depends on the write.
 func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
 	n := l.claim(s, c, h)
 	n.Phase, n.Note = volume.Held, s.Why
@@ -181,8 +181,8 @@ func mountedReadOnly(h *volume.Have, dir string) bool {
 	return false
 }
 
-// drop ends a claim. Where the lease that takes its place cannot be noted, the
-// claim's note stays behind: at the next start it shows that the volume was ours.
+// drop ends a claim. If the lease that replaces it cannot be noted, the claim's note stays:
+// at the next start it shows that the volume was flexd's.
 func (l *lane) drop(s volume.Step, h *volume.Have) error {
 	if s.Lease {
 		name := ""
@@ -207,7 +207,7 @@ func (l *lane) lease(name volume.Name, kubeName string) dsw.Lease {
 		Until: l.n.Boot() + l.n.Config.Lease, Since: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
-// inspect looks at the content, through a mount of ours if there is one.
+// inspect probes the content, through a mount of flexd's if there is one.
 func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	at := ""
 	for _, m := range h.Mounts {
@@ -284,7 +284,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	}
 	if err != nil {
 		var stuck *run.StuckError
-		if !committed || !errors.As(err, &stuck) { // a stuck one may still land
+		if !committed || !errors.As(err, &stuck) { // the mount of a stuck child may still appear
 			l.n.requests.Observed(l.uuid, s.Dir, false)
 		}
 		return err
@@ -309,8 +309,8 @@ func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have)
 }
 
 func (l *lane) unmount(ctx context.Context, s volume.Step) error {
-	// The number is of the look that was planned on: what came on top since
-	// then is foreign, and the child leaves it.
+	// The device number is that of the observation: a mount on top since then is foreign,
+	// and the child does not unmount it.
 	e := l.table.Top(s.Dir)
 	if e == nil {
 		return errors.New("the mount that was planned on is not in the table")

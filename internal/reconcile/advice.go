@@ -26,8 +26,7 @@ func (e noSpaceError) Unwrap() error { return e.error }
 // Code implements volume.CodeOf.
 func (e noSpaceError) Code() volume.Code { return e.code }
 
-// withAdvice adds to an error about a file in flexd's run or state directory what
-// an operator can do about it.
+// withAdvice adds the remedy to an error about a file in flexd's run or state directory.
 func (n *Node) withAdvice(err error) error {
 	var at string
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {

@@ -22,7 +22,7 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 		ids = append(ids, id)
 	}
 	if len(v.Refused) > 0 {
-		l.facts.Use = volume.UseUnknown // the next call may come because that use has ended
+		l.facts.Use = volume.UseUnknown // a retry may come after that use has ended
 	}
 	for _, r := range v.Refused {
 		l.lastErr = &failure{step: "refused", code: r.Code, text: r.Reason, at: time.Now(), call: r.Call}
@@ -80,7 +80,7 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	f := &failure{step: what, code: volume.CodeOf(err), text: err.Error(), at: time.Now()}
 	if l.lastErr = f; len(step.Calls) > 0 {
 		f.call = step.Calls[0]
-		if !strings.HasPrefix(f.text, what+": ") { // a child says its step itself
+		if !strings.HasPrefix(f.text, what+": ") { // the error of a child names its step
 			err = fmt.Errorf("%s: %w", what, err)
 		}
 		for _, id := range step.Calls {

@@ -9,7 +9,7 @@ const (
 	lastBackoff  = 2*time.Minute + 2*time.Second
 )
 
-// A backoff says when to try again. Its zero value is now.
+// A backoff is the time of the next attempt. Its zero value is now.
 type backoff struct {
 	wait time.Duration
 	next time.Time

@@ -12,7 +12,7 @@ type call struct {
 	dsw.Request
 	asked Request
 	since time.Time
-	title string          // the volume, as people call it
+	title string          // the volume's name for messages
 	ctx   context.Context // done when the caller does not wait any longer
 
 	// suspended is since when the device has been seen suspended; zero = it was not

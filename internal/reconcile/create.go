@@ -21,8 +21,8 @@ func nameKey(name volume.Name) volume.UUID {
 	return volume.UUID("name:" + name.VG + ":" + name.LV)
 }
 
-// create waits in the lane of the name until the volume exists. The lane goes on
-// when its callers leave.
+// create waits in the lane of the name until the volume exists. The lane continues when its
+// callers stop waiting.
 func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup) error {
 	part := &call{
 		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},
@@ -55,7 +55,7 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 	return volume.Refusal{}
 }
 
-// observeName looks what the name of a lane means.
+// observeName looks up the volume of a lane's name.
 func (l *lane) observeName(ctx context.Context) volume.Have {
 	name := l.nameNow()
 	lv, err := l.n.Providers[name.VG].LookUp(ctx, name)
@@ -79,7 +79,7 @@ func (l *lane) observeName(ctx context.Context) volume.Have {
 	return h
 }
 
-// identified moves the history of a name's lane to that of the volume that it means now.
+// identified moves the history of a name's lane to the lane of its volume.
 func (n *Node) identified(name volume.Name, uuid volume.UUID) {
 	n.mu.Lock()
 	from, to := n.lanes[nameKey(name)], n.lanes[uuid]
@@ -96,7 +96,7 @@ func (n *Node) identified(name volume.Name, uuid volume.UUID) {
 	to.remember(done...)
 }
 
-// create makes the volume. One that is there although that failed is used: it was
+// create creates the volume. If that fails and the volume exists, it is used: it was
 // created from outside, or by flexd's command.
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
 	name := l.nameNow()
@@ -120,8 +120,8 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) e
 	return l.n.Store.PutLease(k.lease(name, kubeName(c)))
 }
 
-// shown reports whether status lists the lane. One of a name is listed while it works,
-// and while what went wrong there may be of interest.
+// shown reports whether status lists the lane. The lane of a name is listed while it works,
+// and for a while after a failure.
 func (l *lane) shown() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

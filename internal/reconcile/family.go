@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// withNotes returns relatives with what the notes say of them.
+// withNotes returns relatives with their claims and leases.
 func (n *Node) withNotes(relatives []volume.Relative) []volume.Relative {
 	all := make([]volume.Relative, len(relatives))
 	for i, r := range relatives {
@@ -21,8 +21,8 @@ func (n *Node) withNotes(relatives []volume.Relative) []volume.Relative {
 	return all
 }
 
-// activate activates a volume. Those that become active with it get a lease
-// before that, which says that flexd has activated them.
+// activate activates a volume. Volumes that become active with it get a lease before, which
+// marks them as activated by flexd.
 func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 	var leased []*lane
 	for _, r := range lv.Family {
@@ -35,7 +35,7 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 		}
 		k := l.n.lane(r.UUID, r.Name)
 		lease := k.lease(r.Name, "")
-		lease.Until += l.n.Config.CallDeadline // its lane is not to see it inactive before the command has ended
+		lease.Until += l.n.Config.CallDeadline // its lane must not observe it inactive before the command has ended
 		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}
@@ -50,8 +50,8 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 	return err
 }
 
-// deactivate deactivates a volume and its relatives, unless one of them has become
-// needed since the look that was planned on.
+// deactivate deactivates a volume and its relatives, unless one of them has become needed
+// since the observation.
 func (l *lane) deactivate(ctx context.Context, p Provider, h *volume.Have) error {
 	relatives := l.n.withNotes(h.Device.Relatives)
 	if why := volume.Kept(relatives); why != "" {

@@ -40,8 +40,8 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	return l.n.requests.Commit(l.uuid, name, s.Dir)
 }
 
-// tableFor returns the mount table that says what a caller would see. How mounts
-// propagate changes without an event, and matters to callers of other namespaces.
+// tableFor returns the mount table that says what a caller would see. Mount propagation
+// changes without an event, and matters to callers in other namespaces.
 func (n *Node) tableFor(ctx context.Context, c Caller) (*mounttable.Table, error) {
 	if other, err := c.other(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (n *Node) tableFor(ctx context.Context, c Caller) (*mounttable.Table, error
 	return n.Observer.Look(ctx, n.Observer.Now())
 }
 
-// other says whether the caller uses its mounts in another mount namespace than flexd's.
+// other reports whether the caller uses its mounts in another mount namespace than flexd's.
 func (c Caller) other() (bool, error) {
 	if c.Mounts == nil {
 		return false, nil

@@ -10,13 +10,13 @@ import (
 )
 
 // groupPatience is how long the observations of a turn wait for the metadata of the
-// volume's group. What does not need it goes on then: an unmount, or the answer to a
-// mount that has appeared.
+// volume's group. Then operations without need for it continue: an unmount, or the answer
+// to a mount that has appeared.
 const groupPatience = time.Second
 
 var errGroupPatience = errors.New("the volume group has not answered within a second")
 
-// A groupAnswer is what a group has answered after a turn had to go on without.
+// A groupAnswer is the answer of a group after a turn that continued without it.
 type groupAnswer struct {
 	name volume.Name
 	lv   volume.LV
@@ -43,8 +43,8 @@ func (l *lane) lookUp(ctx context.Context, p asw.Provider, name volume.Name) (vo
 	return lv, err
 }
 
-// awaitGroup waits after a turn for the answer of the group that the turn went on
-// without. It reports false if there is none, or if the lane is woken before.
+// awaitGroup waits after a turn for the answer of the group, if the turn continued without
+// it. It reports false if there is none, or if the lane is woken before.
 func (l *lane) awaitGroup() bool {
 	l.mu.Lock()
 	if l.pending == nil || l.dirty || l.parked != nil {

@@ -18,7 +18,7 @@ type operation struct {
 	calls   []string
 }
 
-// historySize is how many operations a lane remembers.
+// historySize is the number of operations that a lane remembers.
 const historySize = 20
 
 func (l *lane) begin(step volume.Step) {
@@ -59,8 +59,8 @@ func (l *lane) remember(done ...operation) {
 	l.history = slices.Delete(l.history, 0, max(len(l.history)-historySize, 0))
 }
 
-// levelOf is how much a step matters to who reads the log: notes are flexd's own
-// affair, and what they are for follows.
+// levelOf returns the log level of a step: notes are internal, and the step that they are
+// for follows.
 func levelOf(k volume.StepKind) logrus.Level {
 	switch k {
 	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.NoteLease:

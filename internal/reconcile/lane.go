@@ -16,21 +16,21 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A lane does everything that is done to one volume, one operation at a time.
-// Its goroutine lives only while there is something to do.
+// A lane runs all operations on one volume, one at a time. Its goroutine lives only while
+// there is something to do.
 type lane struct {
 	n    *Node
 	uuid volume.UUID
 	lock string // held by a living child of this volume
 
-	byName bool // what the name means is not known: uuid is a nameKey
+	byName bool // the volume is not identified: uuid is a nameKey
 
 	published atomic.Pointer[audit.View] // for who only wants to know
 
 	mu      sync.Mutex // guards what follows
 	name    volume.Name
 	awake   bool // the goroutine runs
-	dirty   bool // it is to look again
+	dirty   bool // it must observe again
 	timer   *time.Timer
 	parked  *parked
 	retry   backoff
@@ -39,9 +39,9 @@ type lane struct {
 	since   time.Time
 	lastErr *failure
 	history []operation    // oldest first
-	watched *watchedMounts // the mounts that the last look was about
+	watched *watchedMounts // the mounts of the last observation
 	recheck recheck
-	broken  volume.FS          // what is wrong with its mounted filesystem, until it is unmounted
+	broken  volume.FS          // the error of its mounted filesystem, until it is unmounted
 	woken   context.CancelFunc // ends the wait for the group; nil = the lane does not wait for it
 
 	// Only the goroutine uses these.
@@ -67,7 +67,7 @@ const (
 	recheckPause = 2 * time.Second
 )
 
-// A failure is what went wrong last; it stands until something succeeds.
+// A failure is the last error; it is kept until an operation succeeds.
 type failure struct {
 	step string
 	code volume.Code
@@ -109,7 +109,7 @@ func (l *lane) title() string {
 	return l.name.String()
 }
 
-// wake makes the lane look again.
+// wake makes the lane observe again.
 func (l *lane) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// observe looks at the volume, now. Facts that children found do not outlive the
-// device they are about.
+// observe observes the volume. Facts from children are dropped when the device changes.
 func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) {
 	if l.byName {
 		return l.observeName(ctx), nil
@@ -60,9 +59,9 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	case len(h.Mounts) == 0:
 		l.recheck, l.broken = recheck{}, volume.FS{}
 	case h.FS.Content == volume.FilesystemFailed:
-		l.recheck = recheck{} // the kernel's own count says so
+		l.recheck = recheck{} // the kernel's error count shows it
 	case l.broken.Content == volume.Truncated && l.broken.Size <= h.Device.Size:
-		l.broken = volume.FS{} // it has its size back
+		l.broken = volume.FS{} // it has its old size again
 	case l.broken.Content != volume.ContentUnknown:
 		h.FS.Content, h.FS.Type, h.FS.What, h.FS.Size = l.broken.Content, l.broken.Type, l.broken.What, l.broken.Size
 		l.n.Observer.Publish(l.uuid, h)
@@ -80,7 +79,7 @@ func currentName(h volume.Have) volume.Name {
 	return h.LV.Now
 }
 
-// target is what to observe for a want.
+// target returns the facts to observe for a want.
 func (l *lane) target(w volume.Want) asw.Target {
 	t := asw.Target{UUID: l.uuid, Asked: map[string][]string{}}
 	for _, c := range l.n.Store.Claims(l.uuid) {
@@ -161,7 +160,7 @@ func (l *lane) leaseExpired() bool {
 	return ok && lease.Until <= l.n.Boot()
 }
 
-// want is everything that may cause a step.
+// want returns all possible causes of a step.
 func (l *lane) want() volume.Want {
 	var w volume.Want
 	for _, c := range l.n.Store.Claims(l.uuid) {

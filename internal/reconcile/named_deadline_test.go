@@ -324,7 +324,7 @@ func TestMkfsFailed(t *testing.T) {
 			return hosttest.Lives
 		}
 		k := hosttest.NewKubelet(e, false)
-		fails(t, k.Up(pod("a")), "could not be taken away")
+		fails(t, k.Up(pod("a")), "could not be erased")
 		e.Empty()
 		fails(t, k.Up(pod("a")), "not blank")
 		e.Sim.WriteRaw(e.File("data"))

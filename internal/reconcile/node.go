@@ -1,11 +1,10 @@
-// Package reconcile is the one loop that acts. Each volume has a lane: it
-// observes, plans, takes the first step, and observes again, until nothing is
-// left to do or every call is answered. Lanes do not wait for one another, and
-// no other package changes anything on the node.
+// Package reconcile is the loop that acts. Each volume has a lane: it observes, plans,
+// takes the first step, and observes again, until no step is left and every call is
+// answered. Lanes do not wait for one another, and no other package changes the node.
 //
-// A call edits the desired state, wakes its lane and waits. Without a waiting
-// call a lane only releases: it finishes unmounts that have left the mount table,
-// and deactivates volumes without a claim.
+// A call edits the desired state, wakes its lane and waits. Without a waiting call a lane
+// only releases: it completes unmounts that have left the mount table, and deactivates
+// volumes without a claim.
 package reconcile
 
 import (
@@ -40,7 +39,7 @@ type Provider interface {
 	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
 }
 
-// Parts are what a Node is made of.
+// Parts are the parameters of New.
 type Parts struct {
 	Config    *config.Config
 	Version   string
@@ -63,7 +62,7 @@ type Parts struct {
 	PodEvents audit.PodEvents
 }
 
-// A Node looks after every volume of this machine.
+// A Node manages every volume of this machine.
 type Node struct {
 	Parts
 
@@ -100,8 +99,8 @@ func (n *Node) String() string { return "reconciler" }
 // Ready is closed when the notes and the mount table have been read.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
 
-// Run takes up what an earlier life left, and then follows the mount table
-// until ctx is done. Lanes that run end after their step.
+// Run continues the work of an earlier life, and then follows the mount table until ctx is
+// done. Running lanes end after their step.
 func (n *Node) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { n.stop(ErrStopping) })
 	defer stop()
@@ -137,8 +136,8 @@ func (n *Node) recheckDevice(device string) {
 	}
 }
 
-// recover makes a lane for every volume that a note or a mount names. The lanes
-// see for themselves what there is to finish.
+// recover makes a lane for every volume that a note or a mount names. The lanes then
+// determine the remaining work.
 func (n *Node) recover() error {
 	for _, p := range append(n.Store.Problems(), n.Records.Problems()...) {
 		n.Log.Warn(p)
@@ -196,13 +195,12 @@ func (n *Node) firstLook() (*mounttable.Table, error) {
 	}
 }
 
-// adoptionTimeout is how long a start waits for the devices of mounts without a note to
-// say which volumes they are.
+// adoptionTimeout is how long a start waits for the identities of devices with mounts but
+// without a note.
 const adoptionTimeout = 5 * time.Second
 
-// adopt makes a lane for every mount in kubelet's directories of ours that no
-// claim is about.
-// It returns at once: each channel is closed when its mount is identified.
+// adopt creates a lane for every mount without a claim in the frontends' directories. It
+// returns at once: each channel is closed when its mount is identified.
 func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 	claimed := map[string]bool{}
 	for _, c := range n.Store.All() {
@@ -348,9 +346,9 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	return l
 }
 
-// laneByName returns the lane of a volume that was just looked up by name. The name
-// of a lane changes with that of its volume, but two files of one uuid (a copy
-// made with its attributes) are not one volume: the second is refused.
+// laneByName returns the lane of a volume that was just looked up by name. The name of a
+// lane changes with that of its volume, but two files with one uuid (a copy with its
+// attributes) are not one volume: the second is refused.
 func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
 	l.mu.Lock()
@@ -372,7 +370,7 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	return l, nil
 }
 
-// lockFile is where the children of a lane hold their lock.
+// lockFile returns the lock file of a lane's children.
 func (n *Node) lockFile(id string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '/' || r < ' ' {

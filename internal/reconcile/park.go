@@ -27,9 +27,8 @@ func (l *lane) isParked() bool {
 	return l.parked != nil
 }
 
-// held says whether a child of an earlier life still works on the volume. What
-// the mount table shows meanwhile is half a truth: an unmount leaves it before
-// its data is written.
+// held reports whether a child of an earlier life still works on the volume. The mount
+// table is not reliable meanwhile: an unmount leaves it before its data is written.
 func (l *lane) held() bool {
 	e := l.n.Held(l.lock)
 	return e != nil && l.park(volume.Step{}, e)
@@ -76,7 +75,7 @@ func (l *lane) park(step volume.Step, err error) bool {
 	return true
 }
 
-// text says what the child does, and what an operator can do.
+// text describes the child, with the remedy.
 func (p *parked) text() string {
 	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
 	if p.pid != 0 {

@@ -14,9 +14,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Orphans lists what `flexd release` can release, and what would be done for each
-// now. With targets (a directory, VG/LV or a uuid) it lists only these, and says why
-// a target is no orphan. It changes nothing.
+// Orphans lists the orphans for `flexd release`, with the steps for each. With targets (a
+// directory, VG/LV or a uuid) it lists only these, and explains why a target is not an
+// orphan. It changes nothing.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
@@ -58,7 +58,7 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	return list
 }
 
-// matches says whether a target means that orphan.
+// matches reports whether a target means that orphan.
 func (n *Node) matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
@@ -66,7 +66,7 @@ func (n *Node) matches(target string, d status.Finding) bool {
 	return d.Dir != "" && n.Observer.Resolve(target) == d.Dir
 }
 
-// dryRun says what a release of an orphan would do now, or why it would not.
+// dryRun returns the steps of a release of an orphan, or the reason of its refusal.
 func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, refused string) {
 	uuid, name := volume.UUID(d.UUID), volume.Name{VG: d.VG, LV: d.LV}
 	var w volume.Want
@@ -128,7 +128,7 @@ func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) 
 	return c
 }
 
-// noOrphanReason says why there is nothing to release at a target.
+// noOrphanReason returns why there is nothing to release at a target.
 func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	if !strings.HasPrefix(target, "/") {
 		differ := n.findingsByVolume()

@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Request is what a frontend wants of one volume.
+// A Request is a frontend's request for one volume.
 type Request struct {
 	ID      string // unique among the requests that wait
 	Verb    volume.Verb
@@ -30,23 +30,23 @@ type Target struct {
 	Refusal error  // why nothing may be mounted there; what flexd has mounted there is released nevertheless
 }
 
-// Options say what to make of the volume, and for whom.
+// Options are the options of the volume, and its pod.
 type Options struct {
 	Alias       string   // the frontend's own name for the volume, "" = none: EndLease knows only that
 	Size        int64    // bytes, 0 = not given
 	FSType      string   // "" = whatever is there
 	ReadOnly    bool     // the mount
-	MkfsOptions []string // words for mkfs' argv
+	MkfsOptions []string // arguments for mkfs
 	Attrs       []string // per-mount attributes such as noatime
 	Super       []string // superblock options, sorted
 	Pod         dsw.Pod  // Publish only
 }
 
-// A Caller is who waits for the answer.
+// A Caller is the process that waits for the answer.
 type Caller struct {
 	Started time.Duration  // when it asked first, on the boot clock: the newest request at a directory wins
 	Alive   func() bool    // whether it still waits, beside the context of the request; nil = it does
-	Mounts  MountNamespace // where it uses what is mounted; nil = in flexd's own
+	Mounts  MountNamespace // the mount namespace in which it uses the mount; nil = flexd's own
 }
 
 // A MountNamespace may be another than flexd's own.
@@ -65,15 +65,15 @@ type Result struct {
 var (
 	// ErrDeadline is the cause with which the context of a request ends in time.
 	ErrDeadline = volume.WithCode(volume.InProgress, errors.New("its deadline passed"))
-	// ErrStopping ends each request when flexd stops: the next one is to be asked.
+	// ErrStopping ends each request when flexd stops: the caller must ask the next flexd.
 	ErrStopping = volume.WithCode(volume.Canceled, errors.New("flexd is stopping"))
 	// ErrCallerGone is for the log: nothing waits for the answer.
 	ErrCallerGone = volume.WithCode(volume.Canceled, errors.New("the caller hung up"))
 )
 
-// Do serves a request, and returns when its result is observed, or why it cannot be
-// reached. ctx ends when the caller does not wait any longer; its deadline, with
-// ErrDeadline as the cause, is when the caller must have an answer.
+// Do serves a request, and returns its result when it is observed, or an error. ctx ends
+// when the caller does not wait any longer; its deadline, with ErrDeadline as the cause, is
+// when the caller must have an answer.
 func (n *Node) Do(ctx context.Context, r Request) (Result, error) {
 	c := n.newCall(ctx, r)
 	select {
@@ -131,7 +131,7 @@ func (n *Node) dispatch(c *call) (result Result, err error) {
 	return result, err
 }
 
-// exists says whether the volume is here, active or not.
+// exists reports whether the volume is here, active or not.
 func (n *Node) exists(c *call) (bool, error) {
 	_, p, err := n.allowed(c, c.Name)
 	if err != nil {

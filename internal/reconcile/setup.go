@@ -105,7 +105,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name v
 }
 
 // replacedReason says why a Stage, or an Activate before it, must not use a volume: an
-// earlier Activate has activated another one under that name, which is active and has its
+// earlier Activate has activated another one under that name, which is active and has a
 // lease.
 func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
 	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.asked.Options.Alias == "" {
@@ -130,7 +130,7 @@ func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p 
 	return ""
 }
 
-// renamed returns what a volume in use is called now that was set up by that name.
+// renamed returns the new name of a volume in use that was set up under that name.
 func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 	for uuid, h := range n.Observer.All() {
 		if h.LV.Name == name && h.LV.Now != (volume.Name{}) {

@@ -37,7 +37,7 @@ func (n *Node) List() status.List {
 }
 
 // VolumeDetail returns everything about one volume, given by name or by "-"/uuid. Of
-// several of one name it is the one that a pod would get: the others are deleted.
+// several with one name it returns the one that a pod would get: the others are deleted.
 func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) {
 	var (
 		best *lane
@@ -96,7 +96,7 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	return check
 }
 
-// Health names what keeps flexd from serving.
+// Health returns the reasons why flexd cannot serve calls.
 func (n *Node) Health() []string {
 	select {
 	case <-n.ready:
@@ -206,7 +206,7 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 // claimedMissing begins the note of a claim that is held and has no mount.
 const claimedMissing = "claimed-missing"
 
-// mountState says whether a claim's mount was observed, or observed to be missing. Both
+// mountState reports whether a claim's mount was observed, or observed to be missing. Both
 // are false before the first observation, and while it is unknown.
 func mountState(dir string, h *volume.Have) (mounted, missing bool) {
 	if h == nil {
@@ -232,8 +232,7 @@ func claimView(c dsw.Claim, h *volume.Have) status.Claim {
 	return v
 }
 
-// planned fills in what would be done, and refused, if the lane looked now and
-// saw what it saw last.
+// planned sets the steps and refusals that follow from the last observation.
 func (l *lane) planned(s *status.VolumeDetail, w volume.Want, h volume.Have) {
 	v := volume.Plan(w, h)
 	for i, step := range v.Steps {
@@ -308,7 +307,7 @@ func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) statu
 	return status.Idle
 }
 
-// observed puts what was seen into words, in reading order.
+// observed describes the last observation as text, in reading order.
 func observed(h volume.Have) []status.Fact {
 	facts := []status.Fact{}
 	add := func(name, format string, a ...any) {

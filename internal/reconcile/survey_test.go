@@ -192,7 +192,7 @@ func TestMountedFileThatIsNoVolumeAnyMore(t *testing.T) {
 			func(e *hosttest.Env) error {
 				return errors.Join(os.Remove(e.Dir()), os.Rename(e.Dir()+".away", e.Dir()))
 			}},
-		{"it has two names", "data has 2 names (hard links)",
+		{"it has two hard links", "data has 2 hard links",
 			func(e *hosttest.Env) error { return os.Link(e.File("data"), e.Dir()+".link") },
 			func(e *hosttest.Env) error { return os.Remove(e.Dir() + ".link") }},
 	} {

@@ -23,8 +23,8 @@ func (l *lane) prune() {
 	}
 }
 
-// turn observes, plans and acts until the volume is at rest, or until what is
-// left has to wait.
+// turn observes, plans and acts until no step is left, or until the remaining steps have to
+// wait.
 func (l *lane) turn() {
 	ctx := l.n.ctx
 	l.publish(true)
@@ -71,7 +71,7 @@ func (l *lane) turn() {
 			return
 		}
 		if sameStep(step, last) {
-			// What a step says it did counts only when it is seen.
+			// A successful step counts only when its effect is observed.
 			l.fail(ctx, step, step.Kind.String(), errors.New("it succeeded, but its effect is not observed; flexd does not repeat it"))
 			if last = (volume.Step{}); len(step.Calls) == 0 {
 				return
@@ -131,8 +131,8 @@ func (l *lane) markPatient(w *volume.Want, h volume.Have) {
 	}
 }
 
-// settle plans, answers the calls that the plan answered, and plans again for
-// those that are left, all from one look.
+// settle plans, answers calls by the plan, and plans again for the remaining calls, all
+// from one observation.
 func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
 	for {
 		v := volume.Plan(*w, h)
@@ -144,7 +144,7 @@ func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
 	}
 }
 
-// hasBackoff says whether flexd's own step of that kind waits after a failure. A
+// hasBackoff reports whether flexd's own step of that kind waits after a failure. A
 // note does not: the steps of a call that waits may come after it.
 func hasBackoff(k volume.StepKind) bool {
 	switch k {
@@ -165,8 +165,7 @@ func sameStep(a, b volume.Step) bool {
 	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size && a.Below == b.Below
 }
 
-// rest ends a turn in which nothing is left to do, or nothing can be done while
-// something is unknown.
+// rest ends a turn without a further step, or with steps that need an unknown fact.
 func (l *lane) rest(w volume.Want, h volume.Have) {
 	if mustRetry(w, h) {
 		l.mu.Lock()
@@ -188,14 +187,14 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 		l.wakeIn(max(time.Until(next), 0)) // the end of a lease is found then, too
 		return
 	}
-	// It may have ended since the want was made up: then the next turn is due now.
+	// It may have ended since want was called: then the next turn is due now.
 	if lease, ok := l.n.Store.Lease(l.uuid); ok && w.Lease.Live {
 		l.wakeIn(max(lease.Until-l.n.Boot(), 0))
 	}
 }
 
-// mustRetry reports whether flexd has something to release or to find out that is
-// unknown at the moment: there is no event when it becomes known.
+// mustRetry reports whether flexd must release or observe something that is unknown now:
+// there is no event when it becomes known.
 func mustRetry(w volume.Want, h volume.Have) bool {
 	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {
 		return false

@@ -7,14 +7,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// release unmounts whatever of ours is mounted at the directory, whatever the configuration
-// says by now.
+// release unmounts each mount of flexd's at the directory, even if the configuration no
+// longer allows its volume.
 func (n *Node) release(c *call) error {
 	if err := c.asked.Target.Refusal; err != nil && !n.mountedAt(c.Dir) {
 		return err
 	}
-	// From here on no older mount is committed, and the table shows every other
-	// one but that whose outcome was not observed yet.
+	// From here on no older mount is committed, and the table shows every mount except a
+	// committed one that is not observed yet.
 	committed, err := n.enter(c)
 	if err != nil {
 		return err
@@ -65,15 +65,15 @@ func (n *Node) release(c *call) error {
 	return nil
 }
 
-// mountedAt says whether flexd has a claim at a directory, or had one that an unmount
+// mountedAt reports whether flexd has a claim at a directory, or had one that an unmount
 // call has ended a while ago: kubelet may repeat that call.
 func (n *Node) mountedAt(dir string) bool {
 	_, torn := n.Store.Teardowns(n.Boot())[dir]
 	return torn || len(n.Store.At(dir)) > 0
 }
 
-// endLease ends the leases of the volume that kubelet calls so. It is a hint:
-// a volume that is claimed stays.
+// endLease ends the leases of the volume with kubelet's name. It is a hint: a claimed
+// volume stays active.
 func (n *Node) endLease(name string) {
 	if name == "" {
 		return

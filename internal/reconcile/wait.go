@@ -71,7 +71,7 @@ func (n *Node) explainEnd(c *call, err error) error {
 	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }
 
-// timeoutReason says what a call was waiting for at its deadline.
+// timeoutReason describes the step or fact that a call waited for at its deadline.
 func (l *lane) timeoutReason() error {
 	child := run.Holder(l.lock)
 	l.mu.Lock()
@@ -89,7 +89,7 @@ func (l *lane) timeoutReason() error {
 	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }
 
-// slowAdvice is what an operator can do about a step that may only be slow.
+// slowAdvice is the remedy for a step that may only be slow.
 const slowAdvice = "; if that is too long for it, look at the disk under it and at dmesg"
 
 // stepSince is the step, and since when it runs. The caller holds l.mu.

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How much of a child's output is kept, unless its Cmd says otherwise. The rest is
-// read and dropped: a child must never wait for its reader.
+// The limits of a child's output, unless its Cmd sets another. The rest is read and
+// discarded: a child must never wait for its reader.
 const (
 	maxStdout = 1 << 20
 	maxStderr = 64 << 10
@@ -36,8 +36,8 @@ type drain struct {
 	over bool
 }
 
-// newDrain starts to read f. If ready is set and the first line begins with
-// "ready ", the rest of that line is sent there and is no part of the output.
+// newDrain starts to read f. If ready is set and the first line begins with "ready ", the
+// rest of that line is sent there and is not part of the output.
 func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 	d := &drain{file: f, done: make(chan struct{})}
 	go func() {
@@ -54,7 +54,7 @@ func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 				d.keep(line, limit)
 			}
 		}
-		// Most children say little, and one that hangs says nothing for long.
+		// Most children print little, and one that hangs prints nothing for long.
 		chunk := make([]byte, 512)
 		for {
 			n, err := r.Read(chunk)
@@ -73,8 +73,8 @@ func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 	return d
 }
 
-// rest takes what already lies in the pipe: on a machine that is short of time
-// the grace may be over before anything was read.
+// rest reads the data that is already in the pipe: on a slow machine the grace may end
+// before anything was read.
 func (d *drain) rest(chunk []byte, limit int) {
 	_ = d.file.SetReadDeadline(time.Time{})
 	c, err := d.file.SyscallConn()
@@ -106,8 +106,8 @@ func (d *drain) keep(b []byte, limit int) {
 	d.buf = append(d.buf, b...)
 }
 
-// finish is called when the child has ended: what it wrote is there, and
-// other holders of the pipe get no more than grace.
+// finish is called when the child has ended: its output is in the pipe, and other holders
+// of the pipe get at most grace.
 func (d *drain) finish(grace time.Duration) {
 	select {
 	case <-d.done:

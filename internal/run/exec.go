@@ -24,9 +24,8 @@ const (
 	pipeGrace = time.Second
 )
 
-// The directories in which a program without a slash in its name is looked up,
-// and the whole environment of every child. The environment of flexd itself is
-// nobody's business.
+// The directories in which a program without a slash in its name is looked up, and the
+// whole environment of every child. Children do not inherit flexd's own environment.
 var (
 	path = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 	env  = []string{"LC_ALL=C", "PATH=" + strings.Join(path, ":")}
@@ -42,16 +41,16 @@ type Exec struct {
 	waiters map[string]<-chan struct{} // guarded by mu: locks with a waiter, by path
 }
 
-// NewExec returns the real Runner. It marks every descriptor that flexd was
-// started with as not to be inherited: a child gets its own and no others.
+// NewExec returns the real Runner. It sets close-on-exec on every descriptor that flexd was
+// started with: a child inherits none of them.
 func NewExec() *Exec {
-	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Go's own descriptors are marked anyway
+	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Go sets it on its own descriptors
 	return &Exec{waiters: map[string]<-chan struct{}{}}
 }
 
-// Run starts c and waits for its end, for its deadline, or for ctx to be done.
-// When ctx is done a child that changes nothing is killed; one that does is
-// left to end by itself, and Run returns at once.
+// Run starts c and waits for its end, for its deadline, or for ctx to be done. When ctx is
+// done, Run returns at once: it kills a child that changes nothing, and lets other children
+// end by themselves.
 func (e *Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
@@ -75,16 +74,16 @@ func (e *Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 		stdin.Close()
 		return Result{}, fmt.Errorf("%s: %w", c.Step, err)
 	}
-	stdin.Close() // from here on the lock is held by the child alone
+	stdin.Close() // from here on only the child holds the lock
 	if e.Started != nil {
 		e.Started(c)
 	}
 	return e.watch(ctx, k)
 }
 
-// watch brings a started child to its end, or gives it up.
+// watch waits for the end of a child, kills it at its deadline, or reports it as stuck.
 func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
-	defer k.closeGate() // a child that still waits then ends without having done anything
+	defer k.closeGate() // a child that still waits ends without an effect
 	var deadline <-chan time.Time
 	if k.cmd.Deadline > 0 {
 		t := time.NewTimer(k.cmd.Deadline)
@@ -131,8 +130,8 @@ func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
 	}
 }
 
-// afterKill waits a moment for a killed child, and for its own children: the
-// lock is free only when all of them are gone.
+// afterKill waits briefly for a killed child and its own children: the lock is free only
+// when all of them have ended.
 func (e *Exec) afterKill(k *child) (Result, error) {
 	limit := time.NewTimer(killGrace)
 	defer limit.Stop()
@@ -146,7 +145,7 @@ func (e *Exec) afterKill(k *child) (Result, error) {
 	if errors.As(err, &exit) {
 		exit.Err = context.DeadlineExceeded
 	} else if err == nil {
-		return res, nil // it ended well just before it was killed
+		return res, nil // it succeeded just before the kill
 	}
 	if k.cmd.Lock == "" {
 		return res, err
@@ -168,13 +167,13 @@ func (e *Exec) afterKill(k *child) (Result, error) {
 	}
 }
 
-// stdin opens what the child gets as standard input, locked if c has a lock.
+// stdin opens the child's standard input, locked if c has a lock.
 func (e *Exec) stdin(c Cmd) (*os.File, error) {
 	if c.Lock == "" {
 		return os.Open(os.DevNull)
 	}
-	// A lock without a visible holder is one that is being passed on (a fork
-	// of ours between fork and exec, a waiter that just got it): look again.
+	// A lock without a visible holder is changing hands (a child between fork and exec, a
+	// waiter that just got it): check again.
 	for range 20 {
 		f, err := takeLock(c.Lock)
 		if err == nil {
@@ -191,8 +190,8 @@ func (e *Exec) stdin(c Cmd) (*os.File, error) {
 	return nil, &LockedError{Step: c.Step, Lock: c.Lock, Done: e.lockDone(c.Lock)}
 }
 
-// lockDone returns a channel that is closed when the lock is free. All who wait
-// for one lock share one waiting thread.
+// lockDone returns a channel that is closed when the lock is free. All waiters for one lock
+// share one thread.
 func (e *Exec) lockDone(lock string) <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

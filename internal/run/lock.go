@@ -21,7 +21,7 @@ func Held(path string) *LockedError {
 	return locked("wait", path, pids, LockDone(path))
 }
 
-// locked is the error of a lock that is held, with what is known of the holder.
+// locked returns the error for a held lock, with its holder if known.
 func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
 	e := &LockedError{Step: step, Lock: path, Pids: pids, Done: done}
 	if w := procfs.Deepest(pids); w != nil {
@@ -30,9 +30,8 @@ func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
 	return e
 }
 
-// LockFree reports whether the lock at path is free, and if it is not,
-// which processes were found with it as their standard input. A lock that does
-// not exist is free.
+// LockFree reports whether the lock at path is free, and returns the processes that have it
+// as standard input. A missing lock file is free.
 func LockFree(path string) (free bool, pids []int, err error) {
 	fd, err := openLock(path, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +70,7 @@ func LockDone(path string) <-chan struct{} {
 	return done
 }
 
-// takeLock opens the lock anew and locks it, or fails with EWOULDBLOCK.
+// takeLock opens the lock file and locks it, or fails with EWOULDBLOCK.
 func takeLock(path string) (*os.File, error) {
 	for {
 		fd, err := openLock(path, unix.O_CREAT)
@@ -82,8 +81,8 @@ func takeLock(path string) (*os.File, error) {
 			unix.Close(fd)
 			return nil, err
 		}
-		// The file may have been removed between open and flock: a
-		// lock without a name excludes no process.
+		// The file may have been removed between open and flock: a deleted file excludes no
+		// other process.
 		var mine, there unix.Stat_t
 		if err := unix.Fstat(fd, &mine); err != nil {
 			unix.Close(fd)
@@ -104,8 +103,8 @@ func openLock(path string, flags int) (int, error) {
 			continue
 		}
 		if err == unix.ENOENT && flags&unix.O_CREAT != 0 {
-			// The directory is gone, with the rest of /run perhaps: letting go
-			// must work all the same.
+			// The directory is gone, perhaps with the rest of /run: releases must work all
+			// the same.
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 				return -1, err
 			}
@@ -126,13 +125,13 @@ func flock(fd, how int) error {
 	}
 }
 
-// unlock lets a lock go at once. Closing alone would not: a fork of ours that
-// has not reached its exec holds every descriptor for a moment.
+// unlock releases a lock at once. A close would not: a forked child holds every descriptor
+// until its exec.
 func unlock(fd int) { _ = flock(fd, unix.LOCK_UN) }
 
-// Holder returns the child that holds the lock at path, nil if none was found. Of
-// several (mkfs, and the child of flexd that started it) it is the one that the
-// others wait for.
+// Holder returns the child that holds the lock at path, nil if none was found. Of several
+// (mkfs, and the child of flexd that started it) it returns the one that the others wait
+// for.
 func Holder(path string) *procfs.Waiting {
 	if _, err := os.Lstat(path); err != nil {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// Ensure that of the processes which hold a lock the one is told that the others
-// wait for, with where it waits and since when.
+// Ensure that of the processes which hold a lock the one is returned that the others wait
+// for, with where it waits and since when.
 func TestHolder(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "lock")
 	if w := Holder(lock); w != nil {
@@ -58,8 +58,8 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// Many may ask at once who holds their locks, and each is told of a child that was
-// there when he asked: none takes a look that began before.
+// Many may ask at once for the holders of their locks, and each gets a child that was there
+// when he asked: none takes a look that began before.
 func TestHoldersAreLookedForTogether(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup

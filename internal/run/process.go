@@ -25,7 +25,7 @@ type child struct {
 	errs    *drain
 	gate    *os.File // our end of the child's descriptor 3; nil once closed
 
-	mu     sync.Mutex // guards gone, so that no kill can hit a process that got the number anew
+	mu     sync.Mutex // guards gone, so that no kill can hit a later process with the same pid
 	gone   bool
 	status syscall.WaitStatus // written before ended is closed
 	err    error              // of the wait
@@ -79,7 +79,7 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 	return k, nil
 }
 
-// wait is the one goroutine that waits for the process, however long it takes.
+// wait waits for the process in a goroutine, without a limit.
 func (k *child) wait(pidfd int) {
 	// Wait without reaping first: as long as the zombie exists, no other process
 	// can have its number, and a kill under the mutex is safe.
@@ -106,9 +106,9 @@ func (k *child) wait(pidfd int) {
 	close(k.ended)
 }
 
-// ended waits for the end of the process of a pidfd, which it closes, and says
-// whether that could be waited for. Unlike waitid it keeps no thread: those of a
-// burst would stay, with their stacks.
+// ended waits for the end of the process of a pidfd, which it closes, and reports whether
+// it could wait. Unlike waitid it blocks no thread: the threads of a burst, with their
+// stacks, would never be freed.
 func ended(pidfd int) bool {
 	if pidfd < 0 || unix.SetNonblock(pidfd, true) != nil {
 		return false // before Linux 5.4
@@ -137,10 +137,10 @@ func (k *child) kill() {
 	}
 }
 
-// openGate lets a gated child do what it has prepared.
+// openGate permits a gated child to continue.
 func (k *child) openGate() {
 	if k.gate != nil {
-		_, _ = k.gate.Write([]byte{'g'}) // a child that is gone shows in its result
+		_, _ = k.gate.Write([]byte{'g'}) // the result shows a child that is gone
 	}
 }
 
@@ -175,8 +175,8 @@ func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {
 	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: procfs.Wchan(pid), Done: done}
 }
 
-// oneLine makes a message of what a program printed: at most 1 KiB, the end of
-// it if it is longer, since that is where programs say why.
+// oneLine makes the output of a program one line of at most 1 KiB, with the end of longer
+// output, since programs print the reason last.
 func oneLine(b []byte) string {
 	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(b, []byte("?")))), " ")
 	if len(s) > 1024 {

@@ -1,9 +1,9 @@
-// Package run is the one seam through which flexd starts processes.
+// Package run is the only package that starts processes.
 //
-// Whatever may wait for a volume is done by a child: one of the usual tools, or
-// flexd itself re-executed. A child has its own process group, a deadline,
-// LC_ALL=C, and its lane's lock file as standard input: a held lock is a living
-// child, also for the next flexd. It is not for parsing what a tool printed.
+// A child does everything that may wait for a volume: it is a system tool, or flexd itself
+// re-executed. A child has its own process group, a deadline, LC_ALL=C, and its lane's lock
+// file as standard input: a held lock is a living child, also for the next flexd. The
+// package does not parse the output of tools.
 package run
 
 import (
@@ -17,37 +17,36 @@ import (
 
 // A Cmd is one child to start.
 type Cmd struct {
-	Step     string        // what it does for the volume, for logs and status: "mkfs"
+	Step     string        // the step of the volume, for logs and status: "mkfs"
 	Argv     []string      // never holds a secret
 	Lock     string        // lock file, flock'ed for the child's life and given as its standard input; "" = /dev/null
 	Deadline time.Duration // after it the process group is killed, or only reported if NoKill
 	NoKill   bool          // never killed: it is reported as stuck and left to end by itself
 	MaxOut   int           // bytes of standard output, beyond which it has failed; 0 = 1 MiB
-	Mutates  bool          // changes something: false lets tests prove that a look is only a look
+	Mutates  bool          // changes something: false lets tests verify that an observation changes nothing
 
-	// Gate, if set, makes the command two-phased. The child prints one line
-	// when it is ready and waits on descriptor 3; Gate is then called with that
-	// line. If it returns nil the child is told to go on, else the child's end
-	// of the pipe is closed, it ends without having done anything, and Run
-	// returns Gate's error.
+	// Gate, if set, makes the command two-phased. The child prints one line when it is
+	// ready and waits on descriptor 3; Gate is then called with that line. If it returns
+	// nil, the child continues; otherwise Run closes the pipe, the child ends without an
+	// effect, and Run returns Gate's error.
 	Gate func(ready []byte) error
 }
 
-// A Result is what a child that ended left behind.
+// A Result is the output of a child that has ended.
 type Result struct {
 	Stdout []byte // without the ready line; at most Cmd.MaxOut
 	Stderr []byte // at most 64 KiB
 	Took   time.Duration
 }
 
-// A Runner starts children. It returns an *ExitError when the child failed, a
-// *StuckError when the child did not end although its time was up, and a
-// *LockedError when the lock is held by a child that still lives.
+// A Runner starts children. It returns an *ExitError when the child failed, a *StuckError
+// when the child did not end by its deadline, and a *LockedError when a living child holds
+// the lock.
 type Runner interface {
 	Run(ctx context.Context, c Cmd) (Result, error)
 }
 
-// An ExitError is a child that ended badly.
+// An ExitError is the failure of a child that has ended.
 type ExitError struct {
 	Step   string
 	Argv   []string
@@ -76,14 +75,14 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// A StuckError is a child that does not end. Its volume stays parked until Done
-// is closed.
+// A StuckError describes a child that does not end. Its volume stays parked until Done is
+// closed.
 type StuckError struct {
 	Step  string
 	Pid   int
 	Since time.Time
 	Wchan string          // where in the kernel it waits, "" = not known
-	For   string          // what it waits for, in words, where its starter knows; "" = not known
+	For   string          // what it waits for, as text, if the caller of Run knows; "" = not known
 	Done  <-chan struct{} // closed when the child has ended
 }
 
@@ -98,8 +97,8 @@ func (e *StuckError) Error() string {
 	return fmt.Sprintf("%s: pid %d does not end (waits%s since %s)", e.Step, e.Pid, where, e.Since.Format(time.TimeOnly))
 }
 
-// A LockedError says that a child of an earlier flexd (or one that was given
-// up) still holds the lane's lock. Done is closed when the lock is free.
+// A LockedError reports that a child of an earlier flexd, or a stuck child, still holds the
+// lane's lock. Done is closed when the lock is free.
 type LockedError struct {
 	Step  string
 	Lock  string
@@ -110,7 +109,7 @@ type LockedError struct {
 
 func (e *LockedError) Error() string {
 	if len(e.Pids) == 0 {
-		return fmt.Sprintf("%s: an earlier child still works on this volume", e.Step)
+		return fmt.Sprintf("%s: an earlier child is still running on this volume", e.Step)
 	}
-	return fmt.Sprintf("%s: an earlier child still works on this volume (pid %s)", e.Step, strings.Trim(fmt.Sprint(e.Pids), "[]"))
+	return fmt.Sprintf("%s: an earlier child is still running on this volume (pid %s)", e.Step, strings.Trim(fmt.Sprint(e.Pids), "[]"))
 }

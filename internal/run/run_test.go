@@ -328,7 +328,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Ensure that a gated child goes on only when it is told to.
+// Ensure that a gated child continues only with permission.
 func TestGate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	c := Cmd{Step: "gated", Argv: Self("gated", file), Deadline: time.Minute}
@@ -399,7 +399,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Ensure that a lock whose file was removed excludes nobody, and is never used.
+// Ensure that a lock whose file was removed excludes no process, and is never used.
 func TestLockWithoutName(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "lock")
 	if free, _, err := LockFree(lock); !free || err != nil {

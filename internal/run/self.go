@@ -10,21 +10,21 @@ import (
 	"syscall"
 )
 
-// Self is the argv that runs flexd itself as a child: "flexd child OP JSON".
-// It names the executable as the kernel knows it, so that a daemon whose file
-// was replaced by an upgrade still starts children of its own version.
+// Self is the argv that runs flexd itself as a child: "flexd child OP JSON". It uses
+// /proc/self/exe, so that a daemon whose file was replaced by an upgrade still starts
+// children of its own version.
 func Self(op string, arg any) []string {
 	b, err := json.Marshal(arg)
 	if err != nil {
-		b = []byte(err.Error()) // our own plain structs; the child would refuse it
+		b = []byte(err.Error()) // flexd's own plain structs; the child would refuse it
 	}
 	return []string{"/proc/self/exe", "child", op, string(b)}
 }
 
-// A ChildError is what a child of flexd itself answered when it failed.
+// A ChildError is the error in the answer of a child of flexd itself.
 type ChildError struct {
 	Step   string          `json:"-"`
-	Kind   string          `json:"kind,omitempty"` // names a type of error to the package that asked; "" = plain
+	Kind   string          `json:"kind,omitempty"` // the type of error for the calling package; "" = plain
 	Text   string          `json:"error"`
 	Code   string          `json:"code,omitempty"`   // likewise, of the refusal
 	Detail json.RawMessage `json:"detail,omitempty"` // depends on Kind
@@ -38,9 +38,8 @@ type reply struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// Ask runs a child of flexd itself and decodes what it answered into value. A
-// child that answered with an error gives a *ChildError; one that did not
-// answer gives the errors of Runner.
+// Ask runs a child of flexd itself and decodes its answer into value. It returns a
+// *ChildError if the answer is an error, and the errors of Runner if there is no answer.
 func Ask(ctx context.Context, r Runner, c Cmd, value any) error {
 	res, err := r.Run(ctx, c)
 	if err != nil {
@@ -63,13 +62,12 @@ func Ask(ctx context.Context, r Runner, c Cmd, value any) error {
 	return nil
 }
 
-// BeChild prepares the process for being a child: when flexd dies, the pipes
-// of its children break, and a child in the middle of something must not die of
-// that. The programs that it starts inherit it.
+// BeChild ignores SIGPIPE: when flexd dies, the pipes of its children break, and a child
+// must not die in the middle of its work. The programs that it starts inherit this.
 func BeChild() { signal.Ignore(syscall.SIGPIPE) }
 
-// Answer is the child's side of Ask: it prints the one line and returns the
-// exit status. Being able to answer is exit status 0, whatever the answer.
+// Answer is the child's side of Ask: it prints the one line and returns the exit status.
+// The exit status is 0 for every answer, also for an error.
 func Answer(value any, err error) int {
 	var out reply
 	if err != nil {
@@ -91,9 +89,8 @@ func Answer(value any, err error) int {
 	return 0
 }
 
-// AwaitGo is the child's side of Cmd.Gate: it says that everything is ready
-// and waits for the word. If it returns an error, the child must undo what it
-// prepared and end.
+// AwaitGo is the child's side of Cmd.Gate: it reports that the child is ready and waits for
+// the permission. If it returns an error, the child must undo its preparations and end.
 func AwaitGo(ready any) error {
 	b, err := json.Marshal(ready)
 	if err != nil {

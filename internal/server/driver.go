@@ -21,21 +21,21 @@ import (
 
 const (
 	requestTime      = 10 * time.Second       // for a client to send its line
-	untrustedTimeout = time.Second            // the same, for one who gets Failure anyway
-	replyTime        = 10 * time.Second       // for a client to take its answer
+	untrustedTimeout = time.Second            // the same, for a client that gets Failure anyway
+	replyTime        = 10 * time.Second       // for a client to read its answer
 	shutdownGrace    = 500 * time.Millisecond // for the handlers to return at shutdown
 	rest             = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
 
 // A Peer is the process at the other end, as the kernel reports it.
 type Peer struct {
-	Pid int // 0 = in a pid namespace that we cannot see into
+	Pid int // 0 = in a pid namespace that is not visible here
 	UID uint32
 }
 
-// A Handler answers kubelet's calls. It is called concurrently, from before the
-// daemon is ready on. The context ends when the caller hangs up or flexd shuts
-// down; whatever is returned after that is not delivered.
+// A Handler answers kubelet's calls. It is called concurrently, from before the daemon is
+// ready on. The context ends when the caller hangs up or flexd shuts down; a later answer
+// is not delivered.
 type Handler interface {
 	Serve(ctx context.Context, r flexvolume.Request, peer Peer) flexvolume.Answer
 }
@@ -49,9 +49,9 @@ type Driver struct {
 
 func (d *Driver) String() string { return "driver socket" }
 
-// Serve answers until the context ends. Callers that still wait then are hung up
-// on without an answer: flexdriver connects again and asks the next flexd, while
-// any answer from here would be final to kubelet.
+// Serve answers until the context ends. The connections of waiting callers are then closed
+// without an answer: flexdriver connects again and asks the next flexd, while an answer
+// from here would be final to kubelet.
 func (d *Driver) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,8 +75,8 @@ func (d *Driver) Serve(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("driver socket: %w", err)
 		}
-		// Out of descriptors or memory: it passes, and until then callers wait
-		// in the socket's queue.
+		// Out of descriptors or memory: retry; until then callers wait in the socket's
+		// queue.
 		d.Log.WithError(err).Error("driver socket: cannot accept")
 		select {
 		case <-ctx.Done():
@@ -85,7 +85,7 @@ func (d *Driver) Serve(ctx context.Context) error {
 	}
 }
 
-// waitFor gives the handlers a moment to see that they are not needed.
+// waitFor gives the handlers some time to notice the end of their context.
 func waitFor(all *sync.WaitGroup, log *logrus.Entry) error {
 	ended := make(chan struct{})
 	go func() { all.Wait(); close(ended) }()
@@ -100,7 +100,7 @@ func waitFor(all *sync.WaitGroup, log *logrus.Entry) error {
 // serveConn serves one connection.
 func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
-	// Whatever this goroutine does on the connection ends with the context.
+	// The context ends every operation of this goroutine on the connection.
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
 	peer, err := peerOf(conn)
@@ -114,7 +114,7 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	start := time.Now()
-	about["verb"] = r.Verb // never the arguments: they hold secrets
+	about["verb"] = r.Verb // never the arguments: they contain secrets
 	d.debug(about, "called")
 
 	waiting, hangUp := context.WithCancelCause(ctx)
@@ -122,7 +122,7 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	gone := make(chan struct{})
 	go func() { // ends at the latest when the connection is closed, which is before serveConn returns
 		defer close(gone)
-		for b := make([]byte, 64); ; { // flexdriver says nothing more: this ends when it hangs up
+		for b := make([]byte, 64); ; { // flexdriver sends nothing more: this ends when it closes the connection
 			if _, err := conn.Read(b); err != nil {
 				break
 			}
@@ -183,7 +183,7 @@ func refusal(code volume.Code, message string) flexvolume.Answer {
 	return a
 }
 
-// errHungUp is what a handler says in the log about a call that it gave up.
+// errHungUp is the reason in the log of a call whose caller is gone.
 var errHungUp = errors.New("the caller hung up")
 
 // handle calls the handler and turns its panic into an answer.

@@ -254,8 +254,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// At shutdown nobody who waits gets an answer, not even from a handler that
-// returns one: it would be final to kubelet.
+// At shutdown no waiting caller gets an answer, not even from a handler that returns one:
+// it would be final to kubelet.
 func TestShutdown(t *testing.T) {
 	const callers = 20
 	entered := make(chan bool, callers)
@@ -355,7 +355,7 @@ func TestManyCallers(t *testing.T) {
 
 func TestStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to become somebody else")
+		t.Skip("needs root to change the user")
 	}
 	d := start(t, func(context.Context, flexvolume.Request, Peer) flexvolume.Answer {
 		t.Error("the handler was called")
@@ -367,7 +367,7 @@ func TestStranger(t *testing.T) {
 	}
 	got := make(chan result)
 	go func() {
-		// Only this thread becomes nobody; it is not unlocked, so it ends with
+		// Only this thread changes to the user nobody; it is not unlocked, so it ends with
 		// the goroutine.
 		runtime.LockOSThread()
 		const nobody = 65534

@@ -15,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is what sockaddr_un holds, without its final zero.
+// maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
-// Listen opens the unix socket at path for a group ("" = as it comes). What
-// stands there already is removed only if it is a socket on which no process
-// listens. Of two daemons that start at the same instant Lock excludes one,
-// not here.
+// Listen opens the unix socket at path for a group ("" = the default). It removes an
+// existing file only if that is a socket on which no process listens. It does not exclude a
+// second daemon that starts at the same instant: Lock does.
 func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket %s: its path has %d bytes, at most %d are possible", path, len(path), maxSocketPath)
@@ -57,7 +56,7 @@ func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
 	return l, nil
 }
 
-// makeRoom makes room for a socket at path, or says why there is none.
+// makeRoom removes an old socket at path, or returns why it cannot be removed.
 func makeRoom(path string) error {
 	st, err := os.Lstat(path)
 	switch {
@@ -100,7 +99,8 @@ func GroupID(group string) (int, error) {
 	return 0, fmt.Errorf("there is no group %q on this machine", group)
 }
 
-// cause drops what net and os put before the reason: the path is named already.
+// cause removes the prefix that net and os add to the reason: the message has the path
+// already.
 func cause(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

@@ -56,8 +56,8 @@ func writePID(f *os.File) error {
 	return f.Truncate(int64(len(pid)))
 }
 
-// lockGrace is how long the lock of a flexd that is dead is waited for: a child
-// that it was starting when it was killed has it until its exec.
+// lockGrace is how long to wait for the lock of a dead flexd: a child that it was starting
+// when it was killed holds it until its exec.
 const lockGrace = 2 * time.Second
 
 func dead(pid string) bool {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A flexd that was killed while it started a child leaves its lock to that
-// child until the exec: the next flexd waits for it, and for nobody else.
+// A flexd that was killed while it started a child leaves its lock to that child until the
+// exec: the next flexd waits for it, and for no other process.
 func TestLockOfTheDead(t *testing.T) {
 	c := exec.Command("true")
 	if err := c.Run(); err != nil {

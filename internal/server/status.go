@@ -18,16 +18,16 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// A Source knows what there is to show. Its methods are called concurrently. But
-// for Check and Orphans, which look anew, they return at once with what was seen last,
-// whatever a volume is doing.
+// A Source provides the documents. Its methods are called concurrently. Check and Orphans
+// observe again; the others return the last observation at once, whatever operation runs on
+// a volume.
 type Source interface {
 	List() status.List
 	VolumeDetail(vg, lv string) (status.VolumeDetail, bool)
 	Check(ctx context.Context) status.Check // within 25 s
-	// Orphans looks anew, too: for all, or what the targets name.
+	// Orphans observes again, too: all orphans, or those of the targets.
 	Orphans(ctx context.Context, targets []string) status.Orphans
-	Health() []string // what is wrong with the daemon; none = healthy
+	Health() []string // the daemon's problems; none = healthy
 }
 
 // A Status is the status socket: HTTP, JSON, read-only.
@@ -53,7 +53,7 @@ func (s *Status) Serve(ctx context.Context) error {
 		MaxHeaderBytes:    16 << 10,
 	}
 	srv.ErrorLog = log.New(errorLog, "status socket: ", 0)
-	defer context.AfterFunc(ctx, func() { srv.Close() })() // readers just ask again
+	defer context.AfterFunc(ctx, func() { srv.Close() })() // clients can repeat their request
 	err := srv.Serve(s.Listener)
 	if ctx.Err() != nil {
 		return nil
@@ -63,8 +63,8 @@ func (s *Status) Serve(ctx context.Context) error {
 
 var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /healthz and /version")
 
-// ServeHTTP answers one request. The routing is by hand because http.ServeMux
-// answers in HTML where it redirects and in text where it refuses.
+// ServeHTTP answers one request. It does not use http.ServeMux, whose redirects are HTML
+// and whose errors are text.
 func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -93,11 +93,11 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// page finds the document of a path; with a 404 the error says what is missing.
+// page returns the document of a path; with a 404 the error names the missing object.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
 	case "/v1/check", "/v1/orphans":
-		return http.StatusOK, nil, nil // only asked for other methods
+		return http.StatusOK, nil, nil // only called for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil
 	case "/healthz":

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// WriteCheck prints what a check found, and what an operator can do: the groups
-// that are unknown first, since the list is not complete then.
+// WriteCheck prints the findings of a check with their remedies: unknown groups first,
+// since the list is not complete then.
 func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	p := &page{}
 	for _, g := range c.Groups {
@@ -29,7 +29,7 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	return err
 }
 
-// volume is its name; kubelet's alone where the volume group is not known.
+// volume returns its name; only kubelet's name if the volume group is not known.
 func (d Finding) volume() string {
 	if d.VG == "" {
 		return d.LV
@@ -37,7 +37,7 @@ func (d Finding) volume() string {
 	return d.VG + "/" + d.LV
 }
 
-// head is the class, and since when.
+// head returns the class with its age.
 func (d Finding) head(now time.Time) string {
 	text := plain(d.Class)
 	if d.Informational {
@@ -85,8 +85,7 @@ func (c Check) summary() string {
 	return text
 }
 
-// findings are one line for each that is wrong, and one for all that are
-// only worth knowing.
+// findings returns one line for each error, and one for all informational findings.
 func (l List) findings(width int) []string {
 	var lines, known []string
 	for _, d := range l.Findings {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// WriteOrphan prints one orphan: why it is one, and what would become of it, or
-// what came of it if that is known.
+// WriteOrphan prints one orphan: the reason, and the steps of a release or its result.
 func WriteOrphan(w io.Writer, o Orphan, outcome string, now time.Time) error {
 	p := &page{}
 	p.line(plain(o.VG+"/"+o.LV) + "  " + o.head(now))
@@ -29,7 +28,7 @@ func WriteOrphan(w io.Writer, o Orphan, outcome string, now time.Time) error {
 	return err
 }
 
-// WriteOrphansEnd prints what there is no orphan for, and how to go on.
+// WriteOrphansEnd prints the refused targets, and the next command.
 func WriteOrphansEnd(w io.Writer, o Orphans, done bool) error {
 	p := &page{}
 	for _, r := range o.Refused {

@@ -1,12 +1,11 @@
-// Package status is what flexd reports to an operator: the JSON documents of the
-// status socket and the tables that `flexd status` prints from them. The JSON
-// is stable: fields are added, never renamed or given another meaning. It is
-// not for observing anything: the reconciler fills it from its last snapshot.
+// Package status has the JSON documents of the status socket and the tables that `flexd
+// status` prints from them. The JSON is stable: fields are added, never renamed, and their
+// meaning does not change. The reconciler fills the documents from its last observation.
 package status
 
 import "time"
 
-// A State is the one word for a volume.
+// A State is the state of a volume.
 type State string
 
 // The states, most urgent first. Working is shown with its step and age.
@@ -16,7 +15,7 @@ const (
 	Uncertain State = "uncertain" // the volume could not be observed
 	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
 	Faulty    State = "faulty"    // mounted, and its filesystem, cache or thin pool has failed
-	Orphaned  State = "orphaned"  // mounted, but no pod is left that would use it
+	Orphaned  State = "orphaned"  // mounted, but no pod uses it any more
 	Working   State = "working"
 	Mounted   State = "mounted"
 	Active    State = "active" // has a device, is not mounted
@@ -30,7 +29,7 @@ type Volume struct {
 	UUID       string     `json:"uuid"`
 	Size       int64      `json:"size"` // bytes, 0 = unknown
 	State      State      `json:"state"`
-	Step       string     `json:"step,omitempty"`      // what it is working on
+	Step       string     `json:"step,omitempty"`      // the running step
 	StepSince  *time.Time `json:"stepSince,omitempty"` // since when
 	Device     string     `json:"device,omitempty"`
 	Filesystem string     `json:"filesystem,omitempty"` // ext4, xfs, btrfs
@@ -40,21 +39,21 @@ type Volume struct {
 
 // A Pod is one user of a volume.
 type Pod struct {
-	Namespace string `json:"namespace,omitempty"` // empty when only the mount table knows the mount
+	Namespace string `json:"namespace,omitempty"` // empty if there is no note of the mount
 	Name      string `json:"name,omitempty"`
 	UID       string `json:"uid"`
 	Dir       string `json:"dir"`
 	ReadOnly  bool   `json:"readOnly"`
 }
 
-// An Error is what went wrong last.
+// An Error is the last error.
 type Error struct {
 	Step    string     `json:"step"`
 	Code    string     `json:"code,omitempty"`
 	Message string     `json:"message"`
 	At      time.Time  `json:"at"`
 	CallID  string     `json:"callID,omitempty"`
-	Next    *time.Time `json:"next,omitempty"` // when flexd itself tries again
+	Next    *time.Time `json:"next,omitempty"` // when flexd itself retries
 }
 
 // A VolumeDetail is everything about one volume.
@@ -65,14 +64,14 @@ type VolumeDetail struct {
 	Calls    []Call      `json:"calls"`    // waiting now
 	Observed []Fact      `json:"observed"` // in reading order
 	Plan     []string    `json:"plan"`     // what would be done now
-	Refused  []string    `json:"refused"`  // what would be refused now, and why
+	Refused  []string    `json:"refused"`  // the refusals of the current plan, with reasons
 	Stuck    *Child      `json:"stuck,omitempty"`
 	History  []Operation `json:"history"` // newest first, bounded
 
 	Findings []Finding `json:"disagreements"`
 }
 
-// A Claim is one of kubelet's directories where the volume is to be mounted.
+// A Claim is one of kubelet's directories for a mount of the volume.
 type Claim struct {
 	Kind    string    `json:"kind"` // staged, published
 	Phase   string    `json:"phase"`

@@ -1,4 +1,4 @@
-// Package sysfs reads what sysfs says of devices, and writes their numbers as it does.
+// Package sysfs reads devices from sysfs, and formats device numbers as sysfs does.
 package sysfs
 
 import (
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Line reads a file of sysfs that has one line. It asks the kernel directly: an os.File would
-// be handed to the runtime's poller first, which costs more than the reading.
+// Line reads a file of sysfs that has one line. It uses system calls: an os.File would be
+// registered with the runtime's poller first, which costs more than the read.
 func Line(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	for err == unix.EINTR {
@@ -31,12 +31,12 @@ func Line(path string) (string, error) {
 	return strings.TrimSuffix(string(b[:n]), "\n"), nil
 }
 
-// Number is a device number as sysfs writes it: "major:minor".
+// Number formats a device number as sysfs does: "major:minor".
 func Number(dev uint64) string {
 	return strconv.FormatUint(uint64(unix.Major(dev)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(dev)), 10)
 }
 
-// SplitNumber reads what Number writes.
+// SplitNumber parses the result of Number.
 func SplitNumber(s string) (major, minor uint32, ok bool) {
 	a, b, _ := strings.Cut(s, ":")
 	x, err1 := strconv.ParseUint(a, 10, 12)

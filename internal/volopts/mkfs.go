@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// A flag is one option of a mkfs that a pod's author may give.
+// A flag is an allowed option of mkfs.
 type flag struct {
 	name  string // "-b"
 	value kind   // nil = the flag takes no value
 }
 
-// mkfsFlags is the allow-list of a filesystem. What is missing is missing on
-// purpose: whatever names a file, another device, a part of the device, an
-// identity, or makes mkfs do something else than mkfs.
+// mkfsFlags returns the allow-list of a filesystem. It has no flag that names a file,
+// another device, a part of the device or an identity, or that makes mkfs do anything else.
 func mkfsFlags(fs string) []flag {
 	switch fs {
 	case "xfs":
@@ -81,9 +80,9 @@ func mkfsFlags(fs string) []flag {
 	}
 }
 
-// ParseMkfs turns mkfsOptions into words of an argv: each a flag of the
-// filesystem's allow-list or the value that was checked for it. A value may
-// stand in a word of its own ("-m 0") or not ("-m0"); it is returned apart.
+// ParseMkfs parses mkfsOptions into arguments: each is a flag of the filesystem's
+// allow-list or its checked value. A value may stand in a word of its own ("-m 0") or not
+// ("-m0"); it is returned apart.
 func ParseMkfs(fs, text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
@@ -134,8 +133,8 @@ func findFlag(flags []flag, word string) (flag, bool) {
 	return flag{}, false
 }
 
-// checkWords refuses every byte that no allowed option has, so that nothing can
-// smuggle a separator or a path. It names the word: words are separated by sep.
+// checkWords refuses every byte that no allowed option has, such as separators and slashes.
+// Its error has the word: words are separated by sep.
 func checkWords(text, sep string) error {
 	if len(text) > 4096 {
 		return errors.New("longer than 4096 bytes")
@@ -145,7 +144,7 @@ func checkWords(text, sep string) error {
 			switch c := word[i]; {
 			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("_.,=^+:-", c) >= 0:
 			default:
-				return errors.New(quote(word) + " holds a character that no allowed option has")
+				return errors.New(quote(word) + " contains a character that no allowed option has")
 			}
 		}
 	}

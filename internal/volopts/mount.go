@@ -6,20 +6,19 @@ import (
 	"strings"
 )
 
-// A Mount is what mount options ask for.
+// A Mount has the parsed mount options.
 type Mount struct {
 	ReadOnly bool
 	Attrs    []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
 	Super    []string // superblock options, sorted, none twice
 }
 
-// A word is one mount option that a pod's author may give. Two words of one
-// group contradict each other.
+// A word is an allowed mount option. Two words of one group contradict each other.
 type word struct {
 	group string
 	key   string
 	value kind // nil = none
-	bare  bool // the value may be left out
+	bare  bool // the value is optional
 }
 
 // attrWords are attributes of a single mount: each pod of a volume has its own.
@@ -33,11 +32,10 @@ func attrWords() []word {
 	}
 }
 
-// superWords are options of the superblock, which all mounts of a volume share.
-// Missing on purpose: whatever names a file or another device (journal_path,
-// logdev, device), skips recovery or checks (noload, norecovery, nouuid), picks
-// a part (subvol), stops the node (errors=panic), or is mount(8)'s own word
-// (loop, remount, bind, x-*, X-mount.*).
+// superWords are options of the superblock, which all mounts of a volume share. Not allowed
+// are options that name a file or another device (journal_path, logdev, device), skip
+// recovery or checks (noload, norecovery, nouuid), select a part (subvol), stop the node
+// (errors=panic), or belong to mount(8) (loop, remount, bind, x-*, X-mount.*).
 func superWords(fs string) []word {
 	all := []word{
 		{group: "sync", key: "sync"}, {group: "dirsync", key: "dirsync"},
@@ -119,8 +117,8 @@ func compression(s string) bool {
 	return false
 }
 
-// ParseMount sorts mountOptions into attributes of the mount and options of the
-// superblock. The same word twice is one; two that contradict are refused.
+// ParseMount parses mountOptions into attributes of the mount and options of the
+// superblock. It ignores a repeated word, and refuses contradictions.
 func ParseMount(fs, text string) (Mount, error) {
 	var m Mount
 	if text == "" {
@@ -149,7 +147,7 @@ func ParseMount(fs, text string) (Mount, error) {
 		switch {
 		case w == "ro":
 			m.ReadOnly = true
-		case w == "rw": // what a mount is anyway, unless kubelet said ro
+		case w == "rw": // the default, unless kubelet passes ro
 		case isAttr:
 			m.Attrs = append(m.Attrs, w)
 		default:

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// CheckName holds LVM's rules for the names of volume groups and volumes.
+// CheckName applies LVM's rules for the names of volume groups and volumes.
 func CheckName(name string) error {
 	switch {
 	case name == "":
@@ -21,14 +21,14 @@ func CheckName(name string) error {
 		switch c := name[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '+', c == '_', c == '.', c == '-':
 		default:
-			return errors.New(quote(name) + " holds other characters than a-z A-Z 0-9 + _ . -")
+			return errors.New(quote(name) + " contains other characters than a-z A-Z 0-9 + _ . -")
 		}
 	}
 	return nil
 }
 
-// CheckHidden refuses the names that LVM keeps for its own, hidden volumes
-// (lvm2, lib/misc/lvm-string.c): the parts of mirrors, pools, caches, raids.
+// CheckHidden refuses the names that LVM reserves for its hidden volumes (lvm2,
+// lib/misc/lvm-string.c): the parts of mirrors, pools, caches, raids.
 func CheckHidden(lv string) error {
 	for _, prefix := range [...]string{"pvmove", "snapshot"} {
 		if strings.HasPrefix(lv, prefix) {

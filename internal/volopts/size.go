@@ -12,11 +12,11 @@ import (
 //	k K Ki  m M Mi  g G Gi  t T Ti  p P Pi   powers of 1024
 //	b B                                      bytes
 //
-// The letters mean what they mean to lvcreate -L, to which the well-known
-// script driver passes them: "100m" and "100M" are 100 MiB, where a Kubernetes
-// quantity would make them a tenth of a byte and a hundred million. Ki, Mi, ...
-// mean the same to both. A bare number is refused, because it is MiB to lvcreate
-// and bytes to Kubernetes. A fraction ("1.5g") is cut to whole bytes.
+// The letters have the meaning of lvcreate -L, to which the well-known script driver passes
+// them: "100m" and "100M" are 100 MiB, where a Kubernetes quantity would make them a tenth
+// of a byte and a hundred million. Ki, Mi, ... mean the same to both. A bare number is
+// refused, because it is MiB to lvcreate and bytes to Kubernetes. A fraction ("1.5g") is
+// cut to whole bytes.
 func ParseSize(s string) (int64, error) {
 	bad := func(why string) (int64, error) {
 		return 0, errors.New(quote(s) + " " + why)

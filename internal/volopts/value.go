@@ -90,7 +90,7 @@ func features(names string) kind {
 type sub struct {
 	key   string
 	value kind // nil = none
-	bare  bool // the value may be left out
+	bare  bool // the value is optional
 }
 
 // subs takes a list of the keys, each at most once.

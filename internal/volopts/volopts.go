@@ -1,5 +1,5 @@
-// Package volopts is the options of a volume: its size, mkfs options and mount options.
-// What a pod's author wrote is turned into typed data by allow-lists, or refused.
+// Package volopts parses the options of a volume: its size, mkfs options and mount options.
+// Allow-lists decide which text of a pod's author becomes typed data; the rest is refused.
 //
 // flexdriver links it: it imports the standard library only, and not fmt.
 package volopts
@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// FSTypes are the filesystems flexd makes and mounts; the first is the default.
+// FSTypes are the filesystems that flexd supports; the first is the default.
 func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
 
 // quote shows s, at most 64 bytes of it, in a message that must stay one line.

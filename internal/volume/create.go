@@ -1,8 +1,8 @@
 package volume
 
-// creations serves the calls that wait for a name to mean a volume. Such a call waits
-// in the lane of the name, where h.LV is what that name means, and h.Record says
-// whether a volume that had it was seen with a filesystem.
+// creations serves the calls that wait for a volume with their name. Such a call waits in
+// the lane of the name, where h.LV is the volume with that name, and h.Record reports
+// whether a volume with that name was seen with a filesystem.
 func (p *planner) creations() {
 	var size int64
 	var who []string

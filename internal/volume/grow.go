@@ -1,8 +1,8 @@
 package volume
 
-// GrowSlack is how much smaller than its device a filesystem may be before it
-// counts as not grown: ext4 rounds down to whole blocks, xfs drops a last
-// allocation group of less than 64 blocks.
+// GrowSlack is the difference up to which a filesystem smaller than its device counts as
+// extended: ext4 rounds down to whole blocks, xfs drops a last allocation group of less
+// than 64 blocks.
 const GrowSlack = 1 << 20
 
 func (p *planner) expand(c Call) {
@@ -37,8 +37,8 @@ func (p *planner) expand(c Call) {
 	}
 }
 
-// grow plans what makes the filesystem fill a device of the given size, and
-// says whether there is anything to do.
+// grow plans the extension of the filesystem to a device of the given size, and reports
+// whether one is needed.
 func (p *planner) grow(size int64, who []string) bool {
 	size = max(size, p.h.Device.Size)
 	fs := p.h.FS
@@ -55,8 +55,8 @@ func (p *planner) grow(size int64, who []string) bool {
 	return true
 }
 
-// growth is the one set-up that happens after the answer: a filesystem found
-// smaller than its device at its mount, by this daemon, for a held claim.
+// growth plans the only set-up after the answer: the extension of a filesystem that this
+// daemon found smaller than its device at a mount, for a held claim.
 func (p *planner) growth() {
 	live := p.live()
 	if p.h.Device.Suspended { // a child that touches it hangs, and an unmount with it

@@ -12,9 +12,9 @@ func kindFor(c Call) Kind {
 	return Published
 }
 
-// mount plans the mounts of the calls, which conflict with nothing that is
-// mounted. Those that want another filesystem or other superblock options than
-// the first wait: once its mount is there, they are refused by what is seen.
+// mount plans the mounts of the calls, which do not conflict with existing mounts. Calls
+// with another filesystem or other superblock options than the first wait: they are refused
+// when its mount is observed.
 func (p *planner) mount(calls []Call) {
 	if len(calls) == 0 {
 		return
@@ -55,9 +55,9 @@ func ids(calls []Call) (ids []string) {
 	return ids
 }
 
-// prepare plans what must happen before the first mount of an active, unmounted
-// volume: look, make a filesystem if the volume is proven blank, check it. It
-// returns the filesystem's type and whether a mount may follow in this plan.
+// prepare plans the steps before the first mount of an active, unmounted volume: inspect
+// it, make a filesystem if the volume is proven blank, check it. It returns the
+// filesystem's type and whether a mount may follow in this plan.
 func (p *planner) prepare(calls []Call) (string, bool) {
 	var (
 		fs     = p.h.FS
@@ -83,7 +83,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	case Unmounted:
 		return refuse(refusal(Busy, "%s", orUnknown(fs.UsedBy)))
 	}
-	// Where there is a filesystem, no mkfs was cut, and it may hold data by now.
+	// If there is a filesystem, mkfs was not interrupted, and it may contain data by now.
 	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
 		return p.format(calls, refuse)
 	}
@@ -107,8 +107,8 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	return fs.Type, true
 }
 
-// format plans mkfs of what is blank, or of what an mkfs of ours left that a
-// crash has cut.
+// format plans mkfs of a blank device, or over the remains of an mkfs of flexd that was
+// interrupted by a crash.
 func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (string, bool) {
 	fsType := calls[0].FSType
 	if fsType == "" {
@@ -142,8 +142,8 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	return "", false
 }
 
-// unlikeCut says why what is on the device may be more than what the recorded
-// mkfs left when a crash cut it, or "".
+// unlikeCut returns why the device may contain more than the remains of the recorded mkfs
+// after a crash; "" = it contains only these.
 func (p *planner) unlikeCut(fsType string) string {
 	fs := p.h.FS
 	switch {
@@ -159,8 +159,8 @@ func (p *planner) unlikeCut(fsType string) string {
 	return ""
 }
 
-// device is what an owner may name in a command: a link that means this volume
-// or nothing, where there is one.
+// device returns the device path for the owner's commands: if possible a link that always
+// belongs to this volume.
 func (p *planner) device() string {
 	if p.h.Device.Link != "" {
 		return p.h.Device.Link

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// A mutant is a bug that somebody could write into the planner, or into what says
-// whose mount is whose.
+// A mutant is a bug that a programmer could write into the planner, or into what says whose
+// mount is whose.
 type mutant struct {
 	bug      string
 	old, new string // a piece of one of the files of suspects that occurs exactly once
@@ -51,7 +51,7 @@ var mutants = []mutant{
 		p.add(`},
 	{"an unmount of what is not mounted is never answered", `case claim == nil:
 			p.done(call)`, `case claim == nil:`},
-	{"a volume that somebody else mounted is used", `if m.Owner == Elsewhere {
+	{"a volume with a foreign mount is used", `if m.Owner == Elsewhere {
 			return refusal(Busy, "it is mounted at`, `if m.Owner == Elsewhere && false {
 			return refusal(Busy, "it is mounted at`},
 	{"a mount lands over something else", `if s := p.h.Targets[c.Dir]; s.Other != "" {`, `if s := p.h.Targets[c.Dir]; false && s.Other != "" {`},
@@ -77,7 +77,7 @@ var mutants = []mutant{
 	{"a cut mkfs is repeated on a volume that flexd did not create", `case !p.h.LV.Created:`, `case false:`},
 	{"a cut mkfs is repeated forever", `case p.h.RecordLate != "":`, `case false:`},
 	{"what a cut mkfs left is formatted as something else", `case p.h.RecordType != fsType:`, `case false:`},
-	{"a blank volume of somebody else is extended", `p.h.LV.Created && !repeat && size`, `!repeat && size`},
+	{"a blank volume that flexd did not create is extended", `p.h.LV.Created && !repeat && size`, `!repeat && size`},
 	{"what a cut mkfs left is extended as if it were blank", `p.h.LV.Created && !repeat && size`, `p.h.LV.Created && size`},
 	{"what a cut mkfs left is said to be blank", `repeat := fs.Content != Blank`, `repeat := fs.Content == ContentUnknown`},
 	{"what an mkfs left is formatted without a record", `fs.Content == ForeignContent && p.h.Record == Formatting {`, `fs.Content == ForeignContent && fs.Leftover {
@@ -85,10 +85,10 @@ var mutants = []mutant{
 	{"the filesystem is published before the record says seen", `if p.h.Record != Seen {
 		p.add(`, `if p.h.Record != Seen && p.h.Record != Formatting {
 		p.add(`},
-	{"mkfs is repeated over whatever is there", `repeat && why != "" {`, `false {
+	{"mkfs is repeated over any contents", `repeat && why != "" {`, `false {
 		_ = why`},
 	{"what cannot be identified is taken for absent", `return s.This || s.Under || s.Unknown != ""`, `return s.This || s.Under`},
-	{"a claim is dropped at a directory that cannot be told", `if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
+	{"a claim is dropped at a directory in an unknown state", `if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
 	{"a filesystem in error is mounted", `case FilesystemFailed:
 		return refuse(failed(fs))`, `case FilesystemFailed:`},
 	{"a filesystem that is larger than its device is mounted", `case Truncated:
@@ -110,7 +110,7 @@ var mutants = []mutant{
 	{"a device is deactivated under a claim", `if p.engaged || p.holding() {`, `if p.engaged {`},
 	{"a held claim whose mount is gone holds the device forever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {`, `if true {`},
 	{"a running pod's mount is released", `case kind == Published && spot.Pod == Running:`, `case false:`},
-	{"a mount is released although it cannot be told whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
+	{"a mount is released although it is unknown whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
 	{"a global mount is released under a pod", `if len(by) > 0 {`, `if false {`},
 	{"flexd lets go by itself without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
 	{"a claimed device is released", `case len(p.w.Claims) > 0:`, `case false:`},

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// An Orphan is a mount at one of kubelet's directories that, as far as can be
-// seen, no pod needs any more.
+// An Orphan is a mount at one of kubelet's directories that, by the observed facts, no pod
+// needs any more.
 type Orphan struct {
 	Kind Kind
 	Dir  string
 	Why  string // how that is known
 }
 
-// Orphans returns those of one volume. life says of a pod's directory whether
-// its pod still has a process, and how that is known. What waits, is being made
-// or is unknown is no orphan.
+// Orphans returns the orphans of one volume. life reports whether the pod of a directory
+// still has a process, with the evidence. A directory with a waiting call, a claim in the
+// phase making or an unknown fact is not an orphan.
 func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan) {
 	waits := slices.ContainsFunc(w.Calls, func(c Call) bool { return c.Verb != Reclaim })
 	for _, m := range h.Mounts {
@@ -38,8 +38,8 @@ func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan
 	return all
 }
 
-// users are the mounts of the volume in kubelet's directories other than dir
-// and other global ones: while there is one, a pod may need the global mount.
+// users returns the mounts of the volume in kubelet's directories, without dir and other
+// global mounts: while there is one, a pod may need the global mount.
 func users(h Have, dir string) (dirs []string) {
 	for _, m := range h.Mounts {
 		if m.Dir != dir && m.Owner != Elsewhere && m.Kind != Staged {
@@ -49,9 +49,9 @@ func users(h Have, dir string) (dirs []string) {
 	return dirs
 }
 
-// reclaims plans what `flexd release` asks for, or flexd itself where it may. It
-// is a release that is held to more: kubelet does not ask for it, so it must be
-// seen that no pod can miss what goes.
+// reclaims plans the releases that `flexd release`, or flexd itself, requests. Such a
+// release must meet more conditions than kubelet's: flexd must observe that no pod needs
+// the mount.
 func (p *planner) reclaims() {
 	for _, call := range p.w.Calls {
 		if call.Verb != Reclaim {
@@ -87,13 +87,13 @@ func (p *planner) reclaims() {
 	}
 }
 
-// alone reports whether the release at dir needs the proof that no other process
-// has the device. An operator does not.
+// alone reports whether the release at dir requires that no other mount namespace has the
+// device. An operator's release does not.
 func (p *planner) alone(dir string) bool {
 	return !slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Reclaim && c.Dir == dir && !c.Alone })
 }
 
-// needed says why the mount at a directory may still be needed, or "".
+// needed returns why the mount at a directory may still be needed; "" = it is not.
 func (p *planner) needed(call Call, spot TargetState) string {
 	switch kind := p.kindOf(call.Dir); {
 	case kind == Published && spot.Pod == Running:

@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// Plan returns the steps that lead from h to w, in order: releases, then
-// set-up, then what flexd does by itself. It does not guess: a call that would
-// need an unknown fact, or that is in conflict with what is there, is refused.
-// After Inspect nothing more is planned for that purpose, because what follows
-// depends on what it finds; after every step the caller observes and plans
-// again, so that any prefix may be cut by a crash.
+// Plan returns the steps that lead from h to w, in order: releases, then set-up, then what
+// flexd does by itself. It refuses a call that needs an unknown fact, or that conflicts
+// with the observed state. After Inspect it plans nothing more for that call, because the
+// next step depends on its result. After every step the caller observes and plans again, so
+// a crash may interrupt a plan at any step.
 //
 // Without a waiting call Plan never sets anything up.
 func Plan(w Want, h Have) Verdict {
@@ -67,7 +66,7 @@ func (p *planner) calls(dir string, verbs ...Verb) (ids []string) {
 	return ids
 }
 
-// here says whether this volume is mounted at dir, on top or covered, or may be.
+// here reports whether this volume is mounted at dir, on top or covered, or may be.
 func (p *planner) here(dir string) bool {
 	s := p.h.Targets[dir]
 	return s.This || s.Under || s.Unknown != ""
@@ -86,10 +85,10 @@ func (p *planner) settle() {
 		}
 		switch {
 		case here && c.Phase == Making:
-			// Its mount has appeared: whatever happened to the call, it is held.
+			// Its mount has appeared, so it is held, with any result of the call.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp})
 		case here && c.Phase == Releasing:
-			// Kubelet may have counted the mount as a new pod's by now.
+			// Kubelet may use the mount for a new pod by now.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp, Why: "release failed"})
 		case here || len(setUp) > 0:
 		case c.Phase != Held:
@@ -106,14 +105,14 @@ func (p *planner) settle() {
 	}
 }
 
-// drop plans the end of a claim. The last one leaves a lease, which is noted
-// first: no instant goes by in which an active volume of ours has neither.
+// drop plans the end of a claim. After the last one follows a lease, which is noted first,
+// so that an active volume of flexd always has a claim or a lease.
 func (p *planner) drop(c Claim, calls []string, why string) {
 	p.dropped = append(p.dropped, c.Dir)
 	p.add(Step{Kind: Drop, Dir: c.Dir, Claim: c.Kind, Calls: calls, Why: why, Lease: p.h.Device.Activity != Inactive && !p.holding()})
 }
 
-// holding says whether anything but a lease keeps the volume.
+// holding reports whether anything except a lease keeps the volume active.
 func (p *planner) holding() bool {
 	for _, c := range p.w.Claims {
 		if slices.Contains(p.dropped, c.Dir) {
@@ -143,7 +142,7 @@ func (p *planner) kindOf(dir string) Kind {
 	return Published
 }
 
-// readOnlyLV says whether nothing may be written to the volume at all.
+// readOnlyLV reports whether nothing may be written to the volume at all.
 func (p *planner) readOnlyLV() bool { return p.h.LV.ReadOnly || p.h.Device.ReadOnly }
 
 // live returns a mount of the volume, whose superblock every further mount

@@ -95,7 +95,7 @@ func (p *planner) setUps() {
 	p.mount(mounters)
 }
 
-// waits says whether a call waits for its device to be resumed, or for the group's
+// waits reports whether a call waits for its device to be resumed, or for the group's
 // metadata: all set-ups need it.
 func (p *planner) waits(c Call) bool {
 	resumes := c.Patient && p.h.Device.Suspended
@@ -116,7 +116,7 @@ func (p *planner) mounted(c Call) bool {
 			return true
 		}
 	}
-	// settle() plans NoteHeld where the note does not say so yet.
+	// settle() plans NoteHeld if the note has another phase.
 	if cl := p.claim(c.Dir); cl != nil && cl.Phase == Held {
 		p.done(c)
 	}
@@ -192,7 +192,7 @@ func (p *planner) twoNames(dir string) Refusal {
 	return refusal(Conflict, "it is staged already at %s: kubelet knows it under two names there, and could then never unmount either; use one PV (or one inline volume name) for one logical volume", dir)
 }
 
-// younger says whether the claim at dir was made by a call that came after c.
+// younger reports whether the claim at dir belongs to a call that arrived after c.
 func (p *planner) younger(dir string, c Call) bool {
 	for _, o := range p.w.Calls {
 		if o.ID == c.ID {
@@ -213,8 +213,8 @@ func failed(fs FS) Refusal {
 	return refusal(Damaged, "its %s is in error (%s): unmount it everywhere and run fsck by hand", what, orUnknown(fs.What))
 }
 
-// truncated is about a filesystem that is larger than its device. No fsck is advised:
-// it would throw away what is beyond the end.
+// truncated describes a filesystem that is larger than its device. It does not advise fsck,
+// which would drop the blocks beyond the end.
 func (p *planner) truncated() Refusal {
 	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
 	remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, name)
@@ -229,9 +229,9 @@ func otherType(found, wanted string) Refusal {
 	return refusal(Conflict, "it holds %s, and fsType asks for %s: correct fsType, or wipe the volume if its data is not needed", found, wanted)
 }
 
-// optionsDiffer compares the wanted superblock options with those of the live
-// superblock: with what flexd was asked for when it was mounted or, when no note
-// tells that, with the mount table, which does not show every default.
+// optionsDiffer compares the wanted superblock options with those of the live superblock:
+// with the options requested at its mount or, if no note has them, with the mount table,
+// which does not show every default.
 func optionsDiffer(want []string, mounts []Mount) string {
 	for _, m := range mounts {
 		if m.AskedKnown {
@@ -256,7 +256,8 @@ func list(options []string) string {
 	return strings.Join(options, ",")
 }
 
-// activate plans what every user of the device needs: its note, then the device.
+// activate plans the note of a lease and then the activation, which every user of the
+// device needs.
 func (p *planner) activate(users []Call) {
 	var ids, heal []string
 	for _, c := range users {

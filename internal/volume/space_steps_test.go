@@ -76,7 +76,7 @@ func (w world) do(s Step) (world, error) {
 			return w, fmt.Errorf("inspects a volume that is not active")
 		}
 		if len(s.Calls) == 0 && !w.grow && !w.suspect {
-			return w, fmt.Errorf("looks at a device that nobody asks about")
+			return w, fmt.Errorf("looks at a device without a request")
 		}
 		w.unlooked = false
 		w.known, w.sized = true, w.truth != tBlank && w.truth != tData && w.truth != tLUKS && w.truth != tLeftover
@@ -129,7 +129,7 @@ func (w world) do(s Step) (world, error) {
 		case w.lv != Present || w.dev != Active:
 			return w, fmt.Errorf("mounts what is foreign, unknown or inactive")
 		case w.elsewhere:
-			return w, fmt.Errorf("mounts what somebody else has mounted")
+			return w, fmt.Errorf("mounts a volume with a foreign mount")
 		case w.use != UseUnknown && !w.mounted():
 			return w, fmt.Errorf("mounts what something else uses")
 		case w.truth == tCut && w.mounted() && !w.known: // only the child sees it, and refuses
@@ -174,7 +174,7 @@ func (w world) do(s Step) (world, error) {
 			return w, nil
 		}
 		if !w.wants(oExpand) {
-			return w, fmt.Errorf("extends what nobody asks to expand")
+			return w, fmt.Errorf("extends a volume without a request")
 		}
 		if w.short {
 			w.short, w.small, w.grown = false, true, false

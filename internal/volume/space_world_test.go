@@ -2,14 +2,13 @@ package volume
 
 import "slices"
 
-// The space test walks every state of a small world: one volume, kubelet's
-// global directory and one pod directory, every combination of notes, mounts,
-// content, record, lease and waiting calls that can be told apart by Plan. From
-// each state it takes the first planned step in three ways: it succeeds, it
-// fails (its calls get Failure), or flexd is killed (calls and facts are gone).
-// Every state so reached is walked as well, so that every prefix of every plan
-// is cut somewhere. The promises are checked at each step, on the truth of the
-// world and not on what Plan was told.
+// The space test walks every state of a small world: one volume, kubelet's global directory
+// and one pod directory, every combination of notes, mounts, content, record, lease and
+// waiting calls that Plan distinguishes. From each state it takes the first planned step in
+// three ways: it succeeds, it fails (its calls get Failure), or flexd is killed (calls and
+// facts are gone). Every state so reached is walked as well, so that every prefix of every
+// plan is cut somewhere. The promises are checked at each step, on the truth of the world
+// and not on the input of Plan.
 
 const (
 	dirG = "/k/plugins/global"
@@ -25,7 +24,7 @@ const (
 	tBlank truth = iota
 	tExt4
 	tXfs
-	tData     // somebody's bytes that nobody recognises
+	tData     // data of an owner, without a known signature
 	tLUKS     // a foreign signature
 	tError    // ext4 in error
 	tLeftover // what a cut mkfs left, ours or another's

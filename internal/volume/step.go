@@ -5,9 +5,8 @@ import "strings"
 // A StepKind is one thing the reconciler can do to a volume.
 type StepKind uint8
 
-// The kinds of step. Notes and records are steps like any other, so that what
-// must be written before what is done is the planner's business and is tested
-// with it.
+// The kinds of step. Writing notes and records are steps, too, so that the planner decides
+// their order, and its tests check it.
 const (
 	NoteMaking StepKind = iota + 1
 	NoteHeld
@@ -55,7 +54,7 @@ func (k StepKind) String() string {
 	return "unknown step"
 }
 
-// SetsUp says whether the step may only be taken for a waiting call.
+// SetsUp reports whether the step may only be taken for a waiting call.
 func (k StepKind) SetsUp() bool {
 	switch k {
 	case NoteMaking, CreateVolume, ActivateDevice, Format, CheckFS, MountVolume, Extend:
@@ -98,16 +97,16 @@ func (s Step) String() string {
 	return b.String()
 }
 
-// A Refusal is a call that must not be served, and why.
+// A Refusal is a call that must not be served, with the reason.
 type Refusal struct {
 	Call   string
 	Code   Code
 	Reason string // what is in the way, and the owner's way out
 }
 
-// A Verdict is what Plan makes of a want and a have. Every call is in Done, in
-// Refused, or waits for one of the Steps (or for those of another call), for its
-// device to be resumed, or for the metadata of its group.
+// A Verdict is the result of Plan. Every call is in Done, in Refused, or waits for one of
+// the Steps (or for those of another call), for its device to be resumed, or for the
+// metadata of its group.
 type Verdict struct {
 	Steps   []Step
 	Refused []Refusal

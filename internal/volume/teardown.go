@@ -39,7 +39,7 @@ func (p *planner) unmount(dir string, calls []string, alone bool) {
 	p.drop(Claim{Kind: kind, Dir: dir}, calls, "")
 }
 
-// release plans the lease that a missing mount leaves, and deactivation.
+// release plans the lease after a mount that is gone, and the deactivation.
 func (p *planner) release() {
 	if p.engaged || p.holding() {
 		return

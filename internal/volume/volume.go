@@ -1,10 +1,10 @@
-// Package volume is the pure heart of flexd: what kubelet wants of one volume,
-// what is seen of it, and Plan, which turns the two into steps.
+// Package volume is the planner: Want has the requests and claims of one volume, Have its
+// observed state, and Plan returns the steps that lead from one to the other.
 //
-// It is not for doing anything: no I/O, no clock, no lock. Everything a step
-// depends on is a field of Have; everything that may cause a step is a field
-// of Want. The zero value of every observed fact is "unknown", which is never
-// "absent": nothing that needs an unknown fact is planned.
+// It is pure: no I/O, no clock, no lock. Every fact that a step depends on is a field of
+// Have; every possible cause of a step is a field of Want. The zero value of every observed
+// fact is "unknown", which is never "absent": nothing that needs an unknown fact is
+// planned.
 package volume
 
 import (
@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A Name is how kubelet's options name a logical volume. It is only used to
-// find the volume; from then on the volume is its UUID.
+// A Name is a logical volume's name in kubelet's options. It is only used to find the
+// volume; from then on flexd identifies it by its UUID.
 type Name struct {
 	VG string `json:"vg"`
 	LV string `json:"lv"`
@@ -21,13 +21,12 @@ type Name struct {
 
 func (n Name) String() string { return n.VG + "/" + n.LV }
 
-// A UUID identifies a logical volume for as long as it exists. A volume that
-// was deleted and created again under the same name has another UUID. LVM's has two
-// parts, "VGUUID_LVUUID": vgimportclone makes a volume group whose volumes keep the
-// second.
+// A UUID identifies a logical volume for as long as it exists. A volume that was deleted
+// and created again under the same name has another UUID. LVM's has two parts,
+// "VGUUID_LVUUID": volumes in a clone by vgimportclone keep the second.
 type UUID string
 
-// Earlier returns what an earlier version of flexd called the volume: the second part alone.
+// Earlier returns the volume's UUID in an earlier version of flexd: the second part alone.
 // "" = the same.
 func (u UUID) Earlier() UUID {
 	_, lv, _ := strings.Cut(string(u), "_")
@@ -43,8 +42,8 @@ type Identity struct {
 // Presence says whether a logical volume exists.
 type Presence uint8
 
-// The presences of a volume. Foreign means: something of that name exists, but
-// flexd must not use it (LV.Reason says why).
+// The presences of a volume. Foreign means: a volume or file with that name exists, but
+// flexd must not use it (LV.Reason has the reason).
 const (
 	PresenceUnknown Presence = iota
 	Absent
@@ -52,7 +51,7 @@ const (
 	Foreign
 )
 
-// An LV is what the provider's metadata says of a logical volume.
+// An LV is a logical volume in the provider's metadata.
 type LV struct {
 	Presence Presence `json:"presence"`
 	Name     Name     `json:"name"`
@@ -67,13 +66,13 @@ type LV struct {
 	File     File     `json:"-"`                  // of a volume that is one
 }
 
-// A File is a file as a look-up saw it; zero = it was not looked at.
+// A File is the file that a look-up found; zero = not known.
 type File struct {
 	Path     string
 	Dev, Ino uint64
 }
 
-// Activity says whether a logical volume has a block device.
+// Activity reports whether a logical volume has a block device.
 type Activity uint8
 
 // The activities of a device.
@@ -100,8 +99,8 @@ type Device struct {
 	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
 }
 
-// A Relative is an active volume whose device goes away together with that of
-// another: LVM deactivates an origin and its thick snapshots only as a whole.
+// A Relative is an active volume that is deactivated together with another: LVM deactivates
+// an origin and its thick snapshots only as a whole.
 type Relative struct {
 	Name    Name
 	UUID    UUID
@@ -110,7 +109,7 @@ type Relative struct {
 	Lease   Lease // without one noted, flexd has not activated it
 }
 
-// Kept says which relative keeps a volume active, and why; "" = none does.
+// Kept describes the relative that keeps a volume active, with the reason; "" = none does.
 func Kept(relatives []Relative) string {
 	for _, r := range relatives {
 		why := ""
@@ -131,7 +130,7 @@ func Kept(relatives []Relative) string {
 	return ""
 }
 
-// Content says what a look at the device's bytes found.
+// Content is the kind of data on the device.
 type Content uint8
 
 // The contents of a device.
@@ -144,7 +143,7 @@ const (
 	Truncated                       // a filesystem of FS.Size bytes, larger than its device
 )
 
-// Use says whether anything else uses a device that flexd has not mounted.
+// Use reports whether anything else uses a device that flexd has not mounted.
 type Use uint8
 
 // The uses of a device.
@@ -155,8 +154,8 @@ const (
 	Unmounted // the kernel has its filesystem active without a mount: usually frozen
 )
 
-// An FS is what is known of the filesystem on a device. It is gathered by a
-// child for one turn of the lane and forgotten afterwards.
+// An FS has the facts about the filesystem on a device. A child reads them, and they are
+// valid for one turn of the lane.
 type FS struct {
 	Content Content `json:"content"`
 	Type    string  `json:"type,omitempty"` // ext4, xfs, btrfs
@@ -165,9 +164,9 @@ type FS struct {
 	// Signature names what libblkid recognised in ForeignContent, such as
 	// crypto_LUKS; "" = unrecognized bytes.
 	Signature string `json:"signature,omitempty"`
-	// Leftover: ForeignContent that looks like what an mkfs leaves that is cut
-	// before it ends: no superblock, no backup superblock, nothing in the first
-	// kilobyte, no block full of data.
+	// Leftover: ForeignContent that may be the remains of an interrupted mkfs: no
+	// superblock, no backup superblock, nothing in the first kilobyte, no block full of
+	// data.
 	Leftover bool `json:"leftover,omitempty"`
 	Checked  bool `json:"checked,omitempty"`
 	Made     bool `json:"made,omitempty"`  // mkfs ended well in this turn
@@ -177,7 +176,7 @@ type FS struct {
 	UsedBy string `json:"usedBy,omitempty"` // its users, and the way out where it is known
 }
 
-// A Record is the durable memory of a format.
+// A Record is the state of a volume's format record.
 type Record uint8
 
 // The format records. Formatting is made durable before mkfs starts, and removed
@@ -189,7 +188,7 @@ const (
 	Seen
 )
 
-// RecordFacts is what a volume's format record says.
+// RecordFacts are the contents of a volume's format record.
 type RecordFacts struct {
 	State Record
 	Type  string // the filesystem
@@ -198,7 +197,7 @@ type RecordFacts struct {
 	Late  string // Formatting: why that mkfs must not be repeated any more, "" = it may be
 }
 
-// A Kind says which of kubelet's directories a claim is for.
+// A Kind is the kind of kubelet's directory that a claim is for.
 type Kind string
 
 // The kinds of claim.
@@ -207,7 +206,7 @@ const (
 	Published Kind = "published" // a pod's mount, by Publish
 )
 
-// A Phase is how far a claim has come.
+// A Phase is the phase of a claim.
 type Phase string
 
 // The phases of a claim. The mount table wins every dispute with them.
@@ -224,8 +223,8 @@ type Claim struct {
 	Phase Phase
 }
 
-// A Lease keeps a volume active without a claim. It is noted until the volume
-// is seen inactive, so that an expired lease means "ours to deactivate".
+// A Lease keeps a volume active without a claim. Its note stays until the volume is
+// observed inactive, so an expired lease means that flexd may deactivate the volume.
 type Lease struct {
 	Noted bool
 	Live  bool
@@ -245,19 +244,18 @@ type Mount struct {
 	Kind          Kind // for Owner Ours
 }
 
-// An Owner says whose mount it is.
+// An Owner is the owner of a mount.
 type Owner uint8
 
-// The owners. Kubelet's own mounts (subPath) keep a volume in use but are no
-// reason to refuse; Elsewhere means a mount of the volume outside kubelet's
-// directories.
+// The owners. Kubelet's own mounts (subPath) keep a volume in use but cause no refusal;
+// Elsewhere means a mount of the volume outside kubelet's directories.
 const (
 	Ours Owner = iota + 1
 	Kubelets
 	Elsewhere
 )
 
-// A TargetState says what the mount table shows at one directory.
+// A TargetState is the state of one directory in the mount table.
 type TargetState struct {
 	Unknown string // why the mount there is unknown; the other fields mean nothing then
 	This    bool   // this volume is mounted there, on top
@@ -270,7 +268,7 @@ type TargetState struct {
 	PodReason string // why it is unknown, or how it is known
 }
 
-// A Life says whether a pod still has a process.
+// A Life is the state of a pod's processes.
 type Life uint8
 
 // The lives of a pod.
@@ -280,7 +278,7 @@ const (
 	Ended // its cgroup is gone, or no process is in it
 )
 
-// A Have is everything observed of one volume.
+// A Have has all observed facts about one volume.
 type Have struct {
 	LV           LV
 	Device       Device
@@ -311,7 +309,7 @@ type Stray struct {
 	Names []string // the first few
 }
 
-// A Verb is what a waiting call wants of the volume.
+// A Verb is the operation that a waiting call requests.
 type Verb uint8
 
 // The verbs of waiting calls.
@@ -363,7 +361,7 @@ type Call struct {
 	Dir      string   // for Stage, Publish, Release, Expand, Reclaim
 	Global   string   // for Publish: kubelet's global directory of the same volume name, "" = none
 	ReadOnly bool     // the mount is to be read-only
-	FSType   string   // wanted filesystem, "" = whatever is there, DefaultFSType when blank
+	FSType   string   // wanted filesystem, "" = the existing one, DefaultFSType when blank
 	Super    []string // wanted superblock options, sorted
 	Size     int64    // wanted bytes; but for Expand, only a blank volume that flexd created is extended to it
 	MaxSize  int64    // the volume group's limit in bytes, 0 = none
@@ -375,7 +373,7 @@ type Call struct {
 // DefaultFSType is made on a blank volume when kubelet names none.
 const DefaultFSType = "ext4"
 
-// A Want is everything that may cause a step on one volume.
+// A Want has all possible causes of a step on one volume.
 type Want struct {
 	Claims          []Claim
 	Lease           Lease
