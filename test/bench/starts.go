@@ -21,7 +21,7 @@ type starts struct {
 	root int
 
 	mu       sync.Mutex
-	family   map[int]bool   // guarded by mu, as all that follows: root, and whatever it started
+	family   map[int]bool   // guarded by mu, as all that follows: root, and the processes that it started
 	forks    int            // processes, not threads
 	programs map[string]int // what they ran: the program's name, and the first word of lvm's
 	err      error

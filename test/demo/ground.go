@@ -18,8 +18,8 @@ type ground struct {
 	lvm     bool   // lvs can be asked as well
 	scratch string // a size whose mkfs takes long enough to be killed in
 
-	// lease is how long flexd keeps a volume active after its last use. A real
-	// node has more; here somebody waits for the end of it.
+	// lease is how long flexd keeps a volume active after its last use. A real node has
+	// more; here the user waits for the end.
 	lease time.Duration
 }
 

@@ -184,7 +184,7 @@ func (d *demo) teardown() {
 	d.unpublish("unmount", d.PodDir(web, v))
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmountdevice", d.GlobalDir(v))
-	d.check(host.Exclusive(d.device) == nil, "nobody holds the device (kubelet's own proof: an exclusive open)")
+	d.check(host.Exclusive(d.device) == nil, "no process holds the device (kubelet's own check: an exclusive open)")
 	d.status("data", "active")
 	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", d.ground.lease)
 	d.call("Success", "detach", v.Name, "node-1")
@@ -342,7 +342,7 @@ func (d *demo) refused() {
 	d.scene("A device with data is not formatted")
 	v := host.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "old", "size": "16m"}}
 	a := d.call("Success", "waitforattach", "", v.Blob(nil))
-	d.say("Somebody keeps his only copy there, without any filesystem:")
+	d.say("A user keeps the only copy of data there, without a filesystem:")
 	const treasure, at = "the only copy of the family photos", 3*MiB + 4096
 	f, err := os.OpenFile(a.Device, os.O_RDWR, 0)
 	d.must(err)

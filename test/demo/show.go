@@ -23,7 +23,7 @@ type demo struct {
 	checks                       int
 	ground                       ground
 	shared                       sharing
-	device                       string // of the shared volume, as waitforattach told it
+	device                       string // of the shared volume, from the answer to waitforattach
 	scratch                      string // the volume of the killed call
 	blob                         string // the last that was shown whole
 	width                        int

@@ -261,7 +261,7 @@ func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 		if mounted(dir) {
 			h.t.Errorf("unmount said Success, but %s is mounted", dir)
 		}
-	case 5: // both at once: the newer wins, the older may be told so
+	case 5: // both at once: the newer wins, the older may be superseded
 		var other []answer
 		var both sync.WaitGroup
 		both.Go(func() { other = overlap(n, mount) })

@@ -84,7 +84,7 @@ func TestKubeletDies(t *testing.T) {
 	if mounted(dir) {
 		t.Error("it landed")
 	}
-	// The same, with a flexd that is killed, too, and never heard of the hang-up.
+	// The same, with a flexd that is killed, too, and never noticed the closed connection.
 	v = h.slow("orphan-2")
 	h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
 	kubelet = exec.Command("sh", "-c", `"$@" >"$0"; exit 0`, h.Dir+"/answer", h.Driver, "mount", h.PodDir(p, v), v.Blob(&p))
@@ -100,8 +100,8 @@ func TestKubeletDies(t *testing.T) {
 	h.quiet()
 }
 
-// SIGTERM ends flexd within a second, whatever waits; the calls are answered by
-// the next one.
+// SIGTERM ends flexd within a second, also while calls wait; these are answered by the next
+// one.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -118,7 +118,7 @@ func capacity(t *testing.T, dir string) int64 {
 	return int64(st.Blocks) * st.Bsize
 }
 
-// settled waits until nothing is done to the volume and nobody waits for it.
+// settled waits until no operation runs on the volume and no call waits for it.
 func (h *host) settled(lv string) volumeStatus {
 	h.t.Helper()
 	var s volumeStatus

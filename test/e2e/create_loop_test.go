@@ -20,9 +20,9 @@ func TestForeignFiles(t *testing.T) {
 	h.must(os.Truncate(file, 16*mib))
 	before := h.hash(file)
 	for _, a := range []answer{h.up(noAttach, v, p), h.up(byKubelet, v, p), h.call("waitforattach", "", v.Blob(nil))} {
-		h.refused(a, "vg0/mine", file+" was not made by flexd", "setfattr -n trusted.flexd.uuid")
+		h.refused(a, "vg0/mine", file+" was not created by flexd", "setfattr -n trusted.flexd.uuid")
 	}
-	// It is blank and handed over, but somebody has attached it himself.
+	// It is blank and has flexd's attribute, but was attached by hand.
 	h.must(os.Truncate(file, 0))
 	h.must(os.Truncate(file, 16*mib))
 	h.storage.(files).handOver("vg0/mine")

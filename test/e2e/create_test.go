@@ -54,7 +54,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "without attach")
 	h.ok(h.up(noAttach, v, good))
 	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
-	// What is mounted is released, whatever the configuration says by now.
+	// Mounted volumes are released, whatever the configuration contains.
 	h.stop()
 	h.settings.vg = `volumes: []`
 	h.settings.groups = ""

@@ -59,7 +59,7 @@ func TestDamagedFiles(t *testing.T) {
 func (h *host) damaged(all []damage) {
 	t := h.t
 	v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
-	h.ok(h.up(noAttach, w, p)) // has a record, and is blank to nobody
+	h.ok(h.up(noAttach, w, p)) // has a record, and does not count as blank
 	h.end(noAttach, w, p)
 	for _, d := range all {
 		h.ok(h.up(byKubelet, v, p))
@@ -92,7 +92,7 @@ func (h *host) damaged(all []damage) {
 		h.reads(v, p, "f", d.name)
 		h.refused(h.mount(w, q), "vg0/b: mount", "format record "+h.State+"/formats/")
 		h.end(byKubelet, v, p)
-		h.eventually("of a nothing is left, and b, whose lease is lost, is told of", func() string {
+		h.eventually("nothing of a is left, and b, whose lease is lost, is reported", func() string {
 			l := h.list()
 			if !lent && len(h.Active()) == 0 {
 				return ""

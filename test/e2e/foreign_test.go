@@ -29,8 +29,8 @@ func TestBusyThenWantedAgain(t *testing.T) {
 	h.end(byKubelet, v, fresh)
 }
 
-// Somebody mounts over a directory of kubelet's in which our mounts are: they stand
-// in the mount table as before, and no path leads to them.
+// A mount covers a directory of kubelet's with flexd's mounts: they stay in the mount table
+// as before, and no path leads to them.
 func TestMountedOverKubeletsDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -233,7 +233,7 @@ func heldInOtherNamespace(t *testing.T, fsType string) {
 			return fmt.Sprintf("%+v %+v", s, s.Error)
 		}
 	})
-	// Several who wait for one step are told the same.
+	// Several calls that wait for one step get the same answer.
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {

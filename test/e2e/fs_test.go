@@ -82,7 +82,7 @@ func TestGrowsAfterMount(t *testing.T) {
 		h.ok(h.up(noAttach, v, p))
 		h.reads(v, p, "f", "x")
 		if fs == "ext4" && !growsExt4() {
-			h.eventually("its growth fails and is told", func() string {
+			h.eventually("its extension fails and is reported", func() string {
 				if s := h.story("late-ext4"); s.Error != nil && strings.Contains(s.Error.Message, "CAP_SYS_RESOURCE") && s.State == "mounted" {
 					return ""
 				} else {

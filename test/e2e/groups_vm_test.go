@@ -92,7 +92,7 @@ func (h *host) fill(path string) {
 	h.t.Fatalf("%s takes forever", path)
 }
 
-// Groups and volumes that must not be used are told apart, each with its way out.
+// Each group and volume that must not be used is refused with its own reason and remedy.
 func TestNotUsable(t *testing.T) {
 	p := podN(1)
 	h := newHost(t, func(h *host) {
@@ -109,7 +109,7 @@ func TestNotUsable(t *testing.T) {
 			t.Errorf("active: %q", h.Active())
 		}
 	}
-	ask("vg9", "a", "volume group vg9", "it is not there", "disks may be missing")
+	ask("vg9", "a", "volume group vg9", "LVM does not find it", "disks may be missing")
 	ask("vg1", "pool", "vg1/pool is a pool (thin, pool), not a volume")
 
 	h.lvm("vgexport", "vg1")
@@ -142,8 +142,8 @@ func writeAt(path string, b []byte) error {
 	return f.Sync()
 }
 
-// What somebody else uses is refused, and who it is is named; what was active
-// before kubelet asked stays so until a claim or lease of ours has come and gone.
+// A volume in use is refused, and its user is named; a volume that was active before
+// kubelet asked stays so until a claim or lease of ours has come and gone.
 func TestUsedByOthers(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		mkfs := func(path string) { h.sh("mkfs.ext4", "-q", path) }
@@ -201,16 +201,16 @@ func TestUsedByOthers(t *testing.T) {
 		}
 		return ""
 	}
-	h.eventually("only what nobody had claimed is active", onlyKept)
+	h.eventually("only volumes without a claim are active", onlyKept)
 
 	// Activated by hand while flexd runs: the same, also without a mount.
 	h.lvm("lvchange", "-ay", "vg0/a")
 	h.ok(h.call("waitforattach", "", a.Blob(nil)))
-	h.eventually("only what nobody had claimed is active", onlyKept)
+	h.eventually("only volumes without a claim are active", onlyKept)
 	h.lvm("lvchange", "-ay", "vg0/a")
 	time.Sleep(3 * lease)
 	if got := h.Active(); !slices.Equal(got, []string{"vg0/a", "vg0/kept"}) {
-		t.Errorf("active: %q, and nobody has asked for one of them since it was activated", got)
+		t.Errorf("active: %q, and no call has asked for one of them since it was activated", got)
 	}
 	h.deactivate("vg0/a")
 	h.deactivate("vg0/kept")

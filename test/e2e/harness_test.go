@@ -66,9 +66,9 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	// A child of flexd's that freeze has stopped survives flexd's kill only if
-	// its next parent lives in this session: the kernel hangs up on stopped
-	// process groups that nobody could continue.
+	// A child of flexd's that freeze has stopped survives flexd's kill only if its next
+	// parent lives in this session: the kernel hangs up on stopped process groups that no
+	// process could continue.
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	dir, err := os.MkdirTemp("", "flexd-e2e-bin-")
 	if err != nil {
@@ -200,7 +200,7 @@ func (h *host) gone(why string) {
 	how, err := h.Wait()
 	h.must(err)
 	if how == "exit status 0" {
-		h.t.Error("flexd ended as if it had been told to")
+		h.t.Error("flexd exited with status 0 without a signal")
 	}
 	if log := h.LogTail(5); !strings.Contains(log, why) {
 		h.t.Errorf("flexd's last words: %s", log)
@@ -246,8 +246,8 @@ func (h *host) quiet() {
 	h.eventually("nothing is left", h.Left)
 }
 
-// close ends the host: whatever the test did, kubelet has released everything,
-// and flexd is to have done so, too.
+// close ends the host: after any test, kubelet has released everything, and flexd is to
+// have done so, too.
 func (h *host) close() {
 	if h.Pid() != 0 {
 		if !h.t.Failed() {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel says of a mounted filesystem is told without any call.
+// Errors of a mounted filesystem in the kernel's log are reported without a call.
 func TestErrorIsToldWithoutACall(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "xfs_io")

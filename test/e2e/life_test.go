@@ -44,7 +44,8 @@ func TestWholeLife(t *testing.T) {
 	h.ok(h.up(noAttach, v, podN(3)))
 	h.reads(v, podN(3), "greeting", "hello from b")
 	h.end(noAttach, v, podN(3))
-	// A volume that is not here is not attached, but on another machine nobody knows.
+	// A volume that does not exist here is not attached; for another machine that is
+	// unknown.
 	gone := h.vol("nobody", "ext4")
 	if a := h.call("isattached", gone.Blob(nil), node); a.Attached == nil || *a.Attached {
 		t.Errorf("of a volume that does not exist: %s: attached %v", a, a.Attached)

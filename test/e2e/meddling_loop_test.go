@@ -19,9 +19,9 @@ func (h *host) actions() []action {
 	}}}
 }
 
-// Somebody renames, replaces and removes the files of volumes in use. No mount
-// and no call tells of it, and yet flexd knows at once; what is mounted stays as
-// it is, and goes when kubelet lets it go.
+// The files of volumes in use are renamed, replaced and removed. No mount and no call tells
+// of it, and yet flexd knows at once; what is mounted stays as it is, and goes when kubelet
+// lets it go.
 func TestMeddlingWithFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

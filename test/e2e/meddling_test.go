@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The points of a volume's life at which somebody meddles.
+// The points of a volume's life at which it is changed from outside.
 const (
 	leased    = "active"
 	staged    = "staged"
@@ -21,7 +21,7 @@ const (
 	parting   = "staged, the pod is gone"
 )
 
-// An action is what somebody does to a volume and its device.
+// An action is an external change of a volume or its device.
 type action struct {
 	name string
 	do   func(v vol, device string) trace
@@ -29,20 +29,19 @@ type action struct {
 
 // A trace is what an action leaves.
 type trace struct {
-	inTheWay string // is named by whoever is refused
+	inTheWay string // is named in a refusal
 	lost     bool   // the volume is no more
-	told     string // in status, once kubelet has let go
+	reported string // in status, when kubelet has released the volume
 	undo     func()
 }
 
-// Somebody meddles with a volume at each point of its life, while flexd runs and
-// while it is dead. Kubelet's calls that follow succeed or are refused by the
-// name of what is in their way; nothing is repaired unasked, and once the
-// meddler has taken his own away again, the volume serves the next pod with its
-// data and goes.
+// A volume is changed from outside at each point of its life, while flexd runs and while it
+// is dead. Kubelet's calls that follow succeed or are refused by the name of what is in
+// their way; nothing is repaired unasked, and once the meddler has taken his own away
+// again, the volume serves the next pod with its data and goes.
 func TestMeddlingAtEachPoint(t *testing.T) {
 	t.Parallel()
-	// Kubelet must find a device that it was told of, on a slow machine too.
+	// Kubelet must find the device of the answer, on a slow machine too.
 	h := newHost(t, func(h *host) { h.settings.lease = time.Second })
 	p, q := podN(1), podN(2)
 	elsewhere := h.Dir + "/elsewhere"
@@ -65,7 +64,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 			// Kubelet's rmdir takes the copy away from its directory, and leaves the other.
 			c := h.leak("mount", "--bind", dir(v), elsewhere)
 			words := fmt.Sprintf("pid %d (sleep, mounted in its mount namespace %s at ", c.Process.Pid, namespace(t, c.Process.Pid))
-			return trace{inTheWay: words, told: words, undo: func() { c.Process.Kill(); c.Wait() }}
+			return trace{inTheWay: words, reported: words, undo: func() { c.Process.Kill(); c.Wait() }}
 		}
 	}
 	global, pods := h.GlobalDir, func(v vol) string { return h.PodDir(p, v) }
@@ -140,10 +139,10 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 		if fine(h.unmount(v, p)) {
 			fine(h.down(byKubelet, v))
 		}
-		if left.told != "" {
+		if left.reported != "" {
 			h.eventually(about+": status tells", func() string {
-				if s := h.story(v.Options["volumeID"]); s.Error == nil || !strings.Contains(s.Error.Message, left.told) {
-					return fmt.Sprintf("%+v, and not %q", s, left.told)
+				if s := h.story(v.Options["volumeID"]); s.Error == nil || !strings.Contains(s.Error.Message, left.reported) {
+					return fmt.Sprintf("%+v, and not %q", s, left.reported)
 				}
 				return ""
 			})
@@ -168,9 +167,8 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 	t.Logf("%d times meddled", len(rows))
 }
 
-// noticed waits until flexd's status says what somebody else has done, without
-// any call of kubelet's. It is told by events: a second or two, and the virtual
-// machine is slow.
+// noticed waits until flexd's status reports an external change, without any call of
+// kubelet's. flexd receives events: a second or two, and the virtual machine is slow.
 func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeStatus {
 	h.t.Helper()
 	if h.t.Failed() {
@@ -197,7 +195,7 @@ func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeSt
 // disagrees waits until `flexd status` names a disagreement about a volume.
 func (h *host) disagrees(class, uuid string, words ...string) {
 	h.t.Helper()
-	h.eventually(class+" is told", func() string {
+	h.eventually(class+" is reported", func() string {
 		body, err := h.Get("/v1/volumes")
 		var l listStatus
 		if err == nil {
@@ -213,7 +211,7 @@ func (h *host) disagrees(class, uuid string, words ...string) {
 	})
 }
 
-// sees says whether one of the facts of a status, or a note, has all the words.
+// sees reports whether one of the facts of a status, or a note, has all the words.
 func (s volumeStatus) sees(words ...string) bool {
 	texts := []string{}
 	for _, f := range s.Observed {

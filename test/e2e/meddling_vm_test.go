@@ -41,9 +41,9 @@ func (h *host) actions() []action {
 	}
 }
 
-// Somebody works on volumes while flexd runs and pods use them. flexd notices
-// by itself and tells; it never mounts anything again, gives no pod another
-// volume under the name of its own, and releases what is asked by its uuid.
+// An administrator changes volumes while flexd runs and pods use them. flexd notices by
+// itself and tells; it never mounts anything again, gives no pod another volume under the
+// name of its own, and releases what is asked by its uuid.
 func TestMeddlingWithMounted(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
@@ -56,7 +56,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		return v, h.story(lv)
 	}
 
-	// Extended: the size is seen. Nobody asked for growth.
+	// Extended: the size is observed. No call requested an expansion.
 	v, _ := up("extended", noAttach)
 	was := capacity(t, h.PodDir(p, v))
 	h.extend("vg0/extended", 64*mib)

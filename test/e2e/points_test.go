@@ -106,7 +106,7 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 		}
 		all := try(verb, want, 0)
 		if total += all; all == 0 {
-			t.Fatalf("%s: nobody sees anything of it", verb.args[0])
+			t.Fatalf("%s: it has no visible effect", verb.args[0])
 		}
 		for k := 1; k <= all; k++ {
 			if soak || r.IntN(all) < 3 {

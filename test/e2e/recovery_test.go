@@ -147,7 +147,7 @@ func (h *host) killWriting(pid int, child bool) {
 	}
 }
 
-// writesData says whether a process that is stopped at a system call writes
+// writesData reports whether a process that is stopped at a system call writes
 // something that is not zero.
 func (h *host) writesData(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
@@ -183,8 +183,8 @@ func (h *host) formatting(n int) {
 	}
 }
 
-// What an operator sees after a crash: claims stay, a mount that somebody took
-// is told and not made again, and what has no pod is told and not taken.
+// What an operator sees after a crash: claims stay, a mount that was unmounted by hand is
+// reported and not repeated, and a mount without a pod is reported and stays.
 func TestRecoveryAsSeen(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

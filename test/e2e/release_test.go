@@ -30,9 +30,9 @@ func (h *host) populated(p pod, n string) {
 	h.must(os.WriteFile(dir+"/cgroup.events", []byte("populated "+n+"\nfrozen 0\n"), 0o644))
 }
 
-// Pods die while kubelet is down. What they leave is found within a minute, told
-// of, and let go when an operator says so: nothing that is in use, and nothing
-// that a pod which lives may need.
+// Pods die while kubelet is down. Their mounts are found within a minute, reported of, and
+// let go when an operator says so: nothing that is in use, and nothing that a pod which
+// lives may need.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, (*host).kubeletsCgroups)
@@ -114,7 +114,7 @@ func TestOrphans(t *testing.T) {
 	}
 	h.state("global", "idle")
 
-	// Somebody unmounts under a pod; it lives, and then it does not.
+	// An administrator unmounts under a pod, which runs first and then ends.
 	h.must(unix.Unmount(h.PodDir(alive, w), 0))
 	found("claimed-missing", 20*time.Second)
 	has(release(1, "--yes", "vg0/used"), "claimed-missing", "refused: its pod still runs")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A volume that somebody has activated is released when nobody has it open.
+// A volume that was activated by hand is released when no process has it open.
 func TestReleaseActive(t *testing.T) {
 	h := newHost(t)
 	h.lvm("lvcreate", "-y", "-ay", "-Zn", "-Wn", "-L", "16m", "-n", "idle", "vg0")

@@ -81,7 +81,7 @@ func (h *host) begins() (said string, running bool) {
 		h.must(c.Process.Kill())
 	}
 	if err := c.Wait(); err == nil {
-		h.t.Errorf("flexd ended as if it had been told to: %s", said)
+		h.t.Errorf("flexd exited with status 0 without a signal: %s", said)
 	}
 	return said, running
 }
@@ -155,9 +155,9 @@ func (h *host) noRoom(s shortage, where string) {
 	if m := mounts(h.Root); len(m) != 0 {
 		h.t.Errorf("mounted: %q", m)
 	}
-	h.eventually("no device is left, or one without a lease is told of", func() string {
-		told := slicesHave(h.list().Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "fresh" })
-		return strings.Join(slices.DeleteFunc(h.Active(), func(name string) bool { return told && where == "run" && name == "vg0/fresh" }), " ")
+	h.eventually("no device is left, or one without a lease is reported", func() string {
+		reported := slicesHave(h.list().Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "fresh" })
+		return strings.Join(slices.DeleteFunc(h.Active(), func(name string) bool { return reported && where == "run" && name == "vg0/fresh" }), " ")
 	})
 
 	s.giveBack(h, dir)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The status socket answers curl at once, whatever is done to a volume.
+// The status socket answers curl at once, during any operation on a volume.
 func TestStatusSocket(t *testing.T) {
 	t.Parallel()
 	need(t, "curl")

@@ -33,7 +33,7 @@ var long []string
 // tools are what a test cannot do without.
 var tools = []string{"losetup"}
 
-// lacks says why there can be no storage on this machine, "" if there can.
+// lacks returns why there can be no storage on this machine, "" if there can.
 func lacks() string {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
 		return "loop devices: " + err.Error()

@@ -175,7 +175,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 		}
 		_, all := try(verb, 0)
 		if total += all; all == 0 {
-			t.Fatalf("%s: nobody sees anything of it", verb.name)
+			t.Fatalf("%s: it has no visible effect", verb.name)
 		}
 		for range times(2) {
 			try(verb, 1+r.IntN(all))

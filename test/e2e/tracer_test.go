@@ -34,7 +34,7 @@ var seen = map[uint64]string{
 	unix.SYS_SOCKET: "socket", unix.SYS_CONNECT: "connect", unix.SYS_ACCEPT4: "accept4", unix.SYS_CLOSE: "close", unix.SYS_SHUTDOWN: "shutdown",
 }
 
-// matters says whether such a call changes what others see.
+// matters reports whether such a call changes what others see.
 func matters(call uint64, args [6]uint64) bool {
 	switch call {
 	case unix.SYS_OPENAT:
@@ -66,7 +66,7 @@ func (p point) String() string {
 type tracer struct {
 	cmd  *exec.Cmd
 	in   io.Closer
-	told chan struct{} // closed when it has told all
+	done chan struct{} // closed when it has reported all
 	at   point         // the k-th, if it came
 	all  int           // how many came
 }
@@ -77,7 +77,7 @@ const tracing = "FLEXD_E2E_TRACE" // set where this executable is a tracer
 // that matters; 0 is never. A child is not killed: it outlives flexd.
 func (h *host) trace(pid, k int) *tracer {
 	h.t.Helper()
-	t := &tracer{cmd: exec.Command("/proc/self/exe"), told: make(chan struct{})}
+	t := &tracer{cmd: exec.Command("/proc/self/exe"), done: make(chan struct{})}
 	t.cmd.Env = append(os.Environ(), tracing+"="+fmt.Sprint(pid, " ", k))
 	t.cmd.Stderr = os.Stderr
 	in, err := t.cmd.StdinPipe()
@@ -93,7 +93,7 @@ func (h *host) trace(pid, k int) *tracer {
 		h.t.Fatalf("process %d cannot be traced: %q", pid, lines.Text())
 	}
 	go func() {
-		defer close(t.told)
+		defer close(t.done)
 		for lines.Scan() {
 			var p point
 			if _, err := fmt.Sscan(lines.Text(), &p.n, &p.child, &p.call); err != nil {
@@ -112,14 +112,14 @@ func (h *host) trace(pid, k int) *tracer {
 // did.
 func (t *tracer) end() (at point, all int) {
 	t.in.Close()
-	<-t.told
+	<-t.done
 	t.cmd.Wait()
 	return t.at, t.all
 }
 
-// traces is what a tracer does, of "PID K". It says "ready", and then tells each
-// point. It ends with its standard input, or when there is nobody left; the kernel
-// then releases who is.
+// traces is what a tracer does, of "PID K". It says "ready", and then tells each point. It
+// ends with its standard input, or when no process is left; the kernel then releases who
+// is.
 func traces(of string) error {
 	runtime.LockOSThread() // which all of ptrace is about
 	var pid, k int

@@ -138,9 +138,8 @@ func (l *lab) prepare(s stage, lv string) {
 	l.must(os.Mkdir(l.Dir+"/state/formats", 0o700))
 }
 
-// A disk gives errors, or is slow, in the middle of each step. It costs nobody's
-// data, a call never says that it worked when it did not, and when the disk is
-// well again, all is.
+// A disk gives errors, or is slow, in the middle of each step. It costs no data, a call
+// never says that it worked when it did not, and when the disk is well again, all is.
 func TestDiskFails(t *testing.T) {
 	random := host.Random(t)
 	type row struct {
@@ -249,7 +248,7 @@ func (l *lab) one(s stage, how, lv string, where part) {
 	l.ok(l.unmount(lv))
 }
 
-// blank fails the test if somebody has written to a volume.
+// blank fails the test if a volume was written.
 func (l *lab) blank(lv string) {
 	l.Helper()
 	b, err := os.ReadFile(device(lv))
@@ -284,7 +283,7 @@ func TestMountedDiskFails(t *testing.T) {
 			t.Fatalf("%s: it was written: the test proves nothing", lv)
 		}
 		dir.Close()
-		os.Mkdir(l.dir(lv)+"/again", 0o755) // ext4 finds out when somebody writes again
+		os.Mkdir(l.dir(lv)+"/again", 0o755) // ext4 detects it at the next write
 	}
 	broken := time.Now()
 	inError := func(s status.VolumeDetail) bool {
@@ -293,13 +292,13 @@ func TestMountedDiskFails(t *testing.T) {
 		})
 	}
 	for _, lv := range all[:2] {
-		l.within(30*time.Second-time.Since(broken), lv+" is told to be in error", func() string {
+		l.within(30*time.Second-time.Since(broken), lv+" is reported in error", func() string {
 			if s := l.story(lv); !inError(s) || len(s.Refused) == 0 {
 				return fmt.Sprintf("%+v", s)
 			}
 			return ""
 		})
-		t.Logf("%s: told after %s", lv, time.Since(broken).Round(time.Millisecond))
+		t.Logf("%s: reported after %s", lv, time.Since(broken).Round(time.Millisecond))
 		l.refused(l.mount(lv, "another"), host.VG+"/"+lv, "in error")
 	}
 	if s := l.story("fine"); inError(s) || len(s.Refused) > 0 {

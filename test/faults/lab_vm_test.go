@@ -91,7 +91,7 @@ func newLab(t *testing.T, callDeadline time.Duration, commands ...string) *lab {
 	}))
 	l.lvm(append([]string{"vgcreate -q other " + disks[2]}, commands...)...)
 	l.must(l.Start())
-	// Whatever happens, nothing hangs when the node is taken away.
+	// Also after a failure, nothing hangs when the node is removed.
 	t.Cleanup(func() { exec.Command("dmsetup", "resume", "--noudevsync", "under").Run() })
 	return l
 }
@@ -250,7 +250,7 @@ func (l *lab) hangs(lv string) (w *procfs.Waiting) {
 	return w
 }
 
-// asleep says whether a thread of a process is in D state.
+// asleep reports whether a thread of a process is in D state.
 func asleep(pid int) bool {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	return slices.ContainsFunc(files, func(f string) bool {

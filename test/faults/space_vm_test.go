@@ -37,8 +37,8 @@ func message(device, text string) error {
 	return nil
 }
 
-// No space is left: in a group, among the data of a thin pool, among its metadata.
-// It is told, nobody gets half a volume, and what does not need the space goes on.
+// No space is left: in a group, among the data of a thin pool, among its metadata. It is
+// reported, no pod gets a partial volume, and operations that need no space continue.
 func TestNoSpace(t *testing.T) {
 	pool := func(name string) string {
 		return fmt.Sprintf("lvcreate -qq -y -L 32M --poolmetadatasize 2M --errorwhenfull y -T other/%s -V 128M -n in-%[1]s", name)
@@ -79,7 +79,7 @@ func TestNoSpace(t *testing.T) {
 	}
 	l.must(fill(85))
 	l.sh("lvchange", "-q", "--addtag", "seen", "other/data") // else flexd looks after half a minute
-	told(l, "in-data", "% of the pool's data are used: lvextend -L +SIZE other/data")
+	reported(l, "in-data", "% of the pool's data are used: lvextend -L +SIZE other/data")
 	err = fill(101)
 	f.Close()
 	if err == nil {
@@ -90,11 +90,11 @@ func TestNoSpace(t *testing.T) {
 			t.Fatal("the metadata do not fill")
 		}
 	}
-	for i := range 16 { // whoever needs new extents now finds out
+	for i := range 16 { // a volume that needs new extents fails now
 		os.WriteFile(fmt.Sprintf("%s/%d", l.dir("other/in-meta"), i), make([]byte, 1<<20), 0o644)
 	}
-	told(l, "in-data", "the pool is full")
-	told(l, "in-meta", "the pool is read-only")
+	reported(l, "in-data", "the pool is full")
+	reported(l, "in-meta", "the pool is read-only")
 	l.refused(l.mount("other/in-meta", "another"), "the pool is read-only", "lvextend --poolmetadatasize")
 	l.refused(l.mount("other/in-data", "another"), "thin pool other/data: the pool is full", "lvextend -L +SIZE other/data")
 	l.ok(l.unmount("near"))
@@ -122,10 +122,10 @@ func (l *lab) used(pool string) int64 {
 	return 100 * blocks / all
 }
 
-// told waits until status tells of a pool.
-func told(l *lab, lv, words string) {
+// reported waits until status reports a pool.
+func reported(l *lab, lv, words string) {
 	l.Helper()
-	l.within(soon, lv+": its pool is told of", func() string {
+	l.within(soon, lv+": its pool is reported", func() string {
 		list := l.list()
 		for _, p := range list.Pools {
 			if "in-"+p.Name == lv && strings.Contains(p.Problem+p.Warning, words) {

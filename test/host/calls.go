@@ -140,8 +140,8 @@ func Prepare(dir string) error {
 	return os.MkdirAll(dir, 0o750)
 }
 
-// Exclusive is kubelet's last proof that nobody uses a device after
-// unmountdevice: opening it alone works, or it is not there any more.
+// Exclusive is kubelet's last check that no process uses a device after unmountdevice:
+// opening it alone works, or it is not there any more.
 func Exclusive(device string) error {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) {

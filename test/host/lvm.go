@@ -14,7 +14,7 @@ import (
 // lvm are the volumes of a real group.
 type lvm struct {
 	disks []string // none: the group is there already
-	made  bool     // by us: else a group of that name is somebody's, and so are the disks
+	made  bool     // by this program: otherwise the group and the disks belong to the user
 }
 
 // Disks are those that a test may overwrite: FLEXD_TEST_DISKS, a list with

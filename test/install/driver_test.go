@@ -130,12 +130,12 @@ func TestRollback(t *testing.T) {
 		if err == nil {
 			t.Fatalf("attach:%s succeeds: %s", mode, out)
 		}
-		contains(t, string(out), "could not be put in its place", "findmnt")
+		contains(t, string(out), "could not be replaced", "findmnt")
 		n.installed(one, "false")
 	}
 }
 
-// What somebody has set beside the mode stays.
+// Other settings beside the mode stay.
 func TestOtherCapabilitiesStay(t *testing.T) {
 	n := newNode(t)
 	n.install(one, "--driver-only")
@@ -244,7 +244,7 @@ func TestCutModeChange(t *testing.T) {
 	}
 }
 
-// What killed installations left is removed also by one that has nothing to do.
+// The remains of killed installations are removed also by one that has nothing to do.
 func TestLeftovers(t *testing.T) {
 	n := newNode(t)
 	n.install(one, "--driver-only")
@@ -258,7 +258,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// Told to stop, an installation takes back what it has begun.
+// An installation that is terminated undoes its changes.
 func TestSignal(t *testing.T) {
 	n := newNode(t)
 	bin := t.TempDir()
@@ -280,11 +280,11 @@ func TestSignal(t *testing.T) {
 		}
 	}
 	syscall.Kill(-c.Process.Pid, syscall.SIGTERM)
-	told := time.Now()
+	signaled := time.Now()
 	if err := c.Wait(); err == nil {
-		t.Error("an installation that was told to stop succeeds")
+		t.Error("a terminated installation succeeds")
 	}
-	if took := time.Since(told); took > 5*time.Second {
+	if took := time.Since(signaled); took > 5*time.Second {
 		t.Errorf("it took %v to stop", took)
 	}
 	n.nothingElse()

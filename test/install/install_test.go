@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 const inside = "FLEXD_INSTALL_TEST_INSIDE"
 
 // again runs the tests in a mount namespace of their own, in memory: most of an
-// installation is waiting for the disk, and nobody else is to see these mounts.
+// installation waits for the disk, and these mounts must not be visible elsewhere.
 func again() int {
 	dir, err := os.MkdirTemp("", "flexd-install")
 	if err != nil {

@@ -84,8 +84,8 @@ func TestModeStays(t *testing.T) {
 	n.installed(two, "false")
 }
 
-// While volumes are mounted the mode stays, whatever is asked for, and the driver
-// too. Upgrades go on.
+// While volumes are mounted the mode stays, with any --attach, and the driver too. Upgrades
+// go on.
 func TestMounted(t *testing.T) {
 	for _, row := range []struct{ name, was, want, dir, shown string }{
 		{"a pod's", "false", "true", "/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data", ""},
@@ -122,7 +122,7 @@ func TestMountedElsewhere(t *testing.T) {
 	n.refuses(n.command("uninstall.sh"), "/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data")
 }
 
-// A driver that somebody put there by hand without a dotfile is attach:true.
+// A driver that was installed by hand without a dotfile is attach:true.
 func TestNoDotfile(t *testing.T) {
 	n := newNode(t)
 	n.write(pluginDir+"/flexd~lvm/lvm", "")
@@ -147,7 +147,7 @@ func TestRefused(t *testing.T) {
 		{"driver with two slashes", func(n *node) {}, []string{"--driver=a/b/c"}, []string{"VENDOR/NAME"}},
 		{"not built", func(n *node) {}, []string{"--bin", "/nowhere"}, []string{"/nowhere/flexdriver", "make build"}},
 		{"root", func(n *node) {}, []string{"--root", "/nowhere"}, []string{"--root /nowhere"}},
-		{"relative plugin directory", func(n *node) {}, []string{"--plugin-dir=plugins"}, []string{"no absolute path"}},
+		{"relative plugin directory", func(n *node) {}, []string{"--plugin-dir=plugins"}, []string{"not an absolute path"}},
 		{"driver's directory is a link", func(n *node) {
 			n.mkdir("/elsewhere")
 			n.link(n.root+"/elsewhere", n.dir())
@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 		}, []string{"--plugin-dir=/usr/plugins"}, []string{"/usr/plugins is a symbolic link"}},
 		{"out of the root", func(n *node) { n.link("/tmp", n.root+"/opt") }, []string{"--plugin-dir=/opt/flexd-test-plugins"},
 			[]string{"leads out of --root", "/tmp/flexd-test-plugins"}},
-		{"plugin directory is a file", func(n *node) { n.write("/plugins", "") }, []string{"--plugin-dir=/plugins"}, []string{"is no directory"}},
+		{"plugin directory is a file", func(n *node) { n.write("/plugins", "") }, []string{"--plugin-dir=/plugins"}, []string{"is not a directory"}},
 		{"plugin directory of everybody", func(n *node) { n.chmod(n.plugins(), 0o777) }, nil, []string{"mode 777", "chmod go-w"}},
 		{"driver's directory of a group", func(n *node) {
 			n.mkdir(pluginDir + "/flexd~lvm")
@@ -169,7 +169,7 @@ func TestRefused(t *testing.T) {
 				n.t.Fatal(err)
 			}
 		}, nil, []string{"uid 4711", "chown root"}},
-		{"executable is a directory", func(n *node) { n.mkdir(pluginDir + "/flexd~lvm/lvm") }, nil, []string{"is no file"}},
+		{"executable is a directory", func(n *node) { n.mkdir(pluginDir + "/flexd~lvm/lvm") }, nil, []string{"is not a regular file"}},
 		{"two kubelets", func(n *node) { n.kubelet("7"); n.kubelet("9") }, nil, []string{"several kubelets", "7 9", "--plugin-dir"}},
 		{"configuration not readable", func(n *node) { n.kubelet("7", "--config=/etc/kubelet.yaml") }, nil, []string{"/etc/kubelet.yaml cannot be read"}},
 		{"kubelet elsewhere", func(n *node) {

@@ -47,7 +47,7 @@ func startProber(t *testing.T, dir string) *prober {
 		}
 	}
 	p.lookUp()
-	p.inits = nil // what was there already counts for nobody
+	p.inits = nil // earlier calls do not count
 
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup

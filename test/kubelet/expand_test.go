@@ -152,7 +152,7 @@ func TestExpansionOfFullGroup(t *testing.T) {
 	n.run(p)
 	n.grow("a", 700*mib)
 	n.ask("Start", p.UID, nil)
-	n.warned(p, "small/a: expandfs", "make room on the filesystem of "+n.Dir+"/small", "; or lower spec.capacity.storage")
+	n.warned(p, "small/a: expandfs", "free space on the filesystem of "+n.Dir+"/small", "; or lower spec.capacity.storage")
 	n.must(unix.Mount("", n.Dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=900m"))
 	n.grown(p, 600*mib)
 }

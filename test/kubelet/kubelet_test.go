@@ -240,8 +240,8 @@ func (k *Kubelet) Report(_ struct{}, r *Status) error {
 	return nil
 }
 
-// syncTimeout is how long one sync of a pod waits: kubelet's own 2m3s are too long
-// for a test that waits to be told what is wrong.
+// syncTimeout is how long one sync of a pod waits: kubelet's own 2m3s are too long for a
+// test that waits for an error.
 const syncTimeout = 5 * time.Second
 
 // Start is a pod worker's sync of a pod that is to run: it waits for the volumes.

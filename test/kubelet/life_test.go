@@ -86,7 +86,7 @@ func TestPodRecreatedAtOnce(t *testing.T) {
 	})
 }
 
-// A pod may read what another one writes, whoever comes first.
+// A pod may read another pod's data, in either order of their starts.
 func TestReadOnlyBesideReadWrite(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.claim("a", 16*mib)
@@ -125,7 +125,7 @@ func TestFSGroup(t *testing.T) {
 		}
 		mounts := n.trace().of("mount")
 		if last := mounts[len(mounts)-1]; !strings.Contains(last.Argv[2], `"kubernetes.io/mounterArgs.FsGroup":"2000"`) {
-			t.Errorf("flexdriver is not told: %s", last)
+			t.Errorf("flexdriver got no answer: %s", last)
 		}
 	})
 }

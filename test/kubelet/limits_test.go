@@ -111,8 +111,8 @@ func TestReadOnlyOfAPersistentVolume(t *testing.T) {
 	})
 }
 
-// Volumes are made by flexd or an operator, and removed by an operator alone:
-// Kubernetes has nobody to ask.
+// Volumes are made by flexd or an operator, and removed by an operator alone: Kubernetes
+// has no provisioner.
 func TestProvisioning(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, noAttach)

@@ -79,8 +79,8 @@ func (n *node) passes(p *v1.Pod, written map[string]string) {
 	n.write(p, 0, p.Name)
 }
 
-// settled waits until kubelet has had time for whatever it does by itself: some
-// rounds of its loops after it knows everything.
+// settled waits until kubelet has had time for its own work: some rounds of its loops after
+// it knows everything.
 func (n *node) settled() {
 	n.t.Helper()
 	n.eventually("kubelet knows its volumes", func() string {

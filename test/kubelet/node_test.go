@@ -136,7 +136,7 @@ func (n *node) since(f func()) trace {
 	return n.trace()[before:]
 }
 
-// events is what kubelet told about pods.
+// events returns kubelet's events about pods.
 func (n *node) events() []event {
 	text, err := os.ReadFile(n.eventsFile())
 	n.must(err)

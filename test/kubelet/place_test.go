@@ -31,10 +31,10 @@ func TestRootBehindALink(t *testing.T) {
 	}
 }
 
-// Where the link's own mount is not shared, each kubelet that starts mounts its
-// directory over itself (MakeRShared asks about the path as written, so it never
-// finds the mount that the one before it made), and hides all that is mounted below.
-// A pod that runs is not told that its volume is there.
+// Where the link's own mount is not shared, each kubelet that starts mounts its directory
+// over itself (MakeRShared asks about the path as written, so it never finds the mount that
+// the one before it made), and hides all that is mounted below. A running pod gets no event
+// that its volume is there.
 func TestRootBehindALinkOnAPrivateMount(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true

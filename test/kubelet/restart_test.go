@@ -44,7 +44,7 @@ func TestKubeletRestartsWhilePodsRun(t *testing.T) {
 // next kubelet asks.
 func TestKubeletKilledInEachVerb(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
-		n.failures = true // a call whose kubelet is gone may fail: nobody hears it
+		n.failures = true // a call whose kubelet is gone may fail without an effect
 		n.props()
 		written := map[string]string{}
 		for i, verb := range n.mode.verbs() {
@@ -70,7 +70,7 @@ func TestKubeletKilledInEachVerb(t *testing.T) {
 					}
 				}
 				early := (i+j)%2 == 0
-				if early { // flexd finds out that nobody waits
+				if early { // flexd detects that no caller waits
 					n.thaw()
 				}
 				n.startKubelet()
@@ -200,7 +200,7 @@ func TestDriverMissing(t *testing.T) {
 	})
 }
 
-// processesOf says whether a pod's control group has processes, as version 2 does.
+// processesOf reports whether a pod's control group has processes, as version 2 does.
 func (n *node) processesOf(p *v1.Pod, populated int) {
 	n.t.Helper()
 	dir := n.Dir + "/cgroup/kubepods/besteffort/pod" + string(p.UID)
@@ -218,7 +218,7 @@ func TestGlobalMountLeftBehind(t *testing.T) {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, m)
-			n.failures = true // the unmountdevice that nobody hears
+			n.failures = true // the unmountdevice without a caller
 			n.claim("a", 16*mib)
 			p := pod("web", "a")
 			n.run(p)

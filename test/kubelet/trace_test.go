@@ -208,9 +208,9 @@ func (t trace) String() string {
 	return b.String()
 }
 
-// golden compares the calls of a good run, at whose end no pod is left, with what
-// kubelet was seen to do when the file was written (go test -update). Who calls at
-// the same time as another is told apart, so that their order does not matter.
+// golden compares the calls of a good run, at whose end no pod is left, with what kubelet
+// was seen to do when the file was written (go test -update). Who calls at the same time as
+// another is marked, so that their order does not matter.
 func (n *node) golden(name string) {
 	n.t.Helper()
 	n.eventually("the controller detaches", func() string {

@@ -48,7 +48,7 @@ func (n *node) warned(p *v1.Pod, words ...string) {
 	n.telling()
 }
 
-// What nobody but an operator can repair: the event names the volume and what to do.
+// An error that only an operator can repair: the event names the volume and what to do.
 func TestVolumeThatFailsForGood(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
@@ -85,7 +85,7 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 			{"gone", []string{"volume group gone not found", n.Dir + "/gone; mount its filesystem, or correct `directory`"}},
 			{"nolv", []string{"vg0/nolv", "option size"}},
 			{"large", []string{"vg0/large", "maxSize"}},
-			{"full", []string{"small/full", "no space left", "16777216 bytes", "make room on the filesystem of " + n.Dir + "/small", "or give"}},
+			{"full", []string{"small/full", "no space left", "16777216 bytes", "free space on the filesystem of " + n.Dir + "/small", "or give"}},
 			{"swap", []string{"vg0/swap", "swap", "never formats over data", "wipefs -a " + device + "swap", "blkdiscard -z " + device + "swap"}},
 			{"torn", []string{"vg0/torn", "never formats over data", "wipefs -a " + device + "torn", "blkdiscard -z " + device + "torn"}},
 			{"other", []string{"vg0/data", "ext4", "xfs"}},
@@ -176,7 +176,7 @@ func (n *node) byHand(lv string, size int64) string {
 }
 
 // In a group for some namespaces: kubelet tells them at mount only, so that with
-// attach:true a volume that is missing is made for nobody.
+// attach:true a missing volume is not created.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{noAttach, byKubelet} {
@@ -221,7 +221,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// With attach:false each pod's inline volume is one of its own, whatever its name.
+// With attach:false each pod's inline volume is its own, also with equal names.
 func TestInlineVolumesOfOneName(t *testing.T) {
 	t.Parallel()
 	t.Run(string(noAttach), func(t *testing.T) {

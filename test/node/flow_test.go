@@ -19,8 +19,8 @@ import (
 // soon is how long this slow machine may take for what is quick.
 const soon = 2 * time.Minute
 
-// A flow is what happens on the node in one test. It ends with nothing mounted,
-// and nobody has seen a call fail.
+// A flow is what happens on the node in one test. It ends with nothing mounted, and no call
+// has failed.
 type flow struct {
 	*testing.T
 	*node
@@ -35,8 +35,8 @@ func newFlow(t *testing.T, n *node) *flow {
 		}
 	}
 	t.Cleanup(func() {
-		if t.Failed() && !n.told { // a flow's failure is one of TestNode, too
-			n.told = true
+		if t.Failed() && !n.reported { // a flow's failure is one of TestNode, too
+			n.reported = true
 			f.tell()
 		}
 	})
@@ -117,8 +117,8 @@ func (f *flow) restart(pod string) {
 	f.must(os.WriteFile(podDir(pod)+"/"+pod+".exit", nil, 0o644))
 }
 
-// holds sees that a pod's volume has exactly these entries, in this order: its own,
-// those of the pods before it, and nobody else's.
+// holds sees that a pod's volume has exactly these entries, in this order: its own, those
+// of the earlier pods, and no others.
 func (f *flow) holds(pod string, log ...string) {
 	f.Helper()
 	if got := diary(pod); !slices.Equal(got, log) {
@@ -200,8 +200,7 @@ var complaints = map[string]*regexp.Regexp{
 	flexdLog:   regexp.MustCompile(`^\S+ (WARN .*  (failure|refused)  |ERROR|FATAL|PANIC)`),
 }
 
-// callID is that of a call that nobody waits for any more: what becomes of it, no
-// pod sees.
+// callID is that of a call without a waiting caller: what becomes of it, no pod sees.
 var (
 	callID = regexp.MustCompile(` call=(\w+)`)
 	hungUp = regexp.MustCompile(` call=(\w+)  not answered, the caller hung up`)

@@ -40,7 +40,7 @@ type node struct {
 	containerd, flexd, kubelet *daemon
 
 	attaches string // "true" or "false": the mode of the driver
-	told     bool   // a failure has been shown
+	reported bool   // a failure was printed
 }
 
 // bootUp is what a distribution does before the node's own daemons start.

@@ -48,7 +48,7 @@ func TestReboot(t *testing.T) {
 		return len(f.mounts()) == 0 && slices.Equal(f.active(), want)
 	})
 	if !slices.Contains(want, "gone") {
-		t.Errorf("LVM activated %v at boot: not the volume that nobody wants any more", boot)
+		t.Errorf("LVM activated %v at boot: not the volume that no pod wants any more", boot)
 	}
 	f.well()
 }

@@ -39,7 +39,7 @@ type life struct {
 	before state                  // when it had booted
 }
 
-// A state is what nobody but flexd would change.
+// A state has the facts that only flexd would change.
 type state struct {
 	mounts  string
 	devices []devmapper.Mapped
@@ -147,8 +147,8 @@ func (l *life) active() []string {
 
 func (l *life) isActive(lv string) bool { return slices.Contains(l.active(), lv) }
 
-// untouched sees that the host's own volume is mounted as it was, with its data,
-// that these are active, and what nobody ever used is as it was.
+// untouched sees that the host's own volume is mounted as it was, with its data, that these
+// are active, and volumes that were never used are unchanged.
 func (l *life) untouched(active ...string) {
 	l.Helper()
 	for _, lv := range active {

@@ -63,7 +63,7 @@ type report struct {
 	why                     map[name]string // of the skipped
 	failedIn                map[string]bool // packages of which a test failed in this run
 
-	broken   []string // runs that ended badly, whatever they printed
+	broken   []string // failed runs, with any output
 	step     string   // the step that is open
 	complete bool     // every run is in the input
 }
@@ -180,7 +180,7 @@ func (r *report) test(n name, action string) {
 	delete(r.output, n)
 }
 
-// failedBelow says whether the failure of a test is that of a subtest.
+// failedBelow reports whether the failure of a test is that of a subtest.
 func (r *report) failedBelow(n name) bool {
 	for f := range r.failed {
 		if f.pkg == n.pkg && strings.HasPrefix(f.test, n.test+"/") {

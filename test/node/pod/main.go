@@ -3,7 +3,7 @@
 //
 //	log        "NAME starts" and "NAME ends", below what others wrote before
 //	NAME.beat  a number that grows, for as long as it can write
-//	NAME.exit  when somebody makes this file, it ends with status 1
+//	NAME.exit  when this file exists, it exits with status 1
 //
 // Without a name it is the container that holds a pod together, and sleeps.
 package main
