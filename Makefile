@@ -5,8 +5,8 @@ BIN     ?= bin
 GO      ?= go
 export GO
 
-# Static, and the same bytes from the same commit wherever it is built. Children are started often: the
-# writer of manuals that comes with cli would be a sixth of their start.
+# Static and reproducible. Children are started often: cli's manual generator would take a
+# sixth of their start time.
 BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -tags urfave_cli_no_docs -ldflags "-s -w -buildid= \
 	-X main.version=$(VERSION) -X github.com/flexd/flexd/internal/flexvolume.build=$(VERSION)"
 
@@ -24,7 +24,7 @@ build: ## bin/flexdriver and bin/flexd: static, reproducible, with a version
 .PHONY: demo
 demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root, it installs what it needs on Debian
 	@$(BUILD) -o $(BIN)/demo ./test/demo
-	@scripts/test-tools demo || echo "The demonstration leaves out what needs them."
+	@scripts/test-tools demo || echo "The demonstration skips the parts that need them."
 	@$(BIN)/demo -bin $(BIN)
 
 .PHONY: demo-lvm

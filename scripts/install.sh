@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs flexd and its driver on this node; --help says how.
+# Installs flexd and its driver on this node; see --help.
 #
-# Kubelet loads a driver as soon as it sees it, and asks it `init` again after
-# every event in its directory but those of dotfiles. So an executable appears
-# there in one rename, checked before, and one installation is one `init`.
+# Kubelet loads a driver as soon as it appears, and calls `init` again after every event in
+# its directory, except those of dotfiles. So the executable is checked first and then
+# appears in one rename, and one installation causes one `init`.
 set -euo pipefail
 umask 022
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
@@ -61,8 +61,8 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-# choose_attach sets attach and attach_why, and refuses a change under mounted
-# volumes: kubelet would lose track of each of them.
+# choose_attach sets attach and attach_why, and refuses a change while volumes are mounted:
+# kubelet would lose track of them.
 choose_attach() {
   local was in_use fits why
   case $attach in
@@ -89,7 +89,7 @@ choose_attach() {
     fi
   fi
   [ -z "$was" ] || [ "$attach" = "$was" ] || [ -z "$in_use" ] ||
-    die "the mode cannot change from attach:$was to attach:$attach while volumes are mounted, since kubelet names them by it:
+    die "the mode cannot change from attach:$was to attach:$attach while volumes are mounted, since kubelet's names of volumes depend on it:
 $in_use" "drain the node (kubectl drain), see that these are gone, and run this again"
 }
 
@@ -105,8 +105,8 @@ how_kubelet_attaches() {
   esac
 }
 
-# installed_mode: the mode that kubelet has learned from the installed driver, or
-# nothing if there is none or it cannot be told.
+# installed_mode: the mode of the installed driver, or nothing if there is none or the mode
+# is unknown.
 installed_mode() {
   if [ ! -e "$exe" ] && [ ! -e "$dot" ]; then
     return
@@ -124,7 +124,7 @@ installed_mode() {
   esac
 }
 
-# capabilities: the text of the dotfile. Other keys that somebody has set stay.
+# capabilities: the text of the dotfile. Other keys in it are kept.
 capabilities() {
   local text=
   [ ! -e "$dot" ] || text=$(cat "$dot")
@@ -136,9 +136,8 @@ capabilities() {
   esac
 }
 
-# stage EXE: the new driver and its dotfile under a name that kubelet does not
-# see, on disk. The dotfile comes first: an executable alone is one whose dotfile
-# is in place already.
+# stage EXE: writes the new driver and its dotfile under hidden names, and syncs them. The
+# dotfile is renamed first: an executable without a staged dotfile has its dotfile in place.
 stage() {
   local staged_dot=${1%/*}/.${1##*/}.init.json
   capabilities >"$staged_dot"
@@ -147,13 +146,13 @@ stage() {
   check_init "$1"
 }
 
-# check_init EXE: it answers init to kubelet, which reads stdout and stderr as one
-# and takes nothing but one JSON object.
+# check_init EXE: checks the answer to init; kubelet reads stdout and stderr as one and
+# accepts only one JSON object.
 check_init() {
   local answer status=0 good="\{\"status\":\"Success\",\"capabilities\":\{([^{}]*,)?\"attach\":$attach(,[^{}]*)?\}\}$"
   answer=$(cd / && timeout --foreground 10 "$1" init 2>&1 </dev/null 9<&-) || status=$?
   [[ "$status $answer" =~ ^0\ $good ]] ||
-    die "the new driver does not answer init as kubelet needs it (exit status $status); the one that was there before stays. It says:
+    die "the new driver does not answer init as kubelet needs it (exit status $status); the old one stays. Its output:
 $(head -c 1000 <<<"$answer")" "see that $bin/flexdriver is of this machine's kind (make build) and ${plugins%/*} not mounted noexec;
 if it complains of its .init.json, correct or remove $dot"
 }
@@ -161,8 +160,7 @@ if it complains of its .init.json, correct or remove $dot"
 made='' # set once the driver's directory is this installation's
 old=''  # the dotfile that is being replaced
 
-# unstage removes what an installation left that did not get to its end, this one
-# or one that was killed.
+# unstage removes the staged files of an incomplete installation, this one or a killed one.
 unstage() {
   rm -f "$new" "$new_dot"
   unstage_outside
@@ -231,7 +229,7 @@ restore_dot() {
   fi
 }
 
-not_replaced() { die "$exe could not be put in its place; the driver and its mode are as before" "see what holds it: findmnt $exe; lsattr $exe"; }
+not_replaced() { die "$exe could not be replaced; the driver and its mode are unchanged" "see what holds it: findmnt $exe; lsattr $exe"; }
 
 # can_rename: a directory beside the plugin directory can be renamed into it.
 can_rename() {
@@ -239,7 +237,7 @@ can_rename() {
   [ -w "$above" ] && ! mountpoint -q "$plugins" && [ "$(stat -c %d "$above")" = "$(stat -c %d "$plugins")" ]
 }
 
-# place MODE FILE DEST: by rename. Sets changed unless it is there already.
+# place MODE FILE DEST: installs by rename. Sets changed unless DEST is the same already.
 place() {
   if cmp -s "$2" "$3" && [ "$(stat -c %a "$3")" = "$1" ]; then
     say "same: $3"
@@ -260,13 +258,14 @@ install_flexd() {
 
   if [ -e "$config" ]; then
     complaint=$("$bin/flexd" config --check "$config" 2>&1) ||
-      die "the new flexd does not take the configuration that is there; nothing was changed:
+      die "the new flexd refuses the existing configuration; nothing was changed:
 $complaint" "correct $config, and run this again"
   else
-    "$bin/flexd" version >/dev/null || die "$bin/flexd does not run here" "see that it is of this machine's kind: make build"
+    "$bin/flexd" version >/dev/null || die "$bin/flexd does not run here" "it must be built for this architecture: make build"
   fi
   place 755 "$bin/flexd" "$flexd"
-  # Beside the distribution's units: one in /etc/systemd/system is the owner's and wins.
+  # Beside the distribution's units: one in /etc/systemd/system is the administrator's and
+  # takes precedence.
   place 644 "$here/examples/flexd.service" "$unit"
   [ ! -e "$root/etc/systemd/system/flexd.service" ] ||
     say "note: /etc/systemd/system/flexd.service hides ${unit#"$root"}; remove it if it is none of your own"
@@ -276,7 +275,8 @@ $complaint" "correct $config, and run this again"
       say "note: its driver is not $driver: flexd would refuse what kubelet asks"
   elif act "write $config: no volume group yet, so edit it"; then
     mkdir -p "${config%/*}"
-    # The example's groups are comments: nobody has said yet that pods may use a group of this node.
+    # The example's groups are comments: the administrator has not allowed a group of this node
+    # yet.
     install -m 600 /dev/null "$config.new"
     sed '/^volumeGroups:/,$ s/^./# &/' "$here/examples/flexd.yaml" >"$config.new"
     [ "$driver" = flexd/lvm ] || printf '\ndriver: %s\n' "$driver" >>"$config.new"
@@ -288,7 +288,7 @@ $complaint" "correct $config, and run this again"
   start_flexd
 }
 
-# start_flexd has systemd run what is installed. Calls of kubelet wait for flexd.
+# start_flexd starts the installed unit. Calls of kubelet wait for flexd.
 start_flexd() {
   if [ -z "$start" ] || ! has_systemd; then
     say "start: nothing; flexd runs as: systemctl enable --now flexd"
@@ -302,14 +302,14 @@ start_flexd() {
   fi
 }
 
-not_started() { die "flexd is installed and did not start; the driver is as before" "why: journalctl -u flexd; then run this again"; }
+not_started() { die "flexd is installed but did not start; the driver is unchanged" "why: journalctl -u flexd; then run this again"; }
 
 check_driver "$driver"
 check_root
 files=(flexdriver)
 [ -n "$driver_only" ] || files+=(flexd)
 for file in "${files[@]}"; do
-  [ -x "$bin/$file" ] || die "$bin/$file is not there, or no executable" "run \`make build\` first, or give --bin"
+  [ -x "$bin/$file" ] || die "$bin/$file is missing or not executable" "run \`make build\` first, or give --bin"
 done
 bin=$(cd "$bin" && pwd)
 
@@ -326,9 +326,9 @@ if [ -z "$dry" ]; then
   lock
 fi
 choose_attach
-told "driver" "$driver"
-told "plugin directory" "$plugin_dir ($plugin_why)"
-told "attach" "$attach ($attach_why)"
+report "driver" "$driver"
+report "plugin directory" "$plugin_dir ($plugin_why)"
+report "attach" "$attach ($attach_why)"
 [ -z "$driver_only" ] || [ "$attach" = true ] ||
   say "note: the controller manager's machine needs the driver only for nodes with attach:true, and then --attach=true"
 

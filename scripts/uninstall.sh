@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Removes what install.sh installed; --help says how.
+# Removes the files that install.sh installed; see --help.
 set -euo pipefail
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -104,7 +104,7 @@ in_use=$(mounted)
 [ -z "$in_use" ] ||
   die "volumes of $driver are mounted, and without the driver kubelet could not unmount them:
 $in_use" "drain the node (kubectl drain), see that these are gone, and run this again"
-told "driver" "$driver"
-told "plugin directory" "$plugin_dir ($plugin_why)"
+report "driver" "$driver"
+report "plugin directory" "$plugin_dir ($plugin_why)"
 remove_driver
 if [ -z "$driver_only" ]; then remove_flexd; fi
