@@ -20,15 +20,19 @@ func Line(path string) (string, error) {
 		return "", &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	b := make([]byte, 4097) // sysfs gives at most a page, in one piece
-	n, err := unix.Read(fd, b)
-	for err == unix.EINTR {
-		n, err = unix.Read(fd, b)
+	line := ""
+	for b := [256]byte{}; ; { // on the stack: few lines are longer
+		n, err := unix.Read(fd, b[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return "", &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if line += string(b[:n]); n < len(b) {
+			return strings.TrimSuffix(line, "\n"), nil
+		}
 	}
-	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	return strings.TrimSuffix(string(b[:n]), "\n"), nil
 }
 
 // Number formats a device number as sysfs does: "major:minor".
