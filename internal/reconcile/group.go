@@ -47,7 +47,7 @@ func (l *lane) lookUp(ctx context.Context, p asw.Provider, name volume.Name) (vo
 // it. It reports false if there is none, or if the lane is woken before.
 func (l *lane) awaitGroup() bool {
 	l.mu.Lock()
-	if l.pending == nil || l.dirty || l.parked != nil {
+	if l.pending == nil || l.mustLook() || l.parked != nil {
 		l.mu.Unlock()
 		return false
 	}

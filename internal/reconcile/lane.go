@@ -29,8 +29,9 @@ type lane struct {
 
 	mu      sync.Mutex // guards what follows
 	name    volume.Name
-	awake   bool // the goroutine runs
-	dirty   bool // it must observe again
+	awake   bool      // the goroutine runs
+	dirty   bool      // it must observe again
+	changed time.Time // when its device was heard to change during its turn: a look since then is enough
 	timer   *time.Timer
 	parked  *parked
 	retry   backoff
@@ -128,15 +129,34 @@ func (l *lane) wakeLocked() {
 	go l.run()
 }
 
+// deviceChanged makes the lane look at its device, which was heard to change then. A
+// lane at work may do so anyway: the end of its turn shows whether it has.
+func (l *lane) deviceChanged(heard time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed = heard; !l.mustLook() {
+		return
+	}
+	if !l.awake || l.woken != nil {
+		l.wakeLocked()
+	}
+}
+
+// mustLook reports whether the lane was woken since its turn began, or its device has
+// changed since its last look began. The caller holds l.mu.
+func (l *lane) mustLook() bool {
+	return l.dirty || !l.changed.IsZero() && (l.watched == nil || l.watched.began.Before(l.changed))
+}
+
 func (l *lane) run() {
 	for {
 		l.mu.Lock()
-		if !l.dirty || l.n.ctx.Err() != nil {
+		if !l.mustLook() || l.n.ctx.Err() != nil {
 			l.awake = false
 			l.mu.Unlock()
 			return
 		}
-		l.dirty = false
+		l.dirty, l.changed = false, time.Time{}
 		l.mu.Unlock()
 		l.turn()
 		for l.awaitGroup() {

@@ -137,16 +137,6 @@ func (l *lane) mountsChanged(table *mounttable.Table) bool {
 	return l.watched == nil || !slices.Equal(l.watched.mounts, l.watched.list(table))
 }
 
-// lastLookBegan returns when the last look that ended began.
-func (l *lane) lastLookBegan() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.watched == nil {
-		return time.Time{}
-	}
-	return l.watched.began
-}
-
 // mountMissing reports whether a claim has no mount. Kubelet removes a global directory
 // without a call if nothing is mounted there, and there is no event for that.
 func (l *lane) mountMissing(table *mounttable.Table) bool {

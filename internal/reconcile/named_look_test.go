@@ -10,6 +10,7 @@ import (
 
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -309,5 +310,32 @@ func TestForeignMountBeforeCommit(t *testing.T) {
 		works(t, k.Up(a))
 		works(t, k.Finish(a))
 		e.Empty()
+	})
+}
+
+// The events of an activation that a lane makes itself cost no further look.
+func TestEventsOfOwnStep(t *testing.T) {
+	var steps [2]string
+	for i, what := range []string{"none come", "they come during its step"} {
+		onSim(t, what, func(t *testing.T, e *hosttest.Env) {
+			works(t, e.Storage.Make("data", 64<<20))
+			k := hosttest.NewKubelet(e, true)
+			e.Command = func(c run.Cmd) {
+				if time.Sleep(time.Second); i == 1 && c.Step == "activate" {
+					e.Node().NotifyChanged(hosttest.VG, []volume.UUID{volume.UUID(info(0).UUID)}, time.Now())
+				}
+			}
+			e.Arm(hosttest.Never, 0)
+			_, err := k.Call(flexvolume.WaitForAttach, "", k.Blob(pod("a"), false))
+			works(t, err)
+			e.Settle(10 * time.Second)
+			steps[i] = e.Steps()
+			e.Empty()
+		})
+	}
+	t.Cleanup(func() {
+		if steps[0] != steps[1] {
+			t.Errorf("without events %s, with them %s", steps[0], steps[1])
+		}
 	})
 }

@@ -296,14 +296,14 @@ func (n *Node) follow() error {
 
 // NotifyChanged wakes the lanes of a volume group ("" = all): something may have
 // changed. If volumes are given only their devices have, as the kernel reported at
-// heard: their lanes are woken unless they have looked since.
+// heard: their lanes look again unless they have looked since.
 func (n *Node) NotifyChanged(vg string, volumes []volume.UUID, heard time.Time) {
 	n.auditor.Changed(vg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, uuid := range volumes {
-		if l := n.lanes[uuid]; l != nil && l.lastLookBegan().Before(heard) {
-			l.wake()
+		if l := n.lanes[uuid]; l != nil {
+			l.deviceChanged(heard)
 		}
 	}
 	if len(volumes) > 0 {

@@ -32,12 +32,45 @@ func TestStirredWakesWhoMustLook(t *testing.T) {
 		n.NotifyChanged("vg0", c.volumes, heard)
 		got := ""
 		for _, uuid := range []volume.UUID{"a", "b"} {
-			if n.lanes[uuid].dirty {
+			if n.lanes[uuid].mustLook() {
 				got += string(uuid)
 			}
 		}
 		if got != c.want {
 			t.Errorf("%s: wakes %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// Ensure that a device that changes during its lane's turn is looked at after that, by
+// the turn itself if it looks again.
+func TestNotifyDuringTurn(t *testing.T) {
+	heard := time.Now()
+	for _, c := range []struct {
+		what       string
+		last, next time.Time // when looks began, before the event was heard and after
+		want       bool
+	}{
+		{"no look", heard.Add(-1), heard.Add(-1), true},
+		{"a later look", heard.Add(-1), heard, false},
+		{"a look since", heard, heard, false},
+	} {
+		n := New(Parts{Config: &config.Config{}})
+		n.stop(context.Canceled)
+		l := &lane{n: n, uuid: "a", name: volume.Name{VG: "vg0", LV: "a"}, awake: true, watched: &watchedMounts{began: c.last}}
+		n.lanes["a"] = l
+		n.NotifyChanged("vg0", []volume.UUID{"a"}, heard)
+		if want := !c.last.Before(heard); l.unchanged() != want {
+			t.Errorf("%s: before it, unchanged is %v", c.what, !want)
+		}
+		if l.watched.began = c.next; l.mustLook() != c.want || l.dirty {
+			t.Errorf("%s: it must look: %v", c.what, l.mustLook())
+		}
+		// One that waits for its group looks at once.
+		woken := false
+		l.woken, l.watched.began = func() { woken = true }, c.last
+		if n.NotifyChanged("vg0", []volume.UUID{"a"}, heard); woken != c.last.Before(heard) {
+			t.Errorf("%s: it is woken: %v", c.what, woken)
 		}
 	}
 }

@@ -100,11 +100,11 @@ func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error
 	return err
 }
 
-// unchanged reports whether the lane has not been woken since its turn began.
+// unchanged reports whether nothing was heard that the last look may have missed.
 func (l *lane) unchanged() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.dirty
+	return !l.mustLook()
 }
 
 // How long a call waits for a suspended device, and how often the lane looks
