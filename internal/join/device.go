@@ -85,9 +85,13 @@ func (s *side) stale() {
 	if d.Suspended {
 		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+d.Kernel, "the device %s is suspended", s.deviceName())
 	}
-	if v != nil && v.Size > 0 && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
+	if v != nil && (v.Size > 0 || !s.lvm()) && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
 		hint := "lvchange --refresh " + s.title()
-		if !s.lvm() {
+		switch {
+		case s.lvm():
+		case v.Size < d.Size:
+			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, s.file(v))
+		default:
 			hint = "ask for the size again (a larger PersistentVolumeClaim), or: losetup -c " + d.Path
 		}
 		wrong(hint, "the metadata says %s, and the device %s has %s", size(v.Size), s.deviceName(), size(d.Size))

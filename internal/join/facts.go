@@ -57,7 +57,7 @@ type Survey struct {
 type Volume struct {
 	Name   string
 	UUID   volume.UUID
-	Size   int64  // bytes of its device; 0 = not to be compared
+	Size   int64  // bytes of its device; LVM: 0 = not to be compared
 	Pool   string // the thin pool that it is in, or ""
 	Making bool   // flexd is making it
 

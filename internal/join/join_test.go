@@ -129,7 +129,9 @@ func TestDisagreements(t *testing.T) {
 
 		{"extended without a refresh", []func(*Group){func(g *Group) { g.Volumes[0].Size = 128 << 20 }}, []string{"stale-mapping data: says 128 MiB|(vg0-data) has 64 MiB|lvchange --refresh vg0/data"}},
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
-		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 1000 }}, []string{"stale-mapping data: says 1000 bytes|losetup -c /dev/dm-3"}},
+		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
+		{"a file that was truncated", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].Size = "loopdev", "/srv/vg0", 1000 }}, []string{"stale-mapping data: says 1000 bytes|truncate -s 67108864 /srv/vg0/data"}},
+		{"an empty file", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: says 0 MiB|the file was truncated"}},
 		{"renamed in the kernel only", []func(*Group){func(g *Group) { g.Devices[0].Name, g.Devices[0].Kernel = "", "mine" }}, []string{"stale-mapping data: and the kernel mine"}},
 		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data"}},
 		{"a file renamed", []func(*Group){func(g *Group) {
