@@ -98,6 +98,15 @@ func (q *Requests) RememberTeardown(dir string, started time.Duration) {
 	t.tearDown = max(t.tearDown, started)
 }
 
+// RememberCommit enters a mount that an earlier life of flexd may have permitted: its
+// child may have lived on. It is committed until its outcome is observed.
+func (q *Requests) RememberCommit(dir string, uuid volume.UUID, name volume.Name) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := q.target(dir)
+	t.committed, t.named = uuid, name
+}
+
 // target returns the state of a directory, which it creates if necessary. The caller holds
 // q.mu.
 func (q *Requests) target(dir string) *target {
@@ -245,6 +254,22 @@ func (q *Requests) Answer(uuid volume.UUID, id string, a Answer) {
 	if i := slices.IndexFunc(q.volumes[uuid], func(r *Request) bool { return r.ID == id }); i >= 0 {
 		q.end(q.volumes[uuid][i], a)
 	}
+}
+
+// Refuse is Answer for a failure that was not observed as the outcome of a mount: a
+// request whose mount is committed waits on until that is known.
+func (q *Requests) Refuse(uuid volume.UUID, id string, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.IndexFunc(q.volumes[uuid], func(r *Request) bool { return r.ID == id })
+	if i < 0 {
+		return
+	}
+	r := q.volumes[uuid][i]
+	if t := q.targets[r.Dir]; t.isCommitted(r) && !t.appeared {
+		return
+	}
+	q.end(r, Answer{Err: err})
 }
 
 // Abandon answers a request without its volume, unless it is answered already or

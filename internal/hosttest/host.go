@@ -53,7 +53,6 @@ type Host struct {
 	hung      chan struct{}        // closed when the volume group's metadata can be read again; nil = it can
 	torn      bool                 // the next read of the mount table is truncated
 	blind     bool                 // the next list of devices or files cannot be read
-	failures  int                  // how often that, or a reading of the mount table, has failed
 	locks     map[string]*laneLock // by lock file
 }
 
@@ -312,15 +311,7 @@ func (h *Host) unread(dir string) error {
 		return nil
 	}
 	h.blind = false
-	h.failures++
 	return &fs.PathError{Op: "open", Path: dir, Err: syscall.EIO}
-}
-
-// Unread is how often something could not be read.
-func (h *Host) Unread() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.failures
 }
 
 // Blind makes the next list of devices or files fail.

@@ -26,7 +26,7 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 	}
 	for _, r := range v.Refused {
 		l.lastErr = &failure{step: "refused", code: r.Code, text: r.Reason, at: time.Now(), call: r.Call}
-		l.n.requests.Answer(l.uuid, r.Call, dsw.Answer{Err: volume.WithCode(r.Code, errors.New(r.Reason))})
+		l.n.requests.Refuse(l.uuid, r.Call, volume.WithCode(r.Code, errors.New(r.Reason)))
 		ids = append(ids, r.Call)
 	}
 	if len(v.Done) > 0 {

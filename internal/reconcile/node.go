@@ -148,6 +148,9 @@ func (n *Node) recover() error {
 		if c.Started > 0 && c.Started <= n.Boot() {
 			n.requests.Remember(c.Dir, name, c.Started)
 		}
+		if c.Phase == volume.Making {
+			n.requests.RememberCommit(c.Dir, c.UUID, name)
+		}
 	}
 	for dir, started := range n.Store.Teardowns(n.Boot()) {
 		n.requests.RememberTeardown(dir, started)

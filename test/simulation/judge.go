@@ -46,7 +46,7 @@ func (c *recorder) found() []string {
 // calling is told of each call of kubelet's, and returns what is to be called
 // when its flexdriver has its answer or is dead.
 func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
-	c := &waiting{verb: r.Verb, started: time.Duration(r.Started), unread: w.Sim.Unread()}
+	c := &waiting{verb: r.Verb, started: time.Duration(r.Started)}
 	for _, a := range r.Args {
 		switch {
 		case strings.HasPrefix(a, "{"):
@@ -90,7 +90,7 @@ func (w *world) answer(c *waiting, a flexvolume.Answer) {
 		w.undone[c.dir] = grant{w.Node(), c.started}
 	case a.Status != flexvolume.StatusSuccess && c.permitted && w.stands("child mount "+c.dir+" within") && !w.timeIsUp(c):
 		w.recorder.find("%s may still be mounted, and the answer is %s", c, a.Message)
-	case a.Status != flexvolume.StatusSuccess && c.mounted && there && !w.meddled[c.dir] && !(w.timeIsUp(c) && w.unseen(c)) && !w.forgotten(c):
+	case a.Status != flexvolume.StatusSuccess && c.mounted && there && !w.meddled[c.dir] && !(w.timeIsUp(c) && w.unseen(c)):
 		w.recorder.find("%s is mounted, and the answer is %s", c, a.Message)
 	}
 }
@@ -106,10 +106,6 @@ func (w *world) timeIsUp(c *waiting) bool {
 	}
 	return w.M.Boot()-c.started >= limit
 }
-
-// forgotten says whether an earlier flexd has permitted the call's mount, and something
-// could not be read since: this one does not know then that a mount may appear.
-func (w *world) forgotten(c *waiting) bool { return !c.permitted && w.Sim.Unread() > c.unread }
 
 // idleLimit is longer than flexd waits before it tries again what a call waits for.
 const idleLimit = 100 * time.Second

@@ -44,7 +44,6 @@ type waiting struct {
 	started       time.Duration // its flexdriver, since boot
 	late          bool          // no kubelet waits for it any more
 	uuids         []string      // of the volumes that were called so while it waited
-	unread        int           // how often flexd could not read something before it
 	permitted     bool          // this flexd has permitted its mount
 	mounted       bool          // which has appeared
 }
