@@ -120,19 +120,8 @@ func (o *orphans) look() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.unknownReason = unknown
+	o.storeStrays(strays)
 	now := time.Now()
-	since := map[string]time.Time{}
-	for _, s := range o.strays {
-		since[s.Dir] = s.Since
-	}
-	for i, s := range strays {
-		if at, known := since[s.Dir]; known {
-			strays[i].Since = at
-		} else {
-			o.a.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
-		}
-	}
-	o.strays = strays
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
 			if releasing[s.uuid] && dirs[dir] { // which proves nothing yet
@@ -158,6 +147,23 @@ func (o *orphans) look() {
 	if running { // and there is no event for their end
 		o.scheduleLocked(OrphanSettle)
 	}
+}
+
+// storeStrays replaces those that were seen last, and logs new ones. The caller holds
+// the lock.
+func (o *orphans) storeStrays(strays []status.Finding) {
+	since := map[string]time.Time{}
+	for _, s := range o.strays {
+		since[s.Dir] = s.Since
+	}
+	for i, s := range strays {
+		if at, known := since[s.Dir]; known {
+			strays[i].Since = at
+		} else {
+			o.a.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
+		}
+	}
+	o.strays = strays
 }
 
 // judge reports an orphan once it has settled, and releases it once that is

@@ -26,41 +26,15 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
 		return dsw.ErrNotWanted
 	}
-	p := l.n.Providers[h.LV.Name.VG]
-	if p == nil && s.Kind == volume.Deactivate {
-		p = l.n.Providers[asw.Unconfigured]
-	}
-	if p == nil && (s.Kind == volume.ActivateDevice || s.Kind == volume.Extend || s.Kind == volume.Deactivate) {
-		return volume.Errorf(volume.NotAllowed, "volume group %q is not configured", h.LV.Name.VG)
-	}
 	switch s.Kind {
-	case volume.NoteMaking:
-		return l.n.Store.Put(l.claim(s, c, h))
-	case volume.NoteHeld, volume.NoteReleasing:
-		l.note(s, c, h)
-		return nil
-	case volume.Drop:
-		return l.drop(s, h)
-	case volume.NoteLease:
-		return l.n.Store.PutLease(l.lease(h.LV.Name, kubeName(c)))
-	case volume.DropLease:
-		l.warn(s, l.n.Store.DropLease(l.uuid))
-		return nil
-	case volume.CreateVolume:
-		return l.create(ctx, p, s, c)
-	case volume.ActivateDevice:
-		return l.activate(ctx, p, h.LV)
+	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.Drop, volume.NoteLease, volume.DropLease, volume.RecordSeen:
+		return l.writeDown(s, c, h)
+	case volume.CreateVolume, volume.ActivateDevice, volume.Extend, volume.Deactivate:
+		return l.changeDevice(ctx, s, c, h)
 	case volume.Inspect:
 		return l.inspect(ctx, h)
 	case volume.Format:
 		return l.format(ctx, s, c, h)
-	case volume.RecordSeen:
-		err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
-		if h.Record == volume.Formatting {
-			return err
-		}
-		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
-		return nil
 	case volume.CheckFS:
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
 		l.facts.Checked = err == nil
@@ -69,21 +43,60 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		return l.mount(ctx, s, c, h)
 	case volume.Unmount:
 		return l.unmount(ctx, s)
-	case volume.Extend:
-		l.facts.Grown, l.facts.Size = false, 0
-		err := p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
-		if err == nil && s.Blank {
-			l.facts = volume.FS{}
-			err = l.n.Ops.ZeroFrom(ctx, l.lock, h.Device, h.Device.Size)
-		}
-		return err
 	case volume.Grow:
 		return l.growFS(ctx, h)
+	}
+	return fmt.Errorf("no such step: %s", s)
+}
+
+// writeDown takes the steps that are notes and records.
+func (l *lane) writeDown(s volume.Step, c *call, h *volume.Have) error {
+	switch s.Kind {
+	case volume.NoteMaking:
+		return l.n.Store.Put(l.claim(s, c, h))
+	case volume.Drop:
+		return l.drop(s, h)
+	case volume.NoteLease:
+		return l.n.Store.PutLease(l.lease(h.LV.Name, kubeName(c)))
+	case volume.DropLease:
+		l.warn(s, l.n.Store.DropLease(l.uuid))
+	case volume.RecordSeen:
+		err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
+		if h.Record == volume.Formatting {
+			return err
+		}
+		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
+	default:
+		l.note(s, c, h)
+	}
+	return nil
+}
+
+// changeDevice takes the steps that are the provider's.
+func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
+	p := l.n.Providers[h.LV.Name.VG]
+	if p == nil && s.Kind == volume.Deactivate {
+		p = l.n.Providers[asw.Unconfigured]
+	}
+	if p == nil {
+		return volume.Errorf(volume.NotAllowed, "volume group %q is not configured", h.LV.Name.VG)
+	}
+	switch s.Kind {
+	case volume.CreateVolume:
+		return l.create(ctx, p, s, c)
+	case volume.ActivateDevice:
+		return l.activate(ctx, p, h.LV)
 	case volume.Deactivate:
 		l.facts = volume.FS{}
 		return l.deactivate(ctx, p, h)
 	}
-	return fmt.Errorf("no such step: %s", s)
+	l.facts.Grown, l.facts.Size = false, 0
+	err := p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
+	if err == nil && s.Blank {
+		l.facts = volume.FS{}
+		err = l.n.Ops.ZeroFrom(ctx, l.lock, h.Device, h.Device.Size)
+	}
+	return err
 }
 
 // waitingCall returns the step's first call that still waits, or nil.

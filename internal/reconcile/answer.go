@@ -75,6 +75,9 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	if ctx.Err() != nil {
 		return false // flexd stops: the callers will ask the next one
 	}
+	if step.Kind == volume.CreateVolume { // calls that came meanwhile have joined it
+		step.Calls = append(step.Calls, l.answerable()...)
+	}
 	err = l.n.withAdvice(err)
 	l.mu.Lock()
 	f := &failure{step: what, code: volume.CodeOf(err), text: err.Error(), at: time.Now()}

@@ -27,30 +27,49 @@ type lane struct {
 
 	published atomic.Pointer[audit.View] // for who only wants to know
 
-	mu      sync.Mutex // guards what follows
-	name    volume.Name
-	awake   bool      // the goroutine runs
+	mu   sync.Mutex // guards what follows but the turn
+	name volume.Name
+	schedule
+	progress
+	mounted
+
+	turnState
+}
+
+// A schedule says when a lane's goroutine runs.
+type schedule struct {
+	awake   bool      // it runs
 	dirty   bool      // it must observe again
 	changed time.Time // when its device was heard to change during its turn: a look since then is enough
 	timer   *time.Timer
-	parked  *parked
 	retry   backoff
-	grow    bool // the filesystem was found smaller than its device at a mount
-	working string
+	parked  *parked
+	woken   context.CancelFunc // ends the wait for the group; nil = the lane does not wait for it
+}
+
+// progress is what a lane does and did, for status.
+type progress struct {
+	working string // the step
 	since   time.Time
 	lastErr *failure
-	history []operation    // oldest first
-	watched *watchedMounts // the mounts of the last observation
-	recheck recheck
-	broken  volume.FS          // the error of its mounted filesystem, until it is unmounted
-	woken   context.CancelFunc // ends the wait for the group; nil = the lane does not wait for it
+	history []operation // oldest first
+}
 
-	// Only the goroutine uses these.
+// mounted is what a lane remembers of its mounts from one turn to the next.
+type mounted struct {
+	watched *watchedMounts // those of the last observation
+	grow    bool           // the filesystem was found smaller than its device at a mount
+	recheck recheck
+	broken  volume.FS // what is wrong with the filesystem, until it is unmounted
+}
+
+// A turnState is what only a lane's goroutine uses.
+type turnState struct {
 	facts volume.FS         // what children found in this turn
-	acted time.Time         // when its last step ended
 	disk  uint64            // the device the facts are about
 	size  int64             // of that device, at the last look
 	table *mounttable.Table // of the last look
+	acted time.Time         // when the last step ended
 
 	pending  asw.Provider // of the group that has not answered in this turn; nil = it has
 	answered *groupAnswer // after the last turn

@@ -27,7 +27,7 @@ func TestStirredWakesWhoMustLook(t *testing.T) {
 		n := New(Parts{Config: &config.Config{}})
 		n.stop(context.Canceled) // lanes do not run: they only note that they should
 		for _, uuid := range []volume.UUID{"a", "b"} {
-			n.lanes[uuid] = &lane{n: n, uuid: uuid, name: volume.Name{VG: "vg0", LV: string(uuid)}, watched: &watchedMounts{began: c.looked}}
+			n.lanes[uuid] = &lane{n: n, uuid: uuid, name: volume.Name{VG: "vg0", LV: string(uuid)}, mounted: mounted{watched: &watchedMounts{began: c.looked}}}
 		}
 		n.NotifyChanged("vg0", c.volumes, heard)
 		got := ""
@@ -57,7 +57,7 @@ func TestNotifyDuringTurn(t *testing.T) {
 	} {
 		n := New(Parts{Config: &config.Config{}})
 		n.stop(context.Canceled)
-		l := &lane{n: n, uuid: "a", name: volume.Name{VG: "vg0", LV: "a"}, awake: true, watched: &watchedMounts{began: c.last}}
+		l := &lane{n: n, uuid: "a", name: volume.Name{VG: "vg0", LV: "a"}, schedule: schedule{awake: true}, mounted: mounted{watched: &watchedMounts{began: c.last}}}
 		n.lanes["a"] = l
 		n.NotifyChanged("vg0", []volume.UUID{"a"}, heard)
 		if want := !c.last.Before(heard); l.unchanged() != want {

@@ -181,6 +181,13 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 		s.Calls = append(s.Calls, status.Call{ID: c.ID, Verb: c.asked.Title, Dir: c.Dir, Since: c.since, Deadline: deadline})
 	}
 	l.planned(&s, want, have)
+	l.worked(&s, now)
+	s.State = l.state(&s, have, now)
+	return s
+}
+
+// worked fills in what the lane does, and did. The caller holds l.mu.
+func (l *lane) worked(s *status.VolumeDetail, now time.Time) {
 	for _, op := range slices.Backward(l.history) {
 		s.History = append(s.History, status.Operation{Step: op.step, Started: op.started, Seconds: op.took.Seconds(), Error: op.err, CallIDs: op.calls})
 	}
@@ -199,8 +206,6 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 			s.Error.Next = &next
 		}
 	}
-	s.State = l.state(&s, have, now)
-	return s
 }
 
 // claimedMissing begins the note of a claim that is held and has no mount.

@@ -23,20 +23,22 @@ func (l *lane) prune() {
 	}
 }
 
-// turn observes, plans and acts until no step is left, or until the remaining steps have to
-// wait.
+// turn works on the volume unless a child still does.
 func (l *lane) turn() {
-	ctx := l.n.ctx
 	l.publish(true)
 	defer l.publish(false)
-	if l.isParked() {
-		return
-	}
 	l.facts, l.pending = volume.FS{}, nil
 	defer func() { l.table, l.answered = nil, nil }() // a lane that rests keeps no table of all mounts alive
-	if l.byName && len(l.calls()) == 0 || l.held() {
+	if l.isParked() || l.byName && len(l.calls()) == 0 || l.held() {
 		return
 	}
+	l.work()
+}
+
+// work observes, plans and acts until no step is left, or until the remaining steps have
+// to wait.
+func (l *lane) work() {
+	ctx := l.n.ctx
 	var (
 		last volume.Step
 		h    volume.Have
@@ -81,9 +83,6 @@ func (l *lane) turn() {
 		last = step
 		if err = l.take(ctx, step, &h); err == nil {
 			continue
-		}
-		if step.Kind == volume.CreateVolume {
-			step.Calls = l.answerable() // those that came meanwhile have joined it
 		}
 		if last = (volume.Step{}); l.park(step, err) || !l.fail(ctx, step, step.Kind.String(), err) {
 			return
