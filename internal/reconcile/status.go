@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -124,16 +125,12 @@ func (n *Node) problems() []string {
 	return all
 }
 
+// allLanes returns those that status lists.
 func (n *Node) allLanes() []*lane {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := make([]*lane, 0, len(n.lanes))
-	for _, l := range n.lanes {
-		if l.shown() {
-			all = append(all, l)
-		}
-	}
-	return all
+	all := slices.Collect(maps.Values(n.lanes))
+	n.mu.Unlock()
+	return slices.DeleteFunc(all, func(l *lane) bool { return !l.shown() })
 }
 
 // view is the volume's detail as of the last observation.
