@@ -36,8 +36,8 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		if err != nil {
 			return g.explainFailure(ctx, lv, err)
 		}
-		if d := p.deviceOf(m); d.Unusable {
-			return fmt.Errorf("activate: %s", d.Reason)
+		if why := p.unusable(m); why != "" {
+			return fmt.Errorf("activate: %s", why)
 		}
 		return p.ensureLink(ctx, g, lv, m)
 	}

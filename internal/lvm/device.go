@@ -103,11 +103,16 @@ func (p *Provider) deviceOf(m devmapper.Mapped) volume.Device {
 			d.Link = link
 		}
 	}
-	f := p.tree().faults(m, false)
-	d.Reason = cmp.Or(f.missing, f.pool, f.unread)
+	d.Reason = p.unusable(m)
 	d.Unusable = d.Reason != ""
 	d.Unsound = unsound(m)
 	return d
+}
+
+// unusable describes why a device must not be used; "" = it may be.
+func (p *Provider) unusable(m devmapper.Mapped) string {
+	f := p.tree().faults(m, false)
+	return cmp.Or(f.missing, f.pool, f.unread)
 }
 
 // incomplete describes a device without a complete table; "" = it is complete.
