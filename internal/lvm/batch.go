@@ -34,19 +34,8 @@ type member struct {
 }
 
 // A batch is the volumes that share the next command of a kind: all that arrive
-// until the lane is free for it, and as long as they come in quick succession.
+// until the lane is free for it.
 type batch struct{ members []*member }
-
-// quiet is which part of the time that the group's report took a command waits
-// for company: until for so long nobody has come, or looked at the group, as
-// whoever comes does before. Who has company waits for two such pauses: more may
-// come, and a command of their own costs them more than one pause. It waits for as
-// long as the report took at most: it costs that much itself, however fast the
-// machine is, and so would every further one.
-const (
-	batchWaitDivisor = 16
-	maxBatchWait     = time.Second
-)
 
 // maxBatchMembers keeps the one word that selects the volumes well below the 128 KiB
 // that the kernel allows.
@@ -104,7 +93,6 @@ func (p *Provider) end(m *member, err error) {
 // commit waits for its turn, and then runs the command for all members that have joined by
 // then.
 func (g *group) commit(k kind) {
-	g.gather(k)
 	release, err := g.take(context.Background())
 	g.mu.Lock()
 	members := g.next[k].members
@@ -141,27 +129,6 @@ func (g *group) commit(k kind) {
 			err = g.verify(k, m, err)
 		}
 		g.p.end(m, err)
-	}
-}
-
-// gather waits while others come.
-func (g *group) gather(k kind) {
-	g.mu.Lock()
-	cost := min(g.cost, maxBatchWait) // the report may have waited for a lock of LVM's
-	g.mu.Unlock()
-	end := time.Now().Add(cost)
-	for before, pauses := uint64(0), 0; time.Now().Before(end); time.Sleep(cost / batchWaitDivisor) {
-		g.mu.Lock()
-		members := uint64(len(g.next[k].members))
-		now := members + g.clock // which goes on with each look
-		g.mu.Unlock()
-		if now != before {
-			before, pauses = now, 0
-			continue
-		}
-		if pauses++; members == 1 || pauses == 2 {
-			return
-		}
 	}
 }
 

@@ -384,37 +384,6 @@ func TestCreateCut(t *testing.T) {
 	}
 }
 
-// Ensure that volumes that are wanted one right after the other share one
-// command, the first of them included.
-func TestCompany(t *testing.T) {
-	const n = 50
-	f, p := newFake(t, n)
-	var lvs []volume.LV
-	for i := range n {
-		lvs = append(lvs, f.lookUp(p, fmt.Sprintf("v%d", i)))
-	}
-	g, err := p.group("vg0")
-	if err != nil || g.cost <= 0 {
-		t.Fatalf("the report took %s (%v)", g.cost, err)
-	}
-	g.mu.Lock()
-	g.cost = 3200 * time.Millisecond // quiet for 200ms, also where the machine is busy
-	g.mu.Unlock()
-	f.commands()
-	var wg sync.WaitGroup
-	for _, lv := range lvs {
-		wg.Go(func() {
-			if err := f.activate(t.Context(), p, lv); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if got := f.commands(); !slices.Equal(got, []string{"lvchange"}) {
-		t.Errorf("got %q", got)
-	}
-}
-
 // Ensure that a group of ten thousand volumes has room in a report.
 func TestManyVolumes(t *testing.T) {
 	const n = 10000
@@ -435,18 +404,16 @@ func TestManyVolumes(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	const n = maxBatchMembers + 100
 	f, p := newFake(t, n)
+	first := f.lookUp(p, "v0")
+	f.commands()
+	joined := make(chan struct{})
 	f.before = func(words string) error {
+		<-joined // the first command runs until all others wait for the next
 		if len(words) >= 100<<10 || strings.Count(words, "lv_uuid=") > maxBatchMembers {
 			t.Errorf("a command of %d bytes", len(words))
 		}
 		return nil
 	}
-	first := f.lookUp(p, "v0")
-	g, _ := p.group("vg0")
-	g.mu.Lock()
-	g.cost = 3200 * time.Millisecond
-	g.mu.Unlock()
-	f.commands()
 	var wg sync.WaitGroup
 	for i := range n {
 		lv := first
@@ -457,6 +424,12 @@ func TestCrowd(t *testing.T) {
 			}
 		})
 	}
+	eventually(t, "all have joined", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.inflight) == n
+	})
+	close(joined)
 	wg.Wait()
 	if got := f.commands(); len(got) > 5 {
 		t.Errorf("%d commands", len(got))

@@ -41,7 +41,6 @@ type group struct {
 	running *look
 	known   *Facts          // the last facts, however old
 	at      time.Time       // when they were read
-	cost    time.Duration   // the duration of the report
 	next    map[kind]*batch // the members of the next command
 	block   *Block          // a command that hangs, or nil
 	grace   time.Time       // until when block, an earlier flexd's, does not count as hanging

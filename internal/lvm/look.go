@@ -73,7 +73,6 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 }
 
 func (g *group) report(l *look) {
-	began := time.Now()
 	l.facts, l.err = g.readMetadata(context.Background())
 	unseen := false
 	if w := g.p.watch.Load(); w != nil && l.err == nil {
@@ -85,7 +84,6 @@ func (g *group) report(l *look) {
 	g.mu.Lock()
 	if g.running = nil; l.err == nil {
 		g.last, g.known, g.at = l, l.facts, time.Now()
-		g.cost = g.at.Sub(began)
 	}
 	if unseen {
 		g.gen++
