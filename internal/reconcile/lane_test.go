@@ -24,7 +24,7 @@ func TestALeaseThatEndsDuringATurnWakesTheLane(t *testing.T) {
 		}
 		l := n.lane("u", volume.Name{VG: "vg", LV: "a"})
 		l.dirty = false
-		l.rest(volume.Want{Lease: volume.Lease{Noted: true, Live: true}}, volume.Have{Device: volume.Device{Activity: volume.Active}})
+		l.endTurn(volume.Want{Lease: volume.Lease{Noted: true, Live: true}}, volume.Have{Device: volume.Device{Activity: volume.Active}})
 		woken := func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -10,33 +10,33 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// prune abandons the calls whose caller is gone.
+// prune answers and removes the calls whose caller has ended or stopped waiting.
 func (l *lane) prune() {
 	for _, c := range callsOf(l.n.requests.Free(l.uuid)) {
 		if !c.callerAlive() {
 			err := ErrCallerGone
 			if cause := context.Cause(c.ctx); errors.Is(cause, ErrDeadline) {
-				err = l.n.explainEnd(c, cause) // the caller hears it
+				err = l.n.explainEnd(c, cause) // the caller still reads this answer
 			}
 			l.n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
 		}
 	}
 }
 
-// turn works on the volume unless a child still does.
+// turn runs one turn of the lane. It does nothing while a child works on the volume, or if
+// the volume is not identified and no call waits for it.
 func (l *lane) turn() {
 	l.publish(true)
 	defer l.publish(false)
 	l.facts, l.pending = volume.FS{}, nil
-	defer func() { l.table, l.answered = nil, nil }() // a lane that rests keeps no table of all mounts alive
+	defer func() { l.table, l.answered = nil, nil }() // an idle lane must not keep a whole mount table in memory
 	if l.isParked() || l.byName && len(l.calls()) == 0 || l.held() {
 		return
 	}
 	l.work()
 }
 
-// work observes, plans and acts until no step is left, or until the remaining steps have
-// to wait.
+// work observes, plans and takes steps until none is left or the next one must wait.
 func (l *lane) work() {
 	ctx := l.n.ctx
 	var (
@@ -46,11 +46,11 @@ func (l *lane) work() {
 	)
 	for ctx.Err() == nil {
 		l.prune()
-		// The want first, the observation after it: a call that arrives during the
-		// observation is answered from the next one.
+		// Read the want before the observation: a call that arrives during the
+		// observation must be answered from a later one.
 		w := l.want()
 		if last.Kind == volume.NoteLease && l.unchanged() {
-			// A lease changes nothing observable, and no call has arrived.
+			// Writing a lease changes nothing that is observed: the last observation is current.
 		} else if h, err = l.observe(ctx, w); err != nil {
 			if ids := l.answerable(); len(ids) > 0 {
 				l.fail(ctx, volume.Step{Calls: ids}, "look", volume.WithCode(volume.CodeOr(err, volume.Unknown), err))
@@ -59,21 +59,21 @@ func (l *lane) work() {
 			return
 		}
 		l.markPatient(&w, h)
-		v := l.settle(&w, h)
+		v := l.planAndAnswer(&w, h)
 		if len(v.Steps) == 0 && v.Waiting {
 			l.wakeIn(resumePause)
 			return
 		}
 		if len(v.Steps) == 0 {
-			l.rest(w, h)
+			l.endTurn(w, h)
 			return
 		}
 		step := v.Steps[0]
 		if len(step.Calls) == 0 && hasBackoff(step.Kind) && l.retryLater() {
 			return
 		}
-		if sameStep(step, last) {
-			// A successful step counts only when its effect is observed.
+		if repeats(step, last) {
+			// The step reported success, but its effect was not observed.
 			l.fail(ctx, step, step.Kind.String(), errors.New("it succeeded, but its effect is not observed; flexd does not repeat it"))
 			if last = (volume.Step{}); len(step.Calls) == 0 {
 				return
@@ -90,7 +90,7 @@ func (l *lane) work() {
 	}
 }
 
-// take takes a step, and remembers it.
+// take takes a step and records it for status.
 func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error {
 	l.begin(step)
 	started := time.Now()
@@ -99,21 +99,23 @@ func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error
 	return err
 }
 
-// unchanged reports whether nothing was heard that the last look may have missed.
+// unchanged reports whether the last observation is current: since then the lane was not
+// woken and its device did not change.
 func (l *lane) unchanged() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.mustLook()
 }
 
-// How long a call waits for a suspended device, and how often the lane looks
-// meanwhile.
+// The time that a call waits for a suspended device, and the interval at which the lane
+// observes the device meanwhile.
 const (
 	resumePatience = 10 * time.Second
 	resumePause    = 200 * time.Millisecond
 )
 
-// markPatient notes which calls still wait for a suspended device.
+// markPatient sets Patient for each call that has waited for a suspended device for less
+// than resumePatience.
 func (l *lane) markPatient(w *volume.Want, h volume.Have) {
 	for _, c := range l.calls() {
 		switch {
@@ -130,9 +132,9 @@ func (l *lane) markPatient(w *volume.Want, h volume.Have) {
 	}
 }
 
-// settle plans, answers calls by the plan, and plans again for the remaining calls, all
-// from one observation.
-func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
+// planAndAnswer plans, answers the calls that the plan completes or refuses, and plans again
+// for the remaining calls, all from one observation.
+func (l *lane) planAndAnswer(w *volume.Want, h volume.Have) volume.Verdict {
 	for {
 		v := volume.Plan(*w, h)
 		if len(v.Done)+len(v.Refused) == 0 {
@@ -143,8 +145,8 @@ func (l *lane) settle(w *volume.Want, h volume.Have) volume.Verdict {
 	}
 }
 
-// hasBackoff reports whether flexd's own step of that kind waits after a failure. A
-// note does not: the steps of a call that waits may come after it.
+// hasBackoff reports whether a step that no call waits for is delayed after a failure. The
+// steps that only write or remove a note are not: steps of a waiting call may follow them.
 func hasBackoff(k volume.StepKind) bool {
 	switch k {
 	case volume.NoteHeld, volume.Drop, volume.NoteLease, volume.DropLease:
@@ -153,19 +155,21 @@ func hasBackoff(k volume.StepKind) bool {
 	return true
 }
 
-// sameStep reports whether a step equals the one just taken.
-func sameStep(a, b volume.Step) bool {
+// repeats reports whether step a repeats step b, which was just taken. NoteHeld and
+// NoteLease may be taken twice in succession.
+func repeats(a, b volume.Step) bool {
 	switch a.Kind {
 	case 0, volume.NoteHeld:
 		return false
 	case volume.NoteLease:
-		return false // an EndLease may have ended the lease meanwhile
+		return false // an EndLease call may have ended the lease meanwhile
 	}
 	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size && a.Below == b.Below
 }
 
-// rest ends a turn without a further step, or with steps that need an unknown fact.
-func (l *lane) rest(w volume.Want, h volume.Have) {
+// endTurn ends a turn that has no further step, and schedules the next one: after a delay
+// if a fact is unknown, for the next recheck, or at the end of the lease.
+func (l *lane) endTurn(w volume.Want, h volume.Have) {
 	if mustRetry(w, h) {
 		l.mu.Lock()
 		if l.retry.next.Before(time.Now()) {
@@ -177,23 +181,23 @@ func (l *lane) rest(w volume.Want, h volume.Have) {
 	}
 	l.mu.Lock()
 	l.retry.succeeded()
-	if w.Recheck { // and there is nothing to look at
+	if w.Recheck { // a recheck was due, but the plan has no step for it
 		l.recheck = recheck{}
 	}
-	looks, next := l.recheck.left, l.recheck.next
+	rechecks, next := l.recheck.left, l.recheck.next
 	l.mu.Unlock()
-	if looks > 0 {
-		l.wakeIn(max(time.Until(next), 0)) // the end of a lease is found then, too
+	if rechecks > 0 {
+		l.wakeIn(max(time.Until(next), 0)) // that turn also detects the end of a lease
 		return
 	}
-	// It may have ended since want was called: then the next turn is due now.
+	// The lease may have ended since want was called: then the next turn starts at once.
 	if lease, ok := l.n.Store.Lease(l.uuid); ok && w.Lease.Live {
 		l.wakeIn(max(lease.Until-l.n.Boot(), 0))
 	}
 }
 
-// mustRetry reports whether flexd must release or observe something that is unknown now:
-// there is no event when it becomes known.
+// mustRetry reports whether a fact about a claim, or about the device of a lease that has
+// ended, is unknown. No event reports that it has become known, so flexd polls.
 func mustRetry(w volume.Want, h volume.Have) bool {
 	if len(w.Claims) == 0 && (!w.Lease.Noted || w.Lease.Live) {
 		return false
@@ -206,7 +210,8 @@ func mustRetry(w volume.Want, h volume.Have) bool {
 	return w.Lease.Noted && !w.Lease.Live && h.Device.Activity == volume.ActivityUnknown
 }
 
-// retryLater reports whether flexd's own work has to wait after a failure.
+// retryLater schedules the next turn and returns true if the delay after the last failure
+// has not ended.
 func (l *lane) retryLater() bool {
 	l.mu.Lock()
 	left := time.Until(l.retry.next)
@@ -218,7 +223,7 @@ func (l *lane) retryLater() bool {
 	return true
 }
 
-// wakeIn replaces the lane's one timer.
+// wakeIn wakes the lane after d. It replaces an earlier timer.
 func (l *lane) wakeIn(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
