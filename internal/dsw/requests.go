@@ -9,19 +9,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Request is a call that waits for its answer. Its exported fields do not
-// change once it is entered.
+// A Request is a call that waits for its answer. Its exported fields do not change after
+// Enter.
 type Request struct {
 	volume.Call
 	Name    volume.Name   // the volume as the call names it
 	Started time.Duration // when its caller started, on the boot clock
 	Owner   any           // the caller's own data
 
-	// Interrupt, if set, ends the look-up of its volume: the request was answered,
-	// or a mount that it waits for was committed. It must not block.
+	// Interrupt, if set, cancels the look-up of its volume. It is called when the request
+	// is answered or its volume is known, with the lock held, and must not block.
 	Interrupt func()
 
-	answer  chan Answer // of size one: nothing waits for the receiver
+	answer  chan Answer // buffered: the sender does not wait for the receiver
 	waiting bool
 	volume  volume.UUID // "" = still being looked up
 }
@@ -46,7 +46,7 @@ var (
 	ErrCommitted  = volume.WithCode(volume.Busy, errors.New("the mount of another volume at this directory is in progress"))
 )
 
-// Requests has all waiting requests, and decides which of them are superseded. Each method
+// Requests holds all waiting requests, and decides which of them are superseded. Each method
 // is one critical section; the lock is never held over I/O.
 type Requests struct {
 	wake func(volume.UUID) // called without the lock for each volume that lost a request
@@ -54,25 +54,25 @@ type Requests struct {
 	mu      sync.Mutex
 	volumes map[volume.UUID][]*Request // in the order of arrival
 	targets map[string]*target
-	swept   time.Duration
+	swept   time.Duration // when sweep ran last
 }
 
 // A target is a directory that calls want mounted or unmounted.
 type target struct {
 	waiting  []*Request
 	setUp    time.Duration // start of the newest mount call
-	name     volume.Name   // its volume
+	name     volume.Name   // the volume that it names
 	tearDown time.Duration // start of the newest unmount call
 
-	// A mount is committed from the permission for move_mount on, until it was
-	// observed to be absent or every request for it is answered.
+	// A mount is committed from Commit until it is observed to be absent, or until it is
+	// observed to be present and every request for it is answered.
 	committed volume.UUID // "" = none
-	named     volume.Name // what the calls for it name
-	appeared  bool        // it was observed
+	named     volume.Name // the name of that volume in the calls
+	appeared  bool        // the mount was observed
 }
 
-// targetMemory is how long a target's newest calls are remembered: longer than
-// any caller waits. An older call, whose caller was stopped, is refused.
+// targetMemory is how long the newest calls for a target are remembered: longer than any
+// caller waits. A call that arrives later than that after its start is refused.
 const targetMemory = 10 * time.Minute
 
 // NewRequests returns an empty set.
@@ -80,8 +80,8 @@ func NewRequests(wake func(volume.UUID)) *Requests {
 	return &Requests{wake: wake, volumes: map[volume.UUID][]*Request{}, targets: map[string]*target{}}
 }
 
-// Remember enters what an earlier life of flexd has noted: a mount call for a
-// directory that started at that time.
+// Remember restores the start time of the newest mount call for a directory from the note
+// of an earlier flexd.
 func (q *Requests) Remember(dir string, name volume.Name, started time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,7 +90,7 @@ func (q *Requests) Remember(dir string, name volume.Name, started time.Duration)
 	}
 }
 
-// RememberTeardown is Remember for an unmount call that succeeded.
+// RememberTeardown restores the start time of an unmount call that succeeded.
 func (q *Requests) RememberTeardown(dir string, started time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,8 +98,8 @@ func (q *Requests) RememberTeardown(dir string, started time.Duration) {
 	t.tearDown = max(t.tearDown, started)
 }
 
-// RememberCommit enters a mount that an earlier life of flexd may have permitted: its
-// child may have lived on. It is committed until its outcome is observed.
+// RememberCommit marks a mount as committed that an earlier flexd may have permitted: its
+// child may still complete it.
 func (q *Requests) RememberCommit(dir string, uuid volume.UUID, name volume.Name) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -118,11 +118,11 @@ func (q *Requests) target(dir string) *target {
 	return t
 }
 
-// counts reports whether a request takes part in the order of its target's calls. Kubelet's
-// mounts and unmounts take precedence over an expansion or a release of an orphan.
-func (r *Request) counts() bool { return r.Mounts() || r.Verb == volume.Release }
+// ordered reports whether a request can supersede others and be superseded: a mount or an
+// unmount, not an expansion or a release of an orphan.
+func (r *Request) ordered() bool { return r.Mounts() || r.Verb == volume.Release }
 
-// superseded reports whether a newer call was seen that wants something else there.
+// superseded reports whether a newer call wants something else at the target.
 func (t *target) superseded(r *Request) bool {
 	if r.Mounts() {
 		return t.tearDown > r.Started || t.setUp > r.Started && t.name != r.Name
@@ -130,17 +130,18 @@ func (t *target) superseded(r *Request) bool {
 	return t.setUp > r.Started
 }
 
-// isCommitted reports whether only the outcome of a committed mount may answer the request.
+// isCommitted reports whether the request wants the committed mount. Only the outcome of
+// that mount may answer it.
 func (t *target) isCommitted(r *Request) bool {
 	return t != nil && r.Mounts() && r.volume != "" && r.volume == t.committed
 }
 
-// Enter adds a request, unless a newer one supersedes it. Older ones that it
-// supersedes are answered, except those whose mount is committed. The volume of a
-// committed mount at the target is returned: an unmount has to wait for it.
+// Enter adds a request, unless a newer call supersedes it or it arrives too late. It answers
+// the requests that the new one supersedes, except those whose mount is committed. It returns
+// the volume of a committed mount at the target, which an unmount must wait for.
 func (q *Requests) Enter(r *Request, now time.Duration) (committed volume.UUID, err error) {
 	r.answer, r.waiting = make(chan Answer, 1), true
-	if !r.counts() {
+	if !r.ordered() {
 		return "", nil
 	}
 	q.mu.Lock()
@@ -175,7 +176,8 @@ func (q *Requests) Enter(r *Request, now time.Duration) (committed volume.UUID, 
 	return committed, nil
 }
 
-// answerSuperseded answers the requests of a target that were superseded.
+// answerSuperseded answers the superseded requests of a target, except those whose mount is
+// committed, and returns their volumes. The caller holds q.mu.
 func (q *Requests) answerSuperseded(t *target) (lost []volume.UUID) {
 	for _, r := range slices.Clone(t.waiting) {
 		if t.superseded(r) && !t.isCommitted(r) {
@@ -194,7 +196,8 @@ func (q *Requests) wakeAll(volumes []volume.UUID) {
 	}
 }
 
-// sweep forgets targets whose calls no older caller can follow.
+// sweep deletes the targets whose calls started more than targetMemory ago: Enter refuses
+// every older call anyway. The caller holds q.mu.
 func (q *Requests) sweep(now time.Duration) {
 	if now-q.swept < targetMemory/10 {
 		return
@@ -207,8 +210,8 @@ func (q *Requests) sweep(now time.Duration) {
 	}
 }
 
-// Bind makes the request wait for its volume, unless it was answered or bound
-// since. It returns the volume that it waits for.
+// Bind sets the volume of a request whose look-up has ended, unless the request was answered
+// or Commit has set its volume. It returns the volume of the request.
 func (q *Requests) Bind(r *Request, uuid volume.UUID) volume.UUID {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -240,14 +243,15 @@ func (q *Requests) Of(uuid volume.UUID) []*Request {
 	return slices.Clone(q.volumes[uuid])
 }
 
-// Free returns those of them that may be abandoned: no mount is committed for them.
+// Free returns the requests that wait for a volume and whose mount is not committed: these
+// may be abandoned.
 func (q *Requests) Free(uuid volume.UUID) []*Request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(q.volumes[uuid]), func(r *Request) bool { return q.targets[r.Dir].isCommitted(r) })
 }
 
-// Answer answers the volume's request of that id.
+// Answer answers the request with that id, which waits for the volume.
 func (q *Requests) Answer(uuid volume.UUID, id string, a Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -256,8 +260,8 @@ func (q *Requests) Answer(uuid volume.UUID, id string, a Answer) {
 	}
 }
 
-// Refuse is Answer for a failure that was not observed as the outcome of a mount: a
-// request whose mount is committed waits on until that is known.
+// Refuse answers the request with an error. A request whose mount is committed and not yet
+// observed is not answered: it waits for the outcome.
 func (q *Requests) Refuse(uuid volume.UUID, id string, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -272,8 +276,8 @@ func (q *Requests) Refuse(uuid volume.UUID, id string, err error) {
 	q.end(r, Answer{Err: err})
 }
 
-// Abandon answers a request without its volume, unless it is answered already or
-// its mount is committed: then the outcome is its answer.
+// Abandon answers a request that is no longer to be served, unless it was answered already
+// or its mount is committed: then the outcome is its answer.
 func (q *Requests) Abandon(r *Request, a Answer) {
 	q.mu.Lock()
 	if !r.waiting || q.targets[r.Dir].isCommitted(r) {
@@ -283,17 +287,17 @@ func (q *Requests) Abandon(r *Request, a Answer) {
 	q.end(r, a)
 	uuid := r.volume
 	q.mu.Unlock()
-	q.wakeAll([]volume.UUID{uuid}) // its claim goes with it
+	q.wakeAll([]volume.UUID{uuid}) // its claim may have to be dropped
 }
 
-// Leave removes a request whose caller has stopped waiting, in any state.
+// Leave removes a request whose caller has stopped waiting, even if its mount is committed.
 func (q *Requests) Leave(r *Request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.end(r, Answer{})
 }
 
-// end answers and removes a request.
+// end answers and removes a request. The caller holds q.mu.
 func (q *Requests) end(r *Request, a Answer) {
 	if !r.waiting {
 		return
@@ -303,28 +307,28 @@ func (q *Requests) end(r *Request, a Answer) {
 	if r.Interrupt != nil {
 		r.Interrupt()
 	}
-	other := func(o *Request) bool { return o == r }
-	if left := slices.DeleteFunc(q.volumes[r.volume], other); len(left) > 0 {
+	isIt := func(o *Request) bool { return o == r }
+	if left := slices.DeleteFunc(q.volumes[r.volume], isIt); len(left) > 0 {
 		q.volumes[r.volume] = left
 	} else {
 		delete(q.volumes, r.volume)
 	}
-	if t := q.targets[r.Dir]; t != nil && r.counts() {
-		t.waiting = slices.DeleteFunc(t.waiting, other)
-		t.forget()
+	if t := q.targets[r.Dir]; t != nil && r.ordered() {
+		t.waiting = slices.DeleteFunc(t.waiting, isIt)
+		t.endCommit()
 	}
 }
 
-// forget ends a commit whose mount was observed and whose requests are answered.
-func (t *target) forget() {
+// endCommit ends the commit if its mount was observed and its requests are answered.
+func (t *target) endCommit() {
 	if t.appeared && !slices.ContainsFunc(t.waiting, t.isCommitted) {
 		t.committed, t.appeared = "", false
 	}
 }
 
-// Commit permits the mount of a volume at a directory, if a request waits for it
-// at this moment and nothing newer was seen. Requests for this mount whose volume
-// is still being looked up wait for its outcome from here on.
+// Commit permits the mount of a volume at a directory, if a request waits for it at this
+// moment and is not superseded. Requests for this mount whose volume is still being looked up
+// are bound to the volume and wait for the outcome.
 func (q *Requests) Commit(uuid volume.UUID, name volume.Name, dir string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -344,7 +348,8 @@ func (q *Requests) Commit(uuid volume.UUID, name volume.Name, dir string) error 
 	return nil
 }
 
-// Observed reports the outcome of a committed mount, if there is one.
+// Observed records whether a mount was observed at a directory. It has no effect if no mount
+// of that volume is committed there.
 func (q *Requests) Observed(uuid volume.UUID, dir string, mounted bool) {
 	q.mu.Lock()
 	t := q.targets[dir]
@@ -354,7 +359,7 @@ func (q *Requests) Observed(uuid volume.UUID, dir string, mounted bool) {
 	}
 	var lost []volume.UUID
 	if t.appeared = mounted; mounted {
-		t.forget()
+		t.endCommit()
 	} else {
 		t.committed = ""
 		lost = q.answerSuperseded(t)
