@@ -17,13 +17,13 @@ import (
 
 // A Surveyor is a provider that can list a whole volume group at once.
 type Surveyor interface {
-	// Survey reads everything anew if fresh is set; else it starts no process
-	// unless something has changed since it was read last.
+	// Survey reads everything again if fresh is set. Otherwise it starts a process only if
+	// something has changed since the last read.
 	Survey(ctx context.Context, vg string, fresh bool) join.Survey
 }
 
-// An audit follows a change after quiet without a further one, and at the latest
-// after atMost: a burst of calls is one change, and is not slowed down by it.
+// An audit starts when nothing has changed for quiet, and at the latest atMost after the
+// first change: a burst of calls causes one audit for each atMost, and none delays the calls.
 const (
 	quiet  = time.Second
 	atMost = 10 * time.Second
@@ -31,7 +31,7 @@ const (
 	Limit = 20 * time.Second
 )
 
-// ErrLimit is the cause of its end.
+// ErrLimit is the cause of the context of an audit that exceeds Limit.
 var ErrLimit = fmt.Errorf("no answer within %s", Limit)
 
 // A group is a volume group with the findings of its last audit.
@@ -41,12 +41,13 @@ type group struct {
 
 	mu            sync.Mutex // guards what follows
 	timer         *time.Timer
-	first         time.Time // of the changes that no audit has followed yet
-	askedSince    time.Time // since when the provider is asked; zero = it is not
+	first         time.Time // of the first change since the last audit began; zero = none
+	askedSince    time.Time // start of the running call of the provider; zero = none
 	found         []status.Finding
 	unknownReason string // why the metadata could not be read
 }
 
+// schedule starts an audit after quiet.
 func (s *group) schedule() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,7 @@ func (s *group) schedule() {
 	s.timer.Reset(wait)
 }
 
-// run audits the group, unless its volumes are being worked on.
+// run audits the group. While a lane works on one of its volumes, it waits up to atMost.
 func (s *group) run() {
 	if s.a.ctx.Err() != nil {
 		return
@@ -76,7 +77,7 @@ func (s *group) run() {
 		s.schedule()
 		return
 	}
-	s.first = time.Time{} // what changes from here on is another change
+	s.first = time.Time{} // a later change needs another audit
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(s.a.ctx, Limit, ErrLimit)
 	defer cancel()
@@ -84,21 +85,21 @@ func (s *group) run() {
 }
 
 // audit compares metadata, devices, mounts and claims of the group, and stores the
-// findings. A new finding must be seen twice: a command may have run during the first
-// look. A fresh audit uses no cached data.
+// findings. A new finding is confirmed by a second observation, because a command may have
+// run during the first. A fresh audit uses no cached data, and confirms every finding.
 func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 	g := s.gather(ctx, fresh, fresh)
 	found := join.Findings(g)
 	known := s.knownFindings()
 	if slices.ContainsFunc(found, func(d join.Finding) bool { return fresh || !known[findingKey(d)] }) {
-		once := map[join.Finding]bool{}
+		first := map[join.Finding]bool{} // the findings of the first observation
 		for _, d := range found {
-			once[findingKey(d)] = true
+			first[findingKey(d)] = true
 		}
 		g = s.gather(ctx, true, fresh)
-		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool { return !once[findingKey(d)] })
+		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool { return !first[findingKey(d)] })
 	}
-	if s.a.ctx.Err() == nil { // else nothing was seen
+	if s.a.ctx.Err() == nil { // otherwise the observation was canceled
 		s.store(g, found)
 		s.renamed(g)
 		s.a.usePools(g)
@@ -106,18 +107,18 @@ func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 	return g
 }
 
-// renamed reports volumes with a format record that have another name in the
-// group by now. A lane follows its own volume, also into another group.
+// renamed reports the volumes whose name differs from the one in their format record. A lane
+// does so for its own volume, even if that is in another group now.
 func (s *group) renamed(g join.Group) {
 	if g.Metadata != "" {
 		return
 	}
-	files := map[volume.UUID]int{} // more than one: a file was copied with its attributes, and none was renamed
+	copies := map[volume.UUID]int{} // more than one: a file was copied with its attributes, not renamed
 	for _, v := range g.Volumes {
-		files[v.UUID]++
+		copies[v.UUID]++
 	}
 	for _, v := range g.Volumes {
-		if files[v.UUID] > 1 {
+		if copies[v.UUID] > 1 {
 			continue
 		}
 		facts, err := s.a.Observer.Records(v.UUID)
@@ -127,8 +128,9 @@ func (s *group) renamed(g join.Group) {
 	}
 }
 
-// gather collects what is known of the group, the slowest first: metadata and the
-// mount table are read anew, or taken from the caches that follow their changes.
+// gather collects the facts about the group, from the slowest source first. If metadata or
+// mounts is set, the metadata or the mount table is read again; otherwise the cached one is
+// used, which is updated after each change.
 func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	o, began := s.a.Observer, time.Now()
 	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata)}
@@ -137,32 +139,33 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 		table, err = o.Read(ctx)
 	}
 	if err != nil {
-		// Without it nothing can be said of any volume.
-		why := "the mount table cannot be read: " + err.Error()
-		return join.Group{Name: s.vg, Survey: join.Survey{Kind: g.Kind, Metadata: why, Kernel: why}}
+		// Without the mount table no volume can be judged.
+		reason := "the mount table cannot be read: " + err.Error()
+		return join.Group{Name: s.vg, Survey: join.Survey{Kind: g.Kind, Metadata: reason, Kernel: reason}}
 	}
-	dirs := s.wants(&g)
-	seen := map[string]bool{} // directories that a mount of the group stands for
+	dirs := s.addViews(&g)
+	added := map[string]bool{} // mounts in g.Mounts, by directory and device
 	for _, d := range g.Devices {
 		for _, m := range o.MountsOf(d.Number, d.Path, dirs[d.UUID], table) {
 			g.Mounts = append(g.Mounts, join.Mount(m))
-			seen[m.Dir+"\x00"+m.Device] = true
+			added[m.Dir+"\x00"+m.Device] = true
 		}
 	}
-	answers := g.Kernel == "" // else asking for one device may hang as well
+	identify := g.Kernel == "" // otherwise a query for one device may hang as well
 	for _, c := range g.Claims {
-		for _, m := range o.MountsAt(ctx, c.Dir, table, answers) {
-			if !seen[m.Dir+"\x00"+m.Device] {
+		for _, m := range o.MountsAt(ctx, c.Dir, table, identify) {
+			if !added[m.Dir+"\x00"+m.Device] {
 				g.Mounts = append(g.Mounts, join.Mount(m))
 			}
 		}
 	}
-	s.judgeable(&g, began)
+	s.markBusy(&g, began)
 	return g
 }
 
-// wants adds what the views say of the group, and returns the directories of its claims.
-func (s *group) wants(g *join.Group) map[volume.UUID][]string {
+// addViews adds the claims, leases and failed filesystems of the lanes' views, and returns
+// the directories of the claims by volume.
+func (s *group) addViews(g *join.Group) map[volume.UUID][]string {
 	g.Keep = s.config().NeverDeactivate
 	g.Filesystems = map[volume.UUID]volume.FS{}
 	dirs := map[volume.UUID][]string{}
@@ -183,9 +186,9 @@ func (s *group) wants(g *join.Group) map[volume.UUID][]string {
 	return dirs
 }
 
-// judgeable notes the volumes whose lanes work, or have worked since the group was
-// looked at: what was read of them may be of different moments.
-func (s *group) judgeable(g *join.Group, began time.Time) {
+// markBusy marks the volumes whose lanes work, or have taken a step since began: the facts
+// about them may be from different moments.
+func (s *group) markBusy(g *join.Group, began time.Time) {
 	g.Busy = map[volume.UUID]bool{}
 	creating := map[string]bool{}
 	for _, v := range s.a.Views() {
@@ -194,18 +197,18 @@ func (s *group) judgeable(g *join.Group, began time.Time) {
 			creating[v.Name.LV] = creating[v.Name.LV] || v.ByName
 		}
 	}
-	for i, v := range g.Volumes { // without a running creation, it was interrupted
+	for i, v := range g.Volumes { // Making stays set only while a lane creates the volume; else it was interrupted
 		g.Volumes[i].Making = v.Making && creating[v.Name]
 	}
 }
 
 func (s *group) config() *config.VolumeGroup { return s.a.Config.VG(s.vg) }
 
-// askProvider calls the provider, and does not wait for one that hangs.
+// askProvider surveys the group, and does not wait for a provider that hangs.
 func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 	unknown := func(format string, a ...any) join.Survey {
-		why := fmt.Sprintf(format, a...)
-		return join.Survey{Kind: s.config().Provider, Metadata: why, Kernel: why}
+		reason := fmt.Sprintf(format, a...)
+		return join.Survey{Kind: s.config().Provider, Metadata: reason, Kernel: reason}
 	}
 	s.mu.Lock()
 	since := s.askedSince
@@ -224,20 +227,20 @@ func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 		s.mu.Unlock()
 	}()
 	select {
-	case all := <-result:
-		return all
+	case survey := <-result:
+		return survey
 	case <-ctx.Done():
 	}
 	select {
-	case all := <-result: // it may know more than that the time was up
-		return all
+	case survey := <-result: // its error may say more than that the context has ended
+		return survey
 	case <-time.After(quiet):
 		return unknown("volume group %s: %v", s.vg, context.Cause(ctx))
 	}
 }
 
-// store replaces the last findings, and logs new ones. A finding of a volume that is
-// being worked on is kept until it can be judged again.
+// store replaces the last findings, and logs new ones and those that are over. The findings
+// of a busy volume are kept until it is judged again.
 func (s *group) store(g join.Group, found []join.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +276,7 @@ func (s *group) store(g join.Group, found []join.Finding) {
 	s.found = now
 }
 
-// knownFindings are the last findings.
+// knownFindings returns the keys of the last findings.
 func (s *group) knownFindings() map[join.Finding]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,17 +287,18 @@ func (s *group) knownFindings() map[join.Finding]bool {
 	return all
 }
 
-// findingKey is what makes two findings the same, see join.Finding.Same.
+// findingKey keeps the fields that join.Finding.Same compares.
 func findingKey(d join.Finding) join.Finding {
 	return join.Finding{Class: d.Class, UUID: d.UUID, Dir: d.Dir}
 }
 
+// reportedKey is findingKey for a finding in status.
 func reportedKey(k status.Finding) join.Finding {
 	return join.Finding{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
 }
 
-// Findings returns those that were seen last, and why a group could not be
-// audited.
+// Findings returns the findings of the last audits with the orphans, and for each group
+// whose metadata could not be read the reason.
 func (a *Auditor) Findings() (all []status.Finding, unknown []string) {
 	for _, s := range a.groups {
 		s.mu.Lock()

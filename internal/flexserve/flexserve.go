@@ -1,6 +1,6 @@
-// Package flexserve is the FlexVolume frontend of the daemon: it makes a request of each
-// call that flexdriver forwards, and an answer for kubelet of its result. FlexVolume's
-// verbs, options and modes end here; below, there are only volumes and directories.
+// Package flexserve is the FlexVolume frontend of the daemon: it translates each call that
+// flexdriver forwards into a reconcile.Request, and the result into an answer for kubelet.
+// The packages below it do not know FlexVolume's verbs, options and modes.
 package flexserve
 
 import (
@@ -32,27 +32,27 @@ type Frontend struct {
 	}
 }
 
-// Serve answers one FlexVolume call. ctx is done when the caller hung up; pid
-// is flexdriver's, 0 if it is not known.
+// Serve answers one FlexVolume call. ctx is done when flexdriver has closed the connection;
+// pid is flexdriver's, or 0 if it is unknown.
 func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) flexvolume.Answer {
 	since := time.Now()
-	about := logrus.Fields{"call": q.ID, "verb": q.Verb}
+	fields := logrus.Fields{"call": q.ID, "verb": q.Verb}
 	call, err := flexvolume.Parse(q.Verb, q.Args)
 	if q.Verb == flexvolume.Reclaim {
 		call, err = flexvolume.ParseReclaim(q.Args)
 	}
 	if err != nil {
-		return refused(f.Log.WithFields(about), q.Verb, "", volume.WithCode(volume.Invalid, err))
+		return refused(f.Log.WithFields(fields), q.Verb, "", volume.WithCode(volume.Invalid, err))
 	}
 	if call.Options.VG != "" {
-		about["volume"] = call.Options.VG + "/" + call.Options.LV
+		fields["volume"] = call.Options.VG + "/" + call.Options.LV
 	}
 	if call.Dir != "" {
-		about["dir"] = call.Dir
+		fields["dir"] = call.Dir
 	}
-	f.debug(about)
+	f.debug(fields)
 	if a, ok := f.withoutVolume(call); ok {
-		f.Log.WithFields(about).Info("success")
+		f.Log.WithFields(fields).Info("success")
 		return a
 	}
 	caller, leave := f.caller(q, pid)
@@ -64,10 +64,10 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		err = fmt.Errorf("%w%s", err, shrinkAdvice)
 	}
 	if result.Volume != "" {
-		about["volume"] = result.Volume
+		fields["volume"] = result.Volume
 	}
-	about["took"] = time.Since(since).Round(time.Millisecond / 10)
-	log := f.Log.WithFields(about)
+	fields["took"] = time.Since(since).Round(time.Millisecond / 10)
+	log := f.Log.WithFields(fields)
 	switch {
 	case errors.Is(err, reconcile.ErrStopping):
 		log.Info("not answered, flexd stops: the caller will ask the next one")
@@ -94,14 +94,14 @@ func (f *Frontend) withoutVolume(call flexvolume.Call) (flexvolume.Answer, bool)
 		if call.Verb == flexvolume.IsAttached {
 			a.Attached = new(true)
 		}
-		return a, call.Node != f.Config.NodeName // of another machine we know nothing
-	case flexvolume.ExpandVolume: // the controller's half; expandfs does the work
+		return a, call.Node != f.Config.NodeName // flexd knows only its own node
+	case flexvolume.ExpandVolume: // called by the controller manager; expandfs expands the volume
 		return a, true
 	}
 	return a, false
 }
 
-// request translates a call.
+// request translates a call into a request.
 func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller reconcile.Caller) reconcile.Request {
 	o := call.Options
 	r := reconcile.Request{
@@ -122,7 +122,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 		r.Verb = volume.Activate
 	case flexvolume.MountDevice:
 		r.Verb = volume.Stage
-		// The first pod's mode is no reason to keep later ones from writing.
+		// The global mount is writable even for a read-only pod: a later pod may write.
 		r.Options.ReadOnly = false
 	case flexvolume.Mount:
 		r.Verb = volume.Publish
@@ -131,7 +131,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 	case flexvolume.Unmount, flexvolume.UnmountDevice:
 		r.Verb = volume.Release
 	case flexvolume.Reclaim:
-		r.Verb, r.Target.Dir = volume.Reclaim, call.Dir // as flexd itself named it
+		r.Verb, r.Target.Dir = volume.Reclaim, call.Dir // a directory reported by flexd, already resolved
 		return r
 	}
 	if call.Dir != "" {
@@ -143,7 +143,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 	return r
 }
 
-// target is a directory of kubelet's as the mount table shows it.
+// target resolves a directory of kubelet to its path in the mount table.
 func (f *Frontend) target(dir string) (t reconcile.Target) {
 	t.Dir, t.Root, t.Refusal = kubelet.Layout{Dirs: f.Config.KubeletRoots, Driver: f.Config.Driver}.Resolve(dir)
 	if t.Refusal != nil {
@@ -152,17 +152,16 @@ func (f *Frontend) target(dir string) (t reconcile.Target) {
 	return t
 }
 
-// shrinkAdvice is the other way out of an expansion that fails. Kubelet repeats it, and
-// takes no mount of the claim for done before it has succeeded.
+// shrinkAdvice is the alternative remedy for an expansion that fails. Kubelet retries it, and
+// mounts the PersistentVolumeClaim's volume for no other pod until it has succeeded.
 const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"
 
-// refused logs a failure, and returns the answer: the volume, the step, the cause,
-// and an id by which the log can be searched. Kubelet makes one event of answers
-// with the same text, so the id depends on the text alone, and err contains nothing
-// that differs in the next call although the cause is the same.
+// refused logs a failure and returns the answer: an id that also appears in the log, the
+// volume, the step and the cause. Kubelet counts answers with equal text in one event, so
+// the id is a hash of the text, and err must not change while the cause is the same.
 func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer {
-	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // mount is a verb and a step
+	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // "mount" is both a verb and a step
 	if title != "" {
 		text = title + ": " + text
 	}
@@ -175,7 +174,7 @@ func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer
 	} else {
 		log.Warn("failure")
 	}
-	// The id comes first where a long text would be cut.
+	// The id comes first, because kubelet may truncate a long text.
 	return failure(code, fmt.Sprintf("[%s] %s", id, text))
 }
 
@@ -185,8 +184,8 @@ func failure(code volume.Code, message string) flexvolume.Answer {
 	return a
 }
 
-func (f *Frontend) debug(about logrus.Fields) {
+func (f *Frontend) debug(fields logrus.Fields) {
 	if f.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		f.Log.WithFields(about).Debug("call")
+		f.Log.WithFields(fields).Debug("call")
 	}
 }
