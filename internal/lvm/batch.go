@@ -26,25 +26,25 @@ var steps = map[kind]string{activate: "activate", deactivate: "deactivate", make
 
 // A member is one volume that shares a command.
 type member struct {
-	name volume.Name // its present name in LVM
+	name volume.Name // its current name in LVM
 	uuid volume.UUID
-	seen devmapper.Mapped // valid after done: the device after an activation
-	err  error            // valid after done
+	seen devmapper.Mapped // the device after an activation; valid when done is closed
+	err  error            // valid when done is closed
 	done chan struct{}
 }
 
-// A batch is the volumes that share the next command of a kind: all that arrive
-// until the lane is free for it.
+// A batch has the volumes that share the next command of a kind: all that arrive before the
+// command gets the group's turn.
 type batch struct{ members []*member }
 
-// maxBatchMembers keeps the one word that selects the volumes well below the 128 KiB
-// that the kernel allows.
+// maxBatchMembers keeps the selection of the volumes, which is a single argument, well below
+// the kernel's limit of 128 KiB for an argument.
 const maxBatchMembers = 900
 
 // join runs the command for a volume, together with other volumes of the group that wait
 // for the same command. It returns this volume's own error, and its device after an
-// activation. It returns early when ctx is done; the volume stays in flight until the
-// command has ended.
+// activation. It returns early when ctx is done; even then begin refuses the volume
+// until the command has ended.
 func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (devmapper.Mapped, error) {
 	if err := g.blocked(); err != nil {
 		return devmapper.Mapped{}, err
@@ -58,7 +58,7 @@ func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.
 	if b == nil {
 		b = &batch{}
 		g.next[k] = b
-		go g.commit(k)
+		go g.runBatch(k)
 	}
 	b.members = append(b.members, m)
 	g.mu.Unlock()
@@ -90,16 +90,16 @@ func (p *Provider) end(m *member, err error) {
 	close(m.done)
 }
 
-// commit waits for its turn, and then runs the command for all members that have joined by
-// then.
-func (g *group) commit(k kind) {
+// runBatch waits for the group's turn, and runs the command for all members that have joined
+// before it. A member that failed gets a command of its own, unless the error concerns all.
+func (g *group) runBatch(k kind) {
 	release, err := g.take(context.Background())
 	g.mu.Lock()
 	members := g.next[k].members
 	if len(members) > maxBatchMembers {
 		g.next[k] = &batch{members: slices.Clone(members[maxBatchMembers:])}
 		members = members[:maxBatchMembers]
-		go g.commit(k)
+		go g.runBatch(k)
 	} else {
 		delete(g.next, k)
 	}
@@ -110,7 +110,7 @@ func (g *group) commit(k kind) {
 		}
 		return
 	}
-	err = g.together(k, members)
+	err = g.runShared(k, members)
 	release()
 	var failed []*member
 	for _, m := range members {
@@ -121,10 +121,10 @@ func (g *group) commit(k kind) {
 		}
 		failed = append(failed, m)
 	}
-	for _, m := range failed { // alone, so that each gets its own error
+	for _, m := range failed { // one at a time, so that each gets its own error
 		release, err := g.take(context.Background())
 		if err == nil {
-			err = g.together(k, []*member{m})
+			err = g.runShared(k, []*member{m})
 			release()
 			err = g.verify(k, m, err)
 		}
@@ -132,8 +132,8 @@ func (g *group) commit(k kind) {
 	}
 }
 
-// ofAll reports whether the error concerns all volumes, so that a retry with one volume
-// makes no sense.
+// ofAll reports whether the error concerns all volumes of the group, so that a retry with one
+// volume would fail as well.
 func ofAll(err error) bool {
 	var e *Error
 	var stuck *run.StuckError
@@ -141,7 +141,8 @@ func ofAll(err error) bool {
 	return errors.As(err, &e) && e.ofGroup() || errors.As(err, &stuck) || errors.As(err, &blocked)
 }
 
-func (g *group) together(k kind, members []*member) error {
+// runShared runs one command for the members. The caller has the turn.
+func (g *group) runShared(k kind, members []*member) error {
 	g.mu.Lock()
 	shared := g.known != nil && g.known.Shared()
 	g.mu.Unlock()
@@ -149,8 +150,8 @@ func (g *group) together(k kind, members []*member) error {
 	return err
 }
 
-// batchArgs are the words of a shared command. It names the volumes, and selects them by
-// uuid as well: a name that now belongs to another volume has no effect.
+// batchArgs returns the arguments of a shared command. It names the volumes and also selects
+// them by uuid, so that the command skips a name that belongs to another volume now.
 func batchArgs(k kind, shared bool, members []*member) []string {
 	var args []string
 	switch {
@@ -169,21 +170,21 @@ func batchArgs(k kind, shared bool, members []*member) []string {
 		names = append(names, m.name.String())
 		uuids = append(uuids, selection(m.uuid))
 	}
-	if k != makeNodes { // it takes no selection, and is harmless
+	if k != makeNodes { // vgmknodes has no -S, and changes no volume
 		args = append(args, "-S", strings.Join(uuids, " || "))
 	}
 	return append(args, names...)
 }
 
-// verify returns the result of a command for one volume, as device-mapper shows it; said is
-// the command's error.
-func (g *group) verify(k kind, m *member, said error) error {
+// verify returns the result of a command for one volume, as observed in device-mapper; cmdErr
+// is the error of the command.
+func (g *group) verify(k kind, m *member, cmdErr error) error {
 	if k == makeNodes {
-		return said // Activate looks for itself
+		return cmdErr // the caller checks the link
 	}
 	var stuck *run.StuckError
-	if errors.As(said, &stuck) {
-		return said // it is still running
+	if errors.As(cmdErr, &stuck) {
+		return cmdErr // the command is still running
 	}
 	d, found, err := g.p.find(m.uuid)
 	if err != nil {
@@ -195,8 +196,8 @@ func (g *group) verify(k kind, m *member, said error) error {
 		return nil
 	case k == deactivate && !found:
 		return nil
-	case said != nil:
-		return fmt.Errorf("%s: %w", steps[k], said)
+	case cmdErr != nil:
+		return fmt.Errorf("%s: %w", steps[k], cmdErr)
 	case k == activate:
 		return fmt.Errorf("activate: %w for %s (uuid %s)", errNoDevice, m.name, m.uuid)
 	}
