@@ -173,7 +173,7 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 		if os.Getenv("HOSTTEST_LOG") != "" {
 			fmt.Fprintf(os.Stderr, "kubelet: %s %q -> %s %s\n", verb, args, a.Status, a.Message)
 		}
-		if k.pause("kubelet hears of %s %s", verb, args); k.ctx.Err() != nil {
+		if k.pause("kubelet receives answer to %s %s", verb, args); k.ctx.Err() != nil {
 			return flexvolume.Answer{}, ErrKubeletDied
 		}
 		return a, nil

@@ -1,13 +1,12 @@
-// Package simulation plays a whole node in memory: the simulated host, kubelet
-// as the contract describes it, an operator who meddles, and faults. A schedule
-// decides from one seed which goroutine goes on at each moment, so that a life
-// that breaks a promise can be played again, step by step, and cut down to a
-// short story.
+// Package simulation runs a whole node in memory: the simulated host, kubelet as
+// the contract describes it, an operator who changes volumes and mounts, and
+// faults. One seed decides which goroutine continues at each moment, so that a
+// run that breaks a promise can be repeated, step by step, and reduced to a short
+// sequence.
 //
-// Everything that runs stops at points: before, within and after each command,
-// at each look at the mount table, at each turn of a lane, at each of kubelet's
-// calls and answers. When all have stopped, the schedule takes one decision: it
-// lets one of them go on, lets time pass, or does something to the node. After
-// each decision the promises are checked; after the last one faults end, and
-// everything must come to rest.
+// Every goroutine stops at points: before, within and after each command, at each
+// read of the mount table, at each turn of a lane, at each of kubelet's calls and
+// answers. When all have stopped, one decision is taken: one of them continues,
+// time passes, or the node is changed. The promises are checked after each
+// decision; after the last one the faults end, and all lanes must come to rest.
 package simulation

@@ -7,27 +7,27 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 )
 
-// calm is how often what happens in a focused life beside its focus.
+// calm has the weights of the actions outside the focus of a focused run.
 var calm = map[action]int{lets: 640, passes: 10, starts: 15, stops: 12, expands: 3, kills: 4, fails: 4}
 
-// A focus is where a goroutine is held, and what then happens most of all.
+// A focus is a point where a goroutine is held, and the most frequent actions meanwhile.
 type focus struct {
-	after   string // held only in what such a point leads to; "" = to any
+	after   string // held only if the last goroutine continued from such a point; "" = any
 	points  string // see matches
 	verb    string // held only while such a call waits; "" = any
 	actions []action
-	inOrder bool // just these happen, one after the other
+	inOrder bool // exactly these actions, one after the other
 	then    *focus
 }
 
-// inOrder makes a focus of what happens while a goroutine is held, one after the other.
-// What happens to commands ends the hold.
+// inOrder returns a focus with these actions, one after the other, while a goroutine is
+// held. An action on a command ends the hold.
 func inOrder(points, verb string, actions ...action) focus {
 	return focus{points: points, verb: verb, actions: actions, inOrder: true}
 }
 
-// every is at how many of its points a focus holds a goroutine once: seldom at those
-// that everything passes.
+// every returns n: a focus holds a goroutine at one of n of its points. n is larger at
+// common points.
 func (f focus) every() int {
 	switch common := slices.Contains([]string{"look", "turn of *", "child *"}, f.points); {
 	case common && f.after == "" && f.verb == "":
@@ -38,15 +38,15 @@ func (f focus) every() int {
 	return 2
 }
 
-// following is the focus on what such a point leads to.
+// following restricts a focus to points right after such a point.
 func following(after string, f focus) focus {
 	f.after = after
 	return f
 }
 
-// foci are the points that promises are about: the last look before a mount, its
-// permission and its appearance, the ends of unmounts, answers on their way to
-// kubelet, commands in the middle of their effect.
+// foci are the points that matter for the promises: the last observation before a mount,
+// its permission and its appearance, the ends of unmounts, answers before kubelet
+// receives them, commands in the middle of their effect.
 var foci = []focus{
 	{points: "child mount * before", actions: []action{covers, covers, borrows, stops, strays, diesOf, flexdDies, kubeletDies, deactivates}},
 	{points: "child mount * within", actions: []action{strays, stops, diesOf, kubeletDies, flexdDies, covers, passes}},
@@ -65,36 +65,36 @@ var foci = []focus{
 	{points: "look", actions: []action{kubeletDies, diesOf, activates, tears, strays, umounts, covers}},
 	{points: "turn of *", actions: []action{kubeletDies, diesOf, activates, strays, blinds, cuts}},
 	{points: "kubelet calls mount*", actions: []action{strays, stops, flexdDies, blinds}},
-	{points: "kubelet hears of mount *", actions: []action{strays, strays, stops, umounts, flexdDies}},
-	{points: "kubelet hears of unmount *", actions: []action{strays, strays, strays, starts, passes}},
+	{points: "kubelet receives answer to mount *", actions: []action{strays, strays, stops, umounts, flexdDies}},
+	{points: "kubelet receives answer to unmount *", actions: []action{strays, strays, strays, starts, passes}},
 	{points: "writing record *", actions: []action{flexdDies, kubeletDies, makes, passes}},
 }
 
-// orders are what a promise is about and what hardly ever happens by itself.
+// orders are sequences that matter for a promise and are rare in random runs.
 var orders = []focus{
-	// A caller that ends just before something is done for it.
+	// A caller that ends just before a step of its call.
 	inOrder("look", flexvolume.Mount, diesOf),
 	inOrder("look", flexvolume.Unmount, diesOf),
 	following("turn of *", inOrder("look", flexvolume.WaitForAttach, stops, diesOf, activates)),
 	inOrder("child mount * before", flexvolume.Mount, diesOf),
 	following("child mount * before", inOrder("look", flexvolume.Mount, diesOf)),
 	following("child probe * after", inOrder("look", flexvolume.Mount, diesOf)),
-	// A call that arrives during a look.
+	// A call that arrives during an observation.
 	inOrder("look", "", expands, lets, lets),
 	// Late calls: after an answer; after the newest call has ended; into a mount that fails.
-	inOrder("kubelet hears of mount *", "", strays),
-	inOrder("kubelet hears of unmount *", "", strays),
-	then(inOrder("kubelet hears of unmount *", "", kubeletDies), inOrder("kubelet hears of unmount *", "", strays)),
+	inOrder("kubelet receives answer to mount *", "", strays),
+	inOrder("kubelet receives answer to unmount *", "", strays),
+	then(inOrder("kubelet receives answer to unmount *", "", kubeletDies), inOrder("kubelet receives answer to unmount *", "", strays)),
 	then(inOrder("turn of *", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays, strays)),
 	then(inOrder("child * before", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays, strays)),
 	inOrder("child mount * within", flexvolume.Mount, strays, lets, lets, lets, diesOf, fails),
-	// A mount that has appeared, or still may, and its time is up, the next look fails, or its child is killed.
+	// A mount that has appeared or may still appear, when its deadline ends, the next observation fails, or its child is killed.
 	inOrder("child mount * within", flexvolume.Mount, passes, passes),
 	inOrder("child mount * after", flexvolume.Mount, passes, passes),
 	inOrder("child mount * after", flexvolume.Mount, tears, lets, tears),
 	inOrder("child mount * after", flexvolume.Mount, kills),
 	inOrder("child mount * within", "", flexdDies),
-	// What others do just before.
+	// Changes by others just before a step.
 	inOrder("child mount * before", "", covers),
 	inOrder("child mount * before", flexvolume.Mount, borrows),
 	inOrder("turn of *", flexvolume.Mount, borrows),
@@ -102,39 +102,39 @@ var orders = []focus{
 	inOrder("child probe * before", "", shrinks),
 	inOrder("turn of *", "", activates),
 	following("turn of *", inOrder("look", "", blinds)),
-	// Unmounts that fail, or whose volume is still used.
+	// Unmounts that fail, or whose volume is still in use.
 	inOrder("child umount * before", "", busies),
 	inOrder("child umount * before", "", holds),
 	inOrder("child umount * before", "", freezes),
 	inOrder("child umount * after", "", cuts),
-	// Commands that outlive flexd, or their time.
+	// Commands that outlive flexd, or their deadline.
 	inOrder("child *", "", flexdDies, passes),
 	inOrder("child loop-attach * before", "", flexdDies, passes, passes),
 	inOrder("child umount * before", "", passes, passes),
 	then(inOrder("child format * within", "", flexdDies, kills), inOrder("child probe * before", "", writes)),
 }
 
-// then is a focus whose hold is followed by one of the next.
+// then returns a focus whose hold is followed by a hold of next.
 func then(f, next focus) focus {
 	f.then = &next
 	return f
 }
 
-// meanwhile is what happens while a goroutine is held: the usual, callers that end,
-// late calls, faults, and what an operator does.
+// meanwhile has the weights of the actions while a goroutine is held: pods, callers that
+// end, late calls, faults, and actions of an operator.
 var meanwhile = []weight{
 	{stops, 30, nil}, {starts, 15, nil}, {kubeletDies, 20, nil}, {diesOf, 20, nil}, {flexdDies, 20, nil}, {strays, 40, nil}, {passes, 20, nil},
 	{umounts, 15, nil}, {covers, 8, nil}, {clears, 6, nil}, {holds, 10, nil}, {borrows, 8, nil}, {freezes, 4, nil}, {shrinks, 3, nil}, {turns, 3, nil}, {opens, 6, nil}, {attaches, 3, nil}, {activates, 6, nil}, {deactivates, 8, nil},
 	{hides, 6, nil}, {shows, 4, nil}, {makes, 6, nil}, {writes, 6, nil}, {tears, 8, nil}, {blinds, 10, nil}, {cuts, 8, nil}, {expands, 8, nil}, {frees, 4, nil},
 }
 
-// concentrate decides what the focus of the life is about.
+// concentrate takes the decisions that belong to the focus of the run.
 func (c *random) concentrate(w *world) (decision, bool) {
 	if !c.focused {
 		return decision{}, false
 	}
 	names := w.schedule.names()
-	if c.held != "" && !slices.Contains(names, c.held) { // it is dead
+	if c.held != "" && !slices.Contains(names, c.held) { // its goroutine has ended
 		c.released()
 	}
 	if c.held == "" && !c.hold(w, names) {
@@ -142,7 +142,7 @@ func (c *random) concentrate(w *world) (decision, bool) {
 	}
 	switch {
 	case c.events > 0:
-		if c.others > 0 && !c.focus.inOrder && c.IntN(3) == 0 { // in between
+		if c.others > 0 && !c.focus.inOrder && c.IntN(3) == 0 { // a decision outside the focus
 			c.others--
 			return decision{}, false
 		}
@@ -179,8 +179,8 @@ func (c *random) concentrate(w *world) (decision, bool) {
 	return d, true
 }
 
-// hold holds a goroutine at a point of one of the life's foci, and says whether it does:
-// seldom at one of those that everything passes.
+// hold holds a goroutine at a point of one of the run's foci, rarely at a common point,
+// and reports whether it does.
 func (c *random) hold(w *world, names []string) bool {
 	points := func(f focus) []string {
 		if f.after != "" && !matches(f.after, c.last) || f.verb != "" && len(w.callers(f.verb)) == 0 {
@@ -194,7 +194,7 @@ func (c *random) hold(w *world, names []string) bool {
 	}
 	foci = slices.DeleteFunc(slices.Clone(foci), func(f focus) bool { return len(points(f)) == 0 })
 	if len(foci) == 0 {
-		if c.IntN(40) == 0 { // it may never be reached
+		if c.IntN(40) == 0 { // its point may never be reached
 			c.then = nil
 		}
 		return false
@@ -207,7 +207,7 @@ func (c *random) hold(w *world, names []string) bool {
 	c.held, c.events, c.others = pick(c, points(f)), 1+c.IntN(3), pick(c, []int{0, 0, 3, 10, 20})
 	if f.inOrder {
 		c.events, c.others = len(f.actions), pick(c, []int{0, 0, 0, 10, 40})
-		if strings.HasPrefix(f.points, "kubelet ") || f.actions[c.events-1] == passes { // the others are what it is about
+		if strings.HasPrefix(f.points, "kubelet ") || f.actions[c.events-1] == passes { // the other goroutines matter here
 			c.others = pick(c, []int{10, 40, 40})
 		}
 	}
@@ -219,7 +219,7 @@ func (c *random) released() {
 	c.held, c.then = "", c.focus.then
 }
 
-// matches says whether a point's name begins and ends as the pattern does.
+// matches reports whether a point's name begins and ends as the pattern does.
 func matches(pattern, name string) bool {
 	begin, end, _ := strings.Cut(pattern, "*")
 	return strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) && len(name) >= len(begin)+len(end)

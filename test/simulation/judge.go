@@ -19,7 +19,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A recorder collects what was found wrong, in the place of a test that fails.
+// A recorder collects the failures of a run instead of failing the test.
 type recorder struct {
 	testing.TB
 	mu    sync.Mutex
@@ -43,8 +43,8 @@ func (c *recorder) found() []string {
 	return slices.Clone(c.wrong)
 }
 
-// calling is told of each call of kubelet's, and returns what is to be called
-// when its flexdriver has its answer or is dead.
+// calling is called at each call of kubelet. It returns a function to call when the
+// flexdriver has its answer or is dead.
 func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
 	c := &waiting{verb: r.Verb, started: time.Duration(r.Started)}
 	for _, a := range r.Args {
@@ -74,10 +74,10 @@ func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
 	}
 }
 
-// answer judges an answer to kubelet. A call whose mount was permitted is not answered
-// before its outcome: it is success if the mount is there. When the call's time is up and
-// flexd cannot see it, it waits for outcomeGrace longer. When an unmount succeeds, no
-// older mount is left.
+// answer verifies an answer to kubelet. A call whose mount was permitted is answered after
+// its outcome: Success if the mount exists. When the call's deadline has passed and flexd
+// cannot see the mount, it waits for outcomeGrace longer. When an unmount succeeds, no
+// older mount exists.
 func (w *world) answer(c *waiting, a flexvolume.Answer) {
 	there := c.lv != "" && w.Sim.MountedAt(c.dir) == c.lv
 	switch {
@@ -85,7 +85,7 @@ func (w *world) answer(c *waiting, a flexvolume.Answer) {
 		w.given[c.dir] = grant{w.Node(), c.started}
 	case a.Status == flexvolume.StatusSuccess && teardown(c.verb):
 		if w.Sim.StandsAt(c.dir) && w.allowed[c.dir].started < c.started && !w.meddled[c.dir] {
-			w.recorder.find("%s succeeds, and an older mount stands", c)
+			w.recorder.find("%s succeeds, and an older mount exists", c)
 		}
 		w.undone[c.dir] = grant{w.Node(), c.started}
 	case a.Status != flexvolume.StatusSuccess && c.permitted && w.stands("child mount "+c.dir+" within") && !w.timeIsUp(c):
@@ -107,11 +107,11 @@ func (w *world) timeIsUp(c *waiting) bool {
 	return w.M.Boot()-c.started >= limit
 }
 
-// idleLimit is longer than flexd waits before it tries again what a call waits for.
+// idleLimit is longer than flexd waits before it repeats a step that a call waits for.
 const idleLimit = 100 * time.Second
 
-// unseen says whether flexd cannot see a call's mount: the child has not ended, or the
-// schedule holds the look that would show it.
+// unseen reports whether flexd cannot see a call's mount: the child has not ended, or the
+// schedule holds the observation that would show it.
 func (w *world) unseen(c *waiting) bool {
 	return slices.ContainsFunc(w.schedule.names(), func(s string) bool {
 		uuid, turn := strings.CutPrefix(s, "turn of ")
@@ -119,8 +119,8 @@ func (w *world) unseen(c *waiting) bool {
 	})
 }
 
-// name notes which volume the one that a call wants is now. From then on flexd
-// has to do with it.
+// name records the uuid of the volume that has the name in a call now. From then on the
+// volume is not only an operator's.
 func (w *world) name(c *waiting) {
 	uuid := w.Sim.UUIDOf(w.File(c.lv))
 	if c.lv == "" || slices.Contains(c.uuids, uuid) {
@@ -130,8 +130,8 @@ func (w *world) name(c *waiting) {
 	delete(w.own, uuid)
 }
 
-// permitted is called when flexd has permitted a mount: a call waits for it at
-// this moment, and the volume was called as it says.
+// permitted is called when flexd has permitted a mount: a call must wait for it at
+// this moment, and the volume must have had the name in the call.
 func (w *world) permitted(dir, uuid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,12 +147,12 @@ func (w *world) permitted(dir, uuid string) {
 		}
 	}
 	if !waits {
-		w.recorder.find("%s lands at %s, and no call waits for that volume there, but %v", uuid, dir, w.waiting)
+		w.recorder.find("the mount of %s at %s is permitted, and no call waits for it; calls that wait: %v", uuid, dir, w.waiting)
 	}
 }
 
-// mountAppeared is called when a mount appears: no call that has succeeded meanwhile
-// wanted it away.
+// mountAppeared is called when a mount appears: no unmount that is newer than its call
+// may have succeeded.
 func (w *world) mountAppeared(dir, uuid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,18 +162,17 @@ func (w *world) mountAppeared(dir, uuid string) {
 		}
 	}
 	if u := w.undone[dir]; u.by == w.Node() && u.started > w.allowed[dir].started {
-		w.recorder.find("%s lands at %s for a call that is older than an unmount which has succeeded", uuid, dir)
+		w.recorder.find("%s is mounted at %s for a call that is older than an unmount that has succeeded", uuid, dir)
 	}
 }
 
-// wants says whether a call wants that volume mounted there.
+// wants reports whether a call mounts that volume there.
 func (c *waiting) wants(dir, uuid string) bool {
 	return c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid)
 }
 
-// command is told of each command before it starts: set-up and unmounts are only
-// for a call that waits at this moment, and what flexd does by itself only to
-// what it knows by its notes.
+// command is called before each command starts: a call must wait for each set-up and
+// unmount at this moment, and flexd deactivates only volumes that it has notes of.
 func (w *world) command(c run.Cmd) {
 	var a struct {
 		Dir, File string
@@ -187,7 +186,7 @@ func (w *world) command(c run.Cmd) {
 	}
 	var fits func(*waiting) bool
 	switch op := c.Argv[2]; op {
-	case "format", "check", "loop-create": // an activation looks first which device is whose, and may then finish
+	case "format", "check", "loop-create": // an activation first identifies the devices, and may then finish
 		fits = func(c *waiting) bool { return c.lv == lv && !teardown(c.verb) }
 	case "mount":
 		fits = func(c *waiting) bool { return c.dir == a.Dir && !teardown(c.verb) }
@@ -195,13 +194,13 @@ func (w *world) command(c run.Cmd) {
 		fits = func(c *waiting) bool { return c.dir == a.Dir && teardown(c.verb) }
 	case "loop-extend":
 		f := w.Sim.FileAt(a.File)
-		blank := f != nil && f.State == hosttest.Blank // nothing was published: the size may be corrected
+		blank := f != nil && f.State == hosttest.Blank // no pod has had it: the size may be corrected
 		fits = func(c *waiting) bool {
 			return c.lv == lv && (c.verb == flexvolume.ExpandFS || blank && !teardown(c.verb))
 		}
-	case "grow": // also after the answer, for whom it was given to
+	case "grow": // also after the answer, for the pod that has the mount
 		if !slices.ContainsFunc(w.Claims(), func(c dsw.Claim) bool { return c.LV == lv && c.Phase == volume.Held }) {
-			w.recorder.find("the filesystem of %s is grown, and nobody has it", lv)
+			w.recorder.find("the filesystem of %s is grown, and no claim holds it", lv)
 		}
 		return
 	case "loop-detach":
@@ -209,7 +208,7 @@ func (w *world) command(c run.Cmd) {
 		own := w.own[string(a.UUID)]
 		w.mu.Unlock()
 		if own || !w.Noted(a.UUID) {
-			w.recorder.find("%s is deactivated, and is an operator's, or nothing is noted of it", lv)
+			w.recorder.find("%s is deactivated, and an operator activated it, or it has no note", lv)
 		}
 		return
 	default:
@@ -218,7 +217,7 @@ func (w *world) command(c run.Cmd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !slices.ContainsFunc(w.waiting, fits) {
-		w.recorder.find("%s of %s%s, and no call waits for it; there wait %v", c.Argv[2], a.Dir, lv, w.waiting)
+		w.recorder.find("%s of %s%s, and no call waits for it; calls that wait: %v", c.Argv[2], a.Dir, lv, w.waiting)
 	}
 }
 
@@ -226,15 +225,15 @@ func teardown(verb string) bool {
 	return verb == flexvolume.Unmount || verb == flexvolume.UnmountDevice
 }
 
-// judge looks at what holds between any two decisions.
+// judge verifies the conditions that hold between any two decisions.
 func (w *world) judge() {
 	for _, b := range w.Broken() {
 		w.recorder.find("a promise was broken: %s", b)
 	}
-	if w.Dead() || w.schedule.empty() { // flexd writes no note at this moment
+	if w.Dead() || w.schedule.empty() { // flexd is not writing a note
 		for _, uuid := range w.Sim.Activated() {
 			if !w.Noted(volume.UUID(uuid)) {
-				w.recorder.find("%s was activated by flexd, and nothing is noted of it", uuid)
+				w.recorder.find("%s was activated by flexd, and has no note", uuid)
 			}
 		}
 	}
@@ -245,7 +244,7 @@ func (w *world) judge() {
 	case w.idle == 0:
 		w.idle = now
 	case now-w.idle > idleLimit:
-		w.recorder.find("%v wait, and flexd has done nothing for %v", w.waiting, now-w.idle)
+		w.recorder.find("%v wait, and flexd has been idle for %v", w.waiting, now-w.idle)
 	}
 	for _, c := range w.waiting {
 		w.name(c)
@@ -255,26 +254,26 @@ func (w *world) judge() {
 			continue
 		}
 		if delete(w.given, dir); g.by == w.Node() {
-			w.recorder.find("what was mounted at %s was taken back, and kubelet did not ask for that", dir)
+			w.recorder.find("the mount at %s was removed, and kubelet did not ask for that", dir)
 		}
 	}
 	w.mu.Unlock()
 	for _, a := range w.pods {
 		dir := w.kubelet.Dir(a.pod)
 		if lv := w.Sim.MountedAt(dir); lv != "" && lv != a.pod.LV {
-			w.recorder.find("%s has the volume %s, and should have %s", a.pod.UID, lv, a.pod.LV)
+			w.recorder.find("pod %s has the volume %s, want %s", a.pod.UID, lv, a.pod.LV)
 		}
 	}
 }
 
-// mountedFor is called when kubelet takes a pod's volume for mounted.
+// mountedFor is called when kubelet regards a pod's volume as mounted.
 func (w *world) mountedFor(a *actor) {
 	dir := w.kubelet.Dir(a.pod)
 	w.mu.Lock()
 	meddled := w.meddled[dir]
 	w.mu.Unlock()
 	if lv := w.Sim.MountedAt(dir); lv != a.pod.LV && !meddled {
-		w.recorder.find("kubelet takes the volume of %s for mounted, and at %s there is %q", a.pod.UID, dir, lv)
+		w.recorder.find("kubelet regards the volume of pod %s as mounted, and the mount at %s is %q", a.pod.UID, dir, lv)
 		return
 	}
 	if !a.pod.RO {
@@ -282,12 +281,12 @@ func (w *world) mountedFor(a *actor) {
 	}
 }
 
-// end lets faults end; then everything must come to rest, and nothing be left.
+// end ends the faults; then all lanes must come to rest without mounts and devices.
 func (w *world) end() {
 	failed := len(w.recorder.found()) > 0
 	w.freeAll()
 	w.showAll()
-	w.judge() // who still waits wants what is shown again
+	w.judge() // calls that still wait want the volumes that are visible again
 	w.killKubelet()
 	synctest.Wait()
 	w.schedule.opened()
@@ -302,7 +301,7 @@ func (w *world) end() {
 		for v := range volumes { // no command works on it any more
 			w.Sim.Wipe(w.File(fmt.Sprintf("lv%d", v)))
 		}
-		for _, a := range w.pods { // and all works as ever
+		for _, a := range w.pods { // and every pod can start again
 			a.want(true)
 		}
 		w.Eventually("every pod has its volume", w.resting)
@@ -315,20 +314,20 @@ func (w *world) end() {
 	w.mu.Lock()
 	w.over = true
 	w.mu.Unlock()
-	if !failed { // a late call may still be on its way
+	if !failed { // a late call may still wait for its answer
 		w.Eventually("every call has its answer", w.answered)
 	}
 	w.kubelet.Kill()
 	w.Stop()
-	time.Sleep(time.Hour) // whoever still sleeps wakes up and ends
+	time.Sleep(time.Hour) // all goroutines that sleep wake up and end
 	w.judge()
 }
 
-// empty waits until kubelet has released every pod, and flexd of all that it had.
+// empty waits until kubelet has released every pod, and flexd every volume.
 func (w *world) empty() {
 	w.Eventually("kubelet has released every pod", func() bool { return !w.tidied() && w.resting() })
 	for v := range volumes {
-		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // kubelet may never find it again
+		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // a new kubelet may not know it
 		if w.M.IsMountPoint(global) {
 			if err := w.kubelet.Insist(flexvolume.UnmountDevice, global); err != nil {
 				w.recorder.find("%v", err)
@@ -336,12 +335,12 @@ func (w *world) empty() {
 		}
 		_ = w.M.Remove(global)
 	}
-	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd is right not to
+	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd must leave them active
 	w.Empty()
 }
 
-// callers are the directories or volumes of the calls of that verb that wait; "" =
-// of any.
+// callers returns the directories or volumes of the waiting calls of a verb; "" = of
+// any verb.
 func (w *world) callers(verb string) (about []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// killKubelet ends kubelet and its flexdrivers; the next one begins at once.
+// killKubelet kills kubelet and its flexdrivers; the next kubelet starts at once.
 func (w *world) killKubelet() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,21 +45,21 @@ func (w *world) actor(uid string) *actor {
 // justBefore is less than the time between two decisions.
 const justBefore = time.Microsecond / 2
 
-// stray is a flexdriver that started just before one of kubelet's last attempts for
-// its directory, and arrives only now. Its kubelet does not wait for it any more.
+// stray starts a flexdriver whose start time is just before one of kubelet's last attempts
+// for its directory, and whose call arrives only now. No kubelet waits for it.
 func (w *world) stray(verb string, a *actor, attempts int) bool {
 	w.mu.Lock()
 	k := w.kubelet
 	w.mu.Unlock()
 	started := w.M.Boot() - 3*time.Second
 	w.mu.Lock()
-	if a.begun > 0 { // no kubelet calls twice at once for a directory
+	if a.begun > 0 { // kubelet makes one call at a time for a directory
 		started = a.begun - justBefore
 	}
 	if n := len(a.before); attempts > 0 && n > 0 {
 		started = a.before[max(n-attempts, 0)] - justBefore
 	}
-	if dir := k.Dir(a.pod); verb == flexvolume.Unmount && started >= w.given[dir].started { // it is the newest wish
+	if dir := k.Dir(a.pod); verb == flexvolume.Unmount && started >= w.given[dir].started { // it is the newest call
 		delete(w.given, dir)
 	}
 	w.mu.Unlock()
@@ -74,19 +74,19 @@ func (w *world) stray(verb string, a *actor, attempts int) bool {
 	return true
 }
 
-// An actor is one pod, as the API server wants it, and what kubelet does for it.
+// An actor is one pod, as the API server wants it, and the work of kubelet for it.
 type actor struct {
 	w   *world
 	pod hosttest.Pod
 
 	// Guarded by world.mu.
 	wanted  bool
-	mounted bool            // kubelet counts it so
-	unsure  bool            // kubelet died: the pod's directory tells
+	mounted bool            // according to kubelet
+	unsure  bool            // kubelet died: the pod's directory decides
 	busy    bool            // its goroutine runs
 	begun   time.Duration   // since boot: kubelet's last attempt, 0 = none
-	began   bool            // what that was for
-	before  []time.Duration // likewise: the last attempts before it that were for the opposite of the next
+	began   bool            // whether that was a mount
+	before  []time.Duration // likewise: the earlier attempts that were followed by the opposite
 }
 
 func (a *actor) isWanted() bool {
@@ -102,7 +102,7 @@ func (a *actor) want(yes bool) {
 	a.serve()
 }
 
-// reborn is what a new kubelet finds.
+// reborn sets the state that a new kubelet finds.
 func (a *actor) reborn() {
 	if a.unsure, a.mounted = true, false; a.w.M.Exists(a.w.kubelet.Dir(a.pod)) {
 		a.w.kubelet.Remember(a.pod)
@@ -134,7 +134,7 @@ func (a *actor) run() {
 		w.schedule.stop("kubelet serves "+a.pod.UID, nil)
 		err := a.attempt(k, wanted)
 		w.mu.Lock()
-		if k != w.kubelet { // it is dead, whatever it thinks
+		if k != w.kubelet { // this kubelet is dead: its result does not count
 			w.mu.Unlock()
 			wait = 500 * time.Millisecond
 			continue
@@ -170,7 +170,7 @@ func (a *actor) attempt(k *hosttest.Kubelet, wanted bool) error {
 		a.before = append(a.before, a.begun)
 	}
 	a.begun, a.began = max(a.w.M.Boot(), 1), wanted
-	if there { // whatever an operator has mounted or taken away: from here on it counts anew
+	if there { // an operator's earlier changes do not count from here on
 		delete(a.w.meddled, dir)
 	}
 	if !wanted {

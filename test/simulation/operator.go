@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// meddle notes that an operator is at work at a directory, or above those of pods.
+// meddle records that an operator changes a directory, or one above those of pods.
 func (w *world) meddle(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -25,9 +25,9 @@ func (w *world) meddle(dir string) {
 	}
 }
 
-// tidied has operators take away what they and others have mounted, as far as nothing
-// is mounted on it. It says whether there was such a mount: kubelet, started again, sees
-// the directories below.
+// tidied unmounts the mounts of operators and others, unless another mount covers them.
+// It reports whether there was such a mount: kubelet is restarted then, and sees the
+// directories below.
 func (w *world) tidied() bool {
 	any := w.Sim.Tidy()
 	if any {
@@ -36,7 +36,7 @@ func (w *world) tidied() bool {
 	return any
 }
 
-// until keeps what ends something, and says whether there is such a thing.
+// until keeps a function that ends a use, and reports whether it is not nil.
 func (w *world) until(end func()) bool {
 	if end != nil {
 		w.free = append(w.free, end)
@@ -44,10 +44,10 @@ func (w *world) until(end func()) bool {
 	return end != nil
 }
 
-// contents are what an operator's volume may hold.
+// contents are the contents that an operator's volume may have.
 var contents = []string{"nothing", "ext4", "xfs", "data", "lvm"}
 
-// make puts a volume there, in the place of what was called so.
+// make replaces the volume of a name by a new one.
 func (w *world) make(what string) bool {
 	lv, content, _ := strings.Cut(what, " ")
 	w.made++
@@ -64,13 +64,13 @@ func (w *world) make(what string) bool {
 	return true
 }
 
-// activate is an operator's, of a volume that flexd may have to do with or not.
+// activate activates a volume as an operator does, whether or not flexd uses it.
 func (w *world) activate(lv string) bool {
 	if !w.Sim.Activate(w.File(lv)) {
 		return false
 	}
 	uuid := w.Sim.UUIDOf(w.File(lv))
-	// What flexd creates may be active by that alone, and is flexd's to let go.
+	// A volume that flexd creates may be active because of that, and flexd deactivates it.
 	created := w.stands("child loop-create " + lv)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -2,6 +2,6 @@
 
 package simulation
 
-// The race detector shuffles what the scheduler does: no life can be had again
-// there, and each takes longer.
+// The race detector makes the scheduler random: no run can be repeated there, and
+// each takes longer.
 const steps = 10_000

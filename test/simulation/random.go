@@ -11,38 +11,38 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 )
 
-// decisions is how long a life is.
+// decisions is the length of a run.
 const decisions = 400
 
-// A random decides one life. Each has a temper of its own: what often happens in
-// one never happens in another, one is about few pods, and in one somebody is
-// always the last to go on. Rare meetings of rare things are common that way.
+// A random takes the decisions of one run. Each run has its own weights: an action that is
+// frequent in one run never occurs in another, some runs have few pods, and in some one
+// goroutine always continues last. That makes combinations of rare actions common.
 //
-// Most lives have a focus besides: one goroutine is held at a point that matters,
-// and something happens that concerns its volume or directory, before it goes on.
+// Most runs have a focus, too: one goroutine is held at a point that matters, and actions
+// on its volume or directory follow before it continues.
 type random struct {
 	*rand.Rand
 	weights []weight
-	crowd   []int  // which pods come and go
-	slow    uint32 // whose stops are long
-	left    int    // decisions
+	crowd   []int  // the pods that start and stop
+	slow    uint32 // hash key of the slow points; 0 = none is slow
+	left    int    // decisions that are left
 	first   []decision
 
 	focused bool
-	foci    []focus // of this life
+	foci    []focus // of this run
 	focus   focus   // of the hold
 	then    *focus  // of the next hold; nil = any of them
-	last    string  // the point from which a goroutine went on last
+	last    string  // the point from which a goroutine continued last
 	held    string  // the point, "" = none yet
-	events  int     // that are still to happen
-	others  int     // decisions for the other goroutines before it goes on
-	waits   int     // how often only kubelet's pauses were left
+	events  int     // actions that are left
+	others  int     // decisions for the other goroutines before it continues
+	waits   int     // how often kubelet alone was waiting
 }
 
 type weight struct {
 	what   action
 	of     int
-	tempts []int // by what it may be multiplied
+	tempts []int // the possible factors
 }
 
 var (
@@ -81,7 +81,7 @@ func newRandom(seed uint64) *random {
 	if c.IntN(6) == 0 { // each mount has a hidden copy
 		c.first = append(c.first, decision{what: binds})
 	}
-	for v := range volumes { // who has a volume may have used it before
+	for v := range volumes { // a volume may have been used before
 		if c.IntN(4) == 0 {
 			c.first = append(c.first, decision{what: makes, on: fmt.Sprintf("lv%d %s", v, pick(c, contents))})
 		}
@@ -108,7 +108,7 @@ func (c *random) next(w *world) (decision, bool) {
 	return d, c.left >= 0
 }
 
-// decide says what the action is done to.
+// decide chooses the object of the action.
 func (c *random) decide(w *world, what action) decision {
 	d := decision{what: what}
 	stopped := slices.DeleteFunc(w.schedule.names(), func(s string) bool { return s == c.held })
@@ -131,7 +131,7 @@ func (c *random) decide(w *world, what action) decision {
 		d.on = fmt.Sprint(pick(c, []int{0, 1, 1, 2, 3}))
 	case starts, stops, expands:
 		a := c.pod(w)
-		if d.on = a.pod.UID; a.isWanted() == (what == starts) { // another one may be to do it to
+		if d.on = a.pod.UID; a.isWanted() == (what == starts) { // another pod may be a possible object
 			for _, i := range c.crowd {
 				if w.pods[i].isWanted() != (what == starts) {
 					d.on = w.pods[i].pod.UID
@@ -143,7 +143,7 @@ func (c *random) decide(w *world, what action) decision {
 		if c.held != "" && c.focus.inOrder {
 			verbs = []string{flexvolume.Mount, flexvolume.Mount, flexvolume.Unmount}
 		}
-		if strings.HasPrefix(c.held, "kubelet hears of unmount ") {
+		if strings.HasPrefix(c.held, "kubelet receives answer to unmount ") {
 			verbs, attempts = verbs[:1], []int{0, 0, 0, 0, 1, 2}
 		}
 		d.on = fmt.Sprintf("%s %s %d", pick(c, verbs), c.pod(w).pod.UID, pick(c, attempts))
@@ -177,13 +177,13 @@ func (c *random) decide(w *world, what action) decision {
 	return d
 }
 
-// quiet decides what happens when nothing has stopped.
+// quiet chooses an action when no goroutine has stopped.
 func (c *random) quiet(w *world) action {
 	if w.resting() {
 		c.waits = 0
 		return pick(c, []action{passes, starts, starts, stops, stops})
 	}
-	if c.waits++; c.focused && c.waits > 12 { // whatever has happened, kubelet gets no further
+	if c.waits++; c.focused && c.waits > 12 { // kubelet makes no progress
 		c.left = 0
 	}
 	all := []action{passes, passes, passes, passes, stops}
@@ -196,8 +196,8 @@ func (c *random) quiet(w *world) action {
 	return pick(c, all)
 }
 
-// mountTarget is often where a mount is about to land or has just landed, if there is
-// such a place: what matters there is over soon.
+// mountTarget returns mostly the directory of a mount command that is running, if there is
+// one: the time in which it matters is short.
 func (c *random) mountTarget(stopped []string, otherwise string) string {
 	if dir := mountDir(c.held); dir != "" && c.IntN(8) > 0 {
 		return dir
@@ -211,7 +211,7 @@ func (c *random) mountTarget(stopped []string, otherwise string) string {
 	return pick(c, dirs)
 }
 
-// mountDir is the directory of a mount command's point, or "".
+// mountDir returns the directory of a mount command's point, or "".
 func mountDir(point string) string {
 	at, ok := strings.CutPrefix(point, "child mount ")
 	if !ok {
@@ -221,7 +221,7 @@ func mountDir(point string) string {
 	return dir
 }
 
-// lv is a volume: in a focused life that of its pods, nearly always.
+// lv returns a volume: in a focused run mostly that of its pods.
 func (c *random) lv() string {
 	if c.focused && c.IntN(8) > 0 {
 		return fmt.Sprintf("lv%d", c.crowd[0]/podsPerVolume)
@@ -229,7 +229,7 @@ func (c *random) lv() string {
 	return fmt.Sprintf("lv%d", c.IntN(volumes))
 }
 
-// drawn is one of them by its weight.
+// drawn returns a random action by weight.
 func drawn(c *random, of []weight) action {
 	all := 0
 	for _, w := range of {
@@ -244,7 +244,7 @@ func drawn(c *random, of []weight) action {
 	panic("unreachable")
 }
 
-// pod is one of those that come and go, nearly always that of the held point.
+// pod returns one of the pods that start and stop, mostly that of the held point.
 func (c *random) pod(w *world) *actor {
 	for _, a := range w.pods {
 		if strings.Contains(c.held, a.pod.UID) && c.IntN(8) > 0 {
@@ -254,7 +254,7 @@ func (c *random) pod(w *world) *actor {
 	return w.pods[pick(c, c.crowd)]
 }
 
-// one is one of those that have stopped, seldom a slow one; "" if there is none.
+// one returns one of the points, rarely a slow one; "" if there is none.
 func (c *random) one(of []string) string {
 	quick := of
 	if c.slow != 0 && c.IntN(12) > 0 {

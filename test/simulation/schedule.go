@@ -9,11 +9,11 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A schedule holds what has stopped.
+// A schedule holds the goroutines that have stopped.
 type schedule struct {
 	mu      sync.Mutex
 	stopped []*point
-	open    bool // nothing stops any more
+	open    bool // no goroutine stops any more
 	arrival int
 }
 
@@ -24,8 +24,8 @@ type point struct {
 	fate    chan hosttest.Fate
 }
 
-// stop waits for the schedule's word. over ends the waiting of who is dead
-// anyway; nil = never.
+// stop waits for a decision. over ends the wait when the process is dead; nil =
+// never.
 func (s *schedule) stop(name string, over <-chan struct{}) hosttest.Fate {
 	s.mu.Lock()
 	if s.open {
@@ -51,7 +51,7 @@ func (s *schedule) remove(p *point) {
 	s.stopped = slices.DeleteFunc(s.stopped, func(o *point) bool { return o == p })
 }
 
-// names lists who has stopped, in an order that does not depend on the machine.
+// names lists the points of the stopped goroutines, in an order that does not depend on the machine.
 func (s *schedule) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,10 +65,10 @@ func (s *schedule) names() []string {
 	return all
 }
 
-// empty says whether nothing has stopped.
+// empty reports whether no goroutine has stopped.
 func (s *schedule) empty() bool { return len(s.names()) == 0 }
 
-// let ends the stop of one, and says whether there was such a one.
+// let ends the stop of a goroutine at a point, and reports whether there was one.
 func (s *schedule) let(name string, f hosttest.Fate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *schedule) let(name string, f hosttest.Fate) bool {
 	return false
 }
 
-// opened lets all go on, now and from now on.
+// opened lets all goroutines continue, and stops none any more.
 func (s *schedule) opened() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// One processor: then what follows from a decision follows in one order.
+// One processor: the effects of a decision then occur in one order.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	os.Exit(m.Run())
@@ -25,7 +25,7 @@ func number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// again plays a story; what is not possible in it any more is left out.
+// again repeats a sequence without the decisions that are not possible any more.
 func again(s scenario) func(w *world) (decision, bool) {
 	return func(*world) (decision, bool) {
 		if len(s) == 0 {
@@ -39,31 +39,31 @@ func again(s scenario) func(w *world) (decision, bool) {
 
 func mode(seed uint64) bool { return seed%2 == 0 }
 
-// TestSimulation plays FLEXD_STEPS decisions (100,000, and 10,000 under the race detector) in lives of 400, each
-// with a seed of its own, from FLEXD_SEED on.
+// TestSimulation takes FLEXD_STEPS decisions (100,000, and 10,000 under the race detector) in runs of 400, each
+// with its own seed, from FLEXD_SEED on.
 func TestSimulation(t *testing.T) {
 	first := number("FLEXD_SEED", uint64(time.Now().UnixNano()))
 	limit := int(number("FLEXD_STEPS", steps))
 	t.Logf("FLEXD_SEED=%d", first)
 	taken, done := 0, map[action]int{}
 	for seed := first; taken < limit; seed++ {
-		o := live(t, mode(seed), newRandom(seed).next)
-		for _, d := range o.story {
+		o := play(t, mode(seed), newRandom(seed).next)
+		for _, d := range o.sequence {
 			done[d.what]++
 		}
-		if taken += len(o.story); len(o.wrong) > 0 {
-			t.Fatalf("FLEXD_SEED=%d, after %d decisions in all:\n%s", seed, taken, told(t, seed, o))
+		if taken += len(o.sequence); len(o.wrong) > 0 {
+			t.Fatalf("FLEXD_SEED=%d, after %d decisions in all:\n%s", seed, taken, report(t, seed, o))
 		}
 	}
 	for _, w := range weights {
 		if taken >= 100_000 && done[w.what] == 0 {
-			t.Errorf("it never happened: %q", w.what)
+			t.Errorf("an action that never occurred: %q", w.what)
 		}
 	}
 	t.Logf("%d decisions: %v", taken, done)
 }
 
-// TestShorter: what is left of a story is what it fails by, in its order.
+// TestShorter verifies that the decisions that cause the failure remain, in their order.
 func TestShorter(t *testing.T) {
 	var long scenario
 	for range 50 {
@@ -77,30 +77,30 @@ func TestShorter(t *testing.T) {
 		return is(starts) >= 0 && is(starts) < is(stops) && is(reboots) >= 0
 	}
 	if got := shorter(long, 400, fails); got.String() != (scenario{{what: starts}, {what: stops}, {what: reboots}}).String() {
-		t.Errorf("what is left:\n%s", got)
+		t.Errorf("the remaining sequence:\n%s", got)
 	}
 	played = 0
 	if got := shorter(long, 10, fails); played != 10 || !fails(got) {
-		t.Errorf("%d lives were played, where it should be 10, and what is left fails: %v", played, fails(got))
+		t.Errorf("%d runs, want 10; the remaining sequence fails: %v", played, fails(got))
 	}
 }
 
-// told is what a failed life comes down to.
-func told(t *testing.T, seed uint64, o outcome) string {
+// report describes a failed run.
+func report(t *testing.T, seed uint64, o outcome) string {
 	last := o
 	fails := func(s scenario) bool {
-		o := live(t, mode(seed), again(s))
+		o := play(t, mode(seed), again(s))
 		if len(o.wrong) == 0 {
 			return false
 		}
 		last = o
 		return true
 	}
-	if !fails(o.story) {
-		return fmt.Sprintf("%s\nits story, which did not fail when it was played again:\n%s", strings.Join(o.wrong, "\n"), o.story)
+	if !fails(o.sequence) {
+		return fmt.Sprintf("%s\nthe sequence, which did not fail when it was repeated:\n%s", strings.Join(o.wrong, "\n"), o.sequence)
 	}
 	if os.Getenv("FLEXD_UNCUT") == "" {
-		shorter(o.story, 400, fails)
+		shorter(o.sequence, 400, fails)
 	}
-	return fmt.Sprintf("%s\nthe story:\n%s", strings.Join(last.wrong, "\n"), last.story)
+	return fmt.Sprintf("%s\nthe sequence:\n%s", strings.Join(last.wrong, "\n"), last.sequence)
 }

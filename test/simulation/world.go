@@ -14,7 +14,7 @@ import (
 	"github.com/flexd/flexd/internal/reconcile"
 )
 
-// A world is one life of a node.
+// A world is one run of a node.
 type world struct {
 	*hosttest.Env
 	schedule schedule
@@ -26,52 +26,51 @@ type world struct {
 	kubelet *hosttest.Kubelet
 	waiting []*waiting               // calls that wait for their answer
 	sharing map[string]chan struct{} // by volume: kubelet's one operation at a time for an attachable one
-	free    []func()                 // ends the processes that hold something, and takes an operator's devices away
-	hidden  map[string]func()        // brings a disk back
-	meddled map[string]bool          // directories at which an operator was
-	given   map[string]grant         // directories where kubelet was told that its pod's volume is mounted
+	free    []func()                 // end the processes that use a mount or device, and detach an operator's devices
+	hidden  map[string]func()        // make a disk visible again
+	meddled map[string]bool          // directories that an operator changed
+	given   map[string]grant         // directories whose mount succeeded
 	undone  map[string]grant         // directories whose unmount succeeded
-	allowed map[string]grant         // by directory: the last permitted mount, with the start of the newest call that it is for
-	own     map[string]bool          // uuids of what an operator has activated, and flexd has nothing to do with
+	allowed map[string]grant         // by directory: the last permitted mount, with the start of its newest call
+	own     map[string]bool          // uuids of volumes that an operator activated, and flexd does not use
 	made    int
-	idle    time.Duration // since boot: when flexd did nothing while a call waited, 0 = it does something
-	over    bool          // the life has ended, however
+	idle    time.Duration // since boot: since when flexd is idle while a call waits, 0 = it is not idle
+	over    bool          // the run has ended
 }
 
-// A waiting is a call of kubelet's that waits.
+// A waiting is a call of kubelet that waits.
 type waiting struct {
 	verb, dir, lv string
-	started       time.Duration // its flexdriver, since boot
+	started       time.Duration // start of its flexdriver, since boot
 	late          bool          // no kubelet waits for it any more
-	uuids         []string      // of the volumes that were called so while it waited
+	uuids         []string      // of the volumes that had its name while it waited
 	permitted     bool          // this flexd has permitted its mount
-	mounted       bool          // which has appeared
+	mounted       bool          // the mount has appeared
 }
 
 func (c *waiting) String() string { return c.verb + " " + c.lv + c.dir }
 
-// A grant is a success that was answered, or a permission.
+// A grant is a Success answer, or a permission.
 type grant struct {
-	by      *reconcile.Node // the life of flexd; the next one knows nothing of what came late
+	by      *reconcile.Node // the flexd process; the next one does not know late calls
 	started time.Duration
 }
 
-// An outcome is how a life ended.
+// An outcome is the result of a run.
 type outcome struct {
-	story    scenario // what was decided, whoever decided it
-	commands []string // that flexd started meanwhile
-	wrong    []string // nil = all promises were kept
+	sequence scenario // the decisions that were possible
+	commands []string // that flexd started
+	wrong    []string // failures; nil = all promises were kept
 }
 
-// volumes and pods of every world.
+// The numbers of volumes and pods of every world.
 const (
 	volumes       = 3
 	podsPerVolume = 2
 )
 
-// live plays one life: next says what to do, given what is possible, until it
-// returns false.
-func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o outcome) {
+// play makes one run: next returns the next decision, until it returns false.
+func play(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o outcome) {
 	tmp := hosttest.TempDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, tmp, attach)
@@ -87,7 +86,7 @@ func live(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 				break
 			}
 			if w.do(d) {
-				o.story = append(o.story, d)
+				o.sequence = append(o.sequence, d)
 			}
 		}
 		for _, c := range w.Sim.Log() {
@@ -103,7 +102,7 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 	w := &world{recorder: &recorder{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
 	w.Env = hosttest.NewSim(w.recorder, tmp)
 	w.Sim.Lenient = true
-	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each life
+	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each run
 	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.schedule.stop(name("child "+p.String()), nil) }
 	w.Sim.Permitted, w.Sim.Mounted = w.permitted, w.mountAppeared
 	w.SetPause(func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) })
@@ -118,11 +117,11 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 				UID: fmt.Sprintf("pod%d%c", v, 'a'+i), Volume: fmt.Sprintf("pv%d", v), LV: lv, Size: "64m", RO: v == 1 && i == 1}})
 		}
 	}
-	time.Sleep(time.Second) // a start of 0 means that it is not known
+	time.Sleep(time.Second) // a start of 0 means that it is unknown
 	return w
 }
 
-// do does it, and says whether it was possible.
+// do carries out a decision, and reports whether it was possible.
 func (w *world) do(d decision) bool {
 	switch d.what {
 	case lets:
@@ -231,7 +230,7 @@ func (w *world) do(d decision) bool {
 	return true
 }
 
-// stands says whether something stands at a point of a name that begins so.
+// stands reports whether a goroutine has stopped at a point whose name begins so.
 func (w *world) stands(at string) bool {
 	return slices.ContainsFunc(w.schedule.names(), func(s string) bool { return s == at || strings.HasPrefix(s, at+" ") })
 }

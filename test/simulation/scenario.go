@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A decision is one line of a story.
+// A decision is one line of a sequence.
 type decision struct {
 	what action
 	on   string        // a point, a pod, a directory, a volume
@@ -16,43 +16,43 @@ type decision struct {
 // An action is what a decision does.
 type action string
 
-// What can happen.
+// The actions.
 const (
-	lets        action = "goes on:"
-	kills       action = "is killed:"                // a command where it stands
-	fails       action = "fails:"                    // likewise: after its effect it says so all the same
-	garbles     action = "goes on, answers by half:" // likewise
-	busies      action = "is answered EBUSY:"        // an umount
-	diesOf      action = "the flexdriver is killed of:"
+	lets        action = "continues:"
+	kills       action = "is killed:"                                // a command at its point
+	fails       action = "fails:"                                    // likewise: it reports an error, also after its effect
+	garbles     action = "continues, and writes half of its answer:" // likewise
+	busies      action = "is answered EBUSY:"                        // an umount
+	diesOf      action = "the flexdriver is killed for:"
 	passes      action = "time passes:"
 	starts      action = "pod is wanted:"
 	stops       action = "pod is deleted:"
 	expands     action = "volume is to grow:"
-	strays      action = "a late call:" // of a flexdriver that started before: its verb, its pod, before which of kubelet's attempts
+	strays      action = "a late call:" // of a flexdriver that started earlier: its verb, its pod, the number of kubelet's attempt before which it started
 	flexdDies   action = "flexd is killed"
-	cuts        action = "flexd will be killed in the middle of a note, the next but:"
+	cuts        action = "flexd will be killed while it writes a note, after this number of notes:"
 	kubeletDies action = "kubelet is killed"
 	reboots     action = "the machine reboots"
-	tears       action = "the next look at the mount table is cut short"
+	tears       action = "the next read of the mount table is cut short"
 	blinds      action = "the next list of devices or files fails"
 	umounts     action = "operator unmounts:"
 	covers      action = "operator mounts a tmpfs at:"
-	binds       action = "operator binds kubelet's directory on itself"
+	binds       action = "operator bind mounts kubelet's directory on itself"
 	turns       action = "the propagation of kubelet's directory changes"
 	borrows     action = "another driver mounts the volume at:"
-	clears      action = "operator takes away what others have mounted, and extends what was shrunk"
+	clears      action = "operator unmounts the mounts of others, and extends the volumes that were shrunk"
 	freezes     action = "a backup freezes:"
 	shrinks     action = "operator shrinks the volume:"
-	makes       action = "operator makes anew the volume:"
+	makes       action = "operator replaces the volume:"
 	writes      action = "an owner writes to the device of the volume:"
 	activates   action = "operator activates the volume:"
 	deactivates action = "operator deactivates the volume:"
-	attaches    action = "operator has a device of his own for the volume:"
+	attaches    action = "operator attaches another device to the volume:"
 	opens       action = "a process opens the device of the volume:"
-	holds       action = "a process works in:"
+	holds       action = "a process has its working directory in:"
 	frees       action = "the processes end"
-	hides       action = "disk goes away with:"
-	shows       action = "the disks come back"
+	hides       action = "the disk disappears of volume:"
+	shows       action = "the disks are back"
 )
 
 func (d decision) String() string {
@@ -62,7 +62,7 @@ func (d decision) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s", d.what, d.on))
 }
 
-// A scenario is all the decisions of one life.
+// A scenario is the sequence of decisions of one run.
 type scenario []decision
 
 func (s scenario) String() string {
@@ -73,11 +73,11 @@ func (s scenario) String() string {
 	return b.String()
 }
 
-// shorter cuts a failing story down: pieces of it are left out as long as it
-// still fails, the larger ones first. It plays at most so many lives.
-func shorter(s scenario, lives int, fails func(scenario) bool) scenario {
+// shorter reduces a failing sequence: it removes parts as long as the sequence
+// still fails, the larger ones first. It makes at most so many runs.
+func shorter(s scenario, runs int, fails func(scenario) bool) scenario {
 	for size := len(s) / 2; size >= 1; size /= 2 {
-		for from := 0; from < len(s) && lives > 0; lives-- {
+		for from := 0; from < len(s) && runs > 0; runs-- {
 			without := append(append(scenario{}, s[:from]...), s[min(from+size, len(s)):]...)
 			if fails(without) {
 				s = without
