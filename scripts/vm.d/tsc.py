@@ -2,7 +2,7 @@
 
 A guest without KVM sees the host's counter. The kernel cannot measure it on a
 microvm (no HPET, no PM timer, and a PIT that is too late when the host is busy)
-and then hangs at boot, at random; tsc_early_khz= tells it.
+and then hangs at boot, at random; tsc_early_khz= sets it.
 """
 import ctypes
 import mmap
