@@ -20,8 +20,8 @@ import (
 
 const module = "github.com/flexd/flexd"
 
-// packages says what each package may import of ours; lower packages come first. A
-// package that is not here does not exist yet: whoever adds it decides its place.
+// packages lists the packages of this module that each package may import; lower packages
+// come first. A package that is added must be added here.
 var packages = []struct {
 	name string
 	may  []string
@@ -248,9 +248,9 @@ func TestOnePackageComment(t *testing.T) {
 	}
 }
 
-// What a package imports, its imports import too: flexdriver must stay small, and a
-// pure package must not reach ours through another.
-func TestWhatIsLinked(t *testing.T) {
+// Indirect imports count too: flexdriver must stay small, and a pure package must not
+// import another package of this module through a third.
+func TestIndirectImports(t *testing.T) {
 	for pkg, want := range map[string]string{
 		"cmd/flexdriver":   "internal/boottime internal/volopts internal/flexvolume cmd/flexdriver",
 		"internal/volume":  "internal/volume",
@@ -276,18 +276,18 @@ func TestWhatIsLinked(t *testing.T) {
 	}
 }
 
-// strips are the methods by which a time.Time loses the clock that nobody sets.
+// strips are the methods that drop the monotonic reading of a time.Time.
 var strips = []string{"UTC", "Local", "In", "Truncate", "Round", "AddDate", "Unix", "UnixNano", "UnixMilli", "Format"}
 
 // shows are the files of audit and reconcile that show a Since, or copy that of a child.
 var shows = []string{"status.go", "group.go", "park.go"}
 
-// No deadline, lease or pause hangs on the wall clock, which somebody may set: what
-// time.Now says is compared within one process and keeps its monotonic reading, and
-// what is written down counts from the boot. A wall time is for people: it gets into
-// a file only as Since or At, and nobody but status reads it there.
+// No deadline, lease or pause depends on the wall clock, which may be set: a time.Now is
+// compared within one process and keeps its monotonic reading, and a time in a file
+// counts from the boot. A wall time is for people: it is written to a file only as Since
+// or At, and only status reads it there.
 func TestWallClockIsForPeople(t *testing.T) {
-	told := 0
+	shown := 0
 	for _, s := range sources(t) {
 		if s.test || s.pkg == "internal/hosttest" || s.pkg == "internal/status" {
 			continue
@@ -300,16 +300,16 @@ func TestWallClockIsForPeople(t *testing.T) {
 		notes := s.pkg == "internal/dsw"
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
-			case *ast.FuncDecl: // after a reboot no other clock tells the age of a record, and this one only refuses
+			case *ast.FuncDecl: // after a reboot no other clock shows the age of a record, and this one only refuses
 				return !notes || n.Name.Name != "notRepeatableReason"
-			case *ast.AssignStmt: // x.Since, x.At = time.Now().UTC()... is how it is told
+			case *ast.AssignStmt: // x.Since, x.At = time.Now().UTC()...
 				if last, ok := n.Lhs[len(n.Lhs)-1].(*ast.SelectorExpr); ok && (last.Sel.Name == "Since" || last.Sel.Name == "At") {
-					told++
+					shown++
 					return false
 				}
 			case *ast.KeyValueExpr:
 				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Since" {
-					told++
+					shown++
 					return false
 				}
 			case *ast.CallExpr:
@@ -340,7 +340,7 @@ func TestWallClockIsForPeople(t *testing.T) {
 			return true
 		})
 	}
-	if told < 3 {
-		t.Errorf("only %d wall times are told: this test looks at the wrong place", told)
+	if shown < 3 {
+		t.Errorf("only %d wall times found: this test inspects the wrong code", shown)
 	}
 }

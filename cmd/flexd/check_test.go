@@ -63,7 +63,7 @@ func TestCheckExitStatus(t *testing.T) {
 	}
 }
 
-// What answers, but not as flexd does, could not tell.
+// If another program answers on the socket, the result is unknown.
 func TestCheckOfSomethingElse(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := server.Listen(socket, 0o600, "")

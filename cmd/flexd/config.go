@@ -44,7 +44,7 @@ func checkConfig(stdout io.Writer, path string) error {
 	return err
 }
 
-// loadConfig is config.Load with a way out for who has no file yet.
+// loadConfig is config.Load whose error says what to do without a file.
 func loadConfig(path string) (*config.Config, error) {
 	c, err := config.Load(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -34,7 +34,7 @@ func TestTextLog(t *testing.T) {
 	}
 }
 
-// A log that is not read blocks nobody; it says what is missing then.
+// A log that is not read blocks no goroutine; it counts the lines that it drops.
 func TestLogNotRead(t *testing.T) {
 	r, w := io.Pipe()
 	log, err := newLog(&config.Config{Log: config.Log{LogLevel: "info", LogFormat: "json"}}, w)

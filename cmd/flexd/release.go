@@ -31,7 +31,7 @@ func releaseCommand(stdout io.Writer) *cli.Command {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
 			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
-			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "tell the daemon at `PATH`"},
+			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "release through the daemon at `PATH`"},
 		},
 		Action: func(c *cli.Context) error {
 			return release{c.Args().Slice(), c.Bool("yes"), c.String("socket"), c.String("driver-socket")}.run(stdout)

@@ -73,7 +73,7 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// systemd hears READY when the node is, not before, and then STOPPING.
+// systemd receives READY when the node is ready, not before, and then STOPPING.
 func TestNotify(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

@@ -157,7 +157,7 @@ func TestContract(t *testing.T) {
 					t.Errorf("%s: exit %d, stderr %q", args[0], r.exit, r.stderr)
 				}
 				if strings.Contains(r.stdout, "c2VjcmV0") {
-					t.Errorf("%s tells a secret: %s", args[0], r.stdout)
+					t.Errorf("%s prints a secret: %s", args[0], r.stdout)
 				}
 				oneObject(t, r.stdout)
 				if r.took > 4*time.Second {

@@ -16,7 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A slowGroup has one active volume that nobody asked for. A look at it takes its time.
+// A slowGroup has one active volume without a claim. Observing it takes time.
 type slowGroup struct{ during func() }
 
 func (g slowGroup) Survey(context.Context, string, bool) join.Survey {
@@ -35,9 +35,9 @@ func (noMounts) Open() (io.ReadCloser, error) {
 func (noMounts) Changed() bool                  { return true }
 func (noMounts) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
-// A volume is judged only if its lane did nothing while the group was looked at: no step
-// is under way, and none began and ended meanwhile.
-func TestOnlyWhatRestsIsJudged(t *testing.T) {
+// A volume is judged only if its lane was at rest while the group was observed: no step
+// runs, and none began and ended meanwhile.
+func TestBusyVolumesNotJudged(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		before View // of lane u

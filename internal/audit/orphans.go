@@ -233,7 +233,7 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 			}
 		}
 		pods.Forget(ours)
-		// First the ears, then the eyes: an end that falls between is heard of.
+		// First follow, then look: an end between the two is notified.
 		deaf := events == nil || !events.Follow(files)
 		life = func(dir string) (volume.Life, string) {
 			uid := ob.Place(dir).Pod

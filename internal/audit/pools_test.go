@@ -17,7 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// fakePools is a provider with one thin pool, which counts who asks.
+// fakePools is a provider with one thin pool, which counts the queries.
 type fakePools struct {
 	mu    sync.Mutex // timers that fire know nothing of what the test wrote before
 	state lvm.Pool

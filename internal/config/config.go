@@ -28,7 +28,7 @@ type Config struct {
 	VolumeGroups []VolumeGroup
 }
 
-// Kubelet is what kubelet is told and has: the FlexVolume frontend's part.
+// Kubelet configures the FlexVolume frontend.
 type Kubelet struct {
 	Driver       string   // FlexVolume driver name, "vendor/driver"
 	NodeName     string   // kubelet's name of this node; default: the host name

@@ -54,7 +54,7 @@ func TestCommentedEntry(t *testing.T) {
 	}
 }
 
-// Whoever adds a key documents it.
+// A key that is added must be documented.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {

@@ -213,15 +213,15 @@ func TestUnwritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Put(claim(volume.Making)); err != nil {
-		t.Errorf("after somebody cleared /run: %v", err)
+		t.Errorf("after /run was cleared: %v", err)
 	}
 	if p := s.Problems(); len(p) != 0 {
 		t.Errorf("problems that are over: %q", p)
 	}
 }
 
-// A lease that could not be written is none: a later call would activate on the
-// strength of it, and nobody would know after a kill.
+// A lease that could not be written does not count: a later call would activate the
+// volume because of it, and the next flexd would not know after a kill.
 func TestLeaseNotWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "notes")
 	s := open(t, dir)
@@ -329,8 +329,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// The way out that a refusal names works at once, and a volume's name is not
-// given to an empty one as long as a record tells of its data.
+// The remedy that a refusal names works at once, and a volume's name is not
+// given to an empty one while a record says that the volume has data.
 func TestRecordTakenAway(t *testing.T) {
 	r, err := OpenRecords(t.TempDir(), boot, up)
 	if err != nil {

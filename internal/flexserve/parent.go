@@ -34,7 +34,7 @@ func parentOf(pid, said int) *parent {
 	ours, err2 := procfs.OwnNamespace("pid")
 	switch {
 	case err != nil || err2 != nil || ours == theirs:
-		return p // it is dead already, as /proc goes on to tell
+		return p // it is dead, and /proc continues to show that
 	case now == 0:
 		return nil
 	}

@@ -46,6 +46,6 @@ func TestParentDead(t *testing.T) {
 		}
 	}
 	if p := parentOf(0, 0); p != nil || !p.alive(1) {
-		t.Error("who is not known cannot be dead")
+		t.Error("an unknown process is not dead")
 	}
 }

@@ -106,7 +106,7 @@ func TestParseOptionsTrouble(t *testing.T) {
 				t.Errorf("got %+v, %v\nwant %s", got, err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), secret) {
-				t.Errorf("a secret is told: %v", err)
+				t.Errorf("the error contains a secret: %v", err)
 			}
 		})
 	}

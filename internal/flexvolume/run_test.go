@@ -96,7 +96,7 @@ func TestClientAsksAgainUnderTheSameID(t *testing.T) {
 }
 
 // A daemon that hangs up before it has read everything may still have answered.
-func TestClientReadsTheAnswerOfAHurriedDaemon(t *testing.T) {
+func TestClientReadsAnswerBeforeHangup(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {

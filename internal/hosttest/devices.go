@@ -45,9 +45,9 @@ func (h *Host) resize(f *File, size int64) {
 	}
 }
 
-// WriteRaw is an owner that writes to a volume's device itself, as dm-crypt or a
-// database does, at any time, over any data. Only between the proof that it is
-// blank and the end of mkfs nothing can tell flexd. It says whether that was possible.
+// WriteRaw writes to a volume's device as dm-crypt or a database does, at any time, over
+// any data, except between the proof that it is blank and the end of mkfs: flexd cannot
+// see a write then. It reports whether that was possible.
 func (h *Host) WriteRaw(file string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -219,7 +219,7 @@ func (p *process) gate() bool {
 	return <-p.word
 }
 
-// openGate tells a gated command what to do; only the first word counts.
+// openGate lets a gated command run or fail; only the first call counts.
 func (p *process) openGate(ok bool) {
 	p.once.Do(func() { p.word <- ok })
 }

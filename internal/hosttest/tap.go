@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// A Moment is when a fault strikes, counted from the last Arm.
+// A Moment is a kind of point where a fault occurs, counted from the last Arm.
 type Moment int
 
 // The moments of a fault.
@@ -22,7 +22,7 @@ const (
 	CrashAfter          // when the k-th command has ended, before flexd knows
 	CrashLooking        // when flexd looks at the mount table for the k-th time
 	CrashNoting         // in the middle of its k-th change of a note: the new one lies beside its place, or the old one is still there
-	CrashAnswer         // when flexd has made its k-th answer and kubelet has not heard it
+	CrashAnswer         // when flexd has made its k-th answer and kubelet has not received it
 	FailBefore          // the k-th command fails without having done anything
 	FailAfter           // the k-th command does its work and says that it failed
 	KillBefore          // the flexdrivers that wait are killed before flexd starts the k-th command
@@ -36,13 +36,13 @@ func (m Moment) String() string {
 		"flexdriver killed before command", "flexdriver killed within command", "flexdriver killed at look"}[m]
 }
 
-// Moments are all that strike.
+// Moments returns all moments of faults.
 func Moments() []Moment {
 	return []Moment{CrashBefore, CrashWithin, CrashAfter, CrashLooking, CrashNoting, CrashAnswer, FailBefore, FailAfter, KillBefore, KillWithin, KillLooking}
 }
 
-// A tap counts what passes between flexd and the machine, and lets one fault
-// strike. It is the same on both machines.
+// A tap counts the commands, looks, notes and answers of flexd, and causes one fault. It
+// is the same on both machines.
 type tap struct {
 	e *Env
 

@@ -17,7 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Describe tells the whole state, for a failure's text.
+// Describe returns the whole state, for a failure's text.
 func (e *Env) Describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "--- mounts below %s and of devices\n", e.Root)

@@ -82,7 +82,7 @@ func (s *side) mountedUnknown() {
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If it is not needed there: umount "+m.Dir,
 				"%s is mounted at %s, which is not one of flexd's directories", m.What, m.Dir)
 		case m.Owner == volume.Ours && !noted:
-			s.add(MountedUnknown, m.Dir, "flexd takes it up when it can write its notes: is there room in its runDir? Its log tells",
+			s.add(MountedUnknown, m.Dir, "flexd takes it up when it can write its notes: is there room in its runDir? See its log",
 				"%s is mounted at %s, a directory of kubelet's, and flexd has no note of it", m.What, m.Dir)
 		}
 	}

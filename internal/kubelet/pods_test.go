@@ -89,8 +89,8 @@ func TestLifeOfPods(t *testing.T) {
 	}
 }
 
-// That a pod has run is remembered when its group is gone, until nobody asks.
-func TestThatAPodHasRunIsRemembered(t *testing.T) {
+// A pod counts as run after its cgroup is gone, until it is no longer asked for.
+func TestPodHasRunIsRemembered(t *testing.T) {
 	const dir = "kubepods/besteffort/pod" + podUID
 	root := tree(t, map[string]string{"cgroup.procs": "", dir + "/cgroup.events": "populated 1\n"})
 	c := NewCgroups(root)
@@ -112,7 +112,7 @@ func TestThatAPodHasRunIsRemembered(t *testing.T) {
 	}
 }
 
-// A pod's end is heard of without anybody looking.
+// A pod's end is notified without polling.
 func TestPodEvents(t *testing.T) {
 	const file = "kubepods/besteffort/pod" + podUID + "/cgroup.events"
 	dir := tree(t, map[string]string{"cgroup.procs": "", file: "populated 1\n"})
@@ -132,7 +132,7 @@ func TestPodEvents(t *testing.T) {
 	select {
 	case <-heard:
 	case <-time.After(10 * time.Second):
-		t.Fatal("nobody heard of it")
+		t.Fatal("no notification")
 	}
 	if !e.Follow(nil) || len(e.w.WatchList()) != 0 {
 		t.Error("it is followed forever")
@@ -197,7 +197,7 @@ func TestLifeOfPodsInTheKernel(t *testing.T) {
 		select {
 		case <-heard:
 		case <-time.After(10 * time.Second):
-			t.Errorf("nobody heard of it: %s", what)
+			t.Errorf("no notification: %s", what)
 		}
 	}
 	stop()

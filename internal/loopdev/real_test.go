@@ -271,7 +271,7 @@ func TestCutFile(t *testing.T) {
 		}
 		n.restart()
 	}
-	n.deactivate(lv, d) // letting go is possible all the same
+	n.deactivate(lv, d) // it can be deactivated all the same
 }
 
 // Ensure that a volume keeps its device when a hard link takes the place of its deleted

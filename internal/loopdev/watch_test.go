@@ -79,7 +79,7 @@ func TestWatch(t *testing.T) {
 	ok(err)
 	ok(f.Close())
 	n.deactivate(e, n.activate(e))
-	ok(unix.Setxattr(n.dir, "trusted.nobody", []byte("x"), 0))
+	ok(unix.Setxattr(n.dir, "trusted.unknown", []byte("x"), 0))
 	n.Survey(ctx, "vg0", false)
 	quiet("nothing of ours has changed")
 

@@ -23,8 +23,8 @@ func (f *fakeLVM) activate(ctx context.Context, p *Provider, lv volume.LV) error
 	return err
 }
 
-// Ensure that those who arrive while a command runs share the next one, that an
-// idle lane lets nobody wait, and that each gets its own error.
+// Ensure that callers that arrive while a command runs share the next one, that a
+// caller does not wait for an idle lane, and that each gets its own error.
 func TestGroupCommit(t *testing.T) {
 	const n = 50
 	f, p := newFake(t, n)
@@ -167,7 +167,7 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// A command that waits for udev is told from one that waits for a disk.
+// A command that waits for udev is distinguished from one that waits for a disk.
 func TestWaitsForUdev(t *testing.T) {
 	f, p := newFake(t, 1)
 	done := make(chan struct{})
@@ -183,7 +183,7 @@ func TestWaitsForUdev(t *testing.T) {
 	}
 }
 
-// Ensure that a caller who leaves does not let two commands meet on a volume.
+// Ensure that two commands do not run on a volume at once when a caller leaves.
 func TestCallerLeaves(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -212,8 +212,8 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// Ensure that readers share a report, that what is known is believed until it is
-// told that it changed, and that absence and failure never are.
+// Ensure that readers share a report, that a report is reused until a change is
+// notified, and that absence and failure are never reused.
 func TestLook(t *testing.T) {
 	f, p := newFake(t, 3)
 	var wg sync.WaitGroup
@@ -267,8 +267,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Ensure that who comes while a report runs does not fail of it: it was begun
-// before, and may have been slow then.
+// Ensure that a caller that arrives while a report runs does not fail because of it: the
+// report began earlier.
 func TestLookThatFailsOfAnother(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lookUp(p, "v0")
@@ -298,7 +298,7 @@ func TestLookThatFailsOfAnother(t *testing.T) {
 	})
 	close(release)
 	if err := <-first; err == nil {
-		t.Error("who began it does not hear of it")
+		t.Error("the caller that began it gets no error")
 	}
 	wg.Wait()
 	if got := f.commands(); len(got) != 2 {

@@ -38,7 +38,7 @@ type fakeLVM struct {
 	broken  map[string]string                         // LV → what lvchange says of it
 	devices map[string]devmapper.Mapped               // by uuid
 	status  map[string]string                         // of the one target of the device of that uuid; none = its table
-	failing map[string]bool                           // device-mapper cannot tell of the device of that uuid
+	failing map[string]bool                           // device-mapper cannot query the device of that uuid
 	hook    func(c run.Cmd) (run.Result, error, bool) // instead of all else
 }
 

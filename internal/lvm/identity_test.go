@@ -34,7 +34,7 @@ func TestCopiedGroup(t *testing.T) {
 		t.Errorf("the copy: got %+v %v", id, err)
 	}
 
-	// A note of an earlier version tells half of it.
+	// A note of an earlier version lacks half of the identity.
 	if _, err := device(half); err == nil || !strings.Contains(err.Error(), "copy-v0") {
 		t.Errorf("got %v", err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A lab is a machine with device-mapper whose disks are ours: the VM of
-// scripts/vm, which is told so by FLEXD_TEST_DISKS, a list with commas.
+// A lab is a machine with device-mapper whose disks the tests may overwrite: the VM of
+// scripts/vm. FLEXD_TEST_DISKS lists the disks, separated by commas.
 type lab struct {
 	*testing.T
 	*Provider

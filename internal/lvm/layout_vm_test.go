@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// segments are those of the group's volumes, as `lvs` tells them: type, stripes,
-// their size, and disks without the extents on them.
+// segments returns the segments of the group's volumes, as `lvs` prints them: type,
+// stripes, stripe size, and disks without the extents on them.
 func (l *lab) segments() map[string][]string {
 	l.Helper()
 	all := map[string][]string{}

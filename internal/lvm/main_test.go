@@ -13,8 +13,8 @@ import (
 
 const mib = 1 << 20
 
-// The test binary is also the child that the provider starts, and that those start
-// who use its devices.
+// The test binary is also the child that the provider and the users of its devices
+// start.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))

@@ -148,8 +148,8 @@ func TestVMStuck(t *testing.T) {
 	l.deactivate(two)
 }
 
-// Ensure that changes from outside are heard of, and that our own activations do
-// not make us look again.
+// Ensure that changes by others are reported, and that flexd's own activations cause no
+// new report.
 func TestVMWatch(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("data", "8M")
@@ -189,10 +189,10 @@ func TestVMWatch(t *testing.T) {
 		select {
 		case vg := <-heard:
 			if vg != "vg0" {
-				t.Errorf("%s: heard of %q", what, vg)
+				t.Errorf("%s: notified of %q", what, vg)
 			}
 		case <-time.After(5 * time.Second):
-			t.Errorf("%s: not heard of", what)
+			t.Errorf("%s: no notification", what)
 		}
 	}
 	quiet()
@@ -202,11 +202,11 @@ func TestVMWatch(t *testing.T) {
 		expect("a device")
 		time.Sleep(200 * time.Millisecond)
 		if len(devices) == 0 {
-			t.Errorf("it is not told which volume's device changed")
+			t.Errorf("the changed device is not reported")
 		}
 		for len(devices) > 0 {
 			if got := <-devices; got != lv.UUID {
-				t.Errorf("told of %s, not of %s", got, lv.UUID)
+				t.Errorf("%s is reported, want %s", got, lv.UUID)
 			}
 		}
 	}

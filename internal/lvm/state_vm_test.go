@@ -66,8 +66,8 @@ func TestVMForeign(t *testing.T) {
 	}
 }
 
-// Ensure that a node that is missing, or leads elsewhere, is healed, and that
-// what cannot be healed is told.
+// Ensure that a device node that is missing, or belongs to another device, is repaired,
+// and that one that cannot be repaired is reported.
 func TestVMNodes(t *testing.T) {
 	l := newLab(t)
 	one, two := l.lv("one-x", "8M"), l.lv("two", "8M")
@@ -94,7 +94,7 @@ func TestVMNodes(t *testing.T) {
 	}
 }
 
-// Ensure that a device in use is never taken away, and that who uses it is named.
+// Ensure that a device in use is never removed, and that its user is named.
 func TestVMBusy(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("held", "16M")
@@ -141,7 +141,7 @@ func TestVMGroups(t *testing.T) {
 	is(t, err, ErrNoVG, "vg1")
 	l.save(t, "novg", 1)
 
-	// Gone behind our back, and locked by somebody where LVM shall not wait.
+	// Removed by an operator, and locked by another process where LVM must not wait.
 	gone := l.lv("gone", "4M")
 	l.sh("lvremove", "-q", "-y", "vg0/gone")
 	err = l.Activate(t.Context(), l.lock, gone)

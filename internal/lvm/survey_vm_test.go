@@ -81,7 +81,7 @@ func TestVMSurvey(t *testing.T) {
 	l.sh("mkfs.ext4", "-q", d.Path)
 	l.sh("mount", d.Path, dir)
 	l.found("mounted", l.differ(claim, nil))
-	l.found("mounted for nobody", l.differ(nil, lease), "mounted-unknown da-ta: mounted at "+dir)
+	l.found("mounted without a claim", l.differ(nil, lease), "mounted-unknown da-ta: mounted at "+dir)
 
 	for _, c := range []struct{ harm, want, mend string }{
 		{"lvextend -q --driverloaded n -L +8M vg0/da-ta", "stale-mapping da-ta: the metadata says 24 MiB, and the device " + d.Path + " (vg0-da--ta) has 16 MiB", "lvchange --refresh vg0/da-ta"},
@@ -128,8 +128,8 @@ func TestVMSurvey(t *testing.T) {
 	}
 }
 
-// Ensure that what LVM keeps to itself is nobody's volume, whatever it is made
-// of, and that a disk that was pulled is told of.
+// Ensure that LVM's hidden volumes of every type are not reported as volumes, and
+// that a disk that was removed is reported.
 func TestVMSurveyParts(t *testing.T) {
 	l := newLab(t)
 	l.sh("lvcreate", "-q", "-y", "-L", "32M", "-T", "vg0/pool", "-V", "64M", "-n", "thin")
@@ -246,8 +246,8 @@ func TestVMDegraded(t *testing.T) {
 	l.found("a disk is missing", l.differ(claims, nil), "faulty cached", "degraded plain: does not find (PV ")
 }
 
-// Ensure that a pool that fills is told of, that asking costs no process, and
-// what a full one means for its volumes.
+// Ensure that a pool that fills is reported, that asking starts no process, and
+// that a full pool is reported for each of its volumes.
 func TestVMPoolFills(t *testing.T) {
 	l := newLab(t)
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool", "-V", "256M", "-n", "thin", "--errorwhenfull", "y")

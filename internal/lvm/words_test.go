@@ -43,7 +43,7 @@ func TestClassify(t *testing.T) {
 		if errors.Is(err, ErrNoVG) != (c.want == ErrNoVG) {
 			t.Errorf("%q: got %v", c.stderr, err)
 		}
-		// Whoever was killed said nothing final.
+		// The output of a killed process is not final.
 		err = classify("vg0", &run.ExitError{Step: "x", Argv: []string{"lvm"}, Code: -1, Signal: "SIGKILL"}, []byte(c.stderr))
 		is(t, err, ErrFailed)
 	}

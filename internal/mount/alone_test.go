@@ -38,9 +38,9 @@ func amongOurs(t *testing.T) bool {
 	return true
 }
 
-// Ensure that a mount which is only to go alone stays while another mount
-// namespace has its device, names who lives there, and takes along the copies
-// that follow it.
+// Ensure that an unmount which must leave no other mount of the device fails while another
+// mount namespace has one, names a process there, and also unmounts the copies that
+// follow the mount.
 func TestUnmountAlone(t *testing.T) {
 	if amongOurs(t) {
 		return
@@ -114,7 +114,7 @@ func TestUnmountAlone(t *testing.T) {
 }
 
 // Ensure that a namespace without a process, which cannot be read, is no proof.
-func TestUnmountAloneCannotTell(t *testing.T) {
+func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	if amongOurs(t) {
 		return
 	}
@@ -157,7 +157,7 @@ func TestUnmountAloneCannotTell(t *testing.T) {
 	}
 }
 
-// Ensure that who does not see all processes has no proof.
+// Ensure that there is no proof if flexd does not see all processes.
 func TestUnmountAloneInAPidNamespace(t *testing.T) {
 	defer func(old string) { procfs.HostPids = old }(procfs.HostPids)
 	procfs.HostPids = "pid:[1]"

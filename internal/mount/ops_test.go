@@ -16,8 +16,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A filesystem that has another name because of its options is taken away: nobody could
-// mount it, and other options would not help.
+// A filesystem that has another name because of its options is erased: it could not be
+// mounted, and other options would not help.
 func TestFormatOtherType(t *testing.T) {
 	need(t, "mkfs.ext4")
 	const old = "-O ^extent,^huge_file,^flex_bg,^dir_nlink,^extra_isize,^metadata_csum,^64bit"

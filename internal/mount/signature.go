@@ -119,7 +119,7 @@ func parseWipefs(out []byte) []string {
 
 func at(offset int64) string { return fmt.Sprintf("offset %d (0x%x)", offset, offset) }
 
-// wipeAdvice tells the owner how to erase unwanted data.
+// wipeAdvice says how to erase unwanted data.
 func wipeAdvice(dev string) string {
 	return fmt.Sprintf("flexd never formats over data; if it is not needed: wipefs -a %s, and blkdiscard -z %s if that is not enough", dev, dev)
 }

@@ -35,8 +35,8 @@ func TestUnmountSwap(t *testing.T) {
 	r.unmount(dir)
 }
 
-// Ensure that an unmount of a mount in use names who uses it, detaches nothing,
-// and succeeds when he is gone.
+// Ensure that an unmount of a mount in use names the process, detaches nothing,
+// and succeeds when the process has ended.
 func TestUnmountBusy(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")

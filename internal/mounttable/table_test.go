@@ -81,7 +81,7 @@ func TestStackOrder(t *testing.T) {
 	}
 }
 
-// Ensure that a mount is told from one that is hidden by a mount above it.
+// Ensure that a mount is distinguished from one that is hidden by a mount above it.
 func TestOver(t *testing.T) {
 	tab, err := Read(strings.NewReader(
 		"62 1 253:1 / / rw - ext4 /dev/sda rw\n" +
@@ -332,7 +332,7 @@ func TestNames(t *testing.T) {
 		}
 		n = n.with(fresh)
 		if old.len() != oldLen {
-			t.Fatal("names were changed under those who share them")
+			t.Fatal("shared names were changed")
 		}
 		for _, s := range fresh {
 			i := n.of(s)
@@ -349,7 +349,7 @@ func TestNames(t *testing.T) {
 		}
 		taken[n.of(s)] = s
 	}
-	if n.of("nobody") != -1 || len(want) != n.len() {
+	if n.of("unknown") != -1 || len(want) != n.len() {
 		t.Errorf("%d names, want %d", n.len(), len(want))
 	}
 }

@@ -56,10 +56,10 @@ func eachStep(t *testing.T, e *hosttest.Env, m hosttest.Moment, attach bool) {
 	}
 }
 
-// TestAFaultAtAnyMoment draws moments, other than the first command of a step,
-// and strikes once in each play; FLEXD_SOAK strikes at all of them. Elsewhere
+// TestFaultAtAnyMoment draws moments, other than the first command of a step,
+// and causes one fault in each play; FLEXD_SOAK causes one at all of them. Elsewhere
 // TestFaultsOnTheRealMachine does.
-func TestAFaultAtAnyMoment(t *testing.T) {
+func TestFaultAtAnyMoment(t *testing.T) {
 	rng := seeded(t)
 	moments, list := hosttest.Moments(), scenarios()
 	rng.Shuffle(len(moments), func(i, k int) { moments[i], moments[k] = moments[k], moments[i] })
@@ -96,8 +96,8 @@ func TestAFaultAtAnyMoment(t *testing.T) {
 // soak says that everything is to be tried, not a sample.
 var soak = os.Getenv("FLEXD_SOAK") != ""
 
-// drawn returns one of a list, for a test where each play costs seconds; which one
-// is told, and can be had again.
+// drawn returns one of a list, for a test where each play takes seconds. The seed is
+// printed, and repeats the choice.
 func drawn[T any](t *testing.T, list []T) []T {
 	t.Helper()
 	i := seeded(t).IntN(len(list))
@@ -113,7 +113,7 @@ func times(n int) int {
 	return max(1, int(float64(n)*f))
 }
 
-// seeded is random, and can be had again: FLEXD_SEED=N.
+// seeded returns a random source; FLEXD_SEED=N repeats it.
 func seeded(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)

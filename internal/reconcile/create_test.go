@@ -127,10 +127,10 @@ func steps(d status.VolumeDetail) (all []string) {
 	return all
 }
 
-// Ensure that a volume that somebody else has made between a call's look and
-// flexd's own attempt is used and gets no lease, which would end its being
-// active, that one of flexd's gets one, and that what is not there is an error.
-func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
+// Ensure that a volume that an operator creates between a call's observation and
+// flexd's own attempt is used and gets no lease, which would deactivate it, that one
+// that flexd creates gets a lease, and that a missing volume is an error.
+func TestVolumeCreatedMeanwhileIsUsed(t *testing.T) {
 	for _, row := range []struct {
 		err    error
 		there  bool
@@ -159,7 +159,7 @@ func TestAVolumeThatWasMadeMeanwhileIsUsed(t *testing.T) {
 }
 
 // A creation is a step like any other: it is seen while it runs, it is in the history of
-// its volume, and all who wait for it get its outcome.
+// its volume, and all calls that wait for it get its outcome.
 func TestCreationIsAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan error)
@@ -218,7 +218,7 @@ func TestCreationOutlivesItsCallers(t *testing.T) {
 		synctest.Wait()
 		leave()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("who left got %v", err)
+			t.Errorf("the call that left got %v", err)
 		}
 		if err := <-late; err == nil || !strings.HasPrefix(err.Error(), "still preparing: create since ") {
 			t.Errorf("at the deadline: %v", err)

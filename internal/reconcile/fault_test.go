@@ -14,12 +14,12 @@ import (
 // TestEveryFault plays every scenario once for each moment at which something
 // can go wrong in it: flexd is killed before, within and after each command, at
 // each of its looks at the mount table (that is between any two of its steps),
-// and after each answer that kubelet has not heard yet; each command fails, or
+// and after each answer that kubelet has not received yet; each command fails, or
 // does its work and says that it failed. Each time flexd comes back, kubelet
 // asks again, the scenario ends well, and nothing is left.
 func TestEveryFault(t *testing.T) {
 	var points atomic.Int64
-	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
+	t.Cleanup(func() { t.Logf("%d faults, one at a time", points.Load()) })
 	for _, s := range scenarios() {
 		for _, m := range hosttest.Moments() {
 			t.Run(s.name+"/"+m.String(), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestEveryFault(t *testing.T) {
 	}
 }
 
-// strike plays a scenario with one fault, and says whether it came to that.
+// strike plays a scenario with one fault, and reports whether the fault occurred.
 func strike(t *testing.T, s scenario, m hosttest.Moment, k int) (struck bool) {
 	tmp := hosttest.TempDir(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestFaultsOnTheRealMachine(t *testing.T) {
 		t.Skip(why)
 	}
 	var points atomic.Int64
-	t.Cleanup(func() { t.Logf("%d faults struck, one at a time", points.Load()) })
+	t.Cleanup(func() { t.Logf("%d faults, one at a time", points.Load()) })
 	step, first := realStride, 1+seeded(t).IntN(realStride)
 	if soak {
 		step, first = 1, 1

@@ -16,7 +16,7 @@ func info(size int64) loopdev.FileInfo {
 	return loopdev.FileInfo{UUID: "aaaaaaaa-0000-4000-8000-000000000001", Size: size}
 }
 
-// smear writes what nobody recognises over the head of a volume.
+// smear writes bytes without a known signature over the head of a volume.
 func smear(t *testing.T, e *hosttest.Env) {
 	t.Helper()
 	works(t, e.Storage.Shell("data", "tr '\\0' '\\245' </dev/zero | dd of=$L bs=4096 seek=1 count=16 iflag=fullblock conv=notrunc,fsync 2>&1"))

@@ -25,7 +25,7 @@ type lane struct {
 
 	byName bool // the volume is not identified: uuid is a nameKey
 
-	published atomic.Pointer[audit.View] // for who only wants to know
+	published atomic.Pointer[audit.View] // for readers without the lock
 
 	mu   sync.Mutex // guards what follows but the turn
 	name volume.Name

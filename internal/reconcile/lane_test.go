@@ -9,9 +9,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A lease that ended after a turn had made up its mind, and before it came to
-// rest, once woke nobody: the volume stayed active forever.
-func TestALeaseThatEndsDuringATurnWakesTheLane(t *testing.T) {
+// A lease that ends after a turn has planned, and before the lane is at rest, wakes the
+// lane: otherwise the volume stays active forever.
+func TestLeaseEndDuringTurnWakesLane(t *testing.T) {
 	store, err := dsw.Open(t.TempDir(), "boot")
 	if err != nil {
 		t.Fatal(err)

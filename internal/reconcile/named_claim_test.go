@@ -19,7 +19,7 @@ func TestBusyUnmountThenNewPod(t *testing.T) {
 		release := e.M.Hold(k.Dir(a))
 		fails(t, k.Down(a), "busy")
 		e.AtRest()
-		works(t, k.Up(a)) // kubelet finds a mount point and calls nobody
+		works(t, k.Up(a)) // kubelet finds a mount point and makes no call
 		release()
 		e.Settle(time.Hour)
 		if !e.M.IsMountPoint(k.Dir(a)) {
@@ -167,7 +167,7 @@ func TestFailedMountPodDeleted(t *testing.T) {
 		a := pod("a")
 		e.Refuse("mount", errSimulated)
 		fails(t, k.Up(a), "simulated failure")
-		_ = e.M.Remove(k.Global("pv1")) // kubelet forgets the volume, and calls nobody
+		_ = e.M.Remove(k.Global("pv1")) // kubelet forgets the volume, and makes no call
 		e.Refuse("mount", nil)
 		e.Empty()
 	})
@@ -296,9 +296,9 @@ func TestDetachIsAHint(t *testing.T) {
 	})
 }
 
-// A global mount that somebody took is kubelet's to forget: it removes the
-// directory and calls detach, which once woke nobody when the lease had ended.
-func TestDetachForgetsAGlobalMountThatIsGone(t *testing.T) {
+// When a global mount was removed by an operator, kubelet removes the directory and
+// calls detach. The lane must run then, also if the lease has ended.
+func TestDetachAfterGlobalMountGone(t *testing.T) {
 	onSim(t, "its lease has ended", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
 		works(t, k.Start(a))
@@ -357,7 +357,7 @@ func TestKubeletRootsChangeUnderAMount(t *testing.T) {
 	})
 }
 
-// A volume that somebody bound over its own mount is unmounted as often as it is there.
+// A volume that was bind mounted over its own mount is unmounted once per mount.
 func TestMountBoundOnItself(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
@@ -375,8 +375,8 @@ func TestMountBoundOnItself(t *testing.T) {
 	})
 }
 
-// One that is covered by a part of itself cannot be unmounted, and is reported.
-func TestMountCoveredByAPartOfItself(t *testing.T) {
+// A mount that is covered by a part of itself cannot be unmounted, and is reported.
+func TestMountCoveredByItsOwnPart(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		works(t, k.Start(a))

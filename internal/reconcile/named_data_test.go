@@ -87,7 +87,7 @@ func TestGroupNotMounted(t *testing.T) {
 			t.Error("it was created")
 		}
 		mountsAre(t, e)
-		works(t, k.Up(b)) // nobody knows that name
+		works(t, k.Up(b)) // no record has that name
 		works(t, k.Finish(b))
 		works(t, os.Remove(records[0]))
 		works(t, k.Up(a))
@@ -150,7 +150,7 @@ func TestBtrfsDefaultSubvolume(t *testing.T) {
 		works(t, k.Down(a))
 		works(t, k.Up(a))
 		holds(t, dir, "precious", "data")
-		r, err := k.Call(flexvolume.Mount, dir, k.Blob(a, true)) // kubelet did not hear the answer
+		r, err := k.Call(flexvolume.Mount, dir, k.Blob(a, true)) // kubelet did not receive the answer
 		works(t, err)
 		if r.Status != flexvolume.StatusSuccess {
 			t.Error(r)
@@ -165,8 +165,8 @@ func TestBtrfsDefaultSubvolume(t *testing.T) {
 
 // After a restart flexd recognizes a btrfs that is mounted under another name of its
 // device, and unmounts it.
-// Whoever scans for a btrfs, as udev's rules do, gives the kernel another name of
-// its device, and the mount table shows that.
+// A scan for a btrfs, as udev's rules make it, gives the kernel another name of its
+// device, and the mount table shows that name.
 func TestBtrfsOtherDeviceName(t *testing.T) {
 	onLVM(t, "scan", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
@@ -234,7 +234,7 @@ func TestMkfsEndsWithoutCaller(t *testing.T) {
 }
 
 // waitforattach creates no volume in a group that allows only some namespaces.
-// Only at mount does kubelet say who asks.
+// Kubelet passes the pod at mount only.
 func TestNoCreateWithNamespaces(t *testing.T) {
 	onSim(t, "another's", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].Namespaces = []string{"prod"}

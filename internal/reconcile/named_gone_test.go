@@ -7,8 +7,8 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A call of which nobody hears any more causes nothing, at no point. The
-// simulation found these.
+// A call whose caller has gone causes no step, at any point. The simulation found
+// these cases.
 
 // A mount that an operator removed as soon as it appeared is not made again for a dead
 // caller.

@@ -113,7 +113,7 @@ func TestCopyOfVolumeFile(t *testing.T) {
 		e.Start()
 		refused(t, k.Up(b))
 		mountsAre(t, e)
-		// Who is to blame nobody knows: the volume itself may be refused, too.
+		// The cause is unknown: the volume itself may be refused, too.
 		if err := k.Up(a); err != nil {
 			refused(t, err)
 			mountsAre(t, e)
@@ -158,7 +158,7 @@ func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 		e.Start()
 		time.Sleep(5 * time.Minute)
 		if len(e.Active()) != 1 {
-			t.Error("a device that nobody can tell was released")
+			t.Error("a device of unknown identity was released")
 		}
 		e.Refuse("identify", nil)
 		e.Empty()
@@ -169,7 +169,7 @@ func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 		detach := e.Sim.Losetup(e.File("data"))
 		e.Start()
 		time.Sleep(time.Second)
-		// Flexd's own goes, although nobody may use it any more; the operator's stays.
+		// Flexd's own device is detached, although it may not be used any more; the operator's stays.
 		if loops := e.Active(); len(loops) != 1 || loops[0] == "loop0" {
 			t.Errorf("devices %v\n%s", loops, e.Describe())
 		}
@@ -187,7 +187,7 @@ func TestUnmountUnknownMount(t *testing.T) {
 			err := k.Down(a)
 			fails(t, err, "is unknown")
 			if err != nil && (strings.Contains(err.Error(), "foreign") || strings.Contains(err.Error(), "not by flexd")) {
-				t.Errorf("it is taken for somebody else's: %v", err)
+				t.Errorf("it is regarded as another driver's: %v", err)
 			}
 		}
 		mountsAre(t, e, k.Dir(a))
@@ -229,7 +229,7 @@ func TestUnmountUnknownMount(t *testing.T) {
 		}
 		asks(t, e, k, a)
 		e.Refuse("identify", nil)
-		e.AtRest() // nobody asks: it stays until somebody does
+		e.AtRest() // it stays until a call asks for it
 		mountsAre(t, e, k.Dir(a))
 		works(t, k.Down(a))
 		e.Empty()

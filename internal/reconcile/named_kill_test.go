@@ -37,7 +37,7 @@ func TestKilledAfterMount(t *testing.T) {
 			join := behind(func() error { return k.Up(pod("a")) })
 			e.Eventually("flexd is dead", e.Dead)
 			dead := k
-			k = k.Kill() // nobody will ask for the answer
+			k = k.Kill() // no kubelet waits for the answer
 			_ = join()
 			mountsAre(t, e, k.Dir(pod("a")))
 			if m == hosttest.CrashLooking {
@@ -54,7 +54,7 @@ func TestKilledAfterMount(t *testing.T) {
 			mountsAre(t, e, dead.Dir(pod("a")))
 			for _, c := range e.Claims() {
 				if c.Phase != volume.Held || c.Pod == nil || c.Pod.UID != "a" || c.Pod.Namespace != "ns" {
-					t.Errorf("the note tells less than before: %+v %+v", c, c.Pod)
+					t.Errorf("the note has less than before: %+v %+v", c, c.Pod)
 				}
 			}
 			works(t, e.M.Write(k.Dir(pod("a"))))
@@ -135,7 +135,7 @@ func TestNothingMountedAfterReboot(t *testing.T) {
 		e.Settle(time.Hour)
 		mountsAre(t, e)
 		if n := e.Commands(); n != commands {
-			t.Errorf("flexd started %d commands that nobody asked for", n-commands)
+			t.Errorf("flexd started %d commands without a call", n-commands)
 		}
 		k = hosttest.NewKubelet(e, k.Attach)
 		works(t, k.Start(pod("a")))
@@ -159,7 +159,7 @@ func TestRepeatedUnmountHung(t *testing.T) {
 		mountsAre(t, e)
 		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		if s.Stuck == nil || s.Stuck.Pid == 0 || s.Stuck.Wchan == "" || s.State != "stuck" {
-			t.Errorf("status does not tell of it: %+v %+v", s.State, s.Stuck)
+			t.Errorf("status does not show it: %+v %+v", s.State, s.Stuck)
 		}
 		join := behind(func() error { return k.Down(pod("a")) })
 		time.Sleep(time.Minute)
@@ -194,7 +194,7 @@ func TestRepeatedUnmountHung(t *testing.T) {
 	})
 }
 
-func TestAStopDoesNotWaitForALanding(t *testing.T) {
+func TestStopDoesNotWaitForMount(t *testing.T) {
 	onSim(t, "stop", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
 		hit, release := e.Sim.Hang("mount", true, false)

@@ -28,7 +28,7 @@ func startLooking(e *hosttest.Env) (release func()) {
 }
 
 // A mount that has appeared is Success even if the mount table cannot be read afterwards.
-// Kubelet forgets what it is told has failed, and would never unmount it.
+// Kubelet forgets a mount that has failed, and would never unmount it.
 func TestMountSuccessTableUnreadable(t *testing.T) {
 	blind := func(e *hosttest.Env) { e.Sim.Mounted = func(string, string) { e.Sim.TearTable() } }
 	onSim(t, "the next look fails", func(t *testing.T, e *hosttest.Env) {
@@ -50,9 +50,8 @@ func TestMountSuccessTableUnreadable(t *testing.T) {
 	})
 }
 
-// A lease for a caller who is gone would make an operator's device flexd's to let
-// go.
-func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
+// A lease for a caller that has ended would make flexd deactivate an operator's device.
+func TestCallEndsDuringLookNoLease(t *testing.T) {
 	onSim(t, "of a volume that an operator has activated", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		works(t, e.Storage.Make("data", 64<<20))
@@ -66,7 +65,7 @@ func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second)
 		if e.Noted(volume.UUID(info(0).UUID)) {
-			t.Error("a lease is noted, and nobody waits for it")
+			t.Error("a lease is noted, and no call waits for it")
 		}
 		e.Sim.WhileLooking(nil)
 		e.Settle(5 * time.Minute)
@@ -77,9 +76,9 @@ func TestACallThatEndsDuringALookLeavesNoLease(t *testing.T) {
 }
 
 // A volume that was active before kubelet asked is deactivated when its lease ends.
-// Nothing tells an activation by hand from one at boot, or from flexd's own whose
-// note is lost: a volume that kubelet asks for becomes flexd's, whatever made it
-// active. Once it has been released, an activation is the operator's again.
+// An activation by hand cannot be distinguished from one at boot, or from flexd's own
+// whose note is lost: a volume that kubelet asks for becomes flexd's, however it was
+// activated. After its release, an activation is the operator's again.
 func TestActiveBeforeFirstCall(t *testing.T) {
 	attached := func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
@@ -103,7 +102,7 @@ func TestActiveBeforeFirstCall(t *testing.T) {
 		attached(t, e)
 		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		if plan := strings.Join(s.Plan, "; "); !strings.HasPrefix(plan, "deactivate (when the lease ends") {
-			t.Errorf("status does not tell: %q", plan)
+			t.Errorf("status does not show it: %q", plan)
 		}
 		closed := e.Sim.HoldDevice(e.File("data"))
 		stays(t, e, "a process has it open")
@@ -159,7 +158,7 @@ func TestCallDuringLook(t *testing.T) {
 	})
 }
 
-func TestAMountThatGoesDuringTheFirstLookIsNoticed(t *testing.T) {
+func TestMountGoneDuringFirstLook(t *testing.T) {
 	onSim(t, "and its directory, too", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
@@ -199,7 +198,7 @@ func TestForeignMountBeforeUnmount(t *testing.T) {
 			if c := e.Claims(); len(c) == 1 && c[0].Phase == volume.Releasing {
 				once.Do(func() {
 					works(t, e.M.MountTmpfs(k.Dir(a)))
-					time.Sleep(time.Second) // whoever follows the table has seen it
+					time.Sleep(time.Second) // all followers of the table have seen it
 				})
 			}
 		})
@@ -277,9 +276,9 @@ func TestMissingMountNeverDeactivate(t *testing.T) {
 	})
 }
 
-// A lane that rests once kept the mount table of its last look, each lane another:
-// memory that grew with the number of volumes times that of mounts.
-func TestALaneAtRestKeepsNoMountTable(t *testing.T) {
+// A lane at rest must not keep the mount table of its last observation: memory would grow
+// with the number of volumes times that of mounts.
+func TestLaneAtRestKeepsNoMountTable(t *testing.T) {
 	onSim(t, "after a mount", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		works(t, k.Start(pod("a")))
@@ -292,7 +291,7 @@ func TestALaneAtRestKeepsNoMountTable(t *testing.T) {
 	})
 }
 
-// A mount that something else makes after the look that a mount was planned on is
+// A foreign mount that appears after the observation that a mount was planned with is
 // seen before that mount appears.
 func TestForeignMountBeforeCommit(t *testing.T) {
 	onSim(t, "by an administrator", func(t *testing.T, e *hosttest.Env) {

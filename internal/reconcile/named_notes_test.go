@@ -14,7 +14,7 @@ import (
 )
 
 // Every way in which a note can be damaged while flexd is down. The mount table
-// tells what the note would have told: the mount stays, and is released when
+// shows the content of the note: the mount stays, and is released when
 // kubelet asks.
 func TestDamagedNotes(t *testing.T) {
 	type damage struct {
@@ -67,7 +67,7 @@ func TestDamagedNotes(t *testing.T) {
 			works(t, os.WriteFile(files[0], d.do(b), 0o600))
 			mounts := e.Commands()
 			problems := strings.Join(e.NoteProblems(), "\n")
-			if told := strings.Contains(problems, filepath.Base(files[0])); told == d.fine {
+			if reported := strings.Contains(problems, filepath.Base(files[0])); reported == d.fine {
 				t.Errorf("%s: problems %q", d.name, problems)
 			}
 			e.Start()
@@ -99,7 +99,7 @@ func TestRunDirectoryGoneMountsAreAdopted(t *testing.T) {
 		works(t, os.RemoveAll(e.Config.RunDir))
 		e.Start()
 		e.AtRest()
-		e.Eventually("status knows both pods", func() bool { // at any moment it knows what was told by then
+		e.Eventually("status knows both pods", func() bool { // at any moment it shows only what flexd has observed by then
 			s, ok := e.Node().VolumeDetail(hosttest.VG, "data")
 			if ok && s.State == "missing" {
 				t.Errorf("it takes what it has not looked at for missing: %+v", s.Claims)
@@ -134,7 +134,7 @@ func TestNoteWriteFails(t *testing.T) {
 	})
 }
 
-func TestTheNotesAreClearedWhileFlexdRuns(t *testing.T) {
+func TestNotesRemovedWhileFlexdRuns(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a, b := pod("a"), pod("b")
 		works(t, k.Start(a))

@@ -49,7 +49,7 @@ func TestMountOlderThanUnmount(t *testing.T) {
 			t.Errorf("it got %+v", got)
 		}
 		if steps := e.Steps(); strings.Contains(steps, "create") {
-			t.Errorf("a volume was made that nobody waits for: %s", steps)
+			t.Errorf("a volume was created, and no call waits for it: %s", steps)
 		}
 		mountsAre(t, e)
 		works(t, e.M.Remove(k.Dir(a)))

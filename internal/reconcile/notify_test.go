@@ -11,7 +11,7 @@ import (
 
 // Ensure that a device's change wakes its own lane, and only if that has not
 // looked since, while a group's change wakes all of it.
-func TestStirredWakesWhoMustLook(t *testing.T) {
+func TestStirredWakesLanes(t *testing.T) {
 	heard := time.Now()
 	for _, c := range []struct {
 		what    string

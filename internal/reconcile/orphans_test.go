@@ -123,7 +123,7 @@ func TestOrphanFoundAndReleased(t *testing.T) {
 			mountsAre(t, e, k.Global(a.Volume), k.Dir(a)) // nothing was done yet
 			works(t, reclaim(e, o.UUID, o.Dir))
 			if d := differ(e); d != "" {
-				t.Errorf("it is released, and still told of: %s", d)
+				t.Errorf("it is released, and still reported: %s", d)
 			}
 			mountsAre(t, e, k.Global(a.Volume))
 			// Now the global mount has no pod.
@@ -142,7 +142,7 @@ func TestOrphanFoundAndReleased(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeToldOfAPodIsNoOrphan(t *testing.T) {
+func TestUnknownPodIsNoOrphan(t *testing.T) {
 	onSim(t, "no control groups", func(t *testing.T, e *hosttest.Env) {
 		after(e, 5*time.Minute)
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -165,7 +165,7 @@ func TestWhatCannotBeToldOfAPodIsNoOrphan(t *testing.T) {
 	})
 }
 
-func TestAMomentWithoutAProcessMakesNoOrphan(t *testing.T) {
+func TestBrieflyNoProcessIsNoOrphan(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		after(e, 5*time.Minute)
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -179,7 +179,7 @@ func TestAMomentWithoutAProcessMakesNoOrphan(t *testing.T) {
 			cgroup(t, e, a, "1")
 			time.Sleep(30 * time.Second)
 			cgroup(t, e, a, "0")
-			e.Node().Orphans(t.Context(), nil) // somebody looks
+			e.Node().Orphans(t.Context(), nil) // an operator asks
 		}
 		mountsAre(t, e, k.Dir(a))
 		works(t, k.Finish(a))
@@ -208,7 +208,7 @@ func TestReleaseBusy(t *testing.T) {
 	})
 }
 
-func TestAReleaseGivesWayToKubelet(t *testing.T) {
+func TestReleaseYieldsToKubelet(t *testing.T) {
 	onSim(t, "a pod comes back while its mount is released", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")
@@ -222,7 +222,7 @@ func TestAReleaseGivesWayToKubelet(t *testing.T) {
 		up := behind(func() error { return k.Start(a) })
 		time.Sleep(time.Second)
 		release()
-		_ = join() // what the operator hears depends on who is faster
+		_ = join() // the answer to the operator depends on which call is faster
 		works(t, up())
 		mountsAre(t, e, k.Dir(a))
 		works(t, k.Finish(a))
@@ -374,12 +374,12 @@ func TestOrphanReclaimed(t *testing.T) {
 		for _, p := range []hosttest.Pod{a, b} {
 			cgroup(t, e, p, "0")
 		}
-		time.Sleep(5 * time.Second) // they are seen, and then somebody sets the wall clock: ages do not count by it
+		time.Sleep(5 * time.Second) // they are seen, and then the wall clock is set: ages do not depend on it
 		setClock(t, -24*time.Hour)
 		defer setClock(t, 24*time.Hour)
 		e.Eventually("the free one is released", func() bool { return !slices.Contains(e.Mounts(), k.Dir(a)) })
 		if took := time.Since(died); took < 25*time.Second || took > time.Minute {
-			t.Errorf("let go after %v", took)
+			t.Errorf("released after %v", took)
 		}
 		e.Eventually("the other is refused", func() bool {
 			s, _ := e.Node().VolumeDetail(hosttest.VG, "held")
@@ -388,7 +388,7 @@ func TestOrphanReclaimed(t *testing.T) {
 		mountsAre(t, e, k.Dir(b))
 		end()
 		if soak { // the next try is a minute later
-			e.Eventually("nobody has it any more", func() bool { return len(e.Mounts()) == 0 })
+			e.Eventually("it is mounted nowhere", func() bool { return len(e.Mounts()) == 0 })
 			e.Empty()
 			return
 		}
@@ -449,7 +449,7 @@ func TestReleaseWithoutMount(t *testing.T) {
 		}
 		e.AtRest()
 	})
-	onLoops(t, "a device that nobody claims", func(t *testing.T, e *hosttest.Env) {
+	onLoops(t, "a device without a claim", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
 		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
@@ -472,8 +472,8 @@ func TestReleaseWithoutMount(t *testing.T) {
 	})
 }
 
-// letGoOfNotes takes the lease away with flexd down, so that the device that it
-// has left active is nobody's.
+// letGoOfNotes removes the lease while flexd is down, so that the device that it
+// has left active belongs to no claim.
 func letGoOfNotes(e *hosttest.Env) error {
 	e.Patient = true
 	e.Crash()
@@ -489,7 +489,7 @@ func letGoOfNotes(e *hosttest.Env) error {
 
 // A pod's volume is mounted before its first process starts, and it may wait for
 // long: for a Secret, for another volume, for the node's network.
-func TestAPodThatHasNotStartedYetIsNoOrphan(t *testing.T) {
+func TestPodNotStartedIsNoOrphan(t *testing.T) {
 	for what, prepare := range map[string]func(*testing.T, *hosttest.Env, hosttest.Pod){
 		"no control group yet": func(t *testing.T, e *hosttest.Env, a hosttest.Pod) { cgroup(t, e, a, "") },
 		"an unused control group": func(t *testing.T, e *hosttest.Env, a hosttest.Pod) {

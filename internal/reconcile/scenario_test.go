@@ -10,8 +10,8 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A scenario is what kubelet and pods do on a node, told once and played on the
-// simulated machine, on the real one, and with every fault that can strike.
+// A scenario is a sequence of actions of kubelet and pods on a node. It runs on the
+// simulated machine, on the real one, and with every fault that can occur.
 type scenario struct {
 	name   string
 	attach bool
@@ -97,7 +97,7 @@ func scenarios() []scenario {
 			}
 			return all(start(k, a), write(e, k, a), func() error { return k.Expand(a, 400<<20) }, write(e, k, a), stop(k, a))
 		}})
-		add(scenario{name: "a volume that an administrator made and nobody formatted", prepare: blankVolume, play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
+		add(scenario{name: "an unformatted volume that an administrator created", prepare: blankVolume, play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
 			a := pod("a")
 			return all(start(k, a), write(e, k, a), stop(k, a), start(k, a), stop(k, a))
 		}})
@@ -168,7 +168,7 @@ func late(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) func() error {
 			func() error { return k.Insist(flexvolume.Unmount, k.Dir(p)) },
 			func() error { return k.Insist(flexvolume.UnmountDevice, k.Global(p.Volume)) },
 			func() error { return k.Insist(flexvolume.Detach, p.Volume, e.Config.NodeName) },
-			func() error { return k.Insist(flexvolume.Detach, "nobody-knows-it", "another-node") },
+			func() error { return k.Insist(flexvolume.Detach, "unknown", "another-node") },
 		)
 	}
 }

@@ -33,7 +33,7 @@ func verdict(t *testing.T, e *hosttest.Env) (string, status.Check) {
 	return c.Verdict, c
 }
 
-func TestWhatDisagreesIsNamedASecondAfterItsEvent(t *testing.T) {
+func TestFindingOneSecondAfterEvent(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
 		if v, c := verdict(t, e); v != status.Agree || c.Groups[0].Volumes != 0 {
@@ -74,7 +74,7 @@ func TestWhatDisagreesIsNamedASecondAfterItsEvent(t *testing.T) {
 	})
 }
 
-func TestAVolumeThatIsWorkedOnDisagreesWithNothing(t *testing.T) {
+func TestNoFindingDuringStep(t *testing.T) {
 	onSim(t, "mkfs takes an hour", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		hit, release := e.Sim.Hang("format", false, false)
@@ -93,7 +93,7 @@ func TestAVolumeThatIsWorkedOnDisagreesWithNothing(t *testing.T) {
 	})
 }
 
-func TestAGroupThatHangsIsUnknown(t *testing.T) {
+func TestHangingGroupIsUnknown(t *testing.T) {
 	onSim(t, "and a check ends all the same", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
@@ -125,7 +125,7 @@ func TestAGroupThatHangsIsUnknown(t *testing.T) {
 	})
 }
 
-func TestAFileThatIsRemovedLeavesADeviceBehind(t *testing.T) {
+func TestRemovedFileLeavesDevice(t *testing.T) {
 	onLoops(t, "mounted", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, k.Up(a))
@@ -180,7 +180,7 @@ func TestDeviceWhoseMountIsDetached(t *testing.T) {
 	})
 }
 
-func TestMountedFileThatIsNoVolumeAnyMore(t *testing.T) {
+func TestMountedFileNoVolumeAnyMore(t *testing.T) {
 	for _, row := range []struct {
 		about, says string
 		do, undo    func(e *hosttest.Env) error
@@ -216,7 +216,7 @@ func TestMountedFileThatIsNoVolumeAnyMore(t *testing.T) {
 	}
 }
 
-func TestWhatACutCreationLeavesActiveIsTold(t *testing.T) {
+func TestInterruptedCreationReported(t *testing.T) {
 	onLVM(t, "and the next pod finishes it", func(t *testing.T, e *hosttest.Env) {
 		out, err := exec.Command("lvm", "lvcreate", "-q", "-y", "-ay", "-W", "y", "-L", "64m", "--addtag", "flexd.creating", "-n", "data", hosttest.VG).CombinedOutput()
 		if err != nil {
@@ -232,15 +232,15 @@ func TestWhatACutCreationLeavesActiveIsTold(t *testing.T) {
 }
 
 // A finding stays while its volume is being worked on.
-// Somebody who is refused a release because a volume is busy tries again when it
-// is not, and is not told that it is no orphan because of his first attempt.
+// An operator can repeat a release that was refused because the volume was busy: the
+// first attempt does not remove the finding.
 func TestFindingKeptWhileBusy(t *testing.T) {
 	onSim(t, "and is judged after that", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		cgroup(t, e, a, "0")
 		works(t, k.Start(a))
 		works(t, e.M.Umount(k.Dir(a)))
-		e.Eventually("it is told", func() bool { return differ(e) == "claimed-missing data" })
+		e.Eventually("the finding", func() bool { return differ(e) == "claimed-missing data" })
 		since := e.Node().List().Findings[0].Since
 		hit, release := e.Sim.Hang("probe", false, false)
 		up := behind(func() error { return k.Up(pod("b")) })
@@ -248,7 +248,7 @@ func TestFindingKeptWhileBusy(t *testing.T) {
 		time.Sleep(time.Minute) // a survey comes by
 		e.Node().Check(t.Context())
 		if d := e.Node().List().Findings; len(d) != 1 || !d[0].Since.Equal(since) {
-			t.Errorf("while it is worked on: %+v, and it was told at %s", d, since)
+			t.Errorf("while it is worked on: %+v, and it was found at %s", d, since)
 		}
 		release()
 		works(t, up())

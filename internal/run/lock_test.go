@@ -58,9 +58,9 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// Many may ask at once for the holders of their locks, and each gets a child that was there
-// when he asked: none takes a look that began before.
-func TestHoldersAreLookedForTogether(t *testing.T) {
+// Ensure that each of many concurrent callers of Holder gets a child that existed at its
+// call.
+func TestConcurrentHolders(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
 	for i := range 16 {

@@ -444,9 +444,9 @@ func TestManyLanes(t *testing.T) {
 	}
 }
 
-// TestWhatWasWrittenIsRead: on a machine that is short of time the grace for a
-// child's output may be over before anything of it was read.
-func TestWhatWasWrittenIsRead(t *testing.T) {
+// TestOutputReadAfterGrace verifies that a child's output is read even if, on a busy
+// machine, the grace for it ends before the first read.
+func TestOutputReadAfterGrace(t *testing.T) {
 	for _, ready := range []chan []byte{nil, make(chan []byte, 1)} {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -463,7 +463,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 		d := newDrain(r, 100, ready)
 		<-d.done
 		if got := string(d.bytes()); got != answer {
-			t.Errorf("read %q, and written was %q", got, answer)
+			t.Errorf("read %q, want %q", got, answer)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func start(t *testing.T, h handlerFunc) *daemon {
 	os.Chmod(d.path[:strings.LastIndexByte(d.path, '/')], 0o755)
 	log := logrus.New()
 	log.SetOutput(d.log)
-	log.SetLevel(logrus.DebugLevel) // the reconciler tells of each call with its volume; these lines are for its absence
+	log.SetLevel(logrus.DebugLevel) // the reconciler logs each call with its volume; these lines are for the calls that it does not see
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- (&Driver{Listener: l, Handler: h, Log: logrus.NewEntry(log)}).Serve(ctx) }()
@@ -123,7 +123,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// The log tells of a call before the handler can block.
+// A call is logged before the handler can block.
 func TestLogOnEntry(t *testing.T) {
 	var d *daemon
 	entered := make(chan string, 1)
@@ -262,7 +262,7 @@ func TestShutdown(t *testing.T) {
 	d := start(t, func(ctx context.Context, r flexvolume.Request, _ Peer) flexvolume.Answer {
 		entered <- true
 		<-ctx.Done()
-		if r.Args[0] == "0" { // one that does not hear
+		if r.Args[0] == "0" { // one that does not end with its context
 			time.Sleep(2 * time.Second)
 		}
 		return flexvolume.Failure("cancelled")

@@ -130,12 +130,12 @@ type List struct {
 	Problems []string `json:"problems"` // of the node, not of a volume: unreadable notes, a mount table that cannot be read
 
 	Findings   []Finding `json:"disagreements"` // as seen last, sorted by VG, LV
-	Goroutines int       `json:"goroutines"`    // of flexd itself, for who measures it
+	Goroutines int       `json:"goroutines"`    // of flexd itself, for measurements
 	Pools      []Pool    `json:"pools"`         // the thin pools of claimed volumes, as seen last
 }
 
-// A Finding is a place where the metadata, the kernel's devices, the mount
-// table and flexd's claims tell different stories about a volume.
+// A Finding is a contradiction between the metadata, the kernel's devices, the mount
+// table and flexd's claims about a volume.
 type Finding struct {
 	Class         string    `json:"class"` // see internal/join
 	VG            string    `json:"vg"`

@@ -68,7 +68,7 @@ func (l List) rows(now time.Time, width int) []string {
 	return narrow
 }
 
-// cells are the columns up to the pods, of whom at most so many are named.
+// cells returns the columns up to the pods, with at most so many pods.
 func (v Volume) cells(now time.Time, pods int) []string {
 	size := "-"
 	if v.Size > 0 {

@@ -112,7 +112,7 @@ var mutants = []mutant{
 	{"a running pod's mount is released", `case kind == Published && spot.Pod == Running:`, `case false:`},
 	{"a mount is released although it is unknown whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
 	{"a global mount is released under a pod", `if len(by) > 0 {`, `if false {`},
-	{"flexd lets go by itself without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
+	{"flexd releases automatically without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
 	{"a claimed device is released", `case len(p.w.Claims) > 0:`, `case false:`},
 	{"a mounted device is released", `case len(p.h.Mounts) > 0:
 		p.refuse(call, Busy, "it is`, `case false:

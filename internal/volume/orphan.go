@@ -145,7 +145,7 @@ func (p *planner) reclaimDevice(call Call) {
 		p.refuse(call, NotAllowed, "its volume group says `deactivate: never`")
 	case p.engaged: // a call before this one does it
 	default:
-		p.engaged = true // and flexd's own letting go has nothing to add
+		p.engaged = true // and flexd's automatic release has nothing to add
 		if d.Activity == Active {
 			p.add(Step{Kind: Deactivate, Calls: p.deviceCalls()})
 		}

@@ -208,8 +208,8 @@ func (w world) do(s Step) (world, error) {
 	return w, nil
 }
 
-// mayTake says whether a mount may go: kubelet asks for it, or it was asked to be
-// let go and no pod needs it.
+// mayTake reports whether a mount may be unmounted: kubelet asks for it, or its release was
+// asked for and no pod needs it.
 func (w world) mayTake(i int) bool {
 	if i == 0 {
 		return w.wants(oReleaseG) || w.wants(oReclaimG) && !ours(w.at[1]) && !w.wants(oStage) && !w.wantsPod()

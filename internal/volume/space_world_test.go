@@ -218,7 +218,7 @@ func (w world) have() Have {
 	if w.late {
 		h.RecordLate = "it is too old"
 	}
-	if w.known || w.truth == tError && w.mounted() { // the kernel tells of errors without being asked
+	if w.known || w.truth == tError && w.mounted() { // the kernel reports errors without a probe
 		h.FS.Content = ForeignContent
 		switch w.truth {
 		case tBlank:

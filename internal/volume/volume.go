@@ -60,7 +60,7 @@ type LV struct {
 	ReadOnly bool     `json:"readOnly,omitempty"` // the LV itself, not a mount of it
 	Reason   string   `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
 	Created  bool     `json:"created,omitempty"`  // created by flexd
-	Now      Name     `json:"-"`                  // Absent by its name: what it is called now, if its device tells
+	Now      Name     `json:"-"`                  // Absent by its name: its present name, if its device shows it
 	Pending  bool     `json:"-"`                  // its group has not answered yet: what needs its metadata waits
 	Family   []LV     `json:"-"`                  // volumes that are activated together with this one
 	File     File     `json:"-"`                  // of a volume that is one

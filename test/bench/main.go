@@ -121,7 +121,7 @@ func onNode(measure func(context.Context, *host.Node) ([]goal, error)) func(cont
 	}
 }
 
-// inside is set in the environment of whom insideNamespace starts.
+// inside is set in the environment of the process that insideNamespace starts.
 const inside = "FLEXD_BENCH_INSIDE"
 
 // insideNamespace runs this program again in a mount namespace of its own, and

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A starts hears from the kernel of every process that is started below some
-// process: the proc connector tells of each fork and each exec, which nothing
-// can hide.
+// A starts receives from the kernel every process that is started below some
+// process: the proc connector reports each fork and each exec, and no process can
+// avoid it.
 type starts struct {
 	fd   int
 	root int

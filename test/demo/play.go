@@ -360,7 +360,7 @@ func (d *demo) refused() {
 	s, err := d.Volume("old")
 	d.must(err)
 	d.table()
-	d.check(s.Error != nil, "`flexd status` tells the operator the same")
+	d.check(s.Error != nil, "`flexd status` shows the operator the same")
 }
 
 // sum is a checksum of a device's whole content.

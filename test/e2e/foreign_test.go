@@ -51,7 +51,7 @@ func TestMountedOverKubeletsDirectory(t *testing.T) {
 			h.must(os.MkdirAll(h.PodDir(q, v), 0o750))
 			h.refused(h.call("mount", h.PodDir(q, v), v.Blob(&q)), "global mount", "covered", over)
 		}
-		h.eventually("status tells", func() string {
+		h.eventually("status shows it", func() string {
 			s := h.story("a")
 			for _, c := range s.Claims {
 				if c.Dir == dir && strings.Contains(c.Note, "covered") && strings.Contains(c.Note, over) {
@@ -119,7 +119,7 @@ func TestForeignMounts(t *testing.T) {
 		if n := len(mounts(dir)); n != 2 {
 			t.Errorf("%d mounts at %s", n, dir)
 		}
-		h.eventually("status tells", func() string {
+		h.eventually("status shows it", func() string {
 			s := h.story(v.Options["volumeID"])
 			for _, c := range s.Claims {
 				if c.Dir == dir && strings.Contains(c.Note, "covered") && strings.Contains(c.Note, "tmpfs") {
@@ -226,7 +226,7 @@ func heldInOtherNamespace(t *testing.T, fsType string) {
 	h.ok(h.call("unmount", h.PodDir(p, v)))
 	words := []string{fmt.Sprintf("is busy: pid %d (", c.Process.Pid), "mounted in its mount namespace " + namespace(t, c.Process.Pid) + " at " + h.PodDir(p, v)}
 	h.refused(mount(p), append(words, "vg0/held: mount: ")...)
-	h.eventually("status tells why it stays active", func() string {
+	h.eventually("status shows why it stays active", func() string {
 		if s := h.story("held"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, words[0]) && strings.Contains(s.Error.Message, words[1]) {
 			return ""
 		} else {
@@ -280,7 +280,7 @@ func TestPlainOpen(t *testing.T) {
 			before := h.sh("sha256sum", dev)
 			h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
 			h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "vg0/"+name+": mount: ", "is busy", word, "end that use first")
-			h.eventually("status tells why it stays active", func() string {
+			h.eventually("status shows why it stays active", func() string {
 				if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, word) {
 					return ""
 				} else {
@@ -317,7 +317,7 @@ func TestFrozen(t *testing.T) {
 		thaw := fmt.Sprintf("mount %s /mnt; fsfreeze -u /mnt; umount /mnt", dev)
 		h.must(os.MkdirAll(dir, 0o750))
 		h.refused(h.call("mount", dir, v.Blob(&p)), "its "+fsType+" is active in the kernel and mounted in no namespace", thaw)
-		h.eventually("status tells why it stays active", func() string {
+		h.eventually("status shows why it stays active", func() string {
 			if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, thaw) {
 				return ""
 			} else {

@@ -183,11 +183,11 @@ func TestUsedByOthers(t *testing.T) {
 	h.ok(h.up(noAttach, a, p))
 	h.write(a, p, "f", "x")
 
-	// Held when flexd lets go: it waits, and tells for whom.
+	// Open when flexd deactivates it: flexd waits, and names the process.
 	f, err := os.Open("/dev/vg0/a")
 	h.must(err)
 	h.end(noAttach, a, p)
-	h.eventually("status tells why it stays active", func() string {
+	h.eventually("status shows why it stays active", func() string {
 		if s := h.story("a"); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, "busy") && strings.Contains(s.Error.Message, me) {
 			return ""
 		} else {
@@ -235,7 +235,7 @@ func TestShrunk(t *testing.T) {
 		h.write(v, p, "f", "x")
 		h.lvm("lvreduce", "-f", "-y", "-L", "384M", "vg0/"+name)
 		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size, name)
-		h.eventually("status tells", func() string {
+		h.eventually("status shows it", func() string {
 			s := h.story(name)
 			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, fmt.Sprint(384*mib)) }) {
 				return ""

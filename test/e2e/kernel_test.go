@@ -13,7 +13,7 @@ import (
 )
 
 // Errors of a mounted filesystem in the kernel's log are reported without a call.
-func TestErrorIsToldWithoutACall(t *testing.T) {
+func TestErrorReportedWithoutCall(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "xfs_io")
 	if f, err := os.Open("/dev/kmsg"); err != nil {
@@ -36,7 +36,7 @@ func TestErrorIsToldWithoutACall(t *testing.T) {
 			}
 			return fmt.Sprintf("%+v", s)
 		}); wrong != "" {
-			t.Errorf("%s: status does not tell: %s", fs, wrong)
+			t.Errorf("%s: status does not show it: %s", fs, wrong)
 		}
 	}
 	bad, down, fine := h.vol("bad", "ext4").With("mountOptions", "errors=continue"), h.vol("down", "xfs"), h.vol("fine", "ext4")

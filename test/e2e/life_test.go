@@ -46,7 +46,7 @@ func TestWholeLife(t *testing.T) {
 	h.end(noAttach, v, podN(3))
 	// A volume that does not exist here is not attached; for another machine that is
 	// unknown.
-	gone := h.vol("nobody", "ext4")
+	gone := h.vol("unknown", "ext4")
 	if a := h.call("isattached", gone.Blob(nil), node); a.Attached == nil || *a.Attached {
 		t.Errorf("of a volume that does not exist: %s: attached %v", a, a.Attached)
 	}

@@ -19,9 +19,8 @@ func (h *host) actions() []action {
 	}}}
 }
 
-// The files of volumes in use are renamed, replaced and removed. No mount and no call tells
-// of it, and yet flexd knows at once; what is mounted stays as it is, and goes when kubelet
-// lets it go.
+// The files of volumes in use are renamed, replaced and removed. flexd reports that at once,
+// without a mount or a call; a mounted volume stays as it is until kubelet unmounts it.
 func TestMeddlingWithFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -140,7 +140,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 			fine(h.down(byKubelet, v))
 		}
 		if left.reported != "" {
-			h.eventually(about+": status tells", func() string {
+			h.eventually(about+": status shows it", func() string {
 				if s := h.story(v.Options["volumeID"]); s.Error == nil || !strings.Contains(s.Error.Message, left.reported) {
 					return fmt.Sprintf("%+v, and not %q", s, left.reported)
 				}

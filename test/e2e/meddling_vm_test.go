@@ -41,9 +41,9 @@ func (h *host) actions() []action {
 	}
 }
 
-// An administrator changes volumes while flexd runs and pods use them. flexd notices by
-// itself and tells; it never mounts anything again, gives no pod another volume under the
-// name of its own, and releases what is asked by its uuid.
+// An administrator changes volumes while flexd runs and pods use them. flexd
+// reports them without a call; it never mounts anything again, gives no pod another volume
+// under the name of its own, and releases volumes by their uuids.
 func TestMeddlingWithMounted(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)

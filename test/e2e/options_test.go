@@ -283,7 +283,7 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("the answer: %s", a)
 		}
 	}
-	h.kill() // the notes of one who dies
+	h.kill() // the notes of a flexd that dies
 	look := func() {
 		for _, dir := range []string{h.Run, h.State, h.Log} {
 			filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

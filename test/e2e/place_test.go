@@ -56,7 +56,7 @@ func TestRootBehindSymlink(t *testing.T) {
 		if mounted(through(real)) {
 			t.Errorf("%s: still mounted", configured)
 		}
-		// And the whole life, staged by one path and let go by the other.
+		// And the whole life, staged by one path and released by the other.
 		h.Root = real
 		h.ok(h.up(byKubelet, v, p))
 		h.reads(v, p, "f", "x")
@@ -249,7 +249,7 @@ func TestOtherNamespace(t *testing.T) {
 	h.ok(h.call("unmount", dir))
 	// The other way round it does not.
 	h.refused(h.inNamespace("private", "mount", dir, v.Blob(&p)), "another mount namespace")
-	// To let go it is enough that flexd sees it.
+	// For the release it is enough that flexd sees it.
 	h.ok(h.call("mount", dir, v.Blob(&p)))
 	h.ok(h.inNamespace("private", "unmount", dir))
 	if mounted(dir) {

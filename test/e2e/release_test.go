@@ -30,9 +30,9 @@ func (h *host) populated(p pod, n string) {
 	h.must(os.WriteFile(dir+"/cgroup.events", []byte("populated "+n+"\nfrozen 0\n"), 0o644))
 }
 
-// Pods die while kubelet is down. Their mounts are found within a minute, reported of, and
-// let go when an operator says so: nothing that is in use, and nothing that a pod which
-// lives may need.
+// Pods die while kubelet is down. Their mounts are found within a minute, reported, and
+// released when an operator says so, except mounts in use and mounts that a running pod
+// may need.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, (*host).kubeletsCgroups)

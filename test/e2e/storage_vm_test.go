@@ -25,12 +25,12 @@ const (
 	block = "/dev/dm-"
 )
 
-// long are the tests that only FLEXD_SOAK runs, and who names them: they cost more
-// than they tell of LVM, and the host runs them each time.
+// long are the tests that run only with FLEXD_SOAK or by name: they take long and show
+// little about LVM, and the host runs them each time.
 var long = []string{
 	"TestHundredTimes", "TestDirectoryKept", "TestDetachMeanwhile", "TestPodsComeAndGo", "TestReadOnlyBesideReadWrite",
 	"TestAnyOrder", "TestFlexdriverKilled", "TestKubeletDies", "TestDamagedFiles", "TestForeignMounts",
-	"TestGroupTakenFromConfiguration", "TestErrorIsToldWithoutACall", "TestFilesystemInError",
+	"TestGroupTakenFromConfiguration", "TestErrorReportedWithoutCall", "TestFilesystemInError",
 	"TestLoad", "TestOptionsAsAttacks", "TestSecrets", "TestRootBehindSymlink",
 	"TestRootUnderTwoPaths", "TestOtherNamespace", "TestFlexdriverKilledAtEachCall",
 	"TestMkfsKilled", "TestRecoveryAsSeen", "TestOrphans", "TestNoRoom", "TestNoRoomAtTheStart", "TestStatusSocket",

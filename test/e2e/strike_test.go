@@ -42,7 +42,7 @@ func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 		}
 		h.start()
 	}
-	b.wait(h.t) // who is not answered gets a Failure, and kubelet asks again
+	b.wait(h.t) // a call without an answer gets a Failure, and kubelet calls again
 	return at, all
 }
 

@@ -108,8 +108,8 @@ func (h *host) trace(pid, k int) *tracer {
 	return t
 }
 
-// end releases who lives, and returns the k-th point, if it came, and how many
-// did.
+// end releases the processes that live, and returns the k-th point, if it was reached, and
+// the number of points.
 func (t *tracer) end() (at point, all int) {
 	t.in.Close()
 	<-t.done
@@ -117,9 +117,9 @@ func (t *tracer) end() (at point, all int) {
 	return t.at, t.all
 }
 
-// traces is what a tracer does, of "PID K". It says "ready", and then tells each point. It
-// ends with its standard input, or when no process is left; the kernel then releases who
-// is.
+// traces is the tracer's process, for "PID K". It prints "ready", and then each point. It
+// ends with its standard input, or when no process is left; the kernel then releases the
+// traced processes.
 func traces(of string) error {
 	runtime.LockOSThread() // which all of ptrace is about
 	var pid, k int

@@ -18,9 +18,9 @@ import (
 )
 
 // A disk hangs while flexd probes, formats, checks, mounts and unmounts volumes on
-// it, and LVM works on their group. Everybody else is served as ever; who must
-// wait is told for whom, and what to do; flexd can be stopped, and the next one
-// knows. When the disk is back, all goes on by itself.
+// it, and LVM works on their group. All other calls succeed; the answer to a call that
+// must wait names the process and the remedy; flexd can be stopped, and the next one
+// finds the processes. When the disk is back, all continues by itself.
 func TestDiskHangs(t *testing.T) {
 	// LVM changes something in the group, or reads its metadata.
 	commands := []string{"cold", "unknown"}
@@ -151,7 +151,7 @@ func diskHangs(t *testing.T, first string) {
 	}
 }
 
-// knows waits until a new flexd tells of the children of the old one that hang.
+// knows waits until a new flexd reports the children of the old one that hang.
 func (l *lab) knows(begun time.Time, lvs ...string) {
 	l.Helper()
 	for _, lv := range lvs {

@@ -28,9 +28,9 @@ func (l *lab) resumeLV(lv string) {
 }
 
 // An operator's process holds LVM's lock of the group, and volumes are suspended
-// under a mount, an unmount and a growing filesystem. Who must wait is told for
-// whom, and since when; everybody else is served; and all goes on when the
-// operator is done.
+// under a mount, an unmount and a growing filesystem. The answer to a call that must
+// wait names the process and the time; all other calls succeed; and all continues when
+// the operator's process ends.
 func TestOperatorInTheWay(t *testing.T) {
 	l := newLab(t, deadline,
 		create("near", "40M", host.Disks()[1]), create("up", "32M", under), create("late", "8M", under), create("down", "32M", under), create("more", "40M", under),

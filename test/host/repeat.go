@@ -16,7 +16,7 @@ func Times(n int) int {
 	return max(1, int(float64(n)*f))
 }
 
-// Random is random, and can be had again: FLEXD_SEED=N.
+// Random returns a random source; FLEXD_SEED=N repeats it.
 func Random(t interface{ Logf(string, ...any) }) *rand.Rand {
 	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
 	if err != nil {

@@ -226,7 +226,7 @@ func TestKilledInstallation(t *testing.T) {
 }
 
 // An installation that was killed between the new mode and the new executable has
-// not reached kubelet: mounted volumes tell the mode, and the next one puts it back.
+// not reached kubelet: mounted volumes show the mode, and the next one puts it back.
 func TestCutModeChange(t *testing.T) {
 	n := newNode(t)
 	n.install(one, "--driver-only", "--attach=true")

@@ -94,7 +94,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root: who owns a plugin directory decides, and mounts are real")
+		t.Skip("needs root: it depends on the owners of plugin directories, and mounts are real")
 	}
 	t.Parallel()
 	n := &node{t, filepath.Join(t.TempDir(), "root")}

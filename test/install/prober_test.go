@@ -100,7 +100,7 @@ func executable(driver string) string {
 	return name
 }
 
-// lookUp asks what events tell of. What fails is asked again the next time.
+// lookUp looks up the names of the events. A look-up that fails is repeated the next time.
 func (p *prober) lookUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -116,7 +116,7 @@ func (n *node) report(p *process) {
 	}
 }
 
-// change changes the world, and tells kubelet if it runs.
+// change changes the world, and notifies kubelet if it runs.
 func (n *node) change(f func(*World)) {
 	n.t.Helper()
 	n.mu.Lock()

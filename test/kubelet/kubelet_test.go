@@ -155,7 +155,7 @@ type ready struct{}
 func (ready) AddSource(string) {}
 func (ready) AllReady() bool   { return true }
 
-// Set tells what the API server says now. The status of a claim is kubelet's.
+// Set changes the objects of the API server. Kubelet sets the status of a claim.
 func (k *Kubelet) Set(w World, _ *struct{}) error {
 	ctx, core := context.Background(), k.client.CoreV1()
 	for _, pv := range w.PVs {

@@ -130,7 +130,7 @@ func TestFSGroup(t *testing.T) {
 	})
 }
 
-// What kubelet tells about the disk usage of a pod is about its volume.
+// Kubelet reports the disk usage of a pod's volume.
 func TestMetrics(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.claim("a", 64*mib, "size", "64Mi")

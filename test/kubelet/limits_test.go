@@ -72,7 +72,7 @@ func TestMountOptionsOfAPersistentVolume(t *testing.T) {
 	})
 }
 
-// A pod that wants a block device waits, and only kubelet's log tells why.
+// A pod that wants a block device waits, and only kubelet's log says why.
 func TestBlockVolume(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
@@ -200,7 +200,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The names and defaults that the documentation tells and the installer relies on.
+// The names and defaults that the documentation states and the installer relies on.
 func TestNamesAndDefaults(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()

@@ -100,7 +100,7 @@ func (n *node) settled() {
 // verb: an old one may still have it attached.
 func (n *node) afresh() {
 	n.t.Helper()
-	n.eventually("kubelet lets go", func() string { return strings.Join(n.volumes(), " ") })
+	n.eventually("kubelet releases them", func() string { return strings.Join(n.volumes(), " ") })
 	n.killKubelet()
 	n.startKubelet()
 }

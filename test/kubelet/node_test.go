@@ -150,7 +150,7 @@ func (n *node) events() []event {
 	return all
 }
 
-// warnings is those that tell of trouble.
+// warnings returns the events that are not of type Normal.
 func (n *node) warnings() []event {
 	return slices.DeleteFunc(n.events(), func(e event) bool { return e.Type == v1.EventTypeNormal })
 }

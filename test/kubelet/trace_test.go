@@ -67,8 +67,8 @@ func quoted(argv []string) []string {
 	return all
 }
 
-// A tracer is kubelet's exec. It writes down what kubelet starts and hears, and
-// leaves the rest to the real one.
+// A tracer is kubelet's exec. It records the commands of kubelet and their output, and
+// passes them to the real one.
 type tracer struct {
 	exec.Interface
 	who   string

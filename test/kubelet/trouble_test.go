@@ -175,8 +175,8 @@ func (n *node) byHand(lv string, size int64) string {
 	return file
 }
 
-// In a group for some namespaces: kubelet tells them at mount only, so that with
-// attach:true a missing volume is not created.
+// In a group for some namespaces: kubelet passes the namespace at mount only, so that
+// with attach:true a missing volume is not created.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{noAttach, byKubelet} {

@@ -37,14 +37,14 @@ func newFlow(t *testing.T, n *node) *flow {
 	t.Cleanup(func() {
 		if t.Failed() && !n.reported { // a flow's failure is one of TestNode, too
 			n.reported = true
-			f.tell()
+			f.show()
 		}
 	})
 	return f
 }
 
-// tell shows what an engineer would look at first.
-func (f *flow) tell() {
+// show prints the state of the node, for a failed test.
+func (f *flow) show() {
 	list, err := exec.Command("flexd", "status").CombinedOutput()
 	f.Logf("flexd status: %v\n%s", err, list)
 	f.Logf("mounts:\n%s", strings.Join(f.mounts(), "\n"))
@@ -70,7 +70,7 @@ func (f *flow) attach(mode string) {
 	}
 }
 
-// want tells kubelet to run a pod with the volume.
+// want makes kubelet run a pod with the volume.
 func (f *flow) want(pod, lv string) {
 	f.Helper()
 	text, err := os.ReadFile("testdata/pod.yaml")
@@ -80,7 +80,7 @@ func (f *flow) want(pod, lv string) {
 	f.must(os.Rename(manifests+"/."+pod, manifests+"/"+pod+".yaml"))
 }
 
-// forget tells kubelet to end a pod.
+// forget makes kubelet end a pod.
 func (f *flow) forget(pod string) {
 	f.Helper()
 	f.must(os.Remove(manifests + "/" + pod + ".yaml"))
@@ -186,8 +186,8 @@ func (f *flow) active() []string {
 	return lvs
 }
 
-// over waits until nothing is mounted and no volume active, and sees that nobody
-// noticed anything.
+// over waits until nothing is mounted and no volume active, and verifies that no
+// call failed.
 func (f *flow) over() {
 	f.Helper()
 	f.await("an end without mounts and devices", func() bool { return len(f.mounts()) == 0 && len(f.active()) == 0 })

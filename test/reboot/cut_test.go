@@ -16,8 +16,8 @@ import (
 )
 
 // cutAt cuts the power as soon as something holds, while a call waits that sets
-// a volume up. What was written to the volume by then is on its disk; for the
-// rest, those must have seen to it who promise it.
+// a volume up. What was written to the volume by then is on its disk; all
+// other durability is up to flexd and the filesystems.
 func (l *life) cutAt(p host.Pod, lv string, now func() bool) {
 	// The machine's programs start at fixed addresses, which is fast (scripts/vm):
 	// an mkfs would be over before it is seen.

@@ -195,7 +195,7 @@ func (l *life) discover() {
 		l.Errorf("init: attach %v", a.Capabilities["attach"])
 	}
 	if l.attach {
-		v := host.Volume{Name: l.volume("wanted").Name} // all that a directory tells
+		v := host.Volume{Name: l.volume("wanted").Name} // all that a directory's name shows
 		l.call("Not supported", "getvolumename", v.Blob(nil))
 	}
 }

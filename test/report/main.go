@@ -1,10 +1,9 @@
-// Command report reads what `go test -json` prints, from any number of runs one
-// after the other, and tells a person what came of it: a line per package as it
-// ends, everything that a failed test printed, and at the end what was skipped and
-// why.
+// Command report reads the output of `go test -json`, from any number of runs one
+// after the other, and prints a summary: a line per package as it ends, the output
+// of each failed test, and at the end the skipped tests and the reasons.
 //
 // `report failed COMMAND` says that a run ended badly, which counts if no test of
-// it tells so. The lines `report step NAME` and `report end STATUS SECONDS NAME` on
+// it failed. The lines `report step NAME` and `report end STATUS SECONDS NAME` on
 // its input bracket a step that is no Go test. What a step prints is shown when it
 // failed. `report complete` is the last line: without it the runs were cut short.
 //

@@ -54,7 +54,7 @@ func TestReport(t *testing.T) {
 			"report step go vet", "noise", "report end 0 2.5 go vet",
 			"report step gofmt", "a.go", "report end 1 0.1 gofmt",
 		}, true, false, []string{"ok   go vet", " 2.5s\n", "a.go\nFAIL gofmt", "Failed:\n  gofmt", "1 passed, 1 failed, 0 skipped\n"}, "noise"},
-		{"a run that tells nothing", []string{ev(`"Action":"pass","Test":"TestA"`), "report failed go test ./..."}, false, false,
+		{"a failed run without a failed test", []string{ev(`"Action":"pass","Test":"TestA"`), "report failed go test ./..."}, false, false,
 			[]string{"Failed:\n  go test ./...", "1 passed, 1 failed, 0 skipped\n"}, ""},
 		{"nothing was run", nil, false, false, []string{"0 passed, 0 failed, 0 skipped\n"}, ""},
 	} {
