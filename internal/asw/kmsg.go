@@ -29,9 +29,9 @@ func OpenKernelLog() (*KernelLog, error) {
 	return &KernelLog{f}, nil
 }
 
-// Each calls hear with the kernel's name of a device ("loop3", "dm-7") whenever the kernel
+// Each calls notify with the kernel's name of a device ("loop3", "dm-7") whenever the kernel
 // logs an error of the filesystem on it, until ctx is done.
-func (c *KernelLog) Each(ctx context.Context, hear func(device string)) error {
+func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error {
 	stop := context.AfterFunc(ctx, func() { c.f.Close() })
 	defer stop()
 	record := make([]byte, 8<<10) // the kernel's own limit for one
@@ -45,7 +45,7 @@ func (c *KernelLog) Each(ctx context.Context, hear func(device string)) error {
 			return err
 		default:
 			if device := filesystemError(string(record[:n])); device != "" {
-				hear(device)
+				notify(device)
 			}
 		}
 	}

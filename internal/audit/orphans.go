@@ -19,7 +19,7 @@ import (
 type PodEvents interface {
 	// Follow replaces the watched files; false = not all of them could be watched.
 	Follow(files []string) bool
-	Each(ctx context.Context, hear func()) error
+	Each(ctx context.Context, notify func()) error
 }
 
 const (

@@ -36,8 +36,8 @@ func (e *PodEvents) Follow(files []string) (all bool) {
 	return all
 }
 
-// Each calls hear after changes, until ctx is done.
-func (e *PodEvents) Each(ctx context.Context, hear func()) error {
+// Each calls notify after changes, until ctx is done.
+func (e *PodEvents) Each(ctx context.Context, notify func()) error {
 	defer e.w.Close()
 	for {
 		select {
@@ -47,12 +47,12 @@ func (e *PodEvents) Each(ctx context.Context, hear func()) error {
 			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return err
 			}
-			hear()
+			notify()
 		case _, ok := <-e.w.Events:
 			if !ok {
 				return errors.New("the watcher was closed")
 			}
-			hear()
+			notify()
 		}
 	}
 }

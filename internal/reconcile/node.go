@@ -56,7 +56,7 @@ type Parts struct {
 	// KernelErrors reports devices whose filesystem has errors in the kernel log;
 	// nil = the log cannot be read.
 	KernelErrors interface {
-		Each(ctx context.Context, hear func(device string)) error
+		Each(ctx context.Context, notify func(device string)) error
 	}
 	// PodEvents reports the end of pods; nil = flexd polls.
 	PodEvents audit.PodEvents
