@@ -85,7 +85,7 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 			{"gone", []string{"volume group gone not found", n.Dir + "/gone; mount its filesystem, or correct `directory`"}},
 			{"nolv", []string{"vg0/nolv", "option size"}},
 			{"large", []string{"vg0/large", "maxSize"}},
-			{"full", []string{"small/full", "no space left", "16777216 bytes", "free space on the filesystem of " + n.Dir + "/small", "or give"}},
+			{"full", []string{"small/full", "no space left", "16777216 bytes", "free space on the filesystem of " + n.Dir + "/small", "or use a smaller size"}},
 			{"swap", []string{"vg0/swap", "swap", "never formats over data", "wipefs -a " + device + "swap", "blkdiscard -z " + device + "swap"}},
 			{"torn", []string{"vg0/torn", "never formats over data", "wipefs -a " + device + "torn", "blkdiscard -z " + device + "torn"}},
 			{"other", []string{"vg0/data", "ext4", "xfs"}},
