@@ -96,6 +96,10 @@ func (s *side) stale() {
 		}
 		wrong(hint, "the metadata says %s, and the device %s has %s", size(v.Size), s.deviceName(), size(d.Size))
 	}
+	if v != nil && d.OnFree {
+		wrong(fmt.Sprintf("the metadata is an older one: vgcfgrestore --list %s, and restore the newest. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
+			"the device %s lies on space that the metadata counts as free", s.deviceName())
+	}
 	if v != nil && s.lvm() && d.Name != v.Name {
 		wrong("lvchange --refresh "+s.title()+", or dmsetup rename", "the metadata calls it %s, and the kernel %s", v.Name, d.Kernel)
 	}

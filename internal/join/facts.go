@@ -80,6 +80,7 @@ type Device struct {
 	Unknown   string  // why nothing else is known of it but its name and number; "" = it was looked at
 	Broken    string  // why nothing can be read from it, or from a part of it
 	Merges    bool    // the kernel merges a snapshot into it
+	OnFree    bool    // it lies on space that the metadata counts as free
 	Failed    string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
 	Remedy    string  // for Failed
 	Degraded  string  // which copies of its data do not work, "" = all do

@@ -144,6 +144,7 @@ func TestDisagreements(t *testing.T) {
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
+		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].OnFree = true }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
 		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
 		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},
 		{"a leg of its RAID is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing = true, "PV p1" }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data"}},

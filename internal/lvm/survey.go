@@ -113,6 +113,10 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 		}
 	}
 	var all []join.Device
+	var free space
+	if f != nil {
+		free = f.space()
+	}
 	below := p.tree()
 	for _, m := range list {
 		uuid, ok := parseDMUUID(m.UUID)
@@ -137,6 +141,7 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
 			below.health(now, &d)
+			below.walk(now, func(n *node, _ bool) { d.OnFree = d.OnFree || free.meets(extents(n.Mapped)) })
 		}
 		if named && name.VG == vg {
 			d.Name = name.LV

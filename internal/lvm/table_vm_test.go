@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -103,6 +105,9 @@ func TestVMMoved(t *testing.T) {
 	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", old, "vg0")
 	l.Invalidate("")
 	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib), nil, "vg0-moved lies on space that its metadata counts as free")
+	if s := l.Survey(t.Context(), "vg0", false); !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "moved" && d.OnFree }) {
+		t.Errorf("survey: %+v", s)
+	}
 }
 
 // named is the device of that name, or none.

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -60,27 +61,51 @@ func (p *Provider) notFree(f *Facts) (string, error) {
 	if len(unknown) > 0 {
 		return fmt.Sprintf("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name), nil
 	}
-	free := slices.Clone(f.free)
-	for i := range free {
-		var st unix.Stat_t
-		if unix.Stat(free[i].disk, &st) == nil {
-			free[i].disk = sysfs.Number(st.Rdev)
-		}
-	}
 	list, err := p.DM.List()
 	if err != nil {
 		return "", err
 	}
+	free := f.space()
 	for _, m := range list {
 		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) {
 			continue
 		}
 		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
-		if err == nil && meet(free, extents(now)) {
+		if err == nil && free.meets(extents(now)) {
 			return fmt.Sprintf("the device %s lies on space that its metadata counts as free, and that LVM would give to another volume: the metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, f.Name), nil
 		}
 	}
 	return "", nil
+}
+
+// A space is parts of disks that do not overlap: by the disk's number, in order.
+type space map[string][]extent
+
+// space returns the extents that the metadata counts as free.
+func (f *Facts) space() space {
+	s, numbers := space{}, map[string]string{}
+	for _, e := range f.free {
+		number, known := numbers[e.disk]
+		var st unix.Stat_t
+		if !known && unix.Stat(e.disk, &st) == nil {
+			number = sysfs.Number(st.Rdev)
+		}
+		numbers[e.disk] = number
+		s[number] = append(s[number], e)
+	}
+	for _, all := range s {
+		slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
+	}
+	return s
+}
+
+// meets reports whether an extent contains a part of the space.
+func (s space) meets(extents []extent) bool {
+	return slices.ContainsFunc(extents, func(e extent) bool {
+		all := s[e.disk]
+		i, _ := slices.BinarySearchFunc(all, e.start, func(f extent, start int64) int { return cmp.Compare(f.end, start+1) })
+		return i < len(all) && all[i].start < e.end
+	})
 }
 
 // overlap says why a device must not be used that lies on the same extents as one that

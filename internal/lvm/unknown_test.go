@@ -54,6 +54,9 @@ func TestNotFree(t *testing.T) {
 		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "vg0-v0 lies on space that its metadata counts as free") || slices.Contains(f.commands(), "lvcreate") == c.refused {
 			t.Errorf("%d: got %v", c.start, err)
 		}
+		if s := p.Survey(t.Context(), "vg0", false); len(s.Devices) == 0 || s.Devices[0].OnFree != c.refused {
+			t.Errorf("%d: survey: %+v", c.start, s)
+		}
 	}
 }
 
