@@ -10,6 +10,12 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
+// How long a check waits for volumes that are worked on, and how often it looks again.
+const (
+	busyLimit = time.Second
+	busyPause = 50 * time.Millisecond
+)
+
 // Check audits every configured volume group anew, all in parallel: a group that hangs
 // does not delay the others.
 func (a *Auditor) Check(ctx context.Context) []status.Group {
@@ -32,6 +38,11 @@ func (a *Auditor) checkGroup(ctx context.Context, vg, kind string) status.Group 
 	}
 	begun := time.Now()
 	seen := s.audit(ctx, true)
+	// A volume that is worked on cannot be judged: most are at rest again in a moment.
+	for len(seen.Busy) > 0 && ctx.Err() == nil && time.Since(begun) < busyLimit {
+		time.Sleep(busyPause)
+		seen = s.audit(ctx, true)
+	}
 	g.Seconds = time.Since(begun).Seconds()
 	g.Volumes, g.Active = len(seen.Volumes), len(seen.Devices)
 	g.Unknown = unknownReason(seen.Survey)

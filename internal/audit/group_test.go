@@ -35,6 +35,19 @@ func (noMounts) Open() (io.ReadCloser, error) {
 func (noMounts) Changed() bool                  { return true }
 func (noMounts) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
+// auditor audits vg0 over the given views.
+func auditor(t *testing.T, s Surveyor, views func() []*View) *Auditor {
+	log := logrus.New()
+	log.SetLevel(logrus.PanicLevel)
+	return New(t.Context(), Parts{
+		Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}}}, Log: logrus.NewEntry(log),
+		Observer:  asw.New(nil, nil, func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{}, nil }, noMounts{}),
+		Boot:      func() time.Duration { return time.Hour },
+		Surveyors: map[string]Surveyor{"vg0": s},
+		Views:     views,
+	})
+}
+
 // A volume is judged only if its lane was at rest while the group was observed: no step
 // runs, and none began and ended meanwhile.
 func TestBusyVolumesNotJudged(t *testing.T) {
@@ -53,24 +66,16 @@ func TestBusyVolumesNotJudged(t *testing.T) {
 		{"creating", View{}, View{}, View{Busy: true}, "a"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			log := logrus.New()
-			log.SetLevel(logrus.PanicLevel)
 			seen := row.before
-			a := New(t.Context(), Parts{
-				Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}}}, Log: logrus.NewEntry(log),
-				Observer: asw.New(nil, nil, func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{}, nil }, noMounts{}),
-				Boot:     func() time.Duration { return time.Hour },
-				Surveyors: map[string]Surveyor{"vg0": slowGroup{func() {
-					if seen = row.during; !seen.Acted.IsZero() {
-						seen.Acted = time.Now()
-					}
-				}}},
-				Views: func() []*View {
-					v, named := seen, row.named
-					v.UUID, v.Name = "u", volume.Name{VG: "vg0", LV: "a"}
-					named.UUID, named.Name, named.ByName = "name:vg0:b", volume.Name{VG: "vg0", LV: "b"}, true
-					return []*View{&v, &named}
-				},
+			a := auditor(t, slowGroup{func() {
+				if seen = row.during; !seen.Acted.IsZero() {
+					seen.Acted = time.Now()
+				}
+			}}, func() []*View {
+				v, named := seen, row.named
+				v.UUID, v.Name = "u", volume.Name{VG: "vg0", LV: "a"}
+				named.UUID, named.Name, named.ByName = "name:vg0:b", volume.Name{VG: "vg0", LV: "b"}, true
+				return []*View{&v, &named}
 			})
 			a.groups["vg0"].audit(t.Context(), true)
 			all, _ := a.Findings()
@@ -80,6 +85,30 @@ func TestBusyVolumesNotJudged(t *testing.T) {
 			}
 			if got := strings.Join(found, " "); got != row.found {
 				t.Errorf("%s: found %q, want %q: %+v", row.name, got, row.found, all)
+			}
+		})
+	}
+}
+
+// quickGroup has one active volume that nothing uses.
+type quickGroup struct{}
+
+func (quickGroup) Survey(context.Context, string, bool) join.Survey {
+	return join.Survey{Kind: "loopdev", Volumes: []join.Volume{{Name: "a", UUID: "u", Size: 1 << 20}},
+		Devices: []join.Device{{UUID: "u", Path: "/dev/loop1", Number: "7:1", Size: 1 << 20}}}
+}
+
+// A check waits for a lane that has just answered, and not for one that works on.
+func TestCheckBusy(t *testing.T) {
+	for busy, found := range map[time.Duration]int{0: 1, busyLimit / 2: 1, time.Hour: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			a := auditor(t, quickGroup{}, func() []*View {
+				return []*View{{UUID: "u", Name: volume.Name{VG: "vg0", LV: "a"}, Busy: time.Since(begun) < busy}}
+			})
+			a.checkGroup(t.Context(), "vg0", "loopdev")
+			if all, _ := a.Findings(); len(all) != found || time.Since(begun) > 2*busyLimit {
+				t.Errorf("busy for %v: %+v after %v", busy, all, time.Since(begun))
 			}
 		})
 	}
