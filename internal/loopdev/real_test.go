@@ -352,11 +352,11 @@ func TestPartOfFile(t *testing.T) {
 func TestEmptyFile(t *testing.T) {
 	for _, size := range []int64{0, 511} {
 		n := newNode(t)
-		lv := n.create("a", mib)
+		n.create("a", mib)
 		if err := os.Truncate(n.dir+"/a", size); err != nil {
 			t.Fatal(err)
 		}
-		lv = n.lookUp("a")
+		lv := n.lookUp("a")
 		d := n.activate(lv)
 		if !d.Unusable || !strings.Contains(d.Reason, fmt.Sprintf("only %d bytes", size)) {
 			t.Errorf("got %+v", d)

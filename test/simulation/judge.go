@@ -111,11 +111,12 @@ func (w *world) timeIsUp(c *waiting) bool {
 const idleLimit = 100 * time.Second
 
 // unseen reports whether flexd cannot see a call's mount: the child has not ended, or the
-// schedule holds the observation that would show it.
+// schedule holds the observation that would show it, or a child that identifies a device
+// for it.
 func (w *world) unseen(c *waiting) bool {
 	return slices.ContainsFunc(w.schedule.names(), func(s string) bool {
 		uuid, turn := strings.CutPrefix(s, "turn of ")
-		return s == "look" || strings.HasPrefix(s, "child mount "+c.dir+" ") || turn && slices.Contains(c.uuids, uuid)
+		return s == "look" || strings.HasPrefix(s, "child loop-identify ") || strings.HasPrefix(s, "child mount "+c.dir+" ") || turn && slices.Contains(c.uuids, uuid)
 	})
 }
 
