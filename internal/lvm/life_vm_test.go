@@ -106,7 +106,7 @@ func TestVMRecycledExtents(t *testing.T) {
 	}
 }
 
-// Ensure that a create that was cut is no volume, and is finished.
+// Ensure that an interrupted creation is no volume, and is completed.
 func TestVMCreateCut(t *testing.T) {
 	l := newLab(t)
 	for _, state := range []string{"-ay", "-an"} {
@@ -133,7 +133,7 @@ func TestVMCreateCut(t *testing.T) {
 	l.Invalidate("")
 	var refusal *mount.Refusal
 	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib)
-	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was cut") ||
+	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was interrupted") ||
 		!strings.Contains(err.Error(), "a ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
 		t.Errorf("got %v", err)
 	}

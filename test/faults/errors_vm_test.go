@@ -236,9 +236,7 @@ func (l *lab) one(s stage, how, lv string, where part) {
 	}
 	if s.grow {
 		l.ok(call())
-		var fs unix.Statfs_t
-		l.must(unix.Statfs(l.dir(lv), &fs))
-		if got := int64(fs.Blocks) * fs.Bsize; got < 48<<20 {
+		if got := l.bytes(lv); got < 48<<20 {
 			l.Errorf("%s: the filesystem has %d bytes", lv, got)
 		}
 	}
