@@ -39,59 +39,11 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if err != nil {
 		return volume.Device{}, err
 	}
-	var ours, left *Loop // left is this volume's, but of another or a deleted file
-	var others []string  // reasons why the volume must not be used
-	for _, name := range s.candidates(file, at, lv.UUID) {
-		l, err := p.kernel.Loop(name)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {
-			continue // detached meanwhile
-		}
-		if err != nil {
-			return volume.Device{}, err
-		}
-		id, err := p.identity(ctx, l)
-		if err != nil {
-			return volume.Device{}, err
-		}
-		// Another file may have the same name where a filesystem was mounted over it.
-		other := id.UUID == lv.UUID && !l.Deleted && at != (Inode{}) && id.Inode != at
-		// Its own may have another path: flexd was started in another mount namespace,
-		// or the group's filesystem was unmounted lazily and mounted again.
-		// A hard link that was moved to the place of a deleted name is that file as well.
-		own := id.UUID == lv.UUID && lv.UUID != "" && at != (Inode{}) && id.Inode == at
-		if own && (l.Deleted || l.BackingFile != file) { // or that happened after it was looked up
-			f, err := p.kernel.File(file)
-			if err != nil {
-				return volume.Device{}, err
-			}
-			own = f.Inode == id.Inode
-		}
-		switch {
-		case l.BackingFile != file && !own || other:
-			if r := rivalOf(lv, file, at, l, id); r.Text != "" {
-				others = append(others, r.Text+": "+r.Hint)
-				if id.UUID == lv.UUID {
-					left = &l
-				}
-			}
-		case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent):
-			// The device of another file that has or had this name: not this volume.
-		case l.Deleted && lv.Presence == volume.Absent && ours == nil:
-			ours = &l // its file is gone, and it can only be deactivated
-		case l.Deleted && !own:
-			left = &l
-			others = append(others, fmt.Sprintf("/dev/%s still has a deleted file with the uuid of this volume", l.Name))
-		case id.UUID == "":
-			others = append(others, fmt.Sprintf("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%s", l.Name, file, l.Name))
-		case id.UUID != lv.UUID:
-			others = append(others, fmt.Sprintf("/dev/%s is attached to %s as the volume %s, but the file says %s", l.Name, file, id.UUID, lv.UUID))
-		case ours != nil:
-			others = append(others, fmt.Sprintf("/dev/%s and /dev/%s are both attached to %s", ours.Name, l.Name, file))
-		default:
-			ours = &l
-		}
+	all, err := p.loopsOf(ctx, lv, file, at, s.candidates(file, at, lv.UUID))
+	if err != nil {
+		return volume.Device{}, err
 	}
-	if ours == nil && len(others) == 0 {
+	if all.own == nil && len(all.reasons) == 0 {
 		if lv.Presence != volume.Present {
 			// Its file may have another name by now, and may still have a device.
 			return p.orphan(ctx, lv, nil)
@@ -100,23 +52,92 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	}
 	d := volume.Device{Activity: volume.Inactive}
 	switch {
-	case ours != nil:
-		d = p.deviceOf(lv.Name, *ours)
-		if ours.Part {
-			others = append(others, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew", ours.Name, file))
-		}
-		if len(others) == 0 {
+	case all.own != nil:
+		d = p.deviceOf(lv.Name, *all.own)
+		if len(all.reasons) == 0 {
 			p.mu.Lock()
-			p.sole[lv.UUID] = sole{ours.Name, s.end}
+			p.sole[lv.UUID] = sole{all.own.Name, s.end}
 			p.mu.Unlock()
 		}
-	case left != nil: // it is released like any other device
-		d = p.deviceOf(lv.Name, *left)
+	case all.left != nil: // it is released like any other device
+		d = p.deviceOf(lv.Name, *all.left)
 	}
-	if len(others) > 0 {
-		d.Unusable, d.Reason = true, strings.Join(others, "; ")
+	if len(all.reasons) > 0 {
+		d.Unusable, d.Reason = true, strings.Join(all.reasons, "; ")
 	}
 	return whole(lv, d), nil
+}
+
+// loops are the loop devices of a volume.
+type loops struct {
+	own     *Loop
+	left    *Loop    // the volume's, but of another or a deleted file
+	reasons []string // why the volume must not be used
+}
+
+// loopsOf classifies the loop devices with those names. at is the volume's file; zero if
+// there is none.
+func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at Inode, names []string) (all loops, err error) {
+	for _, name := range names {
+		l, err := p.kernel.Loop(name)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {
+			continue // detached meanwhile
+		}
+		if err != nil {
+			return all, err
+		}
+		id, err := p.identity(ctx, l)
+		if err != nil {
+			return all, err
+		}
+		// Its own may have another path: flexd was started in another mount namespace,
+		// or the group's filesystem was unmounted lazily and mounted again.
+		// A hard link that was moved to the place of a deleted name is that file as well.
+		same := id.UUID == lv.UUID && lv.UUID != "" && at != (Inode{}) && id.Inode == at
+		if same && (l.Deleted || l.BackingFile != file) { // or that happened after it was looked up
+			f, err := p.kernel.File(file)
+			if err != nil {
+				return all, err
+			}
+			same = f.Inode == id.Inode
+		}
+		all.add(lv, file, at, l, id, same)
+	}
+	if all.own != nil && all.own.Part {
+		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew", all.own.Name, file))
+	}
+	return all, nil
+}
+
+// add adds a loop device; same reports whether it shows the volume's file.
+func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, same bool) {
+	// Another file may have the same name where a filesystem was mounted over it.
+	other := id.UUID == lv.UUID && !l.Deleted && at != (Inode{}) && id.Inode != at
+	refuse := func(format string, args ...any) { a.reasons = append(a.reasons, fmt.Sprintf(format, args...)) }
+	switch {
+	case l.BackingFile != file && !same || other:
+		if r := rivalOf(lv, file, at, l, id); r.Text != "" {
+			refuse("%s: %s", r.Text, r.Hint)
+			if id.UUID == lv.UUID {
+				a.left = &l
+			}
+		}
+	case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent):
+		// The device of another file that has or had this name: not this volume.
+	case l.Deleted && lv.Presence == volume.Absent && a.own == nil:
+		a.own = &l // its file is gone, and it can only be deactivated
+	case l.Deleted && !same:
+		a.left = &l
+		refuse("/dev/%s still has a deleted file with the uuid of this volume", l.Name)
+	case id.UUID == "":
+		refuse("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%[1]s", l.Name, file)
+	case id.UUID != lv.UUID:
+		refuse("/dev/%s is attached to %s as the volume %s, but the file says %s", l.Name, file, id.UUID, lv.UUID)
+	case a.own != nil:
+		refuse("/dev/%s and /dev/%s are both attached to %s", a.own.Name, l.Name, file)
+	default:
+		a.own = &l
+	}
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found

@@ -40,20 +40,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	}
 	made := !there
 	if made {
-		err := g.checkSpace(f, name, size)
-		if err != nil && kept {
-			if f, _, err = g.look(ctx, true); err != nil {
-				return err
-			}
-			err = g.checkSpace(f, name, size)
-		}
-		if err != nil {
-			return err
-		}
-		if err := g.create(ctx, f, name, size); err != nil {
-			return err
-		}
-		if f, _, err = g.look(ctx, true); err != nil {
+		if f, err = g.createNew(ctx, f, kept, name, size); err != nil {
 			return err
 		}
 	}
@@ -84,6 +71,26 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		}
 	}
 	return err
+}
+
+// createNew creates a volume that the metadata does not have, and returns the metadata with
+// it. f may be kept from an earlier report: a lack of space is confirmed by a new one.
+func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64) (*Facts, error) {
+	err := g.checkSpace(f, name, size)
+	if err != nil && kept {
+		if f, _, err = g.look(ctx, true); err != nil {
+			return nil, err
+		}
+		err = g.checkSpace(f, name, size)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := g.create(ctx, f, name, size); err != nil {
+		return nil, err
+	}
+	f, _, err = g.look(ctx, true)
+	return f, err
 }
 
 // create runs lvcreate.

@@ -67,9 +67,9 @@ var bugs = []planted{
 	n.requests.Abandon(`},
 	{"an operator's activation is regarded as a volume that was released", "volume/teardown.go", `if missing && d.Activity == Active`, `if (missing || true) && d.Activity == Active`},
 	{"a volume with the record of an mkfs is formatted, whatever its content", "volume/mount.go", `repeat && why != "" {`, `false && why != "" {`},
-	{"the device of a volume that was replaced is regarded as the new volume's", "loopdev/device.go", `		switch {
-		case l.BackingFile != file && !own || other:`, `		switch id.UUID, l.Deleted, other = lv.UUID, false, false; {
-		case l.BackingFile != file && !own || other:`},
+	{"the device of a volume that was replaced is regarded as the new volume's", "loopdev/device.go", `	switch {
+	case l.BackingFile != file && !same || other:`, `	switch id.UUID, l.Deleted, other = lv.UUID, false, false; {
+	case l.BackingFile != file && !same || other:`},
 	{"the last claim's note is removed before its lease is written", "reconcile/act.go", `		lease := l.lease(h.LV.Name, name)
 `, `		lease := l.lease(h.LV.Name, name)
 		l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
