@@ -30,8 +30,8 @@ const (
 	// lease is short, so that a test sees the end of it.
 	lease = 300 * time.Millisecond
 	// soon is how long the slowest of these machines may take for what is quick,
-	// a few of kubelet's doubling pauses (0.5 s, 1 s, 2 s, 4 s ...) included.
-	soon = time.Minute
+	// kubelet's doubling pauses (0.5 s, 1 s, 2 s ... two minutes) included.
+	soon = 3 * time.Minute
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
