@@ -67,7 +67,7 @@ func (r *rig) attach(flags ...string) {
 
 func (r *rig) detach(path string) {
 	sys := "/sys/block/" + filepath.Base(path) + "/loop/backing_file"
-	for range 100 {
+	for range 3000 { // the kernel closes a descriptor in a socket's queue some time after the socket
 		b, err := os.ReadFile(sys)
 		if err != nil || !strings.HasPrefix(string(b), r.dir) {
 			return

@@ -212,17 +212,29 @@ func askLoops(number string, may func(to string, f backing, ok bool) bool, show 
 	if err != nil {
 		return err
 	}
-	tab, err := mounttable.Own()
-	if err != nil {
-		return err
-	}
+	own, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
 	for _, path := range all {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			continue // detached meanwhile
 		}
 		to := strings.TrimSpace(string(b))
-		if f, ok := leadsTo(tab, to); !may(to, f, ok) {
+		var (
+			f  backing
+			ok bool
+		)
+		if len(own) > 0 && filepath.Dir(to) == filepath.Dir(string(own)) {
+			f, ok = regular(to) // beside the device's own file: that filesystem responds
+		} else {
+			if tab == nil {
+				if tab, err = mounttable.Own(); err != nil {
+					return err
+				}
+			}
+			f, ok = leadsTo(tab, to)
+		}
+		if !may(to, f, ok) {
 			continue
 		}
 		name := strings.Split(path, "/")[3]
