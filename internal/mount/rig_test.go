@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,10 @@ import (
 )
 
 const mib = 1 << 20
+
+// The main thread is the main goroutine's: of a locked goroutine that ends, the thread
+// ends as well, except this one.
+func init() { runtime.LockOSThread() }
 
 // The test binary is also the child that the operations start. What the tests
 // leave behind on the machine fails them as a whole.
