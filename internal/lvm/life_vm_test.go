@@ -113,17 +113,17 @@ func TestVMCreateCut(t *testing.T) {
 		name := "cut" + state[1:]
 		l.sh("lvcreate", "-q", "-y", state, "-Zn", "-Wn", "-L", "8M", "--addtag", tagCreating, "-n", name, "vg0")
 		l.Invalidate("")
-		if lv := l.lookUp(name); lv.Presence != volume.Absent || !strings.Contains(lv.Reason, "cut") {
-			t.Errorf("got %+v", lv)
+		if lv := l.lookUp(name); lv.Presence != volume.Absent || !strings.Contains(lv.Reason, "interrupted") {
+			t.Errorf("look up %s: got %+v, want an interrupted creation", name, lv)
 		}
 		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib); err != nil {
-			t.Fatal(err)
+			t.Fatalf("create %s: %v", name, err)
 		}
 		if lv := l.present(name); lv.Size != 16*mib || !lv.Created {
-			t.Errorf("got %+v", lv)
+			t.Errorf("look up %s: got %+v, want 16 MiB, created", name, lv)
 		}
 		if tags := l.sh("lvs", "--noheadings", "-o", "lv_tags", "vg0/"+name); tags != tagCreated {
-			t.Errorf("tags: got %q", tags)
+			t.Errorf("tags of %s: got %q, want %q", name, tags, tagCreated)
 		}
 	}
 	// The owner took it for a volume meanwhile, or the power went before lvcreate had wiped
@@ -135,7 +135,7 @@ func TestVMCreateCut(t *testing.T) {
 	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib)
 	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was interrupted") ||
 		!strings.Contains(err.Error(), "a ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
-		t.Errorf("got %v", err)
+		t.Errorf("create used: got %v, want a refusal that names the signature and the way out", err)
 	}
 	l.sh("e2fsck", "-fn", "/dev/vg0/used")
 	if size := l.sh("blockdev", "--getsize64", "/dev/vg0/used"); size != fmt.Sprint(16*mib) {
@@ -147,15 +147,11 @@ func TestVMCreateCut(t *testing.T) {
 	l.lookUp("adopted")
 	l.sh("lvchange", "--deltag", tagCreating, "vg0/adopted") // not noticed yet: the test runs no watch
 	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "adopted"}, 16*mib)
-	if err == nil || !strings.Contains(err.Error(), "exists already") {
-		t.Errorf("got %v", err)
-	}
+	is(t, err, nil, "vg0/adopted exists already")
 
 	l.lv("theirs", "8M")
 	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "theirs"}, 8*mib)
-	if err == nil || !strings.Contains(err.Error(), "exists already") {
-		t.Errorf("got %v", err)
-	}
+	is(t, err, nil, "vg0/theirs exists already")
 }
 
 // Ensure that errors about missing space have numbers, from flexd and from LVM.
