@@ -326,18 +326,28 @@ func (w *world) end() {
 
 // empty waits until kubelet has released every pod, and flexd every volume.
 func (w *world) empty() {
-	w.Eventually("kubelet has released every pod", func() bool { return !w.tidied() && w.resting() })
-	for v := range volumes {
-		global := w.kubelet.Global(fmt.Sprintf("pv%d", v)) // a new kubelet may not know it
-		if w.M.IsMountPoint(global) {
-			if err := w.kubelet.Insist(flexvolume.UnmountDevice, global); err != nil {
-				w.recorder.find("%v", err)
-			}
-		}
-		_ = w.M.Remove(global)
+	for more := true; more; more = w.unstage() { // a global mount may use the mount of an operator that hides another one
+		w.Eventually("kubelet has released every pod", func() bool { return !w.tidied() && w.resting() })
 	}
 	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd must leave them active
 	w.Empty()
+}
+
+// unstage unmounts the global mounts that a new kubelet does not know, and reports whether
+// there was one.
+func (w *world) unstage() (any bool) {
+	for v := range volumes {
+		global := w.kubelet.Global(fmt.Sprintf("pv%d", v))
+		if w.M.IsMountPoint(global) {
+			if err := w.kubelet.Insist(flexvolume.UnmountDevice, global); err != nil {
+				w.recorder.find("%v", err)
+				return false
+			}
+			any = true
+		}
+		_ = w.M.Remove(global)
+	}
+	return any
 }
 
 // callers returns the directories or volumes of the waiting calls of a verb; "" = of

@@ -44,7 +44,7 @@ func mode(seed uint64) bool { return seed%2 == 0 }
 func TestSimulation(t *testing.T) {
 	first := number("FLEXD_SEED", uint64(time.Now().UnixNano()))
 	limit := int(number("FLEXD_STEPS", steps))
-	t.Logf("FLEXD_SEED=%d", first)
+	fmt.Printf("FLEXD_SEED=%d\n", first) // also if the test binary crashes
 	taken, done := 0, map[action]int{}
 	for seed := first; taken < limit; seed++ {
 		o := play(t, mode(seed), newRandom(seed).next)
@@ -52,7 +52,7 @@ func TestSimulation(t *testing.T) {
 			done[d.what]++
 		}
 		if taken += len(o.sequence); len(o.wrong) > 0 {
-			t.Fatalf("FLEXD_SEED=%d, after %d decisions in all:\n%s", seed, taken, report(t, seed, o))
+			t.Fatalf("FLEXD_SEED=%d, after %d decisions in all:\n%s\nFLEXD_SEED=%d", seed, taken, report(t, seed, o), seed)
 		}
 	}
 	for _, w := range weights {
@@ -61,6 +61,40 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d decisions: %v", taken, done)
+}
+
+// TestEndOfHiddenMounts verifies that a run ends without mounts if a tmpfs hides one global
+// mount, and is busy because of another one that kubelet does not know.
+func TestEndOfHiddenMounts(t *testing.T) {
+	staged := func(volume string) func(*world) bool {
+		return func(w *world) bool { return w.Sim.StandsAt(w.kubelet.Global(volume)) }
+	}
+	now := func(*world) bool { return true }
+	plan := []struct {
+		when func(*world) bool
+		decision
+	}{
+		{now, decision{what: starts, on: "pod0a"}},
+		{staged("pv0"), decision{what: covers, on: "/sim/kubelet/plugins"}},
+		{now, decision{what: starts, on: "pod1a"}},
+		{staged("pv1"), decision{what: stops, on: "pod1a"}},
+	}
+	o := play(t, true, func(w *world) (decision, bool) {
+		if len(plan) == 0 || w.M.Boot() > time.Hour {
+			return decision{}, false
+		}
+		if next := plan[0]; next.when(w) {
+			plan = plan[1:]
+			return next.decision, true
+		}
+		if all := w.schedule.names(); len(all) > 0 {
+			return decision{what: lets, on: all[0]}, true
+		}
+		return decision{what: passes, pass: time.Second}, true
+	})
+	if len(o.wrong) > 0 || len(plan) > 0 {
+		t.Errorf("%d decisions are left; %s\nthe sequence:\n%s", len(plan), strings.Join(o.wrong, "\n"), o.sequence)
+	}
 }
 
 // TestShorter verifies that the decisions that cause the failure remain, in their order.
