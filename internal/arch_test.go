@@ -39,7 +39,7 @@ var packages = []struct {
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
 	{"internal/join", []string{"volume"}},
 	{"internal/mounttable", []string{"sysfs"}},
-	{"internal/mount", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
+	{"internal/mount", []string{"volume", "volopts", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
 	{"internal/lvm", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
 	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},

@@ -25,7 +25,7 @@ var makers = map[string]struct {
 	pkg   string // Debian's
 	least int64  // bytes
 }{
-	"ext4":  {[]string{"mkfs.ext4", "-F", "-q", "-m0"}, "e2fsprogs", 128 << 10},
+	"ext4":  {[]string{"mkfs.ext4", "-F", "-q", "-m0", "-e", "remount-ro"}, "e2fsprogs", 128 << 10},
 	"xfs":   {[]string{"mkfs.xfs", "-f", "-q"}, "xfsprogs", 300 << 20},
 	"btrfs": {[]string{"mkfs.btrfs", "-f", "-q"}, "btrfs-progs", 109 << 20},
 }

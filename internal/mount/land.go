@@ -90,6 +90,15 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 			return -1, err
 		}
 	}
+	if l.FSType == "ext4" && l.First { // fsck may have replaced the superblock since the probe
+		sb, err := readSuperblock(dev, "ext4")
+		if err == nil {
+			err = embeddedAllowed(sb, l.Device)
+		}
+		if err != nil {
+			return -1, err
+		}
+	}
 	mnt, err = assemble(l)
 	// A superblock exists for an instant longer than its last mount.
 	for end := time.Now().Add(transient); l.First && errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
@@ -157,7 +166,7 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	if err := unix.FsconfigSetString(fs, "source", l.Device.Path); err != nil {
 		return -1, fmt.Errorf("source %s: %w%s", l.Device.Path, err, messages(fs))
 	}
-	for _, o := range slices.Concat(superOptions(l), l.Super, more) {
+	for _, o := range slices.Concat(superOptions(l), defaultErrors(l), l.Super, more) {
 		if err := set(o); err != nil {
 			return -1, err
 		}

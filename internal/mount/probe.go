@@ -60,6 +60,9 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 		if err := onOneDevice(sb, a.Device); err != nil {
 			return volume.FS{}, err
 		}
+		if err := embeddedAllowed(sb, a.Device); err != nil {
+			return volume.FS{}, err
+		}
 		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size}
 		if sb.Failed {
 			fs.What = "its superblock notes errors that no fsck has cleared"

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // A superblock has the facts that flexd itself reads of a filesystem.
@@ -17,6 +18,8 @@ type superblock struct {
 	Devices uint64 // of a btrfs: the number of its devices
 
 	Unfinished bool // xfs: mkfs has not ended
+
+	MountOptions []string // ext4: options that the kernel adds to those of a mount
 }
 
 // readSuperblock reads the superblock of a supported filesystem.
@@ -52,6 +55,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		}
 		size = 1024 << shift
 		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
+		s.MountOptions = ext4Options(b)
 	case "xfs":
 		be := binary.BigEndian
 		size, blocks = uint64(be.Uint32(b[4:])), be.Uint64(b[8:])
@@ -67,6 +71,27 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 	}
 	s.Size = int64(blocks * size)
 	return s, nil
+}
+
+// ext4Options returns the mount options in a superblock, as far as they are not the kernel's
+// defaults or a choice between allowed ones (data, barrier, discard, delalloc, ...).
+func ext4Options(b []byte) []string {
+	var all []string
+	if text, _, _ := bytes.Cut(b[0x200:0x240], []byte{0}); len(text) > 0 { // s_mount_opts
+		all = strings.Split(string(text), ",")
+	}
+	le := binary.LittleEndian
+	defaults := le.Uint32(b[0x100:]) // s_default_mount_opts
+	if defaults&0x1 != 0 {
+		all = append(all, "debug")
+	}
+	if defaults&0x10 != 0 {
+		all = append(all, "nouid32")
+	}
+	if le.Uint16(b[0x3c:]) == 3 { // s_errors
+		all = append(all, "errors=panic")
+	}
+	return all
 }
 
 // superblockType returns the filesystem whose magic number b has, or "".

@@ -34,7 +34,7 @@ type Target struct {
 type Options struct {
 	Alias       string   // the frontend's own name for the volume, "" = none: EndLease knows only that
 	Size        int64    // bytes, 0 = not given
-	FSType      string   // "" = whatever is there
+	FSType      string   // "" = the filesystem that the volume has
 	ReadOnly    bool     // the mount
 	MkfsOptions []string // arguments for mkfs
 	Attrs       []string // per-mount attributes such as noatime

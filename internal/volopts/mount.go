@@ -159,6 +159,17 @@ func ParseMount(fs, text string) (Mount, error) {
 	return m, nil
 }
 
+// CheckSuper refuses an option of the superblock that no request may ask for.
+func CheckSuper(fs, option string) error {
+	if err := checkWords(option, ","); err != nil {
+		return err
+	}
+	if _, ok := findWord(superWords(fs), option); !ok {
+		return errors.New(quote(option) + " is not allowed for " + fsName(fs))
+	}
+	return nil
+}
+
 func findWord(words []word, text string) (word, bool) {
 	key, value, given := strings.Cut(text, "=")
 	for _, w := range words {

@@ -1,0 +1,103 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that mount options that a pod writes into its image are refused by name, also if
+// they were not there at the probe, and that the hint is the way out.
+func TestEmbeddedOptions(t *testing.T) {
+	need(t, "mkfs.ext4", "tune2fs", "debugfs")
+	r := newRig(t, 64*mib)
+	r.sh("mkfs.ext4", "-q", r.dev.Path)
+	clean := r.landing(r.mkdir("m"))
+	for _, tt := range []struct {
+		name, option string
+		tool         []string
+	}{
+		{"mount_opts", "errors=panic", []string{"tune2fs", "-E", "mount_opts=errors=panic"}},
+		{"second of mount_opts", "journal_path=/dev/sda", []string{"debugfs", "-w", "-R", "ssv mount_opts commit=7,journal_path=/dev/sda"}},
+		{"all of mount_opts", "x", []string{"debugfs", "-w", "-R", "ssv mount_opts " + strings.Repeat("nobarrier,", 6) + "x"}},
+		{"errors", "errors=panic", []string{"tune2fs", "-e", "panic"}},
+		{"debug", "debug", []string{"tune2fs", "-o", "debug"}},
+		{"uid16", "nouid32", []string{"tune2fs", "-o", "uid16"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r.sh(append(slices.Clone(tt.tool), r.dev.Path)...)
+			_, probed := r.Probe(t.Context(), r.lock, r.dev, "", true)
+			mounted := r.Mount(t.Context(), r.lock, firstOf(clean), yes)
+			for _, err := range []error{probed, mounted} {
+				var refusal *Refusal
+				if !errors.As(err, &refusal) || refusal.Why != volume.NotAllowed || !strings.Contains(refusal.What, `"`+tt.option+`"`) {
+					t.Fatalf("got %v, want a refusal of %q", err, tt.option)
+				}
+				_, command, _ := strings.Cut(refusal.Hint, ": ")
+				r.sh(strings.Fields(command)...)
+			}
+			r.probe("")
+		})
+	}
+	r.sh("debugfs", "-w", "-R", "ssv mount_opts commit=7,nodelalloc", r.dev.Path)
+	r.sh("tune2fs", "-o", "journal_data_writeback,acl,discard", r.dev.Path)
+	r.land(firstOf(clean))
+	if got := r.ext4Options(); !slices.Contains(got, "commit=7") {
+		t.Errorf("the allowed option does not hold: %v", got)
+	}
+	r.unmount(clean.Dir)
+}
+
+// Ensure that an error that the image brings makes it read-only, whatever its superblock
+// says, and that a request may ask for another behaviour.
+func TestErrorsBehaviour(t *testing.T) {
+	need(t, "mkfs.ext4", "debugfs")
+	for _, tt := range []struct {
+		name, embedded string
+		super          []string
+		readOnly       bool
+	}{
+		{"default", "ssv errors 1", nil, true},
+		{"superblock's mount_opts", "ssv mount_opts errors=continue", nil, true},
+		{"asked for", "ssv errors 2", []string{"errors=continue"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 64*mib)
+			r.sh("mkfs.ext4", "-q", "-O", "^metadata_csum", r.dev.Path)
+			r.sh("debugfs", "-w", "-R", tt.embedded, r.dev.Path)
+			r.sh("debugfs", "-w", "-R", "mkdir d", r.dev.Path)
+			r.sh("debugfs", "-w", "-R", "sif d block[0] 7", r.dev.Path) // no directory there
+			l := firstOf(r.landing(r.mkdir("m")))
+			l.Super = tt.super
+			r.land(l)
+			if _, err := os.ReadDir(filepath.Join(l.Dir, "d")); err == nil {
+				t.Fatal("the directory is not damaged")
+			}
+			e := r.mounts()[0]
+			if ro := e.SuperReadOnly || slices.Contains(e.Super, "emergency_ro"); ro != tt.readOnly {
+				t.Errorf("read-only %v after the error, with %v", ro, e.Super)
+			}
+			r.unmount(l.Dir)
+		})
+	}
+}
+
+func firstOf(l MountSpec) MountSpec {
+	l.First = true
+	return l
+}
+
+// ext4Options are the options that are in force.
+func (r *rig) ext4Options() []string {
+	r.Helper()
+	b, err := os.ReadFile("/proc/fs/ext4/" + filepath.Base(r.dev.Path) + "/options")
+	if err != nil {
+		r.Fatal(err)
+	}
+	return strings.Split(string(b), "\n")
+}
