@@ -71,7 +71,7 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 	case now.Activity != volume.Active:
 		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
 	case plainFile(p.link(name)):
-		return fmt.Errorf("activate: %s is a plain file, not a link to %s: something has written to it while the volume was inactive; move it away (mv %[1]s /root/)", p.link(name), p.node(m))
+		return fmt.Errorf("activate: %s is a plain file, not a link to %s: something has written to it while the volume was inactive; move it away (mv), then ask again", p.link(name), p.node(m))
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}

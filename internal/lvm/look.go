@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -79,7 +80,10 @@ func (g *group) report(l *look) {
 		unseen, l.watched = w.follow(l.facts)
 	}
 	if l.err == nil {
-		l.facts.unknown, _ = g.p.unknownDevices(l.facts) // readers of a device query device-mapper again
+		var list []devmapper.Mapped
+		if list, l.err = g.p.DM.List(); l.err == nil {
+			l.facts.unknown = l.facts.unknownDevices(list)
+		}
 	}
 	g.mu.Lock()
 	if g.running = nil; l.err == nil {

@@ -89,8 +89,12 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	}
 	for _, fields := range one.PVSeg {
 		row.fields = fields
+		disk := row.text("pv_name")
+		if !strings.HasPrefix(disk, "/") { // "[unknown]": it is missing, and LVM allocates nothing on it
+			continue
+		}
 		start := row.number("pe_start") + row.number("pvseg_start")*f.ExtentSize
-		f.free = append(f.free, extent{disk: row.text("pv_name"), start: start / 512, end: (start + row.number("pvseg_size")*f.ExtentSize) / 512})
+		f.free = append(f.free, extent{disk: disk, start: start / 512, end: (start + row.number("pvseg_size")*f.ExtentSize) / 512})
 	}
 	for _, fields := range one.LV {
 		row.fields = fields

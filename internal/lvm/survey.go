@@ -27,6 +27,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		return s
 	}
 	f, _, err := g.look(ctx, fresh)
+	var free space
 	if err != nil {
 		s.Metadata = err.Error()
 		if ctx.Err() != nil {
@@ -40,8 +41,11 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		g.mu.Unlock()
 	} else {
 		s.Volumes = f.surveyVolumes()
+		if free, err = f.space(); err != nil {
+			s.Kernel = err.Error()
+		}
 	}
-	if s.Devices, err = p.devicesOf(vg, f); err != nil {
+	if s.Devices, err = p.devicesOf(vg, f, free); err != nil {
 		s.Kernel = err.Error()
 	}
 	return s
@@ -98,8 +102,8 @@ func isPart(lv string) bool {
 }
 
 // devicesOf returns the devices of a group's volumes, under any name. f may be old, or nil;
-// without it a device is identified by its name.
-func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
+// without it a device is identified by its name. free is what the metadata counts as free.
+func (p *Provider) devicesOf(vg string, f *Facts, free space) ([]join.Device, error) {
 	list, err := p.DM.List()
 	if err != nil {
 		return nil, err
@@ -113,10 +117,6 @@ func (p *Provider) devicesOf(vg string, f *Facts) ([]join.Device, error) {
 		}
 	}
 	var all []join.Device
-	var free space
-	if f != nil {
-		free = f.space()
-	}
 	below := p.tree()
 	for _, m := range list {
 		uuid, ok := parseDMUUID(m.UUID)

@@ -3,6 +3,7 @@ package lvm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,11 +19,7 @@ import (
 // unknownDevices returns the devices of a group, and of parts of its volumes, that are
 // of no volume in the metadata: it was removed by force, or an older metadata was
 // restored. LVM takes the extents below them for free, or has them in another volume.
-func (p *Provider) unknownDevices(f *Facts) (all []devmapper.Mapped, err error) {
-	list, err := p.DM.List()
-	if err != nil {
-		return nil, err
-	}
+func (f *Facts) unknownDevices(list []devmapper.Mapped) (all []devmapper.Mapped) {
 	prefix := dmUUID(volume.UUID(f.UUID))
 	for _, m := range list {
 		rest, ours := strings.CutPrefix(m.UUID, prefix)
@@ -33,79 +30,52 @@ func (p *Provider) unknownDevices(f *Facts) (all []devmapper.Mapped, err error) 
 			all = append(all, m)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // checkUnknown refuses to allocate while the group has such a device, or one on extents
 // that its metadata counts as free.
 func (g *group) checkUnknown(ctx context.Context, f *Facts) error {
-	why, err := g.p.notFree(f)
-	if err != nil || why == "" {
+	if g.checkFree(f) == nil {
+		return nil
+	}
+	f, _, err := g.look(ctx, true) // f may be older than the devices
+	if err != nil {
 		return err
 	}
-	if f, _, err = g.look(ctx, true); err != nil { // it may be newer than what was known
-		return err
-	}
-	if why, err = g.p.notFree(f); err != nil || why == "" {
-		return err
-	}
-	return &Error{VG: g.name, Kind: ErrFailed, Text: why}
+	return g.checkFree(f)
 }
 
-// notFree says which device a new volume could overwrite, or "".
-func (p *Provider) notFree(f *Facts) (string, error) {
-	unknown, err := p.unknownDevices(f)
+// checkFree returns an error if a new volume could overwrite a device, or if that is
+// unknown.
+func (g *group) checkFree(f *Facts) error {
+	refuse := func(format string, a ...any) error {
+		return &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf(format, a...)}
+	}
+	list, err := g.p.DM.List()
 	if err != nil {
-		return "", err
+		return err
 	}
-	if len(unknown) > 0 {
-		return fmt.Sprintf("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name), nil
+	if unknown := f.unknownDevices(list); len(unknown) > 0 {
+		return refuse("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
 	}
-	list, err := p.DM.List()
+	free, err := f.space()
 	if err != nil {
-		return "", err
+		return refuse("%v", err)
 	}
-	free := f.space()
 	for _, m := range list {
 		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) {
 			continue
 		}
-		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
-		if err == nil && free.meets(extents(now)) {
-			return fmt.Sprintf("the device %s lies on space that its metadata counts as free, and that LVM would give to another volume: the metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, f.Name), nil
+		switch now, err := g.p.DM.Device(devmapper.Key{UUID: m.UUID}); {
+		case errors.Is(err, devmapper.ErrNoDevice):
+		case err != nil:
+			return refuse("whether the device %s lies on space that its metadata counts as free is unknown: %v", m.Name, err)
+		case free.meets(extents(now)):
+			return refuse("the device %s lies on space that its metadata counts as free, and that LVM would give to another volume: the metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, f.Name)
 		}
 	}
-	return "", nil
-}
-
-// A space is parts of disks that do not overlap: by the disk's number, in order.
-type space map[string][]extent
-
-// space returns the extents that the metadata counts as free.
-func (f *Facts) space() space {
-	s, numbers := space{}, map[string]string{}
-	for _, e := range f.free {
-		number, known := numbers[e.disk]
-		var st unix.Stat_t
-		if !known && unix.Stat(e.disk, &st) == nil {
-			number = sysfs.Number(st.Rdev)
-		}
-		numbers[e.disk] = number
-		s[number] = append(s[number], e)
-	}
-	for _, all := range s {
-		slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
-	}
-	return s
-}
-
-// meets reports whether an extent contains a part of the space.
-func (s space) meets(extents []extent) bool {
-	return slices.ContainsFunc(extents, func(e extent) bool {
-		all := s[e.disk]
-		i, _ := slices.BinarySearchFunc(all, e.start, func(f extent, start int64) int { return cmp.Compare(f.end, start+1) })
-		return i < len(all) && all[i].start < e.end
-	})
+	return nil
 }
 
 // overlap says why a device must not be used that lies on the same extents as one that
@@ -117,20 +87,68 @@ func (g *group) overlap(m devmapper.Mapped) string {
 	if f == nil {
 		return ""
 	}
-	var mine []extent
+	var mine space
 	for _, u := range f.unknown {
 		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID})
-		if err != nil { // it is gone
+		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue
 		}
-		if mine == nil {
-			g.p.tree().walk(m, func(n *node, _ bool) { mine = append(mine, extents(n.Mapped)...) })
+		unread := ""
+		if err != nil {
+			unread = err.Error()
+		} else if mine == nil {
+			var all []extent
+			unread = g.p.tree().walk(m, func(n *node, _ bool) { all = append(all, extents(n.Mapped)...) })
+			mine = spaceOf(all)
 		}
-		if meet(mine, extents(other)) {
+		if unread != "" {
+			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not know, is unknown: %s", u.Name, g.name, unread)
+		}
+		if mine.meets(extents(other)) {
 			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
 	return ""
+}
+
+// A space is parts of disks that do not overlap: by the disk's number, in order.
+type space map[string][]extent
+
+func spaceOf(extents []extent) space {
+	s := space{}
+	for _, e := range extents {
+		s[e.disk] = append(s[e.disk], e)
+	}
+	for _, all := range s {
+		slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
+	}
+	return s
+}
+
+// space returns the extents that the metadata counts as free.
+func (f *Facts) space() (space, error) {
+	var all []extent
+	numbers := map[string]string{}
+	for _, e := range f.free {
+		if numbers[e.disk] == "" {
+			var st unix.Stat_t
+			if err := unix.Stat(e.disk, &st); err != nil {
+				return nil, fmt.Errorf("the device number of its disk %s cannot be read: %w", e.disk, err)
+			}
+			numbers[e.disk] = sysfs.Number(st.Rdev)
+		}
+		all = append(all, extent{numbers[e.disk], e.start, e.end})
+	}
+	return spaceOf(all), nil
+}
+
+// meets reports whether an extent contains a part of the space.
+func (s space) meets(extents []extent) bool {
+	return slices.ContainsFunc(extents, func(e extent) bool {
+		all := s[e.disk]
+		i, _ := slices.BinarySearchFunc(all, e.start, func(f extent, start int64) int { return cmp.Compare(f.end, start+1) })
+		return i < len(all) && all[i].start < e.end
+	})
 }
 
 // An extent is a part of a disk.
@@ -139,32 +157,23 @@ type extent struct {
 	start, end int64  // sectors
 }
 
-// meet reports whether a part of a disk is in both.
-func meet(a, b []extent) bool {
-	for _, e := range a {
-		for _, o := range b {
-			if e.disk == o.disk && e.start < o.end && o.start < e.end {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // extents returns which parts of disks a device maps itself.
 func extents(m devmapper.Mapped) (all []extent) {
 	for _, target := range m.Targets {
-		words, stripes := strings.Fields(target.Params), int64(1) // DISK START
-		if target.Type == "striped" && len(words) > 2 {           // STRIPES CHUNK, then DISK START of each
-			stripes, _ = strconv.ParseInt(words[0], 10, 64)
-			words = words[2:]
-		} else if target.Type != "linear" {
+		words, length := strings.Fields(target.Params), target.Length/512
+		switch target.Type {
+		case "linear", "mirror": // pvmove is a mirror on disks
+		case "striped": // STRIPES CHUNK, then DISK START of each
+			first, _, _ := strings.Cut(target.Params, " ")
+			stripes, _ := strconv.ParseInt(first, 10, 64)
+			length /= max(stripes, 1)
+		default:
 			continue
 		}
-		for i := 0; i+1 < len(words); i += 2 {
-			start, err := strconv.ParseInt(words[i+1], 10, 64)
-			if err == nil {
-				all = append(all, extent{words[i], start, start + target.Length/512/max(stripes, 1)})
+		for i := 1; i < len(words); i++ {
+			_, _, isDisk := sysfs.SplitNumber(words[i-1])
+			if start, err := strconv.ParseInt(words[i], 10, 64); isDisk && err == nil {
+				all = append(all, extent{words[i-1], start, start + length})
 			}
 		}
 	}

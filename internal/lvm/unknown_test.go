@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,6 +61,61 @@ func TestNotFree(t *testing.T) {
 	}
 }
 
+// What cannot be read about devices and disks is not taken for free space.
+func TestFreeUnknown(t *testing.T) {
+	const gap = `{"pv_name":%q,"pe_start":"1048576","pvseg_start":"1","pvseg_size":"2"}`
+	uuid := dmUUID(fakeUUID(0))
+	for _, c := range []struct {
+		disk    string
+		fail    func(f *fakeLVM)
+		refusal string // "" = none
+		survey  string // what is unknown
+	}{
+		{disk: "/dev/null", fail: func(f *fakeLVM) { f.failing = map[string]bool{uuid: true} }, refusal: "vg0-v0 lies on space that its metadata counts as free is unknown"},
+		{disk: "/nonexistent", fail: func(*fakeLVM) {}, refusal: "/nonexistent cannot be read", survey: "/nonexistent cannot be read"},
+		{disk: "[unknown]", fail: func(*fakeLVM) {}}, // LVM allocates nothing on a missing disk
+		{disk: "/dev/null", fail: func(*fakeLVM) {}},
+	} {
+		f, p := newFake(t, 1)
+		f.gaps = fmt.Sprintf(gap, c.disk)
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 26624"}}}
+		c.fail(f)
+		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 8*mib)
+		if (err != nil) != (c.refusal != "") || !strings.Contains(fmt.Sprint(err), c.refusal) || slices.Contains(f.commands(), "lvcreate") != (err == nil) {
+			t.Errorf("%s: got %v, want %q", c.disk, err, c.refusal)
+		}
+		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) == 0 || s.Kernel == "" != (c.survey == "") || !strings.Contains(s.Kernel, c.survey) {
+			t.Errorf("%s: survey: %+v", c.disk, s)
+		}
+	}
+}
+
+// Devices that could not be listed are not taken for none.
+func TestUnknownNotListed(t *testing.T) {
+	f, p := newFake(t, 1)
+	dm := &unlisted{DM: f, fail: true}
+	p.DM = dm
+	if _, err := p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "v0"}); !errors.Is(err, errUnlisted) {
+		t.Errorf("got %v", err)
+	}
+	dm.fail = false
+	f.lookUp(p, "v0")
+}
+
+var errUnlisted = errors.New("no list")
+
+type unlisted struct {
+	DM
+	fail bool
+}
+
+func (u *unlisted) List() ([]devmapper.Mapped, error) {
+	if u.fail {
+		return nil, errUnlisted
+	}
+	return u.DM.List()
+}
+
 // A device on the extents of one that the metadata does not know is not used.
 func TestOverlap(t *testing.T) {
 	f, p := newFake(t, 1)
@@ -74,6 +130,8 @@ func TestOverlap(t *testing.T) {
 		{"striped 2 128 254:0 2048 254:16 2048", "linear 254:16 10239", true},
 		{"striped 2 128 254:0 2048 254:16 2048", "linear 254:16 10240", false},
 		{"linear 254:0 2048", "", false},
+		{"linear 254:0 2048", "mirror core 1 1024 2 254:16 2048 254:0 18431 1 handle_errors", true},
+		{"linear 254:0 2048", "mirror core 1 1024 2 254:16 2048 254:0 18432 1 handle_errors", false},
 	} {
 		for uuid, table := range map[string]string{mine: c.mine, gone: c.gone} {
 			target, params, ok := strings.Cut(table, " ")
@@ -85,8 +143,16 @@ func TestOverlap(t *testing.T) {
 			p.Invalidate("")
 		}
 		d, err := p.Device(t.Context(), f.lookUp(p, "v0"))
-		if err != nil || d.Unusable != c.overlap || c.overlap && !strings.Contains(d.Reason, "dmsetup remove vg0-linear") {
+		if err != nil || d.Unusable != c.overlap || c.overlap && !strings.Contains(d.Reason, "dmsetup remove vg0-"+strings.Fields(c.gone)[0]) {
 			t.Errorf("%s and %s: got %+v %v", c.mine, c.gone, d, err)
+		}
+		if c.gone != "" {
+			f.failing = map[string]bool{gone: true}
+			d, err = p.Device(t.Context(), f.lookUp(p, "v0"))
+			if err != nil || !d.Unusable || !strings.Contains(d.Reason, "is unknown: the answer does not parse") {
+				t.Errorf("%s cannot be read: got %+v %v", c.gone, d, err)
+			}
+			f.failing = nil
 		}
 	}
 }
@@ -98,7 +164,7 @@ func TestPartNames(t *testing.T) {
 		uuid := dmUUID(fakeUUID(i))
 		f.devices[uuid] = devmapper.Mapped{Name: dmName(volume.Name{VG: "vg0", LV: name}), UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: mib}}}
 	}
-	if all, err := p.devicesOf("vg0", nil); err != nil || len(all) != 1 || all[0].Name != "db-pvmove" {
+	if all, err := p.devicesOf("vg0", nil, nil); err != nil || len(all) != 1 || all[0].Name != "db-pvmove" {
 		t.Errorf("got %+v %v", all, err)
 	}
 }
