@@ -22,7 +22,7 @@ func probe(p *process, text []byte) (any, error) {
 		return nil, err
 	}
 	f := l.file
-	f.looked = true
+	f.looked, f.blank = true, f.State == Blank
 	if a.At == "" {
 		l.lastUse = h.useOf(l)
 	}

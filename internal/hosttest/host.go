@@ -95,6 +95,7 @@ type File struct {
 	Mkfs  int // how many times
 
 	looked bool // flexd has probed its present content
+	blank  bool // the last probe found it blank
 	excl   bool // a child has its device exclusively
 }
 
@@ -198,6 +199,15 @@ func (h *Host) FileAt(path string) *File {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.files[path]
+}
+
+// WasBlank reports whether a volume is blank, or was when flexd probed it last and has been
+// written or resized since.
+func (h *Host) WasBlank(path string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.files[path]
+	return f != nil && (f.State == Blank || f.blank && !f.looked)
 }
 
 // Change changes a file under the host's lock.

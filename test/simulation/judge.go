@@ -194,8 +194,7 @@ func (w *world) command(c run.Cmd) {
 	case "umount":
 		fits = func(c *waiting) bool { return c.dir == a.Dir && teardown(c.verb) }
 	case "loop-extend":
-		f := w.Sim.FileAt(a.File)
-		blank := f != nil && f.State == hosttest.Blank // no pod has had it: the size may be corrected
+		blank := w.Sim.WasBlank(a.File) // no pod has had it: the size may be corrected
 		fits = func(c *waiting) bool {
 			return c.lv == lv && (c.verb == flexvolume.ExpandFS || blank && !teardown(c.verb))
 		}

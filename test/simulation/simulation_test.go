@@ -63,27 +63,20 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d decisions: %v", taken, done)
 }
 
-// TestEndOfHiddenMounts verifies that a run ends without mounts if a tmpfs hides one global
-// mount, and is busy because of another one that kubelet does not know.
-func TestEndOfHiddenMounts(t *testing.T) {
-	staged := func(volume string) func(*world) bool {
-		return func(w *world) bool { return w.Sim.StandsAt(w.kubelet.Global(volume)) }
-	}
-	now := func(*world) bool { return true }
-	plan := []struct {
-		when func(*world) bool
-		decision
-	}{
-		{now, decision{what: starts, on: "pod0a"}},
-		{staged("pv0"), decision{what: covers, on: "/sim/kubelet/plugins"}},
-		{now, decision{what: starts, on: "pod1a"}},
-		{staged("pv1"), decision{what: stops, on: "pod1a"}},
-	}
-	o := play(t, true, func(w *world) (decision, bool) {
+// An event is a decision and the moment for it; nil = at once.
+type event struct {
+	when func(*world) bool
+	decision
+}
+
+// follow makes a run of these decisions, in which all goroutines continue.
+func follow(t *testing.T, attach bool, plan ...event) {
+	t.Helper()
+	o := play(t, attach, func(w *world) (decision, bool) {
 		if len(plan) == 0 || w.M.Boot() > time.Hour {
 			return decision{}, false
 		}
-		if next := plan[0]; next.when(w) {
+		if next := plan[0]; next.when == nil || next.when(w) {
 			plan = plan[1:]
 			return next.decision, true
 		}
@@ -95,6 +88,32 @@ func TestEndOfHiddenMounts(t *testing.T) {
 	if len(o.wrong) > 0 || len(plan) > 0 {
 		t.Errorf("%d decisions are left; %s\nthe sequence:\n%s", len(plan), strings.Join(o.wrong, "\n"), o.sequence)
 	}
+}
+
+// TestEndOfHiddenMounts verifies that a run ends without mounts if a tmpfs hides one global
+// mount, and is busy because of another one that kubelet does not know.
+func TestEndOfHiddenMounts(t *testing.T) {
+	staged := func(volume string) func(*world) bool {
+		return func(w *world) bool { return w.Sim.StandsAt(w.kubelet.Global(volume)) }
+	}
+	follow(t, true,
+		event{nil, decision{what: starts, on: "pod0a"}},
+		event{staged("pv0"), decision{what: covers, on: "/sim/kubelet/plugins"}},
+		event{nil, decision{what: starts, on: "pod1a"}},
+		event{staged("pv1"), decision{what: stops, on: "pod1a"}})
+}
+
+// TestWrittenBeforeExtension verifies that flexd may extend a volume that it found blank,
+// although an owner has written to it since.
+func TestWrittenBeforeExtension(t *testing.T) {
+	at := func(point string) func(*world) bool {
+		return func(w *world) bool { return slices.Contains(w.schedule.names(), point) }
+	}
+	follow(t, false,
+		event{nil, decision{what: starts, on: "pod0a"}},
+		event{at("child loop-attach lv0 before"), decision{what: shrinks, on: "lv0"}},
+		event{at("child probe lv0 after"), decision{what: writes, on: "lv0"}},
+		event{at("child loop-extend lv0 before"), decision{what: stops, on: "pod0a"}})
 }
 
 // TestShorter verifies that the decisions that cause the failure remain, in their order.
