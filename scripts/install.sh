@@ -281,7 +281,11 @@ $complaint" "correct $config, and run this again"
     sed '/^volumeGroups:/,$ s/^./# &/' "$here/examples/flexd.yaml" >"$config.new"
     [ "$driver" = flexd/lvm ] || printf '\ndriver: %s\n' "$driver" >>"$config.new"
     kubelet_root=$(flag root-dir)
-    [ -z "$kubelet_root" ] || printf '\nkubeletRoots: ["%s"]\n' "$kubelet_root" >>"$config.new"
+    if [ -n "$kubelet_root" ] && ! plain "$kubelet_root"; then
+      say "note: kubelet's --root-dir is not a plain absolute path; add it to kubeletRoots in $config: $(printf %q "$kubelet_root")"
+    elif [ -n "$kubelet_root" ]; then
+      printf '\nkubeletRoots: ["%s"]\n' "$kubelet_root" >>"$config.new"
+    fi
     sync "$config.new"
     mv -T "$config.new" "$config"
   fi

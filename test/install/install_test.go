@@ -24,6 +24,10 @@ const pluginDir = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"
 var one, two string
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "kubelet" {
+		waitAsRoot()
+		return
+	}
 	if os.Getuid() == 0 && os.Getenv(inside) == "" {
 		os.Exit(again())
 	}
@@ -138,6 +142,16 @@ func (n *node) kubelet(pid string, args ...string) {
 	n.write("/proc/"+pid+"/stat", pid+" (kubelet) S 1 1 1\n")
 	n.write("/proc/"+pid+"/cmdline", strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00")+"\x00")
 	n.write("/proc/"+pid+"/mountinfo", "")
+	n.write("/proc/"+pid+"/status", "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t"+pid+"\nThreads:\t1\n")
+	n.write("/proc/"+pid+"/cgroup", "0::/system.slice/kubelet.service\n")
+	user, err := os.Readlink("/proc/self/ns/user")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.mkdir("/proc/" + pid + "/ns")
+	if err := os.Symlink(user, n.root+"/proc/"+pid+"/ns/user"); err != nil {
+		n.t.Fatal(err)
+	}
 	if err := os.Symlink(n.root, n.root+"/proc/"+pid+"/root"); err != nil {
 		n.t.Fatal(err)
 	}
