@@ -166,7 +166,7 @@ func (p *Provider) warm(ctx context.Context) {
 func (w *watch) uevents(fd int) {
 	var buf [16 << 10]byte
 	for {
-		n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+		n, from, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
 		switch {
 		case err == unix.ENOBUFS: // some were lost
 			w.p.Invalidate("")
@@ -174,6 +174,8 @@ func (w *watch) uevents(fd int) {
 			continue
 		case err != nil || n <= 0:
 			return
+		case !fromKernel(from):
+			continue
 		}
 		switch e := parseUevent(buf[:n]); e.what {
 		case deviceChanged:
@@ -193,6 +195,13 @@ func (w *watch) uevents(fd int) {
 			w.groups[""] = true
 		}
 	}
+}
+
+// fromKernel reports whether the kernel itself sent a uevent. A process that administers the
+// network can send one too, to the group or to this socket.
+func fromKernel(from unix.Sockaddr) bool {
+	a, ok := from.(*unix.SockaddrNetlink)
+	return ok && a.Pid == 0 && a.Groups == 1
 }
 
 func groupOf(m devmapper.Mapped) string {

@@ -1,6 +1,12 @@
 package lvm
 
-import "testing"
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
 
 func TestUevent(t *testing.T) {
 	for s, want := range map[string]uevent{
@@ -16,4 +22,78 @@ func TestUevent(t *testing.T) {
 			t.Errorf("%q: got %+v", s, got)
 		}
 	}
+}
+
+// An event that a process sends, to the group or to flexd's socket, changes nothing. The
+// kernel's own arrive.
+func TestForgedUevent(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root only")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // this thread ends with its namespace, where no udev receives what is sent
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("a network namespace: %v", err)
+			return
+		}
+		open := func(groups uint32) (int, uint32) {
+			fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+			if err == nil {
+				err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups})
+			}
+			a, err2 := unix.Getsockname(fd)
+			if err != nil || err2 != nil {
+				t.Error(err, err2)
+				runtime.Goexit()
+			}
+			return fd, a.(*unix.SockaddrNetlink).Pid
+		}
+		events, port := open(1)
+		defer unix.Close(events)
+		sender, _ := open(0)
+		defer unix.Close(sender)
+		arrived := func() unix.Sockaddr {
+			fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}}
+			for {
+				if n, err := unix.Poll(fds, 10_000); err == unix.EINTR {
+					continue
+				} else if n != 1 {
+					t.Errorf("nothing arrived: %v", err)
+					return nil
+				}
+				_, from, err := unix.Recvfrom(events, make([]byte, 1), unix.MSG_PEEK)
+				if err != nil {
+					t.Error(err)
+				}
+				return from
+			}
+		}
+
+		w := watch{p: &Provider{}, changedDevices: map[string]bool{}, groups: map[string]bool{}}
+		const device = "change@/devices/virtual/block/dm-3\x00ACTION=change\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3\x00"
+		const disk = "add@/devices/sda\x00ACTION=add\x00SUBSYSTEM=block\x00MAJOR=8\x00MINOR=0\x00DEVNAME=sda\x00"
+		for _, to := range []*unix.SockaddrNetlink{{Family: unix.AF_NETLINK, Groups: 1}, {Family: unix.AF_NETLINK, Pid: port}, {Family: unix.AF_NETLINK, Pid: port, Groups: 1}} {
+			for _, message := range []string{device, disk} {
+				if err := unix.Sendto(sender, []byte(message), 0, to); err != nil {
+					t.Errorf("to %+v: %v", to, err)
+				}
+			}
+			arrived()
+			w.uevents(events)
+			if len(w.changedDevices)+len(w.groups)+len(w.gone) > 0 {
+				t.Errorf("an event sent to %+v was believed: %v, %v, %v", to, w.changedDevices, w.groups, w.gone)
+			}
+		}
+
+		if err := os.WriteFile("/sys/devices/virtual/mem/null/uevent", []byte("change"), 0); err != nil {
+			t.Logf("no event of the kernel: %v", err)
+			return
+		}
+		if from := arrived(); !fromKernel(from) {
+			t.Errorf("the kernel's event is from %+v", from)
+		}
+	}()
+	<-done
 }
