@@ -4,10 +4,26 @@ package main
 
 import (
 	"os"
+	"strings"
+	"unsafe"
 
 	"github.com/flexd/flexd/internal/flexvolume"
 )
 
 func main() {
-	os.Exit(flexvolume.Run(os.Args, os.Stdout, os.Getenv))
+	os.Exit(flexvolume.Run(takeArgs(), os.Stdout, os.Getenv))
+}
+
+// takeArgs returns a copy of the arguments and overwrites the originals, all but the verb:
+// every user can read them in /proc/PID/cmdline, they contain a pod's secrets, and a call
+// may wait for minutes. On Linux the strings of os.Args are the process's argv memory.
+func takeArgs() []string {
+	args := make([]string, len(os.Args))
+	for i, arg := range os.Args {
+		args[i] = strings.Clone(arg)
+		if i > 1 {
+			clear(unsafe.Slice(unsafe.StringData(arg), len(arg)))
+		}
+	}
+	return args
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -323,6 +324,61 @@ func TestSIGTERM(t *testing.T) {
 		status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		if took := time.Since(sent); !status.Signaled() || status.Signal() != syscall.SIGTERM || took > time.Second || stdout.Len()+stderr.Len() > 0 {
 			t.Errorf("%s: %v after %v, stdout %q, stderr %q", socket, cmd.ProcessState, took, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// Every user can read a process's arguments. Kubelet's contain a pod's secrets.
+func TestArgumentsAreHidden(t *testing.T) {
+	d := start(t, silent)
+	const secret = "c2VjcmV0"
+	for _, args := range [][]string{
+		{"mount", podDir, podBlob},
+		{"mount", podDir, podBlob, secret},
+		{"unmount", "", secret},
+		{"mount", secret, strings.Repeat(secret, 12<<10)},
+	} {
+		for _, socket := range []string{d.socket, filepath.Join(t.TempDir(), "missing")} {
+			cmd := exec.Command(driver, args...)
+			cmd.Env = []string{"FLEXD_SOCKET=" + socket, "LAST=1"}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if socket == d.socket {
+				<-d.came
+			}
+			proc := fmt.Sprintf("/proc/%d/", cmd.Process.Pid)
+			read := func(name string) string {
+				b, err := os.ReadFile(proc + name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(b)
+			}
+			// Without a connection no event shows when flexdriver has begun to wait.
+			for end := time.Now().Add(10 * time.Second); (read("cmdline") == "" || strings.Contains(read("cmdline"), secret)) && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			for _, name := range []string{"cmdline", "environ", "comm", "task/" + strconv.Itoa(cmd.Process.Pid) + "/cmdline"} {
+				if text := read(name); strings.Contains(text, secret) || strings.Contains(text, "volumegroup") {
+					t.Errorf("%s: %.200q", name, text)
+				}
+			}
+			if got, want := strings.TrimRight(read("cmdline"), "\x00"), driver+"\x00"+args[0]; got != want {
+				t.Errorf("cmdline is %q, want %q and nothing more", got, want)
+			}
+			if text := read("environ"); text != "FLEXD_SOCKET="+socket+"\x00LAST=1\x00" {
+				t.Errorf("the environment has changed: %q", text)
+			}
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range d.requests {
+		if len(q.Args) < 2 || !strings.Contains(strings.Join(q.Args, ""), secret) {
+			t.Errorf("flexd received %.200q", q.Args)
 		}
 	}
 }
