@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
@@ -13,7 +12,7 @@ import (
 // does not wait for it: a directory may be on a filesystem that hangs.
 func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 	return job{"watch of files", func(ctx context.Context) error {
-		go loop.Watch(ctx, func(vg string) { n.NotifyChanged(vg, nil, time.Now()) }, func(err error) {
+		go loop.Watch(ctx, func(vg string) { n.NotifyChanged(vg, nil) }, func(err error) {
 			n.Log.WithError(err).Warn("changes of its files cannot be watched: they are noticed at the next call, or within five minutes")
 		})
 		<-ctx.Done()

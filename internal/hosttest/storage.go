@@ -38,7 +38,7 @@ type Storage interface {
 
 // A watcher is a provider that receives events.
 type watcher interface {
-	Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error
+	Watch(ctx context.Context, changed func(vg string, volumes map[volume.UUID]time.Time)) error
 }
 
 // files are the volumes of loopdev.

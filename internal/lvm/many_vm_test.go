@@ -157,9 +157,9 @@ func TestVMWatch(t *testing.T) {
 	heard, devices := make(chan string, 1000), make(chan volume.UUID, 1000)
 	done := make(chan error)
 	go func() {
-		done <- l.Watch(ctx, func(vg string, volumes []volume.UUID, _ time.Time) {
+		done <- l.Watch(ctx, func(vg string, volumes map[volume.UUID]time.Time) {
 			heard <- vg
-			for _, uuid := range volumes {
+			for uuid := range volumes {
 				devices <- uuid
 			}
 		})

@@ -20,13 +20,13 @@ import (
 // has written to.
 type watch struct {
 	p       *Provider
-	changed func(vg string, volumes []volume.UUID, heard time.Time)
+	changed func(vg string, volumes map[volume.UUID]time.Time)
 	notify  int // inotify
 
 	// For Watch's own goroutine:
 	devices        map[string]devmapper.Mapped // by number, with their last names
-	changedDevices map[string]bool             // numbers of devices whose change is not reported yet
-	gone           []devmapper.Mapped          // the same, of removed devices
+	changedDevices map[string]time.Time        // numbers of devices whose change is not reported yet, and when it was heard
+	gone           []goneDevice                // the same, of removed devices
 	groups         map[string]bool             // the same, of whole groups
 
 	mu    sync.Mutex
@@ -34,11 +34,17 @@ type watch struct {
 	paths map[int32]string  // guarded by mu: inotify's number → path
 }
 
+// A goneDevice is a device that was removed, with its last name.
+type goneDevice struct {
+	devmapper.Mapped
+	heard time.Time
+}
+
 // Watch calls changed when something may have changed in a volume group ("" = in any),
-// until ctx is done: of these volumes, or of any if there are none. heard is the time of
-// the kernel's last report. If the group's metadata may have changed, its cache is
-// invalidated before.
-func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []volume.UUID, heard time.Time)) error {
+// until ctx is done: in any of its volumes if there are none, otherwise in the devices of
+// these volumes, which an observation that began after the given time includes. If the
+// group's metadata may have changed, its cache is invalidated before.
+func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes map[volume.UUID]time.Time)) error {
 	events, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return fmt.Errorf("uevents: %w", err)
@@ -47,7 +53,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 	if err := unix.Bind(events, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		return fmt.Errorf("uevents: %w", err)
 	}
-	w := &watch{p: p, changed: changed, devices: map[string]devmapper.Mapped{}, changedDevices: map[string]bool{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
+	w := &watch{p: p, changed: changed, devices: map[string]devmapper.Mapped{}, changedDevices: map[string]time.Time{}, groups: map[string]bool{}, disks: map[string]string{}, paths: map[int32]string{}}
 	if w.notify, err = unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
@@ -70,7 +76,6 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 		}
 	}
 	go p.warm(ctx)
-	var heard time.Time
 	for ctx.Err() == nil {
 		fds := []unix.PollFd{{Fd: int32(events), Events: unix.POLLIN}, {Fd: int32(w.notify), Events: unix.POLLIN}, {Fd: int32(wake[0]), Events: unix.POLLIN}}
 		wait := -1
@@ -82,7 +87,7 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 			return fmt.Errorf("poll: %w", err)
 		}
 		if n == 0 {
-			w.report(heard)
+			w.report()
 			continue
 		}
 		if fds[0].Revents != 0 {
@@ -91,7 +96,6 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes []
 		if fds[1].Revents != 0 {
 			w.written()
 		}
-		heard = time.Now()    // not earlier: observations since then include all reported changes
 		time.Sleep(readPause) // read the following events together
 	}
 	return nil
@@ -105,27 +109,39 @@ const readPause = 10 * time.Millisecond
 // activation of many volumes is one change.
 const settle = 20
 
-func (w *watch) report(heard time.Time) {
-	groups, volumes := w.groups, map[string][]volume.UUID{}
-	for _, m := range append(w.gone, w.changedMappings()...) {
+func (w *watch) report() {
+	groups, volumes := w.groups, map[string]map[volume.UUID]time.Time{}
+	add := func(m devmapper.Mapped, heard time.Time) {
 		vg := groupOf(m)
-		if uuid, ok := parseDMUUID(m.UUID); ok && vg != "" {
-			volumes[vg] = append(volumes[vg], uuid)
-		} else { // a pool, an origin, a disk: any volume on it
+		uuid, ok := parseDMUUID(m.UUID)
+		if !ok || vg == "" { // a pool, an origin, a disk: any volume on it
 			groups[vg] = true
+			return
+		}
+		if volumes[vg] == nil {
+			volumes[vg] = map[volume.UUID]time.Time{}
+		}
+		if heard.After(volumes[vg][uuid]) { // it may be gone and there again
+			volumes[vg][uuid] = heard
 		}
 	}
-	w.changedDevices, w.gone, w.groups = map[string]bool{}, nil, map[string]bool{}
+	for _, m := range w.gone {
+		add(m.Mapped, m.heard)
+	}
+	for _, m := range w.changedMappings() {
+		add(m, w.changedDevices[m.Number])
+	}
+	w.changedDevices, w.gone, w.groups = map[string]time.Time{}, nil, map[string]bool{}
 	if groups[""] {
-		w.changed("", nil, heard)
+		w.changed("", nil)
 		return
 	}
 	for vg := range groups {
-		w.changed(vg, nil, heard)
+		w.changed(vg, nil)
 		delete(volumes, vg)
 	}
 	for vg, some := range volumes {
-		w.changed(vg, some, heard)
+		w.changed(vg, some)
 	}
 }
 
@@ -140,7 +156,7 @@ func (w *watch) changedMappings() (all []devmapper.Mapped) {
 		return []devmapper.Mapped{{}} // anything
 	}
 	for _, m := range known {
-		if w.changedDevices[m.Number] {
+		if _, changed := w.changedDevices[m.Number]; changed {
 			w.devices[m.Number] = m
 			all = append(all, m)
 		}
@@ -177,16 +193,18 @@ func (w *watch) uevents(fd int) {
 		case !fromKernel(from):
 			continue
 		}
+		heard := time.Now() // not earlier: observations since then include the change
 		switch e := parseUevent(buf[:n]); e.what {
 		case deviceChanged:
 			if !e.removed {
-				w.changedDevices[e.number] = true
+				w.changedDevices[e.number] = heard
 				continue
 			}
 			// The kernel reports a removal twice. A device without a name the second time
 			// was reported already, unless it was removed before it had a name.
-			if m, known := w.devices[e.number]; known || w.changedDevices[e.number] {
-				w.gone = append(w.gone, m)
+			m, known := w.devices[e.number]
+			if _, changed := w.changedDevices[e.number]; known || changed {
+				w.gone = append(w.gone, goneDevice{m, heard})
 			}
 			delete(w.devices, e.number)
 			delete(w.changedDevices, e.number)

@@ -1,11 +1,17 @@
 package lvm
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 func TestUevent(t *testing.T) {
@@ -71,7 +77,7 @@ func TestForgedUevent(t *testing.T) {
 			}
 		}
 
-		w := watch{p: &Provider{}, changedDevices: map[string]bool{}, groups: map[string]bool{}}
+		w := watch{p: &Provider{}, changedDevices: map[string]time.Time{}, groups: map[string]bool{}}
 		const device = "change@/devices/virtual/block/dm-3\x00ACTION=change\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3\x00"
 		const disk = "add@/devices/sda\x00ACTION=add\x00SUBSYSTEM=block\x00MAJOR=8\x00MINOR=0\x00DEVNAME=sda\x00"
 		for _, to := range []*unix.SockaddrNetlink{{Family: unix.AF_NETLINK, Groups: 1}, {Family: unix.AF_NETLINK, Pid: port}, {Family: unix.AF_NETLINK, Pid: port, Groups: 1}} {
@@ -96,4 +102,33 @@ func TestForgedUevent(t *testing.T) {
 		}
 	}()
 	<-done
+}
+
+// Ensure that a change is reported with the time at which that device was heard to change, not a
+// later one: a lane that has looked since need not look again.
+func TestWatchReportsTimes(t *testing.T) {
+	f, p := newFake(t, 0)
+	uuids := []volume.UUID{fakeUUID(0), fakeUUID(1), fakeUUID(2)}
+	for i, uuid := range uuids[:2] {
+		f.devices[dmUUID(uuid)] = devmapper.Mapped{Name: fmt.Sprint("vg0-v", i), UUID: dmUUID(uuid), Number: fmt.Sprint("253:", i)}
+	}
+	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
+	var got map[volume.UUID]time.Time
+	w := &watch{p: p, devices: map[string]devmapper.Mapped{}, groups: map[string]bool{}, changed: func(vg string, volumes map[volume.UUID]time.Time) {
+		if vg != "vg0" {
+			t.Errorf("it reports a change in %q", vg)
+		}
+		got = volumes
+	}}
+	w.changedDevices = map[string]time.Time{"253:0": at(1), "253:1": at(3)}
+	w.gone = []goneDevice{{f.devices[dmUUID(uuids[0])], at(4)}, {devmapper.Mapped{Name: "vg0-v2", UUID: dmUUID(uuids[2])}, at(2)}}
+	w.report()
+	if want := map[volume.UUID]time.Time{uuids[0]: at(4), uuids[1]: at(3), uuids[2]: at(2)}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	// A part of a volume may be of any volume of the group.
+	got, w.gone = nil, []goneDevice{{devmapper.Mapped{Name: "vg0-v2-real", UUID: dmUUID(uuids[2]) + "-real"}, at(2)}}
+	if w.report(); got != nil {
+		t.Errorf("got %v", got)
+	}
 }

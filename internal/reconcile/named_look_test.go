@@ -321,7 +321,7 @@ func TestEventsOfOwnStep(t *testing.T) {
 			k := hosttest.NewKubelet(e, true)
 			e.Command = func(c run.Cmd) {
 				if time.Sleep(time.Second); i == 1 && c.Step == "activate" {
-					e.Node().NotifyChanged(hosttest.VG, []volume.UUID{volume.UUID(info(0).UUID)}, time.Now())
+					e.Node().NotifyChanged(hosttest.VG, map[volume.UUID]time.Time{volume.UUID(info(0).UUID): time.Now()})
 				}
 			}
 			e.Arm(hosttest.Never, 0)

@@ -299,12 +299,12 @@ func (n *Node) follow() error {
 
 // NotifyChanged wakes the lanes of a volume group ("" = all): something may have
 // changed. If volumes are given only their devices have, as the kernel reported at
-// heard: their lanes look again unless they have looked since.
-func (n *Node) NotifyChanged(vg string, volumes []volume.UUID, heard time.Time) {
+// these times: their lanes look again unless they have looked since.
+func (n *Node) NotifyChanged(vg string, volumes map[volume.UUID]time.Time) {
 	n.auditor.Changed(vg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, uuid := range volumes {
+	for uuid, heard := range volumes {
 		if l := n.lanes[uuid]; l != nil {
 			l.deviceChanged(heard)
 		}

@@ -15,13 +15,14 @@ func TestStirredWakesLanes(t *testing.T) {
 	heard := time.Now()
 	for _, c := range []struct {
 		what    string
-		volumes []volume.UUID
+		volumes map[volume.UUID]time.Time
 		looked  time.Time
 		want    string
 	}{
-		{"a device", []volume.UUID{"a"}, heard.Add(-1), "a"},
-		{"a device, looked at since", []volume.UUID{"a"}, heard.Add(1), ""},
-		{"another device", []volume.UUID{"elsewhere"}, heard.Add(-1), ""},
+		{"a device", map[volume.UUID]time.Time{"a": heard}, heard.Add(-1), "a"},
+		{"a device, looked at since", map[volume.UUID]time.Time{"a": heard}, heard.Add(1), ""},
+		{"another device", map[volume.UUID]time.Time{"elsewhere": heard}, heard.Add(-1), ""},
+		{"two devices, looked at between their changes", map[volume.UUID]time.Time{"a": heard.Add(-2), "b": heard}, heard.Add(-1), "b"},
 		{"the group", nil, heard.Add(1), "ab"},
 	} {
 		n := New(Parts{Config: &config.Config{}})
@@ -29,7 +30,7 @@ func TestStirredWakesLanes(t *testing.T) {
 		for _, uuid := range []volume.UUID{"a", "b"} {
 			n.lanes[uuid] = &lane{n: n, uuid: uuid, name: volume.Name{VG: "vg0", LV: string(uuid)}, mounted: mounted{watched: &watchedMounts{began: c.looked}}}
 		}
-		n.NotifyChanged("vg0", c.volumes, heard)
+		n.NotifyChanged("vg0", c.volumes)
 		got := ""
 		for _, uuid := range []volume.UUID{"a", "b"} {
 			if n.lanes[uuid].mustLook() {
@@ -59,7 +60,7 @@ func TestNotifyDuringTurn(t *testing.T) {
 		n.stop(context.Canceled)
 		l := &lane{n: n, uuid: "a", name: volume.Name{VG: "vg0", LV: "a"}, schedule: schedule{awake: true}, mounted: mounted{watched: &watchedMounts{began: c.last}}}
 		n.lanes["a"] = l
-		n.NotifyChanged("vg0", []volume.UUID{"a"}, heard)
+		n.NotifyChanged("vg0", map[volume.UUID]time.Time{"a": heard})
 		if want := !c.last.Before(heard); l.unchanged() != want {
 			t.Errorf("%s: before it, unchanged is %v", c.what, !want)
 		}
@@ -69,7 +70,7 @@ func TestNotifyDuringTurn(t *testing.T) {
 		// One that waits for its group looks at once.
 		woken := false
 		l.woken, l.watched.began = func() { woken = true }, c.last
-		if n.NotifyChanged("vg0", []volume.UUID{"a"}, heard); woken != c.last.Before(heard) {
+		if n.NotifyChanged("vg0", map[volume.UUID]time.Time{"a": heard}); woken != c.last.Before(heard) {
 			t.Errorf("%s: it is woken: %v", c.what, woken)
 		}
 	}
