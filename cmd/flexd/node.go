@@ -59,7 +59,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	parts := reconcile.Parts{
 		Config: cfg, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
-		Ops: mount.Ops{Runner: runner}, Providers: providers.acting, Boot: boottime.Now,
+		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
 	}
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")

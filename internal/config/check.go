@@ -19,6 +19,9 @@ const callLimit = 5 * time.Minute
 // shortestGrace is longer than kubelet's longest pause between two attempts.
 const shortestGrace = 5 * time.Minute
 
+// leastCheckMemory is enough for a sparse 15 TiB ext4.
+const leastCheckMemory = 256 << 20
+
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
@@ -155,6 +158,12 @@ func (r *reader) check(c *Config) {
 	}
 	if c.ReleaseOrphansAfter > 0 && c.ReleaseOrphansAfter < shortestGrace {
 		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least 5m, longer than kubelet's retry interval, or never; not %s", c.ReleaseOrphansAfter))
+	}
+	if c.MaxChecks < 1 && r.clean("maxChecks") {
+		r.wrong("maxChecks", "must be at least 1")
+	}
+	if c.CheckMemory < leastCheckMemory && r.clean("checkMemory") {
+		r.wrong("checkMemory", "must be at least 256MiB, or fsck cannot check even a small filesystem")
 	}
 	r.checkSockets(c)
 	r.checkDirs(c)

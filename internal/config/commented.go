@@ -65,6 +65,14 @@ callDeadline: %s
 # namespace has the device. At least 5m. never: flexd release does it.
 releaseOrphansAfter: never
 
+# How many fsck and mkfs may run at the same time in one volume group; others wait.
+# Without the key: the number of CPUs, at least 4.
+# maxChecks: 4
+
+# How much memory each of them may use. An fsck of a sparse 15 TiB ext4 uses 170 MiB,
+# one of 15 TiB full of small files may use 2 GiB.
+checkMemory: 2GiB
+
 # Where the host's control groups are: by kubelet's flexd sees which pods live.
 cgroupDir: %s
 

@@ -23,6 +23,7 @@ type Config struct {
 	Kubelet
 	Files
 	Times
+	Checks
 	Log
 	LVMFilter    []string // `filter` of LVM's commands; nil = flexd's own before the host's
 	VolumeGroups []VolumeGroup
@@ -52,6 +53,12 @@ type Times struct {
 	// ReleaseOrphansAfter is how old an orphan must be before flexd releases it by
 	// itself; 0 = never.
 	ReleaseOrphansAfter time.Duration
+}
+
+// Checks limits fsck and mkfs, whose needs depend on the contents of a volume.
+type Checks struct {
+	MaxChecks   int   // that run at the same time in one volume group
+	CheckMemory int64 // bytes that each may use
 }
 
 // Log is what flexd logs, and how.

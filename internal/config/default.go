@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -21,6 +22,7 @@ func blank() *Config {
 		Kubelet: Kubelet{Driver: "flexd/lvm", KubeletRoots: []string{"/var/lib/kubelet"}, CgroupDir: "/sys/fs/cgroup"},
 		Files:   Files{RunDir: "/run/flexd", StateDir: "/var/lib/flexd"},
 		Times:   Times{Lease: 30 * time.Second, CallDeadline: 4*time.Minute + 30*time.Second},
+		Checks:  Checks{MaxChecks: max(4, runtime.NumCPU()), CheckMemory: 2 << 30},
 		Log:     Log{LogFormat: "text", LogLevel: "info"},
 	}
 }

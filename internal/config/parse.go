@@ -42,6 +42,8 @@ func (r *reader) schema(c *Config) []key {
 		{"lease", r.duration(&c.Lease)},
 		{"callDeadline", r.duration(&c.CallDeadline)},
 		{"releaseOrphansAfter", r.durationOrNever(&c.ReleaseOrphansAfter)},
+		{"maxChecks", r.count(&c.MaxChecks, 1024)},
+		{"checkMemory", r.size(&c.CheckMemory)},
 		{"cgroupDir", r.text(&c.CgroupDir, directory)},
 		{"log", func(n *yaml.Node, at string) {
 			if !null(n) { // a section whose keys are all commented out

@@ -85,6 +85,8 @@ statusGroup: adm
 lease: 1m
 callDeadline: 1m30s
 releaseOrphansAfter: 2h
+maxChecks: 7
+checkMemory: 3GiB
 cgroupDir: /host/sys/fs/cgroup/
 log: {format: json, level: debug}
 volumeGroups:
@@ -106,8 +108,9 @@ volumeGroups:
 			KubeletRoots: []string{"/var/lib/kubelet", "/data/kubelet"}, CgroupDir: "/host/sys/fs/cgroup"},
 		Files: Files{RunDir: "/run/other", StateDir: "/var/lib/other",
 			DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm"},
-		Times: Times{Lease: time.Minute, CallDeadline: 90 * time.Second, ReleaseOrphansAfter: 2 * time.Hour},
-		Log:   Log{LogFormat: "json", LogLevel: "debug"},
+		Times:  Times{Lease: time.Minute, CallDeadline: 90 * time.Second, ReleaseOrphansAfter: 2 * time.Hour},
+		Checks: Checks{MaxChecks: 7, CheckMemory: 3 << 30},
+		Log:    Log{LogFormat: "json", LogLevel: "debug"},
 		VolumeGroups: []VolumeGroup{
 			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
 				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, NeverDeactivate: true},

@@ -24,7 +24,7 @@ func check(a checkArg) (nothing, error) {
 			return nothing{}, err // e2fsck would drop the blocks beyond the end
 		}
 	}
-	p, err := tool("e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
+	p, err := toolWithin(limits{memory: a.Memory}, "e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
 		return nothing{}, err
 	}

@@ -102,7 +102,7 @@ func format(f Formatting) (nothing, error) {
 func mkfs(dev *os.File, maker []string, f Formatting) error {
 	argv := append(append([]string{}, maker...), f.Opts...)
 	argv = append(argv, "--", f.Device.Path)
-	p, err := toolWithin(mkfsDeadline, makers[f.Type].pkg, nil, argv...)
+	p, err := toolWithin(limits{mkfsDeadline, f.Memory}, makers[f.Type].pkg, nil, argv...)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ const (
 // and returns their results.
 type Ops struct {
 	Runner run.Runner
+	Memory int64 // bytes that an fsck or mkfs may use; 0 = no limit
 }
 
 type probeArg struct {
@@ -58,6 +59,7 @@ type Formatting struct {
 	Repeat  bool          `json:"repeat,omitempty"`  // over the remains of an mkfs of Type that was interrupted by a crash
 	Created bool          `json:"created,omitempty"` // flexd created the volume
 	Record  string        `json:"record,omitempty"`  // the path of the format record
+	Memory  int64         `json:"memory,omitempty"`  // set by Format
 }
 
 // Format makes a filesystem on a device that the child itself proves blank first. Then it
@@ -66,6 +68,7 @@ type Formatting struct {
 // removed, also if flexd has died meanwhile. With Repeat it may contain the remains of an
 // interrupted mkfs, and nothing else. A refusal is a *Refusal.
 func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() error) error {
+	f.Memory = o.Memory
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "mkfs",
 		Argv:     run.Self("format", f),
@@ -105,6 +108,7 @@ func (o Ops) zero(ctx context.Context, lock string, a zeroArg) error {
 type checkArg struct {
 	Device volume.Device `json:"device"`
 	Type   string        `json:"type"`
+	Memory int64         `json:"memory,omitempty"`
 }
 
 // Check repairs errors that need no decision, on a device that is not mounted. It starts no
@@ -116,7 +120,7 @@ func (o Ops) Check(ctx context.Context, lock string, d volume.Device, fsType str
 	}
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "fsck",
-		Argv:     run.Self("check", checkArg{Device: d, Type: fsType}),
+		Argv:     run.Self("check", checkArg{Device: d, Type: fsType, Memory: o.Memory}),
 		Lock:     lock,
 		Deadline: checkDeadline,
 		Mutates:  true,

@@ -63,7 +63,7 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 		if err := embeddedAllowed(sb, a.Device); err != nil {
 			return volume.FS{}, err
 		}
-		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size}
+		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size, Unclean: sb.Unclean}
 		if sb.Failed {
 			fs.What = "its superblock notes errors that no fsck has cleared"
 		}

@@ -17,6 +17,8 @@ type superblock struct {
 
 	Devices uint64 // of a btrfs: the number of its devices
 
+	Unclean bool // ext4: e2fsck -p does more than read the superblock
+
 	Unfinished bool // xfs: mkfs has not ended
 
 	MountOptions []string // ext4: options that the kernel adds to those of a mount
@@ -56,6 +58,10 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		size = 1024 << shift
 		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
 		s.MountOptions = ext4Options(b)
+		s.Unclean = s.Failed || le.Uint16(b[58:])&1 == 0 || // EXT4_VALID_FS
+			le.Uint32(b[0x60:])&0x4 != 0 || // INCOMPAT_RECOVER
+			int16(le.Uint16(b[54:])) > 0 && le.Uint16(b[52:]) >= le.Uint16(b[54:]) || // mounts since the last check
+			le.Uint32(b[0x44:]) != 0 // an interval of checks
 	case "xfs":
 		be := binary.BigEndian
 		size, blocks = uint64(be.Uint32(b[4:])), be.Uint64(b[8:])

@@ -8,6 +8,10 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // printed is what a program printed, and its exit status.
@@ -16,16 +20,26 @@ type printed struct {
 	code      int
 }
 
+// ordinaryScore is the OOM score of programs that parse what a pod may have written: the
+// children inherit flexd's own, which protects it.
+const ordinaryScore = 0
+
 // tool runs a program for a child and returns what it printed and its exit status. The
 // program gets the lane's lock as standard input like the child itself, so that the lock is
 // held until both have ended, and the files as its descriptors 3, 4, .... It fails only if
 // the program could not be run or died.
 func tool(pkg string, files []*os.File, argv ...string) (printed, error) {
-	return toolWithin(0, pkg, files, argv...)
+	return toolWithin(limits{}, pkg, files, argv...)
 }
 
-// toolWithin is tool for a program that is killed after a time; 0 = never.
-func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...string) (printed, error) {
+// limits are those of one program.
+type limits struct {
+	time   time.Duration // after which it is killed; 0 = never
+	memory int64         // bytes of its address space; 0 = no limit
+}
+
+// toolWithin is tool for a program with limits.
+func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (printed, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return printed{}, notInstalled(argv[0], pkg)
@@ -38,8 +52,13 @@ func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...strin
 		WaitDelay:  time.Second,
 	}
 	if err = c.Start(); err == nil {
-		if limit > 0 {
-			defer time.AfterFunc(limit, func() { _ = c.Process.Kill() }).Stop()
+		if err := restrict(c.Process.Pid, limit.memory); err != nil {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+			return printed{}, err
+		}
+		if limit.time > 0 {
+			defer time.AfterFunc(limit.time, func() { _ = c.Process.Kill() }).Stop()
 		}
 		err = c.Wait()
 	}
@@ -51,6 +70,22 @@ func toolWithin(limit time.Duration, pkg string, files []*os.File, argv ...strin
 		return printed{}, fmt.Errorf("%s: %w", argv[0], err)
 	}
 	return printed{out.Bytes(), errs.Bytes(), 0}, nil
+}
+
+// restrict applies to a program that has just started. Both limits hold for what it
+// allocates later, and it has not read anything yet.
+func restrict(pid int, memory int64) error {
+	if err := procfs.SetOOMScore(pid, ordinaryScore); err != nil {
+		return err
+	}
+	if memory == 0 {
+		return nil
+	}
+	limit := unix.Rlimit{Cur: uint64(memory), Max: uint64(memory)}
+	if err := unix.Prlimit(pid, unix.RLIMIT_AS, &limit, nil); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("limit the memory of %d: %w", pid, err)
+	}
+	return nil
 }
 
 func notInstalled(program, pkg string) error {

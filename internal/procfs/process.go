@@ -6,9 +6,13 @@
 package procfs
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Process is a process, by its pid.
@@ -56,4 +60,14 @@ func (p Process) Args() []string {
 func (p Process) Parent() (int, error) {
 	s, err := readStat(p.dir())
 	return s.parent, err
+}
+
+// SetOOMScore sets how likely the kernel kills a process to free memory. A process that has
+// ended is no error.
+func SetOOMScore(pid, score int) error {
+	err := os.WriteFile(Process(pid).Path("oom_score_adj"), []byte(strconv.Itoa(score)), 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
 }

@@ -36,6 +36,13 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	case volume.Format:
 		return l.format(ctx, s, c, h)
 	case volume.CheckFS:
+		if l.facts.Unclean {
+			done, err := l.awaitCheck(ctx, s)
+			if err != nil {
+				return err
+			}
+			defer done()
+		}
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
 		l.facts.Checked = err == nil
 		return err
@@ -250,11 +257,16 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 // mkfs does not start or fails: a record that remains means a crash.
 func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	l.facts = volume.FS{}
+	done, err := l.awaitCheck(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer done()
 	f := mount.Formatting{
 		Device: h.Device, Type: s.FSType, Opts: c.asked.Options.MkfsOptions,
 		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
 	}
-	err := l.n.Ops.Format(ctx, l.lock, f, func() error {
+	err = l.n.Ops.Format(ctx, l.lock, f, func() error {
 		if l.waitingCall(s) == nil {
 			return dsw.ErrNotWanted
 		}

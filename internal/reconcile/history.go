@@ -25,8 +25,13 @@ func (l *lane) begin(step volume.Step) {
 	if l.n.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		l.stepLog(step).Debug("begins")
 	}
+	l.begun(step.Kind.String())
+}
+
+// begun shows what the lane does from now on.
+func (l *lane) begun(what string) {
 	l.mu.Lock()
-	l.working, l.since = step.Kind.String(), time.Now()
+	l.working, l.since = what, time.Now()
 	l.mu.Unlock()
 	l.publish(true)
 }

@@ -77,9 +77,10 @@ type Node struct {
 	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
 	// while anything runs.
 	mu         sync.Mutex
-	lanes      map[volume.UUID]*lane // of a volume that is not identified: by nameKey
-	adopting   map[string]bool       // directories whose mount is being identified
-	tableError string                // why the mount table cannot be read
+	lanes      map[volume.UUID]*lane    // of a volume that is not identified: by nameKey
+	checking   map[string]chan struct{} // by VG: the running fsck and mkfs
+	adopting   map[string]bool          // directories whose mount is being identified
+	tableError string                   // why the mount table cannot be read
 }
 
 // New returns a node that does nothing until Run.
@@ -87,7 +88,7 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, adopting: map[string]bool{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}}
 	n.requests = dsw.NewRequests(func(uuid volume.UUID) { n.lane(uuid, volume.Name{}).wake() })
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.auditor = n.newAuditor()

@@ -168,6 +168,7 @@ type FS struct {
 	// superblock, no backup superblock, nothing in the first kilobyte, no block full of
 	// data.
 	Leftover bool `json:"leftover,omitempty"`
+	Unclean  bool `json:"unclean,omitempty"` // fsck may have to read the whole filesystem
 	Checked  bool `json:"checked,omitempty"`
 	Made     bool `json:"made,omitempty"`  // mkfs ended well in this turn
 	Grown    bool `json:"grown,omitempty"` // grown to the device's present size in this turn

@@ -1,0 +1,78 @@
+package mount
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Ensure that the programs that parse what a pod has written are not protected from the OOM
+// killer as flexd is, and that their memory is limited.
+func TestToolLimits(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	before, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0); err != nil {
+		t.Skip(err)
+	}
+	defer os.WriteFile("/proc/self/oom_score_adj", before, 0)
+	tools, said := toolsOf(os.Getpid()), filepath.Join(r.dir, "said")
+	if err := os.MkdirAll(tools, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tools) })
+	script := "#!/bin/sh\nsleep 0.2\n(cat /proc/self/oom_score_adj; ulimit -v) > " + said + "\nexit 1\n"
+	for _, program := range []string{"e2fsck", "mkfs.ext4"} {
+		if err := os.WriteFile(filepath.Join(tools, program), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Memory = 300 * mib
+	verify := func(program string) {
+		t.Helper()
+		b, _ := os.ReadFile(said)
+		if got := strings.Fields(string(b)); len(got) != 2 || got[0] != "0" || got[1] != "307200" {
+			t.Errorf("%s: OOM score and KiB of memory: %q", program, got)
+		}
+		os.Remove(said)
+	}
+	if err := r.Check(t.Context(), r.lock, r.dev, "ext4"); err != nil {
+		t.Error(err)
+	}
+	verify("e2fsck")
+	r.sh("blkdiscard", "-z", r.dev.Path)
+	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); err == nil {
+		t.Error("mkfs succeeded")
+	}
+	verify("mkfs.ext4")
+}
+
+// Ensure that an fsck for which checkMemory is too little fails, and that one within it does
+// not; only a filesystem that needs a real check is reported as unclean.
+func TestCheckMemory(t *testing.T) {
+	need(t, "mkfs.ext4", "debugfs")
+	r := newRig(t, 1<<40)
+	r.sh("mkfs.ext4", "-q", "-O", "^has_journal", r.dev.Path)
+	if fs := r.probe(""); fs.Unclean {
+		t.Error("a new filesystem is unclean")
+	}
+	r.sh("debugfs", "-w", "-R", "ssv state 0", r.dev.Path)
+	if fs := r.probe(""); !fs.Unclean {
+		t.Error("a filesystem that was not unmounted is clean")
+	}
+	r.Memory = 12 * mib
+	if err := r.Check(t.Context(), r.lock, r.dev, "ext4"); err == nil {
+		t.Error("e2fsck needs no memory")
+	}
+	r.Memory = 256 * mib
+	if err := r.Check(t.Context(), r.lock, r.dev, "ext4"); err != nil {
+		t.Error(err)
+	}
+	if fs := r.probe(""); fs.Unclean {
+		t.Error("a checked filesystem is unclean")
+	}
+}
