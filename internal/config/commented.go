@@ -105,6 +105,7 @@ log:
 #     create: false             # true: make a missing volume when the pod gives a size
 #     maxSize: 0                # largest size to create or extend to; 0: no limit.
 #                               # Needed with create: true
+#     mountFlags: [nodev]       # of every mount: nosuid, nodev, noexec
 #     deactivate: auto          # auto: when the lease has ended; never: leave it active
 volumeGroups: []
 `

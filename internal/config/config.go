@@ -80,6 +80,7 @@ type VolumeGroup struct {
 	Namespaces      []string // globs of the pod namespaces that may mount them
 	Create          bool     // a missing volume may be created when `size` is given
 	MaxSize         int64    // bytes; the largest volume that may be created or extended to, 0 = no limit (never with Create)
+	MountFlags      []string // of every mount: nosuid, nodev, noexec
 	NeverDeactivate bool     // `deactivate: never`
 }
 

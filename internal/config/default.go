@@ -45,5 +45,5 @@ func (c *Config) derive() {
 // blankGroup returns the defaults of a volume group. Its name, provider and directory have
 // none: flexd does not guess the place of data.
 func blankGroup() VolumeGroup {
-	return VolumeGroup{ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}}
+	return VolumeGroup{ThinPoolWarning: 80, MountFlags: []string{"nodev"}, Volumes: []string{"*"}, Namespaces: []string{"*"}}
 }

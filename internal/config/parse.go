@@ -79,6 +79,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		{"namespaces", r.list(&g.Namespaces, glob)},
 		{"create", r.truth(&g.Create)},
 		{"maxSize", r.size(&g.MaxSize)},
+		{"mountFlags", r.list(&g.MountFlags, oneOf("nosuid", "nodev", "noexec"))},
 		{"deactivate", func(n *yaml.Node, at string) {
 			r.text(&deactivate, oneOf("auto", "never"))(n, at)
 			g.NeverDeactivate = deactivate == "never"

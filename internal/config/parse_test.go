@@ -97,6 +97,7 @@ volumeGroups:
   namespaces: []
   create: true
   maxSize: 10GiB
+  mountFlags: [noexec, nosuid]
   deactivate: never
 - {name: vg1, provider: loopdev, directory: /srv/vg1, maxSize: 0}
 `))
@@ -113,8 +114,8 @@ volumeGroups:
 		Log:    Log{LogFormat: "json", LogLevel: "debug"},
 		VolumeGroups: []VolumeGroup{
 			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
-				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, NeverDeactivate: true},
-			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}},
+				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, MountFlags: []string{"noexec", "nosuid"}, NeverDeactivate: true},
+			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}, MountFlags: []string{"nodev"}},
 		},
 	}
 	if d := cmp.Diff(want, c); d != "" {

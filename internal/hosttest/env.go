@@ -78,7 +78,7 @@ func (e *Env) configure() {
 	c := config.Default()
 	c.NodeName, c.KubeletRoots = "node1", []string{e.Root}
 	c.RunDir, c.StateDir = filepath.Join(e.tmp, "run"), filepath.Join(e.tmp, "state")
-	vg := config.VolumeGroup{Name: VG, Volumes: []string{"*"}, Namespaces: []string{"*"}, Create: true, MaxSize: 4 << 30}
+	vg := config.VolumeGroup{Name: VG, Volumes: []string{"*"}, Namespaces: []string{"*"}, Create: true, MaxSize: 4 << 30, MountFlags: []string{"nodev"}}
 	e.Storage.configure(c, &vg)
 	c.VolumeGroups = []config.VolumeGroup{vg}
 	e.Config = c

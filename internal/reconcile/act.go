@@ -296,6 +296,9 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.asked.Target.Root,
 		First: len(h.Mounts) == 0, ReadOnly: c.ReadOnly, Attrs: c.asked.Options.Attrs, Super: c.Super,
 	}
+	if vg := l.n.Config.VG(h.LV.Name.VG); vg != nil {
+		spec.Attrs = slices.Concat(spec.Attrs, vg.MountFlags)
+	}
 	committed := false
 	err := l.n.Ops.Mount(ctx, l.lock, spec, func() error {
 		err := l.commitMount(ctx, s, h.Device)
