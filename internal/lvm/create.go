@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -106,14 +107,23 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 		}
 	}
 	defer g.invalidate()
-	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), 0)
+	args := createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize)
+	res, err := g.change("create", args, 0)
+	if err != nil && bytes.Contains(res.Stderr, []byte("unrecognized option '"+noAutoactivation[0])) { // LVM before 2.03.12
+		_, err = g.change("create", slices.DeleteFunc(args, func(a string) bool { return slices.Contains(noAutoactivation, a) }), 0)
+	}
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
+
+// noAutoactivation keeps a volume inactive when the host boots: its contents, and the names
+// in them, are those of pods.
+var noAutoactivation = []string{"--setautoactivation", "n"}
 
 // createArgs returns the arguments of lvcreate: it wipes old signatures on the extents
 // without a prompt.
 func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
-	args := []string{"lvcreate", "-y", "-W", "y", "-kn", "--addtag", tagCreating, "-n", name.LV}
+	args := append([]string{"lvcreate", "-y", "-W", "y", "-kn"}, noAutoactivation...)
+	args = append(args, "--addtag", tagCreating, "-n", name.LV)
 	if c.ThinPool != "" {
 		return append(args, "-V", strconv.FormatInt(extents*extentSize, 10)+"b", "--thinpool", c.ThinPool, name.VG)
 	}

@@ -217,3 +217,27 @@ func TestVMThin(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Ensure that the host does not activate what flexd creates, as it does at boot, and
+// activates an operator's own volumes as before.
+func TestVMAutoactivation(t *testing.T) {
+	l := newLab(t)
+	n := volume.Name{VG: "vg0", LV: "made"}
+	if err := l.Create(t.Context(), l.lock, n, 8*mib); err != nil {
+		t.Fatal(err)
+	}
+	own := l.lv("own", "8m")
+	lv := l.present("made")
+	l.deactivate(lv)
+	l.deactivate(own)
+	l.sh("vgchange", "-aay", "vg0")
+	if d := l.device(lv); d.Activity != volume.Inactive {
+		t.Errorf("flexd's is %+v", d)
+	}
+	if d := l.device(own); d.Activity != volume.Active {
+		t.Errorf("the operator's is %+v", d)
+	}
+	l.deactivate(own)
+	l.activate(lv)
+	l.deactivate(lv)
+}

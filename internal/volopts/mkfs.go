@@ -12,7 +12,8 @@ type flag struct {
 }
 
 // mkfsFlags returns the allow-list of a filesystem. It has no flag that names a file,
-// another device, a part of the device or an identity, or that makes mkfs do anything else.
+// another device, a part of the device or an identity, or that makes mkfs do anything else:
+// a label or UUID becomes a name in the host's /dev/disk, where another disk may be expected.
 func mkfsFlags(fs string) []flag {
 	switch fs {
 	case "xfs":
@@ -39,7 +40,6 @@ func mkfsFlags(fs string) []flag {
 			{"-n", subs(sub{key: "size", value: size("kK")}, sub{key: "ftype", value: bit})},
 			{"-s", subs(sub{key: "size", value: size("kK")})},
 			{"-K", nil},
-			{"-L", label(12)},
 		}
 	case "btrfs":
 		const on = "mixed-bg extref skinny-metadata no-holes quota squota free-space-tree block-group-tree"
@@ -51,7 +51,6 @@ func mkfsFlags(fs string) []flag {
 			{"-O", features(on)},
 			{"-R", features(on)},
 			{"-K", nil},
-			{"-L", label(255)},
 		}
 	default: // ext4
 		return []flag{
@@ -74,7 +73,6 @@ func mkfsFlags(fs string) []flag {
 				sub{key: "stripe-width", value: number(1, 1<<30)}, sub{key: "num_backup_sb", value: among("0", "1", "2")},
 				sub{key: "resize", value: number(1, 1<<48)},
 			)},
-			{"-L", label(16)},
 			{"-T", list(label(32))},
 		}
 	}
