@@ -71,7 +71,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	switch {
 	case errors.Is(err, reconcile.ErrStopping):
 		log.Info("not answered, flexd stops: the caller will ask the next one")
-		return failure(volume.CodeOf(err), err.Error())
+		return flexvolume.Refusal(string(volume.CodeOf(err)), err.Error())
 	case err != nil:
 		return refused(log, q.Verb, result.Volume, err)
 	}
@@ -175,13 +175,7 @@ func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer
 		log.Warn("failure")
 	}
 	// The id comes first, because kubelet may truncate a long text.
-	return failure(code, fmt.Sprintf("[%s] %s", id, text))
-}
-
-func failure(code volume.Code, message string) flexvolume.Answer {
-	a := flexvolume.Failure(message)
-	a.Code = string(code)
-	return a
+	return flexvolume.Refusal(string(code), fmt.Sprintf("[%s] %s", id, text))
 }
 
 func (f *Frontend) debug(fields logrus.Fields) {

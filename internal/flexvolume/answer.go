@@ -51,6 +51,13 @@ func Failure(message string) Answer {
 	return Answer{Status: StatusFailure, Message: oneLine(message)}
 }
 
+// Refusal is Failure with a code.
+func Refusal(code, message string) Answer {
+	a := Failure(message)
+	a.Code = code
+	return a
+}
+
 // NotSupported is the answer to a verb that the driver will never know.
 func NotSupported() Answer { return Answer{Status: StatusNotSupported} }
 

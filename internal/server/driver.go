@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,16 +23,11 @@ import (
 const (
 	requestTime      = 10 * time.Second       // for a client to send its line
 	untrustedTimeout = time.Second            // the same, for a client that gets Failure anyway
+	maxRefused       = 16                     // such clients at once; more get no answer
 	replyTime        = 10 * time.Second       // for a client to read its answer
 	shutdownGrace    = 500 * time.Millisecond // for the handlers to return at shutdown
 	rest             = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
-
-// A Peer is the process at the other end, as the kernel reports it.
-type Peer struct {
-	Pid int // 0 = in a pid namespace that is not visible here
-	UID uint32
-}
 
 // A Handler answers kubelet's calls. It is called concurrently, from before the daemon is
 // ready on. The context ends when the caller hangs up or flexd shuts down; a later answer
@@ -45,6 +41,8 @@ type Driver struct {
 	Listener net.Listener // of unix sockets; Serve closes it
 	Handler  Handler
 	Log      *logrus.Entry
+
+	refused atomic.Int32 // connections of processes that may not call
 }
 
 func (d *Driver) String() string { return "driver socket" }
@@ -103,13 +101,20 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	// The context ends every operation of this goroutine on the connection.
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
-	peer, err := peerOf(conn)
+	peer, refused, err := peerOf(conn)
 	if err != nil {
-		d.Log.WithError(err).Warn("driver socket: the caller's credentials are unknown")
+		d.debug(logrus.Fields{logrus.ErrorKey: err}, "driver socket: the caller is gone")
 		return
 	}
 	about := logrus.Fields{"pid": peer.Pid}
-	r, ok := d.request(ctx, conn, about, peer)
+	if refused != nil {
+		if d.refused.Add(1) <= maxRefused {
+			d.refuse(conn, about, refused)
+		}
+		d.refused.Add(-1)
+		return
+	}
+	r, ok := d.request(ctx, conn, about)
 	if !ok {
 		return
 	}
@@ -143,16 +148,18 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// request reads the caller's request. Without one, or from a caller that may not call, it
-// answers what there is to answer, and returns false.
-func (d *Driver) request(ctx context.Context, conn *net.UnixConn, about logrus.Fields, peer Peer) (flexvolume.Request, bool) {
-	// Root, or flexd's own user: tests run it as themselves.
-	known := peer.UID == 0 || int(peer.UID) == os.Geteuid()
-	timeout := requestTime
-	if !known {
-		timeout = untrustedTimeout
-	}
-	conn.SetReadDeadline(time.Now().Add(timeout))
+// refuse answers a process that may not call.
+func (d *Driver) refuse(conn *net.UnixConn, about logrus.Fields, refused *refusedPeer) {
+	conn.SetReadDeadline(time.Now().Add(untrustedTimeout))
+	r, _ := flexvolume.ReadRequest(conn)
+	d.Log.WithFields(about).WithFields(refused.fields()).WithError(refused.why).Warn("driver socket: refused")
+	d.reply(conn, about, r.ID, flexvolume.Refusal(string(volume.NotAllowed), refused.Error()))
+}
+
+// request reads the caller's request. Without one it answers what there is to answer, and
+// returns false.
+func (d *Driver) request(ctx context.Context, conn *net.UnixConn, about logrus.Fields) (flexvolume.Request, bool) {
+	conn.SetReadDeadline(time.Now().Add(requestTime))
 	defer conn.SetReadDeadline(time.Time{})
 	r, err := flexvolume.ReadRequest(conn)
 	if r.ID != "" {
@@ -160,9 +167,6 @@ func (d *Driver) request(ctx context.Context, conn *net.UnixConn, about logrus.F
 	}
 	log := d.Log.WithFields(about)
 	switch {
-	case !known:
-		log.WithField("uid", peer.UID).Warn("driver socket: refused, only root may call")
-		d.reply(conn, about, r.ID, refusal(volume.NotAllowed, fmt.Sprintf("only root may call flexd, not uid %d", peer.UID)))
 	case err == nil:
 		return r, true
 	case ctx.Err() != nil, errors.Is(err, io.EOF): // shutdown, or a probe of the socket
@@ -172,15 +176,9 @@ func (d *Driver) request(ctx context.Context, conn *net.UnixConn, about logrus.F
 		log.WithError(err).Warn("driver socket: no whole request came")
 	default:
 		log.WithError(err).Warn("driver socket: bad request")
-		d.reply(conn, about, r.ID, refusal(volume.Invalid, "flexd cannot read the request: "+err.Error()))
+		d.reply(conn, about, r.ID, flexvolume.Refusal(string(volume.Invalid), "flexd cannot read the request: "+err.Error()))
 	}
 	return r, false
-}
-
-func refusal(code volume.Code, message string) flexvolume.Answer {
-	a := flexvolume.Failure(message)
-	a.Code = string(code)
-	return a
 }
 
 // errHungUp is the reason in the log of a call whose caller is gone.
@@ -198,7 +196,7 @@ func (d *Driver) handle(ctx context.Context, about logrus.Fields, r flexvolume.R
 			what = e.Error()
 		}
 		d.Log.WithFields(about).WithField("stack", string(debug.Stack())).Errorf("panic: %s", what)
-		answer = refusal(volume.Failed, "a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
+		answer = flexvolume.Refusal(string(volume.Failed), "a bug in flexd, its log has the details: journalctl -u flexd | grep panic")
 	}()
 	return d.Handler.Serve(ctx, r, peer)
 }
@@ -222,22 +220,4 @@ func (d *Driver) debug(about logrus.Fields, text string) {
 	if d.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		d.Log.WithFields(about).Debug(text)
 	}
-}
-
-func peerOf(conn *net.UnixConn) (Peer, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return Peer{}, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return Peer{}, err
-	}
-	if credErr != nil {
-		return Peer{}, credErr
-	}
-	return Peer{Pid: int(cred.Pid), UID: cred.Uid}, nil
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -351,48 +350,6 @@ func TestManyCallers(t *testing.T) {
 		}
 	}
 	wg.Wait()
-}
-
-func TestStranger(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to change the user")
-	}
-	d := start(t, func(context.Context, flexvolume.Request, Peer) flexvolume.Answer {
-		t.Error("the handler was called")
-		return flexvolume.Success()
-	})
-	type result struct {
-		r   flexvolume.Reply
-		err error
-	}
-	got := make(chan result)
-	go func() {
-		// Only this thread changes to the user nobody; it is not unlocked, so it ends with
-		// the goroutine.
-		runtime.LockOSThread()
-		const nobody = 65534
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
-			got <- result{err: errno}
-			return
-		}
-		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-		if err == nil {
-			err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: d.path})
-		}
-		if err != nil {
-			got <- result{err: err}
-			return
-		}
-		f := os.NewFile(uintptr(fd), "socket")
-		defer f.Close()
-		flexvolume.WriteRequest(f, request("c1", "hunter2"))
-		r, err := flexvolume.ReadReply(f)
-		got <- result{r, err}
-	}()
-	g := <-got
-	if g.err != nil || g.r.ID != "c1" || g.r.Answer.Status != flexvolume.StatusFailure || g.r.Answer.Message != "only root may call flexd, not uid 65534" {
-		t.Errorf("%+v", g)
-	}
 }
 
 // A second daemon that looks whether we live is no event worth a line.

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
+)
+
+// A Peer is the process at the other end, as the kernel reports it.
+type Peer struct {
+	Pid int // 0 = in a pid namespace that is not visible here
+	UID uint32
+}
+
+// peerOf returns the peer of a connection and, if it may not call, a refusal. It returns an
+// error if there is nobody to answer.
+//
+// Kubelet, which starts flexdriver, is root with CAP_SYS_ADMIN on the node itself. A root
+// process in a pod that can reach the socket is none of that: its uid is 0 as well.
+func peerOf(conn *net.UnixConn) (p Peer, refused *refusedPeer, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return p, nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	process := -1
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		process, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	}); err != nil {
+		return p, nil, err
+	}
+	if credErr != nil {
+		return p, nil, credErr
+	}
+	p = Peer{Pid: int(cred.Pid), UID: cred.Uid}
+	if err == unix.ENOPROTOOPT && p.Pid != 0 { // before Linux 6.5: a later process may have its pid by now
+		process, err = unix.PidfdOpen(p.Pid, 0)
+	}
+	if err != nil && err != unix.ENOPROTOOPT {
+		return p, nil, fmt.Errorf("process %d: %w", p.Pid, err)
+	}
+	if err == nil {
+		defer unix.Close(process)
+	} else {
+		process = -1
+	}
+	refused = p.check()
+	// What /proc says is about the peer if the peer has not ended until now.
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0); n != 0 || err != nil {
+		return p, nil, fmt.Errorf("process %d has ended", p.Pid)
+	}
+	return p, refused, nil
+}
+
+// check returns why the process may not call, or nil.
+func (p Peer) check() *refusedPeer {
+	process := procfs.Process(p.Pid)
+	refuse := func(cgroup string, err error) *refusedPeer {
+		lines := strings.Split(cgroup, "\n") // with cgroup v1 one for each controller
+		i := max(slices.IndexFunc(lines, procfs.OfPod), 0)
+		return &refusedPeer{p, process.Comm(), lines[i], err}
+	}
+	cgroup, err := process.Cgroup()
+	switch own := os.Geteuid(); {
+	case own != 0 && int(p.UID) == own: // a flexd without root, for development, takes calls of its own user
+		return nil
+	case p.UID != 0:
+		return refuse(cgroup, errors.New("its uid is not 0"))
+	case p.Pid == 0:
+		return refuse("", errors.New("flexd cannot see it: in a container flexd needs hostPID"))
+	case err != nil:
+		return refuse("", err)
+	case procfs.OfPod(cgroup):
+		return refuse(cgroup, errors.New("it runs in a pod"))
+	}
+	if err := process.Administers(); err != nil {
+		return refuse(cgroup, err)
+	}
+	return nil
+}
+
+// A refusedPeer is a process that may not call, and why.
+type refusedPeer struct {
+	Peer
+	command string
+	cgroup  string
+	why     error
+}
+
+func (r *refusedPeer) Error() string {
+	return fmt.Sprintf("only kubelet and an administrator of the node itself may call flexd, not process %d (%q, uid %d, cgroup %q): %v",
+		r.Pid, r.command, r.UID, r.cgroup, r.why)
+}
+
+func (r *refusedPeer) fields() logrus.Fields {
+	return logrus.Fields{"command": r.command, "uid": r.UID, "cgroup": r.cgroup}
+}
