@@ -8,6 +8,7 @@ import (
 
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/loopdev"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -71,11 +72,19 @@ func (w *world) activate(lv string) bool {
 	}
 	uuid := w.Sim.UUIDOf(w.File(lv))
 	// A volume that flexd creates may be active because of that, and flexd deactivates it.
-	created := w.stands("child loop-create " + lv)
+	created := w.stands("child loop-create "+lv) || w.creates(lv)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.own[uuid] = !created && !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
 	return true
+}
+
+// creates reports whether flexd works on the creation of a volume: its command may have
+// ended, and flexd is about to look whether the volume is active.
+func (w *world) creates(lv string) bool {
+	return !w.Dead() && slices.ContainsFunc(w.Node().List().Volumes, func(v status.Volume) bool {
+		return v.LV == lv && v.Step == volume.CreateVolume.String()
+	})
 }
 
 func (w *world) freeAll() {

@@ -106,14 +106,28 @@ func TestEndOfHiddenMounts(t *testing.T) {
 // TestWrittenBeforeExtension verifies that flexd may extend a volume that it found blank,
 // although an owner has written to it since.
 func TestWrittenBeforeExtension(t *testing.T) {
-	at := func(point string) func(*world) bool {
-		return func(w *world) bool { return slices.Contains(w.schedule.names(), point) }
-	}
 	follow(t, false,
 		event{nil, decision{what: starts, on: "pod0a"}},
 		event{at("child loop-attach lv0 before"), decision{what: shrinks, on: "lv0"}},
 		event{at("child probe lv0 after"), decision{what: writes, on: "lv0"}},
 		event{at("child loop-extend lv0 before"), decision{what: stops, on: "pod0a"}})
+}
+
+// TestActivatedDuringCreation verifies that flexd may deactivate a volume that it has just
+// created, although an operator activated it before flexd looked whether it is active.
+func TestActivatedDuringCreation(t *testing.T) {
+	follow(t, true,
+		event{nil, decision{what: starts, on: "pod1a"}},
+		event{at("child loop-attach lv1 before"), decision{what: starts, on: "pod0a"}}, // the devices are read
+		event{at("child loop-create lv0 after"), decision{what: kubeletDies}},
+		event{nil, decision{what: stops, on: "pod0a"}},
+		event{nil, decision{what: lets, on: "child loop-create lv0 after"}},
+		event{nil, decision{what: activates, on: "lv0"}})
+}
+
+// at returns whether a goroutine has stopped at a point.
+func at(point string) func(*world) bool {
+	return func(w *world) bool { return slices.Contains(w.schedule.names(), point) }
 }
 
 // TestShorter verifies that the decisions that cause the failure remain, in their order.
