@@ -75,6 +75,7 @@ var orders = []focus{
 	// A caller that ends just before a step of its call.
 	inOrder("look", flexvolume.Mount, diesOf),
 	inOrder("look", flexvolume.Unmount, diesOf),
+	following("look", inOrder("look", flexvolume.Unmount, diesOf)),
 	following("turn of *", inOrder("look", flexvolume.WaitForAttach, stops, diesOf, activates)),
 	inOrder("child mount * before", flexvolume.Mount, diesOf),
 	following("child mount * before", inOrder("look", flexvolume.Mount, diesOf)),
@@ -87,6 +88,7 @@ var orders = []focus{
 	then(inOrder("kubelet receives answer to unmount *", "", kubeletDies), inOrder("kubelet receives answer to unmount *", "", strays)),
 	then(inOrder("turn of *", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays, strays)),
 	then(inOrder("child * before", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays, strays)),
+	then(inOrder("kubelet receives answer to unmount *", "", starts), then(inOrder("child * before", flexvolume.Mount, kubeletDies), inOrder("kubelet serves *", "", strays))),
 	inOrder("child mount * within", flexvolume.Mount, strays, lets, lets, lets, diesOf, fails),
 	// A mount that has appeared or may still appear, when its deadline ends, the next observation fails, or its child is killed.
 	inOrder("child mount * within", flexvolume.Mount, passes, passes),
@@ -96,7 +98,8 @@ var orders = []focus{
 	inOrder("child mount * within", "", flexdDies),
 	// Changes by others just before a step.
 	inOrder("child mount * before", "", covers),
-	inOrder("child mount * before", flexvolume.Mount, borrows),
+	inOrder("child mount /sim/kubelet/pods/* before", "", borrows),
+	inOrder("child mount /sim/kubelet/pods/* before", flexvolume.Mount, borrows, borrows),
 	inOrder("turn of *", flexvolume.Mount, borrows),
 	inOrder("child probe * before", "", opens),
 	inOrder("child probe * before", "", shrinks),
@@ -107,6 +110,7 @@ var orders = []focus{
 	inOrder("child umount * before", "", holds),
 	inOrder("child umount * before", "", freezes),
 	inOrder("child umount * after", "", cuts),
+	inOrder("child umount /sim/kubelet/pods/* after", "", cuts),
 	// Commands that outlive flexd, or their deadline.
 	inOrder("child *", "", flexdDies, passes),
 	inOrder("child loop-attach * before", "", flexdDies, passes, passes),
@@ -208,7 +212,7 @@ func (c *random) hold(w *world, names []string) bool {
 	if f.inOrder {
 		c.events, c.others = len(f.actions), pick(c, []int{0, 0, 0, 10, 40})
 		if strings.HasPrefix(f.points, "kubelet ") || f.actions[c.events-1] == passes { // the other goroutines matter here
-			c.others = pick(c, []int{10, 40, 40})
+			c.others = pick(c, []int{20, 40, 40})
 		}
 	}
 	return true

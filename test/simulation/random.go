@@ -128,7 +128,9 @@ func (c *random) decide(w *world, what action) decision {
 	case garbles:
 		d.on = c.one(slices.DeleteFunc(stopped, func(s string) bool { return !strings.HasPrefix(s, "child ") || !strings.HasSuffix(s, " after") }))
 	case cuts:
-		d.on = fmt.Sprint(pick(c, []int{0, 1, 1, 2, 3}))
+		if d.on = fmt.Sprint(pick(c, []int{0, 1, 1, 2, 3})); c.held != "" && c.focus.inOrder && c.IntN(2) == 0 {
+			d.on = "1" // between the notes of one step
+		}
 	case starts, stops, expands:
 		a := c.pod(w)
 		if d.on = a.pod.UID; a.isWanted() == (what == starts) { // another pod may be a possible object
@@ -145,6 +147,8 @@ func (c *random) decide(w *world, what action) decision {
 		}
 		if strings.HasPrefix(c.held, "kubelet receives answer to unmount ") {
 			verbs, attempts = verbs[:1], []int{0, 0, 0, 0, 1, 2}
+		} else if strings.HasPrefix(c.held, "kubelet serves ") { // kubelet has tried again since
+			verbs, attempts = append(verbs, flexvolume.Mount), []int{0, 1, 1, 1, 2}
 		}
 		d.on = fmt.Sprintf("%s %s %d", pick(c, verbs), c.pod(w).pod.UID, pick(c, attempts))
 	case holds, umounts, freezes:
