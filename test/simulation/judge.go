@@ -325,8 +325,10 @@ func (w *world) end() {
 
 // empty waits until kubelet has released every pod, and flexd every volume.
 func (w *world) empty() {
-	for more := true; more; more = w.unstage() { // a global mount may use the mount of an operator that hides another one
-		w.Eventually("kubelet has released every pod", func() bool { return !w.tidied() && w.resting() })
+	for range volumes + 1 { // a global mount may use the mount of an operator that hides another one
+		if w.Eventually("kubelet has released every pod", func() bool { return !w.tidied() && w.resting() }); !w.unstage() {
+			break
+		}
 	}
 	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd must leave them active
 	w.Empty()
