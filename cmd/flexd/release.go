@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -54,7 +55,7 @@ func (r release) run(stdout io.Writer) error {
 	}
 	query := url.Values{}
 	for _, t := range r.targets {
-		query.Add("target", strings.TrimPrefix(t, "-/"))
+		query.Add("target", resolve(strings.TrimPrefix(t, "-/")))
 	}
 	body, err := get(r.status, "/v1/orphans?"+query.Encode(), checkTimeout)
 	if err != nil {
@@ -86,6 +87,20 @@ func (r release) run(stdout io.Writer) error {
 		return &exitError{code: 1}
 	}
 	return nil
+}
+
+// resolve returns a directory as the mount table shows it: its parents without symlinks. It
+// does not access the directory itself, which may be a mount that hangs. flexd resolves no
+// path for others, since it could hang as well.
+func resolve(target string) string {
+	if !strings.HasPrefix(target, "/") {
+		return target
+	}
+	dir, base := filepath.Split(filepath.Clean(target))
+	if parent, err := filepath.EvalSymlinks(dir); err == nil {
+		return filepath.Join(parent, base)
+	}
+	return filepath.Join(dir, base)
 }
 
 // release asks the daemon to release one orphan.

@@ -1,7 +1,6 @@
 package asw
 
 import (
-	"path/filepath"
 	"strings"
 
 	"github.com/flexd/flexd/internal/mounttable"
@@ -15,9 +14,6 @@ type Layout interface {
 	Roots() (dirs []string, all bool)
 	// Place says what a directory below one of the roots is.
 	Place(root, dir string) volume.Place
-	// Resolve returns a directory as the mount table shows it; an error if it is not
-	// below a root, or "" if it cannot be resolved.
-	Resolve(dir string) (path, root string, err error)
 	// Strays returns the directories that are not empty although nothing is mounted there.
 	Strays() []volume.Stray
 }
@@ -91,17 +87,6 @@ func (c classifier) within(dir string) bool {
 // Place says what a directory is that the mount table shows.
 func (o *Observer) Place(dir string) volume.Place {
 	return o.classifierFor(o.LastTable()).place(dir)
-}
-
-// Resolve returns a directory as the mount table shows it.
-func (o *Observer) Resolve(dir string) string {
-	dir = filepath.Clean(dir)
-	for _, l := range o.Layouts {
-		if path, _, _ := l.Resolve(dir); path != "" {
-			return path
-		}
-	}
-	return dir
 }
 
 // Strays returns the directories of all frontends that are not empty although nothing is

@@ -46,14 +46,6 @@ func (s Shelf) Place(root, dir string) volume.Place {
 	return volume.Place{}
 }
 
-// Resolve implements asw.Layout.
-func (s Shelf) Resolve(dir string) (path, root string, err error) {
-	if !strings.HasPrefix(dir, s.root()+"/") {
-		return dir, "", fmt.Errorf("%s is not on the shelf", dir)
-	}
-	return dir, s.root(), nil
-}
-
 // Strays implements asw.Layout.
 func (s Shelf) Strays() []volume.Stray { return nil }
 

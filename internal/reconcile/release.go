@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 // Orphans lists the orphans for `flexd release`, with the steps for each. With targets (a
 // directory, VG/LV or a uuid) it lists only these, and explains why a target is not an
-// orphan. It changes nothing.
+// orphan. It changes nothing, and accesses no target: whoever asks resolves its path.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
@@ -63,7 +64,7 @@ func (n *Node) matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
 	}
-	return d.Dir != "" && n.Observer.Resolve(target) == d.Dir
+	return d.Dir != "" && filepath.Clean(target) == d.Dir
 }
 
 // dryRun returns the steps of a release of an orphan, or the reason of its refusal.
@@ -139,7 +140,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 		}
 		return "flexd knows no such volume, and none that is active without a claim; name it as VG/LV or by its uuid"
 	}
-	dir := n.Observer.Resolve(target)
+	dir := filepath.Clean(target)
 	claims := n.Store.At(dir)
 	if len(claims) == 0 {
 		return "flexd has no claim to that directory, and no orphan is there"

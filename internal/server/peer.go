@@ -26,21 +26,17 @@ type Peer struct {
 // Kubelet, which starts flexdriver, is root with CAP_SYS_ADMIN on the node itself. A root
 // process in a pod that can reach the socket is none of that: its uid is 0 as well.
 func peerOf(conn *net.UnixConn) (p Peer, refused *refusedPeer, err error) {
+	cred, err := credentials(conn)
+	if err != nil {
+		return p, nil, err
+	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return p, nil, err
 	}
-	var cred *unix.Ucred
-	var credErr error
 	process := -1
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		process, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-	}); err != nil {
-		return p, nil, err
-	}
-	if credErr != nil {
-		return p, nil, credErr
+	if err2 := raw.Control(func(fd uintptr) { process, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD) }); err2 != nil {
+		return p, nil, err2
 	}
 	p = Peer{Pid: int(cred.Pid), UID: cred.Uid}
 	if err == unix.ENOPROTOOPT && p.Pid != 0 { // before Linux 6.5: a later process may have its pid by now

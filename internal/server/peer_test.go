@@ -19,8 +19,12 @@ import (
 
 const callSocket = "FLEXD_SERVER_TEST_CALL"
 
-// TestMain makes one call in a process of its own, for TestPeers.
+// TestMain makes one call in a process of its own, for TestPeers, or attacks.
 func TestMain(m *testing.M) {
+	if path := os.Getenv(attackSocket); path != "" {
+		attack(path)
+		return
+	}
 	path := os.Getenv(callSocket)
 	if path == "" {
 		os.Exit(m.Run())

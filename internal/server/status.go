@@ -36,7 +36,19 @@ type Status struct {
 	Source   Source
 	Version  string // flexd's own
 	Log      *logrus.Entry
+
+	requests, looks limit
 }
+
+// What a user of the status socket may occupy, and all users but root together. A member of
+// statusGroup must not keep kubelet's calls from descriptors, memory or processors.
+const (
+	userConns, otherConns       = 16, 48
+	userRequests, otherRequests = 4, 8
+	userLooks, otherLooks       = 2, 3            // observations: /v1/check and /v1/orphans
+	maxTargets                  = 64              // of one request
+	maxWait                     = 4 * time.Second // for one of them
+)
 
 func (s *Status) String() string { return "status socket" }
 
@@ -44,21 +56,44 @@ func (s *Status) String() string { return "status socket" }
 func (s *Status) Serve(ctx context.Context) error {
 	errorLog := s.Log.WriterLevel(logrus.WarnLevel)
 	defer errorLog.Close()
+	s.requests = limit{perUser: userRequests, others: otherRequests}
+	s.looks = limit{perUser: userLooks, others: otherLooks}
+	const busy = `{"error":"flexd has too many connections to its status socket; try again"}`
+	listener := &limitedListener{s.Listener, &limit{perUser: userConns, others: otherConns},
+		fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(busy), busy)}
 	srv := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
+		IdleTimeout:       10 * time.Second,
 		MaxHeaderBytes:    16 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, userKey{}, c.(*limitedConn).uid)
+		},
 	}
 	srv.ErrorLog = log.New(errorLog, "status socket: ", 0)
 	defer context.AfterFunc(ctx, func() { srv.Close() })() // clients can repeat their request
-	err := srv.Serve(s.Listener)
+	err := srv.Serve(listener)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("status socket: %w", err)
+}
+
+// userKey is the key of the uid in a request's context.
+type userKey struct{}
+
+// take waits for a part of a limit, and answers if there is none in time.
+func take(w http.ResponseWriter, r *http.Request, l *limit) (release func(), ok bool) {
+	uid := r.Context().Value(userKey{}).(uint32)
+	ctx, cancel := context.WithTimeout(r.Context(), maxWait)
+	defer cancel()
+	if !l.take(ctx, uid) {
+		fail(w, http.StatusServiceUnavailable, "flexd is busy with other requests of its status socket; try again")
+		return nil, false
+	}
+	return func() { l.release(uid) }, true
 }
 
 var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /healthz and /version")
@@ -72,13 +107,14 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fail(w, http.StatusInternalServerError, "a bug in flexd; its log has the details")
 		}
 	}()
-	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
-	if path == "/v1/check" && shows {
-		write(w, http.StatusOK, s.Source.Check(r.Context()))
+	release, ok := take(w, r, &s.requests)
+	if !ok {
 		return
 	}
-	if path == "/v1/orphans" && shows {
-		write(w, http.StatusOK, s.Source.Orphans(r.Context(), r.URL.Query()["target"]))
+	defer release()
+	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
+	if (path == "/v1/check" || path == "/v1/orphans") && shows {
+		s.look(w, r, path)
 		return
 	}
 	code, doc, err := s.page(path)
@@ -91,6 +127,29 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		write(w, code, doc)
 	}
+}
+
+// look answers with a new observation.
+func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
+	targets := r.URL.Query()["target"]
+	if len(targets) > maxTargets {
+		fail(w, http.StatusBadRequest, fmt.Sprintf("%d targets, at most %d are possible", len(targets), maxTargets))
+		return
+	}
+	release, ok := take(w, r, &s.looks)
+	if !ok {
+		return
+	}
+	var doc any
+	func() {
+		defer release() // also after a panic, and before a slow reader
+		if path == "/v1/check" {
+			doc = s.Source.Check(r.Context())
+		} else {
+			doc = s.Source.Orphans(r.Context(), targets)
+		}
+	}()
+	write(w, http.StatusOK, doc)
 }
 
 // page returns the document of a path; with a 404 the error names the missing object.

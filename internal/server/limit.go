@@ -1,0 +1,127 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A limit bounds how many of something there are at once: for each user, and for all users
+// but root together, so that others never exhaust what root needs.
+type limit struct {
+	perUser, others int
+
+	mu     sync.Mutex
+	users  map[uint32]int // guarded by mu
+	taken  int            // guarded by mu: by others than root
+	change chan struct{}  // guarded by mu: closed at the next release; nil = nothing waits
+}
+
+// take takes one for a user if there is one before ctx ends. release gives it back.
+func (l *limit) take(ctx context.Context, uid uint32) bool {
+	for {
+		l.mu.Lock()
+		if l.users[uid] < l.perUser && (uid == 0 || l.taken < l.others) {
+			l.add(uid, 1)
+			l.mu.Unlock()
+			return true
+		}
+		if l.change == nil {
+			l.change = make(chan struct{})
+		}
+		change := l.change
+		l.mu.Unlock()
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (l *limit) release(uid uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(uid, -1)
+	if l.change != nil {
+		close(l.change)
+		l.change = nil
+	}
+}
+
+// add needs mu.
+func (l *limit) add(uid uint32, n int) {
+	if l.users == nil {
+		l.users = map[uint32]int{}
+	}
+	if l.users[uid] += n; l.users[uid] == 0 {
+		delete(l.users, uid)
+	}
+	if uid != 0 {
+		l.taken += n
+	}
+}
+
+// A limitedListener accepts connections of unix sockets within a limit. One that exceeds it
+// gets an answer and is closed at once.
+type limitedListener struct {
+	net.Listener
+	limit *limit
+	busy  string // the answer
+}
+
+// A limitedConn is a connection of a known user.
+type limitedConn struct {
+	net.Conn
+	uid   uint32
+	close func() error // closes it and returns it to the limit
+}
+
+func (c *limitedConn) Close() error { return c.close() }
+
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// Accept implements net.Listener.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		cred, err := credentials(conn.(*net.UnixConn))
+		if err != nil {
+			conn.Close()
+			continue
+		}
+		uid := cred.Uid
+		if l.limit.take(ended, uid) {
+			return &limitedConn{conn, uid, sync.OnceValue(func() error {
+				defer l.limit.release(uid)
+				return conn.Close()
+			})}, nil
+		}
+		conn.SetWriteDeadline(time.Now().Add(time.Millisecond)) // it fits into the socket's buffer
+		io.WriteString(conn, l.busy)
+		conn.Close()
+	}
+}
+
+// credentials returns who made a connection.
+func credentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if err2 := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err2 != nil {
+		return nil, err2
+	}
+	return cred, err
+}
