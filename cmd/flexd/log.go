@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,6 +83,14 @@ func (l *logWriter) Write(text []byte) (int, error) {
 	case <-before:
 	default:
 		return len(text), nil // it is waited for no more, until the writer has caught up
+	}
+	// The writer runs now and is nearly always done then, without a timer, which costs a
+	// call more than the line itself.
+	runtime.Gosched()
+	select {
+	case <-line.written:
+		return len(text), nil
+	default:
 	}
 	timer := time.NewTimer(logTimeout)
 	defer timer.Stop()
