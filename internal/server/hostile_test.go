@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/status"
@@ -40,6 +42,9 @@ func attack(path string) {
 	made := 0
 	for i := range attackers {
 		c, err := net.Dial("unix", path)
+		for ; errors.Is(err, unix.EAGAIN); c, err = net.Dial("unix", path) { // the queue is full
+			time.Sleep(time.Millisecond)
+		}
 		if err != nil {
 			break
 		}
