@@ -42,6 +42,10 @@ func main() {
 	only := flag.String("only", "", "measure only the parts whose name contains this")
 	rounds := flag.Int("rounds", 5, "with -vm, how often 200 volumes are activated each way, and single ones")
 	flag.Parse()
+	if flag.Arg(0) == hostileChild {
+		attack(flag.Arg(1))
+		return
+	}
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 
 	if os.Geteuid() != 0 {
@@ -70,6 +74,7 @@ func main() {
 		{"Calls, the whole process as kubelet starts it", onNode(func(ctx context.Context, n *host.Node) ([]goal, error) { return calls(ctx, n, *runs) })},
 		{"1,000 volumes among 10,000 mounts", table},
 		{"Calls among 10,000 mounts of others", onNode(foreign)},
+		{"Calls beside hostile clients of the status socket", onNode(func(ctx context.Context, n *host.Node) ([]goal, error) { return hostile(ctx, n, *runs) })},
 		{"flexd at rest with 1,000 claims", onNode(func(ctx context.Context, n *host.Node) ([]goal, error) { return idle(ctx, n, *rest) })},
 	}
 	if *vm {
