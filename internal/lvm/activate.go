@@ -36,7 +36,7 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		if err != nil {
 			return g.explainFailure(ctx, lv, err)
 		}
-		if why := p.unusable(m); why != "" {
+		if why := p.tree().unusable(m); why != "" {
 			return fmt.Errorf("activate: %s", why)
 		}
 		return p.ensureLink(ctx, g, lv, m)

@@ -27,16 +27,16 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 	if err != nil {
 		return volume.Device{}, err
 	}
-	d := volume.Device{Activity: volume.Inactive}
+	d, below := volume.Device{Activity: volume.Inactive}, p.tree()
 	if found && !idle(m) { // lvchange -ay loads the missing table
-		d = p.deviceOf(m)
+		d = p.deviceOf(below, m)
 		if d.Relatives, err = p.relatives(m); err != nil {
 			return volume.Device{}, err
 		}
 	}
 	if g, err := p.group(lv.Name.VG); err == nil {
 		if d.Activity == volume.Active && !d.Unusable {
-			d.Reason = g.overlap(m)
+			d.Reason = g.overlap(below, m)
 			d.Unusable = d.Reason != ""
 		}
 		if what := g.busyReason(lv.Name.String()); what != "" {
@@ -93,7 +93,7 @@ func (p *Provider) Identity(earlier volume.UUID, vg string) (id volume.UUID, err
 	return id, nil
 }
 
-func (p *Provider) deviceOf(m devmapper.Mapped) volume.Device {
+func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 	d := volume.Device{
 		Activity: volume.Active, Path: p.node(m), Number: m.Number, Seq: diskSeq(m.Number),
 		Size: m.Size(), ReadOnly: m.ReadOnly, Suspended: m.Suspended,
@@ -103,15 +103,15 @@ func (p *Provider) deviceOf(m devmapper.Mapped) volume.Device {
 			d.Link = link
 		}
 	}
-	d.Reason = p.unusable(m)
+	d.Reason = below.unusable(m)
 	d.Unusable = d.Reason != ""
 	d.Unsound = unsound(m)
 	return d
 }
 
 // unusable describes why a device must not be used; "" = it may be.
-func (p *Provider) unusable(m devmapper.Mapped) string {
-	f := p.tree().faults(m, false)
+func (t *tree) unusable(m devmapper.Mapped) string {
+	f := t.faults(m, false)
 	return cmp.Or(f.missing, f.pool, f.unread)
 }
 

@@ -33,6 +33,7 @@ type Facts struct {
 
 	free    []extent           // of disks by their paths
 	unknown []devmapper.Mapped // see unknownDevices; as listed when this was read
+	taken   taken              // by the devices of the other ones; as of then
 }
 
 // A PV is a disk of a volume group.

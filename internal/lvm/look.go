@@ -83,6 +83,7 @@ func (g *group) report(l *look) {
 		var list []devmapper.Mapped
 		if list, l.err = g.p.DM.List(); l.err == nil {
 			l.facts.unknown = l.facts.unknownDevices(list)
+			l.facts.taken = g.p.takenBy(l.facts, list)
 		}
 	}
 	g.mu.Lock()

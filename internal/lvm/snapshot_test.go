@@ -192,8 +192,8 @@ func TestBelowSnapshots(t *testing.T) {
 		}
 		if c.pool != "" {
 			add("vg0-pool-tpool", "LVM-pool", "253:2", "thin-pool", "253:0 253:1 128 256")
-			add("vg0-pool_tmeta", "LVM-tmeta", "253:0", "linear", "254:0 4096")
-			add("vg0-pool_tdata", "LVM-tdata", "253:1", "linear", "254:0 8192")
+			add("vg0-pool_tmeta", "LVM-tmeta", "253:0", "linear", "254:0 200704")
+			add("vg0-pool_tdata", "LVM-tdata", "253:1", "linear", "254:0 270336")
 		}
 		for _, name := range []string{"o", "s"} {
 			d, err := p.Device(t.Context(), f.lookUp(p, name))

@@ -78,28 +78,29 @@ func (g *group) checkFree(f *Facts) error {
 	return nil
 }
 
-// overlap says why a device must not be used that lies on the same extents as one that
-// the metadata does not know, or "".
-func (g *group) overlap(m devmapper.Mapped) string {
+// overlap says why a device must not be used that lies on the same extents as one of another
+// volume, or of one that the metadata does not know, or "".
+func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 	g.mu.Lock()
 	f := g.known
 	g.mu.Unlock()
 	if f == nil {
 		return ""
 	}
-	var mine space
+	var all []extent
+	below := map[string]bool{}
+	unread := t.walk(m, func(n *node, _ bool) {
+		all = append(all, extents(n.Mapped)...)
+		below[ownerOf(n.UUID)] = true
+	})
+	mine := spaceOf(all)
 	for _, u := range f.unknown {
 		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID})
 		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue
 		}
-		unread := ""
 		if err != nil {
 			unread = err.Error()
-		} else if mine == nil {
-			var all []extent
-			unread = g.p.tree().walk(m, func(n *node, _ bool) { all = append(all, extents(n.Mapped)...) })
-			mine = spaceOf(all)
 		}
 		if unread != "" {
 			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not know, is unknown: %s", u.Name, g.name, unread)
@@ -108,7 +109,72 @@ func (g *group) overlap(m devmapper.Mapped) string {
 			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
+	for _, uuid := range f.taken.meets(all) {
+		if below[ownerOf(uuid)] {
+			continue
+		}
+		other, err := g.p.DM.Device(devmapper.Key{UUID: uuid}) // its table may be another by now
+		switch {
+		case errors.Is(err, devmapper.ErrNoDevice):
+		case err != nil:
+			return fmt.Sprintf("whether it still lies on extents of another volume's device is unknown: %v", err)
+		case mine.meets(extents(other)):
+			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
+		}
+	}
 	return ""
+}
+
+// ownerOf returns the part of a device's uuid that all devices of one volume have.
+func ownerOf(uuid string) string { return uuid[:min(len(uuid), len("LVM-")+2*uuidLength)] }
+
+// A takenExtent is one that a device maps.
+type takenExtent struct {
+	extent
+	uuid  string
+	until int64 // the greatest end of those up to this one
+}
+
+// taken are extents by their disk's number, in the order of their starts. They may overlap.
+type taken map[string][]takenExtent
+
+// takenBy returns the extents of the devices of known volumes. One that cannot be read lies where
+// the metadata says.
+func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) taken {
+	all := taken{}
+	for _, m := range list {
+		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) || slices.ContainsFunc(f.unknown, func(u devmapper.Mapped) bool { return u.UUID == m.UUID }) {
+			continue
+		}
+		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil {
+			for _, e := range extents(now) {
+				all[e.disk] = append(all[e.disk], takenExtent{extent: e, uuid: m.UUID})
+			}
+		}
+	}
+	for _, of := range all {
+		slices.SortFunc(of, func(a, b takenExtent) int { return cmp.Compare(a.start, b.start) })
+		until := int64(0)
+		for i := range of {
+			until = max(until, of[i].end)
+			of[i].until = until
+		}
+	}
+	return all
+}
+
+// meets returns the uuids of the devices that map a part of the extents.
+func (t taken) meets(extents []extent) (uuids []string) {
+	for _, e := range extents {
+		all := t[e.disk]
+		i, _ := slices.BinarySearchFunc(all, e.start, func(o takenExtent, start int64) int { return cmp.Compare(o.until, start+1) })
+		for ; i < len(all) && all[i].start < e.end; i++ {
+			if all[i].end > e.start && !slices.Contains(uuids, all[i].uuid) {
+				uuids = append(uuids, all[i].uuid)
+			}
+		}
+	}
+	return uuids
 }
 
 // A space is parts of disks that do not overlap: by the disk's number, in order.

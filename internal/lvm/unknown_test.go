@@ -157,6 +157,45 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
+// A device on the extents of another volume's device, which older metadata gives to both, is
+// not used.
+func TestOverlapKnown(t *testing.T) {
+	f, p := newFake(t, 3)
+	add := func(i int, layer, number, table string) {
+		target, params, _ := strings.Cut(table, " ")
+		uuid := dmUUID(fakeUUID(i)) + layer
+		f.devices[uuid] = devmapper.Mapped{Name: fmt.Sprint("vg0-v", i, layer), UUID: uuid, Number: number, Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}
+	}
+	check := func(what, reason string) {
+		t.Helper()
+		d, err := p.Device(t.Context(), f.lookUp(p, "v0"))
+		if err != nil || d.Unusable != (reason != "") || !strings.Contains(d.Reason, reason) {
+			t.Errorf("%s: got %+v %v, want %q", what, d, err, reason)
+		}
+	}
+	const refused = "it lies on extents of vg0-v1, the device of another volume"
+	add(0, "", "253:0", "snapshot-origin 253:3") // its own devices do not count
+	add(0, "-real", "253:3", "linear 254:0 2048")
+	add(2, "", "253:2", "linear 254:0 18432")
+	check("beside another", "")
+	add(1, "", "253:1", "linear 254:0 18431")
+	p.Invalidate("")
+	check("after a report", refused)
+	f.failing = map[string]bool{dmUUID(fakeUUID(1)): true}
+	check("cannot be read any more", "is unknown: the answer does not parse")
+	f.failing = nil
+	add(1, "", "253:1", "linear 254:16 2048")
+	check("has another table", "")
+	delete(f.devices, dmUUID(fakeUUID(1)))
+	check("is gone", "")
+	// Two long ones before it in order: the first is the one that reaches it.
+	add(1, "", "253:1", "striped 1 128 254:0 2048")
+	add(2, "", "253:2", "linear 254:0 2049")
+	add(0, "-real", "253:3", "linear 254:0 18431")
+	p.Invalidate("")
+	check("below one of several", refused)
+}
+
 // Only the start of a name makes a volume pvmove's.
 func TestPartNames(t *testing.T) {
 	f, p := newFake(t, 0)
