@@ -330,6 +330,9 @@ func (w *world) empty() {
 			break
 		}
 	}
+	if len(w.recorder.found()) > 0 { // each of the next conditions may take until its limit
+		return
+	}
 	w.Sim.DeactivateOwn(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) }) // flexd must leave them active
 	w.Empty()
 }
