@@ -25,12 +25,19 @@ const leastCheckMemory = 256 << 20
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
+// namespaceKey stands for the pod's namespace in the patterns of volumes.
+const namespaceKey = "{namespace}"
+
+// maxNamespace is Kubernetes' own limit.
+const maxNamespace = 63
+
 // maxNodeName is Kubernetes' own limit.
 const maxNodeName = 253
 
 var (
 	driverNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	nodeNames   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	namespaces  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	groupNames  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?$`)
 	vgNames     = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
 	sizes       = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
@@ -128,6 +135,13 @@ func glob(s *string) string {
 	return ""
 }
 
+func volumeGlob(s *string) string {
+	if strings.ContainsAny(strings.ReplaceAll(*s, namespaceKey, ""), "{}") {
+		return fmt.Sprintf("may have %s in braces only: %q", namespaceKey, short(*s))
+	}
+	return glob(s)
+}
+
 // parseSize reads a whole number and a binary unit. It refuses decimal units instead of
 // treating them as binary: 10GB is 7 % less than 10GiB.
 func parseSize(s string) (int64, string) {
@@ -208,6 +222,7 @@ func (r *reader) checkGroups(c *Config) {
 			{"name", g.Name, "the volume group that pods name in their options"},
 			{"provider", g.Provider, "lvm or loopdev"},
 			{"directory", g.Directory, "where the volumes' files are kept"},
+			{"namespaces", "", `those whose pods may use the volumes; ["*"] if every namespace may`},
 		} {
 			if need.key == "directory" && g.Provider == "lvm" {
 				continue

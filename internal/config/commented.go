@@ -100,8 +100,9 @@ log:
 #     #   stripeSize: 64KiB
 #     #   mirrors: 1            # further copies, for raid1 and raid10
 #     #   pvTag: fast           # only on disks with this tag
-#     volumes: ["*"]            # names of the volumes that may be used; * ? [a-z]
-#     namespaces: ["*"]         # namespaces whose pods may use them; * ? [a-z]
+#     namespaces: ["*"]         # needed: namespaces whose pods may use the volumes; * ? [a-z]
+#     volumes: ["*"]            # names of the volumes that may be used; * ? [a-z], and
+#                               # {namespace} for the pod's, as in "{namespace}.*"
 #     create: false             # true: make a missing volume when the pod gives a size
 #     maxSize: 0                # largest size to create or extend to; 0: no limit.
 #                               # Needed with create: true

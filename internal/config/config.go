@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -122,8 +124,63 @@ func (c *Config) VG(name string) *VolumeGroup {
 	return nil
 }
 
-// AllowsVolume reports whether the logical volume of that name may be used.
-func (g *VolumeGroup) AllowsVolume(lv string) bool { return matches(g.Volumes, lv) }
+// Restricted reports whether the namespace of a pod decides which volumes it may use.
+func (g *VolumeGroup) Restricted() bool {
+	return !slices.Contains(g.Namespaces, "*") || slices.ContainsFunc(g.Volumes, func(glob string) bool { return strings.Contains(glob, namespaceKey) })
+}
+
+// AllowsVolume reports whether pods of at least one namespace may use the logical volume of
+// that name.
+func (g *VolumeGroup) AllowsVolume(lv string) bool {
+	return slices.ContainsFunc(g.Volumes, func(glob string) bool {
+		return slices.ContainsFunc(globsFor(glob, g.Namespaces), func(glob string) bool { return matches([]string{glob}, lv) })
+	})
+}
+
+// globsFor returns a glob of volumes for each of these namespaces.
+func globsFor(glob string, namespaces []string) (all []string) {
+	if !strings.Contains(glob, namespaceKey) {
+		return []string{glob}
+	}
+	for _, ns := range namespaces {
+		all = append(all, strings.ReplaceAll(glob, namespaceKey, ns))
+	}
+	return all
+}
+
+// AllowsVolumeFor reports whether pods of that namespace may use the logical volume of that
+// name. Where a pattern makes it a volume of two namespaces, such as a-b-c with
+// "{namespace}-*", it is of the one with the longer name.
+func (g *VolumeGroup) AllowsVolumeFor(ns, lv string) bool {
+	var shared, own []string
+	for _, glob := range g.Volumes {
+		if strings.Contains(glob, namespaceKey) {
+			own = append(own, glob)
+		} else {
+			shared = append(shared, glob)
+		}
+	}
+	return matches(shared, lv) || owns(own, ns, lv) && !g.longerOwner(own, ns, lv)
+}
+
+// owns reports whether one of the globs makes a volume that of the namespace.
+func owns(globs []string, ns, lv string) bool {
+	return len(ns) <= maxNamespace && namespaces.MatchString(ns) && slices.ContainsFunc(globs, func(glob string) bool {
+		return matches([]string{strings.ReplaceAll(glob, namespaceKey, ns)}, lv)
+	})
+}
+
+// longerOwner reports whether the volume is that of a namespace whose name contains ns.
+func (g *VolumeGroup) longerOwner(globs []string, ns, lv string) bool {
+	for i := range lv {
+		for j := i + len(ns) + 1; j <= len(lv); j++ {
+			if other := lv[i:j]; strings.Contains(other, ns) && owns(globs, other, lv) && g.AllowsNamespace(other) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // AllowsNamespace reports whether pods of that namespace may mount volumes of
 // the group.

@@ -42,8 +42,8 @@ func (c *Config) derive() {
 	}
 }
 
-// blankGroup returns the defaults of a volume group. Its name, provider and directory have
-// none: flexd does not guess the place of data.
+// blankGroup returns the defaults of a volume group. Its name, provider, directory and
+// namespaces have none: flexd does not guess the place of data, nor whose it is.
 func blankGroup() VolumeGroup {
-	return VolumeGroup{ThinPoolWarning: 80, MountFlags: []string{"nodev"}, Volumes: []string{"*"}, Namespaces: []string{"*"}}
+	return VolumeGroup{ThinPoolWarning: 80, MountFlags: []string{"nodev"}, Volumes: []string{"*"}}
 }

@@ -75,7 +75,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 				r.mapping(n, at, r.layoutSchema(&g.Layout))
 			}
 		}},
-		{"volumes", r.list(&g.Volumes, glob)},
+		{"volumes", r.list(&g.Volumes, volumeGlob)},
 		{"namespaces", r.list(&g.Namespaces, glob)},
 		{"create", r.truth(&g.Create)},
 		{"maxSize", r.size(&g.MaxSize)},

@@ -48,7 +48,7 @@ func TestCommentedEntry(t *testing.T) {
 		t.Fatalf("%v in:\n%s", err, entry)
 	}
 	want := blankGroup()
-	want.Name, want.Provider, want.Directory = "vg0", "loopdev", "/srv/vg0"
+	want.Name, want.Provider, want.Directory, want.Namespaces = "vg0", "loopdev", "/srv/vg0", []string{"*"}
 	if d := cmp.Diff([]VolumeGroup{want}, c.VolumeGroups); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -99,7 +99,7 @@ volumeGroups:
   maxSize: 10GiB
   mountFlags: [noexec, nosuid]
   deactivate: never
-- {name: vg1, provider: loopdev, directory: /srv/vg1, maxSize: 0}
+- {name: vg1, provider: loopdev, directory: /srv/vg1, maxSize: 0, namespaces: ["*"]}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -128,16 +128,16 @@ volumeGroups:
 		}
 	}
 	if g.AllowsNamespace("default") || !c.VG("vg1").AllowsNamespace("default") || c.VG("vg2") != nil {
-		t.Error("namespaces: [] allows none, the default all")
+		t.Error("namespaces: [] allows none, [*] all")
 	}
 }
 
 // Each row is a file and everything that is said about it.
 func TestRefused(t *testing.T) {
-	group := "volumeGroups:\n- name: vg0\n  provider: loopdev\n  directory: /srv/vg0\n"
+	group := "volumeGroups:\n- name: vg0\n  provider: loopdev\n  namespaces: ['*']\n  directory: /srv/vg0\n"
 	for _, row := range []struct{ about, file, want string }{
 		{"unknown key", "drivr: a/b\n", `f:1: drivr: unknown key; did you mean "driver"?`},
-		{"unknown key of a group", group + "  volume: ['*']\n", `f:5: volumeGroups[0].volume: unknown key; did you mean "volumes"?`},
+		{"unknown key of a group", group + "  volume: ['*']\n", `f:6: volumeGroups[0].volume: unknown key; did you mean "volumes"?`},
 		{"other spelling", "run_dir: /run/x\n", `f:1: run_dir: unknown key; did you mean "runDir"?`},
 		{"nothing near", "replicas: 3\n", `f:1: replicas: unknown key`},
 		{"twice", "lease: 1s\nlease: 2s\n", `f:2: lease: is repeated; it is first in line 1`},
@@ -145,38 +145,41 @@ func TestRefused(t *testing.T) {
 		{"number for a string", "nodeName: 12\n", `f:1: nodeName: must be a string; YAML reads this as something else, so quote it: "12"`},
 		{"list for a string", "nodeName: [a]\n", `f:1: nodeName: must be a string, not a list`},
 		{"no value", "namespaces:\nrunDir:\n", "f:1: namespaces: unknown key\nf:2: runDir: has no value; remove the key to use its default"},
-		{"no list", group + "  volumes:\n", `f:5: volumeGroups[0].volumes: must be a list, not nothing`},
+		{"no list", group + "  volumes:\n", `f:6: volumeGroups[0].volumes: must be a list, not nothing`},
 		{"string for a list", "kubeletRoots: /var/lib/kubelet\n", `f:1: kubeletRoots: must be a list: ["/var/lib/kubelet"]`},
 		{"no root", "kubeletRoots: []\n", `f:1: kubeletRoots: must name at least one directory`},
 		{"list for the file", "- driver\n", "f:1: must be a mapping (lines of `key: value`), not a list"},
 		{"word for the file", "driver\n", "f:1: must be a mapping (lines of `key: value`), not \"driver\""},
-		{"relative path", strings.Replace(group, "/srv/vg0", "data", 1), `f:4: volumeGroups[0].directory: must be an absolute path, not "data"`},
+		{"relative path", strings.Replace(group, "/srv/vg0", "data", 1), `f:5: volumeGroups[0].directory: must be an absolute path, not "data"`},
 		{"root directory", "runDir: /..\n", `f:1: runDir: must not be the root directory`},
 		{"no unit", "lease: 30\n", `f:1: lease: must be a duration with its unit, such as 30s or 4m30s, not 30`},
 		{"negative", "lease: -1s\n", `f:1: lease: must be longer than 0s, not "-1s"`},
 		{"too patient", "callDeadline: 5m\n", `f:1: callDeadline: must be less than 5m, when flexdriver gives up, not 5m0s`},
 		{"a grace that kubelet needs", "releaseOrphansAfter: 1m\n", `f:1: releaseOrphansAfter: must be at least 5m, longer than kubelet's retry interval, or never; not 1m0s`},
 		{"a grace without a unit", "releaseOrphansAfter: 60\n", `f:1: releaseOrphansAfter: must be a duration with its unit, such as 30s or 4m30s, not 60`},
-		{"decimal unit", group + "  maxSize: 10GB\n", `f:5: volumeGroups[0].maxSize: must have one of the units KiB, MiB, GiB, TiB or PiB: "10GB"`},
-		{"no size unit", group + "  maxSize: 1073741824\n", `f:5: volumeGroups[0].maxSize: must be a size with its unit, such as 500MiB, 10GiB or 1TiB, not 1073741824`},
-		{"fraction", group + "  maxSize: 1.5TiB\n", `f:5: volumeGroups[0].maxSize: must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not "1.5TiB"`},
-		{"huge", group + "  maxSize: 8192PiB\n", `f:5: volumeGroups[0].maxSize: is larger than any volume: "8192PiB"`},
-		{"glob", group + "  volumes: ['a[']\n", `f:5: volumeGroups[0].volumes[0]: is not a pattern (* ? [a-z] and \ are special): "a["`},
-		{"glob of a path", group + "  namespaces: [a/b, '', 'a b']\n", "f:5: volumeGroups[0].namespaces[0]: must match a plain name, so it cannot contain '/': \"a/b\"\n" +
-			"f:5: volumeGroups[0].namespaces[1]: must not be empty; \"*\" means all\nf:5: volumeGroups[0].namespaces[2]: must match a plain name, so it cannot contain spaces: \"a b\""},
-		{"not a bool", group + "  create: yes\n", `f:5: volumeGroups[0].create: must be true or false, not "yes"`},
+		{"decimal unit", group + "  maxSize: 10GB\n", `f:6: volumeGroups[0].maxSize: must have one of the units KiB, MiB, GiB, TiB or PiB: "10GB"`},
+		{"no size unit", group + "  maxSize: 1073741824\n", `f:6: volumeGroups[0].maxSize: must be a size with its unit, such as 500MiB, 10GiB or 1TiB, not 1073741824`},
+		{"fraction", group + "  maxSize: 1.5TiB\n", `f:6: volumeGroups[0].maxSize: must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not "1.5TiB"`},
+		{"huge", group + "  maxSize: 8192PiB\n", `f:6: volumeGroups[0].maxSize: is larger than any volume: "8192PiB"`},
+		{"glob", group + "  volumes: ['a[']\n", `f:6: volumeGroups[0].volumes[0]: is not a pattern (* ? [a-z] and \ are special): "a["`},
+		{"glob of a path", strings.Replace(group, "['*']", "[a/b, '', 'a b']", 1), "f:4: volumeGroups[0].namespaces[0]: must match a plain name, so it cannot contain '/': \"a/b\"\n" +
+			"f:4: volumeGroups[0].namespaces[1]: must not be empty; \"*\" means all\nf:4: volumeGroups[0].namespaces[2]: must match a plain name, so it cannot contain spaces: \"a b\""},
+		{"not a bool", group + "  create: yes\n", `f:6: volumeGroups[0].create: must be true or false, not "yes"`},
 		{"create how large", group + "  create: true\n", "f:2: volumeGroups[0].maxSize: is required with `create: true`: the largest size that a pod may request"},
-		{"deactivate", group + "  deactivate: false\n", `f:5: volumeGroups[0].deactivate: must be a string; YAML reads this as something else, so quote it: "false"`},
-		{"deactivate word", group + "  deactivate: always\n", `f:5: volumeGroups[0].deactivate: must be auto or never, not "always"`},
+		{"deactivate", group + "  deactivate: false\n", `f:6: volumeGroups[0].deactivate: must be a string; YAML reads this as something else, so quote it: "false"`},
+		{"deactivate word", group + "  deactivate: always\n", `f:6: volumeGroups[0].deactivate: must be auto or never, not "always"`},
 		{"nothing of a group", "volumeGroups:\n- create: false\n", "f:2: volumeGroups[0].name: is missing (the volume group that pods name in their options)\n" +
-			"f:2: volumeGroups[0].provider: is missing (lvm or loopdev)\nf:2: volumeGroups[0].directory: is missing (where the volumes' files are kept)"},
+			"f:2: volumeGroups[0].provider: is missing (lvm or loopdev)\nf:2: volumeGroups[0].directory: is missing (where the volumes' files are kept)\n" +
+			"f:2: volumeGroups[0].namespaces: is missing (those whose pods may use the volumes; [\"*\"] if every namespace may)"},
+		{"no namespaces", strings.Replace(group, "  namespaces: ['*']\n", "", 1), `f:2: volumeGroups[0].namespaces: is missing (those whose pods may use the volumes; ["*"] if every namespace may)`},
+		{"braces", group + "  volumes: ['{namespace}.*', '{pod}-*']\n", `f:6: volumeGroups[0].volumes[1]: may have {namespace} in braces only: "{pod}-*"`},
 		{"empty group", "volumeGroups:\n-\n", "f:2: volumeGroups[0]: must be a mapping (lines of `key: value`), not nothing"},
 		{"name", strings.Replace(group, "vg0", "'-vg'", 1), `f:2: volumeGroups[0].name: must be a volume group name as LVM allows it (letters, digits and + _ . -, not beginning with '-'), not "-vg"`},
-		{"group twice", group + "- name: vg0\n  provider: loopdev\n  directory: /srv/../srv/vg0\n", "f:5: volumeGroups[1].name: \"vg0\" is already volumeGroups[0]\n" +
-			"f:7: volumeGroups[1].directory: \"/srv/vg0\" is already that of volumeGroups[0]"},
-		{"below kubelet", strings.Replace(group, "/srv/vg0", "/var/lib/kubelet/vg0", 1), `f:4: volumeGroups[0].directory: must not be below kubelet's own directory /var/lib/kubelet`},
-		{"above kubelet", strings.Replace(group, "/srv/vg0", "/var/lib", 1), `f:4: volumeGroups[0].directory: must not hold kubelet's own directory /var/lib/kubelet`},
-		{"in the run directory", strings.Replace(group, "/srv/vg0", "/run/flexd", 1), `f:4: volumeGroups[0].directory: must not lie in the runDir (/run/flexd)`},
+		{"group twice", group + "- name: vg0\n  provider: loopdev\n  namespaces: []\n  directory: /srv/../srv/vg0\n", "f:6: volumeGroups[1].name: \"vg0\" is already volumeGroups[0]\n" +
+			"f:9: volumeGroups[1].directory: \"/srv/vg0\" is already that of volumeGroups[0]"},
+		{"below kubelet", strings.Replace(group, "/srv/vg0", "/var/lib/kubelet/vg0", 1), `f:5: volumeGroups[0].directory: must not be below kubelet's own directory /var/lib/kubelet`},
+		{"above kubelet", strings.Replace(group, "/srv/vg0", "/var/lib", 1), `f:5: volumeGroups[0].directory: must not hold kubelet's own directory /var/lib/kubelet`},
+		{"in the run directory", strings.Replace(group, "/srv/vg0", "/run/flexd", 1), `f:5: volumeGroups[0].directory: must not lie in the runDir (/run/flexd)`},
 		{"one directory for both", "runDir: /var/lib/flexd\n", `f: stateDir: must not be the runDir (/var/lib/flexd): that one is emptied by a reboot`},
 		{"state in run", "stateDir: /run/flexd/state\n", `f:1: stateDir: must not lie below the runDir (/run/flexd): that one is emptied by a reboot`},
 		{"state in kubelet", "stateDir: /var/lib/kubelet/flexd\n", `f:1: stateDir: must not be below kubelet's own directory /var/lib/kubelet`},
@@ -234,7 +237,7 @@ func TestLoad(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(Commented()))
 	f.Add([]byte("a: &a [*a]\n"))
-	f.Add([]byte("{volumeGroups: [{name: a, provider: loopdev, directory: /d, create: true, maxSize: 1KiB}]}"))
+	f.Add([]byte("{volumeGroups: [{name: a, provider: loopdev, directory: /d, create: true, maxSize: 1KiB, namespaces: [a]}]}"))
 	f.Add([]byte("? - a\n  - {b: !!binary eA==}\n: |\n  text\n--- >\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse("f", data)
@@ -268,7 +271,7 @@ func FuzzParse(f *testing.F) {
 
 // Ensure that the keys of LVM are read, and that what cannot be is refused.
 func TestLVM(t *testing.T) {
-	const head = "volumeGroups:\n- name: vg0\n  provider: lvm\n"
+	const head = "volumeGroups:\n- name: vg0\n  namespaces: [a]\n  provider: lvm\n"
 	c, err := Parse("f", []byte("lvmFilter: ['r|^/dev/sdz$|']\n"+head+"  thinPoolWarning: 65%\n  layout: {type: raid10, stripes: 2, stripeSize: 64KiB, mirrors: 1, pvTag: fast}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -284,19 +287,58 @@ func TestLVM(t *testing.T) {
 		head + "  thinPoolWarning: 80\n":   "thinPoolWarning",
 		head + "  thinPoolWarning: 0%\n":   "thinPoolWarning",
 		head + "  thinPoolWarning: 101%\n": "thinPoolWarning",
-		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, thinPoolWarning: 90%}\n": "thinPoolWarning",
-		head + "  thinPool: -x\n":                                                         "thinPool",
-		head + "  thinPool: p\n  layout: {type: linear}\n":                                "layout",
-		head + "  layout: {type: mirror}\n":                                               "type",
-		head + "  layout: {stripes: 2}\n":                                                 "stripes",
-		head + "  layout: {type: striped, stripes: 0}\n":                                  "stripes",
-		head + "  layout: {type: striped, stripeSize: 5KiB}\n":                            "stripeSize",
-		head + "  layout: {mirrors: 1}\n":                                                 "mirrors",
-		"lvmFilter: ['/dev/sdz']\n":                                                       "lvmFilter",
-		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, thinPool: p}\n": "thinPool",
+		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, namespaces: [a], thinPoolWarning: 90%}\n": "thinPoolWarning",
+		head + "  thinPool: -x\n":                              "thinPool",
+		head + "  thinPool: p\n  layout: {type: linear}\n":     "layout",
+		head + "  layout: {type: mirror}\n":                    "type",
+		head + "  layout: {stripes: 2}\n":                      "stripes",
+		head + "  layout: {type: striped, stripes: 0}\n":       "stripes",
+		head + "  layout: {type: striped, stripeSize: 5KiB}\n": "stripeSize",
+		head + "  layout: {mirrors: 1}\n":                      "mirrors",
+		"lvmFilter: ['/dev/sdz']\n":                            "lvmFilter",
+		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, namespaces: [a], thinPool: p}\n": "thinPool",
 	} {
 		if _, err := Parse("f", []byte(text)); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%q: got %v", text, err)
 		}
+	}
+}
+
+// Each volume is of one namespace at most.
+func TestNamespaceInVolumes(t *testing.T) {
+	g := VolumeGroup{Namespaces: []string{"team", "team-*", "a"}, Volumes: []string{"{namespace}-*", "shared", "{namespace}.*"}}
+	for _, row := range []struct {
+		ns, lv string
+		want   bool
+	}{
+		{"a", "a-data", true},
+		{"a", "a-my-data", true}, // a-my may not use the group
+		{"a", "team-data", false},
+		{"a", "shared", true},
+		{"team", "team-data", true},
+		{"team", "team-b-data", false},
+		{"team-b", "team-b-data", true},
+		{"team-b", "team-data", false},
+		{"team", "team-b.data", false},
+		{"team-b", "team-b.my-data", true},
+		{"team", "team.my-data", true},
+		{"*", "team-data", false},
+		{"t*", "team-data", false},
+		{"[a-z]", "a-data", false},
+		{"", "-data", false},
+		{"", "team-data", false},
+		{"team", "{namespace}-data", false},
+	} {
+		if got := g.AllowsVolumeFor(row.ns, row.lv); got != row.want {
+			t.Errorf("%q and %q: %v", row.ns, row.lv, got)
+		}
+	}
+	for lv, want := range map[string]bool{"a-x": true, "b-x": false, "team-z-x": true, "shared": true, "x": false} {
+		if g.AllowsVolume(lv) != want {
+			t.Errorf("%q: not %v", lv, want)
+		}
+	}
+	if !g.Restricted() || !(&VolumeGroup{Namespaces: []string{"*"}, Volumes: g.Volumes}).Restricted() || (&VolumeGroup{Namespaces: []string{"*"}, Volumes: []string{"*"}}).Restricted() {
+		t.Error("restricted")
 	}
 }

@@ -49,8 +49,8 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 		return refuse(volume.NoSpace, "it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
 		return refuse(volume.NoSpace, "option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, vg.Name, vg.MaxSize)
-	case c.Verb != volume.Publish && !slices.Contains(vg.Namespaces, "*"):
-		return refuse(volume.NotAllowed, "it does not exist, and volume group %s is only for some namespaces (%q), which kubelet names at mount only: create it by hand, or use the driver without attach", vg.Name, vg.Namespaces)
+	case c.Verb != volume.Publish && vg.Restricted():
+		return refuse(volume.NotAllowed, "it does not exist; %s", unknownNamespace(vg, "create it by hand"))
 	}
 	return volume.Refusal{}
 }

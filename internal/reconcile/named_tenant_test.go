@@ -3,7 +3,9 @@ package reconcile_test
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,4 +36,51 @@ func TestMountFlags(t *testing.T) {
 		}
 		works(t, k.Finish(p))
 	})
+}
+
+// Where the namespace decides, only a mount, which has one, creates, formats or applies
+// options of the filesystem, and only to the namespace's own volumes.
+func TestNamespacesOfVolumes(t *testing.T) {
+	onSim(t, "volumes", func(t *testing.T, e *hosttest.Env) {
+		e.Config.VolumeGroups[0].Volumes = []string{"{namespace}-*", "shared"}
+		p := pod("a") // of the namespace ns
+		of := func(lv string) hosttest.Pod { p := p; p.LV = lv; return p }
+		k := hosttest.NewKubelet(e, false)
+		for _, other := range []string{"other-data", "ns-b-data", "data"} {
+			fails(t, k.Up(of(other)), "does not allow volume")
+			if e.Sim.FileAt(e.File(other)) != nil {
+				t.Errorf("%s was created", other)
+			}
+		}
+		for _, own := range []string{"ns-data", "shared"} {
+			works(t, k.Up(of(own)))
+			works(t, k.Finish(of(own)))
+		}
+		e.Empty()
+	})
+	for _, restrict := range []func(*hosttest.Env){
+		func(e *hosttest.Env) { e.Config.VolumeGroups[0].Namespaces = []string{"ns"} },
+		func(e *hosttest.Env) { e.Config.VolumeGroups[0].Volumes = []string{"data", "{namespace}.*"} },
+	} {
+		onSim(t, "attach", func(t *testing.T, e *hosttest.Env) {
+			restrict(e)
+			k := hosttest.NewKubelet(e, true)
+			fails(t, k.Up(pod("a")), "create it by hand")
+			blankVolume(e)
+			fails(t, k.Up(pod("a")), "make one by hand")
+			if got := e.Steps(); strings.Contains(got, "mkfs") {
+				t.Errorf("mountdevice formats: %s", got)
+			}
+			works(t, hosttest.NewKubelet(e, false).Up(pod("a")))
+			works(t, hosttest.NewKubelet(e, false).Finish(pod("a")))
+			e.Settle(time.Hour)
+			p := pod("b")
+			p.Mount = "noatime,data=writeback"
+			fails(t, k.Up(p), "data=writeback")
+			p.Mount = "noatime"
+			works(t, k.Up(p))
+			works(t, k.Finish(p))
+			e.Empty()
+		})
+	}
 }

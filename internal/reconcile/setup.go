@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
@@ -46,6 +47,9 @@ func (n *Node) setUp(c *call) (device string, err error) {
 		return "", err
 	}
 	c.MaxSize = vg.MaxSize
+	if c.Verb == volume.Stage && vg.Restricted() {
+		c.NoFormat = volume.Refusal{Code: volume.NotAllowed, Reason: "it has no filesystem; " + unknownNamespace(vg, "make one by hand")}
+	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	c.Interrupt = cancel
@@ -140,16 +144,26 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 	return volume.Name{}, ""
 }
 
+// unknownNamespace says why a call must not change a volume: kubelet passes the namespace at
+// mount only. The advice is another one than not to use attach.
+func unknownNamespace(vg *config.VolumeGroup, advice string) string {
+	return fmt.Sprintf("the namespace decides about volumes of volume group %s (namespaces: %q, volumes: %q), and kubelet names it at mount only: %s, or use the driver without attach", vg.Name, vg.Namespaces, vg.Volumes, advice)
+}
+
 // allowed checks that the configuration lets this call use this volume.
 func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider, error) {
 	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
 	switch {
 	case vg == nil || p == nil:
 		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
-	case !vg.AllowsVolume(name.LV):
-		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
 	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
+	case c.Verb == volume.Publish && vg.AllowsVolume(name.LV) && !vg.AllowsVolumeFor(c.asked.Options.Pod.Namespace, name.LV):
+		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q for pods of namespace %q (volumes: %q)", name.VG, name.LV, c.asked.Options.Pod.Namespace, vg.Volumes)
+	case !vg.AllowsVolume(name.LV):
+		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
+	case c.Verb == volume.Stage && vg.Restricted() && len(c.Super) > 0:
+		return nil, nil, volume.Errorf(volume.NotAllowed, "the filesystem cannot be mounted with %s: %s", strings.Join(c.Super, ","), unknownNamespace(vg, "remove what is for the whole filesystem"))
 	}
 	return vg, p, nil
 }

@@ -85,6 +85,15 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	}
 	// If there is a filesystem, mkfs was not interrupted, and it may contain data by now.
 	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
+		calls = slices.DeleteFunc(slices.Clone(calls), func(c Call) bool {
+			if c.NoFormat.Reason != "" {
+				p.refuseWith(c, c.NoFormat)
+			}
+			return c.NoFormat.Reason != ""
+		})
+		if len(calls) == 0 {
+			return "", false
+		}
 		return p.format(calls, refuse)
 	}
 	switch fs.Content {

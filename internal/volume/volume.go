@@ -367,6 +367,7 @@ type Call struct {
 	Size     int64    // wanted bytes; but for Expand, only a blank volume that flexd created is extended to it
 	MaxSize  int64    // the volume group's limit in bytes, 0 = none
 	Refusal  Refusal  // why the configuration refuses this call; zero = it does not
+	NoFormat Refusal  // why no filesystem may be made for it on a blank volume; zero = one may
 	Patient  bool     // it still waits for a suspended device: every snapshot suspends its origin for a moment
 	Alone    bool     // for Reclaim: only if no other mount namespace has the device
 }

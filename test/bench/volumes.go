@@ -35,7 +35,7 @@ func manyNode() (*host.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = n.Configure(host.Settings{Lease: time.Hour, Groups: "  - {name: " + manyVG + ", provider: lvm}\n"}); err == nil {
+	if err = n.Configure(host.Settings{Lease: time.Hour, Groups: "  - {name: " + manyVG + ", provider: lvm, namespaces: ['*']}\n"}); err == nil {
 		err = n.Start()
 	}
 	if err != nil {

@@ -51,7 +51,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 		}
 	}
 	good := pod{Namespace: "team-a", Name: "x", UID: "uid-x"}
-	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "only for some namespaces", "without attach")
+	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "kubelet names it at mount only", "without attach")
 	h.ok(h.up(noAttach, v, good))
 	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
 	// Mounted volumes are released, whatever the configuration contains.

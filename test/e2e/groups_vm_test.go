@@ -99,7 +99,7 @@ func TestNotUsable(t *testing.T) {
 		h.storage.(*groups).groupOn("vg1", disks[2], disks[3])
 		h.lvm("lvcreate", "-y", "-an", "-L", "8M", "-T", "vg1/pool", disks[3])
 		h.lvm("lvcreate", "-y", "-an", "-Zn", "-Wn", "-L", "16M", "-n", "a", "vg1", disks[2])
-		h.settings.groups = "  - {name: vg1, provider: lvm, create: true, maxSize: 1GiB}\n  - {name: vg9, provider: lvm, create: true, maxSize: 1GiB}\n"
+		h.settings.groups = "  - {name: vg1, provider: lvm, create: true, maxSize: 1GiB, namespaces: ['*']}\n  - {name: vg9, provider: lvm, create: true, maxSize: 1GiB, namespaces: ['*']}\n"
 	})
 	ask := func(vg, lv string, words ...string) {
 		t.Helper()

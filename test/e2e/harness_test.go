@@ -179,12 +179,19 @@ func (h *host) must(err error) {
 	}
 }
 
+// everyNamespace ends the configuration of a group.
+const everyNamespace = ", namespaces: ['*']"
+
 func (h *host) configure() {
 	h.t.Helper()
 	s := h.settings
+	provider := h.group("vg0")
+	if strings.Contains(s.vg, "namespaces:") {
+		provider = strings.TrimSuffix(provider, everyNamespace)
+	}
 	h.must(h.Configure(testhost.Settings{
 		Roots: s.roots, Lease: s.lease, Lines: "log: {level: debug}\n" + s.extra,
-		Groups: fmt.Sprintf("  - {name: vg0, %s, %s}\n%s", h.group("vg0"), s.vg, s.groups),
+		Groups: fmt.Sprintf("  - {name: vg0, %s, %s}\n%s", provider, s.vg, s.groups),
 	}))
 }
 

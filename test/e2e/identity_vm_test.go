@@ -20,7 +20,7 @@ import (
 // their filesystems theirs. They are volumes of their own.
 func TestCopiedGroup(t *testing.T) {
 	h := newHost(t, func(h *host) {
-		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + "}\n  - {name: vg2, provider: lvm}\n"
+		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + "}\n  - {name: vg2, provider: lvm, namespaces: ['*']}\n"
 	})
 	h.volume("vg1/data", 16*mib, func(path string) { h.sh("mkfs.ext4", "-q", path) })
 	h.sh("dd", "if="+disks[2], "of="+disks[3], "bs=1M", "count=32", "conv=fsync")

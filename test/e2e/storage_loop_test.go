@@ -65,11 +65,11 @@ func (s files) path(name string) string { return s.Dir + "/" + name }
 
 func (s files) group(vg string) string {
 	s.h.must(os.MkdirAll(s.path(vg), 0o755))
-	return "provider: loopdev, directory: " + s.path(vg)
+	return "provider: loopdev, directory: " + s.path(vg) + everyNamespace
 }
 
 func (s files) missing(string) (config, called string) {
-	return "provider: loopdev, directory: " + s.path("not-there"), s.path("not-there")
+	return "provider: loopdev, directory: " + s.path("not-there") + everyNamespace, s.path("not-there")
 }
 
 func (s files) volume(name string, size int64, fill func(path string)) {

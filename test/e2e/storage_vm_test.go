@@ -97,10 +97,12 @@ func (s *groups) group(vg string) string {
 	if vg != "vg0" {
 		s.groupOn(vg, disks[2])
 	}
-	return "provider: lvm"
+	return "provider: lvm" + everyNamespace
 }
 
-func (s *groups) missing(vg string) (config, called string) { return "provider: lvm", vg }
+func (s *groups) missing(vg string) (config, called string) {
+	return "provider: lvm" + everyNamespace, vg
+}
 
 // groupOn makes a volume group that is not one disk's.
 func (s *groups) groupOn(vg string, disks ...string) {

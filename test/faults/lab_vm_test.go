@@ -87,7 +87,7 @@ func newLab(t *testing.T, callDeadline time.Duration, commands ...string) *lab {
 	l.must(l.Configure(host.Settings{
 		Lease:  10 * time.Minute,
 		Lines:  fmt.Sprintf("callDeadline: %s\nlog: {level: debug}", callDeadline),
-		Groups: "  - {name: " + host.VG + ", provider: lvm, create: true, maxSize: 8GiB}\n  - {name: other, provider: lvm}\n",
+		Groups: "  - {name: " + host.VG + ", provider: lvm, create: true, maxSize: 8GiB, namespaces: ['*']}\n  - {name: other, provider: lvm, namespaces: ['*']}\n",
 	}))
 	l.lvm(append([]string{"vgcreate -q other " + disks[2]}, commands...)...)
 	l.must(l.Start())

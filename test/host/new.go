@@ -59,7 +59,7 @@ func with(bin string, lease time.Duration, dir, run string, g group) (*Node, err
 	if err := g.prepare(); err != nil {
 		return n, err
 	}
-	return n, n.Configure(Settings{Lease: lease, Groups: "  - {name: " + VG + ", create: true, maxSize: 8GiB, " + g.config() + "}\n"})
+	return n, n.Configure(Settings{Lease: lease, Groups: "  - {name: " + VG + ", create: true, maxSize: 8GiB, namespaces: ['*'], " + g.config() + "}\n"})
 }
 
 // Volume asks the status socket for the whole story of a volume of VG.

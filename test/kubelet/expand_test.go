@@ -142,7 +142,7 @@ func TestRefusedExpansion(t *testing.T) {
 func TestExpansionOfFullGroup(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, noAttach, func(n *node) {
-		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB}\n"
+		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB, namespaces: ['*']}\n"
 		n.must(os.Mkdir(n.Dir+"/small", 0o755))
 		n.must(unix.Mount("tmpfs", n.Dir+"/small", "tmpfs", 0, "size=350m"))
 	})

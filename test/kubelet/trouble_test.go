@@ -107,8 +107,8 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 		n.run(repaired)
 		n.end(repaired)
 	}, func(n *node) {
-		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB}\n" +
-			"  - {name: gone, provider: loopdev, directory: " + n.Dir + "/gone, create: true, maxSize: 20GiB}\n"
+		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB, namespaces: ['*']}\n" +
+			"  - {name: gone, provider: loopdev, directory: " + n.Dir + "/gone, create: true, maxSize: 20GiB, namespaces: ['*']}\n"
 		n.must(os.Mkdir(n.Dir+"/gone", 0o755))
 		n.must(os.Mkdir(n.Dir+"/small", 0o755))
 		n.must(unix.Mount("tmpfs", n.Dir+"/small", "tmpfs", 0, "size=8m"))
@@ -183,7 +183,7 @@ func TestNamespaces(t *testing.T) {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, m, func(n *node) {
-				n.settings.Groups = strings.Replace(n.settings.Groups, "create: true", "create: true, namespaces: [team-*]", 1)
+				n.settings.Groups = strings.Replace(n.settings.Groups, "['*']", "[team-*]", 1)
 			})
 			n.failures = true
 			in := func(namespace, name, lv string) *v1.Pod {
@@ -197,14 +197,17 @@ func TestNamespaces(t *testing.T) {
 				n.warned(stranger, "vg0/a", `namespace "other"`, "team-*")
 			} else {
 				n.want(made)
-				n.warned(made, "vg0/a", "does not exist", "kubelet names at mount only", "create it by hand, or use the driver without attach")
+				n.warned(made, "vg0/a", "does not exist", "kubelet names it at mount only", "create it by hand, or use the driver without attach")
 			}
 			if _, err := os.Lstat(n.vg + "/a"); !os.IsNotExist(err) {
 				t.Errorf("vg0/a: %v", err)
 			}
 			n.end(made, stranger)
 			if m == byKubelet {
-				n.byHand("a", 16*mib)
+				file := n.byHand("a", 16*mib)
+				if out, err := exec.Command("mkfs.ext4", "-q", "-F", file).CombinedOutput(); err != nil {
+					t.Fatalf("%s", out)
+				}
 			}
 			n.run(made)
 			n.write(made, 0, "team's")
