@@ -227,3 +227,29 @@ func waitFor(t *testing.T, f func() bool) {
 	}
 	t.Fatal("not within 5 s")
 }
+
+// Ensure that the refusal of a copy of a mounted btrfs names both devices, and their volumes,
+// whichever of the two was mounted first.
+func TestBtrfsCopies(t *testing.T) {
+	need(t, "mkfs.btrfs")
+	owner := newRig(t, 128*mib)
+	owner.format("btrfs")
+	copied := owner.twin()
+	for _, pair := range [][2]*rig{{owner, copied}, {copied, owner}} {
+		first, second := pair[0], pair[1]
+		l := firstOf(first.landing(first.mkdir("m")))
+		first.land(l)
+		err := second.Mount(t.Context(), second.lock, MountSpec{Device: second.dev, FSType: "btrfs", Dir: second.mkdir("m"), First: true}, yes)
+		var refusal *Refusal
+		if !errors.As(err, &refusal) || refusal.Why != volume.Conflict {
+			t.Fatalf("got %v", err)
+		}
+		for _, word := range []string{first.dev.Path, first.file, second.dev.Path, second.file} {
+			if !strings.Contains(refusal.What, word) {
+				t.Errorf("%q does not name %s", refusal.What, word)
+			}
+		}
+		first.unmount(l.Dir)
+		exec.Command("btrfs", "device", "scan", "--forget").Run()
+	}
+}

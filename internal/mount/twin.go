@@ -154,7 +154,7 @@ func aloneInBtrfs(dev *os.File, d volume.Device) error {
 		return nil
 	}
 	return &Refusal{
-		What: fmt.Sprintf("the btrfs %s on %s is mounted already from %s: the kernel would take the two for one filesystem", sb.FSID, describeDevice(d), mounted),
+		What: fmt.Sprintf("the btrfs %s on %s is mounted already from %s: the kernel would take the two for one filesystem", sb.FSID, describeDevice(d)+loopName(d.Number), mounted),
 		Hint: "unmount that one first, or give this copy an fsid of its own (btrfstune -u) if it may be changed",
 		Why:  volume.Conflict,
 	}
@@ -197,7 +197,7 @@ func (m members) only(number string) bool { return len(m) == 1 && m[0].number ==
 func (m members) String() string {
 	var all []string
 	for _, d := range m {
-		all = append(all, "/dev/"+d.name+mappedName(d.number))
+		all = append(all, "/dev/"+d.name+mappedName(d.number)+loopName(d.number))
 	}
 	return cmp.Or(strings.Join(all, " and "), "no known device")
 }
@@ -222,6 +222,15 @@ func describeDevice(d volume.Device) string { return d.Path + mappedName(d.Numbe
 // mappedName returns device-mapper's name of a device for a message: " (vg0-data)".
 func mappedName(number string) string {
 	b, err := os.ReadFile("/sys/dev/block/" + number + "/dm/name")
+	if err != nil {
+		return ""
+	}
+	return " (" + strings.TrimSpace(string(b)) + ")"
+}
+
+// loopName returns the file of a loop device for a message: " (/srv/vg0/data)".
+func loopName(number string) string {
+	b, err := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
 	if err != nil {
 		return ""
 	}
