@@ -109,7 +109,7 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 	defer g.invalidate()
 	args := createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize)
 	res, err := g.change("create", args, 0)
-	if err != nil && bytes.Contains(res.Stderr, []byte("unrecognized option '"+noAutoactivation[0])) { // LVM before 2.03.12
+	if err != nil && bytes.Contains(res.Stderr, []byte(noAutoactivation[0])) { // LVM before 2.03.12 has no such option, lvcreate none for thin volumes and RAIDs
 		_, err = g.change("create", slices.DeleteFunc(args, func(a string) bool { return slices.Contains(noAutoactivation, a) }), 0)
 	}
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
