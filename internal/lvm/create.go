@@ -108,22 +108,14 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 	}
 	defer g.invalidate()
 	args := createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize)
-	res, err := g.change("create", args, 0)
-	if err != nil && bytes.Contains(res.Stderr, []byte(noAutoactivation[0])) { // LVM before 2.03.12 has no such option, lvcreate none for thin volumes and RAIDs
-		_, err = g.change("create", slices.DeleteFunc(args, func(a string) bool { return slices.Contains(noAutoactivation, a) }), 0)
-	}
+	_, err = g.change("create", args, 0)
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
-
-// noAutoactivation keeps a volume inactive when the host boots: its contents, and the names
-// in them, are those of pods.
-var noAutoactivation = []string{"--setautoactivation", "n"}
 
 // createArgs returns the arguments of lvcreate: it wipes old signatures on the extents
 // without a prompt.
 func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
-	args := append([]string{"lvcreate", "-y", "-W", "y", "-kn"}, noAutoactivation...)
-	args = append(args, "--addtag", tagCreating, "-n", name.LV)
+	args := []string{"lvcreate", "-y", "-W", "y", "-kn", "--addtag", tagCreating, "-n", name.LV}
 	if c.ThinPool != "" {
 		return append(args, "-V", strconv.FormatInt(extents*extentSize, 10)+"b", "--thinpool", c.ThinPool, name.VG)
 	}
@@ -136,7 +128,7 @@ func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
 }
 
 // finish completes the creation of a volume: it extends the volume to its size, zeroes the
-// places of signatures, and changes the tag.
+// places of signatures, changes the tag, and excludes it from autoactivation.
 func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, size int64) error {
 	name := volume.Name{VG: g.name, LV: l.Name}
 	lv := volume.LV{Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size}
@@ -157,7 +149,14 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	}
 	defer release()
 	defer g.invalidate()
-	_, err = g.change("create", []string{"lvchange", "-y", "--deltag", tagCreating, "--addtag", tagCreated, "-S", selection(l.UUID), name.String()}, 0)
+	// Not active after a boot: the contents, and the names in them, are those of pods.
+	// lvcreate refuses this option for thin volumes and RAIDs.
+	const option = "--setautoactivation"
+	args := []string{"lvchange", "-y", option, "n", "--deltag", tagCreating, "--addtag", tagCreated, "-S", selection(l.UUID), name.String()}
+	res, err := g.change("create", args, 0)
+	if err != nil && bytes.Contains(res.Stderr, []byte("unrecognized option '"+option)) { // LVM before 2.03.12
+		_, err = g.change("create", slices.Delete(args, 2, 4), 0)
+	}
 	return err
 }
 

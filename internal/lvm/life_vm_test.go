@@ -240,4 +240,19 @@ func TestVMAutoactivation(t *testing.T) {
 	l.deactivate(own)
 	l.activate(lv)
 	l.deactivate(lv)
+
+	l.sh("lvcreate", "-q", "-y", "-L", "32M", "-T", "vg0/pool")
+	for name, g := range map[string]Group{"thin": {ThinPool: "pool"}, "mirror": {Layout: Layout{Type: "raid1", Mirrors: 1}}} {
+		l.restart(g)
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 8*mib); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		lv := l.present(name)
+		l.deactivate(lv)
+		l.sh("vgchange", "-aay", "vg0")
+		if d := l.device(lv); d.Activity != volume.Inactive {
+			t.Errorf("%s is %+v", name, d)
+		}
+	}
 }
