@@ -128,6 +128,7 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"claimed-missing data: /var/lib/kubelet/b, for pod default/b"}},
 
 		{"extended without a refresh", []func(*Group){func(g *Group) { g.Volumes[0].Size = 128 << 20 }}, []string{"stale-mapping data: says 128 MiB|(vg0-data) has 64 MiB|lvchange --refresh vg0/data"}},
+		{"older metadata", []func(*Group){func(g *Group) { g.Volumes[0].Size = 32 << 20 }}, []string{"stale-mapping data: says 32 MiB|(vg0-data) has 64 MiB|vgcfgrestore --list vg0"}},
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
 		{"a file that was truncated", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].Size = "loopdev", "/srv/vg0", 1000 }}, []string{"stale-mapping data: says 1000 bytes|truncate -s 67108864 /srv/vg0/data"}},
