@@ -113,7 +113,7 @@ func (n *node) caught(verb string, start func()) {
 	start()
 	n.eventually("kubelet calls "+verb, func() string {
 		for _, p := range n.Processes() {
-			if strings.HasPrefix(p, n.Driver+" "+verb+" ") {
+			if strings.HasPrefix(p+" ", n.Driver+" "+verb+" ") { // it overwrites its other arguments
 				return ""
 			}
 		}
