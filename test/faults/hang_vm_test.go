@@ -66,7 +66,9 @@ func diskHangs(t *testing.T, first string) {
 	// Each in the middle of its step, and then the disk hangs.
 	waits := map[string]chan reply{}
 	var frozen []int
-	for way, child := range map[string]string{"mkfs": "mkfs.ext4", "fsck": "e2fsck", "mount": "mount"} {
+	mounting, pid := l.mountFrozen("mount")
+	waits["mount"], frozen = mounting, append(frozen, pid)
+	for way, child := range map[string]string{"mkfs": "mkfs.ext4", "fsck": "e2fsck"} {
 		waits[way] = behind(func() reply { return l.mount(way) })
 		frozen = append(frozen, l.freeze(child))
 	}

@@ -232,6 +232,27 @@ func (l *lab) freeze(what string) int {
 	return pid
 }
 
+// mountFrozen mounts a volume and stops flexd's child that mounts it, before the kernel has
+// the filesystem. On a busy machine that takes several attempts.
+func (l *lab) mountFrozen(lv string) (wait chan reply, pid int) {
+	l.Helper()
+	for range 20 {
+		wait = behind(func() reply { return l.mount(lv) })
+		pid = l.Freeze(func() bool { return len(wait) > 0 }, "mount")
+		var st unix.Stat_t
+		if pid != 0 && unix.Stat(device(lv), &st) == nil {
+			if _, err := os.Stat(fmt.Sprintf("/sys/fs/ext4/dm-%d", unix.Minor(st.Rdev))); err != nil {
+				return wait, pid
+			}
+			l.must(unix.Kill(pid, unix.SIGCONT))
+		}
+		l.ok(<-wait)
+		l.ok(l.unmount(lv))
+	}
+	l.Fatalf("no mount of %s was stopped", lv)
+	return nil, 0
+}
+
 // hangs waits until a child hangs on a volume, in a sleep that no signal ends, and
 // returns it.
 func (l *lab) hangs(lv string) (w *procfs.Waiting) {

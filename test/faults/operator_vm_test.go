@@ -66,8 +66,8 @@ func TestOperatorInTheWay(t *testing.T) {
 			t.Fatal("no growth was stopped")
 		}
 	}
-	waits["up"] = behind(func() reply { return l.mount("up") })
-	frozen = append(frozen, l.freeze("mount"))
+	up, pid := l.mountFrozen("up")
+	waits["up"], frozen = up, append(frozen, pid)
 	for _, lv := range suspended {
 		l.suspendLV(lv)
 	}
