@@ -16,8 +16,10 @@ func TestToolLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0); err != nil {
-		t.Skip(err)
+	if os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0) != nil { // it takes CAP_SYS_RESOURCE; more needs none
+		if err := os.WriteFile("/proc/self/oom_score_adj", []byte("300"), 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	defer os.WriteFile("/proc/self/oom_score_adj", before, 0)
 	tools, said := toolsOf(os.Getpid()), filepath.Join(r.dir, "said")

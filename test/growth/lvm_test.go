@@ -32,7 +32,7 @@ func newGroup(n int) *group {
 		uuid := fmt.Sprintf("LVLVLV-0000-0000-0000-0000-0000-%06d", i)
 		g.lvs = append(g.lvs, fmt.Sprintf(`{"lv_name":"v%d","lv_uuid":%q,"lv_size":"8388608","lv_attr":"-wi-XX----","lv_tags":"","lv_layout":"linear",`+
 			`"lv_role":"public","lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":""}`, i, uuid))
-		m := devmapper.Mapped{Name: fmt.Sprintf("vg0-v%d", i), UUID: dmUUID(uuid), Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 << 20, Params: "8:0 2048"}}}
+		m := devmapper.Mapped{Name: fmt.Sprintf("vg0-v%d", i), UUID: dmUUID(uuid), Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 << 20, Params: fmt.Sprintf("8:0 %d", 2048+i<<14)}}}
 		g.devices[m.UUID], g.devices[m.Number] = m, m
 	}
 	return g
