@@ -28,7 +28,8 @@ func TestReboot(t *testing.T) {
 	f := newFlow(t, n)
 	f.must(bootUp())
 	f.forget("gone")
-	f.must(command("vgchange", "-q", "-aay", vg)) // as LVM does it at boot
+	f.must(command("lvchange", "-q", "--setautoactivation", "y", vg+"/wanted", vg+"/gone")) // as an operator's, or made by an LVM before 2.03.12
+	f.must(command("vgchange", "-q", "-aay", vg))                                           // as LVM does it at boot
 	if _, err := os.Stat(podDir("gone")); err != nil {
 		t.Fatalf("kubelet has nothing to clean up: %v", err)
 	}
