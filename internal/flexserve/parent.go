@@ -68,8 +68,7 @@ func (p *parent) alive(pid int) bool {
 		now, err := procfs.Process(pid).Parent()
 		return err == nil && now == p.pid
 	}
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 0)
-	return err == nil && n == 0 || err == unix.EINTR
+	return procfs.Alive(p.fd)
 }
 
 func (p *parent) close() {

@@ -71,3 +71,13 @@ func SetOOMScore(pid, score int) error {
 	}
 	return err
 }
+
+// Alive reports whether the process of a pidfd has not ended.
+func Alive(pidfd int) bool {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR { // a signal says nothing about the process
+			return err == nil && n == 0
+		}
+	}
+}

@@ -21,7 +21,7 @@ type Peer struct {
 }
 
 // peerOf returns the peer of a connection and, if it may not call, a refusal. It returns an
-// error if there is nobody to answer.
+// error if the caller has ended.
 //
 // Kubelet, which starts flexdriver, is root with CAP_SYS_ADMIN on the node itself. A root
 // process in a pod that can reach the socket is none of that: its uid is 0 as well.
@@ -52,7 +52,7 @@ func peerOf(conn *net.UnixConn) (p Peer, refused *refusedPeer, err error) {
 	}
 	refused = p.check()
 	// What /proc says is about the peer if the peer has not ended until now.
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0); n != 0 || err != nil {
+	if process >= 0 && !procfs.Alive(process) {
 		return p, nil, fmt.Errorf("process %d has ended", p.Pid)
 	}
 	return p, refused, nil
