@@ -107,8 +107,7 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 		}
 	}
 	defer g.invalidate()
-	args := createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize)
-	_, err = g.change("create", args, 0)
+	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), 0)
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
 

@@ -13,7 +13,8 @@ import (
 const checkPause = time.Second
 
 // awaitCheck waits until fewer than maxChecks fsck and mkfs run in the volume group, as long
-// as a call waits for the step. done must be called when its child has ended.
+// as a call waits for the step. done must be called after the step; a child
+// that hangs beyond its deadline is not counted any more, as it would block the others for ever.
 func (l *lane) awaitCheck(ctx context.Context, s volume.Step) (done func(), err error) {
 	running := l.n.checksOf(l.group())
 	done = func() { <-running }

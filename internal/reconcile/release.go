@@ -17,7 +17,7 @@ import (
 
 // Orphans lists the orphans for `flexd release`, with the steps for each. With targets (a
 // directory, VG/LV or a uuid) it lists only these, and explains why a target is not an
-// orphan. It changes nothing, and accesses no target: whoever asks resolves its path.
+// orphan. It changes nothing, and accesses no target: the client resolves paths.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)

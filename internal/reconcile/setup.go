@@ -145,7 +145,7 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 }
 
 // unknownNamespace says why a call must not change a volume: kubelet passes the namespace at
-// mount only. The advice is another one than not to use attach.
+// mount only. advice is what can be done other than using the driver without attach.
 func unknownNamespace(vg *config.VolumeGroup, advice string) string {
 	return fmt.Sprintf("the namespace decides about volumes of volume group %s (namespaces: %q, volumes: %q), and kubelet names it at mount only: %s, or use the driver without attach", vg.Name, vg.Namespaces, vg.Volumes, advice)
 }
