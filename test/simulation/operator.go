@@ -26,6 +26,18 @@ func (w *world) meddle(dir string) {
 	}
 }
 
+// clear unmounts the mounts of operators and others. One that is busy may become visible at
+// a pod's directory, which kubelet then regards as mounted without a call.
+func (w *world) clear() bool {
+	any := w.Sim.Tidy()
+	for _, a := range w.pods {
+		if dir := w.kubelet.Dir(a.pod); w.M.IsMountPoint(dir) && w.Sim.MountedAt(dir) == "" {
+			w.meddle(dir)
+		}
+	}
+	return any
+}
+
 // tidied unmounts the mounts of operators and others, unless another mount covers them.
 // It reports whether there was such a mount: kubelet is restarted then, and sees the
 // directories below.

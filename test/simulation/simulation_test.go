@@ -103,6 +103,21 @@ func TestEndOfHiddenMounts(t *testing.T) {
 		event{staged("pv1"), decision{what: stops, on: "pod1a"}})
 }
 
+// TestUncoveredBeforeMount verifies that a run goes on if an operator's mount at a pod's
+// directory becomes visible between kubelet's attempt and its look at the directory.
+func TestUncoveredBeforeMount(t *testing.T) {
+	dir := "/sim/kubelet/pods/pod2a/volumes/flexd~lvm/pv2"
+	serves := at("kubelet serves pod2a")
+	follow(t, false,
+		event{nil, decision{what: starts, on: "pod2a"}},
+		event{func(w *world) bool { return w.Sim.StandsAt(dir) }, decision{what: covers, on: dir}},
+		event{nil, decision{what: holds, on: dir}},
+		event{nil, decision{what: covers, on: "/sim/kubelet/pods"}},
+		event{nil, decision{what: kubeletDies}},
+		event{serves, decision{what: lets, on: "kubelet serves pod2a"}},
+		event{nil, decision{what: clears}})
+}
+
 // TestWrittenBeforeExtension verifies that flexd may extend a volume that it found blank,
 // although an owner has written to it since.
 func TestWrittenBeforeExtension(t *testing.T) {

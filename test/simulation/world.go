@@ -192,7 +192,7 @@ func (w *world) do(d decision) bool {
 		w.meddle(dir)
 		return w.Sim.MountElsewhere(w.File(lv), dir) == nil
 	case clears:
-		return w.Sim.Tidy()
+		return w.clear()
 	case freezes:
 		return w.until(w.Sim.Freeze(d.on))
 	case shrinks:
