@@ -33,7 +33,8 @@ var packages = []struct {
 	{"internal/procfs", []string{"boottime", "sysfs"}},
 	{"internal/devmapper", []string{"sysfs"}},
 	{"internal/run", []string{"procfs"}},
-	{"internal/config", nil},
+	{"internal/spelling", nil},
+	{"internal/config", []string{"spelling"}},
 	{"internal/status", nil},
 	{"internal/flexvolume", []string{"boottime", "volopts"}},
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
@@ -50,7 +51,7 @@ var packages = []struct {
 	{"internal/server", []string{"volume", "procfs", "flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve", "server"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve", "server"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

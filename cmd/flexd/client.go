@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// get asks the status socket.
+// get asks the status socket. Its errors have an exit status.
 func get(socket, path string, timeout time.Duration) ([]byte, error) {
 	client := http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -21,12 +21,12 @@ func get(socket, path string, timeout time.Duration) ([]byte, error) {
 	}}
 	resp, err := client.Get("http://flexd" + path)
 	if err != nil {
-		return nil, absent(socket, err)
+		return nil, &exitError{exitUnknown, absent(socket, err)}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, fmt.Errorf("flexd hung up: %w", err)
+		return nil, &exitError{exitUnknown, fmt.Errorf("flexd hung up: %w", err)}
 	}
 	if resp.StatusCode != http.StatusOK {
 		var f struct {
@@ -35,7 +35,11 @@ func get(socket, path string, timeout time.Duration) ([]byte, error) {
 		if json.Unmarshal(body, &f) != nil || f.Error == "" {
 			f.Error = "flexd answers " + resp.Status
 		}
-		return nil, errors.New(f.Error)
+		code := exitUnknown
+		if resp.StatusCode < http.StatusInternalServerError {
+			code = exitFailed
+		}
+		return nil, &exitError{code, errors.New(f.Error)}
 	}
 	return body, nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -24,7 +23,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 1 && args[1] == "child" {
 		return childMain(args[2:])
 	}
-	err := app(stdout, stderr).Run(flagsFirst(args))
+	a := app(stdout, stderr)
+	if len(args) > 1 && args[1] == "complete" {
+		complete(a.Commands, args[2:], stdout)
+		return 0
+	}
+	err := a.Run(flagsFirst(a.Commands, args))
 	if err == nil {
 		return 0
 	}
@@ -37,90 +41,34 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
-	var usage *usageError
-	if errors.As(err, &usage) {
-		return 2
-	}
-	return 1
+	return exitFailed
 }
-
-// A usageError is an invalid command line.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
 
 func app(stdout, stderr io.Writer) *cli.App {
 	a := &cli.App{
 		Name:            "flexd",
 		Usage:           "manages the volumes of this node",
 		Version:         version,
-		HideVersion:     true, // `flexd version`
-		HideHelpCommand: true, // --help
+		HideHelpCommand: true, // flagsFirst translates `help`
 		Writer:          stdout,
 		ErrWriter:       stderr,
 		ExitErrHandler:  func(*cli.Context, error) {}, // run has the only exit
 		Commands: []*cli.Command{
-			serveCommand(stderr), statusCommand(stdout), checkCommand(stdout), releaseCommand(stdout), configCommand(stdout), versionCommand(stdout),
-		},
-		Action: func(c *cli.Context) error {
-			if c.NArg() == 0 {
-				return cli.ShowAppHelp(c)
-			}
-			return &usageError{fmt.Sprintf("there is no command %q; see flexd --help", c.Args().First())}
+			serveCommand(stderr), statusCommand(stdout), checkCommand(stdout), releaseCommand(stdout), configCommand(stdout),
+			completionCommand(stdout), versionCommand(stdout),
 		},
 	}
+	a.Action = func(c *cli.Context) error {
+		if c.NArg() == 0 {
+			return cli.ShowAppHelp(c)
+		}
+		return noCommand(a.Commands, c.Args().First())
+	}
+	cli.VersionPrinter = func(c *cli.Context) { fmt.Fprintln(stdout, version) }
 	a.OnUsageError = badFlag
 	for _, c := range a.Commands {
 		c.OnUsageError = badFlag
 		c.HideHelpCommand = true
 	}
 	return a
-}
-
-func badFlag(c *cli.Context, err error, _ bool) error {
-	help := "flexd --help"
-	if name := c.Command.Name; name != "flexd" {
-		help = "flexd " + name + " --help"
-	}
-	return &usageError{err.Error() + "; see " + help}
-}
-
-// atMost refuses arguments that a command would silently ignore.
-func atMost(n int) cli.BeforeFunc {
-	return func(c *cli.Context) error {
-		if c.NArg() > n {
-			return &usageError{fmt.Sprintf("%s: unexpected argument %q; see flexd %[1]s --help", c.Command.Name, c.Args().Get(n))}
-		}
-		return nil
-	}
-}
-
-// flagsFirst moves the flags of a command before its arguments, where the parser expects
-// them: people type `flexd status vg0/data -o json`. Every flag except help and yes takes a
-// value, and -/UUID is no flag.
-func flagsFirst(args []string) []string {
-	if len(args) < 2 || strings.HasPrefix(args[1], "-") {
-		return args
-	}
-	flags, rest := slices.Clone(args[:2]), []string{}
-	for i := 2; i < len(args); i++ {
-		a := args[i]
-		if a == "--" {
-			rest = append(rest, args[i:]...)
-			break
-		}
-		if !strings.HasPrefix(a, "-") || a == "-" || strings.HasPrefix(a, "-/") {
-			rest = append(rest, a)
-			continue
-		}
-		flags = append(flags, a)
-		if name := strings.TrimLeft(a, "-"); name != "h" && name != "help" && name != "yes" && !strings.Contains(name, "=") && i+1 < len(args) {
-			i++
-			flags = append(flags, args[i])
-		}
-	}
-	if slices.ContainsFunc(rest, func(a string) bool { return strings.HasPrefix(a, "-/") }) && !slices.Contains(rest, "--") {
-		flags = append(flags, "--")
-	}
-	return append(flags, rest...)
 }

@@ -42,6 +42,12 @@ func TestCommandLine(t *testing.T) {
 		{"", 0, "NAME:\n   flexd - manages the volumes of this node", ""},
 		{"--help", 0, "NAME:\n   flexd -", ""},
 		{"status --help", 0, "NAME:\n   flexd status -", ""},
+		{"help", 0, "NAME:\n   flexd -", ""},
+		{"help status", 0, "NAME:\n   flexd status -", ""},
+		{"help stauts", 2, "", "flexd: there is no command \"stauts\"; did you mean \"status\"?; see flexd --help\n"},
+		{"--version", 0, "dev\n", ""},
+		{"completion", 2, "", "flexd: completion: name a shell: bash, zsh or fish\n"},
+		{"completion fish", 0, "# fish completion", ""},
 		{"version", 0, "dev\n", ""},
 		{"config", 0, "# flexd's configuration.", ""},
 		{"config --check " + empty, 0, empty + ": good; no volume group", ""},
@@ -50,9 +56,9 @@ func TestCommandLine(t *testing.T) {
 			"flexd: " + bad + ":2: runDir: must be an absolute path, not \"run\"\n"},
 		{"config --check /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"serve --config /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
-		{"status --socket /no/such/socket", 1, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
+		{"status --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
 			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
-		{"status vg0/a -o json --socket=" + stale, 1, "", "flexd: flexd is not running: no process listens on " + stale + "\n" +
+		{"status vg0/a -ojson --socket=" + stale, 3, "", "flexd: flexd is not running: no process listens on " + stale + "\n" +
 			"flexd: start it: systemctl start flexd; why it stopped: journalctl -u flexd\n"},
 		{"check --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
 			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
@@ -62,11 +68,13 @@ func TestCommandLine(t *testing.T) {
 		{"release --yes", 2, "", "flexd: release: name the orphans to release; without --yes it lists them\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
 		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
-		{"status --colour x", 2, "", "flexd: flag provided but not defined: -colour; see flexd status --help\n"},
+		{"status --colour x", 2, "", "flexd: there is no flag --colour; see flexd status --help\n"},
 		{"status -o", 2, "", "flexd: flag needs an argument: -o; see flexd status --help\n"},
 		{"version now", 2, "", "flexd: version: unexpected argument \"now\"; see flexd version --help\n"},
-		{"sevre", 2, "", "flexd: there is no command \"sevre\"; see flexd --help\n"},
-		{"--verbose", 2, "", "flexd: flag provided but not defined: -verbose; see flexd --help\n"},
+		{"status --ouptut json", 2, "", "flexd: there is no flag --ouptut; did you mean \"output\"?; see flexd status --help\n"},
+		{"release -oyaml", 2, "", "flexd: release: -o is text or json, not \"yaml\"\n"},
+		{"sevre", 2, "", "flexd: there is no command \"sevre\"; did you mean \"serve\"?; see flexd --help\n"},
+		{"--verbose", 2, "", "flexd: there is no flag --verbose; see flexd --help\n"},
 	} {
 		t.Run(row.args, func(t *testing.T) {
 			stdout, stderr, exit := flexd(strings.Fields(row.args)...)
@@ -91,8 +99,14 @@ func TestFlagsFirst(t *testing.T) {
 		"flexd status --socket /s a/b -- -o x": "flexd status --socket /s a/b -- -o x",
 		"flexd status -/u -o json":             "flexd status -o json -- -/u",
 		"flexd release /a --yes -/u":           "flexd release --yes -- /a -/u",
+		"flexd status a/b -ojson":              "flexd status -o json a/b",
+		"flexd status a/b -o=json":             "flexd status -o=json a/b",
+		"flexd release -yes /a":                "flexd release -yes /a",
+		"flexd help status":                    "flexd status --help",
+		"flexd help":                           "flexd --help",
+		"flexd none -x a":                      "flexd none -x a",
 	} {
-		if got := strings.Join(flagsFirst(strings.Fields(in)), " "); got != want {
+		if got := strings.Join(flagsFirst(app(io.Discard, io.Discard).Commands, strings.Fields(in)), " "); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
 	}
@@ -118,18 +132,21 @@ func (shown) Check(context.Context) status.Check {
 	return status.Check{Node: "node-1", Verdict: status.Agree, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Volumes: 2, Active: 1}}}
 }
 
-func TestStatusOfDaemon(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
+// serveStatus serves a status socket for the duration of a test.
+func serveStatus(t *testing.T) (socket string) {
+	socket = filepath.Join(t.TempDir(), "s")
 	l, err := server.Listen(socket, 0o600, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go (&server.Status{Listener: l, Source: shown{}, Log: logrus.NewEntry(log)}).Serve(ctx)
+	go (&server.Status{Listener: l, Source: shown{}, Log: logrus.NewEntry(log)}).Serve(t.Context())
+	return socket
+}
 
+func TestStatusOfDaemon(t *testing.T) {
+	socket := serveStatus(t)
 	for _, row := range []struct{ args, stdout, stderr string }{
 		{"status", "VOLUME  SIZE  STATE", ""},
 		{"status vg0/a", "vg0/a  idle\n", ""},
@@ -143,6 +160,19 @@ func TestStatusOfDaemon(t *testing.T) {
 		stdout, stderr, exit := flexd(append(strings.Fields(row.args), "--socket", socket)...)
 		if !strings.HasPrefix(stdout, row.stdout) || stderr != row.stderr || (exit == 0) != (row.stderr == "") {
 			t.Errorf("%s: exit %d\n%s%s", row.args, exit, stdout, stderr)
+		}
+	}
+}
+
+func TestReleaseOfDaemon(t *testing.T) {
+	socket := serveStatus(t)
+	for args, want := range map[string]string{
+		"release vg0/a":        "vg0/a  nothing to release\n  it is in use\n",
+		"release vg0/a -ojson": "{\n  \"node\": \"node-1\"",
+	} {
+		stdout, stderr, exit := flexd(append(strings.Fields(args), "--socket", socket)...)
+		if !strings.HasPrefix(stdout, want) || stderr != "" || exit != exitFailed {
+			t.Errorf("%s: exit %d\n%s%s", args, exit, stdout, stderr)
 		}
 	}
 }

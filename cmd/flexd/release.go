@@ -28,14 +28,15 @@ func releaseCommand(stdout io.Writer) *cli.Command {
 		ArgsUsage: "[DIRECTORY | VG/LV | UUID]...",
 		Description: "Orphans are mounts of dead pods, global mounts without pods, claims without their mount, and\n" +
 			"active volumes without a claim. A volume that a pod may use is refused, and a busy mount stays.\n" +
-			"Exit status: 0 all were, or would be, released; 1 some were refused.",
+			"Exit status: 0 all were, or would be, released; 1 some were refused; 3 flexd does not answer.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
-			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+			outputFlag("text", "json"),
+			socketFlag(),
 			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "release through the daemon at `PATH`"},
 		},
 		Action: func(c *cli.Context) error {
-			return release{c.Args().Slice(), c.Bool("yes"), c.String("socket"), c.String("driver-socket")}.run(stdout)
+			return release{c.Args().Slice(), c.Bool("yes"), c.String("output"), c.String("socket"), c.String("driver-socket")}.run(stdout)
 		},
 	}
 }
@@ -44,6 +45,7 @@ func releaseCommand(stdout io.Writer) *cli.Command {
 type release struct {
 	targets        []string // directories, VG/LV, uuids; none = all orphans
 	yes            bool     // release, do not only print the steps
+	output         string   // text or json
 	status, driver string   // the daemon's sockets
 }
 
@@ -51,7 +53,7 @@ type release struct {
 // an orphan was not, or would not be, released.
 func (r release) run(stdout io.Writer) error {
 	if r.yes && len(r.targets) == 0 {
-		return &usageError{"release: name the orphans to release; without --yes it lists them"}
+		return usage("release: name the orphans to release; without --yes it lists them")
 	}
 	query := url.Values{}
 	for _, t := range r.targets {
@@ -66,25 +68,36 @@ func (r release) run(stdout io.Writer) error {
 		return fmt.Errorf("flexd's answer is not understood: %w", err)
 	}
 	failed, now := len(o.Refused) > 0, time.Now()
-	for _, one := range o.Orphans {
-		outcome := ""
+	for i := range o.Orphans {
+		one := &o.Orphans[i]
 		if r.yes && one.Refused == "" {
-			if err := r.release(one); err != nil {
-				outcome, failed = "not released: "+err.Error(), true
+			if err := r.release(*one); err != nil {
+				one.Error, failed = err.Error(), true
 			} else {
-				outcome = "released"
+				one.Released = true
 			}
 		}
 		failed = failed || one.Refused != "" && len(r.targets) > 0
-		if err := status.WriteOrphan(stdout, one, outcome, now); err != nil {
+		if r.output == "json" {
+			continue
+		}
+		if err := status.WriteOrphan(stdout, *one, now); err != nil {
 			return err
 		}
 	}
-	if err := status.WriteOrphansEnd(stdout, o, r.yes); err != nil {
+	if r.output == "json" {
+		body, err = json.MarshalIndent(o, "", "  ")
+		if err == nil {
+			_, err = stdout.Write(append(body, '\n'))
+		}
+	} else {
+		err = status.WriteOrphansEnd(stdout, o, r.yes)
+	}
+	if err != nil {
 		return err
 	}
 	if failed {
-		return &exitError{code: 1}
+		return &exitError{code: exitFailed}
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -22,8 +21,8 @@ func statusCommand(stdout io.Writer) *cli.Command {
 		ArgsUsage: "[VG/LV | UUID]",
 		Before:    atMost(1),
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "print a `FORMAT`: table or json"},
-			&cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"},
+			outputFlag("table", "json"),
+			socketFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			return showStatus(stdout, c.String("socket"), c.String("output"), c.Args().First())
@@ -33,9 +32,6 @@ func statusCommand(stdout io.Writer) *cli.Command {
 
 // showStatus prints the status of one volume, or of all, from the daemon at socket.
 func showStatus(stdout io.Writer, socket, output, volume string) error {
-	if output != "table" && output != "json" {
-		return &usageError{fmt.Sprintf("status: -o is table or json, not %q", output)}
-	}
 	path := "/v1/volumes"
 	if volume != "" {
 		vg, lv, named := strings.Cut(volume, "/")
@@ -43,7 +39,7 @@ func showStatus(stdout io.Writer, socket, output, volume string) error {
 			vg, lv = "-", volume // a uuid
 		}
 		if vg == "" || lv == "" || strings.Contains(lv, "/") {
-			return &usageError{fmt.Sprintf("status: a volume is written VG/LV, or as its uuid, not %q", volume)}
+			return usage("status: a volume is written VG/LV, or as its uuid, not %q", volume)
 		}
 		path += "/" + url.PathEscape(vg) + "/" + url.PathEscape(lv)
 	}

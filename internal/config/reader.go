@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/spelling"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -45,6 +46,13 @@ type reader struct {
 type key struct {
 	name string
 	read func(n *yaml.Node, at string)
+}
+
+func names(keys []key) (all []string) {
+	for _, k := range keys {
+		all = append(all, k.name)
+	}
+	return all
 }
 
 func (r *reader) fail(line int, at, text string) {
@@ -104,7 +112,7 @@ func (r *reader) mapping(n *yaml.Node, at string, keys []key) {
 		seen[name.Value] = name.Line
 		k := slices.IndexFunc(keys, func(k key) bool { return k.name == name.Value })
 		if k < 0 {
-			r.fail(name.Line, full, "unknown key"+suggest(name.Value, keys))
+			r.fail(name.Line, full, "unknown key"+spelling.Suggest(name.Value, names(keys)))
 			continue
 		}
 		r.lines[full] = name.Line

@@ -7,15 +7,17 @@ import (
 )
 
 // WriteOrphan prints one orphan: the reason, and the steps of a release or its result.
-func WriteOrphan(w io.Writer, o Orphan, outcome string, now time.Time) error {
+func WriteOrphan(w io.Writer, o Orphan, now time.Time) error {
 	p := &page{}
 	p.line(plain(o.VG+"/"+o.LV) + "  " + o.head(now))
 	p.line("  " + plain(o.Message))
 	switch {
 	case o.Refused != "":
 		p.line("  refused: " + plain(o.Refused))
-	case outcome != "":
-		p.line("  " + plain(outcome))
+	case o.Error != "":
+		p.line("  not released: " + plain(o.Error))
+	case o.Released:
+		p.line("  released")
 	case len(o.Plan) == 0:
 		p.line("  nothing is left to do")
 	default:

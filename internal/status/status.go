@@ -160,8 +160,10 @@ type Orphans struct {
 // An Orphan is a mount, a claim or a device that no pod seems to need any more.
 type Orphan struct {
 	Finding
-	Plan    []string `json:"plan"`              // what would be done now, in order
-	Refused string   `json:"refused,omitempty"` // why nothing would be
+	Plan     []string `json:"plan"`               // what would be done now, in order
+	Refused  string   `json:"refused,omitempty"`  // why nothing would be
+	Released bool     `json:"released,omitempty"` // `flexd release --yes` has released it
+	Error    string   `json:"error,omitempty"`    // why that failed
 }
 
 // A Refusal says why there is nothing to release for a target.
