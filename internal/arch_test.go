@@ -34,7 +34,7 @@ var packages = []struct {
 	{"internal/devmapper", []string{"sysfs"}},
 	{"internal/run", []string{"procfs"}},
 	{"internal/spelling", nil},
-	{"internal/config", []string{"spelling"}},
+	{"internal/config", []string{"spelling", "volopts"}},
 	{"internal/status", nil},
 	{"internal/flexvolume", []string{"boottime", "volopts"}},
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},

@@ -68,7 +68,7 @@ func outputFlag(formats ...string) *cli.StringFlag {
 }
 
 func socketFlag() *cli.StringFlag {
-	return &cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket, Usage: "ask the daemon at `PATH`"}
+	return &cli.StringFlag{Name: "socket", Value: config.Default().StatusSocket(), Usage: "ask the daemon at `PATH`"}
 }
 
 // flagNames returns the names that users type after two hyphens.

@@ -113,7 +113,7 @@ func values(flags []cli.Flag, name string) []string {
 
 // volumes returns the volumes that flexd knows.
 func volumes(words []string) (names []string) {
-	socket := config.Default().StatusSocket
+	socket := config.Default().StatusSocket()
 	if i := slices.Index(words, "--socket"); i >= 0 && i+1 < len(words) {
 		socket = words[i+1]
 	}

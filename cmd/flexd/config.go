@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/server"
 	"github.com/urfave/cli/v2"
 )
 
@@ -17,7 +20,7 @@ func configCommand(stdout io.Writer) *cli.Command {
 		ArgsUsage: " ",
 		Before:    atMost(0),
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "check", Usage: "check `FILE` and print nothing else"},
+			&cli.StringFlag{Name: "check", Usage: "check `FILE`, or - for the standard input, and print nothing else"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.IsSet("check") {
@@ -34,18 +37,44 @@ func checkConfig(stdout io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
+	if c.StatusGroup != "" {
+		if _, err := server.GroupID(c.StatusGroup); err != nil {
+			return fmt.Errorf("%s: statusGroup: %w", path, err)
+		}
+	}
+	for i, g := range c.VolumeGroups {
+		if st, err := os.Stat(g.Directory); g.Directory != "" && (err != nil || !st.IsDir()) {
+			return fmt.Errorf("%s: volumeGroups[%d].directory: there is no directory %s on this machine", path, i, g.Directory)
+		}
+	}
 	what := "no volume group, so flexd would set nothing up"
 	if n := len(c.VolumeGroups); n == 1 {
 		what = "1 volume group"
 	} else if n > 1 {
 		what = fmt.Sprintf("%d volume groups", n)
 	}
-	_, err = fmt.Fprintf(stdout, "%s: good; %s\n", path, what)
-	return err
+	fmt.Fprintf(stdout, "%s: good; %s\n", path, what)
+	if hint := unusualRunDir(c); hint != "" {
+		fmt.Fprintf(stdout, "%s: %s\n", path, hint)
+	}
+	return nil
+}
+
+// unusualRunDir says how flexdriver and the commands find flexd in another directory than
+// the default, or "".
+func unusualRunDir(c *config.Config) string {
+	if c.RunDir == config.Default().RunDir {
+		return ""
+	}
+	return fmt.Sprintf("runDir is not %s: set %s=%s in kubelet's environment, or kubelet's calls do not reach flexd, and give the commands --socket %s",
+		config.Default().RunDir, flexvolume.EnvSocket, c.DriverSocket(), c.StatusSocket())
 }
 
 // loadConfig is config.Load whose error says what to do without a file.
 func loadConfig(path string) (*config.Config, error) {
+	if path == "-" {
+		path = "/dev/stdin"
+	}
 	c, err := config.Load(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no configuration %s; `flexd config` prints one to begin with", path)

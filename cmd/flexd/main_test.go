@@ -28,6 +28,13 @@ func TestCommandLine(t *testing.T) {
 	os.WriteFile(bad, []byte("lease: soon\nrunDir: run\n"), 0o600)
 	empty := filepath.Join(t.TempDir(), "empty.yaml")
 	os.WriteFile(empty, nil, 0o600)
+	write := func(text string) string {
+		name := filepath.Join(t.TempDir(), "flexd.yaml")
+		os.WriteFile(name, []byte(text), 0o600)
+		return name
+	}
+	group, elsewhere := write("statusGroup: no-such-group\n"), write("runDir: /run/other\n")
+	dir := write("volumeGroups: [{name: a, provider: loopdev, directory: /no/such/dir, namespaces: []}]\n")
 	stale := filepath.Join(t.TempDir(), "s")
 	if l, err := net.Listen("unix", stale); err == nil {
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -54,6 +61,9 @@ func TestCommandLine(t *testing.T) {
 		{"config --check ../../examples/flexd.yaml", 0, "../../examples/flexd.yaml: good; 2 volume groups\n", ""},
 		{"config --check " + bad, 1, "", "flexd: " + bad + ":1: lease: must be a duration with its unit, such as 30s or 4m30s, not \"soon\"\n" +
 			"flexd: " + bad + ":2: runDir: must be an absolute path, not \"run\"\n"},
+		{"config --check " + group, 1, "", "flexd: " + group + ": statusGroup: there is no group \"no-such-group\" on this machine\n"},
+		{"config --check " + dir, 1, "", "flexd: " + dir + ": volumeGroups[0].directory: there is no directory /no/such/dir on this machine\n"},
+		{"config --check " + elsewhere, 0, elsewhere + ": good; no volume group, so flexd would set nothing up\n" + elsewhere + ": runDir is not /run/flexd: set FLEXD_SOCKET=/run/other/driver.sock in kubelet's environment", ""},
 		{"config --check /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"serve --config /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"status --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
@@ -178,7 +188,7 @@ func TestReleaseOfDaemon(t *testing.T) {
 }
 
 func TestDefaultPaths(t *testing.T) {
-	if c := config.Default(); c.DriverSocket != "/run/flexd/driver.sock" || c.StatusSocket != "/run/flexd/status.sock" {
+	if c := config.Default(); c.DriverSocket() != "/run/flexd/driver.sock" || c.StatusSocket() != "/run/flexd/status.sock" {
 		t.Errorf("%+v", c) // the defaults of flexdriver and `flexd status`
 	}
 }

@@ -33,7 +33,7 @@ func releaseCommand(stdout io.Writer) *cli.Command {
 			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
 			outputFlag("text", "json"),
 			socketFlag(),
-			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket, Usage: "release through the daemon at `PATH`"},
+			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket(), Usage: "release through the daemon at `PATH`"},
 		},
 		Action: func(c *cli.Context) error {
 			return release{c.Args().Slice(), c.Bool("yes"), c.String("output"), c.String("socket"), c.String("driver-socket")}.run(stdout)

@@ -60,20 +60,23 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	driver, err := server.Listen(cfg.DriverSocket, 0o600, "")
+	driver, err := server.Listen(cfg.DriverSocket(), 0o600, "")
 	if err != nil {
 		return err
 	}
 	defer driver.Close()
-	shown, err := server.Listen(cfg.StatusSocket, 0o660, cfg.StatusGroup)
+	shown, err := server.Listen(cfg.StatusSocket(), 0o660, cfg.StatusGroup)
 	if err != nil {
 		return err
 	}
 	defer shown.Close()
 
 	log.WithFields(logrus.Fields{"version": version, "node": cfg.NodeName, "config": configPath, "groups": len(cfg.VolumeGroups)}).Info("flexd starts")
+	if hint := unusualRunDir(cfg); hint != "" {
+		log.Warn(hint)
+	}
 	tasks = append(tasks,
-		presence{[]string{cfg.DriverSocket, cfg.StatusSocket, lockPath}, log},
+		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, Version: version, Log: log})
 	return runTasks(ctx, log, n.Ready(), tasks)
@@ -82,13 +85,13 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 // makeDirs creates the missing directories. Only root may enter them, except that the group
 // of the status socket needs access to its directory.
 func makeDirs(cfg *config.Config) error {
-	for _, dir := range []string{cfg.RunDir, cfg.StateDir, filepath.Dir(cfg.DriverSocket), filepath.Dir(cfg.StatusSocket)} {
+	for _, dir := range []string{cfg.RunDir, cfg.StateDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	if cfg.StatusGroup == "" || filepath.Dir(cfg.StatusSocket) != cfg.RunDir {
-		return nil // do not change the permissions of another directory
+	if cfg.StatusGroup == "" {
+		return nil
 	}
 	gid, err := server.GroupID(cfg.StatusGroup)
 	if err != nil {

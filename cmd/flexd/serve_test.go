@@ -11,7 +11,6 @@ func TestDirs(t *testing.T) {
 	dir := t.TempDir()
 	c := config.Default()
 	c.RunDir, c.StateDir = dir+"/run", dir+"/state"
-	c.DriverSocket, c.StatusSocket = c.RunDir+"/driver.sock", c.RunDir+"/status.sock"
 	for _, row := range []struct {
 		group string
 		mode  os.FileMode

@@ -2,12 +2,10 @@ package config
 
 import (
 	"fmt"
-	"math"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -24,6 +22,18 @@ const leastCheckMemory = 256 << 20
 
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
+
+// socketDirectory is a directory with room for the name of a socket.
+func socketDirectory(s *string) string {
+	const most = maxSocketPath - len("/driver.sock")
+	if wrong := directory(s); wrong != "" {
+		return wrong
+	}
+	if len(*s) > most {
+		return fmt.Sprintf("must have at most %d bytes, since a socket's path has at most %d; not %q", most, maxSocketPath, short(*s))
+	}
+	return ""
+}
 
 // namespaceKey stands for the pod's namespace in the patterns of volumes.
 const namespaceKey = "{namespace}"
@@ -142,25 +152,6 @@ func volumeGlob(s *string) string {
 	return glob(s)
 }
 
-// parseSize reads a whole number and a binary unit. It refuses decimal units instead of
-// treating them as binary: 10GB is 7 % less than 10GiB.
-func parseSize(s string) (int64, string) {
-	m := sizes.FindStringSubmatch(s)
-	if m == nil {
-		return 0, fmt.Sprintf("must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not %q", short(s))
-	}
-	unit := slices.Index([]string{"KiB", "MiB", "GiB", "TiB", "PiB"}, m[2])
-	if unit < 0 {
-		return 0, fmt.Sprintf("must have one of the units KiB, MiB, GiB, TiB or PiB: %q", short(s))
-	}
-	shift := 10 * (unit + 1)
-	n, err := strconv.ParseInt(m[1], 10, 64)
-	if err != nil || n > math.MaxInt64>>shift {
-		return 0, fmt.Sprintf("is larger than any volume: %q", short(s))
-	}
-	return n << shift, ""
-}
-
 // check applies the rules for more than one key. A key with an error of its own still has
 // its default here, so nothing is reported twice.
 func (r *reader) check(c *Config) {
@@ -179,20 +170,8 @@ func (r *reader) check(c *Config) {
 	if c.CheckMemory < leastCheckMemory && r.clean("checkMemory") {
 		r.wrong("checkMemory", "must be at least 256MiB, or fsck cannot check even a small filesystem")
 	}
-	r.checkSockets(c)
 	r.checkDirs(c)
 	r.checkGroups(c)
-}
-
-func (r *reader) checkSockets(c *Config) {
-	for _, s := range []struct{ key, path string }{{"driverSocket", c.DriverSocket}, {"statusSocket", c.StatusSocket}} {
-		if len(s.path) > maxSocketPath {
-			r.wrong(s.key, fmt.Sprintf("a socket's path has at most %d bytes; this one has %d: %q", maxSocketPath, len(s.path), short(s.path)))
-		}
-	}
-	if c.DriverSocket == c.StatusSocket {
-		r.wrong("statusSocket", "must not be the driverSocket")
-	}
 }
 
 func (r *reader) checkDirs(c *Config) {

@@ -44,13 +44,7 @@ runDir: %s
 # Records of what was formatted. Must survive a reboot.
 stateDir: %s
 
-# The socket for flexdriver (root only). Empty: driver.sock in the runDir.
-driverSocket: ""
-
-# The socket of ` + "`flexd status`" + ` (read-only HTTP). Empty: status.sock in the runDir.
-statusSocket: ""
-
-# The group that may read the status socket. Empty: root only.
+# The group that may read the status socket, status.sock in the runDir. Empty: root only.
 statusGroup: ""
 
 # How long a volume stays active after its last use, so that a re-created pod

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -41,12 +42,16 @@ type Kubelet struct {
 
 // Files are flexd's own.
 type Files struct {
-	RunDir       string // notes, lane locks, device links; gone after a reboot
-	StateDir     string // format records; survives reboots
-	DriverSocket string // default RunDir/driver.sock
-	StatusSocket string // default RunDir/status.sock
-	StatusGroup  string // group that may read the status socket, "" = root only
+	RunDir      string // notes, lane locks, device links; gone after a reboot
+	StateDir    string // format records; survives reboots
+	StatusGroup string // group that may read the status socket, "" = root only
 }
+
+// DriverSocket is the path of the socket for flexdriver.
+func (f Files) DriverSocket() string { return filepath.Join(f.RunDir, "driver.sock") }
+
+// StatusSocket is the path of the socket for `flexd status`.
+func (f Files) StatusSocket() string { return filepath.Join(f.RunDir, "status.sock") }
 
 // Times are how long things may last.
 type Times struct {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -27,18 +26,12 @@ func blank() *Config {
 	}
 }
 
-// derive sets the remaining defaults from the host and from other keys.
+// derive sets the remaining defaults from the host.
 func (c *Config) derive() {
 	if c.NodeName == "" {
 		// Kubelet does the same to the host name.
 		host, _ := os.Hostname() // Parse complains when this leaves it empty
 		c.NodeName = strings.ToLower(strings.TrimSpace(host))
-	}
-	if c.DriverSocket == "" {
-		c.DriverSocket = filepath.Join(c.RunDir, "driver.sock")
-	}
-	if c.StatusSocket == "" {
-		c.StatusSocket = filepath.Join(c.RunDir, "status.sock")
 	}
 }
 

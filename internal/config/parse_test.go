@@ -79,8 +79,6 @@ nodeName: node-1.example.com
 kubeletRoots: [/var/lib/kubelet/, "/data//kubelet"]
 runDir: /run/other
 stateDir: /var/lib/other
-driverSocket: /run/d.sock
-statusSocket: ""
 statusGroup: adm
 lease: 1m
 callDeadline: 1m30s
@@ -107,8 +105,7 @@ volumeGroups:
 	want := &Config{
 		Kubelet: Kubelet{Driver: "example.com/disk", NodeName: "node-1.example.com",
 			KubeletRoots: []string{"/var/lib/kubelet", "/data/kubelet"}, CgroupDir: "/host/sys/fs/cgroup"},
-		Files: Files{RunDir: "/run/other", StateDir: "/var/lib/other",
-			DriverSocket: "/run/d.sock", StatusSocket: "/run/other/status.sock", StatusGroup: "adm"},
+		Files:  Files{RunDir: "/run/other", StateDir: "/var/lib/other", StatusGroup: "adm"},
 		Times:  Times{Lease: time.Minute, CallDeadline: 90 * time.Second, ReleaseOrphansAfter: 2 * time.Hour},
 		Checks: Checks{MaxChecks: 7, CheckMemory: 3 << 30},
 		Log:    Log{LogFormat: "json", LogLevel: "debug"},
@@ -157,10 +154,9 @@ func TestRefused(t *testing.T) {
 		{"too patient", "callDeadline: 5m\n", `f:1: callDeadline: must be less than 5m, when flexdriver gives up, not 5m0s`},
 		{"a grace that kubelet needs", "releaseOrphansAfter: 1m\n", `f:1: releaseOrphansAfter: must be at least 5m, longer than kubelet's retry interval, or never; not 1m0s`},
 		{"a grace without a unit", "releaseOrphansAfter: 60\n", `f:1: releaseOrphansAfter: must be a duration with its unit, such as 30s or 4m30s, not 60`},
-		{"decimal unit", group + "  maxSize: 10GB\n", `f:6: volumeGroups[0].maxSize: must have one of the units KiB, MiB, GiB, TiB or PiB: "10GB"`},
-		{"no size unit", group + "  maxSize: 1073741824\n", `f:6: volumeGroups[0].maxSize: must be a size with its unit, such as 500MiB, 10GiB or 1TiB, not 1073741824`},
-		{"fraction", group + "  maxSize: 1.5TiB\n", `f:6: volumeGroups[0].maxSize: must be a whole number and a unit, such as 500MiB, 10GiB or 1TiB, not "1.5TiB"`},
-		{"huge", group + "  maxSize: 8192PiB\n", `f:6: volumeGroups[0].maxSize: is larger than any volume: "8192PiB"`},
+		{"unknown unit", group + "  maxSize: 10X\n", `f:6: volumeGroups[0].maxSize: "10X" is not a size such as 500m, 1.5G or 10Gi`},
+		{"no size unit", group + "  maxSize: 1073741824\n", `f:6: volumeGroups[0].maxSize: must be a size with its unit, such as 500m, 10G or 1TiB, not 1073741824`},
+		{"huge", group + "  maxSize: 8192PiB\n", `f:6: volumeGroups[0].maxSize: "8192PiB" is too large`},
 		{"glob", group + "  volumes: ['a[']\n", `f:6: volumeGroups[0].volumes[0]: is not a pattern (* ? [a-z] and \ are special): "a["`},
 		{"glob of a path", strings.Replace(group, "['*']", "[a/b, '', 'a b']", 1), "f:4: volumeGroups[0].namespaces[0]: must match a plain name, so it cannot contain '/': \"a/b\"\n" +
 			"f:4: volumeGroups[0].namespaces[1]: must not be empty; \"*\" means all\nf:4: volumeGroups[0].namespaces[2]: must match a plain name, so it cannot contain spaces: \"a b\""},
@@ -183,8 +179,7 @@ func TestRefused(t *testing.T) {
 		{"one directory for both", "runDir: /var/lib/flexd\n", `f: stateDir: must not be the runDir (/var/lib/flexd): that one is emptied by a reboot`},
 		{"state in run", "stateDir: /run/flexd/state\n", `f:1: stateDir: must not lie below the runDir (/run/flexd): that one is emptied by a reboot`},
 		{"state in kubelet", "stateDir: /var/lib/kubelet/flexd\n", `f:1: stateDir: must not be below kubelet's own directory /var/lib/kubelet`},
-		{"long socket", "driverSocket: /" + strings.Repeat("x", 107) + "\n", `f:1: driverSocket: a socket's path has at most 107 bytes; this one has 108: "/` + strings.Repeat("x", 107) + `"`},
-		{"one socket", "driverSocket: /run/a\nstatusSocket: /run/a\n", `f:2: statusSocket: must not be the driverSocket`},
+		{"long path of a socket", "runDir: /" + strings.Repeat("x", 95) + "\n", `f:1: runDir: must have at most 95 bytes, since a socket's path has at most 107; not "/` + strings.Repeat("x", 95) + `"`},
 		{"level", "log: {level: warn}\n", `f:1: log.level: must be trace or debug or info or warning or error, not "warn"`},
 		{"second document", "lease: 1s\n---\nlease: 2s\n", `f:2: a second document begins here; flexd reads exactly one`},
 		{"anchor", "lease: &a 1s\n", `f:1: lease: has an anchor (&a); write the value out where it is needed`},
@@ -249,7 +244,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		for _, p := range append([]string{c.RunDir, c.StateDir, c.DriverSocket, c.StatusSocket}, c.KubeletRoots...) {
+		for _, p := range append([]string{c.RunDir, c.StateDir}, c.KubeletRoots...) {
 			if !filepath.IsAbs(p) || filepath.Clean(p) != p {
 				t.Fatalf("path %q", p)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/spelling"
+	"github.com/flexd/flexd/internal/volopts"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -231,12 +232,12 @@ func (r *reader) size(into *int64) func(*yaml.Node, string) {
 			return
 		}
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			r.fail(n.Line, at, "must be a size with its unit, such as 500MiB, 10GiB or 1TiB, not "+shown(n))
+			r.fail(n.Line, at, "must be a size with its unit, such as 500m, 10G or 1TiB, not "+shown(n))
 			return
 		}
-		size, wrong := parseSize(n.Value)
-		if wrong != "" {
-			r.fail(n.Line, at, wrong)
+		size, err := volopts.ParseSize(n.Value)
+		if err != nil {
+			r.fail(n.Line, at, err.Error())
 			return
 		}
 		*into = size

@@ -9,8 +9,8 @@ import (
 // ParseSize reads the size of a volume, in bytes. A unit is required and is
 // always binary:
 //
-//	k K Ki  m M Mi  g G Gi  t T Ti  p P Pi   powers of 1024
-//	b B                                      bytes
+//	k K Ki KB KiB  m M Mi MB MiB  g G Gi GB GiB  t T Ti TB TiB  p P Pi PB PiB   powers of 1024
+//	b B                                                                         bytes
 //
 // The letters have the meaning of lvcreate -L, to which the well-known script driver passes
 // them: "100m" and "100M" are 100 MiB, where a Kubernetes quantity would make them a tenth
@@ -35,18 +35,13 @@ func ParseSize(s string) (int64, error) {
 	case "":
 		return bad("has no unit; write " + quote(s+"m") + " for MiB or " + quote(s+"b") + " for bytes")
 	case "b", "B":
-	case "k", "K", "Ki":
-		shift = 10
-	case "m", "M", "Mi":
-		shift = 20
-	case "g", "G", "Gi":
-		shift = 30
-	case "t", "T", "Ti":
-		shift = 40
-	case "p", "P", "Pi":
-		shift = 50
 	default:
-		return bad(form)
+		const letters = "kmgtp"
+		i := strings.IndexByte(letters, unit[0]|0x20)
+		if end := unit[1:]; i < 0 || end != "" && (unit[0] >= 'a' || end != "i" && end != "B" && end != "iB") {
+			return bad(form)
+		}
+		shift = 10 * uint(i+1)
 	}
 	var n, tenth, scale uint64 = 0, 0, 1
 	for _, c := range []byte(whole) {
