@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -26,7 +27,7 @@ func newLog(cfg *config.Config, w io.Writer) (*logrus.Entry, error) {
 	l.SetLevel(level)
 	l.SetFormatter(&textFormatter{})
 	if cfg.LogFormat == "json" {
-		l.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
+		l.SetFormatter(jsonFormatter{&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano}})
 	}
 	return logrus.NewEntry(l), nil
 }
@@ -99,6 +100,20 @@ func (l *logWriter) Write(text []byte) (int, error) {
 	case <-timer.C:
 	}
 	return len(text), nil
+}
+
+// A jsonFormatter writes durations with their units, as the text has them.
+type jsonFormatter struct{ *logrus.JSONFormatter }
+
+func (f jsonFormatter) Format(e *logrus.Entry) ([]byte, error) {
+	with := *e
+	with.Data = maps.Clone(e.Data)
+	for k, v := range with.Data {
+		if d, ok := v.(time.Duration); ok {
+			with.Data[k] = d.String()
+		}
+	}
+	return f.JSONFormatter.Format(&with)
 }
 
 // A textFormatter writes one line per entry for people: when, how grave, whose

@@ -34,6 +34,23 @@ func TestTextLog(t *testing.T) {
 	}
 }
 
+func TestJSONLog(t *testing.T) {
+	var b strings.Builder
+	log, err := newLog(&config.Config{Log: config.Log{LogLevel: "info", LogFormat: "json"}}, &b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.WithFields(logrus.Fields{"took": 1500 * time.Millisecond, "pods": 3}).WithError(errors.New("a")).Info("done")
+	var line map[string]any
+	if err := json.Unmarshal([]byte(b.String()), &line); err != nil {
+		t.Fatal(err)
+	}
+	delete(line, "time")
+	if d := cmp.Diff(map[string]any{"took": "1.5s", "pods": 3., "error": "a", "level": "info", "msg": "done"}, line); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 // A log that is not read blocks no goroutine; it counts the lines that it drops.
 func TestLogNotRead(t *testing.T) {
 	r, w := io.Pipe()

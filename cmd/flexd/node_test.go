@@ -31,7 +31,9 @@ func TestNodeRuns(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- runTasks(ctx, logrus.NewEntry(log), n.Ready(), tasks) }()
+	go func() {
+		ended <- runTasks(ctx, logrus.NewEntry(log), n.Ready(), func() string { return found(n.List()) }, tasks)
+	}()
 	select {
 	case <-n.Ready():
 	case err := <-ended:

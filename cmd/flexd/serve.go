@@ -8,10 +8,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/server"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 )
@@ -79,7 +81,22 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, Version: version, Log: log})
-	return runTasks(ctx, log, n.Ready(), tasks)
+	return runTasks(ctx, log, n.Ready(), func() string { return found(n.List()) }, tasks)
+}
+
+// found summarizes what flexd continues with.
+func found(l status.List) string {
+	mounted, pods := 0, 0
+	for _, v := range l.Volumes {
+		if pods += len(v.Pods); v.Filesystem != "" {
+			mounted++
+		}
+	}
+	s := fmt.Sprintf("mounted volumes: %d, pods that use them: %d", mounted, pods)
+	if len(l.Problems) > 0 {
+		s += "; problems: " + strings.Join(l.Problems, "; ")
+	}
+	return s
 }
 
 // makeDirs creates the missing directories. Only root may enter them, except that the group

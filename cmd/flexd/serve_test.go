@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/status"
 )
 
 func TestDirs(t *testing.T) {
@@ -28,5 +29,14 @@ func TestDirs(t *testing.T) {
 		if st, err := os.Stat(c.StateDir); err != nil || st.Mode().Perm() != 0o700 {
 			t.Errorf("state: %v, %v", st.Mode(), err)
 		}
+	}
+}
+
+func TestFound(t *testing.T) {
+	l := status.List{Volumes: []status.Volume{
+		{LV: "a", Filesystem: "ext4", Pods: make([]status.Pod, 2)}, {LV: "b", Filesystem: "xfs"}, {LV: "c"},
+	}, Problems: []string{"a note is unreadable"}}
+	if got, want := found(l), "mounted volumes: 2, pods that use them: 2; problems: a note is unreadable"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -32,8 +32,8 @@ func (j job) String() string                  { return j.name }
 func (j job) Serve(ctx context.Context) error { return j.run(ctx) }
 
 // runTasks runs the tasks until the context ends or one of them does. ready is closed when
-// the daemon can answer.
-func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tasks []task) error {
+// the daemon can answer; found then describes what it found on the node.
+func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, found func() string, tasks []task) error {
 	stop := ctx
 	group, ctx := errgroup.WithContext(ctx)
 	for _, t := range tasks {
@@ -50,7 +50,7 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, tas
 	group.Go(func() error {
 		select {
 		case <-ready:
-			log.Info("flexd is ready")
+			log.Info("flexd is ready: " + found())
 			notify(log, "READY=1")
 		case <-ctx.Done():
 		}

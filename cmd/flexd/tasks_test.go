@@ -57,7 +57,7 @@ func TestTasks(t *testing.T) {
 					cancel()
 				}
 				begin := time.Now()
-				err = runTasks(ctx, log, make(chan struct{}), []task{job{"reconciler", row.run}})
+				err = runTasks(ctx, log, make(chan struct{}), nil, []task{job{"reconciler", row.run}})
 				if took := time.Since(begin); took > shutdownTimeout || shutdownTimeout >= time.Second {
 					t.Errorf("ended after %v only", took)
 				}
@@ -92,7 +92,9 @@ func TestNotify(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready := make(chan struct{})
 	ended := make(chan error, 1)
-	go func() { ended <- runTasks(ctx, log, ready, []task{job{"reconciler", untilDone}}) }()
+	go func() {
+		ended <- runTasks(ctx, log, ready, func() string { return "" }, []task{job{"reconciler", untilDone}})
+	}()
 	if s := read(100 * time.Millisecond); s != "" {
 		t.Errorf("%q before it is ready", s)
 	}
