@@ -120,6 +120,9 @@ func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Ha
 // Publish replaces the last observation of a volume.
 func (o *Observer) Publish(uuid volume.UUID, h volume.Have) { o.last.Store(uuid, &h) }
 
+// Forget removes the last observation of a volume.
+func (o *Observer) Forget(uuid volume.UUID) { o.last.Delete(uuid) }
+
 // Assemble joins the facts of a mount table with those of the provider.
 func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Table) volume.Have {
 	h := volume.Have{FS: t.FS, Targets: make(map[string]volume.TargetState, len(t.Dirs))}

@@ -27,8 +27,9 @@ type lane struct {
 
 	published atomic.Pointer[audit.View] // for readers without the lock
 
-	mu   sync.Mutex // guards what follows but the turn
-	name volume.Name
+	mu      sync.Mutex // guards what follows but the turn
+	name    volume.Name
+	dropped bool // the node has forgotten it: its volume has another lane, or none
 	schedule
 	progress
 	mounted
@@ -129,11 +130,17 @@ func (l *lane) title() string {
 	return l.name.String()
 }
 
-// wake makes the lane observe again.
+// wake makes the lane observe again, or the one that its volume has by now.
 func (l *lane) wake() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.wakeLocked()
+	dropped, name := l.dropped, l.name
+	if !dropped {
+		l.wakeLocked()
+	}
+	l.mu.Unlock()
+	if dropped {
+		l.n.lane(l.uuid, name).wake()
+	}
 }
 
 func (l *lane) wakeLocked() {
@@ -173,6 +180,7 @@ func (l *lane) run() {
 		if !l.mustLook() || l.n.ctx.Err() != nil {
 			l.awake = false
 			l.mu.Unlock()
+			l.n.rest(l)
 			return
 		}
 		l.dirty, l.changed = false, time.Time{}

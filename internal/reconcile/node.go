@@ -78,6 +78,7 @@ type Node struct {
 	// while anything runs.
 	mu         sync.Mutex
 	lanes      map[volume.UUID]*lane    // of a volume that is not identified: by nameKey
+	resting    resting                  // those of lanes without work, in the order of their end
 	checking   map[string]chan struct{} // by VG: the running fsck and mkfs
 	adopting   map[string]bool          // directories whose mount is being identified
 	tableError string                   // why the mount table cannot be read
@@ -89,7 +90,7 @@ func New(p Parts) *Node {
 		p.Held = run.Held
 	}
 	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}}
-	n.requests = dsw.NewRequests(func(uuid volume.UUID) { n.lane(uuid, volume.Name{}).wake() })
+	n.requests = dsw.NewRequests(n.wakeLane)
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.auditor = n.newAuditor()
 	return n
@@ -171,6 +172,7 @@ func (n *Node) recover() error {
 			timeout = time.After(0)
 		}
 	}
+	n.removeLocks()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.lanes {

@@ -31,6 +31,8 @@ func (n *Node) await(c *call, l *lane) (string, error) {
 func (n *Node) join(c *call, l *lane) (string, error) {
 	if n.requests.Bind(&c.Request, l.uuid) == l.uuid {
 		l.wake()
+	} else {
+		n.rest(l)
 	}
 	return n.wait(c)
 }
@@ -65,8 +67,11 @@ func (n *Node) explainEnd(c *call, err error) error {
 	if !errors.Is(err, ErrDeadline) || c.ctx.Err() == nil {
 		return err
 	}
-	if uuid := n.requests.Bound(&c.Request); uuid != "" {
-		return n.lane(uuid, volume.Name{}).timeoutReason()
+	n.mu.Lock()
+	l := n.lanes[n.requests.Bound(&c.Request)]
+	n.mu.Unlock()
+	if l != nil {
+		return l.timeoutReason()
 	}
 	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }

@@ -33,23 +33,32 @@ func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
 // LockFree reports whether the lock at path is free, and returns the processes that have it
 // as standard input. A missing lock file is free.
 func LockFree(path string) (free bool, pids []int, err error) {
-	fd, err := openLock(path, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil, nil
-	}
-	if err != nil {
-		return false, nil, err
-	}
-	defer unix.Close(fd)
-	err = flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	f, err := lockFile(path, 0)
 	switch {
 	case err == nil:
-		unlock(fd)
+		unlock(int(f.Fd()))
+		f.Close()
+		return true, nil, nil
+	case errors.Is(err, fs.ErrNotExist):
 		return true, nil, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return false, procfs.WithStdin(path), nil
 	}
-	return false, nil, &fs.PathError{Op: "flock", Path: path, Err: err}
+	return false, nil, err
+}
+
+// RemoveLock removes the lock file at path if the lock is free.
+func RemoveLock(path string) error {
+	f, err := lockFile(path, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	defer unlock(int(f.Fd()))
+	return os.Remove(path) // while it is locked: another process that has it open sees that it is gone
 }
 
 // LockDone returns a channel that is closed when the lock at path is free (or
@@ -70,16 +79,19 @@ func LockDone(path string) <-chan struct{} {
 	return done
 }
 
-// takeLock opens the lock file and locks it, or fails with EWOULDBLOCK.
-func takeLock(path string) (*os.File, error) {
+// takeLock makes the lock file if there is none, and locks it, or fails with EWOULDBLOCK.
+func takeLock(path string) (*os.File, error) { return lockFile(path, unix.O_CREAT) }
+
+// lockFile opens the lock file and locks it, or fails with EWOULDBLOCK.
+func lockFile(path string, flags int) (*os.File, error) {
 	for {
-		fd, err := openLock(path, unix.O_CREAT)
+		fd, err := openLock(path, flags)
 		if err != nil {
 			return nil, err
 		}
 		if err := flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			unix.Close(fd)
-			return nil, err
+			return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
 		}
 		// The file may have been removed between open and flock: a deleted file excludes no
 		// other process.

@@ -1,0 +1,158 @@
+package reconcile
+
+import (
+	"container/list"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// maxResting is how many lanes without work are kept for status.
+const maxResting = 256
+
+// resting holds the lanes without work, from the first to the last that ended its work. Some
+// have work again: they are found when they are to be dropped.
+type resting struct {
+	list.List // of restingLane
+	elements  map[*lane]*list.Element
+	timer     *time.Timer // drops the first ones; nil = there are none
+}
+
+type restingLane struct {
+	*lane
+	since time.Time
+}
+
+// rest is called when a lane may have no work any more. Then its lock file is removed, and
+// the lane is dropped: after failedAge if status can show what it did, at once otherwise.
+func (n *Node) rest(l *lane) {
+	if !l.unused() {
+		return
+	}
+	if err := run.RemoveLock(l.lock); err != nil {
+		l.log().WithError(err).Warn("its lock file cannot be removed")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.lanes[l.uuid] != l {
+		return
+	}
+	r := &n.resting
+	if e := r.elements[l]; e != nil {
+		r.Remove(e)
+	} else if r.elements == nil {
+		r.elements = map[*lane]*list.Element{}
+	}
+	r.elements[l] = r.PushBack(restingLane{l, time.Now()})
+	for r.Len() > maxResting {
+		n.drop(r.Front())
+	}
+	if !l.memorable() {
+		n.drop(r.elements[l])
+	}
+	if r.timer == nil && r.Len() > 0 {
+		r.timer = time.AfterFunc(failedAge, n.dropOld)
+	}
+}
+
+// dropOld drops the lanes that have rested for failedAge.
+func (n *Node) dropOld() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := &n.resting
+	for e := r.Front(); e != nil; e = r.Front() {
+		if left := failedAge - time.Since(e.Value.(restingLane).since); left > 0 {
+			r.timer = time.AfterFunc(left, n.dropOld)
+			return
+		}
+		n.drop(e)
+	}
+	r.timer = nil
+}
+
+// drop drops a resting lane if it still has no work. The caller holds n.mu.
+func (n *Node) drop(e *list.Element) {
+	if e == nil {
+		return
+	}
+	l := n.resting.Remove(e).(restingLane).lane
+	delete(n.resting.elements, l)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.unusedLocked() {
+		return
+	}
+	l.dropped = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	delete(n.lanes, l.uuid)
+	n.Observer.Forget(l.uuid)
+}
+
+func (l *lane) unused() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unusedLocked()
+}
+
+// unusedLocked reports whether the lane has nothing to do, and no claim, lease, mount or
+// active device of its volume will give it something to do. The caller holds l.mu.
+func (l *lane) unusedLocked() bool {
+	if l.awake || l.mustLook() || l.parked != nil || l.n.ctx.Err() != nil || len(l.n.requests.Of(l.uuid)) > 0 {
+		return false
+	}
+	if l.byName {
+		return true
+	}
+	_, leased := l.n.Store.Lease(l.uuid)
+	h := l.n.Observer.Last(l.uuid)
+	return !leased && len(l.n.Store.Claims(l.uuid)) == 0 &&
+		(h == nil || h.Device.Activity == volume.Inactive && len(h.Mounts) == 0)
+}
+
+// memorable reports whether status can show what the lane did.
+func (l *lane) memorable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastErr != nil || !l.byName && len(l.history) > 0
+}
+
+// wakeLane wakes the lane of a volume that lost a request, if it has one.
+func (n *Node) wakeLane(uuid volume.UUID) {
+	n.mu.Lock()
+	l := n.lanes[uuid]
+	n.mu.Unlock()
+	if l != nil {
+		l.wake()
+	}
+}
+
+// removeLocks removes the lock files of an earlier life that no lane needs and no child
+// holds.
+func (n *Node) removeLocks() {
+	dir := filepath.Join(n.Config.RunDir, "lanes")
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return // it is made for the first child
+	}
+	n.mu.Lock()
+	needed := map[string]bool{}
+	for _, l := range n.lanes {
+		needed[l.lock] = true
+	}
+	n.mu.Unlock()
+	for _, f := range files {
+		lock := filepath.Join(dir, f.Name())
+		if needed[lock] || strings.HasPrefix(f.Name(), "vg-") { // those of volume groups are few
+			continue
+		}
+		if err := run.RemoveLock(lock); err != nil {
+			n.Log.WithError(err).Warn("a lock file of an earlier life cannot be removed")
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package run
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A lock excludes while others remove its file, and at the end the file is gone.
+func TestRemoveLock(t *testing.T) {
+	t.Parallel()
+	lock := filepath.Join(t.TempDir(), "lanes", "lock")
+	if err := RemoveLock(lock); err != nil {
+		t.Errorf("no file: %v", err)
+	}
+	held, err := takeLock(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLock(lock); err != nil {
+		t.Errorf("held: %v", err)
+	}
+	if _, err := os.Stat(lock); err != nil {
+		t.Errorf("a held lock is removed: %v", err)
+	}
+	unlock(int(held.Fd()))
+	held.Close()
+
+	var inside atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for taken := 0; taken < 1500; {
+				f, err := takeLock(lock)
+				if errors.Is(err, unix.EWOULDBLOCK) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				taken++
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d hold one lock", n)
+				}
+				if _, err := lockFile(lock, 0); !errors.Is(err, unix.EWOULDBLOCK) {
+					t.Errorf("held, and taken again: %v", err)
+				}
+				runtime.Gosched()
+				inside.Add(-1)
+				unlock(int(f.Fd()))
+				f.Close()
+			}
+		})
+		all.Go(func() {
+			for range 5000 {
+				if err := RemoveLock(lock); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := RemoveLock(lock); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(lock); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
