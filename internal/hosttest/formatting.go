@@ -171,7 +171,7 @@ func format(p *process, text []byte) (any, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f.State, f.Bytes = Whole, l.Size
+	f.State, f.Bytes = Whole, volume.Room(l.Size)
 	return struct{}{}, nil
 }
 

@@ -207,6 +207,6 @@ func grow(p *process, text []byte) (any, error) {
 	if m := h.top(a.At); m == nil || m.file != l.file {
 		return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
 	}
-	l.file.Bytes = l.Size
+	l.file.Bytes = max(l.file.Bytes, volume.Room(l.Size))
 	return struct{}{}, nil
 }

@@ -50,7 +50,7 @@ func (u *user) active(name string) volume.Device {
 
 func (u *user) probe(d volume.Device, at string) volume.FS {
 	u.Helper()
-	fs, err := u.Probe(u.Context(), u.lock, d, at, true)
+	fs, err := u.Probe(u.Context(), u.lock, d, at, true, "")
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func snapshots(u *user) {
 		u.Errorf("got %+v", fs)
 	}
 	u.unmount(d, dir)
-	if fs, err := u.Probe(u.Context(), u.lock, d, "", true); err == nil {
+	if fs, err := u.Probe(u.Context(), u.lock, d, "", true, ""); err == nil {
 		u.Errorf("probe: got %+v", fs)
 	}
 	d.Unsound = "" // what Device says of any snapshot
@@ -343,7 +343,7 @@ func missingPart(u *user) {
 			}
 			if target == "error" {
 				now.Unsound, now.Unusable = "", false
-				if fs, err := u.Probe(u.Context(), u.lock, now, "", true); err == nil {
+				if fs, err := u.Probe(u.Context(), u.lock, now, "", true, ""); err == nil {
 					u.Errorf("%s at %d: got %+v", target, start, fs)
 				}
 			}
@@ -376,7 +376,7 @@ func fullPool(u *user) {
 			u.Fatalf("%s was made without room for it", fsType)
 		}
 		u.Log(err)
-		if fs, err := u.Probe(u.Context(), u.lock, d, "", true); err == nil && fs.Content == volume.Filesystem {
+		if fs, err := u.Probe(u.Context(), u.lock, d, "", true, ""); err == nil && fs.Content == volume.Filesystem {
 			u.Errorf("%s: got %+v", fsType, fs)
 		}
 	}

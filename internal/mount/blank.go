@@ -237,8 +237,24 @@ func spans(size int64) []span {
 	return merged
 }
 
-// backups returns the places of backup superblocks between the two ends of a device.
-func backups(size int64) []int64 {
+// backups returns the places of backup superblocks between the two ends of a device, of
+// filesystems of its size and of those that leave its tail free.
+func backups(device int64) []int64 {
+	places := append(backupsIn(device), backupsIn(volume.Room(device))...)
+
+	// btrfs: copies at 64 MiB and 256 GiB (the first is at 64 KiB).
+	places = append(places, 64<<20, 256<<30)
+
+	// LUKS2: the second header, in the first 4 MiB of the device. Other formats (md, GPT,
+	// ZFS, LVM, swap, bcachefs) have their labels at the ends.
+	places = append(places, 4<<20)
+
+	slices.Sort(places)
+	return slices.Compact(places)
+}
+
+// backupsIn returns those of ext4 and xfs, whose places depend on their size.
+func backupsIn(size int64) []int64 {
 	var places []int64
 
 	// ext2/3/4: block groups 1 and the powers of 3, 5 and 7 (sparse_super), and
@@ -285,21 +301,12 @@ func backups(size int64) []int64 {
 		}
 	}
 	// An extended xfs has the groups of its first size: quarters of a whole number of GiB,
-	// up to 256.
+	// up to 256, with or without the tail.
 	for p := int64(256 << 20); p < min(size, 64<<30+1); p += 256 << 20 {
-		places = append(places, p)
+		places = append(places, p-volume.Tail/4, p)
 	}
 	for p := int64(1 << 40); p < size; p += 1 << 40 {
 		places = append(places, p-4096, p) // just under 1 TiB is mkfs's largest
 	}
-
-	// btrfs: copies at 64 MiB and 256 GiB (the first is at 64 KiB).
-	places = append(places, 64<<20, 256<<30)
-
-	// LUKS2: the second header, in the first 4 MiB of the device. Other formats (md, GPT,
-	// ZFS, LVM, swap, bcachefs) have their labels at the ends.
-	places = append(places, 4<<20)
-
-	slices.Sort(places)
-	return slices.Compact(places)
+	return places
 }

@@ -56,8 +56,8 @@ func TestWholeWay(t *testing.T) {
 			if err := os.WriteFile(ro+"/x", nil, 0o600); !errors.Is(err, unix.EROFS) {
 				t.Errorf("write through the read-only mount: %v", err)
 			}
-			r.resize(2 * fs.size)
-			grown := 2 * fs.size
+			grown := 2*fs.size + 4*mib
+			r.resize(grown)
 			for range 2 { // the second has nothing to do
 				err := r.Grow(t.Context(), r.lock, r.dev, fs.name, ro)
 				if fs.name == "ext4" && !mayGrowExt4(t) {
@@ -103,7 +103,7 @@ func TestChangedDevice(t *testing.T) {
 	} {
 		d := r.dev
 		change(&d)
-		if _, err := r.Probe(t.Context(), r.lock, d, "", true); !errors.Is(err, ErrChanged) {
+		if _, err := r.Probe(t.Context(), r.lock, d, "", true, ""); !errors.Is(err, ErrChanged) {
 			t.Errorf("probe: got %v", err)
 		}
 		if err := r.Format(t.Context(), r.lock, Formatting{Device: d, Type: "ext4"}, yes); !errors.Is(err, ErrChanged) {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -31,8 +32,8 @@ var makers = map[string]struct {
 }
 
 // MinSize is the smallest device for a filesystem with default options: today's mkfs.xfs
-// needs 300 MiB, mkfs.btrfs 109 MiB.
-func MinSize(fsType string) int64 { return makers[fsType].least }
+// needs 300 MiB, mkfs.btrfs 109 MiB, and the tail of the device is kept out.
+func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 
 // format is the child that makes a filesystem. It proves itself that the device is blank,
 // and holds it exclusively until mkfs starts, which opens it exclusively again. The two
@@ -60,6 +61,11 @@ func format(f Formatting) (nothing, error) {
 	if why := deviceProblem(f.Device); why != "" {
 		return nothing{}, &Refusal{What: f.Device.Path + " " + why, Why: volume.Unusable}
 	}
+	if size, err := sizeOf(dev); err != nil {
+		return nothing{}, err
+	} else if size < makers["ext4"].least+volume.Tail {
+		return nothing{}, &Refusal{What: fmt.Sprintf("%s has only %d bytes", f.Device.Path, size), Hint: fmt.Sprintf("%s needs %d", f.Type, MinSize(f.Type)), Why: volume.NoSpace}
+	}
 	if err := unused(dev, f.Device); err != nil {
 		return nothing{}, err
 	}
@@ -85,7 +91,7 @@ func format(f Formatting) (nothing, error) {
 		}
 		return nothing{}, errors.Join(err, forget(f))
 	}
-	err = mkfs(dev, maker.argv, f)
+	err = mkfs(dev, f)
 	if err == nil {
 		err = mountable(dev, f)
 	}
@@ -99,9 +105,12 @@ func format(f Formatting) (nothing, error) {
 }
 
 // mkfs runs the program, and checks that there is a superblock afterwards.
-func mkfs(dev *os.File, maker []string, f Formatting) error {
-	argv := append(append([]string{}, maker...), f.Opts...)
-	argv = append(argv, "--", f.Device.Path)
+func mkfs(dev *os.File, f Formatting) error {
+	size, err := sizeOf(dev)
+	if err != nil {
+		return err
+	}
+	argv := mkfsArgs(f, volume.Room(size))
 	p, err := toolWithin(limits{mkfsDeadline, f.Memory}, makers[f.Type].pkg, nil, argv...)
 	if err != nil {
 		return err
@@ -115,6 +124,25 @@ func mkfs(dev *os.File, maker []string, f Formatting) error {
 		return fmt.Errorf("%s succeeded, but its superblock is marked as in progress", argv[0])
 	}
 	return nil
+}
+
+// mkfsArgs returns the command that makes a filesystem of a size, which it rounds down to
+// the largest block of a filesystem.
+func mkfsArgs(f Formatting, size int64) []string {
+	const block = 64 << 10
+	size = size / block * block
+	argv := slices.Concat(makers[f.Type].argv, f.Opts)
+	switch f.Type {
+	case "xfs":
+		argv = append(argv, "-d", fmt.Sprintf("size=%d", size))
+	case "btrfs":
+		argv = append(argv, "--byte-count", strconv.FormatInt(size, 10))
+	}
+	argv = append(argv, "--", f.Device.Path)
+	if f.Type == "ext4" {
+		argv = append(argv, strconv.FormatInt(size>>10, 10)+"k")
+	}
+	return argv
 }
 
 // mountable looks whether a new filesystem is of its type, mounts it detached, and unmounts

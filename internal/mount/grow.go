@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/volume"
 )
 
-// grow is the child that extends a mounted filesystem to the size of its device. It calls
+// grow is the child that extends a mounted filesystem to the room on its device. It calls
 // the kernel's ioctls: resize2fs and xfs_growfs do no more, but they search for a mount and
 // fail if the one that they find is read-only.
 func grow(a growArg) (nothing, error) {
@@ -32,25 +36,48 @@ func grow(a growArg) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	fd, err := writableClone(e.Dir)
-	if err != nil {
-		return nothing{}, err
-	}
-	defer unix.Close(fd)
-	switch e.Type {
-	case "ext4":
-		err = growExt4(dev, fd, size)
-	case "xfs":
-		err = growXFS(fd, size)
-	case "btrfs":
-		err = growBtrfs(fd, size)
-	default:
-		err = fmt.Errorf("%s can't grow", e.Type)
+	have, err := liveSize(dev, e.Type, e.Dir)
+	if room := volume.Room(size); err == nil && have < room {
+		if err = zeroTail(a.Device, room, size); err == nil {
+			err = extend(dev, e, room)
+		}
 	}
 	if isFailure(err) {
 		return nothing{}, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	return nothing{}, err
+}
+
+// zeroTail zeroes the end of a device that its filesystem does not reach: another volume
+// may have had that space, and labels in it.
+func zeroTail(d volume.Device, from, size int64) error {
+	dev, err := openDevice(d, unix.O_RDWR)
+	if errors.Is(err, unix.EBUSY) { // this kernel lets nobody write to a device that is mounted
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return zeroOut(dev, from, size-from)
+}
+
+// extend extends the filesystem of a mount to a size.
+func extend(dev *os.File, e *mounttable.Entry, size int64) error {
+	fd, err := writableClone(e.Dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	switch e.Type {
+	case "ext4":
+		return growExt4(dev, fd, size)
+	case "xfs":
+		return growXFS(fd, size)
+	case "btrfs":
+		return growBtrfs(fd, size)
+	}
+	return fmt.Errorf("%s can't grow", e.Type)
 }
 
 // writableClone makes a detached copy of a mount, writable whether or not the
@@ -124,12 +151,12 @@ func growBtrfs(fd int, size int64) error {
 		fd   int64
 		name [btrfsNameMax + 1]byte
 	}
-	copy(arg.name[:], "max")
+	copy(arg.name[:], strconv.FormatInt(size, 10))
 	if err := ioctl(fd, btrfsResize, unsafe.Pointer(&arg)); err != nil {
 		if size < btrfsLeast && errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("btrfs: the kernel resizes none to less than 256 MiB: ask for at least that: %w", err)
+			return fmt.Errorf("btrfs: the kernel resizes none to less than 256 MiB: ask for at least 257 MiB: %w", err)
 		}
-		return fmt.Errorf("btrfs: grow to the device's size: %w", err)
+		return fmt.Errorf("btrfs: grow to %d bytes: %w", size, err)
 	}
 	return nil
 }

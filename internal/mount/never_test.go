@@ -139,7 +139,7 @@ func TestNeverFormat(t *testing.T) {
 				if _, err := os.Stat(record); err != nil {
 					t.Errorf("repeat of %s: %v", fsType, err)
 				}
-				if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true); err != nil || fs.Leftover {
+				if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, ""); err != nil || fs.Leftover {
 					t.Errorf("probe: %+v, %v", fs, err)
 				}
 			}

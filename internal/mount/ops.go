@@ -32,16 +32,18 @@ type probeArg struct {
 	Device  volume.Device `json:"device"`
 	At      string        `json:"at,omitempty"`
 	Created bool          `json:"created,omitempty"`
+	Seen    string        `json:"seen,omitempty"`
 }
 
 // Probe returns the contents of a device. mountedAt is a directory where the device is
 // mounted, or "": it queries a mounted filesystem, and reads an unmounted device. created
-// reports that flexd created the volume; of another one it reads more.
-func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created bool) (volume.FS, error) {
+// reports that flexd created the volume; of another one it reads more. seen is the
+// filesystem that flexd has seen on it before: its files may contain other signatures.
+func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created bool, seen string) (volume.FS, error) {
 	var fs volume.FS
 	err := Ask(ctx, o.Runner, run.Cmd{
 		Step:     "probe",
-		Argv:     run.Self("probe", probeArg{Device: d, At: mountedAt, Created: created}),
+		Argv:     run.Self("probe", probeArg{Device: d, At: mountedAt, Created: created, Seen: seen}),
 		Lock:     lock,
 		Deadline: probeDeadline,
 	}, &fs)
@@ -189,7 +191,7 @@ type growArg struct {
 	At     string        `json:"at"`
 }
 
-// Grow extends a mounted filesystem to its device's size, if it is smaller. The mount at
+// Grow extends a mounted filesystem to the room on its device, if it is smaller. The mount at
 // mountedAt may be read-only.
 func (o Ops) Grow(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
 	return Ask(ctx, o.Runner, run.Cmd{

@@ -70,7 +70,7 @@ func TestBtrfsDevices(t *testing.T) {
 	}
 	r.unmount(dir)
 	for _, d := range []*rig{r, second} {
-		_, err := d.Probe(t.Context(), d.lock, d.dev, "", true)
+		_, err := d.Probe(t.Context(), d.lock, d.dev, "", true, "")
 		refused(d.dev, err)
 		r.sh("btrfs", "device", "scan", second.dev.Path)
 		err = d.Mount(t.Context(), d.lock, MountSpec{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: true}, yes)

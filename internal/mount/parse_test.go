@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -105,7 +103,7 @@ func TestDataInTheMiddle(t *testing.T) {
 	if fs := r.probe(""); fs.Content != volume.Blank {
 		t.Errorf("the sample has it: %+v", fs)
 	}
-	fs, err := r.Probe(t.Context(), r.lock, r.dev, "", false)
+	fs, err := r.Probe(t.Context(), r.lock, r.dev, "", false, "")
 	if err != nil || fs.Content != volume.ForeignContent || !strings.Contains(fs.What, "offset 269135456") {
 		t.Errorf("%+v, %v", fs, err)
 	}
@@ -128,19 +126,21 @@ func TestSpansOfXFS(t *testing.T) {
 			if row.grown > 0 && stripes != "" {
 				continue
 			}
-			count, ag := groupsOfXFS(t, row.size, stripes)
-			size, found := max(row.size, row.grown), 0
-			for n := int64(1); n < count; n++ {
-				if slices.ContainsFunc(spans(size), func(s span) bool { return s.from <= n*ag && n*ag+512 <= s.to }) {
-					found++
+			for _, tail := range []int64{0, volume.Tail} {
+				count, ag := groupsOfXFS(t, row.size-tail, stripes)
+				size, found := max(row.size, row.grown), 0
+				for n := int64(1); n < count; n++ {
+					if slices.ContainsFunc(spans(size), func(s span) bool { return s.from <= n*ag && n*ag+512 <= s.to }) {
+						found++
+					}
 				}
-			}
-			want := min(3, int(count-1))
-			if row.grown > 0 {
-				want = 1 // it may be large, and these are many places
-			}
-			if found < want {
-				t.Errorf("size %d, now %d, stripes %q: %d groups of %d bytes, and %d superblocks are read", row.size, size, stripes, count, ag, found)
+				want := min(3, int(count-1))
+				if row.grown > 0 {
+					want = 1 // it may be large, and these are many places
+				}
+				if found < want {
+					t.Errorf("size %d without %d, now %d, stripes %q: %d groups of %d bytes, and %d superblocks are read", row.size, tail, size, stripes, count, ag, found)
+				}
 			}
 		}
 	}
@@ -191,8 +191,8 @@ func TestSignatures(t *testing.T) {
 		}
 	}
 	got := parseWipefs([]byte(`{"signatures": [{"device":"loop0", "offset":"0x1fe", "type":"dos", "uuid":null, "label":null},{"device":"loop0","offset":"0x438","type":"ext4"}]}`))
-	if diff := cmp.Diff([]string{"a dos signature at offset 510 (0x1fe)", "a ext4 signature at offset 1080 (0x438)"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if text := fmt.Sprint(got); text != "[a dos signature at offset 510 (0x1fe) a ext4 signature at offset 1080 (0x438)]" {
+		t.Errorf("got %s", text)
 	}
 	if got := parseWipefs([]byte("no json")); got != nil {
 		t.Errorf("got %v", got)

@@ -35,7 +35,7 @@ func probe(a probeArg) (volume.FS, error) {
 
 // content returns the contents of a device that is not mounted.
 func content(dev *os.File, a probeArg) (volume.FS, error) {
-	s, err := identify(dev)
+	s, err := identifySeen(dev, a.Seen)
 	if err != nil {
 		return volume.FS{}, err
 	}

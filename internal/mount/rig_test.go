@@ -237,7 +237,7 @@ func (r *rig) unmount(dir string) {
 
 func (r *rig) probe(at string) volume.FS {
 	r.Helper()
-	fs, err := r.Probe(r.Context(), r.lock, r.dev, at, true)
+	fs, err := r.Probe(r.Context(), r.lock, r.dev, at, true, "")
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -37,8 +38,12 @@ func (s signature) name() string { return cmp.Or(s.Type, s.Partition, "ambiguous
 
 // identify runs blkid on the device itself, without its cache. An empty result proves
 // nothing: blkid also finds nothing on a device that it cannot read.
-func identify(dev *os.File) (signature, error) {
-	p, err := tool("util-linux", []*os.File{dev}, "blkid", "-p", "-o", "export", "/proc/self/fd/3")
+func identify(dev *os.File) (signature, error) { return blkid(dev) }
+
+// blkid runs blkid with further options.
+func blkid(dev *os.File, options ...string) (signature, error) {
+	argv := slices.Concat([]string{"blkid", "-p", "-o", "export"}, options, []string{"/proc/self/fd/3"})
+	p, err := tool("util-linux", []*os.File{dev}, argv...)
 	if err != nil {
 		return signature{}, err
 	}
@@ -71,14 +76,55 @@ func parseExport(out []byte) signature {
 	return s
 }
 
+// labels is where formats other than filesystems have a label as well if they have one
+// elsewhere. Hardly any filesystem has data of files there.
+const labels = 1 << 20
+
+// identifySeen is identify for a device on which flexd has seen a filesystem before. Then a
+// file may contain the other signatures, such as the md superblock at the end that makes
+// blkid find a RAID member, if all of them are where the filesystem has its files.
+func identifySeen(dev *os.File, seen string) (signature, error) {
+	s, err := identify(dev)
+	if err != nil || seen == "" || s.none() || s.ours() || s.Partition != "" {
+		return s, err
+	}
+	own, err := blkid(dev, "-n", seen)
+	if err != nil || own != (signature{Type: seen}) {
+		return s, err
+	}
+	sb, err := readSuperblock(dev, seen)
+	if err != nil {
+		return s, err
+	}
+	found := wipefs(dev)
+	for _, f := range found {
+		if f.kind != seen && (f.offset < labels || f.offset >= sb.Size) {
+			return s, nil
+		}
+	}
+	if len(found) == 0 {
+		return s, nil
+	}
+	return own, nil
+}
+
+// wipefs returns all signatures on a device; none if it fails.
+func wipefs(dev *os.File) []found {
+	p, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3")
+	if err != nil || p.code != 0 {
+		return nil
+	}
+	return parseWipefs(p.out)
+}
+
 // describe describes the finding with its offset, as wipefs reports it: the owner would use
 // wipefs to erase it.
 func describe(dev *os.File, s signature) string {
-	var found []string
-	if p, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3"); err == nil && p.code == 0 {
-		found = parseWipefs(p.out)
+	var texts []string
+	for _, f := range wipefs(dev) {
+		texts = append(texts, f.String())
 	}
-	if len(found) == 0 {
+	if len(texts) == 0 {
 		switch {
 		case s.Type != "" && s.Partition != "":
 			return fmt.Sprintf("found a %s signature and a %s partition table", s.Type, s.Partition)
@@ -89,14 +135,22 @@ func describe(dev *os.File, s signature) string {
 		}
 		return "found several signatures"
 	}
-	what := "found " + strings.Join(found, " and ")
+	what := "found " + strings.Join(texts, " and ")
 	if s.Ambiguous {
 		what += ", which contradict each other"
 	}
 	return what
 }
 
-func parseWipefs(out []byte) []string {
+// found is one signature.
+type found struct {
+	offset int64
+	kind   string // "linux_raid_member"
+}
+
+func (f found) String() string { return fmt.Sprintf("a %s signature at %s", f.kind, at(f.offset)) }
+
+func parseWipefs(out []byte) []found {
 	var list struct {
 		Signatures []struct {
 			Offset string `json:"offset"`
@@ -106,15 +160,15 @@ func parseWipefs(out []byte) []string {
 	if err := json.Unmarshal(out, &list); err != nil {
 		return nil
 	}
-	var found []string
+	var all []found
 	for _, s := range list.Signatures {
 		offset, err := strconv.ParseUint(s.Offset, 0, 63)
 		if err != nil {
-			continue
+			return nil
 		}
-		found = append(found, fmt.Sprintf("a %s signature at %s", s.Type, at(int64(offset))))
+		all = append(all, found{int64(offset), s.Type})
 	}
-	return found
+	return all
 }
 
 func at(offset int64) string { return fmt.Sprintf("offset %d (0x%x)", offset, offset) }

@@ -139,7 +139,7 @@ func TestUnreadablePart(t *testing.T) {
 			}
 			r := table(t, lines...)
 			before := r.written()
-			if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true); err == nil {
+			if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, ""); err == nil {
 				t.Errorf("probe: got %+v", fs)
 			}
 			for _, repeat := range []bool{false, true} {
@@ -203,7 +203,7 @@ func TestNotTheDevice(t *testing.T) {
 	taken := now.dev
 	taken.Seq = old.dev.Seq
 	for _, d := range []volume.Device{old.dev, taken} {
-		if _, err := now.Probe(t.Context(), now.lock, d, "", true); !errors.Is(err, ErrChanged) {
+		if _, err := now.Probe(t.Context(), now.lock, d, "", true, ""); !errors.Is(err, ErrChanged) {
 			t.Errorf("probe: got %v", err)
 		}
 		if err := now.Format(t.Context(), now.lock, Formatting{Device: d, Type: "ext4", Repeat: true}, yes); !errors.Is(err, ErrChanged) {

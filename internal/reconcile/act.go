@@ -235,7 +235,11 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 			at = m.Dir
 		}
 	}
-	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at, h.LV.Created)
+	seen := ""
+	if h.Record == volume.Seen {
+		seen = h.RecordType
+	}
+	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at, h.LV.Created, seen)
 	if err != nil {
 		return err
 	}
@@ -317,7 +321,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		}
 		return err
 	}
-	if l.facts.Size > 0 && l.facts.Size+volume.GrowSlack <= h.Device.Size {
+	if l.facts.Size > 0 && volume.Growable(l.facts.Size, h.Device.Size) {
 		l.mu.Lock()
 		l.grow = true
 		l.mu.Unlock()

@@ -1,9 +1,20 @@
 package volume
 
-// GrowSlack is the difference up to which a filesystem smaller than its device counts as
+// GrowSlack is the difference up to which a filesystem smaller than its room counts as
 // extended: ext4 rounds down to whole blocks, xfs drops a last allocation group of less
 // than 64 blocks.
 const GrowSlack = 1 << 20
+
+// Tail is the end of a device that is kept out of its filesystem: md, DDF, GPT, ZFS and
+// other formats have labels there, and no file may write one.
+const Tail = 1 << 20
+
+// Room is the largest size of a filesystem that flexd makes or extends on a device.
+func Room(device int64) int64 { return max(device-Tail, 0) }
+
+// Growable reports whether a filesystem is to be extended on a device. One that was made
+// over the whole device keeps its size.
+func Growable(fs, device int64) bool { return fs+GrowSlack <= Room(device) }
 
 func (p *planner) expand(c Call) {
 	lv, d := p.h.LV, p.h.Device
@@ -48,7 +59,7 @@ func (p *planner) grow(size int64, who []string) bool {
 	case fs.Size == 0 && p.h.Device.Size >= size:
 		p.add(Step{Kind: Inspect, Calls: who})
 		return true
-	case fs.Size > 0 && fs.Size+GrowSlack > size:
+	case fs.Size > 0 && !Growable(fs.Size, size):
 		return false
 	}
 	p.add(Step{Kind: Grow, Calls: who})

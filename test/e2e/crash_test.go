@@ -39,7 +39,7 @@ func TestKillAnywhere(t *testing.T) {
 				break
 			}
 			v, mark = h.vol(fmt.Sprint("killed-", round), kinds[round/len(calls)%len(kinds)]), ""
-			size = map[string]int64{"ext4": 16 * mib, "xfs": 300 * mib, "btrfs": 300 * mib}[v.FSType]
+			size = map[string]int64{"ext4": 16 * mib, "xfs": 320 * mib, "btrfs": 320 * mib}[v.FSType]
 			v = v.With("size", fmt.Sprintf("%db", size))
 		}
 		dir, global := h.PodDir(p, v), h.GlobalDir(v)

@@ -16,16 +16,16 @@ func TestExpand(t *testing.T) {
 	for i := range min(max(3, times(6)), 6) {
 		fs, m := kinds[i%3], []mode{noAttach, byController}[i%2]
 		lv := fmt.Sprintf("%s-%d", fs, len(m))
-		v := h.vol(lv, fs).With("size", "300Mi")
+		v := h.vol(lv, fs).With("size", "320Mi")
 		h.ok(h.up(m, v, p))
 		h.ok(h.up(m, readOnly(v), q))
 		h.write(v, p, "f", "x")
 		expand := func(p pod, size int64) answer {
-			return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), fmt.Sprint(300*mib))
+			return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), fmt.Sprint(320*mib))
 		}
 		if fs == "ext4" && !growsExt4() {
 			// Nothing but the kernel's own word can be seen here.
-			h.ok(expand(p, 300*mib))
+			h.ok(expand(p, 320*mib))
 			h.ok(expand(q, 100*mib))
 			h.refused(expand(p, 400*mib), "vg0/"+lv+": expandfs", "CAP_SYS_RESOURCE")
 			h.end(m, v, p, q)
@@ -61,7 +61,7 @@ func TestExpand(t *testing.T) {
 	v := h.vol("small", "btrfs").With("size", "128Mi")
 	h.ok(h.up(noAttach, v, p))
 	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(192*mib), "0"), "vg0/small: expandfs", "256 MiB")
-	h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(300*mib), "0"))
+	h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(320*mib), "0"))
 	h.end(noAttach, v, p)
 }
 
@@ -72,7 +72,7 @@ func TestGrowsAfterMount(t *testing.T) {
 	h := newHost(t)
 	p := podN(1)
 	for _, fs := range some(seeded(t), []string{"ext4", "xfs", "btrfs"}, 1) {
-		v := h.vol("late-"+fs, fs).With("size", "300Mi")
+		v := h.vol("late-"+fs, fs).With("size", "320Mi")
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")
 		was := capacity(t, h.PodDir(p, v))

@@ -28,7 +28,7 @@ type (
 
 // vol names a volume of vg0 that flexd makes.
 func (h *host) vol(lv, fs string) vol {
-	size := map[string]string{"": "16Mi", "ext4": "16Mi", "xfs": "300Mi", "btrfs": "128Mi"}[fs]
+	size := map[string]string{"": "16Mi", "ext4": "16Mi", "xfs": "320Mi", "btrfs": "128Mi"}[fs]
 	return vol{Name: "pv-" + lv, FSType: fs, Options: map[string]string{"volumegroup": "vg0", "volumeID": lv, "size": size}}
 }
 

@@ -59,7 +59,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	h.ok(h.up(byKubelet, beside, q))
 	h.write(beside, q, "f", "x")
 
-	v := h.vol("a", "btrfs").With("size", "300Mi") // less than 256 cannot be grown
+	v := h.vol("a", "btrfs").With("size", "320Mi") // less than 256 cannot be grown
 	dir, global := h.PodDir(p, v), h.GlobalDir(v)
 	mount := []string{"mount", dir, v.Blob(&p)}
 	stage := []string{"mountdevice", global, "", v.Blob(nil)}
@@ -70,7 +70,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	h.ok(h.call("unmount", dir))
 	records := h.records()
 
-	fresh, size, struck := 0, int64(300*mib), 0
+	fresh, size, struck := 0, int64(320*mib), 0
 	type verb struct {
 		name   string
 		before [][]string
