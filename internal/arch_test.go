@@ -47,7 +47,7 @@ var packages = []struct {
 	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},
 	{"internal/audit", []string{"volume", "config", "status", "lvm", "dsw", "asw", "join"}},
 	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "dsw", "asw", "join", "audit"}},
-	{"internal/flexserve", []string{"volume", "procfs", "config", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
+	{"internal/flexserve", []string{"volume", "procfs", "config", "status", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"volume", "procfs", "flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},

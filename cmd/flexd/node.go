@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/server"
+	"github.com/flexd/flexd/internal/status"
 )
 
 // A node is the core of the daemon: it answers kubelet's calls and provides the status
@@ -85,6 +87,33 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 type served struct {
 	*reconcile.Node
 	flex *flexserve.Frontend
+}
+
+// The documents of the node, with the calls that were refused.
+
+func (s served) List() status.List {
+	l := s.Node.List()
+	l.AddRefused(s.flex.Calls(time.Now()), time.Now())
+	return l
+}
+
+func (s served) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
+	calls := s.flex.Calls(time.Now())
+	d, ok := s.Node.VolumeDetail(vg, lv)
+	if ok {
+		d.RefusedCalls = status.Refusals(calls, d.Volume)
+		return d, true
+	}
+	if calls = status.Refusals(calls, status.Volume{VG: vg, LV: lv}); len(calls) > 0 {
+		return status.RefusedDetail(calls), true
+	}
+	return d, false
+}
+
+func (s served) Check(ctx context.Context) status.Check {
+	c := s.Node.Check(ctx)
+	c.RefusedCalls = s.flex.Calls(time.Now())
+	return c
 }
 
 func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {

@@ -18,6 +18,7 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -27,7 +28,9 @@ type Frontend struct {
 	Log    *logrus.Entry
 	Boot   func() time.Duration // time since boot, suspended time included
 	Self   Namespaces
-	Node   interface {
+
+	Refusals // the last ones
+	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
 	}
 }
@@ -41,14 +44,19 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	if q.Verb == flexvolume.Reclaim {
 		call, err = flexvolume.ParseReclaim(q.Args)
 	}
-	if err != nil {
-		return refused(f.Log.WithFields(fields), q.Verb, "", volume.WithCode(volume.Invalid, err))
-	}
-	if call.Options.VG != "" {
-		fields["volume"] = call.Options.VG + "/" + call.Options.LV
+	title := ""
+	if call.Options.VG != "" && call.Options.LV != "" {
+		title = call.Options.VG + "/" + call.Options.LV
+		fields["volume"] = title
 	}
 	if call.Dir != "" {
 		fields["dir"] = call.Dir
+	}
+	if p := call.Options.Pod; p.Name != "" {
+		fields["pod"] = p.Namespace + "/" + p.Name
+	}
+	if err != nil {
+		return f.refused(f.Log.WithFields(fields), q.ID, call, title, volume.WithCode(volume.Invalid, err))
 	}
 	f.debug(fields)
 	if a, ok := f.withoutVolume(call); ok {
@@ -64,7 +72,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		err = fmt.Errorf("%w%s", err, shrinkAdvice)
 	}
 	if result.Volume != "" {
-		fields["volume"] = result.Volume
+		title, fields["volume"] = result.Volume, result.Volume
 	}
 	fields["took"] = time.Since(since).Round(time.Millisecond / 10)
 	log := f.Log.WithFields(fields)
@@ -73,9 +81,10 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		log.Info("not answered, flexd stops: the caller will ask the next one")
 		return flexvolume.Refusal(string(volume.CodeOf(err)), err.Error())
 	case err != nil:
-		return refused(log, q.Verb, result.Volume, err)
+		return f.refused(log, q.ID, call, title, err)
 	}
 	log.Info("success")
+	f.succeeded(call, title)
 	a := flexvolume.Success()
 	switch call.Verb {
 	case flexvolume.Attach, flexvolume.WaitForAttach:
@@ -160,22 +169,24 @@ const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, 
 // refused logs a failure and returns the answer: an id that also appears in the log, the
 // volume, the step and the cause. Kubelet counts answers with equal text in one event, so
 // the id is a hash of the text, and err must not change while the cause is the same.
-func refused(log *logrus.Entry, verb, title string, err error) flexvolume.Answer {
+func (f *Frontend) refused(log *logrus.Entry, id string, call flexvolume.Call, title string, err error) flexvolume.Answer {
+	verb := call.Verb
 	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // "mount" is both a verb and a step
 	if title != "" {
 		text = title + ": " + text
 	}
 	h := fnv.New64a()
 	h.Write([]byte(text))
-	id := fmt.Sprintf("%012x", h.Sum64()>>16)
+	answer := fmt.Sprintf("%012x", h.Sum64()>>16)
 	code := volume.CodeOf(err)
-	if log = log.WithField("answer", id).WithField("code", code).WithError(err); errors.Is(err, reconcile.ErrCallerGone) {
+	if log = log.WithField("answer", answer).WithField("code", code).WithError(err); errors.Is(err, reconcile.ErrCallerGone) {
 		log.Info("abandoned")
 	} else {
 		log.Warn("failure")
+		f.failed(call, title, status.RefusedCall{Code: string(code), Message: err.Error(), CallID: id, Answer: answer}, time.Now())
 	}
 	// The id comes first, because kubelet may truncate a long text.
-	return flexvolume.Refusal(string(code), fmt.Sprintf("[%s] %s", id, text))
+	return flexvolume.Refusal(string(code), fmt.Sprintf("[%s] %s", answer, text))
 }
 
 func (f *Frontend) debug(fields logrus.Fields) {

@@ -76,14 +76,15 @@ func shape(verb string) (args string, volume, ok bool) {
 }
 
 // Parse parses the arguments that follow verb. Errors name the argument, or the option's
-// key, and quote no secret. An unknown verb is ErrVerb.
+// key, and quote no secret. An unknown verb is ErrVerb. With an error, the call has what was
+// valid of its directory and of the names in its options.
 func Parse(verb string, args []string) (Call, error) {
 	want, volume, ok := shape(verb)
 	if !ok {
-		return Call{}, ErrVerb
+		return Call{Verb: verb}, ErrVerb
 	}
 	if len(args) != len(want) {
-		return Call{}, errors.New(verb + " takes " + strconv.Itoa(len(want)) + " arguments, got " + strconv.Itoa(len(args)))
+		return Call{Verb: verb}, errors.New(verb + " takes " + strconv.Itoa(len(want)) + " arguments, got " + strconv.Itoa(len(args)))
 	}
 	if verb == IsAttached && strings.HasPrefix(args[1], "{") && !strings.HasPrefix(args[0], "{") {
 		args = []string{args[1], args[0]} // very old kubelets
@@ -96,12 +97,14 @@ func Parse(verb string, args []string) (Call, error) {
 		case 'o':
 			name = "options"
 			if c.Options, err = ParseOptions(arg); err != nil {
-				return Call{}, err // names its key itself
+				return c, err // names its key itself
 			}
 			c.HasOptions, c.Name = true, c.Options.Name
 		case 'd':
-			name, c.Dir = "directory", arg
-			err = checkDir(arg)
+			name = "directory"
+			if err = checkDir(arg); err == nil {
+				c.Dir = arg
+			}
 		case 'v':
 			name, c.Device = "device", arg
 			if len(arg) >= maxPath || !IsPrintable(arg) {
@@ -125,12 +128,12 @@ func Parse(verb string, args []string) (Call, error) {
 			c.OldSize, err = parseBytes(arg)
 		}
 		if err != nil {
-			return Call{}, errors.New("argument " + strconv.Itoa(i+1) + " of " + verb + " (" + name + "): " + err.Error())
+			return c, errors.New("argument " + strconv.Itoa(i+1) + " of " + verb + " (" + name + "): " + err.Error())
 		}
 	}
 	if volume {
 		if err := c.Options.needVolume(); err != nil {
-			return Call{}, err
+			return c, err
 		}
 	}
 	return c, nil

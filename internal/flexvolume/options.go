@@ -58,14 +58,24 @@ type Pod struct {
 }
 
 // ParseOptions reads the flat JSON object of strings that kubelet passes. Errors
-// name the key; they never quote the value of a secret, or of an unknown key.
+// name the key; they never quote the value of a secret, or of an unknown key. With an
+// error, the options have only the valid names of the volume and of the pod.
 func ParseOptions(blob string) (Options, error) {
 	if len(blob) > MaxLine {
 		return Options{}, errors.New("options: longer than 1 MiB")
 	}
 	var o Options
+	var wrong error // the first one
 	var size, mkfs, mount, groupOld string
 	p := scanner{s: blob}
+	// set keeps a name that is valid.
+	set := func(into *string, value string, check func(string) error) error {
+		err := check(value)
+		if err == nil {
+			*into = value
+		}
+		return err
+	}
 	err := p.object(func(key string) error {
 		if p.peek() != '"' {
 			return keyError(key, "its value is not a string")
@@ -76,11 +86,9 @@ func ParseOptions(blob string) (Options, error) {
 		}
 		switch key {
 		case KeyVG:
-			o.VG = value
-			err = volopts.CheckName(value)
+			err = set(&o.VG, value, volopts.CheckName)
 		case KeyLV:
-			o.LV = value
-			if err = volopts.CheckName(value); err == nil {
+			if err = set(&o.LV, value, volopts.CheckName); err == nil {
 				err = volopts.CheckHidden(value)
 			}
 		case KeySize:
@@ -105,20 +113,15 @@ func ParseOptions(blob string) (Options, error) {
 				err = errors.New(quote(value) + " is neither ro nor rw")
 			}
 		case keyName:
-			o.Name = value
-			err = checkComponent(value)
+			err = set(&o.Name, value, checkComponent)
 		case keyPodName:
-			o.Pod.Name = value
-			err = checkComponent(value)
+			err = set(&o.Pod.Name, value, checkComponent)
 		case keyNamespace:
-			o.Pod.Namespace = value
-			err = checkComponent(value)
+			err = set(&o.Pod.Namespace, value, checkComponent)
 		case keyPodUID:
-			o.Pod.UID = value
-			err = checkComponent(value)
+			err = set(&o.Pod.UID, value, checkComponent)
 		case keyAccount:
-			o.Pod.ServiceAccount = value
-			err = checkComponent(value)
+			err = set(&o.Pod.ServiceAccount, value, checkComponent)
 		case keyFSGroup:
 			o.FSGroup = value
 			err = checkGroup(value)
@@ -127,22 +130,25 @@ func ParseOptions(blob string) (Options, error) {
 			err = checkGroup(value)
 		default:
 			if !strings.HasPrefix(key, keyKubelet) {
-				return keyError(key, "unknown; flexd knows "+strings.Join([]string{KeyVG, KeyLV, KeySize, KeyMkfsOptions, KeyMountOptions}, ", "))
+				err = errors.New("unknown; flexd knows " + strings.Join([]string{KeyVG, KeyLV, KeySize, KeyMkfsOptions, KeyMountOptions}, ", "))
 			}
 		}
-		if err != nil {
-			return keyError(key, err.Error())
+		if err != nil && wrong == nil {
+			wrong = keyError(key, err.Error())
 		}
 		return nil
 	})
 	if err == nil {
 		err = p.end()
 	}
-	if err != nil {
-		if _, named := err.(*optionError); named {
-			return Options{}, err
-		}
-		return Options{}, errors.New("options: " + err.Error())
+	names := Options{VG: o.VG, LV: o.LV, Name: o.Name, Pod: o.Pod}
+	switch _, named := err.(*optionError); {
+	case wrong != nil:
+		return names, wrong
+	case named:
+		return names, err
+	case err != nil:
+		return names, errors.New("options: " + err.Error())
 	}
 	if o.FSGroup == "" {
 		o.FSGroup = groupOld
@@ -150,15 +156,15 @@ func ParseOptions(blob string) (Options, error) {
 	// Options that depend on the filesystem come last, in any order of the keys.
 	if size != "" {
 		if o.Size, err = volopts.ParseSize(size); err != nil {
-			return Options{}, keyError(KeySize, err.Error())
+			return names, keyError(KeySize, err.Error())
 		}
 	}
 	if o.MkfsOptions, err = volopts.ParseMkfs(o.FSType, mkfs); err != nil {
-		return Options{}, keyError(KeyMkfsOptions, err.Error())
+		return names, keyError(KeyMkfsOptions, err.Error())
 	}
 	m, err := volopts.ParseMount(o.FSType, mount)
 	if err != nil {
-		return Options{}, keyError(KeyMountOptions, err.Error())
+		return names, keyError(KeyMountOptions, err.Error())
 	}
 	o.Attrs, o.Super = m.Attrs, m.Super
 	o.ReadOnly = o.ReadOnly || m.ReadOnly

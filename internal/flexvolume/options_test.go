@@ -102,13 +102,27 @@ func TestParseOptionsTrouble(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseOptions(tt.blob)
-			if err == nil || err.Error() != tt.want || !reflect.DeepEqual(got, Options{}) {
+			names := Options{VG: got.VG, LV: got.LV, Name: got.Name, Pod: got.Pod}
+			if err == nil || err.Error() != tt.want || !reflect.DeepEqual(got, names) {
 				t.Errorf("got %+v, %v\nwant %s", got, err, tt.want)
+			}
+			for _, name := range []string{got.VG, got.LV, got.Name, got.Pod.Name, got.Pod.Namespace} {
+				if strings.ContainsAny(name, "/\n\x00") {
+					t.Errorf("an invalid name: %q", name)
+				}
 			}
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("the error contains a secret: %v", err)
 			}
 		})
+	}
+}
+
+// A refused call still has the valid names of its volume and pod, in any order of the keys.
+func TestNamesOfRefused(t *testing.T) {
+	got, err := ParseOptions(`{"size":"100","volumegroup":"vg","kubernetes.io/pod.name":"web","bad":"x","volumeID":"lv","kubernetes.io/pod.namespace":"../x"}`)
+	if want := (Options{VG: "vg", LV: "lv", Pod: Pod{Name: "web"}}); err == nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

@@ -24,6 +24,11 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 		p.line("  what to do: " + plain(d.Hint))
 		p.line("")
 	}
+	for _, r := range c.RefusedCalls {
+		p.line(r.name() + "  refused: " + r.head(now))
+		p.line("  " + plain(r.Message))
+		p.line("")
+	}
 	p.line(c.summary())
 	_, err := io.WriteString(w, p.String())
 	return err

@@ -42,7 +42,7 @@ func (s VolumeDetail) writeHead(p *page, now time.Time) {
 	if s.UUID != "" {
 		p.line("uuid " + plain(s.UUID))
 	}
-	if e := s.Error; e != nil {
+	if e := s.Error; e != nil && s.State != Refused {
 		text := fmt.Sprintf("last error, %s: %s", ago(now.Sub(e.At)), e.text())
 		if e.CallID != "" {
 			text += fmt.Sprintf(" (call %s)", plain(e.CallID))
@@ -61,6 +61,13 @@ func (s VolumeDetail) writeHead(p *page, now time.Time) {
 		if c.Hint != "" {
 			p.line("what to do: " + plain(c.Hint))
 		}
+	}
+	for _, r := range s.RefusedCalls {
+		p.line("refused: " + r.head(now))
+		if r.Dir != "" {
+			p.line("  at " + plain(r.Dir))
+		}
+		p.line(fmt.Sprintf("  %s (call %s)", plain(r.Message), plain(r.CallID)))
 	}
 	for _, d := range s.Findings {
 		p.line(d.head(now))

@@ -33,6 +33,7 @@ func (l List) filled() List {
 	l.Problems = list(l.Problems)
 	l.Findings = list(l.Findings)
 	l.Pools = list(l.Pools)
+	l.RefusedCalls = list(l.RefusedCalls)
 	return l
 }
 
@@ -45,12 +46,14 @@ func (s VolumeDetail) filled() VolumeDetail {
 	s.Refused = list(s.Refused)
 	s.History = list(s.History)
 	s.Findings = list(s.Findings)
+	s.RefusedCalls = list(s.RefusedCalls)
 	return s
 }
 
 func (c Check) filled() Check {
 	c.Groups = list(c.Groups)
 	c.Findings = list(c.Findings)
+	c.RefusedCalls = list(c.RefusedCalls)
 	return c
 }
 

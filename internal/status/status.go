@@ -12,6 +12,7 @@ type State string
 const (
 	Stuck     State = "stuck"     // a child does not end; the volume is parked
 	Failed    State = "failed"    // the last operation failed and is still wanted, or flexd retries it
+	Refused   State = "refused"   // flexd knows the volume only from a call that it refused
 	Uncertain State = "uncertain" // the volume could not be observed
 	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
 	Faulty    State = "faulty"    // mounted, and its filesystem, cache or thin pool has failed
@@ -69,6 +70,8 @@ type VolumeDetail struct {
 	History  []Operation `json:"history"` // newest first, bounded
 
 	Findings []Finding `json:"disagreements"`
+
+	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first
 }
 
 // A Claim is one of kubelet's directories for a mount of the volume.
@@ -132,6 +135,25 @@ type List struct {
 	Findings   []Finding `json:"disagreements"` // as seen last, sorted by VG, LV
 	Goroutines int       `json:"goroutines"`    // of flexd itself, for measurements
 	Pools      []Pool    `json:"pools"`         // the thin pools of claimed volumes, as seen last
+
+	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first
+}
+
+// A RefusedCall is the last failed call for a volume and a directory, until a later call for
+// these succeeds.
+type RefusedCall struct {
+	VG      string    `json:"vg"` // "" = the call does not name it, as are the next two
+	LV      string    `json:"lv"`
+	Dir     string    `json:"dir,omitempty"`
+	Pod     *Pod      `json:"pod,omitempty"`
+	Verb    string    `json:"verb"`
+	Code    string    `json:"code"`
+	Message string    `json:"message"`
+	First   time.Time `json:"first"` // since when calls have failed with this message
+	Last    time.Time `json:"last"`
+	Count   int       `json:"count"`
+	CallID  string    `json:"callID"` // of the last one
+	Answer  string    `json:"answer"` // the id in kubelet's event
 }
 
 // A Finding is a contradiction between the metadata, the kernel's devices, the mount
@@ -201,6 +223,8 @@ type Check struct {
 	Verdict  string    `json:"verdict"`
 	Groups   []Group   `json:"groups"`        // as configured
 	Findings []Finding `json:"disagreements"` // sorted by VG, LV
+
+	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first; they are no disagreements
 }
 
 // Judge returns the verdict.

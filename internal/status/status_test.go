@@ -40,6 +40,24 @@ func volumes() List {
 	}
 }
 
+func refused() []RefusedCall {
+	web := &Pod{Namespace: "default", Name: "web-1", UID: "6b30", Dir: pods + "6b30/volumes/flexd~lvm/data8"}
+	return []RefusedCall{
+		{VG: "files", LV: "data8", Dir: web.Dir, Pod: web, Verb: "mount", Code: "not-allowed", Message: "namespace default may not use volume group files\x1b[31m",
+			First: before(3 * time.Minute), Last: before(12 * time.Second), Count: 5, CallID: "c50", Answer: "494235c787be"},
+		{VG: "vg0", LV: "data", Verb: "waitforattach", Code: "no-space", Message: "it is full", First: before(time.Hour / 2), Last: before(time.Hour / 2), Count: 1, CallID: "c51"},
+		{Dir: pods + "77/volumes/flexd~lvm/x", Verb: "mount", Code: "invalid", Message: "option volumegroup: missing", First: before(time.Second), Last: before(time.Second), Count: 1, CallID: "c52"},
+		{VG: "files", LV: "older", Verb: "attach", Code: "not-allowed", Message: "no", First: before(50 * time.Minute), Last: before(40 * time.Minute), Count: 9, CallID: "c49"},
+	}
+}
+
+// refusing is a node whose volume data8 is known from a refused call only.
+func refusing() List {
+	l := List{Node: "node-1", Volumes: volumes().Volumes[1:2]}
+	l.AddRefused(refused(), now)
+	return l
+}
+
 func differing() []Finding {
 	return []Finding{
 		{Class: "stale-mapping", VG: "vg0", LV: "data", UUID: "u2", Message: "the metadata says 134217728 bytes, and the device /dev/dm-3 (vg0-data) has 67108864", Hint: "lvchange --refresh vg0/data", Since: before(2 * time.Minute)},
@@ -113,6 +131,15 @@ func TestGolden(t *testing.T) {
 		}},
 		{"table-differ", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 0) }},
 		{"table-differ-100", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 100) }},
+		{"table-refused", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, 0) }},
+		{"table-refused-100", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, 100) }},
+		{"refused.json", func(b *strings.Builder) error { return WriteJSON(b, refusing()) }},
+		{"check-refused", func(b *strings.Builder) error {
+			return WriteCheck(b, Check{Node: "node-1", Verdict: Agree, Groups: []Group{{VG: "vg0", Provider: "lvm"}}, RefusedCalls: refused()}, now)
+		}},
+		{"story-refused", func(b *strings.Builder) error {
+			return WriteVolumeDetail(b, RefusedDetail(Refusals(refused(), Volume{VG: "files", LV: "data8"})), now)
+		}},
 		{"check", func(b *strings.Builder) error { return WriteCheck(b, checks(), now) }},
 		{"check.json", func(b *strings.Builder) error { return WriteJSON(b, checks()) }},
 		{"story", func(b *strings.Builder) error { return WriteVolumeDetail(b, story(), now) }},
@@ -199,7 +226,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Group{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Group{}, RefusedCall{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

@@ -10,10 +10,10 @@ import (
 )
 
 // urgency orders the states, most urgent first.
-var urgency = []State{Stuck, Failed, Uncertain, Missing, Faulty, Orphaned, Working, Mounted, Active, Idle}
+var urgency = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Working, Mounted, Active, Idle}
 
 // trouble is how many of them ask for an operator.
-const trouble = 6
+const trouble = 7
 
 // WriteTable prints one line per volume and what is wrong with the node. A table
 // that is wider than width (0 = any width will do) names fewer pods, has its
@@ -31,7 +31,7 @@ func WriteTable(w io.Writer, l List, now time.Time, width int) error {
 	for _, p := range l.Problems {
 		fmt.Fprintf(&b, "Problem: %s\n", plain(p))
 	}
-	for _, line := range l.findings(width) {
+	for _, line := range append(l.refused(now, width), l.findings(width)...) {
 		b.WriteString(line + "\n")
 	}
 	if pools := l.pools(width); len(pools) > 0 {

@@ -45,10 +45,13 @@ func TestRefusedByConfiguration(t *testing.T) {
 	if all := h.volumes(); len(all) != 0 {
 		t.Errorf("volumes: %q", all)
 	}
-	for _, name := range []string{"a/b", "vg0/none"} {
-		if _, err := h.Get("/v1/volumes/" + name); err == nil || !strings.Contains(err.Error(), ": 404 ") {
-			t.Errorf("%s: %v", name, err)
+	for _, s := range h.list().Volumes {
+		if s.State != "refused" && s.State != "failed" || s.Error == nil {
+			t.Errorf("status: %+v", s)
 		}
+	}
+	if _, err := h.Get("/v1/volumes/vg0/other"); err == nil || !strings.Contains(err.Error(), ": 404 ") {
+		t.Errorf("%v", err)
 	}
 	good := pod{Namespace: "team-a", Name: "x", UID: "uid-x"}
 	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "kubelet names it at mount only", "without attach")
