@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -70,17 +71,19 @@ func (s files) provider(c *config.Config, r run.Runner) reconcile.Provider {
 	return loopdev.New(map[string]string{VG: s.dir}, filepath.Join(c.RunDir, "dev"), r, s.kernel)
 }
 
-// madeUUID is that of a volume that an administrator made; there is one in a
-// test.
-const madeUUID = "aaaaaaaa-0000-4000-8000-000000000001"
-
+// Make gives the file a uuid of its own: flexd refuses a second one with the same uuid, and
+// sees the loop devices of other tests.
 func (s files) Make(lv string, size int64) error {
+	uuid, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return err
+	}
 	f, err := os.Create(filepath.Join(s.dir, lv))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return errors.Join(f.Truncate(size), unix.Fsetxattr(int(f.Fd()), "trusted.flexd.uuid", []byte(madeUUID), 0))
+	return errors.Join(f.Truncate(size), unix.Fsetxattr(int(f.Fd()), "trusted.flexd.uuid", bytes.TrimSpace(uuid), 0))
 }
 
 // Shell has a loop device of its own.
@@ -124,6 +127,9 @@ type simulatedFiles struct {
 	files
 	h *Host
 }
+
+// madeUUID is that of a volume that an administrator made; there is one in a simulation.
+const madeUUID = "aaaaaaaa-0000-4000-8000-000000000001"
 
 func (s simulatedFiles) Make(lv string, size int64) error {
 	s.h.AddFile(File{FileInfo: loopdev.FileInfo{UUID: madeUUID, Size: size}}, filepath.Join(s.dir, lv))
