@@ -58,13 +58,19 @@ func atMost(n int) cli.BeforeFunc {
 
 // outputFlag is -o of a command; the first format is the default.
 func outputFlag(formats ...string) *cli.StringFlag {
-	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: formats[0], Usage: "print a `FORMAT`: " + strings.Join(formats, " or "),
+	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: formats[0], Usage: "print a `FORMAT`: " + list(formats),
 		Action: func(c *cli.Context, format string) error {
 			if !slices.Contains(formats, format) {
-				return usage("%s: -o is %s, not %q", c.Command.Name, strings.Join(formats, " or "), format)
+				return usage("%s: -o is %s, not %q", c.Command.Name, list(formats), format)
 			}
 			return nil
 		}}
+}
+
+// list joins words: a, b or c.
+func list(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 func socketFlag() *cli.StringFlag {

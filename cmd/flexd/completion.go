@@ -105,7 +105,7 @@ func values(flags []cli.Flag, name string) []string {
 	for _, f := range flags {
 		if s, ok := f.(*cli.StringFlag); ok && slices.Contains(s.Names(), name) && s.Name == "output" {
 			_, formats, _ := strings.Cut(s.Usage, ": ")
-			return strings.Split(formats, " or ")
+			return strings.FieldsFunc(strings.ReplaceAll(formats, " or ", ", "), func(c rune) bool { return c == ',' || c == ' ' })
 		}
 	}
 	return nil

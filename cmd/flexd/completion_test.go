@@ -24,7 +24,7 @@ func TestCandidates(t *testing.T) {
 		"--":                               "--help --version",
 		"help rel":                         "release",
 		"status --o":                       "--output",
-		"status -o ":                       "table json",
+		"status -o ":                       "table wide name json yaml",
 		"check --output j":                 "json",
 		"release --":                       "--yes --output --socket --driver-socket --help",
 		"completion f":                     "fish",
@@ -56,13 +56,13 @@ func TestCompletion(t *testing.T) {
 	for shell, script := range map[string]string{
 		"bash": `source <(flexd completion bash)
 			try() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _flexd; echo "${COMPREPLY[@]}"; }
-			try flexd sta; try flexd status -o ''; try flexd config --check /no; complete -p flexd`,
+			try flexd sta; try flexd check -o ''; try flexd config --check /no; complete -p flexd`,
 		"zsh": `autoload -U compinit && compinit -u -D; source <(flexd completion zsh)
 			compadd() { shift; echo "$@" }; _files() { echo files }
 			try() { words=("$@") CURRENT=$#; _flexd }
-			try flexd sta; try flexd status -o ''; try flexd config --check /no; echo $_comps[flexd]`,
+			try flexd sta; try flexd check -o ''; try flexd config --check /no; echo $_comps[flexd]`,
 		"fish": `flexd completion fish | source
-			for line in 'flexd sta' 'flexd status -o ' 'flexd config --check /no'
+			for line in 'flexd sta' 'flexd check -o ' 'flexd config --check /no'
 				complete -C $line | cut -f1 | string join ' '
 			end
 			true`,
@@ -74,7 +74,7 @@ func TestCompletion(t *testing.T) {
 			cmd := exec.Command(shell, "-c", script)
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir)
 			out, err := cmd.CombinedOutput()
-			if got := string(out); err != nil || !strings.HasPrefix(got, "status\ntable json\n") && !strings.HasPrefix(got, "status\njson table\n") {
+			if got := string(out); err != nil || !strings.HasPrefix(got, "status\ntext json\n") && !strings.HasPrefix(got, "status\njson text\n") {
 				t.Errorf("%v\n%s", err, got)
 			}
 		})

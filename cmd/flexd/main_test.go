@@ -77,7 +77,7 @@ func TestCommandLine(t *testing.T) {
 		{"status vg0/", 2, "", "flexd: status: a volume is written VG/LV, or as its uuid, not \"vg0/\"\n"},
 		{"release --yes", 2, "", "flexd: release: name the orphans to release; without --yes it lists them\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
-		{"status -o yaml", 2, "", "flexd: status: -o is table or json, not \"yaml\"\n"},
+		{"status -o xml", 2, "", "flexd: status: -o is table, wide, name, json or yaml, not \"xml\"\n"},
 		{"status --colour x", 2, "", "flexd: there is no flag --colour; see flexd status --help\n"},
 		{"status -o", 2, "", "flexd: flag needs an argument: -o; see flexd status --help\n"},
 		{"version now", 2, "", "flexd: version: unexpected argument \"now\"; see flexd version --help\n"},
@@ -125,7 +125,7 @@ func TestFlagsFirst(t *testing.T) {
 type shown struct{}
 
 func (shown) List() status.List {
-	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "a", State: status.Idle}}}
+	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "a", State: status.Mounted, Pods: []status.Pod{{Namespace: "default", Name: "web-0", UID: "1", Dir: "/pods/1"}}}}}
 }
 func (shown) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 	return status.VolumeDetail{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
@@ -164,6 +164,14 @@ func TestStatusOfDaemon(t *testing.T) {
 		{"status vg0/a -o json", "{\n  \"vg\": \"vg0\"", ""},
 		{"status a", "-/a  idle\n", ""}, // a uuid
 		{"status -/a", "-/a  idle\n", ""},
+		{"status vg0", "VOLUME  SIZE  STATE", ""},
+		{"status default/web-0", "vg0/a  idle\n", ""},
+		{"status /pods/1/x", "vg0/a  idle\n", ""},
+		{"status --state failed", "None of the 1 volumes on node-1 fits.\n", ""},
+		{"status --vg vg0 --state mounted --state failed -n default -o name", "vg0/a\n", ""},
+		{"status -oyaml", "node: node-1\nversion: \"\"\nvolumes:\n  - vg: vg0\n", ""},
+		{"status -owide", "VOLUME  SIZE  STATE    DEVICE  FS  PODS           LAST ERROR  UUID\n", ""},
+		{"status /no/such", "None of the 1 volumes on node-1 fits.\n", ""},
 		{"status none", "", "flexd: flexd knows no volume with the uuid none: nothing has asked for it here\n"},
 		{"status vg0/none", "", "flexd: flexd knows no volume vg0/none: nothing has asked for it here\n"},
 	} {

@@ -1,80 +1,268 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"os/signal"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/status"
 	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 )
 
 func statusCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "status",
-		Usage:     "show all volumes, or one in detail",
-		ArgsUsage: "[VG/LV | UUID]",
-		Before:    atMost(1),
+		Usage:     "show all volumes, some, or one in detail",
+		ArgsUsage: "[VG | VG/LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
+		Description: "An argument that fits one volume shows it in detail. Colors appear on a terminal only, and not if\n" +
+			"NO_COLOR is set.",
+		Before: atMost(1),
 		Flags: []cli.Flag{
-			outputFlag("table", "json"),
+			outputFlag("table", "wide", "name", "json", "yaml"),
+			&cli.StringSliceFlag{Name: "state", Usage: "show volumes in this `STATE`; may be repeated"},
+			&cli.StringFlag{Name: "vg", Usage: "show volumes of this `GROUP`"},
+			&cli.StringFlag{Name: "namespace", Aliases: []string{"n"}, Usage: "show volumes that pods of this `NAMESPACE` use"},
+			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show changes until interrupted"},
 			socketFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			return showStatus(stdout, c.String("socket"), c.String("output"), c.Args().First())
+			s := statusQuery{c.String("socket"), c.String("output"), status.Selection{
+				Target: strings.TrimPrefix(c.Args().First(), "-/"), States: c.StringSlice("state"), VG: c.String("vg"), Namespace: c.String("namespace")}}
+			if c.Bool("watch") {
+				return s.watch(c.Context, stdout)
+			}
+			return s.show(stdout)
 		},
 	}
 }
 
-// showStatus prints the status of one volume, or of all, from the daemon at socket.
-func showStatus(stdout io.Writer, socket, output, volume string) error {
-	path := "/v1/volumes"
-	if volume != "" {
-		vg, lv, named := strings.Cut(volume, "/")
-		if !named {
-			vg, lv = "-", volume // a uuid
-		}
-		if vg == "" || lv == "" || strings.Contains(lv, "/") {
-			return usage("status: a volume is written VG/LV, or as its uuid, not %q", volume)
-		}
-		path += "/" + url.PathEscape(vg) + "/" + url.PathEscape(lv)
+// A statusQuery has the arguments of `flexd status`.
+type statusQuery struct {
+	socket, output string
+	status.Selection
+}
+
+// show prints the status of the selected volumes, or of the only one in detail.
+func (s statusQuery) show(stdout io.Writer) error {
+	if vg, lv, named := strings.Cut(s.Target, "/"); named && vg != "" && (lv == "" || strings.Contains(lv, "/")) {
+		return usage("status: a volume is written VG/LV, or as its uuid, not %q", s.Target)
 	}
-	body, err := get(socket, path, 10*time.Second)
+	body, err := get(s.socket, "/v1/volumes", 10*time.Second)
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	switch {
-	case output == "json": // unchanged: a newer daemon's fields are kept
-		_, err = stdout.Write(body)
-		return err
-	case volume != "":
-		var s status.VolumeDetail
-		if err := json.Unmarshal(body, &s); err != nil {
-			return fmt.Errorf("flexd's answer is not understood: %w", err)
-		}
-		return status.WriteVolumeDetail(stdout, s, now)
-	}
-	var l status.List
-	if err := json.Unmarshal(body, &l); err != nil {
+	var all status.List
+	if err := json.Unmarshal(body, &all); err != nil {
 		return fmt.Errorf("flexd's answer is not understood: %w", err)
 	}
-	return status.WriteTable(stdout, l, now, terminalWidth(stdout))
+	list := s.Of(all)
+	if s.Target != "" && len(list.Volumes) < 2 {
+		if vg, lv, ok := s.only(all, list); ok {
+			return s.detail(stdout, vg, lv)
+		}
+	}
+	if s.output == "json" && len(list.Volumes) == len(all.Volumes) { // unchanged: a newer daemon's fields are kept
+		_, err := stdout.Write(body)
+		return err
+	}
+	return s.print(stdout, list, func() error {
+		if len(list.Volumes) == 0 && len(all.Volumes) > 0 {
+			_, err := fmt.Fprintf(stdout, "None of the %d volumes on %s fits.\n", len(all.Volumes), all.Node)
+			return err
+		}
+		return status.WriteTable(stdout, list, time.Now(), status.Layout{Width: terminalWidth(stdout), Wide: s.output == "wide", Color: colors(stdout)})
+	})
 }
 
-// terminalWidth is 0 when w is no terminal: a pipe gets whole lines.
+// only returns the volume to show in detail: the only one that the target fits, or one that
+// the daemon may know by that name. A target that is the name of a group means its table.
+func (s statusQuery) only(all, list status.List) (vg, lv string, ok bool) {
+	if len(list.Volumes) == 1 {
+		v := list.Volumes[0]
+		if s.Target == v.VG {
+			return "", "", false
+		}
+		if v.UUID != "" {
+			return "-", v.UUID, true
+		}
+		return v.VG, v.LV, true
+	}
+	if len(status.Selection{Target: s.Target}.Of(all).Volumes) > 0 { // the filters exclude it
+		return "", "", false
+	}
+	if vg, lv, named := strings.Cut(s.Target, "/"); named {
+		return vg, lv, vg != ""
+	}
+	return "-", s.Target, true
+}
+
+func (s statusQuery) detail(stdout io.Writer, vg, lv string) error {
+	body, err := get(s.socket, "/v1/volumes/"+url.PathEscape(vg)+"/"+url.PathEscape(lv), 10*time.Second)
+	if err != nil {
+		return err
+	}
+	if s.output == "json" { // unchanged: a newer daemon's fields are kept
+		_, err = stdout.Write(body)
+		return err
+	}
+	var d status.VolumeDetail
+	if err := json.Unmarshal(body, &d); err != nil {
+		return fmt.Errorf("flexd's answer is not understood: %w", err)
+	}
+	if s.output == "name" {
+		return s.print(stdout, status.List{Volumes: []status.Volume{d.Volume}}, nil)
+	}
+	return s.print(stdout, d, func() error { return status.WriteVolumeDetail(stdout, d, time.Now()) })
+}
+
+// print prints a document in the requested format.
+func (s statusQuery) print(stdout io.Writer, doc any, text func() error) error {
+	switch list, isList := doc.(status.List); {
+	case s.output == "json":
+		return status.WriteJSON(stdout, doc)
+	case s.output == "yaml":
+		return writeYAML(stdout, doc)
+	case s.output == "name" && isList:
+		for _, v := range list.Volumes {
+			if _, err := fmt.Fprintln(stdout, v.VG+"/"+v.LV); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return text()
+}
+
+// writeYAML writes a document with the keys of its JSON.
+func writeYAML(w io.Writer, doc any) error {
+	var b bytes.Buffer
+	if err := status.WriteJSON(&b, doc); err != nil {
+		return err
+	}
+	var n yaml.Node
+	if err := yaml.Unmarshal(b.Bytes(), &n); err != nil {
+		return err
+	}
+	block(&n)
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	return enc.Encode(&n)
+}
+
+// block removes JSON's style, but for empty lists.
+func block(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		block(c)
+	}
+}
+
+// refresh is how often watch asks.
+const refresh = time.Second
+
+// watch shows the status until it is interrupted: in place on a terminal, otherwise again
+// at each change.
+func (s statusQuery) watch(ctx context.Context, stdout io.Writer) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, unix.SIGWINCH)
+	defer signal.Stop(resized)
+	width, height := terminalSize(stdout)
+	terminal := width > 0
+	if terminal {
+		fmt.Fprint(stdout, "\x1b[?1049h\x1b[?25l")       // another screen, without a cursor
+		defer fmt.Fprint(stdout, "\x1b[?25h\x1b[?1049l") // back
+	}
+	last := ""
+	for {
+		var b strings.Builder
+		target := io.Writer(&b)
+		if terminal {
+			target = &frame{&b, stdout}
+			width, height = terminalSize(stdout)
+		}
+		if err := s.show(target); err != nil {
+			fmt.Fprintf(&b, "flexd: %v\n", err)
+		}
+		switch text := b.String(); {
+		case terminal:
+			if _, err := io.WriteString(stdout, inPlace(text, width, height)); err != nil {
+				return err
+			}
+		case text != last:
+			if _, err := io.WriteString(stdout, text+"\n"); err != nil {
+				return err
+			}
+			last = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-resized:
+		case <-time.After(refresh):
+		}
+	}
+}
+
+// A frame collects what is for a terminal.
+type frame struct {
+	io.Writer
+	terminal io.Writer
+}
+
+// inPlace replaces the screen's lines without clearing it first, which would flicker.
+func inPlace(text string, width, height int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines {
+		if r := []rune(line); len(r) > width && !strings.Contains(line, "\x1b") { // the table itself fits
+			lines[i] = string(r[:width])
+		}
+	}
+	if height > 0 && len(lines) >= height {
+		lines = append(lines[:max(height-2, 0)], "...")
+	}
+	return "\x1b[H" + strings.Join(lines, "\x1b[K\n") + "\x1b[K\x1b[J"
+}
+
+// colors reports whether the states are colored.
+func colors(w io.Writer) bool {
+	width, _ := terminalSize(w)
+	return width > 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// terminalWidth is 0 if w is no terminal: a pipe gets whole lines. COLUMNS overrides it.
 func terminalWidth(w io.Writer) int {
+	width, _ := terminalSize(w)
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 && width > 0 {
+		return n
+	}
+	return width
+}
+
+func terminalSize(w io.Writer) (width, height int) {
+	if f, ok := w.(*frame); ok {
+		w = f.terminal
+	}
 	f, ok := w.(*os.File)
 	if !ok {
-		return 0
+		return 0, 0
 	}
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return int(size.Col)
+	return int(size.Col), int(size.Row)
 }

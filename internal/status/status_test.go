@@ -121,18 +121,18 @@ func TestGolden(t *testing.T) {
 		file  string
 		write func(*strings.Builder) error
 	}{
-		{"table", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, 0) }},
-		{"table-100", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, 100) }},
+		{"table", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{}) }},
+		{"table-100", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Width: 100}) }},
 		{"table-well", func(b *strings.Builder) error {
-			return WriteTable(b, List{Node: "node-1", Volumes: volumes().Volumes[1:2]}, now, 0)
+			return WriteTable(b, List{Node: "node-1", Volumes: volumes().Volumes[1:2]}, now, Layout{})
 		}},
 		{"table-empty", func(b *strings.Builder) error {
-			return WriteTable(b, List{Node: "node-1", Problems: []string{"the mount table cannot be read: EIO"}}, now, 80)
+			return WriteTable(b, List{Node: "node-1", Problems: []string{"the mount table cannot be read: EIO"}}, now, Layout{Width: 80})
 		}},
-		{"table-differ", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 0) }},
-		{"table-differ-100", func(b *strings.Builder) error { return WriteTable(b, differ(), now, 100) }},
-		{"table-refused", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, 0) }},
-		{"table-refused-100", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, 100) }},
+		{"table-differ", func(b *strings.Builder) error { return WriteTable(b, differ(), now, Layout{}) }},
+		{"table-differ-100", func(b *strings.Builder) error { return WriteTable(b, differ(), now, Layout{Width: 100}) }},
+		{"table-refused", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, Layout{}) }},
+		{"table-refused-100", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, Layout{Width: 100}) }},
 		{"refused.json", func(b *strings.Builder) error { return WriteJSON(b, refusing()) }},
 		{"check-refused", func(b *strings.Builder) error {
 			return WriteCheck(b, Check{Node: "node-1", Verdict: Agree, Groups: []Group{{VG: "vg0", Provider: "lvm"}}, RefusedCalls: refused()}, now)
@@ -140,6 +140,9 @@ func TestGolden(t *testing.T) {
 		{"story-refused", func(b *strings.Builder) error {
 			return WriteVolumeDetail(b, RefusedDetail(Refusals(refused(), Volume{VG: "files", LV: "data8"})), now)
 		}},
+		{"table-wide", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Wide: true, Width: 100}) }},
+		{"table-color", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Color: true, Width: 100}) }},
+		{"table-color-30", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Color: true, Width: 30}) }},
 		{"check", func(b *strings.Builder) error { return WriteCheck(b, checks(), now) }},
 		{"check.json", func(b *strings.Builder) error { return WriteJSON(b, checks()) }},
 		{"story", func(b *strings.Builder) error { return WriteVolumeDetail(b, story(), now) }},
@@ -175,7 +178,7 @@ func TestGolden(t *testing.T) {
 func TestTableNeverWiderThanTheTerminal(t *testing.T) {
 	for width := 1; width < 250; width++ {
 		var b strings.Builder
-		if err := WriteTable(&b, List{Volumes: volumes().Volumes}, now, width); err != nil {
+		if err := WriteTable(&b, List{Volumes: volumes().Volumes}, now, Layout{Width: width}); err != nil {
 			t.Fatal(err)
 		}
 		table, _, _ := strings.Cut(b.String(), "\n\n")
@@ -248,5 +251,43 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		if !strings.Contains(sections["Volume"], "`"+string(s)+"`") {
 			t.Errorf("docs/status.md, Volume: the state %s is not explained", s)
 		}
+	}
+}
+
+func TestSelection(t *testing.T) {
+	all := differ()
+	all.Volumes = volumes().Volumes
+	all.AddRefused(refused(), now)
+	for _, row := range []struct {
+		Selection
+		want string
+	}{
+		{Selection{}, "files/data8 vg0/backup vg0/data vg0/fresh vg0/old vg0/spare vg1/gone"},
+		{Selection{Target: "vg1"}, "vg1/gone"},
+		{Selection{Target: "vg0/old"}, "vg0/old"},
+		{Selection{Target: "u3"}, "vg0/fresh"},
+		{Selection{Target: "default/web-0"}, "vg0/data vg1/gone"},
+		{Selection{Target: "90aa"}, "vg0/data"},
+		{Selection{Target: "/dev/loop7"}, "vg0/backup"},
+		{Selection{Target: pods + "90aa/volumes/flexd~lvm/data/a/file"}, "vg0/data"},
+		{Selection{Target: pods + "90aa/volumes/flexd~lvm/data2"}, ""},
+		{Selection{Target: "default/"}, ""},
+		{Selection{Target: "-"}, ""},
+		{Selection{States: []string{"failed", "stuck"}}, "vg0/backup vg0/old"},
+		{Selection{VG: "vg0", Namespace: "default"}, "vg0/data"},
+		{Selection{Target: "vg0/old", VG: "vg1"}, ""},
+	} {
+		l := row.Of(all)
+		var got []string
+		for _, v := range l.Volumes {
+			got = append(got, v.VG+"/"+v.LV)
+		}
+		if s := strings.Join(got, " "); s != row.want {
+			t.Errorf("%+v: %q, want %q", row.Selection, s, row.want)
+		}
+	}
+	l := Selection{VG: "vg0"}.Of(all)
+	if len(l.Findings) != 1 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(all.Volumes) != 7 {
+		t.Errorf("%+v", l)
 	}
 }

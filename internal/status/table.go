@@ -15,15 +15,23 @@ var urgency = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphan
 // trouble is how many of them ask for an operator.
 const trouble = 7
 
+// A Layout says how a table is printed.
+type Layout struct {
+	Width int  // of the terminal; 0 = any width will do
+	Wide  bool // with the uuid, and all pods
+	Color bool // of the states
+}
+
 // WriteTable prints one line per volume and what is wrong with the node. A table
-// that is wider than width (0 = any width will do) names fewer pods, has its
-// errors on lines of their own, and is cut where that does not suffice.
-func WriteTable(w io.Writer, l List, now time.Time, width int) error {
+// that is wider than the terminal names fewer pods, has its errors on lines of their
+// own, and is cut where that does not suffice.
+func WriteTable(w io.Writer, l List, now time.Time, how Layout) error {
 	var b strings.Builder
+	width := how.Width
 	if len(l.Volumes) == 0 {
 		fmt.Fprintf(&b, "No volumes on %s. A volume appears here when a pod first asks for it.\n", plain(l.Node))
 	} else {
-		for _, line := range l.rows(now, width) {
+		for _, line := range l.rows(now, how) {
 			b.WriteString(line + "\n")
 		}
 		b.WriteString("\n" + l.summary() + "\n")
@@ -41,16 +49,28 @@ func WriteTable(w io.Writer, l List, now time.Time, width int) error {
 	return err
 }
 
-func (l List) rows(now time.Time, width int) []string {
-	c := &columns{}
-	c.row("VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS", "LAST ERROR")
-	for _, v := range l.Volumes {
-		c.row(append(v.cells(now, 2), v.Error.cell(now))...)
+func (l List) rows(now time.Time, how Layout) []string {
+	width := how.Width
+	if how.Wide {
+		width = 0
 	}
-	wide := c.lines("", 0)
+	pods, heading := 2, []string{"VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS", "LAST ERROR"}
+	if how.Wide {
+		pods, heading = 1000, append(heading, "UUID")
+	}
+	c := &columns{}
+	c.row(heading...)
+	for _, v := range l.Volumes {
+		cells := append(v.cells(now, pods), v.Error.cell(now))
+		if how.Wide {
+			cells = append(cells, dash(plain(v.UUID)))
+		}
+		c.row(cells...)
+	}
 	tooWide := func(line string) bool { return utf8.RuneCountInString(line) > width }
-	if width <= 0 || !slices.ContainsFunc(wide, tooWide) {
-		return wide
+	if width <= 0 || !slices.ContainsFunc(c.lines("", 0), tooWide) {
+		l.color(c, how)
+		return c.lines("", 0)
 	}
 
 	c = &columns{}
@@ -58,6 +78,7 @@ func (l List) rows(now time.Time, width int) []string {
 	for _, v := range l.Volumes {
 		c.row(v.cells(now, 1)...)
 	}
+	l.color(c, how)
 	var narrow []string
 	for i, line := range c.lines("", width) {
 		narrow = append(narrow, line)
@@ -66,6 +87,24 @@ func (l List) rows(now time.Time, width int) []string {
 		}
 	}
 	return narrow
+}
+
+// color colors the states: red asks for an operator.
+func (l List) color(c *columns, how Layout) {
+	if !how.Color {
+		return
+	}
+	const state, red, yellow, green = 2, "31", "33", "32"
+	for i, v := range l.Volumes {
+		switch at := slices.Index(urgency, v.State); {
+		case at >= 0 && at < trouble:
+			c.color(i+1, state, red)
+		case v.State == Working:
+			c.color(i+1, state, yellow)
+		case v.State == Mounted:
+			c.color(i+1, state, green)
+		}
+	}
 }
 
 // cells returns the columns up to the pods, with at most so many pods.

@@ -1,0 +1,45 @@
+package status
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Selection restricts a list of volumes. An empty field restricts nothing.
+type Selection struct {
+	Target    string   // VG, VG/LV, a uuid, NAMESPACE/POD, a pod's uid, a device, a directory of kubelet
+	States    []string // one of these
+	VG        string
+	Namespace string // of one of the pods
+}
+
+// Of returns the list with the selected volumes, and what concerns these.
+func (s Selection) Of(l List) List {
+	l.Volumes = slices.DeleteFunc(slices.Clone(l.Volumes), func(v Volume) bool { return !s.has(v) })
+	selected := func(vg, lv string) bool {
+		return slices.ContainsFunc(l.Volumes, func(v Volume) bool { return v.VG == vg && v.LV == lv })
+	}
+	l.Findings = slices.DeleteFunc(slices.Clone(l.Findings), func(d Finding) bool { return !selected(d.VG, d.LV) })
+	l.RefusedCalls = slices.DeleteFunc(slices.Clone(l.RefusedCalls), func(r RefusedCall) bool { return !selected(r.VG, r.LV) })
+	l.Pools = slices.DeleteFunc(slices.Clone(l.Pools), func(p Pool) bool {
+		return !slices.ContainsFunc(l.Volumes, func(v Volume) bool { return v.VG == p.VG })
+	})
+	return l
+}
+
+func (s Selection) has(v Volume) bool {
+	pod := func(is func(Pod) bool) bool { return slices.ContainsFunc(v.Pods, is) }
+	switch {
+	case s.VG != "" && v.VG != s.VG:
+		return false
+	case len(s.States) > 0 && !slices.Contains(s.States, string(v.State)):
+		return false
+	case s.Namespace != "" && !pod(func(p Pod) bool { return p.Namespace == s.Namespace }):
+		return false
+	case s.Target == "" || s.Target == v.VG || s.Target == v.VG+"/"+v.LV || s.Target == v.UUID || s.Target == v.Device && v.Device != "":
+		return true
+	}
+	return pod(func(p Pod) bool {
+		return s.Target == p.UID || p.Name != "" && s.Target == p.Namespace+"/"+p.Name || p.Dir != "" && (s.Target == p.Dir || strings.HasPrefix(s.Target, p.Dir+"/"))
+	})
+}
