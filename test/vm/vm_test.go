@@ -60,6 +60,14 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// With -y systemd is process 1: it runs units, and the status is still the command's.
+func TestSystemd(t *testing.T) {
+	t.Parallel()
+	vm(t, "-y", "-D", t.TempDir()+"/disk:64M", "--", "sh", "-c", `
+		printf '[Service]\nType=oneshot\nStandardOutput=file:/run/said\nExecStart=echo said\n' >/run/systemd/system/one.service
+		cat /proc/1/comm && systemctl start one && cat /run/said; exit 7`).is(t, 7, "systemd\nsaid\n", "")
+}
+
 // What is meant to be kept is: a directory, a disk, and what two machines write
 // to one disk at once.
 func TestKept(t *testing.T) {
