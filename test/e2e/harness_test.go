@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	if traced() {
 		return
 	}
-	if os.Getuid() == 0 && os.Getenv(inside) == "" {
+	if os.Getuid() == 0 && os.Getenv(inside) == "" && testhost.Unit == "" {
 		os.Exit(testhost.Again(os.Stdout, os.Args[1:], inside+"=1"))
 	}
 	code := 1
@@ -85,11 +85,23 @@ func TestMain(m *testing.M) {
 }
 
 // pass leaves out what is too long for a run in which nothing is asked for by
-// name, unless everything is to be tried.
+// name, unless everything is to be tried, and what is not for systemd.
 func pass() {
 	flag.Parse()
-	if run, skip := flag.Lookup("test.run").Value, flag.Lookup("test.skip").Value; len(long) > 0 && !soak && run.String() == "" && skip.String() == "" {
-		skip.Set("^(" + strings.Join(long, "|") + ")$")
+	run, skip := flag.Lookup("test.run").Value, flag.Lookup("test.skip").Value
+	if run.String() != "" || skip.String() != "" {
+		return
+	}
+	if testhost.Unit != "" {
+		run.Set("^(" + strings.Join(restricted, "|") + ")$")
+		return
+	}
+	left := restricted
+	if !soak {
+		left = append(left, long...)
+	}
+	if len(left) > 0 {
+		skip.Set("^(" + strings.Join(left, "|") + ")$")
 	}
 }
 

@@ -30,6 +30,9 @@ const (
 // long are the tests that only FLEXD_SOAK runs: none.
 var long []string
 
+// restricted are none: systemd need not be process 1.
+var restricted []string
+
 // tools are what a test cannot do without.
 var tools = []string{"losetup"}
 

@@ -40,6 +40,9 @@ var long = []string{
 	"TestPropagationChanges",
 }
 
+// restricted are the tests for which systemd starts flexd, under the restrictions of its unit.
+var restricted = []string{"TestUnit", "TestExpand", "TestThinAndThick", "TestFrozen"}
+
 // tools are what a test cannot do without.
 var tools = []string{"lvm"}
 

@@ -19,8 +19,9 @@ const soon = time.Minute
 
 // A process is a run of flexd.
 type process struct {
-	cmd   *exec.Cmd
+	*os.Process
 	ended chan struct{} // closed when it has
+	how   string        // written before: such as "signal: killed"
 }
 
 // Start starts flexd and returns when it is ready.
@@ -31,15 +32,27 @@ func (n *Node) Start() error {
 	}
 	defer log.Close()
 	argv := append(slices.Clone(n.Enter), n.Flexd(), "serve", "--config", n.Config())
-	p := &process{exec.Command(argv[0], argv[1:]...), make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	// A Ctrl-C on the terminal is for this process, which ends flexd by itself.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := p.cmd.Start(); err != nil {
+	p := &process{ended: make(chan struct{})}
+	wait := p.wait
+	if Unit == "" || n.Enter != nil {
+		c := exec.Command(argv[0], argv[1:]...)
+		c.Stdout, c.Stderr = log, log
+		// A Ctrl-C on the terminal is for this process, which ends flexd by itself.
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		err = c.Start()
+		p.Process = c.Process
+	} else {
+		var s service
+		if s, err = startService(n.Log, argv...); err == nil {
+			p.Process, err = s.process()
+		}
+		wait = s.wait
+	}
+	if err != nil {
 		return err
 	}
 	go func() {
-		p.cmd.Wait()
+		p.how = wait()
 		close(p.ended)
 	}()
 	n.mu.Lock()
@@ -51,13 +64,21 @@ func (n *Node) Start() error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("flexd ended: %v: %s", p.cmd.ProcessState, Tail(n.Log, 20))
+			return fmt.Errorf("flexd ended: %v: %s", p.how, Tail(n.Log, 20))
 		default:
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("flexd is not ready after %v: %w: %s", soon, err, Tail(n.Log, 20))
 		}
 	}
+}
+
+func (p *process) wait() string {
+	state, err := p.Wait()
+	if err != nil {
+		return err.Error()
+	}
+	return state.String()
 }
 
 func (n *Node) running() *process {
@@ -69,7 +90,7 @@ func (n *Node) running() *process {
 // Pid is flexd's, 0 if it does not run.
 func (n *Node) Pid() int {
 	if p := n.running(); p != nil {
-		return p.cmd.Process.Pid
+		return p.Pid
 	}
 	return 0
 }
@@ -86,15 +107,15 @@ func (n *Node) Wait() (how string, err error) {
 	select {
 	case <-p.ended:
 	case <-time.After(soon):
-		p.cmd.Process.Kill()
-		return "", fmt.Errorf("flexd (pid %d) has not ended after %v", p.cmd.Process.Pid, soon)
+		p.Kill()
+		return "", fmt.Errorf("flexd (pid %d) has not ended after %v", p.Pid, soon)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.flexd == p {
 		n.flexd = nil
 	}
-	return p.cmd.ProcessState.String(), nil
+	return p.how, nil
 }
 
 // Signal sends flexd, if it runs, a signal that ends it, and waits for that.
@@ -103,7 +124,7 @@ func (n *Node) Signal(s syscall.Signal) error {
 	if p == nil {
 		return nil
 	}
-	p.cmd.Process.Signal(s) // an error means that it has ended
+	p.Process.Signal(s) // an error means that it has ended
 	how, err := n.Wait()
 	if err == nil && s == syscall.SIGTERM && how != "exit status 0" {
 		err = fmt.Errorf("%v ended flexd with %s", s, how)

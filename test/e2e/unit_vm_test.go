@@ -1,0 +1,118 @@
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
+	testhost "github.com/flexd/flexd/test/host"
+)
+
+// The restrictions of examples/flexd.service hold for flexd and its children, which work
+// under them, also on loop devices.
+func TestUnit(t *testing.T) {
+	if testhost.Unit == "" {
+		t.Fatal("needs systemd: scripts/test-vm")
+	}
+	if out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=yes", "--threshold=55", testhost.Unit).CombinedOutput(); err != nil {
+		t.Errorf("systemd-analyze security: %v:\n%s", err, out)
+	}
+
+	var images string
+	h := newHost(t, func(h *host) {
+		images = h.Dir + "/images"
+		h.must(os.Mkdir(images, 0o755))
+		h.settings.groups = "  - {name: loops, provider: loopdev, directory: " + images + ", create: true, maxSize: 1GiB" + everyNamespace + "}\n"
+		h.settings.extra = "statusGroup: disk\n"
+	})
+	restricted := func(pid int) {
+		t.Helper()
+		text, err := os.ReadFile(procfs.Process(pid).Path("status"))
+		h.must(err)
+		var caps uint64
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+			switch {
+			case key == "NoNewPrivs" && value != "1", key == "Seccomp" && value != "2":
+				t.Errorf("%d: %s is %s", pid, key, value)
+			case key == "CapBnd":
+				fmt.Sscanf(value, "%x", &caps)
+			}
+		}
+		const cannot = 1<<unix.CAP_SYS_MODULE | 1<<unix.CAP_SYS_RAWIO | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_BOOT | 1<<unix.CAP_BPF
+		if caps&(1<<unix.CAP_SYS_ADMIN) == 0 || caps&cannot != 0 {
+			t.Errorf("%d: capabilities %x", pid, caps)
+		}
+		ours, _ := procfs.OwnNamespace("mnt")
+		if theirs, err := procfs.Process(pid).Namespace("mnt"); theirs != ours {
+			t.Errorf("%d: mount namespace %s, not %s (%v)", pid, theirs, ours, err)
+		}
+	}
+	restricted(h.Pid())
+	// What a program that has been taken over would try, and what LVM needs.
+	out, err := testhost.Restricted(h.Dir, `
+		exec 2>&1
+		forbidden() { "$@" && echo "works: $*"; }
+		forbidden dd if=/dev/mem of=/dev/null count=1
+		forbidden unshare --net true
+		forbidden chroot / true
+		forbidden nsenter --net=/proc/1/ns/net true
+		forbidden insmod /lib/modules/$(uname -r)/kernel/drivers/net/dummy.ko
+		forbidden bash -c 'echo >/dev/udp/127.0.0.1/9'
+		forbidden date -s 2001-01-01
+		dd if=/dev/kmsg of=/dev/null bs=8k count=1 && dd if=/dev/vda of=/dev/null count=1 && dmsetup version >/dev/null || echo refused
+		for target in thin-pool snapshot raid mirror cache writecache integrity; do
+			dmsetup targets | grep -q "^$target " || echo "refused: $target"
+		done
+	`)
+	if strings.Contains(out, "works:") || strings.Contains(out, "refused") || err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+
+	p, q := podN(1), podN(2)
+	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+		v := h.vol(fs, fs).With("volumegroup", "loops", "size", "300Mi")
+		h.ok(h.up(byKubelet, v, p))
+		h.ok(h.up(byKubelet, v, q))
+		h.write(v, p, "f", "x")
+		was := capacity(t, h.PodDir(p, v))
+		h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(400*mib), fmt.Sprint(300*mib)))
+		if now := capacity(t, h.PodDir(p, v)); now < was+80*mib {
+			t.Errorf("%s grew from %d to %d", fs, was, now)
+		}
+		h.ok(h.unmount(v, p))
+		h.kill()
+		h.start()
+		h.reads(v, q, "f", "x")
+		h.end(byKubelet, v, q)
+	}
+	loops := testhost.Loops{Dir: images}
+	h.eventually("loop devices go", func() string { return strings.Join(loops.Active(), " ") })
+
+	// Children are restricted, too, and one that outlives flexd does no harm.
+	v := h.vol("slow", "ext4").With("size", slowSize)
+	dir := h.PodDir(p, v)
+	h.must(os.MkdirAll(dir, 0o750))
+	call := h.begin("mount", dir, v.Blob(&p))
+	child := h.freeze("mkfs.ext4")
+	restricted(child)
+	thaw(child)
+	h.kill()
+	h.start()
+	if a := call.wait(t); !a.ok() {
+		h.eventually("kubelet asks again", func() string {
+			if a := h.call("mount", dir, v.Blob(&p)); !a.ok() {
+				return a.Text
+			}
+			return ""
+		})
+	}
+	h.end(noAttach, v, p)
+}
