@@ -234,7 +234,7 @@ func TestShrunk(t *testing.T) {
 		h.ok(h.up(noAttach, v, p))
 		h.write(v, p, "f", "x")
 		h.lvm("lvreduce", "-f", "-y", "-L", "384M", "vg0/"+name)
-		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size, name)
+		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size-mib, name) // LVM rounds it up
 		h.eventually("status shows it", func() string {
 			s := h.story(name)
 			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, fmt.Sprint(384*mib)) }) {

@@ -59,12 +59,12 @@ func (n *node) claimed(name string) int64 {
 // is xfs: to grow a mounted ext4 takes a capability that containers lack.
 func TestExpansion(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
-		n.claim("a", 320*mib, "fsType", "xfs", "size", "320Mi")
+		n.claim("a", 304*mib, "fsType", "xfs", "size", "304Mi")
 		p := pod("web", "a")
 		n.run(p)
 		n.write(p, 0, "kept")
 		before := n.space(p, 0)
-		if before > 320*mib {
+		if before > 304*mib {
 			t.Errorf("%d MiB before", before/mib)
 		}
 		n.grow("a", 400*mib)
@@ -98,7 +98,7 @@ func TestExpansion(t *testing.T) {
 func TestRefusedExpansion(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
-		n.claim("a", 320*mib, "fsType", "xfs", "size", "320Mi")
+		n.claim("a", 304*mib, "fsType", "xfs", "size", "304Mi")
 		p, other := pod("web", "a"), pod("other", "a")
 		n.run(p)
 		n.write(p, 0, "kept")
@@ -125,7 +125,7 @@ func TestRefusedExpansion(t *testing.T) {
 		syncs.Wait()
 		n.read(p, 0, "kept")
 		n.write(p, 0, "kept")
-		n.grow("a", 320*mib)
+		n.grow("a", 304*mib)
 		t.Logf("the capacity is lowered: the pods are synced after %v", n.started(p, other))
 		n.read(other, 0, "kept")
 
@@ -147,7 +147,7 @@ func TestExpansionOfFullGroup(t *testing.T) {
 		n.must(unix.Mount("tmpfs", n.Dir+"/small", "tmpfs", 0, "size=350m"))
 	})
 	n.failures = true
-	n.claim("a", 320*mib, "fsType", "xfs", "size", "320Mi", "volumegroup", "small")
+	n.claim("a", 304*mib, "fsType", "xfs", "size", "304Mi", "volumegroup", "small")
 	p := pod("web", "a")
 	n.run(p)
 	n.grow("a", 700*mib)

@@ -65,7 +65,7 @@ func (n *node) scene(verb, name string) scene {
 func (n *node) props() {
 	n.t.Helper()
 	n.claim("a", 16*mib)
-	n.claim("growing", 320*mib, "fsType", "xfs", "size", "320Mi")
+	n.claim("growing", 304*mib, "fsType", "xfs", "size", "304Mi")
 }
 
 // passes lets a pod see what the pod before it wrote to its volume, and write.

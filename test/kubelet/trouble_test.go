@@ -70,7 +70,7 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 		n.run(first)
 		n.end(first)
 		n.quiet()
-		n.claim("other", 16*mib, "fsType", "xfs", "size", "320Mi", "volumeID", "data")
+		n.claim("other", 16*mib, "fsType", "xfs", "size", "304Mi", "volumeID", "data")
 		f, err := os.OpenFile(n.vg+"/torn", os.O_WRONLY, 0)
 		n.must(err)
 		_, err = f.WriteAt(bytes.Repeat([]byte("something else "), 4000), 0)
