@@ -28,6 +28,10 @@ func TestEmbeddedOptions(t *testing.T) {
 		{"errors", "errors=panic", []string{"tune2fs", "-e", "panic"}},
 		{"debug", "debug", []string{"tune2fs", "-o", "debug"}},
 		{"uid16", "nouid32", []string{"tune2fs", "-o", "uid16"}},
+		{"writeback", "data=writeback", []string{"tune2fs", "-o", "journal_data_writeback"}},
+		{"writeback of mount_opts", "data=writeback", []string{"tune2fs", "-E", "mount_opts=data=writeback"}},
+		{"nobarrier", "nobarrier", []string{"tune2fs", "-o", "nobarrier"}},
+		{"barrier=0 of mount_opts", "barrier=0", []string{"tune2fs", "-E", "mount_opts=barrier=0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.sh(append(slices.Clone(tt.tool), r.dev.Path)...)
@@ -45,7 +49,7 @@ func TestEmbeddedOptions(t *testing.T) {
 		})
 	}
 	r.sh("debugfs", "-w", "-R", "ssv mount_opts commit=7,nodelalloc", r.dev.Path)
-	r.sh("tune2fs", "-o", "journal_data_writeback,acl,discard", r.dev.Path)
+	r.sh("tune2fs", "-o", "journal_data_ordered,acl,discard", r.dev.Path)
 	r.land(firstOf(clean))
 	if got := r.ext4Options(); !slices.Contains(got, "commit=7") {
 		t.Errorf("the allowed option does not hold: %v", got)

@@ -80,7 +80,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 }
 
 // ext4Options returns the mount options in a superblock, as far as they are not the kernel's
-// defaults or a choice between allowed ones (data, barrier, discard, delalloc, ...).
+// defaults or a choice between allowed ones (discard, delalloc, ...).
 func ext4Options(b []byte) []string {
 	var all []string
 	if text, _, _ := bytes.Cut(b[0x200:0x240], []byte{0}); len(text) > 0 { // s_mount_opts
@@ -93,6 +93,12 @@ func ext4Options(b []byte) []string {
 	}
 	if defaults&0x10 != 0 {
 		all = append(all, "nouid32")
+	}
+	if defaults&0x60 == 0x60 {
+		all = append(all, "data=writeback")
+	}
+	if defaults&0x100 != 0 {
+		all = append(all, "nobarrier")
 	}
 	if le.Uint16(b[0x3c:]) == 3 { // s_errors
 		all = append(all, "errors=panic")

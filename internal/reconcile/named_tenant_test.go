@@ -75,8 +75,8 @@ func TestNamespacesOfVolumes(t *testing.T) {
 			works(t, hosttest.NewKubelet(e, false).Finish(pod("a")))
 			e.Settle(time.Hour)
 			p := pod("b")
-			p.Mount = "noatime,data=writeback"
-			fails(t, k.Up(p), "data=writeback")
+			p.Mount = "noatime,data=journal"
+			fails(t, k.Up(p), "data=journal")
 			p.Mount = "noatime"
 			works(t, k.Up(p))
 			works(t, k.Finish(p))

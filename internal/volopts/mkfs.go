@@ -14,6 +14,8 @@ type flag struct {
 // mkfsFlags returns the allow-list of a filesystem. It has no flag that names a file,
 // another device, a part of the device or an identity, or that makes mkfs do anything else:
 // a label or UUID becomes a name in the host's /dev/disk, where another disk may be expected.
+// Nor has it a flag that lets the contents of the device before mkfs appear in files after a
+// power cut: no journal, an old journal (lazy_journal_init), blocks that are not discarded.
 func mkfsFlags(fs string) []flag {
 	switch fs {
 	case "xfs":
@@ -39,7 +41,6 @@ func mkfsFlags(fs string) []flag {
 			)},
 			{"-n", subs(sub{key: "size", value: size("kK")}, sub{key: "ftype", value: bit})},
 			{"-s", subs(sub{key: "size", value: size("kK")})},
-			{"-K", nil},
 		}
 	case "btrfs":
 		const on = "mixed-bg extref skinny-metadata no-holes quota squota free-space-tree block-group-tree"
@@ -50,7 +51,6 @@ func mkfsFlags(fs string) []flag {
 			{"-d", among("single", "dup")},
 			{"-O", features(on)},
 			{"-R", features(on)},
-			{"-K", nil},
 		}
 	default: // ext4
 		return []flag{
@@ -63,12 +63,12 @@ func mkfsFlags(fs string) []flag {
 			{"-N", number(1, 1<<32-1)},
 			{"-J", subs(sub{key: "size", value: number(1, 1<<20)})},
 			{"-O", features("64bit bigalloc dir_index dir_nlink ea_inode ext_attr extent extents extra_isize " +
-				"fast_commit filetype flex_bg has_journal huge_file inline_data large_dir large_file meta_bg " +
+				"fast_commit filetype flex_bg huge_file inline_data large_dir large_file meta_bg " +
 				"metadata_csum metadata_csum_seed orphan_file project quota resize_inode sparse_super " +
 				"sparse_super2 uninit_bg verity")},
 			{"-E", subs(
-				sub{key: "lazy_itable_init", value: bit, bare: true}, sub{key: "lazy_journal_init", value: bit, bare: true},
-				sub{key: "packed_meta_blocks", value: bit, bare: true}, sub{key: "discard"}, sub{key: "nodiscard"},
+				sub{key: "lazy_itable_init", value: bit, bare: true}, sub{key: "lazy_journal_init", value: among("0")},
+				sub{key: "packed_meta_blocks", value: bit, bare: true}, sub{key: "discard"},
 				sub{key: "stride", value: number(1, 1<<30)}, sub{key: "stripe_width", value: number(1, 1<<30)},
 				sub{key: "stripe-width", value: number(1, 1<<30)}, sub{key: "num_backup_sb", value: among("0", "1", "2")},
 				sub{key: "resize", value: number(1, 1<<48)},

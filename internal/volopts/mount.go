@@ -35,7 +35,8 @@ func attrWords() []word {
 // superWords are options of the superblock, which all mounts of a volume share. Not allowed
 // are options that name a file or another device (journal_path, logdev, device), skip
 // recovery or checks (noload, norecovery, nouuid), select a part (subvol), stop the node
-// (errors=panic), or belong to mount(8) (loop, remount, bind, x-*, X-mount.*).
+// (errors=panic), let a file show the former contents of its blocks after a power cut
+// (data=writeback, nobarrier), or belong to mount(8) (loop, remount, bind, x-*, X-mount.*).
 func superWords(fs string) []word {
 	all := []word{
 		{group: "sync", key: "sync"}, {group: "dirsync", key: "dirsync"},
@@ -71,7 +72,7 @@ func superWords(fs string) []word {
 			{group: "flushoncommit", key: "flushoncommit"}, {group: "flushoncommit", key: "noflushoncommit"},
 			{group: "datacow", key: "datacow"}, {group: "datacow", key: "nodatacow"},
 			{group: "datasum", key: "datasum"}, {group: "datasum", key: "nodatasum"},
-			{group: "barrier", key: "barrier"}, {group: "barrier", key: "nobarrier"},
+			{group: "barrier", key: "barrier"},
 			{group: "treelog", key: "treelog"}, {group: "treelog", key: "notreelog"},
 			{group: "acl", key: "acl"}, {group: "acl", key: "noacl"},
 			{group: "thread_pool", key: "thread_pool", value: number(1, 1024)},
@@ -79,11 +80,11 @@ func superWords(fs string) []word {
 	default: // ext4
 		return append(all, []word{
 			{group: "discard", key: "discard"}, {group: "discard", key: "nodiscard"},
-			{group: "data", key: "data", value: among("ordered", "writeback", "journal")},
+			{group: "data", key: "data", value: among("ordered", "journal")},
 			{group: "data_err", key: "data_err", value: among("abort", "ignore")},
 			{group: "commit", key: "commit", value: number(0, 300)},
 			{group: "errors", key: "errors", value: among("remount-ro", "continue")},
-			{group: "barrier", key: "barrier", value: bit, bare: true}, {group: "barrier", key: "nobarrier"},
+			{group: "barrier", key: "barrier", value: among("1"), bare: true},
 			{group: "auto_da_alloc", key: "auto_da_alloc", value: bit, bare: true}, {group: "auto_da_alloc", key: "noauto_da_alloc"},
 			{group: "delalloc", key: "delalloc"}, {group: "delalloc", key: "nodelalloc"},
 			{group: "dioread", key: "dioread_lock"}, {group: "dioread", key: "dioread_nolock"},

@@ -225,7 +225,7 @@ func TestOptionsThatHold(t *testing.T) {
 	h.ok(h.up(noAttach, v.With("mountOptions", "commit=17,noexec"), q))
 	h.end(noAttach, v, p, q)
 	// One that the kernel does not take is the kernel's word.
-	w := h.vol("odd", "ext4").With("mkfsOptions", "-O ^has_journal", "mountOptions", "data=journal")
+	w := h.vol("odd", "ext4").With("mountOptions", "data=journal,delalloc")
 	h.refused(h.up(noAttach, w, p), "vg0/odd: mount", "invalid argument")
 }
 
