@@ -29,7 +29,7 @@ func providers(cfg *config.Config, runner children.Runner) kinds {
 	dirs, groups := map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
 		if vg.Provider == "lvm" {
-			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout)}
+			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll}
 		} else {
 			dirs[vg.Name] = vg.Directory
 		}

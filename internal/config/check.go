@@ -255,6 +255,8 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		r.wrong(at+".thinPoolWarning", "is for the provider lvm only")
 	case g.Provider != "lvm" && l != (Layout{}):
 		r.wrong(at+".layout", "is for the provider lvm only")
+	case g.Provider != "lvm" && g.ZeroAll:
+		r.wrong(at+".zero", "is for the provider lvm only: new files are zero anyway")
 	case g.ThinPool != "" && l != (Layout{}):
 		r.wrong(at+".layout", "is for thick volumes; with a thinPool the pool's layout applies")
 	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):

@@ -94,6 +94,7 @@ log:
 #     #   stripeSize: 64KiB
 #     #   mirrors: 1            # further copies, for raid1 and raid10
 #     #   pvTag: fast           # only on disks with this tag
+#     # zero: labels            # lvm: what is zeroed of a new thick volume; or all: takes its time
 #     namespaces: ["*"]         # needed: namespaces whose pods may use the volumes; * ? [a-z]
 #     volumes: ["*"]            # names of the volumes that may be used; * ? [a-z], and
 #                               # {namespace} for the pod's, as in "{namespace}.*"

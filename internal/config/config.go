@@ -86,6 +86,7 @@ type VolumeGroup struct {
 	Volumes         []string // globs of the LV names that may be used
 	Namespaces      []string // globs of the pod namespaces that may mount them
 	Create          bool     // a missing volume may be created when `size` is given
+	ZeroAll         bool     // lvm: `zero: all`: all of a new volume is zeroed, not only the places of labels
 	MaxSize         int64    // bytes; the largest volume that may be created or extended to, 0 = no limit (never with Create)
 	MountFlags      []string // of every mount: nosuid, nodev, noexec
 	NeverDeactivate bool     // `deactivate: never`

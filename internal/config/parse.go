@@ -61,7 +61,7 @@ func (r *reader) logSchema(c *Config) []key {
 }
 
 func (r *reader) groupSchema(g *VolumeGroup) []key {
-	deactivate := "auto"
+	deactivate, zero := "auto", "labels"
 	return []key{
 		{"name", r.text(&g.Name, vgName)},
 		{"provider", r.text(&g.Provider, oneOf("lvm", "loopdev"))},
@@ -72,6 +72,10 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 			if !null(n) {
 				r.mapping(n, at, r.layoutSchema(&g.Layout))
 			}
+		}},
+		{"zero", func(n *yaml.Node, at string) {
+			r.text(&zero, oneOf("labels", "all"))(n, at)
+			g.ZeroAll = zero == "all"
 		}},
 		{"volumes", r.list(&g.Volumes, volumeGlob)},
 		{"namespaces", r.list(&g.Namespaces, glob)},

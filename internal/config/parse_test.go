@@ -274,6 +274,9 @@ func TestLVM(t *testing.T) {
 	if want := (Layout{Type: "raid10", Stripes: 2, StripeSize: 64 << 10, Mirrors: 1, PVTag: "fast"}); c.VolumeGroups[0].Layout != want || c.VolumeGroups[0].ThinPoolWarning != 65 || len(c.LVMFilter) != 1 {
 		t.Errorf("got %+v", c)
 	}
+	if c, err := Parse("f", []byte(head+"  zero: all\n")); err != nil || !c.VolumeGroups[0].ZeroAll {
+		t.Errorf("got %+v %v", c, err)
+	}
 	if c, err := Parse("f", []byte(head+"  thinPool: pool\n")); err != nil || c.VolumeGroups[0].ThinPool != "pool" || c.LVMFilter != nil {
 		t.Errorf("got %+v %v", c, err)
 	}
@@ -283,6 +286,9 @@ func TestLVM(t *testing.T) {
 		head + "  thinPoolWarning: 0%\n":   "thinPoolWarning",
 		head + "  thinPoolWarning: 101%\n": "thinPoolWarning",
 		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, namespaces: [a], thinPoolWarning: 90%}\n": "thinPoolWarning",
+		head + "  zero: none\n": "zero",
+		head + "  zero: true\n": "zero",
+		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, namespaces: [a], zero: all}\n": "zero",
 		head + "  thinPool: -x\n":                              "thinPool",
 		head + "  thinPool: p\n  layout: {type: linear}\n":     "layout",
 		head + "  layout: {type: mirror}\n":                    "type",

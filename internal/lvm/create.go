@@ -171,7 +171,11 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if d.ReadOnly {
 		return fmt.Errorf("%s was created, but LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, then retry", lv.Name)
 	}
-	err = mount.Ops{Runner: g.p.Runner}.Zero(ctx, lock, d)
+	zero := mount.Ops.Zero
+	if g.p.Groups[g.name].ZeroAll {
+		zero = mount.Ops.ZeroAll
+	}
+	err = zero(mount.Ops{Runner: g.p.Runner}, ctx, lock, d)
 	var refusal *mount.Refusal
 	if errors.As(err, &refusal) {
 		return &mount.Refusal{
@@ -199,6 +203,8 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 		return fmt.Errorf("there is no thin pool %s/%s, in which the configuration creates %s", g.name, pool, name)
 	case !slices.Contains(l.Layout, "thin") || !slices.Contains(l.Layout, "pool"):
 		return fmt.Errorf("%s/%s is no thin pool", g.name, pool)
+	case !l.Zeroes && g.p.Groups[g.name].ZeroAll:
+		return fmt.Errorf("thin pool %s/%s does not zero new blocks, and the configuration says `zero: all`: lvchange --zero y %[1]s/%[2]s", g.name, pool)
 	}
 	state, err := g.p.pool(f, l)
 	if err != nil || !state.Active {

@@ -58,6 +58,7 @@ type Logical struct {
 	Role     []string // "public", "private", "snapshot", "origin", ...
 	Health   string   // "", "partial", ...
 	Pool     string
+	Zeroes   bool // a thin pool that zeroes new blocks
 	Origin   string
 	Skip     bool // has the activation skip flag
 	Locked   bool // by pvmove, running or interrupted

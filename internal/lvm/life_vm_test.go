@@ -154,6 +154,56 @@ func TestVMCreateCut(t *testing.T) {
 	is(t, err, nil, "vg0/theirs exists already")
 }
 
+// Ensure that all of a new volume is zero if the group says so, also after an interrupted
+// creation, and that a thin pool has to zero its blocks.
+func TestVMZeroAll(t *testing.T) {
+	l := newLab(t)
+	const size = 288 * mib // of a smaller one, the places of labels are all of it
+	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "576M", "-n", "old", "vg0")
+	l.sh("sh", "-c", "yes 'a line of the old tenant' | dd of=/dev/vg0/old bs=1M count=576 iflag=fullblock conv=fsync 2>&1")
+	l.sh("lvremove", "-q", "-y", "vg0/old")
+	isZero := func(name string) bool {
+		t.Helper()
+		d := l.device(l.present(name))
+		return l.try("cmp", "-s", "-n", fmt.Sprint(d.Size), d.Path, "/dev/zero")
+	}
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "labels"}, size); err != nil {
+		t.Fatal(err)
+	}
+	if isZero("labels") {
+		t.Error("all of it is zero by itself: the test proves nothing")
+	}
+	l.sh("lvchange", "-an", "vg0/labels")
+	l.sh("lvremove", "-q", "-y", "vg0/labels")
+
+	l.restart(Group{ZeroAll: true})
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "all"}, size); err != nil {
+		t.Fatal(err)
+	}
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "284M", "--addtag", tagCreating, "-n", "cut", "vg0")
+	l.Invalidate("")
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "cut"}, size); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"all", "cut"} {
+		if lv := l.present(name); !isZero(name) || !lv.Created || !lv.Zero || lv.Size != size {
+			t.Errorf("%s: zero %v, %+v", name, isZero(name), lv)
+		}
+	}
+
+	l.sh("lvcreate", "-q", "-y", "-L", "64M", "--zero", "n", "-T", "vg0/pool")
+	l.restart(Group{ThinPool: "pool", ZeroAll: true})
+	thin := volume.Name{VG: "vg0", LV: "thin"}
+	if err := l.Create(t.Context(), l.lock, thin, 16*mib); err == nil || !strings.Contains(err.Error(), "lvchange --zero y vg0/pool") {
+		t.Errorf("got %v", err)
+	}
+	l.sh("lvchange", "-q", "--zero", "y", "vg0/pool")
+	l.Invalidate("")
+	if err := l.Create(t.Context(), l.lock, thin, 16*mib); err != nil || l.present("thin").Zero {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Ensure that errors about missing space have numbers, from flexd and from LVM.
 func TestVMNoSpace(t *testing.T) {
 	l := newLab(t)

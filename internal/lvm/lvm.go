@@ -49,6 +49,7 @@ func (o Options) within(deadline time.Duration) time.Duration {
 type Group struct {
 	ThinPool string // new volumes are thin volumes of this pool; "" = thick
 	Layout   Layout // of new volumes
+	ZeroAll  bool   // all of a new volume is zeroed, not only the places of labels
 }
 
 // A Provider manages the logical volumes of some volume groups.
@@ -145,6 +146,7 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 		}
 		lv = f.judge(name)
 	}
+	lv.Zero = p.Groups[name.VG].ZeroAll && f.LVs[name.LV].Pool == ""
 	return lv, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -187,6 +188,7 @@ func (r *row) logical() Logical {
 		return l
 	}
 	l.ReadOnly = attr[1] == 'r'
+	l.Zeroes = slices.Contains(l.Layout, "pool") && len(attr) > 7 && attr[7] == 'z'
 	l.Locked = attr[2] >= 'A' && attr[2] <= 'Z'
 	if l.Name == "" {
 		r.fail("lv_name", "is empty")

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/flexd/flexd/internal/run"
@@ -84,6 +85,15 @@ func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() 
 type zeroArg struct {
 	Device volume.Device `json:"device"`
 	From   int64         `json:"from,omitempty"`
+	All    bool          `json:"all,omitempty"` // not only the places of the blank proof
+	Type   string        `json:"type,omitempty"`
+	At     string        `json:"at,omitempty"` // where a filesystem of Type is mounted, behind which it zeroes
+}
+
+// zeroed is the answer of a child that zeroes a part of a device.
+type zeroed struct {
+	To   int64 `json:"to"` // all before it is done
+	Size int64 `json:"size"`
 }
 
 // Zero zeroes the places of the blank proof on the device of a volume that is being
@@ -97,14 +107,33 @@ func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from in
 	return o.zero(ctx, lock, zeroArg{Device: d, From: from})
 }
 
+// ZeroAll zeroes all of the device of a volume that is being created, and reports its
+// progress. It takes a child for each part, so that it ends soon after flexd does.
+func (o Ops) ZeroAll(ctx context.Context, lock string, d volume.Device) error {
+	return o.zero(ctx, lock, zeroArg{Device: d, All: true})
+}
+
+// ZeroBehind is ZeroAll for what is behind a mounted filesystem that is to be extended.
+func (o Ops) ZeroBehind(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
+	return o.zero(ctx, lock, zeroArg{Device: d, All: true, Type: fsType, At: mountedAt})
+}
+
 func (o Ops) zero(ctx context.Context, lock string, a zeroArg) error {
-	return Ask(ctx, o.Runner, run.Cmd{
-		Step:     "zero",
-		Argv:     run.Self("zero", a),
-		Lock:     lock,
-		Deadline: zeroDeadline,
-		Mutates:  true,
-	}, nil)
+	for {
+		var done zeroed
+		err := Ask(ctx, o.Runner, run.Cmd{
+			Step:     "zero",
+			Argv:     run.Self("zero", a),
+			Lock:     lock,
+			Deadline: zeroDeadline,
+			Mutates:  true,
+		}, &done)
+		if err != nil || done.To >= done.Size {
+			return err
+		}
+		run.Progress(ctx, fmt.Sprintf("zeroing %d %%", done.To*100/done.Size))
+		a.From = done.To
+	}
 }
 
 type checkArg struct {

@@ -1,8 +1,10 @@
 package mount
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,35 +14,105 @@ import (
 
 // zero is the child that zeroes a new volume, or the part that was added to a blank one:
 // its extents contained other data before. It holds the device exclusively meanwhile.
-func zero(a zeroArg) (nothing, error) {
+func zero(a zeroArg) (zeroed, error) {
+	if a.At != "" {
+		return zeroBehind(a)
+	}
 	dev, err := openDevice(a.Device, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
-		return nothing{}, err
+		return zeroed{}, err
 	}
 	defer dev.Close()
 	s, err := identify(dev)
 	if err != nil {
-		return nothing{}, err
+		return zeroed{}, err
 	}
 	if !s.none() {
-		return nothing{}, &Refusal{What: describe(dev, s) + " on " + a.Device.Path}
+		return zeroed{}, &Refusal{What: describe(dev, s) + " on " + a.Device.Path}
 	}
-	if a.From > 0 {
-		return nothing{}, zeroData(dev, a.Device, a.From, extent{})
+	if a.From > 0 && !a.All {
+		return zeroed{}, zeroData(dev, a.Device, a.From, extent{})
 	}
 	size, err := sizeOf(dev)
 	if err != nil {
-		return nothing{}, err
+		return zeroed{}, err
+	}
+	if a.All {
+		return zeroPart(dev, a.From, size, func(int64) error { return nil })
 	}
 	for _, r := range spans(size) {
 		if err := zeroOut(dev, r.from, r.to-r.from); err != nil {
-			return nothing{}, err
+			return zeroed{}, err
 		}
 	}
-	if err := unix.Fsync(int(dev.Fd())); err != nil {
-		return nothing{}, fmt.Errorf("fsync %s: %w", a.Device.Path, err)
+	return zeroed{}, fsync(dev)
+}
+
+// zeroBehind zeroes what is behind a mounted filesystem. It verifies before each write that
+// the filesystem still ends before it: an operator may extend it as well.
+func zeroBehind(a zeroArg) (zeroed, error) {
+	dev, err := openDevice(a.Device, unix.O_RDWR)
+	if errors.Is(err, unix.EBUSY) {
+		return zeroed{}, fmt.Errorf("zero: this kernel lets nobody write to a device that is mounted (CONFIG_BLK_DEV_WRITE_MOUNTED): %w", err)
 	}
-	return nothing{}, nil
+	if err != nil {
+		return zeroed{}, err
+	}
+	defer dev.Close()
+	if _, err := mountedAt(a.Device, a.At); err != nil {
+		return zeroed{}, err
+	}
+	size, err := sizeOf(dev)
+	if err != nil {
+		return zeroed{}, err
+	}
+	end, err := liveSize(dev, a.Type, a.At)
+	if err != nil {
+		return zeroed{}, err
+	}
+	from := max(a.From, (end+align-1)/align*align)
+	return zeroPart(dev, from, size, func(at int64) error {
+		if end, err = liveSize(dev, a.Type, a.At); err == nil && end > at {
+			err = fmt.Errorf("%s was extended by something else", a.At)
+		}
+		return err
+	})
+}
+
+// A child zeroes a device for partTime, in steps of zeroStep.
+const (
+	zeroStep = 16 << 20
+	partTime = time.Second
+)
+
+// zeroPart zeroes a part of a device from an offset on, and calls check before each write.
+func zeroPart(dev *os.File, from, size int64, check func(at int64) error) (zeroed, error) {
+	yieldIO()
+	for end := time.Now().Add(partTime); from < size && time.Now().Before(end); {
+		if err := check(from); err != nil {
+			return zeroed{}, err
+		}
+		n := min(zeroStep, size-from)
+		if err := zeroOut(dev, from, n); err != nil {
+			return zeroed{}, err
+		}
+		from += n
+	}
+	return zeroed{To: from, Size: size}, fsync(dev)
+}
+
+// yieldIO gives the writes of this process the lowest priority but idle, where the disk's
+// scheduler has priorities.
+func yieldIO() {
+	const whoProcess, bestEffort, lowest = 1, 2, 7
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, bestEffort<<13|lowest)
+}
+
+func fsync(dev *os.File) error {
+	if err := unix.Fsync(int(dev.Fd())); err != nil {
+		return fmt.Errorf("fsync %s: %w", dev.Name(), err)
+	}
+	return nil
 }
 
 // zeroData zeroes the places of the blank proof on a device from an offset on, and writes
@@ -62,10 +134,7 @@ func zeroData(dev *os.File, d volume.Device, from int64, e extent) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Fsync(int(dev.Fd())); err != nil {
-		return fmt.Errorf("fsync %s: %w", d.Path, err)
-	}
-	return nil
+	return fsync(dev)
 }
 
 // zeroOut zeroes a part of a block device.

@@ -26,6 +26,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
 		return dsw.ErrNotWanted
 	}
+	ctx = run.WithProgress(ctx, func(text string) { l.progressed(s.Kind.String() + " (" + text + ")") })
 	switch s.Kind {
 	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.Drop, volume.NoteLease, volume.DropLease, volume.RecordSeen:
 		return l.writeDown(s, c, h)
@@ -363,6 +364,11 @@ func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
 	for _, m := range h.Mounts {
 		if m.Owner == volume.Elsewhere {
 			continue
+		}
+		if h.LV.Zero {
+			if err := l.n.Ops.ZeroBehind(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
+				return err
+			}
 		}
 		if err := l.n.Ops.Grow(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
 			return err

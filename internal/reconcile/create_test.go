@@ -39,8 +39,9 @@ func (p *creator) LookUp(_ context.Context, name volume.Name) (volume.LV, error)
 	return volume.LV{Name: name, Presence: volume.Present, UUID: "u", Created: p.ours}, nil
 }
 
-func (p *creator) Create(context.Context, string, volume.Name, int64) error {
+func (p *creator) Create(ctx context.Context, _ string, _ volume.Name, _ int64) error {
 	p.runs.Add(1)
+	run.Progress(ctx, "zeroing 42 %")
 	return p.create()
 }
 
@@ -173,7 +174,7 @@ func TestCreationIsAStep(t *testing.T) {
 		callers := k.calls("1", "2")
 		later := k.calls("3")
 		d := k.status(t)
-		if d.State != status.Working || d.Step != "create" || len(d.Calls) != 3 || d.UUID != "" {
+		if d.State != status.Working || d.Step != "create (zeroing 42 %)" || len(d.Calls) != 3 || d.UUID != "" {
 			t.Errorf("while it is created: %+v", d)
 		}
 		end <- errors.New("no space")
@@ -224,10 +225,10 @@ func TestCreationOutlivesItsCallers(t *testing.T) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("the call that left got %v", err)
 		}
-		if err := <-late; err == nil || !strings.HasPrefix(err.Error(), "still preparing: create since ") {
+		if err := <-late; err == nil || !strings.HasPrefix(err.Error(), "still preparing: create (zeroing 42 %) since ") {
 			t.Errorf("at the deadline: %v", err)
 		}
-		if d := k.status(t); d.Step != "create" || len(d.Calls) > 0 {
+		if d := k.status(t); d.Step != "create (zeroing 42 %)" || len(d.Calls) > 0 {
 			t.Errorf("without callers: %+v", d)
 		}
 		p.there.Store(true)

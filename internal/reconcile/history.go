@@ -36,6 +36,13 @@ func (l *lane) begun(what string) {
 	l.publish(true)
 }
 
+// progressed adds to what the lane does how far it has come.
+func (l *lane) progressed(what string) {
+	l.mu.Lock()
+	l.working = what
+	l.mu.Unlock()
+}
+
 func (l *lane) end(step volume.Step, started time.Time, err error) {
 	op := operation{step: step.String(), started: started, took: time.Since(started), calls: step.Calls}
 	took := op.took.Round(time.Millisecond / 10)

@@ -143,6 +143,9 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 		if limit := calls[0].MaxSize; limit > 0 && size > limit {
 			return refuse(refusal(NoSpace, "option size: %d bytes are wanted, and the volume group's maxSize is %d", size, limit))
 		}
+		if p.h.LV.Zero { // after a crash, nothing would show that not all was zeroed
+			return refuse(refusal(Conflict, "it is blank and has %d bytes, and option size wants %d: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", p.h.LV.Size, size, p.h.LV.Name))
+		}
 		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
 		return "", false
 	}

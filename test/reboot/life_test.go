@@ -5,6 +5,7 @@ package reboot
 import (
 	"bytes"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +223,8 @@ func (l *life) volume(lv string) host.Volume {
 	switch lv {
 	case "wanted":
 		v.FSType = l.fsType
+	case "zeroed", "labels":
+		v.Options["size"] = strconv.Itoa(zeroSize>>20) + "Mi"
 	case "cut":
 		v.Options["mkfsOptions"] = "-E lazy_itable_init=0,lazy_journal_init=0" // it takes its time
 	}

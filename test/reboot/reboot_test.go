@@ -41,7 +41,7 @@ func TestReboot(t *testing.T) {
 	}
 	for _, attach := range []bool{true, false} {
 		t.Run(fmt.Sprintf("attach=%v", attach), func(t *testing.T) {
-			m := machine{dir: t.TempDir(), attach: attach}
+			m := machine{dir: t.TempDir(), test: "TestReboot", attach: attach}
 			m.boot(t, firstLife, wasCut)
 			m.boot(t, afterCut, 0)
 			m.boot(t, afterClean, 0)
@@ -52,6 +52,7 @@ func TestReboot(t *testing.T) {
 // A machine has two disks that outlive its boots: LVM's and the node's own.
 type machine struct {
 	dir    string
+	test   string
 	attach bool
 }
 
@@ -69,7 +70,7 @@ func (m machine) boot(t *testing.T, life string, want int) {
 	vm := exec.CommandContext(t.Context(), root+"/scripts/vm", "-q", "-t", "240",
 		"-D", m.dir+"/lvm:2G", "-D", m.dir+"/node:1G",
 		"-e", whichLife+"="+life, "-e", fmt.Sprintf("%s=%v", whichMode, m.attach), "-e", "FLEXD_TEST_BIN="+root+"/bin",
-		"--", self, "-test.v", "-test.run", "^TestReboot$")
+		"--", self, "-test.v", "-test.run", "^"+m.test+"$")
 	vm.WaitDelay = 10 * time.Second
 	started := time.Now()
 	out, err := vm.CombinedOutput()

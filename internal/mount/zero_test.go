@@ -1,0 +1,129 @@
+package mount
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+var formerLine = []byte("a line of the former tenant, 32 B")[:32]
+
+// occupied fills a part of a device as another volume would have.
+func (r *rig) occupied(from, to int64) {
+	r.Helper()
+	for b := bytes.Repeat(formerLine, mib/32); from < to; from += int64(len(b)) {
+		r.write(b[:min(int64(len(b)), to-from)], from)
+	}
+}
+
+func (r *rig) former(from, to int64) int {
+	r.Helper()
+	return bytes.Count(r.read(int(to-from), from), formerLine)
+}
+
+// Ensure that all of a device is zeroed, with progress, also where the blank proof reads
+// nothing.
+func TestZeroAll(t *testing.T) {
+	r := newRig(t, 320*mib)
+	r.occupied(0, r.dev.Size)
+	if err := r.Zero(t.Context(), r.lock, r.dev); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.former(0, r.dev.Size); n == 0 {
+		t.Error("the places of labels are all of it: this proves nothing")
+	}
+	var progress []string
+	ctx := run.WithProgress(t.Context(), func(text string) { progress = append(progress, text) })
+	if err := r.ZeroAll(ctx, r.lock, r.dev); err != nil {
+		t.Fatal(err)
+	}
+	if b := bytes.TrimLeft(r.read(int(r.dev.Size), 0), "\x00"); len(b) > 0 {
+		t.Errorf("%d bytes of the end are not zero", len(b))
+	}
+	for _, p := range progress {
+		if !strings.HasPrefix(p, "zeroing ") || !strings.HasSuffix(p, " %") {
+			t.Errorf("progress: %q", p)
+		}
+	}
+	r.sh("mkfs.ext4", "-q", "-F", r.dev.Path)
+	if err := r.ZeroAll(t.Context(), r.lock, r.dev); err == nil {
+		t.Error("it zeroed a filesystem")
+	}
+}
+
+// Ensure that a part is zeroed by each child, and the next one continues.
+func TestZeroParts(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.occupied(0, r.dev.Size)
+	dev, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	calls := 0
+	done, err := zeroPart(dev, 16*mib, r.dev.Size, func(at int64) error {
+		if calls++; at != 16*mib+int64(calls-1)*zeroStep {
+			t.Errorf("the step %d begins at %d", calls, at)
+		}
+		return nil
+	})
+	if err != nil || done.To != 16*mib+int64(calls)*zeroStep || done.Size != r.dev.Size {
+		t.Fatalf("%+v after %d steps, %v", done, calls, err)
+	}
+	if n := r.former(16*mib, done.To); n > 0 {
+		t.Errorf("%d lines are left", n)
+	}
+	if n := r.former(0, 16*mib); n != 16*mib/32 {
+		t.Errorf("%d lines are left before it", n)
+	}
+	if _, err := zeroPart(dev, 0, r.dev.Size, func(int64) error { return unix.ESTALE }); err != unix.ESTALE || r.former(0, 16*mib) == 0 {
+		t.Errorf("it wrote although the check failed: %v", err)
+	}
+}
+
+// Ensure that what is added to a device is zeroed behind its mounted filesystem, which keeps
+// its data, and that the filesystem is extended then.
+func TestZeroBehind(t *testing.T) {
+	for _, fs := range types {
+		t.Run(fs.name, func(t *testing.T) {
+			need(t, "mkfs."+fs.name)
+			r := newRig(t, max(fs.size, btrfsLeast+4*mib))
+			r.format(fs.name)
+			dir := r.mkdir("m")
+			r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
+			data := bytes.Repeat([]byte("data of the present tenant here\n"), 32<<10)
+			if err := os.WriteFile(dir+"/data", data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			old := r.dev.Size
+			r.resize(old + 40*mib)
+			r.occupied(old, r.dev.Size)
+			for range 2 {
+				if err := r.ZeroBehind(t.Context(), r.lock, r.dev, fs.name, dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := r.former(volume.Room(old), r.dev.Size); n > 0 {
+				t.Errorf("%d lines are left", n)
+			}
+			if err := r.Grow(t.Context(), r.lock, r.dev, fs.name, dir); err != nil && (fs.name != "ext4" || mayGrowExt4(t)) {
+				t.Error(err)
+			}
+			r.unmount(dir)
+			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
+				t.Error(err)
+			}
+			r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
+			if got, err := os.ReadFile(dir + "/data"); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("the data: %d bytes, %v", len(got), err)
+			}
+			r.unmount(dir)
+		})
+	}
+}
