@@ -37,15 +37,8 @@ func checkConfig(stdout io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
-	if c.StatusGroup != "" {
-		if _, err := server.GroupID(c.StatusGroup); err != nil {
-			return fmt.Errorf("%s: statusGroup: %w", path, err)
-		}
-	}
-	for i, g := range c.VolumeGroups {
-		if st, err := os.Stat(g.Directory); g.Directory != "" && (err != nil || !st.IsDir()) {
-			return fmt.Errorf("%s: volumeGroups[%d].directory: there is no directory %s on this machine", path, i, g.Directory)
-		}
+	if err := onThisMachine(c); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	what := "no volume group, so flexd would set nothing up"
 	if n := len(c.VolumeGroups); n == 1 {
@@ -56,6 +49,21 @@ func checkConfig(stdout io.Writer, path string) error {
 	fmt.Fprintf(stdout, "%s: good; %s\n", path, what)
 	if hint := unusualRunDir(c); hint != "" {
 		fmt.Fprintf(stdout, "%s: %s\n", path, hint)
+	}
+	return nil
+}
+
+// onThisMachine checks what a configuration names on this machine.
+func onThisMachine(c *config.Config) error {
+	if c.StatusGroup != "" {
+		if _, err := server.GroupID(c.StatusGroup); err != nil {
+			return fmt.Errorf("statusGroup: %w", err)
+		}
+	}
+	for i, g := range c.VolumeGroups {
+		if st, err := os.Stat(g.Directory); g.Directory != "" && (err != nil || !st.IsDir()) {
+			return fmt.Errorf("volumeGroups[%d].directory: there is no directory %s on this machine", i, g.Directory)
+		}
 	}
 	return nil
 }

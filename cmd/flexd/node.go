@@ -31,8 +31,9 @@ type node interface {
 }
 
 // newNode connects the packages; no other code uses them all. It returns the daemon with
-// its background tasks.
-func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
+// its background tasks. notInForce returns what of the configuration is not in force.
+func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (node, []task, error) {
+	cfg := live.Get()
 	boot, err := procfs.BootID() // notes of another one are about mounts that are gone
 	if err != nil {
 		return nil, nil, err
@@ -59,7 +60,7 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}
 	observer := asw.New([]asw.Layout{layout}, providers.seen, records.Get, mounts)
 	parts := reconcile.Parts{
-		Config: cfg, Version: version, Log: log,
+		Config: live, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
 	}
@@ -80,19 +81,23 @@ func newNode(cfg *config.Config, log *logrus.Entry) (node, []task, error) {
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
-	return served{n, &flexserve.Frontend{Config: cfg, Log: log, Boot: boottime.Now, Self: self, Node: n}}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, notInForce}, tasks, nil
 }
 
 // served fits the frontend to the driver socket.
 type served struct {
 	*reconcile.Node
-	flex *flexserve.Frontend
+	flex       *flexserve.Frontend
+	notInForce func() string // what of the configuration is not, "" = all is
 }
 
 // The documents of the node, with the calls that were refused.
 
 func (s served) List() status.List {
 	l := s.Node.List()
+	if text := s.notInForce(); text != "" {
+		l.Problems = append(l.Problems, text)
+	}
 	l.AddRefused(s.flex.Calls(time.Now()), time.Now())
 	return l
 }

@@ -25,7 +25,7 @@ func TestNodeRuns(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n, tasks, err := newNode(cfg, logrus.NewEntry(log))
+	n, tasks, err := newNode(config.NewLive(cfg), logrus.NewEntry(log), func() string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

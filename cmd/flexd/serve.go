@@ -36,6 +36,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30) // flexd must use little memory: this costs some milliseconds for a hundred calls
 	}
+	text, _ := os.ReadFile(configPath) // loadConfig says what is wrong
 	cfg, err := loadConfig(configPath)
 	if err != nil {
 		return err
@@ -58,7 +59,9 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	}
 	defer lock.Close()
 
-	n, tasks, err := newNode(cfg, log)
+	live := config.NewLive(cfg)
+	reload := &reloader{path: configPath, text: text, live: live, log: log}
+	n, tasks, err := newNode(live, log, reload.Problem)
 	if err != nil {
 		return err
 	}
@@ -77,7 +80,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if hint := unusualRunDir(cfg); hint != "" {
 		log.Warn(hint)
 	}
-	tasks = append(tasks,
+	tasks = append(tasks, reload,
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, Version: version, Log: log})

@@ -45,7 +45,7 @@ func (v *View) user(dir string) string {
 
 // Parts are the parameters of New.
 type Parts struct {
-	Config    *config.Config
+	Config    *config.Live
 	Log       *logrus.Entry
 	Observer  *asw.Observer
 	Surveyors map[string]Surveyor   // by VG

@@ -19,9 +19,9 @@ const (
 // Check audits every configured volume group anew, all in parallel: a group that hangs
 // does not delay the others.
 func (a *Auditor) Check(ctx context.Context) []status.Group {
-	groups := make([]status.Group, len(a.Config.VolumeGroups))
+	groups := make([]status.Group, len(a.Config.Get().VolumeGroups))
 	var all sync.WaitGroup
-	for i, vg := range a.Config.VolumeGroups {
+	for i, vg := range a.Config.Get().VolumeGroups {
 		all.Go(func() { groups[i] = a.checkGroup(ctx, vg.Name, vg.Provider) })
 	}
 	all.Wait()

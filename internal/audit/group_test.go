@@ -40,7 +40,7 @@ func auditor(t *testing.T, s Surveyor, views func() []*View) *Auditor {
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
 	return New(t.Context(), Parts{
-		Config: &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}}}, Log: logrus.NewEntry(log),
+		Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}}}), Log: logrus.NewEntry(log),
 		Observer:  asw.New(nil, nil, func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{}, nil }, noMounts{}),
 		Boot:      func() time.Duration { return time.Hour },
 		Surveyors: map[string]Surveyor{"vg0": s},

@@ -178,7 +178,7 @@ func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 		s.reported = true
 		o.a.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).Warn("orphan: " + s.Why)
 	}
-	grace := o.a.Config.ReleaseOrphansAfter
+	grace := o.a.Config.Get().ReleaseOrphansAfter
 	if grace == 0 || s.trying {
 		return
 	}
@@ -200,7 +200,7 @@ func (o *orphans) reclaim(s *orphanCandidate) {
 	if err == nil || o.a.ctx.Err() != nil {
 		return
 	}
-	s.pause = min(max(2*s.pause, orphanRetry), max(o.a.Config.ReleaseOrphansAfter, orphanRetry))
+	s.pause = min(max(2*s.pause, orphanRetry), max(o.a.Config.Get().ReleaseOrphansAfter, orphanRetry))
 	s.next = time.Now().Add(s.pause)
 	o.scheduleLocked(s.pause)
 	o.a.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not released")

@@ -24,7 +24,7 @@ import (
 
 // A Frontend answers FlexVolume calls.
 type Frontend struct {
-	Config *config.Config
+	Config *config.Live
 	Log    *logrus.Entry
 	Boot   func() time.Duration // time since boot, suspended time included
 	Self   Namespaces
@@ -65,7 +65,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	}
 	caller, leave := f.caller(q, pid)
 	defer leave()
-	ctx, cancel := context.WithDeadlineCause(ctx, since.Add(max(f.Config.CallDeadline-(f.Boot()-caller.Started), time.Second)), reconcile.ErrDeadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, since.Add(max(f.Config.Get().CallDeadline-(f.Boot()-caller.Started), time.Second)), reconcile.ErrDeadline)
 	defer cancel()
 	result, err := f.Node.Do(ctx, f.request(q, call, caller))
 	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil {
@@ -103,7 +103,7 @@ func (f *Frontend) withoutVolume(call flexvolume.Call) (flexvolume.Answer, bool)
 		if call.Verb == flexvolume.IsAttached {
 			a.Attached = new(true)
 		}
-		return a, call.Node != f.Config.NodeName // flexd knows only its own node
+		return a, call.Node != f.Config.Get().NodeName // flexd knows only its own node
 	case flexvolume.ExpandVolume: // called by the controller manager; expandfs expands the volume
 		return a, true
 	}
@@ -147,14 +147,14 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 		r.Target = f.target(call.Dir)
 	}
 	if r.Verb == volume.Publish {
-		r.Target.Global = kubelet.GlobalDir(r.Target.Root, f.Config.Driver, o.Name)
+		r.Target.Global = kubelet.GlobalDir(r.Target.Root, f.Config.Get().Driver, o.Name)
 	}
 	return r
 }
 
 // target resolves a directory of kubelet to its path in the mount table.
 func (f *Frontend) target(dir string) (t reconcile.Target) {
-	t.Dir, t.Root, t.Refusal = kubelet.Layout{Dirs: f.Config.KubeletRoots, Driver: f.Config.Driver}.Resolve(dir)
+	t.Dir, t.Root, t.Refusal = kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}.Resolve(dir)
 	if t.Refusal != nil {
 		t.Refusal = volume.WithCode(volume.NotAllowed, t.Refusal)
 	}

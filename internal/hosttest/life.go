@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/kubelet"
@@ -87,10 +88,10 @@ func (e *Env) start() (*life, error) {
 		log.SetOutput(os.Stderr)
 		log.SetLevel(logrus.DebugLevel)
 	}
-	l.node = reconcile.New(reconcile.Parts{Config: e.Config, Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
+	l.node = reconcile.New(reconcile.Parts{Config: config.NewLive(e.Config), Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
 		Observer: o, Mounts: mounts, Ops: mount.Ops{Runner: runner}, Providers: map[string]reconcile.Provider{VG: p},
 		Boot: e.M.Boot, Held: e.held(l)})
-	l.flex = &flexserve.Frontend{Config: e.Config, Log: logrus.NewEntry(log), Boot: e.M.Boot, Self: e.M.Self(), Node: l.node}
+	l.flex = &flexserve.Frontend{Config: config.NewLive(e.Config), Log: logrus.NewEntry(log), Boot: e.M.Boot, Self: e.M.Self(), Node: l.node}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	e.life = l

@@ -225,7 +225,7 @@ func (l *lane) drop(s volume.Step, h *volume.Have) error {
 
 func (l *lane) lease(name volume.Name, kubeName string) dsw.Lease {
 	return dsw.Lease{VG: name.VG, LV: name.LV, UUID: l.uuid, Name: kubeName,
-		Until: l.n.Boot() + l.n.Config.Lease, Since: time.Now().UTC().Truncate(time.Millisecond)}
+		Until: l.n.Boot() + l.n.Config.Get().Lease, Since: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
 // inspect probes the content, through a mount of flexd's if there is one.

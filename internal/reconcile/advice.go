@@ -34,7 +34,7 @@ func (n *Node) withAdvice(err error) error {
 	} else if e := (*os.LinkError)(nil); errors.As(err, &e) {
 		at = e.New
 	}
-	for _, dir := range []string{n.Config.RunDir, n.Config.StateDir} {
+	for _, dir := range []string{n.Config.Get().RunDir, n.Config.Get().StateDir} {
 		if !strings.HasPrefix(at, dir+"/") {
 			continue
 		}

@@ -42,10 +42,10 @@ func (l *lane) renew(done []string) {
 			continue
 		}
 		lease, ok := l.n.Store.Lease(l.uuid)
-		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Lease*9/10 {
+		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Get().Lease*9/10 {
 			continue
 		}
-		lease.Until = l.n.Boot() + l.n.Config.Lease
+		lease.Until = l.n.Boot() + l.n.Config.Get().Lease
 		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.PutLease(lease))
 	}
 }

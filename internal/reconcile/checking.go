@@ -49,7 +49,7 @@ func (n *Node) checksOf(vg string) chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.checking[vg] == nil {
-		n.checking[vg] = make(chan struct{}, max(n.Config.MaxChecks, 1))
+		n.checking[vg] = make(chan struct{}, max(n.Config.Get().MaxChecks, 1))
 	}
 	return n.checking[vg]
 }

@@ -89,7 +89,7 @@ func newCreating(t *testing.T, p *creator) *creating {
 		t.Fatal(err)
 	}
 	o := asw.New(nil, map[string]asw.Provider{"vg0": p}, records.Get, noMounts{})
-	n := New(Parts{Config: &config.Config{Files: config.Files{RunDir: t.TempDir()}, Times: config.Times{Lease: time.Hour, CallDeadline: time.Minute}}, Log: logrus.NewEntry(log), Records: records,
+	n := New(Parts{Config: config.NewLive(&config.Config{Files: config.Files{RunDir: t.TempDir()}, Times: config.Times{Lease: time.Hour, CallDeadline: time.Minute}}), Log: logrus.NewEntry(log), Records: records,
 		Store: store, Observer: o, Providers: map[string]Provider{"vg0": p}, Boot: boot, Held: func(string) *run.LockedError { return nil }})
 	close(n.ready)
 	return &creating{p, n, store}

@@ -35,7 +35,7 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 		}
 		k := l.n.lane(r.UUID, r.Name)
 		lease := k.lease(r.Name, "")
-		lease.Until += l.n.Config.CallDeadline // its lane must not observe it inactive before the command has ended
+		lease.Until += l.n.Config.Get().CallDeadline // its lane must not observe it inactive before the command has ended
 		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ func TestLeaseEndDuringTurnWakesLane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := New(Parts{Config: &config.Config{}, Store: store, Boot: func() time.Duration { return time.Hour }})
+	n := New(Parts{Config: config.NewLive(&config.Config{}), Store: store, Boot: func() time.Duration { return time.Hour }})
 	n.stop(ErrStopping) // what is woken does not run
 	for _, until := range []time.Duration{time.Hour - time.Second, time.Hour, time.Hour + 20*time.Millisecond} {
 		if err := store.PutLease(dsw.Lease{UUID: "u", Until: until}); err != nil {

@@ -41,7 +41,7 @@ type Provider interface {
 
 // Parts are the parameters of New.
 type Parts struct {
-	Config    *config.Config
+	Config    *config.Live
 	Version   string
 	Log       *logrus.Entry
 	Store     *dsw.Store
@@ -384,7 +384,7 @@ func (n *Node) lockFile(id string) string {
 		}
 		return r
 	}, id)
-	return filepath.Join(n.Config.RunDir, "lanes", clean)
+	return filepath.Join(n.Config.Get().RunDir, "lanes", clean)
 }
 
 // deviceMounts is a fingerprint of the mounts that are on block devices: the others

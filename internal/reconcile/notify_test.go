@@ -25,7 +25,7 @@ func TestStirredWakesLanes(t *testing.T) {
 		{"two devices, looked at between their changes", map[volume.UUID]time.Time{"a": heard.Add(-2), "b": heard}, heard.Add(-1), "b"},
 		{"the group", nil, heard.Add(1), "ab"},
 	} {
-		n := New(Parts{Config: &config.Config{}})
+		n := New(Parts{Config: config.NewLive(&config.Config{})})
 		n.stop(context.Canceled) // lanes do not run: they only note that they should
 		for _, uuid := range []volume.UUID{"a", "b"} {
 			n.lanes[uuid] = &lane{n: n, uuid: uuid, name: volume.Name{VG: "vg0", LV: string(uuid)}, mounted: mounted{watched: &watchedMounts{began: c.looked}}}
@@ -56,7 +56,7 @@ func TestNotifyDuringTurn(t *testing.T) {
 		{"a later look", heard.Add(-1), heard, false},
 		{"a look since", heard, heard, false},
 	} {
-		n := New(Parts{Config: &config.Config{}})
+		n := New(Parts{Config: config.NewLive(&config.Config{})})
 		n.stop(context.Canceled)
 		l := &lane{n: n, uuid: "a", name: volume.Name{VG: "vg0", LV: "a"}, schedule: schedule{awake: true}, mounted: mounted{watched: &watchedMounts{began: c.last}}}
 		n.lanes["a"] = l

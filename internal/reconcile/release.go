@@ -19,7 +19,7 @@ import (
 // directory, VG/LV or a uuid) it lists only these, and explains why a target is not an
 // orphan. It changes nothing, and accesses no target: the client resolves paths.
 func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
-	list := status.Orphans{Node: n.Config.NodeName, Version: n.Version}
+	list := status.Orphans{Node: n.Config.Get().NodeName, Version: n.Version}
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
 	defer cancel()
 	select {
@@ -109,7 +109,7 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 		case volume.Drop:
 			plan = append(plan, "forget the claim")
 			if s.Lease && !w.NeverDeactivate {
-				plan = append(plan, fmt.Sprintf("deactivate the volume %s later, unless it is wanted again", n.Config.Lease))
+				plan = append(plan, fmt.Sprintf("deactivate the volume %s later, unless it is wanted again", n.Config.Get().Lease))
 			}
 		}
 	}
@@ -181,7 +181,7 @@ var reclaims atomic.Int64
 
 // reclaim releases an orphan on flexd's own behalf.
 func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, dir string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, n.Config.CallDeadline, ErrDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, n.Config.Get().CallDeadline, ErrDeadline)
 	defer cancel()
 	c := n.newCall(ctx, Request{Title: "release", Caller: Caller{Started: n.Boot()}})
 	c.Call = n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true)

@@ -135,7 +135,7 @@ func (n *Node) wakeLane(uuid volume.UUID) {
 // removeLocks removes the lock files of an earlier life that no lane needs and no child
 // holds.
 func (n *Node) removeLocks() {
-	dir := filepath.Join(n.Config.RunDir, "lanes")
+	dir := filepath.Join(n.Config.Get().RunDir, "lanes")
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return // it is made for the first child

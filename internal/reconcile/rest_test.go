@@ -34,7 +34,7 @@ func (p locking) Create(ctx context.Context, lock string, name volume.Name, size
 
 func locks(t *testing.T, n *Node) int {
 	t.Helper()
-	files, err := os.ReadDir(filepath.Join(n.Config.RunDir, "lanes"))
+	files, err := os.ReadDir(filepath.Join(n.Config.Get().RunDir, "lanes"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}

@@ -155,7 +155,7 @@ func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider
 	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
 	switch {
 	case vg == nil || p == nil:
-		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.NodeName)
+		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.Get().NodeName)
 	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
 	case c.Verb == volume.Publish && vg.AllowsVolume(name.LV) && !vg.AllowsVolumeFor(c.asked.Options.Pod.Namespace, name.LV):

@@ -25,7 +25,7 @@ const failedAge = 5 * time.Minute
 // List returns every volume that flexd knows. It reads the last observations and
 // waits for no work.
 func (n *Node) List() status.List {
-	list := status.List{Node: n.Config.NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
+	list := status.List{Node: n.Config.Get().NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Findings, _ = n.auditor.Findings()
 	differ := n.findingsByVolume()
 	for _, l := range n.allLanes() {
@@ -83,7 +83,7 @@ func (n *Node) findingsByVolume() map[string][]status.Finding {
 // Check audits every configured volume group anew, and reports where the metadata, the
 // kernel's devices, the mount table and flexd's claims disagree. It changes nothing.
 func (n *Node) Check(ctx context.Context) status.Check {
-	check := status.Check{Node: n.Config.NodeName, Version: n.Version}
+	check := status.Check{Node: n.Config.Get().NodeName, Version: n.Version}
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
 	defer cancel()
 	select {

@@ -44,7 +44,7 @@ func (n *Node) newAuditor() *audit.Auditor {
 			}
 		},
 	}
-	for _, vg := range n.Config.VolumeGroups {
+	for _, vg := range n.Config.Get().VolumeGroups {
 		if s, ok := n.Providers[vg.Name].(audit.Surveyor); ok {
 			p.Surveyors[vg.Name] = s
 		}

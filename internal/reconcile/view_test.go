@@ -23,7 +23,7 @@ func TestLooksBesideLanes(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
-	n := New(Parts{Store: store, Config: &config.Config{}, Log: logrus.NewEntry(log), Observer: asw.New(nil, nil, nil, nil),
+	n := New(Parts{Store: store, Config: config.NewLive(&config.Config{}), Log: logrus.NewEntry(log), Observer: asw.New(nil, nil, nil, nil),
 		Boot: func() time.Duration { return time.Hour }})
 	defer n.stop(ErrStopping)
 	const lanes = 20

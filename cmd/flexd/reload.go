@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/config"
+)
+
+// A reloader applies the configuration again after SIGHUP, and when its file changes. No
+// call is dropped for that: each step reads the configuration that is in force then.
+type reloader struct {
+	path string
+	text []byte // of the file, as applied
+	live *config.Live
+	log  *logrus.Entry
+
+	mu      sync.Mutex
+	problem string // what of the file is not in force, "" = all is
+}
+
+func (*reloader) String() string { return "reload of the configuration" }
+
+// Problem returns why the file is not in force, or not all of it, or "".
+func (r *reloader) Problem() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.problem
+}
+
+// settle is how long the file must be unchanged: an editor may write it in several steps.
+var settle = time.Second
+
+func (r *reloader) Serve(ctx context.Context) error {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGHUP)
+	defer signal.Stop(asked)
+	var (
+		events <-chan fsnotify.Event
+		errs   <-chan error
+		later  = time.After(settle) // it may have changed before it was watched
+		read   []byte               // the changed file, as read last
+	)
+	// The directory, since the file itself may be replaced; in a ConfigMap the file is a link
+	// to a link, and the second one is replaced.
+	if w, err := newWatcher(); err != nil {
+		r.log.WithError(err).Warn("changes of the configuration are not noticed: reload flexd after them")
+	} else {
+		defer w.Close()
+		if err := w.Add(filepath.Dir(r.path)); err != nil {
+			r.log.WithError(err).Warn("changes of the configuration are not noticed: reload flexd after them")
+		}
+		events, errs = w.Events, w.Errors
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-errs: // lost events: look at the file
+			later = cmp.Or(later, time.After(settle))
+		case <-events: // of any file in the directory
+			later = cmp.Or(later, time.After(settle))
+		case <-asked:
+			later = nil
+			r.log.Info("reload: asked by SIGHUP")
+			r.text, _ = os.ReadFile(r.path)
+			r.reload()
+		case <-later:
+			later = nil
+			switch text, err := os.ReadFile(r.path); {
+			case err != nil || bytes.Equal(text, r.text):
+			case !bytes.Equal(text, read):
+				read, later = text, time.After(settle)
+			default:
+				r.log.Info("reload: the configuration has changed")
+				r.text = text
+				r.reload()
+			}
+		}
+	}
+}
+
+// reload applies the file, unless it has an error.
+func (r *reloader) reload() {
+	problem := ""
+	log := r.log.WithField("config", r.path)
+	c, err := loadConfig(r.path)
+	if err != nil {
+		log.WithError(err).Error("reload: the configuration is not applied")
+		problem = "the configuration is not applied, the former one stays in force: " + err.Error()
+	} else {
+		restart := r.live.Reload(c)
+		if level, err := logrus.ParseLevel(c.LogLevel); err == nil {
+			r.log.Logger.SetLevel(level)
+		}
+		if len(restart) == 0 {
+			log.Info("reload: the configuration is in force")
+		} else {
+			log.WithField("restart", strings.Join(restart, ", ")).Warn("reload: the configuration is in force, except for what needs a restart of flexd")
+			problem = "the configuration has changes that need a restart of flexd: " + strings.Join(restart, ", ")
+		}
+	}
+	r.mu.Lock()
+	r.problem = problem
+	r.mu.Unlock()
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/config"
+)
+
+// reloading starts a reloader of a file with these contents.
+func reloading(t *testing.T, path string) (*reloader, func(what string, is func(*config.Config, string) bool)) {
+	was := settle
+	settle = 20 * time.Millisecond
+	t.Cleanup(func() { settle = was })
+	text, _ := os.ReadFile(path)
+	c, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, lines := quiet(t)
+	r := &reloader{path: path, text: text, live: config.NewLive(c), log: log}
+	ended := make(chan struct{})
+	t.Cleanup(func() { <-ended }) // after the context's end
+	ctx := t.Context()
+	go func() {
+		r.Serve(ctx)
+		close(ended)
+	}()
+	return r, func(what string, is func(*config.Config, string) bool) {
+		t.Helper()
+		for range 2000 {
+			if is(r.live.Get(), r.Problem()) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("%s: not seen; problem %q\n%s", what, r.Problem(), lines)
+	}
+}
+
+func put(t *testing.T, path, text string, a ...any) {
+	t.Helper()
+	if err := os.WriteFile(path, fmt.Appendf(nil, text, a...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const lease = "lease: %s\n"
+
+func TestReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flexd.yaml")
+	put(t, path, lease, "1m")
+	_, sees := reloading(t, path)
+	put(t, path, lease, "2m")
+	sees("the change", func(c *config.Config, problem string) bool { return c.Lease == 2*time.Minute && problem == "" })
+
+	put(t, path, "lease: soon\n")
+	sees("the error", func(c *config.Config, problem string) bool {
+		return c.Lease == 2*time.Minute && strings.Contains(problem, "not applied") && strings.Contains(problem, ":1: lease")
+	})
+	put(t, path+".new", lease+"log: {level: debug}\nrunDir: /run/other\n", "3m")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	sees("the rest", func(c *config.Config, problem string) bool {
+		return c.Lease == 3*time.Minute && c.LogLevel == "debug" && c.RunDir == "/run/flexd" && strings.HasSuffix(problem, "restart of flexd: runDir")
+	})
+	os.Remove(path)
+	put(t, path, lease, "4m")
+	sees("a new file", func(c *config.Config, problem string) bool { return c.Lease == 4*time.Minute && problem == "" })
+}
+
+// A signal applies the file also if it has not changed: statusGroup may exist now.
+func TestReloadAtSignal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flexd.yaml")
+	put(t, path, lease, "1m")
+	r, sees := reloading(t, path)
+	caught := make(chan os.Signal, 1) // or it ends this process before the reloader catches it
+	signal.Notify(caught, unix.SIGHUP)
+	defer signal.Stop(caught)
+	time.Sleep(5 * settle)
+	r.live.Reload(config.Default())
+	sees("the file", func(c *config.Config, _ string) bool {
+		if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		return c.Lease == time.Minute
+	})
+}
+
+// Kubelet replaces the link ..data of a ConfigMap.
+func TestReloadOfConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"1m", "2m"} {
+		os.Mkdir(filepath.Join(dir, d), 0o700)
+		put(t, filepath.Join(dir, d, "flexd.yaml"), lease, d)
+	}
+	os.Symlink("1m", dir+"/..data")
+	os.Symlink("..data/flexd.yaml", dir+"/flexd.yaml")
+	_, sees := reloading(t, dir+"/flexd.yaml")
+	swap := func(to string) {
+		os.Symlink(to, dir+"/..data_tmp")
+		if err := os.Rename(dir+"/..data_tmp", dir+"/..data"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap("2m")
+	sees("the new one", func(c *config.Config, _ string) bool { return c.Lease == 2*time.Minute })
+	swap("1m")
+	sees("the old one", func(c *config.Config, _ string) bool { return c.Lease == time.Minute })
+}

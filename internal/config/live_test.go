@@ -1,0 +1,68 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestReload(t *testing.T) {
+	before := Default()
+	before.VolumeGroups = []VolumeGroup{{Name: "vg0", Provider: "lvm", Namespaces: []string{"a"}, MaxSize: 1}, {Name: "old", Provider: "lvm"}}
+	l := NewLive(before)
+	next := *before
+	next.Lease, next.LogLevel, next.RunDir, next.KubeletRoots = time.Hour, "debug", "/run/other", []string{"/other"}
+	next.VolumeGroups = []VolumeGroup{{Name: "new", Provider: "lvm"}, {Name: "vg0", Provider: "lvm", ThinPool: "p", Namespaces: []string{"b"}, MaxSize: 2}}
+	want := []string{"kubeletRoots", "runDir", "volumeGroups: provider, directory, thinPool or layout of vg0", "volumeGroups: old is removed", "volumeGroups: new is new"}
+	if d := cmp.Diff(want, l.Reload(&next)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	c := *before
+	c.Lease, c.LogLevel = time.Hour, "debug"
+	c.VolumeGroups = []VolumeGroup{{Name: "vg0", Provider: "lvm", Namespaces: []string{"b"}, MaxSize: 2}, {Name: "old", Provider: "lvm"}}
+	if d := cmp.Diff(&c, l.Get()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if before.Lease == time.Hour || len(next.VolumeGroups) != 2 {
+		t.Error("an argument was changed")
+	}
+	if rest := l.Reload(&c); len(rest) != 0 {
+		t.Errorf("%q", rest)
+	}
+}
+
+// Each key is either applied or named.
+func TestEveryKeyReloads(t *testing.T) {
+	var fields func(v reflect.Value) []reflect.Value
+	fields = func(v reflect.Value) (all []reflect.Value) {
+		for i := range v.NumField() {
+			if f := v.Field(i); v.Type().Field(i).Anonymous {
+				all = append(all, fields(f)...)
+			} else if f.Type() != reflect.TypeFor[[]VolumeGroup]() {
+				all = append(all, f)
+			}
+		}
+		return all
+	}
+	for i := range fields(reflect.ValueOf(Default()).Elem()) {
+		c, next := Default(), Default()
+		f := fields(reflect.ValueOf(next).Elem())[i]
+		switch f.Kind() {
+		case reflect.String:
+			f.SetString("other")
+		case reflect.Int, reflect.Int64:
+			f.SetInt(f.Int() + 1)
+		case reflect.Slice:
+			f.Set(reflect.ValueOf([]string{"other"}))
+		default:
+			t.Fatal(f.Type())
+		}
+		applied, restart := c.with(next)
+		if taken := reflect.DeepEqual(applied, next); taken == slices.Contains([]int{1}, len(restart)) {
+			t.Errorf("field %d: applied %v, restart %q", i, taken, restart)
+		}
+	}
+}
