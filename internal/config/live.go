@@ -66,9 +66,9 @@ func (c *Config) with(next *Config) (*Config, []string) {
 			continue
 		}
 		with := *n
-		with.Provider, with.Directory, with.ThinPool, with.Layout = g.Provider, g.Directory, g.ThinPool, g.Layout
+		with.Provider, with.Directory, with.ThinPool, with.Layout, with.ZeroAll = g.Provider, g.Directory, g.ThinPool, g.Layout, g.ZeroAll
 		if !reflect.DeepEqual(with, *n) {
-			restart = append(restart, fmt.Sprintf("volumeGroups: provider, directory, thinPool or layout of %s", g.Name))
+			restart = append(restart, fmt.Sprintf("volumeGroups: provider, directory, thinPool, layout or zero of %s", g.Name))
 		}
 		applied.VolumeGroups = append(applied.VolumeGroups, with)
 	}

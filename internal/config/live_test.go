@@ -16,7 +16,7 @@ func TestReload(t *testing.T) {
 	next := *before
 	next.Lease, next.LogLevel, next.RunDir, next.KubeletRoots = time.Hour, "debug", "/run/other", []string{"/other"}
 	next.VolumeGroups = []VolumeGroup{{Name: "new", Provider: "lvm"}, {Name: "vg0", Provider: "lvm", ThinPool: "p", Namespaces: []string{"b"}, MaxSize: 2}}
-	want := []string{"kubeletRoots", "runDir", "volumeGroups: provider, directory, thinPool or layout of vg0", "volumeGroups: old is removed", "volumeGroups: new is new"}
+	want := []string{"kubeletRoots", "runDir", "volumeGroups: provider, directory, thinPool, layout or zero of vg0", "volumeGroups: old is removed", "volumeGroups: new is new"}
 	if d := cmp.Diff(want, l.Reload(&next)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
