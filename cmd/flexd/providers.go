@@ -26,15 +26,17 @@ type kinds struct {
 // volume groups. Mounted volumes are released whatever the configuration contains: there is
 // always one provider for loop devices and one for LVM.
 func providers(cfg *config.Config, runner children.Runner) kinds {
-	dirs, groups := map[string]string{}, map[string]lvm.Group{}
+	dirs, limits, groups := map[string]string{}, map[string]volume.Limits{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
+		limit := volume.Limits{Group: volume.Limit(vg.Limit), Namespace: volume.Limit(vg.PerNamespace), Reserve: vg.Reserve, Overcommit: vg.Overcommit}
 		if vg.Provider == "lvm" {
-			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll}
+			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll, Limits: &limit}
 		} else {
-			dirs[vg.Name] = vg.Directory
+			dirs[vg.Name], limits[vg.Name] = vg.Directory, limit
 		}
 	}
 	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
+	loop.Limits = limits
 	real := lvm.New(lvm.Options{
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
 		Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,

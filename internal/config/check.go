@@ -41,6 +41,9 @@ const namespaceKey = "{namespace}"
 // maxNamespace is Kubernetes' own limit.
 const maxNamespace = 63
 
+// maxVolumes is more than a volume group can have.
+const maxVolumes = 1 << 20
+
 // maxNodeName is Kubernetes' own limit.
 const maxNodeName = 253
 
@@ -246,6 +249,11 @@ func (r *reader) checkGroups(c *Config) {
 // checkProvider refuses keys of the other provider, and an impossible layout.
 func (r *reader) checkProvider(g VolumeGroup, at string) {
 	l := g.Layout
+	for _, key := range []string{"reserve", "overcommit"} {
+		if _, there := r.lines[at+"."+key]; there && g.Provider == "lvm" && g.ThinPool == "" {
+			r.wrong(at+"."+key, "is for the provider loopdev and for a thinPool: a thick volume has all its space from the start")
+		}
+	}
 	switch {
 	case g.Provider == "lvm" && g.Directory != "":
 		r.wrong(at+".directory", "is for the provider loopdev only")

@@ -101,6 +101,15 @@ log:
 #     create: false             # true: make a missing volume when the pod gives a size
 #     maxSize: 0                # largest size to create or extend to; 0: no limit.
 #                               # Needed with create: true
+#     # maxVolumes: 100         # how many volumes flexd may have created; without: no limit
+#     # maxTotalSize: 1TiB      # how large these may be together; without: no limit
+#     # perNamespace:           # the same for the pods of each namespace
+#     #   maxVolumes: 10
+#     #   maxTotalSize: 100GiB
+#     reserve: 10%%              # of the directory's filesystem, or of the thin pool: flexd
+#                               # creates and extends no volume that may take it
+#     overcommit: false         # true: the volumes there may be larger together than it
+#                               # is; without: true with a thinPool, else false
 #     mountFlags: [nodev]       # of every mount: nosuid, nodev, noexec
 #     deactivate: auto          # auto: when the lease has ended; never: leave it active
 volumeGroups: []

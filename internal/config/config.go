@@ -88,8 +88,18 @@ type VolumeGroup struct {
 	Create          bool     // a missing volume may be created when `size` is given
 	ZeroAll         bool     // lvm: `zero: all`: all of a new volume is zeroed, not only the places of labels
 	MaxSize         int64    // bytes; the largest volume that may be created or extended to, 0 = no limit (never with Create)
+	Limit                    // of what flexd creates
+	PerNamespace    Limit    // the same for each namespace
+	Reserve         int      // the percentage of the filesystem of loop files, or of a thin pool, that remains free
+	Overcommit      bool     // the volumes there may be larger together than it is
 	MountFlags      []string // of every mount: nosuid, nodev, noexec
 	NeverDeactivate bool     // `deactivate: never`
+}
+
+// A Limit restricts the volumes that flexd has created in a group; 0 = no limit.
+type Limit struct {
+	MaxVolumes   int
+	MaxTotalSize int64 // bytes
 }
 
 // A Layout is LVM's layout of the volumes that flexd creates in a group. The zero value is

@@ -67,7 +67,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		{"provider", r.text(&g.Provider, oneOf("lvm", "loopdev"))},
 		{"directory", r.text(&g.Directory, directory)},
 		{"thinPool", r.text(&g.ThinPool, vgName)}, // LVM has one rule for both names
-		{"thinPoolWarning", r.percent(&g.ThinPoolWarning)},
+		{"thinPoolWarning", r.percent(&g.ThinPoolWarning, 1)},
 		{"layout", func(n *yaml.Node, at string) {
 			if !null(n) {
 				r.mapping(n, at, r.layoutSchema(&g.Layout))
@@ -81,6 +81,18 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		{"namespaces", r.list(&g.Namespaces, glob)},
 		{"create", r.truth(&g.Create)},
 		{"maxSize", r.size(&g.MaxSize)},
+		{"maxVolumes", r.count(&g.MaxVolumes, maxVolumes)},
+		{"maxTotalSize", r.size(&g.MaxTotalSize)},
+		{"perNamespace", func(n *yaml.Node, at string) {
+			if !null(n) {
+				r.mapping(n, at, []key{
+					{"maxVolumes", r.count(&g.PerNamespace.MaxVolumes, maxVolumes)},
+					{"maxTotalSize", r.size(&g.PerNamespace.MaxTotalSize)},
+				})
+			}
+		}},
+		{"reserve", r.percent(&g.Reserve, 0)},
+		{"overcommit", r.truth(&g.Overcommit)},
 		{"mountFlags", r.list(&g.MountFlags, oneOf("nosuid", "nodev", "noexec"))},
 		{"deactivate", func(n *yaml.Node, at string) {
 			r.text(&deactivate, oneOf("auto", "never"))(n, at)
@@ -106,6 +118,9 @@ func (r *reader) groups(n *yaml.Node, at string, c *Config) {
 	r.sequence(n, at, func(n *yaml.Node, at string) {
 		g := blankGroup()
 		r.mapping(n, at, r.groupSchema(&g))
+		if _, there := r.lines[at+".overcommit"]; !there {
+			g.Overcommit = g.ThinPool != "" // it is what thin pools are for
+		}
 		c.VolumeGroups = append(c.VolumeGroups, g)
 	})
 }

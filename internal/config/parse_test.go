@@ -95,6 +95,11 @@ volumeGroups:
   namespaces: []
   create: true
   maxSize: 10GiB
+  maxVolumes: 100
+  maxTotalSize: 1TiB
+  perNamespace: {maxVolumes: 10, maxTotalSize: 100GiB}
+  reserve: 0%
+  overcommit: true
   mountFlags: [noexec, nosuid]
   deactivate: never
 - {name: vg1, provider: loopdev, directory: /srv/vg1, maxSize: 0, namespaces: ["*"]}
@@ -111,8 +116,8 @@ volumeGroups:
 		Log:    Log{LogFormat: "json", LogLevel: "debug"},
 		VolumeGroups: []VolumeGroup{
 			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
-				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, MountFlags: []string{"noexec", "nosuid"}, NeverDeactivate: true},
-			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", ThinPoolWarning: 80, Volumes: []string{"*"}, Namespaces: []string{"*"}, MountFlags: []string{"nodev"}},
+				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, Limit: Limit{100, 1 << 40}, PerNamespace: Limit{10, 100 << 30}, Overcommit: true, MountFlags: []string{"noexec", "nosuid"}, NeverDeactivate: true},
+			{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg1", ThinPoolWarning: 80, Reserve: 10, Volumes: []string{"*"}, Namespaces: []string{"*"}, MountFlags: []string{"nodev"}},
 		},
 	}
 	if d := cmp.Diff(want, c); d != "" {
@@ -280,11 +285,23 @@ func TestLVM(t *testing.T) {
 	if c, err := Parse("f", []byte(head+"  thinPool: pool\n")); err != nil || c.VolumeGroups[0].ThinPool != "pool" || c.LVMFilter != nil {
 		t.Errorf("got %+v %v", c, err)
 	}
+	if c, err := Parse("f", []byte(head+"  thinPool: pool\n  overcommit: false\n  reserve: 5%\n")); err != nil || c.VolumeGroups[0].Overcommit || c.VolumeGroups[0].Reserve != 5 {
+		t.Errorf("got %+v %v", c, err)
+	}
+	if c, err := Parse("f", []byte(head+"  thinPool: pool\n")); err != nil || !c.VolumeGroups[0].Overcommit || c.VolumeGroups[0].Reserve != 10 {
+		t.Errorf("got %+v %v", c, err)
+	}
 	for text, key := range map[string]string{
-		head + "  directory: /srv\n":       "directory",
-		head + "  thinPoolWarning: 80\n":   "thinPoolWarning",
-		head + "  thinPoolWarning: 0%\n":   "thinPoolWarning",
-		head + "  thinPoolWarning: 101%\n": "thinPoolWarning",
+		head + "  reserve: 5%\n":                     "volumeGroups[0].reserve: is for the provider loopdev and for a thinPool",
+		head + "  overcommit: true\n":                "volumeGroups[0].overcommit: is for the provider loopdev and for a thinPool",
+		head + "  thinPool: p\n  reserve: 101%\n":    "volumeGroups[0].reserve: must be a percentage from 0% to 100%",
+		head + "  maxVolumes: 0\n":                   "volumeGroups[0].maxVolumes: must be a number from 1 to",
+		head + "  perNamespace: {maxVolume: 1}\n":    `volumeGroups[0].perNamespace.maxVolume: unknown key; did you mean "maxVolumes"?`,
+		head + "  perNamespace: {maxTotalSize: 5}\n": "volumeGroups[0].perNamespace.maxTotalSize: must be a size with its unit",
+		head + "  directory: /srv\n":                 "directory",
+		head + "  thinPoolWarning: 80\n":             "thinPoolWarning",
+		head + "  thinPoolWarning: 0%\n":             "thinPoolWarning",
+		head + "  thinPoolWarning: 101%\n":           "thinPoolWarning",
 		"volumeGroups:\n- {name: v, provider: loopdev, directory: /srv/v, namespaces: [a], thinPoolWarning: 90%}\n": "thinPoolWarning",
 		head + "  zero: none\n": "zero",
 		head + "  zero: true\n": "zero",

@@ -255,12 +255,12 @@ func (r *reader) count(into *int, most int) func(*yaml.Node, string) {
 	}
 }
 
-func (r *reader) percent(into *int) func(*yaml.Node, string) {
+func (r *reader) percent(into *int, least int) func(*yaml.Node, string) {
 	return func(n *yaml.Node, at string) {
 		number, ok := strings.CutSuffix(n.Value, "%")
 		v, err := strconv.Atoi(number)
-		if n.Kind != yaml.ScalarNode || !ok || err != nil || v < 1 || v > 100 {
-			r.fail(n.Line, at, "must be a percentage from 1% to 100%, not "+shown(n))
+		if n.Kind != yaml.ScalarNode || !ok || err != nil || v < least || v > 100 {
+			r.fail(n.Line, at, fmt.Sprintf("must be a percentage from %d%% to 100%%, not %s", least, shown(n)))
 			return
 		}
 		*into = v

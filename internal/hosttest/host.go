@@ -277,6 +277,11 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 	return loopdev.FileInfo{Exists: dir, Dir: dir}, nil
 }
 
+// Space implements loopdev.Kernel: there is enough.
+func (h *Host) Space(string) (loopdev.Space, error) {
+	return loopdev.Space{Size: 1 << 60, Free: 1 << 60}, nil
+}
+
 // Directory implements loopdev.Kernel; there are no symlinks here.
 func (h *Host) Directory(dir string) (string, error) { return dir, nil }
 

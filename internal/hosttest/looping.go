@@ -38,8 +38,9 @@ func identify(p *process, text []byte) (any, error) {
 
 func create(p *process, text []byte) (any, error) {
 	a := decode[struct {
-		File string `json:"file"`
-		Size int64  `json:"size"`
+		File      string `json:"file"`
+		Size      int64  `json:"size"`
+		Namespace string `json:"namespace"`
 	}](p, text)
 	h := p.h
 	h.mu.Lock()
@@ -48,7 +49,7 @@ func create(p *process, text []byte) (any, error) {
 		return nil, syscall.EEXIST
 	}
 	h.nextID++
-	h.files[a.File] = &File{path: a.File, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Links: 1, Inode: h.inode(), Created: true,
+	h.files[a.File] = &File{path: a.File, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Links: 1, Inode: h.inode(), Created: true, Namespace: a.Namespace,
 		UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", h.nextID), Size: (a.Size + 4095) / 4096 * 4096}}
 	return struct{}{}, nil
 }

@@ -16,13 +16,14 @@ import (
 const changeDeadline = 2 * time.Minute
 
 type createArg struct {
-	File string `json:"file"`
-	Size int64  `json:"size"`
+	File      string `json:"file"`
+	Size      int64  `json:"size"`
+	Namespace string `json:"namespace,omitempty"`
 }
 
-// Create creates a blank volume of size bytes (rounded up to 4 KiB). It never replaces a
-// file.
-func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
+// Create creates a blank volume of size bytes (rounded up to 4 KiB) for a namespace. It never
+// replaces a file.
+func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	file, err := p.file(name)
 	if err != nil {
 		return err
@@ -30,7 +31,13 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if size <= 0 {
 		return fmt.Errorf("volume %s: no size", name)
 	}
-	return p.change(ctx, "create", "loop-create", lock, createArg{File: file, Size: size}, nil)
+	end, err := p.admit(name, promise{created: true, namespace: namespace, size: roundUp(size)})
+	if err != nil {
+		return err
+	}
+	err = p.change(ctx, "create", "loop-create", lock, createArg{File: file, Size: size, Namespace: namespace}, nil)
+	end(err)
+	return err
 }
 
 type attachArg struct {
@@ -121,7 +128,13 @@ func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volu
 	if err != nil {
 		return err
 	}
-	return p.change(ctx, "extend", "loop-extend", lock, extendArg{File: file, UUID: lv.UUID, Device: d, Size: size}, nil)
+	end, err := p.admit(lv.Name, promise{size: roundUp(size)})
+	if err != nil {
+		return err
+	}
+	err = p.change(ctx, "extend", "loop-extend", lock, extendArg{File: file, UUID: lv.UUID, Device: d, Size: size}, nil)
+	end(err)
+	return err
 }
 
 func (p *Provider) change(ctx context.Context, step, op, lock string, arg, value any) error {

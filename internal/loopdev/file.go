@@ -39,7 +39,7 @@ func create(a createArg) (_ nothing, err error) {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nothing{}, err
 	}
-	if err := fill(tmp, size); err != nil {
+	if err := fill(tmp, size, a.Namespace); err != nil {
 		os.Remove(tmp)
 		return nothing{}, err
 	}
@@ -56,13 +56,17 @@ func create(a createArg) (_ nothing, err error) {
 	return nothing{}, dir.Sync()
 }
 
-func fill(path string, size int64) error {
+func fill(path string, size int64, namespace string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	for attr, value := range map[string]string{uuidAttr: newUUID(), createdAttr: "flexd"} {
+	by := "flexd"
+	if namespace != "" {
+		by = createdFor + namespace
+	}
+	for attr, value := range map[string]string{uuidAttr: newUUID(), createdAttr: by} {
 		if err := unix.Fsetxattr(int(f.Fd()), attr, []byte(value), 0); err != nil {
 			return fmt.Errorf("%s: attribute %s: %w", filepath.Dir(path), attr, err)
 		}

@@ -19,7 +19,8 @@ import (
 // The extended attributes of a volume's file. Only root can write them.
 const (
 	uuidAttr    = "trusted.flexd.uuid"
-	createdAttr = "trusted.flexd.created"
+	createdAttr = "trusted.flexd.created" // "flexd", or createdFor and the namespace
+	createdFor  = "flexd for "
 )
 
 // A Kernel reads what needs no child: names, attributes and sysfs, never a device.
@@ -32,6 +33,8 @@ type Kernel interface {
 	// Directory returns a directory as the kernel names it, without symlinks. A missing
 	// directory keeps its given name.
 	Directory(dir string) (string, error)
+	// Space returns the space of the filesystem of a directory.
+	Space(dir string) (Space, error)
 	// Loops lists the loop devices that have a backing file: only Name, Seq,
 	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
@@ -51,7 +54,16 @@ type FileInfo struct {
 	UUID     string // of the extended attribute, "" = none
 	Created  bool   // created by flexd
 	Size     int64
-	ReadOnly bool // it has no write permission bit
+	Blocks   int64 // bytes that it occupies
+	ReadOnly bool  // it has no write permission bit
+
+	Namespace string // for which flexd created it, "" = not known
+}
+
+// A Space is the space of a filesystem.
+type Space struct {
+	Size, Free        int64  // bytes
+	Inodes, InodeFree uint64 // 0 Inodes = it needs none
 }
 
 // An Inode identifies a file independently of its name; zero = not known.
@@ -90,6 +102,8 @@ type daemonKernel struct {
 func (k *daemonKernel) File(path string) (FileInfo, error) { return within(k, path, k.kernel.File) }
 
 func (k *daemonKernel) Files(dir string) ([]string, error) { return within(k, dir, k.kernel.Files) }
+
+func (k *daemonKernel) Space(dir string) (Space, error) { return within(k, dir, k.kernel.Space) }
 
 func (k *daemonKernel) Directory(dir string) (string, error) {
 	return within(k, dir, k.kernel.Directory)
@@ -158,6 +172,7 @@ func (kernel) File(path string) (FileInfo, error) {
 		Links:    int(st.Nlink),
 		Inode:    Inode{st.Dev, st.Ino},
 		Size:     st.Size,
+		Blocks:   st.Blocks * 512,
 		ReadOnly: st.Mode&0o222 == 0,
 	}
 	if !fi.Regular {
@@ -172,7 +187,20 @@ func (kernel) File(path string) (FileInfo, error) {
 		return FileInfo{}, &fs.PathError{Op: "getxattr", Path: path, Err: err}
 	}
 	fi.UUID, fi.Created = uuid, created != ""
+	fi.Namespace, _ = strings.CutPrefix(created, createdFor)
+	if fi.Namespace == created {
+		fi.Namespace = ""
+	}
 	return fi, nil
+}
+
+func (kernel) Space(dir string) (Space, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	block := int64(st.Bsize)
+	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, st.Files, st.Ffree}, nil
 }
 
 func (kernel) Files(dir string) ([]string, error) {

@@ -21,6 +21,9 @@ import (
 
 // A Provider manages the volumes of some directories.
 type Provider struct {
+	// Limits are those of each volume group that has some. Set before the first Create.
+	Limits map[string]volume.Limits
+
 	dirs    map[string]string // VG → directory
 	linkDir string
 	runner  run.Runner
@@ -36,6 +39,10 @@ type Provider struct {
 	newest   uint64               // guarded by mu: the largest diskseq that a scan has shown
 	nextScan time.Time            // guarded by mu: when the next scan may begin
 	rewatch  map[string]func()    // guarded by mu: by VG: watches the directory again
+
+	admitting sync.Mutex               // held while files are read
+	stocks    map[string]*stock        // guarded by admitting: by VG
+	pending   map[volume.Name]*promise // guarded by admitting: what children create or extend
 }
 
 // New returns a provider for the volume groups vgs (name → directory), with their stable
@@ -48,6 +55,8 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		asked:   map[uint64]time.Time{},
 		sole:    map[volume.UUID]sole{},
 		rewatch: map[string]func(){},
+		stocks:  map[string]*stock{},
+		pending: map[volume.Name]*promise{},
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 type fakeKernel struct {
 	files map[string]FileInfo
 	loops []Loop
+	space Space
 	err   error
 	scans int
 	asked atomic.Int64 // how often File or Loop was called
@@ -32,6 +33,7 @@ func (k *fakeKernel) File(path string) (FileInfo, error) {
 	k.asked.Add(1)
 	return k.files[path], k.err
 }
+func (k *fakeKernel) Space(string) (Space, error)          { return k.space, k.err }
 func (k *fakeKernel) Loops() ([]Loop, error)               { k.scans++; return k.loops, k.err }
 func (k *fakeKernel) Directory(dir string) (string, error) { return kernel{}.Directory(dir) }
 

@@ -130,7 +130,7 @@ func (n *node) lookUp(lv string) volume.LV {
 
 func (n *node) create(lv string, size int64) volume.LV {
 	n.Helper()
-	if err := n.Create(n.Context(), n.lock, volume.Name{VG: "vg0", LV: lv}, size); err != nil {
+	if err := n.Create(n.Context(), n.lock, volume.Name{VG: "vg0", LV: lv}, size, ""); err != nil {
 		n.Fatal(err)
 	}
 	return n.lookUp(lv)
@@ -177,7 +177,7 @@ func TestWholeWay(t *testing.T) {
 	if entries, _ := os.ReadDir(n.dir); len(entries) != 1 {
 		t.Errorf("files: %v", entries)
 	}
-	if err := n.Create(t.Context(), n.lock, lv.Name, 16*mib); err == nil {
+	if err := n.Create(t.Context(), n.lock, lv.Name, 16*mib, ""); err == nil {
 		t.Error("created twice")
 	}
 	if got := n.device(lv); got.Activity != volume.Inactive {
@@ -415,7 +415,7 @@ func TestForeign(t *testing.T) {
 	if err := n.Activate(t.Context(), n.lock, lv); err == nil {
 		t.Error("a foreign file was activated")
 	}
-	if err := n.Create(t.Context(), n.lock, lv.Name, mib); err == nil {
+	if err := n.Create(t.Context(), n.lock, lv.Name, mib, ""); err == nil {
 		t.Error("a foreign file was replaced")
 	}
 	if err := n.Extend(t.Context(), n.lock, lv, volume.Device{}, 2*mib); err == nil {
@@ -512,7 +512,7 @@ func TestReadOnlyVolume(t *testing.T) {
 // what to do, and that nothing is left.
 func TestNoRoom(t *testing.T) {
 	n := newNode(t)
-	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60)
+	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60, "")
 	for _, words := range []string{"1152921504606846976", "free", "free space on the filesystem of " + n.dir} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("got %v, want %q", err, words)
@@ -637,7 +637,7 @@ func TestMany(t *testing.T) {
 		wg.Go(func() {
 			lock := fmt.Sprintf("%s-%d", n.lock, i)
 			name := volume.Name{VG: "vg0", LV: fmt.Sprintf("lv%d", i)}
-			if err := n.Create(t.Context(), lock, name, mib); err != nil {
+			if err := n.Create(t.Context(), lock, name, mib, ""); err != nil {
 				t.Error(err)
 				return
 			}

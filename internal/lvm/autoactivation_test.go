@@ -22,7 +22,7 @@ func TestCreateWithoutAutoactivationOption(t *testing.T) {
 		return run.Result{}, nil, false
 	}
 	name := volume.Name{VG: "vg0", LV: "new"}
-	if err := p.Create(context.Background(), "", name, 4*mib); err != nil || refused != 1 {
+	if err := p.Create(context.Background(), "", name, 4*mib, ""); err != nil || refused != 1 {
 		t.Errorf("refused %d times, then: %v", refused, err)
 	}
 }

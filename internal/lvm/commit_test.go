@@ -136,7 +136,7 @@ func TestBreaker(t *testing.T) {
 	f.commands()
 	for _, err := range []error{
 		f.activate(t.Context(), p, two),
-		p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 1),
+		p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 1, ""),
 		p.Extend(t.Context(), "", two, volume.Device{}, 1<<20),
 	} {
 		var blocked *BlockedError
@@ -360,7 +360,7 @@ func TestCreateCut(t *testing.T) {
 			}
 			return nil
 		}
-		first := p.Create(t.Context(), "", name, 5*mib)
+		first := p.Create(t.Context(), "", name, 5*mib, "")
 		if n < 100 {
 			if first != nil {
 				t.Errorf("cut %d: %v", cut, first)
@@ -371,14 +371,14 @@ func TestCreateCut(t *testing.T) {
 			t.Errorf("cut %d: got %+v", cut, lv)
 		} else {
 			p.Invalidate("")
-			if err := p.Create(t.Context(), "", name, 5*mib); err != nil {
+			if err := p.Create(t.Context(), "", name, 5*mib, ""); err != nil {
 				t.Errorf("cut %d: %v", cut, err)
 			}
 		}
 		if lv := f.lookUp(p, "new"); lv.Presence != volume.Present || !lv.Created || lv.Size != 8*mib {
 			t.Errorf("cut %d: got %+v", cut, lv)
 		}
-		if err := p.Create(t.Context(), "", name, 5*mib); err == nil {
+		if err := p.Create(t.Context(), "", name, 5*mib, ""); err == nil {
 			t.Errorf("cut %d: it was made twice", cut)
 		}
 	}

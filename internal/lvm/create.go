@@ -17,7 +17,7 @@ import (
 // Create creates a blank, active volume of at least size bytes. A tag marks it during the
 // creation, so that it is not used as a volume; after an interrupted creation the volume is
 // found by that tag and completed. Nothing is ever replaced.
-func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
+func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	}
 	made := !there
 	if made {
-		if f, err = g.createNew(ctx, f, kept, name, size); err != nil {
+		if f, err = g.createNew(ctx, f, kept, name, size, namespace); err != nil {
 			return err
 		}
 	}
@@ -76,18 +76,18 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 
 // createNew creates a volume that the metadata does not have, and returns the metadata with
 // it. f may be kept from an earlier report: a lack of space is confirmed by a new one.
-func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64) (*Facts, error) {
-	err := g.checkSpace(f, name, size)
+func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64, namespace string) (*Facts, error) {
+	err := g.checkSpace(f, name, size, namespace)
 	if err != nil && kept {
 		if f, _, err = g.look(ctx, true); err != nil {
 			return nil, err
 		}
-		err = g.checkSpace(f, name, size)
+		err = g.checkSpace(f, name, size, namespace)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := g.create(ctx, f, name, size); err != nil {
+	if err := g.create(ctx, f, name, size, namespace); err != nil {
 		return nil, err
 	}
 	f, _, err = g.look(ctx, true)
@@ -95,26 +95,37 @@ func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.
 }
 
 // create runs lvcreate.
-func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int64) error {
+func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int64, namespace string) error {
 	release, err := g.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	if g.counts() { // also what was created before this turn
+		if f, _, err = g.look(ctx, false); err != nil {
+			return err
+		}
+		if err := g.checkSpace(f, name, size, namespace); err != nil {
+			return err
+		}
+	}
 	if g.p.Groups[g.name].ThinPool == "" {
 		if err := g.checkUnknown(ctx, f); err != nil {
 			return err
 		}
 	}
 	defer g.invalidate()
-	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize), 0)
+	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize, namespace), 0)
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
 
 // createArgs returns the arguments of lvcreate: it wipes old signatures on the extents
 // without a prompt.
-func createArgs(c Group, name volume.Name, extents, extentSize int64) []string {
+func createArgs(c Group, name volume.Name, extents, extentSize int64, namespace string) []string {
 	args := []string{"lvcreate", "-y", "-W", "y", "-kn", "--addtag", tagCreating, "-n", name.LV}
+	if namespace != "" {
+		args = append(args, "--addtag", tagNamespace+namespace)
+	}
 	if c.ThinPool != "" {
 		return append(args, "-V", strconv.FormatInt(extents*extentSize, 10)+"b", "--thinpool", c.ThinPool, name.VG)
 	}
@@ -186,10 +197,14 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	return err
 }
 
-// checkSpace refuses a size that cannot fit, with numbers, before a command does. It
-// computes the exact need of linear volumes, and a lower bound for other types.
-func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
+// checkSpace refuses a size that cannot fit, or is beyond the limits of the group, with
+// numbers, before a command does. It computes the exact need of linear volumes, and a lower
+// bound for other types.
+func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace string) error {
 	wanted := f.extents(size) * f.ExtentSize
+	if err := g.admit(f, true, namespace, volume.Amount{Volumes: 1, Size: wanted}); err != nil {
+		return err
+	}
 	pool := g.p.Groups[g.name].ThinPool
 	if pool == "" {
 		if _, fenced := f.fenced(); wanted > f.Free-fenced {
@@ -206,14 +221,7 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64) error {
 	case !l.Zeroes && g.p.Groups[g.name].ZeroAll:
 		return fmt.Errorf("thin pool %s/%s does not zero new blocks, and the configuration says `zero: all`: lvchange --zero y %[1]s/%[2]s", g.name, pool)
 	}
-	state, err := g.p.pool(f, l)
-	if err != nil || !state.Active {
-		return err
-	}
-	if why := state.Full(); why != "" {
-		return &SpaceError{What: "thin pool " + state.Name.String(), Wanted: wanted, Free: state.Data.Free(), Note: why}
-	}
-	return nil
+	return g.poolSpace(f, l, wanted)
 }
 
 // withNumbers replaces LVM's error about missing space by a SpaceError.

@@ -48,7 +48,7 @@ func TestVMDevicesFile(t *testing.T) {
 	if err := l.Extend(t.Context(), l.lock, lv, d, 16*mib); err != nil {
 		t.Error(err)
 	}
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib); err != nil {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""); err != nil {
 		t.Error(err)
 	}
 	l.sh("rm", "/dev/vg0/data")

@@ -56,6 +56,14 @@ func (g *group) extend(lv volume.LV, size int64) error {
 			}
 		}
 		more := wanted - l.Size
+		if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {
+			return err
+		}
+		if limits := g.p.Groups[g.name].Limits; limits != nil && l.Pool != "" && l.Pool == g.p.Groups[g.name].ThinPool {
+			if err := g.poolSpace(f, f.LVs[l.Pool], more); err != nil {
+				return err
+			}
+		}
 		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
 			return f.spaceError(more, "")
 		}
@@ -84,8 +92,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 // disks, and a thin volume grows in its pool.
 func extendArgs(c Group, l Logical, name volume.Name, size int64) []string {
 	args := []string{"lvextend", "-y", "-L", strconv.FormatInt(size, 10) + "b", name.String()}
-	ours := slices.Contains(l.Tags, tagCreated) || slices.Contains(l.Tags, tagCreating)
-	if c.Layout.PVTag != "" && ours && l.Pool == "" {
+	if c.Layout.PVTag != "" && l.created() && l.Pool == "" {
 		args = append(args, "@"+c.Layout.PVTag)
 	}
 	return args

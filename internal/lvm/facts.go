@@ -14,6 +14,8 @@ import (
 const (
 	tagCreating = "flexd.creating"
 	tagCreated  = "flexd"
+
+	tagNamespace = "flexd.namespace=" // with that of the pod for which the volume was created
 )
 
 // Facts are the metadata of one volume group at one instant.
@@ -30,6 +32,8 @@ type Facts struct {
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
+	usage      volume.Usage             // of what flexd created
+	inPool     map[string]volume.Amount // by thin pool: its volumes
 
 	free    []extent           // of disks by their paths
 	unknown []devmapper.Mapped // see unknownDevices; as listed when this was read
@@ -62,6 +66,21 @@ type Logical struct {
 	Origin   string
 	Skip     bool // has the activation skip flag
 	Locked   bool // by pvmove, running or interrupted
+}
+
+// created reports whether flexd created a volume, or is creating it.
+func (l Logical) created() bool {
+	return slices.Contains(l.Tags, tagCreated) || slices.Contains(l.Tags, tagCreating)
+}
+
+// namespace returns that of the pod for which flexd created a volume; "" = not known.
+func (l Logical) namespace() string {
+	for _, tag := range l.Tags {
+		if ns, ok := strings.CutPrefix(tag, tagNamespace); ok {
+			return ns
+		}
+	}
+	return ""
 }
 
 // Shared reports whether lvmlockd manages the group.

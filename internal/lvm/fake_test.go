@@ -198,7 +198,7 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 			uuid := dmUUID(lv.uuid)
 			switch open := f.openMember(lv); {
 			case slices.Contains(args, "--deltag"):
-				lv.tags = []string{args[slices.Index(args, "--addtag")+1]}
+				lv.tags = append(slices.DeleteFunc(lv.tags, func(tag string) bool { return tag == args[slices.Index(args, "--deltag")+1] }), args[slices.Index(args, "--addtag")+1])
 			case on && f.volumeList != nil && !slices.Contains(f.volumeList, "vg0"): // without a word
 			case on && lv.thick():
 				f.activateFamily(lv)
@@ -220,7 +220,12 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 		name := args[slices.Index(args, "-n")+1]
 		var extents int64
 		fmt.Sscan(args[slices.Index(args, "-l")+1], &extents)
-		f.lvs[name] = &fakeLV{uuid: fakeUUID(1000 + len(f.lvs)), size: extents * 4 * mib, tags: []string{tagCreating}}
+		f.lvs[name] = &fakeLV{uuid: fakeUUID(1000 + len(f.lvs)), size: extents * 4 * mib}
+		for i, word := range args {
+			if word == "--addtag" {
+				f.lvs[name].tags = append(f.lvs[name].tags, args[i+1])
+			}
+		}
 	case "lvextend":
 		lv := f.lvs[strings.TrimPrefix(last, "vg0/")]
 		fmt.Sscan(strings.TrimSuffix(args[slices.Index(args, "-L")+1], "b"), &lv.size)

@@ -297,7 +297,7 @@ func recycledExtents(u *user) {
 	u.sh("dd", "if=/dev/urandom", "of="+d.Path, "bs=1M", "seek=9", "count=1", "conv=fsync")
 	u.deactivate(u.present("new"))
 	u.lvm("lvremove -qq -y vg0/new")
-	if err := u.Create(u.Context(), u.lock, volume.Name{VG: "vg0", LV: "ours"}, size); err != nil {
+	if err := u.Create(u.Context(), u.lock, volume.Name{VG: "vg0", LV: "ours"}, size, ""); err != nil {
 		u.Fatal(err)
 	}
 	d = u.active("ours")

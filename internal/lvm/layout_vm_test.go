@@ -60,7 +60,7 @@ func TestVMLayouts(t *testing.T) {
 	}
 	create := func(name string, size int64, layout Layout) error {
 		l.Groups["vg0"] = Group{Layout: layout}
-		return l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, size)
+		return l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, size, "")
 	}
 	mirrored := Layout{Type: "raid1", Mirrors: 1}
 	for name, layout := range map[string]Layout{

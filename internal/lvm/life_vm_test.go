@@ -27,7 +27,7 @@ func TestVMWholeWay(t *testing.T) {
 		if lv := l.lookUp(name); lv.Presence != volume.Absent {
 			t.Fatalf("got %+v", lv)
 		}
-		if err := l.Create(t.Context(), l.lock, n, 9*mib); err != nil {
+		if err := l.Create(t.Context(), l.lock, n, 9*mib, ""); err != nil {
 			t.Fatal(err)
 		}
 		lv := l.present(name)
@@ -86,7 +86,7 @@ func TestVMRecycledExtents(t *testing.T) {
 	extents := func(name string) string { return l.sh("lvs", "--noheadings", "-o", "seg_pe_ranges", "vg0/"+name) }
 	were := extents("old")
 	l.sh("lvremove", "-q", "-y", "vg0/old")
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 40*mib); err != nil {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 40*mib, ""); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.Open(l.device(l.present("new")).Path)
@@ -116,7 +116,7 @@ func TestVMCreateCut(t *testing.T) {
 		if lv := l.lookUp(name); lv.Presence != volume.Absent || !strings.Contains(lv.Reason, "interrupted") {
 			t.Errorf("look up %s: got %+v, want an interrupted creation", name, lv)
 		}
-		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib); err != nil {
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib, ""); err != nil {
 			t.Fatalf("create %s: %v", name, err)
 		}
 		if lv := l.present(name); lv.Size != 16*mib || !lv.Created {
@@ -132,7 +132,7 @@ func TestVMCreateCut(t *testing.T) {
 	l.sh("mkfs.ext4", "-q", "-F", "/dev/vg0/used")
 	l.Invalidate("")
 	var refusal *mount.Refusal
-	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib)
+	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib, "")
 	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was interrupted") ||
 		!strings.Contains(err.Error(), "a ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
 		t.Errorf("create used: got %v, want a refusal that names the signature and the way out", err)
@@ -146,11 +146,11 @@ func TestVMCreateCut(t *testing.T) {
 	l.Invalidate("")
 	l.lookUp("adopted")
 	l.sh("lvchange", "--deltag", tagCreating, "vg0/adopted") // not noticed yet: the test runs no watch
-	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "adopted"}, 16*mib)
+	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "adopted"}, 16*mib, "")
 	is(t, err, nil, "vg0/adopted exists already")
 
 	l.lv("theirs", "8M")
-	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "theirs"}, 8*mib)
+	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "theirs"}, 8*mib, "")
 	is(t, err, nil, "vg0/theirs exists already")
 }
 
@@ -167,7 +167,7 @@ func TestVMZeroAll(t *testing.T) {
 		d := l.device(l.present(name))
 		return l.try("cmp", "-s", "-n", fmt.Sprint(d.Size), d.Path, "/dev/zero")
 	}
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "labels"}, size); err != nil {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "labels"}, size, ""); err != nil {
 		t.Fatal(err)
 	}
 	if isZero("labels") {
@@ -177,12 +177,12 @@ func TestVMZeroAll(t *testing.T) {
 	l.sh("lvremove", "-q", "-y", "vg0/labels")
 
 	l.restart(Group{ZeroAll: true})
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "all"}, size); err != nil {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "all"}, size, ""); err != nil {
 		t.Fatal(err)
 	}
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "284M", "--addtag", tagCreating, "-n", "cut", "vg0")
 	l.Invalidate("")
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "cut"}, size); err != nil {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "cut"}, size, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"all", "cut"} {
@@ -194,12 +194,12 @@ func TestVMZeroAll(t *testing.T) {
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "--zero", "n", "-T", "vg0/pool")
 	l.restart(Group{ThinPool: "pool", ZeroAll: true})
 	thin := volume.Name{VG: "vg0", LV: "thin"}
-	if err := l.Create(t.Context(), l.lock, thin, 16*mib); err == nil || !strings.Contains(err.Error(), "lvchange --zero y vg0/pool") {
+	if err := l.Create(t.Context(), l.lock, thin, 16*mib, ""); err == nil || !strings.Contains(err.Error(), "lvchange --zero y vg0/pool") {
 		t.Errorf("got %v", err)
 	}
 	l.sh("lvchange", "-q", "--zero", "y", "vg0/pool")
 	l.Invalidate("")
-	if err := l.Create(t.Context(), l.lock, thin, 16*mib); err != nil || l.present("thin").Zero {
+	if err := l.Create(t.Context(), l.lock, thin, 16*mib, ""); err != nil || l.present("thin").Zero {
 		t.Errorf("got %v", err)
 	}
 }
@@ -208,12 +208,12 @@ func TestVMZeroAll(t *testing.T) {
 func TestVMNoSpace(t *testing.T) {
 	l := newLab(t)
 	n := volume.Name{VG: "vg0", LV: "big"}
-	is(t, l.Create(t.Context(), l.lock, n, 1<<40), ErrNoSpace, "volume group vg0", fmt.Sprint(1<<40), "free", "vgextend")
+	is(t, l.Create(t.Context(), l.lock, n, 1<<40, ""), ErrNoSpace, "volume group vg0", fmt.Sprint(1<<40), "free", "vgextend")
 	lv := l.lv("small", "8M")
 	is(t, l.Extend(t.Context(), l.lock, lv, volume.Device{}, 1<<40), ErrNoSpace, "volume group vg0")
 
 	l.restart(Group{Layout: Layout{Type: "striped", Stripes: 3}}) // LVM's word
-	err := l.Create(t.Context(), l.lock, n, 8*mib)
+	err := l.Create(t.Context(), l.lock, n, 8*mib, "")
 	if err == nil || !strings.Contains(err.Error(), "stripes") {
 		t.Errorf("got %v", err)
 	}
@@ -221,7 +221,7 @@ func TestVMNoSpace(t *testing.T) {
 	l.restart(Group{Layout: Layout{Type: "striped", Stripes: 2}})
 	free := l.sh("vgs", "--noheadings", "--units", "b", "--nosuffix", "-o", "vg_free", "vg0")
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-l", "90%PVS", "-n", "fill", "vg0", l.disks[0])
-	err = l.Create(t.Context(), l.lock, n, 1500*mib)
+	err = l.Create(t.Context(), l.lock, n, 1500*mib, "")
 	is(t, err, ErrNoSpace, "vg0")
 	l.save(t, "nospace", 1)
 	t.Log(free, err)
@@ -230,7 +230,7 @@ func TestVMNoSpace(t *testing.T) {
 	l.restart(Group{})
 	l.lookUp("small")
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-l", "90%FREE", "-n", "rest", "vg0")
-	is(t, l.Create(t.Context(), l.lock, n, 1500*mib), ErrNoSpace, "volume group vg0", "free")
+	is(t, l.Create(t.Context(), l.lock, n, 1500*mib, ""), ErrNoSpace, "volume group vg0", "free")
 	l.save(t, "nospace-vg", 1)
 }
 
@@ -239,7 +239,7 @@ func TestVMThin(t *testing.T) {
 	l := newLab(t)
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool")
 	l.restart(Group{ThinPool: "pool"})
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "thin"}, 200*mib); err != nil {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "thin"}, 200*mib, ""); err != nil {
 		t.Fatal(err)
 	}
 	lv := l.present("thin")
@@ -261,9 +261,9 @@ func TestVMThin(t *testing.T) {
 	if got := pools[0].Full(); !strings.Contains(got, "full") || !pools[0].ErrorFull {
 		t.Errorf("got %q of %+v", got, pools[0])
 	}
-	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib), ErrNoSpace, "thin pool vg0/pool", "full")
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""), ErrNoSpace, "thin pool vg0/pool", "full")
 	l.restart(Group{ThinPool: "none"})
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib); err == nil || !strings.Contains(err.Error(), "no thin pool") {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""); err == nil || !strings.Contains(err.Error(), "no thin pool") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -273,7 +273,7 @@ func TestVMThin(t *testing.T) {
 func TestVMAutoactivation(t *testing.T) {
 	l := newLab(t)
 	n := volume.Name{VG: "vg0", LV: "made"}
-	if err := l.Create(t.Context(), l.lock, n, 8*mib); err != nil {
+	if err := l.Create(t.Context(), l.lock, n, 8*mib, ""); err != nil {
 		t.Fatal(err)
 	}
 	own := l.lv("own", "8m")
@@ -294,7 +294,7 @@ func TestVMAutoactivation(t *testing.T) {
 	l.sh("lvcreate", "-q", "-y", "-L", "32M", "-T", "vg0/pool")
 	for name, g := range map[string]Group{"thin": {ThinPool: "pool"}, "mirror": {Layout: Layout{Type: "raid1", Mirrors: 1}}} {
 		l.restart(g)
-		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 8*mib); err != nil {
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 8*mib, ""); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

@@ -47,9 +47,10 @@ func (o Options) within(deadline time.Duration) time.Duration {
 
 // A Group is the configuration of one volume group.
 type Group struct {
-	ThinPool string // new volumes are thin volumes of this pool; "" = thick
-	Layout   Layout // of new volumes
-	ZeroAll  bool   // all of a new volume is zeroed, not only the places of labels
+	ThinPool string         // new volumes are thin volumes of this pool; "" = thick
+	Layout   Layout         // of new volumes
+	ZeroAll  bool           // all of a new volume is zeroed, not only the places of labels
+	Limits   *volume.Limits // nil = none
 }
 
 // A Provider manages the logical volumes of some volume groups.

@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV))}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}}
 	row := row{fields: one.VG[0]}
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
@@ -105,6 +105,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 			row.err = fmt.Errorf("the report has %s/%s twice", vg, l.Name)
 		}
 		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
+		f.count(l)
 	}
 	if row.err != nil {
 		return nil, row.err

@@ -102,7 +102,7 @@ func TestVMSurvey(t *testing.T) {
 	l.sh("lvremove", "-q", "-y", "--driverloaded", "n", "vg0/da-ta")
 	l.found("removed in the metadata", l.differ(nil, lease), "dm-only da-ta: dmsetup remove vg0-da--ta")
 	l.Invalidate("")
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib); err == nil || !strings.Contains(err.Error(), "dmsetup remove vg0-da--ta") {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""); err == nil || !strings.Contains(err.Error(), "dmsetup remove vg0-da--ta") {
 		t.Errorf("its extents are free: %v", err)
 	}
 	l.sh("dmsetup", "remove", "vg0-da--ta")
@@ -288,7 +288,7 @@ func TestVMPoolFills(t *testing.T) {
 	}
 	l.restart(Group{ThinPool: "pool"})
 	var space *SpaceError
-	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib); !errors.As(err, &space) || !strings.Contains(err.Error(), "the pool is full") {
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""); !errors.As(err, &space) || !strings.Contains(err.Error(), "the pool is full") {
 		t.Errorf("create: %v", err)
 	}
 	l.sh("lvextend", "-q", "-L", "+64M", "vg0/pool")

@@ -104,7 +104,7 @@ func TestVMMoved(t *testing.T) {
 	l.sh("pvmove", "-q", "-i", "1", "-n", "moved", l.disks[0], l.disks[1])
 	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", old, "vg0")
 	l.Invalidate("")
-	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib), nil, "vg0-moved lies on space that its metadata counts as free")
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), nil, "vg0-moved lies on space that its metadata counts as free")
 	if s := l.Survey(t.Context(), "vg0", false); !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "moved" && d.OnFree }) {
 		t.Errorf("survey: %+v", s)
 	}

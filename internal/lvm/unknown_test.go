@@ -21,7 +21,7 @@ func TestUnknownDevice(t *testing.T) {
 	lv, fresh := f.lookUp(p, "v0"), volume.Name{VG: "vg0", LV: "new"}
 	try := func() (create, extend error) {
 		f.commands()
-		return p.Create(t.Context(), "", fresh, 8*mib), p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib)
+		return p.Create(t.Context(), "", fresh, 8*mib, ""), p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib)
 	}
 	create, extend := try()
 	for _, err := range []error{create, extend} {
@@ -51,7 +51,7 @@ func TestNotFree(t *testing.T) {
 	}{{26623, true}, {26624, false}} {
 		f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: fmt.Sprint("1:3 ", c.start)}}}
 		f.commands()
-		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: fmt.Sprint("new", i)}, 8*mib)
+		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: fmt.Sprint("new", i)}, 8*mib, "")
 		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "vg0-v0 lies on space that its metadata counts as free") || slices.Contains(f.commands(), "lvcreate") == c.refused {
 			t.Errorf("%d: got %v", c.start, err)
 		}
@@ -80,7 +80,7 @@ func TestFreeUnknown(t *testing.T) {
 		f.gaps = fmt.Sprintf(gap, c.disk)
 		f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 26624"}}}
 		c.fail(f)
-		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 8*mib)
+		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 8*mib, "")
 		if (err != nil) != (c.refusal != "") || !strings.Contains(fmt.Sprint(err), c.refusal) || slices.Contains(f.commands(), "lvcreate") != (err == nil) {
 			t.Errorf("%s: got %v, want %q", c.disk, err, c.refusal)
 		}

@@ -51,6 +51,8 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 		return refuse(volume.NoSpace, "option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, vg.Name, vg.MaxSize)
 	case c.Verb != volume.Publish && vg.Restricted():
 		return refuse(volume.NotAllowed, "it does not exist; %s", unknownNamespace(vg, "create it by hand"))
+	case c.asked.Options.Pod.Namespace == "" && vg.PerNamespace != config.Limit{}:
+		return refuse(volume.NotAllowed, "it does not exist; perNamespace limits what volume group %s may have for each namespace, and kubelet names it at mount only: create it by hand, or use the driver without attach", vg.Name)
 	}
 	return volume.Refusal{}
 }
@@ -100,7 +102,7 @@ func (n *Node) identified(name volume.Name, uuid volume.UUID) {
 // created from outside, or by flexd's command.
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
 	name := l.nameNow()
-	err := p.Create(ctx, l.lock, name, s.Size)
+	err := p.Create(ctx, l.lock, name, s.Size, c.asked.Options.Pod.Namespace)
 	lv, lookErr := p.LookUp(ctx, name)
 	if lookErr != nil || lv.Presence != volume.Present {
 		return cmp.Or(err, lookErr)

@@ -39,7 +39,7 @@ func (p *creator) LookUp(_ context.Context, name volume.Name) (volume.LV, error)
 	return volume.LV{Name: name, Presence: volume.Present, UUID: "u", Created: p.ours}, nil
 }
 
-func (p *creator) Create(ctx context.Context, _ string, _ volume.Name, _ int64) error {
+func (p *creator) Create(ctx context.Context, _ string, _ volume.Name, _ int64, _ string) error {
 	p.runs.Add(1)
 	run.Progress(ctx, "zeroing 42 %")
 	return p.create()

@@ -33,7 +33,8 @@ import (
 // something runs one child under the lock file it is given.
 type Provider interface {
 	asw.Provider
-	Create(ctx context.Context, lock string, name volume.Name, size int64) error
+	// Create creates a volume for pods of a namespace; "" = not known.
+	Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error
 	Activate(ctx context.Context, lock string, lv volume.LV) error
 	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error
 	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error

@@ -22,14 +22,14 @@ type locking struct {
 	*creator
 }
 
-func (p locking) Create(ctx context.Context, lock string, name volume.Name, size int64) error {
+func (p locking) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	if err := os.MkdirAll(filepath.Dir(lock), 0o700); err != nil {
 		return err
 	}
 	if err := os.WriteFile(lock, nil, 0o600); err != nil {
 		return err
 	}
-	return p.creator.Create(ctx, lock, name, size)
+	return p.creator.Create(ctx, lock, name, size, namespace)
 }
 
 func locks(t *testing.T, n *Node) int {
@@ -153,7 +153,7 @@ func TestLocksOfEarlierLife(t *testing.T) {
 	k := newCreating(t, &creator{})
 	defer k.n.stop(ErrStopping)
 	for _, id := range []string{"name:vg0:a", "old", "u"} {
-		if err := (locking{&creator{create: func() error { return nil }}}).Create(t.Context(), k.n.lockFile(id), created, 1); err != nil {
+		if err := (locking{&creator{create: func() error { return nil }}}).Create(t.Context(), k.n.lockFile(id), created, 1, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -66,9 +66,12 @@ func newStorage(h *host) storage { return files{testhost.Loops{Dir: h.Dir}, h} }
 
 func (s files) path(name string) string { return s.Dir + "/" + name }
 
+// roomy lets tests use a machine whose disk is nearly full.
+const roomy = ", overcommit: true, reserve: 0%"
+
 func (s files) group(vg string) string {
 	s.h.must(os.MkdirAll(s.path(vg), 0o755))
-	return "provider: loopdev, directory: " + s.path(vg) + everyNamespace
+	return "provider: loopdev, directory: " + s.path(vg) + roomy + everyNamespace
 }
 
 func (s files) missing(string) (config, called string) {

@@ -43,4 +43,6 @@ func (l Loops) Release() {
 func (l Loops) Remove() error { return nil }
 
 func (l Loops) prepare() error { return os.MkdirAll(l.Dir, 0o755) }
-func (l Loops) config() string { return "provider: loopdev, directory: " + l.Dir }
+func (l Loops) config() string {
+	return "provider: loopdev, directory: " + l.Dir + ", overcommit: true, reserve: 0%"
+}

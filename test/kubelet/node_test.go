@@ -76,7 +76,7 @@ func newNode(t *testing.T, m mode, change ...func(*node)) *node {
 	n.Own = func(mount string) bool { return !isVolume(mount) }
 	t.Cleanup(n.close)
 	n.settings = host.Settings{Lease: lease, Lines: "log: {level: debug}\n",
-		Groups: "  - {name: vg0, provider: loopdev, directory: " + n.vg + ", create: true, maxSize: 20GiB, namespaces: ['*']}\n"}
+		Groups: "  - {name: vg0, provider: loopdev, directory: " + n.vg + ", overcommit: true, reserve: 0%, create: true, maxSize: 20GiB, namespaces: ['*']}\n"}
 	n.must(os.Mkdir(n.vg, 0o755))
 	for _, f := range change {
 		f(n)

@@ -1,0 +1,185 @@
+package loopdev
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// stockAge is how long what was read of a group's files counts. What flexd creates is added
+// at once, and what is written to a file takes its blocks from what was promised to it, so
+// only changes from outside are seen that much later.
+const stockAge = time.Second
+
+// A stock is what a group's files occupy, and what they may occupy when they are full.
+type stock struct {
+	read      time.Time
+	dev       uint64 // of the filesystem
+	space     Space
+	files     map[string]promise // by name; with those that are being created
+	usage     volume.Usage       // of those that flexd created
+	unwritten int64
+}
+
+// A promise is made to a volume: it may use its whole size.
+type promise struct {
+	created   bool
+	namespace string
+	size      int64
+	unwritten int64
+}
+
+// set replaces what is known of a file; a promise without size removes it.
+func (s *stock) set(name string, f promise) {
+	old := s.files[name]
+	s.unwritten += f.unwritten - old.unwritten
+	if old.created {
+		s.usage.Add(old.namespace, volume.Amount{Volumes: -1, Size: -old.size})
+	}
+	if delete(s.files, name); f.size == 0 {
+		return
+	}
+	s.files[name] = f
+	if f.created {
+		s.usage.Add(f.namespace, volume.Amount{Volumes: 1, Size: f.size})
+	}
+}
+
+// admit refuses a volume that is to be created or extended to a size beyond the limits of
+// its group. Otherwise the volume counts with that size from now on; end is called with the
+// result.
+func (p *Provider) admit(name volume.Name, f promise) (end func(error), err error) {
+	limits, ok := p.Limits[name.VG]
+	if !ok {
+		return func(error) {}, nil
+	}
+	p.admitting.Lock()
+	defer p.admitting.Unlock()
+	s, err := p.stock(name.VG)
+	if err != nil {
+		return nil, err
+	}
+	old := s.files[name.LV]
+	if !f.created {
+		f.created, f.namespace = old.created, old.namespace
+	}
+	f.size = max(f.size, old.size)
+	f.unwritten = old.unwritten + f.size - old.size
+	more := volume.Amount{Size: f.size - old.size}
+	if old.size == 0 {
+		more.Volumes = 1
+	}
+	if f.created {
+		if err := limits.Check(name.VG, s.usage, f.namespace, more); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.checkFilesystem(name.VG, s, limits, more); err != nil {
+		return nil, err
+	}
+	s.set(name.LV, f)
+	p.pending[name] = &f
+	release := func(failed bool) {
+		p.admitting.Lock()
+		defer p.admitting.Unlock()
+		if p.pending[name] == &f {
+			delete(p.pending, name)
+		}
+		if s := p.stocks[name.VG]; failed && s != nil && s.files[name.LV] == f {
+			s.set(name.LV, old)
+		}
+	}
+	return func(err error) {
+		var stuck *run.StuckError
+		if !errors.As(err, &stuck) || stuck.Done == nil {
+			release(err != nil)
+			return
+		}
+		go func() { // it may still succeed
+			<-stuck.Done
+			release(true)
+		}()
+	}, nil
+}
+
+// checkFilesystem refuses a further size for which the filesystem has no room, if all files
+// on it are written, and further files without an inode.
+func (p *Provider) checkFilesystem(vg string, s *stock, limits volume.Limits, more volume.Amount) error {
+	free, volumes, may := s.space.Free, len(s.files), s.unwritten
+	for other := range p.dirs {
+		if other == vg {
+			continue
+		}
+		// A group that cannot be read counts with what was read of it last.
+		if o, _ := p.stock(other); o != nil && o.dev == s.dev {
+			volumes, may = volumes+len(o.files), may+o.unwritten
+		}
+	}
+	inodes, reserve := s.space.Inodes/100*uint64(limits.Reserve), s.space.Size/100*int64(limits.Reserve)
+	why := ""
+	switch {
+	case more.Size <= 0:
+	case s.space.Inodes > 0 && more.Volumes > 0 && s.space.InodeFree <= inodes:
+		why = fmt.Sprintf("an inode is wanted, and of its %d inodes %d must remain free (reserve: %d%%)", s.space.Inodes, inodes, limits.Reserve)
+	case limits.Overcommit && more.Size+reserve > free:
+		why = fmt.Sprintf("%d bytes are wanted, more than are free, and of its %d bytes %d must remain so (reserve: %d%%)", more.Size, s.space.Size, reserve, limits.Reserve)
+	case !limits.Overcommit && more.Size+reserve > free-may:
+		why = fmt.Sprintf("%d bytes are wanted, and its %d bytes are promised to the %d volumes there (overcommit: false), used otherwise, or must remain free (reserve: %d%%)", more.Size, s.space.Size, volumes, limits.Reserve)
+	}
+	if why == "" {
+		return nil
+	}
+	// The free space would make the message of each retry different.
+	return volume.WithCode(volume.NoSpace, advised(fmt.Errorf("%w: %s", unix.ENOSPC, why), p.dirs[vg]))
+}
+
+// stock returns what a group's files occupy, read at most stockAge ago. With an error it
+// returns what was read last, if anything was. The caller holds p.admitting.
+func (p *Provider) stock(vg string) (*stock, error) {
+	last := p.stocks[vg]
+	if last != nil && time.Since(last.read) < stockAge {
+		return last, nil
+	}
+	dir, err := p.directory(vg)
+	if err != nil {
+		return last, err
+	}
+	s := &stock{read: time.Now(), files: map[string]promise{}}
+	d, err := p.kernel.File(dir)
+	if err != nil {
+		return last, fmt.Errorf("volume group %s: %w", vg, err)
+	}
+	s.dev = d.Inode.Dev
+	names, err := p.kernel.Files(dir)
+	if err != nil {
+		return last, fmt.Errorf("volume group %s: %w", vg, err)
+	}
+	for _, name := range names {
+		file, err := p.file(volume.Name{VG: vg, LV: name})
+		if err != nil {
+			continue
+		}
+		f, err := p.kernel.File(file)
+		if err != nil {
+			return last, fmt.Errorf("volume %s/%s: %w", vg, name, err)
+		}
+		if f.Exists && foreign(file, f) == "" {
+			s.set(name, promise{f.Created, f.Namespace, f.Size, max(f.Size-f.Blocks, 0)})
+		}
+	}
+	for name, f := range p.pending {
+		if name.VG == vg && s.files[name.LV].size < f.size {
+			s.set(name.LV, *f)
+		}
+	}
+	if s.space, err = p.kernel.Space(dir); err != nil { // after the files: what is written meanwhile counts twice
+		return last, err
+	}
+	p.stocks[vg] = s
+	return s, nil
+}

@@ -1,0 +1,63 @@
+package lvm
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// count adds a volume to what the group has.
+func (f *Facts) count(l Logical) {
+	if l.created() {
+		f.usage.Add(l.namespace(), volume.Amount{Volumes: 1, Size: l.Size})
+	}
+	if l.Pool != "" && slices.Contains(l.Layout, "thin") && !slices.Contains(l.Layout, "pool") {
+		a := f.inPool[l.Pool]
+		f.inPool[l.Pool] = volume.Amount{Volumes: a.Volumes + 1, Size: a.Size + l.Size}
+	}
+}
+
+// counts reports whether creations in this group depend on each other.
+func (g *group) counts() bool {
+	c := g.p.Groups[g.name]
+	l := c.Limits
+	return l != nil && (l.Group != volume.Limit{} || l.Namespace != volume.Limit{} || c.ThinPool != "" && !l.Overcommit)
+}
+
+// admit refuses what is beyond the limits of the group. They count only what flexd created.
+func (g *group) admit(f *Facts, created bool, namespace string, more volume.Amount) error {
+	limits := g.p.Groups[g.name].Limits
+	if limits == nil || !created {
+		return nil
+	}
+	return limits.Check(g.name, f.usage, namespace, more)
+}
+
+// poolSpace refuses a further size in a thin pool that is full, or would be too full. An
+// inactive pool does not show how full it is.
+func (g *group) poolSpace(f *Facts, pool Logical, more int64) error {
+	state, err := g.p.pool(f, pool)
+	if err != nil {
+		return err
+	}
+	e := &SpaceError{What: "thin pool " + state.Name.String(), Wanted: more, Free: state.Data.Free()}
+	if e.Note = state.Full(); e.Note != "" {
+		return e
+	}
+	limits := g.p.Groups[g.name].Limits
+	if limits == nil {
+		return nil
+	}
+	reserve := pool.Size / 100 * int64(limits.Reserve)
+	if state.Active && state.Data.Free() < reserve {
+		e.Note = fmt.Sprintf("and at least %d must remain so (reserve: %d%%)", reserve, limits.Reserve)
+		return e
+	}
+	if there := f.inPool[pool.Name]; !limits.Overcommit && there.Size+more+reserve > pool.Size {
+		e.Free = max(pool.Size-reserve-there.Size, 0)
+		e.Note = fmt.Sprintf("of its %d bytes its %d volumes may use %d, and %d must remain free (reserve: %d%%)", pool.Size, there.Volumes, there.Size, reserve, limits.Reserve)
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package lvm
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Concurrent creations and extensions do not exceed a limit together, and a volume of an
+// operator does not count. What counts is in the metadata: another flexd counts the same.
+func TestLimits(t *testing.T) {
+	f, p := newFake(t, 3) // an operator's
+	f.free = 1 << 40
+	limits := &volume.Limits{Group: volume.Limit{MaxVolumes: 8}, Namespace: volume.Limit{MaxVolumes: 5, MaxTotalSize: 40 * mib}}
+	p.Groups["vg0"] = Group{Limits: limits}
+	var all sync.WaitGroup
+	errs := make([]error, 50)
+	for i := range errs {
+		all.Go(func() {
+			errs[i] = p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: fmt.Sprint("new", i)}, 8*mib, []string{"a", "b"}[i%2])
+		})
+	}
+	all.Wait()
+	created := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			created++
+		case volume.CodeOf(err) != volume.NoSpace || !strings.Contains(err.Error(), "axVolumes of volume group vg0 is"):
+			t.Error(err)
+		}
+	}
+	usage := func() volume.Usage {
+		p := f.provider(Group{Limits: limits}) // a restart
+		f.lookUp(p, "v0")
+		p.groups["vg0"].mu.Lock()
+		defer p.groups["vg0"].mu.Unlock()
+		return p.groups["vg0"].known.usage
+	}
+	u := usage()
+	if created != 8 || u.All != (volume.Amount{Volumes: 8, Size: 64 * mib}) || len(u.ByNamespace) != 2 || u.ByNamespace["a"].Volumes > 5 || u.ByNamespace["b"].Volumes > 5 {
+		t.Errorf("%d created: %+v", created, u)
+	}
+	// 8 volumes of 8 MiB, of which one namespace has at most 5: extended, they have 80 MiB at most.
+	for i, err := range errs {
+		if err == nil {
+			lv := f.lookUp(p, fmt.Sprint("new", i))
+			all.Go(func() { errs[i] = p.Extend(t.Context(), "", lv, volume.Device{}, 20*mib) })
+		}
+	}
+	all.Wait()
+	for ns, a := range usage().ByNamespace {
+		if a.Size > 40*mib || a.Size < 32*mib {
+			t.Errorf("namespace %s has %+v", ns, a)
+		}
+	}
+	if err := p.Extend(t.Context(), "", f.lookUp(p, "v0"), volume.Device{}, 80*mib); err != nil {
+		t.Errorf("a volume that flexd did not create: %v", err)
+	}
+	// The group is full: nothing is started to refuse a creation but the report.
+	f.commands()
+	if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "late"}, 4*mib, "c"); err == nil || strings.Contains(strings.Join(f.commands(), " "), "lvcreate") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A thin pool keeps its reserve, and without overcommit the space of all its volumes, whoever
+// created them. An inactive pool shows only the latter.
+func TestPoolSpace(t *testing.T) {
+	fake, p := newFake(t, 0)
+	pool := Logical{Name: "pool", UUID: fakeUUID(7), Size: 1000, Layout: []string{"thin", "pool"}}
+	f := &Facts{Name: "vg0", ExtentSize: 1, LVs: map[string]Logical{"pool": pool}, inPool: map[string]volume.Amount{}}
+	f.count(pool)
+	f.count(Logical{Pool: "pool", Layout: []string{"thin", "sparse"}, Size: 600})
+	f.count(Logical{Pool: "pool", Layout: []string{"thin", "sparse"}, Size: 100, Tags: []string{tagCreated}})
+	f.count(Logical{Pool: "cache", Layout: []string{"cache"}, Size: 100})
+	for _, row := range []struct {
+		overcommit bool
+		more       int64
+		used       int // blocks of 10; 0 = the pool is inactive
+		want       string
+	}{
+		{false, 200, 0, ""},
+		{false, 200, 90, ""},
+		{false, 100, 91, "thin pool vg0/pool: 100 bytes are wanted, 90 are free (and at least 100 must remain so (reserve: 10%))"},
+		{true, 1 << 40, 90, ""},
+		{true, 1, 91, "reserve"},
+		{true, 1, 100, "the pool is full"},
+		{false, 201, 0, "thin pool vg0/pool: 201 bytes are wanted, 200 are free (of its 1000 bytes its 2 volumes may use 700, and 100 must remain free (reserve: 10%))"},
+		{true, 1 << 40, 0, ""},
+	} {
+		p.Groups["vg0"] = Group{ThinPool: "pool", Limits: &volume.Limits{Reserve: 10, Overcommit: row.overcommit}}
+		fake.devices = map[string]devmapper.Mapped{}
+		if uuid := dmUUID(pool.UUID) + "-tpool"; row.used > 0 {
+			fake.devices[uuid] = devmapper.Mapped{UUID: uuid, Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: pool.Size}}}
+			fake.status = map[string]string{uuid: fmt.Sprintf("1 10/100 %d/100 - rw discard_passdown queue_if_no_space - 1024", row.used)}
+		}
+		err := p.groups["vg0"].checkSpace(f, volume.Name{VG: "vg0", LV: "new"}, row.more, "a")
+		if (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%+v: %v", row, err)
+		}
+	}
+}
