@@ -78,27 +78,31 @@ func (n *Node) Notes() []string {
 	return files
 }
 
-// Left says what flexd has still to release: mounts, active volumes, processes but
-// flexd, notes.
+// Left says what flexd has still to release: mounts, notes, active volumes, processes but
+// flexd. It lists no more once it has found any: the last two take long to find.
 func (n *Node) Left() string {
-	return strings.Join(append(n.machine(func(dir string) bool { return n.Own == nil || !n.Own(dir) }), n.Notes()...), "; ")
+	return n.first(func(dir string) bool { return n.Own == nil || !n.Own(dir) }, n.Notes())
 }
 
-// machine is what of the node is on the machine, of its mounts these.
-func (n *Node) machine(mounts func(dir string) bool) []string {
+// first is what it finds first of the node, of its mounts these.
+func (n *Node) first(mounts func(dir string) bool, notes []string) string {
 	var left []string
 	for _, dir := range Mounts(n.Dir) {
 		if dir != n.Dir && mounts(dir) {
 			left = append(left, dir+" is mounted")
 		}
 	}
-	for _, name := range n.Volumes.Active() {
-		left = append(left, name+" is active")
+	if left = append(left, notes...); len(left) == 0 {
+		for _, name := range n.Volumes.Active() {
+			left = append(left, name+" is active")
+		}
 	}
-	for pid, p := range n.Processes() {
-		left = append(left, fmt.Sprintf("process %d: %s", pid, p))
+	if len(left) == 0 {
+		for pid, p := range n.Processes() {
+			left = append(left, fmt.Sprintf("process %d: %s", pid, p))
+		}
 	}
-	return left
+	return strings.Join(left, "; ")
 }
 
 // Clear ends flexd and all processes, and takes away mounts and block devices,
@@ -117,12 +121,12 @@ func (n *Node) Clear() error {
 		if len(n.Volumes.Active()) > 0 {
 			n.Volumes.Release()
 		}
-		left := n.machine(func(string) bool { return true })
-		if len(left) == 0 {
+		left := n.first(func(string) bool { return true }, nil)
+		if left == "" {
 			return err
 		}
 		if time.Now().After(end) {
-			return errors.Join(err, fmt.Errorf("still there: %s", strings.Join(left, "; ")))
+			return errors.Join(err, fmt.Errorf("still there: %s", left))
 		}
 	}
 }

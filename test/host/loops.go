@@ -16,11 +16,11 @@ type Loops struct{ Dir string }
 // Devices lists the loop devices whose file lies, or lay, in the directory, by file.
 func (l Loops) Devices() map[string]string {
 	all := map[string]string{}
-	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	found, _ := filepath.Glob("/sys/block/loop*") // a longer pattern reads each of these directories
 	for _, f := range found {
-		text, err := os.ReadFile(f)
+		text, err := os.ReadFile(f + "/loop/backing_file")
 		if file, ours := strings.CutPrefix(strings.TrimSpace(string(text)), l.Dir+"/"); err == nil && ours {
-			all[file] = "/dev/" + strings.Split(f, "/")[3]
+			all[file] = "/dev/" + filepath.Base(f)
 		}
 	}
 	return all

@@ -253,7 +253,7 @@ func (n *node) expected() {
 func (n *node) eventually(what string, wrong func() string) {
 	n.t.Helper()
 	s := ""
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if s = wrong(); s == "" {
 			return
 		}
