@@ -69,7 +69,7 @@ func (m machine) boot(t *testing.T, life string, want int) {
 	}
 	vm := exec.CommandContext(t.Context(), root+"/scripts/vm", "-q", "-t", "240",
 		"-D", m.dir+"/lvm:2G", "-D", m.dir+"/node:1G",
-		"-e", whichLife+"="+life, "-e", fmt.Sprintf("%s=%v", whichMode, m.attach), "-e", "FLEXD_TEST_BIN="+root+"/bin",
+		"-e", whichLife+"="+life, "-e", fmt.Sprintf("%s=%v", whichMode, m.attach), "-e", "FLEXD_TEST_BIN="+root+"/bin/vm",
 		"--", self, "-test.v", "-test.run", "^"+m.test+"$")
 	vm.WaitDelay = 10 * time.Second
 	started := time.Now()
