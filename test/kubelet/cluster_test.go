@@ -286,6 +286,24 @@ func (n *node) end(pods ...*v1.Pod) {
 	n.ended(pods...)
 }
 
+// detached waits until nothing is attached: kubelet pauses after an unmountdevice that it
+// takes for failed.
+func (n *node) detached() {
+	n.t.Helper()
+	n.eventually("everything is detached", func() string {
+		var r Status
+		if err := n.ask("Report", struct{}{}, &r); err != nil {
+			return err.Error()
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if !r.Known || len(r.InUse) > 0 || len(n.world.Attached) > 0 {
+			return fmt.Sprint(r, n.world.Attached)
+		}
+		return ""
+	})
+}
+
 // write and read are the container's.
 
 func (n *node) write(p *v1.Pod, i int, text string) {

@@ -92,7 +92,8 @@ func TestFlexdEndsInEachVerb(t *testing.T) {
 							n.end(s.pod)
 						}
 					}
-					n.quiet() // the next pod's life begins with the first verb
+					n.quiet()
+					n.detached() // the next pod's life begins with the first verb
 					if w := n.warnings(); len(w) > 0 {
 						t.Fatalf("%s: %q", about, w)
 					}
