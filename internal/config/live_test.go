@@ -32,6 +32,10 @@ func TestReload(t *testing.T) {
 	if rest := l.Reload(&c); len(rest) != 0 {
 		t.Errorf("%q", rest)
 	}
+	c.VolumeGroups[0].ZeroAll = true
+	if rest := l.Reload(&c); len(rest) != 1 || l.VG("vg0").ZeroAll {
+		t.Errorf("zero: %q", rest)
+	}
 }
 
 // Each key is either applied or named.
