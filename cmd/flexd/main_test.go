@@ -130,7 +130,7 @@ func (shown) List() status.List {
 func (shown) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 	return status.VolumeDetail{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
 }
-func (shown) Health() []string { return nil }
+func (shown) Health() (_, _ []string) { return nil, nil }
 func (shown) Orphans(_ context.Context, targets []string) status.Orphans {
 	o := status.Orphans{Node: "node-1"}
 	for _, t := range targets {

@@ -244,6 +244,13 @@ func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 func (s *group) store(g join.Group, found []join.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch log := s.a.Log.WithField("vg", s.vg); {
+	case g.Metadata == s.unknownReason:
+	case g.Metadata != "":
+		log.Warn("the volume group cannot be read: " + g.Metadata)
+	default:
+		log.Info("the volume group can be read again")
+	}
 	s.unknownReason = g.Metadata
 	var now []status.Finding
 	before, still := map[join.Finding]time.Time{}, map[join.Finding]bool{}

@@ -97,26 +97,26 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	return check
 }
 
-// Health returns the reasons why flexd cannot serve calls.
-func (n *Node) Health() []string {
+// Health returns the reasons why flexd cannot serve calls, and those why it cannot for some
+// volume groups.
+func (n *Node) Health() (failing, degraded []string) {
+	_, degraded = n.auditor.Findings()
 	select {
 	case <-n.ready:
 	default:
-		return []string{"flexd has not read its notes and the mount table yet"}
+		return []string{"flexd has not read its notes and the mount table yet"}, degraded
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.tableError != "" {
-		return []string{n.tableError}
+		return []string{n.tableError}, degraded
 	}
-	return nil
+	return nil, degraded
 }
 
 func (n *Node) problems() []string {
-	all := append(append([]string{}, n.Health()...), n.Store.Problems()...)
-	all = append(all, n.Records.Problems()...)
-	_, unknown := n.auditor.Findings()
-	all = append(all, unknown...)
+	failing, degraded := n.Health()
+	all := slices.Concat(failing, n.Store.Problems(), n.Records.Problems(), degraded)
 	for _, p := range n.auditor.PoolStates() {
 		if p.Problem != "" {
 			all = append(all, fmt.Sprintf("thin pool %s/%s: %s", p.VG, p.Name, p.Problem))

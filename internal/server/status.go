@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,8 @@ type Source interface {
 	Check(ctx context.Context) status.Check // within 25 s
 	// Orphans observes again, too: all orphans, or those of the targets.
 	Orphans(ctx context.Context, targets []string) status.Orphans
-	Health() []string // the daemon's problems; none = healthy
+	// Health returns why the daemon cannot serve calls, and why it cannot for some volume groups.
+	Health() (failing, degraded []string)
 }
 
 // A Status is the status socket: HTTP, JSON, read-only.
@@ -160,9 +162,12 @@ func (s *Status) page(path string) (code int, doc any, err error) {
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil
 	case "/healthz":
-		reasons := s.Source.Health()
-		if len(reasons) > 0 {
-			return http.StatusServiceUnavailable, health{"failing", reasons}, nil
+		failing, degraded := s.Source.Health()
+		switch all := slices.Concat([]string{}, failing, degraded); {
+		case len(failing) > 0:
+			return http.StatusServiceUnavailable, health{"failing", all}, nil
+		case len(degraded) > 0:
+			return http.StatusOK, health{"degraded", all}, nil
 		}
 		return http.StatusOK, health{"ok", []string{}}, nil
 	case "/version":

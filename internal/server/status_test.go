@@ -15,7 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-type source struct{ sick []string }
+type source struct{ sick, degraded []string }
 
 func (s *source) List() status.List {
 	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "data", State: status.Mounted}}}
@@ -31,7 +31,7 @@ func (s *source) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 	return status.VolumeDetail{}, false
 }
 
-func (s *source) Health() []string { return s.sick }
+func (s *source) Health() (_, _ []string) { return s.sick, s.degraded }
 
 func (s *source) Check(context.Context) status.Check {
 	return status.Check{Node: "node-1", Verdict: status.Unknown, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Unknown: "it hangs"}}}
@@ -90,6 +90,7 @@ func TestStatus(t *testing.T) {
 		{"GET", "/v1/volumes/vg0/panic", nil, 500, `{"error":"a bug in flexd; its log has the details"}`},
 		{"GET", "/healthz", nil, 200, `{"status":"ok","reasons":[]}`},
 		{"GET", "/healthz", []string{"not ready"}, 503, `{"status":"failing","reasons":["not ready"]}`},
+		{"GET", "/healthz", []string{"vg1 is lost"}, 200, `{"status":"degraded","reasons":["vg1 is lost"]}`},
 		{"GET", "/version", nil, 200, ""},
 		{"POST", "/v1/volumes", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"DELETE", "/v1/volumes/vg0/data", nil, 405, `{"error":"DELETE is not allowed: the status socket only shows"}`},
@@ -97,7 +98,10 @@ func TestStatus(t *testing.T) {
 		{"HEAD", "/healthz", nil, 200, ""},
 	} {
 		t.Run(row.method+" "+row.path, func(t *testing.T) {
-			src.sick = row.sick
+			src.sick, src.degraded = row.sick, nil
+			if strings.Contains(row.want, "degraded") {
+				src.sick, src.degraded = nil, row.sick
+			}
 			req, _ := http.NewRequest(row.method, "http://flexd"+row.path, nil)
 			resp, err := client.Do(req)
 			if err != nil {
