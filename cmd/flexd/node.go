@@ -55,7 +55,7 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 		return nil, nil, err
 	}
 	runner := children.NewExec()
-	providers := providers(cfg, runner)
+	providers := providers(live, runner)
 	renameNotes(store, providers.lvm, filepath.Join(cfg.RunDir, "lanes"), log)
 	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}
 	observer := asw.New([]asw.Layout{layout}, providers.seen, records.Get, mounts)

@@ -25,21 +25,27 @@ type kinds struct {
 // providers makes one provider of each kind, and returns it under the name of each of its
 // volume groups. Mounted volumes are released whatever the configuration contains: there is
 // always one provider for loop devices and one for LVM.
-func providers(cfg *config.Config, runner children.Runner) kinds {
-	dirs, limits, groups := map[string]string{}, map[string]volume.Limits{}, map[string]lvm.Group{}
+func providers(live *config.Live, runner children.Runner) kinds {
+	cfg, dirs, groups := live.Get(), map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
-		limit := volume.Limits{Group: volume.Limit(vg.Limit), Namespace: volume.Limit(vg.PerNamespace), Reserve: vg.Reserve, Overcommit: vg.Overcommit}
 		if vg.Provider == "lvm" {
-			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll, Limits: &limit}
+			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll}
 		} else {
-			dirs[vg.Name], limits[vg.Name] = vg.Directory, limit
+			dirs[vg.Name] = vg.Directory
 		}
+	}
+	limits := func(name string) *volume.Limits {
+		vg := live.VG(name)
+		if vg == nil {
+			return nil
+		}
+		return &volume.Limits{Group: volume.Limit(vg.Limit), Namespace: volume.Limit(vg.PerNamespace), Reserve: vg.Reserve, Overcommit: vg.Overcommit}
 	}
 	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
 	loop.Limits = limits
 	real := lvm.New(lvm.Options{
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
-		Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
+		Limits: limits, Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
 	})
 	any := unconfigured{loop, real}
 	k := kinds{map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}, loop, real}

@@ -69,7 +69,9 @@ func (s files) configure(_ *config.Config, vg *config.VolumeGroup) {
 
 func (s files) provider(c *config.Config, r run.Runner) reconcile.Provider {
 	p := loopdev.New(map[string]string{VG: s.dir}, filepath.Join(c.RunDir, "dev"), r, s.kernel)
-	p.Limits = map[string]volume.Limits{VG: {Namespace: volume.Limit{MaxVolumes: 1 << 20, MaxTotalSize: 1 << 60}}}
+	p.Limits = func(string) *volume.Limits {
+		return &volume.Limits{Namespace: volume.Limit{MaxVolumes: 1 << 20, MaxTotalSize: 1 << 60}}
+	}
 	return p
 }
 

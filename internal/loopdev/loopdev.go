@@ -21,8 +21,9 @@ import (
 
 // A Provider manages the volumes of some directories.
 type Provider struct {
-	// Limits are those of each volume group that has some. Set before the first Create.
-	Limits map[string]volume.Limits
+	// Limits returns the limits of a volume group, as they are now; nil = there are none.
+	// Set before the first Create.
+	Limits func(vg string) *volume.Limits
 
 	dirs    map[string]string // VG → directory
 	linkDir string

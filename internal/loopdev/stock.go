@@ -54,8 +54,11 @@ func (s *stock) set(name string, f promise) {
 // its group. Otherwise the volume counts with that size from now on; end is called with the
 // result.
 func (p *Provider) admit(name volume.Name, f promise) (end func(error), err error) {
-	limits, ok := p.Limits[name.VG]
-	if !ok {
+	var limits *volume.Limits
+	if p.Limits != nil {
+		limits = p.Limits(name.VG)
+	}
+	if limits == nil {
 		return func(error) {}, nil
 	}
 	p.admitting.Lock()
@@ -109,7 +112,7 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 
 // checkFilesystem refuses a further size for which the filesystem has no room, if all files
 // on it are written, and further files without an inode.
-func (p *Provider) checkFilesystem(vg string, s *stock, limits volume.Limits, more volume.Amount) error {
+func (p *Provider) checkFilesystem(vg string, s *stock, limits *volume.Limits, more volume.Amount) error {
 	free, volumes, may := s.space.Free, len(s.files), s.unwritten
 	for other := range p.dirs {
 		if other == vg {

@@ -39,7 +39,7 @@ func newDisk() *disk {
 
 func (d *disk) provider(l volume.Limits) *Provider {
 	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1"}, "/no/links", d, d)
-	p.Limits = map[string]volume.Limits{"vg0": l, "vg1": {}}
+	p.Limits = func(string) *volume.Limits { return &l }
 	return p
 }
 

@@ -59,7 +59,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {
 			return err
 		}
-		if limits := g.p.Groups[g.name].Limits; limits != nil && l.Pool != "" && l.Pool == g.p.Groups[g.name].ThinPool {
+		if g.limits() != nil && l.Pool != "" && l.Pool == g.p.Groups[g.name].ThinPool {
 			if err := g.poolSpace(f, f.LVs[l.Pool], more); err != nil {
 				return err
 			}

@@ -18,16 +18,22 @@ func (f *Facts) count(l Logical) {
 	}
 }
 
+func (g *group) limits() *volume.Limits {
+	if g.p.Limits == nil {
+		return nil
+	}
+	return g.p.Limits(g.name)
+}
+
 // counts reports whether creations in this group depend on each other.
 func (g *group) counts() bool {
-	c := g.p.Groups[g.name]
-	l := c.Limits
-	return l != nil && (l.Group != volume.Limit{} || l.Namespace != volume.Limit{} || c.ThinPool != "" && !l.Overcommit)
+	l := g.limits()
+	return l != nil && (l.Group != volume.Limit{} || l.Namespace != volume.Limit{} || g.p.Groups[g.name].ThinPool != "" && !l.Overcommit)
 }
 
 // admit refuses what is beyond the limits of the group. They count only what flexd created.
 func (g *group) admit(f *Facts, created bool, namespace string, more volume.Amount) error {
-	limits := g.p.Groups[g.name].Limits
+	limits := g.limits()
 	if limits == nil || !created {
 		return nil
 	}
@@ -45,7 +51,7 @@ func (g *group) poolSpace(f *Facts, pool Logical, more int64) error {
 	if e.Note = state.Full(); e.Note != "" {
 		return e
 	}
-	limits := g.p.Groups[g.name].Limits
+	limits := g.limits()
 	if limits == nil {
 		return nil
 	}

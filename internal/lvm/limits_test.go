@@ -16,7 +16,7 @@ func TestLimits(t *testing.T) {
 	f, p := newFake(t, 3) // an operator's
 	f.free = 1 << 40
 	limits := &volume.Limits{Group: volume.Limit{MaxVolumes: 8}, Namespace: volume.Limit{MaxVolumes: 5, MaxTotalSize: 40 * mib}}
-	p.Groups["vg0"] = Group{Limits: limits}
+	p.Limits = func(string) *volume.Limits { return limits }
 	var all sync.WaitGroup
 	errs := make([]error, 50)
 	for i := range errs {
@@ -35,7 +35,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	usage := func() volume.Usage {
-		p := f.provider(Group{Limits: limits}) // a restart
+		p := f.provider(Group{}) // a restart
 		f.lookUp(p, "v0")
 		p.groups["vg0"].mu.Lock()
 		defer p.groups["vg0"].mu.Unlock()
@@ -93,7 +93,8 @@ func TestPoolSpace(t *testing.T) {
 		{false, 201, 0, "thin pool vg0/pool: 201 bytes are wanted, 200 are free (of its 1000 bytes its 2 volumes may use 700, and 100 must remain free (reserve: 10%))"},
 		{true, 1 << 40, 0, ""},
 	} {
-		p.Groups["vg0"] = Group{ThinPool: "pool", Limits: &volume.Limits{Reserve: 10, Overcommit: row.overcommit}}
+		p.Groups["vg0"] = Group{ThinPool: "pool"}
+		p.Limits = func(string) *volume.Limits { return &volume.Limits{Reserve: 10, Overcommit: row.overcommit} }
 		fake.devices = map[string]devmapper.Mapped{}
 		if uuid := dmUUID(pool.UUID) + "-tpool"; row.used > 0 {
 			fake.devices[uuid] = devmapper.Mapped{UUID: uuid, Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: pool.Size}}}

@@ -16,8 +16,12 @@ import (
 func TestVMLimits(t *testing.T) {
 	l := newLab(t)
 	l.lv("by-hand", "64m")
-	g := Group{Limits: &volume.Limits{Group: volume.Limit{MaxTotalSize: 40 * mib}, Namespace: volume.Limit{MaxVolumes: 3}}}
-	l.restart(g)
+	limits := &volume.Limits{Group: volume.Limit{MaxTotalSize: 40 * mib}, Namespace: volume.Limit{MaxVolumes: 3}}
+	restart := func(g Group) {
+		l.restart(g)
+		l.Limits = func(string) *volume.Limits { return limits }
+	}
+	restart(Group{})
 	name := func(i any) volume.Name { return volume.Name{VG: "vg0", LV: fmt.Sprint("v", i)} }
 	var all sync.WaitGroup
 	errs := make([]error, 20)
@@ -37,7 +41,7 @@ func TestVMLimits(t *testing.T) {
 	if len(created) != 3 || strings.Count(tags, "flexd.namespace=team-a") != 3 || strings.Contains(tags, tagCreating) {
 		t.Fatalf("created %+v, tags:\n%s", created, tags)
 	}
-	l.restart(g)
+	restart(Group{})
 	is(t, l.Create(t.Context(), l.lock, name("late"), 8*mib, "team-a"), nil, "has created 3 for namespace team-a")
 	if err := l.Create(t.Context(), l.lock, name("other"), 8*mib, "team-b"); err != nil {
 		t.Fatal(err)
@@ -55,13 +59,14 @@ func TestVMLimits(t *testing.T) {
 	}
 
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool")
-	l.restart(Group{ThinPool: "pool", Limits: &volume.Limits{Reserve: 25}})
+	limits = &volume.Limits{Reserve: 25}
+	restart(Group{ThinPool: "pool"})
 	if err := l.Create(t.Context(), l.lock, name("thin"), 40*mib, ""); err != nil {
 		t.Fatal(err)
 	}
 	is(t, l.Create(t.Context(), l.lock, name("more"), 12*mib, ""), ErrNoSpace, "thin pool vg0/pool", "its 1 volumes may use 41943040", "reserve: 25%")
 	is(t, l.Extend(t.Context(), l.lock, l.present("vthin"), volume.Device{}, 52*mib), ErrNoSpace, "thin pool vg0/pool", "12582912 bytes are wanted")
-	l.restart(Group{ThinPool: "pool", Limits: &volume.Limits{Reserve: 25, Overcommit: true}})
+	limits = &volume.Limits{Reserve: 25, Overcommit: true} // applied without a restart
 	if err := l.Create(t.Context(), l.lock, name("more"), 200*mib, ""); err != nil {
 		t.Fatal(err)
 	}

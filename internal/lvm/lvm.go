@@ -30,6 +30,9 @@ type Options struct {
 	Groups  map[string]Group // by VG
 	Filter  []string         // the `filter` of every command; nil = DefaultFilter before the host's own
 
+	// Limits returns the limits of a volume group, as they are now; nil = there are none.
+	Limits func(vg string) *volume.Limits
+
 	// CallDeadline is how long a call may wait: a command that hangs is reported well
 	// before that. 0 = long.
 	CallDeadline time.Duration
@@ -47,10 +50,9 @@ func (o Options) within(deadline time.Duration) time.Duration {
 
 // A Group is the configuration of one volume group.
 type Group struct {
-	ThinPool string         // new volumes are thin volumes of this pool; "" = thick
-	Layout   Layout         // of new volumes
-	ZeroAll  bool           // all of a new volume is zeroed, not only the places of labels
-	Limits   *volume.Limits // nil = none
+	ThinPool string // new volumes are thin volumes of this pool; "" = thick
+	Layout   Layout // of new volumes
+	ZeroAll  bool   // all of a new volume is zeroed, not only the places of labels
 }
 
 // A Provider manages the logical volumes of some volume groups.
