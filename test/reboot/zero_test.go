@@ -70,7 +70,7 @@ func zeroLife(t *testing.T, life string) {
 		}
 		l.cut()
 	case writing:
-		if tags := l.run("lvs", "--noheadings", "-o", "lv_tags", host.VG+"/zeroed"); strings.TrimSpace(tags) != "flexd.creating" {
+		if tags := l.run("lvs", "--noheadings", "-o", "lv_tags", host.VG+"/zeroed"); !strings.Contains(tags, "flexd.creating") {
 			l.Fatalf("the tags of the volume whose creation was cut: %s", tags)
 		}
 		l.run("lvchange", "-ay", host.VG+"/zeroed")
@@ -81,6 +81,13 @@ func zeroLife(t *testing.T, life string) {
 		l.setUp(stays, "zeroed")
 		if n := l.oldLines("zeroed"); n > 0 {
 			l.Errorf("it has %d old lines", n)
+		}
+		dir := l.podDir(stays, "zeroed")
+		l.call("Success", "expandfs", l.volume("zeroed").Blob(nil), "", dir, fmt.Sprint(zeroSize+32<<20), fmt.Sprint(zeroSize))
+		var fs unix.Statfs_t
+		l.must(unix.Statfs(dir, &fs))
+		if n := l.oldLines("zeroed"); n > 0 || int64(fs.Blocks)*fs.Bsize < zeroSize {
+			l.Errorf("extended it has %d old lines, and a filesystem of %d bytes", n, int64(fs.Blocks)*fs.Bsize)
 		}
 		l.tearDown(stays, "zeroed")
 		l.must(l.Signal(syscall.SIGTERM))
