@@ -77,6 +77,10 @@ bench-vm: build ## the same on real LVM, in a virtual machine
 lint: ## gofmt, go vet and staticcheck
 	@scripts/lint
 
+.PHONY: vuln
+vuln: ## compare dependencies with the Go vulnerability database, if it can be reached
+	@scripts/vuln
+
 .PHONY: clean
 clean: ## remove what build made
 	rm -rf bin
