@@ -74,7 +74,7 @@ bench-vm: build ## the same on real LVM, in a virtual machine
 	@scripts/vm -q -c 2 -m 3072 -t 600 -C "$$(scripts/vm.d/volumes)" -- bin/bench -vm $(BENCH)
 
 .PHONY: lint
-lint: ## gofmt, go vet and staticcheck
+lint: ## gofmt, go vet, staticcheck and gosec
 	@scripts/lint
 
 .PHONY: vuln

@@ -82,7 +82,7 @@ func notify(log *logrus.Entry, state string) {
 	if path == "" {
 		return
 	}
-	conn, err := net.Dial("unixgram", path)
+	conn, err := net.Dial("unixgram", path) // #nosec G704 -- the environment is from systemd
 	if err == nil {
 		_, err = io.WriteString(conn, state)
 		conn.Close()

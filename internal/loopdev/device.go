@@ -265,6 +265,7 @@ func makeLink(link, path string) error {
 	err := fs.ErrNotExist
 	// The deactivation of the last volume removes the directory, perhaps concurrently.
 	for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 100; tries++ {
+		// #nosec G301 -- in /dev, as LVM makes them
 		if err := os.MkdirAll(dir, 0o755); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 			return err
 		}

@@ -55,7 +55,7 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 			g.clock++
 			l = &look{began: g.clock, gen: g.gen, done: make(chan struct{})}
 			g.running = l
-			go g.report(l)
+			go g.report(l) // #nosec G118 -- it outlives each of its requests
 		}
 		// Unless fresh is set, a running look suffices if nothing has changed since its
 		// start and it succeeds. If it fails, for example by its deadline, a retry may
