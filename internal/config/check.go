@@ -53,7 +53,6 @@ var (
 	namespaces  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	groupNames  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?$`)
 	vgNames     = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
-	sizes       = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
 )
 
 // The checks of single values return the error, or "".
