@@ -234,6 +234,22 @@ func TestLoad(t *testing.T) {
 
 // Whatever is accepted keeps the promises of Config; whatever is refused is
 // refused line by line, by name.
+// Of two namespaces at most one may use a volume.
+func FuzzNamespaces(f *testing.F) {
+	f.Add("a", "a-b", "a-b-c", "-*")
+	f.Add("team", "am", "team.am.x", ".*")
+	f.Fuzz(func(t *testing.T, a, b, lv, rest string) {
+		g := &VolumeGroup{Namespaces: []string{"*"}, Volumes: []string{namespaceKey + rest}}
+		if len(lv) > 127 || len(rest) > 20 || strings.Contains(rest, namespaceKey) || a == b { // longer names are no LVs
+			return
+		}
+		ofA, ofB := g.AllowsVolumeFor(a, lv), g.AllowsVolumeFor(b, lv)
+		if ofA && ofB || ofA && !strings.HasPrefix(lv, a) {
+			t.Errorf("%s: %s may use %q: %v; %s: %v", g.Volumes, a, lv, ofA, b, ofB)
+		}
+	})
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(Commented()))
 	f.Add([]byte("a: &a [*a]\n"))

@@ -30,7 +30,7 @@ const (
 	keyFSGroup    = "kubernetes.io/mounterArgs.FsGroup"
 	keyFSGroupOld = "kubernetes.io/fsGroup"
 	keyKubelet    = "kubernetes.io/"        // any other of these is ignored: newer kubelets may add some
-	keySecret     = "kubernetes.io/secret/" // values are accepted and forgotten #nosec G101 -- it names a key
+	keySecret     = "kubernetes.io/secret/" // #nosec G101 -- a key, whose values are forgotten
 )
 
 // Options are the options of a pod or a PV, with kubelet's data about the pod: typed,

@@ -1,10 +1,12 @@
 package lvm
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,22 @@ import (
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
+
+// A message is about the device whose number it has, and only an event of a disk is one of ours.
+func FuzzUevent(f *testing.F) {
+	f.Add([]byte("x\x00ACTION=remove\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3"))
+	f.Add([]byte("x\x00ACTION=change\x00SUBSYSTEM=block\x00MAJOR=8\x00MINOR=0\x00DEVNAME=sda\x00RESIZE=1"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e := parseUevent(b)
+		number := strings.Split(e.number, ":")
+		if ours := bytes.Contains(b, []byte("SUBSYSTEM=block")); !ours && e != (uevent{}) {
+			t.Errorf("%q: %+v", b, e)
+		}
+		if e.what != nothingOfOurs && (!bytes.Contains(b, []byte(number[0])) || !bytes.Contains(b, []byte(number[len(number)-1]))) {
+			t.Errorf("%q: %+v", b, e)
+		}
+	})
+}
 
 func TestUevent(t *testing.T) {
 	for s, want := range map[string]uevent{

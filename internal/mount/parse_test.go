@@ -240,6 +240,13 @@ func FuzzParseSuperblock(f *testing.F) {
 	copy(b[64:], "_BHRfS_M")
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= 1024 {
+			for _, o := range ext4Options(b) {
+				if len(o) > 64 {
+					t.Errorf("an option of %d bytes", len(o))
+				}
+			}
+		}
 		for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 			if sb, err := parseSuperblock(b, fsType); err == nil && sb.Size <= 0 {
 				t.Errorf("%s: size %d", fsType, sb.Size)

@@ -1,6 +1,9 @@
 package procfs
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("pos:\t0\nmnt_id:\t91\n"))
@@ -8,5 +11,19 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseMountID(b)
 		hexNumber(string(b))
+	})
+}
+
+// A process is of a pod if one of its cgroups is.
+func FuzzOfPod(f *testing.F) {
+	f.Add("0::/kubepods.slice/kubepods-burstable.slice", "12:cpu:/user.slice")
+	f.Add("0::/system.slice/kubelet.service", "1:name=systemd:/a/kubepods/b")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if OfPod(a+"\n"+b) != (OfPod(a) || OfPod(b)) {
+			t.Errorf("%q: %v, %q: %v", a, OfPod(a), b, OfPod(b))
+		}
+		if OfPod(a) && !OfPod(a+"/below") && !strings.HasSuffix(a, "\n") {
+			t.Errorf("%q is a pod's, and not what is below", a)
+		}
 	})
 }
