@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -326,6 +327,83 @@ func TestRecords(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("problems after its removal: %q", torn.Problems())
 		}
+	}
+}
+
+// udev's rule finds a record under the name of the volume's device, from before the record
+// is there until it is removed.
+func TestDeviceLinks(t *testing.T) {
+	dir := t.TempDir()
+	formats, links := dir+"/formats", dir+"/udev"
+	device := func(uuid volume.UUID) string {
+		if !strings.Contains(string(uuid), "_") {
+			return ""
+		}
+		return "LVM-" + strings.ReplaceAll(string(uuid), "_", "")
+	}
+	found := func(want ...string) {
+		t.Helper()
+		got := []string{}
+		all, _ := filepath.Glob(links + "/*")
+		for _, path := range all {
+			if _, err := os.Stat(path); err == nil {
+				got = append(got, filepath.Base(path))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("links: %q, want %q", got, want)
+		}
+	}
+	open := func() *Records {
+		t.Helper()
+		r, err := OpenRecords(formats, boot, up)
+		if err == nil {
+			err = r.LinkDevices(links, device)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	name := volume.Name{VG: "vg0", LV: "a"}
+	r, err := OpenRecords(formats, boot, up) // an earlier version
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Seen("g_a", name, "ext4"), r.Seen("file", name, "ext4")); err != nil {
+		t.Fatal(err)
+	}
+	r = open()
+	found("LVM-ga")
+	r.Midway = func(string) {
+		if _, err := os.Lstat(links + "/LVM-gb"); err != nil {
+			t.Error("the record is there before its link")
+		}
+	}
+	if err := errors.Join(r.Formatting("g_b", name, "ext4"), r.Seen("g_b", name, "ext4")); err != nil {
+		t.Fatal(err)
+	}
+	found("LVM-ga", "LVM-gb")
+	if err := os.Remove(r.File("g_a")); err != nil {
+		t.Fatal(err)
+	}
+	found("LVM-gb")
+	if err := r.Seen("g_a", name, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	found("LVM-ga", "LVM-gb")
+
+	// An operator excludes a volume by hand; links of removed records go.
+	if err := errors.Join(os.WriteFile(links+"/LVM-gc", nil, 0o600), os.Remove(r.File("g_b"))); err != nil {
+		t.Fatal(err)
+	}
+	open()
+	found("LVM-ga", "LVM-gc")
+	if _, err := os.Lstat(links + "/LVM-gb"); err == nil {
+		t.Error("the link of a removed record stays")
+	}
+	if st, err := os.Stat(links); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st, err)
 	}
 }
 

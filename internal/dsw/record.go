@@ -50,6 +50,9 @@ type Records struct {
 	boot string               // the boot's id
 	up   func() time.Duration // the boot clock
 
+	linkDir string // see LinkDevices; "" = no links
+	device  func(volume.UUID) string
+
 	mu      sync.Mutex                    // not held while a file is read or written
 	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
 	unread  map[string]error              // file, or the directory → why it cannot be read
@@ -67,6 +70,56 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	_ = r.each(func(_ string, rec Record) { r.relate(rec.UUID) })
 	return r, nil
+}
+
+// LinkDevices keeps a link to each record in dir, named after the device of its volume:
+// udev's rule finds it there by the properties of the device. A volume for which device
+// returns "" gets none. Links of records that are gone are removed.
+func (r *Records) LinkDevices(dir string, device func(volume.UUID) string) error {
+	r.linkDir, r.device = dir, device
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		path := filepath.Join(dir, file.Name())
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(path)
+		}
+	}
+	r.mu.Lock()
+	all := slices.Concat(slices.Collect(maps.Values(r.groups))...)
+	r.mu.Unlock()
+	made := false
+	for _, uuid := range all {
+		now, err := r.linkDevice(uuid)
+		if err != nil {
+			return err
+		}
+		made = made || now
+	}
+	if !made {
+		return nil
+	}
+	return syncDir(dir)
+}
+
+// linkDevice makes the link of a record, if there is none yet. It is not durable.
+func (r *Records) linkDevice(uuid volume.UUID) (made bool, err error) {
+	if r.linkDir == "" || r.device(uuid) == "" {
+		return false, nil
+	}
+	to, err := filepath.Rel(r.linkDir, r.path(uuid))
+	if err == nil {
+		err = os.Symlink(to, filepath.Join(r.linkDir, r.device(uuid)))
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Problems returns the records that could not be read, sorted. It reads nothing itself: it
@@ -282,7 +335,13 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name) error {
 // Only the volume's lane calls put. No other lane waits while the disk does.
 func (r *Records) put(rec Record) error {
 	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
-	err := write(r.path(rec.UUID), &rec, true, r.Midway)
+	made, err := r.linkDevice(rec.UUID) // first: udev's rule never misses a record
+	if made {
+		err = syncDir(r.linkDir)
+	}
+	if err == nil {
+		err = write(r.path(rec.UUID), &rec, true, r.Midway)
+	}
 	if err == nil {
 		defer r.replaces(rec) // when it is known
 	}

@@ -94,6 +94,14 @@ func isUUID(id string) bool {
 	return true
 }
 
+// DeviceUUID returns the device-mapper uuid of a volume; "" if it is not LVM's.
+func DeviceUUID(id volume.UUID) string {
+	if _, _, ok := split(id); !ok {
+		return ""
+	}
+	return dmUUID(id)
+}
+
 // dmUUID returns the device-mapper uuid of a volume.
 func dmUUID(id volume.UUID) string {
 	return "LVM-" + ungrouped.Replace(string(id))
