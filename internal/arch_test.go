@@ -35,6 +35,7 @@ var packages = []struct {
 	{"internal/run", []string{"procfs"}},
 	{"internal/spelling", nil},
 	{"internal/config", []string{"spelling", "volopts"}},
+	{"internal/udev", nil},
 	{"internal/status", nil},
 	{"internal/flexvolume", []string{"boottime", "volopts"}},
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
@@ -51,7 +52,7 @@ var packages = []struct {
 	{"internal/server", []string{"volume", "procfs", "flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve", "server"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve", "server", "udev"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

@@ -14,8 +14,8 @@ usage() {
   cat <<'END'
 Usage: scripts/install.sh [OPTION]...     after `make build`, as root
 
-Installs or upgrades flexd, its systemd unit, a first configuration, and the
-driver that kubelet runs. Safe to run again, and while pods run: what is there
+Installs or upgrades flexd, its systemd unit, its udev rule, a first configuration,
+and the driver that kubelet runs. Safe to run again, and while pods run: what is there
 already is left alone, calls that run go on.
 
   --driver-only        the driver alone: for the controller manager's machine
@@ -289,7 +289,28 @@ $complaint" "correct $config, and run this again"
     sync "$config.new"
     mv -T "$config.new" "$config"
   fi
+  install_rule
   start_flexd
+}
+
+# install_rule installs the udev rule. The unit repeats it at each start, because it depends
+# on the configuration.
+install_rule() {
+  local rule=$root/etc/udev/rules.d/12-flexd.rules config=$config text
+  [ -e "$config" ] || config=/dev/null # a dry run
+  text=$("$bin/flexd" udev --config "$config" 2>&1) || {
+    say "note: no udev rule: $text"
+    return
+  }
+  if [ -e "$rule" ] && [ "$text" = "$(cat "$rule")" ]; then
+    say "same: $rule"
+  elif act "write $rule"; then
+    mkdir -p "${rule%/*}"
+    printf '%s\n' "$text" >"$rule.new"
+    sync "$rule.new"
+    mv -fT "$rule.new" "$rule"
+    reload_udev
+  fi
 }
 
 # start_flexd starts the installed unit. Calls of kubelet wait for flexd.

@@ -84,6 +84,8 @@ remove_flexd() {
   remove "$unit"
   remove "$root/usr/local/bin/flexd"
   if has_systemd && [ -z "$dry" ]; then systemctl daemon-reload; fi
+  remove "$root/etc/udev/rules.d/12-flexd.rules"
+  [ -n "$dry" ] || reload_udev
   if [ -n "$purge" ]; then
     remove "$config"
     [ -n "$dry" ] || rmdir "$root/etc/flexd" 2>/dev/null || true

@@ -57,6 +57,7 @@ func TestCommandLine(t *testing.T) {
 		{"completion fish", 0, "# fish completion", ""},
 		{"version", 0, "dev\n", ""},
 		{"config", 0, "# flexd's configuration.", ""},
+		{"udev --config " + empty, 0, "# Written by flexd", ""},
 		{"config --check " + empty, 0, empty + ": good; no volume group", ""},
 		{"config --check ../../examples/flexd.yaml", 0, "../../examples/flexd.yaml: good; 2 volume groups\n", ""},
 		{"config --check " + bad, 1, "", "flexd: " + bad + ":1: lease: must be a duration with its unit, such as 30s or 4m30s, not \"soon\"\n" +

@@ -14,12 +14,14 @@ import (
 	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/udev"
 )
 
 // A node is the core of the daemon: it answers kubelet's calls and provides the status
@@ -45,6 +47,9 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, boottime.Now)
 	if err != nil {
 		return nil, nil, err
+	}
+	if err := records.LinkDevices(udev.Links(cfg.StateDir), lvm.DeviceUUID); err != nil {
+		log.WithError(err).Warn("udev's rule does not see all format records")
 	}
 	mounts, err := asw.OpenMountinfo()
 	if err != nil {
@@ -81,7 +86,7 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
-	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, notInForce}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, notInForce, newUdevRule(cfg)}, tasks, nil
 }
 
 // served fits the frontend to the driver socket.
@@ -89,6 +94,7 @@ type served struct {
 	*reconcile.Node
 	flex       *flexserve.Frontend
 	notInForce func() string // what of the configuration is not, "" = all is
+	rule       *udevRule
 }
 
 // The documents of the node, with the calls that were refused.
@@ -118,6 +124,8 @@ func (s served) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 func (s served) Check(ctx context.Context) status.Check {
 	c := s.Node.Check(ctx)
 	c.RefusedCalls = s.flex.Calls(time.Now())
+	c.Findings = append(c.Findings, s.rule.findings()...)
+	c.Verdict = c.Judge()
 	return c
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -34,10 +35,11 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	return err
 }
 
-// volume returns its name; only kubelet's name if the volume group is not known.
+// volume returns its name; only kubelet's name if the volume group is not known. A finding
+// about the node has the path of a file.
 func (d Finding) volume() string {
 	if d.VG == "" {
-		return d.LV
+		return cmp.Or(d.LV, d.Dir)
 	}
 	return d.VG + "/" + d.LV
 }

@@ -219,21 +219,24 @@ func TestFlexd(t *testing.T) {
 	if st, err := os.Stat(config); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
+	rule := n.root + "/etc/udev/rules.d/12-flexd.rules"
+	contains(t, n.read(rule), `TEST=="/var/lib/flexd/udev/`)
 
 	// The file that a running flexd has open is not written to.
 	if err := os.Link(flexd, n.root+"/open"); err != nil {
 		t.Fatal(err)
 	}
-	n.write("/etc/flexd/flexd.yaml", "lease: 1m\n")
+	n.write("/etc/flexd/flexd.yaml", "lease: 1m\nstateDir: /data/flexd\n")
 	contains(t, n.install(two), "keep: "+config)
+	contains(t, n.read(rule), `TEST=="/data/flexd/udev/`)
 	if n.read(flexd) != n.read(two+"/flexd") || n.read(n.root+"/open") != n.read(one+"/flexd") {
 		t.Error("flexd was not replaced by rename")
 	}
-	if got := n.read(config); got != "lease: 1m\n" {
+	if got := n.read(config); got != "lease: 1m\nstateDir: /data/flexd\n" {
 		t.Errorf("the configuration is now %q", got)
 	}
 	before := n.tree()
-	contains(t, n.install(two), "same: "+flexd, "same: "+unit, "same: "+n.exe())
+	contains(t, n.install(two), "same: "+flexd, "same: "+unit, "same: "+rule, "same: "+n.exe())
 	n.same(before)
 }
 
@@ -264,7 +267,8 @@ func TestUninstall(t *testing.T) {
 	contains(t, n.uninstall("--purge"), "remove "+config, "keep: "+state)
 	for path, there := range map[string]bool{
 		config: false, n.root + "/usr/local/bin/flexd": false, n.root + "/usr/local/lib/systemd/system/flexd.service": false,
-		state + "/formats/x": true, n.plugins(): true,
+		n.root + "/etc/udev/rules.d/12-flexd.rules": false,
+		state + "/formats/x":                        true, n.plugins(): true,
 	} {
 		if _, err := os.Stat(path); (err == nil) != there {
 			t.Errorf("%s: %v", path, err)
