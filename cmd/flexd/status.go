@@ -76,7 +76,7 @@ func (s statusQuery) show(stdout io.Writer) error {
 		return err
 	}
 	return s.print(stdout, list, func() error {
-		if len(list.Volumes) == 0 && len(all.Volumes) > 0 {
+		if len(list.Volumes)+len(list.Findings)+len(list.RefusedCalls) == 0 && len(all.Volumes) > 0 {
 			_, err := fmt.Fprintf(stdout, "None of the %d volumes on %s fits.\n", len(all.Volumes), all.Node)
 			return err
 		}

@@ -13,14 +13,26 @@ type Selection struct {
 	Namespace string // of one of the pods
 }
 
-// Of returns the list with the selected volumes, and what concerns these.
+// Of returns the list with the selected volumes, and what concerns these. Findings may be
+// about volumes that are not listed, or of unknown groups.
 func (s Selection) Of(l List) List {
-	l.Volumes = slices.DeleteFunc(slices.Clone(l.Volumes), func(v Volume) bool { return !s.has(v) })
-	selected := func(vg, lv string) bool {
-		return slices.ContainsFunc(l.Volumes, func(v Volume) bool { return v.VG == vg && v.LV == lv })
+	if s.Target == "" && s.VG == "" && s.Namespace == "" && len(s.States) == 0 {
+		return l
 	}
-	l.Findings = slices.DeleteFunc(slices.Clone(l.Findings), func(d Finding) bool { return !selected(d.VG, d.LV) })
-	l.RefusedCalls = slices.DeleteFunc(slices.Clone(l.RefusedCalls), func(r RefusedCall) bool { return !selected(r.VG, r.LV) })
+	l.Volumes = slices.DeleteFunc(slices.Clone(l.Volumes), func(v Volume) bool { return !s.has(v) })
+	selected := func(v Volume) bool {
+		return s.has(v) || slices.ContainsFunc(l.Volumes, func(o Volume) bool { return o.VG == v.VG && o.LV == v.LV })
+	}
+	l.Findings = slices.DeleteFunc(slices.Clone(l.Findings), func(d Finding) bool {
+		return !selected(Volume{VG: d.VG, LV: d.LV, UUID: d.UUID, Pods: []Pod{{Dir: d.Dir}}})
+	})
+	l.RefusedCalls = slices.DeleteFunc(slices.Clone(l.RefusedCalls), func(r RefusedCall) bool {
+		v := Volume{VG: r.VG, LV: r.LV}
+		if r.Pod != nil {
+			v.Pods = []Pod{*r.Pod}
+		}
+		return !selected(v)
+	})
 	l.Pools = slices.DeleteFunc(slices.Clone(l.Pools), func(p Pool) bool {
 		return !slices.ContainsFunc(l.Volumes, func(v Volume) bool { return v.VG == p.VG })
 	})

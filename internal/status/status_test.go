@@ -287,7 +287,15 @@ func TestSelection(t *testing.T) {
 		}
 	}
 	l := Selection{VG: "vg0"}.Of(all)
-	if len(l.Findings) != 1 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(all.Volumes) != 7 {
+	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(all.Volumes) != 7 {
 		t.Errorf("%+v", l)
+	}
+	// Those of no listed volume, and without a group.
+	all.Findings = append(all.Findings, Finding{Class: "stray-files", LV: "x", Dir: pods + "1/volumes/flexd~lvm/x"})
+	if l := (Selection{}).Of(all); len(l.Findings) != 4 {
+		t.Errorf("%+v", l.Findings)
+	}
+	if l := (Selection{Target: pods + "1/volumes/flexd~lvm/x"}).Of(all); len(l.Findings) != 1 {
+		t.Errorf("%+v", l.Findings)
 	}
 }
