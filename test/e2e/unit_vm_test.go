@@ -78,12 +78,12 @@ func TestUnit(t *testing.T) {
 
 	p, q := podN(1), podN(2)
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
-		v := h.vol(fs, fs).With("volumegroup", "loops", "size", "300Mi")
+		v := h.vol(fs, fs).With("volumegroup", "loops", "size", "304Mi")
 		h.ok(h.up(byKubelet, v, p))
 		h.ok(h.up(byKubelet, v, q))
 		h.write(v, p, "f", "x")
 		was := capacity(t, h.PodDir(p, v))
-		h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(400*mib), fmt.Sprint(300*mib)))
+		h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(404*mib), fmt.Sprint(304*mib)))
 		if now := capacity(t, h.PodDir(p, v)); now < was+80*mib {
 			t.Errorf("%s grew from %d to %d", fs, was, now)
 		}
