@@ -13,6 +13,7 @@ func TestExpand(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
 	kinds := []string{"ext4", "xfs", "btrfs"}
+	const grown = 74 * mib // of 80 and 100: ext4's tables take the rest
 	for i := range min(max(3, times(6)), 6) {
 		fs, m := kinds[i%3], []mode{noAttach, byController}[i%2]
 		lv := fmt.Sprintf("%s-%d", fs, len(m))
@@ -34,7 +35,7 @@ func TestExpand(t *testing.T) {
 		was := capacity(t, h.PodDir(p, v))
 		h.ok(expand(p, 400*mib))
 		now := capacity(t, h.PodDir(p, v))
-		if now < was+80*mib {
+		if now < was+grown {
 			t.Errorf("%s, %s: grew from %d to %d", fs, m, was, now)
 		}
 		h.ok(expand(p, 400*mib))
@@ -44,7 +45,7 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s, %s: %d became %d", fs, m, now, c)
 		}
 		h.ok(expand(q, 500*mib)) // through a read-only mount
-		if c := capacity(t, h.PodDir(p, v)); c < now+80*mib {
+		if c := capacity(t, h.PodDir(p, v)); c < now+grown {
 			t.Errorf("%s, %s: grew from %d to %d through the read-only pod", fs, m, now, c)
 		}
 		h.reads(v, p, "f", "x")
