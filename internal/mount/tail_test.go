@@ -61,6 +61,9 @@ func (r *rig) isMember() bool {
 func TestSuperblocksInFiles(t *testing.T) {
 	for _, fs := range types {
 		for _, way := range []string{"formatted", "extended", "whole"} {
+			if fs.name == "ext4" && way == "extended" && !mayGrowExt4(t) { // the VM may
+				continue
+			}
 			t.Run(fs.name+"/"+way, func(t *testing.T) {
 				need(t, "mkfs."+fs.name)
 				size := fs.size
@@ -76,9 +79,6 @@ func TestSuperblocksInFiles(t *testing.T) {
 					r.sh("mkfs."+fs.name, "-q", r.dev.Path)
 				case "extended":
 					r.format(fs.name)
-					if fs.name == "ext4" && !mayGrowExt4(t) {
-						t.Skip("needs CAP_SYS_RESOURCE")
-					}
 				}
 				dir := r.mkdir("mnt")
 				r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})

@@ -168,7 +168,7 @@ func TestStripes(t *testing.T) {
 	r.format("xfs")
 	r.write(make([]byte, 16*mib), 0)
 	var refusal *Refusal
-	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "a backup superblock of xfs at offset 134152192") {
+	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "a backup superblock of xfs at offset ") {
 		t.Errorf("got %v", err)
 	}
 }
