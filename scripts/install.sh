@@ -293,8 +293,7 @@ $complaint" "correct $config, and run this again"
   start_flexd
 }
 
-# install_rule installs the udev rule. The unit repeats it at each start, because it depends
-# on the configuration.
+# install_rule installs the udev rule.
 install_rule() {
   local rule=$root/etc/udev/rules.d/12-flexd.rules config=$config text
   [ -e "$config" ] || config=/dev/null # a dry run

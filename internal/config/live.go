@@ -68,7 +68,9 @@ func (c *Config) with(next *Config) (*Config, []string) {
 		with := *n
 		with.Provider, with.Directory, with.ThinPool, with.Layout, with.ZeroAll = g.Provider, g.Directory, g.ThinPool, g.Layout, g.ZeroAll
 		if !reflect.DeepEqual(with, *n) {
-			restart = append(restart, fmt.Sprintf("volumeGroups: provider, directory, thinPool, layout or zero of %s", g.Name))
+			// Its other keys are for the other storage: these namespaces may not use the present one.
+			with = g
+			restart = append(restart, fmt.Sprintf("volumeGroups: provider, directory, thinPool, layout or zero of %s, and so its other keys", g.Name))
 		}
 		applied.VolumeGroups = append(applied.VolumeGroups, with)
 	}

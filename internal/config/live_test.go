@@ -11,22 +11,26 @@ import (
 
 func TestReload(t *testing.T) {
 	before := Default()
-	before.VolumeGroups = []VolumeGroup{{Name: "vg0", Provider: "lvm", Namespaces: []string{"a"}, MaxSize: 1}, {Name: "old", Provider: "lvm"}}
+	before.VolumeGroups = []VolumeGroup{{Name: "vg0", Provider: "lvm", Namespaces: []string{"a"}, MaxSize: 1}, {Name: "old", Provider: "lvm"},
+		{Name: "moved", Provider: "loopdev", Directory: "/a", Namespaces: []string{"a"}}}
 	l := NewLive(before)
 	next := *before
 	next.Lease, next.LogLevel, next.RunDir, next.KubeletRoots = time.Hour, "debug", "/run/other", []string{"/other"}
-	next.VolumeGroups = []VolumeGroup{{Name: "new", Provider: "lvm"}, {Name: "vg0", Provider: "lvm", ThinPool: "p", Namespaces: []string{"b"}, MaxSize: 2}}
-	want := []string{"kubeletRoots", "runDir", "volumeGroups: provider, directory, thinPool, layout or zero of vg0", "volumeGroups: old is removed", "volumeGroups: new is new"}
+	next.VolumeGroups = []VolumeGroup{{Name: "new", Provider: "lvm"}, {Name: "vg0", Provider: "lvm", Namespaces: []string{"b"}, MaxSize: 2},
+		{Name: "moved", Provider: "loopdev", Directory: "/b", Namespaces: []string{"*"}}}
+	want := []string{"kubeletRoots", "runDir", "volumeGroups: old is removed",
+		"volumeGroups: provider, directory, thinPool, layout or zero of moved, and so its other keys", "volumeGroups: new is new"}
 	if d := cmp.Diff(want, l.Reload(&next)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	c := *before
 	c.Lease, c.LogLevel = time.Hour, "debug"
-	c.VolumeGroups = []VolumeGroup{{Name: "vg0", Provider: "lvm", Namespaces: []string{"b"}, MaxSize: 2}, {Name: "old", Provider: "lvm"}}
+	c.VolumeGroups = []VolumeGroup{{Name: "vg0", Provider: "lvm", Namespaces: []string{"b"}, MaxSize: 2}, {Name: "old", Provider: "lvm"},
+		{Name: "moved", Provider: "loopdev", Directory: "/a", Namespaces: []string{"a"}}}
 	if d := cmp.Diff(&c, l.Get()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if before.Lease == time.Hour || len(next.VolumeGroups) != 2 {
+	if before.Lease == time.Hour || len(next.VolumeGroups) != 3 {
 		t.Error("an argument was changed")
 	}
 	if rest := l.Reload(&c); len(rest) != 0 {

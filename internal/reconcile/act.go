@@ -361,6 +361,9 @@ func (l *lane) unmount(ctx context.Context, s volume.Step) error {
 }
 
 func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
+	if vg := l.n.Config.VG(h.LV.Name.VG); vg != nil && vg.ZeroAll && h.LV.Presence != volume.Present {
+		return fmt.Errorf("its volume group cannot be read now, and with `zero: all` flexd extends no filesystem over space that may contain other data: %s", h.LV.Reason)
+	}
 	for _, m := range h.Mounts {
 		if m.Owner == volume.Elsewhere {
 			continue

@@ -350,7 +350,7 @@ func TestExampleUnit(t *testing.T) {
 			keys = append(keys, key)
 		}
 	}
-	for _, want := range []string{"KillMode=process", "Type=notify", "Before=kubelet.service", "serve --config " + config.DefaultPath, "udev --install --config " + config.DefaultPath} {
+	for _, want := range []string{"KillMode=process", "Type=notify", "Before=kubelet.service", "serve --config " + config.DefaultPath} {
 		if !strings.Contains(text, "\n"+want) && !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s", want)
 		}
