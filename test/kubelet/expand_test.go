@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -126,7 +127,14 @@ func TestRefusedExpansion(t *testing.T) {
 		n.read(p, 0, "kept")
 		n.write(p, 0, "kept")
 		n.grow("a", 304*mib)
+		// Kubelet syncs its pods at the same time. A pod that is not synced keeps the old size, and
+		// its failures delay the operations of all pods of the volume.
+		syncs.Go(func() {
+			for end := time.Now().Add(soon); time.Now().Before(end) && n.ask("Start", other.UID, nil) != nil; {
+			}
+		})
 		t.Logf("the capacity is lowered: the pods are synced after %v", n.started(p, other))
+		syncs.Wait()
 		n.read(other, 0, "kept")
 
 		refused(600 * mib)
