@@ -53,7 +53,7 @@ func (r *reloader) Serve(ctx context.Context) error {
 		read   []byte               // the changed file, as read last
 	)
 	// The directory, since the file itself may be replaced; in a ConfigMap the file is a link
-	// to a link, and the second one is replaced.
+	// to a link (..data), and the second one is replaced.
 	if w, err := newWatcher(); err != nil {
 		r.log.WithError(err).Warn("changes of the configuration are not noticed: reload flexd after them")
 	} else {
@@ -69,8 +69,10 @@ func (r *reloader) Serve(ctx context.Context) error {
 			return ctx.Err()
 		case <-errs: // lost events: look at the file
 			later = cmp.Or(later, time.After(settle))
-		case <-events: // of any file in the directory
-			later = cmp.Or(later, time.After(settle))
+		case e := <-events:
+			if name := filepath.Base(e.Name); name == filepath.Base(r.path) || strings.HasPrefix(name, "..") {
+				later = cmp.Or(later, time.After(settle))
+			}
 		case <-asked:
 			later = nil
 			r.log.Info("reload: asked by SIGHUP")

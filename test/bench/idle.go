@@ -117,7 +117,11 @@ var (
 
 func watch(ctx context.Context, n *host.Node, rest time.Duration) (watched, error) {
 	var w watched
-	trace := filepath.Join(n.Dir, "trace")
+	dir := filepath.Join(n.Dir, "trace") // not beside the configuration, whose directory flexd watches
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return w, err
+	}
+	trace := filepath.Join(dir, "trace")
 	strace := exec.CommandContext(ctx, "strace", "-f", "-qq", "-y", "-o", trace, "-p", strconv.Itoa(n.Pid()))
 	strace.Stderr = os.Stderr
 	if err := strace.Start(); err != nil {
