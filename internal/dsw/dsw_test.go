@@ -393,6 +393,15 @@ func TestDeviceLinks(t *testing.T) {
 	}
 	found("LVM-ga", "LVM-gb")
 
+	// The directory is removed while flexd runs.
+	r.Midway = nil
+	if err := errors.Join(os.RemoveAll(links), r.Seen("g_a", name, "ext4")); err != nil {
+		t.Fatal(err)
+	}
+	found("LVM-ga")
+	open()
+	found("LVM-ga", "LVM-gb")
+
 	// An operator excludes a volume by hand; links of removed records go.
 	if err := errors.Join(os.WriteFile(links+"/LVM-gc", nil, 0o600), os.Remove(r.File("g_b"))); err != nil {
 		t.Fatal(err)

@@ -113,8 +113,14 @@ func (r *Records) linkDevice(uuid volume.UUID) (made bool, err error) {
 		return false, nil
 	}
 	to, err := filepath.Rel(r.linkDir, r.path(uuid))
-	if err == nil {
-		err = os.Symlink(to, filepath.Join(r.linkDir, r.device(uuid)))
+	if err != nil {
+		return false, err
+	}
+	link := filepath.Join(r.linkDir, r.device(uuid))
+	if err = os.Symlink(to, link); errors.Is(err, fs.ErrNotExist) { // the directory was removed
+		if err = os.MkdirAll(r.linkDir, 0o700); err == nil {
+			err = os.Symlink(to, link)
+		}
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
