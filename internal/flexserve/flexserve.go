@@ -183,6 +183,9 @@ func (f *Frontend) refused(log *logrus.Entry, id string, call flexvolume.Call, t
 		log.Info("abandoned")
 	} else {
 		log.Warn("failure")
+	}
+	// A superseded call may be answered after the newer one has succeeded.
+	if code != volume.Superseded && !errors.Is(err, reconcile.ErrCallerGone) {
 		f.failed(call, title, status.RefusedCall{Code: string(code), Message: err.Error(), CallID: id, Answer: answer}, time.Now())
 	}
 	// The id comes first, because kubelet may truncate a long text.

@@ -45,12 +45,14 @@ func (r *Refusals) failed(call flexvolume.Call, title string, c status.RefusedCa
 }
 
 // succeeded drops the refusals that a success of a call has made obsolete: those for its
-// directory, and those for its volume without a directory.
+// directory, and those of its volume without a directory for the same verb or an earlier step.
+// isattached succeeds every minute while waitforattach is refused.
 func (r *Refusals) succeeded(call flexvolume.Call, title string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = slices.DeleteFunc(r.all, func(o status.RefusedCall) bool {
-		return call.Dir != "" && o.Dir == call.Dir || o.Dir == "" && title != "" && o.VG+"/"+o.LV == title
+		return call.Dir != "" && o.Dir == call.Dir ||
+			o.Dir == "" && title != "" && o.VG+"/"+o.LV == title && (o.Verb == call.Verb || call.Verb == flexvolume.MountDevice || call.Verb == flexvolume.Mount)
 	})
 }
 

@@ -32,6 +32,11 @@ func TestRefusals(t *testing.T) {
 	again := status.RefusedCall{VG: "vg0", LV: "data", Dir: "/pods/1", Pod: pod, Verb: "mount", Code: "not-allowed", Message: "no", First: at(1), Last: at(9), Count: 2, CallID: "c3"}
 	check(9, again, status.RefusedCall{VG: "vg0", LV: "data", Verb: "waitforattach", Code: "no-space", Message: "it is full", First: at(0), Last: at(0), Count: 1, CallID: "c1"})
 
+	r.succeeded(flexvolume.Call{Verb: "isattached"}, "vg0/data")
+	r.succeeded(flexvolume.Call{Verb: "unmount", Dir: "/pods/2"}, "vg0/data")
+	if got := r.Calls(at(9)); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
 	r.succeeded(attach, "vg0/data")
 	check(10, again)
 	r.succeeded(mount, "vg1/other") // whatever is mounted there now
