@@ -34,7 +34,7 @@ type promise struct {
 	unwritten int64
 }
 
-// set replaces what is known of a file; a promise without size removes it.
+// set replaces the promise to a file; one without size removes it.
 func (s *stock) set(name string, f promise) {
 	old := s.files[name]
 	s.unwritten += f.unwritten - old.unwritten
@@ -158,22 +158,13 @@ func (p *Provider) stock(vg string) (*stock, error) {
 		return last, fmt.Errorf("volume group %s: %w", vg, err)
 	}
 	s.dev = d.Inode.Dev
-	names, err := p.kernel.Files(dir)
-	if err != nil {
-		return last, fmt.Errorf("volume group %s: %w", vg, err)
-	}
-	for _, name := range names {
-		file, err := p.file(volume.Name{VG: vg, LV: name})
-		if err != nil {
-			continue
-		}
-		f, err := p.kernel.File(file)
-		if err != nil {
-			return last, fmt.Errorf("volume %s/%s: %w", vg, name, err)
-		}
-		if f.Exists && foreign(file, f) == "" {
+	err = p.each(vg, dir, func(name, file string, f FileInfo) {
+		if foreign(file, f) == "" {
 			s.set(name, promise{f.Created, f.Namespace, f.Size, max(f.Size-f.Blocks, 0)})
 		}
+	})
+	if err != nil {
+		return last, err
 	}
 	for name, f := range p.pending {
 		if name.VG == vg && s.files[name.LV].size < f.size {

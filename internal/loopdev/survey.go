@@ -50,11 +50,27 @@ type contents struct {
 }
 
 func (p *Provider) files(vg, dir string) (contents, error) {
+	c := contents{inodes: map[string]Inode{}, refused: map[volume.UUID]string{}}
+	err := p.each(vg, dir, func(name, file string, f FileInfo) {
+		if why := foreign(file, f); why != "" {
+			if f.UUID != "" {
+				c.refused[volume.UUID(f.UUID)] = why
+			}
+			return
+		}
+		// A device consists of whole sectors.
+		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
+		c.inodes[name] = f.Inode
+	})
+	return c, err
+}
+
+// each visits the files of a volume group that have the name of a volume.
+func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo)) error {
 	names, err := p.kernel.Files(dir)
 	if err != nil {
-		return contents{}, fmt.Errorf("volume group %s: %w", vg, err)
+		return fmt.Errorf("volume group %s: %w", vg, err)
 	}
-	c := contents{inodes: map[string]Inode{}, refused: map[volume.UUID]string{}}
 	for _, name := range names {
 		file, err := p.file(volume.Name{VG: vg, LV: name})
 		if err != nil {
@@ -62,22 +78,13 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 		}
 		f, err := p.kernel.File(file)
 		if err != nil {
-			return contents{}, fmt.Errorf("volume %s/%s: %w", vg, name, err)
+			return fmt.Errorf("volume %s/%s: %w", vg, name, err)
 		}
-		if !f.Exists {
-			continue
+		if f.Exists {
+			visit(name, file, f)
 		}
-		if why := foreign(file, f); why != "" {
-			if f.UUID != "" {
-				c.refused[volume.UUID(f.UUID)] = why
-			}
-			continue
-		}
-		// A device consists of whole sectors.
-		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
-		c.inodes[name] = f.Inode
 	}
-	return c, nil
+	return nil
 }
 
 func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop, found contents) ([]join.Device, error) {
