@@ -86,7 +86,7 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
-	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, notInForce, newUdevRule(cfg)}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, notInForce, newUdevRule(cfg, log)}, tasks, nil
 }
 
 // served fits the frontend to the driver socket.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"io"
+	"os"
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
 	"github.com/flexd/flexd/internal/config"
@@ -37,14 +40,19 @@ func udevCommand(stdout io.Writer) *cli.Command {
 				_, err = io.WriteString(stdout, rule)
 				return err
 			}
-			changed, err := udev.Install("", rule)
-			if err != nil || !changed || !udev.Running("") {
-				return err
-			}
-			_, err = children.NewExec().Run(c.Context, children.Cmd{Step: "udev", Argv: []string{"udevadm", "control", "--reload"}, Deadline: 10 * time.Second})
-			return err
+			return installRule(c.Context, rule)
 		},
 	}
+}
+
+// installRule writes the rule and has udev read it, unless it is installed already.
+func installRule(ctx context.Context, rule string) error {
+	changed, err := udev.Install("", rule)
+	if err != nil || !changed || !udev.Running("") {
+		return err
+	}
+	_, err = children.NewExec().Run(ctx, children.Cmd{Step: "udev", Argv: []string{"udevadm", "control", "--reload"}, Deadline: 10 * time.Second})
+	return err
 }
 
 // ruleOf returns the rule for a configuration. It touches the directories of loop devices.
@@ -68,11 +76,18 @@ type udevRule struct {
 	since time.Time // when something was wrong first
 }
 
-// newUdevRule finds the rule in the background: a directory may be on a disk that hangs.
-func newUdevRule(cfg *config.Config) *udevRule {
+// newUdevRule finds the rule in the background, since a directory may be on a disk that hangs,
+// and updates the installed one: the configuration may have changed. Where none is installed,
+// it installs none.
+func newUdevRule(cfg *config.Config, log *logrus.Entry) *udevRule {
 	r := &udevRule{known: make(chan struct{})}
 	go func() {
 		r.rule, r.err = ruleOf(cfg)
+		if _, err := os.Stat(udev.Installed); err == nil && r.err == nil {
+			if err := installRule(context.Background(), r.rule); err != nil {
+				log.WithError(err).Warn("the udev rule cannot be updated: flexd udev --install")
+			}
+		}
 		close(r.known)
 	}()
 	return r

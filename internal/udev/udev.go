@@ -118,7 +118,7 @@ func Wrong(root, rule string) string {
 }
 
 // Install writes the rule, unless it is there. udev reads it at the latest after three
-// seconds, or when it is told to.
+// seconds, or at `udevadm control --reload`.
 func Install(root, rule string) (changed bool, err error) {
 	path := root + Installed
 	if text, err := os.ReadFile(path); err == nil && string(text) == rule {

@@ -143,9 +143,19 @@ func TestUdevRule(t *testing.T) {
 
 	h.sh(h.Flexd(), "udev", "--install", "--config", h.Config())
 	t.Cleanup(func() { os.Remove("/etc/udev/rules.d/12-flexd.rules") })
-	if out, _ := h.check(); strings.Contains(out, "udev-rule") {
+	// Its next start repairs a rule that is not the one for the configuration.
+	h.sh("sh", "-c", "echo '# of another configuration' >>/etc/udev/rules.d/12-flexd.rules")
+	if out, _ := h.check(); !strings.Contains(out, "udev-rule") {
 		t.Errorf("flexd check:\n%s", out)
 	}
+	h.kill()
+	h.start()
+	h.eventually("the rule is updated", func() string {
+		if out, _ := h.check(); strings.Contains(out, "udev-rule") {
+			return out
+		}
+		return ""
+	})
 	boot()
 	expect("at boot")
 	// A volume group on a device without a uuid is the operator's as well.
