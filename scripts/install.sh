@@ -15,8 +15,8 @@ usage() {
 Usage: scripts/install.sh [OPTION]...     after `make build`, as root
 
 Installs or upgrades flexd, its systemd unit, its udev rule, a first configuration,
-and the driver that kubelet runs. Safe to run again, and while pods run: what is there
-already is left alone, calls that run go on.
+and the driver that kubelet runs. Safe to run again, and while pods run: existing
+configuration stays, calls that run go on.
 
   --driver-only        the driver alone: for the controller manager's machine
   --attach=true|false  the driver's mode. Without it: as installed before; else true

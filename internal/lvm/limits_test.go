@@ -68,8 +68,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A thin pool keeps its reserve, and without overcommit the space of all its volumes, whoever
-// created them. An inactive pool shows only the latter.
+// A thin pool keeps its reserve, and without overcommit the space of all its volumes, also of
+// those that flexd did not create. An inactive pool shows only the latter.
 func TestPoolSpace(t *testing.T) {
 	fake, p := newFake(t, 0)
 	pool := Logical{Name: "pool", UUID: fakeUUID(7), Size: 1000, Layout: []string{"thin", "pool"}}

@@ -52,7 +52,7 @@ func grow(a growArg) (nothing, error) {
 // may have had that space, and labels in it.
 func zeroTail(d volume.Device, from, size int64) error {
 	dev, err := openDevice(d, unix.O_RDWR)
-	if errors.Is(err, unix.EBUSY) { // this kernel lets nobody write to a device that is mounted
+	if errors.Is(err, unix.EBUSY) { // this kernel permits no writes to a mounted device
 		return nil
 	}
 	if err != nil {

@@ -57,7 +57,7 @@ func (r *rig) isMember() bool {
 
 // A pod that fills its volume with md superblocks gets none to the end of a device that
 // flexd formatted or extended. Where the filesystem covers the whole device, the volume
-// stays usable, if flexd knows it, and nobody else's RAID member becomes a filesystem.
+// stays usable, if flexd knows it, and no operator's RAID member becomes a filesystem.
 func TestSuperblocksInFiles(t *testing.T) {
 	for _, fs := range types {
 		for _, way := range []string{"formatted", "extended", "whole"} {

@@ -53,7 +53,7 @@ func zero(a zeroArg) (zeroed, error) {
 func zeroBehind(a zeroArg) (zeroed, error) {
 	dev, err := openDevice(a.Device, unix.O_RDWR)
 	if errors.Is(err, unix.EBUSY) {
-		return zeroed{}, fmt.Errorf("zero: this kernel lets nobody write to a device that is mounted (CONFIG_BLK_DEV_WRITE_MOUNTED): %w", err)
+		return zeroed{}, fmt.Errorf("zero: this kernel permits no writes to a mounted device (CONFIG_BLK_DEV_WRITE_MOUNTED): %w", err)
 	}
 	if err != nil {
 		return zeroed{}, err

@@ -1,11 +1,16 @@
 package reconcile
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -40,4 +45,26 @@ func TestLeaseEndDuringTurnWakesLane(t *testing.T) {
 			t.Errorf("a lease until %v, seen live at %v: the lane sleeps on", until, time.Hour)
 		}
 	}
+}
+
+// With `zero: all` no filesystem is extended while it is unknown whether the space behind it
+// is to be zeroed.
+func TestNoGrowthOfUnknown(t *testing.T) {
+	for _, p := range []volume.Presence{volume.Presence(0), volume.Absent} {
+		c := &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg", Provider: "lvm", ZeroAll: true}}}
+		n := New(Parts{Config: config.NewLive(c), Ops: mount.Ops{Runner: noRunner{t}}, Boot: func() time.Duration { return time.Hour }})
+		l := n.lane("u", volume.Name{VG: "vg", LV: "a"})
+		err := l.growFS(t.Context(), &volume.Have{LV: volume.LV{Name: volume.Name{VG: "vg", LV: "a"}, Presence: p}, Mounts: []volume.Mount{{Dir: "/a", Type: "ext4"}}})
+		if err == nil || !strings.Contains(err.Error(), "zero: all") {
+			t.Errorf("presence %v: %v", p, err)
+		}
+	}
+}
+
+// A noRunner fails the test if a command is started.
+type noRunner struct{ t *testing.T }
+
+func (r noRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	r.t.Errorf("%q is started", c.Argv)
+	return run.Result{}, errors.New("no runner")
 }

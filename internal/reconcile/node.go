@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -375,17 +374,6 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	l.name = name
 	l.mu.Unlock()
 	return l, nil
-}
-
-// lockFile returns the lock file of a lane's children.
-func (n *Node) lockFile(id string) string {
-	clean := strings.Map(func(r rune) rune {
-		if r == '/' || r < ' ' {
-			return '_'
-		}
-		return r
-	}, id)
-	return filepath.Join(n.Config.Get().RunDir, "lanes", clean)
 }
 
 // deviceMounts is a fingerprint of the mounts that are on block devices: the others

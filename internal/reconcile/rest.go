@@ -132,6 +132,17 @@ func (n *Node) wakeLane(uuid volume.UUID) {
 	}
 }
 
+// lockFile returns the lock file of a lane's children.
+func (n *Node) lockFile(id string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r == '/' || r < ' ' {
+			return '_'
+		}
+		return r
+	}, id)
+	return filepath.Join(n.Config.Get().RunDir, "lanes", clean)
+}
+
 // removeLocks removes the lock files of an earlier life that no lane needs and no child
 // holds.
 func (n *Node) removeLocks() {

@@ -26,7 +26,7 @@ func (l *List) AddRefused(calls []RefusedCall, now time.Time) {
 	slices.SortStableFunc(l.Volumes, func(a, b Volume) int { return strings.Compare(a.VG+"/"+a.LV+"/"+a.UUID, b.VG+"/"+b.LV+"/"+b.UUID) })
 }
 
-// volume returns what is known of a volume from the call alone.
+// volume returns the row of a volume that flexd knows only from the call.
 func (r RefusedCall) volume() Volume {
 	return Volume{VG: r.VG, LV: r.LV, State: Refused, Error: &Error{Step: r.Verb, Code: r.Code, Message: r.Message, At: r.Last, CallID: r.CallID}}
 }

@@ -5,8 +5,8 @@ package volume
 // than 64 blocks.
 const GrowSlack = 1 << 20
 
-// Tail is the end of a device that is kept out of its filesystem: md, DDF, GPT, ZFS and
-// other formats have labels there, and no file may write one.
+// Tail is the end of a device that is kept out of its filesystem, so that no file can write a
+// label there: md, DDF, GPT, ZFS and most other formats that have one at the end have it there.
 const Tail = 1 << 20
 
 // Room is the largest size of a filesystem that flexd makes or extends on a device.
