@@ -96,7 +96,7 @@ func (s *side) stale() {
 		default:
 			hint = "ask for the size again (a larger PersistentVolumeClaim), or: losetup -c " + d.Path
 		}
-		wrong(hint, "the metadata says %s, and the device %s has %s", size(v.Size), s.deviceName(), size(d.Size))
+		wrong(hint, "the metadata says %s, and the device %s has %s", volume.Bytes(v.Size), s.deviceName(), volume.Bytes(d.Size))
 	}
 	if v != nil && d.OnFree {
 		wrong(fmt.Sprintf("the metadata is an older one: vgcfgrestore --list %s, and restore the newest. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),

@@ -74,7 +74,7 @@ func (s *side) filesystem() (text, hint string) {
 		if !s.lvm() {
 			remedy = fmt.Sprintf("truncate -s %d %s, losetup -c %s", fs.Size, s.file(&Volume{Name: s.name()}), d.Path)
 		}
-		return fmt.Sprintf("its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem", fs.Type, fs.Size, d.Path, d.Size),
+		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
 			"stop writing to it, run no fsck, and give it its size back: " + remedy + "; what was beyond the end is only there if nothing else has used that space"
 	case fs.What != "":
 		return "its filesystem is in error: " + fs.What,

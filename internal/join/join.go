@@ -186,11 +186,3 @@ func (s *side) claimedFor(dir string) string {
 
 // file returns the path of a volume's file in a loopdev group.
 func (s *side) file(v *Volume) string { return s.g.Directory + "/" + v.Name }
-
-// size formats bytes so that different values look different.
-func size(bytes int64) string {
-	if bytes%(1<<20) == 0 {
-		return fmt.Sprintf("%d MiB", bytes>>20)
-	}
-	return fmt.Sprintf("%d bytes", bytes)
-}

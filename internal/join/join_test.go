@@ -132,7 +132,7 @@ func TestDisagreements(t *testing.T) {
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
 		{"a file that was truncated", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].Size = "loopdev", "/srv/vg0", 1000 }}, []string{"stale-mapping data: says 1000 bytes|truncate -s 67108864 /srv/vg0/data"}},
-		{"an empty file", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: says 0 MiB|the file was truncated"}},
+		{"an empty file", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: says 0 bytes|the file was truncated"}},
 		{"renamed in the kernel only", []func(*Group){func(g *Group) { g.Devices[0].Name, g.Devices[0].Kernel = "", "mine" }}, []string{"stale-mapping data: and the kernel mine"}},
 		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data"}},
 		{"a file renamed", []func(*Group){func(g *Group) {
@@ -161,7 +161,7 @@ func TestDisagreements(t *testing.T) {
 		{"its filesystem is in error, and was made read-only by that", []func(*Group){func(g *Group) { g.Mounts[0].Fault, g.Mounts[0].SuperReadOnly = "ext4 counts 5 errors", true }}, []string{"faulty data: 5 errors"}},
 		{"a child found its filesystem in error", []func(*Group){faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, []string{"faulty data: xfs has shut down"}},
 		{"its filesystem was in error, and is not mounted", []func(*Group){unmounted, leased, func(g *Group) { g.Claims = nil }, faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, nil},
-		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 134217728 bytes and its device /dev/dm-3 only 67108864|run no fsck|lvextend -L 134217728b vg0/data"}},
+		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 128 MiB and its device /dev/dm-3 only 64 MiB|run no fsck|lvextend -L 134217728b vg0/data"}},
 		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: truncate -s 134217728 /srv/vg0/data, losetup -c /dev/dm-3"}},
 		{"a disk of it is missing", []func(*Group){func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, []string{"degraded data: does not find (PV p1)|copy the data off|do not deactivate"}},
 		{"a disk of it is missing, and it is not used", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},

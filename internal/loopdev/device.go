@@ -236,10 +236,10 @@ func whole(lv volume.LV, d volume.Device) volume.Device {
 	case lv.Presence != volume.Present || d.Activity != volume.Active || d.Unusable:
 	case lv.Size < d.Size:
 		d.Unusable = true
-		d.Reason = fmt.Sprintf("its file has %d bytes, but %s was attached with %d: the file was truncated", lv.Size, d.Path, d.Size)
+		d.Reason = fmt.Sprintf("its file has %s, but %s was attached with %s: the file was truncated", volume.Bytes(lv.Size), d.Path, volume.Bytes(d.Size))
 	case d.Size == 0:
 		d.Unusable = true
-		d.Reason = fmt.Sprintf("its file has only %d bytes: the file was truncated, or never filled; truncate -s SIZE gives it a size", lv.Size)
+		d.Reason = fmt.Sprintf("its file has only %s: the file was truncated, or never filled; truncate -s SIZE gives it a size", volume.Bytes(lv.Size))
 	}
 	return d
 }

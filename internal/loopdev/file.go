@@ -86,7 +86,7 @@ func checkSpace(dir *os.File, file string, more int64) error {
 		return fmt.Errorf("statfs %s: %w", dir.Name(), err)
 	}
 	if more > int64(st.Bavail)*int64(st.Bsize) { // the free space would make each retry's message different
-		return fmt.Errorf("%s: %w: %d bytes are wanted, more than are free", file, unix.ENOSPC, more)
+		return fmt.Errorf("%s: %w: %s wanted, more than is free", file, unix.ENOSPC, volume.Bytes(more))
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func fitDevice(a extendArg, f *os.File, size int64) error {
 		return err
 	}
 	if l.Size < size/512*512 {
-		return fmt.Errorf("%s has %d bytes, not %d", a.Device.Path, l.Size, size)
+		return fmt.Errorf("%s has %s, not %s", a.Device.Path, volume.Bytes(l.Size), volume.Bytes(size))
 	}
 	return nil
 }

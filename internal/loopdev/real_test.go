@@ -266,7 +266,7 @@ func TestCutFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, "8388608") || got.Activity != volume.Active {
+		if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, "8 MiB") || got.Activity != volume.Active {
 			t.Errorf("%s: got %+v", again, got)
 		}
 		n.restart()
@@ -513,7 +513,7 @@ func TestReadOnlyVolume(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	n := newNode(t)
 	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60, "")
-	for _, words := range []string{"1152921504606846976", "free", "free space on the filesystem of " + n.dir} {
+	for _, words := range []string{"1 EiB wanted", "free", "free space on the filesystem of " + n.dir} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("got %v, want %q", err, words)
 		}

@@ -130,9 +130,9 @@ func (p *Provider) checkFilesystem(vg string, s *stock, limits *volume.Limits, m
 	case s.space.Inodes > 0 && more.Volumes > 0 && s.space.InodeFree <= inodes:
 		why = fmt.Sprintf("an inode is wanted, and of its %d inodes %d must remain free (reserve: %d%%)", s.space.Inodes, inodes, limits.Reserve)
 	case limits.Overcommit && more.Size+reserve > free:
-		why = fmt.Sprintf("%d bytes are wanted, more than are free, and of its %d bytes %d must remain so (reserve: %d%%)", more.Size, s.space.Size, reserve, limits.Reserve)
+		why = fmt.Sprintf("%s wanted, more than is free, and of its %s %s must remain so (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volume.Bytes(reserve), limits.Reserve)
 	case !limits.Overcommit && more.Size+reserve > free-may:
-		why = fmt.Sprintf("%d bytes are wanted, and its %d bytes are promised to the %d volumes there (overcommit: false), used otherwise, or must remain free (reserve: %d%%)", more.Size, s.space.Size, volumes, limits.Reserve)
+		why = fmt.Sprintf("%s wanted, and its %s are promised to the %d volumes there (overcommit: false), used otherwise, or must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volumes, limits.Reserve)
 	}
 	if why == "" {
 		return nil

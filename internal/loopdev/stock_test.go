@@ -124,7 +124,7 @@ func TestPromises(t *testing.T) {
 		if created != 1 || d.children != 1 || d.reads > 10 {
 			t.Errorf("%d created, %d children, %d times all files were read; %v", created, d.children, d.reads, refusal)
 		}
-		for _, word := range []string{"/no/vg0", fmt.Sprint(60 * gib), fmt.Sprint(100 * gib), "1 volumes", "reserve: 10%", "smaller size", "overcommit: false"} {
+		for _, word := range []string{"/no/vg0", "60 GiB wanted", "100 GiB", "1 volumes", "reserve: 10%", "smaller size", "overcommit: false"} {
 			if !strings.Contains(refusal.Error(), word) {
 				t.Errorf("no %s in: %v", word, refusal)
 			}

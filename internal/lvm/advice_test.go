@@ -29,10 +29,10 @@ func TestNotAllocatable(t *testing.T) {
 	}
 	f.pvs = pv(1, "/dev/sda", "", 60*mib) + "," + pv(2, "/dev/sdb", "allocatable", 40*mib) + "," + pv(3, "/dev/sdc", "", 0)
 	lv := f.lookUp(p, "v0")
-	const advice = "62914560 more are free on disks that are not allocatable: pvchange -xy /dev/sda;"
+	const advice = "60 MiB more are free on disks that are not allocatable: pvchange -xy /dev/sda;"
 	name := volume.Name{VG: "vg0", LV: "new"}
-	is(t, p.Create(t.Context(), "", name, 80*mib, ""), ErrNoSpace, "83886080 bytes are wanted, 41943040 are free", advice)
-	is(t, p.Extend(t.Context(), "", lv, volume.Device{}, 88*mib), ErrNoSpace, "83886080 bytes are wanted, 41943040 are free", advice)
+	is(t, p.Create(t.Context(), "", name, 80*mib, ""), ErrNoSpace, "80 MiB wanted, 40 MiB free", advice)
+	is(t, p.Extend(t.Context(), "", lv, volume.Device{}, 88*mib), ErrNoSpace, "80 MiB wanted, 40 MiB free", advice)
 	if err := p.Create(t.Context(), "", name, 40*mib, ""); err != nil {
 		t.Error(err)
 	}

@@ -40,7 +40,7 @@ func TestVMAdvice(t *testing.T) {
 	l.Invalidate("")
 	name := volume.Name{VG: "vg0", LV: "new"}
 	advice := "are free on disks that are not allocatable: pvchange -xy " + l.disks[0] + " " + l.disks[1]
-	is(t, l.Create(t.Context(), l.lock, name, 8*mib, ""), ErrNoSpace, " 0 are free", advice)
+	is(t, l.Create(t.Context(), l.lock, name, 8*mib, ""), ErrNoSpace, " 0 bytes free", advice)
 	is(t, l.Extend(t.Context(), l.lock, lv, l.device(lv), 64*mib), ErrNoSpace, advice)
 	l.restart(Group{Layout: Layout{Type: "striped", Stripes: 2}}) // where LVM itself refuses
 	l.sh("pvchange", "-q", "-xy", l.disks[0])

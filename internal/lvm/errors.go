@@ -180,7 +180,7 @@ type SpaceError struct {
 }
 
 func (e *SpaceError) Error() string {
-	s := fmt.Sprintf("no space in %s: %d bytes are wanted, %d are free", e.What, e.Wanted, e.Free)
+	s := fmt.Sprintf("no space in %s: %s wanted, %s free", e.What, volume.Bytes(e.Wanted), volume.Bytes(e.Free))
 	if e.Note != "" {
 		s += " (" + e.Note + ")"
 	}
@@ -188,7 +188,7 @@ func (e *SpaceError) Error() string {
 		return s + "; free space in it, or lvextend -L +SIZE " + pool
 	}
 	if len(e.Disks) > 0 {
-		s += fmt.Sprintf("; %d more are free on disks that are not allocatable: pvchange -xy %s", e.Fenced, strings.Join(e.Disks, " "))
+		s += fmt.Sprintf("; %s more are free on disks that are not allocatable: pvchange -xy %s", volume.Bytes(e.Fenced), strings.Join(e.Disks, " "))
 	}
 	return s + "; remove volumes that are not needed, or add a disk (vgextend)"
 }

@@ -79,7 +79,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		}
 		if l.Size < wanted { // otherwise it succeeded, with any output of LVM
 			if err == nil {
-				err = fmt.Errorf("extend: LVM reported success, but %s has %d bytes, not %d", lv.Name, l.Size, wanted)
+				err = fmt.Errorf("extend: LVM reported success, but %s has %s, not %s", lv.Name, volume.Bytes(l.Size), volume.Bytes(wanted))
 			}
 			return f.withNumbers(err, more)
 		}
@@ -127,7 +127,7 @@ func (g *group) fit(lv volume.LV, l Logical) error {
 		return err
 	}
 	if m, found, err = g.p.find(lv.UUID); err == nil && found && m.Size() < l.Size {
-		err = fmt.Errorf("extend: %s has %d bytes, but its volume has %d", g.p.node(m), m.Size(), l.Size)
+		err = fmt.Errorf("extend: %s has %s, but its volume has %s", g.p.node(m), volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	return err
 }

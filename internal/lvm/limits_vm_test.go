@@ -46,7 +46,7 @@ func TestVMLimits(t *testing.T) {
 	if err := l.Create(t.Context(), l.lock, name("other"), 8*mib, "team-b"); err != nil {
 		t.Fatal(err)
 	}
-	is(t, l.Extend(t.Context(), l.lock, created[0], volume.Device{}, 20*mib), nil, "maxTotalSize of volume group vg0 is 41943040 bytes, and 12582912 more are wanted beside the 33554432 bytes of 4 volumes")
+	is(t, l.Extend(t.Context(), l.lock, created[0], volume.Device{}, 20*mib), nil, "maxTotalSize of volume group vg0 is 40 MiB, and 12 MiB more are wanted beside the 32 MiB of 4 volumes")
 	if err := l.Extend(t.Context(), l.lock, created[0], volume.Device{}, 16*mib); err != nil {
 		t.Error(err)
 	}
@@ -65,7 +65,7 @@ func TestVMLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	is(t, l.Create(t.Context(), l.lock, name("more"), 12*mib, ""), ErrNoSpace, "thin pool vg0/pool", "its 1 volumes may use 41943040", "reserve: 25%")
-	is(t, l.Extend(t.Context(), l.lock, l.present("vthin"), volume.Device{}, 52*mib), ErrNoSpace, "thin pool vg0/pool", "12582912 bytes are wanted")
+	is(t, l.Extend(t.Context(), l.lock, l.present("vthin"), volume.Device{}, 52*mib), ErrNoSpace, "thin pool vg0/pool", "12 MiB wanted")
 	limits = &volume.Limits{Reserve: 25, Overcommit: true} // applied without a restart
 	if err := l.Create(t.Context(), l.lock, name("more"), 200*mib, ""); err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func format(f Formatting) (nothing, error) {
 	if size, err := sizeOf(dev); err != nil {
 		return nothing{}, err
 	} else if size < makers["ext4"].least+volume.Tail {
-		return nothing{}, &Refusal{What: fmt.Sprintf("%s has only %d bytes", f.Device.Path, size), Hint: fmt.Sprintf("%s needs %d", f.Type, MinSize(f.Type)), Why: volume.NoSpace}
+		return nothing{}, &Refusal{What: fmt.Sprintf("%s has only %s", f.Device.Path, volume.Bytes(size)), Hint: fmt.Sprintf("%s needs %s", f.Type, volume.Bytes(MinSize(f.Type))), Why: volume.NoSpace}
 	}
 	if err := unused(dev, f.Device); err != nil {
 		return nothing{}, err

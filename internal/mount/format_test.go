@@ -50,7 +50,7 @@ func TestMinSize(t *testing.T) {
 		r.format(fsType)
 		r = newRig(t, below)
 		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: true}, yes)
-		if want := map[string]string{"ext4": "has only 1114112 bytes"}[fsType]; err == nil || !strings.Contains(err.Error(), cmp.Or(want, "exit status 1: ")) || len(err.Error()) > 300 {
+		if want := map[string]string{"ext4": "has only 1088 KiB"}[fsType]; err == nil || !strings.Contains(err.Error(), cmp.Or(want, "exit status 1: ")) || len(err.Error()) > 300 {
 			t.Errorf("%s of %d bytes: %v", fsType, below, err)
 		}
 	}

@@ -156,7 +156,7 @@ func growBtrfs(fd int, size int64) error {
 		if size < btrfsLeast && errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("btrfs: the kernel resizes none to less than 256 MiB: ask for at least 257 MiB: %w", err)
 		}
-		return fmt.Errorf("btrfs: grow to %d bytes: %w", size, err)
+		return fmt.Errorf("btrfs: grow to %s: %w", volume.Bytes(size), err)
 	}
 	return nil
 }

@@ -253,7 +253,7 @@ func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
 		return err
 	}
 	return &Refusal{
-		What: fmt.Sprintf("the %s on %s has %d bytes, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), size),
+		What: fmt.Sprintf("the %s on %s has %s, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), volume.Bytes(size)),
 		Hint: fmt.Sprintf("stop writing to it, run no fsck, and restore its size: lvextend -L %db for a logical volume", size),
 		Why:  volume.Damaged,
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -46,9 +45,9 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 	case size == 0:
 		return refuse(volume.NotFound, "it does not exist, and option size is not given: flexd creates only what it knows the size of")
 	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.asked.Options.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
-		return refuse(volume.NoSpace, "it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", status.Size(size), fsType, status.Size(mount.MinSize(fsType)))
+		return refuse(volume.NoSpace, "it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", volume.Bytes(size), fsType, volume.Bytes(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
-		return refuse(volume.NoSpace, "option size: %d bytes are wanted, and maxSize of volume group %s is %d", size, vg.Name, vg.MaxSize)
+		return refuse(volume.NoSpace, "option size wants %s, more than maxSize of volume group %s (%s): ask for less, or raise it in flexd's configuration", volume.Bytes(size), vg.Name, volume.Bytes(vg.MaxSize))
 	case c.Verb != volume.Publish && vg.Restricted():
 		return refuse(volume.NotAllowed, "it does not exist; %s", unknownNamespace(vg, "create it by hand"))
 	case c.asked.Options.Pod.Namespace == "" && vg.PerNamespace != config.Limit{}:

@@ -360,7 +360,7 @@ func observed(h volume.Have) []status.Fact {
 		add("filesystem", "in error: %s", h.FS.What)
 	}
 	if h.FS.Content == volume.Truncated {
-		add("filesystem", "%d bytes, larger than its device (%d)", h.FS.Size, h.Device.Size)
+		add("filesystem", "%s, larger than its device (%s)", volume.Bytes(h.FS.Size), volume.Bytes(h.Device.Size))
 	}
 	return facts
 }

@@ -35,7 +35,7 @@ func (p *planner) expand(c Call) {
 		p.refuseWith(c, p.truncated())
 		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
-		p.refuse(c, NoSpace, "%d bytes are wanted, and the volume group's maxSize is %d: raise it in flexd's configuration", c.Size, c.MaxSize)
+		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))
 		return
 	}
 	p.engaged = true

@@ -60,8 +60,8 @@ func (l Limit) check(section, of, whose string, used, more Amount) error {
 		return Errorf(NoSpace, "%smaxVolumes %s is %d, and flexd has created %d%s: use one of these, raise %[1]smaxVolumes in flexd's configuration, or remove volumes that are not needed",
 			section, of, l.MaxVolumes, used.Volumes, whose)
 	case l.MaxTotalSize > 0 && more.Size > 0 && all.Size > l.MaxTotalSize:
-		return Errorf(NoSpace, "%smaxTotalSize %s is %d bytes, and %d more are wanted beside the %d bytes of %d volumes that flexd has created%s: ask for a smaller size, raise %[1]smaxTotalSize in flexd's configuration, or remove volumes that are not needed",
-			section, of, l.MaxTotalSize, more.Size, used.Size, used.Volumes, whose)
+		return Errorf(NoSpace, "%smaxTotalSize %s is %s, and %s more are wanted beside the %s of %d volumes that flexd has created%s: ask for a smaller size, raise %[1]smaxTotalSize in flexd's configuration, or remove volumes that are not needed",
+			section, of, Bytes(l.MaxTotalSize), Bytes(more.Size), Bytes(used.Size), used.Volumes, whose)
 	}
 	return nil
 }

@@ -141,10 +141,10 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	// A size that was too small may be corrected as long as nothing was published.
 	if size := calls[0].Size; p.h.LV.Created && !repeat && size > p.h.LV.Size {
 		if limit := calls[0].MaxSize; limit > 0 && size > limit {
-			return refuse(refusal(NoSpace, "option size: %d bytes are wanted, and the volume group's maxSize is %d", size, limit))
+			return refuse(refusal(NoSpace, "option size wants %s, more than the volume group's maxSize (%s): ask for less, or raise it in flexd's configuration", Bytes(size), Bytes(limit)))
 		}
 		if p.h.LV.Zero { // after a crash, nothing would show that not all was zeroed
-			return refuse(refusal(Conflict, "it is blank and has %d bytes, and option size wants %d: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", p.h.LV.Size, size, p.h.LV.Name))
+			return refuse(refusal(Conflict, "it is blank and has %s, and option size wants %s: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", Bytes(p.h.LV.Size), Bytes(size), p.h.LV.Name))
 		}
 		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
 		return "", false

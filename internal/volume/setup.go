@@ -221,8 +221,8 @@ func (p *planner) truncated() Refusal {
 	if strings.HasPrefix(d.Path, "/dev/loop") {
 		remedy = fmt.Sprintf("truncate -s %d on its file, losetup -c %s", fs.Size, d.Path)
 	}
-	return refusal(Damaged, "its %s has %d bytes and its device %s only %d: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
-		fs.Type, fs.Size, p.device(), d.Size, remedy)
+	return refusal(Damaged, "its %s has %s and its device %s only %s: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
+		fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
 }
 
 func otherType(found, wanted string) Refusal {

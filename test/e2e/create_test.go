@@ -25,7 +25,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 		words []string
 	}{
 		{v.With("size", "-"), p, []string{"vg0/a: mount", "does not exist", "option size"}},
-		{v.With("size", "65Mi"), p, []string{"vg0/a: mount", "option size", "68157440", "maxSize", "67108864"}},
+		{v.With("size", "65Mi"), p, []string{"vg0/a: mount", "option size", "65 MiB", "maxSize", "64 MiB"}},
 		{v, pod{Namespace: "kube-system", Name: "x", UID: "uid-x"}, []string{"vg0/a: mount", `namespace "kube-system"`, "team-*"}},
 		{v, pod{Namespace: "", Name: "x", UID: "uid-x"}, []string{"vg0/a: mount", `namespace ""`}},
 		{v, pod{Namespace: "team", Name: "x", UID: "uid-x"}, []string{`namespace "team"`}},
@@ -56,7 +56,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 	good := pod{Namespace: "team-a", Name: "x", UID: "uid-x"}
 	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "kubelet names it at mount only", "without attach")
 	h.ok(h.up(noAttach, v, good))
-	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865", "maxSize", "67108864")
+	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865 bytes", "maxSize", "64 MiB")
 	// Mounted volumes are released, whatever the configuration contains.
 	h.stop()
 	h.settings.vg = `volumes: []`

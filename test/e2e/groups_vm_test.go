@@ -56,7 +56,7 @@ func TestThinAndThick(t *testing.T) {
 	have := h.volumes()
 	refused := func(a answer, words ...string) {
 		t.Helper()
-		h.refused(a, append(words, "no space", "bytes are wanted", "are free")...)
+		h.refused(a, append(words, "no space", " wanted, ", " free")...)
 		if got := h.volumes(); !slices.Equal(got, have) {
 			t.Errorf("%s\n\tleft %q, before %q", a, got, have)
 		}

@@ -107,7 +107,7 @@ func TestRefusedExpansion(t *testing.T) {
 			t.Helper()
 			n.grow("a", size)
 			n.ask("Start", p.UID, nil)
-			n.warned(p, fmt.Sprint(size, " bytes are wanted, and the volume group's maxSize is 419430400: raise it"),
+			n.warned(p, fmt.Sprint(size/mib, " MiB are wanted, more than the volume group's maxSize (400 MiB): raise it"),
 				"; or lower spec.capacity.storage of the PersistentVolume")
 			n.read(p, 0, "kept")
 		}
