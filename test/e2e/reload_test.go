@@ -34,7 +34,7 @@ func TestReload(t *testing.T) {
 		h.must(syscall.Kill(h.Pid(), syscall.SIGHUP))
 		select {
 		case <-done:
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(pace * 10 * time.Millisecond):
 			continue
 		}
 		break
