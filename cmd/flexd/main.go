@@ -55,7 +55,7 @@ func app(stdout, stderr io.Writer) *cli.App {
 		ExitErrHandler:  func(*cli.Context, error) {}, // run has the only exit
 		Commands: []*cli.Command{
 			serveCommand(stderr), statusCommand(stdout), checkCommand(stdout), releaseCommand(stdout), configCommand(stdout),
-			udevCommand(stdout), completionCommand(stdout), versionCommand(stdout),
+			udevCommand(stdout), uuidCommand(stdout), completionCommand(stdout), versionCommand(stdout),
 		},
 	}
 	a.Action = func(c *cli.Context) error {

@@ -114,13 +114,12 @@ func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	got, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), uuidAttr, b) })
+	got, err := uuidOf(f)
 	switch {
 	case err != nil:
-		err = &os.PathError{Op: "getxattr", Path: path, Err: err}
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		err = fmt.Errorf("%s is no regular file", path)
-	case got != string(uuid):
+	case got != uuid:
 		err = fmt.Errorf("%s is now the volume %q, not %s", path, got, uuid)
 	default:
 		return f, nil
