@@ -38,7 +38,10 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 			continue // it may be the volume
 		}
 		missing = true
-		text := fmt.Sprintf("its mount at %s, for %s, is gone, and flexd did not take it", c.Dir, c.For)
+		text := fmt.Sprintf("something other than flexd unmounted it at %s, for %s", c.Dir, c.For)
+		if pod, ok := strings.CutPrefix(c.For, "pod "); ok {
+			text = fmt.Sprintf("pod %s writes to the node's disk, now or when a container restarts: something other than flexd unmounted the volume at %s", pod, c.Dir)
+		}
 		if other != nil {
 			text += "; " + other.What + " is mounted there instead"
 		}
@@ -48,7 +51,7 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 		case s.volume != nil && s.device == nil && s.g.Kernel == "":
 			text += "; the volume is inactive"
 		}
-		s.add(ClaimedMissing, c.Dir, "delete the pod, so that kubelet mounts it anew; what the pod wrote since then went to the disk below", "%s", text)
+		s.add(ClaimedMissing, c.Dir, "delete the pod, so that kubelet mounts it anew; what its containers wrote there since then is on the node's disk, in that directory: move it away", "%s", text)
 	}
 	return missing, standing
 }

@@ -21,7 +21,7 @@ func (s *side) dmOnly() {
 	if len(used) > 0 {
 		text += "; it is " + strings.Join(used, ", ")
 	}
-	hint := "its file was removed, renamed away or replaced: put it back if its data is needed; else, once nothing uses it: losetup -d " + s.device.Path
+	hint := "its file was removed, renamed away or replaced: put it back if its data is needed; else delete the pods that use it, and once nothing does (lsblk " + s.device.Path + "): losetup -d " + s.device.Path
 	if why := s.g.Refused[s.uuid]; why != "" {
 		text += ", because " + why
 		hint = "undo that. What is mounted stays, and flexd unmounts it; until then it mounts the volume for no further pod"
@@ -57,10 +57,10 @@ func (s *side) copied() {
 		files = append(files, s.file(v))
 	}
 	text := fmt.Sprintf("the files %s have the same uuid: one is a copy of the other, made with its attributes", strings.Join(files, " and "))
-	hint := "take the uuid from the copy: setfattr -x trusted.flexd.uuid COPY; or remove the copy"
+	hint := "make the copy a volume of its own: flexd uuid --new COPY; or remove it"
 	if s.device != nil && s.device.Name == s.volume.Name {
 		text += fmt.Sprintf("; %s is in use (%s)", files[0], s.device.Path)
-		hint = fmt.Sprintf("if %[1]s is the copy: setfattr -x trusted.flexd.uuid %[1]s, or remove it. If %[2]s is the copy: delete its pods first, then do that to it. Do not rename or replace %[2]s while it is in use",
+		hint = fmt.Sprintf("if %[1]s is the copy: flexd uuid --new %[1]s, or remove it. If %[2]s is the copy: delete its pods first, then do that to it. Do not rename or replace %[2]s while it is in use",
 			strings.Join(files[1:], " "), files[0])
 	}
 	s.add(StaleMapping, files[1], hint, "%s", text)

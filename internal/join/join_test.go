@@ -94,11 +94,11 @@ func TestDisagreements(t *testing.T) {
 		{"active, the metadata unread", []func(*Group){unclaimed, func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"a loop device of another program", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].UUID = "" }}, nil},
 
-		{"unmounted by hand", []func(*Group){unmounted}, []string{"claimed-missing data: " + pod + ", for pod default/web-0, is gone|delete the pod"}},
+		{"unmounted by hand", []func(*Group){unmounted}, []string{"claimed-missing data: pod default/web-0 writes to the node's disk|unmounted the volume at " + pod + "|delete the pod"}},
 		{"unmounted and deactivated", []func(*Group){unmounted, inactive}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and deactivated, with the lease that follows", []func(*Group){unmounted, inactive, leased}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and removed", []func(*Group){unmounted, inactive, func(g *Group) { g.Volumes = nil }}, []string{"claimed-missing data: the volume itself is gone, too"}},
-		{"unmounted, the rest unread", []func(*Group){unmounted, inactive, func(g *Group) { g.Metadata, g.Kernel, g.Volumes = "hangs", "hangs", nil }}, []string{"claimed-missing data: is gone"}},
+		{"unmounted, the rest unread", []func(*Group){unmounted, inactive, func(g *Group) { g.Metadata, g.Kernel, g.Volumes = "hangs", "hangs", nil }}, []string{"claimed-missing data: something other than flexd unmounted"}},
 		{"replaced by something else", []func(*Group){func(g *Group) { g.Mounts = []Mount{{Dir: pod, What: "tmpfs from tmpfs", Owner: volume.Ours}} }}, []string{"claimed-missing data: tmpfs from tmpfs is mounted there instead"}},
 		{"something is mounted, which may be it", []func(*Group){inactive, func(g *Group) { g.Kernel = "hangs" }}, nil},
 		{"mounted from a device that is not where the group's are", []func(*Group){inactive, func(g *Group) { g.Mounts[0].UUID = "u1" }}, nil},
@@ -125,7 +125,7 @@ func TestDisagreements(t *testing.T) {
 		{"not mounted yet", []func(*Group){unmounted, func(g *Group) { g.Claims[0].Phase = volume.Making }}, nil},
 		{"one of two", []func(*Group){func(g *Group) {
 			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "data", Dir: "/var/lib/kubelet/b", Phase: volume.Held, For: "pod default/b"})
-		}}, []string{"claimed-missing data: /var/lib/kubelet/b, for pod default/b"}},
+		}}, []string{"claimed-missing data: pod default/b |at /var/lib/kubelet/b"}},
 
 		{"extended without a refresh", []func(*Group){func(g *Group) { g.Volumes[0].Size = 128 << 20 }}, []string{"stale-mapping data: says 128 MiB|(vg0-data) has 64 MiB|lvchange --refresh vg0/data"}},
 		{"older metadata", []func(*Group){func(g *Group) { g.Volumes[0].Size = 32 << 20 }}, []string{"stale-mapping data: says 32 MiB|(vg0-data) has 64 MiB|vgcfgrestore --list vg0"}},
@@ -138,9 +138,9 @@ func TestDisagreements(t *testing.T) {
 		{"a file renamed", []func(*Group){func(g *Group) {
 			g.Kind, g.Directory, g.Volumes[0].Name, g.Devices[0].Name = "loopdev", "/srv/vg0", "other", "other"
 		}}, []string{"stale-mapping other: it was data when flexd set it up|mv -n /srv/vg0/other /srv/vg0/data"}},
-		{"a file copied with its attributes", []func(*Group){copied}, []string{"stale-mapping data: the files /srv/vg0/data and /srv/vg0/copy have the same uuid|a copy|/srv/vg0/data is in use (/dev/dm-3)|setfattr -x trusted.flexd.uuid /srv/vg0/copy"}},
-		{"a file renamed, and copied back under its name", []func(*Group){copied, func(g *Group) { g.Devices[0].Name = "copy" }}, []string{"stale-mapping copy: /srv/vg0/copy is in use (/dev/dm-3)|setfattr -x trusted.flexd.uuid /srv/vg0/data"}},
-		{"a file copied with its attributes while it is inactive", []func(*Group){copied, unclaimed, inactive}, []string{"stale-mapping copy: the files /srv/vg0/copy and /srv/vg0/data have|setfattr -x trusted.flexd.uuid COPY"}},
+		{"a file copied with its attributes", []func(*Group){copied}, []string{"stale-mapping data: the files /srv/vg0/data and /srv/vg0/copy have the same uuid|a copy|/srv/vg0/data is in use (/dev/dm-3)|flexd uuid --new /srv/vg0/copy"}},
+		{"a file renamed, and copied back under its name", []func(*Group){copied, func(g *Group) { g.Devices[0].Name = "copy" }}, []string{"stale-mapping copy: /srv/vg0/copy is in use (/dev/dm-3)|flexd uuid --new /srv/vg0/data"}},
+		{"a file copied with its attributes while it is inactive", []func(*Group){copied, unclaimed, inactive}, []string{"stale-mapping copy: the files /srv/vg0/copy and /srv/vg0/data have|flexd uuid --new COPY"}},
 		{"renamed under a lease", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data"}},
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},

@@ -128,16 +128,21 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 		a.own = &l // its file is gone, and it can only be deactivated
 	case l.Deleted && !same:
 		a.left = &l
-		refuse("/dev/%s still has a deleted file with the uuid of this volume", l.Name)
+		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, detachAdvice(l.Name))
 	case id.UUID == "":
-		refuse("/dev/%s is attached to %s, but not by flexd: losetup -d /dev/%[1]s", l.Name, file)
+		refuse("/dev/%s is attached to %s, but not by flexd: %s", l.Name, file, detachAdvice(l.Name))
 	case id.UUID != lv.UUID:
-		refuse("/dev/%s is attached to %s as the volume %s, but the file says %s", l.Name, file, id.UUID, lv.UUID)
+		refuse("/dev/%s is attached to %s as the volume %s, but the file says %s: %s", l.Name, file, id.UUID, lv.UUID, detachAdvice(l.Name))
 	case a.own != nil:
-		refuse("/dev/%s and /dev/%s are both attached to %s", a.own.Name, l.Name, file)
+		refuse("/dev/%s and /dev/%s are both attached to %s: %s", a.own.Name, l.Name, file, detachAdvice(l.Name))
 	default:
 		a.own = &l
 	}
+}
+
+// detachAdvice looks first: a device in use would only be marked to be detached later.
+func detachAdvice(loop string) string {
+	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -181,10 +186,10 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	case lv.Presence != volume.Present || lv.UUID == "":
 	case id.Inode == at:
 		r.Text = fmt.Sprintf("/dev/%s is attached to the same file (%s)", l.Name, other)
-		r.Hint = "end its use, then losetup -d /dev/" + l.Name
+		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
-		r.Hint = fmt.Sprintf("delete the pods that use it, then keep one of the files, or give the copy its own uuid: setfattr -n %s -v $(uuidgen) COPY", uuidAttr)
+		r.Hint = "delete the pods that use it; then remove one of the files, or make the copy a volume of its own: flexd uuid --new COPY"
 	}
 	return r
 }

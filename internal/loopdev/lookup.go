@@ -49,11 +49,11 @@ func foreign(file string, f FileInfo) string {
 	case !f.Regular:
 		return file + " is no regular file"
 	case f.UUID == "":
-		return fmt.Sprintf("%s was not created by flexd; to let flexd use it: setfattr -n %s -v $(uuidgen) %s", file, uuidAttr, file)
+		return fmt.Sprintf("%s was not created by flexd; to let flexd use it: flexd uuid --new %[1]s", file)
 	case !uuidPattern.MatchString(f.UUID):
-		return fmt.Sprintf("the attribute %s of %s is no uuid", uuidAttr, file)
+		return fmt.Sprintf("the attribute %s of %s is no uuid; to make it a volume of its own: flexd uuid --new %[2]s", uuidAttr, file)
 	case f.Links > 1:
-		return fmt.Sprintf("%s has %d hard links, and could be two volumes", file, f.Links)
+		return fmt.Sprintf("%s has %d hard links, and could be two volumes: remove the others (find DIRECTORY -samefile %[1]s)", file, f.Links)
 	}
 	return ""
 }

@@ -92,7 +92,7 @@ func TestLookUp(t *testing.T) {
 		{"vg0", "a", volume.Present, ""},
 		{"vg0", "ro", volume.Present, ""},
 		{"vg0", "none", volume.Absent, ""},
-		{"vg0", "plain", volume.Foreign, "setfattr -n trusted.flexd.uuid"},
+		{"vg0", "plain", volume.Foreign, "flexd uuid --new "},
 		{"vg0", "link", volume.Foreign, "no regular file"},
 		{"vg0", "two", volume.Foreign, "2 hard links"},
 		{"vg0", "odd", volume.Foreign, "no uuid"},

@@ -2,7 +2,6 @@ package lvm
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +190,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if errors.As(err, &refusal) {
 		return &mount.Refusal{
 			What: fmt.Sprintf("flexd's creation of %s was interrupted (tag %s), and now %s", lv.Name, tagCreating, refusal.What),
-			Hint: fmt.Sprintf("to use it as it is: lvchange --deltag %s %s; if it is not needed: wipefs -a %s", tagCreating, lv.Name, cmp.Or(d.Link, d.Path)),
+			Hint: fmt.Sprintf("look at it first: lvchange -ay %[2]s; blkid -p /dev/%[2]s. To use it as it is: lvchange --deltag %[1]s %[2]s; only if nothing in it is needed: lvremove %[2]s", tagCreating, lv.Name),
 		}
 	}
 	return err

@@ -134,7 +134,7 @@ func TestVMCreateCut(t *testing.T) {
 	var refusal *mount.Refusal
 	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib, "")
 	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was interrupted") ||
-		!strings.Contains(err.Error(), "a ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
+		!strings.Contains(err.Error(), "an ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
 		t.Errorf("create used: got %v, want a refusal that names the signature and the way out", err)
 	}
 	l.sh("e2fsck", "-fn", "/dev/vg0/used")
@@ -208,7 +208,7 @@ func TestVMZeroAll(t *testing.T) {
 func TestVMNoSpace(t *testing.T) {
 	l := newLab(t)
 	n := volume.Name{VG: "vg0", LV: "big"}
-	is(t, l.Create(t.Context(), l.lock, n, 1<<40, ""), ErrNoSpace, "volume group vg0", fmt.Sprint(1<<40), "free", "vgextend")
+	is(t, l.Create(t.Context(), l.lock, n, 1<<40, ""), ErrNoSpace, "volume group vg0", "1 TiB wanted", "free", "vgextend")
 	lv := l.lv("small", "8M")
 	is(t, l.Extend(t.Context(), l.lock, lv, volume.Device{}, 1<<40), ErrNoSpace, "volume group vg0")
 

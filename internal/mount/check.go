@@ -28,18 +28,20 @@ func check(a checkArg) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	return nothing{}, e2fsckError(ownerPath(a.Device), p.code, oneLine(p.out, p.errs))
+	return nothing{}, e2fsckError(a.Device, p.code, oneLine(p.out, p.errs))
 }
 
 // e2fsckError explains e2fsck's exit status, a sum of bits.
-func e2fsckError(dev string, code int, said string) error {
+func e2fsckError(d volume.Device, code int, said string) error {
+	dev := d.Path
 	switch {
 	case code&^1 == 0: // clean, or corrected
 		return nil
 	case code&4 != 0:
+		first, path := volume.ByHand(ownersName(d))
 		return &Refusal{
 			What: fmt.Sprintf("e2fsck found errors on %s that it may not repair by itself: %s", dev, said),
-			Hint: "check the volume and run: e2fsck -f " + dev,
+			Hint: "look at dmesg and at the disk, and copy the volume if its data is needed; then: " + first + "e2fsck -f " + path,
 			Why:  volume.Damaged,
 		}
 	case code&8 != 0:

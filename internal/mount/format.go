@@ -2,7 +2,6 @@ package mount
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -99,7 +98,8 @@ func format(f Formatting) (nothing, error) {
 		return nothing{}, nil
 	}
 	if left := clean(f, blank); left != nil {
-		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; if its data is not needed: blkdiscard -z %[3]s", err, left, ownerPath(f.Device))
+		name, file := ownersName(f.Device)
+		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; %s", err, left, f.Device.Path, volume.EraseAdvice(name, file, f.Device.Size))
 	}
 	return nothing{}, errors.Join(err, forget(f))
 }
@@ -217,9 +217,6 @@ func forget(f Formatting) error {
 	return nil
 }
 
-// ownerPath is the device path to show in commands for the owner.
-func ownerPath(d volume.Device) string { return cmp.Or(d.Link, d.Path) }
-
 // deviceProblem returns why a device is unfit for mkfs with any contents; "" = it is fit.
 func deviceProblem(d volume.Device) string {
 	switch {
@@ -250,7 +247,8 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 		why, blank, err = notBlank(dev, f.Device, blank)
 	}
 	if why != "" {
-		err = &Refusal{What: why + " on " + f.Device.Path, Hint: wipeAdvice(ownerPath(f.Device))}
+		name, file := ownersName(f.Device)
+		err = &Refusal{What: why + " on " + f.Device.Path, Hint: volume.EraseAdvice(name, file, f.Device.Size)}
 	}
 	return blank, err
 }

@@ -124,7 +124,7 @@ func TestNeverFormat(t *testing.T) {
 				if !errors.As(err, &refusal) || !strings.Contains(refusal.What, row.what) {
 					t.Fatalf("format %s: got %v, want %q", fsType, err, row.what)
 				}
-				if !strings.Contains(refusal.What, r.dev.Path) || !strings.Contains(refusal.Hint, "wipefs -a "+r.dev.Path) {
+				if !strings.Contains(refusal.What, r.dev.Path) || !strings.Contains(refusal.Hint, "Look at it first: blkid -p ") {
 					t.Errorf("format %s: got %+v", fsType, refusal)
 				}
 				// Nor while the record of a cut mkfs stands. A single byte may be its own.

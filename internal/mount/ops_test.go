@@ -203,7 +203,7 @@ func TestCheckVerdicts(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for code, ok := range map[int]bool{0: true, 1: true, 2: false, 3: false, 4: false, 5: false, 8: false, 12: false, 16: false, 32: false, 128: false} {
-		if err := e2fsckError("/dev/x", code, "words"); (err == nil) != ok {
+		if err := e2fsckError(volume.Device{Path: "/dev/x"}, code, "words"); (err == nil) != ok {
 			t.Errorf("exit status %d: got %v", code, err)
 		}
 	}

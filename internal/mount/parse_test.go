@@ -191,7 +191,7 @@ func TestSignatures(t *testing.T) {
 		}
 	}
 	got := parseWipefs([]byte(`{"signatures": [{"device":"loop0", "offset":"0x1fe", "type":"dos", "uuid":null, "label":null},{"device":"loop0","offset":"0x438","type":"ext4"}]}`))
-	if text := fmt.Sprint(got); text != "[a dos signature at offset 510 (0x1fe) a ext4 signature at offset 1080 (0x438)]" {
+	if text := fmt.Sprint(got); text != "[a dos signature at offset 510 (0x1fe) an ext4 signature at offset 1080 (0x438)]" {
 		t.Errorf("got %s", text)
 	}
 	if got := parseWipefs([]byte("no json")); got != nil {

@@ -127,11 +127,11 @@ func describe(dev *os.File, s signature) string {
 	if len(texts) == 0 {
 		switch {
 		case s.Type != "" && s.Partition != "":
-			return fmt.Sprintf("found a %s signature and a %s partition table", s.Type, s.Partition)
+			return fmt.Sprintf("found %s signature and %s partition table", article(s.Type), article(s.Partition))
 		case s.Type != "":
-			return fmt.Sprintf("found a %s signature", s.Type)
+			return fmt.Sprintf("found %s signature", article(s.Type))
 		case s.Partition != "":
-			return fmt.Sprintf("found a %s partition table", s.Partition)
+			return fmt.Sprintf("found %s partition table", article(s.Partition))
 		}
 		return "found several signatures"
 	}
@@ -148,7 +148,17 @@ type found struct {
 	kind   string // "linux_raid_member"
 }
 
-func (f found) String() string { return fmt.Sprintf("a %s signature at %s", f.kind, at(f.offset)) }
+func (f found) String() string {
+	return fmt.Sprintf("%s signature at %s", article(f.kind), at(f.offset))
+}
+
+// article puts the article before the name of a format, as it is spoken.
+func article(kind string) string {
+	if strings.ContainsAny(kind[:min(len(kind), 1)], "aeioxL") { // ext2, iso9660, xfs, LVM2_member
+		return "an " + kind
+	}
+	return "a " + kind
+}
 
 func parseWipefs(out []byte) []found {
 	var list struct {
@@ -172,8 +182,3 @@ func parseWipefs(out []byte) []found {
 }
 
 func at(offset int64) string { return fmt.Sprintf("offset %d (0x%x)", offset, offset) }
-
-// wipeAdvice says how to erase unwanted data.
-func wipeAdvice(dev string) string {
-	return fmt.Sprintf("flexd never formats over data; if it is not needed: wipefs -a %s, and blkdiscard -z %s if that is not enough", dev, dev)
-}

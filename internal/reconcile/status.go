@@ -227,7 +227,7 @@ func claimView(c dsw.Claim, h *volume.Have) status.Claim {
 	}
 	switch {
 	case c.Phase == volume.Held && missing:
-		v.Note = claimedMissing + ": its mount is gone, and flexd did not take it; it holds nothing; restart the pod"
+		v.Note = claimedMissing + ": something other than flexd unmounted it; it holds nothing; delete the pod"
 	case mounted && h.Targets[c.Dir].Under:
 		v.Note = "covered by another mount: " + h.Targets[c.Dir].Other
 	}

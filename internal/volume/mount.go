@@ -102,7 +102,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	case Truncated:
 		return refuse(p.truncated())
 	case ForeignContent:
-		return refuse(refusal(NotBlank, "it is not blank: %s; flexd never formats over data. If the data is not needed: wipefs -a %s (and blkdiscard -z %[2]s), then ask again", orUnknown(fs.What), p.device()))
+		return refuse(refusal(NotBlank, "it is not blank: %s; %s", orUnknown(fs.What), p.dataAdvice()))
 	}
 	if wanted != "" && wanted != fs.Type {
 		return refuse(otherType(fs.Type, wanted))
@@ -132,11 +132,11 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	case p.h.Device.Unsound != "":
 		return refuse(refusal(Unusable, "it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound))
 	case p.h.Record == Seen:
-		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. If it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile)))
+		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. Look at its disks first (dmesg, pvs). Only if it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile)))
 	}
 	repeat := fs.Content != Blank
 	if why := p.unlikeCut(fsType); repeat && why != "" {
-		return refuse(refusal(NotBlank, "an mkfs of %s was cut on it, and is not repeated: %s; flexd never formats over data. Look at the signatures (wipefs %s); if it is not needed: wipefs -a %[3]s, blkdiscard -z %[3]s, then ask again", p.h.RecordType, why, p.device()))
+		return refuse(refusal(NotBlank, "an mkfs of %s was cut on it, and is not repeated: %s; %s", p.h.RecordType, why, p.dataAdvice()))
 	}
 	// A size that was too small may be corrected as long as nothing was published.
 	if size := calls[0].Size; p.h.LV.Created && !repeat && size > p.h.LV.Size {
@@ -169,6 +169,14 @@ func (p *planner) unlikeCut(fsType string) string {
 		return "fsType now asks for " + fsType
 	}
 	return ""
+}
+
+// dataAdvice is the remedy for data that is no filesystem.
+func (p *planner) dataAdvice() string {
+	if p.h.Record == Seen {
+		return keepAdvice(p.h.LV.Name, p.h.LV.File.Path, p.h.RecordType)
+	}
+	return EraseAdvice(p.h.LV.Name, p.h.LV.File.Path, p.h.LV.Size)
 }
 
 // device returns the device path for the owner's commands: if possible a link that always

@@ -178,7 +178,7 @@ func (p *planner) conflict(c Call) Refusal {
 	case p.h.FS.Content == Truncated:
 		return p.truncated()
 	case live.SuperReadOnly && !p.readOnlyLV():
-		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: unmount it everywhere, run fsck, and look at dmesg", live.Type)
+		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: look at dmesg and at the disk; then delete the pods that use it: the next mount checks it", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}
@@ -210,7 +210,7 @@ func failed(fs FS) Refusal {
 	if fs.Type != "" {
 		what = fs.Type
 	}
-	return refusal(Damaged, "its %s is in error (%s): unmount it everywhere and run fsck by hand", what, orUnknown(fs.What))
+	return refusal(Damaged, "its %s is in error (%s): look at dmesg and at the disk, and back up what can be read; then delete the pods that use it: the next mount checks it", what, orUnknown(fs.What))
 }
 
 // truncated describes a filesystem that is larger than its device. It does not advise fsck,
@@ -218,15 +218,15 @@ func failed(fs FS) Refusal {
 func (p *planner) truncated() Refusal {
 	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
 	remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, name)
-	if strings.HasPrefix(d.Path, "/dev/loop") {
-		remedy = fmt.Sprintf("truncate -s %d on its file, losetup -c %s", fs.Size, d.Path)
+	if file := p.h.LV.File.Path; file != "" {
+		remedy = fmt.Sprintf("truncate -s %d %s, and losetup -c %s if it is attached", fs.Size, file, d.Path)
 	}
 	return refusal(Damaged, "its %s has %s and its device %s only %s: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
 		fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
 }
 
 func otherType(found, wanted string) Refusal {
-	return refusal(Conflict, "it holds %s, and fsType asks for %s: correct fsType, or wipe the volume if its data is not needed", found, wanted)
+	return refusal(Conflict, "it holds %s, and fsType asks for %s: correct fsType; flexd never formats over data", found, wanted)
 }
 
 // optionsDiffer compares the wanted superblock options with those of the live superblock:

@@ -20,7 +20,7 @@ func TestForeignFiles(t *testing.T) {
 	h.must(os.Truncate(file, 16*mib))
 	before := h.hash(file)
 	for _, a := range []answer{h.up(noAttach, v, p), h.up(byKubelet, v, p), h.call("waitforattach", "", v.Blob(nil))} {
-		h.refused(a, "vg0/mine", file+" was not created by flexd", "setfattr -n trusted.flexd.uuid")
+		h.refused(a, "vg0/mine", file+" was not created by flexd", "flexd uuid --new "+file)
 	}
 	// It is blank and has flexd's attribute, but was attached by hand.
 	h.must(os.Truncate(file, 0))

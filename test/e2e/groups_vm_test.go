@@ -237,7 +237,7 @@ func TestShrunk(t *testing.T) {
 		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size-mib, name) // LVM rounds it up
 		h.eventually("status shows it", func() string {
 			s := h.story(name)
-			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, fmt.Sprint(384*mib)) }) {
+			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, "384 MiB") }) {
 				return ""
 			}
 			return fmt.Sprintf("%+v", s)

@@ -46,7 +46,7 @@ func TestMeddlingWithFiles(t *testing.T) {
 
 	// Copied with its attributes: nothing was renamed.
 	h.sh("cp", "-a", a, b)
-	h.disagrees("stale-mapping", id, "the files "+a+" and "+b+" have the same uuid", a+" is in use", "setfattr -x trusted.flexd.uuid "+b)
+	h.disagrees("stale-mapping", id, "the files "+a+" and "+b+" have the same uuid", a+" is in use", "flexd uuid --new "+b)
 	if out, _ := h.check(); strings.Contains(out, "renamed to") || strings.Contains(out, "lvrename") {
 		t.Errorf("a copy, and flexd check says\n%s", out)
 	}

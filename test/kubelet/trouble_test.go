@@ -76,7 +76,6 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 		_, err = f.WriteAt(bytes.Repeat([]byte("something else "), 4000), 0)
 		n.must(err)
 		n.must(f.Close())
-		device := n.Run + "/dev/vg0/"
 		for _, c := range []struct {
 			claim string
 			words []string
@@ -85,9 +84,9 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 			{"gone", []string{"volume group gone not found", n.Dir + "/gone; mount its filesystem, or correct `directory`"}},
 			{"nolv", []string{"vg0/nolv", "option size"}},
 			{"large", []string{"vg0/large", "maxSize"}},
-			{"full", []string{"small/full", "no space left", "16777216 bytes", "free space on the filesystem of " + n.Dir + "/small", "or use a smaller size"}},
-			{"swap", []string{"vg0/swap", "swap", "never formats over data", "wipefs -a " + device + "swap", "blkdiscard -z " + device + "swap"}},
-			{"torn", []string{"vg0/torn", "never formats over data", "wipefs -a " + device + "torn", "blkdiscard -z " + device + "torn"}},
+			{"full", []string{"small/full", "no space left", "16 MiB wanted", "free space on the filesystem of " + n.Dir + "/small", "or use a smaller size"}},
+			{"swap", []string{"vg0/swap", "swap", "never formats over data", "blkid -p " + n.Dir + "/vg0/swap;", "fallocate -p -l "}},
+			{"torn", []string{"vg0/torn", "never formats over data", "blkid -p " + n.Dir + "/vg0/torn;", "fallocate -p -l "}},
 			{"other", []string{"vg0/data", "ext4", "xfs"}},
 		} {
 			p := pod("wants-"+c.claim, c.claim)
