@@ -7,8 +7,8 @@ import (
 
 // ByHand returns the path of a volume for the commands of its owner, and the command that
 // must come first: flexd deactivates a volume that nothing uses, so the device of now may be
-// gone, or another volume's, when a message is read. file is a loopdev volume's; with it the
-// name is not needed.
+// gone, or another volume's, when a message is read. file is that of a volume which is a file;
+// with it the name is not needed.
 func ByHand(name Name, file string) (first, path string) {
 	if file != "" {
 		return "", file
