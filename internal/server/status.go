@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log"
 	"net"
 	"net/http"
@@ -71,7 +72,7 @@ func (s *Status) Serve(ctx context.Context) error {
 		IdleTimeout:       10 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, userKey{}, c.(*limitedConn).uid)
+			return asUser(ctx, c.(*limitedConn).uid)
 		},
 	}
 	srv.ErrorLog = log.New(errorLog, "status socket: ", 0)
@@ -85,6 +86,10 @@ func (s *Status) Serve(ctx context.Context) error {
 
 // userKey is the key of the uid in a request's context.
 type userKey struct{}
+
+func asUser(ctx context.Context, uid uint32) context.Context {
+	return context.WithValue(ctx, userKey{}, uid)
+}
 
 // take waits for a part of a limit, and answers if there is none in time.
 func take(w http.ResponseWriter, r *http.Request, l *limit) (release func(), ok bool) {
@@ -109,6 +114,11 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fail(w, http.StatusInternalServerError, "a bug in flexd; its log has the details")
 		}
 	}()
+	protect(w.Header())
+	if code, why := untrusted(r); code != 0 {
+		fail(w, code, why)
+		return
+	}
 	release, ok := take(w, r, &s.requests)
 	if !ok {
 		return
@@ -119,6 +129,10 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.look(w, r, path)
 		return
 	}
+	if a, ok := assets[path]; ok && shows {
+		a.write(w)
+		return
+	}
 	code, doc, err := s.page(path)
 	switch {
 	case code == http.StatusNotFound:
@@ -127,7 +141,7 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, HEAD")
 		fail(w, http.StatusMethodNotAllowed, r.Method+" is not allowed: the status socket only shows")
 	default:
-		write(w, code, doc)
+		writeNew(w, r, code, doc)
 	}
 }
 
@@ -157,7 +171,7 @@ func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
 // page returns the document of a path; with a 404 the error names the missing object.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
-	case "/v1/check", "/v1/orphans":
+	case "/v1/check", "/v1/orphans", "/", "/page.css", "/page.js":
 		return http.StatusOK, nil, nil // only called for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil
@@ -206,15 +220,41 @@ type failure struct {
 
 func fail(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
 
+// writeNew writes a document, unless the caller has the same one already: a page that asks
+// every other second for a thousand volumes, through ssh, mostly gets an empty answer.
+func writeNew(w http.ResponseWriter, r *http.Request, code int, doc any) {
+	code, body := encode(code, doc)
+	if code == http.StatusOK {
+		tag := fmt.Sprintf(`"%016x"`, maphash.Bytes(tagSeed, body))
+		w.Header().Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	writeBody(w, code, body)
+}
+
+var tagSeed = maphash.MakeSeed()
+
 func write(w http.ResponseWriter, code int, doc any) {
-	var b bytes.Buffer // encoded first: an error after the header could not be reported
+	code, body := encode(code, doc)
+	writeBody(w, code, body)
+}
+
+// encode encodes a document first: an error after the header could not be reported.
+func encode(code int, doc any) (int, []byte) {
+	var b bytes.Buffer
 	if err := status.WriteJSON(&b, doc); err != nil {
 		code = http.StatusInternalServerError
 		b.Reset()
 		status.WriteJSON(&b, failure{"cannot encode the answer: " + err.Error()})
 	}
+	return code, b.Bytes()
+}
+
+func writeBody(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	w.Write(b.Bytes())
+	w.Write(body)
 }

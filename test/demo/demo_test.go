@@ -53,7 +53,7 @@ func onFresh(t *testing.T, hidden string, command ...string) (output, asked stri
 }
 
 // A fresh Debian has none of these.
-const notOnFresh = "gcc|cc|jq|strace|containerd|runc|mdadm|cryptsetup|sfdisk" +
+const notOnFresh = "gcc|cc|jq|strace|chromium.*|containerd|runc|mdadm|cryptsetup|sfdisk" +
 	"|mkfs[.](xfs|btrfs)|xfs_.*|btrfs.*|fsck[.](xfs|btrfs)|(lv|vg|pv).*|lvm|dmsetup"
 
 // Where nothing can be installed the demonstration leaves out what needs it, and
@@ -91,7 +91,7 @@ func TestNoFilesystem(t *testing.T) {
 // The tests want more.
 func TestToolsOfTests(t *testing.T) {
 	t.Parallel()
-	const all = "btrfs-progs containerd cryptsetup-bin fdisk gcc jq lvm2 mdadm runc strace xfsprogs libc6-dev"
+	const all = "btrfs-progs chromium-headless-shell containerd cryptsetup-bin fdisk gcc jq lvm2 mdadm runc strace xfsprogs libc6-dev"
 	out, asked, err := onFresh(t, notOnFresh, "scripts/test-tools")
 	if err == nil || asked != all || !strings.Contains(out, "Not installed: "+all) {
 		t.Errorf("scripts/test-tools: %v, apt-get is asked for %q, %s", err, asked, out)
