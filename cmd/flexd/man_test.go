@@ -21,10 +21,10 @@ var exitStatuses = []struct {
 	code int
 	text string
 }{
-	{0, "success; for check: no disagreement"},
-	{exitFailed, "the command failed or was refused; for check: a disagreement"},
+	{0, "success; for check: no disagreement; for doctor: no error, maybe warnings"},
+	{exitFailed, "the command failed or was refused; for check: a disagreement; for doctor: an error"},
 	{exitUsage, "invalid command line"},
-	{exitUnknown, "flexd does not answer; for check: no known disagreement, but some facts are unknown"},
+	{exitUnknown, "flexd does not answer; for check: no known disagreement, but some facts are unknown; for doctor: no error, but something could not be examined"},
 }
 
 // The manual page has each command and flag, in the words of --help.

@@ -23,6 +23,10 @@ const (
 	ExpandFS      = "expandfs"
 )
 
+// PrintVersion is no verb of FlexVolume: flexdriver answers with its version, for people and
+// for flexd doctor.
+const PrintVersion = "--version"
+
 // ErrVerb is a verb that FlexVolume does not have. It alone may be answered
 // NotSupported.
 var ErrVerb = errors.New("not a FlexVolume verb")

@@ -58,6 +58,8 @@ func respond(args []string, env func(string) string) (a Answer) {
 	switch verb {
 	case Init:
 		return capabilities(args[0])
+	case PrintVersion:
+		return Answer{Status: StatusSuccess, Message: build}
 	case GetVolumeName: // anything but a permanent "Not supported" can make volumes unusable
 		return NotSupported()
 	case ExpandVolume: // kubelet never calls it; expandfs does everything

@@ -39,6 +39,14 @@ func TestRunWithoutVerb(t *testing.T) {
 	}
 }
 
+// flexd doctor compares the versions.
+func TestPrintVersion(t *testing.T) {
+	var out bytes.Buffer
+	if code := Run([]string{"lvm", PrintVersion}, &out, os.Getenv); code != 0 || out.String() != `{"status":"Success","message":"devel"}`+"\n" {
+		t.Errorf("%d %s", code, out.String())
+	}
+}
+
 func TestRunRefusesWrongEnvironment(t *testing.T) {
 	for _, value := range []string{"x", "0s", "-1s", "6m", "5"} {
 		var out bytes.Buffer

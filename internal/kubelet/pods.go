@@ -60,6 +60,9 @@ func (c Cgroups) Look() Pods {
 	return p
 }
 
+// Unknown returns why the processes of pods are unknown, "" if they are known.
+func (p Pods) Unknown() string { return p.why }
+
 // hierarchies are the directory itself (v2), or those in it (v1, and both).
 func (c Cgroups) hierarchies() (all []string) {
 	if exists(filepath.Join(c.dir, "cgroup.procs")) {

@@ -18,6 +18,8 @@ func WriteJSON(w io.Writer, v any) error {
 		v = doc.filled()
 	case Orphans:
 		v = doc.filled()
+	case Diagnosis:
+		v = doc.filled()
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -116,6 +116,19 @@ func story() VolumeDetail {
 	}
 }
 
+func diagnosis() Diagnosis {
+	d := Diagnosis{Node: "node-1", Version: "v1", Examinations: []Examination{
+		{Area: "kubelet", Name: "process", Result: ResultOK, Evidence: "kubelet is process 812, /usr/bin/kubelet; root directory /var/lib/kubelet (kubelet's default)", Why: "it runs the driver"},
+		{Area: "kubelet", Name: "root-directory", Result: ResultError, Evidence: "/data\x1b[2J is not in kubeletRoots", Why: "flexd mounts only below kubeletRoots, and refuses every other directory.",
+			Remedy: []string{"set kubeletRoots", "move kubelet's root directory back, which is a long command that is never broken into lines"}},
+		{Area: "kubelet", Name: "mount-propagation", Result: ResultSkipped, Evidence: "no kubelet runs", Why: "a pod would write to the disk below"},
+		{Area: "lvm", Name: "volume-groups", Result: ResultUnknown, Evidence: "vgs hangs", Why: "pods get volumes of these groups", Remedy: []string{"dmesg | tail"}},
+		{Area: "lvm", Name: "devices", Result: ResultWarning, Evidence: "lvmFilter has no effect", Why: "LVM sees only disks that its filters accept"},
+	}}
+	d.Result = d.Judge()
+	return d
+}
+
 func TestGolden(t *testing.T) {
 	for _, g := range []struct {
 		file  string
@@ -149,6 +162,11 @@ func TestGolden(t *testing.T) {
 		{"story-idle", func(b *strings.Builder) error {
 			return WriteVolumeDetail(b, VolumeDetail{Volume: volumes().Volumes[4], Lease: &Lease{Until: before(time.Minute)}}, now)
 		}},
+		{"diagnosis", func(b *strings.Builder) error { return WriteDiagnosis(b, diagnosis(), false, Layout{}) }},
+		{"diagnosis-all", func(b *strings.Builder) error {
+			return WriteDiagnosis(b, diagnosis(), true, Layout{Width: 60, Color: true})
+		}},
+		{"diagnosis.json", func(b *strings.Builder) error { return WriteJSON(b, diagnosis()) }},
 		{"list.json", func(b *strings.Builder) error { return WriteJSON(b, volumes()) }},
 		{"story.json", func(b *strings.Builder) error { return WriteJSON(b, story()) }},
 		{"story-idle.json", func(b *strings.Builder) error { return WriteJSON(b, VolumeDetail{}) }},
@@ -229,7 +247,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Group{}, RefusedCall{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Group{}, RefusedCall{}, Diagnosis{}, Examination{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

@@ -76,6 +76,10 @@ func TestUnit(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 
+	if out, code := h.client("doctor", "--config", h.Config(), "-v"); code != 0 || strings.Contains(out, "flexd does not run") {
+		t.Errorf("flexd doctor: exit status %d:\n%s", code, out)
+	}
+
 	p, q := podN(1), podN(2)
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
 		v := h.vol(fs, fs).With("volumegroup", "loops", "size", "304Mi")

@@ -1,0 +1,280 @@
+package doctor
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// driver returns kubelet's name of the driver's directory, its executable and init's file.
+func (n *node) driver() (dir, name, dotfile string) {
+	vendor, name, _ := strings.Cut(n.Config.Driver, "/")
+	return vendor + "~" + name, name, "." + name + ".init.json"
+}
+
+// install returns the command that installs the driver for a kubelet.
+func (n *node) install(k *kubelet) string {
+	command := "scripts/install.sh"
+	if n.Config.Driver != "flexd/lvm" {
+		command += " --driver " + n.Config.Driver
+	}
+	if k.plugins.value != defaultPlugins || n.other(k) {
+		command += " --plugin-dir " + k.plugins.value
+	}
+	return command
+}
+
+func (n *node) pluginDirectory() []finding {
+	return n.each(func(k *kubelet) finding {
+		dir := k.inside + k.plugins.value
+		name := fmt.Sprintf("%s (%s)", k.plugins.value, k.plugins.from)
+		st, err := os.Lstat(dir)
+		switch {
+		case os.IsNotExist(err):
+			f := failed(name+" does not exist", n.install(k), "restart kubelet, which makes the directory when it starts")
+			if k.Pid == 0 {
+				f.result = status.ResultWarning
+			}
+			return f
+		case err != nil:
+			return unknown(err.Error())
+		case st.Mode()&fs.ModeSymlink != 0:
+			return failed(name+" is a symbolic link: kubelet watches the link, and misses changes of the drivers", "make it a directory, or set kubelet's volumePluginDir to the destination")
+		case !st.IsDir():
+			return failed(name+" is not a directory", "move it away, then "+n.install(k))
+		case n.other(k) && !sameFile(n.Root+k.plugins.value, dir):
+			return warning(name+" of kubelet's mount namespace is another directory than here", n.install(k)+" with the path of kubelet's directory on the host", "bind "+k.plugins.value+" of the host into the container of kubelet")
+		case n.hasOption(k, k.plugins.value, "noexec"):
+			return failed(name+" is on a mount with noexec: kubelet cannot run a driver there", "mount -o remount,exec the filesystem (findmnt -T "+k.plugins.value+")", "set kubelet's volumePluginDir to a directory elsewhere")
+		}
+		if wrong, remedy := safe(dir, st); wrong != "" {
+			return failed(wrong, remedy)
+		}
+		return well("%s", name)
+	})
+}
+
+func (n *node) executable() []finding {
+	return n.each(func(k *kubelet) finding {
+		driver, name, dotfile := n.driver()
+		dir := filepath.Join(k.inside+k.plugins.value, driver)
+		exe, install := filepath.Join(dir, name), n.install(k)
+		shown := filepath.Join(k.plugins.value, driver, name)
+		parent, err := os.Lstat(dir)
+		if err == nil && !parent.IsDir() {
+			return failed(filepath.Dir(shown)+" is not a directory: kubelet does not follow a link", "move it away, then "+install)
+		}
+		var st os.FileInfo
+		if err == nil {
+			st, err = os.Stat(exe)
+		}
+		switch {
+		case os.IsNotExist(err):
+			f := failed(shown+" does not exist", install)
+			if k.Pid == 0 {
+				f.result = status.ResultWarning
+			}
+			return f
+		case err != nil:
+			return unknown(err.Error())
+		case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:
+			return failed(fmt.Sprintf("%s is not executable (mode %s)", shown, st.Mode()), install)
+		}
+		for path, st := range map[string]os.FileInfo{dir: parent, exe: st} {
+			if wrong, remedy := safe(path, st); wrong != "" {
+				return failed(wrong, remedy)
+			}
+		}
+		if _, err := flexdriverAt(exe); err != nil {
+			return failed(fmt.Sprintf("%s is not flexd's driver: %v", shown, err), "see what it is: file "+shown+"; if another driver has this name, choose one of its own with --driver", install)
+		}
+		if _, err := n.mode(k); err != nil {
+			return failed(fmt.Sprintf("the driver's init fails, so kubelet does not load it: %s: %v", filepath.Join(filepath.Dir(shown), dotfile), err), install)
+		}
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if e.Name() != name && e.Name() != dotfile {
+				return warning(fmt.Sprintf("%s: unexpected file, as of an installation that was interrupted; each change of a file there makes kubelet run init again", filepath.Join(filepath.Dir(shown), e.Name())), install+" (completes or undoes it)")
+			}
+		}
+		return well("%s", shown)
+	})
+}
+
+// flexdriverAt reads the package that an executable was built from.
+func flexdriverAt(exe string) (*buildinfo.BuildInfo, error) {
+	info, err := buildinfo.ReadFile(exe)
+	if err == nil && !strings.HasSuffix(info.Path, "/cmd/flexdriver") {
+		err = fmt.Errorf("it is built from %s", info.Path)
+	}
+	return info, err
+}
+
+// mode returns the attach mode of the installed driver.
+func (n *node) mode(k *kubelet) (attach bool, err error) {
+	driver, _, dotfile := n.driver()
+	text, err := readFile(filepath.Join(k.inside+k.plugins.value, driver, dotfile))
+	if os.IsNotExist(err) {
+		return flexvolume.DefaultCapabilities().Attach, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	c, err := flexvolume.ParseCapabilities(text)
+	return c.Attach, err
+}
+
+func (n *node) attachMode() []finding {
+	return n.each(func(k *kubelet) finding {
+		driver, name, _ := n.driver()
+		if !exists(filepath.Join(k.inside+k.plugins.value, driver, name)) {
+			return skipped("the driver is not installed")[0]
+		}
+		attach, err := n.mode(k)
+		if err != nil {
+			return unknown(err.Error())
+		}
+		evidence := fmt.Sprintf("the driver has attach:%t, and kubelet has enableControllerAttachDetach %s (%s)", attach, k.attach.value, k.attach.from)
+		change := "drain the node (the mode cannot change while volumes are mounted), then: scripts/install.sh --attach=false"
+		var groups []string
+		for _, g := range n.Config.VolumeGroups {
+			if g.Create && g.Restricted() {
+				groups = append(groups, g.Name)
+			}
+		}
+		switch {
+		case attach && len(groups) > 0:
+			return warning(evidence+": with attach:true flexd creates no volume in groups that are restricted to namespaces: "+strings.Join(groups, ", "), change, "create and format the volumes by hand")
+		case attach && !k.attaches():
+			return warning(evidence+": the controller manager attaches, so it needs the driver on its machine, which cannot be examined from here", "there: scripts/install.sh --driver-only --attach=true", change)
+		}
+		return well("%s", evidence)
+	})
+}
+
+// otherLVM are parts of the names of CSI drivers that manage volume groups of LVM.
+var otherLVM = []string{"topolvm", "lvm", "local.csi.openebs.io", "open-local", "carina", "directpv"}
+
+func (n *node) otherDrivers() []finding {
+	return n.each(func(k *kubelet) finding {
+		ours, name, _ := n.driver()
+		var wrong, others, remedy []string
+		entries, err := os.ReadDir(k.inside + k.plugins.value)
+		if err != nil && !os.IsNotExist(err) {
+			return unknown(err.Error())
+		}
+		for _, e := range entries {
+			path := filepath.Join(k.plugins.value, e.Name())
+			exe := e.Name()[strings.LastIndexByte(e.Name(), '~')+1:]
+			switch {
+			case e.Name() == ours:
+			case strings.HasPrefix(e.Name(), "."):
+				wrong = append(wrong, path+" is hidden, but kubelet watches files in it, and logs an error for each change")
+				remedy = append(remedy, "if no installation runs now: see what it is, ls -la "+path+", and move it out of "+k.plugins.value)
+			case !e.IsDir():
+				others = append(others, path+" (ignored by kubelet)")
+			case !exists(filepath.Join(k.inside+path, exe)):
+				wrong = append(wrong, filepath.Join(path, exe)+" is missing: kubelet fails to load that driver again and again")
+				remedy = append(remedy, "if that driver is not used any more: move "+path+" away")
+			case e.Name()[strings.LastIndexByte(e.Name(), '~')+1:] == name && usesLVM(filepath.Join(k.inside+path, exe)), usesLVM(filepath.Join(k.inside+path, exe)):
+				wrong = append(wrong, filepath.Join(path, exe)+" is another FlexVolume driver that runs LVM's commands")
+				remedy = append(remedy, "move its volumes to driver: "+n.Config.Driver+", drain the node, then move "+path+" away")
+			default:
+				others = append(others, path)
+			}
+		}
+		for _, dir := range []string{"plugins", "plugins_registry"} {
+			found, _ := os.ReadDir(filepath.Join(k.inside+k.rootDir.value, dir))
+			for _, e := range found {
+				if len(n.lvmGroups()) > 0 && slices.ContainsFunc(otherLVM, func(s string) bool { return strings.Contains(e.Name(), s) }) {
+					wrong = append(wrong, filepath.Join(k.rootDir.value, dir, e.Name())+" belongs to a CSI driver that manages volume groups of LVM")
+					remedy = append(remedy, "give that driver other volume groups than "+strings.Join(n.lvmGroups(), ", ")+"; if it was removed from the cluster, move its directory away")
+				}
+			}
+		}
+		if len(wrong) > 0 {
+			return warning(strings.Join(wrong, "; "), slices.Compact(remedy)...)
+		}
+		if len(others) > 0 {
+			return well("no other driver for LVM; others: %s", strings.Join(others, ", "))
+		}
+		return well("no other driver for LVM")
+	})
+}
+
+// usesLVM reports whether a script runs commands of LVM. It is read, and never run.
+func usesLVM(script string) bool {
+	text, err := readFile(script)
+	return err == nil && strings.HasPrefix(text, "#!") && slices.ContainsFunc([]string{"lvcreate", "lvchange", "lvs ", "vgs ", "lvdisplay", "volumegroup"}, func(s string) bool { return strings.Contains(text, s) })
+}
+
+func (n *node) versions() (all []finding) {
+	release := map[string]string{"these commands": n.Version}
+	if body, err := n.Ask("/version"); err == nil {
+		var v struct {
+			Version string `json:"version"`
+		}
+		if json.Unmarshal(body, &v) == nil {
+			release["the daemon"] = v.Version
+		}
+	}
+	if d, ok := n.serve(); ok && strings.HasSuffix(d.Exe, " (deleted)") {
+		all = append(all, warning(fmt.Sprintf("the daemon (pid %d) runs an executable that was replaced since: %s", d.Pid, d.Exe), "systemctl restart flexd (kubelet's calls wait for it; mounts stay)"))
+	}
+	for _, k := range n.found().all {
+		driver, name, _ := n.driver()
+		exe := filepath.Join(k.inside+k.plugins.value, driver, name)
+		st, err := os.Stat(exe)
+		if err != nil {
+			continue // the check of the executable says so
+		}
+		if wrong, _ := safe(exe, st); wrong != "" {
+			continue
+		}
+		if _, err := flexdriverAt(exe); err != nil {
+			continue
+		}
+		var answer struct {
+			Status  string `json:"status"`
+			Message string `json:"message"`
+		}
+		out, err := n.command(exe, flexvolume.PrintVersion)
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &answer)
+		}
+		switch {
+		case err != nil:
+			all = append(all, unknown(fmt.Sprintf("the version of %s is unknown: %v", exe, err), n.install(k)))
+		case answer.Status != flexvolume.StatusSuccess:
+			release["flexdriver"] = "older"
+		default:
+			release["flexdriver"] = answer.Message
+		}
+	}
+	var parts []string
+	same := true
+	for _, part := range []string{"these commands", "the daemon", "flexdriver"} {
+		if v, ok := release[part]; ok {
+			parts = append(parts, part+" "+v)
+			same = same && v == n.Version
+		}
+	}
+	if same {
+		return append(all, well("%s", strings.Join(parts, ", ")))
+	}
+	return append(all, warning(strings.Join(parts, ", "), "install one version again: scripts/install.sh", "systemctl restart flexd"))
+}
+
+// describe names the daemon's process.
+func describe(d procfs.Details) string {
+	return fmt.Sprintf("process %d, %s %s", d.Pid, d.Exe, strings.Join(d.Args[1:], " "))
+}

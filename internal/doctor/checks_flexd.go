@@ -1,0 +1,274 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/udev"
+)
+
+func (n *node) configuration() (all []finding) {
+	checkIt := "correct it: flexd config --check " + n.ConfigPath + "; every key: flexd config"
+	if n.ConfigErr != nil {
+		return []finding{failed(n.ConfigErr.Error(), checkIt)}
+	}
+	if st, err := os.Stat(n.Root + n.ConfigPath); err == nil {
+		if wrong, remedy := safe(n.ConfigPath, st); wrong != "" {
+			all = append(all, failed(wrong, remedy))
+		}
+	}
+	if len(n.Config.VolumeGroups) == 0 {
+		return append(all, warning(n.ConfigPath+" has no volume groups", "add yours to volumeGroups in "+n.ConfigPath, checkIt))
+	}
+	if standard := config.Default().DriverSocket(); n.Config.DriverSocket() != standard {
+		for _, k := range n.found().all {
+			if k.Pid != 0 && k.Env(flexvolume.EnvSocket) != n.Config.DriverSocket() {
+				all = append(all, failed(fmt.Sprintf("runDir is %s, and %s does not have %s=%s in its environment: its calls go to %s", n.Config.RunDir, k, flexvolume.EnvSocket, n.Config.DriverSocket(), standard),
+					"remove runDir from "+n.ConfigPath+", then: systemctl restart flexd", fmt.Sprintf("set %s=%s in kubelet's environment, and restart kubelet", flexvolume.EnvSocket, n.Config.DriverSocket())))
+			}
+		}
+	}
+	var names []string
+	for _, g := range n.Config.VolumeGroups {
+		names = append(names, g.Name+" ("+g.Provider+")")
+		if g.Directory != "" {
+			if st, err := os.Stat(n.Root + g.Directory); err != nil || !st.IsDir() {
+				all = append(all, failed(fmt.Sprintf("volume group %s: there is no directory %s", g.Name, g.Directory), "mkdir "+g.Directory+", or mount the disk that has it", checkIt))
+			}
+		}
+	}
+	return append(all, well("%s: %s", n.ConfigPath, strings.Join(names, ", ")))
+}
+
+// volatile are filesystems that are empty after a reboot.
+var volatile = []string{"tmpfs", "ramfs"}
+
+func (n *node) directories() (all []finding) {
+	path, _ := n.mounts()
+	table, err := mounttable.ReadFile(path)
+	if err != nil {
+		return []finding{unknown(err.Error())}
+	}
+	var seen []string
+	for _, d := range []struct {
+		key, path string
+		volatile  bool
+	}{{"runDir", n.Config.RunDir, true}, {"stateDir", n.Config.StateDir, false}} {
+		on := table.Containing(d.path)
+		if on == nil {
+			continue
+		}
+		seen = append(seen, fmt.Sprintf("%s %s is on %s at %s", d.key, d.path, on.Type, on.Dir))
+		switch evidence := seen[len(seen)-1]; {
+		case d.volatile && !slices.Contains(volatile, on.Type):
+			all = append(all, warning(evidence+", which may survive a reboot", "mount a tmpfs there, or set runDir to a directory on one, after the node was drained"))
+		case !d.volatile && slices.Contains(volatile, on.Type):
+			all = append(all, failed(evidence+", which is lost at a reboot", "set stateDir to a directory on a disk, and copy "+d.path+" there before flexd restarts"))
+		case on.ReadOnly || on.SuperReadOnly:
+			all = append(all, failed(evidence+", which is read-only", "see why: dmesg | grep "+filepath.Base(on.Source), "mount -o remount,rw "+on.Dir))
+		}
+	}
+	if len(all) == 0 {
+		all = append(all, well("%s", strings.Join(seen, "; ")))
+	}
+	return all
+}
+
+func (n *node) daemon() (all []finding) {
+	start := []string{"why it does not run: systemctl status flexd; journalctl -u flexd -n 50", "systemctl start flexd"}
+	process, runs := n.serve()
+	if _, err := os.Stat(n.Socket); err != nil || access(n.Socket) != nil {
+		switch {
+		case os.IsPermission(err) || err == nil:
+			return []finding{unknown("you may not read "+n.Socket, "ask as root, or as a member of the group that statusGroup names")}
+		case runs:
+			return []finding{failed(fmt.Sprintf("flexd runs (%s), but there is no socket %s", describe(process), n.Socket), "name its socket with --socket, if its runDir is another", "systemctl restart flexd")}
+		}
+		return []finding{failed("flexd is not running: no process, and no socket "+n.Socket, start...)}
+	}
+	var health struct {
+		Status  string   `json:"status"`
+		Reasons []string `json:"reasons"`
+	}
+	body, err := n.Ask("/healthz")
+	if err == nil {
+		err = json.Unmarshal(body, &health)
+	}
+	if err != nil {
+		if !runs {
+			return []finding{failed(firstLine(err.Error()), start...)}
+		}
+		return []finding{failed(fmt.Sprintf("flexd runs (%s), and does not answer well: %s", describe(process), firstLine(err.Error())), "journalctl -u flexd -n 50", "systemctl restart flexd (kubelet's calls wait for it; mounts stay)")}
+	}
+	for _, reason := range health.Reasons {
+		all = append(all, failed(health.Status+": "+reason, "flexd check"))
+	}
+	if body, err := n.Ask("/v1/volumes"); err == nil {
+		var l status.List
+		if err := json.Unmarshal(body, &l); err != nil {
+			return append(all, unknown("the answer of the daemon is not understood: "+err.Error()))
+		}
+		for _, p := range l.Problems {
+			all = append(all, failed(p, "flexd status", "journalctl -u flexd -n 50"))
+		}
+	}
+	if len(all) == 0 {
+		all = append(all, well("it answers on %s", n.Socket))
+	}
+	return all
+}
+
+func (n *node) sockets() (all []finding) {
+	if _, runs := n.serve(); !runs {
+		return skipped("flexd does not run")
+	}
+	listening, err := readFile(n.Root + procSelf + "net/unix")
+	for _, s := range []struct {
+		path string
+		bits os.FileMode // that it must not have
+	}{{n.Config.DriverSocket(), 0o077}, {n.Config.StatusSocket(), 0o007}} {
+		st, statErr := os.Lstat(n.Root + s.path)
+		again := "systemctl restart flexd (makes its sockets anew; kubelet's calls wait for it)"
+		switch {
+		case os.IsNotExist(statErr):
+			all = append(all, failed("there is no "+s.path+", though flexd runs", "see whether runDir of "+n.ConfigPath+" was changed since it started", again))
+			continue
+		case statErr != nil:
+			all = append(all, unknown(statErr.Error()))
+			continue
+		}
+		sys, ok := st.Sys().(*unixStat)
+		switch {
+		case st.Mode().Type() != os.ModeSocket:
+			all = append(all, failed(s.path+" is not a socket", "see what made it: ls -l "+s.path, again))
+		case ok && sys.Uid != 0 || st.Mode().Perm()&s.bits != 0:
+			all = append(all, failed(fmt.Sprintf("%s has mode %#o, uid %d: other users may reach it", s.path, st.Mode().Perm(), sys.Uid), again))
+		case err == nil && !strings.Contains(listening, " "+s.path+"\n"):
+			all = append(all, failed("no process listens on "+s.path, again))
+		}
+	}
+	if len(all) == 0 {
+		all = append(all, well("%s, %s", n.Config.DriverSocket(), n.Config.StatusSocket()))
+	}
+	return all
+}
+
+// unitDirs are systemd's: of equal names it reads the first.
+var unitDirs = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
+
+// separate are the options that give a service a mount namespace of its own.
+var separate = []string{"PrivateMounts", "PrivateTmp", "PrivateDevices", "PrivateIPC", "ProtectSystem", "ProtectHome", "ProtectProc",
+	"ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups", "ProcSubset", "ReadWritePaths", "ReadOnlyPaths",
+	"InaccessiblePaths", "BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem", "RootDirectory", "RootImage", "MountFlags", "DynamicUser", "PrivateUsers"}
+
+func (n *node) unit() (all []finding) {
+	if !exists(n.Root + "/run/systemd/system") {
+		return skipped("systemd does not run here")
+	}
+	var files []string
+	for _, dir := range unitDirs {
+		if len(files) == 0 && exists(n.Root+dir+"/flexd.service") {
+			files = append(files, dir+"/flexd.service")
+		}
+	}
+	if len(files) == 0 {
+		return []finding{warning("there is no flexd.service: flexd does not start at boot", "scripts/install.sh")}
+	}
+	dropins := map[string]string{} // by name
+	for _, dir := range slices.Backward(unitDirs) {
+		found, _ := filepath.Glob(n.Root + dir + "/flexd.service.d/*.conf")
+		for _, f := range found {
+			dropins[filepath.Base(f)] = strings.TrimPrefix(f, n.Root)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(dropins)) {
+		files = append(files, dropins[name])
+	}
+	values, from := map[string]string{}, map[string]string{}
+	for _, file := range files {
+		text, err := readFile(n.Root + file)
+		if err != nil {
+			return []finding{unknown(err.Error())}
+		}
+		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+			key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+			if ok && !strings.HasPrefix(key, "#") && !strings.HasPrefix(key, ";") && (value != "" || key != "ExecStart") {
+				values[key], from[key] = value, file
+			}
+		}
+	}
+	reload := "systemctl daemon-reload && systemctl restart flexd (kubelet's calls wait for it; mounts stay)"
+	for _, key := range separate {
+		if v := strings.ToLower(values[key]); v != "" && !slices.Contains([]string{"no", "false", "0", "off", "default", "all"}, v) {
+			all = append(all, failed(fmt.Sprintf("%s: %s=%s gives flexd a mount namespace of its own", from[key], key, values[key]), "remove that line, then: "+reload))
+		}
+	}
+	if strings.Contains(" "+values["RuntimeDirectory"]+" ", " flexd ") && values["RuntimeDirectoryPreserve"] != "yes" {
+		all = append(all, failed(from["RuntimeDirectory"]+": RuntimeDirectory=flexd: systemd removes flexd's notes when it stops", "remove that line, then: systemctl daemon-reload"))
+	}
+	if values["KillMode"] != "process" {
+		all = append(all, failed(fmt.Sprintf("%s: KillMode is %q, so a stop of flexd kills a running mkfs or fsck", files[0], values["KillMode"]), "set KillMode=process, then: systemctl daemon-reload"))
+	}
+	if u := values["User"]; u != "" && u != "root" && u != "0" {
+		all = append(all, failed(from["User"]+": User="+u+": only root may mount", "remove that line, then: "+reload))
+	}
+	command := strings.Fields(strings.TrimLeft(values["ExecStart"], "-@:+!"))
+	switch {
+	case len(command) == 0:
+		all = append(all, failed(files[0]+" has no ExecStart", "scripts/install.sh"))
+	case !exists(n.Root + command[0]):
+		all = append(all, failed(fmt.Sprintf("%s: ExecStart=%s: there is no such program", from["ExecStart"], command[0]), "scripts/install.sh"))
+	case flag(command, "config") != "" && flag(command, "config") != n.ConfigPath:
+		all = append(all, warning(fmt.Sprintf("%s: flexd's configuration is %s, and %s was examined", from["ExecStart"], flag(command, "config"), n.ConfigPath), "flexd doctor --config "+flag(command, "config")))
+	}
+	return append(all, n.unitState(files)...)
+}
+
+// unitState asks systemd.
+func (n *node) unitState(files []string) (all []finding) {
+	out, err := n.command("systemctl", "show", "flexd.service", "-p", "ActiveState,Result,NRestarts,NeedDaemonReload,UnitFileState")
+	if err != nil {
+		return []finding{unknown("systemd does not answer: " + err.Error())}
+	}
+	state := map[string]string{}
+	for line := range strings.Lines(out) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		state[key] = value
+	}
+	if state["NeedDaemonReload"] == "yes" {
+		all = append(all, warning(strings.Join(files, ", ")+" changed since systemd read them", "systemctl daemon-reload && systemctl restart flexd"))
+	}
+	if s := state["UnitFileState"]; s == "disabled" || s == "masked" {
+		all = append(all, warning("flexd.service is "+s+": flexd does not start at boot", "systemctl enable flexd"))
+	}
+	if s := state["ActiveState"]; s == "failed" || s == "activating" {
+		all = append(all, failed(fmt.Sprintf("flexd.service is %s (%s, %s restarts)", s, state["Result"], state["NRestarts"]), "journalctl -u flexd -n 50", "systemctl restart flexd"))
+	}
+	if len(all) == 0 {
+		all = append(all, well("%s; %s, %s", strings.Join(files, ", "), state["ActiveState"], state["UnitFileState"]))
+	}
+	return all
+}
+
+func (n *node) udevRule() []finding {
+	if !udev.Running(n.Root) {
+		return skipped("udev does not run here")
+	}
+	rule, err := n.Rule()
+	if err != nil {
+		return []finding{failed(err.Error(), "set stateDir to a path with letters, digits and ./_-+@: only")}
+	}
+	if wrong := udev.Wrong(n.Root, rule); wrong != "" {
+		return []finding{failed(wrong, "flexd udev --install")}
+	}
+	return []finding{well("udev has the rule for this configuration")}
+}

@@ -1,0 +1,177 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// A group is a volume group, as LVM reports it.
+type group struct {
+	Name    string `json:"vg_name"`
+	Attr    string `json:"vg_attr"`
+	Lock    string `json:"vg_lock_type"`
+	System  string `json:"vg_systemid"`
+	Missing string `json:"vg_missing_pv_count"`
+}
+
+// readGroups reports the groups without locks: it does not wait for a command that hangs.
+func (n *node) readGroups() ([]group, error) {
+	res, err := n.lvm("vgs", "--readonly", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_systemid,vg_missing_pv_count")
+	if err != nil {
+		return nil, err
+	}
+	var r struct {
+		Report []struct {
+			VG []group `json:"vg"`
+		} `json:"report"`
+	}
+	if err := json.Unmarshal([]byte(res), &r); err != nil || len(r.Report) == 0 {
+		return nil, fmt.Errorf("the report of vgs does not parse: %v", err)
+	}
+	return r.Report[0].VG, nil
+}
+
+// readLVMSettings returns the settings in force, as LVM writes them: key=value.
+func (n *node) readLVMSettings() (map[string]string, error) {
+	out, err := n.lvm("lvmconfig", "--typeconfig", "full", "devices", "activation", "global")
+	settings := map[string]string{}
+	for line := range strings.Lines(out) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			settings[key] = value
+		}
+	}
+	return settings, err
+}
+
+func (n *node) groups() (all []finding) {
+	names := n.lvmGroups()
+	if len(names) == 0 {
+		return skipped("no group of LVM is configured")
+	}
+	there, err := n.vgs()
+	if err != nil {
+		return []finding{unknown("the volume groups cannot be read: "+err.Error(), "vgs", "a disk that hangs: dmesg | tail")}
+	}
+	var fine []string
+	for _, name := range names {
+		var found []group
+		for _, g := range there {
+			if g.Name == name {
+				found = append(found, g)
+			}
+		}
+		switch g := append(found, group{})[0]; {
+		case len(found) == 0:
+			all = append(all, failed("LVM does not see a volume group "+name,
+				"vgs; pvs -a (see whether it has another name)",
+				"vgs --devicesfile '' --config 'devices{filter=[\"a|.*|\"]}' "+name+" (shows whether the devices file or a filter hides its disks, see lvm/devices)",
+				"remove "+name+" from volumeGroups in "+n.ConfigPath))
+		case len(found) > 1:
+			all = append(all, failed(fmt.Sprintf("%d volume groups are named %s", len(found), name), "vgs -o vg_name,vg_uuid,pv_name", "vgrename the copy by its uuid"))
+		case g.Missing != "" && g.Missing != "0":
+			all = append(all, failed(fmt.Sprintf("volume group %s has %s missing disks", name, g.Missing), "pvs; lvs -a -o +devices "+name, "reconnect the disks"))
+		case strings.Contains(g.Attr, "x"):
+			all = append(all, failed("volume group "+name+" is exported", "vgimport "+name+" (if no other machine uses it)"))
+		case strings.HasPrefix(g.Attr, "r"):
+			all = append(all, warning("volume group "+name+" is read-only: flexd cannot create or extend volumes", "vgchange -prw "+name))
+		default:
+			fine = append(fine, name)
+		}
+	}
+	if len(fine) > 0 {
+		all = append(all, well("LVM sees %s", strings.Join(fine, ", ")))
+	}
+	return all
+}
+
+func (n *node) devices() (all []finding) {
+	if len(n.lvmGroups()) == 0 {
+		return skipped("no group of LVM is configured")
+	}
+	s, err := n.lvmSet()
+	if err != nil {
+		return []finding{unknown("LVM's configuration cannot be read: "+err.Error(), "lvmconfig --validate")}
+	}
+	evidence := fmt.Sprintf("filter=%s, global_filter=%s", s["filter"], s["global_filter"])
+	file := "/etc/lvm/devices/" + strings.Trim(s["devicesfile"], `"`)
+	if s["use_devicesfile"] == "1" && exists(n.Root+file) {
+		text, _ := readFile(n.Root + file)
+		evidence = fmt.Sprintf("%s lists %d disks, and LVM ignores all filters and other disks", file, strings.Count(text, "\nIDTYPE="))
+		if n.Config.LVMFilter != nil {
+			all = append(all, warning(evidence+": lvmFilter of "+n.ConfigPath+" has no effect", "lvmdevices (lists them); lvmdevices --adddev DISK", "remove lvmFilter from "+n.ConfigPath))
+		}
+	}
+	if list := s["volume_list"]; list != "" {
+		for _, name := range n.lvmGroups() {
+			if !strings.Contains(list, `"`+name+`"`) && !strings.Contains(list, `"@`) {
+				all = append(all, failed(fmt.Sprintf("activation/volume_list=%s does not have %s: its volumes cannot be activated", list, name), fmt.Sprintf("add %q to volume_list in /etc/lvm/lvm.conf", name)))
+			}
+		}
+	}
+	return append(all, well("%s", evidence))
+}
+
+func (n *node) lvmlockd() (all []finding) {
+	there, err := n.vgs()
+	names := n.lvmGroups()
+	if len(names) == 0 {
+		return skipped("no group of LVM is configured")
+	}
+	if err != nil {
+		return []finding{unknown("the volume groups cannot be read: " + err.Error())}
+	}
+	var shared []string
+	for _, g := range there {
+		if slices.Contains(names, g.Name) && (g.Lock == "sanlock" || g.Lock == "dlm") {
+			shared = append(shared, g.Name+" ("+g.Lock+")")
+		}
+		if slices.Contains(names, g.Name) && strings.Contains(g.Attr, "c") && g.Lock == "clvm" {
+			all = append(all, failed("volume group "+g.Name+" is clustered (clvmd), which LVM no longer supports", "vgchange --lock-type none "+g.Name+" (if no other machine uses it)"))
+		}
+	}
+	if len(shared) == 0 {
+		return append(all, finding{result: status.ResultSkipped, evidence: "no configured group is shared"})
+	}
+	list := strings.Join(shared, ", ")
+	s, _ := n.lvmSet()
+	if s["use_lvmlockd"] != "1" {
+		all = append(all, failed(list+" is shared, and LVM has use_lvmlockd=0", "set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf", "systemctl enable --now lvmlockd"))
+	}
+	if found, err := procfs.Named(n.Root, "lvmlockd"); err == nil && len(found) == 0 {
+		all = append(all, failed(list+" is shared, and lvmlockd does not run", "systemctl enable --now lvmlockd", "vgchange --lockstart"))
+	}
+	if len(all) == 0 {
+		all = append(all, well("lvmlockd runs for %s", list))
+	}
+	return all
+}
+
+func (n *node) thinPools() []finding {
+	var pools []string
+	for _, g := range n.Config.VolumeGroups {
+		if g.ThinPool != "" {
+			pools = append(pools, g.Name+"/"+g.ThinPool)
+		}
+	}
+	if len(pools) == 0 {
+		return skipped("no thin pool is configured")
+	}
+	s, err := n.lvmSet()
+	if err != nil {
+		return []finding{unknown("LVM's configuration cannot be read: " + err.Error())}
+	}
+	list, limit := strings.Join(pools, ", "), s["thin_pool_autoextend_threshold"]
+	if limit == "100" || limit == "" {
+		return []finding{well("%s: LVM does not extend pools (thin_pool_autoextend_threshold=100); flexd warns when one fills up", list)}
+	}
+	monitors, err := procfs.Named(n.Root, "dmeventd")
+	if err == nil && (len(monitors) == 0 || s["monitoring"] == "0") {
+		return []finding{warning(fmt.Sprintf("%s: LVM is to extend pools at %s %%, but dmeventd does not run (monitoring=%s)", list, limit, s["monitoring"]), "systemctl enable --now lvm2-monitor", "lvchange --monitor y "+pools[0])}
+	}
+	return []finding{well("%s: dmeventd extends pools at %s %%", list, limit)}
+}
