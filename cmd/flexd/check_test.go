@@ -27,19 +27,19 @@ func (c checked) Check(context.Context) status.Check {
 func TestCheckExitStatus(t *testing.T) {
 	known := status.Finding{Class: "active-unclaimed", VG: "vg0", LV: "a", Informational: true}
 	wrong := status.Finding{Class: "dm-only", VG: "vg0", LV: "b"}
-	well, hangs := status.Group{VG: "vg0", Volumes: 3, Active: 1}, status.Group{VG: "vg1", Unknown: "it hangs"}
+	well, hangs := status.Checked{VG: "vg0", Volumes: 3, Active: 1}, status.Checked{VG: "vg1", Unknown: "it hangs"}
 	for _, row := range []struct {
 		about  string
 		c      status.Check
 		exit   int
 		stdout string // ends with
 	}{
-		{"well", status.Check{Groups: []status.Group{well}}, 0, "All agree on n: metadata, devices, mounts and claims (3 volumes in 1 group, 1 active).\n"},
+		{"well", status.Check{Groups: []status.Checked{well}}, 0, "All agree on n: metadata, devices, mounts and claims (3 volumes in 1 group, 1 active).\n"},
 		{"nothing configured", status.Check{}, 0, "no volume group is configured.\n"},
-		{"only worth knowing", status.Check{Groups: []status.Group{well}, Findings: []status.Finding{known}}, 0, "1 active, 1 of them unclaimed).\n"},
-		{"wrong", status.Check{Groups: []status.Group{well}, Findings: []status.Finding{known, wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active, 1 of them unclaimed).\n"},
-		{"unknown", status.Check{Groups: []status.Group{well, hangs}}, 3, "as far as it is known (3 volumes in 2 groups, 1 active). Unknown: vg1.\n"},
-		{"unknown, and a finding", status.Check{Groups: []status.Group{well, hangs}, Findings: []status.Finding{wrong}}, 1, "1 disagreement on n (3 volumes in 2 groups, 1 active). Unknown: vg1.\n"},
+		{"only worth knowing", status.Check{Groups: []status.Checked{well}, Findings: []status.Finding{known}}, 0, "1 active, 1 of them unclaimed).\n"},
+		{"wrong", status.Check{Groups: []status.Checked{well}, Findings: []status.Finding{known, wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active, 1 of them unclaimed).\n"},
+		{"unknown", status.Check{Groups: []status.Checked{well, hangs}}, 3, "as far as it is known (3 volumes in 2 groups, 1 active). Unknown: vg1.\n"},
+		{"unknown, and a finding", status.Check{Groups: []status.Checked{well, hangs}, Findings: []status.Finding{wrong}}, 1, "1 disagreement on n (3 volumes in 2 groups, 1 active). Unknown: vg1.\n"},
 	} {
 		t.Run(row.about, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s")

@@ -76,6 +76,7 @@ func TestCommandLine(t *testing.T) {
 		{"check -o yaml", 2, "", "flexd: check: -o is text or json, not \"yaml\"\n"},
 		{"check vg0", 2, "", "flexd: check: unexpected argument \"vg0\"; see flexd check --help\n"},
 		{"status vg0/", 2, "", "flexd: status: a volume is written VG/LV, or as its uuid, not \"vg0/\"\n"},
+		{"status -g -n default", 2, "", "flexd: status: a volume group has no namespace\n"},
 		{"release --yes", 2, "", "flexd: release: name the orphans to release; without --yes it lists them\n"},
 		{"status a/b c/d", 2, "", "flexd: status: unexpected argument \"c/d\"; see flexd status --help\n"},
 		{"status -o xml", 2, "", "flexd: status: -o is table, wide, name, json or yaml, not \"xml\"\n"},
@@ -126,7 +127,7 @@ func TestFlagsFirst(t *testing.T) {
 type shown struct{}
 
 func (shown) List() status.List {
-	return status.List{Node: "node-1", Volumes: []status.Volume{{VG: "vg0", LV: "a", State: status.Mounted, Pods: []status.Pod{{Namespace: "default", Name: "web-0", UID: "1", Dir: "/pods/1"}}}}}
+	return status.List{Node: "node-1", Groups: []status.Group{{Name: "vg0", State: status.GroupOK}, {Name: "vg1", State: status.GroupFull}}, Volumes: []status.Volume{{VG: "vg0", LV: "a", State: status.Mounted, Pods: []status.Pod{{Namespace: "default", Name: "web-0", UID: "1", Dir: "/pods/1"}}}}}
 }
 func (shown) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 	return status.VolumeDetail{Volume: status.Volume{VG: vg, LV: lv, State: status.Idle}}, lv == "a"
@@ -140,7 +141,7 @@ func (shown) Orphans(_ context.Context, targets []string) status.Orphans {
 	return o
 }
 func (shown) Check(context.Context) status.Check {
-	return status.Check{Node: "node-1", Verdict: status.Agree, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Volumes: 2, Active: 1}}}
+	return status.Check{Node: "node-1", Verdict: status.Agree, Groups: []status.Checked{{VG: "vg0", Provider: "lvm", Volumes: 2, Active: 1}}}
 }
 
 // serveStatus serves a status socket for the duration of a test.
@@ -161,6 +162,12 @@ func TestStatusOfDaemon(t *testing.T) {
 	for _, row := range []struct{ args, stdout, stderr string }{
 		{"status", "VOLUME  SIZE  STATE", ""},
 		{"status vg0/a", "vg0/a  idle\n", ""},
+		{"status --groups", "GROUP  STATE  SIZE  FREE  USED  LARGEST VOLUME  PROVIDER  OBSERVED\nvg0    ok     -", ""},
+		{"status -g vg1", "GROUP  STATE  SIZE  FREE  USED  LARGEST VOLUME  PROVIDER  OBSERVED\nvg1    full", ""},
+		{"status -g --state full -o name", "vg1\n", ""},
+		{"status -g --vg vg0 -o json", "{\n  \"node\": \"node-1\",\n  \"version\": \"\",\n  \"groups\": [\n    {\n      \"name\": \"vg0\"", ""},
+		{"status -g -o yaml none", "node: node-1\nversion: \"\"\ngroups: []\n", ""},
+		{"status -g none", "None of the 2 configured volume groups on node-1 fits.\n", ""},
 		{"status -o json", "{\n  \"node\": \"node-1\"", ""},
 		{"status vg0/a -o json", "{\n  \"vg\": \"vg0\"", ""},
 		{"status a", "-/a  idle\n", ""}, // a uuid

@@ -22,13 +22,14 @@ import (
 func statusCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "status",
-		Usage:     "show all volumes, some, or one in detail",
+		Usage:     "show all volumes, some, or one in detail; or the volume groups",
 		ArgsUsage: "[VG | VG/LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
 		Description: "An argument that fits one volume shows it in detail. Colors appear on a terminal only, and not if\n" +
 			"NO_COLOR is set.",
 		Before: atMost(1),
 		Flags: []cli.Flag{
 			outputFlag("table", "wide", "name", "json", "yaml"),
+			&cli.BoolFlag{Name: "groups", Aliases: []string{"g"}, Usage: "show the volume groups: their size, free space and thin pools"},
 			&cli.StringSliceFlag{Name: "state", Usage: "show volumes in this `STATE`; may be repeated"},
 			&cli.StringFlag{Name: "vg", Usage: "show volumes of this `GROUP`"},
 			&cli.StringFlag{Name: "namespace", Aliases: []string{"n"}, Usage: "show volumes that pods of this `NAMESPACE` use"},
@@ -36,8 +37,11 @@ func statusCommand(stdout io.Writer) *cli.Command {
 			socketFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			s := statusQuery{c.String("socket"), c.String("output"), status.Selection{
+			s := statusQuery{c.String("socket"), c.String("output"), c.Bool("groups"), status.Selection{
 				Target: strings.TrimPrefix(c.Args().First(), "-/"), States: c.StringSlice("state"), VG: c.String("vg"), Namespace: c.String("namespace")}}
+			if s.groups && s.Namespace != "" {
+				return usage("status: a volume group has no namespace")
+			}
 			if c.Bool("watch") {
 				return s.watch(c.Context, stdout)
 			}
@@ -49,12 +53,13 @@ func statusCommand(stdout io.Writer) *cli.Command {
 // A statusQuery has the arguments of `flexd status`.
 type statusQuery struct {
 	socket, output string
+	groups         bool
 	status.Selection
 }
 
 // show prints the status of the selected volumes, or of the only one in detail.
 func (s statusQuery) show(stdout io.Writer) error {
-	if vg, lv, named := strings.Cut(s.Target, "/"); named && vg != "" && (lv == "" || strings.Contains(lv, "/")) {
+	if vg, lv, named := strings.Cut(s.Target, "/"); !s.groups && named && vg != "" && (lv == "" || strings.Contains(lv, "/")) {
 		return usage("status: a volume is written VG/LV, or as its uuid, not %q", s.Target)
 	}
 	body, err := get(s.socket, "/v1/volumes", 10*time.Second)
@@ -64,6 +69,9 @@ func (s statusQuery) show(stdout io.Writer) error {
 	var all status.List
 	if err := json.Unmarshal(body, &all); err != nil {
 		return fmt.Errorf("flexd's answer is not understood: %w", err)
+	}
+	if s.groups {
+		return s.showGroups(stdout, all)
 	}
 	list := s.Of(all)
 	if s.Target != "" && len(list.Volumes) < 2 {
@@ -80,8 +88,24 @@ func (s statusQuery) show(stdout io.Writer) error {
 			_, err := fmt.Fprintf(stdout, "None of the %d volumes on %s fits.\n", len(all.Volumes), all.Node)
 			return err
 		}
-		return status.WriteTable(stdout, list, time.Now(), status.Layout{Width: terminalWidth(stdout), Wide: s.output == "wide", Color: colors(stdout)})
+		return status.WriteTable(stdout, list, time.Now(), s.layout(stdout))
 	})
+}
+
+// showGroups prints the selected volume groups.
+func (s statusQuery) showGroups(stdout io.Writer, all status.List) error {
+	groups := status.GroupList{Node: all.Node, Version: all.Version, Groups: s.OfGroups(all.Groups)}
+	return s.print(stdout, groups, func() error {
+		if len(groups.Groups) == 0 && len(all.Groups) > 0 {
+			_, err := fmt.Fprintf(stdout, "None of the %d configured volume groups on %s fits.\n", len(all.Groups), all.Node)
+			return err
+		}
+		return status.WriteGroups(stdout, groups, time.Now(), s.layout(stdout))
+	})
+}
+
+func (s statusQuery) layout(w io.Writer) status.Layout {
+	return status.Layout{Width: terminalWidth(w), Wide: s.output == "wide", Color: colors(w)}
 }
 
 // only returns the volume to show in detail: the only one that the target fits, or one that
@@ -127,7 +151,9 @@ func (s statusQuery) detail(stdout io.Writer, vg, lv string) error {
 
 // print prints a document in the requested format.
 func (s statusQuery) print(stdout io.Writer, doc any, text func() error) error {
-	switch list, isList := doc.(status.List); {
+	list, isList := doc.(status.List)
+	groups, isGroups := doc.(status.GroupList)
+	switch {
 	case s.output == "json":
 		return status.WriteJSON(stdout, doc)
 	case s.output == "yaml":
@@ -135,6 +161,13 @@ func (s statusQuery) print(stdout io.Writer, doc any, text func() error) error {
 	case s.output == "name" && isList:
 		for _, v := range list.Volumes {
 			if _, err := fmt.Fprintln(stdout, v.VG+"/"+v.LV); err != nil {
+				return err
+			}
+		}
+		return nil
+	case s.output == "name" && isGroups:
+		for _, g := range groups.Groups {
+			if _, err := fmt.Fprintln(stdout, g.Name); err != nil {
 				return err
 			}
 		}

@@ -48,9 +48,10 @@ type Parts struct {
 	Config    *config.Live
 	Log       *logrus.Entry
 	Observer  *asw.Observer
-	Surveyors map[string]Surveyor   // by VG
-	Pools     map[string]PoolSource // by VG
-	PodEvents PodEvents             // nil = the end of pods causes no event
+	Surveyors map[string]Surveyor    // by VG
+	Pools     map[string]PoolSource  // by VG
+	Spaces    map[string]SpaceSource // by VG
+	PodEvents PodEvents              // nil = the end of pods causes no event
 	Boot      func() time.Duration
 
 	Views   func() []*View

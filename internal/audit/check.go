@@ -18,8 +18,8 @@ const (
 
 // Check audits every configured volume group anew, all in parallel: a group that hangs
 // does not delay the others.
-func (a *Auditor) Check(ctx context.Context) []status.Group {
-	groups := make([]status.Group, len(a.Config.Get().VolumeGroups))
+func (a *Auditor) Check(ctx context.Context) []status.Checked {
+	groups := make([]status.Checked, len(a.Config.Get().VolumeGroups))
 	var all sync.WaitGroup
 	for i, vg := range a.Config.Get().VolumeGroups {
 		all.Go(func() { groups[i] = a.checkGroup(ctx, vg.Name, vg.Provider) })
@@ -29,8 +29,8 @@ func (a *Auditor) Check(ctx context.Context) []status.Group {
 	return groups
 }
 
-func (a *Auditor) checkGroup(ctx context.Context, vg, kind string) status.Group {
-	g := status.Group{VG: vg, Provider: kind}
+func (a *Auditor) checkGroup(ctx context.Context, vg, kind string) status.Checked {
+	g := status.Checked{VG: vg, Provider: kind}
 	s := a.groups[vg]
 	if s == nil {
 		g.Unknown = "its provider cannot list the whole group"

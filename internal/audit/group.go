@@ -45,6 +45,8 @@ type group struct {
 	askedSince    time.Time // start of the running call of the provider; zero = none
 	found         []status.Finding
 	unknownReason string // why the metadata could not be read
+	gone          bool   // that is because the group does not exist
+	space         spaceSeen
 }
 
 // schedule starts an audit after quiet.
@@ -103,6 +105,7 @@ func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 		s.store(g, found)
 		s.renamed(g)
 		s.a.usePools(g)
+		s.lookAtSpace(spaceAtRest)
 	}
 	return g
 }
@@ -251,7 +254,7 @@ func (s *group) store(g join.Group, found []join.Finding) {
 	default:
 		log.Info("the volume group can be read again")
 	}
-	s.unknownReason = g.Metadata
+	s.unknownReason, s.gone = g.Metadata, g.Gone
 	var now []status.Finding
 	before, still := map[join.Finding]time.Time{}, map[join.Finding]bool{}
 	for _, k := range s.found {

@@ -15,8 +15,8 @@ import (
 
 // A PoolSource is a provider whose volumes may share thin pools.
 type PoolSource interface {
-	// PoolStates returns the state of the pools of those names. It starts no
-	// process and does not wait.
+	// PoolStates returns the state of the pools of those names, nil = all. It starts
+	// no process and does not wait.
 	PoolStates(vg string, names []string) ([]lvm.Pool, error)
 }
 
@@ -98,18 +98,12 @@ func (a *Auditor) lookAtPools() {
 // noticePool stores the state of a pool, and logs when it gets worse or
 // better. The caller holds the lock.
 func (a *Auditor) noticePool(one lvm.Pool) {
-	threshold := 100.0
-	if vg := a.Config.VG(one.Name.VG); vg != nil && vg.ThinPoolWarning > 0 {
-		threshold = float64(vg.ThinPoolWarning)
-	}
 	now := status.Pool{
 		VG: one.Name.VG, Name: one.Name.LV, Active: one.Active, Mode: one.Mode,
 		DataUsed: one.Data.Used, DataTotal: one.Data.Total, MetadataUsed: one.Metadata.Used, MetadataTotal: one.Metadata.Total,
-		Problem: one.Full(), Seen: time.Now(),
+		Seen: time.Now(),
 	}
-	if now.Problem == "" {
-		now.Warning = one.Trouble(threshold)
-	}
+	now.Problem, now.Warning = a.judgePool(one)
 	was := a.pools.seen[one.Name]
 	a.pools.seen[one.Name] = now
 	log := a.Log.WithField("pool", one.Name.String())
@@ -121,6 +115,18 @@ func (a *Auditor) noticePool(one lvm.Pool) {
 	case now.Problem+now.Warning == "" && was.Problem+was.Warning != "":
 		log.Info("the thin pool has recovered")
 	}
+}
+
+// judgePool returns why a pool cannot be used, or else that it is fuller than the threshold.
+func (a *Auditor) judgePool(one lvm.Pool) (problem, warning string) {
+	threshold := 100.0
+	if vg := a.Config.VG(one.Name.VG); vg != nil && vg.ThinPoolWarning > 0 {
+		threshold = float64(vg.ThinPoolWarning)
+	}
+	if problem = one.Full(); problem == "" {
+		warning = one.Trouble(threshold)
+	}
+	return problem, warning
 }
 
 // PoolStates returns the pools in use as they were seen last.

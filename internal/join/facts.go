@@ -46,6 +46,7 @@ type Survey struct {
 	Kind     string   // "lvm" or "loopdev"
 	Volumes  []Volume // what the metadata has, without what belongs to the provider itself
 	Metadata string   // why the metadata could not be read as a whole; Volumes means nothing then
+	Gone     bool     // that is because the group does not exist
 	Devices  []Device // the kernel's devices of this group, likewise
 	Kernel   string   // why they could not all be seen; that one is missing means nothing then
 

@@ -152,6 +152,9 @@ func TestPromises(t *testing.T) {
 		} {
 			row.do()
 			time.Sleep(stockAge)
+			if s, err := p.Space("vg0", 1<<50); err != nil || s.Largest != row.size || s.Size != 100*gib || s.Refused != nil {
+				t.Errorf("%s: %+v, %v", row.what, s, err)
+			}
 			if err := p.Create(t.Context(), "", lv("new"), row.size+unit, "a"); err == nil {
 				t.Fatalf("%s: %d bytes more are allowed", row.what, unit)
 			}
@@ -170,6 +173,9 @@ func TestPromises(t *testing.T) {
 		time.Sleep(stockAge)
 		if err := p.Create(t.Context(), "", lv("inode"), gib, ""); volume.CodeOf(err) != volume.NoSpace || !strings.Contains(err.Error(), "inode") {
 			t.Errorf("no inode: %v", err)
+		}
+		if s, err := p.Space("vg0", 1<<50); err != nil || s.Largest != 0 || !strings.Contains(s.Refused.Error(), "inode") {
+			t.Errorf("no inode: %+v, %v", s, err)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	found, err := p.files(vg, dir)
 	s.Volumes, s.Refused = found.volumes, found.refused
 	if err != nil {
-		s.Metadata = err.Error()
+		s.Metadata, s.Gone = err.Error(), errors.Is(err, fs.ErrNotExist)
 	}
 	loops, err := p.kernel.Loops()
 	if err == nil {

@@ -25,7 +25,7 @@ func TestNotAllocatable(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.free = 100 * mib
 	pv := func(n int, path, allocatable string, free int64) string {
-		return fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-%06d","pv_missing":"","pv_allocatable":%q,"pv_free":"%d"}`, path, n, allocatable, free)
+		return fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-%06d","pv_missing":"","pv_allocatable":%q,"pv_size":"2143289344","pv_free":"%d","pv_tags":""}`, path, n, allocatable, free)
 	}
 	f.pvs = pv(1, "/dev/sda", "", 60*mib) + "," + pv(2, "/dev/sdb", "allocatable", 40*mib) + "," + pv(3, "/dev/sdc", "", 0)
 	lv := f.lookUp(p, "v0")

@@ -320,7 +320,7 @@ func TestUnwatchedDisk(t *testing.T) {
 	defer unix.Close(notify)
 	for path, want := range map[string]int{disk: 0, disk + "2": 1} {
 		f, p := newFake(t, 1)
-		f.pvs = fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_free":"0"}`, path)
+		f.pvs = fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`, path)
 		p.watch.Store(&watch{p: p, notify: notify, disks: map[string]string{}, paths: map[int32]string{}})
 		g, err := p.configured("vg0")
 		if err != nil {

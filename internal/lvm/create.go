@@ -215,7 +215,7 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace str
 	switch {
 	case !ok:
 		return fmt.Errorf("there is no thin pool %s/%s, in which the configuration creates %s", g.name, pool, name)
-	case !slices.Contains(l.Layout, "thin") || !slices.Contains(l.Layout, "pool"):
+	case !l.thinPool():
 		return fmt.Errorf("%s/%s is no thin pool", g.name, pool)
 	case !l.Zeroes && g.p.Groups[g.name].ZeroAll:
 		return fmt.Errorf("thin pool %s/%s does not zero new blocks, and the configuration says `zero: all`: lvchange --zero y %[1]s/%[2]s", g.name, pool)

@@ -23,7 +23,7 @@ func TestDevicesFile(t *testing.T) {
 		asked++
 		return run.Result{Stdout: []byte(config)}, nil, true
 	}
-	f.pvs = `{"pv_name":"/dev/sda","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-000001","pv_missing":"","pv_allocatable":"allocatable","pv_free":"0"},{"pv_name":"[unknown]","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-000002","pv_missing":"missing","pv_allocatable":"allocatable","pv_free":"0"}`
+	f.pvs = `{"pv_name":"/dev/sda","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-000001","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""},{"pv_name":"[unknown]","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-000002","pv_missing":"missing","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
 	lv := f.lookUp(p, "v0")
 	var argv []string
 	f.before = func(words string) error { argv = strings.Fields(words); return nil }

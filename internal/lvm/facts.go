@@ -47,7 +47,9 @@ type PV struct {
 	Missing bool
 
 	Allocatable bool // pvchange -x
+	Size        int64
 	Free        int64
+	Tags        []string
 }
 
 // A Logical is the metadata of one logical volume.

@@ -49,6 +49,7 @@ type fakeLV struct {
 	layout, role string
 	attr         string // "" = those of a plain volume
 	origin       string // of a thick snapshot
+	pool         string // of a thin volume
 }
 
 func fakeUUID(n int) volume.UUID {
@@ -219,8 +220,14 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 	case "lvcreate":
 		name := args[slices.Index(args, "-n")+1]
 		var extents int64
-		fmt.Sscan(args[slices.Index(args, "-l")+1], &extents)
-		f.lvs[name] = &fakeLV{uuid: fakeUUID(1000 + len(f.lvs)), size: extents * 4 * mib}
+		f.lvs[name] = &fakeLV{uuid: fakeUUID(1000 + len(f.lvs))}
+		if i := slices.Index(args, "--thinpool"); i >= 0 {
+			fmt.Sscan(strings.TrimSuffix(args[slices.Index(args, "-V")+1], "b"), &f.lvs[name].size)
+			f.lvs[name].layout, f.lvs[name].role, f.lvs[name].pool = "thin,sparse", "public", args[i+1]
+		} else {
+			fmt.Sscan(args[slices.Index(args, "-l")+1], &extents)
+			f.lvs[name].size = extents * 4 * mib
+		}
 		for i, word := range args {
 			if word == "--addtag" {
 				f.lvs[name].tags = append(f.lvs[name].tags, args[i+1])
@@ -246,8 +253,8 @@ func (f *fakeLVM) report() string {
 		if layout == "" {
 			layout, role = "linear", "public"
 		}
-		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":%q}`,
-			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.origin))
+		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":%q,"origin":%q}`,
+			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.pool, lv.origin))
 	}
 	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[]}]}`,
 		vgUUID, 1<<31, f.free, f.pvs, strings.Join(lvs, ","), f.gaps)

@@ -12,7 +12,7 @@ func (f *Facts) count(l Logical) {
 	if l.created() {
 		f.usage.Add(l.namespace(), volume.Amount{Volumes: 1, Size: l.Size})
 	}
-	if l.Pool != "" && slices.Contains(l.Layout, "thin") && !slices.Contains(l.Layout, "pool") {
+	if l.Pool != "" && slices.Contains(l.Layout, "thin") && !l.thinPool() {
 		a := f.inPool[l.Pool]
 		f.inPool[l.Pool] = volume.Amount{Volumes: a.Volumes + 1, Size: a.Size + l.Size}
 	}

@@ -15,6 +15,8 @@ import (
 // A Pool is a thin pool as device-mapper sees it.
 type Pool struct {
 	Name       volume.Name
+	Size       int64 // in the metadata, as is the next
+	MetaSize   int64
 	Active     bool // otherwise the other fields are not known
 	Data       Usage
 	Metadata   Usage
@@ -96,21 +98,34 @@ func (p *Provider) Pools(ctx context.Context, vg string) ([]Pool, error) {
 		return nil, err
 	}
 	var all []Pool
-	for _, l := range f.LVs {
-		if slices.Contains(l.Layout, "thin") && slices.Contains(l.Layout, "pool") {
-			one, err := p.pool(f, l)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, one)
+	for _, name := range f.pools() {
+		one, err := p.pool(f, f.LVs[name])
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, one)
 	}
-	slices.SortFunc(all, func(a, b Pool) int { return strings.Compare(a.Name.LV, b.Name.LV) })
 	return all, nil
 }
 
-// PoolStates returns the state of the named pools. It starts no process and never waits: it
-// omits pools that are not in the cached metadata.
+// pools returns the names of the thin pools, sorted.
+func (f *Facts) pools() []string {
+	var all []string
+	for name, l := range f.LVs {
+		if l.thinPool() {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (l Logical) thinPool() bool {
+	return slices.Contains(l.Layout, "thin") && slices.Contains(l.Layout, "pool")
+}
+
+// PoolStates returns the state of the named pools, nil = all. It starts no process and never
+// waits: it omits pools that are not in the cached metadata.
 func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	g, err := p.configured(vg)
 	if err != nil {
@@ -123,6 +138,9 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 		all    []Pool
 		failed error // the failure of one pool does not affect the others
 	)
+	if names == nil && f != nil {
+		names = f.pools()
+	}
 	for _, name := range names {
 		if f == nil || f.LVs[name].Name == "" {
 			continue
@@ -139,7 +157,7 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 
 // pool returns the state of one pool. Volumes use a hidden device of it.
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
-	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}}
+	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}, Size: l.Size, MetaSize: f.LVs[l.Name+"_tmeta"].Size}
 	for _, layer := range []string{"-tpool", ""} {
 		m, err := p.DM.Device(devmapper.Key{UUID: dmUUID(l.UUID) + layer})
 		if err == nil {

@@ -16,7 +16,7 @@ import (
 // which takes seconds for hundreds of volumes.
 var columns = []struct{ report, names string }{
 	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_systemid,vg_lock_type,vg_exported,vg_missing_pv_count"},
-	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_free"},
+	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_size,pv_free,pv_tags"},
 	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin"},
 }
 
@@ -85,7 +85,8 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		row.fields = fields
 		f.PVs = append(f.PVs, PV{
 			Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing"),
-			Allocatable: row.flag("pv_allocatable", "allocatable"), Free: row.number("pv_free"),
+			Allocatable: row.flag("pv_allocatable", "allocatable"),
+			Size:        row.number("pv_size"), Free: row.number("pv_free"), Tags: row.list("pv_tags"),
 		})
 	}
 	for _, fields := range one.PVSeg {

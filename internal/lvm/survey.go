@@ -29,7 +29,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	f, _, err := g.look(ctx, fresh)
 	var free space
 	if err != nil {
-		s.Metadata = err.Error()
+		s.Metadata, s.Gone = err.Error(), errors.Is(err, ErrNoVG)
 		if ctx.Err() != nil {
 			s.Metadata = fmt.Sprintf("volume group %s: LVM's report does not end: %v", vg, err)
 			if _, who := lockHolder(vg); who != "" {

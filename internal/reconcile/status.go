@@ -27,6 +27,7 @@ const failedAge = 5 * time.Minute
 func (n *Node) List() status.List {
 	list := status.List{Node: n.Config.Get().NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Findings, _ = n.auditor.Findings()
+	list.Groups = n.auditor.Groups()
 	differ := n.findingsByVolume()
 	for _, l := range n.allLanes() {
 		list.Volumes = append(list.Volumes, l.view(differ).Volume)

@@ -37,6 +37,7 @@ func (n *Node) views() (all []*audit.View) {
 func (n *Node) newAuditor() *audit.Auditor {
 	p := audit.Parts{
 		Config: n.Config, Log: n.Log, Observer: n.Observer, Surveyors: map[string]audit.Surveyor{}, Pools: map[string]audit.PoolSource{},
+		Spaces:    map[string]audit.SpaceSource{},
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim,
 		Renamed: func(uuid volume.UUID, name volume.Name) {
 			if err := n.Records.Renamed(uuid, name); err != nil {
@@ -50,6 +51,9 @@ func (n *Node) newAuditor() *audit.Auditor {
 		}
 		if s, ok := n.Providers[vg.Name].(audit.PoolSource); ok {
 			p.Pools[vg.Name] = s
+		}
+		if s, ok := n.Providers[vg.Name].(audit.SpaceSource); ok {
+			p.Spaces[vg.Name] = s
 		}
 	}
 	return audit.New(n.ctx, p)

@@ -34,7 +34,7 @@ func (s *source) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 func (s *source) Health() (_, _ []string) { return s.sick, s.degraded }
 
 func (s *source) Check(context.Context) status.Check {
-	return status.Check{Node: "node-1", Verdict: status.Unknown, Groups: []status.Group{{VG: "vg0", Provider: "lvm", Unknown: "it hangs"}}}
+	return status.Check{Node: "node-1", Verdict: status.Unknown, Groups: []status.Checked{{VG: "vg0", Provider: "lvm", Unknown: "it hangs"}}}
 }
 
 func (s *source) Orphans(_ context.Context, targets []string) status.Orphans {
@@ -70,7 +70,7 @@ func TestStatus(t *testing.T) {
 		code         int
 		want         string // JSON, "" = any
 	}{
-		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[],"disagreements":[],"pools":[],"refusedCalls":[],"goroutines":0}`},
+		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[],"disagreements":[],"pools":[],"groups":[],"refusedCalls":[],"goroutines":0}`},
 		{"GET", "/v1/check", nil, 200, `{"node":"node-1","version":"","verdict":"unknown","groups":[{"vg":"vg0","provider":"lvm","unknown":"it hangs","volumes":0,"active":0,"seconds":0}],"disagreements":[],"refusedCalls":[]}`},
 		{"GET", "/v1/check/", nil, 404, unknown},
 		{"GET", "/v1/orphans", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[]}`},

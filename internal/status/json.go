@@ -12,6 +12,9 @@ func WriteJSON(w io.Writer, v any) error {
 	switch doc := v.(type) {
 	case List:
 		v = doc.filled()
+	case GroupList:
+		doc.Groups = filledGroups(doc.Groups)
+		v = doc
 	case VolumeDetail:
 		v = doc.filled()
 	case Check:
@@ -35,8 +38,18 @@ func (l List) filled() List {
 	l.Problems = list(l.Problems)
 	l.Findings = list(l.Findings)
 	l.Pools = list(l.Pools)
+	l.Groups = filledGroups(l.Groups)
 	l.RefusedCalls = list(l.RefusedCalls)
 	return l
+}
+
+func filledGroups(groups []Group) []Group {
+	groups = append([]Group{}, groups...)
+	for i := range groups {
+		groups[i].Disks = list(groups[i].Disks)
+		groups[i].ThinPools = list(groups[i].ThinPools)
+	}
+	return groups
 }
 
 func (s VolumeDetail) filled() VolumeDetail {

@@ -55,3 +55,18 @@ func (s Selection) has(v Volume) bool {
 		return s.Target == p.UID || p.Name != "" && s.Target == p.Namespace+"/"+p.Name || p.Dir != "" && (s.Target == p.Dir || strings.HasPrefix(s.Target, p.Dir+"/"))
 	})
 }
+
+// OfGroups returns the selected groups: the target is the name of one, of one of its thin
+// pools (GROUP/POOL), of a disk of it, or its directory.
+func (s Selection) OfGroups(all []Group) []Group {
+	return slices.DeleteFunc(slices.Clone(all), func(g Group) bool {
+		switch {
+		case s.VG != "" && g.Name != s.VG, len(s.States) > 0 && !slices.Contains(s.States, g.State):
+			return true
+		case s.Target == "" || s.Target == g.Name || s.Target == g.Directory:
+			return false
+		}
+		return !slices.ContainsFunc(g.ThinPools, func(p ThinPool) bool { return s.Target == g.Name+"/"+p.Name }) &&
+			!slices.ContainsFunc(g.Disks, func(d Disk) bool { return s.Target == d.Device })
+	})
+}

@@ -135,6 +135,7 @@ type List struct {
 	Findings   []Finding `json:"disagreements"` // as seen last, sorted by VG, LV
 	Goroutines int       `json:"goroutines"`    // of flexd itself, for measurements
 	Pools      []Pool    `json:"pools"`         // the thin pools of claimed volumes, as seen last
+	Groups     []Group   `json:"groups"`        // the configured volume groups, sorted by name
 
 	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first
 }
@@ -209,6 +210,58 @@ type Pool struct {
 	Seen          time.Time `json:"seen"`              // when
 }
 
+// The states of a Group.
+const (
+	GroupOK       = "ok"
+	GroupFull     = "full"     // no volume can be created for lack of space, or beyond a limit
+	GroupUnusable = "unusable" // LVM changes nothing in it: a disk is missing, it is exported ...
+	GroupMissing  = "missing"  // it does not exist
+	GroupUnknown  = "unknown"  // it cannot be read, or has not been yet
+)
+
+// The states of a ThinPool.
+const (
+	PoolOK       = "ok"
+	PoolFull     = "full"
+	PoolFailed   = "failed"
+	PoolInactive = "inactive" // its usage is not known
+)
+
+// A Group is the space of a volume group, as observed last.
+type Group struct {
+	Name          string     `json:"name"`
+	Provider      string     `json:"provider"`
+	Directory     string     `json:"directory,omitempty"` // of its files
+	Size          int64      `json:"size"`                // bytes, as are the next two
+	Free          int64      `json:"free"`
+	LargestVolume *int64     `json:"largestVolume,omitempty"` // that flexd would create now; nil = it creates none there
+	State         string     `json:"state"`
+	Error         string     `json:"error,omitempty"`      // why it has that state
+	ObservedAt    *time.Time `json:"observedAt,omitempty"` // nil = never
+	Disks         []Disk     `json:"disks"`                // sorted by device
+	ThinPools     []ThinPool `json:"thinPools"`            // sorted by name
+}
+
+// A Disk is a physical volume of LVM, or the filesystem with the directory of a group.
+type Disk struct {
+	Device  string `json:"device"` // "" = it is missing
+	Size    int64  `json:"size"`
+	Free    int64  `json:"free"`
+	Problem string `json:"problem,omitempty"` // why new volumes get nothing of it
+}
+
+// A ThinPool is a thin pool of a Group.
+type ThinPool struct {
+	Name         string `json:"name"`
+	State        string `json:"state"`
+	Size         int64  `json:"size"` // bytes, as are the next three
+	Used         int64  `json:"used"`
+	MetadataSize int64  `json:"metadataSize"`
+	MetadataUsed int64  `json:"metadataUsed"`
+	Warning      string `json:"warning,omitempty"` // it is fuller than the configured threshold
+	Problem      string `json:"problem,omitempty"` // it is full, or has failed
+}
+
 // The verdicts of a Check.
 const (
 	Agree    = "agree"
@@ -221,7 +274,7 @@ type Check struct {
 	Node     string    `json:"node"`
 	Version  string    `json:"version"`
 	Verdict  string    `json:"verdict"`
-	Groups   []Group   `json:"groups"`        // as configured
+	Groups   []Checked `json:"groups"`        // as configured
 	Findings []Finding `json:"disagreements"` // sorted by VG, LV
 
 	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first; they are no disagreements
@@ -243,8 +296,8 @@ func (c Check) Judge() string {
 	return verdict
 }
 
-// A Group is a volume group that was checked.
-type Group struct {
+// A Checked is a volume group that was checked.
+type Checked struct {
 	VG       string  `json:"vg"`
 	Provider string  `json:"provider"`
 	Unknown  string  `json:"unknown,omitempty"` // what is unknown, and why

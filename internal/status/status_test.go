@@ -18,7 +18,7 @@ var now = time.Date(2026, 7, 29, 14, 30, 0, 0, time.UTC)
 
 func before(d time.Duration) time.Time { return now.Add(-d) }
 
-func pointer(t time.Time) *time.Time { return &t }
+func pointer[T any](v T) *T { return &v }
 
 const pods = "/var/lib/kubelet/pods/"
 
@@ -80,12 +80,31 @@ func differ() List {
 
 func checks() Check {
 	c := Check{Node: "node-1", Version: "1.2.3", Findings: differing()}
-	c.Groups = []Group{
+	c.Groups = []Checked{
 		{VG: "vg0", Provider: "lvm", Volumes: 12, Active: 5, Seconds: 0.4},
 		{VG: "vg1", Provider: "lvm", Unknown: "volume group vg1 is blocked: activate (pid 4711, waits in io_schedule) has not ended since 14:02:11; look at the disks of the group and at dmesg", Seconds: 0.001},
 	}
 	c.Verdict = c.Judge()
 	return c
+}
+
+func groups() GroupList {
+	seen := func(d time.Duration) *time.Time { return pointer(before(d)) }
+	return GroupList{Node: "node-1", Version: "1.2.3", Groups: []Group{
+		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 100 << 30, Free: 91 << 30, LargestVolume: pointer(int64(10 << 30)), State: GroupOK, ObservedAt: seen(0),
+			Disks: []Disk{{Device: "/srv/files", Size: 100 << 30, Free: 91 << 30}}},
+		{Name: "gone", Provider: "lvm", State: GroupMissing, Error: "volume group gone does not exist\nor is\x1b[31m filtered"},
+		{Name: "hangs", Provider: "lvm", Size: 10 << 30, Free: 1 << 30, State: GroupUnknown, Error: "the report does not end", ObservedAt: seen(3 * time.Hour)},
+		{Name: "thick", Provider: "lvm", Size: 20 << 30, State: GroupFull, LargestVolume: pointer(int64(0)), Error: "no space in volume group thick", ObservedAt: seen(time.Second),
+			Disks: []Disk{{Device: "", Size: 10 << 30, Problem: "it is missing"}, {Device: "/dev/sdb", Size: 10 << 30, Free: 4 << 30, Problem: "it is not allocatable: pvchange -xy /dev/sdb"}}},
+		{Name: "thin", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, LargestVolume: pointer(int64(3 << 30)), State: GroupOK, ObservedAt: seen(time.Second),
+			ThinPools: []ThinPool{
+				{Name: "fast", State: PoolOK, Size: 20 << 30, Used: 12 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20},
+				{Name: "full", State: PoolFull, Size: 20 << 30, Used: 20 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20, Problem: "the pool is full: writes fail; lvextend -L +SIZE thin/full"},
+				{Name: "off", State: PoolInactive, Size: 20 << 30},
+				{Name: "slow", State: PoolOK, Size: 20 << 30, Used: 17 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20, Warning: "85.0 % of the pool's data are used"},
+			}, Disks: []Disk{{Device: "/dev/sda", Size: 40 << 30, Free: 2 << 30}}},
+	}}
 }
 
 func story() VolumeDetail {
@@ -148,7 +167,7 @@ func TestGolden(t *testing.T) {
 		{"table-refused-100", func(b *strings.Builder) error { return WriteTable(b, refusing(), now, Layout{Width: 100}) }},
 		{"refused.json", func(b *strings.Builder) error { return WriteJSON(b, refusing()) }},
 		{"check-refused", func(b *strings.Builder) error {
-			return WriteCheck(b, Check{Node: "node-1", Verdict: Agree, Groups: []Group{{VG: "vg0", Provider: "lvm"}}, RefusedCalls: refused()}, now)
+			return WriteCheck(b, Check{Node: "node-1", Verdict: Agree, Groups: []Checked{{VG: "vg0", Provider: "lvm"}}, RefusedCalls: refused()}, now)
 		}},
 		{"story-refused", func(b *strings.Builder) error {
 			return WriteVolumeDetail(b, RefusedDetail(Refusals(refused(), Volume{VG: "files", LV: "data8"})), now)
@@ -156,6 +175,11 @@ func TestGolden(t *testing.T) {
 		{"table-wide", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Wide: true, Width: 100}) }},
 		{"table-color", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Color: true, Width: 100}) }},
 		{"table-color-30", func(b *strings.Builder) error { return WriteTable(b, volumes(), now, Layout{Color: true, Width: 30}) }},
+		{"groups", func(b *strings.Builder) error { return WriteGroups(b, groups(), now, Layout{}) }},
+		{"groups-60", func(b *strings.Builder) error { return WriteGroups(b, groups(), now, Layout{Width: 60, Color: true}) }},
+		{"groups-wide", func(b *strings.Builder) error { return WriteGroups(b, groups(), now, Layout{Width: 60, Wide: true}) }},
+		{"groups-none", func(b *strings.Builder) error { return WriteGroups(b, GroupList{Node: "node-1"}, now, Layout{}) }},
+		{"groups.json", func(b *strings.Builder) error { return WriteJSON(b, groups()) }},
 		{"check", func(b *strings.Builder) error { return WriteCheck(b, checks(), now) }},
 		{"check.json", func(b *strings.Builder) error { return WriteJSON(b, checks()) }},
 		{"story", func(b *strings.Builder) error { return WriteVolumeDetail(b, story(), now) }},
@@ -247,7 +271,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Group{}, RefusedCall{}, Diagnosis{}, Examination{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

@@ -1,0 +1,161 @@
+package audit
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A SpaceSource is a provider that knows the space of its volume groups.
+type SpaceSource interface {
+	// Space returns the space of a group, and the largest volume up to limit bytes that can
+	// be created. It starts no process; it may wait for a filesystem that hangs.
+	Space(vg string, limit int64) (volume.Space, error)
+}
+
+// There are few events for what is written to a thin pool or to a filesystem. The space is
+// observed when it is asked for and older than spaceAsked, and at an audit if it is older
+// than spaceAtRest, so that a group that hangs has a last observation. An answer waits at
+// most spaceWait for an observation that has just begun.
+const (
+	spaceAsked  = 2 * time.Second
+	spaceAtRest = 5 * time.Minute
+	spaceWait   = 200 * time.Millisecond
+)
+
+// A spaceSeen is the space of a group as observed last.
+type spaceSeen struct {
+	volume.Space
+	pools   []lvm.Pool
+	at      time.Time // zero = never
+	tried   time.Time
+	err     error         // of the last try
+	running chan struct{} // closed when the running one ends; nil = there is none
+}
+
+// lookAtSpace observes the space of the group unless that is younger than age. The channel is
+// closed when the observation that runs has ended; nil = there is none. There is at most one.
+func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
+	source, vg := s.a.Spaces[s.vg], s.config()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	see := &s.space
+	if see.running != nil || source == nil || vg == nil || !see.tried.IsZero() && time.Since(see.tried) < age {
+		return see.running
+	}
+	limit := int64(0)
+	if vg.Create {
+		limit = vg.MaxSize
+	}
+	see.running, see.tried = make(chan struct{}), time.Now()
+	go func() {
+		space, err := source.Space(s.vg, limit)
+		var pools []lvm.Pool
+		if source := s.a.Pools[s.vg]; source != nil && err == nil {
+			pools, err = source.PoolStates(s.vg, nil)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if see.err = err; err == nil && s.unknownReason == "" { // otherwise it is from earlier metadata
+			see.Space, see.pools, see.at = space, pools, time.Now()
+		}
+		close(see.running)
+		see.running = nil
+	}()
+	return see.running
+}
+
+// Groups returns the space of the configured volume groups as observed last.
+func (a *Auditor) Groups() []status.Group {
+	wait, cancel := context.WithTimeout(a.ctx, spaceWait)
+	defer cancel()
+	for _, s := range a.groups {
+		s.mu.Lock()
+		hangs := s.space.running != nil // an earlier answer has waited for it
+		s.mu.Unlock()
+		running := s.lookAtSpace(spaceAsked)
+		if running == nil || hangs {
+			continue
+		}
+		select {
+		case <-running:
+		case <-wait.Done():
+		}
+	}
+	groups := []status.Group{}
+	for _, vg := range a.Config.Get().VolumeGroups {
+		one := status.Group{Name: vg.Name, Provider: vg.Provider, Directory: vg.Directory, State: status.GroupUnknown, Error: "its provider does not know its space"}
+		if s := a.groups[vg.Name]; s != nil {
+			s.spaceOf(&vg, &one)
+		}
+		groups = append(groups, one)
+	}
+	slices.SortFunc(groups, func(x, y status.Group) int { return strings.Compare(x.Name, y.Name) })
+	return groups
+}
+
+// spaceOf fills in the space of the group.
+func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	see := &s.space
+	if !see.at.IsZero() {
+		at := see.at
+		g.ObservedAt = &at
+	}
+	g.Size, g.Free = see.Size, see.Free
+	if vg.Create {
+		largest := see.Largest
+		g.LargestVolume = &largest
+	}
+	for _, d := range see.Disks {
+		one := status.Disk{Device: d.Device, Size: d.Size, Free: d.Free}
+		switch {
+		case d.Missing:
+			one.Problem = "it is missing"
+		case d.Fenced:
+			one.Problem = "it is not allocatable: pvchange -xy " + d.Device
+		}
+		g.Disks = append(g.Disks, one)
+	}
+	for _, p := range see.pools {
+		one := status.ThinPool{
+			Name: p.Name.LV, State: status.PoolOK, Size: p.Size, MetadataSize: p.MetaSize,
+			Used: p.Data.Used, MetadataUsed: p.Metadata.Used,
+		}
+		one.Problem, one.Warning = s.a.judgePool(p)
+		switch {
+		case !p.Active:
+			one.State = status.PoolInactive
+		case p.Failed() != "":
+			one.State = status.PoolFailed
+		case one.Problem != "":
+			one.State = status.PoolFull
+		}
+		g.ThinPools = append(g.ThinPools, one)
+	}
+	switch {
+	case s.gone:
+		g.State, g.Error = status.GroupMissing, s.unknownReason
+	case s.unknownReason != "":
+		g.State, g.Error = status.GroupUnknown, s.unknownReason
+	case see.err != nil:
+		g.State, g.Error = status.GroupUnknown, see.err.Error()
+	case see.at.IsZero():
+		g.State, g.Error = status.GroupUnknown, "it has not been observed yet"
+	case see.Unusable:
+		g.State, g.Error = status.GroupUnusable, see.Refused.Error()
+	case vg.Create && see.Largest == 0:
+		g.State, g.Error = status.GroupFull, see.Refused.Error()
+	case !vg.Create && see.Free == 0:
+		g.State, g.Error = status.GroupFull, "nothing is free"
+	default:
+		g.State, g.Error = status.GroupOK, ""
+	}
+}

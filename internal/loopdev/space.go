@@ -1,0 +1,44 @@
+package loopdev
+
+import (
+	"fmt"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Space returns the space of the filesystem with a group's directory, and the largest volume
+// up to limit bytes that Create would create for a namespace that has none. It waits for a
+// filesystem that hangs, but not forever.
+func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
+	dir, err := p.directory(vg)
+	if err != nil {
+		return volume.Space{}, err
+	}
+	var limits volume.Limits
+	if p.Limits != nil {
+		if l := p.Limits(vg); l != nil {
+			limits = *l
+		}
+	}
+	p.admitting.Lock()
+	defer p.admitting.Unlock()
+	s, err := p.stock(vg)
+	if err != nil {
+		return volume.Space{}, err
+	}
+	found := volume.Space{Size: s.space.Size, Free: s.space.Free, Disks: []volume.Disk{{Device: dir, Size: s.space.Size, Free: s.space.Free}}}
+	found.Largest, found.Refused = volume.Largest(unit, limit, func(size int64) error {
+		more := volume.Amount{Volumes: 1, Size: roundUp(size)}
+		if err := limits.Check(vg, s.usage, newNamespace, more); err != nil {
+			return err
+		}
+		if more.Size > s.space.Free {
+			return advised(fmt.Errorf("%d bytes are wanted, and %d are free", more.Size, s.space.Free), dir)
+		}
+		return p.checkFilesystem(vg, s, &limits, more)
+	})
+	return found, nil
+}
+
+// newNamespace is no namespace that a pod can have: none of its volumes count.
+const newNamespace = "-"

@@ -1,0 +1,109 @@
+package lvm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A volume of the size that Space shows can be created, and one of an extent more cannot.
+func TestLargestVolume(t *testing.T) {
+	const extent = 4 * mib
+	thin := Group{ThinPool: "pool"}
+	for name, row := range map[string]struct {
+		group  Group
+		free   int64
+		limit  int64
+		limits volume.Limits
+		used   int // percent of the pool
+		there  int // volumes that flexd has created
+		want   int64
+		why    string
+	}{
+		"free":           {free: 10 * extent, want: 10 * extent},
+		"maxSize":        {free: 10 * extent, limit: 2*extent + 1, want: 2*extent + 1},
+		"beyond maxSize": {free: 10 * extent, limit: 10*extent - 1, want: 10*extent - 1},
+		"full":           {why: "no space in volume group vg0"},
+		"maxTotalSize":   {free: 10 * extent, limits: volume.Limits{Group: volume.Limit{MaxTotalSize: 3*extent + 1}}, want: 3 * extent},
+		"maxVolumes":     {free: 10 * extent, limits: volume.Limits{Group: volume.Limit{MaxVolumes: 1}}, there: 1, why: "maxVolumes"},
+		"perNamespace":   {free: 10 * extent, limits: volume.Limits{Namespace: volume.Limit{MaxTotalSize: 2 * extent}}, want: 2 * extent},
+		"pool":           {group: thin, limits: volume.Limits{Reserve: 10}, want: 22 * extent},
+		"overcommit":     {group: thin, limit: 1 << 50, limits: volume.Limits{Reserve: 10, Overcommit: true}, want: 1 << 50},
+		"reserve":        {group: thin, limits: volume.Limits{Reserve: 10, Overcommit: true}, used: 95, why: "reserve: 10%"},
+		"full pool":      {group: thin, limits: volume.Limits{Overcommit: true}, used: 100, why: "the pool is full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _ := newFake(t, 0)
+			p := f.provider(row.group)
+			f.free = row.free
+			f.pvs = `{"pv_name":"/dev/sda","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-000001","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2147483648","pv_free":"4194304","pv_tags":""}`
+			p.Limits = func(string) *volume.Limits { return &row.limits }
+			if row.group.ThinPool != "" {
+				f.lvs["pool"] = &fakeLV{uuid: fakeUUID(7), size: 25 * extent, layout: "thin,pool", role: "private", attr: "twi-aotz--"}
+				uuid := dmUUID(fakeUUID(7)) + "-tpool"
+				f.devices[uuid] = devmapper.Mapped{UUID: uuid, Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: 25 * extent}}}
+				f.status = map[string]string{uuid: fmt.Sprintf("1 10/100 %d/100 - rw discard_passdown queue_if_no_space - 1024", row.used)}
+			}
+			for i := range row.there {
+				f.lvs[fmt.Sprint("there", i)] = &fakeLV{uuid: fakeUUID(100 + i), size: extent, tags: []string{tagCreated}}
+			}
+			if _, err := p.Space("vg0", 1); err == nil {
+				t.Error("the space is known before the metadata was read")
+			}
+			f.lookUp(p, "new")
+			limit := row.limit
+			if limit == 0 {
+				limit = 1 << 40
+			}
+			f.commands()
+			s, err := p.Space("vg0", limit)
+			if ran := f.commands(); err != nil || s.Largest != row.want || s.Size != 1<<31 || s.Free != row.free || len(ran) > 0 ||
+				len(s.Disks) != 1 || s.Disks[0].Device != "/dev/sda" || s.Disks[0].Free != extent {
+				t.Fatalf("want %d, got %+v, %v; started %q", row.want, s, err, ran)
+			}
+			if (s.Refused == nil) != (row.why == "") || s.Refused != nil && !strings.Contains(s.Refused.Error(), row.why) {
+				t.Errorf("want %q, got %v", row.why, s.Refused)
+			}
+			create := func(size int64) error {
+				return p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, size, "a")
+			}
+			if more := s.Largest + extent; more <= limit {
+				if err := create(more); volume.CodeOf(err) != volume.NoSpace {
+					t.Errorf("%d bytes: %v", more, err)
+				}
+			}
+			if err := create(s.Largest); s.Largest > 0 && err != nil {
+				t.Errorf("%d bytes: %v", s.Largest, err)
+			}
+		})
+	}
+}
+
+// Nothing can be created in a group that is exported or lacks a disk. What is free on such a
+// disk, or on one that is not allocatable, is not free.
+func TestUnusableSpace(t *testing.T) {
+	f, p := newFake(t, 0)
+	pv := func(n int, path, missing, allocatable string) string {
+		return fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-%06d","pv_missing":%q,"pv_allocatable":%q,"pv_size":"8388608","pv_free":"4194304","pv_tags":""}`, path, n, missing, allocatable)
+	}
+	f.free = 12 * mib
+	f.pvs = pv(1, "/dev/sda", "", "allocatable") + "," + pv(2, "/dev/sdb", "", "") + "," + pv(3, "[unknown]", "missing", "allocatable")
+	f.lookUp(p, "a")
+	s, err := p.Space("vg0", 1<<40)
+	if err != nil || s.Free != 4*mib || s.Largest != 8*mib || s.Disks[0] != (volume.Disk{Size: 8 * mib, Free: 4 * mib, Missing: true}) || s.Disks[2] != (volume.Disk{Device: "/dev/sdb", Size: 8 * mib, Free: 4 * mib, Fenced: true}) {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	known := p.groups["vg0"].known
+	known.Missing = 1
+	if s, err = p.Space("vg0", 1<<40); err != nil || s.Largest != 0 || !s.Unusable || !strings.Contains(s.Refused.Error(), "PVPVPV-0000-0000-0000-0000-0000-000003") {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	known.Exported = true
+	if s, err = p.Space("vg0", 1<<40); err != nil || !s.Unusable || !strings.Contains(s.Refused.Error(), "vgimport vg0") {
+		t.Errorf("got %+v, %v", s, err)
+	}
+}

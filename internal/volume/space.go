@@ -1,0 +1,42 @@
+package volume
+
+// A Space is the space of a volume group.
+type Space struct {
+	Size     int64
+	Free     int64 // that new volumes can get; without a thin pool's
+	Largest  int64 // the largest volume that can be created
+	Refused  error // why none can be, if Largest is 0
+	Unusable bool  // that is not for lack of space
+	Disks    []Disk
+}
+
+// A Disk is a part of a volume group: an LVM physical volume, or the filesystem of a
+// directory.
+type Disk struct {
+	Device  string // or the directory; "" = missing
+	Size    int64
+	Free    int64
+	Missing bool
+	Fenced  bool // nothing may be allocated on it (pvchange -xn)
+}
+
+// Largest returns the largest size up to limit that refuse accepts; larger sizes than one
+// that is refused are refused as well. It is limit or a multiple of unit. If it is 0, the
+// error is the refusal of the smallest size.
+func Largest(unit, limit int64, refuse func(size int64) error) (int64, error) {
+	if limit <= 0 || refuse(limit) == nil {
+		return max(limit, 0), nil
+	}
+	if err := refuse(min(unit, limit)); err != nil {
+		return 0, err
+	}
+	low, high := int64(1), (limit+unit-1)/unit // in units: low is accepted, high is not
+	for high-low > 1 {
+		if mid := low + (high-low)/2; refuse(mid*unit) == nil {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low * unit, nil
+}
