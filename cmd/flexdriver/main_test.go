@@ -328,6 +328,28 @@ func TestSIGTERM(t *testing.T) {
 	}
 }
 
+// A caller without permission is told so at once, not that flexd does not run.
+func TestNotPermitted(t *testing.T) {
+	d := start(t, silent)
+	if err := os.Chmod(filepath.Dir(d.socket), 0); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Open(driver) // its directory is root's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	cmd := exec.Command("/proc/self/fd/3", "unmount", podDir)
+	cmd.Env, cmd.ExtraFiles = []string{"FLEXD_SOCKET=" + d.socket}, []*os.File{exe}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	out, _ := cmd.Output()
+	if !strings.Contains(string(out), "not permitted to use flexd's socket ("+d.socket) || strings.Contains(string(out), "not running") {
+		t.Errorf("%s", out)
+	}
+}
+
 // Every user can read a process's arguments. Kubelet's contain a pod's secrets.
 func TestArgumentsAreHidden(t *testing.T) {
 	d := start(t, silent)

@@ -78,6 +78,8 @@ func (c *Client) Ask(q Request) (Answer, error) {
 			alive, once = time.Now(), false // flexd runs here and will restart
 		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
 			alive, once = time.Now(), false
+		case syscall.EACCES: // waiting changes nothing
+			return Answer{}, &DownError{c.Socket, err}
 		default:
 			if once || time.Since(alive) >= c.Connect {
 				return Answer{}, &DownError{c.Socket, err}

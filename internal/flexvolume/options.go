@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flexd/flexd/internal/spelling"
 	"github.com/flexd/flexd/internal/volopts"
 )
 
@@ -130,7 +131,8 @@ func ParseOptions(blob string) (Options, error) {
 			err = checkGroup(value)
 		default:
 			if !strings.HasPrefix(key, keyKubelet) {
-				err = errors.New("unknown; flexd knows " + strings.Join([]string{KeyVG, KeyLV, KeySize, KeyMkfsOptions, KeyMountOptions}, ", "))
+				keys := []string{KeyVG, KeyLV, KeySize, KeyMkfsOptions, KeyMountOptions}
+				err = errors.New("unknown; flexd knows " + strings.Join(keys, ", ") + spelling.Suggest(key, keys))
 			}
 		}
 		if err != nil && wrong == nil {

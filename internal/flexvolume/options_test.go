@@ -85,7 +85,7 @@ func TestParseOptionsTrouble(t *testing.T) {
 		{"a newline in a string", "{\"size\":\"1\n\"}", "option size: a control character in a JSON string at byte 10"},
 		{"10 MiB", `{"size":"` + strings.Repeat("1", 10<<20) + `"}`, "options: longer than 1 MiB"},
 		{"an unknown key", blob("vg", secret), "option vg: unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions"},
-		{"a wrong case", blob("VolumeGroup", secret), "option VolumeGroup: unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions"},
+		{"a wrong case", blob("VolumeGroup", secret), `option VolumeGroup: unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions; did you mean "volumegroup"?`},
 		{"an unknown key that is a trap", blob("a\nb", secret), `option "a\nb": unknown; flexd knows volumegroup, volumeID, size, mkfsOptions, mountOptions`},
 		{"an unknown filesystem", blob("kubernetes.io/fsType", "ntfs"), `option kubernetes.io/fsType: "ntfs" is not one of ext4, xfs, btrfs`},
 		{"a filesystem with an option", blob("kubernetes.io/fsType", "ext4 -d /"), `option kubernetes.io/fsType: "ext4 -d /" is not one of ext4, xfs, btrfs`},
@@ -98,6 +98,8 @@ func TestParseOptionsTrouble(t *testing.T) {
 		{"a flag of mkfs that is not allowed", blob("mkfsOptions", "-F"), `option mkfsOptions: "-F" is not allowed for ext4`},
 		{"another filesystem's flag of mkfs", blob("kubernetes.io/fsType", "xfs", "mkfsOptions", "-m 0"), `option mkfsOptions: "-m 0" is not allowed for xfs`},
 		{"a mount option that is not allowed", blob("mountOptions", "loop"), `option mountOptions: "loop" is not allowed for ext4`},
+		{"a typo in a mount option", blob("mountOptions", "notime"), `option mountOptions: "notime" is not allowed for ext4; did you mean "noatime"?`},
+		{"a value of a mount option", blob("mountOptions", "commit=x"), `option mountOptions: "commit=x" is not allowed for ext4`},
 		{"another filesystem's mount option", blob("kubernetes.io/fsType", "btrfs", "mountOptions", "wsync"), `option mountOptions: "wsync" is not allowed for btrfs`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

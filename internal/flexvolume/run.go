@@ -160,6 +160,10 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 		if hint {
 			return offlineAnswer(verb)
 		}
+		if e.Err == syscall.EACCES {
+			return Failure("not permitted to use flexd's socket (" + e.Error() + "): only kubelet, which runs as root, and root itself may call flexd; " +
+				"if this is root, a security module denies it: dmesg, ausearch -m avc")
+		}
 		return Failure("flexd is not running (" + e.Error() + ", tried for " + c.Connect.String() +
 			"); start it: systemctl start flexd; why it stopped: journalctl -u flexd")
 	case *GarbageError:

@@ -15,6 +15,8 @@ func TestSuggest(t *testing.T) {
 		"lv":                         "", // half of the word
 		"xyzzy":                      "",
 		"":                           "",
+		"check":                      "", // it was no typo
+		"nostatus":                   "", // the opposite
 		strings.Repeat("s", 100_000): "",
 	} {
 		got := Suggest(wrong, words)
@@ -23,6 +25,17 @@ func TestSuggest(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%.20q: %q, want %q", wrong, got, want)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
+		if got := distance(c.a, c.b); got != c.want {
+			t.Errorf("%q, %q: %d, want %d", c.a, c.b, got, c.want)
 		}
 	}
 }

@@ -2,8 +2,11 @@ package volopts
 
 import (
 	"errors"
+	"slices"
 	"sort"
 	"strings"
+
+	"github.com/flexd/flexd/internal/spelling"
 )
 
 // A Mount has the parsed mount options.
@@ -118,6 +121,21 @@ func compression(s string) bool {
 	return false
 }
 
+// suggest returns a question with the allowed word that was probably meant.
+func suggest(wrong string, lists ...[]word) string {
+	var keys []string
+	for _, w := range slices.Concat(lists...) {
+		keys = append(keys, w.key)
+	}
+	key, _, _ := strings.Cut(wrong, "=")
+	for _, fs := range FSTypes() {
+		if slices.ContainsFunc(superWords(fs), func(w word) bool { return w.key == key }) {
+			return "" // a word of another filesystem, or of this one with a wrong value
+		}
+	}
+	return spelling.Suggest(key, keys)
+}
+
 // ParseMount parses mountOptions into attributes of the mount and options of the
 // superblock. It ignores a repeated word, and refuses contradictions.
 func ParseMount(fs, text string) (Mount, error) {
@@ -135,7 +153,7 @@ func ParseMount(fs, text string) (Mount, error) {
 		if !isAttr {
 			var ok bool
 			if known, ok = findWord(super, w); !ok {
-				return m, errors.New(quote(w) + " is not allowed for " + fsName(fs))
+				return m, errors.New(quote(w) + " is not allowed for " + fsName(fs) + suggest(w, attrs, super))
 			}
 		}
 		if before, twice := groups[known.group]; twice {
