@@ -48,12 +48,13 @@ var packages = []struct {
 	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},
 	{"internal/audit", []string{"volume", "config", "status", "lvm", "dsw", "asw", "join"}},
 	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "dsw", "asw", "join", "audit"}},
+	{"internal/metrics", []string{"volume", "run", "config", "status", "dsw"}},
 	{"internal/flexserve", []string{"volume", "procfs", "config", "status", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"volume", "procfs", "flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable"}},
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve", "server", "udev", "doctor"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "doctor"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

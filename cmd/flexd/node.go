@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"io"
 	"path/filepath"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/boottime"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
@@ -15,6 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/metrics"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/reconcile"
@@ -22,19 +25,21 @@ import (
 	"github.com/flexd/flexd/internal/server"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/udev"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A node is the core of the daemon: it answers kubelet's calls and provides the status
 // documents.
 type node interface {
-	server.Handler          // called from the start on, before Ready
-	server.Source           // likewise
+	server.Handler // called from the start on, before Ready
+	server.Source  // likewise
+	WriteMetrics(io.Writer) error
 	Ready() <-chan struct{} // closed when the state that the last flexd left is known
 }
 
 // newNode connects the packages; no other code uses them all. It returns the daemon with
-// its background tasks. notInForce returns what of the configuration is not in force.
-func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (node, []task, error) {
+// its background tasks. Each of problems returns one for the status, or "".
+func newNode(live *config.Live, log *logrus.Entry, problems ...func() string) (node, []task, error) {
 	cfg := live.Get()
 	boot, err := procfs.BootID() // notes of another one are about mounts that are gone
 	if err != nil {
@@ -60,7 +65,9 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 		return nil, nil, err
 	}
 	runner := children.NewExec()
-	providers := providers(live, runner)
+	measured := metrics.New(live, version, flexserve.Verbs, audit.Classes())
+	providers := providers(live, measured.Commands(runner))
+	providers.lvm.Waited = measured.GroupWait
 	renameNotes(store, providers.lvm, filepath.Join(cfg.RunDir, "lanes"), log)
 	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}
 	observer := asw.New([]asw.Layout{layout}, providers.seen, records.Get, mounts)
@@ -68,6 +75,7 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 		Config: live, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
+		Stepped: measured.Step,
 	}
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
@@ -86,23 +94,26 @@ func newNode(live *config.Live, log *logrus.Entry, notInForce func() string) (no
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
-	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, notInForce, newUdevRule(cfg, log)}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, problems, newUdevRule(cfg, log), measured}, tasks, nil
 }
 
 // served fits the frontend to the driver socket.
 type served struct {
 	*reconcile.Node
-	flex       *flexserve.Frontend
-	notInForce func() string // what of the configuration is not, "" = all is
-	rule       *udevRule
+	flex     *flexserve.Frontend
+	problems []func() string
+	rule     *udevRule
+	metrics  *metrics.Metrics
 }
 
 // The documents of the node, with the calls that were refused.
 
 func (s served) List() status.List {
 	l := s.Node.List()
-	if text := s.notInForce(); text != "" {
-		l.Problems = append(l.Problems, text)
+	for _, problem := range s.problems {
+		if text := problem(); text != "" {
+			l.Problems = append(l.Problems, text)
+		}
 	}
 	l.AddRefused(s.flex.Calls(time.Now()), time.Now())
 	return l
@@ -130,5 +141,14 @@ func (s served) Check(ctx context.Context) status.Check {
 }
 
 func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {
-	return s.flex.Serve(ctx, r, peer.Pid)
+	code := string(volume.Failed) // unless Serve returns
+	done := s.metrics.Call(r.Verb)
+	defer func() { done(code) }()
+	a := s.flex.Serve(ctx, r, peer.Pid)
+	code = a.Code
+	return a
+}
+
+func (s served) WriteMetrics(w io.Writer) error {
+	return s.metrics.Write(w, s.List(), s.Node.Store.All())
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/server"
 )
 
 // The node runs with all that it listens to, and ends with its context.
@@ -25,7 +28,7 @@ func TestNodeRuns(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n, tasks, err := newNode(config.NewLive(cfg), logrus.NewEntry(log), func() string { return "" })
+	n, tasks, err := newNode(config.NewLive(cfg), logrus.NewEntry(log), func() string { return "a problem" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +43,16 @@ func TestNodeRuns(t *testing.T) {
 		t.Fatalf("ended at once: %v", err)
 	case <-time.After(30 * time.Second):
 		t.Fatal("not ready")
+	}
+	n.Serve(ctx, flexvolume.Request{ID: "c1", Verb: "mount"}, server.Peer{})
+	var text strings.Builder
+	if err := n.WriteMetrics(&text); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{`flexd_call_duration_seconds_count{verb="mount",code="invalid"} 1`, "flexd_calls_in_flight 0", "flexd_problems 1"} {
+		if !strings.Contains(text.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, &text)
+		}
 	}
 	cancel()
 	select {

@@ -26,6 +26,8 @@ type reloader struct {
 	live *config.Live
 	log  *logrus.Entry
 
+	applied chan<- struct{} // receives after a file was applied, if it has room
+
 	mu      sync.Mutex
 	problem string // what of the file is not in force, "" = all is
 }
@@ -103,6 +105,10 @@ func (r *reloader) reload() {
 		problem = "the configuration is not applied, the former one stays in force: " + err.Error()
 	} else {
 		restart := r.live.Reload(c)
+		select {
+		case r.applied <- struct{}{}:
+		default:
+		}
 		if level, err := logrus.ParseLevel(c.LogLevel); err == nil {
 			r.log.Logger.SetLevel(level)
 		}

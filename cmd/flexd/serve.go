@@ -60,11 +60,14 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	defer lock.Close()
 
 	live := config.NewLive(cfg)
-	reload := &reloader{path: configPath, text: text, live: live, log: log}
-	n, tasks, err := newNode(live, log, reload.Problem)
+	applied := make(chan struct{}, 1)
+	reload := &reloader{path: configPath, text: text, live: live, log: log, applied: applied}
+	metrics := &server.Metrics{Address: func() string { return live.Get().MetricsAddress }, Changed: applied, Log: log}
+	n, tasks, err := newNode(live, log, reload.Problem, metrics.Problem)
 	if err != nil {
 		return err
 	}
+	metrics.Write = n.WriteMetrics
 	driver, err := server.Listen(cfg.DriverSocket(), 0o600, "")
 	if err != nil {
 		return err
@@ -80,10 +83,10 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if hint := unusualRunDir(cfg); hint != "" {
 		log.Warn(hint)
 	}
-	tasks = append(tasks, reload,
+	tasks = append(tasks, reload, metrics,
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
-		&server.Status{Listener: shown, Source: n, Version: version, Log: log})
+		&server.Status{Listener: shown, Source: n, Metrics: n.WriteMetrics, Version: version, Log: log})
 	return runTasks(ctx, log, n.Ready(), func() string { return found(n.List()) }, tasks)
 }
 

@@ -41,6 +41,15 @@ const (
 // strayFiles is the class of directories that kubelet cannot remove.
 const strayFiles = "stray-files"
 
+// Classes returns the classes of all findings.
+func Classes() []string {
+	all := []string{OrphanedPod, OrphanedGlobal, strayFiles}
+	for _, c := range join.Classes {
+		all = append(all, string(c))
+	}
+	return all
+}
+
 // orphans are the mounts that no pod seems to need any more. They are searched for
 // while pods start and end; at rest there is no timer.
 type orphans struct {

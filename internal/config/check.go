@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -92,6 +93,19 @@ func nodeName(s *string) string {
 func groupName(s *string) string {
 	if !groupNames.MatchString(*s) {
 		return fmt.Sprintf("must be the name of a group, not %q", short(*s))
+	}
+	return ""
+}
+
+// tcpAddress refuses names: looking one up may hang. The lower ports need a capability that
+// flexd does not have.
+func tcpAddress(s *string) string {
+	a, err := netip.ParseAddrPort(*s)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("must be an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node; not %q", short(*s))
+	case a.Port() < 1024:
+		return fmt.Sprintf("must have a port of at least 1024, not %d", a.Port())
 	}
 	return ""
 }

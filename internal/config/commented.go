@@ -47,6 +47,10 @@ stateDir: %s
 # The group that may read the status socket, status.sock in the runDir. Empty: root only.
 statusGroup: ""
 
+# Where Prometheus gets the metrics over TCP, such as 127.0.0.1:9809. Every client that
+# reaches the address can read them. Empty: only on the status socket, at /metrics.
+metricsAddress: ""
+
 # How long a volume stays active after its last use, so that a re-created pod
 # finds it ready.
 lease: %s

@@ -28,8 +28,9 @@ type Config struct {
 	Times
 	Checks
 	Log
-	LVMFilter    []string // `filter` of LVM's commands; nil = flexd's own before the host's
-	VolumeGroups []VolumeGroup
+	MetricsAddress string   // ADDRESS:PORT of the metrics, "" = none
+	LVMFilter      []string // `filter` of LVM's commands; nil = flexd's own before the host's
+	VolumeGroups   []VolumeGroup
 }
 
 // Kubelet configures the FlexVolume frontend.

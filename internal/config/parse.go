@@ -37,6 +37,7 @@ func (r *reader) schema(c *Config) []key {
 		{"runDir", r.text(&c.RunDir, socketDirectory)},
 		{"stateDir", r.text(&c.StateDir, directory)},
 		{"statusGroup", r.text(&c.StatusGroup, optional(groupName))},
+		{"metricsAddress", r.text(&c.MetricsAddress, optional(tcpAddress))},
 		{"lease", r.duration(&c.Lease)},
 		{"callDeadline", r.duration(&c.CallDeadline)},
 		{"releaseOrphansAfter", r.durationOrNever(&c.ReleaseOrphansAfter)},

@@ -80,6 +80,7 @@ kubeletRoots: [/var/lib/kubelet/, "/data//kubelet"]
 runDir: /run/other
 stateDir: /var/lib/other
 statusGroup: adm
+metricsAddress: "[::1]:9809"
 lease: 1m
 callDeadline: 1m30s
 releaseOrphansAfter: 2h
@@ -114,6 +115,8 @@ volumeGroups:
 		Times:  Times{Lease: time.Minute, CallDeadline: 90 * time.Second, ReleaseOrphansAfter: 2 * time.Hour},
 		Checks: Checks{MaxChecks: 7, CheckMemory: 3 << 30},
 		Log:    Log{LogFormat: "json", LogLevel: "debug"},
+
+		MetricsAddress: "[::1]:9809",
 		VolumeGroups: []VolumeGroup{
 			{Name: "vg0", Provider: "loopdev", Directory: "/srv/vg0", ThinPoolWarning: 80, Volumes: []string{"data-*", "log?"},
 				Namespaces: []string{}, Create: true, MaxSize: 10 << 30, Limit: Limit{100, 1 << 40}, PerNamespace: Limit{10, 100 << 30}, Overcommit: true, MountFlags: []string{"noexec", "nosuid"}, NeverDeactivate: true},
@@ -159,6 +162,9 @@ func TestRefused(t *testing.T) {
 		{"too patient", "callDeadline: 5m\n", `f:1: callDeadline: must be less than 5m, when flexdriver gives up, not 5m0s`},
 		{"a grace that kubelet needs", "releaseOrphansAfter: 1m\n", `f:1: releaseOrphansAfter: must be at least 5m, longer than kubelet's retry interval, or never; not 1m0s`},
 		{"a grace without a unit", "releaseOrphansAfter: 60\n", `f:1: releaseOrphansAfter: must be a duration with its unit, such as 30s or 4m30s, not 60`},
+		{"port alone", "metricsAddress: \":9809\"\n", `f:1: metricsAddress: must be an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node; not ":9809"`},
+		{"name for an address", "metricsAddress: localhost:9809\n", `f:1: metricsAddress: must be an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node; not "localhost:9809"`},
+		{"port of root", "metricsAddress: 127.0.0.1:80\n", `f:1: metricsAddress: must have a port of at least 1024, not 80`},
 		{"unknown unit", group + "  maxSize: 10X\n", `f:6: volumeGroups[0].maxSize: "10X" is not a size such as 500m, 1.5G or 10Gi`},
 		{"no size unit", group + "  maxSize: 1073741824\n", `f:6: volumeGroups[0].maxSize: must be a size with its unit, such as 500m, 10G or 1TiB, not 1073741824`},
 		{"huge", group + "  maxSize: 8192PiB\n", `f:6: volumeGroups[0].maxSize: "8192PiB" is too large`},

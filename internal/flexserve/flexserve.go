@@ -22,6 +22,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
+// Verbs are those of the calls that a Frontend answers.
+var Verbs = []string{
+	flexvolume.Attach, flexvolume.Detach, flexvolume.WaitForAttach, flexvolume.IsAttached, flexvolume.MountDevice, flexvolume.UnmountDevice,
+	flexvolume.Mount, flexvolume.Unmount, flexvolume.ExpandVolume, flexvolume.ExpandFS, flexvolume.Reclaim,
+}
+
 // A Frontend answers FlexVolume calls.
 type Frontend struct {
 	Config *config.Live

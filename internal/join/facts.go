@@ -23,6 +23,9 @@ const (
 	ReadOnly        Class = "read-only"        // the volume is read-only, and mounted read-write; or a mount is, and was asked read-write
 )
 
+// Classes has all of them.
+var Classes = []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, ClaimedMissing, StaleMapping, Covered, Degraded, Faulty, MergePending, NestedMount, ReadOnly}
+
 // Informational reports whether a class is worth knowing but nothing is wrong.
 func (c Class) Informational() bool { return c == ActiveUnclaimed }
 

@@ -171,6 +171,9 @@ func (p *Provider) Blocks() map[string]Block {
 
 // take waits for the turn of the caller, who ends it with the returned function.
 func (g *group) take(ctx context.Context) (release func(), err error) {
+	if g.p.Waited != nil {
+		defer func(began time.Time) { g.p.Waited(g.name, time.Since(began)) }(time.Now())
+	}
 	if err := g.earlier(ctx); err != nil {
 		return nil, err
 	}

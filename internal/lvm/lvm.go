@@ -33,6 +33,9 @@ type Options struct {
 	// Limits returns the limits of a volume group, as they are now; nil = there are none.
 	Limits func(vg string) *volume.Limits
 
+	// Waited, if set, is called after a command has waited for earlier ones of its group.
+	Waited func(vg string, took time.Duration)
+
 	// CallDeadline is how long a call may wait: a command that hangs is reported well
 	// before that. 0 = long.
 	CallDeadline time.Duration

@@ -46,6 +46,9 @@ func (l *lane) progressed(what string) {
 func (l *lane) end(step volume.Step, started time.Time, err error) {
 	op := operation{step: step.String(), started: started, took: time.Since(started), calls: step.Calls}
 	took := op.took.Round(time.Millisecond / 10)
+	if l.n.Stepped != nil {
+		l.n.Stepped(l.group(), step.Kind, op.took, err)
+	}
 	if err != nil {
 		op.err = err.Error()
 		l.stepLog(step).WithField("took", took).WithError(err).Warn("failed")

@@ -53,6 +53,9 @@ type Parts struct {
 	Boot      func() time.Duration               // time since boot, suspended time included
 	Held      func(lock string) *run.LockedError // by a child that lives; nil = run.Held
 
+	// Stepped, if set, is called after each step.
+	Stepped func(vg string, step volume.StepKind, took time.Duration, err error)
+
 	// KernelErrors reports devices whose filesystem has errors in the kernel log;
 	// nil = the log cannot be read.
 	KernelErrors interface {

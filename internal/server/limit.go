@@ -66,11 +66,12 @@ func (l *limit) add(uid uint32, n int) {
 	}
 }
 
-// A limitedListener accepts connections of unix sockets within a limit. One that exceeds it
-// gets an answer and is closed at once.
+// A limitedListener accepts connections within a limit. One that exceeds it gets an answer
+// and is closed at once.
 type limitedListener struct {
 	net.Listener
 	limit *limit
+	user  func(net.Conn) (uint32, error)
 	busy  string // the answer
 }
 
@@ -96,12 +97,11 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		cred, err := credentials(conn.(*net.UnixConn))
+		uid, err := l.user(conn)
 		if err != nil {
 			conn.Close()
 			continue
 		}
-		uid := cred.Uid
 		if l.limit.take(ended, uid) {
 			return &limitedConn{conn, uid, sync.OnceValue(func() error {
 				defer l.limit.release(uid)
@@ -112,6 +112,15 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		io.WriteString(conn, l.busy)
 		conn.Close()
 	}
+}
+
+// uidOf returns the user of a connection of a unix socket.
+func uidOf(conn net.Conn) (uint32, error) {
+	cred, err := credentials(conn.(*net.UnixConn))
+	if err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
 }
 
 // credentials returns who made a connection.

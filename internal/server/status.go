@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -37,6 +38,7 @@ type Source interface {
 type Status struct {
 	Listener net.Listener // Serve closes it
 	Source   Source
+	Metrics  func(io.Writer) error
 	Version  string // flexd's own
 	Log      *logrus.Entry
 
@@ -62,7 +64,7 @@ func (s *Status) Serve(ctx context.Context) error {
 	s.requests = limit{perUser: userRequests, others: otherRequests}
 	s.looks = limit{perUser: userLooks, others: otherLooks}
 	const busy = `{"error":"flexd has too many connections to its status socket; try again"}`
-	listener := &limitedListener{s.Listener, &limit{perUser: userConns, others: otherConns},
+	listener := &limitedListener{s.Listener, &limit{perUser: userConns, others: otherConns}, uidOf,
 		fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(busy), busy)}
 	srv := &http.Server{
 		Handler:           s,
@@ -103,7 +105,7 @@ func take(w http.ResponseWriter, r *http.Request, l *limit) (release func(), ok 
 	return func() { l.release(uid) }, true
 }
 
-var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /healthz and /version")
+var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /metrics, /healthz and /version")
 
 // ServeHTTP answers one request. It does not use http.ServeMux, whose redirects are HTML
 // and whose errors are text.
@@ -131,6 +133,10 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if a, ok := assets[path]; ok && shows {
 		a.write(w)
+		return
+	}
+	if path == "/metrics" && shows {
+		writeMetrics(w, s.Metrics)
 		return
 	}
 	code, doc, err := s.page(path)
@@ -171,7 +177,7 @@ func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
 // page returns the document of a path; with a 404 the error names the missing object.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
-	case "/v1/check", "/v1/orphans", "/", "/page.css", "/page.js":
+	case "/v1/check", "/v1/orphans", "/", "/page.css", "/page.js", "/metrics":
 		return http.StatusOK, nil, nil // only called for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil

@@ -54,16 +54,17 @@ func TestStatus(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	src := &source{}
+	metrics := func(w io.Writer) error { _, err := io.WriteString(w, "up 1\n"); return err }
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- (&Status{Listener: l, Source: src, Version: "1.2.3", Log: logrus.NewEntry(log)}).Serve(ctx)
+		ended <- (&Status{Listener: l, Source: src, Metrics: metrics, Version: "1.2.3", Log: logrus.NewEntry(log)}).Serve(ctx)
 	}()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /healthz and /version"}`
+	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /metrics, /healthz and /version"}`
 	for _, row := range []struct {
 		method, path string
 		sick         []string
@@ -76,6 +77,7 @@ func TestStatus(t *testing.T) {
 		{"GET", "/v1/orphans", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[]}`},
 		{"GET", "/v1/orphans?target=/a%20b&target=vg0/data", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[{"target":"/a b","message":"no"},{"target":"vg0/data","message":"no"}]}`},
 		{"POST", "/v1/orphans", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
+		{"POST", "/metrics", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"POST", "/v1/check", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"GET", "/v1/volumes/vg0/data", nil, 200, ""},
 		{"GET", "/v1/volumes/vg0/a%20b?x=y", nil, 200, ""},
@@ -130,6 +132,14 @@ func TestStatus(t *testing.T) {
 				}
 			}
 		})
+	}
+
+	resp, err := client.Get("http://flexd/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := io.ReadAll(resp.Body); string(b) != "up 1\n" || resp.Header.Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
+		t.Errorf("/metrics: %s %v", b, resp.Header)
 	}
 
 	// Garbage ends with 400, and shutdown does not wait for a reader.

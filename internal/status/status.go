@@ -219,6 +219,9 @@ const (
 	GroupUnknown  = "unknown"  // it cannot be read, or has not been yet
 )
 
+// GroupStates has all of them.
+var GroupStates = []string{GroupOK, GroupFull, GroupUnusable, GroupMissing, GroupUnknown}
+
 // The states of a ThinPool.
 const (
 	PoolOK       = "ok"

@@ -289,7 +289,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range urgency {
+	for _, s := range States {
 		if !strings.Contains(sections["Volume"], "`"+string(s)+"`") {
 			t.Errorf("docs/status.md, Volume: the state %s is not explained", s)
 		}

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// urgency orders the states, most urgent first.
-var urgency = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Working, Mounted, Active, Idle}
+// States has every state, most urgent first.
+var States = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Working, Mounted, Active, Idle}
 
 // trouble is how many of them ask for an operator.
 const trouble = 7
@@ -96,7 +96,7 @@ func (l List) color(c *columns, how Layout) {
 	}
 	const state, red, yellow, green = 2, "31", "33", "32"
 	for i, v := range l.Volumes {
-		switch at := slices.Index(urgency, v.State); {
+		switch at := slices.Index(States, v.State); {
 		case at >= 0 && at < trouble:
 			c.color(i+1, state, red)
 		case v.State == Working:
@@ -121,7 +121,7 @@ func (v Volume) cells(now time.Time, pods int) []string {
 func (l List) summary() string {
 	count := map[State]int{}
 	first := map[State]Volume{}
-	states := slices.Clone(urgency)
+	states := slices.Clone(States)
 	for _, v := range l.Volumes {
 		if count[v.State]++; count[v.State] == 1 {
 			first[v.State] = v

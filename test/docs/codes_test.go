@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/flexd/flexd/internal/audit"
 )
 
 // The codes of refusals are promised: docs/status.md has each of them, and no other.
@@ -37,5 +39,23 @@ func TestCodes(t *testing.T) {
 	}
 	if len(codes) < 10 || !slices.Equal(codes, listed) {
 		t.Errorf("volume has the codes %q, and docs/status.md %q", codes, listed)
+	}
+}
+
+// docs/status.md has each class of findings, and no other.
+func TestClasses(t *testing.T) {
+	_, text, _ := strings.Cut(read(t, "docs/status.md"), "\n| class | finding |")
+	text, _, _ = strings.Cut(text, "\n\n")
+	var listed []string
+	for line := range strings.Lines(text) {
+		if m := quoted.FindStringSubmatch(line); m != nil && strings.HasPrefix(line, "| `") {
+			listed = append(listed, m[1])
+		}
+	}
+	classes := append(audit.Classes(), "udev-rule") // of flexd check alone
+	slices.Sort(classes)
+	slices.Sort(listed)
+	if !slices.Equal(classes, listed) {
+		t.Errorf("flexd has the classes %q, and docs/status.md %q", classes, listed)
 	}
 }

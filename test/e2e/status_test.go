@@ -69,6 +69,18 @@ func TestStatusSocket(t *testing.T) {
 			t.Errorf("%s: %s %v", path, code, doc)
 		}
 	}
+	text, err := h.Get("/metrics")
+	h.must(err)
+	samples := []string{`flexd_calls_in_flight 1`, `flexd_volumes{vg="vg0",state="mounted"} 1`, `flexd_volumes{vg="vg0",state="working"} 1`, `flexd_claims{kind="published",phase="making"} 1`}
+	if strings.Contains(h.group("vg0"), "provider: lvm") {
+		samples = append(samples, `flexd_step_duration_seconds_count{step="create",provider="lvm",result="ok"} 2`,
+			`flexd_lvm_command_duration_seconds_count{command="lvcreate",result="ok"} 2`, `flexd_lvm_group_wait_seconds_bucket{vg="vg0",le="+Inf"} `)
+	}
+	for _, sample := range samples {
+		if !strings.Contains(text, "\n"+sample) {
+			t.Errorf("no %s in %s", sample, text)
+		}
+	}
 	// Another volume's calls do not wait either.
 	begun := time.Now()
 	h.ok(h.unmount(other, o))
