@@ -102,14 +102,20 @@ const title = path => { try { return path.split('/').map(decodeURIComponent).joi
 
 // Asking.
 
-async function get(path, headers) {
-  const r = await fetch(path, { headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) });
+class NoAnswer extends Error {}
+
+// get returns what flexd answers with one of the codes.
+async function get(path, codes, headers) {
+  const r = await fetch(path, { headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) })
+    .catch(e => { throw new NoAnswer(e.name === 'TimeoutError' ? 'no answer within 15 s' : ''); });
   const at = Date.parse(r.headers.get('Date'));
   if (at) {
     const d = at + 500 - Date.now(); // the header has whole seconds
     if (Math.abs(d - skew) > 1000) skew = d;
   }
-  return { code: r.status, etag: r.headers.get('ETag') ?? '', doc: r.status === 304 ? null : await r.json() };
+  const doc = r.status === 304 ? null : await r.json().catch(() => { throw new NoAnswer('the answer is no JSON, or has been cut'); });
+  if (!codes.includes(r.status)) throw new NoAnswer(doc?.error ?? `HTTP status ${r.status}`);
+  return { code: r.status, etag: r.headers.get('ETag') ?? '', doc };
 }
 
 let timer = 0, pause = 0, asking = false, again = false;
@@ -124,8 +130,7 @@ async function ask() {
   const began = Date.now();
   let wait;
   try {
-    const a = await get('/v1/volumes', etag ? { 'If-None-Match': etag } : {});
-    if (a.code !== 200 && a.code !== 304) throw new Error(a.doc?.error ?? `HTTP status ${a.code}`);
+    const a = await get('/v1/volumes', [200, 304], etag ? { 'If-None-Match': etag } : {});
     if (a.doc) {
       if (version && a.doc.version !== version) { location.reload(); return; } // another flexd has another page
       ({ version } = list = a.doc);
@@ -139,7 +144,9 @@ async function ask() {
     wait = Math.max(document.hidden ? hidden : poll, 10 * (Date.now() - began));
   } catch (e) {
     failing ??= { since: answered || Date.now() };
-    failing.why = e.name === 'TimeoutError' ? 'no answer within 15 s' : e instanceof TypeError ? '' : e.message;
+    failing.why = e.message;
+    failing.ours = !(e instanceof NoAnswer);
+    if (failing.ours) reportError(e);
     wait = pause = Math.min(pause * 2 || 1000, longestPause);
   }
   asking = false;
@@ -148,9 +155,8 @@ async function ask() {
 }
 
 async function askVolume() {
-  const path = opened, a = await get('/v1/volumes/' + path);
+  const path = opened, a = await get('/v1/volumes/' + path, [200, 404]);
   if (path !== opened) return;
-  if (a.code !== 200 && a.code !== 404) throw new Error(a.doc?.error ?? `HTTP status ${a.code}`);
   if (a.code === 200) story = a.doc;
   renderStory(a.code === 404 ? a.doc?.error ?? 'flexd knows no such volume' : '');
   if (a.code !== 200) return;
@@ -159,7 +165,7 @@ async function askVolume() {
   eventsOf = state;
   eventsAt = Date.now();
   if (!keepsEvents) return;
-  const b = await get(`/v1/events?limit=100&target=${encodeURIComponent(`${story.vg}/${story.lv}`)}`);
+  const b = await get(`/v1/events?limit=100&target=${encodeURIComponent(`${story.vg}/${story.lv}`)}`, [200, 404]);
   if (path !== opened) return;
   keepsEvents = b.code !== 404;
   events = b.code === 200 ? [...b.doc.events, ...(b.doc.waiting ?? []).map(e => ({ ...e, waits: true }))] : null;
@@ -230,6 +236,8 @@ const failure = v => ({
   remedy: v.error?.hint,
 });
 
+const sameError = (v, r) => v.error && (v.error.callID === r.callID || String(v.error.message).endsWith(r.message));
+
 // troubles lists what an operator should look at, the most urgent first.
 function troubles(l) {
   const found = (l.disagreements ?? []).filter(d => !d.informational), refused = l.refusedCalls ?? [];
@@ -238,9 +246,12 @@ function troubles(l) {
     ...(l.problems ?? []).map(text => ({ tone: 'bad', kind: 'problem', text })),
     ...(l.groups ?? []).filter(g => g.state !== 'ok').map(g => ({ tone: tone(g.state), kind: `group ${g.state}`, dir: g.name, text: g.error ?? '' })),
     // A finding or a refusal says more than the state that follows from it.
-    ...l.volumes.filter(v => isTrouble(v) && (v.error || !found.some(of(v))) && !(v.state === 'refused' && refused.some(of(v)))).map(failure),
+    ...l.volumes.filter(v => isTrouble(v) && (v.error || !found.some(of(v))) && !refused.some(r => of(v)(r) && sameError(v, r))).map(failure),
     ...found.map(d => finding(d, l.volumes.some(v => of(v)(d) && tone(v.state) === 'bad') ? 'bad' : 'warn')),
-    ...refused.map(refusal),
+    ...refused.map(r => {
+      const v = l.volumes.find(v => of(v)(r) && sameError(v, r));
+      return { ...refusal(r), tone: v ? tone(v.state) : 'warn', next: v?.error.next };
+    }),
   ];
   return all.sort((a, b) => (a.tone !== 'bad') - (b.tone !== 'bad'));
 }
@@ -426,7 +437,7 @@ function renderStory(gone) {
   $('detail').classList.toggle('stale', gone !== '');
   $('detail-gone').hidden = !gone;
   $('detail-gone').textContent = clean(gone) + (gone && story ? ' Below is what was known last.' : '');
-  for (const s of $('detail').querySelectorAll('section')) s.hidden = !story || story.partial;
+  for (const s of $('detail').querySelectorAll('section')) s.hidden = !story || story.partial || story.state === 'refused' && !s.contains($('history'));
   show($('detail-head'), [v.state, v.step, v.stepSince, v.size, v.uuid], () => story && [
     stateOf(v), v.size > 0 && el('', null, size(v.size)), v.uuid && el('.mono', null, v.uuid)]);
   show($('detail-trouble'), [isTrouble(v) || v.error ? v.error : null, v.stuck, v.disagreements, v.refusedCalls, v.state], ([error, stuck, found, refused]) => [
@@ -505,14 +516,14 @@ function renderHistory() {
       i.style.width = `${length}%`;
       return i;
     }));
-    let last = day(all[0].at);
+    let last = day(all[0].at), calls = '';
     return [strip,
       el('.ends', null, el('', null, day(oldest.first ?? oldest.at), ' ', clock(oldest.first ?? oldest.at)), el('', null, `now (the node’s times, ${zone === 'Z' ? 'UTC' : `UTC${zone}`})`)),
       el('ol.line', null, all.map(o => [
         day(o.at) !== last && el('li.day', null, last = day(o.at)),
         el(`li.${o.tone}`, null, el('time', { datetime: o.at, title: o.at }, clock(o.at)),
           el('.text', null, el(o.call ? 'b' : '', null, o.what), o.pod && el('.muted', null, ` for ${o.pod}`), o.count > 1 && el('.muted', null, ` ${number(o.count)} times since ${clock(o.first)}`),
-            o.text && el('.more-text.text.wrong', null, o.text), o.calls?.length > 0 && el('.more-text', null, `call ${o.calls.join(', ')}`)),
+            o.text && el('.more-text.text.wrong', null, o.text), calls !== (calls = (o.calls ?? []).join(', ')) && calls && el('.more-text', null, `call ${calls}`)),
           el('.took', null, o.took ? took(o.took) : ''))]))];
   });
 }
@@ -526,7 +537,7 @@ function renderLive(wait) {
   $('live').title = at && `last answer ${at}, your clock`;
   $('gone').hidden = !failing;
   if (failing) {
-    const text = `flexd does not answer since ${new Date(failing.since).toLocaleTimeString('en-GB')}${failing.why ? ` (${failing.why})` : ''}; trying again every ${Math.round(wait / 1000)} s.` +
+    const text = failing.ours ? `This page cannot show what flexd answers: ${failing.why}\nRemedy: reload it; on the node: flexd status` : `flexd does not answer since ${new Date(failing.since).toLocaleTimeString('en-GB')}${failing.why ? ` (${failing.why})` : ''}; trying again every ${Math.round(wait / 1000)} s.` +
       (list ? ' The page shows the last answer.' : '') + `\nRemedy: see whether the ssh tunnel still runs; on the node: systemctl status flexd`;
     if ($('gone').textContent !== text) $('gone').textContent = text;
   }
