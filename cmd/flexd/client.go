@@ -15,7 +15,8 @@ import (
 // get asks the status socket. Its errors have an exit status.
 func get(socket, path string, timeout time.Duration) ([]byte, error) {
 	client := http.Client{Timeout: timeout, Transport: &http.Transport{
-		DisableKeepAlives: true, // flexd limits the connections of a user
+		DisableKeepAlives:  true, // flexd limits the connections of a user
+		DisableCompression: true, // it would only cost time
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"compress/gzip"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,11 +12,15 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// answer asks the status socket without a socket.
+// answer asks a status socket without the socket.
 func answer(method, path string, header ...string) *httptest.ResponseRecorder {
+	return serve(&source{}, method, path, header...)
+}
+
+func serve(src Source, method, path string, header ...string) *httptest.ResponseRecorder {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := &Status{Source: &source{}, Log: logrus.NewEntry(log)}
+	s := &Status{Source: src, Log: logrus.NewEntry(log)}
 	s.requests, s.looks = limit{perUser: 9, others: 9}, limit{perUser: 9, others: 9}
 	r := httptest.NewRequest(method, path, nil)
 	r.Host = "flexd"
@@ -138,16 +143,23 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// A document that has not changed is not sent again.
-func TestETag(t *testing.T) {
-	w := answer("GET", "/v1/volumes")
-	tag := w.Header().Get("ETag")
-	if again := answer("GET", "/v1/volumes", "If-None-Match", tag); tag == "" || again.Code != http.StatusNotModified || again.Body.Len() != 0 || again.Header().Get("ETag") != tag {
-		t.Errorf("%q: %d, %d bytes", tag, again.Code, again.Body.Len())
+// A large document is compressed for who can read that.
+func TestCompression(t *testing.T) {
+	large := &hungSource{}
+	plain := serve(large, "GET", "/v1/volumes")
+	if plain.Header().Get("Content-Encoding") != "" || plain.Body.Len() < 100_000 {
+		t.Errorf("%v, %d bytes", plain.Header(), plain.Body.Len())
 	}
-	for _, path := range []string{"/v1/volumes/vg0/data", "/v1/volumes/vg0/none"} {
-		if other := answer("GET", path, "If-None-Match", tag); other.Code == http.StatusNotModified {
-			t.Errorf("%s has not changed", path)
-		}
+	w := serve(large, "GET", "/v1/volumes", "Accept-Encoding", "gzip, deflate, br")
+	packed := w.Body.Len()
+	z, err := gzip.NewReader(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(z); err != nil || string(body) != plain.Body.String() || packed > len(body)/5 || w.Header().Get("Content-Encoding") != "gzip" {
+		t.Errorf("%d bytes, packed %d: %v, %v", len(body), packed, err, w.Header())
+	}
+	if w := answer("GET", "/v1/volumes", "Accept-Encoding", "gzip"); w.Header().Get("Content-Encoding") != "" {
+		t.Error("a small one is compressed")
 	}
 }

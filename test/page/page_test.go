@@ -5,6 +5,7 @@ package page_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -256,15 +257,24 @@ func groups(t *testing.T, b *browser) {
 	path := filepath.Join(t.TempDir(), "status.sock")
 	(&node{}).serve(t, path)
 	const data = `"vg":"vg0","lv":"data","uuid":"u1","size":1073741824,"state":"mounted","device":"/dev/dm-1","filesystem":"ext4","filesystemSize":1000000000,"filesystemUsed":900000000,"pods":[]`
+	const gib, mib = 1 << 30, 1 << 20
+	largest, none := int64(200*gib), int64(0)
+	spaces := []status.Group{
+		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 500 * gib, Free: 300 * gib, LargestVolume: &largest, State: status.GroupOK, ObservedAt: &began, Disks: []status.Disk{{Device: "/dev/sda2", Size: 500 * gib, Free: 300 * gib}}},
+		{Name: "vg0", Provider: "lvm", Size: 4096 * gib, Free: 307 * gib, State: status.GroupOK, ObservedAt: &began,
+			Disks: []status.Disk{{Device: "/dev/nvme0n1", Size: 2048 * gib}, {Device: "/dev/sda", Size: 2048 * gib, Free: 307 * gib}},
+			ThinPools: []status.ThinPool{{Name: "fast", State: status.PoolOK, Size: 20 * gib, Used: 12 * gib, MetadataSize: 8 * mib, MetadataUsed: mib},
+				{Name: "slow", State: status.PoolOK, Size: 20 * gib, Used: 18 * gib, MetadataSize: 8 * mib, MetadataUsed: 6 * mib, Warning: "90.0 % of the data are used: lvextend -L +SIZE vg0/slow, or remove what is not needed"}}},
+		{Name: "vg1", Provider: "lvm", State: status.GroupUnknown, Error: "volume group vg1 cannot be read: vgs (pid 812) hangs"},
+		{Name: "vg2", Provider: "lvm", Size: 400 * gib, LargestVolume: &none, State: status.GroupFull, Error: "no space is left: vgextend vg2 DISK", ObservedAt: &began,
+			Disks: []status.Disk{{Device: "/dev/sdc", Size: 200 * gib}, {Size: 200 * gib, Problem: "LVM does not find it"}}},
+	}
+	text, err := json.Marshal(spaces)
+	if err != nil {
+		t.Fatal(err)
+	}
 	address := front(t, tunnel(t, path), map[string]string{
-		"/v1/volumes": `{"node":"node-1","version":"1","volumes":[{` + data + `}],"problems":[],"disagreements":[],"pools":[],"refusedCalls":[],"groups":[
-			{"name":"files","provider":"loopdev","directory":"/srv/files","size":536870912000,"free":322122547200,"largestVolume":214748364800,"state":"ok","observedAt":"2026-07-29T14:30:00Z","disks":[{"device":"/dev/sda2","size":536870912000,"free":322122547200}],"thinPools":[]},
-			{"name":"vg0","provider":"lvm","size":4398046511104,"free":329853488332,"largestVolume":329853488332,"state":"ok","observedAt":"2026-07-29T14:30:00Z",
-			 "disks":[{"device":"/dev/nvme0n1","size":2199023255552,"free":0},{"device":"/dev/sda","size":2199023255552,"free":329853488332}],
-			 "thinPools":[{"name":"fast","state":"ok","size":21474836480,"used":12884901888,"metadataSize":8388608,"metadataUsed":1048576},
-			  {"name":"slow","state":"ok","size":21474836480,"used":19327352832,"metadataSize":8388608,"metadataUsed":6291456,"warning":"90.0 % of the data are used: lvextend -L +SIZE vg0/slow, or remove what is not needed"}]},
-			{"name":"vg1","provider":"lvm","size":0,"free":0,"state":"unknown","error":"volume group vg1 cannot be read: vgs (pid 812) hangs","disks":[],"thinPools":[]},
-			{"name":"vg2","provider":"lvm","size":429496729600,"free":0,"state":"full","error":"no space is left: vgextend vg2 DISK","observedAt":"2026-07-29T14:30:00Z","disks":[{"device":"/dev/sdc","size":214748364800,"free":0},{"device":"","size":214748364800,"free":0,"problem":"LVM does not find it"}],"thinPools":[]}]}`,
+		"/v1/volumes":          `{"node":"node-1","version":"1","volumes":[{` + data + `}],"problems":[],"disagreements":[],"pools":[],"refusedCalls":[],"groups":` + string(text) + `}`,
 		"/v1/volumes/vg0/data": `{` + data + `,"claims":[],"calls":[],"observed":[],"plan":[],"refused":[],"history":[],"disagreements":[],"refusedCalls":[]}`,
 		"/v1/events": `{"node":"node-1","events":[
 			{"id":7,"time":"2026-07-28T23:59:58.5Z","type":"step","vg":"vg0","lv":"data","step":"activate","callID":"c1","duration":0.4},
@@ -277,15 +287,15 @@ func groups(t *testing.T, b *browser) {
 	p.await("document.querySelectorAll('#history .line li').length == 5") // one of them is a day
 	keep(t, "groups", p.picture())
 	p.equal("[...document.querySelectorAll('.group')].map(e => [e.querySelector('b').innerText, e.querySelector('.title .state').innerText, e.querySelector('.bar i')?.style.width])",
-		"files,ok,40%,vg0,ok,92.5%,vg1,unknown,,vg2,full,100%")
-	text := strings.Join(strings.Fields(p.text("document.querySelector('#groups').innerText")), " ")
+		"files,ok,40%,vg0,ok,92.5049%,vg1,unknown,,vg2,full,100%")
+	shown := strings.Join(strings.Fields(p.text("document.querySelector('#groups').innerText")), " ")
 	for _, want := range []string{
 		"files loopdev · 0 volumes ok 200 GiB used 300 GiB free of 500 GiB a new volume gets at most 200 GiB /dev/sda2",
 		"/dev/nvme0n1 0 B free /dev/sda 307 GiB free pool fast 60 % of 20.0 GiB pool slow 90 % of 20.0 GiB – metadata 75 % of 8.00 MiB 90.0 % of the data",
 		"vg1 cannot be read: vgs (pid 812) hangs", "vgextend vg2 DISK", "a missing disk 0 B free LVM does not find it",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %q in:\n%s", want, shown)
 		}
 	}
 	p.equal("document.querySelector('#attention').innerText.includes('vgextend vg2 DISK')", "true")

@@ -80,7 +80,6 @@ const rank = state => (urgency.indexOf(state) + urgency.length) % urgency.length
 // What is known.
 
 let list = null;       // the last List
-let etag = '';
 let skew = 0;          // the node's clock minus ours, ms
 let answered = 0;      // when it answered last, our clock
 let failing = null;    // since when and why flexd does not answer
@@ -105,17 +104,17 @@ const title = path => { try { return path.split('/').map(decodeURIComponent).joi
 class NoAnswer extends Error {}
 
 // get returns what flexd answers with one of the codes.
-async function get(path, codes, headers) {
-  const r = await fetch(path, { headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) })
+async function get(path, codes) {
+  const r = await fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(timeout) })
     .catch(e => { throw new NoAnswer(e.name === 'TimeoutError' ? 'no answer within 15 s' : ''); });
   const at = Date.parse(r.headers.get('Date'));
   if (at) {
     const d = at + 500 - Date.now(); // the header has whole seconds
     if (Math.abs(d - skew) > 1000) skew = d;
   }
-  const doc = r.status === 304 ? null : await r.json().catch(() => { throw new NoAnswer('the answer is no JSON, or has been cut'); });
+  const doc = await r.json().catch(() => { throw new NoAnswer('the answer is no JSON, or has been cut'); });
   if (!codes.includes(r.status)) throw new NoAnswer(doc?.error ?? `HTTP status ${r.status}`);
-  return { code: r.status, etag: r.headers.get('ETag') ?? '', doc };
+  return { code: r.status, doc };
 }
 
 let timer = 0, pause = 0, asking = false, again = false;
@@ -130,12 +129,9 @@ async function ask() {
   const began = Date.now();
   let wait;
   try {
-    const a = await get('/v1/volumes', [200, 304], etag ? { 'If-None-Match': etag } : {});
-    if (a.doc) {
-      if (version && a.doc.version !== version) { location.reload(); return; } // another flexd has another page
-      ({ version } = list = a.doc);
-      ({ etag } = a);
-    }
+    const { doc } = await get('/v1/volumes', [200]);
+    if (version && doc.version !== version) { location.reload(); return; } // another flexd has another page
+    ({ version } = list = doc);
     answered = Date.now();
     failing = null;
     pause = 0;
