@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// get asks the status socket. Its errors have an exit status.
+// get asks the status socket. Its errors have an exit status; with that of another HTTP
+// status it returns the answer, too.
 func get(socket, path string, timeout time.Duration) ([]byte, error) {
 	client := http.Client{Timeout: timeout, Transport: &http.Transport{
 		DisableKeepAlives:  true, // flexd limits the connections of a user
@@ -41,7 +42,7 @@ func get(socket, path string, timeout time.Duration) ([]byte, error) {
 		if resp.StatusCode < http.StatusInternalServerError {
 			code = exitFailed
 		}
-		return nil, &exitError{code, errors.New(f.Error)}
+		return body, &exitError{code, errors.New(f.Error)}
 	}
 	return body, nil
 }

@@ -21,7 +21,7 @@ func doctorCommand(stdout io.Writer) *cli.Command {
 			"1 an error; 3 no error, but something is unknown. It changes nothing.",
 		Before: atMost(0),
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "show what is well, too"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "show what is well, too"},
 			&cli.StringFlag{Name: "config", Value: config.DefaultPath, Usage: "read the configuration from `FILE`"},
 			outputFlag("text", "json"),
 			&cli.StringFlag{Name: "socket", Usage: "ask the daemon at `PATH`, not at that of the configuration"},
@@ -32,7 +32,7 @@ func doctorCommand(stdout io.Writer) *cli.Command {
 			if c.String("output") == "json" {
 				err = status.WriteJSON(stdout, d)
 			} else {
-				err = status.WriteDiagnosis(stdout, d, c.Bool("verbose"), status.Layout{Width: terminalWidth(stdout), Color: colors(stdout)})
+				err = status.WriteDiagnosis(stdout, d, c.Bool("all"), status.Layout{Width: terminalWidth(stdout), Color: colors(stdout)})
 			}
 			switch {
 			case err != nil:
@@ -60,7 +60,7 @@ func examine(ctx context.Context, path, socket string) status.Diagnosis {
 		ConfigPath: path, Config: cfg, ConfigErr: err,
 		Socket: socket, Ask: func(path string) ([]byte, error) { return get(socket, path, 5*time.Second) },
 		Runner: children.NewExec(), Version: version, Limit: 20 * time.Second,
-		Rule: func() (string, error) { return ruleOf(cfg) },
+		Rule: func() (string, error) { return ruleOf(cfg) }, Machine: func() error { return onThisMachine(cfg) },
 	}
 	return h.Examine(ctx)
 }

@@ -1,9 +1,10 @@
 package doctor
 
 import (
-	"debug/buildinfo"
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
 )
@@ -94,8 +96,8 @@ func (n *node) executable() []finding {
 				return failed(wrong, remedy)
 			}
 		}
-		if _, err := flexdriverAt(exe); err != nil {
-			return failed(fmt.Sprintf("%s is not flexd's driver: %v", shown, err), "see what it is: file "+shown+"; if another driver has this name, choose one of its own with --driver", install)
+		if !isFlexdriver(exe) {
+			return failed(shown+" is not flexd's driver", "see what it is: file "+shown+"; if another driver has this name, choose one of its own with --driver", install)
 		}
 		if _, err := n.mode(k); err != nil {
 			return failed(fmt.Sprintf("the driver's init fails, so kubelet does not load it: %s: %v", filepath.Join(filepath.Dir(shown), dotfile), err), install)
@@ -110,13 +112,16 @@ func (n *node) executable() []finding {
 	})
 }
 
-// flexdriverAt reads the package that an executable was built from.
-func flexdriverAt(exe string) (*buildinfo.BuildInfo, error) {
-	info, err := buildinfo.ReadFile(exe)
-	if err == nil && !strings.HasSuffix(info.Path, "/cmd/flexdriver") {
-		err = fmt.Errorf("it is built from %s", info.Path)
+// isFlexdriver reports whether an executable is built from cmd/flexdriver: Go writes the path
+// of the package into it.
+func isFlexdriver(exe string) bool {
+	f, err := open(exe)
+	if err != nil {
+		return false
 	}
-	return info, err
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, 64<<20))
+	return bytes.Contains(text, fmt.Appendf(nil, "path\t%s/cmd/flexdriver\n", "github.com/flexd/flexd"))
 }
 
 // mode returns the attach mode of the installed driver.
@@ -166,7 +171,7 @@ var otherLVM = []string{"topolvm", "lvm", "local.csi.openebs.io", "open-local", 
 
 func (n *node) otherDrivers() []finding {
 	return n.each(func(k *kubelet) finding {
-		ours, name, _ := n.driver()
+		ours, _, _ := n.driver()
 		var wrong, others, remedy []string
 		entries, err := os.ReadDir(k.inside + k.plugins.value)
 		if err != nil && !os.IsNotExist(err) {
@@ -185,11 +190,17 @@ func (n *node) otherDrivers() []finding {
 			case !exists(filepath.Join(k.inside+path, exe)):
 				wrong = append(wrong, filepath.Join(path, exe)+" is missing: kubelet fails to load that driver again and again")
 				remedy = append(remedy, "if that driver is not used any more: move "+path+" away")
-			case e.Name()[strings.LastIndexByte(e.Name(), '~')+1:] == name && usesLVM(filepath.Join(k.inside+path, exe)), usesLVM(filepath.Join(k.inside+path, exe)):
+			case usesLVM(filepath.Join(k.inside+path, exe)):
 				wrong = append(wrong, filepath.Join(path, exe)+" is another FlexVolume driver that runs LVM's commands")
 				remedy = append(remedy, "move its volumes to driver: "+n.Config.Driver+", drain the node, then move "+path+" away")
 			default:
 				others = append(others, path)
+			}
+		}
+		for _, name := range n.foreignMounts(k) {
+			if !exists(filepath.Join(k.inside+k.plugins.value, name)) {
+				wrong = append(wrong, "volumes of "+name+" are mounted, whose driver is not in "+k.plugins.value+": kubelet cannot unmount them")
+				remedy = append(remedy, "install that driver again and drain the node")
 			}
 		}
 		for _, dir := range []string{"plugins", "plugins_registry"} {
@@ -209,6 +220,25 @@ func (n *node) otherDrivers() []finding {
 		}
 		return well("no other driver for LVM")
 	})
+}
+
+// foreignMounts returns the directories of the other FlexVolume drivers that have volumes
+// mounted for pods.
+func (n *node) foreignMounts(k *kubelet) (names []string) {
+	file, _ := n.mounts()
+	table, err := mounttable.ReadFile(file)
+	if err != nil {
+		return nil // the check of the directories says so
+	}
+	ours, _, _ := n.driver()
+	for _, e := range table.All() {
+		_, rest, _ := strings.Cut(e.Dir, "/volumes/")
+		name, _, below := strings.Cut(rest, "/")
+		if below && strings.HasPrefix(e.Dir, k.rootDir.value+"/pods/") && strings.Contains(name, "~") && !strings.HasPrefix(name, "kubernetes.io~") && name != ours && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // usesLVM reports whether a script runs commands of LVM. It is read, and never run.
@@ -237,10 +267,7 @@ func (n *node) versions() (all []finding) {
 		if err != nil {
 			continue // the check of the executable says so
 		}
-		if wrong, _ := safe(exe, st); wrong != "" {
-			continue
-		}
-		if _, err := flexdriverAt(exe); err != nil {
+		if wrong, _ := safe(exe, st); wrong != "" || !isFlexdriver(exe) {
 			continue
 		}
 		var answer struct {

@@ -2,22 +2,29 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/udev"
+	"golang.org/x/sys/unix"
 )
 
 func (n *node) configuration() (all []finding) {
 	checkIt := "correct it: flexd config --check " + n.ConfigPath + "; every key: flexd config"
+	if errors.Is(n.ConfigErr, fs.ErrPermission) {
+		return []finding{unknown(n.ConfigErr.Error())}
+	}
 	if n.ConfigErr != nil {
 		return []finding{failed(n.ConfigErr.Error(), checkIt)}
 	}
@@ -25,6 +32,9 @@ func (n *node) configuration() (all []finding) {
 		if wrong, remedy := safe(n.ConfigPath, st); wrong != "" {
 			all = append(all, failed(wrong, remedy))
 		}
+	}
+	if err := n.Machine(); err != nil {
+		all = append(all, failed(err.Error(), "correct "+n.ConfigPath+", or make what it names (a directory may be on a disk that is not mounted)", checkIt))
 	}
 	if len(n.Config.VolumeGroups) == 0 {
 		return append(all, warning(n.ConfigPath+" has no volume groups", "add yours to volumeGroups in "+n.ConfigPath, checkIt))
@@ -40,11 +50,6 @@ func (n *node) configuration() (all []finding) {
 	var names []string
 	for _, g := range n.Config.VolumeGroups {
 		names = append(names, g.Name+" ("+g.Provider+")")
-		if g.Directory != "" {
-			if st, err := os.Stat(n.Root + g.Directory); err != nil || !st.IsDir() {
-				all = append(all, failed(fmt.Sprintf("volume group %s: there is no directory %s", g.Name, g.Directory), "mkdir "+g.Directory+", or mount the disk that has it", checkIt))
-			}
-		}
 	}
 	return append(all, well("%s: %s", n.ConfigPath, strings.Join(names, ", ")))
 }
@@ -86,8 +91,10 @@ func (n *node) directories() (all []finding) {
 func (n *node) daemon() (all []finding) {
 	start := []string{"why it does not run: systemctl status flexd; journalctl -u flexd -n 50", "systemctl start flexd"}
 	process, runs := n.serve()
-	if _, err := os.Stat(n.Socket); err != nil || access(n.Socket) != nil {
+	if _, err := os.Stat(n.Socket); err != nil || unix.Access(n.Socket, unix.W_OK) != nil {
 		switch {
+		case errors.Is(n.ConfigErr, fs.ErrPermission):
+			return []finding{unknown("the configuration, which names the socket, cannot be read: "+n.ConfigErr.Error(), "name the socket with --socket")}
 		case os.IsPermission(err) || err == nil:
 			return []finding{unknown("you may not read "+n.Socket, "ask as root, or as a member of the group that statusGroup names")}
 		case runs:
@@ -100,10 +107,10 @@ func (n *node) daemon() (all []finding) {
 		Reasons []string `json:"reasons"`
 	}
 	body, err := n.Ask("/healthz")
-	if err == nil {
-		err = json.Unmarshal(body, &health)
+	if parse := json.Unmarshal(body, &health); err == nil {
+		err = parse
 	}
-	if err != nil {
+	if err != nil && len(health.Reasons) == 0 {
 		if !runs {
 			return []finding{failed(firstLine(err.Error()), start...)}
 		}
@@ -146,7 +153,7 @@ func (n *node) sockets() (all []finding) {
 			all = append(all, unknown(statErr.Error()))
 			continue
 		}
-		sys, ok := st.Sys().(*unixStat)
+		sys, ok := st.Sys().(*syscall.Stat_t)
 		switch {
 		case st.Mode().Type() != os.ModeSocket:
 			all = append(all, failed(s.path+" is not a socket", "see what made it: ls -l "+s.path, again))
@@ -208,7 +215,7 @@ func (n *node) unit() (all []finding) {
 	}
 	reload := "systemctl daemon-reload && systemctl restart flexd (kubelet's calls wait for it; mounts stay)"
 	for _, key := range separate {
-		if v := strings.ToLower(values[key]); v != "" && !slices.Contains([]string{"no", "false", "0", "off", "default", "all"}, v) {
+		if v := strings.ToLower(values[key]); v != "" && !slices.Contains([]string{"no", "false", "0", "off", "default", "all", "shared"}, v) {
 			all = append(all, failed(fmt.Sprintf("%s: %s=%s gives flexd a mount namespace of its own", from[key], key, values[key]), "remove that line, then: "+reload))
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
-	"golang.org/x/sys/unix"
 )
 
 func (n *node) process() (all []finding) {
@@ -152,7 +152,7 @@ func (n *node) nodeName() []finding {
 
 // safe returns why a file that root runs, or its directory, is not safe.
 func safe(path string, st os.FileInfo) (wrong, remedy string) {
-	if sys, ok := st.Sys().(*unixStat); ok && sys.Uid != uint32(os.Geteuid()) && sys.Uid != 0 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != uint32(os.Geteuid()) && sys.Uid != 0 {
 		return fmt.Sprintf("%s belongs to uid %d, who could make root run anything", path, sys.Uid), "chown root:root " + path
 	}
 	if st.Mode().Perm()&0o022 != 0 {
@@ -174,6 +174,3 @@ func (n *node) hasOption(k *kubelet, path, option string) bool {
 	on := table.Containing(path)
 	return on != nil && slices.Contains(on.Options, option)
 }
-
-// access reports whether this program may write to a path.
-func access(path string) error { return unix.Access(path, unix.W_OK) }

@@ -10,19 +10,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
-	"golang.org/x/sys/unix"
 )
-
-const nonblock = unix.O_NONBLOCK
-
-type unixStat = syscall.Stat_t
 
 // A Host is a node to examine.
 type Host struct {
@@ -30,6 +24,7 @@ type Host struct {
 	ConfigPath string
 	Config     *config.Config // the default if there is none that is valid
 	ConfigErr  error
+	Machine    func() error                      // what of the configuration does not fit this machine
 	Socket     string                            // the status socket
 	Ask        func(path string) ([]byte, error) // asks it
 	Runner     run.Runner                        // starts tools
@@ -78,7 +73,7 @@ var checks = []struct {
 	{"driver", "executable", "Without it no volume is mounted, and none of a deleted pod is unmounted.", (*node).executable},
 	{"driver", "attach-mode", "The mode decides which component attaches volumes, and how kubelet names them.", (*node).attachMode},
 	{"driver", "other-drivers", "A second driver for the same volumes mounts, formats and deactivates them without flexd.", (*node).otherDrivers},
-	{"flexd", "configuration", "flexd does not start with an invalid configuration, and sets up nothing without volume groups.", (*node).configuration},
+	{"flexd", "configuration", "flexd does not start with an invalid configuration, sets up nothing without volume groups, and gets calls on one socket only.", (*node).configuration},
 	{"flexd", "directories", "Notes must be gone after a reboot, like the mounts; format records must survive it, or flexd could format a volume again.", (*node).directories},
 	{"flexd", "daemon", "Every call of kubelet waits for the daemon, and fails without it.", (*node).daemon},
 	{"flexd", "sockets", "flexdriver reaches flexd through its socket, and no other user may.", (*node).sockets},
@@ -115,23 +110,25 @@ type kubelets struct {
 // Examine runs all checks at the same time. One that does not end within the limit, because
 // a disk hangs, is unknown.
 func (h *Host) Examine(ctx context.Context) status.Diagnosis {
-	ctx, cancel := context.WithTimeout(ctx, h.Limit)
+	limit, cancel := context.WithTimeout(ctx, h.Limit)
 	defer cancel()
+	ctx, cancelPrograms := context.WithTimeout(ctx, h.Limit-h.Limit/10) // they end before
+	defer cancelPrograms()
 	n := &node{Host: h, ctx: ctx}
 	n.found = sync.OnceValue(func() (k kubelets) {
 		k.all, k.ignored, k.err = h.kubelets()
 		return k
 	})
-	n.serve = func() (procfs.Details, bool) {
+	n.serve = sync.OnceValues(func() (procfs.Details, bool) {
 		all, _ := procfs.Named(h.Root, "flexd")
 		i := slices.IndexFunc(all, func(d procfs.Details) bool {
-			return len(d.Args) > 1 && d.Args[1] == "serve" && d.Foreign == ""
+			return len(d.Args) > 1 && d.Args[1] == "serve" && (d.Foreign == "" || d.Foreign == procfs.Unreadable)
 		})
 		if i < 0 {
 			return procfs.Details{}, false
 		}
 		return all[i], true
-	}
+	})
 	n.lvmSet = sync.OnceValues(n.readLVMSettings)
 	n.vgs = sync.OnceValues(n.readGroups)
 
@@ -145,10 +142,10 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 		var all []finding
 		select {
 		case all = <-results[i]:
-		default:
+		case <-limit.Done():
 			select {
 			case all = <-results[i]:
-			case <-ctx.Done():
+			default:
 				all = []finding{unknown(fmt.Sprintf("the check did not end within %s: a disk, a directory or a program hangs", h.Limit), "dmesg | tail", "flexd check")}
 			}
 		}

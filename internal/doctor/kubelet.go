@@ -13,6 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/procfs"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 )
 
 // The directories of a kubelet without settings.
@@ -57,7 +58,9 @@ func (h *Host) kubelets() (all []*kubelet, ignored []string, err error) {
 		case d.Comm == "hyperkube" && role != "kubelet", d.Comm == "k3s" && role != "server" && role != "agent":
 			continue
 		case d.Foreign != "":
-			ignored = append(ignored, fmt.Sprintf("process %d is named %s and ignored: %s", d.Pid, d.Comm, d.Foreign))
+			if len(ignored) < 10 { // every user can start many
+				ignored = append(ignored, fmt.Sprintf("process %d is named %s and ignored: %s", d.Pid, d.Comm, d.Foreign))
+			}
 			continue
 		}
 		k := &kubelet{Details: d, kind: kindOf(d), inside: d.Path("root")}
@@ -223,18 +226,28 @@ func (k *kubelet) attaches() bool {
 	return slices.Contains([]string{"false", "False", "FALSE", "f", "F", "0"}, k.attach.value)
 }
 
-// readFile reads a file of at most 1 MiB. It does not wait for a pipe.
+// readFile reads a file of at most 1 MiB.
 func readFile(name string) (string, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|nonblock, 0)
+	f, err := open(name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file", name)
-	}
 	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
 	return string(text), err
+}
+
+// open opens a regular file. It does not wait for the writer of a pipe.
+func open(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("%s is not a regular file", name)
+	}
+	return f, nil
 }
 
 func exists(path string) bool {

@@ -82,12 +82,11 @@ func WriteDiagnosis(w io.Writer, d Diagnosis, all bool, how Layout) error {
 		for _, line := range wrapped("why it matters: "+plain(e.Why), how.Width-4) {
 			p.line("    " + line)
 		}
-		for i, step := range e.Remedy {
-			lead := "what to do: "
-			if i > 0 {
-				lead = "        or: "
-			}
-			p.line("    " + lead + plain(step)) // commands are never broken
+		if len(e.Remedy) > 0 {
+			p.line("    what to do:")
+		}
+		for _, step := range e.Remedy {
+			p.line("    - " + plain(step)) // commands are never broken
 		}
 	}
 	if area != "" {
@@ -101,7 +100,7 @@ func WriteDiagnosis(w io.Writer, d Diagnosis, all bool, how Layout) error {
 	}
 	text := fmt.Sprintf("%s on %s: %s.", counted(len(d.Examinations), "examination"), plain(d.Node), strings.Join(parts, ", "))
 	if !all && counts[ResultOK]+counts[ResultSkipped] > 0 {
-		text += " flexd doctor -v shows all."
+		text += " flexd doctor --all shows all."
 	}
 	p.line(text)
 	_, err := io.WriteString(w, p.String())

@@ -228,6 +228,15 @@ func (f *flow) well() {
 	}
 }
 
+// examined sees that flexd doctor finds this kubelet and its driver, and no error.
+func (f *flow) examined() {
+	f.Helper()
+	out, err := exec.Command("flexd", "doctor", "--all").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "ok      kubelet/process") || !strings.Contains(string(out), "ok      driver/attach-mode") {
+		f.Errorf("flexd doctor: %v\n%s", err, out)
+	}
+}
+
 // since is what a log says since the flow began.
 func (f *flow) since(log string) string {
 	text := read(log)

@@ -81,6 +81,7 @@ func (f *flow) startAndEnd() {
 	f.restart("job")
 	f.runs("job", "job starts", "job starts")
 	f.mounted("job")
+	f.examined()
 	f.forget("job")
 	f.ended("job")
 	f.want("heir", "job")
