@@ -64,7 +64,7 @@ func TestVMLimits(t *testing.T) {
 	if err := l.Create(t.Context(), l.lock, name("thin"), 40*mib, ""); err != nil {
 		t.Fatal(err)
 	}
-	is(t, l.Create(t.Context(), l.lock, name("more"), 12*mib, ""), ErrNoSpace, "thin pool vg0/pool", "its 1 volumes may use 41943040", "reserve: 25%")
+	is(t, l.Create(t.Context(), l.lock, name("more"), 12*mib, ""), ErrNoSpace, "thin pool vg0/pool", "its 1 volumes may use 40 MiB", "reserve: 25%")
 	is(t, l.Extend(t.Context(), l.lock, l.present("vthin"), volume.Device{}, 52*mib), ErrNoSpace, "thin pool vg0/pool", "12 MiB wanted")
 	limits = &volume.Limits{Reserve: 25, Overcommit: true} // applied without a restart
 	if err := l.Create(t.Context(), l.lock, name("more"), 200*mib, ""); err != nil {

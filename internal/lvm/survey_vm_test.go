@@ -77,7 +77,7 @@ func TestVMSurvey(t *testing.T) {
 
 	dir := t.TempDir()
 	claim := []join.Claim{{UUID: lv.UUID, LV: "da-ta", Dir: dir, Phase: volume.Held, For: "pod a"}}
-	l.found("not mounted", l.differ(claim, nil), "claimed-missing da-ta: "+dir)
+	l.found("not mounted", l.differ(claim, nil), "claimed-missing da-ta: at "+dir)
 	l.sh("mkfs.ext4", "-q", d.Path)
 	l.sh("mount", d.Path, dir)
 	l.found("mounted", l.differ(claim, nil))
