@@ -55,12 +55,16 @@ func start(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	b := &browser{to: to, from: bufio.NewReader(from), waiting: map[int]chan answer{}, tabs: map[string]*tab{}}
+	dir, err := os.MkdirTemp("", "flexd-page-")
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-		"--force-prefers-no-reduced-motion", "--lang=en-US", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
+		"--force-prefers-no-reduced-motion", "--lang=en-US", "--remote-debugging-pipe", "--user-data-dir="+dir, "about:blank")
 	c.ExtraFiles = []*os.File{hearing, saying} // 3 and 4
 	c.Stderr = &b.stderr
-	c.Env = append(os.Environ(), "TZ=UTC", "HOME="+t.TempDir())
+	c.Env = append(os.Environ(), "TZ=UTC", "HOME="+dir)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -74,6 +78,12 @@ func start(t *testing.T) *browser {
 		kill.Stop()
 		syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // its children
 		from.Close()
+		for range 100 { // they may still write
+			if os.RemoveAll(dir) == nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
 	})
 	go b.read()
 	return b

@@ -5,9 +5,9 @@
 // out.
 
 const poll = 2000;          // ms between two answers
-const hidden = 30_000;      // the same, while nobody sees the page
-const longestPause = 15_000; // after answers that did not come
-const timeout = 15_000;
+const hidden = 30_000;      // the same while nobody sees the page
+const longestPause = 15_000; // after an answer that did not come
+const timeout = 8000;       // flexd itself answers within 5 s that it is busy
 
 const narrow = matchMedia('(max-width: 899.9px)'); // one volume is shown instead of the list
 const $ = id => document.getElementById(id);
@@ -106,7 +106,7 @@ class NoAnswer extends Error {}
 // get returns what flexd answers with one of the codes.
 async function get(path, codes) {
   const r = await fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(timeout) })
-    .catch(e => { throw new NoAnswer(e.name === 'TimeoutError' ? 'no answer within 15 s' : ''); });
+    .catch(e => { throw new NoAnswer(e.name === 'TimeoutError' ? `no answer within ${timeout / 1000} s` : ''); });
   const at = Date.parse(r.headers.get('Date'));
   if (at) {
     const d = at + 500 - Date.now(); // the header has whole seconds
@@ -281,7 +281,7 @@ function groupsOf(l) {
     });
   }
   const count = Object.create(null);
-  for (const v of l.volumes) count[v.vg] = (count[v.vg] ?? 0) + 1;
+  for (const v of l.volumes) if (v.uuid) count[v.vg] = (count[v.vg] ?? 0) + 1;
   return groups.map(g => ({ ...g, volumes: count[g.name] ?? 0 }));
 }
 
