@@ -205,7 +205,7 @@ func shows(t *testing.T, b *browser) {
 	keep(t, "detail-dark", p.picture())
 	p.prefers("color-scheme", "light")
 	keep(t, "detail-light", p.picture())
-	p.equal("[...document.querySelectorAll('#chain li .what span:first-child')].map(e => e.innerText)", "disk,LV,filesystem,mount,mount,mount")
+	p.equal("[...document.querySelectorAll('#chain .what > :first-child')].map(e => e.innerText)", "disk,LV,filesystem,mount,mount,mount")
 	detail := p.text("document.querySelector('#detail').innerText")
 	for _, want := range []string{
 		"stale-mapping", "Remedy: lvchange --refresh vg0/data", "data 64.0 MiB, /dev/dm-3", global + "data", "default/report-x7k2p (ro)", "not mounted",

@@ -465,7 +465,7 @@ function chain(v, g) {
   const at = stage(v.step ?? v.error?.step);
   const toneAt = (part, there) => v.step && at === part ? (v.state === 'stuck' ? 'bad' : 'busy') :
     isTrouble(v) && v.error && at === part ? tone(v.state) : there ? 'ok' : 'quiet';
-  const li = (t, what, name, more, ...rest) => el(`li.${t}`, null, el('div.what', null, el('', null, what), el('b.text', null, name), el('.muted', null, more)), rest);
+  const li = (t, what, name, more, ...rest) => el(`li.${t}`, null, el('div.what', null, el('', null, what), el('', null, el('b.text', null, name), ' ', el('.muted', null, more))), rest);
   const devices = (g?.disks ?? []).map(d => d.device || 'a missing disk');
   const fsTone = v.state === 'faulty' ? 'bad' : toneAt('fs', v.filesystem);
   const claims = v.claims ?? [], others = (v.pods ?? []).filter(p => !claims.some(c => c.dir === p.dir));
