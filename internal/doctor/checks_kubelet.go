@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -64,9 +65,14 @@ func (n *node) mounts() (table, namespace string) {
 const procSelf = "/proc/self/"
 
 func (n *node) rootDirectory() []finding {
+	var roots []string
+	for _, k := range n.found().all {
+		roots = append(roots, strconv.Quote(k.rootDir.value))
+	}
+	roots = slices.Compact(roots)
 	return n.each(func(k *kubelet) finding {
 		dir := k.rootDir.value
-		fix := []string{fmt.Sprintf("set kubeletRoots: [%q] in %s, then: flexd config --check %[2]s && systemctl restart flexd", dir, n.ConfigPath)}
+		fix := []string{fmt.Sprintf("set kubeletRoots: [%s] in %s, then: flexd config --check %[2]s && systemctl restart flexd", strings.Join(roots, ", "), n.ConfigPath)}
 		resolved, err := n.resolve(dir)
 		switch {
 		case n.ConfigErr != nil:

@@ -18,9 +18,10 @@ import (
 
 // A program is one that flexd or LVM runs.
 type program struct {
-	name, pkg string // Debian's package
-	version   string // the argument that prints it
-	need      func(*node) string
+	name    string
+	pkg     string // Debian's package
+	version string // the argument that prints it
+	need    func(*node) string
 }
 
 const (
@@ -62,7 +63,7 @@ func (n *node) programs() (all []finding) {
 		var missing *os.PathError
 		switch line := firstLine(out); {
 		case errors.As(err, &missing):
-			f := finding{need, fmt.Sprintf("%s is not in /usr/sbin, /usr/bin, /sbin, /bin", p.name), []string{"apt-get install " + p.pkg + " (Debian's name of the package)"}}
+			f := finding{need, fmt.Sprintf("%s is not in /usr/sbin, /usr/bin, /sbin, /bin", p.name), []string{"apt-get install " + p.pkg + " (Debian, Ubuntu)", "dnf install " + strings.Replace(p.pkg, "thin-provisioning-tools", "device-mapper-persistent-data", 1) + " (Fedora, RHEL)"}}
 			if need == seldom {
 				f.evidence += ": volumes with that filesystem cannot be made"
 			}
@@ -158,6 +159,11 @@ func (n *node) module(name string) (found, known bool) {
 	return false, files > 0
 }
 
+// furtherModules are the commands that install modules beside those of a small kernel package.
+func (n *node) furtherModules() []string {
+	return []string{"apt-get install linux-modules-extra-" + n.release() + " (Ubuntu)", "apt-get install linux-image-amd64 (Debian's cloud image), and boot it", "dnf install kernel-modules-extra (Fedora, RHEL)"}
+}
+
 func (n *node) filesystems() (all []finding) {
 	loaded := strings.Fields(procfs.System(n.Root, "filesystems"))
 	var fine []string
@@ -169,14 +175,17 @@ func (n *node) filesystems() (all []finding) {
 		case !known:
 			all = append(all, unknown("the kernel has not loaded "+fs+", and /lib/modules/"+n.release()+" cannot be read", "modprobe "+fs))
 		default:
-			f := warning("the kernel has no "+fs, "install the package with the kernel's further modules", "use another fsType")
+			f := warning("the kernel has no "+fs, append(n.furtherModules(), "use another fsType")...)
 			if fs == "ext4" {
 				f.result = status.ResultError
 			}
 			all = append(all, f)
 		}
 	}
-	return append(all, well("%s", strings.Join(fine, ", ")))
+	if len(fine) > 0 {
+		all = append(all, well("%s", strings.Join(fine, ", ")))
+	}
+	return all
 }
 
 // targets are the modules of LVM's segment types.
@@ -214,7 +223,7 @@ func (n *node) modules() (all []finding) {
 		case !known:
 			all = append(all, unknown(fmt.Sprintf("%s, which group %s needs, is not loaded, and /lib/modules/%s cannot be read", module, need[module], n.release()), "modprobe "+module))
 		default:
-			all = append(all, failed(fmt.Sprintf("the kernel has no %s, which group %s needs", module, need[module]), "install the package with the kernel's further modules", "modprobe "+module))
+			all = append(all, failed(fmt.Sprintf("the kernel has no %s, which group %s needs", module, need[module]), n.furtherModules()...))
 		}
 	}
 	if len(fine) > 0 {

@@ -135,7 +135,14 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 	results := make([]chan []finding, len(checks))
 	for i, c := range checks {
 		results[i] = make(chan []finding, 1)
-		go func() { results[i] <- c.run(n) }()
+		go func() {
+			defer func() {
+				if r := recover(); r != nil {
+					results[i] <- []finding{unknown(fmt.Sprintf("the check failed, which is a bug: %v", r))}
+				}
+			}()
+			results[i] <- c.run(n)
+		}()
 	}
 	d := status.Diagnosis{Node: h.Config.NodeName, Version: h.Version}
 	for i, c := range checks {

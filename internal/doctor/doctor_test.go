@@ -1,14 +1,18 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +21,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/udev"
+	"github.com/google/go-cmp/cmp"
 )
 
 // driver is an executable of cmd/flexdriver.
@@ -213,7 +218,13 @@ func on(t *testing.T, files tree) *Host {
 
 func TestSoundNode(t *testing.T) {
 	t.Parallel()
-	d := on(t, sound(t)).Examine(t.Context())
+	h := on(t, sound(t))
+	h.Config.VolumeGroups[0].ThinPool = "pool"
+	before := listing(t, h.Root)
+	d := h.Examine(t.Context())
+	if after := listing(t, h.Root); after != before {
+		t.Errorf("it changed files:\n%s", cmp.Diff(before, after))
+	}
 	for _, e := range d.Examinations {
 		if e.Result != status.ResultOK && e.Result != status.ResultSkipped || e.Why == "" || e.Evidence == "" {
 			t.Errorf("%+v", e)
@@ -221,6 +232,69 @@ func TestSoundNode(t *testing.T) {
 	}
 	if d.Result != status.ResultOK || len(d.Examinations) < len(checks) {
 		t.Errorf("%s, %d examinations", d.Result, len(d.Examinations))
+	}
+}
+
+// listing returns the files of a tree, with their sizes and times.
+func listing(t *testing.T, root string) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := d.Info()
+		if err == nil {
+			fmt.Fprintln(&all, path, st.Mode(), st.Size(), st.ModTime().UnixNano())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
+
+// Files of any content give findings with an evidence, and no panic.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	files := sound(t)
+	h := on(t, files)
+	h.Runner.(tools)["lvm vgs"], h.Runner.(tools)["lvm lvmconfig"] = `{"report":[{}]}`, "=\n=="
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(h.Root, strings.TrimSuffix(name, "*"))
+		st, err := os.Lstat(path)
+		if err != nil || !st.Mode().IsRegular() {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch at := rnd.IntN(len(text)); rnd.IntN(4) {
+		case 0:
+			text = text[:at]
+		case 1:
+			text = slices.Insert(slices.Clone(text), at, '\x00', '\xff', '\n', '{', '=')
+		case 2:
+			text = bytes.Repeat([]byte("- ["), 10000)
+		case 3:
+			text = nil
+		}
+		if err = os.Remove(path); err == nil { // the driver has other links
+			err = os.WriteFile(path, text, st.Mode())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range h.Examine(t.Context()).Examinations {
+			if e.Evidence == "" || strings.Contains(e.Evidence, "did not end") || strings.Contains(e.Evidence, "bug") {
+				t.Errorf("%s: %+v", name, e)
+			}
+		}
 	}
 }
 
@@ -238,6 +312,8 @@ func TestDeviations(t *testing.T) {
 		remedy string
 	}{
 		{"another root directory", merged(k("--root-dir", "/data/kubelet"), tree{"data/kubelet": "dir"}), nil, "kubelet/root-directory error /data/kubelet (--root-dir)", `kubeletRoots: ["/data/kubelet"]`},
+		{"a second kubelet", merged(process(813, "/usr/bin/kubelet", "--root-dir=/two"), tree{"two": "dir"}), nil, "kubelet/root-directory error kubelet (pid 813): kubelet's root directory is /two", `kubeletRoots: ["/var/lib/kubelet", "/two"]`},
+		{"a configuration that is no file", tree{"var/lib/kubelet/config.yaml": "dir"}, nil, "kubelet/process unknown not a regular file", "correct"},
 		{"a node name", k("--hostname-override=Other"), nil, "kubelet/node-name warning other", "nodeName: other"},
 		{"a container without propagation", tree{"proc/812/ns/mnt": "-> mnt:[2]", "proc/812/mountinfo": private}, nil, "kubelet/mount-propagation error does not appear", "rshared"},
 		{"a container whose mounts stay there", tree{"proc/812/ns/mnt": "-> mnt:[2]", "proc/812/mountinfo": strings.ReplaceAll(mountinfo, "shared:1", "master:1")}, nil, "kubelet/mount-propagation error does not appear in flexd's", "rshared, not rslave"},
@@ -318,7 +394,7 @@ func TestDeviations(t *testing.T) {
 		{"no xfs", nil, func(h *Host) { h.Runner.(tools)["mkfs.xfs"] = "missing" }, "tools/programs warning mkfs.xfs", "xfsprogs"},
 		{"an old kernel", tree{"proc/sys/kernel/osrelease": "5.10.0\n"}, nil, "kernel/version error Linux 5.10.0", "5.15"},
 		{"no module", tree{"proc/filesystems": "\text4\n\txfs\n", "lib/modules/6.1.0-test/modules.dep": "kernel/fs/x/x.ko.xz:\n"}, nil, "kernel/filesystems warning btrfs", "fsType"},
-		{"no device-mapper", tree{"sys/module/dm_mod": "", "dev/mapper/control": "", "lib/modules/6.1.0-test/modules.dep": "x.ko:\n"}, nil, "kernel/block-devices error dm_mod", "modprobe"},
+		{"no device-mapper", tree{"sys/module/dm_mod": "", "dev/mapper/control": "", "lib/modules/6.1.0-test/modules.dep": "x.ko:\n"}, nil, "kernel/block-devices error dm_mod", "linux-modules-extra-6.1.0-test"},
 		{"no control groups", tree{"sys/fs/cgroup/kubepods.slice": ""}, nil, "kernel/control-groups warning kubepods", "cgroupDir"},
 		{"a kubelet that anybody started", tree{"proc/812/status": "Uid:\t1\t1\t1\t1\nNSpid:\t812\n"}, nil, "kubelet/process warning ignored: root did not start it", "systemctl"},
 	} {

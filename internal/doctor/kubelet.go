@@ -160,7 +160,7 @@ func (k *kubelet) k3sArgs(root string) (args []string, dir string) {
 	for _, name := range files {
 		var c map[string]yaml.Node
 		if err := yaml.Unmarshal([]byte(k.text(k.inside+name)), &c); err != nil {
-			k.err = fmt.Errorf("%s: %w", name, err)
+			k.err = invalid(name)
 		}
 		for _, key := range []string{"kubelet-arg", "kubelet-arg+"} {
 			n := c[key]
@@ -200,7 +200,7 @@ func (k *kubelet) configuration(file, dir string) map[string]setting {
 		}
 		var c map[string]yaml.Node // JSON is YAML
 		if err := yaml.Unmarshal([]byte(k.text(k.inside+name)), &c); err != nil {
-			k.err = fmt.Errorf("%s: %w", name, err)
+			k.err = invalid(name)
 		}
 		for _, key := range []string{"volumePluginDir", "enableControllerAttachDetach"} {
 			if n, ok := c[key]; ok && n.Kind == yaml.ScalarNode && n.Value != "" {
@@ -211,6 +211,9 @@ func (k *kubelet) configuration(file, dir string) map[string]setting {
 	k.read = strings.TrimPrefix(k.read, ", ")
 	return found
 }
+
+// invalid does not quote the file, which may have a token.
+func invalid(name string) error { return fmt.Errorf("%s is not valid YAML", name) }
 
 // text returns a file, "" if there is none.
 func (k *kubelet) text(name string) string {
