@@ -61,7 +61,7 @@ func start(t *testing.T) *browser {
 	}
 	c := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-		"--force-prefers-no-reduced-motion", "--lang=en-US", "--remote-debugging-pipe", "--user-data-dir="+dir, "about:blank")
+		"--force-prefers-reduced-motion", "--lang=en-US", "--remote-debugging-pipe", "--user-data-dir="+dir, "about:blank")
 	c.ExtraFiles = []*os.File{hearing, saying} // 3 and 4
 	c.Stderr = &b.stderr
 	c.Env = append(os.Environ(), "TZ=UTC", "HOME="+dir)

@@ -119,12 +119,12 @@ func tunnel(t *testing.T, path string) string {
 	return fmt.Sprintf("http://localhost:%d/", l.Addr().(*net.TCPAddr).Port)
 }
 
-// keep writes a picture to FLEXD_PAGE_PICTURES, for people to look at.
-func keep(t *testing.T, name string, png []byte) {
-	t.Helper()
+// keep writes a picture of what is seen to FLEXD_PAGE_PICTURES, for people to look at.
+func (p *tab) keep(name string) {
+	p.Helper()
 	if dir := os.Getenv("FLEXD_PAGE_PICTURES"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
-			t.Fatal(err)
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), p.picture(), 0o644); err != nil {
+			p.Fatal(err)
 		}
 	}
 }
@@ -190,21 +190,26 @@ func shows(t *testing.T, b *browser) {
 	p.equal("document.querySelector('#notes').textContent.includes('active-unclaimed')", "true")
 
 	// Light and dark.
+	p.keep("light")
 	light := p.picture()
-	keep(t, "light", light)
 	p.prefers("color-scheme", "dark")
-	dark := p.picture()
-	keep(t, "dark", dark)
-	if bytes.Equal(light, dark) {
+	p.keep("dark")
+	if bytes.Equal(light, p.picture()) {
 		t.Error("it looks the same in light and dark")
 	}
+
+	// A running step pulses, unless that is not wanted.
+	p.equal("document.getAnimations().length", "0")
+	p.prefers("reduced-motion", "no-preference")
+	p.equal("document.getAnimations().length > 0", "true")
 
 	// One volume: from the disk to the pods, and what has happened.
 	p.navigate(address + "#vg0/data")
 	p.await("document.querySelectorAll('#chain li').length > 3")
-	keep(t, "detail-dark", p.picture())
+	p.prefers("color-scheme", "dark")
+	p.keep("detail-dark")
 	p.prefers("color-scheme", "light")
-	keep(t, "detail-light", p.picture())
+	p.keep("detail-light")
 	p.equal("[...document.querySelectorAll('#chain .what > :first-child')].map(e => e.innerText)", "disk,LV,filesystem,mount,mount,mount")
 	detail := p.text("document.querySelector('#detail').innerText")
 	for _, want := range []string{
@@ -220,11 +225,11 @@ func shows(t *testing.T, b *browser) {
 	// A narrow screen.
 	p.size(360, 760)
 	p.fits()
-	keep(t, "detail-narrow", p.picture())
+	p.keep("detail-narrow")
 	p.press("Escape")
 	p.await("document.querySelector('#detail').hidden")
 	p.fits()
-	keep(t, "narrow", p.picture())
+	p.keep("narrow")
 
 	// A link to a volume that flexd does not know.
 	p.navigate(address + "#vg0/none")
@@ -285,7 +290,7 @@ func groups(t *testing.T, b *browser) {
 	p := b.open(t, 1400, 1000)
 	p.navigate(address + "#vg0/data")
 	p.await("document.querySelectorAll('#history .line li').length == 5") // one of them is a day
-	keep(t, "groups", p.picture())
+	p.keep("groups")
 	p.equal("[...document.querySelectorAll('.group')].map(e => [e.querySelector('b').innerText, e.querySelector('.title .state').innerText, e.querySelector('.bar i')?.style.width])",
 		"files,ok,40%,vg0,ok,92.5049%,vg1,unknown,,vg2,full,100%")
 	shown := strings.Join(strings.Fields(p.text("document.querySelector('#groups').innerText")), " ")
@@ -347,7 +352,7 @@ func hostile(t *testing.T, b *browser) {
 	p.eval("location.hash = ''", nil)
 	p.await("document.querySelector('#detail').hidden")
 	p.fits()
-	keep(t, "hostile", p.picture())
+	p.keep("hostile")
 	p.equal("document.querySelectorAll('main script, main img, aside script, aside img').length", "0")
 	p.equal("document.querySelector('#rows').textContent.includes('<script>alert(1)</script>')", "true")
 	p.equal(`/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e]/.test(document.body.textContent)`, "false")
@@ -469,7 +474,7 @@ func live(t *testing.T, b *browser) {
 	p.await("document.body.classList.contains('stale') && document.querySelector('#gone').innerText.includes('flexd does not answer since')")
 	p.equal(rows+".length", "11")
 	p.equal("document.querySelector('#gone').innerText.includes('Remedy: ')", "true")
-	keep(t, "gone", p.picture())
+	p.keep("gone")
 
 	n.change(func(l *status.List) { l.Node, l.Volumes = "node-1b", l.Volumes[:5] })
 	n.serve(t, path)
@@ -497,7 +502,7 @@ func many(t *testing.T, b *browser) {
 	p, _ := n.visit(t, b, 1400, 1000)
 	p.await(rows + ".length == 1000")
 	t.Logf("1,000 rows after %s ms; a list of %s bytes", p.text("Math.round(performance.now())"), p.text("performance.getEntriesByName(location.origin + '/v1/volumes')[0].decodedBodySize"))
-	keep(t, "many", p.picture())
+	p.keep("many")
 	p.equal("document.querySelectorAll('#attention .card').length", "12")
 	p.press("/", "8", "8", "8", "Enter")
 	p.equal(rows+".map(e => e.dataset.path)", "vg1/pvc-0888")
@@ -527,7 +532,7 @@ func empty(t *testing.T, b *browser) {
 	p.equal("document.querySelector('#none').innerText", "No pod has asked for a volume on this node.")
 	p.equal("document.querySelector('#live').innerText", "live, all is well")
 	p.press("j", "Enter", "Escape", "/", "x", "Enter", "Escape")
-	keep(t, "empty", p.picture())
+	p.keep("empty")
 }
 
 var began = time.Now()
