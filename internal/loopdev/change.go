@@ -40,6 +40,14 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	return err
 }
 
+// CanCreate returns why Create would refuse a volume that does not exist. It changes nothing.
+func (p *Provider) CanCreate(_ context.Context, name volume.Name, size int64, namespace string) error {
+	p.admitting.Lock()
+	defer p.admitting.Unlock()
+	_, _, err := p.admissible(name, promise{created: true, namespace: namespace, size: roundUp(size)})
+	return err
+}
+
 type attachArg struct {
 	File     string      `json:"file"`
 	UUID     volume.UUID `json:"uuid"`

@@ -54,37 +54,16 @@ func (s *stock) set(name string, f promise) {
 // its group. Otherwise the volume counts with that size from now on; end is called with the
 // result.
 func (p *Provider) admit(name volume.Name, f promise) (end func(error), err error) {
-	var limits *volume.Limits
-	if p.Limits != nil {
-		limits = p.Limits(name.VG)
-	}
-	if limits == nil {
-		return func(error) {}, nil
-	}
 	p.admitting.Lock()
 	defer p.admitting.Unlock()
-	s, err := p.stock(name.VG)
+	s, f, err := p.admissible(name, f)
 	if err != nil {
 		return nil, err
 	}
+	if s == nil {
+		return func(error) {}, nil
+	}
 	old := s.files[name.LV]
-	if !f.created {
-		f.created, f.namespace = old.created, old.namespace
-	}
-	f.size = max(f.size, old.size)
-	f.unwritten = old.unwritten + f.size - old.size
-	more := volume.Amount{Size: f.size - old.size}
-	if old.size == 0 {
-		more.Volumes = 1
-	}
-	if f.created {
-		if err := limits.Check(name.VG, s.usage, f.namespace, more); err != nil {
-			return nil, err
-		}
-	}
-	if err := p.checkFilesystem(name.VG, s, limits, more); err != nil {
-		return nil, err
-	}
 	s.set(name.LV, f)
 	p.pending[name] = &f
 	release := func(failed bool) {
@@ -108,6 +87,38 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 			release(true)
 		}()
 	}, nil
+}
+
+// admissible returns why the limits of its group refuse a volume, or the group's stock and
+// the volume as it would count; nil = there are no limits. The caller holds p.admitting.
+func (p *Provider) admissible(name volume.Name, f promise) (*stock, promise, error) {
+	var limits *volume.Limits
+	if p.Limits != nil {
+		limits = p.Limits(name.VG)
+	}
+	if limits == nil {
+		return nil, f, nil
+	}
+	s, err := p.stock(name.VG)
+	if err != nil {
+		return nil, f, err
+	}
+	old := s.files[name.LV]
+	if !f.created {
+		f.created, f.namespace = old.created, old.namespace
+	}
+	f.size = max(f.size, old.size)
+	f.unwritten = old.unwritten + f.size - old.size
+	more := volume.Amount{Size: f.size - old.size}
+	if old.size == 0 {
+		more.Volumes = 1
+	}
+	if f.created {
+		if err := limits.Check(name.VG, s.usage, f.namespace, more); err != nil {
+			return nil, f, err
+		}
+	}
+	return s, f, p.checkFilesystem(name.VG, s, limits, more)
 }
 
 // checkFilesystem refuses a further size for which the filesystem has no room, if all files

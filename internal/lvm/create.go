@@ -73,9 +73,28 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	return err
 }
 
-// createNew creates a volume that the metadata does not have, and returns the metadata with
-// it. f may be kept from an earlier report: a lack of space is confirmed by a new one.
-func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64, namespace string) (*Facts, error) {
+// CanCreate returns why Create would refuse a volume that does not exist. It changes nothing.
+func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, namespace string) error {
+	g, err := p.configured(name.VG)
+	if err != nil {
+		return err
+	}
+	f, kept, err := g.look(ctx, false)
+	if err != nil {
+		return err
+	}
+	if _, there := f.LVs[name.LV]; there { // its creation was interrupted, and will be completed
+		return nil
+	}
+	if f, err = g.haveSpace(ctx, f, kept, name, size, namespace); err != nil || g.p.Groups[g.name].ThinPool != "" {
+		return err
+	}
+	return g.checkUnknown(ctx, f)
+}
+
+// haveSpace is checkSpace with metadata that may be kept from an earlier report: a lack of
+// space is confirmed by a new one, which it returns.
+func (g *group) haveSpace(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64, namespace string) (*Facts, error) {
 	err := g.checkSpace(f, name, size, namespace)
 	if err != nil && kept {
 		if f, _, err = g.look(ctx, true); err != nil {
@@ -83,6 +102,13 @@ func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.
 		}
 		err = g.checkSpace(f, name, size, namespace)
 	}
+	return f, err
+}
+
+// createNew creates a volume that the metadata does not have, and returns the metadata with
+// it.
+func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64, namespace string) (*Facts, error) {
+	f, err := g.haveSpace(ctx, f, kept, name, size, namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -83,9 +83,7 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	f := &failure{step: what, code: volume.CodeOf(err), text: err.Error(), at: time.Now()}
 	if l.lastErr = f; len(step.Calls) > 0 {
 		f.call = step.Calls[0]
-		if !strings.HasPrefix(f.text, what+": ") { // the error of a child names its step
-			err = fmt.Errorf("%s: %w", what, err)
-		}
+		err = atStep(what, err)
 		for _, id := range step.Calls {
 			l.n.requests.Answer(l.uuid, id, dsw.Answer{Err: err})
 		}
@@ -105,4 +103,12 @@ func (l *lane) answerable() (ids []string) {
 		ids = append(ids, r.ID)
 	}
 	return ids
+}
+
+// atStep names the step of an error. That of a child names it itself.
+func atStep(what string, err error) error {
+	if strings.HasPrefix(err.Error(), what+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }

@@ -23,13 +23,18 @@ func nameKey(name volume.Name) volume.UUID {
 // create waits in the lane of the name until the volume exists. The lane continues when its
 // callers stop waiting.
 func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup) error {
+	_, err := n.await(creation(ctx, c, vg), n.lane(nameKey(c.Name), c.Name))
+	return err
+}
+
+// creation is the part of a call that creates its volume.
+func creation(ctx context.Context, c *call, vg *config.VolumeGroup) *call {
 	part := &call{
 		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},
 		asked:   c.asked, since: c.since, ctx: ctx,
 	}
 	part.Verb, part.Refusal = volume.Create, createRefusal(c, vg)
-	_, err := n.await(part, n.lane(nameKey(c.Name), c.Name))
-	return err
+	return part
 }
 
 // createRefusal says why the configuration does not let flexd create the volume of a
@@ -60,15 +65,23 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 func (l *lane) observeName(ctx context.Context) volume.Have {
 	name := l.nameNow()
 	lv, err := l.n.Providers[name.VG].LookUp(ctx, name)
+	h := l.n.named(name, lv, err)
+	if h.LV.Presence == volume.Present {
+		l.n.identified(name, lv.UUID)
+	}
+	l.n.Observer.Publish(l.uuid, h)
+	return h
+}
+
+// named returns what is known of a name, given the result of its look-up.
+func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
 	h := volume.Have{LV: lv, Record: volume.NoRecord}
 	h.LV.Name = name
 	switch {
 	case err != nil:
 		h.LV = volume.LV{Name: name, Reason: err.Error()}
-	case lv.Presence == volume.Present:
-		l.n.identified(name, lv.UUID)
 	case lv.Presence == volume.Absent:
-		uuid, file, err := l.n.Records.Named(name)
+		uuid, file, err := n.Records.Named(name)
 		switch h.LV.UUID, h.RecordFile = uuid, file; {
 		case err != nil:
 			h.Record, h.RecordReason = volume.RecordUnknown, err.Error()
@@ -76,7 +89,6 @@ func (l *lane) observeName(ctx context.Context) volume.Have {
 			h.Record = volume.Seen
 		}
 	}
-	l.n.Observer.Publish(l.uuid, h)
 	return h
 }
 

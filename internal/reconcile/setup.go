@@ -37,18 +37,28 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
 }
 
-// setUp finds the volume and makes its lane serve the call.
-func (n *Node) setUp(c *call) (device string, err error) {
+// admit checks what is known of a set-up before its volume is looked up: its directory and
+// the configuration.
+func (n *Node) admit(c *call) (*config.VolumeGroup, Provider, error) {
 	if err := c.asked.Target.Refusal; err != nil {
-		return "", err
+		return nil, nil, err
 	}
 	vg, p, err := n.allowed(c, c.Name)
 	if err != nil {
-		return "", err
+		return nil, nil, err
 	}
 	c.MaxSize = vg.MaxSize
 	if c.Verb == volume.Stage && vg.Restricted() {
 		c.NoFormat = volume.Refusal{Code: volume.NotAllowed, Reason: "it has no filesystem; " + unknownNamespace(vg, "make one by hand")}
+	}
+	return vg, p, nil
+}
+
+// setUp finds the volume and makes its lane serve the call.
+func (n *Node) setUp(c *call) (device string, err error) {
+	vg, p, err := n.admit(c)
+	if err != nil {
+		return "", err
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -57,7 +67,7 @@ func (n *Node) setUp(c *call) (device string, err error) {
 		return "", err
 	}
 	defer n.requests.Leave(&c.Request)
-	l, err := n.find(ctx, c, vg, c.Name, p)
+	l, err := n.find(ctx, c, vg, p)
 	if err != nil || l == nil {
 		n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
 		return n.wait(c)
@@ -67,45 +77,69 @@ func (n *Node) setUp(c *call) (device string, err error) {
 
 // find returns the lane of the volume that a call names. The volume is made if
 // it may be, except for a check: then there is no lane yet.
-func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, name volume.Name, p Provider) (*lane, error) {
+func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Provider) (*lane, error) {
 	if c.Mounts() {
 		if err := n.target(ctx, c); err != nil {
 			return nil, err
 		}
 	}
+	lv, err := n.lookUp(ctx, c, p)
+	if err == nil && lv.Presence == volume.Absent {
+		if createdLater(c, vg) {
+			return nil, nil
+		}
+		if err := n.create(ctx, c, vg); err != nil {
+			return nil, err
+		}
+		if lv, err = n.lookUp(ctx, c, p); err == nil && lv.Presence == volume.Absent {
+			err = notFound(c)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n.laneByName(ctx, lv.UUID, c.Name, p)
+}
+
+// createdLater reports whether a call only checks a volume that Activate creates.
+func createdLater(c *call, vg *config.VolumeGroup) bool {
+	return c.Verb == volume.Check && vg.Create && c.Size > 0
+}
+
+func notFound(c *call) error {
+	return volume.Errorf(volume.NotFound, "it does not exist in volume group %s", c.Name.VG)
+}
+
+// lookUp looks up the volume that a call names: one that may be used, or an absent one that
+// may be created.
+func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, error) {
+	name := c.Name
 	lv, err := p.LookUp(ctx, name)
 	if err != nil || lv.Presence == volume.Absent { // else no search through all volumes is needed
 		now, uuid := n.renamed(name)
 		switch {
 		case uuid != "" && err == nil:
-			return nil, volume.Errorf(volume.NotFound, "it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or ask for it by that name", uuid, now)
+			return lv, volume.Errorf(volume.NotFound, "it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or ask for it by that name", uuid, now)
 		case uuid != "" && now.VG != name.VG:
-			return nil, volume.Errorf(volume.NotFound, "the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or ask for it in that group: %w", uuid, now, now.VG, name.VG, err)
+			return lv, volume.Errorf(volume.NotFound, "the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or ask for it in that group: %w", uuid, now, now.VG, name.VG, err)
 		}
-	}
-	if err == nil && lv.Presence == volume.Absent && c.Verb != volume.Expand {
-		if c.Verb == volume.Check && vg.Create && c.Size > 0 {
-			return nil, nil // Activate makes it
-		}
-		if err := n.create(ctx, c, vg); err != nil {
-			return nil, err
-		}
-		lv, err = p.LookUp(ctx, name)
 	}
 	switch {
 	case errors.Is(err, ErrDeadline):
-		return nil, volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
+		return lv, volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
 	case err != nil:
-		return nil, volume.Errorf(volume.CodeOr(err, volume.Unknown), "it could not be looked up: %w", err)
+		return lv, volume.Errorf(volume.CodeOr(err, volume.Unknown), "it could not be looked up: %w", err)
+	case lv.Presence == volume.Absent && c.Verb == volume.Expand:
+		return lv, notFound(c)
 	case lv.Presence == volume.Absent:
-		return nil, volume.Errorf(volume.NotFound, "it does not exist in volume group %s", name.VG)
+		return lv, nil
 	case lv.Presence != volume.Present:
-		return nil, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason)
+		return lv, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason)
 	}
 	if why := n.replacedReason(ctx, c, lv.UUID, p); why != "" {
-		return nil, volume.WithCode(volume.Conflict, errors.New(why))
+		return lv, volume.WithCode(volume.Conflict, errors.New(why))
 	}
-	return n.laneByName(ctx, lv.UUID, name, p)
+	return lv, nil
 }
 
 // replacedReason says why a Stage, or an Activate before it, must not use a volume: an

@@ -1,0 +1,239 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// An Outlook is what a set-up would lead to.
+type Outlook struct {
+	Steps []volume.Step // its own, in order
+	Err   error         // why it would be refused; nil = it would succeed
+	Known bool          // false: Err is why the outcome is not known
+	Notes []string      // what it depends on, besides what was observed
+}
+
+// explainLimit bounds the observation for all requests of Explain.
+const explainLimit = 15 * time.Second
+
+// A prospect is a volume after the requests that were explained.
+type prospect struct {
+	want    volume.Want
+	have    volume.Have
+	content volume.FS // what an inspection would find
+	source  string    // of content: a note; "" = it follows from the steps
+	notes   []string  // of the first request that needs the volume
+}
+
+// Explain returns what set-ups would lead to if they came one after another, without other
+// calls. It observes as a lane does, but it starts no child, changes nothing and opens no
+// device. A request's directory may be missing, because kubelet would make it.
+func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
+	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
+	defer cancel()
+	all := make([]Outlook, len(requests))
+	select {
+	case <-n.ready:
+	case <-ctx.Done():
+		for i := range all {
+			all[i].Err = n.unready(context.Cause(ctx))
+		}
+		return all
+	}
+	var dirs []string
+	for _, r := range requests {
+		for _, dir := range []string{r.Target.Dir, r.Target.Global} {
+			if dir != "" && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	volumes := map[volume.Name]*prospect{}
+	for i, r := range requests {
+		c := n.newCall(ctx, r)
+		all[i] = n.explain(c, dirs, volumes)
+		code := volume.CodeOf(all[i].Err)
+		all[i].Known = all[i].Err == nil || code != volume.Unknown && code != volume.InProgress && code != volume.Canceled
+	}
+	return all
+}
+
+// NewUnobserved returns a node that only explains, from the configuration alone: why says
+// why nothing of the node's state is known.
+func NewUnobserved(live *config.Live, why error) *Node {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	providers := map[string]Provider{}
+	for _, vg := range live.Get().VolumeGroups {
+		providers[vg.Name] = unobserved{err: why}
+	}
+	n := New(Parts{Config: live, Log: logrus.NewEntry(log), Observer: asw.New(nil, nil, nil, nil), Providers: providers})
+	close(n.ready)
+	return n
+}
+
+// An unobserved provider knows no volume.
+type unobserved struct {
+	Provider
+	err error
+}
+
+func (u unobserved) LookUp(context.Context, volume.Name) (volume.LV, error) {
+	return volume.LV{}, u.err
+}
+
+func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect) (o Outlook) {
+	switch c.Verb {
+	case volume.Check, volume.Activate, volume.Stage, volume.Publish:
+	default:
+		return Outlook{Err: volume.Errorf(volume.Invalid, "only set-ups are explained")}
+	}
+	vg, p, err := n.admit(c)
+	if err != nil {
+		return Outlook{Err: err}
+	}
+	s := volumes[c.Name]
+	if s == nil {
+		lv, err := n.lookUp(c.ctx, c, p)
+		switch {
+		case err != nil && volume.CodeOf(err) == volume.Unknown:
+			return Outlook{Err: err, Notes: []string{ifAbsent(c, vg)}}
+		case err != nil:
+			return Outlook{Err: err}
+		case lv.Presence == volume.Absent && createdLater(c, vg):
+			return Outlook{Notes: []string{"the volume does not exist: a later call creates it"}}
+		case lv.Presence == volume.Absent:
+			s, o.Steps, err = n.ifCreated(c, vg, p, lv, dirs)
+		default:
+			s, err = n.prospect(c, lv, dirs)
+		}
+		if err != nil {
+			return Outlook{Err: err}
+		}
+		o.Notes, s.notes = s.notes, nil
+	}
+	f := volume.Foresee(s.want, s.have, c.Call, s.content)
+	o.Steps = append(o.Steps, f.Steps...)
+	inspects := slices.ContainsFunc(f.Steps, func(step volume.Step) bool { return step.Kind == volume.Inspect })
+	if inspects && s.source != "" {
+		o.Notes, s.source = append(o.Notes, s.source), ""
+	}
+	switch {
+	case f.Refused.Reason != "":
+		o.Err = volume.Errorf(f.Refused.Code, "%s", f.Refused.Reason)
+	case f.Done:
+		s.want, s.have = f.Want, f.Have
+		volumes[c.Name] = s
+		if inspects {
+			s.content = f.Have.FS
+			s.content.Use = volume.Unused
+		}
+	case inspects:
+		o.Err = volume.Errorf(volume.Unknown, "flexd has not looked at its content, which decides: a blank volume gets %s, %s, anything else is refused", orDefault(c.FSType), mountable(c.FSType))
+	default:
+		o.Err = volume.Errorf(volume.Unknown, "it would wait, and the end of that is not known")
+	}
+	return o
+}
+
+func orDefault(fsType string) string {
+	if fsType == "" {
+		return volume.DefaultFSType
+	}
+	return fsType
+}
+
+func mountable(fsType string) string {
+	if fsType == "" {
+		return "a filesystem of ext4, xfs or btrfs is mounted"
+	}
+	return fsType + " is mounted"
+}
+
+// ifAbsent says what happens to a call whose volume is not known, if there is none.
+func ifAbsent(c *call, vg *config.VolumeGroup) string {
+	switch why := createRefusal(c, vg); {
+	case createdLater(c, vg):
+		return "if the volume does not exist, a later call creates it"
+	case why.Reason != "":
+		return "if the volume does not exist, the call is refused: " + why.Reason
+	}
+	return fmt.Sprintf("if the volume does not exist, flexd creates it with %s", status.Size(c.Size))
+}
+
+// ifCreated returns the volume as its creation would leave it, and the steps of that.
+func (n *Node) ifCreated(c *call, vg *config.VolumeGroup, p Provider, lv volume.LV, dirs []string) (*prospect, []volume.Step, error) {
+	f := volume.Foresee(volume.Want{}, n.named(c.Name, lv, nil), creation(c.ctx, c, vg).Call, volume.FS{})
+	if f.Refused.Reason != "" {
+		return nil, nil, volume.Errorf(f.Refused.Code, "%s", f.Refused.Reason)
+	}
+	if err := p.CanCreate(c.ctx, c.Name, c.Size, c.asked.Options.Pod.Namespace); err != nil {
+		return nil, nil, atStep(volume.CreateVolume.String(), n.withAdvice(err))
+	}
+	lv = f.Have.LV
+	lv.UUID = ""
+	s, err := n.prospect(c, lv, dirs)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.have.LV, s.have.Record, s.have.RecordReason = lv, volume.NoRecord, ""
+	s.have.Device = volume.Device{Activity: volume.Inactive}
+	s.content, s.source = volume.FS{Content: volume.Blank, Use: volume.Unused}, ""
+	return s, f.Steps, nil
+}
+
+// prospect observes a volume.
+func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error) {
+	table, err := n.table(c.ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	l := n.lanes[lv.UUID]
+	n.mu.Unlock()
+	if l == nil {
+		l = &lane{n: n, uuid: lv.UUID, name: c.Name}
+	}
+	l.mu.Lock()
+	parked, working, broken := l.parked, l.working, l.broken
+	l.mu.Unlock()
+	if parked != nil {
+		return nil, volume.Errorf(volume.InProgress, "stuck: %s", parked.text())
+	}
+	s := &prospect{want: l.want()}
+	if working != "" {
+		s.notes = append(s.notes, fmt.Sprintf("%s runs on the volume at this moment: the call waits for its end", working))
+	}
+	s.want.Calls = nil
+	t := l.target(s.want)
+	t.Name = c.Name
+	for _, dir := range dirs {
+		if !slices.Contains(t.Dirs, dir) {
+			t.Dirs = append(t.Dirs, dir)
+		}
+	}
+	s.have = n.Observer.Assemble(c.ctx, t, table)
+	s.have.Device.Relatives = n.withNotes(s.have.Device.Relatives)
+	if len(s.have.Mounts) > 0 {
+		if broken.Content == volume.Truncated && broken.Size > s.have.Device.Size || broken.Content == volume.FilesystemFailed {
+			s.have.FS = broken
+		}
+		return s, nil
+	}
+	if s.have.Record == volume.Seen {
+		s.content = volume.FS{Content: volume.Filesystem, Type: s.have.RecordType}
+		s.source = fmt.Sprintf("assumed: it holds the %s that flexd has mounted before, and nothing else uses its device", s.have.RecordType)
+	}
+	s.content.Use = volume.Unused
+	return s, nil
+}
