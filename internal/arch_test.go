@@ -38,6 +38,7 @@ var packages = []struct {
 	{"internal/udev", nil},
 	{"internal/status", nil},
 	{"internal/flexvolume", []string{"boottime", "spelling", "volopts"}},
+	{"internal/explain", []string{"spelling", "volopts", "status", "flexvolume"}},
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
 	{"internal/join", []string{"volume"}},
 	{"internal/mounttable", []string{"sysfs"}},
@@ -54,7 +55,7 @@ var packages = []struct {
 	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable"}},
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "doctor"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "doctor"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

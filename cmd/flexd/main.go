@@ -54,8 +54,8 @@ func app(stdout, stderr io.Writer) *cli.App {
 		ErrWriter:       stderr,
 		ExitErrHandler:  func(*cli.Context, error) {}, // run has the only exit
 		Commands: []*cli.Command{
-			serveCommand(stderr), statusCommand(stdout), checkCommand(stdout), doctorCommand(stdout), releaseCommand(stdout), configCommand(stdout),
-			udevCommand(stdout), uuidCommand(stdout), completionCommand(stdout), versionCommand(stdout),
+			serveCommand(stderr), statusCommand(stdout), checkCommand(stdout), doctorCommand(stdout), explainCommand(stdout), releaseCommand(stdout),
+			configCommand(stdout), udevCommand(stdout), uuidCommand(stdout), completionCommand(stdout), versionCommand(stdout),
 		},
 	}
 	a.Action = func(c *cli.Context) error {

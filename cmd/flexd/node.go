@@ -140,6 +140,12 @@ func (s served) Check(ctx context.Context) status.Check {
 	return c
 }
 
+func (s served) Explain(ctx context.Context, calls []string) status.Explained {
+	e := s.flex.Explain(ctx, calls)
+	e.Version = version
+	return e
+}
+
 func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {
 	code := string(volume.Failed) // unless Serve returns
 	done := s.metrics.Call(r.Verb)

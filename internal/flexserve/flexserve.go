@@ -38,6 +38,7 @@ type Frontend struct {
 	Refusals // the last ones
 	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
+		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Outlook
 	}
 }
 
@@ -50,9 +51,8 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	if q.Verb == flexvolume.Reclaim {
 		call, err = flexvolume.ParseReclaim(q.Args)
 	}
-	title := ""
-	if call.Options.VG != "" && call.Options.LV != "" {
-		title = call.Options.VG + "/" + call.Options.LV
+	title := titleOf(call)
+	if title != "" {
 		fields["volume"] = title
 	}
 	if call.Dir != "" {
@@ -172,15 +172,28 @@ func (f *Frontend) target(dir string) (t reconcile.Target) {
 const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"
 
-// refused logs a failure and returns the answer: an id that also appears in the log, the
-// volume, the step and the cause. Kubelet counts answers with equal text in one event, so
-// the id is a hash of the text, and err must not change while the cause is the same.
-func (f *Frontend) refused(log *logrus.Entry, id string, call flexvolume.Call, title string, err error) flexvolume.Answer {
-	verb := call.Verb
+// titleOf is the volume that a call names, or "".
+func titleOf(call flexvolume.Call) string {
+	if call.Options.VG == "" || call.Options.LV == "" {
+		return ""
+	}
+	return call.Options.VG + "/" + call.Options.LV
+}
+
+// message is the text of a failure: the volume, the step and the cause.
+func message(verb, title string, err error) string {
 	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // "mount" is both a verb and a step
 	if title != "" {
 		text = title + ": " + text
 	}
+	return text
+}
+
+// refused logs a failure and returns the answer: an id that also appears in the log, the
+// volume, the step and the cause. Kubelet counts answers with equal text in one event, so
+// the id is a hash of the text, and err must not change while the cause is the same.
+func (f *Frontend) refused(log *logrus.Entry, id string, call flexvolume.Call, title string, err error) flexvolume.Answer {
+	text := message(call.Verb, title, err)
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	answer := fmt.Sprintf("%012x", h.Sum64()>>16)

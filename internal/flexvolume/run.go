@@ -57,7 +57,7 @@ func respond(args []string, env func(string) string) (a Answer) {
 	verb := args[1]
 	switch verb {
 	case Init:
-		return capabilities(args[0])
+		return AnswerInit(args[0])
 	case PrintVersion:
 		return Answer{Status: StatusSuccess, Message: build}
 	case GetVolumeName: // anything but a permanent "Not supported" can make volumes unusable
@@ -72,7 +72,7 @@ func respond(args []string, env func(string) string) (a Answer) {
 	return NotSupported()
 }
 
-// capabilities answers init from a file beside the executable, where kubelet
+// AnswerInit answers init from a file beside the executable, where kubelet
 // ignores dotfiles: for .../flexd~lvm/lvm it is .../flexd~lvm/.lvm.init.json, a
 // JSON object of Capabilities.
 //
@@ -81,7 +81,7 @@ func respond(args []string, env func(string) string) (a Answer) {
 // volume in use, while a driver whose init fails is only missing until the file is
 // repaired. Kubelet looks again when something other than a dotfile changes in the
 // directory, hence the touch.
-func capabilities(exe string) Answer {
+func AnswerInit(exe string) Answer {
 	name := initFile(exe)
 	text, err := readFile(name)
 	if err == syscall.ENOENT {

@@ -96,7 +96,7 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 	switch c.Verb {
 	case volume.Check, volume.Activate, volume.Stage, volume.Publish:
 	default:
-		return Outlook{Err: volume.Errorf(volume.Invalid, "only set-ups are explained")}
+		return Outlook{Err: volume.Errorf(volume.Invalid, "there is no verb %d", c.Verb)}
 	}
 	vg, p, err := n.admit(c)
 	if err != nil {

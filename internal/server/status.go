@@ -21,8 +21,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// A Source provides the documents. Its methods are called concurrently. Check and Orphans
-// observe again; the others return the last observation at once, whatever operation runs on
+// A Source provides the documents. Its methods are called concurrently. Check, Orphans and
+// Explain observe again; the others return the last observation at once, whatever operation runs on
 // a volume.
 type Source interface {
 	List() status.List
@@ -30,6 +30,8 @@ type Source interface {
 	Check(ctx context.Context) status.Check // within 25 s
 	// Orphans observes again, too: all orphans, or those of the targets.
 	Orphans(ctx context.Context, targets []string) status.Orphans
+	// Explain observes again, and says what flexd would do for calls, within 15 s.
+	Explain(ctx context.Context, calls []string) status.Explained
 	// Health returns why the daemon cannot serve calls, and why it cannot for some volume groups.
 	Health() (failing, degraded []string)
 }
@@ -50,8 +52,8 @@ type Status struct {
 const (
 	userConns, otherConns       = 16, 48
 	userRequests, otherRequests = 4, 8
-	userLooks, otherLooks       = 2, 3            // observations: /v1/check and /v1/orphans
-	maxTargets                  = 64              // of one request
+	userLooks, otherLooks       = 2, 3            // observations: /v1/check, /v1/orphans and /v1/explain
+	maxTargets                  = 64              // of one request: targets, or calls to explain
 	maxWait                     = 4 * time.Second // for one of them
 	compressed                  = 4 << 10         // bytes of an answer that is compressed
 )
@@ -106,7 +108,7 @@ func take(w http.ResponseWriter, r *http.Request, l *limit) (release func(), ok 
 	return func() { l.release(uid) }, true
 }
 
-var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /metrics, /healthz and /version")
+var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /v1/explain, /metrics, /healthz and /version")
 
 // ServeHTTP answers one request. It does not use http.ServeMux, whose redirects are HTML
 // and whose errors are text.
@@ -128,7 +130,7 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
-	if (path == "/v1/check" || path == "/v1/orphans") && shows {
+	if slices.Contains(looking, path) && shows {
 		s.look(w, r, path)
 		return
 	}
@@ -152,11 +154,14 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// looking are the paths that look answers.
+var looking = []string{"/v1/check", "/v1/orphans", "/v1/explain"}
+
 // look answers with a new observation.
 func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
-	targets := r.URL.Query()["target"]
-	if len(targets) > maxTargets {
-		fail(w, http.StatusBadRequest, fmt.Sprintf("%d targets, at most %d are possible", len(targets), maxTargets))
+	targets, calls := r.URL.Query()["target"], r.URL.Query()["call"]
+	if n := max(len(targets), len(calls)); n > maxTargets {
+		fail(w, http.StatusBadRequest, fmt.Sprintf("%d targets or calls, at most %d are possible", n, maxTargets))
 		return
 	}
 	release, ok := take(w, r, &s.looks)
@@ -166,10 +171,13 @@ func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
 	var doc any
 	func() {
 		defer release() // also after a panic, and before a slow reader
-		if path == "/v1/check" {
+		switch path {
+		case "/v1/check":
 			doc = s.Source.Check(r.Context())
-		} else {
+		case "/v1/orphans":
 			doc = s.Source.Orphans(r.Context(), targets)
+		default:
+			doc = s.Source.Explain(r.Context(), calls)
 		}
 	}()
 	write(w, http.StatusOK, doc)
@@ -178,7 +186,7 @@ func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
 // page returns the document of a path; with a 404 the error names the missing object.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
-	case "/v1/check", "/v1/orphans", "/", "/page.css", "/page.js", "/metrics":
+	case "/v1/check", "/v1/orphans", "/v1/explain", "/", "/page.css", "/page.js", "/metrics":
 		return http.StatusOK, nil, nil // only called for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil

@@ -64,7 +64,7 @@ func TestStatus(t *testing.T) {
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /metrics, /healthz and /version"}`
+	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /v1/explain, /metrics, /healthz and /version"}`
 	for _, row := range []struct {
 		method, path string
 		sick         []string
@@ -76,6 +76,10 @@ func TestStatus(t *testing.T) {
 		{"GET", "/v1/check/", nil, 404, unknown},
 		{"GET", "/v1/orphans", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[]}`},
 		{"GET", "/v1/orphans?target=/a%20b&target=vg0/data", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[{"target":"/a b","message":"no"},{"target":"vg0/data","message":"no"}]}`},
+		{"GET", "/v1/explain", nil, 200, `{"node":"node-1","version":"","driver":"flexd/lvm","lease":"30s","calls":[]}`},
+		{"GET", "/v1/explain?call=mount+%7B%7D", nil, 200, `{"node":"node-1","version":"","driver":"flexd/lvm","lease":"30s","calls":[{"verb":"mount {}","args":null,"result":"success","steps":null,"notes":null}]}`},
+		{"GET", "/v1/explain?" + strings.Repeat("call=x&", 65), nil, 400, `{"error":"65 targets or calls, at most 64 are possible"}`},
+		{"POST", "/v1/explain", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"POST", "/v1/orphans", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"POST", "/metrics", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"POST", "/v1/check", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
@@ -158,4 +162,12 @@ func TestStatus(t *testing.T) {
 	if err := <-ended; err != nil || time.Since(begin) > time.Second {
 		t.Errorf("Serve: %v after %v", err, time.Since(begin))
 	}
+}
+
+func (s *source) Explain(_ context.Context, calls []string) status.Explained {
+	e := status.Explained{Node: "node-1", Driver: "flexd/lvm", Lease: "30s", Calls: []status.ExplainedCall{}}
+	for _, c := range calls {
+		e.Calls = append(e.Calls, status.ExplainedCall{Verb: c, Result: status.WouldSucceed})
+	}
+	return e
 }

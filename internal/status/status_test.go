@@ -261,9 +261,13 @@ func TestAges(t *testing.T) {
 
 // The JSON is a promise, and a promise that is not written down is none.
 func TestEveryFieldIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/status.md")
-	if err != nil {
-		t.Fatal(err)
+	var text []byte
+	for _, page := range []string{"status.md", "explain.md"} {
+		b, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, b...)
 	}
 	// One section per type, so that "since" of a call does not pass for that of a claim.
 	sections := map[string]string{}
@@ -271,7 +275,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

@@ -59,6 +59,8 @@ func (n *node) VolumeDetail(vg, lv string) (status.VolumeDetail, bool) {
 }
 
 func (n *node) Check(context.Context) status.Check               { return status.Check{} }
+func (*node) Explain(context.Context, []string) status.Explained { return status.Explained{} }
+
 func (n *node) Orphans(context.Context, []string) status.Orphans { return status.Orphans{} }
 func (n *node) Health() (failing, degraded []string)             { return nil, nil }
 

@@ -1,0 +1,578 @@
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/spelling"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volopts"
+)
+
+// Query are the parameters of an explanation.
+type Query struct {
+	File      string // its name, for messages
+	Data      []byte
+	Namespace string // of objects; "" = their own, or default
+	Attach    bool   // the driver's mode
+	// Ask asks flexd about calls that come one after another.
+	Ask func(calls []string) (status.Explained, error)
+}
+
+// Limits of what is asked at once: flexd takes so many calls, and the HTTP header has a
+// limit.
+const (
+	maxCalls = 64
+	maxQuery = 12 << 10
+)
+
+// A subject is a volume that is explained.
+type subject struct {
+	status.ExplainedVolume
+	calls []string // "VERB OPTIONS"
+	key   string   // the logical volume, as it is written
+	away  string   // why the pod does not start on this node, "" = it may
+	sum   string   // when the pod ends
+}
+
+// An explainer collects the subjects of a manifest.
+type explainer struct {
+	Query
+	*manifest
+	node, driver string
+	subjects     []*subject
+	skipped      []status.SkippedVolume
+	staged       map[string]bool // PersistentVolumes that an earlier pod has staged
+}
+
+// Explain says what kubelet would ask flexd for the objects of a manifest, and what flexd
+// would do. Its errors are those of the manifest, and of Ask.
+func Explain(q Query) (status.Explanation, error) {
+	m, err := read(q.File, q.Data)
+	if err != nil {
+		return status.Explanation{}, err
+	}
+	about, err := q.Ask(nil)
+	if err != nil {
+		return status.Explanation{}, err
+	}
+	e := &explainer{Query: q, manifest: m, node: about.Node, driver: about.Driver, staged: map[string]bool{}}
+	doc := status.Explanation{Node: about.Node, Driver: about.Driver, Attach: q.Attach, Problems: []string{}, Volumes: []status.ExplainedVolume{}, Skipped: []status.SkippedVolume{}}
+	used := map[string]bool{}
+	for i := range m.pods {
+		if err := e.pod(&m.pods[i], used); err != nil {
+			return doc, err
+		}
+	}
+	for i := range m.pvs {
+		if v := &m.pvs[i]; !used[v.name()] {
+			if err := e.pvAlone(v); err != nil {
+				return doc, err
+			}
+		}
+	}
+	if err := e.ask(); err != nil {
+		return doc, err
+	}
+	for _, s := range e.subjects {
+		e.judge(s, about.Lease)
+		doc.Volumes = append(doc.Volumes, s.ExplainedVolume)
+	}
+	doc.Skipped = append(doc.Skipped, e.skipped...)
+	doc.Result = doc.Judge()
+	return doc, nil
+}
+
+func (e *explainer) skip(p place, object, volume, format string, a ...any) {
+	e.skipped = append(e.skipped, status.SkippedVolume{Source: p.String(), Object: object, Volume: volume, Reason: fmt.Sprintf(format, a...)})
+}
+
+// namespace returns the namespace of an object, with a note if it has none of its own.
+func (e *explainer) namespace(o *object) (ns, note string) {
+	switch {
+	case e.Namespace != "":
+		return e.Namespace, ""
+	case o.Metadata.Namespace != "":
+		return o.Metadata.Namespace, ""
+	}
+	return "default", "the manifest names no namespace: default is assumed (--namespace)"
+}
+
+// pod adds the volumes of a pod. used gets the PersistentVolumes that it uses.
+func (e *explainer) pod(p *pod, used map[string]bool) error {
+	ns, assumed := e.namespace(&p.object)
+	title := p.Kind + " " + ns + "/" + p.name()
+	for i := range p.spec.Volumes {
+		n := resolved(&p.spec.Volumes[i])
+		at := place{e.file, n.Line}
+		var name struct {
+			Name string `yaml:"name"`
+		}
+		if err := e.decode(n, &name); err != nil {
+			return err
+		}
+		volume := name.Name
+		newSubject := func() *subject {
+			s := &subject{}
+			s.ExplainedVolume = status.ExplainedVolume{Source: at.String(), Kind: p.Kind, Namespace: ns, Name: p.name(), Volume: volume}
+			if assumed != "" {
+				s.Notes = append(s.Notes, assumed)
+			}
+			return s
+		}
+		if flex := value(n, "flexVolume"); flex != nil {
+			f, err := e.flexVolume(flex)
+			if err != nil {
+				return err
+			}
+			if f.Driver != e.driver {
+				e.skip(at, title, volume, "its driver is %s", cmp.Or(f.Driver, "missing"))
+				continue
+			}
+			s := newSubject()
+			if e.Attach {
+				s.Warnings = append(s.Warnings, "with attach:true kubelet tells inline volumes apart by their name in the pod alone: a second pod on the node with a volume "+volume+" collides with this one. Use a PersistentVolume, or attach:false")
+			}
+			if !p.spec.placed() {
+				s.Warnings = append(s.Warnings, "nothing binds the pod to a node: on another node it gets another volume of this name, or none. Set nodeName, or a nodeSelector for kubernetes.io/hostname")
+			}
+			s.away = p.spec.away(e.node)
+			e.source(s, flex, f, volume, f.ReadOnly, p)
+			continue
+		}
+		source := value(n, "persistentVolumeClaim")
+		if source == nil {
+			e.skip(at, title, volume, "%s is not flexd's", sourceName(n))
+			continue
+		}
+		var ref struct {
+			Name     string `yaml:"claimName"`
+			ReadOnly bool   `yaml:"readOnly"`
+		}
+		if err := e.decode(source, &ref); err != nil {
+			return err
+		}
+		v, notes, why := e.bound(ns, ref.Name)
+		if v == nil {
+			e.skip(at, title, volume, "%s", why)
+			continue
+		}
+		used[v.name()] = true
+		f, ok, err := e.pvFlexVolume(v)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			e.skip(at, title, volume, "its PersistentVolume %s is not of %s", v.name(), e.driver)
+			continue
+		}
+		s := newSubject()
+		s.PersistentVolume = v.name()
+		s.Notes = append(s.Notes, notes...)
+		if s.away = p.spec.away(e.node); s.away == "" {
+			s.away = v.spec.NodeAffinity.away(e.node, "the PersistentVolume's nodeAffinity")
+		}
+		e.persistent(s, v, f, ref.ReadOnly, p)
+	}
+	for _, t := range p.templates {
+		e.skip(p.place, title, t, "volumeClaimTemplates: each pod gets a claim of its own; explain the PersistentVolumes")
+	}
+	return nil
+}
+
+// pvAlone adds a PersistentVolume that no pod of the manifest uses, as a pod would use it.
+func (e *explainer) pvAlone(v *pv) error {
+	f, ok, err := e.pvFlexVolume(v)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		e.skip(v.place, "PersistentVolume "+v.name(), v.name(), "it is not of driver %s", e.driver)
+		return nil
+	}
+	s := &subject{}
+	s.ExplainedVolume = status.ExplainedVolume{Source: v.place.String(), Kind: v.Kind, Name: v.name(), PersistentVolume: v.name()}
+	ns := cmp.Or(e.Namespace, v.spec.ClaimRef.Namespace)
+	for i := range e.claims {
+		if b, _, _ := e.bound(e.claimNamespace(&e.claims[i]), e.claims[i].name()); b == v && ns == "" {
+			ns = e.claimNamespace(&e.claims[i])
+		}
+	}
+	if ns == "" {
+		ns = "default"
+	}
+	s.Notes = append(s.Notes, "no pod in the manifest uses it: one of namespace "+ns+" is assumed (--namespace)")
+	s.away = v.spec.NodeAffinity.away(e.node, "its nodeAffinity")
+	e.persistent(s, v, f, false, &pod{object: objectNamed("Pod", ns, "any")})
+	return nil
+}
+
+func objectNamed(kind, ns, name string) (o object) {
+	o.Kind, o.Metadata.Namespace, o.Metadata.Name = kind, ns, name
+	return o
+}
+
+func (e *explainer) claimNamespace(c *claim) string {
+	ns, _ := e.namespace(&c.object)
+	return ns
+}
+
+// bound returns the PersistentVolume of a claim in the manifest, or why it is not known.
+func (e *explainer) bound(ns, name string) (v *pv, notes []string, why string) {
+	i := slices.IndexFunc(e.claims, func(c claim) bool { return c.name() == name && e.claimNamespace(&c) == ns })
+	var fits []*pv
+	for k := range e.pvs {
+		ref := e.pvs[k].spec.ClaimRef
+		if ref.Name == name && cmp.Or(ref.Namespace, ns) == ns {
+			return &e.pvs[k], nil, ""
+		}
+		if i >= 0 && ref.Name == "" && e.claims[i].spec.fits(&e.pvs[k]) {
+			fits = append(fits, &e.pvs[k])
+		}
+	}
+	switch {
+	case i < 0:
+		return nil, nil, fmt.Sprintf("the manifest has no PersistentVolumeClaim %s/%s", ns, name)
+	case len(fits) == 0:
+		return nil, nil, fmt.Sprintf("the manifest has no PersistentVolume for claim %s", name)
+	case len(fits) > 1:
+		return nil, nil, fmt.Sprintf("claim %s fits several PersistentVolumes; name one with spec.volumeName", name)
+	case e.claims[i].spec.VolumeName == "":
+		notes = append(notes, fmt.Sprintf("assumed: claim %s is bound to PersistentVolume %s, the only one here that fits", name, fits[0].name()))
+	}
+	return fits[0], notes, ""
+}
+
+// fits reports whether Kubernetes could bind the claim to v.
+func (c *claimSpec) fits(v *pv) bool {
+	if c.VolumeName != "" {
+		return v.name() == c.VolumeName
+	}
+	class := ""
+	if c.StorageClassName != nil {
+		class = *c.StorageClassName
+	}
+	has, wants := bytesOf(v.spec.Capacity["storage"]), bytesOf(c.Resources.Requests["storage"])
+	return v.spec.StorageClassName == class && (has == 0 || wants <= has) &&
+		!slices.ContainsFunc(c.AccessModes, func(mode string) bool { return !slices.Contains(v.spec.AccessModes, mode) })
+}
+
+// pvFlexVolume returns the source of a PersistentVolume, if it is of our driver.
+func (e *explainer) pvFlexVolume(v *pv) (f flexVolume, ours bool, err error) {
+	if v.spec.FlexVolume.Kind == 0 {
+		return f, false, nil
+	}
+	f, err = e.flexVolume(resolved(&v.spec.FlexVolume))
+	return f, err == nil && f.Driver == e.driver, err
+}
+
+func (e *explainer) flexVolume(n *yaml.Node) (f flexVolume, err error) {
+	err = e.decode(n, &f)
+	return f, err
+}
+
+// persistent adds a PersistentVolume as a pod uses it.
+func (e *explainer) persistent(s *subject, v *pv, f flexVolume, readOnly bool, p *pod) {
+	refuse := func(format string, a ...any) { s.Refusals = append(s.Refusals, fmt.Sprintf(format, a...)) }
+	warn := func(format string, a ...any) { s.Warnings = append(s.Warnings, fmt.Sprintf(format, a...)) }
+	if len(v.spec.MountOptions) > 0 {
+		refuse("kubelet mounts no FlexVolume with spec.mountOptions (%s): write them into flexVolume.options.mountOptions", strings.Join(v.spec.MountOptions, ","))
+	}
+	if v.spec.VolumeMode == "Block" {
+		refuse("kubelet gives a FlexVolume to no pod as a block device: volumeMode must be Filesystem")
+	}
+	if v.spec.NodeAffinity.Required == nil {
+		warn("it has no nodeAffinity: a pod may start on another node, where it gets another volume of this name, or none")
+	}
+	if v.spec.ReclaimPolicy == "Delete" {
+		warn("persistentVolumeReclaimPolicy is Delete, and nothing deletes a FlexVolume: the PersistentVolume would become Failed, and the data stays. Use Retain")
+	}
+	for _, mode := range v.spec.AccessModes {
+		if mode == "ReadWriteMany" {
+			warn("accessModes has ReadWriteMany, and the volume is on one node: pods of other nodes do not share it")
+		}
+	}
+	if f.ReadOnly && !readOnly {
+		warn("kubelet ignores readOnly of a PersistentVolume's flexVolume: set readOnly at the pod's persistentVolumeClaim")
+	}
+	node := resolved(&v.spec.FlexVolume)
+	capacity, option := v.spec.Capacity["storage"], ""
+	if n := value(node, "options"); n != nil {
+		if size := value(n, flexvolume.KeySize); size != nil {
+			option = size.Value
+		}
+	}
+	if size, err := volopts.ParseSize(option); option != "" && err == nil && bytesOf(capacity) > size {
+		warn("its capacity is %s, and option size creates the volume with %s only", capacity, status.Size(size))
+	}
+	e.source(s, node, f, v.name(), readOnly, p)
+}
+
+// source adds a FlexVolume: the options that kubelet passes, and the calls.
+func (e *explainer) source(s *subject, n *yaml.Node, f flexVolume, name string, readOnly bool, p *pod) {
+	e.subjects = append(e.subjects, s)
+	refuse := func(n *yaml.Node, format string, a ...any) {
+		s.Refusals = append(s.Refusals, fmt.Sprintf("%s:%d: ", e.file, n.Line)+fmt.Sprintf(format, a...))
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if key := n.Content[i].Value; !slices.Contains(fields, key) {
+			refuse(n.Content[i], "the API server knows no field flexVolume.%s%s", key, spelling.Suggest(key, fields))
+		}
+	}
+	options := map[string]string{}
+	for k, v := range pairs(value(n, "options")) {
+		switch {
+		case v.Kind != yaml.ScalarNode || v.Tag != "!!str":
+			refuse(v, "option %s is not a string, so the API server refuses it: quote it", k)
+		case reserved(k):
+			refuse(v, "the API server refuses option %s: the prefix is Kubernetes' own", k)
+		default:
+			options[k] = v.Value
+		}
+	}
+	s.VG, s.LV = options[flexvolume.KeyVG], options[flexvolume.KeyLV]
+	s.key = s.VG + "/" + s.LV
+	readwrite := "rw"
+	if readOnly {
+		readwrite = "ro"
+	}
+	base := map[string]string{"kubernetes.io/fsType": f.FSType, "kubernetes.io/readwrite": readwrite, "kubernetes.io/pvOrVolumeName": name}
+	ns := cmp.Or(s.Namespace, p.Metadata.Namespace)
+	ofPod := map[string]string{
+		"kubernetes.io/pod.name": p.name(), "kubernetes.io/pod.namespace": ns, "kubernetes.io/pod.uid": p.Metadata.UID,
+		"kubernetes.io/serviceAccount.name": cmp.Or(p.spec.ServiceAccount, "default"),
+	}
+	if g := p.spec.SecurityContext.FSGroup; g != nil {
+		ofPod["kubernetes.io/mounterArgs.FsGroup"] = fmt.Sprint(*g)
+		if !readOnly {
+			s.Notes = append(s.Notes, fmt.Sprintf("after mount kubelet itself changes the files to group %d (fsGroup); flexd does not", *g))
+		}
+	}
+	if f.SecretRef != nil {
+		s.Notes = append(s.Notes, fmt.Sprintf("kubelet passes the keys of secret %s to mount as kubernetes.io/secret/KEY, in base64; flexd ignores them. Unless its type is %s, kubelet refuses the volume", f.SecretRef.Name, e.driver))
+	}
+	e.mounts(s, p)
+	if e.Attach {
+		if !e.staged[s.PersistentVolume] {
+			e.call(s, flexvolume.Attach, base, options)
+		}
+		e.call(s, flexvolume.WaitForAttach, base, options)
+		if !e.staged[s.PersistentVolume] {
+			e.call(s, flexvolume.MountDevice, base, options)
+		}
+		e.staged[s.PersistentVolume] = s.PersistentVolume != ""
+	}
+	e.call(s, flexvolume.Mount, base, ofPod, options)
+}
+
+// mounts looks at the use of a volume by the pod's containers.
+func (e *explainer) mounts(s *subject, p *pod) {
+	for _, c := range slices.Concat(p.spec.InitContainers, p.spec.Containers) {
+		for _, d := range c.VolumeDevices {
+			if d.Name == s.Volume {
+				s.Refusals = append(s.Refusals, "a container uses it as a block device (volumeDevices), and a FlexVolume is always a filesystem")
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			if path := cmp.Or(m.SubPath, m.SubPathExpr); m.Name == s.Volume && path != "" {
+				s.Notes = append(s.Notes, "subPath "+path+": kubelet itself makes the directory and bind-mounts it")
+			}
+		}
+	}
+}
+
+// call adds a call with its options, as kubelet merges and encodes them.
+func (e *explainer) call(s *subject, verb string, options ...map[string]string) {
+	all := map[string]string{}
+	for _, o := range options {
+		for k, v := range o {
+			all[k] = v
+		}
+	}
+	blob, _ := json.Marshal(all) // strings only
+	s.calls = append(s.calls, verb+" "+string(blob))
+}
+
+// ask asks flexd about the calls, those of one logical volume together, as far as they fit.
+func (e *explainer) ask() error {
+	var keys []string
+	groups := map[string][]*subject{}
+	for _, s := range e.subjects {
+		if len(s.Refusals) > 0 {
+			continue
+		}
+		if groups[s.key] == nil {
+			keys = append(keys, s.key)
+		}
+		groups[s.key] = append(groups[s.key], s)
+	}
+	for _, key := range keys {
+		var batch []*subject
+		calls, length := []string(nil), 0
+		flush := func() error {
+			if len(calls) == 0 {
+				return nil
+			}
+			answer, err := e.Ask(calls)
+			if err == nil && len(answer.Calls) != len(calls) {
+				err = fmt.Errorf("flexd's answer has %d calls, and %d were asked about", len(answer.Calls), len(calls))
+			}
+			if err != nil {
+				return err
+			}
+			for _, s := range batch {
+				s.Calls, answer.Calls = answer.Calls[:len(s.calls)], answer.Calls[len(s.calls):]
+			}
+			batch, calls, length = nil, nil, 0
+			return nil
+		}
+		for _, s := range groups[key] {
+			size := 0
+			for _, c := range s.calls {
+				size += len(url.QueryEscape(c)) + len("call=&")
+			}
+			if size > maxQuery {
+				s.Notes = append(s.Notes, "its options are too long to ask flexd about them")
+				continue
+			}
+			if len(calls)+len(s.calls) > maxCalls || length+size > maxQuery {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+			batch, calls, length = append(batch, s), append(calls, s.calls...), length+size
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judge completes a subject with the answers.
+func (e *explainer) judge(s *subject, lease string) {
+	s.Result = status.WouldSucceed
+	if len(s.Calls) == 0 {
+		s.Result = status.Unforeseen
+	}
+	for i, c := range s.Calls {
+		if c.Result == status.Unforeseen {
+			s.Result = status.Unforeseen
+		}
+		if c.Result == status.WouldRefuse { // kubelet does not make the later calls
+			s.Result, s.Calls = status.WouldRefuse, s.Calls[:i+1]
+			break
+		}
+	}
+	if s.away != "" {
+		s.Warnings = slices.Insert(s.Warnings, 0, s.away)
+		if s.Result == status.WouldSucceed {
+			s.Result = status.Unforeseen
+		}
+	}
+	if len(s.Refusals) > 0 {
+		s.Result = status.WouldRefuse
+	}
+	if s.Result != status.WouldRefuse {
+		verbs := "unmount"
+		if e.Attach {
+			verbs = "unmount, and after the last pod unmountdevice"
+		}
+		s.End = append(s.End, fmt.Sprintf("when the pod is deleted kubelet calls %s; %s after the last unmount flexd deactivates the volume, unless its group has `deactivate: never`. The data stays: nothing deletes the volume", verbs, lease))
+	}
+	for _, list := range []*[]string{&s.Refusals, &s.End, &s.Warnings, &s.Notes} {
+		if *list == nil {
+			*list = []string{}
+		}
+		*list = slices.Compact(*list)
+	}
+	if s.Calls == nil {
+		s.Calls = []status.ExplainedCall{}
+	}
+}
+
+// fields are those of a flexVolume.
+var fields = []string{"driver", "fsType", "secretRef", "readOnly", "options"}
+
+// reserved reports whether the API server refuses an option's key.
+func reserved(key string) bool {
+	prefix, _, ok := strings.Cut(key, "/")
+	return ok && (prefix == "kubernetes.io" || prefix == "k8s.io" || strings.HasSuffix(prefix, ".kubernetes.io") || strings.HasSuffix(prefix, ".k8s.io"))
+}
+
+// pairs yields the keys and values of a mapping.
+func pairs(n *yaml.Node) func(yield func(string, *yaml.Node) bool) {
+	return func(yield func(string, *yaml.Node) bool) {
+		if n == nil || n.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i].Value, resolved(n.Content[i+1])) {
+				return
+			}
+		}
+	}
+}
+
+// sourceName is the type of a volume's source.
+func sourceName(n *yaml.Node) string {
+	for k := range pairs(n) {
+		if k != "name" {
+			return k
+		}
+	}
+	return "a volume without a source"
+}
+
+const hostname = "kubernetes.io/hostname"
+
+// placed reports whether anything may bind the pod to a node.
+func (p *podSpec) placed() bool {
+	return p.NodeName != "" || len(p.NodeSelector) > 0 || p.Affinity.NodeAffinity.Scheduling != nil
+}
+
+// away says why the pod does not start on a node, "" = it may.
+func (p *podSpec) away(node string) string {
+	for _, at := range []struct{ field, name string }{{"nodeName", p.NodeName}, {"nodeSelector", p.NodeSelector[hostname]}} {
+		if at.name != "" && at.name != node {
+			return elsewhere("the pod's "+at.field, at.name, node)
+		}
+	}
+	return p.Affinity.NodeAffinity.away(node, "the pod's nodeAffinity")
+}
+
+// away says why a nodeAffinity excludes a node, "" = it may not.
+func (a *nodeAffinity) away(node, whose string) string {
+	selector := a.Required
+	if selector == nil {
+		selector = a.Scheduling
+	}
+	if selector == nil || len(selector.Terms) == 0 {
+		return ""
+	}
+	var named []string
+	for _, t := range selector.Terms { // one of them must fit
+		excluded := false
+		for _, x := range t.Expressions {
+			if x.Key == hostname && x.Operator == "In" && !slices.Contains(x.Values, node) {
+				excluded = true
+				named = append(named, x.Values...)
+			}
+		}
+		if !excluded {
+			return ""
+		}
+	}
+	return elsewhere(whose, strings.Join(named, ", "), node)
+}
+
+func elsewhere(whose, name, node string) string {
+	return fmt.Sprintf("%s selects %s, and this is %s: the pod does not start here; ask flexd there. What is said here holds as if it did", whose, cmp.Or(name, "no node"), node)
+}

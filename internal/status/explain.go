@@ -1,0 +1,165 @@
+package status
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// The results of an explained call.
+const (
+	WouldSucceed = "success"
+	WouldRefuse  = "refused"
+	Unforeseen   = "unknown"
+)
+
+// Explained is the answer to /v1/explain: what flexd would do for calls of kubelet that came
+// one after another.
+type Explained struct {
+	Node    string          `json:"node"`
+	Version string          `json:"version"`
+	Driver  string          `json:"driver"`
+	Lease   string          `json:"lease"`
+	Calls   []ExplainedCall `json:"calls"`
+}
+
+// An ExplainedCall is what one call would lead to.
+type ExplainedCall struct {
+	Verb    string   `json:"verb"`
+	Args    []string `json:"args"`
+	Result  string   `json:"result"`
+	Steps   []string `json:"steps"`
+	Code    string   `json:"code,omitempty"`
+	Message string   `json:"message,omitempty"`
+	Notes   []string `json:"notes"`
+}
+
+// An Explanation is the document of `flexd explain`.
+type Explanation struct {
+	Node     string            `json:"node"`
+	Driver   string            `json:"driver"`
+	Attach   bool              `json:"attach"`
+	Result   string            `json:"result"`
+	Problems []string          `json:"problems"`
+	Volumes  []ExplainedVolume `json:"volumes"`
+	Skipped  []SkippedVolume   `json:"skipped"`
+}
+
+// An ExplainedVolume is one volume of a pod, or of a PersistentVolume without a pod.
+type ExplainedVolume struct {
+	Source           string          `json:"source"`
+	Kind             string          `json:"kind"`
+	Namespace        string          `json:"namespace"`
+	Name             string          `json:"name"`
+	Volume           string          `json:"volume,omitempty"`
+	PersistentVolume string          `json:"persistentVolume,omitempty"`
+	VG               string          `json:"vg"`
+	LV               string          `json:"lv"`
+	Result           string          `json:"result"`
+	Refusals         []string        `json:"refusals"`
+	Calls            []ExplainedCall `json:"calls"`
+	End              []string        `json:"end"`
+	Warnings         []string        `json:"warnings"`
+	Notes            []string        `json:"notes"`
+}
+
+// A SkippedVolume is one that is not flexd's.
+type SkippedVolume struct {
+	Source string `json:"source"`
+	Object string `json:"object"`
+	Volume string `json:"volume"`
+	Reason string `json:"reason"`
+}
+
+// Judge returns the result of all volumes.
+func (e *Explanation) Judge() string {
+	result := WouldSucceed
+	for _, v := range e.Volumes {
+		switch v.Result {
+		case WouldRefuse:
+			return WouldRefuse
+		case Unforeseen:
+			result = Unforeseen
+		}
+	}
+	return result
+}
+
+// WriteExplanation writes an explanation for people.
+func WriteExplanation(w io.Writer, e Explanation) error {
+	b := bufio.NewWriter(w)
+	for _, v := range e.Volumes {
+		writeExplained(b, v)
+	}
+	for _, s := range e.Skipped {
+		fmt.Fprintf(b, "%s (%s): volume %s is skipped: %s\n", s.Object, s.Source, s.Volume, s.Reason)
+	}
+	if len(e.Skipped) > 0 {
+		fmt.Fprintln(b)
+	}
+	for _, p := range e.Problems {
+		fmt.Fprintln(b, "Note: "+p)
+	}
+	count := map[string]int{}
+	for _, v := range e.Volumes {
+		count[v.Result]++
+	}
+	var parts []string
+	for _, r := range []struct{ result, text string }{{WouldRefuse, "would be refused"}, {Unforeseen, "unknown"}, {WouldSucceed, "would be mounted"}} {
+		if n := count[r.result]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, r.text))
+		}
+	}
+	if len(parts) == 0 {
+		parts = []string{"nothing would be asked of flexd"}
+	}
+	fmt.Fprintf(b, "%s on %s (driver %s, attach:%t): %s.\n", volumesOf(len(e.Volumes)), e.Node, e.Driver, e.Attach, strings.Join(parts, ", "))
+	return b.Flush()
+}
+
+func writeExplained(b io.Writer, v ExplainedVolume) {
+	object := v.Kind + " " + v.Name
+	if v.Namespace != "" {
+		object = v.Kind + " " + v.Namespace + "/" + v.Name
+	}
+	if v.Volume != "" {
+		object += ", volume " + v.Volume
+	}
+	if v.PersistentVolume != "" && v.PersistentVolume != v.Name {
+		object += ", PersistentVolume " + v.PersistentVolume
+	}
+	fmt.Fprintf(b, "%s (%s): %s/%s\n", object, v.Source, cmp.Or(v.VG, "?"), cmp.Or(v.LV, "?"))
+	for i, c := range v.Calls {
+		text := strings.Join(c.Steps, ", ")
+		switch {
+		case c.Result == WouldRefuse:
+			text = fmt.Sprintf("refused (%s): %s", c.Code, c.Message)
+		case c.Result == Unforeseen:
+			text = strings.TrimPrefix(text+"; ", "; ") + "unknown: " + c.Message
+		case text == "":
+			text = "success, nothing to do"
+		}
+		fmt.Fprintf(b, "  %d  %-13s  %s\n", i+1, c.Verb, text)
+		for _, n := range c.Notes {
+			fmt.Fprintf(b, "     %-13s  %s\n", "", n)
+		}
+	}
+	for _, list := range []struct {
+		title string
+		texts []string
+	}{{"refused", v.Refusals}, {"end", v.End}, {"warning", v.Warnings}, {"note", v.Notes}} {
+		for _, text := range list.texts {
+			fmt.Fprintf(b, "     %-13s  %s\n", list.title, text)
+		}
+	}
+	fmt.Fprintln(b)
+}
+
+func volumesOf(n int) string {
+	if n == 1 {
+		return "1 volume"
+	}
+	return fmt.Sprintf("%d volumes", n)
+}
