@@ -14,7 +14,7 @@ usage() {
   cat <<'END'
 Usage: scripts/install.sh [OPTION]...     after `make build`, as root
 
-Installs or upgrades flexd, its systemd unit, its udev rule, a first configuration,
+Installs or upgrades flexd, its systemd units, its udev rule, a first configuration,
 and the driver that kubelet runs. Safe to run again, and while pods run: existing
 configuration stays, calls that run go on.
 
@@ -253,7 +253,7 @@ place() {
 }
 
 install_flexd() {
-  local flexd=$root/usr/local/bin/flexd unit=$root/usr/local/lib/systemd/system/flexd.service
+  local flexd=$root/usr/local/bin/flexd units=$root/usr/local/lib/systemd/system unit
   local config=$root/etc/flexd/flexd.yaml changed='' complaint kubelet_root
 
   if [ -e "$config" ]; then
@@ -266,9 +266,11 @@ $complaint" "correct $config, and run this again"
   place 755 "$bin/flexd" "$flexd"
   # Beside the distribution's units: one in /etc/systemd/system is the administrator's and
   # takes precedence.
-  place 644 "$here/examples/flexd.service" "$unit"
-  [ ! -e "$root/etc/systemd/system/flexd.service" ] ||
-    say "note: /etc/systemd/system/flexd.service hides ${unit#"$root"}; remove it if it is none of your own"
+  for unit in flexd-driver.socket flexd-status.socket flexd.service; do
+    place 644 "$here/examples/$unit" "$units/$unit"
+    [ ! -e "$root/etc/systemd/system/$unit" ] ||
+      say "note: /etc/systemd/system/$unit hides ${units#"$root"}/$unit; remove it if it is none of your own"
+  done
   if [ -e "$config" ]; then
     say "keep: $config"
     [[ $(sed -n 's/^driver:[[:space:]]*//p' "$config") =~ ^[\"\']?${driver}[\"\']?([[:space:]]|$)|^$ ]] ||

@@ -72,16 +72,21 @@ remove_driver() {
 }
 
 remove_flexd() {
-  local config=$root/etc/flexd/flexd.yaml state=/var/lib/flexd unit=$root/usr/local/lib/systemd/system/flexd.service file
+  local stop=() config=$root/etc/flexd/flexd.yaml state=/var/lib/flexd units=$root/usr/local/lib/systemd/system file
   if [ -r "$config" ]; then
     file=$(sed -nE "s/^stateDir:[[:space:]]*[\"']?([^\"'#]*[^\"'#[:space:]]).*/\1/p" "$config")
     state=${file:-$state}
   fi
+  for file in flexd-driver.socket flexd-status.socket; do
+    [ ! -e "$units/$file" ] || stop+=("$file") # an earlier version has none
+  done
+  stop+=(flexd.service)
   if has_systemd && systemctl -q cat flexd >/dev/null 2>&1; then
-    ! act "systemctl disable --now flexd" || systemctl -q disable --now flexd ||
+    # The sockets first: they would start flexd again.
+    ! act "systemctl disable --now ${stop[*]}" || systemctl -q disable --now "${stop[@]}" ||
       die "flexd could not be stopped; the driver is removed, flexd is not" "why: journalctl -u flexd; then run this again"
   fi
-  remove "$unit"
+  for file in "${stop[@]}"; do remove "$units/$file"; done
   remove "$root/usr/local/bin/flexd"
   if has_systemd && [ -z "$dry" ]; then systemctl daemon-reload; fi
   remove "$root/etc/udev/rules.d/12-flexd.rules"

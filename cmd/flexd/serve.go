@@ -11,11 +11,14 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/flexd/flexd/internal/status"
-	"github.com/sirupsen/logrus"
-	"github.com/urfave/cli/v2"
 )
 
 func serveCommand(stderr io.Writer) *cli.Command {
@@ -35,6 +38,10 @@ func serveCommand(stderr io.Writer) *cli.Command {
 func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30) // flexd must use little memory: this costs some milliseconds for a hundred calls
+	}
+	inherited, err := activation.Listeners()
+	if err != nil {
+		return err
 	}
 	text, _ := os.ReadFile(configPath) // loadConfig says what is wrong
 	cfg, err := loadConfig(configPath)
@@ -68,12 +75,12 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 		return err
 	}
 	metrics.Write = n.WriteMetrics
-	driver, err := server.Listen(cfg.DriverSocket(), 0o600, "")
+	driver, err := server.Listen(cfg.DriverSocket(), 0o600, "", inherited...)
 	if err != nil {
 		return err
 	}
 	defer driver.Close()
-	shown, err := server.Listen(cfg.StatusSocket(), 0o660, cfg.StatusGroup)
+	shown, err := server.Listen(cfg.StatusSocket(), 0o660, cfg.StatusGroup, inherited...)
 	if err != nil {
 		return err
 	}
@@ -82,6 +89,17 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	log.WithFields(logrus.Fields{"version": version, "node": cfg.NodeName, "config": configPath, "groups": len(cfg.VolumeGroups)}).Info("flexd starts")
 	if hint := unusualRunDir(cfg); hint != "" {
 		log.Warn(hint)
+	}
+	for _, l := range inherited {
+		if l != nil && l != driver && l != shown {
+			log.Warnf("systemd listens on %s, which flexd does not use: see runDir in %s, and ListenStream= of flexd's socket units", l.Addr(), configPath)
+			l.Close()
+		}
+	}
+	if every, err := daemon.SdWatchdogEnabled(false); err != nil {
+		log.WithError(err).Warn("no watchdog of systemd")
+	} else if every > 0 {
+		tasks = append(tasks, watchdog{every / 3, n.List, log})
 	}
 	tasks = append(tasks, reload, metrics,
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 )
@@ -51,7 +49,7 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, fou
 		select {
 		case <-ready:
 			log.Info("flexd is ready: " + found())
-			notify(log, "READY=1")
+			notify(log, daemon.SdNotifyReady)
 		case <-ctx.Done():
 		}
 		return nil
@@ -60,7 +58,7 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, fou
 	ended := make(chan error, 1)
 	go func() { ended <- group.Wait() }()
 	<-ctx.Done()
-	notify(log, "STOPPING=1")
+	notify(log, daemon.SdNotifyStopping)
 	select {
 	case err := <-ended:
 		if stop.Err() == nil {
@@ -78,16 +76,7 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, fou
 
 // notify reports the state to systemd, if it has asked for it.
 func notify(log *logrus.Entry, state string) {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return
-	}
-	conn, err := net.Dial("unixgram", path) // #nosec G704 -- the environment is from systemd
-	if err == nil {
-		_, err = io.WriteString(conn, state)
-		conn.Close()
-	}
-	if err != nil {
+	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.WithError(err).Warn("cannot notify systemd")
 	}
 }

@@ -11,8 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/config"
 	"github.com/sirupsen/logrus"
+
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/status"
 )
 
 func untilDone(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -109,4 +111,37 @@ func TestNotify(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// systemd hears of flexd while its state can be read, not while a lock is held for ever.
+func TestWatchdog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "n")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	log, _ := quiet(t)
+	asked, answers := make(chan struct{}), make(chan status.List)
+	w := watchdog{time.Millisecond, func() status.List { asked <- struct{}{}; return <-answers }, log}
+	go w.Serve(t.Context())
+	b := make([]byte, 100)
+	for range 3 {
+		<-asked
+		conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		if n, err := conn.Read(b); err == nil {
+			t.Errorf("%q while the state cannot be read", b[:n])
+		}
+		answers <- status.List{}
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if n, err := conn.Read(b); err != nil || string(b[:n]) != "WATCHDOG=1" {
+			t.Errorf("%q, %v", b[:n], err)
+		}
+	}
+	close(answers)
+	go func() {
+		for range asked {
+		}
+	}()
 }

@@ -23,15 +23,18 @@ const (
 type Client struct {
 	Socket  string        // path of the driver socket
 	Timeout time.Duration // for the whole call
-	Connect time.Duration // how long it retries a socket that is missing or refuses, since the last connection
+	Connect time.Duration // how long it retries a socket that is missing or refuses, since the last sign of flexd
+	Lock    string        // flexd's lock file: systemd may listen on the socket while no flexd runs
 	Once    bool          // a socket that is missing or refuses at first is not tried again
 	Parent  int           // parent pid at the start; when it has changed no caller waits for the answer
+
+	alive time.Time // the last sign of flexd
 }
 
-// A DownError is a socket that could not be connected to.
+// A DownError is a socket that could not be connected to, or has no flexd behind it.
 type DownError struct {
 	Socket string
-	Err    error // why, a syscall.Errno
+	Err    error
 }
 
 func (e *DownError) Error() string { return e.Socket + ": " + e.Err.Error() }
@@ -52,6 +55,9 @@ var (
 // errLost is a connection that ended without an answer; Ask makes it again.
 var errLost = errors.New("the connection ended without an answer")
 
+// errNoFlexd is a connection that no flexd has accepted.
+var errNoFlexd = errors.New("systemd listens there, no flexd answers")
+
 // Ask sends q and waits for its answer. A connection that ends without one is
 // made again and q is sent again, until the deadline. It returns ErrTooLong (or
 // another error of encoding), a *DownError, a *GarbageError, ErrDeadline or
@@ -61,9 +67,8 @@ func (c *Client) Ask(q Request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	start := time.Now()
-	deadline := start.Add(c.Timeout)
-	alive := start // the time of the last connection
+	c.alive = time.Now()
+	deadline := c.alive.Add(c.Timeout)
 	once := c.Once
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		s, err := dial(c.Socket)
@@ -72,20 +77,27 @@ func (c *Client) Ask(q Request) (Answer, error) {
 			var a Answer
 			a, err = c.exchange(s, line, q.ID, deadline)
 			s.close()
-			if err != errLost {
+			switch err {
+			case errLost: // flexd runs here and will restart
+				c.alive, once = time.Now(), false
+			case errNoFlexd:
+				return a, &DownError{c.Socket, err}
+			default:
 				return a, err
 			}
-			alive, once = time.Now(), false // flexd runs here and will restart
 		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
-			alive, once = time.Now(), false
+			once = false
+			if c.silent() {
+				return Answer{}, &DownError{c.Socket, errNoFlexd}
+			}
 		case syscall.EACCES: // waiting changes nothing
 			return Answer{}, &DownError{c.Socket, err}
 		default:
-			if once || time.Since(alive) >= c.Connect {
+			if once || time.Since(c.alive) >= c.Connect {
 				return Answer{}, &DownError{c.Socket, err}
 			}
 		}
-		if err := c.sleep(min(pause, time.Until(alive.Add(c.Connect))), deadline); err != nil {
+		if err := c.sleep(min(pause, time.Until(c.alive.Add(c.Connect))), deadline); err != nil {
 			return Answer{}, err
 		}
 	}
@@ -161,6 +173,10 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 		if left <= 0 {
 			return ErrDeadline
 		}
+		if c.silent() {
+			return errNoFlexd
+		}
+		left = min(left, time.Until(c.alive.Add(c.Connect)))
 		if parent == none {
 			left = min(left, slice)
 		}
@@ -178,6 +194,18 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 			}
 		}
 	}
+}
+
+// silent reports whether flexd has given no sign of itself for too long. Its lock is one.
+func (c *Client) silent() bool {
+	if time.Since(c.alive) < c.Connect {
+		return false
+	}
+	if c.Lock != "" && !locked(c.Lock) {
+		return true
+	}
+	c.alive = time.Now()
+	return false
 }
 
 // sleep pauses for d, or returns the reason to stop.

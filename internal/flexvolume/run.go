@@ -139,6 +139,7 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 	if s := env(EnvSocket); s != "" {
 		c.Socket = s
 	}
+	c.Lock = c.Socket[:strings.LastIndexByte(c.Socket, '/')+1] + "flexd.lock"
 	for _, v := range [...]struct {
 		name string
 		d    *time.Duration

@@ -3,6 +3,7 @@ package flexvolume
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -147,6 +148,15 @@ func TestClientEnds(t *testing.T) {
 	deaf := listen(t, silent)
 	missing := filepath.Join(t.TempDir(), "s")
 	restarting := listen(t, func(n int, q Request, err error, c net.Conn) {})
+	lock, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	free := lock.Name() + ".free"
+	if err := errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX), os.WriteFile(free, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name  string
 		c     Client
@@ -154,6 +164,9 @@ func TestClientEnds(t *testing.T) {
 		least time.Duration
 	}{
 		{"never an answer", Client{Socket: deaf, Timeout: 250 * time.Millisecond, Connect: time.Second, Parent: os.Getppid()}, is(ErrDeadline), 250 * time.Millisecond},
+		{"never an answer of a flexd that lives", Client{Socket: deaf, Timeout: 250 * time.Millisecond, Connect: 50 * time.Millisecond, Lock: lock.Name(), Parent: os.Getppid()}, is(ErrDeadline), 250 * time.Millisecond},
+		{"systemd listens", Client{Socket: deaf, Timeout: time.Minute, Connect: 250 * time.Millisecond, Lock: free, Parent: os.Getppid()}, down(errNoFlexd), 250 * time.Millisecond},
+		{"systemd listens from boot on", Client{Socket: deaf, Timeout: time.Minute, Connect: 250 * time.Millisecond, Lock: missing, Parent: os.Getppid()}, down(errNoFlexd), 250 * time.Millisecond},
 		{"always hangs up", Client{Socket: restarting, Timeout: 250 * time.Millisecond, Connect: time.Second, Parent: os.Getppid()}, is(ErrDeadline), 250 * time.Millisecond},
 		{"nothing listens", Client{Socket: missing, Timeout: time.Minute, Connect: 250 * time.Millisecond, Parent: os.Getppid()}, down(syscall.ENOENT), 250 * time.Millisecond},
 		{"nothing listens, a hint", Client{Socket: missing, Timeout: time.Minute, Connect: time.Minute, Once: true, Parent: os.Getppid()}, down(syscall.ENOENT), 0},
@@ -197,11 +210,15 @@ func TestClientWaitsForAFullBacklog(t *testing.T) {
 	if _, err := c.Ask(Request{ID: "ab12", Verb: "attach", Args: nil}); err != ErrDeadline {
 		t.Error(err)
 	}
+	c.Lock, c.Timeout = path+".lock", time.Minute // no flexd has started
+	if _, err := c.Ask(Request{ID: "ab12", Verb: "attach", Args: nil}); !down(errNoFlexd)(err) {
+		t.Error(err)
+	}
 }
 
 func is(want error) func(error) bool { return func(err error) bool { return err == want } }
 
-func down(errno syscall.Errno) func(error) bool {
+func down(errno error) func(error) bool {
 	return func(err error) bool {
 		e, ok := err.(*DownError)
 		return ok && e.Err == errno

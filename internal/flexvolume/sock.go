@@ -57,6 +57,16 @@ func (s sock) write(b []byte) (int, error) {
 	}
 }
 
+// locked reports whether a process may hold the lock of a file. Without the file none does.
+func locked(file string) bool {
+	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err != syscall.ENOENT
+	}
+	defer syscall.Close(fd)
+	return syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB) != nil
+}
+
 // poll waits for at most d and reports whether something happened on s, and
 // whether a process has ended.
 func (s sock) poll(what int16, p pidfd, d time.Duration) (ready, ended bool) {

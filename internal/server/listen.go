@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -18,10 +19,11 @@ import (
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
-// Listen opens the unix socket at path for a group ("" = the default). It removes an
-// existing file only if that is a socket on which no process listens. It does not exclude a
-// second daemon that starts at the same instant: Lock does.
-func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
+// Listen opens the unix socket at path for a group ("" = the default), or takes it from
+// inherited, the listeners that systemd has passed. It removes an existing file only if that is
+// a socket on which no process listens. It does not exclude a second daemon that starts at
+// the same instant: Lock does.
+func Listen(path string, mode os.FileMode, group string, inherited ...net.Listener) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket %s: its path has %d bytes, at most %d are possible", path, len(path), maxSocketPath)
 	}
@@ -29,6 +31,45 @@ func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}
+	l, err := taken(path, inherited)
+	if l == nil && err == nil {
+		l, err = bind(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if gid >= 0 {
+		err = os.Chown(path, -1, gid)
+	}
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
+	}
+	return l, nil
+}
+
+// taken returns the listener on path, nil if there is none, or no file of it any more.
+func taken(path string, inherited []net.Listener) (net.Listener, error) {
+	i := slices.IndexFunc(inherited, func(l net.Listener) bool {
+		u, ok := l.(*net.UnixListener)
+		return ok && u.Addr().String() == path
+	})
+	if i < 0 {
+		return nil, nil
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) { // it was removed: no client reaches it
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
+	}
+	return inherited[i], nil
+}
+
+// bind makes a socket that only root may use yet.
+func bind(path string) (net.Listener, error) {
 	if err := makeRoom(path); err != nil {
 		return nil, err
 	}
@@ -41,16 +82,6 @@ func Listen(path string, mode os.FileMode, group string) (net.Listener, error) {
 	}}
 	l, err := private.Listen(context.Background(), "unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
-	}
-	if gid >= 0 {
-		err = os.Chown(path, -1, gid)
-	}
-	if err == nil {
-		err = os.Chmod(path, mode)
-	}
-	if err != nil {
-		l.Close()
 		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
 	}
 	return l, nil
@@ -73,7 +104,7 @@ func makeRoom(path string) error {
 	switch {
 	case err == nil:
 		c.Close()
-		return fmt.Errorf("another flexd is running (socket %s)", path)
+		return fmt.Errorf("another flexd is running, or systemd listens for it (socket %s): systemctl start flexd", path)
 	case errors.Is(err, syscall.ENOENT):
 		return nil
 	case !errors.Is(err, syscall.ECONNREFUSED):

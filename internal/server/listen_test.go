@@ -49,7 +49,7 @@ func TestListen(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { l.Close() })
-		}, "", "another flexd is running (socket "},
+		}, "", "another flexd is running, or systemd listens for it (socket "},
 		{"full queue", func(t *testing.T, path string) {
 			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 			if err == nil {
@@ -121,6 +121,43 @@ func TestListenIsPrivateFromTheStart(t *testing.T) {
 	defer l.Close()
 	if st, _ := os.Lstat(path); st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", st.Mode())
+	}
+}
+
+// A socket on which systemd listens is taken, unless its file was removed: no client
+// would reach it.
+func TestInherited(t *testing.T) {
+	path := socketPath(t)
+	systemd, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemd.(*net.UnixListener).SetUnlinkOnClose(false)
+	other, err := net.Listen("unix", path+"2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	l, err := Listen(path, 0o640, "", nil, other, systemd)
+	if err != nil || l != systemd {
+		t.Fatalf("%v, %v", l, err)
+	}
+	if st, err := os.Lstat(path); err != nil || st.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	l, err = Listen(path, 0o640, "", other, systemd)
+	if err != nil || l == systemd {
+		t.Fatalf("%v, %v", l, err)
+	}
+	defer l.Close()
+	systemd.Close()
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
 	}
 }
 

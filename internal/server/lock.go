@@ -19,7 +19,7 @@ func Lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(lockGrace); ; time.Sleep(5 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			break
@@ -27,7 +27,7 @@ func Lock(path string) (*os.File, error) {
 		b := make([]byte, 20)
 		n, _ := f.ReadAt(b, 0)
 		holder := strings.TrimSpace(string(b[:n]))
-		if time.Now().After(end) || !dead(holder) {
+		if waited := time.Since(start); waited > lockGrace || waited > glance && !dead(holder) {
 			f.Close()
 			return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", orUnknown(holder), path)
 		}
@@ -59,6 +59,9 @@ func writePID(f *os.File) error {
 // lockGrace is how long to wait for the lock of a dead flexd: a child that it was starting
 // when it was killed holds it until its exec.
 const lockGrace = 2 * time.Second
+
+// glance is longer than a flexdriver holds the lock to see whether flexd does.
+const glance = 100 * time.Millisecond
 
 func dead(pid string) bool {
 	n, err := strconv.Atoi(pid)

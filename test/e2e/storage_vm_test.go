@@ -41,7 +41,7 @@ var long = []string{
 }
 
 // restricted are the tests for which systemd starts flexd, under the restrictions of its unit.
-var restricted = []string{"TestUnit", "TestExpand", "TestThinAndThick", "TestFrozen"}
+var restricted = []string{"TestUnit", "TestSystemd", "TestExpand", "TestThinAndThick", "TestFrozen"}
 
 // tools are what a test cannot do without.
 var tools = []string{"lvm"}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -118,5 +119,79 @@ func TestUnit(t *testing.T) {
 			return ""
 		})
 	}
+	h.end(noAttach, v, p)
+}
+
+// With the units as they are installed, no call fails while flexd restarts again and again, and
+// systemd restarts a flexd that has stopped to work.
+func TestSystemd(t *testing.T) {
+	if testhost.Unit == "" {
+		t.Fatal("needs systemd: scripts/test-vm")
+	}
+	h := newHost(t)
+	h.stop()
+	const units = "/run/systemd/system/"
+	log := h.Dir + "/systemd.log"
+	for _, unit := range []string{"flexd.service", "flexd-driver.socket", "flexd-status.socket"} {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(testhost.Unit), unit))
+		h.must(err)
+		own := strings.NewReplacer(
+			"/run/flexd", h.Run,
+			"/usr/local/bin/flexd serve --config /etc/flexd/flexd.yaml", h.Flexd()+" serve --config "+h.Config(),
+			"WatchdogSec=60", "WatchdogSec=15\nTimeoutAbortSec=1\nStandardError=append:"+log,
+			"RequiresMountsFor=/var/lib/flexd /var/lib/kubelet", "",
+		).Replace(string(text))
+		h.must(os.WriteFile(units+unit, []byte(own), 0o644))
+	}
+	defer func() {
+		h.sh("systemctl", "stop", "flexd-driver.socket", "flexd-status.socket", "flexd.service")
+		if text, _ := os.ReadFile(log); t.Failed() || !strings.Contains(string(text), "SIGABRT: abort") {
+			t.Errorf("flexd's log: %s", text)
+		}
+		h.sh("sh", "-c", "rm "+units+"flexd*; systemctl daemon-reload")
+		h.start()
+	}()
+	h.sh("systemctl", "daemon-reload")
+	h.sh("systemctl", "start", "flexd.service")
+
+	v, p := h.vol("a", "ext4"), podN(1)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			h.ok(h.up(noAttach, v, p))
+			h.ok(h.unmount(v, p))
+		}
+	}()
+	main := func() string { return h.sh("systemctl", "show", "--value", "-p", "MainPID", "flexd.service") }
+	first := main()
+	for range 3 {
+		h.sh("systemctl", "restart", "flexd.service")
+	}
+	h.sh("systemctl", "stop", "flexd.service") // the next call starts it again
+	h.eventually("a call starts flexd", func() string {
+		if pid := strings.TrimSpace(main()); pid == "0" || pid == first {
+			return pid
+		}
+		return ""
+	})
+	hung := strings.TrimSpace(main())
+	h.sh("kill", "-STOP", hung)
+	h.eventually("systemd restarts it", func() string {
+		if pid := strings.TrimSpace(main()); pid == "0" || pid == hung {
+			return pid
+		}
+		return ""
+	})
+	close(stop)
+	<-done
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	h.reads(v, p, "f", "x")
 	h.end(noAttach, v, p)
 }

@@ -207,12 +207,14 @@ func TestFlexd(t *testing.T) {
 	n.kubelet("7", "--root-dir=/data/kubelet")
 	out := n.install(one, "--driver=example.com/store")
 	contains(t, out, "edit it", "start: nothing")
-	flexd, unit, config := n.root+"/usr/local/bin/flexd", n.root+"/usr/local/lib/systemd/system/flexd.service", n.root+"/etc/flexd/flexd.yaml"
+	flexd, units, config := n.root+"/usr/local/bin/flexd", n.root+"/usr/local/lib/systemd/system/", n.root+"/etc/flexd/flexd.yaml"
 	if got := answered(n.plugins() + "/example.com~store/store"); got != "false" {
 		t.Errorf("init says %s", got)
 	}
-	if n.read(unit) != n.read("../../examples/flexd.service") {
-		t.Error("another unit")
+	for _, unit := range []string{"flexd.service", "flexd-driver.socket", "flexd-status.socket"} {
+		if n.read(units+unit) != n.read("../../examples/"+unit) {
+			t.Errorf("another %s", unit)
+		}
 	}
 	contains(t, n.read(config), "\ndriver: example.com/store\n", "\nkubeletRoots: [\"/data/kubelet\"]\n", "\n# volumeGroups:\n#   - name: vg0\n")
 	contains(t, n.succeeds(exec.Command(flexd, "config", "--check", config)), "no volume group")
@@ -236,7 +238,7 @@ func TestFlexd(t *testing.T) {
 		t.Errorf("the configuration is now %q", got)
 	}
 	before := n.tree()
-	contains(t, n.install(two), "same: "+flexd, "same: "+unit, "same: "+rule, "same: "+n.exe())
+	contains(t, n.install(two), "same: "+flexd, "same: "+units+"flexd.service", "same: "+rule, "same: "+n.exe())
 	n.same(before)
 }
 
@@ -267,6 +269,7 @@ func TestUninstall(t *testing.T) {
 	contains(t, n.uninstall("--purge"), "remove "+config, "keep: "+state)
 	for path, there := range map[string]bool{
 		config: false, n.root + "/usr/local/bin/flexd": false, n.root + "/usr/local/lib/systemd/system/flexd.service": false,
+		n.root + "/usr/local/lib/systemd/system/flexd-driver.socket": false, n.root + "/usr/local/lib/systemd/system/flexd-status.socket": false,
 		n.root + "/etc/udev/rules.d/12-flexd.rules": false,
 		state + "/formats/x":                        true, n.plugins(): true,
 	} {
@@ -334,7 +337,7 @@ esac
 	step(here("install.sh", "--bin", two, "--dry-run"), "would systemctl restart flexd", "-q is-active flexd")
 	step(here("install.sh", "--bin", two), "systemctl restart flexd", "daemon-reload", "-q is-active flexd", "restart flexd")
 	n.installed(two, "false")
-	step(here("uninstall.sh"), "systemctl disable --now flexd", "-q cat flexd", "-q disable --now flexd", "daemon-reload")
+	step(here("uninstall.sh"), "systemctl disable --now flexd-driver.socket flexd-status.socket flexd.service", "-q cat flexd", "-q disable --now flexd-driver.socket flexd-status.socket flexd.service", "daemon-reload")
 	n.nothingElse()
 }
 
