@@ -136,7 +136,7 @@ func (n *node) daemon() (all []finding) {
 
 func (n *node) sockets() (all []finding) {
 	if _, runs := n.serve(); !runs {
-		return skipped("flexd does not run")
+		return skipped("flexd does not run on the node itself")
 	}
 	listening, err := readFile(n.Root + procSelf + "net/unix")
 	for _, s := range []struct {
@@ -190,11 +190,13 @@ func (n *node) unit() (all []finding) {
 	if len(files) == 0 {
 		return []finding{warning("there is no flexd.service: flexd does not start at boot", "scripts/install.sh")}
 	}
-	dropins := map[string]string{} // by name
-	for _, dir := range slices.Backward(unitDirs) {
-		found, _ := filepath.Glob(n.Root + dir + "/flexd.service.d/*.conf")
-		for _, f := range found {
-			dropins[filepath.Base(f)] = strings.TrimPrefix(f, n.Root)
+	dropins := map[string]string{}                                // by name
+	for _, of := range []string{"service.d", "flexd.service.d"} { // of all services, of this one
+		for _, dir := range slices.Backward(unitDirs) {
+			found, _ := filepath.Glob(n.Root + dir + "/" + of + "/*.conf")
+			for _, f := range found {
+				dropins[filepath.Base(f)] = strings.TrimPrefix(f, n.Root)
+			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(dropins)) {

@@ -363,6 +363,7 @@ func TestDeviations(t *testing.T) {
 		{"a dead socket", tree{"proc/self/net/unix": "Num\n0: /run/flexd/status.sock\n"}, nil, "flexd/sockets error no process listens", "systemctl restart"},
 		{"no unit", tree{service: ""}, nil, "flexd/unit warning at boot", "scripts/install.sh"},
 		{"a drop-in with a mount namespace", tree{"etc/systemd/system/flexd.service.d/x.conf": "[Service]\nPrivateTmp=yes\n"}, nil, "flexd/unit error flexd.service.d/x.conf: PrivateTmp=yes", "daemon-reload"},
+		{"a drop-in for all services", tree{"usr/lib/systemd/system/service.d/y.conf": "[Service]\nProtectSystem=strict\n", "etc/systemd/system/flexd.service.d/z.conf": "[Service]\nPrivateTmp=no\n"}, nil, "flexd/unit error /service.d/y.conf: ProtectSystem=strict", "daemon-reload"},
 		{"another unit", tree{"etc/systemd/system/flexd.service": "[Service]\nExecStart=/no/flexd serve\n"}, nil, "flexd/unit error KillMode", "KillMode=process"},
 		{"no such program", tree{service: "[Service]\nKillMode=process\nExecStart=/no/flexd serve\n"}, nil, "flexd/unit error no such program", "scripts/install.sh"},
 		{"a unit that changed", nil, func(h *Host) { h.Runner.(tools)["systemctl show"] = "NeedDaemonReload=yes\n" }, "flexd/unit warning changed", "daemon-reload"},
