@@ -96,7 +96,7 @@ func classify(vg string, err error, stderr []byte) error {
 			return e
 		}
 		if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
-			e.Text = "LVM does not find it (its disks may be missing, unreadable, or rejected by the filter):  " + said
+			e.Text = "LVM does not find it (its disks may be missing, unreadable, or rejected by the filter): " + said
 			return e
 		}
 		e.Kind = ErrFailed
