@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flexvolume"
@@ -40,13 +42,12 @@ func checkConfig(stdout io.Writer, path string) error {
 	if err := onThisMachine(c); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	what := "no volume group, so flexd would set nothing up"
-	if n := len(c.VolumeGroups); n == 1 {
-		what = "1 volume group"
-	} else if n > 1 {
-		what = fmt.Sprintf("%d volume groups", n)
+	var groups []string
+	for _, g := range c.VolumeGroups {
+		groups = append(groups, fmt.Sprintf("%s (%s)", g.Name, g.Provider))
 	}
-	fmt.Fprintf(stdout, "%s: good; %s\n", path, what)
+	what := cmp.Or(strings.Join(groups, ", "), "none, so flexd would set nothing up")
+	fmt.Fprintf(stdout, "%s: good; volume groups: %s\n", path, what)
 	if hint := unusualRunDir(c); hint != "" {
 		fmt.Fprintf(stdout, "%s: %s\n", path, hint)
 	}

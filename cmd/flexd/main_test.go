@@ -58,13 +58,13 @@ func TestCommandLine(t *testing.T) {
 		{"version", 0, "dev\n", ""},
 		{"config", 0, "# flexd's configuration.", ""},
 		{"udev --config " + empty, 0, "# Written by flexd", ""},
-		{"config --check " + empty, 0, empty + ": good; no volume group", ""},
-		{"config --check ../../examples/flexd.yaml", 0, "../../examples/flexd.yaml: good; 2 volume groups\n", ""},
+		{"config --check " + empty, 0, empty + ": good; volume groups: none", ""},
+		{"config --check ../../examples/flexd.yaml", 0, "../../examples/flexd.yaml: good; volume groups: vg0 (lvm), archive (lvm)\n", ""},
 		{"config --check " + bad, 1, "", "flexd: " + bad + ":1: lease: must be a duration with its unit, such as 30s or 4m30s, not \"soon\"\n" +
 			"flexd: " + bad + ":2: runDir: must be an absolute path, not \"run\"\n"},
 		{"config --check " + group, 1, "", "flexd: " + group + ": statusGroup: there is no group \"no-such-group\" on this machine\n"},
 		{"config --check " + dir, 1, "", "flexd: " + dir + ": volumeGroups[0].directory: there is no directory /no/such/dir on this machine\n"},
-		{"config --check " + elsewhere, 0, elsewhere + ": good; no volume group, so flexd would set nothing up\n" + elsewhere + ": runDir is not /run/flexd: set FLEXD_SOCKET=/run/other/driver.sock in kubelet's environment", ""},
+		{"config --check " + elsewhere, 0, elsewhere + ": good; volume groups: none, so flexd would set nothing up\n" + elsewhere + ": runDir is not /run/flexd: set FLEXD_SOCKET=/run/other/driver.sock in kubelet's environment", ""},
 		{"config --check /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"serve --config /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"status --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +

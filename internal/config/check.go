@@ -215,11 +215,10 @@ func (r *reader) checkGroups(c *Config) {
 		at := fmt.Sprintf("volumeGroups[%d]", i)
 		for _, need := range []struct{ key, value, hint string }{
 			{"name", g.Name, "the volume group that pods name in their options"},
-			{"provider", g.Provider, "lvm or loopdev"},
 			{"directory", g.Directory, "where the volumes' files are kept"},
 			{"namespaces", "", `those whose pods may use the volumes; ["*"] if every namespace may`},
 		} {
-			if need.key == "directory" && g.Provider == "lvm" {
+			if need.key == "directory" && g.Provider != "loopdev" {
 				continue
 			}
 			if _, there := r.lines[at+"."+need.key]; !there && r.clean(at) {

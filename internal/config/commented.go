@@ -88,7 +88,8 @@ log:
 # listed. One entry, with its defaults:
 #
 #   - name: vg0                 # needed: as pods name it in their options
-#     provider: loopdev         # needed: lvm, or loopdev (a directory of sparse files)
+#     provider: loopdev         # lvm, or loopdev (a directory of sparse files);
+#                               # without: loopdev with a directory, else lvm
 #     directory: /srv/vg0       # needed for loopdev: where these files are
 #     # thinPool: pool          # lvm: make volumes in this thin pool; without: thick ones
 #     # thinPoolWarning: 80%%    # lvm: how full a thin pool's data or metadata may get unmentioned

@@ -35,8 +35,8 @@ func (c *Config) derive() {
 	}
 }
 
-// blankGroup returns the defaults of a volume group. Its name, provider, directory and
-// namespaces have none: flexd does not guess the place of data, nor whose it is.
+// blankGroup returns the defaults of a volume group. Its name, directory and namespaces have
+// none: flexd does not guess the place of data, nor whose it is.
 func blankGroup() VolumeGroup {
 	return VolumeGroup{ThinPoolWarning: 80, Reserve: 10, MountFlags: []string{"nodev"}, Volumes: []string{"*"}}
 }

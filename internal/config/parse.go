@@ -122,6 +122,11 @@ func (r *reader) groups(n *yaml.Node, at string, c *Config) {
 		if _, there := r.lines[at+".overcommit"]; !there {
 			g.Overcommit = g.ThinPool != "" // it is what thin pools are for
 		}
+		if _, there := r.lines[at+".provider"]; !there {
+			if g.Provider = "lvm"; g.Directory != "" {
+				g.Provider = "loopdev"
+			}
+		}
 		c.VolumeGroups = append(c.VolumeGroups, g)
 	})
 }

@@ -176,7 +176,6 @@ func TestRefused(t *testing.T) {
 		{"deactivate", group + "  deactivate: false\n", `f:6: volumeGroups[0].deactivate: must be a string; YAML reads this as something else, so quote it: "false"`},
 		{"deactivate word", group + "  deactivate: always\n", `f:6: volumeGroups[0].deactivate: must be auto or never, not "always"`},
 		{"nothing of a group", "volumeGroups:\n- create: false\n", "f:2: volumeGroups[0].name: is missing (the volume group that pods name in their options)\n" +
-			"f:2: volumeGroups[0].provider: is missing (lvm or loopdev)\nf:2: volumeGroups[0].directory: is missing (where the volumes' files are kept)\n" +
 			"f:2: volumeGroups[0].namespaces: is missing (those whose pods may use the volumes; [\"*\"] if every namespace may)"},
 		{"no namespaces", strings.Replace(group, "  namespaces: ['*']\n", "", 1), `f:2: volumeGroups[0].namespaces: is missing (those whose pods may use the volumes; ["*"] if every namespace may)`},
 		{"braces", group + "  volumes: ['{namespace}.*', '{pod}-*']\n", `f:6: volumeGroups[0].volumes[1]: may have {namespace} in braces only: "{pod}-*"`},
@@ -380,5 +379,19 @@ func TestNamespaceInVolumes(t *testing.T) {
 	}
 	if !g.Restricted() || !(&VolumeGroup{Namespaces: []string{"*"}, Volumes: g.Volumes}).Restricted() || (&VolumeGroup{Namespaces: []string{"*"}, Volumes: []string{"*"}}).Restricted() {
 		t.Error("restricted")
+	}
+}
+
+// A group with a directory is of files, any other one is LVM's.
+func TestDefaultProvider(t *testing.T) {
+	c, err := Parse("f", []byte("volumeGroups:\n- {name: a, namespaces: [], directory: /srv/a}\n- {name: b, namespaces: []}\n- {name: c, namespaces: [], provider: lvm}\n"))
+	if err != nil || c.VolumeGroups[0].Provider != "loopdev" || c.VolumeGroups[1].Provider != "lvm" || c.VolumeGroups[2].Provider != "lvm" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := Parse("f", []byte("volumeGroups:\n- {name: b, namespaces: [], thinPool: p, directory: /x}\n")); err == nil {
+		t.Error("a thin pool of files")
+	}
+	if _, err := Parse("f", []byte("volumeGroups:\n- {name: b, namespaces: [], provider: loopdev}\n")); err == nil || !strings.Contains(err.Error(), "directory: is missing") {
+		t.Error(err)
 	}
 }

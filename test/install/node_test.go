@@ -217,7 +217,7 @@ func TestFlexd(t *testing.T) {
 		}
 	}
 	contains(t, n.read(config), "\ndriver: example.com/store\n", "\nkubeletRoots: [\"/data/kubelet\"]\n", "\n# volumeGroups:\n#   - name: vg0\n")
-	contains(t, n.succeeds(exec.Command(flexd, "config", "--check", config)), "no volume group")
+	contains(t, n.succeeds(exec.Command(flexd, "config", "--check", config)), "volume groups: none")
 	if st, err := os.Stat(config); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
