@@ -287,7 +287,7 @@ func groups(t *testing.T, b *browser) {
 			{"id":7,"time":"2026-07-28T23:59:58.5Z","type":"step","vg":"vg0","lv":"data","step":"activate","callID":"c1","duration":0.4},
 			{"id":8,"time":"2026-07-29T14:20:00Z","type":"call","vg":"vg0","lv":"data","pod":{"namespace":"default","name":"web-0","uid":"6b2f"},"verb":"mount","code":"not-blank","message":"crypto_LUKS found","callID":"c2","duration":1.5,"count":4,"first":"2026-07-29T14:00:00Z"},
 			{"id":9,"time":"2026-07-29T14:30:00Z","type":"found","vg":"vg0","lv":"data","code":"stale-mapping","message":"the sizes differ"}],
-			"waiting":[{"id":0,"time":"2026-07-29T14:30:01Z","type":"call","vg":"vg0","lv":"data","verb":"unmount","callID":"c3"}],"more":false,"last":9,"problems":[]}`,
+			"waiting":[{"id":0,"time":"2026-07-29T14:30:01Z","type":"call","vg":"vg0","lv":"data","verb":"unmount","callID":"c3"}],"more":true,"last":9,"problems":["a file of the history is torn"]}`,
 	})
 	p := b.open(t, 1400, 1000)
 	p.navigate(address + "#vg0/data")
@@ -319,6 +319,7 @@ func groups(t *testing.T, b *browser) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("the history (-want +got):\n%s", d)
 	}
+	p.equal("[...document.querySelectorAll('#history > .text')].map(e => e.innerText)", "Older ones: flexd events vg0/data,a file of the history is torn")
 	p.size(360, 760)
 	p.fits()
 }

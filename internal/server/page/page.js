@@ -161,10 +161,10 @@ async function askVolume() {
   eventsOf = state;
   eventsAt = Date.now();
   if (!keepsEvents) return;
-  const b = await get(`/v1/events?limit=100&target=${encodeURIComponent(`${story.vg}/${story.lv}`)}`, [200, 404]);
+  const b = await get(`/v1/events?limit=100&target=${encodeURIComponent(path.startsWith('-/') ? story.uuid : `${story.vg}/${story.lv}`)}`, [200, 404]);
   if (path !== opened) return;
   keepsEvents = b.code !== 404;
-  events = b.code === 200 ? [...b.doc.events, ...(b.doc.waiting ?? []).map(e => ({ ...e, waits: true }))] : null;
+  events = b.code === 200 ? b.doc : null;
   renderHistory();
 }
 
@@ -202,7 +202,6 @@ const none = () => el('.none', null, '–');
 const isTrouble = v => ['bad', 'warn'].includes(tone(v.state));
 
 function render() {
-  document.body.classList.remove('loading');
   $('node').textContent = clean(list.node);
   $('version').textContent = list.version ? clean(list.version) : '';
   const trouble = troubles(list);
@@ -224,7 +223,7 @@ function render() {
 const finding = (d, t) => ({ tone: t, kind: d.class, vg: d.vg, lv: d.lv, dir: d.vg ? '' : d.dir, text: d.message, remedy: d.hint, since: d.since });
 const refusal = r => ({
   tone: 'warn', kind: `${r.verb} refused`, vg: r.vg, lv: r.lv, dir: r.lv ? '' : r.dir, pod: r.pod, text: r.message,
-  remedy: r.hint, last: r.last, count: r.count, first: r.first,
+  remedy: r.hint, last: r.last, count: r.count,
 });
 const failure = v => ({
   tone: tone(v.state), kind: v.state, vg: v.vg, lv: v.lv, since: v.error ? null : v.stepSince, last: v.error?.at, next: v.error?.next,
@@ -232,28 +231,28 @@ const failure = v => ({
   remedy: v.error?.hint,
 });
 
-const sameError = (v, r) => v.error && (v.error.callID === r.callID || String(v.error.message).endsWith(r.message));
-
 // troubles lists what an operator should look at, the most urgent first.
 function troubles(l) {
   const found = (l.disagreements ?? []).filter(d => !d.informational), refused = l.refusedCalls ?? [];
-  const of = v => d => d.vg === v.vg && d.lv === v.lv;
+  const volumes = new Map(l.volumes.map(v => [named(v), v])), differ = new Set(found.map(named)), shown = new Set();
+  const causeOf = r => { // the volume that is in its state because of the call
+    const v = volumes.get(named(r));
+    return v?.error && (v.error.callID === r.callID || String(v.error.message).endsWith(r.message)) ? v : null;
+  };
+  for (const r of refused) if (causeOf(r)) shown.add(causeOf(r));
   const all = [
     ...(l.problems ?? []).map(text => ({ tone: 'bad', kind: 'problem', text })),
     ...(l.groups ?? []).filter(g => g.state !== 'ok').map(g => ({ tone: tone(g.state), kind: `group ${g.state}`, dir: g.name, text: g.error ?? '' })),
     // A finding or a refusal says more than the state that follows from it.
-    ...l.volumes.filter(v => isTrouble(v) && (v.error || !found.some(of(v))) && !refused.some(r => of(v)(r) && sameError(v, r))).map(failure),
-    ...found.map(d => finding(d, l.volumes.some(v => of(v)(d) && tone(v.state) === 'bad') ? 'bad' : 'warn')),
-    ...refused.map(r => {
-      const v = l.volumes.find(v => of(v)(r) && sameError(v, r));
-      return { ...refusal(r), tone: v ? tone(v.state) : 'warn', next: v?.error.next };
-    }),
+    ...l.volumes.filter(v => isTrouble(v) && (v.error || !differ.has(named(v))) && !shown.has(v)).map(failure),
+    ...found.map(d => finding(d, tone(volumes.get(named(d))?.state) === 'bad' ? 'bad' : 'warn')),
+    ...refused.map(r => ({ ...refusal(r), tone: tone((causeOf(r) ?? r).state), next: causeOf(r)?.error.next })),
   ];
   return all.sort((a, b) => (a.tone !== 'bad') - (b.tone !== 'bad'));
 }
 
 function card(t) {
-  const about = t.vg && t.lv ? link(t.vg, t.lv) : el('.text', null, t.dir ?? t.vg ?? '');
+  const about = t.vg && t.lv ? link(t.vg, t.lv) : (t.dir || t.vg) && el('.text', null, t.dir || t.vg);
   return el(`li.card.${t.tone}`, null,
     el('.title', null, el('.kind', null, t.kind), about, t.pod && el('.text', null, podName(t.pod)),
       t.count > 1 && el('.muted', null, `${number(t.count)} times`),
@@ -418,7 +417,8 @@ function openHash() {
   const v = row(opened)?.shown;
   if (v) story = { ...JSON.parse(v)[0], partial: true }; // until the rest arrives
   renderStory('');
-  ask();
+  clearTimeout(timer);
+  timer = setTimeout(ask, 100); // after the last of several keys
 }
 
 function close() {
@@ -443,8 +443,9 @@ function renderStory(gone) {
     (found ?? []).map(d => card({ ...finding(d, d.informational ? 'quiet' : 'warn'), vg: '', lv: '', dir: d.dir })),
     (refused ?? []).map(r => card({ ...refusal(r), vg: '', lv: '' }))]);
   if (!story || story.partial) return;
-  const g = groupsOf(list ?? { volumes: [] }).find(g => g.name === v.vg);
-  show($('chain'), [v.vg, v.lv, v.size, v.device, v.filesystem, v.filesystemSize, v.filesystemUsed, v.inodes, v.inodesUsed, v.state, v.step, v.claims, v.pods, v.error?.step, g], () => chain(v, g));
+  const g = list?.groups?.find(g => g.name === v.vg);
+  const group = g && { state: g.state, disks: (g.disks ?? []).map(d => d.device || 'a missing disk').join(', '), space: g.size > 0 ? `${size(g.free)} free of ${size(g.size)}` : '' };
+  show($('chain'), [v.vg, v.lv, v.size, v.device, v.filesystem, v.filesystemSize, v.filesystemUsed, v.state, v.step, v.claims, v.pods, v.error?.step, group], () => chain(v, group));
   show($('detail-now'), [v.calls, v.plan, v.refused, v.lease], ([calls, plan, refused, lease]) => {
     const items = [
       ...(calls ?? []).map(c => el('li.busy.text', null, `${c.verb} waits `, age(c.since, 'for'), ', is answered at the latest ', age(c.deadline, 'in'), el('.muted', null, ` (call ${c.id}${c.dir ? `, ${c.dir}` : ''})`))),
@@ -461,12 +462,11 @@ function renderStory(gone) {
 // Which part of the chain a step works on.
 const stage = step => /mkfs|fsck|format|check|probe|grow|resize/.test(step ?? '') ? 'fs' : /mount|stage|publish|bind/.test(step ?? '') ? 'mount' : 'lv';
 
-function chain(v, g) {
+function chain(v, group) {
   const at = stage(v.step ?? v.error?.step);
   const toneAt = (part, there) => v.step && at === part ? (v.state === 'stuck' ? 'bad' : 'busy') :
     isTrouble(v) && v.error && at === part ? tone(v.state) : there ? 'ok' : 'quiet';
   const li = (t, what, name, more, ...rest) => el(`li.${t}`, null, el('div.what', null, el('', null, what), el('', null, el('b.text', null, name), ' ', el('.muted', null, more))), rest);
-  const devices = (g?.disks ?? []).map(d => d.device || 'a missing disk');
   const fsTone = v.state === 'faulty' ? 'bad' : toneAt('fs', v.filesystem);
   const claims = v.claims ?? [], others = (v.pods ?? []).filter(p => !claims.some(c => c.dir === p.dir));
   const mount = c => {
@@ -476,8 +476,7 @@ function chain(v, g) {
       c.pod && el('div.pod', null, el('.muted', null, 'pod '), el('b.text', null, podName(c.pod)), el('.more-text.mono', null, c.pod.uid)));
   };
   return [
-    li(g?.state ? tone(g.state) : 'quiet', 'disk', devices.length ? devices.join(', ') : `group ${v.vg}`,
-      [devices.length > 0 && `group ${v.vg}`, g?.size > 0 && `${size(g.free)} free of ${size(g.size)}`].filter(Boolean).join(', ')),
+    li(group ? tone(group.state) : 'quiet', 'disk', group?.disks || `group ${v.vg}`, [group?.disks && `group ${v.vg}`, group?.space].filter(Boolean).join(', ')),
     li(v.state === 'uncertain' ? 'warn' : v.state === 'missing' && !v.device ? 'bad' : toneAt('lv', v.device), 'LV', v.lv,
       [v.size > 0 && size(v.size), v.device ?? 'not active'].filter(Boolean).join(', ')),
     li(fsTone, 'filesystem', v.filesystem ?? 'none known', v.filesystemSize > 0 ? `${percent(v.filesystemUsed, v.filesystemSize)} of ${size(v.filesystemSize)} used` : '',
@@ -493,16 +492,16 @@ function chain(v, g) {
 function historyOf() {
   if (!events) return (story.history ?? []).map(o => ({ at: o.started, what: o.step, text: o.error, took: o.seconds, calls: o.callIDs, tone: o.error ? 'bad' : 'ok' }));
   const tones = { stuck: 'bad', found: 'warn', lost: 'warn', flexd: 'quiet' };
-  return events.map(e => ({
+  return [...events.events, ...(events.waiting ?? []).map(e => ({ ...e, waits: true }))].map(e => ({
     id: e.id, at: e.time, what: e.waits ? `${e.verb} waits` : e.verb || e.step || (e.type === 'found' || e.type === 'resolved' ? `${e.code} ${e.type}` : e.type), text: e.message, took: e.duration,
-    calls: e.callIDs ?? (e.callID ? [e.callID] : []), count: e.count, first: e.first, pod: e.pod && podName(e.pod), call: e.type === 'call',
+    calls: e.callIDs ?? (e.callID ? [e.callID] : []), count: e.count, first: e.first, pod: e.type === 'call' && e.pod && podName(e.pod), call: e.type === 'call',
     tone: e.waits ? 'busy' : tones[e.type] ?? (e.code && e.type !== 'resolved' && e.type !== 'ended' ? 'bad' : 'ok'),
   })).sort((a, b) => Date.parse(b.at) - Date.parse(a.at) || b.id - a.id);
 }
 
 function renderHistory() {
   if (!story || story.partial) return;
-  show($('history'), historyOf(), all => {
+  show($('history'), [historyOf(), events?.more, events?.problems], ([all, more, problems]) => {
     if (!all.length) return el('.muted', null, 'Nothing is known to have happened to it.');
     const oldest = all.at(-1), from = Date.parse(oldest.first ?? oldest.at), whole = Math.max(1, now() - from, Date.parse(all[0].at) - from);
     const zone = String(all[0].at).replace(/^.{19}(\.\d+)?/, '');
@@ -520,7 +519,8 @@ function renderHistory() {
         el(`li.${o.tone}`, null, el('time', { datetime: o.at, title: o.at }, clock(o.at)),
           el('.text', null, el(o.call ? 'b' : '', null, o.what), o.pod && el('.muted', null, ` for ${o.pod}`), o.count > 1 && el('.muted', null, ` ${number(o.count)} times since ${clock(o.first)}`),
             o.text && el('.more-text.text.wrong', null, o.text), calls !== (calls = (o.calls ?? []).join(', ')) && calls && el('.more-text', null, `call ${calls}`)),
-          el('.took', null, o.took ? took(o.took) : ''))]))];
+          el('.took', null, o.took ? took(o.took) : ''))])),
+      more && el('.muted.text', null, `Older ones: flexd events ${story.vg}/${story.lv}`), (problems ?? []).map(p => el('.wrong.warn.text', null, p))];
   });
 }
 
