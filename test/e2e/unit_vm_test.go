@@ -81,6 +81,16 @@ func TestUnit(t *testing.T) {
 		t.Errorf("flexd doctor: exit status %d:\n%s", code, out)
 	}
 
+	h.settings.extra += "metricsAddress: 127.0.0.1:9809\n"
+	h.configure()
+	h.must(unix.Kill(h.Pid(), unix.SIGHUP))
+	h.eventually("TCP is a problem", func() string {
+		if text := h.show(); !strings.Contains(text, "flexd may not use TCP: its systemd unit has to allow it") {
+			return text
+		}
+		return ""
+	})
+
 	p, q := podN(1), podN(2)
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
 		v := h.vol(fs, fs).With("volumegroup", "loops", "size", "304Mi")
