@@ -42,6 +42,8 @@ func TestOrphans(t *testing.T) {
 	h.ok(h.up(byKubelet, v, dead))
 	h.ok(h.up(byKubelet, w, alive))
 	h.ok(h.up(byKubelet, x, alive))
+	plain := h.vol("plain", "ext4")
+	h.ok(h.up(noAttach, plain, dead))
 	h.ok(h.unmount(x, alive))
 	dir, global := h.PodDir(dead, v), h.GlobalDir(x)
 	holder := h.holder(dir)
@@ -93,6 +95,9 @@ func TestOrphans(t *testing.T) {
 	if strings.Contains(text, "vg0/used") {
 		t.Errorf("a pod that lives is mentioned:\n%s", text)
 	}
+	showsAs(t, docBlocks(t), "docs/orphans.md", "vg0/data  orphaned-pod", strings.NewReplacer("vg0/plain", "vg0/data", "default/web-1", "default/web-0",
+		h.Root, "/var/lib/kubelet", dead.UID+"/", "6b2f.../", plain.Name, "data").Replace(release(0, h.PodDir(dead, plain))))
+	has(release(0, "--yes", h.PodDir(dead, plain)), "released")
 	has(h.show(), "orphaned", "Disagreement: vg0/left orphaned-pod")
 	has(h.show(h.story("left").UUID), "vg0/left  orphaned", "orphaned-pod, first seen", "what to do: restart kubelet", "flexd release "+dir)
 
