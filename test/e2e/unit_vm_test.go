@@ -132,8 +132,8 @@ func TestUnit(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// With the units as they are installed, no call fails while flexd restarts again and again, and
-// systemd restarts a flexd that has stopped to work.
+// With the units as they are installed, no call fails while flexd is upgraded and restarts again
+// and again, and systemd restarts a flexd that has stopped to work.
 func TestSystemd(t *testing.T) {
 	if testhost.Unit == "" {
 		t.Fatal("needs systemd: scripts/test-vm")
@@ -142,16 +142,26 @@ func TestSystemd(t *testing.T) {
 	h.stop()
 	const units = "/run/systemd/system/"
 	log := h.Dir + "/systemd.log"
-	for _, unit := range []string{"flexd.service", "flexd-driver.socket", "flexd-status.socket"} {
-		text, err := os.ReadFile(filepath.Join(filepath.Dir(testhost.Unit), unit))
-		h.must(err)
-		own := strings.NewReplacer(
-			"/run/flexd", h.Run,
-			"/usr/local/bin/flexd serve --config /etc/flexd/flexd.yaml", h.Flexd()+" serve --config "+h.Config(),
-			"WatchdogSec=60", "WatchdogSec=15\nTimeoutAbortSec=1\nStandardError=append:"+log,
-			"RequiresMountsFor=/var/lib/flexd /var/lib/kubelet", "",
-		).Replace(string(text))
-		h.must(os.WriteFile(units+unit, []byte(own), 0o644))
+	install := func(sockets bool) {
+		for _, unit := range []string{"flexd.service", "flexd-driver.socket", "flexd-status.socket"} {
+			text, err := os.ReadFile(filepath.Join(filepath.Dir(testhost.Unit), unit))
+			h.must(err)
+			own := strings.NewReplacer(
+				"/run/flexd", h.Run,
+				"/usr/local/bin/flexd serve --config /etc/flexd/flexd.yaml", h.Flexd()+" serve --config "+h.Config(),
+				"WatchdogSec=60", "WatchdogSec=15\nTimeoutAbortSec=1\nStandardError=append:"+log,
+				"RequiresMountsFor=/var/lib/flexd /var/lib/kubelet", "",
+			).Replace(string(text))
+			switch {
+			case sockets:
+			case unit == "flexd.service":
+				own = strings.NewReplacer("Wants=flexd-", "#", "After=flexd-", "#").Replace(own)
+			default:
+				continue
+			}
+			h.must(os.WriteFile(units+unit, []byte(own), 0o644))
+		}
+		h.sh("systemctl", "daemon-reload")
 	}
 	defer func() {
 		h.sh("systemctl", "stop", "flexd-driver.socket", "flexd-status.socket", "flexd.service")
@@ -161,7 +171,7 @@ func TestSystemd(t *testing.T) {
 		h.sh("sh", "-c", "rm "+units+"flexd*; systemctl daemon-reload")
 		h.start()
 	}()
-	h.sh("systemctl", "daemon-reload")
+	install(false) // an earlier version
 	h.sh("systemctl", "start", "flexd.service")
 
 	v, p := h.vol("a", "ext4"), podN(1)
@@ -180,9 +190,11 @@ func TestSystemd(t *testing.T) {
 	}()
 	main := func() string { return h.sh("systemctl", "show", "--value", "-p", "MainPID", "flexd.service") }
 	first := main()
+	install(true)
 	for range 3 {
 		h.sh("systemctl", "restart", "flexd.service")
 	}
+	h.sh("systemctl", "is-active", "flexd-driver.socket", "flexd-status.socket")
 	h.sh("systemctl", "stop", "flexd.service") // the next call starts it again
 	h.eventually("a call starts flexd", func() string {
 		if pid := strings.TrimSpace(main()); pid == "0" || pid == first {
