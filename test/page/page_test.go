@@ -263,7 +263,7 @@ func front(t *testing.T, address string, documents map[string]string) string {
 func groups(t *testing.T, b *browser) {
 	path := filepath.Join(t.TempDir(), "status.sock")
 	(&node{}).serve(t, path)
-	const data = `"vg":"vg0","lv":"data","uuid":"u1","size":1073741824,"state":"mounted","device":"/dev/dm-1","filesystem":"ext4","filesystemSize":1000000000,"filesystemUsed":900000000,"pods":[]`
+	const data = `"vg":"vg0","lv":"data","uuid":"u1","size":1073741824,"state":"mounted","device":"/dev/dm-1","filesystem":"ext4","filesystemSize":1000000000,"filesystemUsed":900000000,"filesystemFree":50000000,"inodes":1000,"inodesUsed":120,"pods":[]`
 	const gib, mib = 1 << 30, 1 << 20
 	largest, none := int64(200*gib), int64(0)
 	spaces := []status.Group{
@@ -281,7 +281,7 @@ func groups(t *testing.T, b *browser) {
 		t.Fatal(err)
 	}
 	address := front(t, tunnel(t, path), map[string]string{
-		"/v1/volumes":          `{"node":"node-1","version":"1","volumes":[{` + data + `}],"problems":[],"disagreements":[],"pools":[],"refusedCalls":[],"groups":` + string(text) + `}`,
+		"/v1/volumes":          `{"node":"node-1","version":"1","volumes":[{` + data + `},{"vg":"vg0","lv":"small","state":"full","filesystem":"ext4","filesystemSize":1000000000,"filesystemUsed":1000000,"filesystemFree":900000000,"inodes":1000,"inodesUsed":1000,"pods":[]}],"problems":[],"disagreements":[],"pools":[],"refusedCalls":[],"groups":` + string(text) + `}`,
 		"/v1/volumes/vg0/data": `{` + data + `,"claims":[],"calls":[],"observed":[],"plan":[],"refused":[],"history":[],"disagreements":[],"refusedCalls":[]}`,
 		"/v1/events": `{"node":"node-1","events":[
 			{"id":7,"time":"2026-07-28T23:59:58.5Z","type":"step","vg":"vg0","lv":"data","step":"activate","callID":"c1","duration":0.4},
@@ -305,9 +305,11 @@ func groups(t *testing.T, b *browser) {
 			t.Errorf("no %q in:\n%s", want, shown)
 		}
 	}
+	p.equal("document.querySelector('#attention').innerText.includes('Remedy: remove files in it') && document.querySelector('#rows').textContent.includes('100 % inodes')", "true")
 	p.equal("document.querySelector('#attention').innerText.includes('vgextend vg2 DISK')", "true")
-	p.equal("document.querySelector('#rows').textContent.includes('90 %')", "true")
+	p.equal("document.querySelector('#rows').textContent.includes('95 %')", "true")
 	p.equal("document.querySelector('#chain').innerText.includes('/dev/nvme0n1, /dev/sda')", "true")
+	p.equal("document.querySelector('#chain').innerText.includes('858 MiB of 954 MiB used, 47.7 MiB free; 12 % of the inodes')", "true")
 	want := strings.Join([]string{
 		"14:30:01 unmount waits call c3",
 		"14:30:00 stale-mapping found the sizes differ",

@@ -69,9 +69,9 @@ function tick(e) {
 // States.
 
 const tones = {
-  stuck: 'bad', failed: 'bad', missing: 'bad', faulty: 'bad', refused: 'warn', uncertain: 'warn', orphaned: 'warn',
+  stuck: 'bad', failed: 'bad', missing: 'bad', faulty: 'bad', refused: 'warn', uncertain: 'warn', orphaned: 'warn', full: 'warn',
   working: 'busy', mounted: 'ok', active: 'quiet', idle: 'quiet',
-  ok: 'ok', full: 'warn', unusable: 'bad', unknown: 'warn',
+  ok: 'ok', unusable: 'bad', unknown: 'warn', // of groups
 };
 const urgency = Object.keys(tones);
 const tone = state => Object.hasOwn(tones, state) ? tones[state] : 'warn';
@@ -227,8 +227,8 @@ const refusal = r => ({
 });
 const failure = v => ({
   tone: tone(v.state), kind: v.state, vg: v.vg, lv: v.lv, since: v.error ? null : v.stepSince, last: v.error?.at, next: v.error?.next,
-  text: v.error ? `${v.error.step}: ${v.error.message}` : v.state === 'stuck' ? `${v.step ?? 'a process'} does not end` : '',
-  remedy: v.error?.hint,
+  text: v.error ? `${v.error.step}: ${v.error.message}` : v.state === 'stuck' ? `${v.step ?? 'a process'} does not end` : filling(v)?.text,
+  remedy: v.error?.hint ?? (v.state === 'full' ? 'remove files in it, or give the volume a larger size' : ''),
 });
 
 // troubles lists what an operator should look at, the most urgent first.
@@ -284,26 +284,36 @@ function groupsOf(l) {
   return groups.map(g => ({ ...g, volumes: count[g.name] ?? 0 }));
 }
 
+const percent = (part, whole) => `${(100 * part / whole).toFixed(0)} %`;
+
 // bar shows how much of a whole is used.
-function bar(kind, used, whole, what) {
-  const label = `${what}: ${size(used)} of ${size(whole)} used`, i = el('i');
+function bar(kind, used, whole, label) {
+  const i = el('i');
   i.style.width = `${Math.max(0, Math.min(100, 100 * used / whole))}%`;
   return el(`.bar.${kind}`, { role: 'img', 'aria-label': label, title: label }, i);
 }
 
-const fill = v => bar(`small.${v.filesystemUsed >= 0.95 * v.filesystemSize ? 'bad' : v.filesystemUsed >= 0.85 * v.filesystemSize ? 'warn' : 'ok'}`, v.filesystemUsed, v.filesystemSize, v.filesystem);
-const percent = (part, whole) => `${Math.floor(100 * part / whole)} %`;
+const spaceBar = (kind, used, whole, what) => bar(kind, used, whole, `${what}: ${size(used)} of ${size(whole)} used`);
+
+// filling is how full a filesystem is, as df computes it, or its inodes if these are scarcer.
+// It returns a bar, the percentage, and all in words.
+function filling(v) {
+  if (!(v.filesystemSize > 0)) return null;
+  const used = v.filesystemUsed ?? 0, whole = used + (v.filesystemFree ?? 0) || 1, space = used / whole, inodes = v.inodes > 0 ? (v.inodesUsed ?? 0) / v.inodes : 0;
+  const share = Math.max(space, inodes), text = `${size(used)} of ${size(v.filesystemSize)} used, ${size(v.filesystemFree ?? 0)} free${v.inodes > 0 ? `; ${percent(inodes, 1)} of the inodes` : ''}`;
+  return { bar: bar(`small.${share >= 0.95 ? 'bad' : share >= 0.85 ? 'warn' : 'ok'}`, share, 1, text), percent: percent(share, 1) + (inodes > space ? ' inodes' : ''), text };
+}
 
 function renderGroup(g) {
   const part = (kind, name, used, whole, note) => [
-    el('.text', null, name), whole > 0 ? bar(`small.${kind}`, used, whole, name) : el(),
+    el('.text', null, name), whole > 0 ? spaceBar(`small.${kind}`, used, whole, name) : el(),
     el('.muted', null, note ?? (whole > 0 ? `${percent(used, whole)} of ${size(whole)}` : '–'))];
   const wrong = (t, text) => text && el(`.wrong.text.${t}`, null, text);
   const disks = g.disks ?? [], pools = g.thinPools ?? [];
   return el('.group', null,
     el('.title', null, el('b.text', null, g.name), el('.muted', null, [g.provider, many(g.volumes, 'volume')].filter(Boolean).join(' · ')), g.state && state(g.state)),
     g.known && g.size > 0 && [
-      bar(g.state === 'ok' ? 'ok' : tone(g.state), g.size - g.free, g.size, g.name),
+      spaceBar(tone(g.state), g.size - g.free, g.size, g.name),
       el('.figures', null, el('', null, el('b', null, size(g.size - g.free)), ' used'), el('', null, el('b', null, size(g.free)), ` free of ${size(g.size)}`),
         g.largestVolume != null && el('', null, 'a new volume gets at most ', el('b', null, size(g.largestVolume))))],
     wrong(tone(g.state), g.error),
@@ -322,7 +332,7 @@ function renderRows() {
   const seen = new Set(), twice = new Set(), found = new Map(), focused = document.activeElement.dataset.path;
   for (const v of list.volumes) (seen.has(named(v)) ? twice : seen).add(named(v));
   for (const d of list.disagreements ?? []) if (!d.informational && !found.has(named(d))) found.set(named(d), d);
-  showEach($('rows'), list.volumes.map(v => [v, twice.has(named(v)) && v.uuid ? `-/${encodeURIComponent(v.uuid)}` : named(v), found.get(named(v))?.message]), makeRow);
+  showEach($('rows'), list.volumes.map(({ filesystemObservedAt, ...v }) => [v, twice.has(named(v)) && v.uuid ? `-/${encodeURIComponent(v.uuid)}` : named(v), found.get(named(v))?.message]), makeRow);
   if (focused && document.activeElement.dataset.path !== focused) row(focused)?.focus();
   renderStates();
   filter();
@@ -331,13 +341,13 @@ function renderRows() {
 const row = path => [...$('rows').children].find(e => e.dataset.path === path);
 
 function makeRow([v, path, finding]) {
-  const pods = v.pods ?? [], why = v.error ? `${v.error.step}: ${v.error.message}` : finding;
+  const pods = v.pods ?? [], full = filling(v), why = v.error ? `${v.error.step}: ${v.error.message}` : finding;
   const e = el('.row', { role: 'row', tabindex: -1, 'data-path': path },
     el('', { role: 'gridcell' }, stateOf(v)),
     el('.name', { role: 'gridcell', title: `${v.vg}/${v.lv}` }, el('', null, `${v.vg}/`), v.lv),
     el('', { role: 'gridcell' }, v.size ? size(v.size) : none()),
     el('.muted', { role: 'gridcell', title: v.device }, v.device ?? none()),
-    el('', { role: 'gridcell' }, v.filesystem ? v.filesystemSize > 0 ? el('.fs', null, v.filesystem, fill(v), el('.muted', null, percent(v.filesystemUsed, v.filesystemSize))) : v.filesystem : none()),
+    el('', { role: 'gridcell' }, full ? el('.fs', null, v.filesystem, full.bar, el('.muted', null, full.percent)) : v.filesystem ?? none()),
     el('', { role: 'gridcell', title: pods.map(podName).join('\n') }, pods.length ? pods.slice(0, 20).map(podName).join(', ') : none()),
     why && el(`.why.${isTrouble(v) ? tone(v.state) : 'warn'}`, { role: 'gridcell', title: why }, why.replace(/\s*\n\s*/g, ' ')));
   e.state = v.state;
@@ -445,7 +455,7 @@ function renderStory(gone) {
   if (!story || story.partial) return;
   const g = list?.groups?.find(g => g.name === v.vg);
   const group = g && { state: g.state, disks: (g.disks ?? []).map(d => d.device || 'a missing disk').join(', '), space: g.size > 0 ? `${size(g.free)} free of ${size(g.size)}` : '' };
-  show($('chain'), [v.vg, v.lv, v.size, v.device, v.filesystem, v.filesystemSize, v.filesystemUsed, v.state, v.step, v.claims, v.pods, v.error?.step, group], () => chain(v, group));
+  show($('chain'), [v.vg, v.lv, v.size, v.device, v.filesystem, v.filesystemSize, v.filesystemUsed, v.filesystemFree, v.inodes, v.inodesUsed, v.state, v.step, v.claims, v.pods, v.error?.step, group], () => chain(v, group));
   show($('detail-now'), [v.calls, v.plan, v.refused, v.lease], ([calls, plan, refused, lease]) => {
     const items = [
       ...(calls ?? []).map(c => el('li.busy.text', null, `${c.verb} waits `, age(c.since, 'for'), ', is answered at the latest ', age(c.deadline, 'in'), el('.muted', null, ` (call ${c.id}${c.dir ? `, ${c.dir}` : ''})`))),
@@ -467,7 +477,7 @@ function chain(v, group) {
   const toneAt = (part, there) => v.step && at === part ? (v.state === 'stuck' ? 'bad' : 'busy') :
     isTrouble(v) && v.error && at === part ? tone(v.state) : there ? 'ok' : 'quiet';
   const li = (t, what, name, more, ...rest) => el(`li.${t}`, null, el('div.what', null, el('', null, what), el('', null, el('b.text', null, name), ' ', el('.muted', null, more))), rest);
-  const fsTone = v.state === 'faulty' ? 'bad' : toneAt('fs', v.filesystem);
+  const full = filling(v), fsTone = v.state === 'faulty' ? 'bad' : v.state === 'full' ? 'warn' : toneAt('fs', v.filesystem);
   const claims = v.claims ?? [], others = (v.pods ?? []).filter(p => !claims.some(c => c.dir === p.dir));
   const mount = c => {
     const t = c.phase !== 'held' ? 'busy' : c.mounted ? (v.state === 'orphaned' ? 'warn' : 'ok') : 'bad';
@@ -479,8 +489,7 @@ function chain(v, group) {
     li(group ? tone(group.state) : 'quiet', 'disk', group?.disks || `group ${v.vg}`, [group?.disks && `group ${v.vg}`, group?.space].filter(Boolean).join(', ')),
     li(v.state === 'uncertain' ? 'warn' : v.state === 'missing' && !v.device ? 'bad' : toneAt('lv', v.device), 'LV', v.lv,
       [v.size > 0 && size(v.size), v.device ?? 'not active'].filter(Boolean).join(', ')),
-    li(fsTone, 'filesystem', v.filesystem ?? 'none known', v.filesystemSize > 0 ? `${percent(v.filesystemUsed, v.filesystemSize)} of ${size(v.filesystemSize)} used` : '',
-      v.filesystemSize > 0 && fill(v)),
+    li(fsTone, 'filesystem', v.filesystem ?? 'none known', full?.text ?? '', full?.bar),
     ...claims.map(mount),
     ...others.map(p => li('ok', 'mount', 'pod’s directory', 'without a claim', el('.more-text.text.mono', null, p.dir), el('div.pod', null, el('.muted', null, 'pod '), el('b.text', null, podName(p))))),
     claims.length + others.length === 0 && li(toneAt('mount', false), 'mounts', 'none', ''),
