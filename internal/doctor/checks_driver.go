@@ -91,10 +91,11 @@ func (n *node) executable() []finding {
 		case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:
 			return failed(fmt.Sprintf("%s is not executable (mode %s)", shown, st.Mode()), install)
 		}
-		for path, st := range map[string]os.FileInfo{dir: parent, exe: st} {
-			if wrong, remedy := safe(path, st); wrong != "" {
-				return failed(wrong, remedy)
-			}
+		if wrong, remedy := safe(dir, parent); wrong != "" {
+			return failed(wrong, remedy)
+		}
+		if wrong, remedy := safe(exe, st); wrong != "" {
+			return failed(wrong, remedy)
 		}
 		if !isFlexdriver(exe) {
 			return failed(shown+" is not flexd's driver", "see what it is: file "+shown+"; if another driver has this name, choose one of its own with --driver", install)
@@ -249,11 +250,11 @@ func usesLVM(script string) bool {
 
 func (n *node) versions() (all []finding) {
 	release := map[string]string{"these commands": n.Version}
-	if body, err := n.Ask("/version"); err == nil {
+	if !n.asleep() {
 		var v struct {
 			Version string `json:"version"`
 		}
-		if json.Unmarshal(body, &v) == nil {
+		if body, err := n.Ask("/version"); err == nil && json.Unmarshal(body, &v) == nil {
 			release["the daemon"] = v.Version
 		}
 	}

@@ -102,6 +102,9 @@ func (n *node) daemon() (all []finding) {
 		}
 		return []finding{failed("flexd is not running: no process, and no socket "+n.Socket, start...)}
 	}
+	if n.asleep() {
+		return []finding{failed("flexd is not running: systemd listens on "+n.Socket+" for it", start...)}
+	}
 	var health struct {
 		Status  string   `json:"status"`
 		Reasons []string `json:"reasons"`
@@ -177,42 +180,84 @@ var separate = []string{"PrivateMounts", "PrivateTmp", "PrivateDevices", "Privat
 	"ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups", "ProcSubset", "ReadWritePaths", "ReadOnlyPaths",
 	"InaccessiblePaths", "BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem", "RootDirectory", "RootImage", "MountFlags", "DynamicUser", "PrivateUsers"}
 
-func (n *node) unit() (all []finding) {
-	if !exists(n.Root + "/run/systemd/system") {
-		return skipped("systemd does not run here")
-	}
-	var files []string
+// The units of the sockets.
+const driverSocket, statusSocket = "flexd-driver.socket", "flexd-status.socket"
+
+// A unitFile is a unit with its drop-ins, and of each setting the last value and its file.
+type unitFile struct {
+	files        []string
+	values, from map[string]string
+}
+
+// unitFile reads a unit; it has no files if there is none.
+func (n *node) unitFile(name string) (u unitFile, err error) {
 	for _, dir := range unitDirs {
-		if len(files) == 0 && exists(n.Root+dir+"/flexd.service") {
-			files = append(files, dir+"/flexd.service")
+		if len(u.files) == 0 && exists(n.Root+dir+"/"+name) {
+			u.files = append(u.files, dir+"/"+name)
 		}
 	}
-	if len(files) == 0 {
-		return []finding{warning("there is no flexd.service: flexd does not start at boot", "scripts/install.sh")}
-	}
-	dropins := map[string]string{}                                // by name
-	for _, of := range []string{"service.d", "flexd.service.d"} { // of all services, of this one
+	dropins := map[string]string{}                                                 // by name
+	for _, of := range []string{strings.TrimLeft(filepath.Ext(name), "."), name} { // of all units of that kind, of this one
 		for _, dir := range slices.Backward(unitDirs) {
-			found, _ := filepath.Glob(n.Root + dir + "/" + of + "/*.conf")
+			found, _ := filepath.Glob(n.Root + dir + "/" + of + ".d/*.conf")
 			for _, f := range found {
 				dropins[filepath.Base(f)] = strings.TrimPrefix(f, n.Root)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(dropins)) {
-		files = append(files, dropins[name])
+	if len(u.files) == 0 {
+		return u, nil
 	}
-	values, from := map[string]string{}, map[string]string{}
-	for _, file := range files {
+	for _, name := range slices.Sorted(maps.Keys(dropins)) {
+		u.files = append(u.files, dropins[name])
+	}
+	u.values, u.from = map[string]string{}, map[string]string{}
+	for _, file := range u.files {
 		text, err := readFile(n.Root + file)
 		if err != nil {
-			return []finding{unknown(err.Error())}
+			return u, err
 		}
 		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
 			key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 			if ok && !strings.HasPrefix(key, "#") && !strings.HasPrefix(key, ";") && (value != "" || key != "ExecStart") {
-				values[key], from[key] = value, file
+				u.values[key], u.from[key] = value, file
 			}
+		}
+	}
+	return u, nil
+}
+
+// asleep reports whether flexd does not run, and a connection to its socket would start it.
+func (n *node) asleep() bool {
+	if _, runs := n.serve(); runs || !exists(n.Root+"/run/systemd/system") {
+		return false
+	}
+	u, _ := n.unitFile(statusSocket)
+	return len(u.files) > 0
+}
+
+func (n *node) unit() (all []finding) {
+	if !exists(n.Root + "/run/systemd/system") {
+		return skipped("systemd does not run here")
+	}
+	u, err := n.unitFile("flexd.service")
+	if err != nil {
+		return []finding{unknown(err.Error())}
+	}
+	files, values, from := u.files, u.values, u.from
+	if len(files) == 0 {
+		return []finding{warning("there is no flexd.service: flexd does not start at boot", "scripts/install.sh")}
+	}
+	for _, socket := range [][2]string{{driverSocket, n.Config.DriverSocket()}, {statusSocket, n.Config.StatusSocket()}} {
+		name, path := socket[0], socket[1]
+		switch s, err := n.unitFile(name); {
+		case err != nil:
+			all = append(all, unknown(err.Error()))
+		case len(s.files) == 0:
+			all = append(all, warning("there is no "+name+", as with an earlier version: calls do not wait in the socket while flexd restarts", "scripts/install.sh"))
+		case s.values["ListenStream"] != path:
+			all = append(all, failed(fmt.Sprintf("%s: ListenStream=%s, and flexd's socket is %s", s.from["ListenStream"], s.values["ListenStream"], path),
+				fmt.Sprintf("set ListenStream= and ListenStream=%s in /etc/systemd/system/%s.d/path.conf, then: systemctl daemon-reload && systemctl restart %[2]s", path, name)))
 		}
 	}
 	reload := "systemctl daemon-reload && systemctl restart flexd (kubelet's calls wait for it; mounts stay)"
@@ -259,7 +304,7 @@ func (n *node) unitState(files []string) (all []finding) {
 	if s := state["UnitFileState"]; s == "disabled" || s == "masked" {
 		all = append(all, warning("flexd.service is "+s+": flexd does not start at boot", "systemctl enable flexd"))
 	}
-	if s := state["ActiveState"]; s == "failed" || s == "activating" {
+	if s := state["ActiveState"]; s == "failed" || s == "activating" && state["NRestarts"] != "0" {
 		all = append(all, failed(fmt.Sprintf("flexd.service is %s (%s, %s restarts)", s, state["Result"], state["NRestarts"]), "journalctl -u flexd -n 50", "systemctl restart flexd"))
 	}
 	if len(all) == 0 {

@@ -77,10 +77,6 @@ func TestUnit(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 
-	if out, code := h.client("doctor", "--config", h.Config(), "-v"); code != 0 || strings.Contains(out, "flexd does not run") {
-		t.Errorf("flexd doctor: exit status %d:\n%s", code, out)
-	}
-
 	h.settings.extra += "metricsAddress: 127.0.0.1:9809\n"
 	h.configure()
 	h.must(unix.Kill(h.Pid(), unix.SIGHUP))
@@ -216,4 +212,13 @@ func TestSystemd(t *testing.T) {
 	h.write(v, p, "f", "x")
 	h.reads(v, p, "f", "x")
 	h.end(noAttach, v, p)
+
+	if out, code := h.client("doctor", "--config", h.Config(), "--all"); code != 0 || !strings.Contains(out, "ok      flexd/sockets") {
+		t.Errorf("flexd doctor: exit status %d:\n%s", code, out)
+	}
+	h.sh("systemctl", "stop", "flexd.service")
+	out, code := h.client("doctor", "--config", h.Config())
+	if pid := strings.TrimSpace(main()); code != 1 || !strings.Contains(out, "systemd listens") || pid != "0" {
+		t.Errorf("flexd doctor: exit status %d, and flexd has pid %s:\n%s", code, pid, out)
+	}
 }
