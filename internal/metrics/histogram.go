@@ -13,7 +13,7 @@ import (
 // bounds are the buckets of all histograms, in seconds: those of kubelet's
 // storage_operation_duration_seconds and of the CSI sidecars, and three below them, since
 // most steps take less than 0.1 s.
-var bounds = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
+var bounds = [...]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 
 // A histogram counts durations, for each combination of its labels' values.
 type histogram struct {
@@ -25,14 +25,14 @@ type histogram struct {
 }
 
 type series struct {
-	counts [17]uint64 // by bound, the last one beyond all bounds
+	counts [len(bounds) + 1]uint64 // by bound, the last one beyond all bounds
 	sum    float64
 }
 
 func (h *histogram) observe(took time.Duration, values ...string) {
 	key := labels(h.names, values...)
 	seconds := took.Seconds()
-	i, _ := slices.BinarySearch(bounds, seconds)
+	i, _ := slices.BinarySearch(bounds[:], seconds)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.series[key]

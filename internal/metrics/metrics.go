@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -89,10 +90,8 @@ func (m *Metrics) group(vg string) string {
 }
 
 func known(words []string, word string) string {
-	for _, w := range words {
-		if w == word {
-			return w
-		}
+	if slices.Contains(words, word) {
+		return word
 	}
 	return other
 }
