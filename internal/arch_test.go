@@ -37,6 +37,7 @@ var packages = []struct {
 	{"internal/config", []string{"spelling", "volopts"}},
 	{"internal/udev", nil},
 	{"internal/status", nil},
+	{"internal/history", []string{"boottime", "status"}},
 	{"internal/flexvolume", []string{"boottime", "spelling", "volopts"}},
 	{"internal/explain", []string{"spelling", "volopts", "status", "flexvolume"}},
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
@@ -55,7 +56,7 @@ var packages = []struct {
 	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable"}},
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "doctor"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "doctor", "history"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

@@ -15,14 +15,7 @@ import (
 // get asks the status socket. Its errors have an exit status; with that of another HTTP
 // status it returns the answer, too.
 func get(socket, path string, timeout time.Duration) ([]byte, error) {
-	client := http.Client{Timeout: timeout, Transport: &http.Transport{
-		DisableKeepAlives:  true, // flexd limits the connections of a user
-		DisableCompression: true, // it would only cost time
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	resp, err := client.Get("http://flexd" + path)
+	resp, err := client(socket, timeout).Get("http://flexd" + path)
 	if err != nil {
 		return nil, &exitError{exitUnknown, absent(socket, err)}
 	}
@@ -32,19 +25,35 @@ func get(socket, path string, timeout time.Duration) ([]byte, error) {
 		return nil, &exitError{exitUnknown, fmt.Errorf("flexd hung up: %w", err)}
 	}
 	if resp.StatusCode != http.StatusOK {
-		var f struct {
-			Error string `json:"error"`
-		}
-		if json.Unmarshal(body, &f) != nil || f.Error == "" {
-			f.Error = "flexd answers " + resp.Status
-		}
-		code := exitUnknown
-		if resp.StatusCode < http.StatusInternalServerError {
-			code = exitFailed
-		}
-		return body, &exitError{code, errors.New(f.Error)}
+		return body, refusal(resp, body)
 	}
 	return body, nil
+}
+
+// client returns a client of the status socket; timeout 0 = none.
+func client(socket string, timeout time.Duration) *http.Client {
+	return &http.Client{Timeout: timeout, Transport: &http.Transport{
+		DisableKeepAlives:  true, // flexd limits the connections of a user
+		DisableCompression: true, // it would only cost time
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+}
+
+// refusal returns the error that flexd has answered with.
+func refusal(resp *http.Response, body []byte) error {
+	var f struct {
+		Error string `json:"error"`
+	}
+	if json.Unmarshal(body, &f) != nil || f.Error == "" {
+		f.Error = "flexd answers " + resp.Status
+	}
+	code := exitUnknown
+	if resp.StatusCode < http.StatusInternalServerError {
+		code = exitFailed
+	}
+	return &exitError{code, errors.New(f.Error)}
 }
 
 // absent returns why flexd does not answer, and what to do about it.

@@ -85,7 +85,7 @@ func candidates(commands []*cli.Command, words []string) []string {
 		return names
 	case name == "completion":
 		return []string{"bash", "zsh", "fish"}
-	case name == "status" || name == "release":
+	case name == "status" || name == "events" || name == "release":
 		return volumes(words)
 	}
 	return nil

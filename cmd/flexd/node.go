@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -15,6 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/history"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/metrics"
@@ -33,13 +35,14 @@ import (
 type node interface {
 	server.Handler // called from the start on, before Ready
 	server.Source  // likewise
+	server.History // likewise
 	WriteMetrics(io.Writer) error
 	Ready() <-chan struct{} // closed when the state that the last flexd left is known
 }
 
 // newNode connects the packages; no other code uses them all. It returns the daemon with
 // its background tasks. Each of problems returns one for the status, or "".
-func newNode(live *config.Live, log *logrus.Entry, problems ...func() string) (node, []task, error) {
+func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems ...func() string) (node, []task, error) {
 	cfg := live.Get()
 	boot, err := procfs.BootID() // notes of another one are about mounts that are gone
 	if err != nil {
@@ -75,7 +78,7 @@ func newNode(live *config.Live, log *logrus.Entry, problems ...func() string) (n
 		Config: live, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
-		Stepped: measured.Step,
+		Stepped: measured.Step, Record: past.Record,
 	}
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
@@ -94,13 +97,14 @@ func newNode(live *config.Live, log *logrus.Entry, problems ...func() string) (n
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
-	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n}, problems, newUdevRule(cfg, log), measured}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n, History: past}, past, problems, newUdevRule(cfg, log), measured}, tasks, nil
 }
 
 // served fits the frontend to the driver socket.
 type served struct {
 	*reconcile.Node
 	flex     *flexserve.Frontend
+	past     *history.Log
 	problems []func() string
 	rule     *udevRule
 	metrics  *metrics.Metrics
@@ -145,6 +149,24 @@ func (s served) Explain(ctx context.Context, calls []string) status.Explained {
 	e.Version = version
 	return e
 }
+
+// Events returns what the query selects of the history. Its target means the volumes that
+// have this name or device now, also by their earlier names.
+func (s served) Events(ctx context.Context, q status.EventQuery) status.Events {
+	var uuids []string
+	if strings.Contains(q.Target, "/") {
+		for _, v := range s.Node.List().Volumes {
+			if v.UUID != "" && (q.Target == v.VG+"/"+v.LV || q.Target == v.Device) {
+				uuids = append(uuids, v.UUID)
+			}
+		}
+	}
+	events := s.past.Events(ctx, q, uuids)
+	events.Node = s.Config.Get().NodeName
+	return events
+}
+
+func (s served) EventsAfter(id uint64) <-chan struct{} { return s.past.Changed(id) }
 
 func (s served) Serve(ctx context.Context, r flexvolume.Request, peer server.Peer) flexvolume.Answer {
 	code := string(volume.Failed) // unless Serve returns

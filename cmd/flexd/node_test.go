@@ -12,6 +12,7 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/history"
 	"github.com/flexd/flexd/internal/server"
 )
 
@@ -28,7 +29,7 @@ func TestNodeRuns(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n, tasks, err := newNode(config.NewLive(cfg), logrus.NewEntry(log), func() string { return "a problem" })
+	n, tasks, err := newNode(config.NewLive(cfg), logrus.NewEntry(log), history.Open("", 0, logrus.NewEntry(log)), func() string { return "a problem" })
 	if err != nil {
 		t.Fatal(err)
 	}

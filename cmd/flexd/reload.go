@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/history"
+	"github.com/flexd/flexd/internal/status"
 )
 
 // A reloader applies the configuration again after SIGHUP, and when its file changes. No
@@ -25,6 +27,7 @@ type reloader struct {
 	text []byte // of the file, as applied
 	live *config.Live
 	log  *logrus.Entry
+	past *history.Log
 
 	applied chan<- struct{} // receives after a file was applied, if it has room
 
@@ -119,6 +122,11 @@ func (r *reloader) reload() {
 			problem = "the configuration has changes that need a restart of flexd: " + strings.Join(restart, ", ")
 		}
 	}
+	e := status.Event{Type: status.FlexdEvent, Message: "has read its configuration again"}
+	if problem != "" {
+		e.Code, e.Message = "config", problem
+	}
+	r.past.Record(e)
 	r.mu.Lock()
 	r.problem = problem
 	r.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/history"
 )
 
 // reloading starts a reloader of a file with these contents.
@@ -25,7 +26,7 @@ func reloading(t *testing.T, path string) (*reloader, func(what string, is func(
 		t.Fatal(err)
 	}
 	log, lines := quiet(t)
-	r := &reloader{path: path, text: text, live: config.NewLive(c), log: log}
+	r := &reloader{path: path, text: text, live: config.NewLive(c), log: log, past: history.Open("", 0, log)}
 	ended := make(chan struct{})
 	t.Cleanup(func() { <-ended }) // after the context's end
 	ctx := t.Context()

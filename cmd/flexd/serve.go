@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -17,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/history"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/flexd/flexd/internal/status"
 )
@@ -35,7 +37,7 @@ func serveCommand(stderr io.Writer) *cli.Command {
 }
 
 // serve is the daemon. It returns nil after a request to stop.
-func serve(ctx context.Context, configPath string, stderr io.Writer) error {
+func serve(ctx context.Context, configPath string, stderr io.Writer) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30) // flexd must use little memory: this costs some milliseconds for a hundred calls
 	}
@@ -66,11 +68,13 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	}
 	defer lock.Close()
 
+	past := history.Open(cfg.StateDir, cfg.HistorySize, log)
+	defer func() { closeHistory(past, err) }()
 	live := config.NewLive(cfg)
 	applied := make(chan struct{}, 1)
-	reload := &reloader{path: configPath, text: text, live: live, log: log, applied: applied}
+	reload := &reloader{path: configPath, text: text, live: live, log: log, applied: applied, past: past}
 	metrics := &server.Metrics{Address: func() string { return live.Get().MetricsAddress }, Changed: applied, Log: log}
-	n, tasks, err := newNode(live, log, reload.Problem, metrics.Problem)
+	n, tasks, err := newNode(live, log, past, reload.Problem, metrics.Problem, past.Problem)
 	if err != nil {
 		return err
 	}
@@ -104,8 +108,21 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) error {
 	tasks = append(tasks, reload, metrics,
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
-		&server.Status{Listener: shown, Source: n, Metrics: n.WriteMetrics, Version: version, Log: log})
+		&server.Status{Listener: shown, Source: n, History: n, Metrics: n.WriteMetrics, Version: version, Log: log})
+	past.Record(status.Event{Type: status.FlexdEvent, Message: "starts, version " + version})
 	return runTasks(ctx, log, n.Ready(), func() string { return found(n.List()) }, tasks)
+}
+
+// closeHistory records why flexd ends.
+func closeHistory(past *history.Log, err error) {
+	// The disk may hang, and systemd waits.
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Millisecond)
+	defer cancel()
+	e := status.Event{Type: status.FlexdEvent, Message: "stops"}
+	if err != nil {
+		e.Code, e.Message = "failed", "ends: "+err.Error()
+	}
+	past.Close(ctx, e)
 }
 
 // found summarizes what flexd continues with.

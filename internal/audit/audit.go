@@ -13,6 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -55,6 +56,7 @@ type Parts struct {
 	Boot      func() time.Duration
 
 	Views   func() []*View
+	Record  func(status.Event)                                            // adds to the history
 	Renamed func(volume.UUID, volume.Name)                                // a volume with a format record has another name
 	Release func(context.Context, volume.UUID, volume.Name, string) error // an orphan, as `flexd release` would, with the proof that no other mount namespace has its device
 }

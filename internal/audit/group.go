@@ -251,8 +251,10 @@ func (s *group) store(g join.Group, found []join.Finding) {
 	case g.Metadata == s.unknownReason:
 	case g.Metadata != "":
 		log.Warn("the volume group cannot be read: " + g.Metadata)
+		s.a.record(status.FoundEvent, status.Finding{Class: "unknown", VG: s.vg, Message: "the volume group cannot be read: " + g.Metadata})
 	default:
 		log.Info("the volume group can be read again")
+		s.a.record(status.ResolvedEvent, status.Finding{VG: s.vg, Message: "the volume group can be read again"})
 	}
 	s.unknownReason, s.gone = g.Metadata, g.Gone
 	var now []status.Finding
@@ -273,6 +275,7 @@ func (s *group) store(g join.Group, found []join.Finding) {
 			log.Debug(v.Message)
 		} else {
 			log.WithField("hint", v.Hint).Warn("disagreement: " + v.Message)
+			s.a.record(status.FoundEvent, v)
 		}
 		now = append(now, v)
 	}
@@ -281,9 +284,22 @@ func (s *group) store(g join.Group, found []join.Finding) {
 			now = append(now, k)
 		} else if !k.Informational && !still[reportedKey(k)] {
 			s.a.Log.WithField("volume", k.VG+"/"+k.LV).WithField("class", k.Class).Info("the disagreement is over, or unknown now")
+			s.a.record(status.ResolvedEvent, k)
 		}
 	}
 	s.found = now
+}
+
+// record adds a disagreement, or its end, to the history.
+func (a *Auditor) record(t status.EventType, f status.Finding) {
+	if a.Record == nil {
+		return
+	}
+	e := status.Event{Type: t, VG: f.VG, LV: f.LV, UUID: f.UUID, Dir: f.Dir, Message: f.Message}
+	if e.Code = f.Class; t == status.ResolvedEvent && f.Class != "" {
+		e.Message, e.Code = f.Class+": over, or unknown now", ""
+	}
+	a.Record(e)
 }
 
 // knownFindings returns the keys of the last findings.

@@ -139,6 +139,7 @@ func (o *orphans) look() {
 			}
 			if s.reported {
 				o.a.Log.WithField("volume", s.name.String()).WithField("dir", dir).Info("no longer an orphan, or unknown")
+				o.a.record(status.ResolvedEvent, s.finding())
 			}
 			delete(o.seen, dir)
 		}
@@ -170,6 +171,7 @@ func (o *orphans) storeStrays(strays []status.Finding) {
 			strays[i].Since = at
 		} else {
 			o.a.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
+			o.a.record(status.FoundEvent, strays[i])
 		}
 	}
 	o.strays = strays
@@ -186,6 +188,7 @@ func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 	if !s.reported {
 		s.reported = true
 		o.a.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).Warn("orphan: " + s.Why)
+		o.a.record(status.FoundEvent, s.finding())
 	}
 	grace := o.a.Config.Get().ReleaseOrphansAfter
 	if grace == 0 || s.trying {
@@ -269,25 +272,29 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 func (o *orphans) listed() (all []status.Finding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now()
 	all = append(all, o.strays...)
 	for _, s := range o.seen {
-		if !s.reported {
-			continue
+		if s.reported {
+			all = append(all, s.finding())
 		}
-		d := status.Finding{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
-			Since: now.Add(-now.Sub(s.since)), // right by today's wall clock, wherever it stood then
-			Hint:  "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
-		switch s.Kind {
-		case volume.Staged:
-			d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
-		default:
-			d.Message = "the mount at " + s.Dir + ", for " + s.user + ", is left: " + s.Why + ", and kubelet has not asked for the unmount"
-			d.Hint = "restart kubelet: it unmounts what pods left that are deleted, if it finds the driver. Where it does not, " + d.Hint
-		}
-		all = append(all, d)
 	}
 	return all
+}
+
+// finding describes the orphan.
+func (s *orphanCandidate) finding() status.Finding {
+	now := time.Now()
+	d := status.Finding{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
+		Since: now.Add(-now.Sub(s.since)), // right by today's wall clock, wherever it stood then
+		Hint:  "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
+	switch s.Kind {
+	case volume.Staged:
+		d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
+	default:
+		d.Message = "the mount at " + s.Dir + ", for " + s.user + ", is left: " + s.Why + ", and kubelet has not asked for the unmount"
+		d.Hint = "restart kubelet: it unmounts what pods left that are deleted, if it finds the driver. Where it does not, " + d.Hint
+	}
+	return d
 }
 
 // strays are kubelet's directories for volumes that are not empty although nothing is

@@ -110,10 +110,13 @@ func (a *Auditor) noticePool(one lvm.Pool) {
 	switch {
 	case now.Problem != "" && now.Problem != was.Problem:
 		log.Error(now.Problem)
+		a.record(status.FoundEvent, status.Finding{Class: "pool", VG: now.VG, LV: now.Name, Message: now.Problem})
 	case now.Warning != "" && was.Warning == "" && was.Problem == "":
 		log.Warn(now.Warning)
+		a.record(status.FoundEvent, status.Finding{Class: "pool", VG: now.VG, LV: now.Name, Message: now.Warning})
 	case now.Problem+now.Warning == "" && was.Problem+was.Warning != "":
 		log.Info("the thin pool has recovered")
+		a.record(status.ResolvedEvent, status.Finding{VG: now.VG, LV: now.Name, Message: "the thin pool has recovered"})
 	}
 }
 

@@ -21,6 +21,9 @@ const shortestGrace = 5 * time.Minute
 // leastCheckMemory is enough for a sparse 15 TiB ext4.
 const leastCheckMemory = 256 << 20
 
+// The history has room for thousands of events, and can be searched in a few seconds.
+const leastHistory, mostHistory = 1 << 20, 64 << 20
+
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
@@ -182,6 +185,9 @@ func (r *reader) check(c *Config) {
 	}
 	if c.MaxChecks < 1 && r.clean("maxChecks") {
 		r.wrong("maxChecks", "must be at least 1")
+	}
+	if c.HistorySize != 0 && (c.HistorySize < leastHistory || c.HistorySize > mostHistory) && r.clean("historySize") {
+		r.wrong("historySize", "must be from 1MiB to 64MiB, or 0: the history is lost at a restart")
 	}
 	if c.CheckMemory < leastCheckMemory && r.clean("checkMemory") {
 		r.wrong("checkMemory", "must be at least 256MiB, or fsck cannot check even a small filesystem")

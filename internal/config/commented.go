@@ -50,6 +50,9 @@ statusGroup: ""
 # Where Prometheus gets the metrics over TCP, such as 127.0.0.1:9809. Every client that
 # reaches the address can read them. Empty: only on the status socket, at /metrics.
 metricsAddress: ""
+# The size of the history in the stateDir (flexd events). The oldest events are dropped;
+# 0: events are kept in memory only, and are lost at a restart.
+historySize: 16MiB
 
 # How long a volume stays active after its last use, so that a re-created pod
 # finds it ready.

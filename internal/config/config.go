@@ -46,6 +46,7 @@ type Files struct {
 	RunDir      string // notes, lane locks, device links; gone after a reboot
 	StateDir    string // format records; survives reboots
 	StatusGroup string // group that may read the status socket, "" = root only
+	HistorySize int64  // bytes of the history in StateDir; 0 = it is lost at a restart
 }
 
 // DriverSocket is the path of the socket for flexdriver.

@@ -19,7 +19,7 @@ func Default() *Config {
 func blank() *Config {
 	return &Config{
 		Kubelet: Kubelet{Driver: "flexd/lvm", KubeletRoots: []string{"/var/lib/kubelet"}, CgroupDir: "/sys/fs/cgroup"},
-		Files:   Files{RunDir: "/run/flexd", StateDir: "/var/lib/flexd"},
+		Files:   Files{RunDir: "/run/flexd", StateDir: "/var/lib/flexd", HistorySize: 16 << 20},
 		Times:   Times{Lease: 30 * time.Second, CallDeadline: 4*time.Minute + 30*time.Second},
 		Checks:  Checks{MaxChecks: max(4, runtime.NumCPU()), CheckMemory: 2 << 30},
 		Log:     Log{LogFormat: "text", LogLevel: "info"},

@@ -44,6 +44,7 @@ func (c *Config) with(next *Config) (*Config, []string) {
 		{"runDir", &c.RunDir, &applied.RunDir},
 		{"stateDir", &c.StateDir, &applied.StateDir},
 		{"statusGroup", &c.StatusGroup, &applied.StatusGroup},
+		{"historySize", &c.HistorySize, &applied.HistorySize},
 		{"maxChecks", &c.MaxChecks, &applied.MaxChecks},
 		{"checkMemory", &c.CheckMemory, &applied.CheckMemory},
 		{"callDeadline", &c.CallDeadline, &applied.CallDeadline},

@@ -38,6 +38,7 @@ func (r *reader) schema(c *Config) []key {
 		{"stateDir", r.text(&c.StateDir, directory)},
 		{"statusGroup", r.text(&c.StatusGroup, optional(groupName))},
 		{"metricsAddress", r.text(&c.MetricsAddress, optional(tcpAddress))},
+		{"historySize", r.size(&c.HistorySize)},
 		{"lease", r.duration(&c.Lease)},
 		{"callDeadline", r.duration(&c.CallDeadline)},
 		{"releaseOrphansAfter", r.durationOrNever(&c.ReleaseOrphansAfter)},

@@ -86,6 +86,7 @@ callDeadline: 1m30s
 releaseOrphansAfter: 2h
 maxChecks: 7
 checkMemory: 3GiB
+historySize: 2MiB
 cgroupDir: /host/sys/fs/cgroup/
 log: {format: json, level: debug}
 volumeGroups:
@@ -111,7 +112,7 @@ volumeGroups:
 	want := &Config{
 		Kubelet: Kubelet{Driver: "example.com/disk", NodeName: "node-1.example.com",
 			KubeletRoots: []string{"/var/lib/kubelet", "/data/kubelet"}, CgroupDir: "/host/sys/fs/cgroup"},
-		Files:  Files{RunDir: "/run/other", StateDir: "/var/lib/other", StatusGroup: "adm"},
+		Files:  Files{RunDir: "/run/other", StateDir: "/var/lib/other", StatusGroup: "adm", HistorySize: 2 << 20},
 		Times:  Times{Lease: time.Minute, CallDeadline: 90 * time.Second, ReleaseOrphansAfter: 2 * time.Hour},
 		Checks: Checks{MaxChecks: 7, CheckMemory: 3 << 30},
 		Log:    Log{LogFormat: "json", LogLevel: "debug"},

@@ -36,10 +36,18 @@ type Frontend struct {
 	Self   Namespaces
 
 	Refusals // the last ones
+	History  // nil = there is none
 	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
 		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Outlook
 	}
+}
+
+// A History keeps what happened.
+type History interface {
+	Record(e status.Event)
+	// Begin shows a call that waits for its answer, until done is called.
+	Begin(e status.Event) (done func())
 }
 
 // Serve answers one FlexVolume call. ctx is done when flexdriver has closed the connection;
@@ -61,8 +69,9 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	if p := call.Options.Pod; p.Name != "" {
 		fields["pod"] = p.Namespace + "/" + p.Name
 	}
+	event := event(q, call)
 	if err != nil {
-		return f.refused(f.Log.WithFields(fields), q.ID, call, title, volume.WithCode(volume.Invalid, err))
+		return f.refused(f.Log.WithFields(fields), event, call, title, volume.WithCode(volume.Invalid, err))
 	}
 	f.debug(fields)
 	if a, ok := f.withoutVolume(call); ok {
@@ -73,13 +82,25 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	defer leave()
 	ctx, cancel := context.WithDeadlineCause(ctx, since.Add(max(f.Config.Get().CallDeadline-(f.Boot()-caller.Started), time.Second)), reconcile.ErrDeadline)
 	defer cancel()
-	result, err := f.Node.Do(ctx, f.request(q, call, caller))
+	r := f.request(q, call, caller)
+	if r.Target.Dir != "" {
+		event.Dir = r.Target.Dir
+	}
+	if f.History != nil {
+		defer f.Begin(event)()
+	}
+	result, err := f.Node.Do(ctx, r)
 	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil {
 		err = fmt.Errorf("%w%s", err, shrinkAdvice)
 	}
 	if result.Volume != "" {
 		title, fields["volume"] = result.Volume, result.Volume
 	}
+	if vg, lv, named := strings.Cut(title, "/"); named {
+		event.VG, event.LV = vg, lv
+	}
+	event.UUID, event.Pod = string(result.UUID), eventPod(result.Pod)
+	event.Duration = time.Since(since).Seconds()
 	fields["took"] = time.Since(since).Round(time.Millisecond / 10)
 	log := f.Log.WithFields(fields)
 	switch {
@@ -87,9 +108,12 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		log.Info("not answered, flexd stops: the caller will ask the next one")
 		return flexvolume.Refusal(string(volume.CodeOf(err)), err.Error())
 	case err != nil:
-		return f.refused(log, q.ID, call, title, err)
+		return f.refused(log, event, call, title, err)
 	}
 	log.Info("success")
+	if call.Verb != flexvolume.IsAttached { // it changes nothing, and kubelet repeats it each minute
+		f.record(event)
+	}
 	f.succeeded(call, title)
 	a := flexvolume.Success()
 	switch call.Verb {
@@ -192,7 +216,7 @@ func message(verb, title string, err error) string {
 // refused logs a failure and returns the answer: an id that also appears in the log, the
 // volume, the step and the cause. Kubelet counts answers with equal text in one event, so
 // the id is a hash of the text, and err must not change while the cause is the same.
-func (f *Frontend) refused(log *logrus.Entry, id string, call flexvolume.Call, title string, err error) flexvolume.Answer {
+func (f *Frontend) refused(log *logrus.Entry, event status.Event, call flexvolume.Call, title string, err error) flexvolume.Answer {
 	text := message(call.Verb, title, err)
 	h := fnv.New64a()
 	h.Write([]byte(text))
@@ -203,12 +227,36 @@ func (f *Frontend) refused(log *logrus.Entry, id string, call flexvolume.Call, t
 	} else {
 		log.Warn("failure")
 	}
+	event.Code, event.Message, event.Answer = string(code), err.Error(), answer
+	f.record(event)
 	// A superseded call may be answered after the newer one has succeeded.
 	if code != volume.Superseded && !errors.Is(err, reconcile.ErrCallerGone) {
-		f.failed(call, title, status.RefusedCall{Code: string(code), Message: err.Error(), CallID: id, Answer: answer}, time.Now())
+		f.failed(call, title, status.RefusedCall{Code: string(code), Message: err.Error(), CallID: event.CallID, Answer: answer}, time.Now())
 	}
 	// The id comes first, because kubelet may truncate a long text.
 	return flexvolume.Refusal(string(code), fmt.Sprintf("[%s] %s", answer, text))
+}
+
+// event begins the event of a call.
+func event(q flexvolume.Request, call flexvolume.Call) status.Event {
+	o := call.Options
+	return status.Event{
+		Type: status.CallEvent, Verb: q.Verb, CallID: q.ID, VG: o.VG, LV: o.LV, Dir: call.Dir,
+		Pod: eventPod(dsw.Pod{Namespace: o.Pod.Namespace, Name: o.Pod.Name, UID: o.Pod.UID}),
+	}
+}
+
+func eventPod(p dsw.Pod) *status.EventPod {
+	if p.UID == "" && p.Name == "" {
+		return nil
+	}
+	return &status.EventPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+}
+
+func (f *Frontend) record(e status.Event) {
+	if f.History != nil {
+		f.Record(e)
+	}
 }
 
 func (f *Frontend) debug(fields logrus.Fields) {

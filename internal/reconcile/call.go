@@ -13,6 +13,7 @@ type call struct {
 	asked Request
 	since time.Time
 	title string          // the volume's name for messages
+	lane  *lane           // the last one that it waited for
 	ctx   context.Context // done when the caller does not wait any longer
 
 	// suspended is since when the device has been seen suspended; zero = it was not

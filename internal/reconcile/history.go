@@ -6,6 +6,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -55,6 +57,9 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	} else if level := levelOf(step.Kind); l.n.Log.Logger.IsLevelEnabled(level) {
 		l.stepLog(step).WithField("took", took).Log(level, "done")
 	}
+	if err != nil || isWork(step.Kind) {
+		l.recordStep(step, op, err)
+	}
 	l.mu.Lock()
 	l.working = ""
 	l.remember(op)
@@ -65,6 +70,65 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	l.acted = time.Now()
 	l.publish(true)
 	l.n.auditor.Changed(l.group())
+}
+
+// isWork reports whether a step is more than a note or a record.
+func isWork(k volume.StepKind) bool {
+	switch k {
+	case volume.Drop, volume.DropLease, volume.RecordSeen:
+		return false
+	}
+	return levelOf(k) == logrus.InfoLevel
+}
+
+// recordStep adds a step to the history of the node.
+func (l *lane) recordStep(step volume.Step, op operation, err error) {
+	e := l.event(status.StepEvent)
+	e.Step, e.Dir, e.CallIDs, e.Duration = step.Kind.String(), step.Dir, step.Calls, op.took.Seconds()
+	if err != nil {
+		e.Code, e.Message = string(volume.CodeOf(err)), op.err
+	}
+	for _, c := range l.calls() {
+		if e.Pod == nil && slices.Contains(step.Calls, c.ID) {
+			e.Pod = eventPod(c.asked.Options.Pod)
+		}
+	}
+	l.n.record(e)
+}
+
+// record adds to the history of the node, with the pod of the event's directory.
+func (n *Node) record(e status.Event) {
+	if e.Pod == nil && e.Dir != "" {
+		e.Pod = eventPod(n.podAt(e.Dir))
+	}
+	n.Record(e)
+}
+
+// event begins an event of the lane's volume.
+func (l *lane) event(t status.EventType) status.Event {
+	name := l.nameNow()
+	e := status.Event{Type: t, VG: name.VG, LV: name.LV}
+	if !l.byName {
+		e.UUID = string(l.uuid)
+	}
+	return e
+}
+
+// podAt returns the pod whose claim is at a directory, or at least its uid.
+func (n *Node) podAt(dir string) dsw.Pod {
+	for _, c := range n.Store.At(dir) {
+		if c.Pod != nil {
+			return *c.Pod
+		}
+	}
+	return dsw.Pod{UID: n.Observer.Place(dir).Pod}
+}
+
+func eventPod(p dsw.Pod) *status.EventPod {
+	if p.UID == "" && p.Name == "" {
+		return nil
+	}
+	return &status.EventPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 }
 
 // remember adds to the history, in order. The caller holds l.mu.

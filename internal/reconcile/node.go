@@ -25,6 +25,7 @@ import (
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -64,6 +65,8 @@ type Parts struct {
 	KernelErrors interface {
 		Each(ctx context.Context, notify func(device string)) error
 	}
+	// Record adds an event to the history, without waiting; nil = there is none.
+	Record func(status.Event)
 	// PodEvents reports the end of pods; nil = flexd polls.
 	PodEvents audit.PodEvents
 }
@@ -92,6 +95,9 @@ type Node struct {
 
 // New returns a node that does nothing until Run.
 func New(p Parts) *Node {
+	if p.Record == nil {
+		p.Record = func(status.Event) {}
+	}
 	if p.Held == nil {
 		p.Held = run.Held
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -57,6 +58,9 @@ func (l *lane) park(step volume.Step, err error) bool {
 		return false
 	}
 	l.log().WithField("step", p.step).WithError(err).Warn("parked: nothing is done to this volume until the child has ended")
+	e := l.event(status.StuckEvent)
+	e.Step, e.Code, e.Message, e.CallIDs = p.step, string(volume.CodeOr(err, volume.InProgress)), p.text(), step.Calls
+	l.n.record(e)
 	l.mu.Lock()
 	l.parked = p
 	l.mu.Unlock()
@@ -67,6 +71,9 @@ func (l *lane) park(step volume.Step, err error) bool {
 			return
 		}
 		l.log().WithField("step", p.step).Info("the child has ended")
+		e := l.event(status.EndedEvent)
+		e.Step, e.CallIDs, e.Duration = p.step, step.Calls, time.Since(p.since).Seconds()
+		l.n.record(e)
 		l.mu.Lock()
 		l.parked = nil
 		l.wakeLocked()

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/audit"
@@ -184,7 +185,17 @@ func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, 
 	ctx, cancel := context.WithTimeoutCause(ctx, n.Config.Get().CallDeadline, ErrDeadline)
 	defer cancel()
 	c := n.newCall(ctx, Request{Title: "release", Caller: Caller{Started: n.Boot()}})
-	c.Call = n.reclaimCall("orphan-"+strconv.FormatInt(reclaims.Add(1), 10), name, dir, true)
-	_, err := n.await(c, n.lane(uuid, name))
+	id := fmt.Sprintf("orphan-%s-%d", strconv.FormatInt(int64(n.Boot()), 36), reclaims.Add(1)) // unique in the history
+	c.Call = n.reclaimCall(id, name, dir, true)
+	l, pod := n.lane(uuid, name), n.podOf(c)
+	_, err := n.await(c, l)
+	e := l.event(status.CallEvent)
+	e.Verb, e.CallID, e.Dir, e.Pod, e.Duration = "release by flexd", id, dir, eventPod(pod), time.Since(c.since).Seconds()
+	if err != nil {
+		e.Code, e.Message = string(volume.CodeOf(err)), err.Error()
+	}
+	if n.ctx.Err() == nil {
+		n.Record(e)
+	}
 	return err
 }

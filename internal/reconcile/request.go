@@ -57,9 +57,11 @@ type MountNamespace interface {
 
 // A Result is the answer to a request.
 type Result struct {
-	Volume string // for people; beside an error, too, as far as it is known
-	Device string // Check, Activate: "" = there is none yet
-	Exists bool   // Exists: the volume is here, active or not
+	Volume string      // for people; beside an error, too, as far as it is known
+	UUID   volume.UUID // likewise
+	Pod    dsw.Pod     // of a mount or unmount, as far as it is known
+	Device string      // Check, Activate: "" = there is none yet
+	Exists bool        // Exists: the volume is here, active or not
 }
 
 var (
@@ -81,11 +83,23 @@ func (n *Node) Do(ctx context.Context, r Request) (Result, error) {
 	case <-ctx.Done():
 		return Result{Volume: c.title}, n.unready(context.Cause(ctx))
 	}
+	pod := n.podOf(c) // an unmount removes the claim that has it
 	result, err := n.dispatch(c)
-	if result.Volume = c.title; n.ctx.Err() != nil {
+	if l := c.lane; l != nil && !l.byName {
+		result.UUID = l.uuid
+	}
+	if result.Volume, result.Pod = c.title, pod; n.ctx.Err() != nil {
 		err = ErrStopping
 	}
 	return result, err
+}
+
+// podOf returns the pod of a mount or unmount.
+func (n *Node) podOf(c *call) dsw.Pod {
+	if c.asked.Options.Pod.UID != "" || c.Dir == "" {
+		return c.asked.Options.Pod
+	}
+	return n.podAt(c.Dir)
 }
 
 func (n *Node) newCall(ctx context.Context, r Request) *call {

@@ -53,7 +53,7 @@ func (n *Node) release(c *call) error {
 		return volume.Errorf(volume.Busy, "%s is mounted at %s, which flexd did not mount: unmount it by hand if it is not needed", foreign, c.Dir)
 	}
 	for _, l := range found {
-		c.title = l.title()
+		c.title, c.lane = l.title(), l
 		part := *c
 		if _, err := n.await(&part, l); err != nil {
 			return err

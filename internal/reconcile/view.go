@@ -38,7 +38,7 @@ func (n *Node) newAuditor() *audit.Auditor {
 	p := audit.Parts{
 		Config: n.Config, Log: n.Log, Observer: n.Observer, Surveyors: map[string]audit.Surveyor{}, Pools: map[string]audit.PoolSource{},
 		Spaces:    map[string]audit.SpaceSource{},
-		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim,
+		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
 		Renamed: func(uuid volume.UUID, name volume.Name) {
 			if err := n.Records.Renamed(uuid, name); err != nil {
 				n.Log.WithField("volume", name.String()).WithError(err).Warn("its new name is not in its format record")

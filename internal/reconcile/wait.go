@@ -29,6 +29,7 @@ func (n *Node) await(c *call, l *lane) (string, error) {
 
 // join makes a call wait for a lane, unless a committed mount has another one.
 func (n *Node) join(c *call, l *lane) (string, error) {
+	c.lane = l
 	if n.requests.Bind(&c.Request, l.uuid) == l.uuid {
 		l.wake()
 	} else {

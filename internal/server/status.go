@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flexd/flexd/internal/status"
@@ -41,10 +42,12 @@ type Status struct {
 	Listener net.Listener // Serve closes it
 	Source   Source
 	Metrics  func(io.Writer) error
+	History  History
 	Version  string // flexd's own
 	Log      *logrus.Entry
 
-	requests, looks limit
+	requests, looks, reads, follows limit
+	slowReader                      time.Duration // for tests; 0 = slowReader
 }
 
 // What a user of the status socket may occupy, and all users but root together. A member of
@@ -66,6 +69,8 @@ func (s *Status) Serve(ctx context.Context) error {
 	defer errorLog.Close()
 	s.requests = limit{perUser: userRequests, others: otherRequests}
 	s.looks = limit{perUser: userLooks, others: otherLooks}
+	s.reads = limit{perUser: userReads, others: otherReads}
+	s.follows = limit{perUser: userFollows, others: otherFollows}
 	const busy = `{"error":"flexd has too many connections to its status socket; try again"}`
 	listener := &limitedListener{s.Listener, &limit{perUser: userConns, others: otherConns}, uidOf,
 		fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(busy), busy)}
@@ -108,7 +113,7 @@ func take(w http.ResponseWriter, r *http.Request, l *limit) (release func(), ok 
 	return func() { l.release(uid) }, true
 }
 
-var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /v1/explain, /metrics, /healthz and /version")
+var errNotFound = errors.New("no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /v1/events, /v1/explain, /metrics, /healthz and /version")
 
 // ServeHTTP answers one request. It does not use http.ServeMux, whose redirects are HTML
 // and whose errors are text.
@@ -128,6 +133,7 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	release = sync.OnceFunc(release)
 	defer release()
 	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
 	if slices.Contains(looking, path) && shows {
@@ -140,6 +146,10 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if path == "/metrics" && shows {
 		writeMetrics(w, s.Metrics)
+		return
+	}
+	if path == "/v1/events" && shows {
+		s.events(w, r, release)
 		return
 	}
 	code, doc, err := s.page(path)
@@ -186,7 +196,7 @@ func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
 // page returns the document of a path; with a 404 the error names the missing object.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
-	case "/v1/check", "/v1/orphans", "/v1/explain", "/", "/page.css", "/page.js", "/metrics":
+	case "/v1/check", "/v1/orphans", "/v1/events", "/v1/explain", "/", "/page.css", "/page.js", "/metrics":
 		return http.StatusOK, nil, nil // only called for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil

@@ -64,7 +64,7 @@ func TestStatus(t *testing.T) {
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /v1/explain, /metrics, /healthz and /version"}`
+	const unknown = `{"error":"no such page; there are /v1/volumes, /v1/volumes/{vg}/{lv}, /v1/check, /v1/orphans, /v1/events, /v1/explain, /metrics, /healthz and /version"}`
 	for _, row := range []struct {
 		method, path string
 		sick         []string

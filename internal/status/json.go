@@ -19,6 +19,9 @@ func WriteJSON(w io.Writer, v any) error {
 		v = doc.filled()
 	case Check:
 		v = doc.filled()
+	case Events:
+		doc.Events, doc.Waiting, doc.Problems = list(doc.Events), list(doc.Waiting), list(doc.Problems)
+		v = doc
 	case Orphans:
 		v = doc.filled()
 	case Diagnosis:

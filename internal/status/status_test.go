@@ -148,6 +148,28 @@ func diagnosis() Diagnosis {
 	return d
 }
 
+// events are those of two days.
+func events() Events {
+	at := func(d time.Duration) time.Time { return now.Add(-d).UTC() }
+	web := &EventPod{Namespace: "default", Name: "web-0", UID: "90aa"}
+	first := at(30 * time.Minute)
+	return Events{
+		Node: "node-1",
+		Events: []Event{
+			{ID: 1, Time: at(26 * time.Hour), Type: FlexdEvent, Message: "starts, version 1.2.3"},
+			{ID: 2, Time: at(25 * time.Hour), Type: FoundEvent, VG: "vg0", LV: "data", Code: "lv-only", Message: "it has no device"},
+			{ID: 3, Time: at(time.Hour), Type: StepEvent, VG: "vg0", LV: "data", Step: "activate", CallID: "c1", CallIDs: []string{"c1", "c2"}, Pod: web, Duration: 0.03},
+			{ID: 4, Time: at(time.Hour - time.Second), Type: StepEvent, VG: "vg0", LV: "data", Step: "fsck", CallID: "c2", Code: "failed", Message: "fsck: \x1b[31mit fails\n", Duration: 0.5},
+			{ID: 5, Time: at(time.Hour - 2*time.Second), Type: StepEvent, VG: "vg0", LV: "data", Step: "mount", CallID: "c1", Pod: web, Dir: pods + "90aa/volumes/flexd~lvm/data", Duration: 75},
+			{ID: 6, Time: at(time.Hour - 3*time.Second), Type: CallEvent, VG: "vg0", LV: "data", Verb: "mount", CallID: "c1", Pod: web, Dir: pods + "90aa/volumes/flexd~lvm/data", Duration: 4},
+			{ID: 7, Time: at(time.Minute), Type: CallEvent, VG: "vg0", LV: "big", Verb: "mount", CallID: "c9", CallIDs: []string{"c7", "c8", "c9"}, Count: 9, First: &first,
+				Code: "no-space", Message: "create: too large", Answer: "0123", Pod: &EventPod{UID: "91bb"}, Dir: pods + "91bb/volumes/flexd~lvm/big"},
+		},
+		Waiting: []Event{{Time: at(90 * time.Second), Type: CallEvent, VG: "vg0", LV: "data", Verb: "unmount", CallID: "c4", Dir: pods + "90aa/volumes/flexd~lvm/data", Pod: web, Duration: 90}},
+		Last:    7,
+	}
+}
+
 func TestGolden(t *testing.T) {
 	for _, g := range []struct {
 		file  string
@@ -191,6 +213,17 @@ func TestGolden(t *testing.T) {
 			return WriteDiagnosis(b, diagnosis(), true, Layout{Width: 60, Color: true})
 		}},
 		{"diagnosis.json", func(b *strings.Builder) error { return WriteJSON(b, diagnosis()) }},
+		{"events", func(b *strings.Builder) error { return WriteEvents(b, events(), now) }},
+		{"events.json", func(b *strings.Builder) error { return WriteJSON(b, events()) }},
+		{"events-today", func(b *strings.Builder) error {
+			return WriteEvents(b, Events{Events: events().Events[2:5], More: true, Problems: []string{"the history cannot be written"}}, now)
+		}},
+		{"events-none", func(b *strings.Builder) error { return WriteEvents(b, Events{Oldest: &events().Events[0].Time}, now) }},
+		{"logs", func(b *strings.Builder) error { return WriteStory(b, "c1", Events{Events: events().Events[2:6]}, now) }},
+		{"logs-answer", func(b *strings.Builder) error { return WriteStory(b, "0123", Events{Events: events().Events[6:]}, now) }},
+		{"logs-waits", func(b *strings.Builder) error {
+			return WriteStory(b, "c4", Events{Events: events().Events[1:2], Waiting: events().Waiting}, now)
+		}},
 		{"list.json", func(b *strings.Builder) error { return WriteJSON(b, volumes()) }},
 		{"story.json", func(b *strings.Builder) error { return WriteJSON(b, story()) }},
 		{"story-idle.json", func(b *strings.Builder) error { return WriteJSON(b, VolumeDetail{}) }},
@@ -275,7 +308,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Events{}, Event{}, EventPod{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {
@@ -343,5 +376,20 @@ func TestSelection(t *testing.T) {
 	}
 	if l := (Selection{Target: pods + "1/volumes/flexd~lvm/x"}).Of(all); len(l.Findings) != 1 {
 		t.Errorf("%+v", l.Findings)
+	}
+}
+
+func TestParseSince(t *testing.T) {
+	now := time.Date(2026, 7, 29, 14, 30, 0, 0, time.FixedZone("", 3600))
+	for text, want := range map[string]string{
+		"90m": "2026-07-29T13:00:00+01:00", "2d": "2026-07-27T14:30:00+01:00", "1h30m": "2026-07-29T13:00:00+01:00",
+		"09:15": "2026-07-29T09:15:00+01:00", "2026-07-01": "2026-07-01T00:00:00+01:00", "2026-07-01 08:00": "2026-07-01T08:00:00+01:00",
+		"2026-07-01T08:00:00Z": "2026-07-01T08:00:00Z",
+		"":                     "", "-1h": "", "yesterday": "", "-2d": "", "d": "", "25:00": "",
+	} {
+		got, err := ParseSince(text, now)
+		if (err != nil) != (want == "") || err == nil && got.Format(time.RFC3339) != want {
+			t.Errorf("%q: %s, %v; want %q", text, got.Format(time.RFC3339), err, want)
+		}
 	}
 }

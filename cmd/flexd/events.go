@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+)
+
+func eventsCommand(stdout, stderr io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:      "events",
+		Usage:     "show what happened to volumes, also before flexd's last start",
+		ArgsUsage: "[VG | VG/LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
+		Description: "The oldest event comes first. Failures that repeat are counted. A time without a date is of today.\n" +
+			"flexd logs CALLID shows one call.",
+		Before: atMost(1),
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show new events until interrupted"},
+			&cli.StringFlag{Name: "since", Usage: "show events since `TIME`: 90m, 2d, 15:04, 2006-01-02, \"2006-01-02 15:04\""},
+			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Usage: "show the last `N` events, 0 = all; default: 100, 10 with -f, all with --since"},
+			outputFlag("text", "json"),
+			socketFlag(),
+		},
+		Action: func(c *cli.Context) error {
+			q := eventsQuery{socket: c.String("socket"), output: c.String("output"), target: c.Args().First(), lines: c.Int("lines"), stderr: stderr}
+			q.target = resolve(strings.TrimPrefix(q.target, "-/"))
+			switch {
+			case q.lines < 0:
+				return usage("events: -n must not be negative")
+			case c.IsSet("lines"):
+			case c.Bool("follow"):
+				q.lines = 10
+			case !c.IsSet("since"):
+				q.lines = 100
+			}
+			if text := c.String("since"); text != "" {
+				var err error
+				if q.since, err = status.ParseSince(text, time.Now()); err != nil {
+					return usage("events: --since %w", err)
+				}
+			}
+			if c.Bool("follow") {
+				return q.follow(c.Context, stdout)
+			}
+			return q.show(stdout)
+		},
+	}
+}
+
+func logsCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:      "logs",
+		Usage:     "show what one call of kubelet waited for, and its answer",
+		ArgsUsage: "CALLID",
+		Description: "CALLID is in flexd events, in flexd status and in flexd's log (call=). The id in brackets in kubelet's event\n" +
+			"stands for the last call with that answer.",
+		Before: atMost(1),
+		Flags:  []cli.Flag{outputFlag("text", "json"), socketFlag()},
+		Action: func(c *cli.Context) error {
+			id := strings.Trim(c.Args().First(), "[]")
+			if id == "" {
+				return usage("logs: name a call, such as flexd events shows; see flexd logs --help")
+			}
+			return story(stdout, c.String("socket"), c.String("output"), id)
+		},
+	}
+}
+
+// An eventsQuery has the arguments of `flexd events`.
+type eventsQuery struct {
+	socket, output, target string
+	since                  time.Time
+	lines                  int // 0 = all
+	stderr                 io.Writer
+}
+
+func (q eventsQuery) show(stdout io.Writer) error {
+	doc, err := q.get()
+	if err != nil {
+		return err
+	}
+	if q.output == "json" {
+		return status.WriteJSON(stdout, doc)
+	}
+	return status.WriteEvents(stdout, doc, time.Now())
+}
+
+// params are those of a request.
+func (q eventsQuery) params() url.Values {
+	v := url.Values{}
+	if q.target != "" {
+		v.Set("target", q.target)
+	}
+	if !q.since.IsZero() {
+		v.Set("since", q.since.Format(time.RFC3339))
+	}
+	return v
+}
+
+// get asks for the events, as often as they are too many for one answer.
+func (q eventsQuery) get() (all status.Events, err error) {
+	before := uint64(0)
+	for {
+		v := q.params()
+		if q.lines > 0 {
+			v.Set("limit", strconv.Itoa(q.lines-len(all.Events)))
+		}
+		if before > 0 {
+			v.Set("before", strconv.FormatUint(before, 10))
+		}
+		body, err := get(q.socket, "/v1/events?"+v.Encode(), checkTimeout)
+		if err != nil {
+			return all, err
+		}
+		var doc status.Events
+		if err := json.Unmarshal(body, &doc); err != nil {
+			return all, fmt.Errorf("flexd's answer is not understood: %w", err)
+		}
+		if before == 0 {
+			all = doc
+		} else {
+			all.Events = append(doc.Events, all.Events...)
+			all.More, all.Oldest = doc.More, doc.Oldest
+		}
+		i := slices.IndexFunc(doc.Events, func(e status.Event) bool { return e.ID > 0 })
+		if !doc.More || i < 0 || q.lines > 0 && len(all.Events) >= q.lines {
+			return all, nil
+		}
+		before = doc.Events[i].ID
+	}
+}
+
+// follow shows the last events, and new ones until it is interrupted. If flexd restarts, it
+// goes on with the next flexd.
+func (q eventsQuery) follow(ctx context.Context, stdout io.Writer) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	doc, err := q.get()
+	if err != nil {
+		return err
+	}
+	width, _ := terminalSize(stdout)
+	table := status.EventTable{Dated: width == 0} // a pipe does not show that a day ends
+	print := func(events ...status.Event) error {
+		if q.output == "json" {
+			for _, e := range events {
+				if err := json.NewEncoder(stdout).Encode(e); err != nil {
+					return &outputError{err}
+				}
+			}
+			return nil
+		}
+		if err := table.Write(stdout, events, time.Now()); err != nil {
+			return &outputError{err}
+		}
+		return nil
+	}
+	events := slices.DeleteFunc(doc.Events, func(e status.Event) bool { return e.ID == 0 }) // they come again
+	if err := print(events...); err != nil {
+		return err
+	}
+	last, away := doc.Last, false
+	for {
+		err := q.stream(ctx, last, func(e status.Event) error {
+			if away {
+				away = false
+				fmt.Fprintln(q.stderr, "flexd: connected again")
+			}
+			last = max(last, e.ID)
+			return print(e)
+		})
+		var refused *exitError
+		var out *outputError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &out):
+			return out.error
+		case errors.As(err, &refused) && refused.code == exitFailed:
+			return err
+		case !away:
+			away = true
+			fmt.Fprintln(q.stderr, "flexd: the connection has ended; waiting for flexd")
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// An outputError is one of the own output, not of the daemon.
+type outputError struct{ error }
+
+// stream calls each with the events after the one with that id, until the daemon ends.
+func (q eventsQuery) stream(ctx context.Context, after uint64, each func(status.Event) error) error {
+	v := q.params()
+	v.Del("since")
+	v.Set("after", strconv.FormatUint(after, 10))
+	v.Set("follow", "true")
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://flexd/v1/events?"+v.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client(q.socket, 0).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		return refusal(resp, body)
+	}
+	r := bufio.NewReader(resp.Body)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return err
+		}
+		var e status.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("flexd's answer is not understood: %w", err)
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+}
+
+// story prints what is known of one call.
+func story(stdout io.Writer, socket, output, id string) error {
+	body, err := get(socket, "/v1/events?"+url.Values{"call": {id}}.Encode(), checkTimeout)
+	if err != nil {
+		return err
+	}
+	var doc status.Events
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return fmt.Errorf("flexd's answer is not understood: %w", err)
+	}
+	if len(doc.Events)+len(doc.Waiting) == 0 {
+		text := "the history has no call " + id
+		if doc.Oldest != nil {
+			text += "; it begins " + doc.Oldest.Local().Format(time.DateTime)
+		}
+		text += "\na call that changed nothing, such as isattached, is not recorded; flexd's log may have it: journalctl -u flexd -g " + id
+		for _, p := range doc.Problems {
+			text += "\n" + p
+		}
+		return errors.New(text)
+	}
+	if output == "json" { // unchanged: a newer daemon's fields are kept
+		_, err = stdout.Write(body)
+		return err
+	}
+	return status.WriteStory(stdout, id, doc, time.Now())
+}
