@@ -24,6 +24,7 @@ var notTyped = []struct{ prefix, why string }{
 	{"vi ", "needs a person"},
 	{"systemctl ", "the unit's test in the virtual machine, and test/install, type it"},
 	{"ssh ", "needs another machine"},
+	{"kubectl ", "needs an API server"},
 	{`touch "/var/lib/flexd/udev`, "needs LVM"},
 	{"flexd release --yes", "TestOrphans types it"},
 }
@@ -44,7 +45,7 @@ var notCompared = []struct{ prefix, why string }{
 var (
 	remark  = regexp.MustCompile(`\s+# .*| {2,}# .*`)
 	options = regexp.MustCompile(`\[([^]]*)\]`)
-	several = regexp.MustCompile(`(\S+)\|(\S+)\|(\S+)`)
+	several = regexp.MustCompile(`\S+(?:\|\S+)+`)
 )
 
 // variants returns what a reader may type for a command of a page: with and without each
@@ -57,10 +58,10 @@ func variants(command string, names *strings.Replacer) []string {
 		with := strings.Replace(command, m, m[1:len(m)-1], 1)
 		return append(variants(without, names), variants(with, names)...)
 	}
-	if m := several.FindStringSubmatch(command); m != nil {
+	if m := several.FindString(command); m != "" {
 		var all []string
-		for _, one := range m[1:] {
-			all = append(all, variants(strings.Replace(command, m[0], one, 1), names)...)
+		for one := range strings.SplitSeq(m, "|") {
+			all = append(all, variants(strings.Replace(command, m, one, 1), names)...)
 		}
 		return all
 	}
@@ -96,6 +97,17 @@ func TestDocs(t *testing.T) {
 		h.ok(b.wait(t))
 		h.end(noAttach, scratch, batch)
 		h.end(noAttach, v, web, report)
+	})
+	t.Run("explain", func(t *testing.T) {
+		h := newHost(t, func(h *host) { h.settings.vg = "create: true, maxSize: 10GiB, namespaces: [default, 'team-*']" })
+		pods, err := os.ReadFile("../../examples/pod.yaml")
+		h.must(err)
+		manifest := strings.NewReplacer("metadata:\n  name: web", "metadata: {name: web,\n  namespace: default}", "metadata:\n  name: report", "metadata: {name: db,\n  namespace: kube-system}").Replace(string(pods))
+		one, two, _ := strings.Cut(manifest, "\n---\n")
+		manifest = strings.ReplaceAll(one, "volumeID: web", "volumeID: default.web") + "\n---\n" + strings.ReplaceAll(two, "volumeID: web", "volumeID: db")
+		h.must(os.WriteFile(h.Dir+"/pod.yaml", []byte(manifest), 0o600))
+		out, _ := h.client("explain", "--attach", "false", h.Dir+"/pod.yaml")
+		shown(t, "docs/explain.md", "Pod default/web", strings.ReplaceAll(out, h.Dir+"/", ""))
 	})
 	h := newHost(t, func(h *host) { h.settings.vg = "create: true, maxSize: 10GiB" })
 	v, web, report := h.vol("data", "ext4").With("size", "64Mi"), podNamed("default/web-0", 1), podNamed("default/report-x7k2p", 2)
@@ -142,14 +154,18 @@ func (h *host) typeAll(t *testing.T, blocks []docBlock, names *strings.Replacer)
 	t.Helper()
 	used := map[string]bool{}
 	printed := map[string]string{}
+	examples, err := filepath.Abs("../../examples")
+	h.must(err)
 	var script strings.Builder
 	fmt.Fprintf(&script, `set -e
 mount -t tmpfs none /mnt && cp -a /etc /mnt/ && mount --bind /mnt/etc /etc && mkdir -p /etc/flexd && cp %s /etc/flexd/flexd.yaml
 mount -t tmpfs none /run && mkdir /run/flexd && mount --bind %s /run/flexd
 mount -t tmpfs none /var/lib && mkdir /var/lib/node_exporter
 export PATH=%s:$PATH
+cd %s
 set +e
-`, h.Config(), h.Run, filepath.Dir(h.Flexd()))
+`, h.Config(), h.Run, filepath.Dir(h.Flexd()), examples)
+	manifest := strings.NewReplacer("FILE", "pod.yaml")
 	type one struct{ page, command, line string }
 	var all []one
 	for _, b := range blocks {
@@ -159,13 +175,17 @@ set +e
 				used[notTyped[i].prefix] = true
 				continue
 			}
+			names := names
+			if strings.Contains(command, " explain ") {
+				names = manifest
+			}
 			for _, line := range variants(command, names) {
 				all = append(all, one{b.page, command, line})
 				limit := "60"
 				if strings.Contains(line, " -w") {
 					limit = "-s INT 1"
 				}
-				fmt.Fprintf(&script, "timeout %s sh -c '%s' >%s/typed.%d 2>&1 </dev/null; echo $? >%[3]s/status.%d\n", limit, line, h.Dir, len(all)-1, len(all)-1)
+				fmt.Fprintf(&script, "timeout %s sh -c '%s' >%s/typed.%d 2>&1 <pod.yaml; echo $? >%[3]s/status.%d\n", limit, strings.ReplaceAll(line, "'", `'\''`), h.Dir, len(all)-1, len(all)-1)
 			}
 		}
 	}
@@ -189,6 +209,8 @@ set +e
 			may = []string{"0", "1"} // the pods live; no file is given that is right
 		case strings.HasPrefix(c.line, "flexd doctor"):
 			may = []string{"0", "1", "3"} // of this machine
+		case strings.HasPrefix(c.line, "flexd explain"):
+			may = []string{"0", "1"} // node-1 has not the group, or the limit, of the example
 		case strings.Contains(c.line, " -w"):
 			may = []string{"0", "124", "130"}
 		}

@@ -64,13 +64,13 @@ func docBlocks(t *testing.T) (all []docBlock) {
 			case !indented || above != "" && len(b.commands) == 0 && b.shown == "": // text, or an item of a list
 				end()
 			case more:
-				b.commands[len(b.commands)-1] += " " + strings.TrimSpace(code)
+				b.commands[len(b.commands)-1] = strings.TrimSuffix(b.commands[len(b.commands)-1], "\\") + " " + strings.TrimSpace(code)
 			case programs.MatchString(code) && b.shown == "":
 				b.commands = append(b.commands, strings.TrimPrefix(code, "# "))
 			default:
 				b.shown += code + "\n"
 			}
-			more = strings.HasSuffix(line, "&&")
+			more = len(b.commands) > 0 && b.shown == "" && (strings.HasSuffix(line, "&&") || strings.HasSuffix(line, "\\"))
 			above = line
 		}
 		end()
