@@ -77,7 +77,7 @@ var checks = []struct {
 	{"flexd", "directories", "Notes must be gone after a reboot, like the mounts; format records must survive it, or flexd could format a volume again.", (*node).directories},
 	{"flexd", "daemon", "Every call of kubelet waits for the daemon, and fails without it.", (*node).daemon},
 	{"flexd", "sockets", "flexdriver reaches flexd through its socket, and no other user may.", (*node).sockets},
-	{"flexd", "unit", "It starts flexd at boot, in the mount namespace of the host, since kubelet does not see mounts in another one, and does not kill a mkfs.", (*node).unit},
+	{"flexd", "unit", "The unit starts flexd at boot. flexd must have the host's mount namespace, or kubelet does not see its mounts, and a stop must not kill a running mkfs.", (*node).unit},
 	{"flexd", "versions", "flexdriver, the daemon and the commands are tested together, in one version.", (*node).versions},
 	{"flexd", "udev-rule", "Without the rule udev reads volumes that pods have written: their labels may become names of the host.", (*node).udevRule},
 	{"lvm", "volume-groups", "Pods get volumes of the configured groups only.", (*node).groups},
