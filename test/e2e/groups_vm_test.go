@@ -42,6 +42,18 @@ func TestThinAndThick(t *testing.T) {
 			t.Errorf("%s: status: %+v", name, s)
 		}
 	}
+	h.eventually("the space is in the metrics", func() string {
+		text, err := h.Get("/metrics")
+		for _, sample := range []string{
+			`flexd_volume_groups{vg="` + odd + `",state="ok"} 1`, `flexd_volume_group_free_bytes{vg="` + odd + `"} `,
+			fmt.Sprintf(`flexd_thin_pool_data_size_bytes{vg="vg0",pool="pool"} %v`, float64(64*mib)), `flexd_thin_pool_metadata_used_bytes{vg="vg0",pool="pool"} `,
+		} {
+			if err != nil || !strings.Contains(text, "\n"+sample) {
+				return fmt.Sprintf("no %s: %v %s", sample, err, text)
+			}
+		}
+		return ""
+	})
 	expand := func(v vol, size int64) answer {
 		return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), "0")
 	}
