@@ -73,12 +73,12 @@ func TestThinAndThick(t *testing.T) {
 			t.Errorf("%s\n\tleft %q, before %q", a, got, have)
 		}
 	}
-	refused(h.up(noAttach, h.vol("big", "ext4").With("volumegroup", odd, "size", "4Gi"), p), odd+"/big: mount", "volume group "+odd, "4294967296")
+	refused(h.up(noAttach, h.vol("big", "ext4").With("volumegroup", odd, "size", "4Gi"), p), odd+"/big: mount", "volume group "+odd, "4 GiB")
 	refused(expand(thick, 4<<30), odd+"/"+odd+": expandfs", "volume group "+odd)
 	h.lvm("lvcreate", "-y", "-V", "100M", "-T", "vg0/pool", "-n", "hog")
 	h.fill("/dev/vg0/hog")
 	have = h.volumes()
-	refused(h.up(noAttach, h.vol("more", "ext4"), p), "vg0/more: mount", "thin pool vg0/pool", "is full", "lvextend", "16777216")
+	refused(h.up(noAttach, h.vol("more", "ext4"), p), "vg0/more: mount", "thin pool vg0/pool", "is full", "lvextend", "16 MiB")
 	h.lvm("lvremove", "-y", "vg0/hog")
 	h.ok(h.up(noAttach, h.vol("more", "ext4"), p))
 	h.end(noAttach, h.vol("more", "ext4"), p)
