@@ -72,15 +72,20 @@ func problems() *node {
 			Observed: []status.Fact{{Name: "volume", Value: "present, 64.0 MiB"}, {Name: "device", Value: "/dev/dm-3 (253:3), 64.0 MiB, read-write"}, {Name: "mount", Value: web.Dir + " (ext4)"}},
 			Plan:     []string{"mount read-only at " + report.Dir},
 			Refused:  []string{"staging under another name: kubelet could not unmount either"},
-			History: []status.Operation{
-				{Step: "mount", Started: before(2 * time.Minute), Seconds: 0.0234, CallIDs: []string{"c40", "c41"}},
-				{Step: "fsck", Started: before(3 * time.Minute), Seconds: 12.34, Error: "exit status 8: no such device", CallIDs: []string{"c40"}},
-				{Step: "mount", Started: before(26 * time.Hour), Seconds: 0.05, CallIDs: []string{"c3"}},
-				{Step: "mkfs", Started: before(26*time.Hour + 4*time.Second), Seconds: 3.2, CallIDs: []string{"c3"}},
-				{Step: "activate", Started: before(26*time.Hour + 5*time.Second), Seconds: 0.4, CallIDs: []string{"c3"}},
-			},
 			Findings: n.list.Findings[:1],
 		},
 	}
+	id := uint64(0)
+	event := func(ago time.Duration, e status.Event) {
+		id++
+		e.ID, e.Time, e.VG, e.LV = id, before(ago), "vg0", "data"
+		n.events.Events = append(n.events.Events, e)
+	}
+	caller := &status.EventPod{Namespace: web.Namespace, Name: web.Name, UID: web.UID}
+	event(26*time.Hour+5*time.Second, status.Event{Type: status.StepEvent, Step: "activate", Duration: 0.4, CallID: "c3", Pod: caller})
+	event(26*time.Hour+time.Second, status.Event{Type: status.StepEvent, Step: "mkfs", Duration: 3.2, CallID: "c3", Pod: caller})
+	event(26*time.Hour, status.Event{Type: status.CallEvent, Verb: "mount", Duration: 4.3, CallID: "c3", Pod: caller, Dir: web.Dir})
+	event(2*time.Minute, status.Event{Type: status.StepEvent, Step: "fsck", Duration: 12.34, CallID: "c40", CallIDs: []string{"c40", "c41"}, Code: "damaged", Message: "exit status 8: no such device"})
+	event(time.Minute, status.Event{Type: status.FoundEvent, Code: "stale-mapping", Message: "the device has 64.0 MiB"})
 	return n
 }

@@ -34,6 +34,7 @@ type node struct {
 	list    status.List
 	asked   int // for the list
 	details map[string]status.VolumeDetail
+	events  status.Events
 }
 
 func (n *node) List() status.List {
@@ -64,6 +65,14 @@ func (*node) Explain(context.Context, []string) status.Explained { return status
 func (n *node) Orphans(context.Context, []string) status.Orphans { return status.Orphans{} }
 func (n *node) Health() (failing, degraded []string)             { return nil, nil }
 
+func (n *node) Events(_ context.Context, q status.EventQuery) status.Events {
+	events := n.events
+	events.Events = slices.DeleteFunc(slices.Clone(events.Events), func(e status.Event) bool { return q.Target != e.VG+"/"+e.LV })
+	return events
+}
+
+func (n *node) EventsAfter(uint64) <-chan struct{} { return nil }
+
 // change changes what the node answers.
 func (n *node) change(f func(*status.List)) {
 	n.mu.Lock()
@@ -85,7 +94,7 @@ func (n *node) serve(t *testing.T, path string) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		(&server.Status{Listener: l, Source: n, Version: "1.2.3", Log: logrus.NewEntry(log)}).Serve(ctx)
+		(&server.Status{Listener: l, Source: n, History: n, Version: "1.2.3", Log: logrus.NewEntry(log)}).Serve(ctx)
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-ended })
 	t.Cleanup(stop)
@@ -216,7 +225,8 @@ func shows(t *testing.T, b *browser) {
 	detail := p.text("document.querySelector('#detail').innerText")
 	for _, want := range []string{
 		"stale-mapping", "Remedy: lvchange --refresh vg0/data", "data 64.0 MiB, /dev/dm-3", global + "data", "default/report-x7k2p (ro)", "not mounted",
-		"adopted from the mount table", "mount waits", "next: mount read-only", "would refuse: staging", "exit status 8: no such device", "12.3s", "call c40",
+		"adopted from the mount table", "mount waits", "next: mount read-only", "would refuse: staging", "mount for default/web-0", "4.3s",
+		"exit status 8: no such device", "12.3s", "call c40, c41", "stale-mapping found",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(detail), " "), want) {
 			t.Errorf("no %q in the detail:\n%s", want, detail)
@@ -238,7 +248,7 @@ func shows(t *testing.T, b *browser) {
 	p.await("document.querySelector('#detail-gone').innerText.includes('knows no volume vg0/none')")
 }
 
-// front passes requests on, except those for which it has documents.
+// front passes requests on, except those for which it has documents; "" is not found.
 func front(t *testing.T, address string, documents map[string]string) string {
 	t.Helper()
 	to, err := url.Parse(address)
@@ -247,7 +257,10 @@ func front(t *testing.T, address string, documents map[string]string) string {
 	}
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d, ok := documents[r.URL.Path]; ok {
+		if d, ok := documents[r.URL.Path]; ok && d == "" {
+			http.Error(w, `{"error":"no such page"}`, http.StatusNotFound)
+			return
+		} else if ok {
 			w.Header().Set("Content-Type", "application/json")
 			io.WriteString(w, d)
 			return
@@ -262,7 +275,21 @@ func front(t *testing.T, address string, documents map[string]string) string {
 // The space of groups, the levels of filesystems, and events.
 func groups(t *testing.T, b *browser) {
 	path := filepath.Join(t.TempDir(), "status.sock")
-	(&node{}).serve(t, path)
+	at := func(hour, minute, second int) time.Time {
+		return time.Date(2026, 7, 29, hour, minute, second, 0, time.UTC)
+	}
+	first := at(14, 0, 0)
+	(&node{events: status.Events{
+		Events: []status.Event{
+			{ID: 7, Time: at(0, 0, -2), Type: status.StepEvent, VG: "vg0", LV: "data", Step: "activate", CallID: "c1", Duration: 0.4},
+			{ID: 8, Time: at(14, 20, 0), Type: status.CallEvent, VG: "vg0", LV: "data", Pod: &status.EventPod{Namespace: "default", Name: "web-0", UID: "6b2f"}, Verb: "mount", Code: "not-blank",
+				Message: "crypto_LUKS found", CallID: "c2", Duration: 1.5, Count: 4, First: &first},
+			{ID: 9, Time: at(14, 30, 0), Type: status.FoundEvent, VG: "vg0", LV: "data", Code: "stale-mapping", Message: "the sizes differ"},
+			{ID: 10, Time: at(14, 31, 0), Type: status.FoundEvent, VG: "vg0", LV: "other", Code: "faulty"},
+		},
+		Waiting: []status.Event{{Time: at(14, 30, 1), Type: status.CallEvent, VG: "vg0", LV: "data", Verb: "unmount", CallID: "c3"}},
+		More:    true, Problems: []string{"a file of the history is torn"},
+	}}).serve(t, path)
 	const data = `"vg":"vg0","lv":"data","uuid":"u1","size":1073741824,"state":"mounted","device":"/dev/dm-1","filesystem":"ext4","filesystemSize":1000000000,"filesystemUsed":900000000,"filesystemFree":50000000,"inodes":1000,"inodesUsed":120,"pods":[]`
 	const gib, mib = 1 << 30, 1 << 20
 	largest, none := int64(200*gib), int64(0)
@@ -283,11 +310,6 @@ func groups(t *testing.T, b *browser) {
 	address := front(t, tunnel(t, path), map[string]string{
 		"/v1/volumes":          `{"node":"node-1","version":"1","volumes":[{` + data + `},{"vg":"vg0","lv":"small","state":"full","filesystem":"ext4","filesystemSize":1000000000,"filesystemUsed":1000000,"filesystemFree":900000000,"inodes":1000,"inodesUsed":1000,"pods":[]}],"problems":[],"disagreements":[],"pools":[],"refusedCalls":[],"groups":` + string(text) + `}`,
 		"/v1/volumes/vg0/data": `{` + data + `,"claims":[],"calls":[],"observed":[],"plan":[],"refused":[],"history":[],"disagreements":[],"refusedCalls":[]}`,
-		"/v1/events": `{"node":"node-1","events":[
-			{"id":7,"time":"2026-07-28T23:59:58.5Z","type":"step","vg":"vg0","lv":"data","step":"activate","callID":"c1","duration":0.4},
-			{"id":8,"time":"2026-07-29T14:20:00Z","type":"call","vg":"vg0","lv":"data","pod":{"namespace":"default","name":"web-0","uid":"6b2f"},"verb":"mount","code":"not-blank","message":"crypto_LUKS found","callID":"c2","duration":1.5,"count":4,"first":"2026-07-29T14:00:00Z"},
-			{"id":9,"time":"2026-07-29T14:30:00Z","type":"found","vg":"vg0","lv":"data","code":"stale-mapping","message":"the sizes differ"}],
-			"waiting":[{"id":0,"time":"2026-07-29T14:30:01Z","type":"call","vg":"vg0","lv":"data","verb":"unmount","callID":"c3"}],"more":true,"last":9,"problems":["a file of the history is torn"]}`,
 	})
 	p := b.open(t, 1400, 1000)
 	p.navigate(address + "#vg0/data")
@@ -520,7 +542,8 @@ func older(t *testing.T, b *browser) {
 	address := front(t, tunnel(t, path), map[string]string{
 		"/v1/volumes":       `{"node":"node-1","volumes":[{"vg":"vg0","lv":"a","state":"idle"},{"vg":"vg0","lv":"a","uuid":"u2","state":"mounted"}]}`,
 		"/v1/volumes/-/u2":  `{"vg":"vg0","lv":"a","uuid":"u2","state":"mounted"}`,
-		"/v1/volumes/vg0/a": `{"vg":"vg0","lv":"a","state":"idle"}`,
+		"/v1/volumes/vg0/a": `{"vg":"vg0","lv":"a","state":"idle","history":[{"step":"fsck","started":"2026-07-29T14:30:00Z","seconds":12.34,"error":"exit status 8"}]}`,
+		"/v1/events":        "",
 	})
 	p := b.open(t, 1000, 700)
 	p.navigate(address)
@@ -529,7 +552,7 @@ func older(t *testing.T, b *browser) {
 	p.await("document.querySelector('#history').innerText.includes('Nothing is known')")
 	p.equal("location.hash", "#-/u2")
 	p.press("k")
-	p.await("location.hash == '#vg0/a' && document.querySelector('#chain').innerText.includes('none known')")
+	p.await("location.hash == '#vg0/a' && document.querySelector('#chain').innerText.includes('none known') && /14:30:00\\s+fsck\\s+exit status 8\\s+12.3s/.test(document.querySelector('#history').innerText)")
 }
 
 func empty(t *testing.T, b *browser) {

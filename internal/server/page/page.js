@@ -161,10 +161,11 @@ async function askVolume() {
   eventsOf = state;
   eventsAt = Date.now();
   if (!keepsEvents) return;
-  const b = await get(`/v1/events?limit=100&target=${encodeURIComponent(path.startsWith('-/') ? story.uuid : `${story.vg}/${story.lv}`)}`, [200, 404]);
+  const b = await get(`/v1/events?limit=100&target=${encodeURIComponent(path.startsWith('-/') ? story.uuid : `${story.vg}/${story.lv}`)}`, [200, 404, 503]);
   if (path !== opened) return;
   keepsEvents = b.code !== 404;
-  events = b.code === 200 ? b.doc : null;
+  if (b.code === 200) events = b.doc;
+  else eventsOf = ''; // flexd is busy
   renderHistory();
 }
 
