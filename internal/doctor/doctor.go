@@ -4,10 +4,10 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -119,16 +119,7 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 		k.all, k.ignored, k.err = h.kubelets()
 		return k
 	})
-	n.serve = sync.OnceValues(func() (procfs.Details, bool) {
-		all, _ := procfs.Named(h.Root, "flexd")
-		i := slices.IndexFunc(all, func(d procfs.Details) bool {
-			return len(d.Args) > 1 && d.Args[1] == "serve" && (d.Foreign == "" || d.Foreign == procfs.Unreadable)
-		})
-		if i < 0 {
-			return procfs.Details{}, false
-		}
-		return all[i], true
-	})
+	n.serve = sync.OnceValues(n.daemonProcess)
 	n.lvmSet = sync.OnceValues(n.readLVMSettings)
 	n.vgs = sync.OnceValues(n.readGroups)
 
@@ -169,6 +160,23 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 	}
 	d.Result = d.Judge()
 	return d
+}
+
+// daemonProcess finds flexd, if there are several, that with the examined configuration.
+func (n *node) daemonProcess() (found procfs.Details, runs bool) {
+	all, _ := procfs.Named(n.Root, "flexd")
+	for _, d := range all {
+		if len(d.Args) < 2 || d.Args[1] != "serve" || d.Foreign != "" && d.Foreign != procfs.Unreadable {
+			continue
+		}
+		if fits := cmp.Or(flag(d.Args, "config"), config.DefaultPath) == n.ConfigPath; fits || !runs {
+			found, runs = d, true
+			if fits {
+				break
+			}
+		}
+	}
+	return found, runs
 }
 
 // each runs a check for every kubelet, and calls what it finds in other words for one that

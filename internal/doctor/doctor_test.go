@@ -378,6 +378,7 @@ func TestDeviations(t *testing.T) {
 		{"systemd hangs", nil, func(h *Host) { h.Runner.(tools)["systemctl show"] = "hangs" }, "flexd/unit unknown pid 7", ""},
 		{"an older driver", nil, func(h *Host) { h.Runner.(tools)["/lvm"] = `{"status":"Not supported"}` }, "flexd/versions warning flexdriver older", "scripts/install.sh"},
 		{"a replaced executable", tree{"proc/900/exe": "-> /usr/local/bin/flexd (deleted)"}, nil, "flexd/versions warning replaced", "systemctl restart"},
+		{"another flexd beside", merged(process(899, "/x/flexd", "serve", "--config=/x.yaml"), tree{"proc/900/exe": "-> /usr/local/bin/flexd (deleted)"}), nil, "flexd/versions warning (pid 900)", "systemctl restart"},
 		{"no rule", tree{"etc/udev/rules.d/12-flexd.rules": ""}, nil, "flexd/udev-rule error missing", "flexd udev --install"},
 		{"no group", nil, func(h *Host) { h.Config.VolumeGroups[0].Name = "vg1" }, "lvm/volume-groups error vg1", "vgs"},
 		{"a missing disk", nil, func(h *Host) {
