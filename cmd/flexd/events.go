@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/history"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -34,9 +34,10 @@ func eventsCommand(stdout, stderr io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Usage: "show the last `N` events, 0 = all; default: 100, 10 with -f, all with --since"},
 			outputFlag("text", "json"),
 			socketFlag(),
+			stateDirFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			q := eventsQuery{socket: c.String("socket"), output: c.String("output"), target: c.Args().First(), lines: c.Int("lines"), stderr: stderr}
+			q := eventsQuery{stateDir: c.String("state-dir"), socket: c.String("socket"), output: c.String("output"), target: c.Args().First(), lines: c.Int("lines"), stderr: stderr}
 			q.target = resolve(strings.TrimPrefix(q.target, "-/"))
 			switch {
 			case q.lines < 0:
@@ -52,6 +53,9 @@ func eventsCommand(stdout, stderr io.Writer) *cli.Command {
 				if q.since, err = status.ParseSince(text, time.Now()); err != nil {
 					return usage("events: --since %w", err)
 				}
+			}
+			if c.Bool("follow") && q.stateDir != "" {
+				return usage("events: -f needs a daemon, --state-dir is without one")
 			}
 			if c.Bool("follow") {
 				return q.follow(c.Context, stdout)
@@ -69,23 +73,28 @@ func logsCommand(stdout io.Writer) *cli.Command {
 		Description: "CALLID is in flexd events, in flexd status and in flexd's log (call=). The id in brackets in kubelet's event\n" +
 			"stands for the last call with that answer.",
 		Before: atMost(1),
-		Flags:  []cli.Flag{outputFlag("text", "json"), socketFlag()},
+		Flags:  []cli.Flag{outputFlag("text", "json"), socketFlag(), stateDirFlag()},
 		Action: func(c *cli.Context) error {
 			id := strings.Trim(c.Args().First(), "[]")
 			if id == "" {
 				return usage("logs: name a call, such as flexd events shows; see flexd logs --help")
 			}
-			return story(stdout, c.String("socket"), c.String("output"), id)
+			return eventsQuery{socket: c.String("socket"), stateDir: c.String("state-dir"), output: c.String("output")}.story(stdout, id)
 		},
 	}
 }
 
+// stateDirFlag is for a node whose daemon does not run.
+func stateDirFlag() *cli.StringFlag {
+	return &cli.StringFlag{Name: "state-dir", Usage: "read the history in `DIR`, such as " + config.Default().StateDir + ", without a daemon"}
+}
+
 // An eventsQuery has the arguments of `flexd events`.
 type eventsQuery struct {
-	socket, output, target string
-	since                  time.Time
-	lines                  int // 0 = all
-	stderr                 io.Writer
+	socket, stateDir, output, target string
+	since                            time.Time
+	lines                            int // 0 = all
+	stderr                           io.Writer
 }
 
 func (q eventsQuery) show(stdout io.Writer) error {
@@ -99,49 +108,49 @@ func (q eventsQuery) show(stdout io.Writer) error {
 	return status.WriteEvents(stdout, doc, time.Now())
 }
 
-// params are those of a request.
-func (q eventsQuery) params() url.Values {
-	v := url.Values{}
-	if q.target != "" {
-		v.Set("target", q.target)
-	}
-	if !q.since.IsZero() {
-		v.Set("since", q.since.Format(time.RFC3339))
-	}
-	return v
+// selected is the query of one request.
+func (q eventsQuery) selected() status.EventQuery {
+	return status.EventQuery{Target: q.target, Since: q.since, Limit: q.lines}
 }
 
 // get asks for the events, as often as they are too many for one answer.
 func (q eventsQuery) get() (all status.Events, err error) {
-	before := uint64(0)
-	for {
-		v := q.params()
-		if q.lines > 0 {
-			v.Set("limit", strconv.Itoa(q.lines-len(all.Events)))
-		}
-		if before > 0 {
-			v.Set("before", strconv.FormatUint(before, 10))
-		}
-		body, err := get(q.socket, "/v1/events?"+v.Encode(), checkTimeout)
+	for one := q.selected(); ; {
+		doc, err := q.ask(one)
 		if err != nil {
 			return all, err
 		}
-		var doc status.Events
-		if err := json.Unmarshal(body, &doc); err != nil {
-			return all, fmt.Errorf("flexd's answer is not understood: %w", err)
-		}
-		if before == 0 {
+		if one.Before == 0 {
 			all = doc
 		} else {
 			all.Events = append(doc.Events, all.Events...)
 			all.More, all.Oldest = doc.More, doc.Oldest
 		}
 		i := slices.IndexFunc(doc.Events, func(e status.Event) bool { return e.ID > 0 })
-		if !doc.More || i < 0 || q.lines > 0 && len(all.Events) >= q.lines {
+		if one.Limit = q.lines - len(all.Events); !doc.More || i < 0 || q.lines > 0 && one.Limit <= 0 {
 			return all, nil
 		}
-		before = doc.Events[i].ID
+		one.Limit, one.Before = max(one.Limit, 0), doc.Events[i].ID
 	}
+}
+
+// ask gets one answer, from the daemon or from the files.
+func (q eventsQuery) ask(one status.EventQuery) (doc status.Events, err error) {
+	if q.stateDir != "" {
+		return history.Read(context.Background(), q.stateDir, one)
+	}
+	body, err := get(q.socket, "/v1/events?"+one.Values().Encode(), checkTimeout)
+	var exit *exitError
+	if errors.As(err, &exit) && exit.code == exitUnknown {
+		exit.err = fmt.Errorf("%w\nthe history without a daemon: --state-dir %s", exit.err, config.Default().StateDir)
+	}
+	if err != nil {
+		return doc, err
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return doc, fmt.Errorf("flexd's answer is not understood: %w", err)
+	}
+	return doc, nil
 }
 
 // follow shows the last events, and new ones until it is interrupted. If flexd restarts, it
@@ -154,7 +163,7 @@ func (q eventsQuery) follow(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	width, _ := terminalSize(stdout)
-	table := status.EventTable{Dated: width == 0} // a pipe does not show that a day ends
+	table := status.EventTable{Dated: width == 0, Follow: true} // a pipe does not show that a day ends
 	print := func(events ...status.Event) error {
 		if q.output == "json" {
 			for _, e := range events {
@@ -209,9 +218,7 @@ type outputError struct{ error }
 
 // stream calls each with the events after the one with that id, until the daemon ends.
 func (q eventsQuery) stream(ctx context.Context, after uint64, each func(status.Event) error) error {
-	v := q.params()
-	v.Del("since")
-	v.Set("after", strconv.FormatUint(after, 10))
+	v := status.EventQuery{Target: q.target, After: after}.Values()
 	v.Set("follow", "true")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://flexd/v1/events?"+v.Encode(), nil)
 	if err != nil {
@@ -243,14 +250,10 @@ func (q eventsQuery) stream(ctx context.Context, after uint64, each func(status.
 }
 
 // story prints what is known of one call.
-func story(stdout io.Writer, socket, output, id string) error {
-	body, err := get(socket, "/v1/events?"+url.Values{"call": {id}}.Encode(), checkTimeout)
+func (q eventsQuery) story(stdout io.Writer, id string) error {
+	doc, err := q.ask(status.EventQuery{Call: id})
 	if err != nil {
 		return err
-	}
-	var doc status.Events
-	if err := json.Unmarshal(body, &doc); err != nil {
-		return fmt.Errorf("flexd's answer is not understood: %w", err)
 	}
 	if len(doc.Events)+len(doc.Waiting) == 0 {
 		text := "the history has no call " + id
@@ -263,9 +266,8 @@ func story(stdout io.Writer, socket, output, id string) error {
 		}
 		return errors.New(text)
 	}
-	if output == "json" { // unchanged: a newer daemon's fields are kept
-		_, err = stdout.Write(body)
-		return err
+	if q.output == "json" {
+		return status.WriteJSON(stdout, doc)
 	}
 	return status.WriteStory(stdout, id, doc, time.Now())
 }

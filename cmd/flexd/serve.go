@@ -109,7 +109,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, History: n, Metrics: n.WriteMetrics, Version: version, Log: log})
-	past.Record(status.Event{Type: status.FlexdEvent, Message: "starts, version " + version})
+	past.Started(version)
 	return runTasks(ctx, log, n.Ready(), func() string { return found(n.List()) }, tasks)
 }
 
@@ -118,11 +118,7 @@ func closeHistory(past *history.Log, err error) {
 	// The disk may hang, and systemd waits.
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Millisecond)
 	defer cancel()
-	e := status.Event{Type: status.FlexdEvent, Message: "stops"}
-	if err != nil {
-		e.Code, e.Message = "failed", "ends: "+err.Error()
-	}
-	past.Close(ctx, e)
+	past.Close(ctx, err)
 }
 
 // found summarizes what flexd continues with.

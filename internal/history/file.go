@@ -32,18 +32,20 @@ func (f *file) older() string { return filepath.Join(f.dir, "events.old.jsonl") 
 // maxLine is more than any event has.
 const maxLine = 64 << 10
 
-// last returns the highest id of the last events, 0 = there is none.
-func (f *file) last() (last uint64, err error) {
+// last returns the last event, and the highest id of the last events; 0 = there is none.
+func (f *file) last() (newest status.Event, last uint64, err error) {
 	n := 0
 	err = f.read(func(line []byte) bool {
 		var e status.Event
 		if json.Unmarshal(line, &e) == nil {
-			last = max(last, e.ID)
+			if last = max(last, e.ID); n == 0 {
+				newest = e
+			}
 			n++
 		}
 		return n < 2*maxBatch
 	})
-	return last, err
+	return newest, last, err
 }
 
 // append writes events.

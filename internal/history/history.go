@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ const (
 	maxMessage  = 2000 // bytes, as the next ones
 	maxPath     = 4096
 	maxWord     = 200
+	maxCalls    = 32   // of one event
 	keepWritten = 200  // events in memory that are in the files, too: for those who follow
 	keepUnsaved = 1000 // events in memory that are not
 )
@@ -30,6 +32,7 @@ const (
 type Log struct {
 	log    *logrus.Entry
 	file   *file         // nil = memory only
+	cut    bool          // the events before this life do not end with flexd's end
 	retry  time.Duration // after an attempt to write has failed; it doubles
 	wakeUp chan struct{}
 	ending chan struct{}
@@ -58,18 +61,50 @@ func Open(dir string, size int64, log *logrus.Entry) *Log {
 		return l
 	}
 	l.file = newFile(dir, size)
-	last, err := l.file.last()
+	newest, last, err := l.file.last()
 	if err != nil {
 		log.WithError(err).Warn("the history of earlier times cannot be read")
 	}
 	// Without an earlier history the ids begin at the time since boot: they are above those
 	// of an earlier flexd, which a client may still have.
 	if last > 0 {
-		l.next = last + 1
+		l.next, l.cut = last+1, !orderlyEnd(newest)
 	}
 	l.written = l.next - 1
 	go l.write()
 	return l
+}
+
+// Read returns the events that a query selects in the files of a directory, without a daemon.
+func Read(ctx context.Context, dir string, q status.EventQuery) (status.Events, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return status.Events{}, err
+	}
+	l := &Log{file: newFile(dir, 0), next: 1<<63 - 1}
+	d := l.Events(ctx, q, nil)
+	d.Last = 0
+	return d, nil
+}
+
+// What flexd records of itself. Without its end the next start shows that there was none.
+const (
+	starts = "starts, version "
+	stops  = "stops"
+	ends   = "ends: "
+)
+
+// Started records the start of flexd.
+func (l *Log) Started(version string) {
+	text := starts + version
+	if l.cut {
+		text += "; the last one was killed, or the node went down without it"
+	}
+	l.Record(status.Event{Type: status.FlexdEvent, Message: text})
+}
+
+// orderlyEnd reports whether an event is the last one of an orderly end.
+func orderlyEnd(e status.Event) bool {
+	return e.Type == status.FlexdEvent && (e.Message == stops || strings.HasPrefix(e.Message, ends))
 }
 
 // Record adds an event. It returns at once.
@@ -82,7 +117,7 @@ func (l *Log) Record(e status.Event) {
 	if e.CallID == "" && len(e.CallIDs) > 0 {
 		e.CallID = e.CallIDs[0]
 	}
-	if len(e.CallIDs) == 1 {
+	if e.CallIDs = e.CallIDs[:min(len(e.CallIDs), maxCalls)]; len(e.CallIDs) == 1 {
 		e.CallIDs = nil
 	}
 	l.mu.Lock()
@@ -256,9 +291,13 @@ func (l *Log) Problem() string {
 	return ""
 }
 
-// Close records the last event and writes what is not written, if the disk takes it before ctx
-// ends.
-func (l *Log) Close(ctx context.Context, last status.Event) {
+// Close records the end of flexd and writes what is not written, if the disk takes it before
+// ctx ends.
+func (l *Log) Close(ctx context.Context, why error) {
+	last := status.Event{Type: status.FlexdEvent, Message: stops}
+	if why != nil {
+		last.Code, last.Message = "failed", ends+why.Error()
+	}
 	l.mu.Lock()
 	for _, e := range l.repeats.flush() {
 		l.add(e)

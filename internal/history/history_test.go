@@ -36,7 +36,7 @@ func open(t testing.TB, dir string, size int64) *Log {
 func finish(l *Log) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	l.Close(ctx, status.Event{Type: status.FlexdEvent, Message: "stops"})
+	l.Close(ctx, nil)
 }
 
 func step(lv, name string, calls ...string) status.Event {
@@ -98,6 +98,34 @@ func TestRestart(t *testing.T) {
 	want(t, l, status.EventQuery{After: d.Last + 1, Limit: 1}, "b activate") // an id of a history that is lost
 	if d := want(t, l, status.EventQuery{Limit: 7}, texts(d)...); d.More || d.Oldest == nil || !d.Oldest.Equal(d.Events[0].Time) {
 		t.Errorf("%+v", d)
+	}
+}
+
+// The files are readable without a daemon, and show that flexd was killed.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir, 1<<20)
+	l.Started("1")
+	l.Record(call("a", "p", "1"))
+	for l.unwritten() != nil {
+		time.Sleep(time.Millisecond)
+	}
+	next := open(t, dir, 1<<20) // of a flexd after kill -9
+	next.Started("2")
+	finish(next)
+	last := open(t, dir, 1<<20)
+	last.Started("3")
+	finish(last)
+	got, err := Read(t.Context(), dir, status.EventQuery{})
+	if diff := cmp.Diff(texts(got), []string{"starts, version 1", "a mount", "starts, version 2; the last one was killed, or the node went down without it", "stops", "starts, version 3", "stops"}); diff != "" || err != nil {
+		t.Errorf("%v, -got +want:\n%s", err, diff)
+	}
+	if got, err := Read(t.Context(), dir, status.EventQuery{Target: "default/p", Limit: 1}); len(got.Events) != 1 || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := Read(t.Context(), filepath.Join(dir, "none"), status.EventQuery{}); err == nil {
+		t.Error("a directory that does not exist is read")
 	}
 }
 

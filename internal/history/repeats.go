@@ -36,11 +36,10 @@ type repeat struct {
 }
 
 const (
-	forget         = 10 * time.Minute // an event is a repetition within this time: longer than kubelet's longest pause
-	firstPause     = time.Minute
-	longestPause   = time.Hour
-	maxRepeats     = 1000
-	maxRepeatCalls = 32
+	forget       = 10 * time.Minute // an event is a repetition within this time: longer than kubelet's longest pause
+	firstPause   = time.Minute
+	longestPause = time.Hour
+	maxRepeats   = 1000
 )
 
 func newRepeats() repeats {
@@ -72,7 +71,7 @@ func (r *repeats) pass(e status.Event, now time.Time) (status.Event, bool) {
 	}
 	known.last, known.at = e, now
 	known.calls = append(known.calls, calls(e)...)
-	known.calls = slices.Delete(known.calls, 0, max(0, len(known.calls)-maxRepeatCalls))
+	known.calls = slices.Delete(known.calls, 0, max(0, len(known.calls)-maxCalls))
 	if now.Sub(known.recorded) < known.pause {
 		return e, false
 	}

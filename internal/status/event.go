@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,6 +82,30 @@ type EventQuery struct {
 	After  uint64 // ids above this one
 	Before uint64 // ids below this one
 	Limit  int    // the newest ones
+}
+
+// Values returns the parameters of a request for the events.
+func (q EventQuery) Values() url.Values {
+	v := url.Values{}
+	text := func(name, s string) {
+		if s != "" {
+			v.Set(name, s)
+		}
+	}
+	number := func(name string, n uint64) {
+		if n > 0 {
+			v.Set(name, strconv.FormatUint(n, 10))
+		}
+	}
+	text("target", q.Target)
+	text("call", q.Call)
+	number("after", q.After)
+	number("before", q.Before)
+	number("limit", uint64(q.Limit))
+	if !q.Since.IsZero() {
+		v.Set("since", q.Since.Format(time.RFC3339))
+	}
+	return v
 }
 
 // HasEvent reports whether an event is about something that is selected.

@@ -11,7 +11,8 @@ import (
 
 // An EventTable prints events, also as they come.
 type EventTable struct {
-	Dated bool // the times have dates, whatever the events are
+	Dated  bool // the times have dates, whatever the events are
+	Follow bool // events come one by one: the columns are wide from the beginning
 
 	today  string
 	widths [3]int // of the columns but the last
@@ -25,6 +26,9 @@ func (t *EventTable) Write(w io.Writer, events []Event, now time.Time) error {
 	t.Dated = t.Dated || otherDay(events, now) || t.today != "" && t.today != now.Format(time.DateOnly)
 	var rows [][4]string
 	if t.today == "" {
+		if t.Follow {
+			t.widths = [3]int{8, 16, 32}
+		}
 		t.today = now.Format(time.DateOnly)
 		rows = append(rows, [4]string{"TIME", "VOLUME", "EVENT", "RESULT"})
 	}
@@ -228,7 +232,7 @@ func WriteStory(w io.Writer, id string, d Events, now time.Time) error {
 		}
 	}
 	for _, l := range lines {
-		fmt.Fprintf(&b, "%s  %s\n", stamp(l.at, now, dated), strings.TrimRight(l.text, " "))
+		fmt.Fprintf(&b, "%s%s  %s\n", stamp(l.at, now, dated), l.at.Format(".000"), strings.TrimRight(l.text, " "))
 	}
 	b.WriteString(d.problems())
 	_, err := io.WriteString(w, b.String())
