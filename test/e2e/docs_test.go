@@ -100,7 +100,8 @@ var (
 	durations = regexp.MustCompile(`\b(\d+(ms|[smhd]))+\b`)
 	answerID  = regexp.MustCompile(`\[[0-9a-f]{12}\]`)
 	clock     = regexp.MustCompile(`\d\d:\d\d:\d\d`)
-	took      = regexp.MustCompile(`(, 1s)?, call [0-9a-f]{12}`)
+	took      = regexp.MustCompile(`(ok|failed), 1s\b`)
+	callID    = regexp.MustCompile(`call [0-9a-f]{12}`)
 	version   = regexp.MustCompile(`version \S+`)
 	spaces    = regexp.MustCompile(` +`)
 )
@@ -132,7 +133,8 @@ func alike(shown, printed string) bool {
 func normal(text string) string {
 	text = devices.ReplaceAllString(text, "/dev/X")
 	text = durations.ReplaceAllString(text, "1s")
-	text = took.ReplaceAllString(clock.ReplaceAllString(version.ReplaceAllString(text, "version X"), "12:00:00"), ", call X")
+	text = took.ReplaceAllString(text, "$1") // no duration is shown below a millisecond
+	text = callID.ReplaceAllString(clock.ReplaceAllString(version.ReplaceAllString(text, "version X"), "12:00:00"), "call X")
 	text = answerID.ReplaceAllString(text, "[id]")
 	text = spaces.ReplaceAllString(text, " ")
 	return strings.TrimSpace(text)
