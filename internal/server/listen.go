@@ -51,19 +51,33 @@ func Listen(path string, mode os.FileMode, group string, inherited ...net.Listen
 	return l, nil
 }
 
-// taken returns the listener on path, nil if there is none, or no file of it any more.
+// taken returns the listener on path, nil if there is none, or no client reaches it any more:
+// its file was removed, or replaced by a daemon's own.
 func taken(path string, inherited []net.Listener) (net.Listener, error) {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
+	}
 	i := slices.IndexFunc(inherited, func(l net.Listener) bool {
 		u, ok := l.(*net.UnixListener)
-		return ok && u.Addr().String() == path
+		if !ok {
+			return false
+		}
+		theirs, err := os.Lstat(u.Addr().String()) // a directory of the path may be a link, as /var/run is
+		return err == nil && os.SameFile(st, theirs)
 	})
 	if i < 0 {
 		return nil, nil
 	}
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) { // it was removed: no client reaches it
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		c.Close()
+	case errors.Is(err, syscall.ECONNREFUSED): // else its queue may be full
 		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
 	}
 	return inherited[i], nil
 }

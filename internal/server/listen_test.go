@@ -161,6 +161,53 @@ func TestInherited(t *testing.T) {
 	}
 }
 
+// A daemon that was killed leaves its own socket where systemd's was removed.
+func TestInheritedWithoutFile(t *testing.T) {
+	path := socketPath(t)
+	systemd, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemd.(*net.UnixListener).SetUnlinkOnClose(false)
+	defer systemd.Close()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	killed, err := Listen(path, 0o600, "", systemd)
+	if err != nil || killed == systemd {
+		t.Fatalf("%v, %v", killed, err)
+	}
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	killed.Close()
+	l, err := Listen(path, 0o600, "", systemd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Errorf("no client reaches the daemon: %v", err)
+	} else {
+		c.Close()
+	}
+}
+
+// /var/run is a link to /run.
+func TestInheritedByLink(t *testing.T) {
+	path := socketPath(t)
+	systemd, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer systemd.Close()
+	link := filepath.Join(t.TempDir(), "l")
+	if err := os.Symlink(filepath.Dir(path), link); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Listen(filepath.Join(link, filepath.Base(path)), 0o600, "", systemd); err != nil || l != systemd {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
 func TestListenLongPath(t *testing.T) {
 	if _, err := Listen("/tmp/"+strings.Repeat("x", 103), 0o600, ""); err == nil || !strings.Contains(err.Error(), "108 bytes, at most 107") {
 		t.Error(err)
