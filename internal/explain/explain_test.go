@@ -157,6 +157,8 @@ func TestNoManifest(t *testing.T) {
 		"no template": {"kind: Deployment\nmetadata: {name: x}\n", "m.yaml:1: Deployment x has no spec.template.spec"},
 		"bomb":        {bomb + "kind: Pod\nspec: {volumes: [{name: *j}]}\n", "m.yaml:"},
 		"bomb below":  {strings.Replace(bomb, "a: &a", "kind: Pod\nspec: {volumes: *z}\na: &a", 1), "m.yaml:"},
+		"repeating":   {"kind: List\nitems:\n- {kind: Pod, spec: &s {volumes: [&v {name: a}" + strings.Repeat(",*v", 20000) + "]}}\n" + strings.Repeat("- {kind: Job, spec: {template: {spec: *s}}}\n", 900), "m.yaml:1: too much"},
+		"itself":      {"kind: Pod\nspec: &s {volumes: [*s]}\n", "m.yaml:1: too much"},
 		"binary":      {"\x7fELF\x00\x00", "m.yaml:"},
 		"large":       {strings.Repeat("# a comment\n", 100000), "larger than 1 MiB"},
 		"many":        {strings.Repeat("kind: Service\n---\n", 2000), "more than 1000 objects"},

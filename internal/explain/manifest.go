@@ -18,9 +18,11 @@ import (
 // MaxInput is the largest manifest, in bytes.
 const MaxInput = 1 << 20
 
-// maxObjects bounds the objects of a manifest, and maxDepth the lists within lists.
+// maxObjects bounds the objects of a manifest, maxNodes its words, keys and lists with all
+// that aliases repeat, and maxDepth the lists within lists.
 const (
 	maxObjects = 1000
+	maxNodes   = 1 << 18
 	maxDepth   = 4
 )
 
@@ -171,6 +173,7 @@ func read(file string, data []byte) (*manifest, error) {
 		data = bytes.ReplaceAll(data, []byte("\t"), []byte(" ")) // JSON allows tabs between words, YAML does not
 	}
 	m := &manifest{file: file}
+	left := maxNodes
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		var doc yaml.Node
@@ -184,6 +187,9 @@ func read(file string, data []byte) (*manifest, error) {
 		if len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {
 			continue
 		}
+		if left = less(left, &doc); left < 0 {
+			return nil, fmt.Errorf("%s:%d: too much for a manifest, with all that its aliases repeat", file, doc.Line)
+		}
 		if err := m.add(doc.Content[0], 0); err != nil {
 			return nil, err
 		}
@@ -192,6 +198,21 @@ func read(file string, data []byte) (*manifest, error) {
 		return nil, fmt.Errorf("%s: no object of Kubernetes", file)
 	}
 	return m, nil
+}
+
+// less returns left less the number of nodes in n, aliases resolved; negative = more than left.
+func less(left int, n *yaml.Node) int {
+	left--
+	if n.Kind == yaml.AliasNode && left >= 0 { // it may contain itself
+		return less(left, n.Alias)
+	}
+	for _, c := range n.Content {
+		if left < 0 {
+			break
+		}
+		left = less(left, c)
+	}
+	return left
 }
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
