@@ -77,6 +77,26 @@ func TestExplainOffline(t *testing.T) {
 	}
 }
 
+// Names in a manifest, which is a stranger's, do not control the terminal.
+func TestExplainTerminal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"volumes": `{kind: Pod, metadata: {name: "a\e[2J", namespace: "b\u009b"}, spec: {volumes: [
+			{name: "c\a", flexVolume: {driver: flexd/lvm, options: {volumegroup: "d\e[8m"}}}, {name: e, flexVolume: {driver: "f\b"}}]}}`,
+		"error": `{kind: Pod, spec: {containers: "\e[2J"}}`,
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, stderr, _ := flexd("explain", file, "--socket", dir+"/none", "--config", os.DevNull)
+		if out += stderr; strings.ContainsAny(out, "\x1b\u009b\a\b") || !strings.Contains(out, "[2J") {
+			t.Errorf("%s: %q", name, out)
+		}
+	}
+}
+
 // The mode is that of the installed driver.
 func TestExplainMode(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/flexd/flexd/internal/status"
 	"github.com/urfave/cli/v2"
 )
 
@@ -34,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if text := err.Error(); text != "" {
 		for line := range strings.SplitSeq(text, "\n") {
-			fmt.Fprintf(stderr, "flexd: %s\n", line)
+			fmt.Fprintf(stderr, "flexd: %s\n", status.Plain(line))
 		}
 	}
 	var exit *exitError

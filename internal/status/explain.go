@@ -1,7 +1,6 @@
 package status
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -89,18 +88,18 @@ func (e *Explanation) Judge() string {
 
 // WriteExplanation writes an explanation for people.
 func WriteExplanation(w io.Writer, e Explanation) error {
-	b := bufio.NewWriter(w)
+	p := &page{}
 	for _, v := range e.Volumes {
-		writeExplained(b, v)
+		p.explained(v)
 	}
 	for _, s := range e.Skipped {
-		fmt.Fprintf(b, "%s (%s): volume %s is skipped: %s\n", s.Object, s.Source, s.Volume, s.Reason)
+		p.line(plain(fmt.Sprintf("%s (%s): volume %s is skipped: %s", s.Object, s.Source, s.Volume, s.Reason)))
 	}
 	if len(e.Skipped) > 0 {
-		fmt.Fprintln(b)
+		p.line("")
 	}
-	for _, p := range e.Problems {
-		fmt.Fprintln(b, "Note: "+p)
+	for _, problem := range e.Problems {
+		p.line(plain("Note: " + problem))
 	}
 	count := map[string]int{}
 	for _, v := range e.Volumes {
@@ -115,11 +114,12 @@ func WriteExplanation(w io.Writer, e Explanation) error {
 	if len(parts) == 0 {
 		parts = []string{"nothing would be asked of flexd"}
 	}
-	fmt.Fprintf(b, "%s on %s (driver %s, attach:%t): %s.\n", volumesOf(len(e.Volumes)), e.Node, e.Driver, e.Attach, strings.Join(parts, ", "))
-	return b.Flush()
+	p.line(plain(fmt.Sprintf("%s on %s (driver %s, attach:%t): %s.", volumesOf(len(e.Volumes)), e.Node, e.Driver, e.Attach, strings.Join(parts, ", "))))
+	_, err := io.WriteString(w, p.String())
+	return err
 }
 
-func writeExplained(b io.Writer, v ExplainedVolume) {
+func (p *page) explained(v ExplainedVolume) {
 	object := v.Kind + " " + v.Name
 	if v.Namespace != "" {
 		object = v.Kind + " " + v.Namespace + "/" + v.Name
@@ -130,7 +130,7 @@ func writeExplained(b io.Writer, v ExplainedVolume) {
 	if v.PersistentVolume != "" && v.PersistentVolume != v.Name {
 		object += ", PersistentVolume " + v.PersistentVolume
 	}
-	fmt.Fprintf(b, "%s (%s): %s/%s\n", object, v.Source, cmp.Or(v.VG, "?"), cmp.Or(v.LV, "?"))
+	p.line(plain(fmt.Sprintf("%s (%s): %s/%s", object, v.Source, cmp.Or(v.VG, "?"), cmp.Or(v.LV, "?"))))
 	for i, c := range v.Calls {
 		text := strings.Join(c.Steps, ", ")
 		switch {
@@ -141,9 +141,9 @@ func writeExplained(b io.Writer, v ExplainedVolume) {
 		case text == "":
 			text = "success, nothing to do"
 		}
-		fmt.Fprintf(b, "  %d  %-13s  %s\n", i+1, c.Verb, text)
+		p.line(plain(fmt.Sprintf("  %d  %-13s  %s", i+1, c.Verb, text)))
 		for _, n := range c.Notes {
-			fmt.Fprintf(b, "     %-13s  %s\n", "", n)
+			p.line(plain(fmt.Sprintf("     %-13s  %s", "", n)))
 		}
 	}
 	for _, list := range []struct {
@@ -151,10 +151,10 @@ func writeExplained(b io.Writer, v ExplainedVolume) {
 		texts []string
 	}{{"refused", v.Refusals}, {"end", v.End}, {"warning", v.Warnings}, {"note", v.Notes}} {
 		for _, text := range list.texts {
-			fmt.Fprintf(b, "     %-13s  %s\n", list.title, text)
+			p.line(plain(fmt.Sprintf("     %-13s  %s", list.title, text)))
 		}
 	}
-	fmt.Fprintln(b)
+	p.line("")
 }
 
 func volumesOf(n int) string {

@@ -94,6 +94,9 @@ func plain(s string) string {
 	}, s)
 }
 
+// Plain is plain for texts outside of documents.
+func Plain(s string) string { return plain(s) }
+
 // cut shortens s to width characters.
 func cut(s string, width int) string {
 	if r := []rune(s); len(r) > width {
