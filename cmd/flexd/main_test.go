@@ -58,6 +58,7 @@ func TestCommandLine(t *testing.T) {
 		{"version", 0, "dev\n", ""},
 		{"config", 0, "# flexd's configuration.", ""},
 		{"udev --config " + empty, 0, "# Written by flexd", ""},
+		{"uuid", 2, "", "flexd: uuid: name a file of a loopdev group\n"},
 		{"config --check " + empty, 0, empty + ": good; volume groups: none", ""},
 		{"config --check ../../examples/flexd.yaml", 0, "../../examples/flexd.yaml: good; volume groups: vg0 (lvm), archive (lvm)\n", ""},
 		{"config --check " + bad, 1, "", "flexd: " + bad + ":1: lease: must be a duration with its unit, such as 30s or 4m30s, not \"soon\"\n" +

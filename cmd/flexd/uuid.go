@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -12,16 +14,19 @@ import (
 func uuidCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "uuid",
-		Usage:     "print the uuid of a loopdev volume's file, or give it a new one",
+		Usage:     "print the uuid of a loopdev volume's file, or give it a new one (root only)",
 		ArgsUsage: "FILE",
 		Description: "flexd uses only files with a uuid, and no two with the same one. --new makes a volume of a file that\n" +
 			"something else created, or of a copy. It leaves the contents alone, and refuses a file that is in use.",
 		Before: atMost(1),
-		Flags:  []cli.Flag{&cli.BoolFlag{Name: "new", Usage: "give the file a new uuid (root only)"}},
+		Flags:  []cli.Flag{&cli.BoolFlag{Name: "new", Usage: "give the file a new uuid"}},
 		Action: func(c *cli.Context) error {
 			file := c.Args().First()
 			if file == "" {
 				return usage("uuid: name a file of a loopdev group")
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("uuid: only root can read or change it")
 			}
 			if !c.Bool("new") {
 				uuid, err := loopdev.Marked(file)

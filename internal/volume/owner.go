@@ -30,6 +30,6 @@ func EraseAdvice(name Name, file string, size int64) string {
 // signature may be all that hides the filesystem.
 func keepAdvice(name Name, file, fsType string) string {
 	first, path := ByHand(name, file)
-	return fmt.Sprintf("flexd has seen %s on it before, so its data may be there still. Look: %swipefs %s; if the %[1]s is among the signatures, erase only the others: wipefs -o OFFSET %[3]s. If it is not, restore a backup",
+	return fmt.Sprintf("flexd never formats over data, and has seen %s on it before: its data may be there still. Look: %swipefs %s; if the %[1]s is among the signatures, erase only the others: wipefs -o OFFSET %[3]s. If it is not: copy the volume and repair the copy, or restore a backup. If nothing of it is needed: remove the volume",
 		fsType, first, path)
 }

@@ -17,7 +17,7 @@ func TestDataAdvice(t *testing.T) {
 	}{
 		{lvm, NoRecord, "first: lvchange -ay vg0/data; blkid -p /dev/vg0/data; only if nothing in it is needed: blkdiscard -z /dev/vg0/data"},
 		{file, Formatting, "first: blkid -p /srv/vg0/data; only if nothing in it is needed: fallocate -p -l 67108864 /srv/vg0/data"},
-		{lvm, Seen, "seen ext4 on it before, so its data may be there still. Look: lvchange -ay vg0/data; wipefs /dev/vg0/data; if the ext4 is among the signatures, erase only the others: wipefs -o OFFSET /dev/vg0/data."},
+		{lvm, Seen, "seen ext4 on it before: its data may be there still. Look: lvchange -ay vg0/data; wipefs /dev/vg0/data; if the ext4 is among the signatures, erase only the others: wipefs -o OFFSET /dev/vg0/data."},
 		{file, Seen, "wipefs -o OFFSET /srv/vg0/data"},
 	} {
 		p := planner{h: Have{LV: c.lv, Record: c.record, RecordType: "ext4", Device: Device{Path: "/dev/dm-7", Link: "/dev/vg0/data"}}}

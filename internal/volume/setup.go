@@ -178,7 +178,7 @@ func (p *planner) conflict(c Call) Refusal {
 	case p.h.FS.Content == Truncated:
 		return p.truncated()
 	case live.SuperReadOnly && !p.readOnlyLV():
-		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: look at dmesg and at the disk; then delete the pods that use it: the next mount checks it", live.Type)
+		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: look at dmesg and at the disk; then delete the pods that use it: the next mount runs fsck", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}
@@ -210,7 +210,7 @@ func failed(fs FS) Refusal {
 	if fs.Type != "" {
 		what = fs.Type
 	}
-	return refusal(Damaged, "its %s is in error (%s): look at dmesg and at the disk, and back up what can be read; then delete the pods that use it: the next mount checks it", what, orUnknown(fs.What))
+	return refusal(Damaged, "its %s is in error (%s): look at dmesg and at the disk, and back up what can be read; then delete the pods that use it: the next mount runs fsck", what, orUnknown(fs.What))
 }
 
 // truncated describes a filesystem that is larger than its device. It does not advise fsck,

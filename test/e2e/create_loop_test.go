@@ -25,7 +25,7 @@ func TestForeignFiles(t *testing.T) {
 	// It is blank and has flexd's attribute, but was attached by hand.
 	h.must(os.Truncate(file, 0))
 	h.must(os.Truncate(file, 16*mib))
-	h.storage.(files).handOver("vg0/mine")
+	h.sh(h.Flexd(), "uuid", "--new", file)
 	dev := strings.TrimSpace(h.sh("losetup", "-f", "--show", file))
 	h.refused(h.up(noAttach, v, p), "vg0/mine", dev, "not by flexd", "losetup -d "+dev)
 	if n := len(h.Active()); n != 1 {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -50,9 +51,14 @@ func TestMeddlingWithFiles(t *testing.T) {
 	if out, _ := h.check(); strings.Contains(out, "renamed to") || strings.Contains(out, "lvrename") {
 		t.Errorf("a copy, and flexd check says\n%s", out)
 	}
-	h.must(unix.Removexattr(b, "trusted.flexd.uuid"))
+	if out, err := exec.Command(h.Flexd(), "uuid", "--new", a).CombinedOutput(); err == nil || !strings.Contains(string(out), "its uuid must stay while it is used") {
+		t.Errorf("a new uuid for a volume in use: %v: %s", err, out)
+	}
+	if out := h.sh(h.Flexd(), "uuid", "--new", b); !strings.Contains(out, "it was "+id) {
+		t.Error(out)
+	}
 	if out, code := h.check(); code != 0 {
-		t.Errorf("the copy has no uuid any more; flexd check: exit status %d, want 0:\n%s", code, out)
+		t.Errorf("the copy has a uuid of its own; flexd check: exit status %d, want 0:\n%s", code, out)
 	}
 	h.reads(v, p, "f", "x")
 

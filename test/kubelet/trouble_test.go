@@ -86,7 +86,7 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 			{"large", []string{"vg0/large", "maxSize"}},
 			{"full", []string{"small/full", "no space left", "16 MiB wanted", "free space on the filesystem of " + n.Dir + "/small", "or use a smaller size"}},
 			{"swap", []string{"vg0/swap", "swap", "never formats over data", "blkid -p " + n.Dir + "/vg0/swap;", "fallocate -p -l "}},
-			{"torn", []string{"vg0/torn", "never formats over data", "blkid -p " + n.Dir + "/vg0/torn;", "fallocate -p -l "}},
+			{"torn", []string{"vg0/torn", "never formats over data", "seen ext4 on it before", "wipefs " + n.Dir + "/vg0/torn;", "wipefs -o OFFSET"}},
 			{"other", []string{"vg0/data", "ext4", "xfs"}},
 		} {
 			p := pod("wants-"+c.claim, c.claim)
