@@ -163,6 +163,9 @@ func (s served) Events(ctx context.Context, q status.EventQuery) status.Events {
 	}
 	events := s.past.Events(ctx, q, uuids)
 	events.Node = s.Config.Get().NodeName
+	if len(events.Waiting) > 0 {
+		events.AddSteps(s.Node.List(), time.Now())
+	}
 	return events
 }
 

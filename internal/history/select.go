@@ -148,6 +148,7 @@ type selection struct {
 	seen   map[uint64]bool // ids: an event may be in a file twice
 	spans  []span          // in which the call of the query waited
 	oldest time.Time       // of all events
+	older  int             // events in succession that are before Since
 	doc    status.Events
 }
 
@@ -176,7 +177,13 @@ func (s *selection) take(e *status.Event) bool {
 		return true
 	}
 	s.oldest = e.Time
-	if e.Time.Before(s.Since) || s.seen[e.ID] || !s.has(e) {
+	if e.Time.Before(s.Since) {
+		// Those before it are older, too. An event is not, while the clock was set back.
+		s.older++
+		return s.older < MaxEvents
+	}
+	s.older = 0
+	if s.seen[e.ID] || !s.has(e) {
 		return true
 	}
 	if len(s.doc.Events) == s.Limit {

@@ -23,7 +23,7 @@ type History interface {
 
 // What a user of the status socket may occupy of the history, and all users but root.
 const (
-	userReads, otherReads     = 2, 3
+	userReads, otherReads     = 2, 1 // a search through all of it takes a processor for a second
 	userFollows, otherFollows = 4, 8
 )
 

@@ -136,7 +136,7 @@ func (s VolumeDetail) writeHistory(p *page, now time.Time) {
 		}
 		c.row(clock(o.Started, now), plain(o.Step), took(o.Seconds), end)
 	}
-	p.columns(c, "none since flexd started")
+	p.columns(c, "none since flexd started; flexd events has earlier ones")
 }
 
 // A page is text in sections.

@@ -108,6 +108,18 @@ func (q EventQuery) Values() url.Values {
 	return v
 }
 
+// AddSteps adds to the calls that wait what their volumes do now.
+func (d *Events) AddSteps(l List, now time.Time) {
+	for i := range d.Waiting {
+		e := &d.Waiting[i]
+		for _, v := range l.Volumes {
+			if v.VG == e.VG && v.LV == e.LV && v.Step != "" && v.StepSince != nil {
+				e.Message = fmt.Sprintf("%s runs for %s", v.Step, age(now.Sub(*v.StepSince)))
+			}
+		}
+	}
+}
+
 // HasEvent reports whether an event is about something that is selected.
 func (s Selection) HasEvent(e *Event) bool {
 	v := Volume{VG: e.VG, LV: e.LV, UUID: e.UUID}

@@ -224,7 +224,7 @@ func WriteStory(w io.Writer, id string, d Events, now time.Time) error {
 		lines = slices.Insert(lines, i, line{begun, "received"})
 		switch {
 		case e.waits():
-			lines = append(lines, line{now, "waits for its answer, since " + took(now.Sub(begun).Seconds())})
+			lines = append(lines, line{now, "has waited " + took(now.Sub(begun).Seconds()) + " for its answer" + also(e.message())})
 		case e.Code == "":
 			lines = append(lines, line{e.Time, "answered after " + took(e.Duration) + ": ok"})
 		default:
@@ -237,6 +237,13 @@ func WriteStory(w io.Writer, id string, d Events, now time.Time) error {
 	b.WriteString(d.problems())
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func also(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "; " + text
 }
 
 // moment describes an event in the story of the call own.

@@ -165,7 +165,7 @@ func events() Events {
 			{ID: 7, Time: at(time.Minute), Type: CallEvent, VG: "vg0", LV: "big", Verb: "mount", CallID: "c9", CallIDs: []string{"c7", "c8", "c9"}, Count: 9, First: &first,
 				Code: "no-space", Message: "create: too large", Answer: "0123", Pod: &EventPod{UID: "91bb"}, Dir: pods + "91bb/volumes/flexd~lvm/big"},
 		},
-		Waiting: []Event{{Time: at(90 * time.Second), Type: CallEvent, VG: "vg0", LV: "data", Verb: "unmount", CallID: "c4", Dir: pods + "90aa/volumes/flexd~lvm/data", Pod: web, Duration: 90}},
+		Waiting: []Event{{Time: at(90 * time.Second), Type: CallEvent, VG: "vg0", LV: "data", Verb: "unmount", CallID: "c4", Dir: pods + "90aa/volumes/flexd~lvm/data", Pod: web, Duration: 90, Message: "umount runs for 1m28s"}},
 		Last:    7,
 	}
 }
