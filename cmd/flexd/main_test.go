@@ -179,7 +179,7 @@ func TestStatusOfDaemon(t *testing.T) {
 		{"status --state failed", "None of the 1 volumes on node-1 fits.\n", ""},
 		{"status --vg vg0 --state mounted --state failed -n default -o name", "vg0/a\n", ""},
 		{"status -oyaml", "node: node-1\nversion: \"\"\nvolumes:\n  - vg: vg0\n", ""},
-		{"status -owide", "VOLUME  SIZE  STATE    DEVICE  FS  PODS           LAST ERROR  UUID\n", ""},
+		{"status -owide", "VOLUME  SIZE  STATE    USED  DEVICE  FS  PODS           LAST ERROR  UUID\n", ""},
 		{"status /no/such", "None of the 1 volumes on node-1 fits.\n", ""},
 		{"status none", "", "flexd: flexd knows no volume with the uuid none: nothing has asked for it here\n"},
 		{"status vg0/none", "", "flexd: flexd knows no volume vg0/none: nothing has asked for it here\n"},

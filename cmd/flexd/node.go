@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -80,6 +81,11 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
 		Stepped: measured.Step, Record: past.Record,
 	}
+	gauge := &mount.Gauge{Runner: runner}
+	for i := range 4 {
+		gauge.Locks = append(gauge.Locks, filepath.Join(cfg.RunDir, "lanes", fmt.Sprint("statfs-", i)))
+	}
+	parts.Gauge = gauge
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 	} else {

@@ -76,6 +76,21 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 	return all
 }
 
+// Reachable returns the id of a mount of a volume that a lookup of its directory reached last;
+// 0 = none.
+func (o *Observer) Reachable(h *volume.Have) int {
+	table := o.LastTable()
+	if table == nil {
+		return 0
+	}
+	for _, m := range h.Mounts {
+		if e := table.Top(m.Dir); e != nil && table.IsOf(e, h.Device.Number, h.Device.Path) {
+			return e.ID
+		}
+	}
+	return 0
+}
+
 // part returns the directory of a filesystem that a mount shows, if it is not the root.
 func part(e *mounttable.Entry) string {
 	if whole(e) {

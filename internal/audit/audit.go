@@ -52,6 +52,7 @@ type Parts struct {
 	Surveyors map[string]Surveyor    // by VG
 	Pools     map[string]PoolSource  // by VG
 	Spaces    map[string]SpaceSource // by VG
+	Gauge     Gauge                  // nil = how full filesystems are is not read
 	PodEvents PodEvents              // nil = the end of pods causes no event
 	Boot      func() time.Duration
 
@@ -64,10 +65,11 @@ type Parts struct {
 // An Auditor audits after changes; at rest it has no timer.
 type Auditor struct {
 	Parts
-	ctx     context.Context
-	groups  map[string]*group // by VG; never changes
-	pools   pools
-	orphans orphans
+	ctx         context.Context
+	groups      map[string]*group // by VG; never changes
+	pools       pools
+	filesystems filesystems
+	orphans     orphans
 }
 
 // New returns an auditor that looks until ctx is done.

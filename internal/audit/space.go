@@ -26,7 +26,7 @@ type SpaceSource interface {
 const (
 	spaceAsked  = 2 * time.Second
 	spaceAtRest = 5 * time.Minute
-	spaceWait   = 200 * time.Millisecond
+	spaceWait   = 500 * time.Millisecond
 )
 
 // A spaceSeen is the space of a group as observed last.
@@ -71,23 +71,34 @@ func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 	return see.running
 }
 
-// Groups returns the space of the configured volume groups as observed last.
-func (a *Auditor) Groups() []status.Group {
+// LookAtSpace observes the space of the groups and how full the filesystems are, if that is
+// too long ago. It waits for what it starts, at most spaceWait.
+func (a *Auditor) LookAtSpace() {
 	wait, cancel := context.WithTimeout(a.ctx, spaceWait)
 	defer cancel()
+	started := []<-chan struct{}{a.filesystems.look(a)}
 	for _, s := range a.groups {
 		s.mu.Lock()
 		hangs := s.space.running != nil // an earlier answer has waited for it
 		s.mu.Unlock()
-		running := s.lookAtSpace(spaceAsked)
-		if running == nil || hangs {
+		if running := s.lookAtSpace(spaceAsked); !hangs {
+			started = append(started, running)
+		}
+	}
+	for _, running := range started {
+		if running == nil {
 			continue
 		}
 		select {
 		case <-running:
 		case <-wait.Done():
+			return
 		}
 	}
+}
+
+// Groups returns the space of the configured volume groups as observed last.
+func (a *Auditor) Groups() []status.Group {
 	groups := []status.Group{}
 	for _, vg := range a.Config.Get().VolumeGroups {
 		one := status.Group{Name: vg.Name, Provider: vg.Provider, Directory: vg.Directory, State: status.GroupUnknown, Error: "its provider does not know its space"}
@@ -107,12 +118,10 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 	see := &s.space
 	if !see.at.IsZero() {
 		at := see.at
-		g.ObservedAt = &at
-	}
-	g.Size, g.Free = see.Size, see.Free
-	if vg.Create {
-		largest := see.Largest
-		g.LargestVolume = &largest
+		g.ObservedAt, g.Size, g.Free = &at, see.Size, see.Free
+		if largest := see.Largest; vg.Create {
+			g.LargestVolume = &largest
+		}
 	}
 	for _, d := range see.Disks {
 		one := status.Disk{Device: d.Device, Size: d.Size, Free: d.Free}
@@ -141,6 +150,8 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 		g.ThinPools = append(g.ThinPools, one)
 	}
 	switch {
+	case see.err != nil && volume.CodeOf(see.err) == volume.NotFound:
+		g.State, g.Error = status.GroupMissing, see.err.Error()
 	case s.gone:
 		g.State, g.Error = status.GroupMissing, s.unknownReason
 	case s.unknownReason != "":

@@ -45,6 +45,7 @@ func TestSpace(t *testing.T) {
 		want := func(what, state, reason string, size int64, age time.Duration) status.Group {
 			t.Helper()
 			before := time.Now()
+			a.LookAtSpace()
 			all := a.Groups()
 			if waited := time.Since(before); waited > spaceWait {
 				t.Errorf("%s: waited %v", what, waited)
@@ -53,10 +54,10 @@ func TestSpace(t *testing.T) {
 				t.Fatalf("%s: %+v", what, all)
 			}
 			one := all[1]
-			if one.State != state || one.Error != reason || one.Size != size || size > 0 && (one.ObservedAt == nil || time.Since(*one.ObservedAt).Round(time.Second) != age) {
+			if one.State != state || one.Error != reason || one.Size != size || size > 0 && (one.ObservedAt == nil || before.Sub(*one.ObservedAt).Round(time.Second) != age) {
 				t.Errorf("%s: %+v", what, one)
 			}
-			time.Sleep(2 * spaceAsked)
+			time.Sleep(2*spaceAsked - time.Since(before))
 			synctest.Wait()
 			return one
 		}

@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,6 +38,10 @@ type Env struct {
 	// of kubelet's: it returns the channel that ends the wait for an answer, or nil.
 	Command func(c run.Cmd)
 	Calling func(r flexvolume.Request) (over func(*flexvolume.Answer))
+	// Gauge, if set before the start, says how full mounted filesystems are.
+	Gauge interface {
+		Read(ctx context.Context, ids []int) (map[int]volume.Filling, error)
+	}
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration

@@ -16,10 +16,8 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 		return volume.LV{}, err
 	}
 	dir := filepath.Dir(file)
-	if d, err := p.kernel.File(dir); err != nil {
-		return volume.LV{}, fmt.Errorf("volume group %s: %w", name.VG, err)
-	} else if !d.Exists || !d.Dir {
-		return volume.LV{}, volume.Errorf(volume.NotFound, "volume group %s not found: there is no directory %s; mount its filesystem, or correct `directory` of that group in flexd's configuration", name.VG, dir)
+	if err := p.checkDirectory(name.VG, dir); err != nil {
+		return volume.LV{}, err
 	}
 	f, err := p.kernel.File(file)
 	if err != nil {
@@ -56,4 +54,16 @@ func foreign(file string, f FileInfo) string {
 		return fmt.Sprintf("%s has %d hard links, and could be two volumes: remove the others (find DIRECTORY -samefile %[1]s)", file, f.Links)
 	}
 	return ""
+}
+
+// checkDirectory returns an error if a group's directory does not exist.
+func (p *Provider) checkDirectory(vg, dir string) error {
+	d, err := p.kernel.File(dir)
+	if err != nil {
+		return fmt.Errorf("volume group %s: %w", vg, err)
+	}
+	if !d.Exists || !d.Dir {
+		return volume.Errorf(volume.NotFound, "volume group %s not found: there is no directory %s; mount its filesystem, or correct `directory` of that group in flexd's configuration", vg, dir)
+	}
+	return nil
 }

@@ -14,6 +14,9 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	if err != nil {
 		return volume.Space{}, err
 	}
+	if err := p.checkDirectory(vg, dir); err != nil {
+		return volume.Space{}, err
+	}
 	var limits volume.Limits
 	if p.Limits != nil {
 		if l := p.Limits(vg); l != nil {

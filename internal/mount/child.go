@@ -24,6 +24,8 @@ func Child(op string, arg []byte) (code int, ok bool) {
 		return Do(arg, mountVolume), true
 	case "umount":
 		return Do(arg, unmount), true
+	case "usage":
+		return usages(arg), true
 	case "grow":
 		return Do(arg, grow), true
 	}

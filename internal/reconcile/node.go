@@ -67,6 +67,8 @@ type Parts struct {
 	}
 	// Record adds an event to the history, without waiting; nil = there is none.
 	Record func(status.Event)
+	// Gauge reads how full mounted filesystems are; nil = that is unknown.
+	Gauge audit.Gauge
 	// PodEvents reports the end of pods; nil = flexd polls.
 	PodEvents audit.PodEvents
 }

@@ -25,6 +25,7 @@ const failedAge = 5 * time.Minute
 // List returns every volume that flexd knows. It reads the last observations and
 // waits for no work.
 func (n *Node) List() status.List {
+	n.auditor.LookAtSpace()
 	list := status.List{Node: n.Config.Get().NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Findings, _ = n.auditor.Findings()
 	list.Groups = n.auditor.Groups()
@@ -41,6 +42,7 @@ func (n *Node) List() status.List {
 // VolumeDetail returns everything about one volume, given by name or by "-"/uuid. Of
 // several with one name it returns the one that a pod would get: the others are deleted.
 func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) {
+	n.auditor.LookAtSpace()
 	var (
 		best *lane
 		rank = 0
@@ -162,6 +164,7 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 	}
 	if len(have.Mounts) > 0 {
 		s.Filesystem = have.Mounts[0].Type
+		l.filled(&s)
 	}
 	for _, c := range claims {
 		v := claimView(c, h)
@@ -182,6 +185,26 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 	l.worked(&s, now)
 	s.State = l.state(&s, have, now)
 	return s
+}
+
+// filled fills in how full the mounted filesystem is.
+func (l *lane) filled(s *status.VolumeDetail) {
+	f, at, ok := l.n.auditor.Filling(l.uuid)
+	if !ok {
+		return
+	}
+	value := "unknown: " + f.Unknown
+	if f.Unknown == "" {
+		s.FilesystemSize, s.FilesystemUsed, s.FilesystemFree, s.Inodes, s.InodesUsed, s.FilesystemObservedAt = f.Size, f.Used, f.Free, f.Inodes, f.InodesUsed, &at
+		value = fmt.Sprintf("%s of %s used, %s free", status.Size(f.Used), status.Size(f.Size), status.Size(f.Free))
+		if f.Inodes > 0 {
+			value += fmt.Sprintf(", and %d of %d inodes", f.InodesUsed, f.Inodes)
+		}
+		if why := f.Full(); why != "" {
+			value += ": full, " + why + "; remove files, or give the volume a larger size"
+		}
+	}
+	s.Observed = append(s.Observed, status.Fact{Name: "space", Value: value})
 }
 
 // worked fills in what the lane does, and did. The caller holds l.mu.
@@ -278,6 +301,7 @@ func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) statu
 		mounted = mounted || c.Mounted
 		missing = missing || strings.HasPrefix(c.Note, claimedMissing)
 	}
+	filling, _, _ := l.n.auditor.Filling(l.uuid)
 	orphaned := map[string]bool{} // by directory
 	faulty := h.FS.Content == volume.FilesystemFailed || h.FS.Content == volume.Truncated
 	for _, d := range s.Findings {
@@ -302,6 +326,8 @@ func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) statu
 		return status.Faulty
 	case mounted && len(orphaned) > 0 && !alive:
 		return status.Orphaned
+	case mounted && filling.Full() != "":
+		return status.Full
 	case mounted:
 		return status.Mounted
 	case h.Device.Activity == volume.Active:

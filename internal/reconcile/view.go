@@ -37,7 +37,7 @@ func (n *Node) views() (all []*audit.View) {
 func (n *Node) newAuditor() *audit.Auditor {
 	p := audit.Parts{
 		Config: n.Config, Log: n.Log, Observer: n.Observer, Surveyors: map[string]audit.Surveyor{}, Pools: map[string]audit.PoolSource{},
-		Spaces:    map[string]audit.SpaceSource{},
+		Spaces: map[string]audit.SpaceSource{}, Gauge: n.Gauge,
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
 		Renamed: func(uuid volume.UUID, name volume.Name) {
 			if err := n.Records.Renamed(uuid, name); err != nil {

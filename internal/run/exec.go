@@ -138,7 +138,7 @@ func (e *Exec) afterKill(k *child) (Result, error) {
 	select {
 	case <-k.ended:
 	case <-limit.C:
-		return Result{}, k.stuck(k.proc.Pid, k.ended)
+		return Result{Stdout: k.out.bytes()}, k.stuck(k.proc.Pid, k.ended)
 	}
 	res, err := k.result()
 	var exit *ExitError

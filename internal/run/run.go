@@ -41,7 +41,7 @@ type Result struct {
 
 // A Runner starts children. It returns an *ExitError when the child failed, a *StuckError
 // when the child did not end by its deadline, and a *LockedError when a living child holds
-// the lock.
+// the lock. What a child that was killed has printed is in the result.
 type Runner interface {
 	Run(ctx context.Context, c Cmd) (Result, error)
 }

@@ -17,6 +17,7 @@ const (
 	Missing   State = "missing"   // a claim is held but its mount is gone (claimed-missing), or the volume is
 	Faulty    State = "faulty"    // mounted, and its filesystem, cache or thin pool has failed
 	Orphaned  State = "orphaned"  // mounted, but no pod uses it any more
+	Full      State = "full"      // mounted, and its filesystem has no free space or no free inode
 	Working   State = "working"
 	Mounted   State = "mounted"
 	Active    State = "active" // has a device, is not mounted
@@ -34,8 +35,16 @@ type Volume struct {
 	StepSince  *time.Time `json:"stepSince,omitempty"` // since when
 	Device     string     `json:"device,omitempty"`
 	Filesystem string     `json:"filesystem,omitempty"` // ext4, xfs, btrfs
-	Pods       []Pod      `json:"pods"`
-	Error      *Error     `json:"error,omitempty"` // the last error, until something succeeds
+
+	FilesystemSize       int64      `json:"filesystemSize,omitempty"` // bytes, as are the next two; 0 = not mounted, or not known
+	FilesystemUsed       int64      `json:"filesystemUsed,omitempty"`
+	FilesystemFree       int64      `json:"filesystemFree,omitempty"` // without what is reserved for root
+	Inodes               uint64     `json:"inodes,omitempty"`         // 0 = the filesystem makes them as needed
+	InodesUsed           uint64     `json:"inodesUsed,omitempty"`
+	FilesystemObservedAt *time.Time `json:"filesystemObservedAt,omitempty"` // when these were read
+
+	Pods  []Pod  `json:"pods"`
+	Error *Error `json:"error,omitempty"` // the last error, until something succeeds
 }
 
 // A Pod is one user of a volume.

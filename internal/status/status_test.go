@@ -29,8 +29,10 @@ func volumes() List {
 		Node: "node-1", Version: "1.2.3",
 		Volumes: []Volume{
 			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: Stuck, Step: "umount", StepSince: pointer(before(252 * time.Second)), Device: "/dev/loop7", Filesystem: "xfs"},
-			{VG: "vg0", LV: "data", UUID: "u2", Size: 64 << 20, State: Mounted, Device: "/dev/loop3", Filesystem: "ext4", Pods: []Pod{web, reader, {UID: "77"}, {UID: "78"}}},
+			{VG: "vg0", LV: "data", UUID: "u2", Size: 64 << 20, State: Mounted, Device: "/dev/loop3", Filesystem: "ext4", Pods: []Pod{web, reader, {UID: "77"}, {UID: "78"}},
+				FilesystemSize: 60 << 20, FilesystemUsed: 20 << 20, FilesystemFree: 36 << 20, Inodes: 100, InodesUsed: 11, FilesystemObservedAt: pointer(before(3 * time.Second))},
 			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: Working, Step: "mkfs", StepSince: pointer(before(12 * time.Second)), Device: "/dev/loop4"},
+			{VG: "vg0", LV: "full", UUID: "u6", Size: 1 << 30, State: Full, Device: "/dev/loop6", Filesystem: "xfs", FilesystemSize: 1 << 30, FilesystemUsed: 400 << 20, FilesystemFree: 600 << 20, Inodes: 100, InodesUsed: 100},
 			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: Failed, Device: "/dev/loop5",
 				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: pointer(now.Add(8 * time.Second))}},
 			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3000, State: Idle, Pods: []Pod{}},
@@ -206,7 +208,7 @@ func TestGolden(t *testing.T) {
 		{"check.json", func(b *strings.Builder) error { return WriteJSON(b, checks()) }},
 		{"story", func(b *strings.Builder) error { return WriteVolumeDetail(b, story(), now) }},
 		{"story-idle", func(b *strings.Builder) error {
-			return WriteVolumeDetail(b, VolumeDetail{Volume: volumes().Volumes[4], Lease: &Lease{Until: before(time.Minute)}}, now)
+			return WriteVolumeDetail(b, VolumeDetail{Volume: volumes().Volumes[5], Lease: &Lease{Until: before(time.Minute)}}, now)
 		}},
 		{"diagnosis", func(b *strings.Builder) error { return WriteDiagnosis(b, diagnosis(), false, Layout{}) }},
 		{"diagnosis-all", func(b *strings.Builder) error {
@@ -341,7 +343,7 @@ func TestSelection(t *testing.T) {
 		Selection
 		want string
 	}{
-		{Selection{}, "files/data8 vg0/backup vg0/data vg0/fresh vg0/old vg0/spare vg1/gone"},
+		{Selection{}, "files/data8 vg0/backup vg0/data vg0/fresh vg0/full vg0/old vg0/spare vg1/gone"},
 		{Selection{Target: "vg1"}, "vg1/gone"},
 		{Selection{Target: "vg0/old"}, "vg0/old"},
 		{Selection{Target: "u3"}, "vg0/fresh"},
@@ -366,7 +368,7 @@ func TestSelection(t *testing.T) {
 		}
 	}
 	l := Selection{VG: "vg0"}.Of(all)
-	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(all.Volumes) != 7 {
+	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(all.Volumes) != 8 {
 		t.Errorf("%+v", l)
 	}
 	// Those of no listed volume, and without a group.

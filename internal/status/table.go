@@ -10,10 +10,10 @@ import (
 )
 
 // States has every state, most urgent first.
-var States = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Working, Mounted, Active, Idle}
+var States = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Full, Working, Mounted, Active, Idle}
 
 // trouble is how many of them ask for an operator.
-const trouble = 7
+const trouble = 8
 
 // A Layout says how a table is printed.
 type Layout struct {
@@ -54,7 +54,7 @@ func (l List) rows(now time.Time, how Layout) []string {
 	if how.Wide {
 		width = 0
 	}
-	pods, heading := 2, []string{"VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS", "LAST ERROR"}
+	pods, heading := 2, []string{"VOLUME", "SIZE", "STATE", "USED", "DEVICE", "FS", "PODS", "LAST ERROR"}
 	if how.Wide {
 		pods, heading = 1000, append(heading, "UUID")
 	}
@@ -74,7 +74,7 @@ func (l List) rows(now time.Time, how Layout) []string {
 	}
 
 	c = &columns{}
-	c.row("VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS")
+	c.row("VOLUME", "SIZE", "STATE", "USED", "DEVICE", "FS", "PODS")
 	for _, v := range l.Volumes {
 		c.row(v.cells(now, 1)...)
 	}
@@ -113,8 +113,26 @@ func (v Volume) cells(now time.Time, pods int) []string {
 	if v.Size > 0 {
 		size = Size(v.Size)
 	}
-	return []string{plain(v.VG + "/" + v.LV), size, v.stateCell(now), dash(plain(v.Device)),
+	return []string{plain(v.VG + "/" + v.LV), size, v.stateCell(now), v.usedCell(), dash(plain(v.Device)),
 		dash(plain(v.Filesystem)), podsCell(v.Pods, pods)}
+}
+
+// usedCell is how full the filesystem is: its inodes, if these are scarce.
+func (v Volume) usedCell() string {
+	space, inodes := 0.0, 0.0
+	if all := v.FilesystemUsed + v.FilesystemFree; all > 0 {
+		space = float64(v.FilesystemUsed) / float64(all)
+	}
+	if v.Inodes > 0 {
+		inodes = float64(v.InodesUsed) / float64(v.Inodes)
+	}
+	switch {
+	case v.FilesystemSize <= 0:
+		return "-"
+	case inodes > space && inodes >= 0.8:
+		return fmt.Sprintf("%.0f %% inodes", 100*inodes)
+	}
+	return fmt.Sprintf("%.0f %%", 100*space)
 }
 
 // summary counts the states and says where to read on.

@@ -40,3 +40,28 @@ func Largest(unit, limit int64, refuse func(size int64) error) (int64, error) {
 	}
 	return low * unit, nil
 }
+
+// A Filling is how full a mounted filesystem is.
+type Filling struct {
+	Size       int64  `json:"size"`
+	Used       int64  `json:"used"`
+	Free       int64  `json:"free"`   // without what is reserved for root
+	Inodes     uint64 `json:"inodes"` // 0 = it makes them as needed
+	InodesUsed uint64 `json:"inodesUsed"`
+
+	Unknown string `json:"unknown,omitempty"` // why the other fields are not known
+}
+
+// Full returns why no file can be written; "" = files can be. A filesystem refuses writes while
+// it still has a few blocks, which its own metadata may need.
+func (f Filling) Full() string {
+	switch {
+	case f.Unknown != "" || f.Size <= 0:
+		return ""
+	case f.Free < min(f.Size/100, 1<<20):
+		return "no space is free"
+	case f.Inodes > 0 && f.InodesUsed >= f.Inodes:
+		return "no inode is free"
+	}
+	return ""
+}

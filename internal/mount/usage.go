@@ -1,0 +1,219 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// The limits of the children that read how full filesystems are. A child skips a filesystem
+// that does not answer within usageWait, and stops at the maxHung'th.
+const (
+	usageDeadline = 10 * time.Second
+	usageWait     = 500 * time.Millisecond
+	maxHung       = 4
+	maxUsages     = 8192 // mounts; their ids fit into one argument
+)
+
+// A Gauge reads how full mounted filesystems are. One child reads all of them. A filesystem
+// that hangs holds its child, and is not read again before that child has ended. At most as
+// many children live as there are locks, those of an earlier flexd included.
+type Gauge struct {
+	Runner run.Runner
+	Locks  []string
+
+	mu   sync.Mutex
+	hung map[int]string // guarded by mu: by mount id: which child waits for it
+}
+
+// Read returns the fillings of mounts, by their ids in flexd's mount table. A mount that is
+// gone is omitted.
+func (g *Gauge) Read(ctx context.Context, ids []int) (map[int]volume.Filling, error) {
+	found := map[int]volume.Filling{}
+	var ask []int
+	g.mu.Lock()
+	for _, id := range ids {
+		if why := g.hung[id]; why != "" {
+			found[id] = volume.Filling{Unknown: why}
+		} else if len(ask) < maxUsages {
+			ask = append(ask, id)
+		}
+	}
+	g.mu.Unlock()
+	if len(ask) == 0 {
+		return found, nil // without a child
+	}
+	lock, out, err := g.run(ctx, ask)
+	waiting := parseUsages(out, found)
+	var stuck *run.StuckError
+	if errors.As(err, &stuck) {
+		g.hang(stuck, waiting, found)
+		return found, nil
+	}
+	for _, id := range waiting { // the child could end, all the same
+		found[id] = volume.Filling{Unknown: "the filesystem does not respond"}
+	}
+	if lock != "" {
+		_ = run.RemoveLock(lock)
+	}
+	return found, err
+}
+
+// run runs a child under the first free lock.
+func (g *Gauge) run(ctx context.Context, ids []int) (lock string, out []byte, err error) {
+	for _, lock := range g.Locks {
+		res, err := g.Runner.Run(ctx, run.Cmd{Step: "statfs", Argv: run.Self("usage", ids), Lock: lock, Deadline: usageDeadline, MaxOut: 4 << 20})
+		var locked *run.LockedError
+		if !errors.As(err, &locked) {
+			return lock, res.Stdout, err
+		}
+	}
+	return "", nil, fmt.Errorf("%d earlier children hang", len(g.Locks))
+}
+
+// hang remembers the mounts that a child waits for until it has ended.
+func (g *Gauge) hang(child *run.StuckError, waiting []int, found map[int]volume.Filling) {
+	why := fmt.Sprintf("the filesystem does not respond: pid %d waits for it since %s", child.Pid, child.Since.Format(time.TimeOnly))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hung == nil {
+		g.hung = map[int]string{}
+	}
+	for _, id := range waiting {
+		g.hung[id] = why
+		found[id] = volume.Filling{Unknown: why}
+	}
+	if child.Done == nil {
+		return
+	}
+	go func() {
+		<-child.Done
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		maps.DeleteFunc(g.hung, func(_ int, w string) bool { return w == why })
+	}()
+}
+
+// A usage is a line that the child prints: first that it begins with a mount, then the result.
+type usage struct {
+	ID int `json:"id"`
+	*volume.Filling
+}
+
+// parseUsages adds the results to found, and returns the mounts that have none.
+func parseUsages(out []byte, found map[int]volume.Filling) (waiting []int) {
+	begun := map[int]bool{}
+	for line := range bytes.Lines(out) {
+		var u usage
+		if json.Unmarshal(line, &u) != nil { // the last line of a child that was killed
+			continue
+		}
+		if u.Filling == nil {
+			begun[u.ID] = true
+			continue
+		}
+		delete(begun, u.ID)
+		if u.Size > 0 || u.Unknown != "" {
+			found[u.ID] = *u.Filling
+		}
+	}
+	for id := range begun {
+		waiting = append(waiting, id)
+	}
+	return waiting
+}
+
+// usages is the child that reads how full filesystems are. What it has read is printed even
+// if it cannot end because one of them hangs.
+func usages(arg []byte) int {
+	var ids []int
+	if err := json.Unmarshal(arg, &ids); err != nil {
+		return answer(nil, err)
+	}
+	table, err := mounttable.Own()
+	if err != nil {
+		return answer(nil, err)
+	}
+	dirs := map[int]string{}
+	for _, e := range table.All() {
+		dirs[e.ID] = e.Dir
+	}
+	say := func(u usage) {
+		b, _ := json.Marshal(u)
+		_, _ = os.Stdout.Write(append(b, '\n'))
+	}
+	late := time.NewTimer(usageWait)
+	hung := 0
+	for _, id := range ids {
+		if hung == maxHung {
+			break
+		}
+		say(usage{ID: id})
+		result := make(chan volume.Filling, 1)
+		go func() { result <- fillingOf(id, dirs[id]) }()
+		late.Reset(usageWait)
+		select {
+		case f := <-result:
+			say(usage{id, &f})
+		case <-late.C:
+			hung++
+		}
+	}
+	return 0
+}
+
+// fillingOf reads a filesystem at a directory, if a lookup reaches the mount.
+func fillingOf(id int, dir string) (f volume.Filling) {
+	fail := func(err error) volume.Filling { return volume.Filling{Unknown: fmt.Sprintf("%s: %v", dir, err)} }
+	if dir == "" {
+		return f
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return f
+	}
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fd)
+	if there, err := mountOf(fd); err != nil || there != id {
+		return f // covered, or gone
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return fail(err)
+	}
+	block := int64(st.Bsize)
+	if st.Frsize > 0 {
+		block = int64(st.Frsize)
+	}
+	return volume.Filling{
+		Size: int64(st.Blocks) * block, Used: int64(st.Blocks-st.Bfree) * block, Free: int64(st.Bavail) * block,
+		Inodes: st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
+	}
+}
+
+// mountOf returns the id of the mount that an open file is on.
+func mountOf(fd int) (int, error) {
+	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), "mnt_id:")
+	rest, _, _ = strings.Cut(rest, "\n")
+	return strconv.Atoi(strings.TrimSpace(rest))
+}
