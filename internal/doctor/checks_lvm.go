@@ -142,13 +142,19 @@ func (n *node) lvmlockd() (all []finding) {
 	if s["use_lvmlockd"] != "1" {
 		all = append(all, failed(list+" is shared, and LVM has use_lvmlockd=0", "set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf", "systemctl enable --now lvmlockd"))
 	}
-	if found, err := procfs.Named(n.Root, "lvmlockd"); err == nil && len(found) == 0 {
+	if runs, err := n.runs("lvmlockd"); err == nil && !runs {
 		all = append(all, failed(list+" is shared, and lvmlockd does not run", "systemctl enable --now lvmlockd", "vgchange --lockstart"))
 	}
 	if len(all) == 0 {
 		all = append(all, well("lvmlockd runs for %s", list))
 	}
 	return all
+}
+
+// runs reports whether the node itself runs a daemon.
+func (n *node) runs(name string) (bool, error) {
+	all, err := procfs.Named(n.Root, name)
+	return slices.ContainsFunc(all, func(d procfs.Details) bool { return d.Foreign == "" || d.Foreign == procfs.Unreadable }), err
 }
 
 func (n *node) thinPools() []finding {
@@ -169,8 +175,8 @@ func (n *node) thinPools() []finding {
 	if limit == "100" || limit == "" {
 		return []finding{well("%s: LVM does not extend pools (thin_pool_autoextend_threshold=100); flexd warns when one fills up", list)}
 	}
-	monitors, err := procfs.Named(n.Root, "dmeventd")
-	if err == nil && (len(monitors) == 0 || s["monitoring"] == "0") {
+	runs, err := n.runs("dmeventd")
+	if err == nil && (!runs || s["monitoring"] == "0") {
 		return []finding{warning(fmt.Sprintf("%s: LVM is to extend pools at %s %%, but dmeventd does not run (monitoring=%s)", list, limit, s["monitoring"]), "systemctl enable --now lvm2-monitor", "lvchange --monitor y "+pools[0])}
 	}
 	return []finding{well("%s: dmeventd extends pools at %s %%", list, limit)}

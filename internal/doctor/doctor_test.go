@@ -220,7 +220,9 @@ func on(t *testing.T, files tree) *Host {
 
 func TestSoundNode(t *testing.T) {
 	t.Parallel()
-	h := on(t, sound(t))
+	files := sound(t)
+	files["proc/self/net/unix"] = strings.Repeat("0: 2 0 10000 0001 01 9 /a/users/socket\n", 50000) + files["proc/self/net/unix"]
+	h := on(t, files)
 	h.Config.VolumeGroups[0].ThinPool = "pool"
 	before := listing(t, h.Root)
 	d := h.Examine(t.Context())
@@ -394,6 +396,10 @@ func TestDeviations(t *testing.T) {
 			h.Runner.(tools)["lvm vgs"] = `{"report":[{"vg":[{"vg_name":"vg0","vg_lock_type":"sanlock"}]}]}`
 		}, "lvm/lvmlockd error lvmlockd does not run", "lockstart"},
 		{"no dmeventd", nil, func(h *Host) {
+			h.Runner.(tools)["lvm lvmconfig"] = "monitoring=1\nthin_pool_autoextend_threshold=70\n"
+			h.Config.VolumeGroups[0].ThinPool = "pool"
+		}, "lvm/thin-pools warning dmeventd does not run", "lvm2-monitor"},
+		{"a stranger's dmeventd", merged(process(950, "/x/dmeventd"), tree{"proc/950/status": "Uid:\t1\t1\t1\t1\nNSpid:\t950\n"}), func(h *Host) {
 			h.Runner.(tools)["lvm lvmconfig"] = "monitoring=1\nthin_pool_autoextend_threshold=70\n"
 			h.Config.VolumeGroups[0].ThinPool = "pool"
 		}, "lvm/thin-pools warning dmeventd does not run", "lvm2-monitor"},
