@@ -78,12 +78,14 @@ type udevRule struct {
 
 // newUdevRule finds the rule in the background, since a directory may be on a disk that hangs,
 // and updates the installed one: the configuration may have changed. Where none is installed,
-// it installs none.
+// or the rule of another flexd, it installs none.
 func newUdevRule(cfg *config.Config, log *logrus.Entry) *udevRule {
 	r := &udevRule{known: make(chan struct{})}
 	go func() {
 		r.rule, r.err = ruleOf(cfg)
-		if _, err := os.Stat(udev.Installed); err == nil && r.err == nil {
+		if other := udev.Other("", cfg.StateDir); other != "" {
+			log.Warnf("the udev rule stays as it is: it is that of a flexd with stateDir %s; flexd udev --install replaces it", other)
+		} else if _, err := os.Stat(udev.Installed); err == nil && r.err == nil {
 			if err := installRule(context.Background(), r.rule); err != nil {
 				log.WithError(err).Warn("the udev rule cannot be updated: flexd udev --install")
 			}

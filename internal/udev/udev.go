@@ -117,6 +117,21 @@ func Wrong(root, rule string) string {
 	return Installed + " is missing"
 }
 
+// Other returns the state directory of another flexd that has run here and whose rule is
+// installed, "" if there is none. One rule cannot serve two.
+func Other(root, stateDir string) string {
+	text, _ := os.ReadFile(root + Installed)
+	_, rest, _ := strings.Cut(string(text), `TEST=="`)
+	links, _, _ := strings.Cut(rest, "/$attr{")
+	if links == "" || links == Links(stateDir) {
+		return ""
+	}
+	if _, err := os.Stat(root + links); err != nil {
+		return ""
+	}
+	return filepath.Dir(links)
+}
+
 // Install writes the rule, unless it is there. udev reads it at the latest after three
 // seconds, or at `udevadm control --reload`.
 func Install(root, rule string) (changed bool, err error) {

@@ -93,3 +93,31 @@ func TestWrong(t *testing.T) {
 	}
 	wrong(Installed + " is not")
 }
+
+// A second flexd, such as one that is tried out, leaves the rule of the first one alone. The
+// installer's rule is that of the default directory, in which no flexd has run.
+func TestOther(t *testing.T) {
+	root := t.TempDir()
+	is := func(stateDir, want string) {
+		t.Helper()
+		if other := Other(root, stateDir); other != want {
+			t.Errorf("%s: %q, want %q", stateDir, other, want)
+		}
+	}
+	is("/var/lib/flexd", "")
+	rule, err := Rule("/var/lib/flexd", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Install(root, rule); err != nil {
+		t.Fatal(err)
+	}
+	is("/var/lib/flexd", "")
+	is("/srv/flexd", "")
+	if err := os.MkdirAll(root+"/var/lib/flexd/udev", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	is("/var/lib/flexd", "")
+	is("/srv/flexd", "/var/lib/flexd")
+	is("/srv/var/lib/flexd", "/var/lib/flexd")
+}
