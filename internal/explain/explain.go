@@ -39,7 +39,6 @@ type subject struct {
 	calls []string // "VERB OPTIONS"
 	key   string   // the logical volume, as it is written
 	away  string   // why the pod does not start on this node, "" = it may
-	sum   string   // when the pod ends
 }
 
 // An explainer collects the subjects of a manifest.
