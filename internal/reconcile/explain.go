@@ -36,8 +36,7 @@ type prospect struct {
 }
 
 // Explain returns what set-ups would lead to if they came one after another, without other
-// calls. It observes as a lane does, but it starts no child, changes nothing and opens no
-// device. A request's directory may be missing, because kubelet would make it.
+// calls. It observes as a lane does, inspects no device, and changes nothing. A request's directory may be missing, because kubelet would make it.
 func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
 	defer cancel()

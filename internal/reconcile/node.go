@@ -36,7 +36,7 @@ type Provider interface {
 	// Create creates a volume for pods of a namespace; "" = not known.
 	Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error
 	// CanCreate returns why Create would refuse a volume that does not exist. It changes
-	// nothing and starts no child.
+	// nothing.
 	CanCreate(ctx context.Context, name volume.Name, size int64, namespace string) error
 	Activate(ctx context.Context, lock string, lv volume.LV) error
 	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error

@@ -37,7 +37,7 @@ var long = []string{
 	"TestTornWithoutRoom", "TestReadOnlyRun", "TestOptionsThatHold", "TestSecondFlexd", "TestSIGTERM", "TestRunDirectoryLost",
 	"TestCrashLoop", "TestMountedOverKubeletsDirectory", "TestBusyThenWantedAgain", "TestPlainOpen", "TestRootBoundOnItself",
 	"TestMountedBySomethingElse", "TestRemountedReadOnly", "TestCrowd", "TestFlexdKilledAtEachCall", "TestLateAfterRestart",
-	"TestPropagationChanges",
+	"TestPropagationChanges", "TestExplain",
 }
 
 // restricted are the tests for which systemd starts flexd, under the restrictions of its unit.
