@@ -97,6 +97,17 @@ func TestExplainTerminal(t *testing.T) {
 	}
 }
 
+// The examples fit together: the configuration refuses none of the volumes.
+func TestExplainExamples(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"pod.yaml", "pv.yaml"} {
+		out, stderr, exit := flexd("explain", "../../examples/"+file, "--socket", t.TempDir()+"/none", "--config", "../../examples/flexd.yaml", "--node", "node-1", "--attach", "false")
+		if exit != 3 || stderr != "" || strings.Contains(out, "warning") || !strings.Contains(out, "flexd creates it with") {
+			t.Errorf("%s: exit status %d: %s\n%s", file, exit, stderr, out)
+		}
+	}
+}
+
 // The mode is that of the installed driver.
 func TestExplainMode(t *testing.T) {
 	t.Parallel()

@@ -49,6 +49,8 @@ type explainer struct {
 	subjects     []*subject
 	skipped      []status.SkippedVolume
 	staged       map[string]bool // PersistentVolumes that an earlier pod has staged
+	numbered     int             // pods
+	assumed      string          // for pods without a namespace
 }
 
 // Explain says what kubelet would ask flexd for the objects of a manifest, and what flexd
@@ -85,6 +87,9 @@ func Explain(q Query) (status.Explanation, error) {
 		doc.Volumes = append(doc.Volumes, s.ExplainedVolume)
 	}
 	doc.Skipped = append(doc.Skipped, e.skipped...)
+	if e.assumed != "" {
+		doc.Problems = append(doc.Problems, e.assumed)
+	}
 	doc.Result = doc.Judge()
 	return doc, nil
 }
@@ -93,21 +98,19 @@ func (e *explainer) skip(p place, object, volume, format string, a ...any) {
 	e.skipped = append(e.skipped, status.SkippedVolume{Source: p.String(), Object: object, Volume: volume, Reason: fmt.Sprintf(format, a...)})
 }
 
-// namespace returns the namespace of an object, with a note if it has none of its own.
-func (e *explainer) namespace(o *object) (ns, note string) {
-	switch {
-	case e.Namespace != "":
-		return e.Namespace, ""
-	case o.Metadata.Namespace != "":
-		return o.Metadata.Namespace, ""
-	}
-	return "default", "the manifest names no namespace: default is assumed (--namespace)"
+// namespace returns the namespace of an object.
+func (e *explainer) namespace(o *object) string {
+	return cmp.Or(e.Namespace, o.Metadata.Namespace, "default")
 }
 
 // pod adds the volumes of a pod. used gets the PersistentVolumes that it uses.
 func (e *explainer) pod(p *pod, used map[string]bool) error {
-	ns, assumed := e.namespace(&p.object)
+	ns := e.namespace(&p.object)
 	title := p.Kind + " " + ns + "/" + p.name()
+	e.numbered++
+	if p.Metadata.UID == "" { // another for each pod: their directories differ
+		p.Metadata.UID = fmt.Sprintf("00000000-0000-0000-0000-%012d", e.numbered)
+	}
 	for i := range p.spec.Volumes {
 		n := resolved(&p.spec.Volumes[i])
 		at := place{e.file, n.Line}
@@ -121,8 +124,8 @@ func (e *explainer) pod(p *pod, used map[string]bool) error {
 		newSubject := func() *subject {
 			s := &subject{}
 			s.ExplainedVolume = status.ExplainedVolume{Source: at.String(), Kind: p.Kind, Namespace: ns, Name: p.name(), Volume: volume}
-			if assumed != "" {
-				s.Notes = append(s.Notes, assumed)
+			if e.Namespace == "" && p.Metadata.Namespace == "" {
+				e.assumed = "a pod of the manifest has no namespace: default is assumed (--namespace)"
 			}
 			return s
 		}
@@ -200,8 +203,8 @@ func (e *explainer) pvAlone(v *pv) error {
 	s.ExplainedVolume = status.ExplainedVolume{Source: v.place.String(), Kind: v.Kind, Name: v.name(), PersistentVolume: v.name()}
 	ns := cmp.Or(e.Namespace, v.spec.ClaimRef.Namespace)
 	for i := range e.claims {
-		if b, _, _ := e.bound(e.claimNamespace(&e.claims[i]), e.claims[i].name()); b == v && ns == "" {
-			ns = e.claimNamespace(&e.claims[i])
+		if b, _, _ := e.bound(e.namespace(&e.claims[i].object), e.claims[i].name()); b == v && ns == "" {
+			ns = e.namespace(&e.claims[i].object)
 		}
 	}
 	if ns == "" {
@@ -218,14 +221,9 @@ func objectNamed(kind, ns, name string) (o object) {
 	return o
 }
 
-func (e *explainer) claimNamespace(c *claim) string {
-	ns, _ := e.namespace(&c.object)
-	return ns
-}
-
 // bound returns the PersistentVolume of a claim in the manifest, or why it is not known.
 func (e *explainer) bound(ns, name string) (v *pv, notes []string, why string) {
-	i := slices.IndexFunc(e.claims, func(c claim) bool { return c.name() == name && e.claimNamespace(&c) == ns })
+	i := slices.IndexFunc(e.claims, func(c claim) bool { return c.name() == name && e.namespace(&c.object) == ns })
 	var fits []*pv
 	for k := range e.pvs {
 		ref := e.pvs[k].spec.ClaimRef
@@ -484,7 +482,7 @@ func (e *explainer) judge(s *subject, lease string) {
 		if e.Attach {
 			verbs = "unmount, and after the last pod unmountdevice"
 		}
-		s.End = append(s.End, fmt.Sprintf("when the pod is deleted kubelet calls %s; %s after the last unmount flexd deactivates the volume, unless its group has `deactivate: never`. The data stays: nothing deletes the volume", verbs, lease))
+		s.End = append(s.End, fmt.Sprintf("when the pod is deleted kubelet calls %s; flexd deactivates the volume %s later, unless its group has `deactivate: never`. The data stays", verbs, lease))
 	}
 	for _, list := range []*[]string{&s.Refusals, &s.End, &s.Warnings, &s.Notes} {
 		if *list == nil {

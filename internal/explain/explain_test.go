@@ -58,11 +58,11 @@ func TestExplain(t *testing.T) {
 		verbs      string
 		words      []string // of the text
 	}{
-		{"inline", podWith(inline), false, "success", "mount", []string{"Pod prod/web, volume data (m.yaml:6): vg0/a", "calls unmount;", "30s after"}},
+		{"inline", podWith(inline), false, "success", "mount", []string{"Pod prod/web, volume data (m.yaml:6): vg0/a", "calls unmount;", "30s later"}},
 		{"inline, attach", podWith(inline), true, "success", "attach waitforattach mountdevice mount", []string{"collides", "unmountdevice"}},
 		{"anywhere", strings.Replace(podWith(inline), "nodeName: node-1", "a: b", 1), false, "success", "mount", []string{"nothing binds the pod to a node"}},
 		{"another node", strings.Replace(podWith(inline), "nodeName: node-1", "nodeName: node-2", 1), false, "unknown", "mount", []string{"selects node-2, and this is node-1"}},
-		{"no namespace", strings.Replace(podWith(inline), ", namespace: prod", "", 1), false, "success", "mount", []string{"Pod default/web", "default is assumed"}},
+		{"no namespace", strings.Replace(podWith(inline), ", namespace: prod", "", 1), false, "success", "mount", []string{"Pod default/web", "has no namespace: default is assumed"}},
 		{"refused", strings.Replace(podWith(inline), "volumeID: a", "volumeID: bad", 1), true, "refused", "attach waitforattach", []string{"refused (not-allowed): no"}},
 		{"number", strings.Replace(podWith(inline), "volumeID: a", "volumeID: a, size: 10", 1), false, "refused", "", []string{"m.yaml:7: option size is not a string", "quote it"}},
 		{"field", strings.Replace(podWith(inline), "fsType:", "fstype:", 1), false, "refused", "", []string{"no field flexVolume.fstype", `did you mean "fsType"?`}},
@@ -75,6 +75,8 @@ func TestExplain(t *testing.T) {
 		{"secret", strings.Replace(podWith(inline), "fsType: ext4", "fsType: ext4, secretRef: {name: s}", 1), false, "success", "mount", []string{"keys of secret s", "type is flexd/lvm"}},
 		{"claim", podWith(claims) + "---" + volume + "---" + claimOf, true, "success", "attach waitforattach mountdevice mount",
 			[]string{"PersistentVolume pv1", "the only one here that fits", `"kubernetes.io/pvOrVolumeName":"pv1"`, `"kubernetes.io/readwrite":"ro"`, `"kubernetes.io/pod.uid":"u1"`}},
+		{"pods without uid", strings.Replace(podWith(inline), ", uid: u1", "", 1) + "---\n" + strings.Replace(podWith(inline), ", uid: u1", "", 1), false, "success", "mount mount",
+			[]string{"00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"}},
 		{"two pods, one volume", podWith(claims) + "---\n" + podWith(claims) + "---" + volume + "---" + claimOf, true, "success", "attach waitforattach mountdevice mount waitforattach mount", nil},
 		{"volume alone", volume, false, "success", "mount", []string{"PersistentVolume pv1 (m.yaml:2)", "no pod in the manifest uses it: one of namespace default"}},
 		{"volume, claimed", volume + claimOf, false, "success", "mount", []string{"one of namespace prod"}},

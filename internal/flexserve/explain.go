@@ -37,7 +37,7 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 		verb, blob, _ := strings.Cut(text, " ")
 		e := status.ExplainedCall{Verb: verb, Result: status.WouldSucceed, Args: f.arguments(verb, blob), Steps: []string{}, Notes: []string{}}
 		if e.Args == nil {
-			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
+			e.Args, e.Result, e.Code, e.Message = []string{}, status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
 			doc.Calls = append(doc.Calls, e)
 			continue
 		}

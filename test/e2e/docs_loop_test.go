@@ -104,7 +104,7 @@ func TestDocs(t *testing.T) {
 		h.must(err)
 		manifest := strings.NewReplacer("metadata:\n  name: web", "metadata: {name: web,\n  namespace: default}", "metadata:\n  name: report", "metadata: {name: db,\n  namespace: kube-system}").Replace(string(pods))
 		one, two, _ := strings.Cut(manifest, "\n---\n")
-		manifest = strings.ReplaceAll(one, "volumeID: web", "volumeID: default.web") + "\n---\n" + strings.ReplaceAll(two, "volumeID: web", "volumeID: db")
+		manifest = one + "\n---\n" + strings.ReplaceAll(two, "volumeID: default.web", "volumeID: db")
 		h.must(os.WriteFile(h.Dir+"/pod.yaml", []byte(manifest), 0o600))
 		out, _ := h.client("explain", "--attach", "false", h.Dir+"/pod.yaml")
 		shown(t, "docs/explain.md", "Pod default/web", strings.ReplaceAll(out, h.Dir+"/", ""))
