@@ -63,6 +63,19 @@ func TestVMLayouts(t *testing.T) {
 		return l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, size, "")
 	}
 	mirrored := Layout{Type: "raid1", Mirrors: 1}
+	for _, layout := range []Layout{{}, {PVTag: "fast"}, {Type: "striped", Stripes: 2}, {Type: "raid0"}, {Type: "raid1"}} {
+		l.Groups["vg0"] = Group{Layout: layout}
+		l.lookUp("their-line")
+		s, err := l.Space("vg0", 1<<40)
+		_, data, _ := layout.shape()
+		fits := func(size int64) bool {
+			argv := createArgs(l.Groups["vg0"], volume.Name{VG: "vg0", LV: "most"}, size/(4*mib), 4*mib, "")
+			return l.try(append([]string{"lvm", argv[0], "--test"}, argv[1:]...)...)
+		}
+		if err != nil || s.Largest == 0 || !fits(s.Largest) || fits(s.Largest+int64(data)*4*mib) {
+			t.Errorf("%+v: the largest volume is not of %d bytes: %v", layout, s.Largest, err)
+		}
+	}
 	for name, layout := range map[string]Layout{
 		"stripes": {Type: "striped", Stripes: 2, StripeSize: 65536},
 		"mirror":  mirrored,

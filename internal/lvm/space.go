@@ -45,7 +45,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	s.Largest, s.Refused = volume.Largest(f.ExtentSize, min(limit, math.MaxInt64-f.ExtentSize), func(size int64) error {
 		err := g.checkSpace(f, volume.Name{VG: vg, LV: "new"}, size, newNamespace)
 		if err == nil && !p.Groups[vg].Layout.fits(f, f.extents(size)) {
-			err = f.spaceError(f.extents(size)*f.ExtentSize, "")
+			err = f.spaceError(f.extents(size)*f.ExtentSize, "not on the disks that the layout needs")
 		}
 		return err
 	})
@@ -65,7 +65,69 @@ func (g *group) unusable(f *Facts) error {
 	return g.checkFree(f)
 }
 
-// fits reports whether LVM finds disks for a thick volume of so many extents.
+// shape returns on how many disks LVM puts a volume of the layout, how many of them have
+// data of their own, and the extents of metadata on each.
+func (l Layout) shape() (disks, data, meta int) {
+	data, copies, parity := max(l.Stripes, 1), 1, 0
+	standard := func(stripes int) {
+		if l.Stripes == 0 {
+			data = stripes
+		}
+	}
+	switch l.Type {
+	case "raid0":
+		standard(2)
+	case "raid1":
+		copies, meta = cmp.Or(l.Mirrors, 1)+1, 1
+	case "raid5":
+		standard(2)
+		parity, meta = 1, 1
+	case "raid6":
+		standard(3)
+		parity, meta = 2, 1
+	case "raid10":
+		standard(2)
+		copies, meta = cmp.Or(l.Mirrors, 1)+1, 1
+	}
+	return data*copies + parity, data, meta
+}
+
+// fits reports whether LVM finds disks for a thick volume of so many extents. As LVM does, it
+// takes in each turn the disks with the largest free areas, as many as the layout needs, and
+// of each as much as the last of them has. Where the free space of a disk is in several
+// areas, it counts only the largest: LVM may find more.
 func (l Layout) fits(f *Facts, extents int64) bool {
+	disks, data, meta := l.shape()
+	if disks == 1 && l.PVTag == "" {
+		return true // of the whole group, as checkSpace has found
+	}
+	var free []int64
+	for _, pv := range f.PVs {
+		if pv.Missing || !pv.Allocatable || l.PVTag != "" && !slices.Contains(pv.Tags, l.PVTag) {
+			continue
+		}
+		var all, largest int64
+		for _, gap := range f.free {
+			if size := (gap.end - gap.start) * 512 / f.ExtentSize; gap.disk == pv.Path {
+				all, largest = all+size, max(largest, size)
+			}
+		}
+		if disks == 1 {
+			largest = all
+		}
+		free = append(free, largest)
+	}
+	needed := (extents+int64(data)-1)/int64(data) + int64(meta)
+	for needed > 0 {
+		slices.SortFunc(free, func(a, b int64) int { return cmp.Compare(b, a) })
+		if len(free) < disks || free[disks-1] == 0 {
+			return false
+		}
+		part := min(free[disks-1], needed)
+		for i := range free[:disks] {
+			free[i] -= part
+		}
+		needed -= part
+	}
 	return true
 }

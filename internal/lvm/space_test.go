@@ -107,3 +107,47 @@ func TestUnusableSpace(t *testing.T) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 }
+
+// A layout fits on disks of its own: as many as it has stripes, copies and parities, with
+// room for the metadata of a RAID, and with the configured tag.
+func TestLayoutFits(t *testing.T) {
+	f := &Facts{ExtentSize: 512}
+	disk := func(path string, tags []string, areas ...int64) {
+		f.PVs = append(f.PVs, PV{Path: path, Allocatable: path != "/fenced", Missing: path == "", Tags: tags})
+		at := int64(0)
+		for _, size := range areas {
+			f.free = append(f.free, extent{disk: path, start: at, end: at + size})
+			at += size + 1
+		}
+	}
+	disk("/a", nil, 43)
+	disk("/b", []string{"fast"}, 23)
+	disk("/c", nil, 58)
+	disk("/d", []string{"fast", "old"}, 19)
+	disk("/fenced", []string{"fast"}, 1000)
+	disk("", []string{"fast"}, 1000)
+	for _, row := range []struct {
+		Layout
+		want int64 // as LVM 2.03 allocates
+	}{
+		{Layout{PVTag: "fast"}, 42},
+		{Layout{PVTag: "none"}, 0},
+		{Layout{Type: "striped", Stripes: 2}, 132},
+		{Layout{Type: "striped", Stripes: 3}, 126},
+		{Layout{Type: "raid0"}, 132},
+		{Layout{Type: "raid1"}, 65},
+		{Layout{Type: "raid1", Mirrors: 2}, 41},
+		{Layout{Type: "raid1", PVTag: "fast"}, 18},
+		{Layout{Type: "raid5"}, 82},
+		{Layout{Type: "raid10"}, 36},
+		{Layout{Type: "raid6"}, 0},
+	} {
+		got := int64(0)
+		for row.fits(f, got+1) && got < 1000 {
+			got++
+		}
+		if got != row.want {
+			t.Errorf("%+v: %d extents fit, want %d", row.Layout, got, row.want)
+		}
+	}
+}

@@ -33,6 +33,9 @@ func (s Selection) Of(l List) List {
 		}
 		return !selected(v)
 	})
+	l.Groups = slices.DeleteFunc(slices.Clone(l.Groups), func(g Group) bool {
+		return g.Name != s.Target && !slices.ContainsFunc(l.Volumes, func(v Volume) bool { return v.VG == g.Name })
+	})
 	l.Pools = slices.DeleteFunc(slices.Clone(l.Pools), func(p Pool) bool {
 		return !slices.ContainsFunc(l.Volumes, func(v Volume) bool { return v.VG == p.VG })
 	})

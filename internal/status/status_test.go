@@ -77,6 +77,7 @@ func differ() List {
 		{VG: "vg1", Name: "off"},
 	}
 	l.Problems = []string{"thin pool vg0/full: " + l.Pools[1].Problem}
+	l.Groups = groups().Groups
 	return l
 }
 
@@ -367,8 +368,9 @@ func TestSelection(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", row.Selection, s, row.want)
 		}
 	}
+	all.Groups = []Group{{Name: "vg0"}, {Name: "vg1"}, {Name: "vg2"}}
 	l := Selection{VG: "vg0"}.Of(all)
-	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(all.Volumes) != 8 {
+	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(l.Groups) != 1 || len(all.Volumes) != 8 {
 		t.Errorf("%+v", l)
 	}
 	// Those of no listed volume, and without a group.

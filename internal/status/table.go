@@ -39,6 +39,11 @@ func WriteTable(w io.Writer, l List, now time.Time, how Layout) error {
 	for _, p := range l.Problems {
 		fmt.Fprintf(&b, "Problem: %s\n", plain(p))
 	}
+	for _, g := range l.Groups {
+		if g.State == GroupFull || g.State == GroupUnusable { // of the others the problems tell
+			b.WriteString(plain(fmt.Sprintf("Volume group %s is %s: %s", g.Name, g.State, g.Error)) + "\n")
+		}
+	}
 	for _, line := range append(l.refused(now, width), l.findings(width)...) {
 		b.WriteString(line + "\n")
 	}
