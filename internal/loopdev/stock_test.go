@@ -155,6 +155,9 @@ func TestPromises(t *testing.T) {
 			if s, err := p.Space("vg0", 1<<50); err != nil || s.Largest != row.size || s.Size != 100*gib || s.Refused != nil {
 				t.Errorf("%s: %+v, %v", row.what, s, err)
 			}
+			if p.CanCreate(t.Context(), lv("new"), row.size+unit, "a") == nil || p.CanCreate(t.Context(), lv("new"), row.size, "a") != nil {
+				t.Error("its creation is not foreseen")
+			}
 			if err := p.Create(t.Context(), "", lv("new"), row.size+unit, "a"); err == nil {
 				t.Fatalf("%s: %d bytes more are allowed", row.what, unit)
 			}

@@ -31,6 +31,10 @@ func TestNotAllocatable(t *testing.T) {
 	lv := f.lookUp(p, "v0")
 	const advice = "60 MiB more are free on disks that are not allocatable: pvchange -xy /dev/sda;"
 	name := volume.Name{VG: "vg0", LV: "new"}
+	is(t, p.CanCreate(t.Context(), name, 80*mib, ""), ErrNoSpace, "80 MiB wanted, 40 MiB free", advice)
+	if err := p.CanCreate(t.Context(), name, 40*mib, ""); err != nil {
+		t.Error(err)
+	}
 	is(t, p.Create(t.Context(), "", name, 80*mib, ""), ErrNoSpace, "80 MiB wanted, 40 MiB free", advice)
 	is(t, p.Extend(t.Context(), "", lv, volume.Device{}, 88*mib), ErrNoSpace, "80 MiB wanted, 40 MiB free", advice)
 	if err := p.Create(t.Context(), "", name, 40*mib, ""); err != nil {

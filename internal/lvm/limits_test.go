@@ -63,8 +63,10 @@ func TestLimits(t *testing.T) {
 	}
 	// The group is full: nothing is started to refuse a creation but the report.
 	f.commands()
-	if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "late"}, 4*mib, "c"); err == nil || strings.Contains(strings.Join(f.commands(), " "), "lvcreate") {
-		t.Errorf("got %v", err)
+	late := volume.Name{VG: "vg0", LV: "late"}
+	can, err := p.CanCreate(t.Context(), late, 4*mib, "c"), p.Create(t.Context(), "", late, 4*mib, "c")
+	if err == nil || fmt.Sprint(can) != err.Error() || strings.Contains(strings.Join(f.commands(), " "), "lvcreate") {
+		t.Errorf("got %v, and before that %v", err, can)
 	}
 }
 
