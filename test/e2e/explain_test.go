@@ -229,6 +229,17 @@ func TestExplain(t *testing.T) {
 		}},
 	}
 	ends := map[string]int{}
+	// The arguments are those of kubelet.
+	w := readOnly(v("arguments", "mountOptions", "noatime"))
+	var args [][]string
+	for _, c := range h.explain(true, manifest(p, w)).Volumes[0].Calls {
+		args = append(args, append([]string{c.Verb}, c.Args...))
+	}
+	if d := cmp.Diff([][]string{
+		{"attach", w.Blob(nil), node}, {"waitforattach", "", w.Blob(nil)}, {"mountdevice", h.GlobalDir(w), "", w.Blob(nil)}, {"mount", h.PodDir(p, w), w.Blob(&p)},
+	}, args); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
 	once := []string{ // the mode makes no difference
 		"the same again", "two pods without uid", "any filesystem", "too small for xfs", "no such group", "no volume", "unknown option", "option of mkfs", "option of mount",
 		"no such filesystem", "not a volume", "another of its namespace", "mounted by a pod, another filesystem",
