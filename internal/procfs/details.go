@@ -12,9 +12,9 @@ type Details struct {
 	Pid    int
 	Parent int
 	Comm   string
-	Args   []string
-	Exe    string // with " (deleted)" if the file was replaced; "" = it cannot be read
-	Mounts string // its mount namespace; "" = it cannot be read
+	Args   []string // not of a foreign process
+	Exe    string   // with " (deleted)" if the file was replaced; "" = it cannot be read
+	Mounts string   // its mount namespace; "" = it cannot be read
 	Cgroup string
 	// Foreign says why the process is not one that root has started on the node itself, ""
 	// = it is one. Every user can start a process with any name and arguments.
@@ -64,13 +64,15 @@ func Named(root string, names ...string) (all []Details, err error) {
 		if word(root+"/proc/"+strconv.Itoa(d.Parent)+"/comm") == comm {
 			continue
 		}
-		if line, err := os.ReadFile(proc + "/cmdline"); err == nil && len(line) > 0 {
-			d.Args = strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		}
 		d.Exe, _ = os.Readlink(proc + "/exe")
 		d.Mounts, _ = os.Readlink(proc + "/ns/mnt")
 		d.Cgroup = word(proc + "/cgroup")
 		d.Foreign = d.foreign(root)
+		if d.Foreign == "" || d.Foreign == Unreadable { // another user's memory may be on a filesystem that hangs
+			if line, err := os.ReadFile(proc + "/cmdline"); err == nil && len(line) > 0 {
+				d.Args = strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+			}
+		}
 		if _, err := os.Stat(proc + "/comm"); err == nil { // it has not ended
 			all = append(all, d)
 		}
@@ -90,13 +92,10 @@ func (d Details) foreign(root string) string {
 	}
 	theirs, _ := os.Readlink(d.Path("ns/user"))
 	ours, _ := os.Readlink(root + "/proc/self/ns/user")
-	st, err := os.Stat(d.Path("exe"))
 	switch {
 	// The owner of /proc/PID is no evidence: it is root for every process that is not dumpable.
 	case status["Uid"] != "0 0 0 0":
 		return "root did not start it"
-	case err == nil && st.Mode()&os.ModeSetuid != 0:
-		return "its executable is setuid"
 	case strings.Contains(status["NSpid"], " "):
 		return "it runs in another pid namespace"
 	case theirs == "":
@@ -105,6 +104,10 @@ func (d Details) foreign(root string) string {
 		return "it runs in another user namespace"
 	case OfPod(d.Cgroup):
 		return "it runs in a pod"
+	}
+	// Only now, since an executable of a pod may be on a filesystem that hangs.
+	if st, err := os.Stat(d.Path("exe")); err == nil && st.Mode()&os.ModeSetuid != 0 {
+		return "its executable is setuid"
 	}
 	return ""
 }
