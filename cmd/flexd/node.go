@@ -38,6 +38,7 @@ type node interface {
 	server.Source  // likewise
 	server.History // likewise
 	WriteMetrics(io.Writer) error
+	Known() status.List     // like List, but starts nothing
 	Ready() <-chan struct{} // closed when the state that the last flexd left is known
 }
 
@@ -118,8 +119,11 @@ type served struct {
 
 // The documents of the node, with the calls that were refused.
 
-func (s served) List() status.List {
-	l := s.Node.List()
+func (s served) List() status.List { return s.complete(s.Node.List()) }
+
+func (s served) Known() status.List { return s.complete(s.Node.Known()) }
+
+func (s served) complete(l status.List) status.List {
 	for _, problem := range s.problems {
 		if text := problem(); text != "" {
 			l.Problems = append(l.Problems, text)
@@ -161,7 +165,7 @@ func (s served) Explain(ctx context.Context, calls []string) status.Explained {
 func (s served) Events(ctx context.Context, q status.EventQuery) status.Events {
 	var uuids []string
 	if strings.Contains(q.Target, "/") {
-		for _, v := range s.Node.List().Volumes {
+		for _, v := range s.Node.Known().Volumes {
 			if v.UUID != "" && (q.Target == v.VG+"/"+v.LV || q.Target == v.Device) {
 				uuids = append(uuids, v.UUID)
 			}
@@ -170,7 +174,7 @@ func (s served) Events(ctx context.Context, q status.EventQuery) status.Events {
 	events := s.past.Events(ctx, q, uuids)
 	events.Node = s.Config.Get().NodeName
 	if len(events.Waiting) > 0 {
-		events.AddSteps(s.Node.List(), time.Now())
+		events.AddSteps(s.Node.Known(), time.Now())
 	}
 	return events
 }

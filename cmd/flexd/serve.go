@@ -103,14 +103,14 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	if every, err := daemon.SdWatchdogEnabled(false); err != nil {
 		log.WithError(err).Warn("no watchdog of systemd")
 	} else if every > 0 {
-		tasks = append(tasks, watchdog{every / 3, n.List, log})
+		tasks = append(tasks, watchdog{every / 3, n.Known, log})
 	}
 	tasks = append(tasks, reload, metrics,
 		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, History: n, Metrics: n.WriteMetrics, Version: version, Log: log})
 	past.Started(version)
-	return runTasks(ctx, log, n.Ready(), func() string { return found(n.List()) }, tasks)
+	return runTasks(ctx, log, n.Ready(), func() string { return found(n.Known()) }, tasks)
 }
 
 // closeHistory records why flexd ends.

@@ -67,6 +67,10 @@ func TestFullFilesystem(t *testing.T) {
 		g.filling.Free = 1000
 		want("asked again at once", status.Mounted, 1)
 		time.Sleep(time.Hour)
+		if v := e.Node().Known().Volumes[0]; v.State != status.Mounted { // systemd's watchdog asks for it
+			t.Errorf("known: %+v", v)
+		}
+		time.Sleep(time.Minute)
 		want("full", status.Full, 2)
 		g.filling = volume.Filling{Size: 1 << 30, Free: 1 << 29, Inodes: 10, InodesUsed: 10}
 		time.Sleep(time.Minute)

@@ -23,9 +23,14 @@ import (
 const failedAge = 5 * time.Minute
 
 // List returns every volume that flexd knows. It reads the last observations and
-// waits for no work.
+// waits for no work, except for a moment for the space.
 func (n *Node) List() status.List {
 	n.auditor.LookAtSpace()
+	return n.Known()
+}
+
+// Known is a List that starts nothing: the space is that of the last List.
+func (n *Node) Known() status.List {
 	list := status.List{Node: n.Config.Get().NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Findings, _ = n.auditor.Findings()
 	list.Groups = n.auditor.Groups()
