@@ -2,6 +2,8 @@ package audit
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,9 +16,12 @@ type Gauge interface {
 	Read(ctx context.Context, ids []int) (map[int]volume.Filling, error)
 }
 
-// gaugeAsked is how old the fillings are when a request reads them again. Without requests
-// no child is started.
-const gaugeAsked = 10 * time.Second
+// gaugeAsked is how old the fillings are when a request reads them again, and gaugeNew if
+// there is a mount that was not read. Without requests no child is started.
+const (
+	gaugeAsked = 10 * time.Second
+	gaugeNew   = time.Second
+)
 
 // filesystems are the mounted filesystems of volumes, as read last.
 type filesystems struct {
@@ -24,52 +29,52 @@ type filesystems struct {
 	seen    map[volume.UUID]volume.Filling
 	at      time.Time // when they were read
 	tried   time.Time
+	asked   map[int]volume.UUID // the mounts of the last try, by their ids
 	running bool
 }
 
 // look starts to read the fillings unless they are young. The channel is closed when they
 // are known; nil = none were started.
 func (f *filesystems) look(a *Auditor) <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if a.Gauge == nil || f.running || !f.tried.IsZero() && time.Since(f.tried) < gaugeAsked {
+	if a.Gauge == nil {
 		return nil
 	}
-	f.running, f.tried = true, time.Now()
+	mounts := map[int]volume.UUID{}
+	for _, v := range a.Views() {
+		if v.Have != nil {
+			if id := a.Observer.Reachable(v.Have); id != 0 {
+				mounts[id] = v.UUID
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	age := gaugeAsked
+	for id, uuid := range mounts {
+		if f.asked[id] != uuid {
+			age = gaugeNew
+		}
+	}
+	if f.running || !f.tried.IsZero() && time.Since(f.tried) < age {
+		return nil
+	}
+	f.running, f.tried, f.asked = true, time.Now(), mounts
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		seen := f.read(a)
+		found, err := a.Gauge.Read(a.ctx, slices.Collect(maps.Keys(mounts)))
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.running, f.seen, f.at = false, seen, time.Now()
+		f.running, f.at, f.seen = false, time.Now(), map[volume.UUID]volume.Filling{}
+		for id, uuid := range mounts {
+			if filling, ok := found[id]; ok {
+				f.seen[uuid] = filling
+			} else if err != nil {
+				f.seen[uuid] = volume.Filling{Unknown: err.Error()}
+			}
+		}
 	}()
 	return done
-}
-
-// read reads the filling of each mounted volume at one of its mounts.
-func (f *filesystems) read(a *Auditor) map[volume.UUID]volume.Filling {
-	seen := map[volume.UUID]volume.Filling{}
-	var ids []int
-	volumes := map[int]volume.UUID{}
-	for _, v := range a.Views() {
-		if v.Have == nil || len(v.Have.Mounts) == 0 {
-			continue
-		}
-		if id := a.Observer.Reachable(v.Have); id != 0 {
-			ids = append(ids, id)
-			volumes[id] = v.UUID
-		}
-	}
-	found, err := a.Gauge.Read(a.ctx, ids)
-	for id, uuid := range volumes {
-		if filling, ok := found[id]; ok {
-			seen[uuid] = filling
-		} else if err != nil {
-			seen[uuid] = volume.Filling{Unknown: err.Error()}
-		}
-	}
-	return seen
 }
 
 // Filling returns how full the filesystem of a volume is, as read last, and when.

@@ -42,6 +42,8 @@ func TestFullFilesystem(t *testing.T) {
 		e.Crash()
 		e.Eventually("flexd is there again", func() bool { return !e.Dead() })
 		k, a := hosttest.NewKubelet(e, true), pod("a")
+		e.Node().List() // nothing is mounted yet
+		time.Sleep(2 * time.Second)
 		works(t, k.Start(a))
 		want := func(what string, state status.State, asked int) status.Volume {
 			t.Helper()
