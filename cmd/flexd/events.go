@@ -203,7 +203,11 @@ func (q eventsQuery) follow(ctx context.Context, stdout io.Writer) error {
 			return err
 		case !away:
 			away = true
-			fmt.Fprintln(q.stderr, "flexd: the connection has ended; waiting for flexd")
+			text := "the connection has ended"
+			if refused != nil {
+				text = refused.Error()
+			}
+			fmt.Fprintf(q.stderr, "flexd: %s; waiting for flexd\n", text)
 		}
 		select {
 		case <-time.After(time.Second):

@@ -22,9 +22,7 @@ type recorded struct {
 	*history.Log
 }
 
-func (r recorded) Events(ctx context.Context, q status.EventQuery) status.Events {
-	return r.Log.Events(ctx, q, nil)
-}
+func (recorded) Resolve(*status.EventQuery)              {}
 func (r recorded) EventsAfter(id uint64) <-chan struct{} { return r.Changed(id) }
 
 // More events than one answer has are all printed, once and in order, from the daemon and

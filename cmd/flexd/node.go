@@ -160,18 +160,15 @@ func (s served) Explain(ctx context.Context, calls []string) status.Explained {
 	return e
 }
 
-// Events returns what the query selects of the history. Its target means the volumes that
-// have this name or device now, also by their earlier names.
-func (s served) Events(ctx context.Context, q status.EventQuery) status.Events {
-	var uuids []string
+// Resolve finds the volumes that the target of a query means.
+func (s served) Resolve(q *status.EventQuery) {
 	if strings.Contains(q.Target, "/") {
-		for _, v := range s.Node.Known().Volumes {
-			if v.UUID != "" && (q.Target == v.VG+"/"+v.LV || q.Target == v.Device) {
-				uuids = append(uuids, v.UUID)
-			}
-		}
+		q.Resolve(s.Node.Known())
 	}
-	events := s.past.Events(ctx, q, uuids)
+}
+
+func (s served) Events(ctx context.Context, q status.EventQuery) status.Events {
+	events := s.past.Events(ctx, q)
 	events.Node = s.Config.Get().NodeName
 	if len(events.Waiting) > 0 {
 		events.AddSteps(s.Node.Known(), time.Now())

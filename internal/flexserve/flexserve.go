@@ -35,8 +35,8 @@ type Frontend struct {
 	Boot   func() time.Duration // time since boot, suspended time included
 	Self   Namespaces
 
-	Refusals // the last ones
-	History  // nil = there is none
+	Refusals         // the last ones
+	History  History // nil = there is none
 	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
 		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Outlook
@@ -87,7 +87,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		event.Dir = r.Target.Dir
 	}
 	if f.History != nil {
-		defer f.Begin(event)()
+		defer f.History.Begin(event)()
 	}
 	result, err := f.Node.Do(ctx, r)
 	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil {
@@ -255,7 +255,7 @@ func eventPod(p dsw.Pod) *status.EventPod {
 
 func (f *Frontend) record(e status.Event) {
 	if f.History != nil {
-		f.Record(e)
+		f.History.Record(e)
 	}
 }
 

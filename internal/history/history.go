@@ -81,7 +81,7 @@ func Read(ctx context.Context, dir string, q status.EventQuery) (status.Events, 
 		return status.Events{}, err
 	}
 	l := &Log{file: newFile(dir, 0), next: 1<<63 - 1}
-	d := l.Events(ctx, q, nil)
+	d := l.Events(ctx, q)
 	d.Last = 0
 	return d, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/status"
 )
@@ -62,7 +63,7 @@ func texts(d status.Events) (all []string) {
 
 func want(t *testing.T, l *Log, q status.EventQuery, want ...string) status.Events {
 	t.Helper()
-	d := l.Events(t.Context(), q, nil)
+	d := l.Events(t.Context(), q)
 	if diff := cmp.Diff(texts(d), want); diff != "" {
 		t.Errorf("%+v: -got +want:\n%s", q, diff)
 	}
@@ -157,7 +158,7 @@ func TestBound(t *testing.T) {
 	}
 	finish(l)
 	l = open(t, dir, size)
-	d := l.Events(t.Context(), status.EventQuery{}, nil)
+	d := l.Events(t.Context(), status.EventQuery{})
 	if len(d.Events) < 150 || len(d.Events) >= MaxEvents {
 		t.Fatalf("%d events", len(d.Events))
 	}
@@ -224,7 +225,7 @@ func TestNotWritable(t *testing.T) {
 	for l.Problem() == "" {
 		time.Sleep(time.Millisecond)
 	}
-	d := l.Events(t.Context(), status.EventQuery{}, nil)
+	d := l.Events(t.Context(), status.EventQuery{})
 	if first, last := d.Events[0], d.Events[len(d.Events)-1]; first.Type != status.LostEvent || first.Count != n-keepUnsaved+1 || last.LV != fmt.Sprint(n-1) || len(d.Problems) != 1 {
 		t.Errorf("%d events, the first is %+v, the last %+v; problems: %q", len(d.Events), first, last, d.Problems)
 	}
@@ -236,7 +237,7 @@ func TestNotWritable(t *testing.T) {
 	}
 	finish(l)
 	l = open(t, dir, 1<<20)
-	again := l.Events(t.Context(), status.EventQuery{}, nil)
+	again := l.Events(t.Context(), status.EventQuery{})
 	if diff := cmp.Diff(again.Events[:len(again.Events)-1], d.Events[1:]); diff != "" && len(again.Events) < MaxEvents {
 		t.Error(diff)
 	}
@@ -265,12 +266,12 @@ func TestHung(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	d := l.Events(ctx, status.EventQuery{}, nil)
+	d := l.Events(ctx, status.EventQuery{})
 	if diff := cmp.Diff(texts(d), []string{"b activate"}); diff != "" || len(d.Problems) != 1 {
 		t.Errorf("%s, problems %q", diff, d.Problems)
 	}
 	// A follower needs no files.
-	if d := l.Events(ctx, status.EventQuery{After: d.Last - 1}, nil); len(d.Events) != 1 || len(d.Problems) != 0 {
+	if d := l.Events(ctx, status.EventQuery{After: d.Last - 1}); len(d.Events) != 1 || len(d.Problems) != 0 {
 		t.Errorf("%+v", d)
 	}
 	if err := os.Remove(l.file.newer()); err != nil {
@@ -282,7 +283,7 @@ func TestHung(t *testing.T) {
 func TestFifo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := makeFifo(filepath.Join(dir, "events.jsonl")); err != nil {
+	if err := unix.Mkfifo(filepath.Join(dir, "events.jsonl"), 0o600); err != nil {
 		t.Skip(err)
 	}
 	l := open(t, dir, 1<<20)
@@ -302,7 +303,7 @@ func TestMemoryOnly(t *testing.T) {
 	for i := range 2 * keepUnsaved {
 		l.Record(step(fmt.Sprint(i), "activate"))
 	}
-	d := l.Events(t.Context(), status.EventQuery{}, nil)
+	d := l.Events(t.Context(), status.EventQuery{})
 	if len(d.Events) != keepUnsaved || d.Events[0].LV != fmt.Sprint(keepUnsaved) || l.Problem() != "" || len(d.Problems) > 0 {
 		t.Errorf("%d events, the first %+v, problems %q", len(d.Events), d.Events[0], d.Problems)
 	}
@@ -329,7 +330,7 @@ func TestTargets(t *testing.T) {
 	} {
 		want(t, l, status.EventQuery{Target: target}, found...)
 	}
-	if d := l.Events(t.Context(), status.EventQuery{Target: "/dev/loop7"}, []string{"uuid-b"}); len(d.Events) != 2 {
+	if d := l.Events(t.Context(), status.EventQuery{Target: "/dev/loop7", UUIDs: []string{"uuid-b"}}); len(d.Events) != 2 {
 		t.Errorf("%+v", d.Events)
 	}
 }
@@ -348,10 +349,10 @@ func TestStory(t *testing.T) {
 	if d := want(t, l, status.EventQuery{Call: "1"}, "a activate", "starts", "a mount"); len(d.Waiting) != 1 || d.Waiting[0].CallID != "1" {
 		t.Errorf("%+v", d)
 	}
-	if d := l.Events(t.Context(), status.EventQuery{Target: "default/p"}, nil); len(d.Waiting) != 1 {
+	if d := l.Events(t.Context(), status.EventQuery{Target: "default/p"}); len(d.Waiting) != 1 {
 		t.Errorf("%+v", d)
 	}
-	if d := l.Events(t.Context(), status.EventQuery{Target: "vg0/b"}, nil); len(d.Waiting) != 0 {
+	if d := l.Events(t.Context(), status.EventQuery{Target: "vg0/b"}); len(d.Waiting) != 0 {
 		t.Errorf("%+v", d)
 	}
 	answer := call("a", "p", "1")
@@ -451,7 +452,7 @@ func TestChanged(t *testing.T) {
 	t.Parallel()
 	l := open(t, t.TempDir(), 1<<20)
 	const n = 5000
-	last := l.Events(t.Context(), status.EventQuery{}, nil).Last
+	last := l.Events(t.Context(), status.EventQuery{}).Last
 	go func() {
 		for i := range n {
 			l.Record(step(fmt.Sprint(i), "activate"))
@@ -464,7 +465,7 @@ func TestChanged(t *testing.T) {
 	}()
 	for got := 0; got < n; {
 		<-l.Changed(last)
-		d := l.Events(t.Context(), status.EventQuery{After: last}, nil)
+		d := l.Events(t.Context(), status.EventQuery{After: last})
 		for _, e := range d.Events {
 			if e.LV != fmt.Sprint(got) {
 				t.Fatalf("event %d is of %s", got, e.LV)
@@ -531,7 +532,7 @@ func BenchmarkEvents(b *testing.B) {
 	for name, q := range map[string]status.EventQuery{"newest": {Limit: 100}, "all": {Target: "none"}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				l.Events(b.Context(), q, nil)
+				l.Events(b.Context(), q)
 			}
 		})
 	}

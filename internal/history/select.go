@@ -18,22 +18,20 @@ var readers = make(chan struct{}, 4)
 // readLimit is how long the files may take.
 const readLimit = 5 * time.Second
 
-// Events returns the events that a query selects: the newest ones. The uuids are those of
-// the volumes that its target means.
-func (l *Log) Events(ctx context.Context, q status.EventQuery, uuids []string) status.Events {
-	s := &selection{EventQuery: q, uuids: uuids, calls: map[string]bool{}, seen: map[uint64]bool{}}
+// Events returns the events that a query selects: the newest ones.
+func (l *Log) Events(ctx context.Context, q status.EventQuery) status.Events {
+	s := &selection{EventQuery: q, calls: map[string]bool{}, seen: map[uint64]bool{}}
 	if s.Limit <= 0 || s.Limit > MaxEvents {
 		s.Limit = MaxEvents
 	}
 	l.mu.Lock()
 	recent := slices.Clone(l.recent)
-	var pending []status.Event
+	var pending, waiting []status.Event
 	if q.Before == 0 && q.After == 0 {
 		pending = l.repeats.pending()
-	}
-	waiting := make([]status.Event, 0, len(l.waiting))
-	for e := range l.waiting {
-		waiting = append(waiting, *e)
+		for e := range l.waiting {
+			waiting = append(waiting, *e)
+		}
 	}
 	if s.doc.Last = l.next - 1; q.After > s.doc.Last { // of a history that is lost
 		q.After, s.After = 0, 0
@@ -143,7 +141,6 @@ func lineID(line []byte) (id uint64) {
 // A selection collects events, the newest first.
 type selection struct {
 	status.EventQuery
-	uuids  []string
 	calls  map[string]bool // that selected events served
 	seen   map[uint64]bool // ids: an event may be in a file twice
 	spans  []span          // in which the call of the query waited
@@ -207,7 +204,7 @@ func (s *selection) has(e *status.Event) bool {
 		return true
 	}
 	of := calls(*e)
-	if e.UUID != "" && slices.Contains(s.uuids, e.UUID) || (status.Selection{Target: s.Target}).HasEvent(e) {
+	if e.UUID != "" && slices.Contains(s.UUIDs, e.UUID) || (status.Selection{Target: s.Target}).HasEvent(e) {
 		for _, c := range of {
 			s.calls[c] = true
 		}

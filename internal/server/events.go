@@ -16,6 +16,8 @@ import (
 
 // A History provides the events. Its methods are called concurrently.
 type History interface {
+	// Resolve finds the volumes that the target of a query means.
+	Resolve(q *status.EventQuery)
 	Events(ctx context.Context, q status.EventQuery) status.Events
 	// EventsAfter returns a channel that is closed when there is an event after that id.
 	EventsAfter(id uint64) <-chan struct{}
@@ -54,6 +56,7 @@ func (s *Status) events(w http.ResponseWriter, r *http.Request, free func()) {
 	var doc status.Events
 	func() {
 		defer release() // also after a panic, and before a slow reader
+		s.History.Resolve(&q)
 		doc = s.History.Events(r.Context(), q)
 	}()
 	if follow {

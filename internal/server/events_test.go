@@ -37,6 +37,8 @@ func (s *story) Events(_ context.Context, q status.EventQuery) status.Events {
 	return d
 }
 
+func (*story) Resolve(*status.EventQuery) {}
+
 func (s *story) EventsAfter(id uint64) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

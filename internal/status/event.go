@@ -82,6 +82,17 @@ type EventQuery struct {
 	After  uint64 // ids above this one
 	Before uint64 // ids below this one
 	Limit  int    // the newest ones
+
+	UUIDs []string // of the volumes that the target means now, also by their earlier names
+}
+
+// Resolve sets the volumes that a target means by their present names and devices.
+func (q *EventQuery) Resolve(l List) {
+	for _, v := range l.Volumes {
+		if v.UUID != "" && (q.Target == v.VG+"/"+v.LV || v.Device != "" && q.Target == v.Device) {
+			q.UUIDs = append(q.UUIDs, v.UUID)
+		}
+	}
 }
 
 // Values returns the parameters of a request for the events.

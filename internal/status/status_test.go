@@ -397,3 +397,13 @@ func TestParseSince(t *testing.T) {
 		}
 	}
 }
+
+func TestEventQueryResolve(t *testing.T) {
+	for target, want := range map[string]string{"vg0/data": "u2", "/dev/loop7": "u1", "default/web-0": "", "": ""} {
+		q := EventQuery{Target: target}
+		q.Resolve(List{Volumes: []Volume{{VG: "vg0", LV: "backup", UUID: "u1", Device: "/dev/loop7"}, {VG: "vg0", LV: "data", UUID: "u2"}, {VG: "vg0", LV: "data"}}})
+		if got := strings.Join(q.UUIDs, " "); got != want {
+			t.Errorf("%q: %q, want %q", target, got, want)
+		}
+	}
+}

@@ -71,6 +71,8 @@ func (n *node) Events(_ context.Context, q status.EventQuery) status.Events {
 	return events
 }
 
+func (*node) Resolve(*status.EventQuery) {}
+
 func (n *node) EventsAfter(uint64) <-chan struct{} { return nil }
 
 // change changes what the node answers.
