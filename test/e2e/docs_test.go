@@ -103,6 +103,7 @@ var (
 	took      = regexp.MustCompile(`(ok|failed), 1s\b`)
 	callID    = regexp.MustCompile(`call [0-9a-f]{12}`)
 	version   = regexp.MustCompile(`version \S+`)
+	percents  = regexp.MustCompile(`\b\d+ %`)
 	spaces    = regexp.MustCompile(` +`)
 )
 
@@ -135,6 +136,7 @@ func normal(text string) string {
 	text = durations.ReplaceAllString(text, "1s")
 	text = took.ReplaceAllString(text, "$1") // no duration is shown below a millisecond
 	text = callID.ReplaceAllString(clock.ReplaceAllString(version.ReplaceAllString(text, "version X"), "12:00:00"), "call X")
+	text = percents.ReplaceAllString(text, "50 %")
 	text = answerID.ReplaceAllString(text, "[id]")
 	text = spaces.ReplaceAllString(text, " ")
 	return strings.TrimSpace(text)

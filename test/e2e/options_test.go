@@ -15,12 +15,13 @@ import (
 	"time"
 )
 
-// tree is everything below the directories that a call may change.
+// tree is everything below the directories that a call may change, except the history, which
+// also has the refused calls.
 func (h *host) tree() string {
 	var b strings.Builder
 	for _, dir := range []string{h.Root, h.Dir + "/vg0", h.State, h.Dir + "/outside", h.Run + "/notes", h.Run + "/dev"} {
 		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
+			if err != nil || strings.HasSuffix(path, ".jsonl") {
 				return nil
 			}
 			i, _ := d.Info()
