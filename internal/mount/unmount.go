@@ -15,7 +15,7 @@ import (
 // that is still in use.
 func unmount(a unmountArg) (nothing, error) {
 	var err error
-	for range 3 { // a mount is busy briefly while a process reads it
+	for range 3 { // a mount is busy briefly while a process looks at it, such as our own child for its usage
 		if a.Alone || !shows(a.Dir, a.Number) {
 			if err := a.check(); err != nil {
 				return nothing{}, err
@@ -30,15 +30,14 @@ func unmount(a unmountArg) (nothing, error) {
 		case !errors.Is(err, unix.EBUSY):
 			return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 		}
-		if tab, terr := mounttable.Own(); terr == nil && tab.Top(a.Dir) != nil {
-			if holders := mountHolders(tab, tab.Top(a.Dir)); len(holders) > 0 {
-				return nothing{}, &BusyError{What: a.Dir, Holders: holders}
-			}
-		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	if errors.Is(err, unix.EBUSY) {
-		return nothing{}, &BusyError{What: a.Dir}
+		busy := &BusyError{What: a.Dir}
+		if tab, terr := mounttable.Own(); terr == nil && tab.Top(a.Dir) != nil {
+			busy.Holders = mountHolders(tab, tab.Top(a.Dir))
+		}
+		return nothing{}, busy
 	}
 	return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 }
