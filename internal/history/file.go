@@ -29,15 +29,18 @@ func newFile(dir string, size int64) *file { return &file{dir: dir, size: size, 
 func (f *file) newer() string { return filepath.Join(f.dir, "events.jsonl") }
 func (f *file) older() string { return filepath.Join(f.dir, "events.old.jsonl") }
 
-// maxLine is more than any event has.
-const maxLine = 64 << 10
+// maxLine and maxID are more than any event has.
+const (
+	maxLine = 64 << 10
+	maxID   = 1 << 62
+)
 
 // last returns the last event, and the highest id of the last events; 0 = there is none.
 func (f *file) last() (newest status.Event, last uint64, err error) {
 	n := 0
 	err = f.read(func(line []byte) bool {
 		var e status.Event
-		if json.Unmarshal(line, &e) == nil {
+		if json.Unmarshal(line, &e) == nil && e.ID < maxID {
 			if last = max(last, e.ID); n == 0 {
 				newest = e
 			}

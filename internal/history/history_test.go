@@ -186,6 +186,7 @@ func TestGarbage(t *testing.T) {
 		"zeros":           strings.Repeat("\x00", 300<<10),
 		"zeros, a line":   strings.Repeat("\x00", 64<<10-1) + "\n",
 		"not JSON":        "hello\n{\"id\":}\n[1]\n{\"id\":18446744073709551616}\n{\"id\":5,\"time\":7}\n",
+		"the last id":     "{\"id\":18446744073709551615}\n",
 		"the same again":  string(lines[1]),
 		"a wide newline":  "\r\n\n\n\r\n",
 		"a line too long": `{"id":4,"message":"` + strings.Repeat("x", 200<<10) + "\"}\n",
