@@ -13,7 +13,7 @@ import (
 func TestStatusSocket(t *testing.T) {
 	t.Parallel()
 	need(t, "curl")
-	h := newHost(t)
+	h := newHost(t, func(h *host) { h.settings.lease = 10 * time.Second }) // longer than a slow machine takes for a command
 	curl := func(path string) (string, map[string]any) {
 		t.Helper()
 		begun := time.Now()
