@@ -100,6 +100,9 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		event.VG, event.LV = vg, lv
 	}
 	event.UUID, event.Pod = string(result.UUID), eventPod(result.Pod)
+	if p := result.Pod; p.Name != "" {
+		fields["pod"] = p.Namespace + "/" + p.Name
+	}
 	event.Duration = time.Since(since).Seconds()
 	fields["took"] = time.Since(since).Round(time.Millisecond / 10)
 	log := f.Log.WithFields(fields)

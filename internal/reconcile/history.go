@@ -88,12 +88,21 @@ func (l *lane) recordStep(step volume.Step, op operation, err error) {
 	if err != nil {
 		e.Code, e.Message = string(volume.CodeOf(err)), op.err
 	}
+	e.Pod = eventPod(l.podOf(step))
+	l.n.record(e)
+}
+
+// podOf returns the pod for which a step is done: that of a call, or of its directory.
+func (l *lane) podOf(step volume.Step) (p dsw.Pod) {
 	for _, c := range l.calls() {
-		if e.Pod == nil && slices.Contains(step.Calls, c.ID) {
-			e.Pod = eventPod(c.asked.Options.Pod)
+		if p == (dsw.Pod{}) && slices.Contains(step.Calls, c.ID) {
+			p = c.asked.Options.Pod
 		}
 	}
-	l.n.record(e)
+	if p == (dsw.Pod{}) && step.Dir != "" {
+		p = l.n.podAt(step.Dir)
+	}
+	return p
 }
 
 // record adds to the history of the node, with the pod of the event's directory.

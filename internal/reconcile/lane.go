@@ -117,6 +117,9 @@ func (l *lane) stepLog(step volume.Step) *logrus.Entry {
 	if step.Dir != "" {
 		fields["dir"] = step.Dir
 	}
+	if p := l.podOf(step); p.Name != "" {
+		fields["pod"] = p.Namespace + "/" + p.Name
+	}
 	return l.n.Log.WithFields(fields)
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -41,6 +42,17 @@ func TestHistory(t *testing.T) {
 			t.Fatalf("exit status %d: there is no %q in what follows in:\n%s", code, want, text)
 		}
 		text = text[found[1]:]
+	}
+	// In the log, too, also where kubelet names no pod.
+	log, err := os.ReadFile(h.Log)
+	h.must(err)
+	for _, want := range []string{
+		`step=mkfs +done +pod=default/web-1 `, `step=mount +done .*pod=default/web-1 `, `success .*pod=default/web-1 .*verb=mount`,
+		`failure .*pod=default/web-2 `, `step=umount +done .*pod=default/web-1 `, `success .*pod=default/web-1 .*verb=unmount`,
+	} {
+		if !regexp.MustCompile(want).Match(log) {
+			t.Errorf("no line %q in the log", want)
+		}
 	}
 	if all, _ := h.client("events"); !strings.Contains(all, "the last one was killed") || strings.Count(all, "starts, version") != 2 {
 		t.Errorf("the restart is not shown:\n%s", all)
