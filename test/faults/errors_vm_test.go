@@ -120,6 +120,12 @@ func (l *lab) prepare(s stage, lv string) {
 		return
 	}
 	l.mkfs(s.fs, lv)
+	l.use(s, lv)
+}
+
+// use has a pod use a volume that has a filesystem.
+func (l *lab) use(s stage, lv string) {
+	l.Helper()
 	l.ok(l.mount(lv))
 	l.must(os.WriteFile(l.dir(lv)+"/file", []byte(text), 0o644))
 	l.sh("sync", "-f", l.dir(lv))
@@ -201,7 +207,20 @@ func (l *lab) one(s stage, how, lv string, where part) {
 	}
 	wait := behind(call)
 	if s.child != "" {
-		pid := l.freeze(s.child)
+		pid := 0
+		for range 20 { // on a busy machine a mount is over before it is stopped
+			over := func() bool { return s.child == "mount" && len(wait) > 0 }
+			if pid = l.Freeze(over, s.child); pid != 0 || !over() {
+				break
+			}
+			l.ok(<-wait)
+			l.ok(l.unmount(lv))
+			l.use(s, lv)
+			wait = behind(call)
+		}
+		if pid == 0 {
+			l.Fatalf("no %s of %s was stopped", s.child, lv)
+		}
 		l.fail(how, where)
 		l.must(syscall.Kill(pid, syscall.SIGCONT))
 	}
