@@ -108,7 +108,7 @@ func TestUnit(t *testing.T) {
 	h.eventually("loop devices go", func() string { return strings.Join(loops.Active(), " ") })
 
 	// Children are restricted, too, and one that outlives flexd does no harm.
-	v := h.vol("slow", "ext4").With("size", slowSize)
+	v := h.slow("slow")
 	dir := h.PodDir(p, v)
 	h.must(os.MkdirAll(dir, 0o750))
 	call := h.begin("mount", dir, v.Blob(&p))
