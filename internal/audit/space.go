@@ -32,11 +32,20 @@ const (
 // A spaceSeen is the space of a group as observed last.
 type spaceSeen struct {
 	volume.Space
+	limit   int64 // of its largest volume
 	pools   []lvm.Pool
 	at      time.Time // zero = never
 	tried   time.Time
 	err     error         // of the last try
 	running chan struct{} // closed when the running one ends; nil = there is none
+}
+
+// largestAllowed is the limit of the largest volume that flexd may create; 0 = none.
+func largestAllowed(vg *config.VolumeGroup) int64 {
+	if vg.Create {
+		return vg.MaxSize
+	}
+	return 0
 }
 
 // lookAtSpace observes the space of the group unless that is younger than age. The channel is
@@ -49,10 +58,7 @@ func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 	if see.running != nil || source == nil || vg == nil || !see.tried.IsZero() && time.Since(see.tried) < age {
 		return see.running
 	}
-	limit := int64(0)
-	if vg.Create {
-		limit = vg.MaxSize
-	}
+	limit := largestAllowed(vg)
 	see.running, see.tried = make(chan struct{}), time.Now()
 	go func() {
 		space, err := source.Space(s.vg, limit)
@@ -63,7 +69,7 @@ func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if see.err = err; err == nil && s.unknownReason == "" { // otherwise it is from earlier metadata
-			see.Space, see.pools, see.at = space, pools, time.Now()
+			see.Space, see.limit, see.pools, see.at = space, limit, pools, time.Now()
 		}
 		close(see.running)
 		see.running = nil
@@ -116,10 +122,11 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	see := &s.space
+	current := see.limit == largestAllowed(vg) // else a reload has changed it since
 	if !see.at.IsZero() {
 		at := see.at
 		g.ObservedAt, g.Size, g.Free = &at, see.Size, see.Free
-		if largest := see.Largest; vg.Create {
+		if largest := see.Largest; vg.Create && current {
 			g.LargestVolume = &largest
 		}
 	}
@@ -162,7 +169,7 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 		g.State, g.Error = status.GroupUnknown, "it has not been observed yet"
 	case see.Unusable:
 		g.State, g.Error = status.GroupUnusable, see.Refused.Error()
-	case vg.Create && see.Largest == 0:
+	case vg.Create && current && see.Largest == 0:
 		g.State, g.Error = status.GroupFull, see.Refused.Error()
 	case !vg.Create && see.Free == 0:
 		g.State, g.Error = status.GroupFull, "nothing is free"

@@ -119,5 +119,14 @@ func TestSpace(t *testing.T) {
 		}
 		g.space.Free = 0
 		want("no creation, full", status.GroupFull, "nothing is free", 100, 0)
+
+		// A reload allows creation while the group hangs: nothing is known of the largest volume.
+		vg.Create = true
+		a.Config = config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{vg, {Name: "other"}}})
+		g.takes = time.Minute
+		if one := want("allowed by a reload", status.GroupOK, "", 100, spaceAsked*2); one.LargestVolume != nil {
+			t.Errorf("got %+v", one)
+		}
+		time.Sleep(time.Minute)
 	})
 }
