@@ -203,7 +203,7 @@ func (c Claim) User() string {
 	case c.Pod.Name == "":
 		return "pod uid " + c.Pod.UID
 	}
-	return "pod " + c.Pod.Namespace + "/" + c.Pod.Name
+	return "pod " + c.Pod.String()
 }
 
 // Claims returns copies of a volume's claims, sorted by directory.

@@ -27,6 +27,14 @@ type Pod struct {
 	UID       string `json:"uid,omitempty"`
 }
 
+// String is NAMESPACE/NAME, "" if kubelet named none.
+func (p Pod) String() string {
+	if p.Name == "" {
+		return ""
+	}
+	return p.Namespace + "/" + p.Name
+}
+
 // A Claim is a note in the run directory: kubelet wants, or has, a volume mounted at Dir.
 // It has the facts that are not in the mount table.
 type Claim struct {

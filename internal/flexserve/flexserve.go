@@ -99,9 +99,9 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	if vg, lv, named := strings.Cut(title, "/"); named {
 		event.VG, event.LV = vg, lv
 	}
-	event.UUID, event.Pod = string(result.UUID), eventPod(result.Pod)
-	if p := result.Pod; p.Name != "" {
-		fields["pod"] = p.Namespace + "/" + p.Name
+	event.UUID, event.Pod = string(result.UUID), reconcile.EventPod(result.Pod)
+	if p := result.Pod.String(); p != "" {
+		fields["pod"] = p
 	}
 	event.Duration = time.Since(since).Seconds()
 	fields["took"] = time.Since(since).Round(time.Millisecond / 10)
@@ -245,15 +245,8 @@ func event(q flexvolume.Request, call flexvolume.Call) status.Event {
 	o := call.Options
 	return status.Event{
 		Type: status.CallEvent, Verb: q.Verb, CallID: q.ID, VG: o.VG, LV: o.LV, Dir: call.Dir,
-		Pod: eventPod(dsw.Pod{Namespace: o.Pod.Namespace, Name: o.Pod.Name, UID: o.Pod.UID}),
+		Pod: reconcile.EventPod(dsw.Pod{Namespace: o.Pod.Namespace, Name: o.Pod.Name, UID: o.Pod.UID}),
 	}
-}
-
-func eventPod(p dsw.Pod) *status.EventPod {
-	if p.UID == "" && p.Name == "" {
-		return nil
-	}
-	return &status.EventPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 }
 
 func (f *Frontend) record(e status.Event) {

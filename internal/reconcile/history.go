@@ -88,7 +88,7 @@ func (l *lane) recordStep(step volume.Step, op operation, err error) {
 	if err != nil {
 		e.Code, e.Message = string(volume.CodeOf(err)), op.err
 	}
-	e.Pod = eventPod(l.podOf(step))
+	e.Pod = EventPod(l.podOf(step))
 	l.n.record(e)
 }
 
@@ -108,7 +108,7 @@ func (l *lane) podOf(step volume.Step) (p dsw.Pod) {
 // record adds to the history of the node, with the pod of the event's directory.
 func (n *Node) record(e status.Event) {
 	if e.Pod == nil && e.Dir != "" {
-		e.Pod = eventPod(n.podAt(e.Dir))
+		e.Pod = EventPod(n.podAt(e.Dir))
 	}
 	n.Record(e)
 }
@@ -133,7 +133,8 @@ func (n *Node) podAt(dir string) dsw.Pod {
 	return dsw.Pod{UID: n.Observer.Place(dir).Pod}
 }
 
-func eventPod(p dsw.Pod) *status.EventPod {
+// EventPod is the pod of an event; nil = it has none.
+func EventPod(p dsw.Pod) *status.EventPod {
 	if p.UID == "" && p.Name == "" {
 		return nil
 	}

@@ -117,8 +117,8 @@ func (l *lane) stepLog(step volume.Step) *logrus.Entry {
 	if step.Dir != "" {
 		fields["dir"] = step.Dir
 	}
-	if p := l.podOf(step); p.Name != "" {
-		fields["pod"] = p.Namespace + "/" + p.Name
+	if p := l.podOf(step).String(); p != "" {
+		fields["pod"] = p
 	}
 	return l.n.Log.WithFields(fields)
 }

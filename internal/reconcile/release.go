@@ -190,7 +190,7 @@ func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, 
 	l, pod := n.lane(uuid, name), n.podOf(c)
 	_, err := n.await(c, l)
 	e := l.event(status.CallEvent)
-	e.Verb, e.CallID, e.Dir, e.Pod, e.Duration = "release by flexd", id, dir, eventPod(pod), time.Since(c.since).Seconds()
+	e.Verb, e.CallID, e.Dir, e.Pod, e.Duration = "release by flexd", id, dir, EventPod(pod), time.Since(c.since).Seconds()
 	if err != nil {
 		e.Code, e.Message = string(volume.CodeOf(err)), err.Error()
 	}
