@@ -32,7 +32,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	found := volume.Space{Size: s.space.Size, Free: s.space.Free, Disks: []volume.Disk{{Device: dir, Size: s.space.Size, Free: s.space.Free}}}
 	found.Largest, found.Refused = volume.Largest(unit, limit, func(size int64) error {
 		more := volume.Amount{Volumes: 1, Size: roundUp(size)}
-		if err := limits.Check(vg, s.usage, newNamespace, more); err != nil {
+		if err := limits.Check(vg, s.usage, volume.NewNamespace, more); err != nil {
 			return err
 		}
 		if more.Size > s.space.Free {
@@ -42,6 +42,3 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	})
 	return found, nil
 }
-
-// newNamespace is no namespace that a pod can have: none of its volumes count.
-const newNamespace = "-"

@@ -9,9 +9,6 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// newNamespace is no namespace that a pod can have: none of its volumes count.
-const newNamespace = "-"
-
 // Space returns the space of a volume group as of its last report, and the largest volume up
 // to limit bytes that Create would create for a namespace that has none. It starts no
 // process and does not wait.
@@ -43,7 +40,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 		return s, nil
 	}
 	s.Largest, s.Refused = volume.Largest(f.ExtentSize, min(limit, math.MaxInt64-f.ExtentSize), func(size int64) error {
-		err := g.checkSpace(f, volume.Name{VG: vg, LV: "new"}, size, newNamespace)
+		err := g.checkSpace(f, volume.Name{VG: vg, LV: "new"}, size, volume.NewNamespace)
 		if err == nil && !p.Groups[vg].Layout.fits(f, f.extents(size)) {
 			err = f.spaceError(f.extents(size)*f.ExtentSize, "not on the disks that the layout needs")
 		}

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -190,7 +188,8 @@ func fillingOf(id int, dir string) (f volume.Filling) {
 		return fail(err)
 	}
 	defer unix.Close(fd)
-	if there, err := mountOf(fd); err != nil || there != id {
+	var at unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &at); err != nil || at.Mnt_id != uint64(id) {
 		return f // covered, or gone
 	}
 	var st unix.Statfs_t
@@ -205,15 +204,4 @@ func fillingOf(id int, dir string) (f volume.Filling) {
 		Size: int64(st.Blocks) * block, Used: int64(st.Blocks-st.Bfree) * block, Free: int64(st.Bavail) * block,
 		Inodes: st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
 	}
-}
-
-// mountOf returns the id of the mount that an open file is on.
-func mountOf(fd int) (int, error) {
-	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(b), "mnt_id:")
-	rest, _, _ = strings.Cut(rest, "\n")
-	return strconv.Atoi(strings.TrimSpace(rest))
 }

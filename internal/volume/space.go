@@ -20,6 +20,9 @@ type Disk struct {
 	Fenced  bool // nothing may be allocated on it (pvchange -xn)
 }
 
+// NewNamespace is no namespace that a pod can have: it has no volumes.
+const NewNamespace = "-"
+
 // Largest returns the largest size up to limit that refuse accepts; larger sizes than one
 // that is refused are refused as well. It is limit or a multiple of unit. If it is 0, the
 // error is the refusal of the smallest size.
