@@ -13,7 +13,6 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/spelling"
 	"github.com/flexd/flexd/internal/status"
-	"github.com/flexd/flexd/internal/volopts"
 )
 
 // Query are the parameters of an explanation.
@@ -189,127 +188,9 @@ func (e *explainer) pod(p *pod, used map[string]bool) error {
 	return nil
 }
 
-// pvAlone adds a PersistentVolume that no pod of the manifest uses, as a pod would use it.
-func (e *explainer) pvAlone(v *pv) error {
-	f, ok, err := e.pvFlexVolume(v)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		e.skip(v.place, "PersistentVolume "+v.name(), v.name(), "it is not of driver %s", e.driver)
-		return nil
-	}
-	s := &subject{}
-	s.ExplainedVolume = status.ExplainedVolume{Source: v.place.String(), Kind: v.Kind, Name: v.name(), PersistentVolume: v.name()}
-	ns := cmp.Or(e.Namespace, v.spec.ClaimRef.Namespace)
-	for i := range e.claims {
-		if b, _, _ := e.bound(e.namespace(&e.claims[i].object), e.claims[i].name()); b == v && ns == "" {
-			ns = e.namespace(&e.claims[i].object)
-		}
-	}
-	if ns == "" {
-		ns = "default"
-	}
-	s.Notes = append(s.Notes, "no pod in the manifest uses it: one of namespace "+ns+" is assumed (--namespace)")
-	s.away = v.spec.NodeAffinity.away(e.node, "its nodeAffinity")
-	e.persistent(s, v, f, false, &pod{object: objectNamed("Pod", ns, "any")})
-	return nil
-}
-
-func objectNamed(kind, ns, name string) (o object) {
-	o.Kind, o.Metadata.Namespace, o.Metadata.Name = kind, ns, name
-	return o
-}
-
-// bound returns the PersistentVolume of a claim in the manifest, or why it is not known.
-func (e *explainer) bound(ns, name string) (v *pv, notes []string, why string) {
-	i := slices.IndexFunc(e.claims, func(c claim) bool { return c.name() == name && e.namespace(&c.object) == ns })
-	var fits []*pv
-	for k := range e.pvs {
-		ref := e.pvs[k].spec.ClaimRef
-		if ref.Name == name && cmp.Or(ref.Namespace, ns) == ns {
-			return &e.pvs[k], nil, ""
-		}
-		if i >= 0 && ref.Name == "" && e.claims[i].spec.fits(&e.pvs[k]) {
-			fits = append(fits, &e.pvs[k])
-		}
-	}
-	switch {
-	case i < 0:
-		return nil, nil, fmt.Sprintf("the manifest has no PersistentVolumeClaim %s/%s", ns, name)
-	case len(fits) == 0:
-		return nil, nil, fmt.Sprintf("the manifest has no PersistentVolume for claim %s", name)
-	case len(fits) > 1:
-		return nil, nil, fmt.Sprintf("claim %s fits several PersistentVolumes; name one with spec.volumeName", name)
-	case e.claims[i].spec.VolumeName == "":
-		notes = append(notes, fmt.Sprintf("assumed: claim %s is bound to PersistentVolume %s, the only one here that fits", name, fits[0].name()))
-	}
-	return fits[0], notes, ""
-}
-
-// fits reports whether Kubernetes could bind the claim to v.
-func (c *claimSpec) fits(v *pv) bool {
-	if c.VolumeName != "" {
-		return v.name() == c.VolumeName
-	}
-	class := ""
-	if c.StorageClassName != nil {
-		class = *c.StorageClassName
-	}
-	has, wants := bytesOf(v.spec.Capacity["storage"]), bytesOf(c.Resources.Requests["storage"])
-	return v.spec.StorageClassName == class && (has == 0 || wants <= has) &&
-		!slices.ContainsFunc(c.AccessModes, func(mode string) bool { return !slices.Contains(v.spec.AccessModes, mode) })
-}
-
-// pvFlexVolume returns the source of a PersistentVolume, if it is of our driver.
-func (e *explainer) pvFlexVolume(v *pv) (f flexVolume, ours bool, err error) {
-	if v.spec.FlexVolume.Kind == 0 {
-		return f, false, nil
-	}
-	f, err = e.flexVolume(resolved(&v.spec.FlexVolume))
-	return f, err == nil && f.Driver == e.driver, err
-}
-
 func (e *explainer) flexVolume(n *yaml.Node) (f flexVolume, err error) {
 	err = e.decode(n, &f)
 	return f, err
-}
-
-// persistent adds a PersistentVolume as a pod uses it.
-func (e *explainer) persistent(s *subject, v *pv, f flexVolume, readOnly bool, p *pod) {
-	refuse := func(format string, a ...any) { s.Refusals = append(s.Refusals, fmt.Sprintf(format, a...)) }
-	warn := func(format string, a ...any) { s.Warnings = append(s.Warnings, fmt.Sprintf(format, a...)) }
-	if len(v.spec.MountOptions) > 0 {
-		refuse("kubelet mounts no FlexVolume with spec.mountOptions (%s): write them into flexVolume.options.mountOptions", strings.Join(v.spec.MountOptions, ","))
-	}
-	if v.spec.VolumeMode == "Block" {
-		refuse("kubelet gives a FlexVolume to no pod as a block device: volumeMode must be Filesystem")
-	}
-	if v.spec.NodeAffinity.Required == nil {
-		warn("it has no nodeAffinity: a pod may start on another node, where it gets another volume of this name, or none")
-	}
-	if v.spec.ReclaimPolicy == "Delete" {
-		warn("persistentVolumeReclaimPolicy is Delete, and nothing deletes a FlexVolume: the PersistentVolume would become Failed, and the data stays. Use Retain")
-	}
-	for _, mode := range v.spec.AccessModes {
-		if mode == "ReadWriteMany" {
-			warn("accessModes has ReadWriteMany, and the volume is on one node: pods of other nodes do not share it")
-		}
-	}
-	if f.ReadOnly && !readOnly {
-		warn("kubelet ignores readOnly of a PersistentVolume's flexVolume: set readOnly at the pod's persistentVolumeClaim")
-	}
-	node := resolved(&v.spec.FlexVolume)
-	capacity, option := v.spec.Capacity["storage"], ""
-	if n := value(node, "options"); n != nil {
-		if size := value(n, flexvolume.KeySize); size != nil {
-			option = size.Value
-		}
-	}
-	if size, err := volopts.ParseSize(option); option != "" && err == nil && bytesOf(capacity) > size {
-		warn("its capacity is %s, and option size creates the volume with %s only", capacity, status.Size(size))
-	}
-	e.source(s, node, f, v.name(), readOnly, p)
 }
 
 // source adds a FlexVolume: the options that kubelet passes, and the calls.
@@ -504,20 +385,6 @@ func reserved(key string) bool {
 	return ok && (prefix == "kubernetes.io" || prefix == "k8s.io" || strings.HasSuffix(prefix, ".kubernetes.io") || strings.HasSuffix(prefix, ".k8s.io"))
 }
 
-// pairs yields the keys and values of a mapping.
-func pairs(n *yaml.Node) func(yield func(string, *yaml.Node) bool) {
-	return func(yield func(string, *yaml.Node) bool) {
-		if n == nil || n.Kind != yaml.MappingNode {
-			return
-		}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if !yield(n.Content[i].Value, resolved(n.Content[i+1])) {
-				return
-			}
-		}
-	}
-}
-
 // sourceName is the type of a volume's source.
 func sourceName(n *yaml.Node) string {
 	for k := range pairs(n) {
@@ -526,50 +393,4 @@ func sourceName(n *yaml.Node) string {
 		}
 	}
 	return "a volume without a source"
-}
-
-const hostname = "kubernetes.io/hostname"
-
-// placed reports whether anything may bind the pod to a node.
-func (p *podSpec) placed() bool {
-	return p.NodeName != "" || len(p.NodeSelector) > 0 || p.Affinity.NodeAffinity.Scheduling != nil
-}
-
-// away says why the pod does not start on a node, "" = it may.
-func (p *podSpec) away(node string) string {
-	for _, at := range []struct{ field, name string }{{"nodeName", p.NodeName}, {"nodeSelector", p.NodeSelector[hostname]}} {
-		if at.name != "" && at.name != node {
-			return elsewhere("the pod's "+at.field, at.name, node)
-		}
-	}
-	return p.Affinity.NodeAffinity.away(node, "the pod's nodeAffinity")
-}
-
-// away says why a nodeAffinity excludes a node, "" = it may not.
-func (a *nodeAffinity) away(node, whose string) string {
-	selector := a.Required
-	if selector == nil {
-		selector = a.Scheduling
-	}
-	if selector == nil || len(selector.Terms) == 0 {
-		return ""
-	}
-	var named []string
-	for _, t := range selector.Terms { // one of them must fit
-		excluded := false
-		for _, x := range t.Expressions {
-			if x.Key == hostname && x.Operator == "In" && !slices.Contains(x.Values, node) {
-				excluded = true
-				named = append(named, x.Values...)
-			}
-		}
-		if !excluded {
-			return ""
-		}
-	}
-	return elsewhere(whose, strings.Join(named, ", "), node)
-}
-
-func elsewhere(whose, name, node string) string {
-	return fmt.Sprintf("%s selects %s, and this is %s: the pod does not start here; ask flexd there. What is said here holds as if it did", whose, cmp.Or(name, "no node"), node)
 }

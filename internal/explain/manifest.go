@@ -1,6 +1,6 @@
 // Package explain translates Kubernetes manifests into the calls that kubelet makes for
-// their FlexVolumes. It starts nothing and asks nobody: cmd/flexd asks flexd what it would
-// do for the calls.
+// their FlexVolumes. It starts nothing and sends no request: cmd/flexd asks flexd what it
+// would do for the calls.
 package explain
 
 import (
@@ -368,4 +368,18 @@ func bytesOf(text string) int64 {
 		return 0
 	}
 	return int64(n)
+}
+
+// pairs yields the keys and values of a mapping.
+func pairs(n *yaml.Node) func(yield func(string, *yaml.Node) bool) {
+	return func(yield func(string, *yaml.Node) bool) {
+		if n == nil || n.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i].Value, resolved(n.Content[i+1])) {
+				return
+			}
+		}
+	}
 }

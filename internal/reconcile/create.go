@@ -73,7 +73,7 @@ func (l *lane) observeName(ctx context.Context) volume.Have {
 	return h
 }
 
-// named returns what is known of a name, given the result of its look-up.
+// named returns the state of a name from the result of its look-up and its record.
 func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
 	h := volume.Have{LV: lv, Record: volume.NoRecord}
 	h.LV.Name = name

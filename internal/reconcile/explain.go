@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -36,7 +37,8 @@ type prospect struct {
 }
 
 // Explain returns what set-ups would lead to if they came one after another, without other
-// calls. It observes as a lane does, inspects no device, and changes nothing. A request's directory may be missing, because kubelet would make it.
+// calls. It observes as a lane does, inspects no device, and changes nothing. A request's
+// directory may be missing, because kubelet would make it.
 func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
 	defer cancel()
@@ -138,18 +140,11 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 			s.content.Use = volume.Unused
 		}
 	case inspects:
-		o.Err = volume.Errorf(volume.Unknown, "flexd has not looked at its content, which decides: a blank volume gets %s, %s, anything else is refused", orDefault(c.FSType), mountable(c.FSType))
+		o.Err = volume.Errorf(volume.Unknown, "flexd has not looked at its content, which decides: a blank volume gets %s, %s, anything else is refused", cmp.Or(c.FSType, volume.DefaultFSType), mountable(c.FSType))
 	default:
 		o.Err = volume.Errorf(volume.Unknown, "it would wait, and the end of that is not known")
 	}
 	return o
-}
-
-func orDefault(fsType string) string {
-	if fsType == "" {
-		return volume.DefaultFSType
-	}
-	return fsType
 }
 
 func mountable(fsType string) string {

@@ -10,9 +10,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
-	"hash/fnv"
-	"strings"
 	"sync"
 	"time"
 
@@ -281,39 +278,6 @@ func (n *Node) identify(e *mounttable.Entry) {
 // lost.
 const resync = 5 * time.Minute
 
-// follow wakes the lanes whose mounts change.
-func (n *Node) follow() error {
-	var last uint64
-	for {
-		wait, cancel := context.WithTimeoutCause(n.ctx, resync, errResync)
-		waited := n.Mounts.Wait(wait)
-		cancel()
-		if n.ctx.Err() != nil {
-			return nil
-		}
-		if waited != nil && !errors.Is(waited, errResync) {
-			return fmt.Errorf("waiting for the mount table: %w", waited)
-		}
-		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
-		n.setTableError(err)
-		if err != nil {
-			continue
-		}
-		n.adopt(table)
-		if now := deviceMounts(table); now != last || errors.Is(waited, errResync) {
-			last = now
-			n.auditor.Changed("")
-		}
-		n.mu.Lock()
-		for _, l := range n.lanes {
-			if l.mountsChanged(table) || errors.Is(waited, errResync) && (l.mountMissing(table) || l.leaseExpired()) {
-				l.wake()
-			}
-		}
-		n.mu.Unlock()
-	}
-}
-
 // NotifyChanged wakes the lanes of a volume group ("" = all): something may have
 // changed. If volumes are given only their devices have, as the kernel reported at
 // these times: their lanes look again unless they have looked since.
@@ -388,16 +352,4 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	l.name = name
 	l.mu.Unlock()
 	return l, nil
-}
-
-// deviceMounts is a fingerprint of the mounts that are on block devices: the others
-// come and go with every container.
-func deviceMounts(table *mounttable.Table) uint64 {
-	h := fnv.New64a()
-	for _, e := range table.All() {
-		if strings.HasPrefix(e.Source, "/dev/") {
-			fmt.Fprintln(h, e.ID, e.Number, e.Dir, e.ReadOnly, e.SuperReadOnly)
-		}
-	}
-	return h.Sum64()
 }

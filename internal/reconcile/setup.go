@@ -37,8 +37,7 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
 }
 
-// admit checks what is known of a set-up before its volume is looked up: its directory and
-// the configuration.
+// admit checks a set-up before its volume is looked up: its directory and the configuration.
 func (n *Node) admit(c *call) (*config.VolumeGroup, Provider, error) {
 	if err := c.asked.Target.Refusal; err != nil {
 		return nil, nil, err

@@ -1,0 +1,78 @@
+package reconcile
+
+import (
+	"fmt"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// observed describes the last observation as text, in reading order.
+func observed(h volume.Have) []status.Fact {
+	facts := []status.Fact{}
+	add := func(name, format string, a ...any) {
+		facts = append(facts, status.Fact{Name: name, Value: fmt.Sprintf(format, a...)})
+	}
+	switch h.LV.Presence {
+	case volume.Present:
+		add("volume", "present, %s, uuid %s%s", status.Size(h.LV.Size), h.LV.UUID, readOnly(h.LV.ReadOnly))
+	case volume.Absent:
+		add("volume", "does not exist%s", because(h.LV.Reason))
+	case volume.Foreign:
+		add("volume", "foreign%s", because(h.LV.Reason))
+	default:
+		add("volume", "unknown%s", because(h.LV.Reason))
+	}
+	switch d := h.Device; d.Activity {
+	case volume.Active:
+		add("device", "%s (%s), %s%s%s", d.Path, d.Number, status.Size(d.Size), readOnly(d.ReadOnly), because(d.Reason))
+	case volume.Inactive:
+		add("device", "none: inactive")
+	default:
+		add("device", "unknown%s", because(d.Reason))
+	}
+	if why := volume.Kept(h.Device.Relatives); why != "" {
+		add("stays active", "%s", why)
+	}
+	switch h.Record {
+	case volume.Formatting:
+		add("format record", "mkfs of %s was started and has not ended%s", h.RecordType, because(h.RecordLate))
+	case volume.Seen:
+		add("format record", "a filesystem was seen: never formatted again")
+	case volume.NoRecord:
+		add("format record", "none")
+	default:
+		add("format record", "unknown%s", because(h.RecordReason))
+	}
+	for _, m := range h.Mounts {
+		who := ""
+		switch m.Owner {
+		case volume.Kubelets:
+			who = ", made by kubelet or the runtime"
+		case volume.Elsewhere:
+			who = ", made by something else"
+		}
+		add("mount", "%s (%s%s%s)", m.Dir, m.Type, readOnly(m.ReadOnly), who)
+	}
+	if h.FS.Content == volume.FilesystemFailed {
+		add("filesystem", "in error: %s", h.FS.What)
+	}
+	if h.FS.Content == volume.Truncated {
+		add("filesystem", "%s, larger than its device (%s)", volume.Bytes(h.FS.Size), volume.Bytes(h.Device.Size))
+	}
+	return facts
+}
+
+func readOnly(ro bool) string {
+	if ro {
+		return ", read-only"
+	}
+	return ""
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
+}
