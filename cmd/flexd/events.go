@@ -253,7 +253,7 @@ func (q eventsQuery) stream(ctx context.Context, after uint64, each func(status.
 	}
 }
 
-// story prints what is known of one call.
+// story prints the events of one call.
 func (q eventsQuery) story(stdout io.Writer, id string) error {
 	doc, err := q.ask(status.EventQuery{Call: id})
 	if err != nil {

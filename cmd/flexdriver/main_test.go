@@ -328,7 +328,7 @@ func TestSIGTERM(t *testing.T) {
 	}
 }
 
-// A caller without permission is told so at once, not that flexd does not run.
+// A caller without permission gets that as the reason at once, not that flexd does not run.
 func TestNotPermitted(t *testing.T) {
 	d := start(t, silent)
 	if err := os.Chmod(filepath.Dir(d.socket), 0); err != nil {

@@ -5,7 +5,7 @@
 // out.
 
 const poll = 2000;          // ms between two answers
-const hidden = 30_000;      // the same while nobody sees the page
+const hidden = 30_000;      // the same while the page is hidden
 const longestPause = 15_000; // after an answer that did not come
 const timeout = 8000;       // flexd itself answers within 5 s that it is busy
 
