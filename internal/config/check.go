@@ -12,32 +12,26 @@ import (
 	"unicode"
 )
 
-// callLimit is flexdriver's time limit. flexd has to answer before it.
+// The limits of numbers.
+var (
+	anyDuration limit[time.Duration]
+	anySize     limit[int64]
+
+	// callDeadline is less than flexdriver's own deadline, which has to get the answer.
+	callDeadline = limit[time.Duration]{"less than 5m, when flexdriver gives up", func(d time.Duration) bool { return d < callLimit }}
+	orphanGrace  = limit[time.Duration]{"at least 5m, longer than kubelet's retry interval, or never", func(d time.Duration) bool { return d >= 5*time.Minute }}
+	// historySize has room for thousands of events, which are searched in a few seconds.
+	historySize = limit[int64]{"from 1MiB to 64MiB, or 0", func(n int64) bool { return n == 0 || n >= 1<<20 && n <= 64<<20 }}
+	// checkMemory is enough for a sparse 15 TiB ext4.
+	checkMemory = limit[int64]{"at least 256MiB, or fsck cannot check even a small filesystem", func(n int64) bool { return n >= 256<<20 }}
+	stripeSize  = limit[int64]{"a power of two of at least 4KiB", func(n int64) bool { return n >= 4096 && n&(n-1) == 0 }}
+)
+
+// callLimit is flexdriver's time limit.
 const callLimit = 5 * time.Minute
-
-// shortestGrace is longer than kubelet's longest pause between two attempts.
-const shortestGrace = 5 * time.Minute
-
-// leastCheckMemory is enough for a sparse 15 TiB ext4.
-const leastCheckMemory = 256 << 20
-
-// The history has room for thousands of events, and can be searched in a few seconds.
-const leastHistory, mostHistory = 1 << 20, 64 << 20
 
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
-
-// socketDirectory is a directory with room for the name of a socket.
-func socketDirectory(s *string) string {
-	const most = maxSocketPath - len("/driver.sock")
-	if wrong := directory(s); wrong != "" {
-		return wrong
-	}
-	if len(*s) > most {
-		return fmt.Sprintf("must have at most %d bytes, since a socket's path has at most %d; not %q", most, maxSocketPath, short(*s))
-	}
-	return ""
-}
 
 // namespaceKey stands for the pod's namespace in the patterns of volumes.
 const namespaceKey = "{namespace}"
@@ -59,76 +53,68 @@ var (
 	vgNames     = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
 )
 
-// The checks of single values return the error, or "".
+// The rules of strings.
+var (
+	driverName = rule{form: `VENDOR/DRIVER, such as "flexd/lvm"`, is: driverNames.MatchString}
+	nodeName   = rule{form: "a node name as Kubernetes allows it (a-z, 0-9, '-' and '.')", is: func(s string) bool { return len(s) <= maxNodeName && nodeNames.MatchString(s) }}
+	groupName  = rule{form: "the name of a group", is: groupNames.MatchString}
+	// tcpAddress has no name: looking one up may hang.
+	tcpAddress = rule{"an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node",
+		func(s string) bool { _, err := netip.ParseAddrPort(s); return err == nil }, unprivilegedPort}
+	directory       = rule{"an absolute path", filepath.IsAbs, usableDirectory}
+	socketDirectory = rule{"an absolute path", filepath.IsAbs, shortDirectory}
+	// lvmName is of groups, pools and tags. It is the rule of loopdev's groups too, so that a
+	// configuration can change to LVM.
+	lvmName = rule{"a name as LVM allows it (letters, digits and + _ . -, not beginning with '-')",
+		func(s string) bool { return s != "." && s != ".." && vgNames.MatchString(s) }, longName}
+	// lvmFilter is a or r, and a pattern between two equal delimiters.
+	lvmFilter = rule{form: `as in LVM's own filter, such as "r|^/dev/sdz$|"`, is: func(v string) bool {
+		return len(v) >= 3 && (v[0] == 'a' || v[0] == 'r') && v[1] == v[len(v)-1] && strings.ContainsRune("|/#!%,:;", rune(v[1])) && !strings.ContainsFunc(v, unicode.IsControl)
+	}}
+	glob       = rule{"a pattern (* ? [a-z] and \\ are special)", validGlob, plainGlob}
+	volumeGlob = rule{glob.form, validGlob, func(s *string) string {
+		if strings.ContainsAny(strings.ReplaceAll(*s, namespaceKey, ""), "{}") {
+			return fmt.Sprintf("may have %s in braces only: %q", namespaceKey, short(*s))
+		}
+		return plainGlob(s)
+	}}
+)
 
-func optional(check func(*string) string) func(*string) string {
-	return func(s *string) string {
-		if *s == "" {
+// optional allows no value, too.
+func optional(r rule) rule {
+	is, refuse := r.is, r.refuse
+	r.is = func(s string) bool { return s == "" || is(s) }
+	r.refuse = func(s *string) string {
+		if *s == "" || refuse == nil {
 			return ""
 		}
-		return check(s)
+		return refuse(s)
 	}
+	return r
 }
 
-func oneOf(words ...string) func(*string) string {
-	return func(s *string) string {
-		if slices.Contains(words, *s) {
-			return ""
-		}
-		return fmt.Sprintf("must be %s, not %q", strings.Join(words, " or "), short(*s))
-	}
+func oneOf(words ...string) rule {
+	last := len(words) - 1
+	return rule{form: strings.Join(words[:last], ", ") + " or " + words[last], is: func(s string) bool { return slices.Contains(words, s) }}
 }
 
-func driverName(s *string) string {
-	if !driverNames.MatchString(*s) {
-		return fmt.Sprintf(`must be VENDOR/DRIVER, such as "flexd/lvm", not %q`, short(*s))
-	}
-	return ""
-}
-
-func nodeName(s *string) string {
-	if len(*s) > maxNodeName || !nodeNames.MatchString(*s) {
-		return fmt.Sprintf("must be a node name as Kubernetes allows it (a-z, 0-9, '-' and '.'), not %q", short(*s))
-	}
-	return ""
-}
-
-func groupName(s *string) string {
-	if !groupNames.MatchString(*s) {
-		return fmt.Sprintf("must be the name of a group, not %q", short(*s))
-	}
-	return ""
-}
-
-// tcpAddress refuses names: looking one up may hang. The lower ports need a capability that
-// flexd does not have.
-func tcpAddress(s *string) string {
-	a, err := netip.ParseAddrPort(*s)
-	switch {
-	case err != nil:
-		return fmt.Sprintf("must be an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node; not %q", short(*s))
-	case a.Port() < 1024:
+// unprivilegedPort refuses the lower ports, which need a capability that flexd does not have.
+func unprivilegedPort(s *string) string {
+	if a, err := netip.ParseAddrPort(*s); err == nil && a.Port() < 1024 {
 		return fmt.Sprintf("must have a port of at least 1024, not %d", a.Port())
 	}
 	return ""
 }
 
-// vgName applies LVM's rule, so that a configuration can change from loopdev to LVM.
-func vgName(s *string) string {
-	switch {
-	case *s == "." || *s == "..":
-	case len(*s) > 127:
+func longName(s *string) string {
+	if len(*s) > 127 {
 		return "must have at most 127 characters"
-	case vgNames.MatchString(*s):
-		return ""
 	}
-	return fmt.Sprintf("must be a volume group name as LVM allows it (letters, digits and + _ . -, not beginning with '-'), not %q", short(*s))
+	return ""
 }
 
-func directory(s *string) string {
+func usableDirectory(s *string) string {
 	switch {
-	case !filepath.IsAbs(*s):
-		return fmt.Sprintf("must be an absolute path, not %q", short(*s))
 	case strings.ContainsFunc(*s, unicode.IsControl):
 		return fmt.Sprintf("must not contain control characters: %q", short(*s))
 	case filepath.Clean(*s) == "/":
@@ -140,35 +126,30 @@ func directory(s *string) string {
 	return ""
 }
 
-// lvmFilter checks the form of an element of LVM's filters: a or r, and a pattern between
-// two equal delimiters.
-func lvmFilter(s *string) string {
-	v := *s
-	if len(v) < 3 || v[0] != 'a' && v[0] != 'r' || v[1] != v[len(v)-1] || !strings.ContainsRune("|/#!%,:;", rune(v[1])) || strings.ContainsFunc(v, unicode.IsControl) {
-		return fmt.Sprintf(`must be as in LVM's own filter, such as "r|^/dev/sdz$|", not %q`, short(v))
+// shortDirectory has room for the name of a socket.
+func shortDirectory(s *string) string {
+	const most = maxSocketPath - len("/driver.sock")
+	if wrong := usableDirectory(s); wrong != "" {
+		return wrong
+	}
+	if len(*s) > most {
+		return fmt.Sprintf("must have at most %d bytes, since a socket's path has at most %d; not %q", most, maxSocketPath, short(*s))
 	}
 	return ""
 }
 
-func glob(s *string) string {
-	switch _, err := path.Match(*s, ""); {
+func validGlob(s string) bool { _, err := path.Match(s, ""); return err == nil }
+
+func plainGlob(s *string) string {
+	switch {
 	case *s == "":
 		return `must not be empty; "*" means all`
 	case strings.Contains(*s, "/"):
 		return fmt.Sprintf("must match a plain name, so it cannot contain '/': %q", short(*s))
 	case strings.ContainsFunc(*s, func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }):
 		return fmt.Sprintf("must match a plain name, so it cannot contain spaces: %q", short(*s))
-	case err != nil:
-		return fmt.Sprintf("is not a pattern (* ? [a-z] and \\ are special): %q", short(*s))
 	}
 	return ""
-}
-
-func volumeGlob(s *string) string {
-	if strings.ContainsAny(strings.ReplaceAll(*s, namespaceKey, ""), "{}") {
-		return fmt.Sprintf("may have %s in braces only: %q", namespaceKey, short(*s))
-	}
-	return glob(s)
 }
 
 // check applies the rules for more than one key. A key with an error of its own still has
@@ -176,21 +157,6 @@ func volumeGlob(s *string) string {
 func (r *reader) check(c *Config) {
 	if c.NodeName == "" {
 		r.wrong("nodeName", "the host has no name; set it to this node's name in Kubernetes")
-	}
-	if c.CallDeadline >= callLimit {
-		r.wrong("callDeadline", fmt.Sprintf("must be less than 5m, when flexdriver gives up, not %s", c.CallDeadline))
-	}
-	if c.ReleaseOrphansAfter > 0 && c.ReleaseOrphansAfter < shortestGrace {
-		r.wrong("releaseOrphansAfter", fmt.Sprintf("must be at least 5m, longer than kubelet's retry interval, or never; not %s", c.ReleaseOrphansAfter))
-	}
-	if c.MaxChecks < 1 && r.clean("maxChecks") {
-		r.wrong("maxChecks", "must be at least 1")
-	}
-	if c.HistorySize != 0 && (c.HistorySize < leastHistory || c.HistorySize > mostHistory) && r.clean("historySize") {
-		r.wrong("historySize", "must be from 1MiB to 64MiB, or 0: the history is lost at a restart")
-	}
-	if c.CheckMemory < leastCheckMemory && r.clean("checkMemory") {
-		r.wrong("checkMemory", "must be at least 256MiB, or fsck cannot check even a small filesystem")
 	}
 	r.checkDirs(c)
 	r.checkGroups(c)
@@ -219,16 +185,10 @@ func (r *reader) checkGroups(c *Config) {
 	names, dirs := map[string]int{}, map[string]int{}
 	for i, g := range c.VolumeGroups {
 		at := fmt.Sprintf("volumeGroups[%d]", i)
-		for _, need := range []struct{ key, value, hint string }{
-			{"name", g.Name, "the volume group that pods name in their options"},
-			{"directory", g.Directory, "where the volumes' files are kept"},
-			{"namespaces", "", `those whose pods may use the volumes; ["*"] if every namespace may`},
-		} {
-			if need.key == "directory" && g.Provider != "loopdev" {
-				continue
-			}
-			if _, there := r.lines[at+"."+need.key]; !there && r.clean(at) {
-				r.wrong(at+"."+need.key, fmt.Sprintf("is missing (%s)", need.hint))
+		for _, k := range r.groupSchema(&g) {
+			needed := k.without == required || k.name == "directory" && g.Provider == "loopdev"
+			if _, there := r.lines[at+"."+k.name]; needed && !there && r.clean(at) {
+				r.wrong(at+"."+k.name, fmt.Sprintf("is missing (%s)", k.meaning()))
 			}
 		}
 		r.checkProvider(g, at)
@@ -287,8 +247,6 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		r.wrong(at+".layout", "is for thick volumes; with a thinPool the pool's layout applies")
 	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):
 		r.wrong(at+".layout.stripes", "need a striped type, such as striped")
-	case l.StripeSize != 0 && (l.StripeSize < 4096 || l.StripeSize&(l.StripeSize-1) != 0):
-		r.wrong(at+".layout.stripeSize", "must be a power of two of at least 4KiB")
 	case l.Mirrors > 0 && l.Type != "raid1" && l.Type != "raid10":
 		r.wrong(at+".layout.mirrors", "need the type raid1 or raid10")
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"sync/atomic"
 )
 
@@ -33,31 +34,8 @@ func (l *Live) Reload(next *Config) (restart []string) {
 // with returns next with the keys of c that cannot change, and the names of those that
 // differ.
 func (c *Config) with(next *Config) (*Config, []string) {
-	applied, restart := *next, []string{}
-	for _, k := range []struct {
-		name     string
-		now, new any // pointers
-	}{
-		{"driver", &c.Driver, &applied.Driver},
-		{"nodeName", &c.NodeName, &applied.NodeName},
-		{"kubeletRoots", &c.KubeletRoots, &applied.KubeletRoots},
-		{"runDir", &c.RunDir, &applied.RunDir},
-		{"stateDir", &c.StateDir, &applied.StateDir},
-		{"statusGroup", &c.StatusGroup, &applied.StatusGroup},
-		{"historySize", &c.HistorySize, &applied.HistorySize},
-		{"maxChecks", &c.MaxChecks, &applied.MaxChecks},
-		{"checkMemory", &c.CheckMemory, &applied.CheckMemory},
-		{"callDeadline", &c.CallDeadline, &applied.CallDeadline},
-		{"cgroupDir", &c.CgroupDir, &applied.CgroupDir},
-		{"log.format", &c.LogFormat, &applied.LogFormat},
-		{"lvmFilter", &c.LVMFilter, &applied.LVMFilter},
-	} {
-		now, new := reflect.ValueOf(k.now).Elem(), reflect.ValueOf(k.new).Elem()
-		if !reflect.DeepEqual(now.Interface(), new.Interface()) {
-			new.Set(now)
-			restart = append(restart, k.name)
-		}
-	}
+	applied, r := *next, &reader{}
+	restart := keep(r.schema(c), r.schema(&applied))
 	applied.VolumeGroups = nil
 	for _, g := range c.VolumeGroups {
 		n := next.VG(g.Name)
@@ -67,11 +45,10 @@ func (c *Config) with(next *Config) (*Config, []string) {
 			continue
 		}
 		with := *n
-		with.Provider, with.Directory, with.ThinPool, with.Layout, with.ZeroAll = g.Provider, g.Directory, g.ThinPool, g.Layout, g.ZeroAll
-		if !reflect.DeepEqual(with, *n) {
+		if fixed := keep(r.groupSchema(&g), r.groupSchema(&with)); len(fixed) > 0 {
 			// Its other keys are for the other storage: these namespaces may not use the present one.
 			with = g
-			restart = append(restart, fmt.Sprintf("volumeGroups: provider, directory, thinPool, layout or zero of %s, and so its other keys", g.Name))
+			restart = append(restart, fmt.Sprintf("volumeGroups: %s of %s, and so its other keys", strings.Join(fixed, ", "), g.Name))
 		}
 		applied.VolumeGroups = append(applied.VolumeGroups, with)
 	}
@@ -81,4 +58,23 @@ func (c *Config) with(next *Config) (*Config, []string) {
 		}
 	}
 	return &applied, restart
+}
+
+// keep copies the fields that need a restart to next, and returns the keys that differ.
+func keep(now, next []key) (changed []string) {
+	for i, k := range now {
+		switch {
+		case k.restart:
+			now, next := reflect.ValueOf(k.into).Elem(), reflect.ValueOf(next[i].into).Elem()
+			if !reflect.DeepEqual(now.Interface(), next.Interface()) {
+				next.Set(now)
+				changed = append(changed, k.name)
+			}
+		case k.show == nil: // a section
+			for _, name := range keep(k.keys, next[i].keys) {
+				changed = append(changed, k.name+"."+name)
+			}
+		}
+	}
+	return changed
 }

@@ -27,97 +27,11 @@ func Parse(name string, data []byte) (*Config, error) {
 	return c, nil
 }
 
-// schema lists the keys of the file, in the order in which `flexd config`
-// prints them.
-func (r *reader) schema(c *Config) []key {
-	return []key{
-		{"driver", r.text(&c.Driver, driverName)},
-		{"nodeName", r.text(&c.NodeName, optional(nodeName))},
-		{"kubeletRoots", r.list(&c.KubeletRoots, directory)},
-		{"runDir", r.text(&c.RunDir, socketDirectory)},
-		{"stateDir", r.text(&c.StateDir, directory)},
-		{"statusGroup", r.text(&c.StatusGroup, optional(groupName))},
-		{"metricsAddress", r.text(&c.MetricsAddress, optional(tcpAddress))},
-		{"historySize", r.size(&c.HistorySize)},
-		{"lease", r.duration(&c.Lease)},
-		{"callDeadline", r.duration(&c.CallDeadline)},
-		{"releaseOrphansAfter", r.durationOrNever(&c.ReleaseOrphansAfter)},
-		{"maxChecks", r.count(&c.MaxChecks, 1024)},
-		{"checkMemory", r.size(&c.CheckMemory)},
-		{"cgroupDir", r.text(&c.CgroupDir, directory)},
-		{"log", func(n *yaml.Node, at string) {
-			if !null(n) { // a section whose keys are all commented out
-				r.mapping(n, at, r.logSchema(c))
-			}
-		}},
-		{"lvmFilter", r.list(&c.LVMFilter, lvmFilter)},
-		{"volumeGroups", func(n *yaml.Node, at string) { r.groups(n, at, c) }},
-	}
-}
-
-func (r *reader) logSchema(c *Config) []key {
-	return []key{
-		{"format", r.text(&c.LogFormat, oneOf("text", "json"))},
-		{"level", r.text(&c.LogLevel, oneOf("trace", "debug", "info", "warning", "error"))},
-	}
-}
-
-func (r *reader) groupSchema(g *VolumeGroup) []key {
-	deactivate, zero := "auto", "labels"
-	return []key{
-		{"name", r.text(&g.Name, vgName)},
-		{"provider", r.text(&g.Provider, oneOf("lvm", "loopdev"))},
-		{"directory", r.text(&g.Directory, directory)},
-		{"thinPool", r.text(&g.ThinPool, vgName)}, // LVM has one rule for both names
-		{"thinPoolWarning", r.percent(&g.ThinPoolWarning, 1)},
-		{"layout", func(n *yaml.Node, at string) {
-			if !null(n) {
-				r.mapping(n, at, r.layoutSchema(&g.Layout))
-			}
-		}},
-		{"zero", func(n *yaml.Node, at string) {
-			r.text(&zero, oneOf("labels", "all"))(n, at)
-			g.ZeroAll = zero == "all"
-		}},
-		{"volumes", r.list(&g.Volumes, volumeGlob)},
-		{"namespaces", r.list(&g.Namespaces, glob)},
-		{"create", r.truth(&g.Create)},
-		{"maxSize", r.size(&g.MaxSize)},
-		{"maxVolumes", r.count(&g.MaxVolumes, maxVolumes)},
-		{"maxTotalSize", r.size(&g.MaxTotalSize)},
-		{"perNamespace", func(n *yaml.Node, at string) {
-			if !null(n) {
-				r.mapping(n, at, []key{
-					{"maxVolumes", r.count(&g.PerNamespace.MaxVolumes, maxVolumes)},
-					{"maxTotalSize", r.size(&g.PerNamespace.MaxTotalSize)},
-				})
-			}
-		}},
-		{"reserve", r.percent(&g.Reserve, 0)},
-		{"overcommit", r.truth(&g.Overcommit)},
-		{"mountFlags", r.list(&g.MountFlags, oneOf("nosuid", "nodev", "noexec"))},
-		{"deactivate", func(n *yaml.Node, at string) {
-			r.text(&deactivate, oneOf("auto", "never"))(n, at)
-			g.NeverDeactivate = deactivate == "never"
-		}},
-	}
-}
-
-func (r *reader) layoutSchema(l *Layout) []key {
-	return []key{
-		{"type", r.text(&l.Type, oneOf("linear", "striped", "raid0", "raid1", "raid5", "raid6", "raid10"))},
-		{"stripes", r.count(&l.Stripes, 128)},
-		{"stripeSize", r.size(&l.StripeSize)},
-		{"mirrors", r.count(&l.Mirrors, 9)},
-		{"pvTag", r.text(&l.PVTag, vgName)},
-	}
-}
-
-func (r *reader) groups(n *yaml.Node, at string, c *Config) {
+func (r *reader) groups(n *node, at string, c *Config) {
 	if null(n) { // a section whose groups are all commented out
 		return
 	}
-	r.sequence(n, at, func(n *yaml.Node, at string) {
+	r.sequence(n, at, func(n *node, at string) {
 		g := blankGroup()
 		r.mapping(n, at, r.groupSchema(&g))
 		if _, there := r.lines[at+".overcommit"]; !there {

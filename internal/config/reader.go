@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/flexd/flexd/internal/spelling"
-	"github.com/flexd/flexd/internal/volopts"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -43,18 +40,9 @@ type reader struct {
 	lines  map[string]int // of every key in the file
 }
 
-// A key is a key of a mapping and how its value is read.
-type key struct {
-	name string
-	read func(n *yaml.Node, at string)
-}
+type node = yaml.Node
 
-func names(keys []key) (all []string) {
-	for _, k := range keys {
-		all = append(all, k.name)
-	}
-	return all
-}
+const scalar = yaml.ScalarNode
 
 func (r *reader) fail(line int, at, text string) {
 	r.errors = append(r.errors, &Error{File: r.file, Line: line, Key: at, Text: text})
@@ -71,7 +59,7 @@ func (r *reader) err() error {
 
 // plain refuses YAML features beyond plain data. An alias can make a small file huge, which
 // its reader does not see.
-func (r *reader) plain(n *yaml.Node, at string) bool {
+func (r *reader) plain(n *node, at string) bool {
 	switch {
 	case n.Kind == yaml.AliasNode:
 		r.fail(n.Line, at, fmt.Sprintf("is an alias (*%s); write the value out", oneLine(n.Value)))
@@ -83,7 +71,7 @@ func (r *reader) plain(n *yaml.Node, at string) bool {
 	return false
 }
 
-func (r *reader) mapping(n *yaml.Node, at string, keys []key) {
+func (r *reader) mapping(n *node, at string, keys []key) {
 	if !r.plain(n, at) {
 		return
 	}
@@ -97,7 +85,7 @@ func (r *reader) mapping(n *yaml.Node, at string, keys []key) {
 		if !r.plain(name, at) {
 			continue
 		}
-		if name.Kind != yaml.ScalarNode {
+		if name.Kind != scalar {
 			r.fail(name.Line, at, "has a key that is not a word")
 			continue
 		}
@@ -124,7 +112,7 @@ func (r *reader) mapping(n *yaml.Node, at string, keys []key) {
 	r.lines[at] = n.Line
 }
 
-func (r *reader) sequence(n *yaml.Node, at string, each func(n *yaml.Node, at string)) {
+func (r *reader) sequence(n *node, at string, each func(n *node, at string)) {
 	if n.Kind != yaml.SequenceNode {
 		r.fail(n.Line, at, "must be a list, not "+shown(n))
 		return
@@ -138,139 +126,10 @@ func (r *reader) sequence(n *yaml.Node, at string, each func(n *yaml.Node, at st
 	}
 }
 
-// text reads a string. The check returns its error, or "", and may normalize it.
-func (r *reader) text(into *string, check func(*string) string) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		switch {
-		case null(n):
-			r.fail(n.Line, at, "has no value; remove the key to use its default")
-			return
-		case n.Kind == yaml.ScalarNode && n.ShortTag() != "!!str":
-			r.fail(n.Line, at, fmt.Sprintf("must be a string; YAML reads this as something else, so quote it: %q", short(n.Value)))
-			return
-		case n.Kind != yaml.ScalarNode:
-			r.fail(n.Line, at, "must be a string, not "+shown(n))
-			return
-		}
-		v := n.Value
-		if wrong := check(&v); wrong != "" {
-			r.fail(n.Line, at, wrong)
-			return
-		}
-		*into = v
-	}
-}
-
-func (r *reader) list(into *[]string, check func(*string) string) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		if n.Kind == yaml.ScalarNode && !null(n) {
-			r.fail(n.Line, at, fmt.Sprintf("must be a list: [%q]", short(n.Value)))
-			return
-		}
-		values := []string{}
-		errors := len(r.errors)
-		r.sequence(n, at, func(n *yaml.Node, at string) {
-			v := ""
-			before := len(r.errors)
-			if r.text(&v, check)(n, at); len(r.errors) > before {
-				return
-			}
-			if slices.Contains(values, v) {
-				r.fail(n.Line, at, fmt.Sprintf("%q is in this list twice", v))
-				return
-			}
-			values = append(values, v)
-		})
-		if len(r.errors) == errors {
-			*into = values
-		}
-	}
-}
-
-func (r *reader) truth(into *bool) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		// Only the two words: YAML's other spellings (yes, on, y) mean something
-		// else to every other reader.
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Value != "true" && n.Value != "false" {
-			r.fail(n.Line, at, "must be true or false, not "+shown(n))
-			return
-		}
-		*into = n.Value == "true"
-	}
-}
-
-func (r *reader) duration(into *time.Duration) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		d, err := time.ParseDuration(n.Value)
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" || err != nil {
-			r.fail(n.Line, at, "must be a duration with its unit, such as 30s or 4m30s, not "+shown(n))
-			return
-		}
-		if d <= 0 {
-			r.fail(n.Line, at, "must be longer than 0s, not "+shown(n))
-			return
-		}
-		*into = d
-	}
-}
-
-// durationOrNever is a duration, or 0 for the word.
-func (r *reader) durationOrNever(into *time.Duration) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		if n.Kind == yaml.ScalarNode && n.Value == "never" {
-			*into = 0
-			return
-		}
-		r.duration(into)(n, at)
-	}
-}
-
-func (r *reader) size(into *int64) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		if n.Kind == yaml.ScalarNode && n.Value == "0" {
-			*into = 0
-			return
-		}
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			r.fail(n.Line, at, "must be a size with its unit, such as 500m, 10G or 1TiB, not "+shown(n))
-			return
-		}
-		size, err := volopts.ParseSize(n.Value)
-		if err != nil {
-			r.fail(n.Line, at, err.Error())
-			return
-		}
-		*into = size
-	}
-}
-
-func (r *reader) count(into *int, most int) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		v, err := strconv.Atoi(n.Value)
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || v < 1 || v > most {
-			r.fail(n.Line, at, fmt.Sprintf("must be a number from 1 to %d, not %s", most, shown(n)))
-			return
-		}
-		*into = v
-	}
-}
-
-func (r *reader) percent(into *int, least int) func(*yaml.Node, string) {
-	return func(n *yaml.Node, at string) {
-		number, ok := strings.CutSuffix(n.Value, "%")
-		v, err := strconv.Atoi(number)
-		if n.Kind != yaml.ScalarNode || !ok || err != nil || v < least || v > 100 {
-			r.fail(n.Line, at, fmt.Sprintf("must be a percentage from %d%% to 100%%, not %s", least, shown(n)))
-			return
-		}
-		*into = v
-	}
-}
-
-func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+func null(n *node) bool { return n.Kind == scalar && n.ShortTag() == "!!null" }
 
 // shown formats, for an error, the value found instead.
-func shown(n *yaml.Node) string {
+func shown(n *node) string {
 	switch {
 	case null(n):
 		return "nothing"

@@ -223,8 +223,12 @@ func TestOptions(t *testing.T) {
 }
 
 func TestExampleConfiguration(t *testing.T) {
-	if _, err := config.Load(root + "/examples/flexd.yaml"); err != nil {
-		t.Error(err)
+	text := read(t, "examples/flexd.yaml")
+	for about, text := range map[string]string{"as it is": text, "with its comments": regexp.MustCompile(`(?m)^  # ([- ] )`).ReplaceAllString(text, "  $1")} {
+		c, err := config.Parse("examples/flexd.yaml", []byte(text))
+		if err != nil || len(c.VolumeGroups) < 2 || about == "with its comments" && c.VolumeGroups[2].Provider != "loopdev" {
+			t.Errorf("%s: %+v, %v", about, c, err)
+		}
 	}
 }
 
