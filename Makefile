@@ -81,6 +81,10 @@ lint: ## gofmt, go vet, staticcheck and gosec
 vuln: ## compare dependencies with the Go vulnerability database, if it can be reached
 	@scripts/vuln
 
+.PHONY: packages
+packages: ## dist/: deb, rpm and tar for amd64 and arm64, with an SPDX document and checksums (docs/packages.md)
+	@VERSION=$(VERSION) scripts/packages
+
 .PHONY: clean
-clean: ## remove what build made
-	rm -rf bin
+clean: ## remove what build and packages made
+	rm -rf bin dist
