@@ -33,13 +33,28 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`)
+// link is a link to a file, a heading of it, or a heading of the same page.
+var (
+	link    = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+	heading = regexp.MustCompile("(?m)^#+ (.*)$")
+	noSlug  = regexp.MustCompile(`[^\w -]`)
+)
 
 func TestLinks(t *testing.T) {
-	for page, text := range pages(t) {
+	all := pages(t)
+	for page, text := range all {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), m[1])); err != nil {
+			to := filepath.Join(filepath.Dir(page), m[1])
+			if m[1] == "" {
+				to = page
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
 				t.Errorf("%s: %v", page, err)
+			}
+			if m[2] != "" && !slices.ContainsFunc(heading.FindAllStringSubmatch(all[to], -1), func(h []string) bool {
+				return strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-") == m[2]
+			}) {
+				t.Errorf("%s: %s has no heading #%s", page, to, m[2])
 			}
 		}
 	}
@@ -60,7 +75,7 @@ func pages(t *testing.T) map[string]string {
 		t.Fatal(found, err)
 	}
 	all := map[string]string{}
-	for _, p := range append(found, root+"/README.md", root+"/CONTRIBUTING.md") {
+	for _, p := range append(found, root+"/README.md", root+"/CONTRIBUTING.md", root+"/SECURITY.md", root+"/CHANGELOG.md") {
 		p, _ = filepath.Rel(root, p)
 		all[p] = read(t, p)
 	}
@@ -182,7 +197,7 @@ func TestPictures(t *testing.T) {
 		if !strings.Contains(text, "prefers-color-scheme: dark") || !strings.Contains(text, "<title>") {
 			t.Errorf("%s has no colors for dark pages, or no title", name)
 		}
-		shown := regexp.MustCompile(`!\[[^\]]{20,}\]\(` + regexp.QuoteMeta(name) + `\)`)
+		shown := regexp.MustCompile(`!\[[^\]]{20,}\]\((?:docs/)?` + regexp.QuoteMeta(name) + `\)`)
 		if !slices.ContainsFunc(slices.Collect(maps.Values(pages(t))), shown.MatchString) {
 			t.Errorf("no page shows %s with a text in its place", name)
 		}
@@ -324,8 +339,8 @@ func TestExampleVolumes(t *testing.T) {
 			}
 		}
 	}
-	if volumes != 4 || persistent != 2 {
-		t.Errorf("%d flexVolumes and %d PersistentVolumes, want 4 and 2", volumes, persistent)
+	if volumes != 5 || persistent != 2 {
+		t.Errorf("%d flexVolumes and %d PersistentVolumes, want 5 and 2", volumes, persistent)
 	}
 }
 

@@ -37,6 +37,7 @@ func TestNode(t *testing.T) {
 		{"start and end", (*flow).startAndEnd},
 		{"two pods on one volume", (*flow).twoPods},
 		{"kubelet killed", (*flow).kubeletKilled},
+		{"pages", (*flow).pages},
 		{"flexd killed and upgraded", (*flow).flexdKilledAndUpgraded},
 		{"reboot", (*flow).beforeReboot},
 	} {

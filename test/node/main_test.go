@@ -84,7 +84,8 @@ func boot(ctx context.Context, dir, life string, limit int, args ...string) (sta
 		return 0, err
 	}
 	options := []string{"-q", "-t", fmt.Sprint(limit), "-n", "node-1",
-		"-D", dir + "/node", "-D", dir + "/lvm:2G", "-e", whichLife + "=" + life, "--", self}
+		"-D", dir + "/node", "-D", dir + "/lvm:2G",
+		"-D", dir + "/pages:2G", "-D", dir + "/spare:2G", "-e", whichLife + "=" + life, "--", self}
 	vm := exec.CommandContext(ctx, module+"/scripts/vm", append(append(options, os.Args[1:]...), args...)...)
 	vm.Stdout, vm.Stderr = os.Stdout, os.Stderr
 	vm.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // go test may kill us
