@@ -115,6 +115,7 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 	name := c.Name
 	lv, err := p.LookUp(ctx, name)
 	if err != nil || lv.Presence == volume.Absent { // else no search through all volumes is needed
+		n.lookForDeleted(name)
 		now, uuid := n.renamed(name)
 		switch {
 		case uuid != "" && err == nil:
@@ -175,6 +176,16 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 		}
 	}
 	return volume.Name{}, ""
+}
+
+// lookForDeleted makes the volumes observe that had a name which no volume has now: nothing
+// reports that an unused volume was deleted.
+func (n *Node) lookForDeleted(name volume.Name) {
+	for uuid, h := range n.Observer.All() {
+		if h.LV.Name == name && h.LV.Presence == volume.Present {
+			n.wakeLane(uuid)
+		}
+	}
 }
 
 // unknownNamespace says why a call must not change a volume: kubelet passes the namespace at

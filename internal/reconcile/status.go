@@ -35,8 +35,17 @@ func (n *Node) Known() status.List {
 	list.Findings, _ = n.auditor.Findings()
 	list.Groups = n.auditor.Groups()
 	differ := n.findingsByVolume()
-	for _, l := range n.allLanes() {
-		list.Volumes = append(list.Volumes, l.view(differ).Volume)
+	lanes := n.allLanes()
+	last := map[volume.Name]time.Time{} // the last look at a volume of that name
+	for _, l := range lanes {
+		if name, at := l.looked(); at.After(last[name]) {
+			last[name] = at
+		}
+	}
+	for _, l := range lanes {
+		if name, at := l.looked(); !l.gone(name.LV != "" && at.Before(last[name])) {
+			list.Volumes = append(list.Volumes, l.view(differ).Volume)
+		}
 	}
 	slices.SortFunc(list.Volumes, func(a, b status.Volume) int {
 		return strings.Compare(a.VG+"/"+a.LV+"/"+a.UUID, b.VG+"/"+b.LV+"/"+b.UUID)
@@ -51,15 +60,14 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 	var (
 		best *lane
 		rank = 0
+		seen time.Time
 	)
 	for _, l := range n.allLanes() {
 		if string(l.uuid) == lv {
 			return l.view(n.findingsByVolume()), true
 		}
-		l.mu.Lock()
-		same := l.name == volume.Name{VG: vg, LV: lv}
-		l.mu.Unlock()
-		if !same {
+		name, at := l.looked()
+		if name != (volume.Name{VG: vg, LV: lv}) {
 			continue
 		}
 		r := 3
@@ -68,8 +76,8 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 		} else if h != nil && h.LV.Presence == volume.Absent {
 			r = 1
 		}
-		if r > rank || r == rank && l.uuid < best.uuid {
-			best, rank = l, r
+		if r > rank || r == rank && at.After(seen) {
+			best, rank, seen = l, r, at
 		}
 	}
 	if best == nil {
@@ -139,6 +147,23 @@ func (n *Node) allLanes() []*lane {
 	all := slices.Collect(maps.Values(n.lanes))
 	n.mu.Unlock()
 	return slices.DeleteFunc(all, func(l *lane) bool { return !l.shown() })
+}
+
+// looked returns the volume's name, and when the last look at it began.
+func (l *lane) looked() (name volume.Name, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watched != nil {
+		at = l.watched.began
+	}
+	return l.name, at
+}
+
+// gone reports whether nothing is left of the volume but what the lane remembers: it has been
+// deleted, or, what has not been observed of it, its name is that of another volume now.
+func (l *lane) gone(replaced bool) bool {
+	h := l.n.Observer.Last(l.uuid)
+	return !l.byName && (replaced || h != nil && h.LV.Presence == volume.Absent) && l.unused()
 }
 
 // view is the volume's detail as of the last observation.

@@ -177,6 +177,22 @@ func TestMeddlingWithActive(t *testing.T) {
 	}
 	h.ok(h.call("detach", v.Name, node))
 
+	// It is removed while nothing uses it, and made again: only the new one is listed.
+	h.state("a", "idle")
+	h.lvm("lvremove", "-y", "vg0/a")
+	h.volume("vg0/a", 16*mib, nil)
+	fresh = use()
+	var listed []string
+	for _, l := range h.list().Volumes {
+		if l.LV == "a" {
+			listed = append(listed, l.UUID)
+		}
+	}
+	if !slices.Equal(listed, []string{fresh}) {
+		t.Errorf("listed are %q, want %q", listed, fresh)
+	}
+	h.ok(h.call("detach", v.Name, node))
+
 	// The same, and kubelet does not come: an operator releases the claim.
 	w, dead := h.vol("gone", "ext4"), podN(2)
 	h.populated(dead, "1")

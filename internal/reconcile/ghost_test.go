@@ -1,0 +1,98 @@
+package reconcile_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// rows returns the listed volumes of that name.
+func rows(e *hosttest.Env, lv string) (found []status.Volume) {
+	for _, v := range e.Node().List().Volumes {
+		if v.LV == lv {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// A deleted volume has no row once flexd has noticed, whether its name is free, a call for it
+// fails, or it is that of a new volume.
+func TestDeletedVolumeIsNotListed(t *testing.T) {
+	for name, again := range map[string]func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod){
+		"refused": func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
+			fails(t, k.Up(a), "flexd has seen a filesystem on a volume of that name")
+			e.Eventually("only the failure is listed", func() bool {
+				all := rows(e, "data")
+				return len(all) == 1 && all[0].State == status.Failed && all[0].UUID == ""
+			})
+			if d, ok := e.Node().VolumeDetail(hosttest.VG, "data"); !ok || d.State != status.Failed {
+				t.Errorf("by its name it is %+v", d)
+			}
+			works(t, k.Finish(a))
+		},
+		"made again": func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
+			records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+			if len(records) != 1 {
+				t.Fatalf("records: %q", records)
+			}
+			works(t, os.Remove(records[0]))
+			works(t, k.Up(a))
+			e.Eventually("only the new volume is listed", func() bool {
+				all := rows(e, "data")
+				return len(all) == 1 && all[0].State == status.Mounted
+			})
+			works(t, k.Finish(a))
+		},
+		"made by hand": func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
+			works(t, os.WriteFile(e.File("data"), make([]byte, 16<<20), 0o600))
+			rename(t, e, "data", another)
+			works(t, k.Up(a))
+			e.Eventually("only the new volume is listed", func() bool {
+				all := rows(e, "data")
+				return len(all) == 1 && all[0].UUID == another
+			})
+			works(t, k.Finish(a))
+		},
+	} {
+		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
+			k, a := hosttest.NewKubelet(e, false), pod("a")
+			works(t, k.Up(a))
+			works(t, k.Finish(a))
+			e.Empty()
+			if n := len(rows(e, "data")); n != 1 {
+				t.Fatalf("%d rows of an idle volume", n)
+			}
+			works(t, os.Remove(e.File("data")))
+			again(t, e, k, a)
+			e.Empty()
+		})
+	}
+}
+
+// A volume whose pod is deleted after a failure has no row five minutes later, although
+// kubelet makes no call for that.
+func TestFailedIsForgotten(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Refuse("mount", errors.New("broken"))
+		fails(t, k.Up(a), "broken")
+		time.Sleep(time.Minute) // its lease has ended
+		if all := rows(e, "data"); len(all) != 1 || all[0].State != status.Failed {
+			t.Errorf("after the failure: %+v", all)
+		}
+		time.Sleep(5 * time.Minute)
+		if all := rows(e, "data"); len(all) != 0 {
+			t.Errorf("six minutes later: %+v", all)
+		}
+		e.Refuse("mount", nil)
+		e.Empty()
+	})
+}
