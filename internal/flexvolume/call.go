@@ -29,7 +29,7 @@ const PrintVersion = "--version"
 
 // ErrVerb is a verb that FlexVolume does not have. It alone may be answered
 // NotSupported.
-var ErrVerb = errors.New("not a FlexVolume verb")
+var ErrVerb = errors.New("flexd does not know this verb: if flexdriver and flexd are of different releases, restart flexd, or install both from one release")
 
 // A Call is a FlexVolume call with parsed arguments. Fields that the verb does not have are
 // zero.

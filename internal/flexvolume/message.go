@@ -9,7 +9,8 @@ import (
 )
 
 // Version is the protocol of the driver socket: one line of JSON in, one out. Keys may be
-// added without a new version; readers ignore unknown keys.
+// added without a new version; readers ignore unknown keys. The release that has a new
+// version must answer the one before it, too, in that version.
 const Version = 1
 
 // MaxLine is the most bytes a line may have, its newline included.
