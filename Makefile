@@ -25,7 +25,7 @@ build: ## bin/flexdriver and bin/flexd: static, reproducible, with a version
 demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root, it installs what it needs on Debian
 	@$(BUILD) -o $(BIN)/demo ./test/demo
 	@scripts/test-tools demo || echo "The demonstration skips the parts that need them."
-	@$(BIN)/demo -bin $(BIN)
+	@$(BIN)/demo -bin $(BIN) $(DEMO)
 
 .PHONY: demo-lvm
 demo-lvm: build ## the same on a real volume group, in a virtual machine (docs/vm.md); 40 s

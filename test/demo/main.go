@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/flexd/flexd/test/host"
@@ -21,12 +22,50 @@ import (
 func main() {
 	columns := flag.Int("columns", 0, "the output ends at a terminal of that width, although it begins in a pipe")
 	bin := flag.String("bin", "bin", "the directory with flexd and flexdriver")
+	record := flag.String("record", "", "record the output in that `FILE`, in colors")
+	recorded := flag.String("same", "", "fail unless the output is that of the recording in `FILE`, but for times, ids and sizes")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "Usage: demo [-bin DIR] [-columns N] [DISK...]")
+		fmt.Fprintln(flag.CommandLine.Output(), "Usage: demo [-bin DIR] [-columns N] [-record FILE | -same FILE] [DISK...]")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	os.Exit(run(*bin, *columns, flag.Args()))
+	if *record != "" {
+		*columns = castWidth
+	}
+	if *record == "" && *recorded == "" {
+		os.Exit(run(*bin, *columns, flag.Args()))
+	}
+	heard, err := listen()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+	code := run(*bin, *columns, flag.Args())
+	if all := heard(); code == 0 {
+		if err := keep(all, *record, *recorded); err != nil {
+			fmt.Fprintln(os.Stderr, "demo:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// keep writes a recording of the output, or compares it with one.
+func keep(all []line, record, recorded string) error {
+	if record != "" {
+		return writeCast(record, all)
+	}
+	cast, err := readCast(recorded)
+	if err != nil {
+		return err
+	}
+	if last := all[len(all)-1].text; strings.HasPrefix(last, "Left out") {
+		return nil // this machine lacks what a part needs
+	}
+	if d := same(cast, all); d != "" {
+		return fmt.Errorf("the recording %s is not of this: make demo DEMO='-record docs/demo.cast' && go test ./test/demo -run Picture -update\n%s", recorded, d)
+	}
+	return nil
 }
 
 func run(bin string, columns int, disks []string) int {

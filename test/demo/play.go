@@ -378,7 +378,7 @@ func (d *demo) nothingLeft() {
 	d.check(true, "once more: kubelet may ask again, and gets the same answer")
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmount", d.PodDir(batch, host.Volume{Name: "scratch"}))
-	d.say("When the leases end, flexd lets the devices go.")
+	d.say("When the leases end, flexd deactivates the devices.")
 	for _, lv := range []string{"data", d.scratch, "old"} {
 		d.awaitInactive(lv)
 	}
