@@ -103,5 +103,6 @@ The other commands ask the daemon, over its status socket, and only release chan
 	} {
 		line(".TP\n.I %s\n%s", f[0], roff(f[1]))
 	}
+	line(".SH SEE ALSO\n.BR flexd.yaml (5),\n.BR flexdriver (8)")
 	return b.String()
 }

@@ -144,7 +144,7 @@ flexd applies a changed file within a few seconds. A file with an error is refus
 	line(".SH VOLUME GROUPS\nThe keys of each entry of volumeGroups:")
 	list(keys[len(keys)-1].keys)
 	line(".SH EXAMPLE\n.nf\nvolumeGroups:\n  \\- name: vg0\n    namespaces: [default]\n    create: true\n    maxSize: 100GiB\n.fi")
-	line(".SH SEE ALSO\n.BR flexd (8)")
+	line(".SH SEE ALSO\n.BR flexd (8),\n.BR flexdriver (8)")
 	return b.String()
 }
 

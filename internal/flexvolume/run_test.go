@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -229,5 +231,28 @@ func TestNewID(t *testing.T) {
 	a, b := newID(), newID()
 	if a == b || !validID(a) || len(a) != 12 {
 		t.Error(a, b)
+	}
+}
+
+// The manual page has every verb, and the environment with its defaults.
+func TestManualPage(t *testing.T) {
+	const file = "../../docs/man/flexdriver.8"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.ReplaceAll(string(b), `\-`, "-")
+	for _, word := range []string{
+		Init, GetVolumeName, ExpandVolume, Attach, Detach, IsAttached, WaitForAttach, MountDevice, Mount, ExpandFS, Unmount, UnmountDevice, PrintVersion,
+		EnvSocket, EnvTimeout, EnvConnect, DefaultSocket, DefaultTimeout.String(), DefaultConnect.String(), initFile("PLUGINDIR/VENDOR~DRIVER/DRIVER"),
+	} {
+		if !regexp.MustCompile(`[ \n"]` + regexp.QuoteMeta(word) + `["., \n]`).MatchString(page) {
+			t.Errorf("%s has no %s", file, word)
+		}
+	}
+	if groff, err := exec.LookPath("groff"); err != nil {
+		t.Skip(err)
+	} else if out, err := exec.Command(groff, "-man", "-ww", "-z", file).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("groff: %v\n%s", err, out)
 	}
 }

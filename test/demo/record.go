@@ -78,9 +78,14 @@ func readCast(file string) (all []line, err error) {
 	for l := range strings.Lines(events) {
 		var event []any
 		if err := json.Unmarshal([]byte(l), &event); err != nil || len(event) != 3 {
-			return nil, fmt.Errorf("%s: %q: %w", file, l, err)
+			return nil, fmt.Errorf("%s: %q is no event (%v)", file, l, err)
 		}
-		all = append(all, line{time.Duration(event[0].(float64) * float64(time.Second)), strings.TrimSuffix(event[2].(string), "\r\n")})
+		seconds, _ := event[0].(float64)
+		text, _ := event[2].(string)
+		all = append(all, line{time.Duration(seconds * float64(time.Second)), strings.TrimSuffix(text, "\r\n")})
+	}
+	if len(all) < 2 {
+		return nil, fmt.Errorf("%s is no recording", file)
 	}
 	return all[1:], nil
 }
