@@ -53,10 +53,11 @@ var packages = []struct {
 	{"internal/metrics", []string{"volume", "run", "config", "status", "dsw"}},
 	{"internal/flexserve", []string{"volume", "procfs", "config", "status", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"volume", "procfs", "flexvolume", "status"}}, // asks for the rest by interfaces of its own
-	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable"}},
+	{"internal/driver", []string{"run", "config", "status", "flexvolume", "kubelet", "mounttable"}},
+	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable", "driver"}},
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "doctor", "history"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "loopdev", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "driver", "doctor", "history"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

@@ -1,59 +1,68 @@
 #!/usr/bin/env bash
 # Installs flexd and its driver on this node; see --help.
-#
-# Kubelet loads a driver as soon as it appears, and calls `init` again after every event in
-# its directory, except those of dotfiles. So the executable is checked first and then
-# appears in one rename, and one installation causes one `init`.
 set -euo pipefail
 umask 022
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "$0")/.." && pwd)
-. "$here/scripts/install.d/node"
+. "$here/scripts/install.d/common"
 
 usage() {
   cat <<'END'
-Usage: scripts/install.sh [OPTION]...     after `make build`, as root
+Usage: scripts/install.sh [OPTION]...     as root, after `make build` or in an unpacked bundle
 
 Installs or upgrades flexd, its systemd units, its udev rule, a first configuration,
 and the driver that kubelet runs. Safe to run again, and while pods run: existing
-configuration stays, calls that run go on.
+configuration stays, calls that run go on. Kubelet gets the driver only when the
+configuration has a volume group.
 
-  --driver-only        the driver alone: for the controller manager's machine
-  --attach=true|false  the driver's mode. Without it: as installed before; else true
-                       where kubelet attaches by itself, and false elsewhere
-  --plugin-dir DIR     kubelet's volumePluginDir; without it, asked of kubelet
-  --driver VENDOR/NAME as volumes name the driver (flexd/lvm)
+  --config FILE        install FILE as the configuration, after checking it
+  --replace-config     also in place of another one, of which a copy is kept
+  --prefix DIR         install DIR/bin/flexd and DIR/lib/flexd. Without it: as installed
+                       before; else /usr/local, or /opt where /usr is read-only (Flatcar)
   --bin DIR            where flexd and flexdriver are (bin, beside scripts)
   --root DIR           install below DIR, such as an image; starts nothing
   --no-start           start and restart nothing
   --dry-run            only say what would be done
   -h, --help           this
 
+About the driver, see `flexd driver --help`:
+  --attach=true|false  the driver's mode. Without it: as installed before; else true
+                       where kubelet attaches by itself, and false elsewhere
+  --plugin-dir DIR     kubelet's volumePluginDir; without it, asked of kubelet
+  --replace-driver     replace another program of that name; `flexd driver restore` puts
+                       it back
+
 The mode decides how kubelet names volumes. It cannot change while any is mounted.
+
+The node needs bash, coreutils and util-linux. Without systemd everything is installed, and
+flexd has to be started by hand. On Talos nothing can be installed this way: it has no shell,
+no systemd and no place for programs on the host.
 END
 }
 
-root='' plugin_dir='' driver=flexd/lvm attach='' driver_only='' start=yes dry='' bin=$here/bin
+root='' prefix='' config_from='' replace_config='' start=yes dry='' bin=$here/bin plugin_dir=() driver_options=()
 while [ $# -gt 0 ]; do
   option=$1
   shift
   case $option in
-    --attach | --plugin-dir | --driver | --bin | --root)
+    --attach | --plugin-dir | --config | --prefix | --bin | --root)
       [ $# -gt 0 ] || die "$option needs a value" "see --help"
       value=$1
       shift
       ;;
-    --attach=* | --plugin-dir=* | --driver=* | --bin=* | --root=*)
+    --attach=* | --plugin-dir=* | --config=* | --prefix=* | --bin=* | --root=*)
       value=${option#*=} option=${option%%=*}
       ;;
   esac
   case $option in
-    --attach) attach=$value ;;
-    --plugin-dir) plugin_dir=$value plugin_why=given ;;
-    --driver) driver=$value ;;
+    --attach) driver_options+=("$option" "$value") ;;
+    --plugin-dir) plugin_dir=("$option" "$value") ;;
+    --replace-driver) driver_options+=("$option") ;;
+    --config) config_from=$value ;;
+    --replace-config) replace_config=yes ;;
+    --prefix) prefix=$value ;;
     --bin) bin=$value ;;
     --root) root=$value ;;
-    --driver-only) driver_only=yes ;;
     --no-start) start='' ;;
     --dry-run) dry=yes ;;
     -h | --help) usage && exit ;;
@@ -61,181 +70,65 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-# choose_attach sets attach and attach_why, and refuses a change while volumes are mounted:
-# kubelet would lose track of them.
-choose_attach() {
-  local was in_use fits why
-  case $attach in
-    true | false | '') ;;
-    *) die "--attach=$attach: the mode is true or false" "see --help" ;;
-  esac
-  was=$(installed_mode)
-  in_use=$(mounted)
-  if [ -z "$was" ] && [ -n "$in_use" ]; then
-    # Only attach:true has global mounts, and has one for each volume.
-    case $in_use in */mounts/*) was=true ;; *) was=false ;; esac
-  fi
-  if [ -n "$attach" ]; then
-    attach_why="as --attach says"
-  else
-    how_kubelet_attaches
-    attach=${was:-$fits}
-    if [ -z "$was" ]; then
-      attach_why=$why
-    elif [ "$was" = "$fits" ]; then
-      attach_why="as before; $why"
-    else
-      attach_why="as before, though $why, for which $fits is meant: to change it, drain the node, then --attach=$fits"
-    fi
-  fi
-  [ -z "$was" ] || [ "$attach" = "$was" ] || [ -z "$in_use" ] ||
-    die "the mode cannot change from attach:$was to attach:$attach while volumes are mounted, since kubelet's names of volumes depend on it:
-$in_use" "drain the node (kubectl drain), see that these are gone, and run this again"
+# check_programs refuses executables that do not run here.
+check_programs() {
+  local file said
+  for file in flexd flexdriver; do
+    [ -x "$bin/$file" ] || die "$bin/$file is missing or not executable" "run \`make build\` first, or give --bin"
+  done
+  bin=$(cd "$bin" && pwd)
+  said=$("$bin/flexd" version 2>&1) && return
+  die "$bin/flexd does not run here: it is for $(architecture "$bin/flexd"), and this machine is $(uname -m): $said" \
+    "use a build or bundle for $(uname -m); and if that is what it is, see whether $bin is mounted noexec: findmnt -T $bin"
 }
 
-# how_kubelet_attaches sets fits, the mode for it, and why.
-how_kubelet_attaches() {
-  local by
-  one_kubelet "the way of attaching"
-  by=$(flag enable-controller-attach-detach)
-  [ -n "$by" ] || by=$(setting enableControllerAttachDetach)
-  case $by in
-    false | False | FALSE | f | F | 0) fits=true why="kubelet attaches by itself (enableControllerAttachDetach: false)" ;;
-    *) fits=false why="kubelet leaves attaching to the controller manager, which with attach:false has nothing to do" ;;
+# architecture FILE: the one of an executable, as uname -m names it.
+architecture() {
+  case $(od -An -tx1 -j18 -N2 "$1" | tr -d ' ') in
+    3e00) echo x86_64 ;;
+    b700) echo aarch64 ;;
+    2800) echo armv7l ;;
+    f300) echo riscv64 ;;
+    1500) echo ppc64le ;;
+    0016) echo s390x ;;
+    0300) echo i686 ;;
+    *) echo "an unknown architecture" ;;
   esac
 }
 
-# installed_mode: the mode of the installed driver, or nothing if there is none or the mode
-# is unknown.
-installed_mode() {
-  if [ ! -e "$exe" ] && [ ! -e "$dot" ]; then
-    return
-  elif [ -e "$new" ] && [ ! -e "$new_dot" ]; then
-    return # an installation was cut while it changed the mode
-  elif [ ! -e "$dot" ]; then
-    echo true # flexdriver's own default
-    return
+# choose_prefix sets prefix, and refuses one in which nothing can be written or run.
+choose_prefix() {
+  local dir was why=given
+  was=$(installed_prefix)
+  if [ -n "$was" ] && [ -n "$prefix" ] && [ "${prefix%/}" != "$was" ]; then
+    die "flexd is installed in $was, and --prefix is $prefix" "leave out --prefix; or run scripts/uninstall.sh first"
+  elif [ -n "$was" ]; then
+    prefix=$was why="as before"
+  elif [ -z "$prefix" ]; then
+    prefix=/usr/local why=default
+    if ! writable /usr/local; then prefix=/opt why="since $root/usr/local cannot be written"; fi
   fi
-  case $(tr -d '[:space:]' <"$dot") in
-    '{'*'"attach":false'*'}') echo false ;;
-    '{'*'"attach":true'*'}') echo true ;;
-    '{'*'"attach"'*) ;;
-    '{'*'}') echo true ;;
+  set_prefix
+  say "prefix             $prefix ($why)"
+  for dir in "$prefix/bin" "${unit_dir#"$root"}" /etc/flexd /etc/udev/rules.d; do
+    writable "$dir" || die "$(nearest "$dir") cannot be written: $(findmnt -no OPTIONS -T "$(nearest "$dir")")" \
+      "run this as root; where it is on a read-only filesystem, give another --prefix, such as /opt"
+  done
+  dir=$(nearest "$prefix/bin")
+  case ,$(findmnt -no OPTIONS -T "$dir" || true), in
+    *,noexec,*) die "$dir is on a mount with noexec: flexd could not run there" "mount -o remount,exec $(findmnt -no TARGET -T "$dir"); or give another --prefix" ;;
   esac
 }
 
-# capabilities: the text of the dotfile. Other keys in it are kept.
-capabilities() {
-  local text=
-  [ ! -e "$dot" ] || text=$(cat "$dot")
-  case $(tr -d '[:space:]' <<<"$text") in
-    '{'*'"attach":true'*'}' | '{'*'"attach":false'*'}')
-      sed -E 's/("attach"[[:space:]]*:[[:space:]]*)(true|false)/\1'"$attach"'/' <<<"$text"
-      ;;
-    *) printf '{"attach": %s}\n' "$attach" ;;
-  esac
+# nearest DIR: the part of it that exists, below $root.
+nearest() {
+  local dir=$root$1
+  while [ ! -e "$dir" ]; do dir=${dir%/*}; done
+  printf '%s\n' "${dir:-/}"
 }
 
-# stage EXE: writes the new driver and its dotfile under hidden names, and syncs them. The
-# dotfile is renamed first: an executable without a staged dotfile has its dotfile in place.
-stage() {
-  local staged_dot=${1%/*}/.${1##*/}.init.json
-  capabilities >"$staged_dot"
-  install -m 755 "$bin/flexdriver" "$1"
-  sync "$staged_dot" "$1"
-  check_init "$1"
-}
-
-# check_init EXE: checks the answer to init; kubelet reads stdout and stderr as one and
-# accepts only one JSON object.
-check_init() {
-  local answer status=0 good="\{\"status\":\"Success\",\"capabilities\":\{([^{}]*,)?\"attach\":$attach(,[^{}]*)?\}\}$"
-  answer=$(cd / && timeout --foreground 10 "$1" init 2>&1 </dev/null 9<&-) || status=$?
-  [[ "$status $answer" =~ ^0\ $good ]] ||
-    die "the new driver does not answer init as kubelet needs it (exit status $status); the old one stays. Its output:
-$(head -c 1000 <<<"$answer")" "see that $bin/flexdriver is of this machine's kind (make build) and ${plugins%/*} not mounted noexec;
-if it complains of its .init.json, correct or remove $dot"
-}
-
-made='' # set once the driver's directory is this installation's
-old=''  # the dotfile that is being replaced
-
-# unstage removes the staged files of an incomplete installation, this one or a killed one.
-unstage() {
-  rm -f "$new" "$new_dot"
-  unstage_outside
-  [ -z "$made" ] || rmdir "$dir" 2>/dev/null || true
-}
-
-unstage_outside() {
-  [ -d "$outside" ] || return 0
-  rm -f "$outside/$name" "$outside/.$name.init.json"
-  rmdir "$outside"
-}
-
-install_driver() {
-  local text
-  text=$(capabilities)
-  if [ ! -e "$new" ] && [ -x "$exe" ] && [ ! -L "$exe" ] && cmp -s "$bin/flexdriver" "$exe" &&
-    [ -e "$dot" ] && [ "$text" = "$(cat "$dot")" ]; then
-    [ -n "$dry" ] || unstage
-    say "same: $exe"
-    return
-  fi
-  if [ -e "$exe" ]; then
-    act "replace $exe ($text)" || return 0
-  else
-    act "write $exe ($text)" || return 0
-  fi
-  trap unstage EXIT
-  trap 'exit 129' HUP
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
-  mkdir -p "$plugins"
-  unstage_outside
-
-  if [ ! -e "$dir" ] && can_rename; then
-    # A first installation: the whole directory in one rename from outside.
-    mkdir "$outside"
-    stage "$outside/$name"
-    sync "$outside"
-    mv -fT "$outside" "$dir"
-    sync "$plugins"
-    return
-  fi
-  if [ ! -e "$dir" ]; then
-    mkdir "$dir"
-    made=yes
-  fi
-  stage "$new"
-  trap '' HUP INT TERM # from here it is done or undone
-  if [ -e "$dot" ] && [ "$text" = "$(cat "$dot")" ]; then
-    mv -fT "$new" "$exe" || not_replaced
-  else
-    [ ! -e "$dot" ] || old=$(cat "$dot")
-    mv -fT "$new_dot" "$dot"
-    mv -fT "$new" "$exe" || { restore_dot && not_replaced; }
-  fi
-  made=''
-  sync "$dir"
-}
-
-restore_dot() {
-  if [ -n "$old" ]; then
-    printf '%s\n' "$old" >"$new_dot"
-    mv -fT "$new_dot" "$dot"
-  else
-    rm -f "$dot"
-  fi
-}
-
-not_replaced() { die "$exe could not be replaced; the driver and its mode are unchanged" "see what holds it: findmnt $exe; lsattr $exe"; }
-
-# can_rename: a directory beside the plugin directory can be renamed into it.
-can_rename() {
-  local above=${plugins%/*}
-  [ -w "$above" ] && ! mountpoint -q "$plugins" && [ "$(stat -c %d "$above")" = "$(stat -c %d "$plugins")" ]
-}
+# writable DIR: it is, or could be made. Root is refused only by a read-only filesystem.
+writable() { [ -w "$(nearest "$1")" ]; }
 
 # place MODE FILE DEST: installs by rename. Sets changed unless DEST is the same already.
 place() {
@@ -247,77 +140,85 @@ place() {
   act "write $3" || return 0
   mkdir -p "${3%/*}"
   local new=${3%/*}/.${3##*/}.new
+  rm -f "$new"
   install -m "$1" "$2" "$new"
   sync "$new"
   mv -fT "$new" "$3"
+  if [ -z "$root" ] && [ -e /sys/fs/selinux/enforce ] && command -v restorecon >/dev/null; then restorecon "$3" || true; fi
 }
 
-install_flexd() {
-  local flexd=$root/usr/local/bin/flexd units=$root/usr/local/lib/systemd/system unit
-  local config=$root/etc/flexd/flexd.yaml changed='' complaint kubelet_root
+# place_text MODE TEXT DEST
+place_text() {
+  printf '%s\n' "$2" >"$work/text"
+  place "$1" "$work/text" "$3"
+}
 
-  if [ -e "$config" ]; then
-    complaint=$("$bin/flexd" config --check "$config" 2>&1) ||
-      die "the new flexd refuses the existing configuration; nothing was changed:
-$complaint" "correct $config, and run this again"
-  else
-    "$bin/flexd" version >/dev/null || die "$bin/flexd does not run here" "it must be built for this architecture: make build"
+# check_config checks the configuration that is installed, or is to be, and sets checked, the
+# file with it, "" without either, and groups, "" without a volume group.
+check_config() {
+  local said
+  checked='' groups=''
+  [ ! -e "$config" ] || checked=$config
+  if [ -n "$config_from" ]; then
+    [ -r "$config_from" ] || die "--config $config_from cannot be read" "see --help"
+    [ -z "$checked" ] || [ -n "$replace_config" ] || cmp -s "$config_from" "$config" ||
+      die "$config is another configuration than $config_from; nothing was changed" \
+        "see what differs: diff $config $config_from; then leave out --config, or give --replace-config, which keeps a copy"
+    checked=$config_from
   fi
-  place 755 "$bin/flexd" "$flexd"
-  # Beside the distribution's units: one in /etc/systemd/system is the administrator's and
-  # takes precedence.
-  for unit in flexd-driver.socket flexd-status.socket flexd.service; do
-    place 644 "$here/examples/$unit" "$units/$unit"
-    [ ! -e "$root/etc/systemd/system/$unit" ] ||
-      say "note: /etc/systemd/system/$unit hides ${units#"$root"}/$unit; remove it if it is none of your own"
-  done
-  if [ -e "$config" ]; then
+  [ -n "$checked" ] || return 0
+  said=$("$bin/flexd" config --check "$checked" 2>&1) ||
+    die "the new flexd refuses the configuration; nothing was changed:
+$said" "correct $checked, and run this again"
+  case $said in *"volume groups: none"*) ;; *) groups=yes ;; esac
+}
+
+install_config() {
+  local roots
+  if [ -n "$config_from" ] && ! cmp -s "$config_from" "$config"; then
+    if [ -e "$config" ] && act "keep the former configuration as $config.before"; then
+      cp -p --backup=numbered "$config" "$config.before"
+      sync "$config.before"
+    fi
+    place 600 "$config_from" "$config"
+  elif [ -e "$config" ]; then
     say "keep: $config"
-    [[ $(sed -n 's/^driver:[[:space:]]*//p' "$config") =~ ^[\"\']?${driver}[\"\']?([[:space:]]|$)|^$ ]] ||
-      say "note: its driver is not $driver: flexd would refuse what kubelet asks"
-  elif act "write $config: no volume group yet, so edit it"; then
-    mkdir -p "${config%/*}"
+  else
     # The example's groups are comments: the administrator has not allowed a group of this node
     # yet.
-    install -m 600 /dev/null "$config.new"
-    sed '/^volumeGroups:/,$ s/^./# &/' "$here/examples/flexd.yaml" >"$config.new"
-    [ "$driver" = flexd/lvm ] || printf '\ndriver: %s\n' "$driver" >>"$config.new"
-    kubelet_root=$(flag root-dir)
-    if [ -n "$kubelet_root" ] && ! plain "$kubelet_root"; then
-      say "note: kubelet's --root-dir is not a plain absolute path; add it to kubeletRoots in $config: $(printf %q "$kubelet_root")"
-    elif [ -n "$kubelet_root" ]; then
-      printf '\nkubeletRoots: ["%s"]\n' "$kubelet_root" >>"$config.new"
-    fi
-    sync "$config.new"
-    mv -T "$config.new" "$config"
+    roots=$("$bin/flexd" driver --root "${root:-/}" "${plugin_dir[@]}" | sed -n 's/.*: \(kubeletRoots: \[.*\]\)$/\1/p')
+    place_text 600 "$(sed '/^volumeGroups:/,$ s/^./# &/' "$here/examples/flexd.yaml")${roots:+$'\n\n'$roots}" "$config"
   fi
-  install_rule
-  start_flexd
+}
+
+install_units() {
+  local unit
+  for unit in "${units[@]}"; do
+    place_text 644 "$(sed "s|/usr/local/bin/flexd|$prefix/bin/flexd|" "$here/examples/$unit")" "$unit_dir/$unit"
+    [ "$unit_dir" = "$root/etc/systemd/system" ] || [ ! -e "$root/etc/systemd/system/$unit" ] ||
+      say "note: /etc/systemd/system/$unit hides ${unit_dir#"$root"}/$unit; remove it if it is none of your own"
+  done
 }
 
 # install_rule installs the udev rule.
 install_rule() {
-  local rule=$root/etc/udev/rules.d/12-flexd.rules config=$config text
-  [ -e "$config" ] || config=/dev/null # a dry run
-  text=$("$bin/flexd" udev --config "$config" 2>&1) || {
+  local text changed=''
+  text=$("$bin/flexd" udev --config "${checked:-/dev/null}" 2>&1) || {
     say "note: no udev rule: $text"
     return
   }
-  if [ -e "$rule" ] && [ "$text" = "$(cat "$rule")" ]; then
-    say "same: $rule"
-  elif act "write $rule"; then
-    mkdir -p "${rule%/*}"
-    printf '%s\n' "$text" >"$rule.new"
-    sync "$rule.new"
-    mv -fT "$rule.new" "$rule"
-    reload_udev
-  fi
+  place_text 644 "$text" "$root/etc/udev/rules.d/12-flexd.rules"
+  [ -z "$changed" ] || [ -n "$dry" ] || reload_udev
 }
 
 # start_flexd starts the installed unit. Calls of kubelet wait for flexd.
 start_flexd() {
-  if [ -z "$start" ] || ! has_systemd; then
+  if [ -z "$start" ] || [ -n "$root" ]; then
     say "start: nothing; flexd runs as: systemctl enable --now flexd"
+    return
+  elif ! has_systemd; then
+    say "start: nothing: no systemd runs here. Start this at each boot, before kubelet, as root, on the host's mount namespace:
+  $prefix/bin/flexd serve --config $config"
     return
   fi
   [ -z "$changed" ] || ! act "systemctl daemon-reload" || systemctl daemon-reload
@@ -330,33 +231,44 @@ start_flexd() {
 
 not_started() { die "flexd is installed but did not start; the driver is unchanged" "why: journalctl -u flexd; then run this again"; }
 
-check_driver "$driver"
+# flexd_driver OPTION...: `flexd driver install`, or, while there is no volume group, only an
+# upgrade.
+flexd_driver() {
+  if [ -z "$checked" ]; then
+    "$bin/flexd" driver status --root "${root:-/}" "${plugin_dir[@]}" "${driver_options[@]}"
+    return
+  fi
+  [ -n "$groups" ] || set -- "$@" --upgrade
+  "$bin/flexd" driver install --root "${root:-/}" --config "$checked" "${plugin_dir[@]}" "${driver_options[@]}" "$@"
+}
+
+install_driver() {
+  if [ -n "$dry" ]; then flexd_driver --dry-run; else flexd_driver; fi
+  [ -z "$groups" ] || return 0
+  say "
+Kubelet gets no driver while the configuration has no volume group. To finish, edit
+$config ($prefix/bin/flexd config explains every key), then:"
+  [ -n "$root" ] || say "  $prefix/bin/flexd config --check $config && systemctl restart flexd"
+  say "  $prefix/bin/flexd driver install${root:+ --root $root}${plugin_dir:+ ${plugin_dir[*]@Q}}${driver_options:+ ${driver_options[*]@Q}}"
+  [ -n "$root" ] || say "  $prefix/bin/flexd doctor"
+}
+
 check_root
-files=(flexdriver)
-[ -n "$driver_only" ] || files+=(flexd)
-for file in "${files[@]}"; do
-  [ -x "$bin/$file" ] || die "$bin/$file is missing or not executable" "run \`make build\` first, or give --bin"
-done
-bin=$(cd "$bin" && pwd)
-
-find_kubelet
-[ -n "$plugin_dir" ] || find_plugin_dir
-check_plugin_dir
-check_dir "$(realpath -m "${plugins%/*}")"
-dot=$dir/.$name.init.json
-new=$dir/.$name.new
-new_dot=$dir/..$name.new.init.json
-outside=${plugins%/*}/.$vendor~$name.new
-if [ -z "$dry" ]; then
-  mkdir -p "${plugins%/*}" || die "${plugins%/*} cannot be made" "run this as root; where /usr is read-only, set kubelet's volumePluginDir to a directory that is not"
-  lock
-fi
-choose_attach
-report "driver" "$driver"
-report "plugin directory" "$plugin_dir ($plugin_why)"
-report "attach" "$attach ($attach_why)"
-[ -z "$driver_only" ] || [ "$attach" = true ] ||
-  say "note: the controller manager's machine needs the driver only for nodes with attach:true, and then --attach=true"
-
-if [ -z "$driver_only" ]; then install_flexd; fi
+config=$root/etc/flexd/flexd.yaml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+check_programs
+check_package
+choose_prefix
+check_config
+flexd_driver --dry-run >/dev/null # refuses before anything is changed
+lock
+changed=''
+install_config
+[ -n "$dry" ] || [ -z "$checked" ] || checked=$config
+place 755 "$bin/flexd" "$root$prefix/bin/flexd"
+place 755 "$bin/flexdriver" "$root$prefix/lib/flexd/flexdriver"
+install_units
+install_rule
+start_flexd
 install_driver

@@ -278,3 +278,11 @@ func (r *reader) clean(at string) bool {
 func within(dir, root string) bool {
 	return dir == root || strings.HasPrefix(dir, root+"/")
 }
+
+// DriverProblem returns what is wrong with the name of a driver, or "".
+func DriverProblem(name string) string {
+	if driverName.is(name) {
+		return ""
+	}
+	return fmt.Sprintf("must be %s, not %q", driverName.form, short(name))
+}

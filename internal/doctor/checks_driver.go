@@ -1,17 +1,18 @@
 package doctor
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/driver"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
@@ -23,26 +24,22 @@ func (n *node) driver() (dir, name, dotfile string) {
 	return vendor + "~" + name, name, "." + name + ".init.json"
 }
 
-// install returns the command that installs the driver for a kubelet.
-func (n *node) install(k *kubelet) string {
-	command := "scripts/install.sh"
-	if n.Config.Driver != "flexd/lvm" {
-		command += " --driver " + n.Config.Driver
+// install returns the command that installs the driver for all kubelets.
+func (n *node) install() string {
+	if n.ConfigPath != config.DefaultPath {
+		return "flexd driver install --config " + n.ConfigPath
 	}
-	if k.plugins.value != defaultPlugins || n.other(k) {
-		command += " --plugin-dir " + k.plugins.value
-	}
-	return command
+	return "flexd driver install"
 }
 
 func (n *node) pluginDirectory() []finding {
-	return n.each(func(k *kubelet) finding {
-		dir := k.inside + k.plugins.value
-		name := fmt.Sprintf("%s (%s)", k.plugins.value, k.plugins.from)
+	return n.each(func(k *kubelet.Instance) finding {
+		dir := k.Inside + k.Plugins.Value
+		name := fmt.Sprintf("%s (%s)", k.Plugins.Value, k.Plugins.From)
 		st, err := os.Lstat(dir)
 		switch {
 		case os.IsNotExist(err):
-			f := failed(name+" does not exist", n.install(k), "restart kubelet, which makes the directory when it starts")
+			f := failed(name+" does not exist", n.install(), "restart kubelet, which makes the directory when it starts")
 			if k.Pid == 0 {
 				f.result = status.ResultWarning
 			}
@@ -52,13 +49,13 @@ func (n *node) pluginDirectory() []finding {
 		case st.Mode()&fs.ModeSymlink != 0:
 			return failed(name+" is a symbolic link: kubelet watches the link, and misses changes of the drivers", "make it a directory, or set kubelet's volumePluginDir to the destination")
 		case !st.IsDir():
-			return failed(name+" is not a directory", "move it away, then "+n.install(k))
-		case n.other(k) && !sameFile(n.Root+k.plugins.value, dir):
-			return warning(name+" of kubelet's mount namespace is another directory than here", n.install(k)+" with the path of kubelet's directory on the host", "bind "+k.plugins.value+" of the host into the container of kubelet")
-		case n.hasOption(k, k.plugins.value, "noexec"):
-			return failed(name+" is on a mount with noexec: kubelet cannot run a driver there", "mount -o remount,exec the filesystem (findmnt -T "+k.plugins.value+")", "set kubelet's volumePluginDir to a directory elsewhere")
+			return failed(name+" is not a directory", "move it away, then "+n.install())
+		case n.other(k) && !sameFile(n.Root+k.Plugins.Value, dir):
+			return warning(name+" of kubelet's mount namespace is another directory than here", n.install()+" (finds the path here of kubelet's directory)", "bind "+k.Plugins.Value+" of the host into the container of kubelet")
+		case n.hasOption(k, k.Plugins.Value, "noexec"):
+			return failed(name+" is on a mount with noexec: kubelet cannot run a driver there", "mount -o remount,exec the filesystem (findmnt -T "+k.Plugins.Value+")", "set kubelet's volumePluginDir to a directory elsewhere")
 		}
-		if wrong, remedy := safe(dir, st); wrong != "" {
+		if wrong, remedy := driver.Unsafe(dir, st); wrong != "" {
 			return failed(wrong, remedy)
 		}
 		return well("%s", name)
@@ -66,11 +63,11 @@ func (n *node) pluginDirectory() []finding {
 }
 
 func (n *node) executable() []finding {
-	return n.each(func(k *kubelet) finding {
-		driver, name, dotfile := n.driver()
-		dir := filepath.Join(k.inside+k.plugins.value, driver)
-		exe, install := filepath.Join(dir, name), n.install(k)
-		shown := filepath.Join(k.plugins.value, driver, name)
+	return n.each(func(k *kubelet.Instance) finding {
+		folder, name, dotfile := n.driver()
+		dir := filepath.Join(k.Inside+k.Plugins.Value, folder)
+		exe, install := filepath.Join(dir, name), n.install()
+		shown := filepath.Join(k.Plugins.Value, folder, name)
 		parent, err := os.Lstat(dir)
 		if err == nil && !parent.IsDir() {
 			return failed(filepath.Dir(shown)+" is not a directory: kubelet does not follow a link", "move it away, then "+install)
@@ -91,14 +88,14 @@ func (n *node) executable() []finding {
 		case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:
 			return failed(fmt.Sprintf("%s is not executable (mode %s)", shown, st.Mode()), install)
 		}
-		if wrong, remedy := safe(dir, parent); wrong != "" {
+		if wrong, remedy := driver.Unsafe(dir, parent); wrong != "" {
 			return failed(wrong, remedy)
 		}
-		if wrong, remedy := safe(exe, st); wrong != "" {
+		if wrong, remedy := driver.Unsafe(exe, st); wrong != "" {
 			return failed(wrong, remedy)
 		}
-		if !isFlexdriver(exe) {
-			return failed(shown+" is not flexd's driver", "see what it is: file "+shown+"; if another driver has this name, choose one of its own with --driver", install)
+		if !driver.IsOurs(exe) {
+			return failed(shown+" is not flexd's driver", "see what it is: file "+shown+"; if it is a driver in use, choose another name with driver: in "+n.ConfigPath, install+" --replace-driver (keeps a copy, which flexd driver restore puts back)")
 		}
 		if _, err := n.mode(k); err != nil {
 			return failed(fmt.Sprintf("the driver's init fails, so kubelet does not load it: %s: %v", filepath.Join(filepath.Dir(shown), dotfile), err), install)
@@ -113,44 +110,24 @@ func (n *node) executable() []finding {
 	})
 }
 
-// isFlexdriver reports whether an executable is built from cmd/flexdriver: Go writes the path
-// of the package into it.
-func isFlexdriver(exe string) bool {
-	f, err := open(exe)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	text, _ := io.ReadAll(io.LimitReader(f, 64<<20))
-	return bytes.Contains(text, fmt.Appendf(nil, "path\t%s/cmd/flexdriver\n", "github.com/flexd/flexd"))
-}
-
 // mode returns the attach mode of the installed driver.
-func (n *node) mode(k *kubelet) (attach bool, err error) {
-	driver, _, dotfile := n.driver()
-	text, err := readFile(filepath.Join(k.inside+k.plugins.value, driver, dotfile))
-	if os.IsNotExist(err) {
-		return flexvolume.DefaultCapabilities().Attach, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	c, err := flexvolume.ParseCapabilities(text)
-	return c.Attach, err
+func (n *node) mode(k *kubelet.Instance) (attach bool, err error) {
+	dir, _, dotfile := n.driver()
+	return driver.Mode(filepath.Join(k.Inside+k.Plugins.Value, dir, dotfile))
 }
 
 func (n *node) attachMode() []finding {
-	return n.each(func(k *kubelet) finding {
-		driver, name, _ := n.driver()
-		if !exists(filepath.Join(k.inside+k.plugins.value, driver, name)) {
+	return n.each(func(k *kubelet.Instance) finding {
+		folder, name, _ := n.driver()
+		if !exists(filepath.Join(k.Inside+k.Plugins.Value, folder, name)) {
 			return skipped("the driver is not installed")[0]
 		}
 		attach, err := n.mode(k)
 		if err != nil {
 			return unknown(err.Error())
 		}
-		evidence := fmt.Sprintf("the driver has attach:%t, and kubelet has enableControllerAttachDetach %s (%s)", attach, k.attach.value, k.attach.from)
-		change := "drain the node (the mode cannot change while volumes are mounted), then: scripts/install.sh --attach=false"
+		evidence := fmt.Sprintf("the driver has attach:%t, and kubelet has enableControllerAttachDetach %s (%s)", attach, k.Attach.Value, k.Attach.From)
+		change := "drain the node (the mode cannot change while volumes are mounted), then: " + n.install() + " --attach=false"
 		var groups []string
 		for _, g := range n.Config.VolumeGroups {
 			if g.Create && g.Restricted() {
@@ -160,8 +137,8 @@ func (n *node) attachMode() []finding {
 		switch {
 		case attach && len(groups) > 0:
 			return warning(evidence+": with attach:true flexd creates no volume in groups that are restricted to namespaces: "+strings.Join(groups, ", "), change, "create and format the volumes by hand")
-		case attach && !k.attaches():
-			return warning(evidence+": the controller manager attaches, so it needs the driver on its machine, which cannot be examined from here", "there: scripts/install.sh --driver-only --attach=true", change)
+		case attach && !k.Attaches():
+			return warning(evidence+": the controller manager attaches, so it needs the driver on its machine, which cannot be examined from here", "there: flexd driver install --controller-manager", change)
 		}
 		return well("%s", evidence)
 	})
@@ -171,27 +148,27 @@ func (n *node) attachMode() []finding {
 var otherLVM = []string{"topolvm", "lvm", "local.csi.openebs.io", "open-local", "carina", "directpv"}
 
 func (n *node) otherDrivers() []finding {
-	return n.each(func(k *kubelet) finding {
+	return n.each(func(k *kubelet.Instance) finding {
 		ours, _, _ := n.driver()
 		var wrong, others, remedy []string
-		entries, err := os.ReadDir(k.inside + k.plugins.value)
+		entries, err := os.ReadDir(k.Inside + k.Plugins.Value)
 		if err != nil && !os.IsNotExist(err) {
 			return unknown(err.Error())
 		}
 		for _, e := range entries {
-			path := filepath.Join(k.plugins.value, e.Name())
+			path := filepath.Join(k.Plugins.Value, e.Name())
 			exe := e.Name()[strings.LastIndexByte(e.Name(), '~')+1:]
 			switch {
 			case e.Name() == ours:
 			case strings.HasPrefix(e.Name(), "."):
 				wrong = append(wrong, path+" is hidden, but kubelet watches files in it, and logs an error for each change")
-				remedy = append(remedy, "if no installation runs now: see what it is, ls -la "+path+", and move it out of "+k.plugins.value)
+				remedy = append(remedy, "if no installation runs now: see what it is, ls -la "+path+", and move it out of "+k.Plugins.Value)
 			case !e.IsDir():
 				others = append(others, path+" (ignored by kubelet)")
-			case !exists(filepath.Join(k.inside+path, exe)):
+			case !exists(filepath.Join(k.Inside+path, exe)):
 				wrong = append(wrong, filepath.Join(path, exe)+" is missing: kubelet fails to load that driver again and again")
 				remedy = append(remedy, "if that driver is not used any more: move "+path+" away")
-			case usesLVM(filepath.Join(k.inside+path, exe)):
+			case usesLVM(filepath.Join(k.Inside+path, exe)):
 				wrong = append(wrong, filepath.Join(path, exe)+" is another FlexVolume driver that runs LVM's commands")
 				remedy = append(remedy, "move its volumes to driver: "+n.Config.Driver+", drain the node, then move "+path+" away")
 			default:
@@ -199,16 +176,16 @@ func (n *node) otherDrivers() []finding {
 			}
 		}
 		for _, name := range n.foreignMounts(k) {
-			if !exists(filepath.Join(k.inside+k.plugins.value, name)) {
-				wrong = append(wrong, "volumes of "+name+" are mounted, whose driver is not in "+k.plugins.value+": kubelet cannot unmount them")
+			if !exists(filepath.Join(k.Inside+k.Plugins.Value, name)) {
+				wrong = append(wrong, "volumes of "+name+" are mounted, whose driver is not in "+k.Plugins.Value+": kubelet cannot unmount them")
 				remedy = append(remedy, "install that driver again and drain the node")
 			}
 		}
 		for _, dir := range []string{"plugins", "plugins_registry"} {
-			found, _ := os.ReadDir(filepath.Join(k.inside+k.rootDir.value, dir))
+			found, _ := os.ReadDir(filepath.Join(k.Inside+k.RootDir.Value, dir))
 			for _, e := range found {
 				if len(n.lvmGroups()) > 0 && slices.ContainsFunc(otherLVM, func(s string) bool { return strings.Contains(e.Name(), s) }) {
-					wrong = append(wrong, filepath.Join(k.rootDir.value, dir, e.Name())+" belongs to a CSI driver that manages volume groups of LVM")
+					wrong = append(wrong, filepath.Join(k.RootDir.Value, dir, e.Name())+" belongs to a CSI driver that manages volume groups of LVM")
 					remedy = append(remedy, "give that driver other volume groups than "+strings.Join(n.lvmGroups(), ", ")+"; if it was removed from the cluster, move its directory away")
 				}
 			}
@@ -225,7 +202,7 @@ func (n *node) otherDrivers() []finding {
 
 // foreignMounts returns the directories of the other FlexVolume drivers that have volumes
 // mounted for pods.
-func (n *node) foreignMounts(k *kubelet) (names []string) {
+func (n *node) foreignMounts(k *kubelet.Instance) (names []string) {
 	file, _ := n.mounts()
 	table, err := mounttable.ReadFile(file)
 	if err != nil {
@@ -235,7 +212,7 @@ func (n *node) foreignMounts(k *kubelet) (names []string) {
 	for _, e := range table.All() {
 		_, rest, _ := strings.Cut(e.Dir, "/volumes/")
 		name, _, below := strings.Cut(rest, "/")
-		if below && strings.HasPrefix(e.Dir, k.rootDir.value+"/pods/") && strings.Contains(name, "~") && !strings.HasPrefix(name, "kubernetes.io~") && name != ours && !slices.Contains(names, name) {
+		if below && strings.HasPrefix(e.Dir, k.RootDir.Value+"/pods/") && strings.Contains(name, "~") && !strings.HasPrefix(name, "kubernetes.io~") && name != ours && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -244,7 +221,7 @@ func (n *node) foreignMounts(k *kubelet) (names []string) {
 
 // usesLVM reports whether a script runs commands of LVM. It is read, and never run.
 func usesLVM(script string) bool {
-	text, err := readFile(script)
+	text, err := kubelet.ReadFile(script)
 	return err == nil && strings.HasPrefix(text, "#!") && slices.ContainsFunc([]string{"lvcreate", "lvchange", "lvs ", "vgs ", "lvdisplay", "volumegroup"}, func(s string) bool { return strings.Contains(text, s) })
 }
 
@@ -262,13 +239,13 @@ func (n *node) versions() (all []finding) {
 		all = append(all, warning(fmt.Sprintf("the daemon (pid %d) runs an executable that was replaced since: %s", d.Pid, d.Exe), "systemctl restart flexd (kubelet's calls wait for it; mounts stay)"))
 	}
 	for _, k := range n.found().all {
-		driver, name, _ := n.driver()
-		exe := filepath.Join(k.inside+k.plugins.value, driver, name)
+		folder, name, _ := n.driver()
+		exe := filepath.Join(k.Inside+k.Plugins.Value, folder, name)
 		st, err := os.Stat(exe)
 		if err != nil {
 			continue // the check of the executable says so
 		}
-		if wrong, _ := safe(exe, st); wrong != "" || !isFlexdriver(exe) {
+		if wrong, _ := driver.Unsafe(exe, st); wrong != "" || !driver.IsOurs(exe) {
 			continue
 		}
 		var answer struct {
@@ -281,7 +258,7 @@ func (n *node) versions() (all []finding) {
 		}
 		switch {
 		case err != nil:
-			all = append(all, unknown(fmt.Sprintf("the version of %s is unknown: %v", exe, err), n.install(k)))
+			all = append(all, unknown(fmt.Sprintf("the version of %s is unknown: %v", exe, err), n.install()))
 		case answer.Status != flexvolume.StatusSuccess:
 			release["flexdriver"] = "older"
 		default:
@@ -299,7 +276,7 @@ func (n *node) versions() (all []finding) {
 	if same {
 		return append(all, well("%s", strings.Join(parts, ", ")))
 	}
-	return append(all, warning(strings.Join(parts, ", "), "install one version again: scripts/install.sh", "systemctl restart flexd"))
+	return append(all, warning(strings.Join(parts, ", "), "install one version again: scripts/install.sh, or the package", "systemctl restart flexd"))
 }
 
 // describe names the daemon's process.

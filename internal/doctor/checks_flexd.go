@@ -13,7 +13,9 @@ import (
 	"syscall"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/driver"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/udev"
@@ -29,7 +31,7 @@ func (n *node) configuration() (all []finding) {
 		return []finding{failed(n.ConfigErr.Error(), checkIt)}
 	}
 	if st, err := os.Stat(n.Root + n.ConfigPath); err == nil {
-		if wrong, remedy := safe(n.ConfigPath, st); wrong != "" {
+		if wrong, remedy := driver.Unsafe(n.ConfigPath, st); wrong != "" {
 			all = append(all, failed(wrong, remedy))
 		}
 	}
@@ -213,7 +215,7 @@ func (n *node) unitFile(name string) (u unitFile, err error) {
 	}
 	u.values, u.from = map[string]string{}, map[string]string{}
 	for _, file := range u.files {
-		text, err := readFile(n.Root + file)
+		text, err := kubelet.ReadFile(n.Root + file)
 		if err != nil {
 			return u, err
 		}
@@ -246,7 +248,7 @@ func (n *node) unit() (all []finding) {
 	}
 	files, values, from := u.files, u.values, u.from
 	if len(files) == 0 {
-		return []finding{warning("there is no flexd.service: flexd does not start at boot", "scripts/install.sh")}
+		return []finding{warning("there is no flexd.service: flexd does not start at boot", "scripts/install.sh, or install the package again")}
 	}
 	for _, socket := range [][2]string{{driverSocket, n.Config.DriverSocket()}, {statusSocket, n.Config.StatusSocket()}} {
 		name, path := socket[0], socket[1]
@@ -254,7 +256,7 @@ func (n *node) unit() (all []finding) {
 		case err != nil:
 			all = append(all, unknown(err.Error()))
 		case len(s.files) == 0:
-			all = append(all, warning("there is no "+name+", as with an earlier version: calls do not wait in the socket while flexd restarts", "scripts/install.sh"))
+			all = append(all, warning("there is no "+name+", as with an earlier version: calls do not wait in the socket while flexd restarts", "scripts/install.sh, or install the package again"))
 		case s.values["ListenStream"] != path:
 			all = append(all, failed(fmt.Sprintf("%s: ListenStream=%s, and flexd's socket is %s", s.from["ListenStream"], s.values["ListenStream"], path),
 				fmt.Sprintf("set ListenStream= and ListenStream=%s in /etc/systemd/system/%s.d/path.conf, then: systemctl daemon-reload && systemctl restart %[2]s", path, name)))
@@ -278,11 +280,11 @@ func (n *node) unit() (all []finding) {
 	command := strings.Fields(strings.TrimLeft(values["ExecStart"], "-@:+!"))
 	switch {
 	case len(command) == 0:
-		all = append(all, failed(files[0]+" has no ExecStart", "scripts/install.sh"))
+		all = append(all, failed(files[0]+" has no ExecStart", "scripts/install.sh, or install the package again"))
 	case !exists(n.Root + command[0]):
-		all = append(all, failed(fmt.Sprintf("%s: ExecStart=%s: there is no such program", from["ExecStart"], command[0]), "scripts/install.sh"))
-	case flag(command, "config") != "" && flag(command, "config") != n.ConfigPath:
-		all = append(all, warning(fmt.Sprintf("%s: flexd's configuration is %s, and %s was examined", from["ExecStart"], flag(command, "config"), n.ConfigPath), "flexd doctor --config "+flag(command, "config")))
+		all = append(all, failed(fmt.Sprintf("%s: ExecStart=%s: there is no such program", from["ExecStart"], command[0]), "scripts/install.sh, or install the package again"))
+	case kubelet.Flag(command, "config") != "" && kubelet.Flag(command, "config") != n.ConfigPath:
+		all = append(all, warning(fmt.Sprintf("%s: flexd's configuration is %s, and %s was examined", from["ExecStart"], kubelet.Flag(command, "config"), n.ConfigPath), "flexd doctor --config "+kubelet.Flag(command, "config")))
 	}
 	return append(all, n.unitState(files)...)
 }

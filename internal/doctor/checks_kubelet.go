@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
@@ -19,23 +19,23 @@ func (n *node) process() (all []finding) {
 	for _, k := range found.all {
 		name := "no kubelet runs here"
 		if k.Pid != 0 {
-			name = fmt.Sprintf("%s is process %d, %s", k.kind, k.Pid, k.Exe)
+			name = fmt.Sprintf("%s is process %d, %s", k.Kind, k.Pid, k.Exe)
 		}
 		evidence := fmt.Sprintf("%s; root directory %s (%s), plugin directory %s (%s), enableControllerAttachDetach %s (%s); from %s",
-			name, k.rootDir.value, k.rootDir.from, k.plugins.value, k.plugins.from, k.attach.value, k.attach.from, k.read)
+			name, k.RootDir.Value, k.RootDir.From, k.Plugins.Value, k.Plugins.From, k.Attach.Value, k.Attach.From, k.Read)
 		hidden := slices.ContainsFunc(found.ignored, func(s string) bool { return strings.HasSuffix(s, procfs.Unreadable) })
 		evidence = strings.Join(append([]string{evidence}, found.ignored...), "; ")
 		switch {
 		case found.err != nil:
 			all = append(all, unknown("processes cannot be listed: "+found.err.Error()))
-		case k.err != nil:
-			all = append(all, unknown(evidence+"; "+k.err.Error(), "correct or make readable what is named here"))
+		case k.Err != nil:
+			all = append(all, unknown(evidence+"; "+k.Err.Error(), "correct or make readable what is named here"))
 		case k.Pid == 0 && hidden:
 			all = append(all, unknown(evidence))
 		case k.Pid == 0 && n.Root == "" && procfs.SeesAll() != nil:
 			all = append(all, unknown(evidence+"; "+procfs.SeesAll().Error(), "run flexd doctor on the node itself"))
 		case k.Pid == 0:
-			all = append(all, warning(evidence+"; looked for processes named "+strings.Join(comms, ", "),
+			all = append(all, warning(evidence+"; looked for processes named "+strings.Join(kubelet.Names, ", "),
 				"systemctl status kubelet k3s k3s-agent k0sworker snap.microk8s.daemon-kubelite", "start the one that this node has: systemctl start kubelet"))
 		case n.other(k):
 			all = append(all, well("%s; it runs in a mount namespace of its own, as in a container", evidence))
@@ -47,7 +47,7 @@ func (n *node) process() (all []finding) {
 }
 
 // other reports whether a kubelet has another mount namespace than flexd.
-func (n *node) other(k *kubelet) bool {
+func (n *node) other(k *kubelet.Instance) bool {
 	_, ours := n.mounts()
 	return k.Pid != 0 && k.Mounts != "" && ours != "" && k.Mounts != ours
 }
@@ -67,11 +67,11 @@ const procSelf = "/proc/self/"
 func (n *node) rootDirectory() []finding {
 	var roots []string
 	for _, k := range n.found().all {
-		roots = append(roots, strconv.Quote(k.rootDir.value))
+		roots = append(roots, strconv.Quote(k.RootDir.Value))
 	}
 	roots = slices.Compact(roots)
-	return n.each(func(k *kubelet) finding {
-		dir := k.rootDir.value
+	return n.each(func(k *kubelet.Instance) finding {
+		dir := k.RootDir.Value
 		fix := []string{fmt.Sprintf("set kubeletRoots: [%s] in %s, then: flexd config --check %[2]s && systemctl restart flexd", strings.Join(roots, ", "), n.ConfigPath)}
 		resolved, err := n.resolve(dir)
 		switch {
@@ -81,7 +81,7 @@ func (n *node) rootDirectory() []finding {
 			theirs, err := n.resolve(r)
 			return r == dir || err == nil && theirs == resolved
 		}):
-			f := failed(fmt.Sprintf("kubelet's root directory is %s (%s), and kubeletRoots has %s", dir, k.rootDir.from, strings.Join(n.Config.KubeletRoots, ", ")), fix...)
+			f := failed(fmt.Sprintf("kubelet's root directory is %s (%s), and kubeletRoots has %s", dir, k.RootDir.From, strings.Join(n.Config.KubeletRoots, ", ")), fix...)
 			if k.Pid == 0 {
 				f.result = status.ResultWarning
 			}
@@ -90,10 +90,10 @@ func (n *node) rootDirectory() []finding {
 			return warning(err.Error(), "kubelet creates it when it starts; if it is elsewhere: "+fix[0])
 		case err != nil:
 			return failed(err.Error(), "bind it into the container of kubelet at the same path, with propagation rshared")
-		case n.other(k) && !sameFile(n.Root+dir, k.inside+dir):
+		case n.other(k) && !sameFile(n.Root+dir, k.Inside+dir):
 			return failed(fmt.Sprintf("%s of %s is another directory than %s of flexd", dir, k, dir), "bind the host's "+dir+" into the container of kubelet at the same path, with propagation rshared")
 		}
-		return well("%s (%s) is in kubeletRoots", dir, k.rootDir.from)
+		return well("%s (%s) is in kubeletRoots", dir, k.RootDir.From)
 	})
 }
 
@@ -110,7 +110,7 @@ func sameFile(a, b string) bool {
 }
 
 func (n *node) propagation() []finding {
-	return n.each(func(k *kubelet) finding {
+	return n.each(func(k *kubelet.Instance) finding {
 		if k.Pid == 0 {
 			return skipped("no kubelet runs")[0]
 		}
@@ -119,14 +119,14 @@ func (n *node) propagation() []finding {
 		if err != nil || namespace == "" || k.Mounts == "" {
 			return unknown(fmt.Sprintf("the mount namespaces of flexd (%s) and %s (%s) cannot be compared: %v", namespace, k, k.Mounts, err))
 		}
-		resolved, err := n.resolve(k.rootDir.value)
+		resolved, err := n.resolve(k.RootDir.Value)
 		if err != nil {
 			return unknown(err.Error())
 		}
 		dir := resolved + "/pods/x"
 		if !n.other(k) {
-			if on := flexds.Containing(dir); resolved != k.rootDir.value && on != nil && on.Peer == 0 {
-				return warning(fmt.Sprintf("%s is a link to %s on the mount at %s, which is not shared: each start of kubelet mounts the directory over itself, and hides the volumes of running pods", k.rootDir.value, resolved, on.Dir),
+			if on := flexds.Containing(dir); resolved != k.RootDir.Value && on != nil && on.Peer == 0 {
+				return warning(fmt.Sprintf("%s is a link to %s on the mount at %s, which is not shared: each start of kubelet mounts the directory over itself, and hides the volumes of running pods", k.RootDir.Value, resolved, on.Dir),
 					"mount --make-rshared / (before kubelet starts)", "set kubelet's --root-dir to "+resolved)
 			}
 			return well("flexd and %s have the same mount namespace", k)
@@ -147,28 +147,17 @@ func (n *node) propagation() []finding {
 }
 
 func (n *node) nodeName() []finding {
-	return n.each(func(k *kubelet) finding {
+	return n.each(func(k *kubelet.Instance) finding {
 		ours := n.Config.NodeName
-		if theirs := strings.ToLower(k.node.value); theirs != "" && theirs != ours {
-			return warning(fmt.Sprintf("kubelet's %s is %s, and flexd's node name is %s", k.node.from, theirs, ours), fmt.Sprintf("set nodeName: %s in %s, then: systemctl restart flexd", theirs, n.ConfigPath))
+		if theirs := strings.ToLower(k.NodeName.Value); theirs != "" && theirs != ours {
+			return warning(fmt.Sprintf("kubelet's %s is %s, and flexd's node name is %s", k.NodeName.From, theirs, ours), fmt.Sprintf("set nodeName: %s in %s, then: systemctl restart flexd", theirs, n.ConfigPath))
 		}
 		return well("%s", ours)
 	})
 }
 
-// safe returns why a file that root runs, or its directory, is not safe.
-func safe(path string, st os.FileInfo) (wrong, remedy string) {
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != uint32(os.Geteuid()) && sys.Uid != 0 {
-		return fmt.Sprintf("%s belongs to uid %d, who could make root run anything", path, sys.Uid), "chown root:root " + path
-	}
-	if st.Mode().Perm()&0o022 != 0 {
-		return fmt.Sprintf("%s has mode %#o: others than root could make root run anything", path, st.Mode().Perm()), "chmod go-w " + path
-	}
-	return "", ""
-}
-
 // hasOption reports whether the mount that has a path has an option, as kubelet sees it.
-func (n *node) hasOption(k *kubelet, path, option string) bool {
+func (n *node) hasOption(k *kubelet.Instance, path, option string) bool {
 	file, _ := n.mounts()
 	if k.Pid != 0 {
 		file = k.Path("mountinfo")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
 )
@@ -100,7 +101,7 @@ func (n *node) devices() (all []finding) {
 	evidence := fmt.Sprintf("filter=%s, global_filter=%s", s["filter"], s["global_filter"])
 	file := "/etc/lvm/devices/" + strings.Trim(s["devicesfile"], `"`)
 	if s["use_devicesfile"] == "1" && exists(n.Root+file) {
-		text, _ := readFile(n.Root + file)
+		text, _ := kubelet.ReadFile(n.Root + file)
 		evidence = fmt.Sprintf("%s lists %d disks, and LVM ignores all filters and other disks", file, strings.Count(text, "\nIDTYPE="))
 		if n.Config.LVMFilter != nil {
 			all = append(all, warning(evidence+": lvmFilter of "+n.ConfigPath+" has no effect", "lvmdevices (lists them); lvmdevices --adddev DISK", "remove lvmFilter from "+n.ConfigPath))

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	cgroups "github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/status"
 	"golang.org/x/sys/unix"
@@ -237,8 +237,8 @@ func (n *node) controlGroups() []finding {
 	if exists(n.Root + dir + "/cgroup.controllers") {
 		version = "version 2"
 	}
-	runs := slices.ContainsFunc(n.found().all, func(k *kubelet) bool { return k.Pid != 0 })
-	switch why := cgroups.NewCgroups(n.Root + dir).Look().Unknown(); {
+	runs := slices.ContainsFunc(n.found().all, func(k *kubelet.Instance) bool { return k.Pid != 0 })
+	switch why := kubelet.NewCgroups(n.Root + dir).Look().Unknown(); {
 	case why == "":
 		return []finding{well("%s, %s, has kubelet's control groups (kubepods)", dir, version)}
 	case runs:

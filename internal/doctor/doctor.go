@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
@@ -95,14 +96,14 @@ var checks = []struct {
 type node struct {
 	*Host
 	ctx    context.Context
-	found  func() kubelets
+	found  func() found
 	serve  func() (procfs.Details, bool) // the daemon's process
 	lvmSet func() (map[string]string, error)
 	vgs    func() ([]group, error)
 }
 
-type kubelets struct {
-	all     []*kubelet
+type found struct {
+	all     []*kubelet.Instance
 	ignored []string
 	err     error
 }
@@ -115,8 +116,8 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 	ctx, cancelPrograms := context.WithTimeout(ctx, h.Limit-h.Limit/10) // they end before
 	defer cancelPrograms()
 	n := &node{Host: h, ctx: ctx}
-	n.found = sync.OnceValue(func() (k kubelets) {
-		k.all, k.ignored, k.err = h.kubelets()
+	n.found = sync.OnceValue(func() (k found) {
+		k.all, k.ignored, k.err = kubelet.Find(h.Root)
 		return k
 	})
 	n.serve = sync.OnceValues(n.daemonProcess)
@@ -169,7 +170,7 @@ func (n *node) daemonProcess() (found procfs.Details, runs bool) {
 		if len(d.Args) < 2 || d.Args[1] != "serve" || d.Foreign != "" && d.Foreign != procfs.Unreadable {
 			continue
 		}
-		if fits := cmp.Or(flag(d.Args, "config"), config.DefaultPath) == n.ConfigPath; fits || !runs {
+		if fits := cmp.Or(kubelet.Flag(d.Args, "config"), config.DefaultPath) == n.ConfigPath; fits || !runs {
 			found, runs = d, true
 			if fits {
 				break
@@ -181,7 +182,7 @@ func (n *node) daemonProcess() (found procfs.Details, runs bool) {
 
 // each runs a check for every kubelet, and calls what it finds in other words for one that
 // does not run: its settings are a guess then.
-func (n *node) each(check func(*kubelet) finding) (all []finding) {
+func (n *node) each(check func(*kubelet.Instance) finding) (all []finding) {
 	seen := map[string]bool{}
 	for _, k := range n.found().all {
 		f := check(k)
@@ -229,4 +230,9 @@ func firstLine(s string) string {
 		}
 	}
 	return ""
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -18,21 +18,22 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/udev"
 	"github.com/google/go-cmp/cmp"
 )
 
-// driver is an executable of cmd/flexdriver.
-var driver string
+// flexdriver is an executable of cmd/flexdriver.
+var flexdriver string
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "doctor-")
 	if err == nil {
-		driver = dir + "/flexdriver"
+		flexdriver = dir + "/flexdriver"
 		var out []byte
-		if out, err = exec.Command("go", "build", "-o", driver, "../../cmd/flexdriver").CombinedOutput(); err != nil {
+		if out, err = exec.Command("go", "build", "-o", flexdriver, "../../cmd/flexdriver").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 	}
@@ -55,7 +56,7 @@ func (files tree) write(t *testing.T, root string) {
 		path := filepath.Join(root, strings.TrimSuffix(name, "*"))
 		err := os.MkdirAll(filepath.Dir(path), 0o755)
 		if text == "flexdriver" {
-			err = os.Link(driver, path)
+			err = os.Link(flexdriver, path)
 		} else if target, ok := strings.CutPrefix(text, "-> "); err == nil && ok {
 			err = os.Symlink(strings.ReplaceAll(target, "ROOT", root), path)
 		} else if err == nil && text == "dir" {
@@ -324,15 +325,15 @@ func TestDeviations(t *testing.T) {
 		{"a link on a private mount", merged(k("--root-dir=/link"), tree{"link": "-> ROOT/var/lib/kubelet", "proc/900/mountinfo": private}), nil, "kubelet/mount-propagation warning /link is a link", "make-rshared"},
 		{"another directory in the container", tree{"proc/812/ns/mnt": "-> mnt:[2]", "proc/812/root": "-> ROOT/c", "c/var/lib/kubelet/config.yaml": "{}", "c/" + plugins + "/x": "dir"}, nil, "kubelet/root-directory error another directory", "bind"},
 		{"a setting that cannot be read", tree{"var/lib/kubelet/config.yaml": "a: [\n"}, nil, "kubelet/process unknown config.yaml", "correct"},
-		{"no plugin directory", tree{plugins: ""}, nil, "driver/plugin-directory error does not exist", "scripts/install.sh"},
-		{"a plugin directory elsewhere", merged(k("--volume-plugin-dir=/opt/x/"), tree{"opt/x": "dir"}), nil, "driver/executable error /opt/x/flexd~lvm/lvm does not exist", "install.sh --plugin-dir /opt/x"},
+		{"no plugin directory", tree{plugins: ""}, nil, "driver/plugin-directory error does not exist", "flexd driver install"},
+		{"a plugin directory elsewhere", merged(k("--volume-plugin-dir=/opt/x/"), tree{"opt/x": "dir"}), nil, "driver/executable error /opt/x/flexd~lvm/lvm does not exist", "flexd driver install"},
 		{"noexec", tree{"proc/812/mountinfo": mountinfo + "22 20 8:2 / /usr rw,noexec shared:3 - ext4 /dev/sda2 rw\n"}, nil, "driver/plugin-directory error noexec", "remount,exec"},
 		{"a linked plugin directory", merged(k("--volume-plugin-dir=/l"), tree{"l": "-> ROOT/opt", "opt": "dir"}), nil, "driver/plugin-directory error symbolic link", "make it a directory"},
-		{"not executable", tree{plugins + "/flexd~lvm/lvm*": "", plugins + "/flexd~lvm/lvm": "x"}, nil, "driver/executable error not executable", "scripts/install.sh"},
-		{"another program", tree{plugins + "/flexd~lvm/lvm*": "#!/bin/sh\n"}, nil, "driver/executable error is not flexd's driver", "--driver"},
-		{"init fails", tree{plugins + "/flexd~lvm/.lvm.init.json": "{"}, nil, "driver/executable error init fails", "scripts/install.sh"},
+		{"not executable", tree{plugins + "/flexd~lvm/lvm*": "", plugins + "/flexd~lvm/lvm": "x"}, nil, "driver/executable error not executable", "flexd driver install"},
+		{"another program", tree{plugins + "/flexd~lvm/lvm*": "#!/bin/sh\n"}, nil, "driver/executable error is not flexd's driver", "--replace-driver"},
+		{"init fails", tree{plugins + "/flexd~lvm/.lvm.init.json": "{"}, nil, "driver/executable error init fails", "flexd driver install"},
 		{"an interrupted installation", tree{plugins + "/flexd~lvm/.lvm.new": "x"}, nil, "driver/executable warning interrupted", "completes or undoes"},
-		{"attach:true, and the controller attaches", tree{plugins + "/flexd~lvm/.lvm.init.json": `{"attach": true}`}, nil, "driver/attach-mode warning controller manager", "--driver-only"},
+		{"attach:true, and the controller attaches", tree{plugins + "/flexd~lvm/.lvm.init.json": `{"attach": true}`}, nil, "driver/attach-mode warning controller manager", "--controller-manager"},
 		{"attach:true in a group with namespaces", merged(k("--enable-controller-attach-detach=false"), tree{plugins + "/flexd~lvm/.lvm.init.json": `{"attach": true}`}), func(h *Host) {
 			h.Config.VolumeGroups[0].Create, h.Config.VolumeGroups[0].Namespaces = true, []string{"a"}
 		}, "driver/attach-mode warning creates no volume", "--attach=false"},
@@ -447,6 +448,10 @@ func TestKubelets(t *testing.T) {
 		want  string // kind, root directory, plugin directory, attach
 	}{
 		{"none", nil, "kubelet /var/lib/kubelet " + standard + " true"},
+		{"none, k0s", tree{"var/lib/k0s": "dir"}, "k0s's kubelet /var/lib/k0s/kubelet /usr/libexec/k0s/kubelet-plugins/volume/exec true"},
+		{"none, rke2", tree{"etc/rancher/rke2": "dir"}, "rke2's kubelet /var/lib/kubelet /var/lib/kubelet/volumeplugins true"},
+		{"none, k3s", tree{"etc/systemd/system/k3s-agent.service": "x", "etc/rancher/k3s/config.yaml": "kubelet-arg: volume-plugin-dir=/opt/k3s\n"}, "k3s /var/lib/kubelet /opt/k3s true"},
+		{"none, microk8s", tree{"var/snap/microk8s/current/args/kubelet": "--root-dir=${SNAP_COMMON}/var/lib/kubelet\n"}, "microk8s /var/snap/microk8s/common/var/lib/kubelet " + standard + " true"},
 		{"none, kubeadm", tree{"var/lib/kubelet/kubeadm-flags.env": `KUBELET_KUBEADM_ARGS="--a=b --volume-plugin-dir=/opt/v"` + "\n", "var/lib/kubelet/config.yaml": "enableControllerAttachDetach: false\n"}, "kubelet /var/lib/kubelet /opt/v false"},
 		{"kubeadm", merged(process(5, "/usr/bin/kubelet", "--config=/k.yaml"), tree{"k.yaml": "volumePluginDir: \"/opt/v/\" # why\nx: {volumePluginDir: /no}\n"}), "kubelet /var/lib/kubelet /opt/v true"},
 		{"JSON", merged(process(5, "/usr/bin/kubelet", "--config", "/k.json"), tree{"k.json": `{"volumePluginDir":"/opt/j","enableControllerAttachDetach":false}`}), "kubelet /var/lib/kubelet /opt/j false"},
@@ -471,13 +476,13 @@ func TestKubelets(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
 			merged(tree{"proc/self/ns/user": "-> user:[1]"}, row.files).write(t, root)
-			all, _, err := (&Host{Root: root}).kubelets()
+			all, _, err := kubelet.Find(root)
 			if err != nil || len(all) != 1 {
 				t.Fatal(all, err)
 			}
 			k := all[0]
-			if got := strings.Join([]string{k.kind, k.rootDir.value, k.plugins.value, k.attach.value}, " "); got != row.want || k.err != nil {
-				t.Errorf("%s, want %s (%v)", got, row.want, k.err)
+			if got := strings.Join([]string{k.Kind, k.RootDir.Value, k.Plugins.Value, k.Attach.Value}, " "); got != row.want || k.Err != nil {
+				t.Errorf("%s, want %s (%v)", got, row.want, k.Err)
 			}
 			if strings.Contains(fmt.Sprint(*k), "secret") {
 				t.Error("a secret is kept")

@@ -36,7 +36,7 @@ func TestOneInit(t *testing.T) {
 		{"keeps its mode", two, nil, 0, "true"},
 		{"changes both", one, []string{"--attach", "false"}, 1, "false"},
 	} {
-		n.install(step.bin, append(step.args, "--driver-only")...)
+		n.driver(step.bin, step.args...)
 		inits := p.settled(step.inits)
 		if len(inits) != step.inits {
 			t.Errorf("%s: init was asked %d times, want %d: %q", step.what, len(inits), step.inits, inits)
@@ -67,12 +67,12 @@ func TestPluginDirectoryIsAMount(t *testing.T) {
 	n := newNode(t)
 	n.mount(pluginDir)
 	p := startProber(t, n.plugins())
-	n.install(one, "--driver-only")
+	n.driver(one)
 	if inits := p.settled(1); len(inits) < 1 || len(inits) > 2 || !p.knows("flexd~lvm") {
 		t.Errorf("init was asked %d times, %q", len(inits), inits)
 	}
 	n.installed(one, "false")
-	n.install(two, "--driver-only", "--attach=true")
+	n.driver(two, "--attach=true")
 	if inits := p.settled(1); len(inits) != 1 {
 		t.Errorf("init was asked %d times at an upgrade: %q", len(inits), inits)
 	}
@@ -83,15 +83,15 @@ func TestPluginDirectoryIsAMount(t *testing.T) {
 // the old one stays.
 func TestBrokenDriver(t *testing.T) {
 	for _, broken := range []struct{ name, text, says string }{
-		{"no program", "\x7fELF and no more", "not found"},
+		{"no program", "\x7fELF and no more", "another architecture"},
 		{"exit status", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\nexit 3\n", "exit status 3"},
 		{"stderr", "#!/bin/sh\necho warning >&2\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n", "warning"},
-		{"two answers", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\necho '{}'\n", "{}"},
-		{"no capabilities", "#!/bin/sh\necho '{\"status\":\"Success\"}'\n", `{"status":"Success"}`},
-		{"null", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":null}'\n", "null"},
+		{"two answers", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\necho '{}'\n", "not one JSON object"},
+		{"no capabilities", "#!/bin/sh\necho '{\"status\":\"Success\"}'\n", "nothing of attach:false"},
+		{"null", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":null}'\n", "nothing of attach:false"},
 		{"failure", "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"no luck\"}'\n", "no luck"},
-		{"another mode", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n", `"attach":true`},
-		{"silent", "#!/bin/sh\n", "exit status 0"},
+		{"another mode", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n", "nothing of attach:false"},
+		{"silent", "#!/bin/sh\n", "not one JSON object"},
 	} {
 		t.Run(broken.name, func(t *testing.T) {
 			n := newNode(t)
@@ -102,11 +102,11 @@ func TestBrokenDriver(t *testing.T) {
 			}
 			attempt := func() {
 				t.Helper()
-				n.refuses(n.command("install.sh", "--driver-only", "--bin", bin, "--attach=false"), "init", broken.says)
+				n.refuses(n.driverCommand(one, "install", "--from", bin+"/flexdriver", "--attach=false"), "init", broken.says)
 			}
 			attempt()
 			n.nothingElse()
-			n.install(one, "--driver-only", "--attach=true")
+			n.driver(one, "--attach=true")
 			p.settled(1)
 			attempt()
 			n.installed(one, "true")
@@ -120,13 +120,13 @@ func TestBrokenDriver(t *testing.T) {
 // Where the last rename fails, the mode goes back with the executable.
 func TestRollback(t *testing.T) {
 	n := newNode(t)
-	n.install(one, "--driver-only")
+	n.driver(one)
 	if err := unix.Mount(n.exe(), n.exe(), "", unix.MS_BIND, ""); err != nil { // renames over it fail
 		t.Fatal(err)
 	}
 	defer unix.Unmount(n.exe(), unix.MNT_DETACH)
 	for _, mode := range []string{"true", "false"} {
-		out, err := n.command("install.sh", "--driver-only", "--bin", two, "--attach="+mode).CombinedOutput()
+		out, err := n.driverCommand(two, "install", "--attach="+mode).CombinedOutput()
 		if err == nil {
 			t.Fatalf("attach:%s succeeds: %s", mode, out)
 		}
@@ -138,9 +138,9 @@ func TestRollback(t *testing.T) {
 // Other settings beside the mode stay.
 func TestOtherCapabilitiesStay(t *testing.T) {
 	n := newNode(t)
-	n.install(one, "--driver-only")
+	n.driver(one)
 	n.write(pluginDir+"/flexd~lvm/.lvm.init.json", "{\n \"attach\" : false,\n \"fsGroup\": false\n}\n")
-	n.install(two, "--driver-only", "--attach=true")
+	n.driver(two, "--attach=true")
 	if got, want := n.read(n.dotfile()), "{\n \"attach\" : true,\n \"fsGroup\": false\n}\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -155,7 +155,7 @@ func TestConcurrentInstallations(t *testing.T) {
 	said := make([]string, 12)
 	for i := range said {
 		all.Go(func() {
-			c := n.command("install.sh", "--driver-only", "--bin", []string{one, two}[i%2], "--attach="+[]string{"true", "false"}[i/2%2])
+			c := n.driverCommand([]string{one, two}[i%2], "install", "--attach="+[]string{"true", "false"}[i/2%2])
 			out, err := c.CombinedOutput()
 			if err != nil {
 				t.Errorf("%v: %v\n%s", c.Args, err, out)
@@ -174,7 +174,7 @@ func TestConcurrentInstallations(t *testing.T) {
 	if len(inits) < 1 || len(inits) > wrote || p.failures() > 0 { // fewer: one look-up for two events
 		t.Errorf("%d installations, %d times init, %d failed look-ups", wrote, len(inits), p.failures())
 	}
-	n.install(one, "--driver-only", "--attach=true")
+	n.driver(one, "--attach=true")
 	n.installed(one, "true")
 }
 
@@ -190,10 +190,10 @@ func TestKilledInstallation(t *testing.T) {
 	cut := 0
 	for round := range rounds {
 		if round%8 == 0 {
-			n.uninstall("--driver-only")
+			n.remove()
 		}
 		bin, mode := []string{one, two}[round%2], []string{"true", "false"}[round/2%2]
-		c := n.command("install.sh", "--driver-only", "--bin", bin, "--attach="+mode)
+		c := n.driverCommand(one, "install", "--from", bin+"/flexdriver", "--attach="+mode)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -212,7 +212,7 @@ func TestKilledInstallation(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		n.install(bin, "--driver-only", "--attach="+mode)
+		n.driver(bin, "--attach="+mode)
 		whole = time.Since(began)
 		n.installed(bin, mode)
 		if t.Failed() {
@@ -229,15 +229,15 @@ func TestKilledInstallation(t *testing.T) {
 // not reached kubelet: mounted volumes show the mode, and the next one puts it back.
 func TestCutModeChange(t *testing.T) {
 	n := newNode(t)
-	n.install(one, "--driver-only", "--attach=true")
+	n.driver(one, "--attach=true")
 	p := startProber(t, n.plugins())
 	// As the kill leaves it: the new dotfile in place, the executable staged.
 	n.write(pluginDir+"/flexd~lvm/.lvm.init.json", "{\"attach\": false}\n")
 	n.write(pluginDir+"/flexd~lvm/.lvm.new", n.read(two+"/flexdriver"))
 	n.mount("/var/lib/kubelet/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/pv1")
 	n.mount("/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/pv1")
-	n.refuses(n.command("install.sh", "--driver-only", "--bin", two, "--attach=false"), "from attach:true to attach:false")
-	n.install(two, "--driver-only")
+	n.refuses(n.driverCommand(two, "install", "--attach=false"), "from attach:true to attach:false")
+	n.driver(two)
 	n.installed(two, "true")
 	if inits := p.settled(1); len(inits) != 1 {
 		t.Errorf("init was asked %d times: %q", len(inits), inits)
@@ -247,11 +247,11 @@ func TestCutModeChange(t *testing.T) {
 // The remains of killed installations are removed also by one that has nothing to do.
 func TestLeftovers(t *testing.T) {
 	n := newNode(t)
-	n.install(one, "--driver-only")
+	n.driver(one)
 	p := startProber(t, n.plugins())
 	n.write(pluginDir+"/flexd~lvm/..lvm.new.init.json", "{\"attach\": false}\n")
 	n.write(filepath.Dir(pluginDir)+"/.flexd~lvm.new/lvm", "half")
-	contains(t, n.install(one, "--driver-only"), "same: "+n.exe())
+	contains(t, n.driver(one), "same: "+n.exe())
 	n.installed(one, "false")
 	if inits := p.settled(0); len(inits) > 0 {
 		t.Errorf("kubelet asked %q", inits)
@@ -267,7 +267,7 @@ func TestSignal(t *testing.T) {
 	if err := os.WriteFile(bin+"/flexdriver", []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := n.command("install.sh", "--driver-only", "--bin", bin)
+	c := n.driverCommand(one, "install", "--from", bin+"/flexdriver")
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

@@ -139,9 +139,9 @@ func (n *node) read(path string) string {
 func (n *node) kubelet(pid string, args ...string) {
 	n.t.Helper()
 	n.write("/proc/"+pid+"/comm", "kubelet\n")
-	n.write("/proc/"+pid+"/stat", pid+" (kubelet) S 1 1 1\n")
+	n.write("/proc/"+pid+"/stat", pid+" (kubelet) S 1"+strings.Repeat(" 0", 40)+"\n")
 	n.write("/proc/"+pid+"/cmdline", strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00")+"\x00")
-	n.write("/proc/"+pid+"/mountinfo", "")
+	n.write("/proc/"+pid+"/mountinfo", mountinfo)
 	n.write("/proc/"+pid+"/status", "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t"+pid+"\nThreads:\t1\n")
 	n.write("/proc/"+pid+"/cgroup", "0::/system.slice/kubelet.service\n")
 	user, err := os.Readlink("/proc/self/ns/user")
@@ -149,6 +149,8 @@ func (n *node) kubelet(pid string, args ...string) {
 		n.t.Fatal(err)
 	}
 	n.mkdir("/proc/" + pid + "/ns")
+	n.mkdir("/proc/self/ns")
+	os.Symlink(user, n.root+"/proc/self/ns/user")
 	if err := os.Symlink(user, n.root+"/proc/"+pid+"/ns/user"); err != nil {
 		n.t.Fatal(err)
 	}
@@ -156,6 +158,8 @@ func (n *node) kubelet(pid string, args ...string) {
 		n.t.Fatal(err)
 	}
 }
+
+const mountinfo = "20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
 
 // mount mounts a tmpfs until the test ends.
 func (n *node) mount(dir string) {
@@ -171,6 +175,31 @@ func (n *node) command(script string, args ...string) *exec.Cmd {
 	return exec.Command("../../scripts/"+script, append([]string{"--root", n.root}, args...)...)
 }
 
+// driverCommand is `flexd driver` of a release. Without a configuration of its own the node
+// gets one with a volume group.
+func (n *node) driverCommand(bin, action string, args ...string) *exec.Cmd {
+	n.t.Helper()
+	if _, err := os.Stat(n.root + "/etc/flexd/flexd.yaml"); err != nil {
+		n.write("/etc/flexd/flexd.yaml", configuration)
+	}
+	return exec.Command(bin+"/flexd", append([]string{"driver", action, "--root", n.root}, args...)...)
+}
+
+// A configuration with a volume group.
+const configuration = "volumeGroups: [{name: vg0, provider: lvm, namespaces: [a]}]\n"
+
+// driver is `flexd driver install`, which must succeed; it returns what it says.
+func (n *node) driver(bin string, args ...string) string {
+	n.t.Helper()
+	return n.succeeds(n.driverCommand(bin, "install", args...))
+}
+
+// remove is `flexd driver remove`.
+func (n *node) remove(args ...string) string {
+	n.t.Helper()
+	return n.succeeds(n.driverCommand(one, "remove", args...))
+}
+
 // install is install.sh, which must succeed; it returns what it says.
 func (n *node) install(bin string, args ...string) string {
 	n.t.Helper()
@@ -179,7 +208,7 @@ func (n *node) install(bin string, args ...string) string {
 
 func (n *node) uninstall(args ...string) string {
 	n.t.Helper()
-	return n.succeeds(n.command("uninstall.sh", args...))
+	return n.succeeds(n.command("uninstall.sh", append([]string{"--bin", one}, args...)...))
 }
 
 func (n *node) succeeds(c *exec.Cmd) string {
@@ -205,7 +234,7 @@ func (n *node) refuses(c *exec.Cmd, words ...string) {
 			n.t.Errorf("no %q in:\n%s", w, &stderr)
 		}
 	}
-	if lines := strings.Split(strings.TrimSpace(stderr.String()), "\n"); len(lines) < 2 || !strings.HasPrefix(lines[len(lines)-1], "  ") {
+	if text := stderr.String(); !strings.Contains(text, "what to do: ") && !strings.Contains(text, "--attach is true or false") {
 		n.t.Errorf("it does not say what to do:\n%s", &stderr)
 	}
 	n.same(before)

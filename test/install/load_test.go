@@ -53,7 +53,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	n := newNode(t)
 	socket := filepath.Join(t.TempDir(), "driver.sock")
 	stop := serve(t, socket)
-	n.install(one, "--driver-only")
+	n.driver(one)
 	p := startProber(t, n.plugins())
 
 	var calls atomic.Int64
@@ -82,7 +82,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	const upgrades = 10
 	for i := range upgrades {
 		stop() // calls that wait lose their flexd, and ask the next one
-		n.install([]string{two, one}[i%2], "--driver-only")
+		n.driver([]string{two, one}[i%2])
 		stop = serve(t, socket)
 		time.Sleep(120 * time.Millisecond)
 		if inits := p.settled(1); len(inits) != 1 {

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,16 +22,16 @@ func TestFound(t *testing.T) {
 		mode  string
 		words []string
 	}{
-		{"nothing", func(n *node) {}, nil, pluginDir, "false", []string{"kubelet's default; no kubelet runs here now"}},
+		{"nothing", func(n *node) {}, nil, pluginDir, "false", []string{"(kubelet's default; a guess)"}},
 		{"a kubelet without a word", func(n *node) { n.kubelet("7") }, nil, pluginDir, "false",
 			[]string{"(kubelet's default)", "leaves attaching to the controller manager"}},
 		{"flags", func(n *node) {
 			n.kubelet("7", "--volume-plugin-dir=/wrong", "--volume-plugin-dir", elsewhere, "--enable-controller-attach-detach=false")
-		}, nil, elsewhere, "true", []string{"kubelet's --volume-plugin-dir", "kubelet attaches by itself"}},
+		}, nil, elsewhere, "true", []string{"(--volume-plugin-dir)", "kubelet attaches by itself"}},
 		{"configuration", func(n *node) {
 			n.kubelet("7", "--config=/etc/kubelet.yaml")
 			n.write("/etc/kubelet.yaml", "# volumePluginDir: /wrong\nkind: KubeletConfiguration\nenableControllerAttachDetach: false # ours\nvolumePluginDir: \""+elsewhere+"\"\n")
-		}, nil, elsewhere, "true", []string{"volumePluginDir of kubelet's configuration"}},
+		}, nil, elsewhere, "true", []string{"volumePluginDir in /etc/kubelet.yaml"}},
 		{"configuration as JSON", func(n *node) {
 			n.kubelet("7", "--config", "/etc/kubelet.json")
 			n.write("/etc/kubelet.json", `{"kind":"KubeletConfiguration","volumePluginDir":"`+elsewhere+`","enableControllerAttachDetach":false}`)
@@ -48,7 +49,7 @@ func TestFound(t *testing.T) {
 		{"kubeadm before kubelet's first start", func(n *node) {
 			n.write("/var/lib/kubelet/config.yaml", "enableControllerAttachDetach: false\n")
 			n.write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--volume-plugin-dir="+elsewhere+" --v=2\"\n")
-		}, nil, elsewhere, "true", []string{"no kubelet runs here now"}},
+		}, nil, elsewhere, "true", []string{"a guess"}},
 		{"the default file is nothing to a kubelet that does not read it", func(n *node) {
 			n.kubelet("7")
 			n.write("/var/lib/kubelet/config.yaml", "enableControllerAttachDetach: false\n")
@@ -56,7 +57,7 @@ func TestFound(t *testing.T) {
 		{"a call of kubelet's before its exec is no second kubelet", func(n *node) {
 			n.kubelet("7", "--enable-controller-attach-detach=false")
 			n.kubelet("8")
-			n.write("/proc/8/stat", "8 (kubelet) R 7 1 1\n")
+			n.write("/proc/8/stat", "8 (kubelet) R 7"+strings.Repeat(" 0", 40)+"\n")
 		}, nil, pluginDir, "true", nil},
 		{"given", func(n *node) { n.kubelet("7"); n.kubelet("9") }, []string{"--plugin-dir", elsewhere + "/", "--attach=true"}, elsewhere, "true",
 			[]string{"(given)", "as --attach says"}},
@@ -64,11 +65,11 @@ func TestFound(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			n := newNode(t)
 			row.node(n)
-			contains(t, n.install(one, append(row.args, "--driver-only")...), row.words...)
+			contains(t, n.driver(one, row.args...), row.words...)
 			if got := answered(n.root + row.dir + "/flexd~lvm/lvm"); got != row.mode {
 				t.Errorf("init says attach:%s, want %s", got, row.mode)
 			}
-			if again := n.install(one, append(row.args, "--driver-only")...); !strings.Contains(again, "same: ") {
+			if again := n.driver(one, row.args...); !strings.Contains(again, "same: ") {
 				t.Errorf("the second time it says\n%s", again)
 			}
 		})
@@ -79,8 +80,8 @@ func TestFound(t *testing.T) {
 func TestModeStays(t *testing.T) {
 	n := newNode(t)
 	n.kubelet("7", "--enable-controller-attach-detach=false")
-	n.install(one, "--driver-only", "--attach=false")
-	contains(t, n.install(two, "--driver-only"), "as before, though kubelet attaches by itself", "drain the node, then --attach=true")
+	n.driver(one, "--attach=false")
+	contains(t, n.driver(two), "as before, though kubelet attaches by itself", "drain the node, then --attach=true")
 	n.installed(two, "false")
 }
 
@@ -94,19 +95,19 @@ func TestMounted(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			n := newNode(t)
-			n.install(one, "--driver-only", "--attach="+row.was)
+			n.driver(one, "--attach="+row.was)
 			n.mount(row.dir)
 			n.mount("/var/lib/kubelet/pods/uid-b/volumes/flexd~other/data") // of no interest
-			n.refuses(n.command("install.sh", "--driver-only", "--bin", two, "--attach="+row.want), n.root+row.dir+"\n", "attach:"+row.was+" to attach:"+row.want, "drain")
-			n.refuses(n.command("uninstall.sh"), n.root+row.dir+"\n", "drain")
-			n.install(two, "--driver-only")
+			n.refuses(n.driverCommand(two, "install", "--attach="+row.want), n.root+row.dir+"\n", "attach:"+row.was+" to attach:"+row.want, "drain")
+			n.refuses(n.command("uninstall.sh", "--bin", one), n.root+row.dir+"\n", "drain")
+			n.driver(two)
 			n.installed(two, row.was)
 			if err := unix.Unmount(n.root+row.dir, 0); err != nil {
 				t.Fatal(err)
 			}
-			n.install(two, "--driver-only", "--attach="+row.want)
+			n.driver(two, "--attach="+row.want)
 			n.installed(two, row.want)
-			n.uninstall("--driver-only")
+			n.remove()
 			n.nothingElse()
 		})
 	}
@@ -116,19 +117,19 @@ func TestMounted(t *testing.T) {
 func TestMountedElsewhere(t *testing.T) {
 	n := newNode(t)
 	n.kubelet("7")
-	n.install(one, "--driver-only")
+	n.driver(one)
 	n.write("/proc/7/mountinfo", "36 35 98:0 / /var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data rw - ext4 /dev/x rw\n")
-	n.refuses(n.command("install.sh", "--driver-only", "--bin", one, "--attach=true"), "/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data")
-	n.refuses(n.command("uninstall.sh"), "/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data")
+	n.refuses(n.driverCommand(one, "install", "--attach=true"), "/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data")
+	n.refuses(n.command("uninstall.sh", "--bin", one), "/var/lib/kubelet/pods/uid-a/volumes/flexd~lvm/data")
 }
 
 // A driver that was installed by hand without a dotfile is attach:true.
 func TestNoDotfile(t *testing.T) {
 	n := newNode(t)
-	n.write(pluginDir+"/flexd~lvm/lvm", "")
+	n.write(pluginDir+"/flexd~lvm/lvm", n.read(two+"/flexdriver"))
 	n.mount("/var/lib/kubelet/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/pv1")
-	n.refuses(n.command("install.sh", "--driver-only", "--bin", one, "--attach=false"), "from attach:true to attach:false")
-	n.install(one, "--driver-only")
+	n.refuses(n.driverCommand(one, "install", "--attach=false"), "from attach:true to attach:false")
+	n.driver(one)
 	n.installed(one, "true")
 }
 
@@ -142,10 +143,7 @@ func TestRefused(t *testing.T) {
 		{"option", func(n *node) {}, []string{"--atach=true"}, []string{"there is no option --atach=true"}},
 		{"value missing", func(n *node) {}, []string{"--attach"}, []string{"--attach needs a value"}},
 		{"mode", func(n *node) {}, []string{"--attach=maybe"}, []string{"true or false"}},
-		{"driver without vendor", func(n *node) {}, []string{"--driver=lvm"}, []string{"VENDOR/NAME"}},
-		{"driver that climbs", func(n *node) {}, []string{"--driver=../lvm"}, []string{"VENDOR/NAME"}},
-		{"driver with two slashes", func(n *node) {}, []string{"--driver=a/b/c"}, []string{"VENDOR/NAME"}},
-		{"not built", func(n *node) {}, []string{"--bin", "/nowhere"}, []string{"/nowhere/flexdriver", "make build"}},
+		{"not built", func(n *node) {}, []string{"--bin", "/nowhere"}, []string{"/nowhere/flexd", "make build"}},
 		{"root", func(n *node) {}, []string{"--root", "/nowhere"}, []string{"--root /nowhere"}},
 		{"relative plugin directory", func(n *node) {}, []string{"--plugin-dir=plugins"}, []string{"not an absolute path"}},
 		{"driver's directory is a link", func(n *node) {
@@ -159,30 +157,62 @@ func TestRefused(t *testing.T) {
 		{"out of the root", func(n *node) { n.link("/tmp", n.root+"/opt") }, []string{"--plugin-dir=/opt/flexd-test-plugins"},
 			[]string{"leads out of --root", "/tmp/flexd-test-plugins"}},
 		{"plugin directory is a file", func(n *node) { n.write("/plugins", "") }, []string{"--plugin-dir=/plugins"}, []string{"is not a directory"}},
-		{"plugin directory of everybody", func(n *node) { n.chmod(n.plugins(), 0o777) }, nil, []string{"mode 777", "chmod go-w"}},
+		{"plugin directory of everybody", func(n *node) { n.chmod(n.plugins(), 0o777) }, nil, []string{"mode 0777", "chmod go-w"}},
 		{"driver's directory of a group", func(n *node) {
 			n.mkdir(pluginDir + "/flexd~lvm")
 			n.chmod(n.dir(), 0o775)
-		}, nil, []string{"mode 775", "chmod go-w"}},
+		}, nil, []string{"mode 0775", "chmod go-w"}},
 		{"plugin directory of another", func(n *node) {
 			if err := os.Chown(n.plugins(), 4711, 0); err != nil {
 				n.t.Fatal(err)
 			}
 		}, nil, []string{"uid 4711", "chown root"}},
 		{"executable is a directory", func(n *node) { n.mkdir(pluginDir + "/flexd~lvm/lvm") }, nil, []string{"is not a regular file"}},
-		{"two kubelets", func(n *node) { n.kubelet("7"); n.kubelet("9") }, nil, []string{"several kubelets", "7 9", "--plugin-dir"}},
 		{"configuration not readable", func(n *node) { n.kubelet("7", "--config=/etc/kubelet.yaml") }, nil, []string{"/etc/kubelet.yaml cannot be read"}},
 		{"kubelet elsewhere", func(n *node) {
 			n.kubelet("7")
 			os.Remove(n.root + "/proc/7/root")
 			n.mkdir("/proc/7/root" + pluginDir)
-		}, nil, []string{"another directory than here"}},
+		}, nil, []string{"another one than here", "bind a directory"}},
+		{"a kubelet's directory is the container's own", func(n *node) {
+			n.kubelet("7", "--volume-plugin-dir=/own/x")
+			os.Remove(n.root + "/proc/7/root")
+			n.mkdir("/proc/7/root/own")
+			n.write("/proc/7/mountinfo", "20 1 8:1 / / rw - overlay overlay rw\n")
+			n.configure()
+		}, nil, []string{"runs in a container", "/own/x"}},
+		{"noexec", func(n *node) {
+			n.kubelet("7", "--volume-plugin-dir=/noexec/x")
+			n.mount("/noexec")
+			n.remount("/noexec", unix.MS_NOEXEC)
+			n.configure()
+		}, nil, []string{"noexec", "remount,exec"}},
+		{"noexec for kubelet", func(n *node) {
+			n.kubelet("7")
+			n.write("/proc/7/mountinfo", mountinfo+"21 20 8:2 / /usr rw,noexec - ext4 /dev/sda2 rw\n")
+			n.configure()
+		}, nil, []string{"noexec", "remount,exec"}},
+		{"prefix with noexec", func(n *node) { n.mount("/opt"); n.remount("/opt", unix.MS_NOEXEC) }, []string{"--prefix=/opt"}, []string{"noexec", "another --prefix"}},
+		{"read-only plugin directory", func(n *node) { n.mount("/opt"); n.remount("/opt", unix.MS_RDONLY); n.configure() }, []string{"--plugin-dir=/opt/x"},
+			[]string{"read-only", "volumePluginDir", "/var/lib/kubelet/volumeplugins"}},
+		{"relative prefix", func(n *node) {}, []string{"--prefix=opt"}, []string{"plain absolute path"}},
+		{"another prefix", func(n *node) { n.install(one) }, []string{"--prefix=/opt"}, []string{"flexd is installed in /usr/local"}},
+		{"a package", func(n *node) { n.write("/usr/lib/systemd/system/flexd.service", "") }, nil, []string{"package manager"}},
+		{"another driver", func(n *node) { n.write(pluginDir+"/flexd~lvm/lvm", "#!/bin/sh\n"); n.configure() }, nil, []string{"another program", "--replace-driver"}},
+		{"kubelet's root directory", func(n *node) { n.kubelet("7", "--root-dir=/data"); n.configure() }, nil, []string{`kubeletRoots: ["/data"]`}},
+		{"no such configuration", func(n *node) {}, []string{"--config=/nowhere"}, []string{"/nowhere cannot be read"}},
+		{"another configuration", func(n *node) { n.configure(); n.write("/new", "lease: 1m\n") }, []string{"--config=ROOT/new"}, []string{"another configuration", "--replace-config"}},
+		{"wrong configuration", func(n *node) { n.write("/new", "leese: 1m\n") }, []string{"--config=ROOT/new"}, []string{"leese", "nothing was changed"}},
 		{"configuration of flexd", func(n *node) { n.write("/etc/flexd/flexd.yaml", "leese: 1s\n") }, nil, []string{"leese", "nothing was changed"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			n := newNode(t)
 			row.node(n)
-			n.refuses(n.command("install.sh", append([]string{"--bin", one}, row.args...)...), row.words...)
+			args := []string{"--bin", one}
+			for _, a := range row.args {
+				args = append(args, strings.ReplaceAll(a, "ROOT", n.root))
+			}
+			n.refuses(n.command("install.sh", args...), row.words...)
 		})
 	}
 }
@@ -205,18 +235,15 @@ func (n *node) chmod(path string, mode os.FileMode) {
 func TestFlexd(t *testing.T) {
 	n := newNode(t)
 	n.kubelet("7", "--root-dir=/data/kubelet")
-	out := n.install(one, "--driver=example.com/store")
-	contains(t, out, "edit it", "start: nothing")
+	contains(t, n.install(one), "start: nothing", "no driver while the configuration has no volume group", "flexd driver install --root "+n.root)
+	n.nothingElse()
 	flexd, units, config := n.root+"/usr/local/bin/flexd", n.root+"/usr/local/lib/systemd/system/", n.root+"/etc/flexd/flexd.yaml"
-	if got := answered(n.plugins() + "/example.com~store/store"); got != "false" {
-		t.Errorf("init says %s", got)
-	}
 	for _, unit := range []string{"flexd.service", "flexd-driver.socket", "flexd-status.socket"} {
 		if n.read(units+unit) != n.read("../../examples/"+unit) {
 			t.Errorf("another %s", unit)
 		}
 	}
-	contains(t, n.read(config), "\ndriver: example.com/store\n", "\nkubeletRoots: [\"/data/kubelet\"]\n", "\n# volumeGroups:\n#   - name: vg0\n")
+	contains(t, n.read(config), "\nkubeletRoots: [\"/data/kubelet\"]\n", "\n# volumeGroups:\n#   - name: vg0\n")
 	contains(t, n.succeeds(exec.Command(flexd, "config", "--check", config)), "volume groups: none")
 	if st, err := os.Stat(config); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v, %v", st, err)
@@ -228,23 +255,29 @@ func TestFlexd(t *testing.T) {
 	if err := os.Link(flexd, n.root+"/open"); err != nil {
 		t.Fatal(err)
 	}
-	n.write("/etc/flexd/flexd.yaml", "lease: 1m\nstateDir: /data/flexd\n")
+	text := "driver: example.com/store\nkubeletRoots: [/data/kubelet]\nstateDir: /data/flexd\n" + configuration
+	n.write("/etc/flexd/flexd.yaml", text)
 	contains(t, n.install(two), "keep: "+config)
 	contains(t, n.read(rule), `TEST=="/data/flexd/udev/`)
 	if n.read(flexd) != n.read(two+"/flexd") || n.read(n.root+"/open") != n.read(one+"/flexd") {
 		t.Error("flexd was not replaced by rename")
 	}
-	if got := n.read(config); got != "lease: 1m\nstateDir: /data/flexd\n" {
+	if got := n.read(config); got != text {
 		t.Errorf("the configuration is now %q", got)
 	}
+	store := n.plugins() + "/example.com~store/store"
+	if got := answered(store); got != "false" {
+		t.Errorf("init says %s", got)
+	}
 	before := n.tree()
-	contains(t, n.install(two), "same: "+flexd, "same: "+units+"flexd.service", "same: "+rule, "same: "+n.exe())
+	contains(t, n.install(two), "same: "+flexd, "same: "+units+"flexd.service", "same: "+rule, "same: "+store)
 	n.same(before)
 }
 
 func TestUninstall(t *testing.T) {
 	n := newNode(t)
 	p := startProber(t, n.plugins())
+	n.configure()
 	n.install(one)
 	p.settled(1)
 	n.write("/var/lib/flexd/formats/x", "")
@@ -270,8 +303,8 @@ func TestUninstall(t *testing.T) {
 	for path, there := range map[string]bool{
 		config: false, n.root + "/usr/local/bin/flexd": false, n.root + "/usr/local/lib/systemd/system/flexd.service": false,
 		n.root + "/usr/local/lib/systemd/system/flexd-driver.socket": false, n.root + "/usr/local/lib/systemd/system/flexd-status.socket": false,
-		n.root + "/etc/udev/rules.d/12-flexd.rules": false,
-		state + "/formats/x":                        true, n.plugins(): true,
+		n.root + "/etc/udev/rules.d/12-flexd.rules": false, n.root + "/usr/local/lib/flexd": false,
+		state + "/formats/x": true, n.plugins(): true,
 	} {
 		if _, err := os.Stat(path); (err == nil) != there {
 			t.Errorf("%s: %v", path, err)
@@ -279,7 +312,7 @@ func TestUninstall(t *testing.T) {
 	}
 
 	// Installed again, kubelet finds it again.
-	n.install(one, "--driver-only")
+	n.driver(one)
 	if inits := p.settled(1); len(inits) != 1 || !p.knows("flexd~lvm") {
 		t.Errorf("after it came back kubelet asked %q", inits)
 	}
@@ -288,9 +321,9 @@ func TestUninstall(t *testing.T) {
 // Files that are not ours keep the directory, and stay.
 func TestUninstallLeavesOthers(t *testing.T) {
 	n := newNode(t)
-	n.install(one, "--driver-only")
+	n.driver(one)
 	n.write(pluginDir+"/flexd~lvm/notes", "mine")
-	contains(t, n.uninstall("--driver-only"), "other files: notes")
+	contains(t, n.remove(), "other files: notes")
 	n.nothingElse("flexd~lvm", "flexd~lvm/notes")
 }
 
@@ -318,6 +351,7 @@ esac
 	for _, dir := range []string{"/usr/local", "/etc", "/run/systemd/system"} {
 		n.mkdir(dir)
 	}
+	n.configure()
 	step := func(c *exec.Cmd, said string, want ...string) {
 		t.Helper()
 		os.Remove(n.root + "/asked")
@@ -337,7 +371,7 @@ esac
 	step(here("install.sh", "--bin", two, "--dry-run"), "would systemctl restart flexd", "-q is-active flexd")
 	step(here("install.sh", "--bin", two), "systemctl restart flexd", "daemon-reload", "-q is-active flexd", "restart flexd")
 	n.installed(two, "false")
-	step(here("uninstall.sh"), "systemctl disable --now flexd-driver.socket flexd-status.socket flexd.service", "-q cat flexd", "-q disable --now flexd-driver.socket flexd-status.socket flexd.service", "daemon-reload")
+	step(here("uninstall.sh"), "systemctl disable --now flexd-driver.socket flexd-status.socket flexd.service", "-q disable --now flexd-driver.socket flexd-status.socket flexd.service", "daemon-reload")
 	n.nothingElse()
 }
 
@@ -346,10 +380,161 @@ func TestHelp(t *testing.T) {
 	for _, script := range []string{"install.sh", "uninstall.sh"} {
 		text := n.succeeds(exec.Command("../../scripts/"+script, "--help"))
 		source := n.read("../../scripts/" + script)
-		for _, option := range []string{"--root", "--plugin-dir", "--driver", "--driver-only", "--attach", "--bin", "--no-start", "--purge", "--dry-run"} {
+		for _, option := range []string{"--root", "--prefix", "--config", "--replace-config", "--plugin-dir", "--replace-driver", "--attach", "--bin", "--no-start", "--purge", "--dry-run"} {
 			if strings.Contains(source, option+")") != strings.Contains(text, "\n  "+option+" ") && strings.Contains(source, option+")") != strings.Contains(text, "\n  "+option+"=") {
 				t.Errorf("%s --help and %s", script, option)
 			}
 		}
 	}
+}
+
+// configure gives flexd a volume group.
+func (n *node) configure() { n.write("/etc/flexd/flexd.yaml", configuration) }
+
+// remount sets flags of a mount.
+func (n *node) remount(dir string, flags uintptr) {
+	n.t.Helper()
+	if err := unix.Mount("", n.root+dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A second run puts the driver where kubelet looks once the configuration has a volume group,
+// whatever brought it there; the former configuration is kept.
+func TestConfiguration(t *testing.T) {
+	n := newNode(t)
+	n.install(one)
+	config := n.root + "/etc/flexd/flexd.yaml"
+	first := n.read(config)
+	n.write("/new", configuration)
+	contains(t, n.install(one, "--config", n.root+"/new", "--replace-config", "--dry-run"), "would write "+config, "would write "+n.exe())
+	n.nothingElse()
+	n.install(one, "--config", n.root+"/new", "--replace-config")
+	n.installed(one, "false")
+	if n.read(config) != configuration || n.read(config+".before") != first {
+		t.Errorf("the configuration is %q, the former one %q", n.read(config), n.read(config+".before"))
+	}
+	contains(t, n.install(one, "--config", n.root+"/new"), "keep: "+config)
+
+	// Without a volume group an installed driver is upgraded all the same.
+	n.write("/etc/flexd/flexd.yaml", "lease: 1m\n")
+	contains(t, n.install(two), "note: ", "has no volume group")
+	n.installed(two, "false")
+}
+
+// Where /usr is read-only, flexd is in /opt, and kubelet's plugin directory elsewhere.
+func TestReadOnlyUsr(t *testing.T) {
+	n := newNode(t)
+	n.mount("/usr")
+	n.remount("/usr", unix.MS_RDONLY)
+	n.configure()
+	n.refuses(n.command("install.sh", "--bin", one), "read-only", "volumePluginDir")
+	n.kubelet("7", "--volume-plugin-dir=/var/lib/kubelet/volumeplugins")
+	contains(t, n.install(one), "prefix             /opt (since "+n.root+"/usr/local cannot be written)")
+	contains(t, n.read(n.root+"/etc/systemd/system/flexd.service"), "\nExecStart=/opt/bin/flexd serve ")
+	if got := answered(n.root + "/var/lib/kubelet/volumeplugins/flexd~lvm/lvm"); got != "false" {
+		t.Errorf("init says %s", got)
+	}
+	before := n.tree()
+	contains(t, n.install(one), "prefix             /opt (as before)")
+	contains(t, n.succeeds(exec.Command(n.root+"/opt/bin/flexd", "driver", "install", "--root", n.root)), "same: ")
+	n.same(before)
+	n.uninstall()
+	for _, file := range []string{"/opt/bin/flexd", "/opt/lib/flexd", "/etc/systemd/system/flexd.service", "/var/lib/kubelet/volumeplugins/flexd~lvm"} {
+		if _, err := os.Lstat(n.root + file); err == nil {
+			t.Errorf("%s stays", file)
+		}
+	}
+}
+
+// Two kubelets get one driver each, or share one.
+func TestTwoKubelets(t *testing.T) {
+	n := newNode(t)
+	n.kubelet("7")
+	n.kubelet("8")
+	n.kubelet("9", "--volume-plugin-dir=/nine", "--enable-controller-attach-detach=false")
+	n.driver(one)
+	n.installed(one, "false")
+	if got := answered(n.root + "/nine/flexd~lvm/lvm"); got != "true" {
+		t.Errorf("init says %s", got)
+	}
+	n.remove()
+	n.nothingElse()
+	if _, err := os.Stat(n.root + "/nine/flexd~lvm"); err == nil {
+		t.Error("the driver of the second kubelet stays")
+	}
+}
+
+// The plugin directory of a kubelet in a container is found where the host has it.
+func TestContainer(t *testing.T) {
+	n := newNode(t)
+	n.kubelet("7", "--volume-plugin-dir=/plugins/exec")
+	n.mount("/data")
+	n.mkdir("/data/plugins")
+	os.Remove(n.root + "/proc/7/root")
+	n.mkdir("/proc/7/root")
+	n.link(n.root+"/data/plugins", n.root+"/proc/7/root/plugins") // a bind mount
+	var st unix.Stat_t
+	if err := unix.Stat(n.root+"/data", &st); err != nil {
+		t.Fatal(err)
+	}
+	n.write("/proc/7/mountinfo", fmt.Sprintf("20 1 0:99 / / rw - overlay overlay rw\n21 20 %d:%d /plugins /plugins rw - tmpfs tmpfs rw\n", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	contains(t, n.driver(one), "which is "+n.root+"/data/plugins/exec here")
+	if got := answered(n.root + "/data/plugins/exec/flexd~lvm/lvm"); got != "false" {
+		t.Errorf("init says %s", got)
+	}
+}
+
+// Another driver is replaced only on request, in its mode while volumes are mounted, and comes
+// back in one rename.
+func TestReplace(t *testing.T) {
+	const other = "#!/bin/sh\n[ $1 = init ] && echo '{\"status\":\"Success\"}'\n"
+	n := newNode(t)
+	n.write(pluginDir+"/flexd~lvm/lvm", other)
+	n.chmod(n.exe(), 0o755)
+	n.write(pluginDir+"/flexd~lvm/README", "theirs")
+	n.mount("/var/lib/kubelet/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/pv1")
+	n.refuses(n.driverCommand(one, "install"), "another program", "--replace-driver")
+	n.refuses(n.driverCommand(one, "install", "--replace-driver", "--attach=false"), "from attach:true to attach:false")
+	contains(t, n.remove(), "keep: "+n.exe()+": it is not flexd's driver")
+
+	p := startProber(t, n.plugins())
+	kept := n.root + "/var/lib/flexd/replaced" + pluginDir + "/flexd~lvm"
+	contains(t, n.driver(one, "--replace-driver"), "keep a copy of "+n.dir()+" in "+kept, "true (as before")
+	if inits := p.settled(1); len(inits) != 1 {
+		t.Errorf("init was asked %d times: %q", len(inits), inits)
+	}
+	n.nothingElse("flexd~lvm", "flexd~lvm/.lvm.init.json", "flexd~lvm/README", "flexd~lvm/lvm")
+	if n.read(kept+"/lvm") != other || n.read(kept+"/README") != "theirs" {
+		t.Error("the copy is another one")
+	}
+	n.driver(two, "--replace-driver") // an upgrade
+	p.settled(1)
+
+	before := n.tree()
+	contains(t, n.succeeds(n.driverCommand(one, "restore", "--dry-run")), "would restore "+n.exe())
+	n.same(before)
+	n.succeeds(n.driverCommand(one, "restore"))
+	if inits := p.settled(1); len(inits) != 1 || p.failures() > 0 {
+		t.Errorf("init was asked %d times: %q; %d look-ups failed", len(inits), inits, p.failures())
+	}
+	n.nothingElse("flexd~lvm", "flexd~lvm/README", "flexd~lvm/lvm")
+	if n.read(n.exe()) != other {
+		t.Error("another driver came back")
+	}
+	contains(t, n.succeeds(n.driverCommand(one, "restore")), "none: no driver was replaced")
+}
+
+// A flexd for another architecture is recognized before anything is changed.
+func TestArchitecture(t *testing.T) {
+	n := newNode(t)
+	bin := t.TempDir()
+	text := []byte(n.read(one + "/flexd"))
+	text[18], text[19] = 0, 0x16 // e_machine
+	for _, name := range []string{"flexd", "flexdriver"} {
+		if err := os.WriteFile(bin+"/"+name, text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.refuses(n.command("install.sh", "--bin", bin), "it is for s390x, and this machine is ")
 }

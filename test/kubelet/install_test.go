@@ -20,14 +20,14 @@ func (n *node) release(number int) {
 	n.must(err)
 	// What follows the last section is nothing to the kernel, but makes it another file.
 	n.must(os.WriteFile(bin+"/flexdriver", fmt.Appendf(text, "release %d", number), 0o755))
-	c := exec.Command("../../scripts/install.sh", "--driver-only", "--plugin-dir", n.plugins, "--bin", bin,
+	c := exec.Command(built+"/flexd", "driver", "install", "--controller-manager", "--plugin-dir", n.plugins, "--from", bin+"/flexdriver",
 		fmt.Sprint("--attach=", n.mode != noAttach))
 	if out, err := c.CombinedOutput(); err != nil {
-		n.t.Fatalf("install.sh: %v\n%s", err, out)
+		n.t.Fatalf("flexd driver install: %v\n%s", err, out)
 	}
 }
 
-// A kubelet that runs finds the driver as soon as install.sh has put it there, and
+// A kubelet that runs finds the driver as soon as it has been put there, and
 // each further release while pods come and go: one init each time, and nothing
 // else is to be seen of it (no call fails: node.expected).
 //

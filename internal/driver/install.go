@@ -1,0 +1,461 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/run"
+	"golang.org/x/sys/unix"
+)
+
+// Options of an installation.
+type Options struct {
+	PluginDir string // "" = asked of kubelet
+	Attach    string // "true", "false", "" = as before, or as kubelet attaches
+	From      string // the executable
+	Replace   bool   // another program of that name
+	Upgrade   bool   // only where the driver is installed
+	NoDaemon  bool   // the controller manager's machine, which has no flexd
+}
+
+// An installation is what is to be done in one place.
+type installation struct {
+	*place
+	from       string // the executable
+	text       []byte // of it
+	attach     bool
+	capability string // the text of the dotfile
+	foreign    bool   // another program is there
+}
+
+// Install puts the driver into every plugin directory of the node, or the given one.
+func (n *Node) Install(ctx context.Context, o Options) error {
+	places, err := n.places(o.PluginDir)
+	if err != nil {
+		return err
+	}
+	defer n.unlock()
+	var all []*installation
+	for _, p := range places {
+		if !n.DryRun {
+			if err := p.lock(ctx); err != nil {
+				return err
+			}
+		}
+		i, err := p.plan(ctx, o)
+		if err != nil {
+			return err
+		}
+		if i != nil {
+			all = append(all, i)
+		}
+	}
+	for _, i := range all {
+		if err := i.install(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan examines a place and decides what to install, or nothing. It changes nothing.
+func (p *place) plan(ctx context.Context, o Options) (*installation, error) {
+	i := &installation{place: p, from: o.From}
+	_, err := os.Lstat(p.exe)
+	there := err == nil
+	ours := there && IsOurs(p.exe)
+	i.foreign = there && !ours
+	p.report("driver", "%s", p.Driver)
+	p.describe()
+	switch {
+	case o.Upgrade && !ours:
+		p.say("none: %s: nothing to upgrade", p.exe)
+		return nil, nil
+	case i.foreign && !o.Replace:
+		return nil, refuse("see what it is (file "+p.exe+"); to replace it, and keep a copy that `flexd driver restore` puts back: --replace-driver; or choose another name with driver: in "+p.Path,
+			"%s is another program than flexd's driver, so it was not replaced", p.exe)
+	}
+	if i.text, err = os.ReadFile(o.From); err != nil {
+		return nil, refuse("give --from the path of flexdriver; it is installed beside flexd, or in ../lib/flexd", "%v", err)
+	}
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
+	if !o.NoDaemon {
+		if err := p.ready(ours); err != nil {
+			return nil, err
+		}
+	}
+	if err := i.chooseAttach(ctx, o); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// usable refuses a plugin directory in which no program can be written or run.
+func (p *place) usable() error {
+	dir, _ := existing("", p.plugins)
+	elsewhere := "set kubelet's volumePluginDir (--volume-plugin-dir) to a directory elsewhere, such as /var/lib/kubelet/volumeplugins, restart kubelet, and run this again"
+	err := unix.Access(dir, unix.W_OK)
+	if err == nil { // it may be a mount of its own below a read-only one
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_NOEXEC != 0 {
+			return noexec(p.name, elsewhere)
+		}
+	}
+	switch {
+	case err == unix.EROFS:
+		return refuse(elsewhere, "%s is on a read-only filesystem, so kubelet can have no driver in %s", dir, p.name)
+	case err != nil:
+		return refuse("run this as root", "%s: %v", dir, err)
+	}
+	for _, k := range p.kubelets {
+		if k.Pid == 0 {
+			continue
+		}
+		table, err := mounttable.ReadFile(k.Path("mountinfo"))
+		if err != nil {
+			return refuse("run this as root, or again", "the mount table of %s cannot be read: %v", k, err)
+		}
+		if on := table.Containing(k.Plugins.Value); on != nil && slices.Contains(on.Options, "noexec") {
+			return noexec(p.name, elsewhere)
+		}
+	}
+	return nil
+}
+
+func noexec(dir, elsewhere string) error {
+	return refuse("mount -o remount,exec the filesystem (findmnt -T "+dir+"); or "+elsewhere, "%s is on a mount with noexec: kubelet cannot run a driver there", dir)
+}
+
+// ready refuses to give kubelet a driver whose flexd would refuse every volume. A driver that
+// is there already is upgraded all the same.
+func (p *place) ready(installed bool) error {
+	again := ", then: flexd config --check " + p.Path + " && systemctl restart flexd && flexd driver install"
+	_, missing := p.roots()
+	var wrong, remedy string
+	switch {
+	case len(p.Config.VolumeGroups) == 0:
+		wrong, remedy = p.Path+" has no volume group: flexd would refuse every volume", "edit it"+again
+	case len(missing) > 0:
+		installed = installed || p.kubelets[0].Pid == 0 // a guess
+		wrong = fmt.Sprintf("kubelet's root directory is %s, and kubeletRoots in %s has %s: flexd would refuse every mount", strings.Join(missing, ", "), p.Path, strings.Join(p.Config.KubeletRoots, ", "))
+		remedy = "set " + p.rootsLine() + again
+	default:
+		return nil
+	}
+	if installed {
+		p.say("note: %s; %s", wrong, remedy)
+		return nil
+	}
+	return refuse(remedy, "the driver was not installed: %s", wrong)
+}
+
+// rootsLine returns the line of the configuration with the root directories of all kubelets.
+func (n *Node) rootsLine() string {
+	all, _ := n.roots()
+	var quoted []string
+	for _, dir := range all {
+		if !kubelet.Plain(dir) {
+			return "kubeletRoots, which needs the root directory of kubelet"
+		}
+		quoted = append(quoted, `"`+dir+`"`)
+	}
+	return "kubeletRoots: [" + strings.Join(quoted, ", ") + "]"
+}
+
+// chooseAttach decides the mode, and refuses a change while volumes are mounted: kubelet
+// would lose track of them.
+func (i *installation) chooseAttach(ctx context.Context, o Options) error {
+	was, err := i.mode(ctx)
+	if err != nil {
+		return err
+	}
+	inUse, err := i.mounted()
+	if err != nil {
+		return err
+	}
+	if was == "" && len(inUse) > 0 { // only attach:true has global mounts, and has one for each volume
+		was = fmt.Sprint(slices.ContainsFunc(inUse, func(dir string) bool { return strings.Contains(dir, "/mounts/") }))
+	}
+	fits, why := "false", "kubelet leaves attaching to the controller manager, which with attach:false has nothing to do"
+	if !slices.ContainsFunc(i.kubelets, func(k *kubelet.Instance) bool { return !k.Attaches() }) {
+		fits, why = "true", "kubelet attaches by itself (enableControllerAttachDetach: false)"
+	}
+	if o.NoDaemon {
+		fits, why = "true", "the controller manager attaches"
+	}
+	mode := o.Attach
+	for _, k := range i.kubelets {
+		if k.Err != nil && mode == "" && was == "" {
+			return refuse("give --attach", "the settings of %s cannot be read: %v", k, k.Err)
+		}
+	}
+	switch {
+	case mode != "":
+		why = "as --attach says"
+	case was == "":
+		mode = fits
+	case was == fits:
+		mode, why = was, "as before; "+why
+	default:
+		mode, why = was, fmt.Sprintf("as before, though %s, for which %s is meant: to change it, drain the node, then --attach=%[2]s", why, fits)
+	}
+	if was != "" && mode != was && len(inUse) > 0 {
+		return refuse("drain the node (kubectl drain), see that these are gone, and run this again",
+			"the mode cannot change from attach:%s to attach:%s while volumes are mounted, since kubelet's names of volumes depend on it:\n%s", was, mode, strings.Join(inUse, "\n"))
+	}
+	i.attach = mode == "true"
+	i.capability = capabilities(i.dot, i.attach)
+	i.report("attach", "%s (%s)", mode, why)
+	if o.NoDaemon && !i.attach {
+		i.say("note: the controller manager's machine needs the driver only for nodes with attach:true")
+	}
+	return nil
+}
+
+// mode returns the mode of the installed driver, "" if there is none or the mode is unknown.
+func (i *installation) mode(ctx context.Context) (string, error) {
+	switch {
+	case i.foreign:
+		c, err := i.init(ctx, i.exe)
+		if err != nil || c == nil {
+			return "", ctx.Err()
+		}
+		return fmt.Sprint(c.attaches()), nil
+	case !exists(i.exe) && !exists(i.dot), exists(i.newExe) && !exists(i.newDot): // cut while it changed the mode
+		return "", nil
+	}
+	c, err := Mode(i.dot)
+	if err != nil {
+		return "", nil
+	}
+	return fmt.Sprint(c), nil
+}
+
+// Mode returns the attach mode in init's file.
+func Mode(dot string) (attach bool, err error) {
+	text, err := kubelet.ReadFile(dot)
+	if os.IsNotExist(err) {
+		return flexvolume.DefaultCapabilities().Attach, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	c, err := flexvolume.ParseCapabilities(text)
+	return c.Attach, err
+}
+
+var attachKey = regexp.MustCompile(`("attach"\s*:\s*)(?:true|false)`)
+
+// capabilities returns the text of init's file. Other keys in it are kept.
+func capabilities(dot string, attach bool) string {
+	text, err := kubelet.ReadFile(dot)
+	if _, invalid := flexvolume.ParseCapabilities(text); err == nil && invalid == nil && attachKey.MatchString(text) {
+		return attachKey.ReplaceAllString(text, fmt.Sprintf("${1}%t", attach))
+	}
+	return fmt.Sprintf("{\"attach\": %t}\n", attach)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func (i *installation) same() bool {
+	st, err := os.Lstat(i.exe)
+	if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 || exists(i.newExe) {
+		return false
+	}
+	now, err := os.ReadFile(i.exe)
+	dot, err2 := os.ReadFile(i.dot)
+	return err == nil && err2 == nil && bytes.Equal(now, i.text) && string(dot) == i.capability
+}
+
+func (i *installation) install(ctx context.Context) (err error) {
+	if i.same() {
+		if !i.DryRun {
+			i.unstage(false)
+		}
+		i.say("same: %s", i.exe)
+		return nil
+	}
+	if i.foreign && i.act("keep a copy of %s in %s", i.dir, i.kept()) {
+		if err := i.keep(); err != nil {
+			return err
+		}
+	}
+	verb := "write"
+	if exists(i.exe) {
+		verb = "replace"
+	}
+	if !i.act("%s %s (%s)", verb, i.exe, strings.TrimSpace(i.capability)) {
+		return nil
+	}
+	made := false
+	defer func() { i.unstage(made && err != nil) }()
+	if !exists(i.plugins) {
+		if err := os.MkdirAll(i.plugins, 0o755); err != nil { // #nosec G301 -- as kubelet makes it
+			return err
+		}
+		if len(i.locks) == 0 {
+			if err := i.lock(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	i.unstage(false)
+	if !exists(i.dir) {
+		// A first installation: the whole directory in one rename from outside, unless the
+		// plugin directory is a mount of its own.
+		if err := os.Mkdir(i.outside, 0o755); err == nil { // #nosec G301
+			base := filepath.Base(i.exe)
+			if err := i.stage(ctx, i.outside+"/"+base, i.outside+"/."+base+".init.json"); err != nil {
+				return err
+			}
+			if err = os.Rename(i.outside, i.dir); err == nil {
+				return i.done(i.plugins)
+			}
+			i.unstage(false)
+		}
+		if err := os.Mkdir(i.dir, 0o755); err != nil { // #nosec G301
+			return err
+		}
+		made = true
+	}
+	if err := i.stage(ctx, i.newExe, i.newDot); err != nil {
+		return err
+	}
+	old, err := os.ReadFile(i.dot)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	changes := err != nil || string(old) != i.capability
+	if changes {
+		if err := os.Rename(i.newDot, i.dot); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(i.newExe, i.exe); err != nil {
+		if changes && old == nil {
+			_ = os.Remove(i.dot)
+		} else if changes {
+			err = errors.Join(err, write(i.newDot, old, 0o644), os.Rename(i.newDot, i.dot))
+		}
+		return refuse(fmt.Sprintf("see what holds it: findmnt %s; lsattr %[1]s", i.exe), "%s could not be replaced; the driver and its mode are unchanged: %v", i.exe, err)
+	}
+	return i.done(i.dir)
+}
+
+// done makes an installation durable.
+func (p *place) done(dir string) error {
+	p.relabel()
+	return syncDir(dir)
+}
+
+// stage writes the new driver and its dotfile under hidden names.
+func (i *installation) stage(ctx context.Context, exe, dot string) error {
+	if err := errors.Join(write(dot, []byte(i.capability), 0o644), write(exe, i.text, 0o755), syncDir(filepath.Dir(exe))); err != nil {
+		return err
+	}
+	c, err := i.init(ctx, exe)
+	if err == nil && (c == nil || c.Attach == nil || *c.Attach != i.attach) {
+		err = fmt.Errorf("it says nothing of attach:%t", i.attach)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted: nothing was changed")
+	case err != nil:
+		return refuse(fmt.Sprintf("see that %s is flexdriver, for this machine's architecture; if it complains of its .init.json, correct or remove %s", i.from, i.dot),
+			"the new driver does not answer init as kubelet needs it, so nothing was changed: %v", err)
+	}
+	return nil
+}
+
+// unstage removes the staged files of an incomplete installation, this one or a killed one.
+func (p *place) unstage(dir bool) {
+	_ = os.Remove(p.newExe)
+	_ = os.Remove(p.newDot)
+	_ = os.RemoveAll(p.outside)
+	if dir {
+		_ = os.Remove(p.dir)
+	}
+}
+
+// A capability is what kubelet reads in an answer to init.
+type capability struct{ Attach *bool }
+
+func (c *capability) attaches() bool { return c.Attach == nil || *c.Attach }
+
+// init asks a driver as kubelet does, which reads stdout and stderr as one and accepts only
+// one JSON object. Without capabilities in the answer they are nil.
+func (p *place) init(ctx context.Context, exe string) (*capability, error) {
+	res, err := p.Runner.Run(ctx, run.Cmd{Step: "init", Argv: []string{exe, "init"}, Deadline: 10 * time.Second})
+	out := slices.Concat(res.Stdout, res.Stderr)
+	said := fmt.Sprintf("; it says %q", out[:min(len(out), 1000)])
+	var exit *run.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return nil, fmt.Errorf("exit status %d%s", exit.Code, said)
+	case errors.Is(err, unix.ENOEXEC):
+		return nil, errors.New("it is for another architecture, or incomplete")
+	case err != nil:
+		return nil, err
+	}
+	var answer struct {
+		Status       string
+		Capabilities *capability
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return nil, fmt.Errorf("not one JSON object: %w%s", err, said)
+	}
+	if answer.Status != flexvolume.StatusSuccess {
+		return nil, fmt.Errorf("status %q%s", answer.Status, said)
+	}
+	return answer.Capabilities, nil
+}
+
+// relabel gives the driver the labels of SELinux that are meant for its place, from which
+// kubelet may run programs.
+func (p *place) relabel() {
+	if p.Root != "" || !exists("/sys/fs/selinux/enforce") {
+		return
+	}
+	if _, err := p.Runner.Run(context.Background(), run.Cmd{Step: "restorecon", Argv: []string{"restorecon", "-R", p.dir}, Deadline: 10 * time.Second}); err != nil {
+		p.say("note: the labels of %s were not set: %v", p.dir, err)
+	}
+}
+
+// write writes a whole file and makes it durable.
+func write(path string, text []byte, mode fs.FileMode) error {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

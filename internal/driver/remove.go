@@ -1,0 +1,234 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Remove takes the driver out of every plugin directory of the node, or the given one.
+func (n *Node) Remove(ctx context.Context, given string) error {
+	return n.each(ctx, given, func(p *place) error {
+		if exists(p.exe) && !IsOurs(p.exe) {
+			p.say("keep: %s: it is not flexd's driver", p.exe)
+			return nil
+		}
+		inUse, err := p.mounted()
+		if err != nil {
+			return err
+		}
+		if len(inUse) > 0 {
+			return refuse("drain the node (kubectl drain), see that these are gone, and run this again",
+				"volumes of %s are mounted, and without the driver kubelet could not unmount them:\n%s", p.Driver, strings.Join(inUse, "\n"))
+		}
+		return p.remove()
+	})
+}
+
+// each locks and handles one plugin directory after the other.
+func (n *Node) each(ctx context.Context, given string, f func(*place) error) error {
+	places, err := n.places(given)
+	if err != nil {
+		return err
+	}
+	defer n.unlock()
+	for _, p := range places {
+		if !n.DryRun {
+			if err := p.lock(ctx); err != nil {
+				return err
+			}
+		}
+		if err := f(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove unlinks the executable first: that is what kubelet understands. A dotfile that went
+// before it would change what init answers.
+func (p *place) remove() error {
+	if !exists(p.dir) {
+		p.say("none: %s", p.exe)
+		return nil
+	}
+	for _, file := range []string{p.exe, p.dot} {
+		if exists(file) && p.act("remove %s", file) {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+		}
+	}
+	if p.DryRun {
+		return nil
+	}
+	p.unstage(false)
+	if err := os.Remove(p.dir); err != nil {
+		var names []string
+		entries, _ := os.ReadDir(p.dir)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		p.say("keep: %s, since it has other files: %s", p.dir, strings.Join(names, ", "))
+	}
+	if exists(p.kept()) {
+		p.say("keep: %s: the driver that was replaced; flexd driver restore puts it back", p.kept())
+	}
+	return syncDir(p.plugins)
+}
+
+// kept returns the directory for a copy of the driver that is replaced.
+func (p *place) kept() string {
+	return filepath.Join(p.Root+p.Kept, p.name, filepath.Base(p.dir))
+}
+
+// keep copies the driver that is being replaced, unless that was done before.
+func (p *place) keep() error {
+	kept := p.kept()
+	if exists(kept) {
+		now, err := os.ReadFile(p.exe)
+		before, err2 := os.ReadFile(filepath.Join(kept, filepath.Base(p.exe)))
+		if err == nil && err2 == nil && string(now) == string(before) {
+			return nil
+		}
+		return refuse("see what both are, and move "+kept+" away", "%s has the copy of yet another driver that was replaced", kept)
+	}
+	tmp := filepath.Join(filepath.Dir(kept), "."+filepath.Base(kept)+".new")
+	err := os.RemoveAll(tmp)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(kept), 0o700)
+	}
+	if err == nil {
+		err = os.CopyFS(tmp, os.DirFS(p.dir))
+	}
+	if err == nil {
+		err = syncDir(tmp)
+	}
+	if err == nil {
+		err = os.Rename(tmp, kept)
+	}
+	if err != nil {
+		_ = os.RemoveAll(tmp)
+		return fmt.Errorf("no copy of the driver can be made, so it was not replaced: %w", err)
+	}
+	return syncDir(filepath.Dir(kept))
+}
+
+// Restore puts back the drivers that were replaced, each in one rename, also while volumes
+// are mounted: kubelet goes on with the other driver.
+func (n *Node) Restore(ctx context.Context, given string) error {
+	return n.each(ctx, given, func(p *place) error {
+		kept := p.kept()
+		if !exists(kept) {
+			p.say("none: no driver was replaced in %s", p.plugins)
+			return nil
+		}
+		if exists(p.exe) && !IsOurs(p.exe) {
+			return refuse("see what it is; the copy is "+kept, "%s is another program than flexd's driver, so it was not replaced", p.exe)
+		}
+		if err := p.sameMode(ctx, kept); err != nil {
+			return err
+		}
+		if !p.act("restore %s from %s", p.exe, kept) {
+			return nil
+		}
+		p.unstage(false)
+		defer p.unstage(false)
+		if !exists(p.dir) {
+			if err := os.CopyFS(p.outside, os.DirFS(kept)); err != nil {
+				return err
+			}
+			if err := errors.Join(syncDir(p.outside), os.Rename(p.outside, p.dir)); err != nil {
+				return err
+			}
+		} else if err := p.swap(kept); err != nil {
+			return err
+		}
+		if err := p.done(p.dir); err != nil {
+			return err
+		}
+		return os.RemoveAll(kept)
+	})
+}
+
+// swap replaces flexd's driver by the kept one. Init's file goes after the executable that
+// reads it.
+func (p *place) swap(kept string) error {
+	for _, f := range []struct{ name, staged, dest string }{{filepath.Base(p.exe), p.newExe, p.exe}, {filepath.Base(p.dot), p.newDot, p.dot}} {
+		from := filepath.Join(kept, f.name)
+		st, err := os.Lstat(from)
+		switch {
+		case os.IsNotExist(err):
+			err = os.RemoveAll(f.dest)
+		case err == nil && st.Mode()&os.ModeSymlink != 0:
+			var to string
+			if to, err = os.Readlink(from); err == nil {
+				err = errors.Join(os.Symlink(to, f.staged), os.Rename(f.staged, f.dest))
+			}
+		case err == nil:
+			var text []byte
+			if text, err = os.ReadFile(from); err == nil {
+				err = errors.Join(write(f.staged, text, st.Mode().Perm()))
+			}
+			if err == nil {
+				err = os.Rename(f.staged, f.dest)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameMode refuses to restore a driver with another mode while volumes are mounted.
+func (p *place) sameMode(ctx context.Context, kept string) error {
+	inUse, err := p.mounted()
+	if err != nil || len(inUse) == 0 {
+		return err
+	}
+	ours, err := Mode(p.dot)
+	if err != nil {
+		return err
+	}
+	c, err := p.init(ctx, filepath.Join(kept, filepath.Base(p.exe)))
+	switch {
+	case err != nil:
+		return refuse("see what its init says; or drain the node, and run this again", "the mode of the driver in %s is unknown, and volumes are mounted: %v", kept, err)
+	case (c == nil || c.attaches()) != ours:
+		return refuse("drain the node (kubectl drain), and run this again", "the driver in %s has attach:%t, and volumes are mounted with attach:%t:\n%s", kept, !ours, ours, strings.Join(inUse, "\n"))
+	}
+	return nil
+}
+
+// Status reports the kubelets of the node, and the driver in their plugin directories.
+func (n *Node) Status(given string) error {
+	places, err := n.places(given)
+	if err != nil {
+		return err
+	}
+	for _, p := range places {
+		p.describe()
+		attach, err := Mode(p.dot)
+		switch {
+		case !exists(p.exe):
+			p.report("driver", "%s is not installed: flexd driver install", p.Driver)
+		case !IsOurs(p.exe):
+			p.report("driver", "%s is another program than flexd's driver", p.exe)
+		case err != nil:
+			p.report("driver", "%s, whose init fails: %s: %v", p.exe, p.dot, err)
+		default:
+			p.report("driver", "%s, attach:%t", p.exe, attach)
+		}
+		if exists(p.kept()) {
+			p.report("replaced", "%s; flexd driver restore puts it back", p.kept())
+		}
+	}
+	if _, missing := n.roots(); len(missing) > 0 {
+		n.report("to do", "set in %s: %s", n.Path, n.rootsLine())
+	}
+	return nil
+}
