@@ -45,7 +45,7 @@ func Alike(shown, printed string) bool {
 // Normal replaces what differs from run to run.
 func Normal(text string) string {
 	text = devices.ReplaceAllString(text, "/dev/X")
-	text = durations.ReplaceAllString(text, "1s")
+	text = strings.ReplaceAll(durations.ReplaceAllString(text, "1s"), "1s ago", "now")
 	text = took.ReplaceAllString(text, "$1") // no duration is shown below a millisecond
 	text = callID.ReplaceAllString(clock.ReplaceAllString(version.ReplaceAllString(text, "version X"), "12:00:00"), "call X")
 	text = percents.ReplaceAllString(text, "50 %")
