@@ -68,7 +68,7 @@ func bootTwice(ctx context.Context) (status int, err error) {
 	if err := makeDisk(dir + "/node"); err != nil {
 		return 0, err
 	}
-	status, err = boot(ctx, dir, first, 600, "-test.skip=^TestReboot$")
+	status, err = boot(ctx, dir, first, 900, "-test.skip=^TestReboot$")
 	if err == nil && status == wasCut {
 		status, err = boot(ctx, dir, second, 300, "-test.run=^TestReboot$")
 	}
