@@ -46,6 +46,10 @@ test-vm: ## the tests on real LVM, in virtual machines with a stock kernel (docs
 test-kubelet: build ## kubelet's own code drives flexdriver and flexd on loop devices; as root
 	@scripts/test-kubelet
 
+.PHONY: test-cluster
+test-cluster: build ## a Kubernetes control plane and whole kubelets drive flexdriver and flexd on loop devices; as root
+	@scripts/test-cluster
+
 .PHONY: test-node
 test-node: ## a whole kubelet with containerd and pods, on real LVM in a virtual machine; as root
 	@scripts/test-node

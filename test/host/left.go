@@ -17,10 +17,16 @@ import (
 
 // Mounts lists the mount points at and below a directory, the last made first.
 func Mounts(dir string) []string {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	all, err := MountsOf(os.Getpid(), dir)
 	if err != nil {
 		panic(err)
 	}
+	return all
+}
+
+// MountsOf lists those that a process sees.
+func MountsOf(pid int, dir string) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	var all []string
 	for line := range strings.Lines(string(text)) {
 		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
@@ -29,7 +35,7 @@ func Mounts(dir string) []string {
 		}
 	}
 	slices.Reverse(all)
-	return all
+	return all, err
 }
 
 // Mounted says whether a lookup of a directory reaches a mount's root, as kubelet asks.

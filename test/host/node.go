@@ -88,6 +88,7 @@ const Name = "node-1"
 
 // Settings are what flexd's configuration says beside the directories.
 type Settings struct {
+	Name   string   // the node's; "": Name
 	Roots  []string // kubelet's; none: the node's
 	Lease  time.Duration
 	Lines  string // others
@@ -99,6 +100,9 @@ func (n *Node) Configure(s Settings) error {
 	if s.Roots == nil {
 		s.Roots = []string{n.Root}
 	}
+	if s.Name == "" {
+		s.Name = Name
+	}
 	return os.WriteFile(n.Config(), fmt.Appendf(nil, `# A node in a temporary place.
 nodeName: %s
 kubeletRoots: ["%s"]
@@ -107,5 +111,5 @@ stateDir: %s
 lease: %s
 %s
 volumeGroups:
-%s`, Name, strings.Join(s.Roots, `", "`), n.Run, n.State, s.Lease, s.Lines, s.Groups), 0o600)
+%s`, s.Name, strings.Join(s.Roots, `", "`), n.Run, n.State, s.Lease, s.Lines, s.Groups), 0o600)
 }

@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A volume's life: claimed, placed with its pod, attached, mounted, joined by a second pod,
+// expanded, unmounted, detached. The driver is executed no more often than that takes.
+func TestLife(t *testing.T) {
+	each(t, func(t *testing.T, c *cluster) {
+		c.newNode("a")
+		c.newNode("b")
+		c.registered("a", "b")
+		c.claim("data", []string{"b"}, func(pv *v1.PersistentVolume, _ *v1.PersistentVolumeClaim) {
+			// To grow a mounted ext4 takes a capability that containers lack.
+			pv.Spec.FlexVolume.FSType, pv.Spec.FlexVolume.Options["size"] = "xfs", "304Mi"
+		})
+
+		c.run("first", "data")
+		p := c.started("first")
+		if p.Spec.NodeName != "b" {
+			t.Errorf("the scheduler has placed %s on %s, in spite of the volume's nodeAffinity", p.Name, p.Spec.NodeName)
+		}
+		c.write(p, "data", "first")
+		c.run("second", "data")
+		q := c.started("second")
+		c.read(q, "data", "first")
+
+		c.expand("data", "320Mi")
+		if info, err := os.Stat(c.node("b").Dir + "/vg0/data"); err != nil || info.Size() < 320*mib {
+			t.Errorf("the expanded volume: %v, %v", info, err)
+		}
+		c.read(q, "data", "first")
+		c.end("first")
+		c.read(q, "data", "first")
+		c.end("second")
+		c.quiet()
+
+		p = c.again("third", "data")
+		c.read(p, "data", "first")
+		c.end("third")
+		c.quiet()
+		c.expectCalls(map[string]int{
+			// Kubelet waits and mounts for each pod. When the first one comes and the last one
+			// has gone, the volume is attached, staged, unstaged and detached.
+			"controller attach": c.ifAttached(2), "controller detach": c.ifAttached(2),
+			"b waitforattach": c.ifAttached(3), "b mountdevice": c.ifAttached(2), "b unmountdevice": c.ifAttached(2),
+			"b mount": 3, "b unmount": 3, "b expandfs": 1,
+			"controller init": 1, "a init": 1, "b init": 1,
+		})
+	})
+}
+
+// ifAttached is n in the mode in which volumes are attached.
+func (c *cluster) ifAttached(n int) int {
+	if c.mode == attachTrue {
+		return n
+	}
+	return 0
+}
+
+// again runs a pod, and returns it when it has started.
+func (c *cluster) again(name string, claims ...string) *v1.Pod {
+	c.t.Helper()
+	c.run(name, claims...)
+	return c.started(name)
+}
+
+// expand asks for more of a claim, and, since no controller does that for a FlexVolume, says
+// in the PersistentVolume that there is more. It waits for kubelet.
+func (c *cluster) expand(claim, size string) {
+	c.t.Helper()
+	patch := func(what string) []byte { return fmt.Appendf(nil, what, size) }
+	_, err := c.api.CoreV1().PersistentVolumeClaims("default").Patch(ctx, claim, types.MergePatchType, patch(`{"spec":{"resources":{"requests":{"storage":%q}}}}`), metav1.PatchOptions{})
+	c.must(err)
+	_, err = c.api.CoreV1().PersistentVolumes().Patch(ctx, "pv-"+claim, types.MergePatchType, patch(`{"spec":{"capacity":{"storage":%q}}}`), metav1.PatchOptions{})
+	c.must(err)
+	want := resource.MustParse(size)
+	c.eventually(claim+" is expanded", func() string {
+		pvc, err := c.api.CoreV1().PersistentVolumeClaims("default").Get(ctx, claim, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if is := pvc.Status.Capacity[v1.ResourceStorage]; is.Cmp(want) != 0 {
+			return fmt.Sprintf("%s %+v", is.String(), pvc.Status.Conditions)
+		}
+		return ""
+	})
+}
+
+// periodic are calls that do not depend on what happens.
+var periodic = []string{"controller isattached", "a getvolumename", "b getvolumename", "controller getvolumename"}
+
+// expectCalls compares all calls with those that are wanted, and every one must have succeeded.
+func (c *cluster) expectCalls(want map[string]int) {
+	c.t.Helper()
+	all := c.calls()
+	for _, k := range all {
+		if k.failed() {
+			c.t.Errorf("failed: %s", k)
+		}
+	}
+	is := count(all)
+	for what, n := range want {
+		if is[what] != n {
+			c.t.Errorf("%s: %d times, want %d", what, is[what], n)
+		}
+	}
+	for what, n := range is {
+		if want[what] == 0 && !slices.Contains(periodic, what) {
+			c.t.Errorf("%s: %d times, want none", what, n)
+		}
+	}
+	c.t.Logf("calls: %s", counts(is))
+}

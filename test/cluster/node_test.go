@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/test/host"
+)
+
+// A process is one of this executable's.
+type process struct {
+	what  string
+	log   string
+	cmd   *exec.Cmd
+	stdin *os.File // whose end it lives to see
+	ended chan struct{}
+}
+
+// start starts this executable in a role, by a command (such as nsenter) if there is one.
+func start(what, log string, by []string, env ...string) (*process, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	argv := append(slices.Clone(by), exe)
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Env = append(append(os.Environ(), role+"="+what), env...)
+	c.Dir = "/"
+	c.Stdin, c.Stdout, c.Stderr = r, out, out
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if what == "machine" {
+		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{what: what, log: log, cmd: c, stdin: w, ended: make(chan struct{})}
+	go func() { c.Wait(); close(p.ended) }()
+	return p, nil
+}
+
+// ready waits until it has said so.
+func (p *process) ready() error {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if f, err := os.Open(p.log); err == nil {
+			for s := bufio.NewScanner(f); s.Scan(); {
+				if s.Text() == "ready" {
+					f.Close()
+					return nil
+				}
+			}
+			f.Close()
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s has ended: %s", p.what, host.Tail(p.log, 20))
+		default:
+		}
+	}
+	return fmt.Errorf("%s is not ready: %s", p.what, host.Tail(p.log, 20))
+}
+
+// kill is kill -9. What it has started lives on. It is an error if it has ended by itself.
+func (p *process) kill() error {
+	if p == nil {
+		return nil
+	}
+	defer p.stdin.Close()
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s has ended by itself: %s\n%s", p.what, p.cmd.ProcessState, host.Tail(p.log, 40))
+	default:
+	}
+	p.cmd.Process.Kill()
+	<-p.ended
+	return nil
+}
+
+// serveMachine is this process when it holds the namespaces of a node, and runs its
+// containers.
+func serveMachine() error {
+	dir := os.Getenv(place)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	// As on systemd's machines, what is mounted is seen in every namespace of the machine.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return err
+	}
+	if err := serveRuntime(dir); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return nil
+}
+
+// A node is a machine of the cluster.
+type node struct {
+	*host.Node
+	c       *cluster
+	name    string
+	machine *process
+	kubelet *process
+}
+
+// newNode makes a node, and starts it.
+func (c *cluster) newNode(name string) *node {
+	c.t.Helper()
+	dir := c.dir + "/" + name
+	c.must(os.MkdirAll(dir, 0o755))
+	n := &node{c: c, name: name}
+	var err error
+	n.Node, err = host.At(dir, host.Loops{Dir: dir})
+	c.must(err)
+	c.must(os.MkdirAll(dir+"/vg0", 0o755))
+	c.must(os.MkdirAll(dir+"/logs", 0o755))
+	c.must(n.Configure(host.Settings{Name: name, Lease: lease, Lines: "log: {level: debug}\n",
+		Groups: "  - {name: vg0, provider: loopdev, directory: " + dir + "/vg0, overcommit: true, reserve: 0%, create: true, maxSize: 20GiB, namespaces: ['*']}\n"}))
+	c.must(host.Install(built+"/flexd", n.Flexd()))
+	c.install(dir + "/plugins")
+	n.boot()
+	c.mu.Lock()
+	c.nodes = append(c.nodes, n)
+	c.mu.Unlock()
+	return n
+}
+
+// boot starts everything on the node.
+func (n *node) boot() {
+	n.c.t.Helper()
+	os.Remove(n.Dir + "/machine.log")
+	var err error
+	n.machine, err = start("machine", n.Dir+"/machine.log", nil, place+"="+n.Dir)
+	n.c.must(err)
+	n.c.must(n.machine.ready())
+	n.Enter = []string{"nsenter", "--mount", "--net", "--target", strconv.Itoa(n.machine.cmd.Process.Pid)}
+	n.startFlexd()
+	n.startKubelet()
+}
+
+func (n *node) calls() string { return n.Dir + "/calls" }
+
+func (n *node) startFlexd() {
+	n.c.t.Helper()
+	n.c.must(n.Start())
+}
+
+func (n *node) killFlexd() {
+	n.c.t.Helper()
+	n.c.must(n.Signal(syscall.SIGKILL))
+}
+
+func (n *node) startKubelet() {
+	n.c.t.Helper()
+	var err error
+	n.kubelet, err = start("kubelet", n.Dir+"/kubelet.log", n.Enter, place+"="+n.Dir, nodeName+"="+n.name, apiDir+"="+n.c.dir,
+		callsFile+"="+n.calls(), "FLEXD_SOCKET="+n.DriverSocket())
+	n.c.must(err)
+}
+
+func (n *node) killKubelet() {
+	n.c.t.Helper()
+	n.c.must(n.kubelet.kill())
+	n.kubelet = nil
+}
+
+// crash takes the machine's memory away: processes, mounts, devices, /run. What is on
+// disk stays.
+func (n *node) crash() {
+	n.c.t.Helper()
+	n.killKubelet()
+	n.c.must(n.Signal(syscall.SIGKILL))
+	n.c.must(n.machine.kill())
+	n.c.must(n.Clear())
+	n.c.must(os.RemoveAll(n.Run))
+	n.c.must(os.RemoveAll(n.Dir + "/cri.sock"))
+	n.machine = nil
+}
+
+// inside is a path as this process sees it.
+func (n *node) inside(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", n.machine.cmd.Process.Pid, path)
+}
+
+// mounts lists the volumes that are mounted on the node.
+func (n *node) mounts() []string {
+	all, err := host.MountsOf(n.machine.cmd.Process.Pid, n.Dir)
+	n.c.must(err)
+	return slices.DeleteFunc(all, func(dir string) bool {
+		return !strings.Contains(dir, "flexd~lvm/") && !strings.Contains(dir, "/mounts/") && !strings.Contains(dir, "/volume-subpaths/")
+	})
+}
+
+// left says what of volumes is left on the node.
+func (n *node) left() string {
+	if all := n.mounts(); len(all) > 0 {
+		return fmt.Sprint("mounted: ", all)
+	}
+	if dirs, _ := filepath.Glob(n.Root + "/pods/*"); len(dirs) > 0 {
+		return fmt.Sprint("pods' directories: ", dirs)
+	}
+	return n.Left()
+}
