@@ -3,7 +3,7 @@
 set -euo pipefail
 umask 022
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
-here=$(cd "$(dirname "$0")/.." && pwd)
+here=$(realpath "$(dirname "$(realpath "$0")")/..")
 . "$here/scripts/install.d/common"
 
 usage() {
@@ -134,23 +134,31 @@ writable() { [ -w "$(nearest "$1")" ]; }
 place() {
   if cmp -s "$2" "$3" && [ "$(stat -c %a "$3")" = "$1" ]; then
     say "same: $3"
-    return
+  else
+    put "$1" "$3" <"$2"
   fi
-  changed=yes
-  act "write $3" || return 0
-  mkdir -p "${3%/*}"
-  local new=${3%/*}/.${3##*/}.new
-  rm -f "$new"
-  install -m "$1" "$2" "$new"
-  sync "$new"
-  mv -fT "$new" "$3"
-  if [ -z "$root" ] && [ -e /sys/fs/selinux/enforce ] && command -v restorecon >/dev/null; then restorecon "$3" || true; fi
 }
 
 # place_text MODE TEXT DEST
 place_text() {
-  printf '%s\n' "$2" >"$work/text"
-  place "$1" "$work/text" "$3"
+  if [ -e "$3" ] && [ "$2" = "$(cat "$3")" ] && [ "$(stat -c %a "$3")" = "$1" ]; then
+    say "same: $3"
+  else
+    put "$1" "$3" <<<"$2"
+  fi
+}
+
+# put MODE DEST: installs its standard input.
+put() {
+  local new=${2%/*}/.${2##*/}.new
+  changed=yes
+  act "write $2" || return 0
+  mkdir -p "${2%/*}"
+  rm -f "$new"
+  install -m "$1" /dev/stdin "$new"
+  sync "$new"
+  mv -fT "$new" "$2"
+  if [ -z "$root" ] && [ -e /sys/fs/selinux/enforce ] && command -v restorecon >/dev/null; then restorecon "$2" || true; fi
 }
 
 # check_config checks the configuration that is installed, or is to be, and sets checked, the
@@ -255,8 +263,6 @@ $config ($prefix/bin/flexd config explains every key), then:"
 
 check_root
 config=$root/etc/flexd/flexd.yaml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 check_programs
 check_package
 choose_prefix

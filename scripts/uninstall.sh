@@ -2,7 +2,7 @@
 # Removes what install.sh installed; see --help.
 set -euo pipefail
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
-here=$(cd "$(dirname "$0")/.." && pwd)
+here=$(realpath "$(dirname "$(realpath "$0")")/..")
 . "$here/scripts/install.d/common"
 
 usage() {

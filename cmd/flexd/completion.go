@@ -85,6 +85,8 @@ func candidates(commands []*cli.Command, words []string) []string {
 		return names
 	case name == "completion":
 		return []string{"bash", "zsh", "fish"}
+	case name == "driver":
+		return driverActions
 	case name == "status" || name == "events" || name == "release":
 		return volumes(words)
 	}

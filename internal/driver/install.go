@@ -43,6 +43,9 @@ type installation struct {
 
 // Install puts the driver into every plugin directory of the node, or the given one.
 func (n *Node) Install(ctx context.Context, o Options) error {
+	if o.NoDaemon && o.PluginDir == "" {
+		o.PluginDir = kubelet.DefaultPlugins
+	}
 	places, err := n.places(o.PluginDir)
 	if err != nil {
 		return err
@@ -50,10 +53,8 @@ func (n *Node) Install(ctx context.Context, o Options) error {
 	defer n.unlock()
 	var all []*installation
 	for _, p := range places {
-		if !n.DryRun {
-			if err := p.lock(ctx); err != nil {
-				return err
-			}
+		if err := p.lock(ctx); err != nil {
+			return err
 		}
 		i, err := p.plan(ctx, o)
 		if err != nil {
@@ -107,7 +108,10 @@ func (p *place) plan(ctx context.Context, o Options) (*installation, error) {
 
 // usable refuses a plugin directory in which no program can be written or run.
 func (p *place) usable() error {
-	dir, _ := existing("", p.plugins)
+	dir, rest := existing("", p.plugins)
+	if first, _, _ := strings.Cut(rest, "/"); rest != "" && exists(dir+"/"+first) {
+		return refuse("see where it leads: ls -l "+dir+"/"+first+"; with --root it must be a relative link", "%s is a symbolic link to a directory that does not exist", dir+"/"+first)
+	}
 	elsewhere := "set kubelet's volumePluginDir (--volume-plugin-dir) to a directory elsewhere, such as /var/lib/kubelet/volumeplugins, restart kubelet, and run this again"
 	err := unix.Access(dir, unix.W_OK)
 	if err == nil { // it may be a mount of its own below a read-only one
@@ -311,10 +315,8 @@ func (i *installation) install(ctx context.Context) (err error) {
 		if err := os.MkdirAll(i.plugins, 0o755); err != nil { // #nosec G301 -- as kubelet makes it
 			return err
 		}
-		if len(i.locks) == 0 {
-			if err := i.lock(ctx); err != nil {
-				return err
-			}
+		if err := i.lock(ctx); err != nil {
+			return err
 		}
 	}
 	i.unstage(false)

@@ -37,7 +37,7 @@ type Node struct {
 	DryRun bool
 
 	kubelets []*kubelet.Instance
-	locks    []*os.File
+	locks    map[string]*os.File // by directory
 }
 
 // say prints one line.
@@ -256,7 +256,10 @@ func IsOurs(exe string) bool {
 // lock makes this the only installation or removal in the plugin directory. The lock is on
 // the directory above it: nothing is written, and kubelet does not look.
 func (p *place) lock(ctx context.Context) error {
-	above := filepath.Dir(p.plugins)
+	above := resolve(filepath.Dir(p.plugins))
+	if p.DryRun || p.locks[above] != nil {
+		return nil
+	}
 	f, err := os.Open(above)
 	if os.IsNotExist(err) {
 		return nil
@@ -266,17 +269,23 @@ func (p *place) lock(ctx context.Context) error {
 	}
 	for began := time.Now(); ; {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			p.locks = append(p.locks, f)
+			if p.locks == nil {
+				p.locks = map[string]*os.File{}
+			}
+			p.locks[above] = f
 			return nil
 		} else if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
 			return fmt.Errorf("%s: %w", above, err)
 		}
 		select {
 		case <-ctx.Done():
+			f.Close()
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Since(began) > time.Minute {
+			f.Close()
 			return refuse("see what it waits for: fuser -v "+above, "another installation has held the lock of %s for a minute", above)
 		}
 	}

@@ -36,10 +36,8 @@ func (n *Node) each(ctx context.Context, given string, f func(*place) error) err
 	}
 	defer n.unlock()
 	for _, p := range places {
-		if !n.DryRun {
-			if err := p.lock(ctx); err != nil {
-				return err
-			}
+		if err := p.lock(ctx); err != nil {
+			return err
 		}
 		if err := f(p); err != nil {
 			return err

@@ -41,6 +41,7 @@ until [ "$(cat /proc/[0-9]*/comm 2>/dev/null | grep -c '^kubelet$')" -eq $((n+1)
 // A process named kubelet that root did not start on the node itself chooses nothing.
 func TestPretendedKubelets(t *testing.T) {
 	n := newNode(t)
+	n.configure()
 	n.write("/kubelet", "#!/bin/sh\nread forever\n")
 	n.chmod(n.root+"/kubelet", 0o755)
 	// What a user gives to a setuid program is on the command line of a root process: sudo
@@ -58,7 +59,7 @@ func TestPretendedKubelets(t *testing.T) {
 	defer hold.Close()
 	defer never.Close()
 	c := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", pretend, "sh",
-		one+"/flexd", n.root, cgroup, "--controller-manager")
+		one+"/flexd", n.root, cgroup, "--config", n.root+"/etc/flexd/flexd.yaml")
 	c.ExtraFiles = []*os.File{never}
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out := n.succeeds(c)

@@ -2,9 +2,12 @@ package install
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -197,6 +200,8 @@ func TestRefused(t *testing.T) {
 			[]string{"read-only", "volumePluginDir", "/var/lib/kubelet/volumeplugins"}},
 		{"relative prefix", func(n *node) {}, []string{"--prefix=opt"}, []string{"plain absolute path"}},
 		{"another prefix", func(n *node) { n.install(one) }, []string{"--prefix=/opt"}, []string{"flexd is installed in /usr/local"}},
+		{"a link to nothing", func(n *node) { n.link("/nothing-of-flexd", n.root+"/opt"); n.configure() }, []string{"--plugin-dir=/opt/x"},
+			[]string{"/opt is a symbolic link to a directory that does not exist"}},
 		{"a package", func(n *node) { n.write("/usr/lib/systemd/system/flexd.service", "") }, nil, []string{"package manager"}},
 		{"another driver", func(n *node) { n.write(pluginDir+"/flexd~lvm/lvm", "#!/bin/sh\n"); n.configure() }, nil, []string{"another program", "--replace-driver"}},
 		{"kubelet's root directory", func(n *node) { n.kubelet("7", "--root-dir=/data"); n.configure() }, nil, []string{`kubeletRoots: ["/data"]`}},
@@ -453,6 +458,7 @@ func TestTwoKubelets(t *testing.T) {
 	n.kubelet("7")
 	n.kubelet("8")
 	n.kubelet("9", "--volume-plugin-dir=/nine", "--enable-controller-attach-detach=false")
+	n.kubelet("10", "--volume-plugin-dir=/ten")
 	n.driver(one)
 	n.installed(one, "false")
 	if got := answered(n.root + "/nine/flexd~lvm/lvm"); got != "true" {
@@ -537,4 +543,44 @@ func TestArchitecture(t *testing.T) {
 		}
 	}
 	n.refuses(n.command("install.sh", "--bin", bin), "it is for s390x, and this machine is ")
+}
+
+// Killed at any instant, the installer leaves whole files, and the next one finishes.
+func TestKilledInstaller(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	n := newNode(t)
+	n.configure()
+	began := time.Now()
+	n.install(one)
+	whole := time.Since(began)
+	files := func() (all []string) {
+		for _, line := range n.tree() {
+			all = append(all, strings.Fields(line)[0])
+		}
+		return all
+	}
+	want := files()
+	for range 6 {
+		n.uninstall()
+		c := n.command("install.sh", "--bin", one)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(random.Float64() * float64(whole)))
+		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		c.Wait()
+		for name, from := range map[string]string{"/usr/local/bin/flexd": "flexd", "/usr/local/lib/flexd/flexdriver": "flexdriver"} {
+			if text, err := os.ReadFile(n.root + name); err == nil && string(text) != n.read(one+"/"+from) {
+				t.Errorf("%s is not whole", name)
+			}
+		}
+		n.install(one)
+		n.installed(one, "false")
+		if got := files(); !slices.Equal(got, want) {
+			t.Fatalf("after a killed installer: %v, want %v", got, want)
+		}
+	}
 }
