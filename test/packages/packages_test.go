@@ -84,7 +84,7 @@ func build(elsewhere string) error {
 	for _, c := range []struct{ dir, command, dist string }{
 		{root, `mkdir "$0" && git ls-files -coz --exclude-standard | tar --null -T - -c | tar -x -C "$0"`, ""},
 		{root, "umask 022; exec scripts/packages", one},
-		{elsewhere, "umask 077; TZ=Asia/Tokyo LC_ALL=C.UTF-8 HOME=/nonexistent exec scripts/packages", two},
+		{elsewhere, "umask 077; TZ=Asia/Tokyo LC_ALL=C.UTF-8 HOME=$0.home exec scripts/packages", two},
 	} {
 		sh := exec.Command("sh", "-c", c.command, elsewhere)
 		sh.Dir, sh.Env = c.dir, append(env, "DIST="+c.dist)
@@ -206,7 +206,7 @@ func archiveFiles(t *testing.T) map[string]file {
 	return tarFiles(t, z)
 }
 
-// installed are the files of the packages, but those in /usr/share/doc.
+// installed are the files of the packages, but manual pages and what is in /usr/share/doc.
 var installed = map[string]string{
 	"/etc/flexd":                                      "drwxr-xr-x",
 	"/etc/flexd/flexd.yaml":                           "-rw-------",
@@ -219,8 +219,6 @@ var installed = map[string]string{
 	"/usr/lib/udev/rules.d/12-flexd.rules":            "-rw-r--r--",
 	"/usr/share/bash-completion/completions/flexd":    "-rw-r--r--",
 	"/usr/share/fish/vendor_completions.d/flexd.fish": "-rw-r--r--",
-	"/usr/share/man/man5/flexd.yaml.5.gz":             "-rw-r--r--",
-	"/usr/share/man/man8/flexd.8.gz":                  "-rw-r--r--",
 }
 
 const docs = "/usr/share/doc/flexd"
@@ -229,7 +227,7 @@ const docs = "/usr/share/doc/flexd"
 func listed(files map[string]file, zsh string) map[string]string {
 	all := map[string]string{}
 	for name, f := range files {
-		if !strings.HasPrefix(name, docs) && (f.mode[0] != 'd' || strings.Contains(name, "flexd")) && name != zsh {
+		if !strings.HasPrefix(name, docs) && !strings.HasPrefix(name, "/usr/share/man/") && (f.mode[0] != 'd' || strings.Contains(name, "flexd")) && name != zsh {
 			all[name] = f.mode
 		}
 	}
@@ -262,6 +260,16 @@ func TestDeb(t *testing.T) {
 	for _, name := range []string{"copyright", "changelog.gz", "README.md", "docs/kubelet.md", "examples/flexd.yaml"} {
 		if len(data[docs+"/"+name].text) == 0 {
 			t.Errorf("%s is missing", name)
+		}
+	}
+	pages, _ := filepath.Glob(root + "/docs/man/*.?")
+	if len(pages) < 2 {
+		t.Errorf("there are only %q", pages)
+	}
+	for _, page := range pages {
+		name := "/usr/share/man/man" + page[len(page)-1:] + "/" + filepath.Base(page) + ".gz"
+		if data[name].mode != "-rw-r--r--" {
+			t.Errorf("%s has mode %q", name, data[name].mode)
 		}
 	}
 	for _, line := range []string{"Package: flexd", "Version: " + mapped, "Architecture: " + arch, "Depends: bash, coreutils, util-linux, e2fsprogs, lvm2", "Homepage: https://github.com/flexd/flexd"} {
