@@ -16,6 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/explain"
 	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/urfave/cli/v2"
 )
@@ -35,7 +36,7 @@ func explainCommand(stdout io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "namespace", Aliases: []string{"n"}, Usage: "the `NAMESPACE` of all pods, instead of the manifest's"},
 			&cli.StringFlag{Name: "node", Usage: "explain for another `NODE` that has the same configuration; its state is unknown"},
 			&cli.StringFlag{Name: "attach", Value: "auto", Usage: "the `MODE` of the driver: true, false, or auto, which is that of the installed driver"},
-			&cli.StringFlag{Name: "plugin-dir", Value: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec", Usage: "kubelet's `DIRECTORY` of drivers, for --attach auto"},
+			&cli.StringFlag{Name: "plugin-dir", Usage: "kubelet's `DIRECTORY` of drivers, for --attach auto; without it, asked of kubelet"},
 			&cli.StringFlag{Name: "config", Value: config.DefaultPath, Usage: "the configuration `FILE`, if flexd does not answer"},
 			outputFlag("text", "json", "yaml"),
 			socketFlag(),
@@ -168,6 +169,10 @@ func (q *explainQuery) mode(ask func([]string) (status.Explained, error)) (bool,
 	about, err := ask(nil)
 	if err != nil {
 		return false, err
+	}
+	if q.plugins == "" {
+		all, _, _ := kubelet.Find("")
+		q.plugins = all[0].Inside + all[0].Plugins.Value
 	}
 	exe := filepath.Join(q.plugins, strings.ReplaceAll(about.Driver, "/", "~"), filepath.Base(about.Driver))
 	if _, err := os.Stat(exe); err != nil {

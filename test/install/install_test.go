@@ -136,13 +136,16 @@ func (n *node) read(path string) string {
 }
 
 // kubelet makes /proc show one.
-func (n *node) kubelet(pid string, args ...string) {
+func (n *node) kubelet(pid string, args ...string) { n.t.Helper(); n.process(pid, "kubelet", args...) }
+
+// process makes /proc show a process of root.
+func (n *node) process(pid, name string, args ...string) {
 	n.t.Helper()
-	n.write("/proc/"+pid+"/comm", "kubelet\n")
-	n.write("/proc/"+pid+"/stat", pid+" (kubelet) S 1"+strings.Repeat(" 0", 40)+"\n")
-	n.write("/proc/"+pid+"/cmdline", strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00")+"\x00")
+	n.write("/proc/"+pid+"/comm", name+"\n")
+	n.write("/proc/"+pid+"/stat", pid+" ("+name+") S 1"+strings.Repeat(" 0", 40)+"\n")
+	n.write("/proc/"+pid+"/cmdline", strings.Join(append([]string{"/usr/bin/" + name}, args...), "\x00")+"\x00")
 	n.write("/proc/"+pid+"/mountinfo", mountinfo)
-	n.write("/proc/"+pid+"/status", "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t"+pid+"\nThreads:\t1\n")
+	n.write("/proc/"+pid+"/status", "Name:\t"+name+"\nUid:\t0\t0\t0\t0\nNSpid:\t"+pid+"\nThreads:\t1\n")
 	n.write("/proc/"+pid+"/cgroup", "0::/system.slice/kubelet.service\n")
 	user, err := os.Readlink("/proc/self/ns/user")
 	if err != nil {

@@ -584,3 +584,62 @@ func TestKilledInstaller(t *testing.T) {
 		}
 	}
 }
+
+// On each distribution the driver goes where its kubelet looks, and the first configuration has
+// the root directory.
+func TestDistributions(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		node  func(n *node)
+		dir   string
+		roots string // "" = the default
+	}{
+		{"kubeadm", func(n *node) {
+			n.kubelet("7", "--config=/var/lib/kubelet/config.yaml")
+			n.write("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n")
+		}, pluginDir, ""},
+		{"k3s server", func(n *node) {
+			n.process("7", "k3s-server", "server")
+			n.write("/etc/rancher/k3s/config.yaml", "kubelet-arg: volume-plugin-dir=/var/lib/kubelet/volumeplugins\n")
+		}, "/var/lib/kubelet/volumeplugins", ""},
+		{"k3s agent", func(n *node) {
+			n.process("7", "k3s-agent", "agent")
+			n.write("/etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent '--kubelet-arg=root-dir=/data/kubelet'\n")
+		}, pluginDir, `["/data/kubelet"]`},
+		{"k0s", func(n *node) {
+			n.kubelet("7", "--root-dir=/var/lib/k0s/kubelet", "--config=/var/lib/k0s/kubelet-config.yaml")
+			n.write("/var/lib/k0s/kubelet-config.yaml", "volumePluginDir: /usr/libexec/k0s/kubelet-plugins/volume/exec\n")
+		}, "/usr/libexec/k0s/kubelet-plugins/volume/exec", `["/var/lib/k0s/kubelet"]`},
+		{"k0s at /var/lib/kubelet", func(n *node) {
+			n.kubelet("7", "--root-dir=/var/lib/k0s/kubelet")
+			n.mkdir("/var/lib/k0s/kubelet")
+			n.link("k0s/kubelet", n.root+"/var/lib/kubelet")
+		}, pluginDir, ""},
+		{"k0s, not started", func(n *node) { n.mkdir("/var/lib/k0s") }, "/usr/libexec/k0s/kubelet-plugins/volume/exec", `["/var/lib/k0s/kubelet"]`},
+		{"microk8s", func(n *node) {
+			n.process("7", "kubelite", "--kubelet-args-file=/var/snap/microk8s/1/args/kubelet")
+			n.write("/var/snap/microk8s/1/args/kubelet", "--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--volume-plugin-dir=${SNAP_COMMON}/var/lib/kubelet/volume-plugins\n")
+		}, "/var/snap/microk8s/common/var/lib/kubelet/volume-plugins", `["/var/snap/microk8s/common/var/lib/kubelet"]`},
+		{"rke2", func(n *node) { n.kubelet("7", "--volume-plugin-dir=/var/lib/kubelet/volumeplugins") }, "/var/lib/kubelet/volumeplugins", ""},
+		{"two kubelets", func(n *node) { n.kubelet("7"); n.kubelet("8", "--root-dir=/two") }, pluginDir, `["/var/lib/kubelet", "/two"]`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			n := newNode(t)
+			row.node(n)
+			n.install(one)
+			_, roots, _ := strings.Cut(n.read(n.root+"/etc/flexd/flexd.yaml"), "\nkubeletRoots: ")
+			if roots = strings.TrimSpace(roots); roots != row.roots {
+				t.Errorf("kubeletRoots: %s, want %s", roots, row.roots)
+			}
+			text := configuration
+			if roots != "" {
+				text += "kubeletRoots: " + roots + "\n"
+			}
+			n.write("/etc/flexd/flexd.yaml", text)
+			n.driver(one)
+			if got := answered(n.root + row.dir + "/flexd~lvm/lvm"); got != "false" {
+				t.Errorf("init says %s", got)
+			}
+		})
+	}
+}
