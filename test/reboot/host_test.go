@@ -109,9 +109,9 @@ func (l *life) start() {
 }
 
 // startQuietly starts flexd and sees that it does nothing before kubelet asks.
-func (l *life) startQuietly() {
+func (l *life) startQuietly(start func()) {
 	l.Helper()
-	l.start()
+	start()
 	time.Sleep(time.Second)
 	after := l.state()
 	if after.mounts != l.before.mounts {

@@ -39,6 +39,7 @@ func live(t *testing.T, life string, attach bool) {
 	case afterCut:
 		l.afterCut()
 		l.unchanged()
+		l.shutDown()
 	case afterClean:
 		l.afterClean()
 		l.unchanged()
@@ -67,7 +68,7 @@ func (l *life) afterCut() {
 	if want := map[bool]volume.Record{true: volume.Formatting, false: volume.Seen}[l.attach]; record != want {
 		l.Errorf("the record of the volume whose call was cut: %v, not %v", record, want)
 	}
-	l.startQuietly()
+	l.startQuietly(l.boot)
 
 	l.discover()
 	l.cleanUp(goes, "unwanted")
@@ -105,11 +106,25 @@ func (l *life) afterCut() {
 	l.untouched("idle", "host")
 }
 
+// shutDown ends the life while pods run. With attach:true kubelet ends one of them; others
+// keep their volumes until all processes are killed.
+func (l *life) shutDown() {
+	dir := l.podDir(stays, "wanted")
+	if l.attach {
+		l.contain(l.podDir(next, "unwanted"))
+		l.reboot(dir, l.GlobalDir(l.volume("wanted")))
+	} else {
+		l.contain(dir)
+		l.reboot()
+	}
+}
+
 func (l *life) afterClean() {
+	l.stoppedWell()
 	if l.fsType == "ext4" && l.needsRecovery("wanted") {
 		l.Error("the filesystem was not unmounted: this was no clean end")
 	}
-	l.startQuietly()
+	l.startQuietly(l.boot)
 
 	l.discover()
 	l.cleanUp(next, "unwanted")
@@ -136,6 +151,9 @@ func (l *life) afterClean() {
 		l.Error("mount refused, and it is mounted")
 	}
 	l.untouched("idle", "host")
+	if l.attach {
+		l.hang()
+	}
 }
 
 // setUp is what kubelet calls for a pod, after a reboot as before it: attach

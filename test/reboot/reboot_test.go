@@ -16,7 +16,7 @@ import (
 // The lives of a node. In each of them one pod outlives the end, and one does not.
 const (
 	firstLife  = "first life"      // ends with a power cut, while a third pod's volume is being made
-	afterCut   = "after power cut" // ends cleanly
+	afterCut   = "after power cut" // systemd starts flexd, and reboots the machine
 	afterClean = "after clean end" // ends as it likes
 	whichLife  = "FLEXD_TEST_LIFE" // the environment of the test in the VM
 	whichMode  = "FLEXD_TEST_ATTACH"
@@ -43,8 +43,8 @@ func TestReboot(t *testing.T) {
 		t.Run(fmt.Sprintf("attach=%v", attach), func(t *testing.T) {
 			m := machine{dir: t.TempDir(), test: "TestReboot", attach: attach}
 			m.boot(t, firstLife, wasCut)
-			m.boot(t, afterCut, 0)
-			m.boot(t, afterClean, 0)
+			m.boot(t, afterCut, rebooted)
+			m.boot(t, afterClean, map[bool]int{true: hung, false: 0}[attach])
 		})
 	}
 }
@@ -67,7 +67,7 @@ func (m machine) boot(t *testing.T, life string, want int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	vm := exec.CommandContext(t.Context(), root+"/scripts/vm", "-q", "-t", "240",
+	vm := exec.CommandContext(t.Context(), root+"/scripts/vm", "-yqt", "240",
 		"-D", m.dir+"/lvm:2G", "-D", m.dir+"/node:1G",
 		"-e", whichLife+"="+life, "-e", fmt.Sprintf("%s=%v", whichMode, m.attach), "-e", "FLEXD_TEST_BIN="+root+"/bin/vm",
 		"--", self, "-test.v", "-test.run", "^"+m.test+"$")
