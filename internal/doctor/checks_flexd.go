@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -291,7 +293,7 @@ func (n *node) unit() (all []finding) {
 
 // unitState asks systemd.
 func (n *node) unitState(files []string) (all []finding) {
-	out, err := n.command("systemctl", "show", "flexd.service", "-p", "ActiveState,Result,NRestarts,NeedDaemonReload,UnitFileState")
+	out, err := n.command("systemctl", "show", "flexd.service", "-p", "ActiveState,Result,NRestarts,NeedDaemonReload,UnitFileState,Before")
 	if err != nil {
 		return []finding{unknown("systemd does not answer: " + err.Error())}
 	}
@@ -309,10 +311,27 @@ func (n *node) unitState(files []string) (all []finding) {
 	if s := state["ActiveState"]; s == "failed" || s == "activating" && state["NRestarts"] != "0" {
 		all = append(all, failed(fmt.Sprintf("flexd.service is %s (%s, %s restarts)", s, state["Result"], state["NRestarts"]), "journalctl -u flexd -n 50", "systemctl restart flexd"))
 	}
+	for _, k := range n.found().all {
+		if unit := n.unitOf(k); unit != "" && !slices.Contains(strings.Fields(state["Before"]), unit) {
+			all = append(all, warning(fmt.Sprintf("%s runs in %s, which is not in Before= of flexd.service: at shutdown flexd may end first, and kubelet cannot unmount volumes", k, unit),
+				fmt.Sprintf("write \"[Unit]\" and \"Before=%s\" to /etc/systemd/system/flexd.service.d/order.conf, then: systemctl daemon-reload", unit)))
+		}
+	}
 	if len(all) == 0 {
 		all = append(all, well("%s; %s, %s", strings.Join(files, ", "), state["ActiveState"], state["UnitFileState"]))
 	}
 	return all
+}
+
+var serviceCgroup = regexp.MustCompile(`/([^/\n]+\.service)(?:/|\n|$)`)
+
+// unitOf returns the systemd service in which a kubelet runs; "" = none, as in a container or a login.
+func (n *node) unitOf(k *kubelet.Instance) string {
+	text, _ := os.ReadFile(fmt.Sprintf("%s/proc/%d/cgroup", n.Root, k.Pid))
+	if m := serviceCgroup.FindSubmatch(text); m != nil && !bytes.Contains(text, []byte("/user.slice/")) {
+		return string(m[1])
+	}
+	return ""
 }
 
 func (n *node) udevRule() []finding {

@@ -177,7 +177,7 @@ func soundTools() tools {
 		"e2fsck":         "e2fsck 1.47.0\n",
 		"mkfs.xfs":       "mkfs.xfs version 6.1.0\n",
 		"mkfs.btrfs":     "mkfs.btrfs, part of btrfs-progs v6.2\n",
-		"systemctl show": "ActiveState=active\nResult=success\nNRestarts=0\nNeedDaemonReload=no\nUnitFileState=enabled\n",
+		"systemctl show": "ActiveState=active\nResult=success\nNRestarts=0\nNeedDaemonReload=no\nUnitFileState=enabled\nBefore=multi-user.target x.service\n",
 		"/lvm":           `{"status":"Success","message":"v1"}`,
 	}
 }
@@ -378,6 +378,7 @@ func TestDeviations(t *testing.T) {
 		{"a unit that fails", nil, func(h *Host) {
 			h.Runner.(tools)["systemctl show"] = "ActiveState=failed\nResult=exit-code\nNRestarts=5\n"
 		}, "flexd/unit error failed (exit-code, 5 restarts)", "journalctl"},
+		{"a kubelet that ends after flexd", tree{"proc/812/cgroup": "0::/system.slice/my-kubelet.service/main\n"}, nil, "flexd/unit warning my-kubelet.service, which is not in Before=", "order.conf"},
 		{"systemd hangs", nil, func(h *Host) { h.Runner.(tools)["systemctl show"] = "hangs" }, "flexd/unit unknown pid 7", ""},
 		{"an older driver", nil, func(h *Host) { h.Runner.(tools)["/lvm"] = `{"status":"Not supported"}` }, "flexd/versions warning flexdriver older", "scripts/install.sh"},
 		{"a replaced executable", tree{"proc/900/exe": "-> /usr/local/bin/flexd (deleted)"}, nil, "flexd/versions warning replaced", "systemctl restart"},
