@@ -21,6 +21,16 @@ build: ## bin/flexdriver and bin/flexd: static, reproducible, with a version
 	$(BUILD) -o $(BIN)/flexdriver ./cmd/flexdriver
 	$(BUILD) -o $(BIN)/flexd ./cmd/flexd
 
+ARCH  ?= amd64 arm64
+IMAGE ?= localhost/flexd:$(VERSION)
+
+.PHONY: image
+image: ## bin/image/flexd.tar: the container image of examples/kubernetes for ARCH, named IMAGE; without Docker
+	@set -e; for arch in $(ARCH); do for program in cmd/flexd cmd/flexdriver packaging/container/setup; do \
+		GOARCH=$$arch $(BUILD) -o $(BIN)/image/$$arch/ ./$$program; done; done
+	@$(GO) run ./packaging/container/image -f packaging/container/Containerfile -t $(IMAGE) -o $(BIN)/image/flexd.tar -build-arg BIN=$(BIN) $(ARCH)
+	@echo "$(BIN)/image/flexd.tar is $(IMAGE) for $(ARCH)"
+
 .PHONY: demo
 demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root, it installs what it needs on Debian
 	@$(BUILD) -o $(BIN)/demo ./test/demo

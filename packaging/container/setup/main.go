@@ -1,0 +1,200 @@
+// Command setup is what the pods of examples/kubernetes run first: it enters the mount
+// namespace of the node, and runs there the installer of its image.
+//
+//	setup install [OPTION OF install.sh]...
+//	setup uninstall [OPTION OF uninstall.sh]...
+//	setup wait                                   until SIGTERM
+//
+// install takes the configuration from /config, where the pod mounts a ConfigMap: NODE.yaml
+// for the node that NODE_NAME names, else flexd.yaml for all nodes. Without both it keeps the
+// node's own.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/config"
+)
+
+// The main thread stays in the container: its root is the image, also for the node's programs.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "setup:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	var verb string
+	if len(args) > 0 {
+		verb, args = args[0], args[1:]
+	}
+	var do func(image) error
+	switch verb {
+	case "wait":
+		<-ctx.Done()
+		return nil
+	case "install":
+		text, key, err := configMap("/config", os.Getenv("NODE_NAME"))
+		if err != nil {
+			return err
+		}
+		do = func(i image) error { return i.install(text, key, args) }
+	case "uninstall":
+		do = func(i image) error { return i.script("uninstall.sh", args...) }
+	default:
+		return errors.New("usage: setup install | uninstall [OPTION OF THE SCRIPT]..., or setup wait")
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // this thread alone is on the node; it ends with the goroutine
+		err := enterNode()
+		if err == nil {
+			err = do(image{ctx, fmt.Sprintf("/proc/%d/root", os.Getpid())})
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// configMap reads the configuration of a node, and the key that it is from; "" = there is none.
+func configMap(dir, node string) (text []byte, key string, err error) {
+	for _, key := range []string{node + ".yaml", "flexd.yaml"} {
+		text, err := os.ReadFile(filepath.Join(dir, key))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return text, key, err
+		}
+	}
+	return nil, "", nil
+}
+
+// enterNode moves this thread to the mount namespace and the cgroup namespace of process 1,
+// which the programs that it starts inherit. The installer reads the cgroups of processes.
+func enterNode() error {
+	const pod = "the pod needs hostPID: true and privileged: true, as in examples/kubernetes/daemonset.yaml"
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	theirs, err := os.Readlink("/proc/1/ns/mnt")
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, pod)
+	}
+	if ours == theirs {
+		return fmt.Errorf("process 1 is in this container and not the node's: %s", pod)
+	}
+	// Threads that share their root and working directory cannot enter a mount namespace.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w: %s", err, pod)
+	}
+	for _, ns := range []string{"cgroup", "mnt"} {
+		fd, err := unix.Open("/proc/1/ns/"+ns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Setns(fd, 0)
+			unix.Close(fd)
+		}
+		if err != nil {
+			return fmt.Errorf("the %s namespace of the node cannot be entered: %w: %s", ns, err, pod)
+		}
+	}
+	for _, needs := range []struct{ path, what string }{
+		{"/run/systemd/system", "does not run systemd"},
+		{"/bin/bash", "has no bash"},
+	} {
+		if _, err := os.Stat(needs.path); err != nil {
+			return fmt.Errorf("this node %s (%w): flexd cannot be installed here\nwhat to do: exclude the node from the DaemonSet with a nodeSelector or an affinity", needs.what, err)
+		}
+	}
+	return nil
+}
+
+// An image is the root of this container, as a path on the node. ctx ends when the pod is to
+// end.
+type image struct {
+	ctx  context.Context
+	root string
+}
+
+// script runs a script of the image on the node. When the pod is to end it may complete or
+// undo what it has begun.
+func (i image) script(name string, args ...string) error {
+	c := exec.CommandContext(i.ctx, "/bin/bash", append([]string{i.root + "/scripts/" + name}, args...)...)
+	c.Dir, c.Stdout, c.Stderr = "/", os.Stdout, os.Stderr
+	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	c.Cancel = func() error { return c.Process.Signal(unix.SIGTERM) }
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// marker begins a configuration that the DaemonSet wrote, and may replace.
+const marker = "# Written by flexd's DaemonSet, which replaces it: change the ConfigMap instead.\n"
+
+const configFile = "/etc/flexd/flexd.yaml"
+
+// install installs flexd and the driver, with the configuration from the ConfigMap if that has
+// one. A node without a volume group gets neither.
+func (i image) install(text []byte, key string, args []string) error {
+	own, err := os.ReadFile(configFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if key == "" {
+		if err := usable(configFile+" of this node (the ConfigMap has no configuration for it)", own); err != nil {
+			return err
+		}
+		return i.script("install.sh", args...)
+	}
+	if err := usable(key+" of the ConfigMap", text); err != nil {
+		return err
+	}
+	ours := bytes.HasPrefix(own, []byte(marker))
+	if own != nil && !ours {
+		return fmt.Errorf("the node has a configuration of its own, which is not replaced: %s\n"+
+			"what to do: to use it, remove %s from the ConfigMap; to use the ConfigMap's, move that file away", configFile, key)
+	}
+	staged, err := os.CreateTemp("/run", "flexd-*.yaml")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(staged.Name())
+	_, err = staged.Write(append([]byte(marker), text...))
+	if err := errors.Join(err, staged.Close()); err != nil {
+		return err
+	}
+	if err := i.script("install.sh", append([]string{"--config", staged.Name(), "--replace-config"}, args...)...); err != nil {
+		return fmt.Errorf("%w (%s is %s of the ConfigMap)", err, staged.Name(), key)
+	}
+	if ours {
+		os.Remove(configFile + ".before") // a copy of what the ConfigMap had
+	}
+	return nil
+}
+
+// usable refuses a configuration that has an error or no volume group.
+func usable(name string, text []byte) error {
+	c, err := config.Parse(name, text)
+	if err != nil {
+		return fmt.Errorf("%w\nnothing was changed on this node", err)
+	}
+	if len(c.VolumeGroups) == 0 {
+		return fmt.Errorf("%s has no volume group: nothing is installed on this node\nwhat to do: add the node's volume groups under volumeGroups", name)
+	}
+	return nil
+}
