@@ -37,8 +37,8 @@ func TestNode(t *testing.T) {
 		{"start and end", (*flow).startAndEnd},
 		{"two pods on one volume", (*flow).twoPods},
 		{"kubelet killed", (*flow).kubeletKilled},
-		{"pages", (*flow).pages},
 		{"flexd killed and upgraded", (*flow).flexdKilledAndUpgraded},
+		{"pages", (*flow).pages},
 		{"reboot", (*flow).beforeReboot},
 	} {
 		if !t.Run(flow.name, func(t *testing.T) { flow.run(newFlow(t, n)) }) {

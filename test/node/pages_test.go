@@ -24,8 +24,7 @@ var notTyped = map[string]string{
 // pages' disks and group are of this flow alone.
 func (f *flow) pages() {
 	f.attach("false")
-	f.must(os.Chdir(f.TempDir()))
-	f.Cleanup(func() { os.Chdir(module) })
+	f.Chdir(f.TempDir())
 	before := read("/etc/flexd/flexd.yaml")
 	r := &reader{flow: f}
 	for _, r.page = range []string{"getting-started.md", "operations.md"} {
@@ -99,7 +98,7 @@ func (f *reader) typed(c shownCommand) {
 		f.diary = append(f.diary, "web ends")
 		return
 	case line == "scripts/install.sh":
-		f.must(install("next"))
+		f.must(install("first")) // a downgrade: flexdKilledAndUpgraded was before
 		f.must(f.flexd.end(syscall.SIGTERM))
 		f.must(f.startFlexd())
 		return
