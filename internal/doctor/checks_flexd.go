@@ -170,6 +170,12 @@ func (n *node) sockets() (all []finding) {
 			all = append(all, failed("no process listens on "+s.path, again))
 		}
 	}
+	for _, k := range n.found().all {
+		if n.other(k) && !sameFile(n.Root+n.Config.RunDir, k.Inside+n.Config.RunDir) {
+			all = append(all, failed(fmt.Sprintf("%s runs in a container without %s of the host: its calls do not reach flexd", k, n.Config.RunDir),
+				"bind "+n.Config.RunDir+" of the host, or the directory above it, into the container at the same path, and restart it"))
+		}
+	}
 	if len(all) == 0 {
 		all = append(all, well("%s, %s", n.Config.DriverSocket(), n.Config.StatusSocket()))
 	}

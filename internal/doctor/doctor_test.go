@@ -324,6 +324,7 @@ func TestDeviations(t *testing.T) {
 		{"a container whose mounts stay there", tree{"proc/812/ns/mnt": "-> mnt:[2]", "proc/812/mountinfo": strings.ReplaceAll(mountinfo, "shared:1", "master:1")}, nil, "kubelet/mount-propagation error does not appear in flexd's", "rshared, not rslave"},
 		{"a link on a private mount", merged(k("--root-dir=/link"), tree{"link": "-> ROOT/var/lib/kubelet", "proc/900/mountinfo": private}), nil, "kubelet/mount-propagation warning /link is a link", "make-rshared"},
 		{"another directory in the container", tree{"proc/812/ns/mnt": "-> mnt:[2]", "proc/812/root": "-> ROOT/c", "c/var/lib/kubelet/config.yaml": "{}", "c/" + plugins + "/x": "dir"}, nil, "kubelet/root-directory error another directory", "bind"},
+		{"a container without flexd's sockets", tree{"proc/812/ns/mnt": "-> mnt:[2]", "proc/812/root": "-> ROOT/c", "c/var/lib": "-> ROOT/var/lib", "c/usr": "-> ROOT/usr", "c/run": "dir"}, nil, "flexd/sockets error without /run/flexd of the host", "bind /run/flexd"},
 		{"a setting that cannot be read", tree{"var/lib/kubelet/config.yaml": "a: [\n"}, nil, "kubelet/process unknown config.yaml", "correct"},
 		{"no plugin directory", tree{plugins: ""}, nil, "driver/plugin-directory error does not exist", "flexd driver install"},
 		{"a plugin directory elsewhere", merged(k("--volume-plugin-dir=/opt/x/"), tree{"opt/x": "dir"}), nil, "driver/executable error /opt/x/flexd~lvm/lvm does not exist", "flexd driver install"},

@@ -253,6 +253,12 @@ func IsOurs(exe string) bool {
 	return err == nil && bytes.Contains(text, fmt.Appendf(nil, "path\t%s/cmd/flexdriver\n", "github.com/flexd/flexd"))
 }
 
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
+}
+
 // lock makes this the only installation or removal in the plugin directory. The lock is on
 // the directory above it: nothing is written, and kubelet does not look.
 func (p *place) lock(ctx context.Context) error {
@@ -352,6 +358,11 @@ func (p *place) describe() {
 			p.report("kubelet", "%s; its settings are from %s", k, k.Read)
 		}
 		p.report("root directory", "%s (%s)", k.RootDir.Value, k.RootDir.From)
+	}
+	for _, k := range p.kubelets {
+		if dir, _ := existing(p.Root, p.Config.RunDir); k.Pid != 0 && !sameFile(p.Root+dir, k.Inside+dir) {
+			p.report("to do", "%s runs in a container without %s of the host: bind it, or the directory above, into the container at the same path, and restart it", k, dir)
+		}
 	}
 	p.report("plugin directory", "%s (%s)", p.name, p.from)
 	if p.plugins != p.Root+p.name {

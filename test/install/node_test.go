@@ -485,7 +485,7 @@ func TestContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.write("/proc/7/mountinfo", fmt.Sprintf("20 1 0:99 / / rw - overlay overlay rw\n21 20 %d:%d /plugins /plugins rw - tmpfs tmpfs rw\n", unix.Major(st.Dev), unix.Minor(st.Dev)))
-	contains(t, n.driver(one), "which is "+n.root+"/data/plugins/exec here")
+	contains(t, n.driver(one), "which is "+n.root+"/data/plugins/exec here", "runs in a container without / of the host")
 	if got := answered(n.root + "/data/plugins/exec/flexd~lvm/lvm"); got != "false" {
 		t.Errorf("init says %s", got)
 	}
