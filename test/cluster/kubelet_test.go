@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -33,6 +34,12 @@ const statusPeriod = time.Second
 // the machine's cgroups, and the containers.
 func serveKubelet() error {
 	dir, name, api := os.Getenv(place), os.Getenv(nodeName), os.Getenv(apiDir)
+	// The simulated containers have no log, and kubelet removes the logs of an ended one by
+	// the pattern LOG*: every file of its working directory, such as the link /bin.
+	nothing := dir + "/nothing"
+	if err := errors.Join(os.MkdirAll(nothing, 0o755), os.Chdir(nothing)); err != nil {
+		return err
+	}
 	ctx := context.Background()
 	flags := options.NewKubeletFlags()
 	flags.RootDirectory = dir + "/kubelet"
