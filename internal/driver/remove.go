@@ -80,7 +80,7 @@ func (p *place) remove() error {
 
 // kept returns the directory for a copy of the driver that is replaced.
 func (p *place) kept() string {
-	return filepath.Join(p.Root+p.Kept, p.name, filepath.Base(p.dir))
+	return p.Root + p.Kept + strings.TrimPrefix(p.dir, p.Root)
 }
 
 // keep copies the driver that is being replaced, unless that was done before.
