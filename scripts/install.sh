@@ -247,7 +247,7 @@ flexd_driver() {
     return
   fi
   [ -n "$groups" ] || set -- "$@" --upgrade
-  "$bin/flexd" driver install --from "$bin/flexdriver" --root "${root:-/}" --config "$checked" "${plugin_dir[@]}" "${driver_options[@]}" "$@"
+  "$bin/flexd" driver install --root "${root:-/}" --config "$checked" "${plugin_dir[@]}" "${driver_options[@]}" "$@"
 }
 
 install_driver() {

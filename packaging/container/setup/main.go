@@ -1,5 +1,5 @@
 // Command setup is what the pods of examples/kubernetes run first: it enters the mount
-// namespace of the node, and runs there the installer of its image.
+// namespace of the node, and runs there a copy of the installer in its image.
 //
 //	setup install [OPTION OF install.sh]...
 //	setup uninstall [OPTION OF uninstall.sh]...
@@ -27,7 +27,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 )
 
-// The main thread stays in the container: its root is the image, also for the node's programs.
+// The main thread stays in the container: on the node its root leads to the image.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		verb, args = args[0], args[1:]
 	}
-	var do func(image) error
+	var do func(*installer) error
 	switch verb {
 	case "wait":
 		<-ctx.Done()
@@ -54,20 +54,22 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		do = func(i image) error { return i.install(text, key, args) }
+		do = func(i *installer) error { return i.install(text, key, args) }
 	case "uninstall":
-		do = func(i image) error { return i.script("uninstall.sh", args...) }
+		do = func(i *installer) error { return i.run("uninstall.sh", args...) }
 	default:
 		return errors.New("usage: setup install | uninstall [OPTION OF THE SCRIPT]..., or setup wait")
 	}
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // this thread alone is on the node; it ends with the goroutine
-		err := enterNode()
-		if err == nil {
-			err = do(image{ctx, fmt.Sprintf("/proc/%d/root", os.Getpid())})
-		}
-		done <- err
+		done <- onNode(func() error {
+			i, err := copyInstaller(ctx, fmt.Sprintf("/proc/%d/root", os.Getpid()))
+			if err != nil {
+				return err
+			}
+			return errors.Join(do(i), os.RemoveAll(i.dir))
+		})
 	}()
 	return <-done
 }
@@ -83,9 +85,9 @@ func configMap(dir, node string) (text []byte, key string, err error) {
 	return nil, "", nil
 }
 
-// enterNode moves this thread to the mount namespace and the cgroup namespace of process 1,
-// which the programs that it starts inherit. The installer reads the cgroups of processes.
-func enterNode() error {
+// onNode moves this thread to the mount namespace and the cgroup namespace of process 1, which
+// the programs that it starts inherit. The installer reads the cgroups of processes.
+func onNode(do func() error) error {
 	const pod = "the pod needs hostPID: true and privileged: true, as in examples/kubernetes/daemonset.yaml"
 	ours, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -120,20 +122,39 @@ func enterNode() error {
 			return fmt.Errorf("this node %s (%w): flexd cannot be installed here\nwhat to do: exclude the node from the DaemonSet with a nodeSelector or an affinity", needs.what, err)
 		}
 	}
-	return nil
+	return do()
 }
 
-// An image is the root of this container, as a path on the node. ctx ends when the pod is to
-// end.
-type image struct {
+// An installer is a copy of the image on the node. ctx ends when the pod is to end.
+type installer struct {
 	ctx  context.Context
-	root string
+	dir  string
+	lock *os.File
 }
 
-// script runs a script of the image on the node. When the pod is to end it may complete or
-// undo what it has begun.
-func (i image) script(name string, args ...string) error {
-	c := exec.CommandContext(i.ctx, "/bin/bash", append([]string{i.root + "/scripts/" + name}, args...)...)
+// copyInstaller copies it to where programs may be executed, which is often not so in /run.
+func copyInstaller(ctx context.Context, image string) (*installer, error) {
+	lock, err := os.OpenFile("/run/flexd-setup.lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("another installation runs on this node: /run/flexd-setup.lock: %w", err)
+	}
+	i := &installer{ctx, "/var/lib/flexd-setup", lock}
+	err = os.RemoveAll(i.dir) // of one that was killed
+	for _, dir := range []string{"bin", "scripts", "examples"} {
+		if err == nil {
+			err = os.CopyFS(filepath.Join(i.dir, dir), os.DirFS(filepath.Join(image, dir)))
+		}
+	}
+	return i, err
+}
+
+// run runs a script on the node. When the pod is to end, the script may complete or undo what
+// it has begun.
+func (i *installer) run(name string, args ...string) error {
+	c := exec.CommandContext(i.ctx, "/bin/bash", append([]string{filepath.Join(i.dir, "scripts", name)}, args...)...)
 	c.Dir, c.Stdout, c.Stderr = "/", os.Stdout, os.Stderr
 	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	c.Cancel = func() error { return c.Process.Signal(unix.SIGTERM) }
@@ -150,7 +171,7 @@ const configFile = "/etc/flexd/flexd.yaml"
 
 // install installs flexd and the driver, with the configuration from the ConfigMap if that has
 // one. A node without a volume group gets neither.
-func (i image) install(text []byte, key string, args []string) error {
+func (i *installer) install(text []byte, key string, args []string) error {
 	own, err := os.ReadFile(configFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -159,7 +180,7 @@ func (i image) install(text []byte, key string, args []string) error {
 		if err := usable(configFile+" of this node (the ConfigMap has no configuration for it)", own); err != nil {
 			return err
 		}
-		return i.script("install.sh", args...)
+		return i.run("install.sh", args...)
 	}
 	if err := usable(key+" of the ConfigMap", text); err != nil {
 		return err
@@ -169,17 +190,12 @@ func (i image) install(text []byte, key string, args []string) error {
 		return fmt.Errorf("the node has a configuration of its own, which is not replaced: %s\n"+
 			"what to do: to use it, remove %s from the ConfigMap; to use the ConfigMap's, move that file away", configFile, key)
 	}
-	staged, err := os.CreateTemp("/run", "flexd-*.yaml")
-	if err != nil {
+	staged := filepath.Join(i.dir, key)
+	if err := os.WriteFile(staged, append([]byte(marker), text...), 0o600); err != nil {
 		return err
 	}
-	defer os.Remove(staged.Name())
-	_, err = staged.Write(append([]byte(marker), text...))
-	if err := errors.Join(err, staged.Close()); err != nil {
-		return err
-	}
-	if err := i.script("install.sh", append([]string{"--config", staged.Name(), "--replace-config"}, args...)...); err != nil {
-		return fmt.Errorf("%w (%s is %s of the ConfigMap)", err, staged.Name(), key)
+	if err := i.run("install.sh", append([]string{"--config", staged, "--replace-config"}, args...)...); err != nil {
+		return fmt.Errorf("%w (%s is that of the ConfigMap)", err, staged)
 	}
 	if ours {
 		os.Remove(configFile + ".before") // a copy of what the ConfigMap had

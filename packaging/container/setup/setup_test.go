@@ -134,7 +134,7 @@ func (h *host) config(key, text string) {
 // untouched sees that nothing of flexd is on the node, but perhaps a configuration.
 func (h *host) untouched(config bool) {
 	h.Helper()
-	for file, there := range map[string]bool{configFile: config, driver: false, "/usr/local/bin/flexd": false, configFile + ".before": false} {
+	for file, there := range map[string]bool{configFile: config, driver: false, "/usr/local/bin/flexd": false, configFile + ".before": false, "/var/lib/flexd-setup": false} {
 		if _, err := os.Stat(h.path(file)); (err == nil) != there || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			h.Errorf("%s: %v", file, err)
 		}
