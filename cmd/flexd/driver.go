@@ -53,6 +53,7 @@ func driverAction(c *cli.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	syscall.Umask(0o022) // what kubelet runs must be writable for root only
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	switch action := c.Args().First(); action {

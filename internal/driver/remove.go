@@ -73,7 +73,7 @@ func (p *place) remove() error {
 		p.say("keep: %s, since it has other files: %s", p.dir, strings.Join(names, ", "))
 	}
 	if exists(p.kept()) {
-		p.say("keep: %s: the driver that was replaced; flexd driver restore puts it back", p.kept())
+		p.say("keep: %s: the driver that was replaced; to put it back: flexd driver restore, or without flexd: cp -a %[1]s %s/", p.kept(), p.plugins)
 	}
 	return syncDir(p.plugins)
 }

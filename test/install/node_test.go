@@ -506,7 +506,8 @@ func TestReplace(t *testing.T) {
 
 	p := startProber(t, n.plugins())
 	kept := n.root + "/var/lib/flexd/replaced" + pluginDir + "/flexd~lvm"
-	contains(t, n.driver(one, "--replace-driver"), "keep a copy of "+n.dir()+" in "+kept, "true (as before")
+	replace := n.driverCommand(one, "install", "--replace-driver")
+	contains(t, n.succeeds(exec.Command("sh", append([]string{"-c", `umask 0 && exec "$@"`, "sh"}, replace.Args...)...)), "keep a copy of "+n.dir()+" in "+kept, "true (as before")
 	if inits := p.settled(1); len(inits) != 1 {
 		t.Errorf("init was asked %d times: %q", len(inits), inits)
 	}
@@ -516,17 +517,18 @@ func TestReplace(t *testing.T) {
 	}
 	n.driver(two, "--replace-driver") // an upgrade
 	p.settled(1)
+	n.refuses(n.driverCommand(one, "remove"), "volumes of flexd/lvm are mounted")
 
 	before := n.tree()
 	contains(t, n.succeeds(n.driverCommand(one, "restore", "--dry-run")), "would restore "+n.exe())
 	n.same(before)
-	n.succeeds(n.driverCommand(one, "restore"))
+	n.succeeds(exec.Command("sh", append([]string{"-c", `umask 0 && exec "$@"`, "sh"}, n.driverCommand(one, "restore").Args...)...))
 	if inits := p.settled(1); len(inits) != 1 || p.failures() > 0 {
 		t.Errorf("init was asked %d times: %q; %d look-ups failed", len(inits), inits, p.failures())
 	}
 	n.nothingElse("flexd~lvm", "flexd~lvm/README", "flexd~lvm/lvm")
-	if n.read(n.exe()) != other {
-		t.Error("another driver came back")
+	if st, err := os.Stat(n.exe()); err != nil || st.Mode() != 0o755 || n.read(n.exe()) != other {
+		t.Errorf("another driver came back: %v, %v", st, err)
 	}
 	contains(t, n.succeeds(n.driverCommand(one, "restore")), "none: no driver was replaced")
 }
