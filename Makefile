@@ -99,6 +99,10 @@ vuln: ## compare dependencies with the Go vulnerability database, if it can be r
 packages: ## dist/: deb, rpm and tar for amd64 and arm64, with an SPDX document and checksums (docs/packages.md)
 	@VERSION=$(VERSION) scripts/packages
 
+.PHONY: release
+release: ## dist/VERSION: the packages of a clean commit, built twice and verified; VERSION=v0.1.0, as root
+	@scripts/release "$(if $(filter command line environment,$(origin VERSION)),$(VERSION))"
+
 .PHONY: clean
 clean: ## remove what build and packages made
 	rm -rf bin dist
