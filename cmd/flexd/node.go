@@ -39,6 +39,7 @@ type node interface {
 	server.History // likewise
 	WriteMetrics(io.Writer) error
 	Known() status.List     // like List, but starts nothing
+	Mounted() int           // mounts of volumes
 	Ready() <-chan struct{} // closed when the state that the last flexd left is known
 }
 

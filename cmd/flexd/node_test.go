@@ -36,7 +36,7 @@ func TestNodeRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- runTasks(ctx, logrus.NewEntry(log), n.Ready(), func() string { return found(n.List()) }, tasks)
+		ended <- runTasks(ctx, logrus.NewEntry(log), n.Ready(), func() string { return found(n.List(), n.Mounted()) }, tasks)
 	}()
 	select {
 	case <-n.Ready():

@@ -110,7 +110,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 		&server.Driver{Listener: driver, Handler: n, Log: log},
 		&server.Status{Listener: shown, Source: n, History: n, Metrics: n.WriteMetrics, Version: version, Log: log})
 	past.Started(version)
-	return runTasks(ctx, log, n.Ready(), func() string { return found(n.Known()) }, tasks)
+	return runTasks(ctx, log, n.Ready(), func() string { return found(n.Known(), n.Mounted()) }, tasks)
 }
 
 // closeHistory records why flexd ends.
@@ -121,15 +121,9 @@ func closeHistory(past *history.Log, err error) {
 	past.Close(ctx, err)
 }
 
-// found summarizes what flexd continues with.
-func found(l status.List) string {
-	mounted, pods := 0, 0
-	for _, v := range l.Volumes {
-		if pods += len(v.Pods); v.Filesystem != "" {
-			mounted++
-		}
-	}
-	s := fmt.Sprintf("mounted volumes: %d, pods that use them: %d", mounted, pods)
+// found summarizes what flexd continues with. The volumes have not been observed yet.
+func found(l status.List, mounts int) string {
+	s := fmt.Sprintf("mounts in kubelet's directories: %d", mounts)
 	if len(l.Problems) > 0 {
 		s += "; problems: " + strings.Join(l.Problems, "; ")
 	}

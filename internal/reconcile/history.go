@@ -54,6 +54,8 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	if err != nil {
 		op.err = err.Error()
 		l.stepLog(step).WithField("took", took).WithError(err).Warn("failed")
+	} else if step.Why == volume.Adopted {
+		l.stepLog(step).Info(step.Why)
 	} else if level := levelOf(step.Kind); l.n.Log.Logger.IsLevelEnabled(level) {
 		l.stepLog(step).WithField("took", took).Log(level, "done")
 	}

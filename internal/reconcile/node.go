@@ -112,6 +112,15 @@ func (n *Node) String() string { return "reconciler" }
 // Ready is closed when the notes and the mount table have been read.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
 
+// Mounted returns the number of mounts in kubelet's directories for this driver.
+func (n *Node) Mounted() int {
+	table := n.Observer.LastTable()
+	if table == nil {
+		return 0
+	}
+	return len(n.Observer.OurMounts(table))
+}
+
 // Run continues the work of an earlier life, and then follows the mount table until ctx is
 // done. Running lanes end after their step.
 func (n *Node) Run(ctx context.Context) error {

@@ -72,6 +72,9 @@ func (p *planner) here(dir string) bool {
 	return s.This || s.Under || s.Unknown != ""
 }
 
+// Adopted is why flexd notes a mount that it did not make, or whose note is gone.
+const Adopted = "adopted from the mount table"
+
 // settle brings the notes in line with the mount table, which wins.
 func (p *planner) settle() {
 	for _, c := range p.w.Claims {
@@ -99,7 +102,7 @@ func (p *planner) settle() {
 	}
 	for _, m := range p.h.Mounts {
 		if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release, Reclaim)) == 0 {
-			p.add(Step{Kind: NoteHeld, Dir: m.Dir, Claim: m.Kind, Why: "adopted from the mount table",
+			p.add(Step{Kind: NoteHeld, Dir: m.Dir, Claim: m.Kind, Why: Adopted,
 				Calls: p.calls(m.Dir, Stage, Publish)})
 		}
 	}
