@@ -62,16 +62,19 @@ func (o *Observer) classifierFor(table *mounttable.Table) classifier {
 }
 
 // place says what a directory is.
-func (c classifier) place(dir string) volume.Place {
+func (c classifier) place(dir string) (place volume.Place) {
 	for _, r := range c {
 		if !strings.HasPrefix(dir, r.dir+"/") {
 			continue
 		}
-		if place := r.layout.Place(r.dir, dir); place != (volume.Place{}) {
-			return place
+		switch p := r.layout.Place(r.dir, dir); {
+		case p.OtherDriver: // unless it is one of another layout's
+			place = p
+		case p != (volume.Place{}):
+			return p
 		}
 	}
-	return volume.Place{}
+	return place
 }
 
 // within says whether a directory is below a root.

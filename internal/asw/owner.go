@@ -27,6 +27,8 @@ type owned struct {
 	owner volume.Owner
 	kind  volume.Kind
 	rank  int // of several copies of one mount, the one with the lowest rank counts
+
+	otherDriver bool // Elsewhere, at a directory of another driver, or a bind of what that mounted
 }
 
 // The ranks, best first.
@@ -70,7 +72,13 @@ func (o *Observer) owned(number, path string, dirs []string, table *mounttable.T
 	}
 	if !shown {
 		for i := range all {
+			all[i].otherDriver = all[i].owner == volume.Kubelets
 			all[i].owner, all[i].kind = volume.Elsewhere, ""
+		}
+	}
+	for i := range all {
+		if all[i].owner == volume.Elsewhere {
+			all[i].otherDriver = all[i].otherDriver || rule.place(all[i].Dir).OtherDriver
 		}
 	}
 	return all

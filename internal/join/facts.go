@@ -125,6 +125,7 @@ type Mount struct {
 	Device string // number of the block device, "" = none
 	What   string // "ext4 from /dev/dm-3"
 	Owner  volume.Owner
+	Other  bool   // Elsewhere, at a directory of another driver
 	Gone   bool   // the kernel has no device of that number
 	Part   bool   // it shows only a part of the filesystem
 	Over   string // what keeps a lookup of Dir from it, "" = nothing

@@ -77,6 +77,9 @@ func TestDisagreements(t *testing.T) {
 		{"mounted by the host, too", []func(*Group){func(g *Group) {
 			g.Mounts = append(g.Mounts, Mount{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere})
 		}}, []string{"mounted-unknown data: mounted at /mnt|not one of flexd's|umount /mnt"}},
+		{"mounted by another driver", []func(*Group){func(g *Group) {
+			g.Mounts = append(g.Mounts, Mount{Dir: "/d", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere, Other: true})
+		}}, []string{"mounted-unknown data: mounted at /d by another driver|Do not unmount it|Delete that pod"}},
 		{"mounted by the host only", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere}}
 		}}, []string{"mounted-unknown data: /mnt"}},

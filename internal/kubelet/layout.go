@@ -59,7 +59,7 @@ func (l Layout) Place(root, dir string) volume.Place {
 	case ok:
 		return volume.Place{Kind: volume.Published, Name: place.Name, Pod: place.PodUID}
 	}
-	return volume.Place{Bind: IsSubPath(root, dir)}
+	return volume.Place{Bind: IsSubPath(root, dir), OtherDriver: IsOtherDriver(root, l.Driver, dir)}
 }
 
 // resolve follows the symlinks of the part of path that exists.

@@ -61,6 +61,20 @@ func IsSubPath(root, dir string) bool {
 	return ok && len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths"
 }
 
+// IsOtherDriver reports whether a directory belongs to the volumes of another driver, of any
+// kind: it is below <root>/plugins/, or below <root>/pods/<uid>/volumes/<plugin>/.
+func IsOtherDriver(root, driver, dir string) bool {
+	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
+	part := strings.Split(rest, "/")
+	switch {
+	case !ok:
+		return false
+	case part[0] == "plugins" && len(part) > 2:
+		return !strings.HasPrefix(rest, "plugins/kubernetes.io/flexvolume/"+driver+"/")
+	}
+	return len(part) >= 5 && part[0] == "pods" && part[2] == "volumes" && part[3] != strings.Replace(driver, "/", "~", 1)
+}
+
 // GlobalDir returns kubelet's global mount directory of a volume, or "" if the name or the
 // driver cannot be part of a path.
 func GlobalDir(root, driver, name string) string {

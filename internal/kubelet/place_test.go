@@ -81,3 +81,24 @@ func FuzzParsePlace(f *testing.F) {
 		}
 	})
 }
+
+func TestIsOtherDriver(t *testing.T) {
+	const root = "/var/lib/kubelet"
+	for dir, want := range map[string]bool{
+		podDir:          false,
+		podDir + "/sub": false,
+		globalDir:       false,
+		root + "/pods/uid-a/volumes/other~lvm/pv1":                      true,
+		root + "/pods/uid-a/volumes/kubernetes.io~csi/pv1/mount":        true,
+		root + "/pods/uid-a/volumes/kubernetes.io~csi":                  false,
+		root + "/plugins/kubernetes.io/csi/x.example.org/1/globalmount": true,
+		root + "/plugins/kubernetes.io/flexvolume/flexd/lvm2/mounts/a":  true,
+		root + "/plugins/topolvm.io":                                    false,
+		root + "/pods":                                                  false,
+		"/mnt/pods/u/volumes/a~b/c":                                     false,
+	} {
+		if got := IsOtherDriver(root, "flexd/lvm", dir); got != want {
+			t.Errorf("%s: %t", dir, got)
+		}
+	}
+}

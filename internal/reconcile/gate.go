@@ -29,7 +29,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 		dirs = append(dirs, c.Dir)
 	}
 	if dir := l.n.Observer.Foreign(d.Number, d.Path, dirs, table); dir != "" {
-		return volume.Errorf(volume.Busy, "it was mounted at %s by something else meanwhile: umount it there first", dir)
+		return volume.Errorf(volume.Busy, "it was mounted at %s by something else meanwhile: findmnt %s", dir, dir)
 	}
 	if err := c.asked.Caller.sees(table, s.Dir); err != nil {
 		return err

@@ -31,6 +31,9 @@ func (p *planner) obstacle(c Call) Refusal {
 		}
 	}
 	for _, m := range p.h.Mounts {
+		if m.Owner == Elsewhere && m.OtherDriver {
+			return refusal(Busy, "it is mounted at %s by another driver of kubelet's: delete the pod that uses it there, and kubelet unmounts it", m.Dir)
+		}
 		if m.Owner == Elsewhere {
 			return refusal(Busy, "it is mounted at %s by something else: umount it there first", m.Dir)
 		}

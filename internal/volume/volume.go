@@ -244,6 +244,7 @@ type Mount struct {
 	Whole         bool // its root is the filesystem's root
 	Owner         Owner
 	Kind          Kind // for Owner Ours
+	OtherDriver   bool // for Owner Elsewhere: at a directory of another driver, for which pods may use it
 }
 
 // An Owner is the owner of a mount.
@@ -301,6 +302,8 @@ type Place struct {
 	Bind bool   // a part of a volume that is mounted elsewhere is bound there
 	Name string // the frontend's name for the volume
 	Pod  string // the uid of the pod that it is published for
+
+	OtherDriver bool // another driver mounts volumes there
 }
 
 // A Stray is a directory for a volume that is not empty although nothing is mounted
