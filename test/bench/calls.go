@@ -26,9 +26,16 @@ func calls(ctx context.Context, n *host.Node, runs int) (goals []goal, err error
 		return nil, err
 	}
 
+	mapper := n.Dir + "/mapper"
+	if err := os.Mkdir(mapper, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(device, mapper+"/"+host.VG+"-data"); err != nil {
+		return nil, err
+	}
 	shell := func(ctx context.Context) *exec.Cmd {
-		c := exec.CommandContext(ctx, "scripts/shell-baseline", "attach", v.Blob(nil), "node-1")
-		c.Env = append(os.Environ(), "DEV_ROOT="+n.Dir+"/run/dev")
+		c := exec.CommandContext(ctx, "test/host/shell-driver", "attach", v.Blob(nil), "node-1")
+		c.Env = append(os.Environ(), "DEV_MAPPER="+mapper)
 		return c
 	}
 	contestants := []struct {

@@ -38,6 +38,7 @@ var notCompared = []struct{ prefix, why string }{
 	{"apiVersion:", "test/docs parses it"},
 	{"metricsAddress:", "a part of a configuration"},
 	{"[Service]", "a part of a unit"},
+	{"driver: kubernetes.io/lvm", "a configuration"},
 	{"releaseOrphansAfter:", "a part of a configuration"},
 	{"vg0/data  orphaned-pod", "TestOrphans compares it"},
 	{"error   kubelet/root-directory", "needs a kubelet with other settings"},

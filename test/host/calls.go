@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -66,13 +67,16 @@ func (v Volume) Blob(pod *Pod) string {
 
 // GlobalDir is where kubelet wants a volume with attach:true, once per node.
 func (n *Node) GlobalDir(v Volume) string {
-	return n.Root + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/" + v.Name
+	return n.Root + "/plugins/kubernetes.io/flexvolume/" + strings.Replace(n.DriverDir(), "~", "/", 1) + "/mounts/" + v.Name
 }
 
 // PodDir is where kubelet wants a pod's mount.
 func (n *Node) PodDir(p Pod, v Volume) string {
-	return n.Root + "/pods/" + p.UID + "/volumes/flexd~lvm/" + v.Name
+	return n.Root + "/pods/" + p.UID + "/volumes/" + n.DriverDir() + "/" + v.Name
 }
+
+// DriverDir is how kubelet names the driver in paths: vendor~driver.
+func (n *Node) DriverDir() string { return filepath.Base(filepath.Dir(n.Driver)) }
 
 // An Answer is what the driver said.
 type Answer struct {

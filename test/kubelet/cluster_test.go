@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,7 +35,7 @@ func (n *node) startKubelet(change ...func(*exec.Cmd, *Setup)) {
 	n.mu.Lock()
 	n.kubelets++
 	s := Setup{
-		Name: fmt.Sprint("kubelet ", n.kubelets), Root: n.Root, Plugins: n.plugins, ControllerAttach: n.mode != byKubelet,
+		Name: fmt.Sprint("kubelet ", n.kubelets), Root: n.Root, Plugins: n.plugins, Driver: n.DriverDir(), ControllerAttach: n.mode != byKubelet,
 		Calls: n.calls(), Events: n.eventsFile(),
 	}
 	n.mu.Unlock()
@@ -147,6 +148,7 @@ func flex(lv string, options ...string) *v1.FlexVolumeSource {
 func (n *node) claim(lv string, size int64, options ...string) {
 	n.t.Helper()
 	f := flex(lv, options...)
+	f.Driver = strings.Replace(n.DriverDir(), "~", "/", 1)
 	capacity := v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(size, resource.BinarySI)}
 	filesystem := v1.PersistentVolumeFilesystem
 	access := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany}
@@ -212,12 +214,12 @@ func volumeName(p *v1.Pod, i int) string {
 
 // podDir is where the pod's i'th volume is mounted.
 func (n *node) podDir(p *v1.Pod, i int) string {
-	return filepath.Join(n.Root, "pods", string(p.UID), "volumes", "flexd~lvm", volumeName(p, i))
+	return filepath.Join(n.Root, "pods", string(p.UID), "volumes", n.DriverDir(), volumeName(p, i))
 }
 
 // globalDir is where kubelet mounts a volume once, with attach:true.
 func (n *node) globalDir(name string) string {
-	return filepath.Join(n.Root, "plugins/kubernetes.io/flexvolume/flexd/lvm/mounts", name)
+	return n.GlobalDir(host.Volume{Name: name})
 }
 
 // want adds pods to the world.

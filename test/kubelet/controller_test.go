@@ -32,7 +32,7 @@ type controller struct {
 func newController(n *node) *controller {
 	n.t.Helper()
 	plugins := n.Dir + "/controller/plugins"
-	n.install(plugins + "/flexd~lvm/lvm")
+	n.install(plugins + "/" + n.DriverDir() + "/lvm")
 	tracer, err := newTracer("controller", n.calls())
 	n.must(err)
 	client := fake.NewClientset()

@@ -41,6 +41,7 @@ type Setup struct {
 	Name             string // in the trace
 	Root             string // --root-dir
 	Plugins          string // --volume-plugin-dir
+	Driver           string // the directory of the driver there
 	ControllerAttach bool   // enableControllerAttachDetach
 	WaitForAttach    time.Duration
 	Private          string // a mount point that gets and gives no mounts any more
@@ -266,7 +267,7 @@ func (k *Kubelet) End(p *v1.Pod, _ *struct{}) error {
 		return err
 	}
 	dir := filepath.Join(k.setup.Root, "pods", string(p.UID))
-	for _, d := range []string{dir + "/volumes/flexd~lvm", dir + "/volumes", dir + "/volume-subpaths", dir} {
+	for _, d := range []string{dir + "/volumes/" + k.setup.Driver, dir + "/volumes", dir + "/volume-subpaths", dir} {
 		if err := os.Remove(d); err != nil && !os.IsNotExist(err) {
 			return err
 		}
