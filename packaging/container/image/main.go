@@ -15,6 +15,7 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -45,7 +46,7 @@ func main() {
 
 func run(file, name, out string, given map[string]string, architectures []string) error {
 	if out == "" || len(architectures) == 0 || strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
-		return fmt.Errorf("usage: image -f Containerfile -t NAME:TAG -o FILE ARCH...")
+		return errors.New("it needs -f Containerfile -t NAME:TAG -o FILE, and then the architectures")
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
