@@ -104,6 +104,7 @@ func diskHangs(t *testing.T, first string) {
 	}
 	l.ok(l.mount("near"))
 
+	l.beating()
 	if took := l.ends(); took > time.Second {
 		t.Errorf("flexd stopped after %s", took)
 	}
@@ -122,6 +123,7 @@ func diskHangs(t *testing.T, first string) {
 		}
 	})
 	l.soonEnough(l.attach("colder"), time.Second)
+	l.beating()
 
 	l.resume()
 	for _, way := range ways {
@@ -202,6 +204,7 @@ func TestPoolMetadataHangs(t *testing.T) {
 	os.Remove("/run/lvm/hints")
 	l.ok(l.attach("other/elsewhere"))
 	l.ok(l.unmount("near"))
+	l.beating()
 	if took := l.ends(); took > time.Second {
 		t.Errorf("flexd stopped after %s", took)
 	}
@@ -244,6 +247,7 @@ func TestFiftyHang(t *testing.T) {
 		}
 	}
 	beside := l.served("near", many)
+	l.beating()
 	m, g := l.size()
 	t.Logf("with %d hung: %d KiB of memory instead of %d, %d goroutines instead of %d", hung, m>>10, memory>>10, g, goroutines)
 	if m > memory+10<<20 {

@@ -5,12 +5,14 @@ package faults
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,6 +47,8 @@ type lab struct {
 	*host.Node
 	sound   string // the disk of host.VG that never fails
 	sectors int64  // of under
+
+	beats atomic.Int64 // reports of flexd's watchdog
 }
 
 const (
@@ -90,10 +94,45 @@ func newLab(t *testing.T, callDeadline time.Duration, commands ...string) *lab {
 		Groups: "  - {name: " + host.VG + ", provider: lvm, create: true, maxSize: 8GiB, namespaces: ['*']}\n  - {name: other, provider: lvm, namespaces: ['*']}\n",
 	}))
 	l.lvm(append([]string{"vgcreate -q other " + disks[2]}, commands...)...)
+	l.watch()
 	l.must(l.Start())
 	// Also after a failure, nothing hangs when the node is removed.
 	t.Cleanup(func() { exec.Command("dmsetup", "resume", "--noudevsync", "under").Run() })
 	return l
+}
+
+// watch takes systemd's place: flexd's watchdog reports every tenth of a second.
+func (l *lab) watch() {
+	l.Helper()
+	path := l.Dir + "/notify"
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	l.must(err)
+	l.Cleanup(func() { conn.Close() })
+	l.Setenv("NOTIFY_SOCKET", path)
+	l.Setenv("WATCHDOG_USEC", "300000")
+	go func() {
+		for b := make([]byte, 100); ; {
+			n, err := conn.Read(b)
+			if err != nil {
+				return
+			}
+			if string(b[:n]) == "WATCHDOG=1" {
+				l.beats.Add(1)
+			}
+		}
+	}()
+}
+
+// beating checks that systemd would not kill flexd.
+func (l *lab) beating() {
+	l.Helper()
+	before := l.beats.Load()
+	l.within(soon, "the watchdog reports", func() string {
+		if l.beats.Load() < before+3 {
+			return "silence"
+		}
+		return ""
+	})
 }
 
 // linear is a line of a table of under.
