@@ -101,7 +101,7 @@ func newLab(t *testing.T, callDeadline time.Duration, commands ...string) *lab {
 	return l
 }
 
-// watch takes systemd's place: flexd's watchdog reports every tenth of a second.
+// watch takes systemd's place: flexd's watchdog reports three times a second.
 func (l *lab) watch() {
 	l.Helper()
 	path := l.Dir + "/notify"
@@ -109,7 +109,7 @@ func (l *lab) watch() {
 	l.must(err)
 	l.Cleanup(func() { conn.Close() })
 	l.Setenv("NOTIFY_SOCKET", path)
-	l.Setenv("WATCHDOG_USEC", "300000")
+	l.Setenv("WATCHDOG_USEC", "900000")
 	go func() {
 		for b := make([]byte, 100); ; {
 			n, err := conn.Read(b)
