@@ -96,3 +96,25 @@ func TestFailedIsForgotten(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// The error of a volume that other pods use is shown for an hour after the last call that got
+// it: its pod is deleted.
+func TestErrorIsForgotten(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		works(t, k.Up(a))
+		e.Refuse("mount", errors.New("broken"))
+		fails(t, k.Up(b), "broken")
+		e.Refuse("mount", nil)
+		e.AtRest()
+		if v := rows(e, "data")[0]; v.State != status.Mounted || v.Error == nil {
+			t.Errorf("after the failure: %+v", v)
+		}
+		time.Sleep(61 * time.Minute)
+		if v := rows(e, "data")[0]; v.State != status.Mounted || v.Error != nil {
+			t.Errorf("an hour later: %+v", v)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}

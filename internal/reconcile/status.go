@@ -22,6 +22,9 @@ import (
 // longer than kubelet's longest pause between two attempts.
 const failedAge = 5 * time.Minute
 
+// errorAge is how long a failure that nothing has repeated is shown, as that of a refused call.
+const errorAge = time.Hour
+
 // List returns every volume that flexd knows. It reads the last observations and
 // waits for no work, except for a moment for the space.
 func (n *Node) List() status.List {
@@ -251,7 +254,7 @@ func (l *lane) worked(s *status.VolumeDetail, now time.Time) {
 		s.Step, s.StepSince = l.parked.step, &since
 		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, procfs.Wchan(l.parked.pid)), Since: since, Hint: l.parked.text()}
 	}
-	if f := l.lastErr; f != nil {
+	if f := l.lastErr; f != nil && (now.Sub(f.at) < errorAge || l.retry.next.After(now)) {
 		s.Error = &status.Error{Step: f.step, Code: string(f.code), Message: f.text, At: f.at, CallID: f.call}
 		if next := l.retry.next; next.After(now) {
 			s.Error.Next = &next
