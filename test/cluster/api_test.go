@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
+	"time"
 
 	"github.com/emicklei/go-restful/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -147,7 +149,7 @@ func serveAPI(dir string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	handler, err := newAPI("unix://" + dir + "/etcd.sock")
+	handler, destroy, err := newAPI("unix://" + dir + "/etcd.sock")
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +159,7 @@ func serveAPI(dir string) (func(), error) {
 	}
 	server := &http.Server{Handler: handler}
 	go server.Serve(l)
-	return func() { server.Close(); e.Close() }, nil
+	return func() { server.Close(); destroy(); e.Close() }, nil
 }
 
 func startEtcd(dir string) (*embed.Etcd, error) {
@@ -182,22 +184,24 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 }
 
 // newAPI is what kube-apiserver does behind its authentication and its queues.
-func newAPI(etcd string) (http.Handler, error) {
+func newAPI(etcd string) (h http.Handler, destroy func(), err error) {
 	plugins := admission.NewPlugins()
 	storageobjectinuseprotection.Register(plugins)
 	admit, err := plugins.NewFromPlugins([]string{storageobjectinuseprotection.PluginName}, noConfig{}, admission.PluginInitializers{}, nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var all []rest.Storage
 	container := restful.NewContainer()
 	container.Router(restful.CurlyRouter{})
-	for version, all := range resources {
-		stores, err := newStores(etcd, version, all)
+	for version, kinds := range resources {
+		stores, err := newStores(etcd, version, kinds)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		served := map[string][]string{}
-		for name := range stores {
+		for name, s := range stores {
+			all = append(all, s)
 			served[name] = []string{version.String()}
 		}
 		root := "/apis"
@@ -212,21 +216,27 @@ func newAPI(etcd string) (http.Handler, error) {
 			UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme), Namer: runtime.Namer(meta.NewAccessor()),
 			TypeConverter: managedfields.NewDeducedTypeConverter(), EquivalentResourceRegistry: runtime.NewEquivalentResourceRegistry(),
 			Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Admit: admit,
-			MinRequestTimeout: 30 * 60e9, MaxRequestBodyBytes: 3 << 20,
+			MinRequestTimeout: 30 * time.Minute, MaxRequestBodyBytes: 3 << 20,
 		}
 		if _, _, err := g.InstallREST(container); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 	installed := filters.WithRequestReceivedTimestamp(filters.WithAuditInit(filters.WithRequestInfo(container, resolver)))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if list := none[r.URL.Path]; list != "" && r.Method == http.MethodGet {
 			serveNone(w, r, list)
 			return
 		}
 		installed.ServeHTTP(w, r)
-	}), nil
+	})
+	destroy = func() {
+		for _, s := range all {
+			s.Destroy()
+		}
+	}
+	return h, destroy, nil
 }
 
 type noConfig struct{}
@@ -311,7 +321,7 @@ func (b *binding) Create(ctx context.Context, name string, obj runtime.Object, _
 
 // serveNone serves an empty list, or a watch in which nothing happens.
 func serveNone(w http.ResponseWriter, r *http.Request, list string) {
-	group, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path[:strings.LastIndex(r.URL.Path, "/")], "/apis/"), "/api/"), "?")
+	group := strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/")
 	w.Header().Set("Content-Type", "application/json")
 	object := map[string]any{"apiVersion": group, "kind": list, "metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
 	if r.URL.Query().Get("watch") == "" {

@@ -40,10 +40,14 @@ func each(t *testing.T, f func(*testing.T, *cluster)) {
 	}
 }
 
-// A cluster is a control plane with its nodes. When its test ends nothing of it may be left
-// on the machine.
+// A cluster is a control plane with its nodes, as a test sees it. When the test that has made
+// it ends nothing of it may be left on the machine.
 type cluster struct {
-	t           *testing.T
+	t *testing.T
+	*plane
+}
+
+type plane struct {
 	mode        mode
 	dir         string
 	api         *clientset.Clientset
@@ -61,7 +65,7 @@ func newCluster(t *testing.T, m mode) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, mode: m, dir: dir}
+	c := &cluster{t, &plane{mode: m, dir: dir}}
 	end, err := serveAPI(dir)
 	c.must(err)
 	t.Cleanup(end)
@@ -71,6 +75,14 @@ func newCluster(t *testing.T, m mode) *cluster {
 	c.startControllers()
 	c.must(startScheduler(t.Context(), dir))
 	return c
+}
+
+// parallel runs a part of a test in the same cluster at the same time as others.
+func (c *cluster) parallel(name string, f func(*cluster)) {
+	c.t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f(&cluster{t, c.plane})
+	})
 }
 
 // install puts flexdriver where kubelet or the controller manager looks for it: in one
@@ -100,7 +112,7 @@ func (c *cluster) killControllers() {
 // calls are those of the driver by everybody until now.
 func (c *cluster) calls() []call {
 	all := readCalls(c.dir + "/calls")
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		for _, k := range readCalls(n.calls()) {
 			k.Who = n.name
 			all = append(all, k)
@@ -178,11 +190,10 @@ func (c *cluster) close() {
 // nodes (none: on any), and a claim NAME for it.
 func (c *cluster) claim(name string, nodes []string, change ...func(*v1.PersistentVolume, *v1.PersistentVolumeClaim)) {
 	c.t.Helper()
-	capacity := v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(16*mib, resource.BinarySI)}
 	access := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
 	class := ""
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}, Spec: v1.PersistentVolumeSpec{
-		Capacity: capacity, AccessModes: access, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain,
+		Capacity: capacity(), AccessModes: access, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain,
 		ClaimRef: &v1.ObjectReference{Namespace: "default", Name: name},
 		PersistentVolumeSource: v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{
 			Driver: "flexd/lvm", FSType: "ext4", Options: map[string]string{"volumegroup": "vg0", "volumeID": name, "size": "16Mi"},
@@ -194,7 +205,7 @@ func (c *cluster) claim(name string, nodes []string, change ...func(*v1.Persiste
 		}}}}
 	}
 	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v1.PersistentVolumeClaimSpec{
-		VolumeName: "pv-" + name, AccessModes: access, StorageClassName: &class, Resources: v1.VolumeResourceRequirements{Requests: capacity},
+		VolumeName: "pv-" + name, AccessModes: access, StorageClassName: &class, Resources: v1.VolumeResourceRequirements{Requests: capacity()},
 	}}
 	for _, f := range change {
 		f(pv, pvc)
@@ -203,6 +214,11 @@ func (c *cluster) claim(name string, nodes []string, change ...func(*v1.Persiste
 	c.must(err)
 	_, err = c.api.CoreV1().PersistentVolumeClaims("default").Create(ctx, pvc, metav1.CreateOptions{})
 	c.must(err)
+}
+
+// capacity is what a volume has.
+func capacity() v1.ResourceList {
+	return v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(16*mib, resource.BinarySI)}
 }
 
 // tolerations are for nodes that are busy, and for those that are dead: their pods stay.
@@ -298,6 +314,13 @@ func (c *cluster) end(names ...string) {
 	c.ended(names...)
 }
 
+// all are the cluster's nodes.
+func (c *cluster) all() []*node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
+
 // node is the machine of that name.
 func (c *cluster) node(name string) *node {
 	c.t.Helper()
@@ -353,41 +376,33 @@ func (c *cluster) attached(node string) (attached, inUse []v1.UniqueVolumeName) 
 }
 
 // quiet waits until nothing is left of any pod: on the nodes, and in the API.
-func (c *cluster) quiet() {
+func (c *cluster) quiet(nodes ...*node) {
 	c.t.Helper()
-	c.eventually("nothing is left", func() string {
-		for _, n := range c.nodes {
-			if n.machine == nil {
-				continue
-			}
+	for _, n := range nodes {
+		c.eventually("nothing is left on "+n.name, func() string {
 			if a, u := c.attached(n.name); len(a)+len(u) > 0 {
-				return fmt.Sprintf("%s: attached %v, in use %v", n.name, a, u)
+				return fmt.Sprintf("attached %v, in use %v", a, u)
 			}
-			if left := n.left(); left != "" {
-				return n.name + ": " + left
-			}
-		}
-		return ""
-	})
-}
-
-// registered waits until pods may be placed on the nodes.
-func (c *cluster) registered(names ...string) {
-	c.t.Helper()
-	for _, name := range names {
-		c.eventually(name+" is ready", func() string {
-			n, err := c.api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err.Error()
-			}
-			for _, condition := range n.Status.Conditions {
-				if condition.Type == v1.NodeReady && condition.Status == v1.ConditionTrue && len(n.Spec.Taints) == 0 {
-					return ""
-				}
-			}
-			return fmt.Sprint(n.Spec.Taints, n.Status.Conditions)
+			return n.left()
 		})
 	}
+}
+
+// registered waits until pods may be placed on a node.
+func (c *cluster) registered(name string) {
+	c.t.Helper()
+	c.eventually(name+" is ready", func() string {
+		n, err := c.api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, condition := range n.Status.Conditions {
+			if condition.Type == v1.NodeReady && condition.Status == v1.ConditionTrue && len(n.Spec.Taints) == 0 {
+				return ""
+			}
+		}
+		return fmt.Sprint(n.Spec.Taints, n.Status.Conditions)
+	})
 }
 
 // count counts calls by who and verb, such as "a mount".

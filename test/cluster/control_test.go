@@ -2,11 +2,8 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -80,7 +77,7 @@ const (
 // controllers that have to do with pods, nodes and volumes, on a machine without flexd.
 func serveControllers() error {
 	dir, plugins := os.Getenv(place), os.Getenv(pluginDir)
-	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx := context.Background()
 	all := informers.NewSharedInformerFactory(newClient(dir, 20, 30), 12*time.Hour)
 	client := func() clientset.Interface { return newClient(dir, 20, 30) }
 	core, storage, apps := all.Core().V1(), all.Storage().V1(), all.Apps().V1()
@@ -137,7 +134,5 @@ func serveControllers() error {
 	go expander.Run(ctx)
 	go claims.Run(ctx, 1)
 	go volumes.Run(ctx, 1)
-	fmt.Println("ready")
-	<-ctx.Done()
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"testing"
 	"time"
@@ -47,11 +48,11 @@ var built = "../../bin"
 func TestMain(m *testing.M) {
 	switch os.Getenv(role) {
 	case "controllers":
-		serve(serveControllers)
+		serve(serveControllers, func() {})
 	case "kubelet":
-		serve(serveKubelet)
+		serve(serveKubelet, func() {})
 	case "machine":
-		serve(serveMachine)
+		serve(serveMachine, endMachine)
 	case "tests":
 		os.Exit(tests(m))
 	}
@@ -62,15 +63,19 @@ func TestMain(m *testing.M) {
 	os.Exit(again())
 }
 
-// serve is a process that lives until it is killed, or the tests have ended.
-func serve(f func() error) {
+// serve is a process that lives until it is killed, or the tests have ended, however that was.
+func serve(f func() error, end func()) {
 	logs("v", "2")
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		end()
+		os.Exit(0)
+	}()
 	if err := f(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	io.Copy(io.Discard, os.Stdin)
-	os.Exit(0)
+	select {}
 }
 
 // logs sets klog's flags.
@@ -115,5 +120,13 @@ func again() int {
 	}
 	n := &host.Node{Dir: dir, Volumes: host.Loops{Dir: dir}}
 	defer n.Close() // the mounts have gone with their namespaces
+	// A signal is usually for the tests, too, which end.
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	go func() {
+		<-stop
+		time.Sleep(10 * time.Second)
+		os.Exit(1) // and they are killed
+	}()
 	return host.Again(os.Stdout, os.Args[1:], role+"=tests", place+"="+dir)
 }

@@ -107,11 +107,48 @@ func serveMachine() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return err
 	}
+	if err := readOnly(dir); err != nil {
+		return err
+	}
 	if err := serveRuntime(dir); err != nil {
 		return err
 	}
 	fmt.Println("ready")
 	return nil
+}
+
+// readOnly keeps kubelet, which is root, from what is not the node's: the machine's files
+// cannot be written, and its /var is another, except where the tests' own directory is.
+func readOnly(dir string) error {
+	for _, d := range []string{"/boot", "/etc", "/home", "/opt", "/root", "/srv", "/usr"} {
+		if _, err := os.Stat(d); err != nil || strings.HasPrefix(dir, d+"/") {
+			continue
+		}
+		if err := unix.Mount(d, d, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("", d, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+			return err
+		}
+	}
+	if strings.HasPrefix(dir, "/var/") {
+		return nil
+	}
+	return unix.Mount("tmpfs", "/var", "tmpfs", 0, "mode=755")
+}
+
+// endMachine kills what lives in this mount namespace, and takes away the devices: the tests
+// have been killed.
+func endMachine() {
+	ours, _ := os.Readlink("/proc/self/ns/mnt")
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range procs {
+		pid, _ := strconv.Atoi(filepath.Base(proc))
+		if ns, err := os.Readlink(proc + "/ns/mnt"); err == nil && ns == ours && pid != os.Getpid() {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	host.Loops{Dir: os.Getenv(place)}.Release()
 }
 
 // A node is a machine of the cluster.
@@ -163,6 +200,9 @@ func (n *node) calls() string { return n.Dir + "/calls" }
 func (n *node) startFlexd() {
 	n.c.t.Helper()
 	n.c.must(n.Start())
+	if strings.Contains(n.LogTail(20), "inotify") { // and kubelet would never find the driver
+		n.c.t.Fatal("fs.inotify.max_user_instances is too low for these tests and what else runs")
+	}
 }
 
 func (n *node) killFlexd() {
