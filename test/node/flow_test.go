@@ -17,7 +17,7 @@ import (
 )
 
 // soon is how long this slow machine may take for what is quick.
-const soon = 2 * time.Minute
+const soon = 4 * time.Minute
 
 // A flow is what happens on the node in one test. It ends with nothing mounted, and no call
 // has failed.
@@ -200,6 +200,9 @@ var complaints = map[string]*regexp.Regexp{
 	flexdLog:   regexp.MustCompile(`^\S+ (WARN .*  (failure|refused)  |ERROR|FATAL|PANIC)`),
 }
 
+// daemonSetPod is of the DaemonSet's pod: it refuses, and its probe may be canceled.
+var daemonSetPod = regexp.MustCompile(`flexd/flexd-node-1|"ExecSync cmd from runtime service failed"`)
+
 // callID is that of a call without a waiting caller: what becomes of it, no pod sees.
 var (
 	callID = regexp.MustCompile(` call=(\w+)`)
@@ -218,7 +221,7 @@ func (f *flow) well() {
 			if m := callID.FindStringSubmatch(line); m != nil && unseen[m[1]] {
 				continue
 			}
-			if complaint.MatchString(line) {
+			if complaint.MatchString(line) && !daemonSetPod.MatchString(line) {
 				f.Errorf("%s: %s", filepath.Base(log), line)
 			}
 		}

@@ -22,7 +22,7 @@ func TestNode(t *testing.T) {
 	must := newFlow(t, n).must
 	must(bootUp())
 	must(together(
-		n.startContainerd,
+		func() error { return n.startContainerd("pod.tar") },
 		func() error { return command("vgcreate", "-q", vg, "/dev/vdb") },
 		// It finds that this kubelet attaches by itself, so attach:true is for it.
 		func() error { return install("first") },
@@ -162,7 +162,7 @@ func (f *flow) flexdKilledAndUpgraded() {
 	if version, err := ask("/version"); err != nil || !strings.Contains(version, `"next"`) {
 		f.Errorf("upgraded, and the version is %s (%v)", version, err)
 	}
-	f.must(command("cmp", module+"/bin/node/next/flexdriver", plugin))
+	f.must(command("cmp", built("next")+"/flexdriver", plugin))
 	f.runs("third", "third starts")
 	f.ended("slow")
 	f.mounted("steady", "third")

@@ -68,28 +68,28 @@ func bootTwice(ctx context.Context) (status int, err error) {
 	if err := makeDisk(dir + "/node"); err != nil {
 		return 0, err
 	}
-	status, err = boot(ctx, dir, first, 900, "-test.skip=^TestReboot$")
+	status, err = boot(ctx, dir, first, 900, nil, "-test.skip=^TestReboot$")
 	if err == nil && status == wasCut {
-		status, err = boot(ctx, dir, second, 300, "-test.run=^TestReboot$")
+		status, err = boot(ctx, dir, second, 600, []string{"-y"}, "-test.run=^TestReboot$")
 	}
 	return status, err
 }
 
-// boot boots the machine for one life of so many seconds at most. The disks are the
-// node's and LVM's. It has one processor: of two emulated ones, one stops getting
+// boot boots the machine for one life of so many seconds at most, with options of scripts/vm.
+// The disks are the node's and LVM's. It has one processor: of two emulated ones, one stops getting
 // its timer's interrupts in some boots.
-func boot(ctx context.Context, dir, life string, limit int, args ...string) (status int, err error) {
+func boot(ctx context.Context, dir, life string, limit int, vm []string, args ...string) (status int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
 	}
-	options := []string{"-q", "-t", fmt.Sprint(limit), "-n", "node-1",
-		"-D", dir + "/node", "-D", dir + "/lvm:2G",
-		"-D", dir + "/pages:2G", "-D", dir + "/spare:2G", "-e", whichLife + "=" + life, "--", self}
-	vm := exec.CommandContext(ctx, module+"/scripts/vm", append(append(options, os.Args[1:]...), args...)...)
-	vm.Stdout, vm.Stderr = os.Stdout, os.Stderr
-	vm.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // go test may kill us
-	err = vm.Run()
+	options := append(vm, "-q", "-t", fmt.Sprint(limit), "-n", "node-1",
+		"-D", dir+"/node", "-D", dir+"/lvm:2G",
+		"-D", dir+"/pages:2G", "-D", dir+"/spare:2G", "-e", whichLife+"="+life, "--", self)
+	c := exec.CommandContext(ctx, module+"/scripts/vm", append(append(options, os.Args[1:]...), args...)...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // go test may kill us
+	err = c.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return exit.ExitCode(), nil
 	}
@@ -130,9 +130,6 @@ func makeDisk(path string) error {
 		if err := os.WriteFile(files+to, data, 0o755); err != nil {
 			return err
 		}
-	}
-	if err := writeImage(files+imageFile, "localhost/pod:1", module+"/bin/node/pod"); err != nil {
-		return err
 	}
 	out, err := exec.Command("mkfs.ext4", "-q", "-E", "root_owner=0:0", "-d", files, path, "1G").CombinedOutput()
 	if err != nil {

@@ -22,7 +22,6 @@ const (
 	vg        = "vg0"
 	kubelet   = "/var/lib/kubelet"
 	manifests = "/etc/kubernetes/manifests"
-	imageFile = "/var/lib/containerd/pod.tar"
 	disk      = "/srv/node"
 
 	flexdLog   = "/run/flexd.log" // the logs of one boot
@@ -67,8 +66,8 @@ func bootUp() error {
 	return os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+cpuset +cpu +io +memory +pids"), 0)
 }
 
-// startContainerd starts it and gives it the image that all pods have.
-func (n *node) startContainerd() error {
+// startContainerd starts it and gives it images: in the first boot that of all pods.
+func (n *node) startContainerd(images ...string) error {
 	var err error
 	if n.containerd, err = start("/run/containerd.log", "containerd"); err != nil {
 		return err
@@ -82,13 +81,17 @@ func (n *node) startContainerd() error {
 	}); err != nil {
 		return err
 	}
-	if _, err := os.Stat(imageFile); err != nil {
-		return nil // from the first boot
+	return importImages(images...)
+}
+
+// importImages gives containerd images of bin/node.
+func importImages(archives ...string) error {
+	for _, archive := range archives {
+		if err := command("ctr", "-n", "k8s.io", "images", "import", module+"/bin/node/"+archive); err != nil {
+			return err
+		}
 	}
-	if err := command("ctr", "-n", "k8s.io", "images", "import", imageFile); err != nil {
-		return err
-	}
-	return os.Remove(imageFile)
+	return nil
 }
 
 // startFlexd starts the flexd that is installed.
@@ -109,9 +112,12 @@ func (n *node) startKubelet() error {
 	return err
 }
 
-// install runs the installer with what was built in a directory of bin/node.
-func install(built string, options ...string) error {
-	return command(module+"/scripts/install.sh", append([]string{"--bin", module + "/bin/node/" + built}, options...)...)
+// built is the directory with the executables of a version.
+func built(version string) string { return module + "/bin/node/" + version + "/image/amd64" }
+
+// install runs the installer with the executables of a version.
+func install(version string, options ...string) error {
+	return command(module+"/scripts/install.sh", append([]string{"--bin", built(version)}, options...)...)
 }
 
 // ask asks flexd's status socket.

@@ -22,7 +22,7 @@ func (f *flow) beforeReboot() {
 }
 
 // TestReboot is the second life: of the two pods that ran at the end of the first,
-// one is still wanted.
+// one is still wanted. This life has systemd as process 1.
 func TestReboot(t *testing.T) {
 	n := &node{attaches: "false"}
 	f := newFlow(t, n)
@@ -52,4 +52,7 @@ func TestReboot(t *testing.T) {
 		t.Errorf("LVM activated %v at boot: not the volume that no pod wants any more", boot)
 	}
 	f.well()
+	if !t.Failed() {
+		t.Run("DaemonSet", func(t *testing.T) { newFlow(t, n).daemonSet() })
+	}
 }
