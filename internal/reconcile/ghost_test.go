@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -115,6 +116,58 @@ func TestErrorIsForgotten(t *testing.T) {
 			t.Errorf("an hour later: %+v", v)
 		}
 		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// A volume whose notes name a group that is not configured, as after a rename of the group by
+// hand: pods get it under its new name, also while it is mounted. It has no row once its
+// lease has ended and nothing of it is active.
+func TestNotesOfFormerGroup(t *testing.T) {
+	former := func(t *testing.T, e *hosttest.Env, pattern string) {
+		e.Patient = true
+		e.Crash()
+		notes, _ := filepath.Glob(filepath.Join(e.Notes(), pattern))
+		if len(notes) != 1 {
+			t.Fatalf("notes: %q", notes)
+		}
+		b, err := os.ReadFile(notes[0])
+		works(t, err)
+		works(t, os.WriteFile(notes[0], bytes.Replace(b, []byte(`"`+hosttest.VG+`"`), []byte(`"former"`), 1), 0o600))
+	}
+	onSim(t, "unused", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		former(t, e, "lease-*.json")
+		if !e.Sim.Deactivate(e.File("data")) {
+			t.Fatal("it has no device")
+		}
+		e.Start()
+		if all := rows(e, "data"); len(all) != 1 || all[0].VG != "former" {
+			t.Errorf("with its lease: %+v", all)
+		}
+		time.Sleep(time.Minute) // its lease has ended
+		if all := rows(e, "data"); len(all) != 0 {
+			t.Errorf("afterwards: %+v", all)
+		}
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+	onSim(t, "mounted", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		works(t, k.Up(a))
+		former(t, e, "published-*.json")
+		e.Start()
+		e.AtRest()
+		works(t, k.Up(b))
+		mountsAre(t, e, k.Dir(a), k.Dir(b))
+		if all := rows(e, "data"); len(all) != 1 || all[0].VG != hosttest.VG || all[0].State != status.Mounted {
+			t.Errorf("with two pods: %+v", all)
+		}
+		works(t, k.Finish(a))
+		works(t, k.Finish(b))
 		e.Empty()
 	})
 }

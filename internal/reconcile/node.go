@@ -341,7 +341,8 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 
 // laneByName returns the lane of a volume that was just looked up by name. The name of a
 // lane changes with that of its volume, but two files with one uuid (a copy with its
-// attributes) are not one volume: the second is refused.
+// attributes) are not one volume: the second is refused. In a group that is not configured
+// any more, as after its rename, nothing can be looked up.
 func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
 	l.mu.Lock()
@@ -350,12 +351,14 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	if old == name {
 		return l, nil
 	}
-	lv, err := p.LookUp(ctx, old)
-	switch {
-	case err != nil:
-		return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
-	case lv.Presence == volume.Present && lv.UUID == uuid:
-		return nil, volume.Errorf(volume.Conflict, "%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
+	if n.Providers[old.VG] != nil {
+		lv, err := p.LookUp(ctx, old)
+		switch {
+		case err != nil:
+			return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
+		case lv.Presence == volume.Present && lv.UUID == uuid:
+			return nil, volume.Errorf(volume.Conflict, "%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
+		}
 	}
 	l.mu.Lock()
 	l.name = name

@@ -163,10 +163,11 @@ func (l *lane) looked() (name volume.Name, at time.Time) {
 }
 
 // gone reports whether nothing is left of the volume but what the lane remembers: it has been
-// deleted, or, what has not been observed of it, its name is that of another volume now.
+// deleted, its group is not configured any more, or, what has not been observed of it, its
+// name is that of another volume now.
 func (l *lane) gone(replaced bool) bool {
 	h := l.n.Observer.Last(l.uuid)
-	return !l.byName && (replaced || h != nil && h.LV.Presence == volume.Absent) && l.unused()
+	return !l.byName && (replaced || h != nil && (h.LV.Presence == volume.Absent || l.n.Providers[h.LV.Name.VG] == nil)) && l.unused()
 }
 
 // view is the volume's detail as of the last observation.
