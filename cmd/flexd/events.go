@@ -24,7 +24,7 @@ func eventsCommand(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "events",
 		Usage:     "show what happened to volumes, also before flexd's last start",
-		ArgsUsage: "[VG | VG/LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
+		ArgsUsage: "[VG | VG/LV | LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
 		Description: "The oldest event comes first. Failures that repeat are counted. A time without a date is of today.\n" +
 			"flexd logs CALLID shows one call.",
 		Before: atMost(1),

@@ -171,8 +171,8 @@ func TestStatusOfDaemon(t *testing.T) {
 		{"status -g none", "None of the 2 configured volume groups on node-1 fits.\n", ""},
 		{"status -o json", "{\n  \"node\": \"node-1\"", ""},
 		{"status vg0/a -o json", "{\n  \"vg\": \"vg0\"", ""},
-		{"status a", "-/a  idle\n", ""}, // a uuid
-		{"status -/a", "-/a  idle\n", ""},
+		{"status a", "vg0/a  idle\n", ""},
+		{"status -/a", "vg0/a  idle\n", ""},
 		{"status vg0", "VOLUME  SIZE  STATE", ""},
 		{"status default/web-0", "vg0/a  idle\n", ""},
 		{"status /pods/1/x", "vg0/a  idle\n", ""},
@@ -181,7 +181,7 @@ func TestStatusOfDaemon(t *testing.T) {
 		{"status -oyaml", "node: node-1\nversion: \"\"\nvolumes:\n  - vg: vg0\n", ""},
 		{"status -owide", "VOLUME  SIZE  STATE    USED  DEVICE  FS  PODS           LAST ERROR  UUID\n", ""},
 		{"status /no/such", "None of the 1 volumes on node-1 fits.\n", ""},
-		{"status none", "", "flexd: flexd knows no volume with the uuid none: nothing has asked for it here\n"},
+		{"status none", "", "flexd: flexd knows no volume with the uuid none: nothing has asked for it here; a name is written VG/LV\n"},
 		{"status vg0/none", "", "flexd: flexd knows no volume vg0/none: nothing has asked for it here\n"},
 	} {
 		stdout, stderr, exit := flexd(append(strings.Fields(row.args), "--socket", socket)...)

@@ -23,7 +23,7 @@ func statusCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:      "status",
 		Usage:     "show all volumes, some, or one in detail; or the volume groups",
-		ArgsUsage: "[VG | VG/LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
+		ArgsUsage: "[VG | VG/LV | LV | UUID | NAMESPACE/POD | POD-UID | DEVICE | DIRECTORY]",
 		Description: "An argument that fits one volume shows it in detail. Colors appear on a terminal only, and not if\n" +
 			"NO_COLOR is set.",
 		Before: atMost(1),

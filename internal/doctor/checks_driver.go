@@ -138,7 +138,11 @@ func (n *node) attachMode() []finding {
 		case attach && len(groups) > 0:
 			return warning(evidence+": with attach:true flexd creates no volume in groups that are restricted to namespaces: "+strings.Join(groups, ", "), change, "create and format the volumes by hand")
 		case attach && !k.Attaches():
-			return warning(evidence+": the controller manager attaches, so it needs the driver on its machine, which cannot be examined from here", "there: flexd driver install --controller-manager", change)
+			there := "there: flexd driver install --controller-manager"
+			if n.Config.Driver != config.Default().Driver {
+				there += " --driver " + n.Config.Driver
+			}
+			return warning(evidence+": the controller manager attaches, so it needs the driver on its machine, which cannot be examined from here", there, change)
 		}
 		return well("%s", evidence)
 	})

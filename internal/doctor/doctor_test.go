@@ -335,6 +335,7 @@ func TestDeviations(t *testing.T) {
 		{"init fails", tree{plugins + "/flexd~lvm/.lvm.init.json": "{"}, nil, "driver/executable error init fails", "flexd driver install"},
 		{"an interrupted installation", tree{plugins + "/flexd~lvm/.lvm.new": "x"}, nil, "driver/executable warning interrupted", "completes or undoes"},
 		{"attach:true, and the controller attaches", tree{plugins + "/flexd~lvm/.lvm.init.json": `{"attach": true}`}, nil, "driver/attach-mode warning controller manager", "--controller-manager"},
+		{"attach:true with another name", tree{plugins + "/a~b/b*": "x", plugins + "/a~b/.b.init.json": `{"attach": true}`}, func(h *Host) { h.Config.Driver = "a/b" }, "driver/attach-mode warning controller manager", "--controller-manager --driver a/b"},
 		{"attach:true in a group with namespaces", merged(k("--enable-controller-attach-detach=false"), tree{plugins + "/flexd~lvm/.lvm.init.json": `{"attach": true}`}), func(h *Host) {
 			h.Config.VolumeGroups[0].Create, h.Config.VolumeGroups[0].Namespaces = true, []string{"a"}
 		}, "driver/attach-mode warning creates no volume", "--attach=false"},

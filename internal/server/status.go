@@ -222,7 +222,7 @@ func (s *Status) page(path string) (code int, doc any, err error) {
 	story, ok := s.Source.VolumeDetail(vg, lv)
 	if !ok {
 		if vg == "-" {
-			return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume with the uuid %s: nothing has asked for it here", lv)
+			return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume with the uuid %s: nothing has asked for it here; a name is written VG/LV", lv)
 		}
 		return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume %s/%s: nothing has asked for it here", vg, lv)
 	}

@@ -7,7 +7,7 @@ import (
 
 // A Selection restricts a list of volumes. An empty field restricts nothing.
 type Selection struct {
-	Target    string   // VG, VG/LV, a uuid, NAMESPACE/POD, a pod's uid, a device, a directory of kubelet
+	Target    string   // VG, VG/LV, LV, a uuid, NAMESPACE/POD, a pod's uid, a device, a directory of kubelet
 	States    []string // one of these
 	VG        string
 	Namespace string // of one of the pods
@@ -51,7 +51,7 @@ func (s Selection) has(v Volume) bool {
 		return false
 	case s.Namespace != "" && !pod(func(p Pod) bool { return p.Namespace == s.Namespace }):
 		return false
-	case s.Target == "" || s.Target == v.VG || s.Target == v.VG+"/"+v.LV || s.Target == v.UUID || s.Target == v.Device && v.Device != "":
+	case s.Target == "" || s.Target == v.VG || s.Target == v.VG+"/"+v.LV || s.Target == v.LV || s.Target == v.UUID || s.Target == v.Device && v.Device != "":
 		return true
 	}
 	return pod(func(p Pod) bool {

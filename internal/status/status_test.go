@@ -348,6 +348,7 @@ func TestSelection(t *testing.T) {
 		{Selection{Target: "vg1"}, "vg1/gone"},
 		{Selection{Target: "vg0/old"}, "vg0/old"},
 		{Selection{Target: "u3"}, "vg0/fresh"},
+		{Selection{Target: "fresh"}, "vg0/fresh"},
 		{Selection{Target: "default/web-0"}, "vg0/data vg1/gone"},
 		{Selection{Target: "90aa"}, "vg0/data"},
 		{Selection{Target: "/dev/loop7"}, "vg0/backup"},
