@@ -171,3 +171,25 @@ func TestNotesOfFormerGroup(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// A volume that a restarted flexd has not observed yet is no volume that it could not observe.
+func TestNotObservedYet(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		e.Crash()
+		release := e.Sim.HangGroup()
+		e.Start()
+		if all := rows(e, "data"); len(all) != 1 || all[0].State != status.Working || all[0].Step != "observe" {
+			t.Errorf("before the first look: %+v", all)
+		}
+		release()
+		e.AtRest()
+		if all := rows(e, "data"); len(all) != 1 || all[0].State != status.Mounted || all[0].Step != "" {
+			t.Errorf("after it: %+v", all)
+		}
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}

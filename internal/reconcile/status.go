@@ -189,8 +189,11 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
 		History: []status.Operation{}, Findings: append([]status.Finding{}, differ[string(l.uuid)]...),
 	}
-	if l.byName {
+	switch {
+	case l.byName:
 		s.UUID = ""
+	case h == nil: // as just after the start
+		s.Step = "observe"
 	}
 	if have.Device.Activity == volume.Active {
 		s.Device = have.Device.Path
