@@ -68,7 +68,7 @@ func manual(a *cli.App) string {
 	}
 	line(".SH DESCRIPTION\n%s", roff(`flexd mounts volumes of LVM, or sparse files through loop devices, for kubelet.
 Kubelet runs the FlexVolume driver flexdriver, which forwards each call to the daemon (flexd serve).
-The other commands ask the daemon, over its status socket, and only release changes anything.`))
+The other commands ask the daemon, over its status socket, or examine the node. Only release, driver, udev --install and uuid --new change anything.`))
 	line(".SH COMMANDS")
 	for _, c := range a.Commands {
 		line(".SS flexd %s %s\n%s", c.Name, roff(strings.TrimSpace(c.ArgsUsage)), roff(strings.ToUpper(c.Usage[:1])+c.Usage[1:]+"."))
