@@ -80,13 +80,13 @@ func driverAction(c *cli.Context, stdout io.Writer) error {
 // driverNode is the node of the flags. Only install needs a valid configuration.
 func driverNode(c *cli.Context, stdout io.Writer) (*driver.Node, error) {
 	root := c.String("root")
-	if root != "" {
+	if c.IsSet("root") { // "" is a mistake, and not this machine
 		real, err := filepath.EvalSymlinks(root)
 		if err == nil {
 			real, err = filepath.Abs(real)
 		}
-		if st, err2 := os.Stat(real); err != nil || err2 != nil || !st.IsDir() {
-			return nil, usage("driver: --root %s is not a directory", root)
+		if st, err2 := os.Stat(real); root == "" || err != nil || err2 != nil || !st.IsDir() {
+			return nil, usage("driver: --root %q is not a directory", root)
 		}
 		if root = real; root == "/" {
 			root = ""
@@ -97,13 +97,17 @@ func driverNode(c *cli.Context, stdout io.Writer) (*driver.Node, error) {
 		path = root + path
 	}
 	cfg, err := loadConfig(path)
-	if err == nil && root == "" {
+	loaded := err == nil
+	if loaded && root == "" {
 		err = onThisMachine(cfg)
 	}
 	if err != nil && c.Args().First() == "install" && !c.Bool("controller-manager") && !c.Bool("upgrade") {
 		return nil, fmt.Errorf("%w\nwhat to do: correct it (flexd config --check %s), and run this again; on the controller manager's machine: --controller-manager", err, path)
 	}
-	if err != nil {
+	if !loaded {
+		if _, there := os.Lstat(path); there == nil && !c.IsSet("driver") && c.Args().Len() > 0 && c.Args().First() != "status" {
+			return nil, fmt.Errorf("the name of the driver is unknown: %w\nwhat to do: correct it (flexd config --check %s), or give --driver", err, path)
+		}
 		cfg = config.Default()
 	}
 	name := cfg.Driver
@@ -112,7 +116,7 @@ func driverNode(c *cli.Context, stdout io.Writer) (*driver.Node, error) {
 		if wrong := config.DriverProblem(name); wrong != "" {
 			return nil, usage("driver: --driver %s", wrong)
 		}
-		if err == nil && name != cfg.Driver && c.Args().First() == "install" {
+		if loaded && name != cfg.Driver && c.Args().First() == "install" {
 			return nil, fmt.Errorf("the driver in %s is %s, so flexd would refuse what kubelet asks of %s\nwhat to do: set driver: %[3]s there, or leave out --driver", path, cfg.Driver, name)
 		}
 	}

@@ -279,9 +279,18 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// plainFile reports whether a file has that mode and is no link, and only root may write it.
+func plainFile(path string, mode fs.FileMode) bool {
+	st, err := os.Lstat(path)
+	if err != nil || st.Mode() != mode {
+		return false
+	}
+	wrong, _ := Unsafe(path, st)
+	return wrong == ""
+}
+
 func (i *installation) same() bool {
-	st, err := os.Lstat(i.exe)
-	if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 || exists(i.newExe) {
+	if !plainFile(i.exe, 0o755) || !plainFile(i.dot, 0o644) || exists(i.newExe) {
 		return false
 	}
 	now, err := os.ReadFile(i.exe)
@@ -345,7 +354,7 @@ func (i *installation) install(ctx context.Context) (err error) {
 	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	changes := err != nil || string(old) != i.capability
+	changes := err != nil || string(old) != i.capability || !plainFile(i.dot, 0o644)
 	if changes {
 		if err := os.Rename(i.newDot, i.dot); err != nil {
 			return err

@@ -137,16 +137,24 @@ func (n *Node) place(name, from, path string) (*place, error) {
 	if name == "/" {
 		return p, refuse("give --plugin-dir", "the plugin directory cannot be /")
 	}
-	if real := resolve(path); !strings.HasPrefix(real, n.Root+"/") {
-		return p, refuse("replace the symbolic link in its path by a relative one", "%s leads out of --root %s, to %s", path, n.Root, real)
+	for _, path := range []string{path, p.kept()} {
+		if real := resolve(path); !strings.HasPrefix(real, n.Root+"/") {
+			return p, refuse("replace the symbolic link in its path by a relative one", "%s leads out of --root %s, to %s", path, n.Root, real)
+		}
 	}
 	for _, dir := range []string{filepath.Dir(path), path, p.dir} {
 		if err := p.checkDir(dir); err != nil {
 			return p, err
 		}
 	}
-	if st, err := os.Lstat(p.exe); err == nil && !st.Mode().IsRegular() && st.Mode()&os.ModeSymlink == 0 {
-		return p, refuse("see what it is, and move it away", "%s is not a regular file", p.exe)
+	for _, file := range []string{p.exe, p.dot} {
+		link, err := os.Lstat(file)
+		if err == nil && link.Mode()&os.ModeSymlink != 0 {
+			link, err = os.Stat(file)
+		}
+		if err == nil && !link.Mode().IsRegular() { // reading a pipe would wait
+			return p, refuse("see what it is, and move it away", "%s is not a regular file", file)
+		}
 	}
 	return p, nil
 }
@@ -367,5 +375,13 @@ func (p *place) describe() {
 	p.report("plugin directory", "%s (%s)", p.name, p.from)
 	if p.plugins != p.Root+p.name {
 		p.report("", "which is %s here", p.plugins)
+	}
+	for _, k := range p.kubelets {
+		if p.from != "given" || k.Pid == 0 || k.Err != nil {
+			continue
+		}
+		if its, err := p.here(k, k.Plugins.Value); err == nil && resolve(its) != resolve(p.plugins) {
+			p.say("note: %s has its drivers in %s and not in the given directory", k, k.Plugins.Value)
+		}
 	}
 }

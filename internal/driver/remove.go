@@ -1,12 +1,16 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 )
 
 // Remove takes the driver out of every plugin directory of the node, or the given one.
@@ -39,6 +43,7 @@ func (n *Node) each(ctx context.Context, given string, f func(*place) error) err
 		if err := p.lock(ctx); err != nil {
 			return err
 		}
+		p.describe()
 		if err := f(p); err != nil {
 			return err
 		}
@@ -87,9 +92,7 @@ func (p *place) kept() string {
 func (p *place) keep() error {
 	kept := p.kept()
 	if exists(kept) {
-		now, err := os.ReadFile(p.exe)
-		before, err2 := os.ReadFile(filepath.Join(kept, filepath.Base(p.exe)))
-		if err == nil && err2 == nil && string(now) == string(before) {
+		if p.isKept() {
 			return nil
 		}
 		return refuse("see what both are, and move "+kept+" away", "%s has the copy of yet another driver that was replaced", kept)
@@ -100,7 +103,7 @@ func (p *place) keep() error {
 		err = os.MkdirAll(filepath.Dir(kept), 0o700)
 	}
 	if err == nil {
-		err = os.CopyFS(tmp, os.DirFS(p.dir))
+		err = copyDir(tmp, p.dir)
 	}
 	if err == nil {
 		err = syncDir(tmp)
@@ -115,6 +118,47 @@ func (p *place) keep() error {
 	return syncDir(filepath.Dir(kept))
 }
 
+// isKept reports whether the driver in its place is the kept one.
+func (p *place) isKept() bool {
+	kept := filepath.Join(p.kept(), filepath.Base(p.exe))
+	to, err := os.Readlink(p.exe)
+	keptTo, err2 := os.Readlink(kept)
+	if err == nil || err2 == nil {
+		return to == keptTo
+	}
+	now, err := os.ReadFile(p.exe)
+	before, err2 := os.ReadFile(kept)
+	return err == nil && err2 == nil && bytes.Equal(now, before)
+}
+
+// copyDir copies a directory with the owners and modes of its files: one may be a secret.
+func copyDir(to, from string) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		return err
+	}
+	var all []string
+	err := filepath.WalkDir(from, func(path string, _ fs.DirEntry, err error) error {
+		all = append(all, path)
+		return err
+	})
+	for _, path := range slices.Backward(all) { // the directory last, which others may enter then
+		st, err2 := os.Lstat(path)
+		if err2 != nil {
+			return err2
+		}
+		copied := to + strings.TrimPrefix(path, from)
+		sys := st.Sys().(*syscall.Stat_t)
+		err = errors.Join(err, os.Lchown(copied, int(sys.Uid), int(sys.Gid)))
+		if st.Mode()&os.ModeSymlink == 0 {
+			err = errors.Join(err, os.Chmod(copied, st.Mode()))
+		}
+	}
+	return err
+}
+
 // Restore puts back the drivers that were replaced, each in one rename, also while volumes
 // are mounted: kubelet goes on with the other driver.
 func (n *Node) Restore(ctx context.Context, given string) error {
@@ -124,11 +168,14 @@ func (n *Node) Restore(ctx context.Context, given string) error {
 			p.say("none: no driver was replaced in %s", p.plugins)
 			return nil
 		}
-		if exists(p.exe) && !IsOurs(p.exe) {
+		swapped := exists(p.exe) && p.isKept() // by a restoration that was cut
+		if exists(p.exe) && !IsOurs(p.exe) && !swapped {
 			return refuse("see what it is; the copy is "+kept, "%s is another program than flexd's driver, so it was not replaced", p.exe)
 		}
-		if err := p.sameMode(ctx, kept); err != nil {
-			return err
+		if !swapped {
+			if err := p.sameMode(ctx, kept); err != nil {
+				return err
+			}
 		}
 		if !p.act("restore %s from %s", p.exe, kept) {
 			return nil
@@ -136,7 +183,7 @@ func (n *Node) Restore(ctx context.Context, given string) error {
 		p.unstage(false)
 		defer p.unstage(false)
 		if !exists(p.dir) {
-			if err := os.CopyFS(p.outside, os.DirFS(kept)); err != nil {
+			if err := copyDir(p.outside, kept); err != nil {
 				return err
 			}
 			if err := errors.Join(syncDir(p.outside), os.Rename(p.outside, p.dir)); err != nil {
@@ -169,7 +216,7 @@ func (p *place) swap(kept string) error {
 		case err == nil:
 			var text []byte
 			if text, err = os.ReadFile(from); err == nil {
-				err = errors.Join(write(f.staged, text, st.Mode().Perm()))
+				err = write(f.staged, text, st.Mode().Perm())
 			}
 			if err == nil {
 				err = os.Rename(f.staged, f.dest)

@@ -230,8 +230,9 @@ func (k *Instance) configuration(file, dir string) map[string]Setting {
 			k.Err = invalid(name)
 		}
 		for _, key := range []string{"volumePluginDir", "enableControllerAttachDetach"} {
-			if n, ok := c[key]; ok && n.Kind == yaml.ScalarNode && n.Value != "" {
-				found[key] = Setting{n.Value, key + " in " + name}
+			var value string
+			if n, ok := c[key]; ok && n.Decode(&value) == nil && value != "" {
+				found[key] = Setting{value, key + " in " + name}
 			}
 		}
 	}
