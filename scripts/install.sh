@@ -40,7 +40,7 @@ no systemd and no place for programs on the host.
 END
 }
 
-root='' prefix='' config_from='' replace_config='' start=yes dry='' bin=$here/bin plugin_dir=() driver_options=()
+root='' prefix='' config_from='' replace_config='' start=yes dry='' value=- bin=$here/bin plugin_dir=() driver_options=()
 while [ $# -gt 0 ]; do
   option=$1
   shift
@@ -54,6 +54,7 @@ while [ $# -gt 0 ]; do
       value=${option#*=} option=${option%%=*}
       ;;
   esac
+  [ -n "$value" ] || die "$option needs a value" "see --help"
   case $option in
     --attach) driver_options+=("$option" "$value") ;;
     --plugin-dir) plugin_dir=("$option" "$value") ;;
@@ -76,7 +77,7 @@ check_programs() {
   for file in flexd flexdriver; do
     [ -x "$bin/$file" ] || die "$bin/$file is missing or not executable" "run \`make build\` first, or give --bin"
   done
-  bin=$(cd "$bin" && pwd)
+  bin=$(realpath "$bin")
   said=$("$bin/flexd" version 2>&1) && return
   die "$bin/flexd does not run here: it is for $(architecture "$bin/flexd"), and this machine is $(uname -m): $said" \
     "use a build or bundle for $(uname -m); and if that is what it is, see whether $bin is mounted noexec: findmnt -T $bin"
@@ -98,7 +99,7 @@ architecture() {
 
 # choose_prefix sets prefix, and refuses one in which nothing can be written or run.
 choose_prefix() {
-  local dir was why=given
+  local dir file was why=given
   was=$(installed_prefix)
   if [ -n "$was" ] && [ -n "$prefix" ] && [ "${prefix%/}" != "$was" ]; then
     die "flexd is installed in $was, and --prefix is $prefix" "leave out --prefix; or run scripts/uninstall.sh first"
@@ -110,7 +111,9 @@ choose_prefix() {
   fi
   set_prefix
   say "prefix             $prefix ($why)"
-  for dir in "$prefix/bin" "${unit_dir#"$root"}" /etc/flexd /etc/udev/rules.d; do
+  for file in "$prefix/bin/flexd" "$prefix/lib/flexd/flexdriver" "${unit_dir#"$root"}/flexd.service" /etc/flexd/flexd.yaml /etc/udev/rules.d/12-flexd.rules; do
+    check_place "$file"
+    dir=${file%/*}
     writable "$dir" || die "$(nearest "$dir") cannot be written: $(findmnt -no OPTIONS -T "$(nearest "$dir")")" \
       "run this as root; where it is on a read-only filesystem, give another --prefix, such as /opt"
   done
@@ -132,7 +135,7 @@ writable() { [ -w "$(nearest "$1")" ]; }
 
 # place MODE FILE DEST: installs by rename. Sets changed unless DEST is the same already.
 place() {
-  if cmp -s "$2" "$3" && [ "$(stat -c %a "$3")" = "$1" ]; then
+  if cmp -s "$2" "$3" && [ "$(stat -c %a "$3")" = "$1" ] && [ -O "$3" ]; then
     say "same: $3"
   else
     put "$1" "$3" <"$2"
@@ -169,6 +172,7 @@ check_config() {
   [ ! -e "$config" ] || checked=$config
   if [ -n "$config_from" ]; then
     [ -r "$config_from" ] || die "--config $config_from cannot be read" "see --help"
+    [ -f "$config_from" ] || die "--config $config_from is not a regular file, and is read more than once" "write it to a file"
     [ -z "$checked" ] || [ -n "$replace_config" ] || cmp -s "$config_from" "$config" ||
       die "$config is another configuration than $config_from; nothing was changed" \
         "see what differs: diff $config $config_from; then leave out --config, or give --replace-config, which keeps a copy"

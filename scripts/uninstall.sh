@@ -23,7 +23,7 @@ formatted, which keep data safe should flexd come back. Volumes stay as they are
 END
 }
 
-root='' prefix='' purge='' dry='' bin=$here/bin driver_options=()
+root='' prefix='' purge='' dry='' value=- bin=$here/bin driver_options=()
 while [ $# -gt 0 ]; do
   option=$1
   shift
@@ -37,6 +37,7 @@ while [ $# -gt 0 ]; do
       value=${option#*=} option=${option%%=*}
       ;;
   esac
+  [ -n "$value" ] || die "$option needs a value" "see --help"
   case $option in
     --plugin-dir) driver_options+=("$option" "$value") ;;
     --prefix) prefix=$value ;;
@@ -51,6 +52,7 @@ done
 
 # remove FILE
 remove() {
+  [ -n "$dry" ] || rm -rf "${1%/*}/.${1##*/}.new" # of an installation that was killed
   [ -e "$1" ] || [ -L "$1" ] || return 0
   ! act "remove $1" || rm -f "$1"
 }
@@ -72,10 +74,11 @@ remove_flexd() {
     ! act "systemctl disable --now ${stop[*]}" || systemctl -q disable --now "${stop[@]}" ||
       die "flexd could not be stopped; the driver is removed, flexd is not" "why: journalctl -u flexd; then run this again"
   fi
-  for file in "${stop[@]}"; do remove "$unit_dir/$file"; done
-  remove "$root$prefix/bin/flexd"
   remove "$root$prefix/lib/flexd/flexdriver"
   [ -n "$dry" ] || rmdir "$root$prefix/lib/flexd" 2>/dev/null || true
+  remove "$root$prefix/bin/flexd"
+  # Last, since they have the prefix: the next run finds what this one has left.
+  for file in "${stop[@]}"; do remove "$unit_dir/$file"; done
   if has_systemd && [ -z "$dry" ]; then systemctl daemon-reload; fi
   remove "$root/etc/udev/rules.d/12-flexd.rules"
   [ -n "$dry" ] || reload_udev
@@ -109,6 +112,9 @@ check_package
 [ -n "$prefix" ] || prefix=$(installed_prefix)
 prefix=${prefix:-/usr/local}
 set_prefix
+for file in "$prefix/bin/flexd" "$prefix/lib/flexd/flexdriver" "${unit_dir#"$root"}/flexd.service" /etc/flexd/flexd.yaml /etc/udev/rules.d/12-flexd.rules; do
+  check_place "$file"
+done
 lock
 remove_driver
 remove_flexd

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -145,6 +146,19 @@ func TestRefused(t *testing.T) {
 	}{
 		{"option", func(n *node) {}, []string{"--atach=true"}, []string{"there is no option --atach=true"}},
 		{"value missing", func(n *node) {}, []string{"--attach"}, []string{"--attach needs a value"}},
+		{"value empty", func(n *node) {}, []string{"--plugin-dir="}, []string{"--plugin-dir needs a value"}},
+		{"configuration in a pipe", func(n *node) { mkfifo(n, "/pipe") }, []string{"--config=ROOT/pipe"}, []string{"not a regular file"}},
+		{"configuration leads nowhere", func(n *node) { n.mkdir("/etc/flexd"); n.link("/nothing-of-flexd", n.root+"/etc/flexd/flexd.yaml") }, nil,
+			[]string{"flexd.yaml is a symbolic link to a file that does not exist"}},
+		{"directory in the place of flexdriver", func(n *node) { n.mkdir("/usr/local/lib/flexd/flexdriver") }, nil, []string{"flexdriver is a directory"}},
+		{"prefix out of the root", func(n *node) { n.link("/tmp", n.root+"/usr/local") }, nil, []string{"leads out of --root"}},
+		{"init's file is a pipe", func(n *node) { mkfifo(n, pluginDir+"/flexd~lvm/.lvm.init.json"); n.configure() }, nil, []string{".lvm.init.json is not a regular file"}},
+		{"copies out of the root", func(n *node) {
+			n.write(pluginDir+"/flexd~lvm/lvm", "#!/bin/sh\n")
+			n.mkdir("/var")
+			n.link("/tmp", n.root+"/var/lib")
+			n.configure()
+		}, []string{"--replace-driver", "--dry-run"}, []string{"leads out of --root"}},
 		{"mode", func(n *node) {}, []string{"--attach=maybe"}, []string{"true or false"}},
 		{"not built", func(n *node) {}, []string{"--bin", "/nowhere"}, []string{"/nowhere/flexd", "make build"}},
 		{"root", func(n *node) {}, []string{"--root", "/nowhere"}, []string{"--root /nowhere"}},
@@ -225,6 +239,14 @@ func TestRefused(t *testing.T) {
 func (n *node) link(to, at string) {
 	n.t.Helper()
 	if err := os.Symlink(to, at); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func mkfifo(n *node, path string) {
+	n.t.Helper()
+	n.mkdir(filepath.Dir(path))
+	if err := unix.Mkfifo(n.root+path, 0o644); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -499,6 +521,7 @@ func TestReplace(t *testing.T) {
 	n.write(pluginDir+"/flexd~lvm/lvm", other)
 	n.chmod(n.exe(), 0o755)
 	n.write(pluginDir+"/flexd~lvm/README", "theirs")
+	n.chmod(n.dir()+"/README", 0o600)
 	n.mount("/var/lib/kubelet/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/pv1")
 	n.refuses(n.driverCommand(one, "install"), "another program", "--replace-driver")
 	n.refuses(n.driverCommand(one, "install", "--replace-driver", "--attach=false"), "from attach:true to attach:false")
@@ -531,6 +554,101 @@ func TestReplace(t *testing.T) {
 		t.Errorf("another driver came back: %v, %v", st, err)
 	}
 	contains(t, n.succeeds(n.driverCommand(one, "restore")), "none: no driver was replaced")
+}
+
+// A restoration that was cut is continued. What is restored has its modes and owners.
+func TestCutRestoration(t *testing.T) {
+	const other = "#!/bin/sh\n[ $1 = init ] && echo '{\"status\":\"Success\"}'\n"
+	n := newNode(t)
+	n.write(pluginDir+"/flexd~lvm/lvm", other)
+	n.write(pluginDir+"/flexd~lvm/secret", "theirs")
+	if err := os.Chown(n.dir()+"/secret", 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	n.chmod(n.dir()+"/secret", 0o600)
+	n.chmod(n.exe(), 0o755)
+	n.driver(one, "--replace-driver")
+	n.write(pluginDir+"/flexd~lvm/lvm", other) // before init's file is removed
+	n.succeeds(n.driverCommand(one, "restore"))
+	n.nothingElse("flexd~lvm", "flexd~lvm/lvm", "flexd~lvm/secret")
+
+	n.driver(one, "--replace-driver")
+	if err := os.RemoveAll(n.dir()); err != nil {
+		t.Fatal(err)
+	}
+	n.succeeds(n.driverCommand(one, "restore"))
+	var st unix.Stat_t
+	if err := unix.Stat(n.dir()+"/secret", &st); err != nil || st.Mode&0o777 != 0o600 || st.Uid != 4711 {
+		t.Errorf("the file has mode %o and owner %d: %v", st.Mode, st.Uid, err)
+	}
+	if st, err := os.Stat(n.dir()); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("the directory: %v, %v", st, err)
+	}
+}
+
+// A driver that others may write is replaced, though it is the same.
+func TestWritableDriver(t *testing.T) {
+	n := newNode(t)
+	n.driver(one)
+	for _, change := range []func() error{
+		func() error { return os.Chmod(n.exe(), 0o777) },
+		func() error { return os.Chmod(n.dotfile(), 0o666) },
+		func() error { return os.Chown(n.exe(), 4711, 0) },
+		func() error { return os.Chown(n.dotfile(), 4711, 0) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		contains(t, n.driver(one), "replace ")
+		n.installed(one, "false")
+		for _, file := range []string{n.exe(), n.dotfile()} {
+			if st, err := os.Stat(file); err != nil || st.Mode()&0o022 != 0 || st.Sys().(*syscall.Stat_t).Uid != 0 {
+				t.Errorf("%s: %v, %v", file, st, err)
+			}
+		}
+	}
+}
+
+// Without a valid configuration another driver is not taken for the default one.
+func TestUnknownName(t *testing.T) {
+	n := newNode(t)
+	n.write("/etc/flexd/flexd.yaml", configuration+"driver: acme/disk\n")
+	n.driver(one)
+	n.write("/etc/flexd/flexd.yaml", configuration+"driver: acme/disk\nleese: 1m\n")
+	for _, args := range [][]string{{"remove"}, {"restore"}, {"install", "--upgrade"}} {
+		n.refuses(n.driverCommand(one, args[0], args[1:]...), "name of the driver is unknown", "leese", "--driver")
+	}
+	n.refuses(n.command("uninstall.sh", "--bin", one), "name of the driver is unknown")
+	contains(t, n.remove("--driver=acme/disk"), "remove "+n.plugins()+"/acme~disk/disk")
+	if out, err := exec.Command(one+"/flexd", "driver", "status", "--root", "").CombinedOutput(); err == nil {
+		t.Errorf("--root without a directory is taken for this machine:\n%s", out)
+	}
+}
+
+// A directory that kubelet does not use is said, and what is a guess.
+func TestGivenDirectory(t *testing.T) {
+	n := newNode(t)
+	contains(t, n.remove(), "a guess")
+	n.kubelet("7")
+	contains(t, n.driver(one, "--plugin-dir=/opt/x"), "note: kubelet (pid 7) has its drivers in "+pluginDir)
+}
+
+// An uninstallation that was cut can be run again.
+func TestCutUninstallation(t *testing.T) {
+	n := newNode(t)
+	n.configure()
+	n.install(one, "--prefix=/srv/f")
+	lib := n.root + "/srv/f/lib/flexd/"
+	n.write("/srv/f/lib/flexd/.flexdriver.new", "half")
+	// The first file that goes away is not what tells the prefix.
+	c := n.command("uninstall.sh", "--bin", one)
+	out := n.succeeds(c)
+	if unit, exe := strings.Index(out, "flexd.service"), strings.Index(out, "/srv/f/bin/flexd"); unit < exe || exe < 0 {
+		t.Errorf("the unit goes before flexd:\n%s", out)
+	}
+	if _, err := os.Stat(lib); err == nil {
+		t.Errorf("%s stays", lib)
+	}
 }
 
 // A flexd for another architecture is recognized before anything is changed.
