@@ -197,8 +197,9 @@ func (i *installer) install(text []byte, key string, args []string) error {
 	if err := i.run("install.sh", append([]string{"--config", staged, "--replace-config"}, args...)...); err != nil {
 		return fmt.Errorf("%w (%s is that of the ConfigMap)", err, staged)
 	}
-	if ours {
-		os.Remove(configFile + ".before") // a copy of what the ConfigMap had
+	before, err := os.ReadFile(configFile + ".before")
+	if ours && err == nil && bytes.Equal(before, own) { // a copy of what the ConfigMap had
+		return os.Remove(configFile + ".before")
 	}
 	return nil
 }

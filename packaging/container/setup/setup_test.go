@@ -201,6 +201,16 @@ func TestSetup(t *testing.T) {
 	h.ok("install", "same: "+driver, "same: /usr/local/bin/flexd\n")
 	h.called("-q is-active flexd")
 
+	// An administrator has moved it away as the installer would.
+	before := h.path(configFile + ".before")
+	h.must(os.WriteFile(before, []byte("theirs"), 0o600))
+	h.ok("install", "same: "+driver)
+	h.called("-q is-active flexd")
+	if text, _ := os.ReadFile(before); string(text) != "theirs" {
+		h.Errorf("%s was removed", before)
+	}
+	h.must(os.Remove(before))
+
 	h.config("node-1.yaml", "volumeGroups: [{name: vg1, namespaces: [default]}]\n")
 	h.ok("install", "write /etc/flexd/flexd.yaml")
 	h.called("daemon-reload", "-q is-active flexd", "restart flexd")
