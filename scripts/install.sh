@@ -157,10 +157,11 @@ put() {
   changed=yes
   act "write $2" || return 0
   mkdir -p "${2%/*}"
-  rm -f "$new"
-  install -m "$1" /dev/stdin "$new"
-  sync "$new"
-  mv -fT "$new" "$2"
+  rm -rf "$new"
+  if ! install -m "$1" /dev/stdin "$new" || ! sync "$new" || ! mv -fT "$new" "$2"; then
+    rm -f "$new"
+    die "$2 cannot be written, and is as before" "see the error above; then run this again"
+  fi
   if [ -z "$root" ] && [ -e /sys/fs/selinux/enforce ] && command -v restorecon >/dev/null; then restorecon "$2" || true; fi
 }
 

@@ -7,6 +7,7 @@ package driver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -188,8 +189,11 @@ func Unsafe(path string, st os.FileInfo) (wrong, remedy string) {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != uint32(os.Geteuid()) && sys.Uid != 0 {
 		return fmt.Sprintf("%s belongs to uid %d, who could make root run anything", path, sys.Uid), "chown root:root " + path
 	}
+	if st.Mode()&os.ModeSticky != 0 { // as /tmp, which must stay so
+		remedy = "choose another directory"
+	}
 	if st.Mode().Perm()&0o022 != 0 {
-		return fmt.Sprintf("%s has mode %#o: others than root could make root run anything", path, st.Mode().Perm()), "chmod go-w " + path
+		return fmt.Sprintf("%s has mode %#o: others than root could make root run anything", path, st.Mode().Perm()), cmp.Or(remedy, "chmod go-w "+path)
 	}
 	return "", ""
 }

@@ -151,12 +151,12 @@ func TestRefused(t *testing.T) {
 		{"configuration leads nowhere", func(n *node) { n.mkdir("/etc/flexd"); n.link("/nothing-of-flexd", n.root+"/etc/flexd/flexd.yaml") }, nil,
 			[]string{"flexd.yaml is a symbolic link to a file that does not exist"}},
 		{"directory in the place of flexdriver", func(n *node) { n.mkdir("/usr/local/lib/flexd/flexdriver") }, nil, []string{"flexdriver is a directory"}},
-		{"prefix out of the root", func(n *node) { n.link("/tmp", n.root+"/usr/local") }, nil, []string{"leads out of --root"}},
+		{"prefix out of the root", func(n *node) { n.link(n.t.TempDir(), n.root+"/usr/local") }, nil, []string{"leads out of --root"}},
 		{"init's file is a pipe", func(n *node) { mkfifo(n, pluginDir+"/flexd~lvm/.lvm.init.json"); n.configure() }, nil, []string{".lvm.init.json is not a regular file"}},
 		{"copies out of the root", func(n *node) {
 			n.write(pluginDir+"/flexd~lvm/lvm", "#!/bin/sh\n")
 			n.mkdir("/var")
-			n.link("/tmp", n.root+"/var/lib")
+			n.link(n.t.TempDir(), n.root+"/var/lib")
 			n.configure()
 		}, []string{"--replace-driver", "--dry-run"}, []string{"leads out of --root"}},
 		{"mode", func(n *node) {}, []string{"--attach=maybe"}, []string{"true or false"}},
@@ -175,6 +175,7 @@ func TestRefused(t *testing.T) {
 			[]string{"leads out of --root", "/tmp/flexd-test-plugins"}},
 		{"plugin directory is a file", func(n *node) { n.write("/plugins", "") }, []string{"--plugin-dir=/plugins"}, []string{"is not a directory"}},
 		{"plugin directory of everybody", func(n *node) { n.chmod(n.plugins(), 0o777) }, nil, []string{"mode 0777", "chmod go-w"}},
+		{"plugin directory is like /tmp", func(n *node) { n.chmod(n.plugins(), 0o777|os.ModeSticky) }, nil, []string{"mode 0777", "another directory"}},
 		{"driver's directory of a group", func(n *node) {
 			n.mkdir(pluginDir + "/flexd~lvm")
 			n.chmod(n.dir(), 0o775)
@@ -622,6 +623,23 @@ func TestUnknownName(t *testing.T) {
 	contains(t, n.remove("--driver=acme/disk"), "remove "+n.plugins()+"/acme~disk/disk")
 	if out, err := exec.Command(one+"/flexd", "driver", "status", "--root", "").CombinedOutput(); err == nil {
 		t.Errorf("--root without a directory is taken for this machine:\n%s", out)
+	}
+}
+
+// Without space an installation leaves nothing incomplete.
+func TestFullPrefix(t *testing.T) {
+	n := newNode(t)
+	n.configure()
+	n.mount("/opt")
+	if err := unix.Mount("", n.root+"/opt", "", unix.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	n.mkdir("/opt/bin/.flexd.new")
+	if out, err := n.command("install.sh", "--bin", one, "--prefix=/opt").CombinedOutput(); err == nil || !strings.Contains(string(out), "what to do: ") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	if files, err := os.ReadDir(n.root + "/opt/bin"); err != nil || len(files) > 0 {
+		t.Errorf("%v, %v", files, err)
 	}
 }
 
