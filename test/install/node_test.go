@@ -40,6 +40,10 @@ func TestFound(t *testing.T) {
 			n.kubelet("7", "--config", "/etc/kubelet.json")
 			n.write("/etc/kubelet.json", `{"kind":"KubeletConfiguration","volumePluginDir":"`+elsewhere+`","enableControllerAttachDetach":false}`)
 		}, nil, elsewhere, "true", nil},
+		{"configuration with an alias and a null", func(n *node) {
+			n.kubelet("7", "--config=/etc/kubelet.yaml")
+			n.write("/etc/kubelet.yaml", "a: &x "+elsewhere+"\nvolumePluginDir: *x\nenableControllerAttachDetach: null\n")
+		}, nil, elsewhere, "false", nil},
 		{"flags win", func(n *node) {
 			n.kubelet("7", "--config=/etc/kubelet.yaml", "--enable-controller-attach-detach=true")
 			n.write("/etc/kubelet.yaml", "enableControllerAttachDetach: false\n")
