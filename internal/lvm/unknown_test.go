@@ -72,7 +72,7 @@ func TestFreeUnknown(t *testing.T) {
 		survey  string // what is unknown
 	}{
 		{disk: "/dev/null", fail: func(f *fakeLVM) { f.failing = map[string]bool{uuid: true} }, refusal: "vg0-v0 lies on space that its metadata counts as free is unknown"},
-		{disk: "/nonexistent", fail: func(*fakeLVM) {}, refusal: "/nonexistent cannot be read", survey: "/nonexistent cannot be read"},
+		{disk: "/dev/no-such-disk", fail: func(*fakeLVM) {}, refusal: "/dev/no-such-disk cannot be read", survey: "/dev/no-such-disk cannot be read"},
 		{disk: "[unknown]", fail: func(*fakeLVM) {}}, // LVM allocates nothing on a missing disk
 		{disk: "/dev/null", fail: func(*fakeLVM) {}},
 	} {
