@@ -107,7 +107,7 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 		n.end(repaired)
 	}, func(n *node) {
 		n.settings.Groups += "  - {name: small, provider: loopdev, directory: " + n.Dir + "/small, create: true, maxSize: 20GiB, namespaces: ['*']}\n" +
-			"  - {name: gone, provider: loopdev, directory: " + n.Dir + "/gone, create: true, maxSize: 20GiB, namespaces: ['*']}\n"
+			"  - {name: gone, provider: loopdev, directory: " + n.Dir + "/gone, reserve: 0%, create: true, maxSize: 20GiB, namespaces: ['*']}\n"
 		n.must(os.Mkdir(n.Dir+"/gone", 0o755))
 		n.must(os.Mkdir(n.Dir+"/small", 0o755))
 		n.must(unix.Mount("tmpfs", n.Dir+"/small", "tmpfs", 0, "size=8m"))
