@@ -132,7 +132,7 @@ echo "exit $code $up" >$status
 echo "$left" >/dev/console
 `, rebooted), 0o755))
 	l.run("systemctl", "start", "--job-mode=replace-irreversibly", "--no-block", "reboot.target")
-	select {} // systemd ends this process
+	time.Sleep(time.Hour) // systemd ends this process
 }
 
 // hang ends the life while a volume hangs that kubelet unmounts: flexd's unit stops as ever, and
