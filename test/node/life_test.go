@@ -41,6 +41,9 @@ func TestNode(t *testing.T) {
 		{"pages", (*flow).pages},
 		{"reboot", (*flow).beforeReboot},
 	} {
+		if flow.name == "pages" && testing.Short() {
+			continue
+		}
 		if !t.Run(flow.name, func(t *testing.T) { flow.run(newFlow(t, n)) }) {
 			break // it has left something, and the next would fail of that
 		}

@@ -52,7 +52,7 @@ func TestReboot(t *testing.T) {
 		t.Errorf("LVM activated %v at boot: not the volume that no pod wants any more", boot)
 	}
 	f.well()
-	if !t.Failed() {
+	if !t.Failed() && !testing.Short() {
 		t.Run("DaemonSet", func(t *testing.T) { newFlow(t, n).daemonSet() })
 	}
 }
