@@ -361,7 +361,7 @@ func (n *Node) roots() (all, missing []string) {
 	return all, missing
 }
 
-// describe reports a place and what is there.
+// describe reports the kubelets and the driver of a place.
 func (p *place) describe() {
 	for _, k := range p.kubelets {
 		if k.Pid == 0 {

@@ -227,7 +227,7 @@ var tolerations = []v1.Toleration{
 	{Key: v1.TaintNodeUnreachable, Operator: v1.TolerationOpExists},
 }
 
-// podSpec has a container that ends when it is told to, and claims, each under its name.
+// podSpec has a container that ends on SIGTERM, and claims, each under its name.
 func podSpec(claims ...string) v1.PodSpec {
 	no, grace := false, int64(1)
 	s := v1.PodSpec{
@@ -243,7 +243,7 @@ func podSpec(claims ...string) v1.PodSpec {
 	return s
 }
 
-// run makes a pod. Whoever is to place it, is the scheduler's business.
+// run makes a pod, which the scheduler places.
 func (c *cluster) run(name string, claims ...string) *v1.Pod {
 	c.t.Helper()
 	return c.runOn("", name, claims...)

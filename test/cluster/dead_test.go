@@ -63,7 +63,7 @@ func TestNodeDeleted(t *testing.T) {
 		c.must(c.api.CoreV1().Nodes().Delete(ctx, "a", metav1.DeleteOptions{}))
 		c.ended("first")
 		if len(n.mounts()) == 0 {
-			t.Error("nobody was there to unmount the volume")
+			t.Error("the volume was unmounted while no kubelet ran")
 		}
 		n.startKubelet()
 		c.registered("a")

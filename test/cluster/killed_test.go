@@ -9,7 +9,7 @@ import (
 )
 
 // The controllers, a kubelet or a flexd is killed, and started again, in each phase of a
-// volume's life. Nobody has to help: pods start, keep their data, end, and nothing is left.
+// volume's life. No help is needed: pods start, keep their data, end, and nothing is left.
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		r := host.Random(t)
@@ -32,7 +32,7 @@ func TestKilled(t *testing.T) {
 				pod := func(name string) string { return name + "-" + n.name }
 				c.claim(claim, []string{n.name})
 
-				kill() // nobody is there when the pod is made
+				kill() // it does not run when the pod is made
 				c.run(pod("first"), claim)
 				moment()
 				start()
@@ -58,7 +58,7 @@ func TestKilled(t *testing.T) {
 				c.ended(pod("first"))
 				c.read(q, claim, n.name)
 
-				kill() // nobody is there when the last one is deleted
+				kill() // it does not run when the last one is deleted
 				c.delete(pod("second"))
 				moment()
 				start()
