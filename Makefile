@@ -45,7 +45,7 @@ demo-lvm: build ## the same on a real volume group, in a virtual machine (docs/v
 	scripts/vm -q -d 2 -s 4G -m 3072 -- bin/demo -columns "$${columns:-0}" /dev/vda /dev/vdb
 
 .PHONY: test
-test: ## everything that this machine can run; as root, it installs what it needs on Debian
+test: ## what this machine can run, but for the two slowest flows of test-node; as root, it installs what it needs on Debian
 	@scripts/test
 
 .PHONY: test-vm
