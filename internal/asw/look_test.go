@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ func tmount(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	mountAt(t, dir)
-	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+	t.Cleanup(func() { _ = umount.Plain(dir) })
 	return dir
 }
 
@@ -67,7 +68,7 @@ func TestLookSeesEveryChange(t *testing.T) {
 		if table, err := o.Look(context.Background(), o.Now()); err != nil || !table.Top(dir).ReadOnly {
 			t.Fatalf("remount read-only is not seen: %v", err)
 		}
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := umount.Plain(dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,7 +38,7 @@ func TestStrays(t *testing.T) {
 		}
 		put()
 		all := l.Strays()
-		if err := unix.Unmount(at, 0); err != nil {
+		if err := umount.Plain(at); err != nil {
 			t.Fatal(err)
 		}
 		if len(all) != 0 {

@@ -19,6 +19,7 @@ import (
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/umount"
 )
 
 const mib = 1 << 20
@@ -484,7 +485,7 @@ func TestDeactivateBusy(t *testing.T) {
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("mounted: got %v", err)
 	}
-	if err := unix.Unmount(dir, 0); err != nil {
+	if err := umount.Plain(dir); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.device(lv); !reflect.DeepEqual(got, d) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // Changes of the volumes' files by hand are reported. What the volumes write is not, nor
@@ -96,7 +97,7 @@ func TestWatch(t *testing.T) {
 	ok(unix.Mount("over", n.dir, "tmpfs", 0, "size=1m"))
 	n.Survey(ctx, "vg0", false)
 	hears("a filesystem was mounted there")
-	ok(unix.Unmount(n.dir, 0))
+	ok(umount.Plain(n.dir))
 	n.Survey(ctx, "vg0", false)
 	hears("and unmounted")
 	n.create("g", mib)

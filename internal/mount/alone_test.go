@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // amongOurs runs the test again in a pid namespace of its own where there are
@@ -67,7 +68,7 @@ func TestUnmountAlone(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				defer unix.Unmount(below, 0)
+				defer umount.Plain(below)
 			}
 			dir := filepath.Join(below, "m")
 			if err := os.Mkdir(dir, 0o755); err != nil {
@@ -128,7 +129,7 @@ func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	defer unix.Unmount(private, 0)
+	defer umount.Plain(private)
 	file := filepath.Join(private, "mnt")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	if len(r.mounts()) != 1 {
 		t.Error("it is gone all the same")
 	}
-	if err := unix.Unmount(file, 0); err != nil {
+	if err := umount.Plain(file); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // A filesystem that has another name because of its options is erased: it could not be
@@ -61,7 +62,7 @@ func TestBtrfsDevices(t *testing.T) {
 			l := MountSpec{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: first}
 			err := d.Mount(t.Context(), d.lock, l, yes)
 			if err == nil {
-				unix.Unmount(l.Dir, 0)
+				umount.Plain(l.Dir)
 			}
 			if !first || err == nil {
 				refused(d.dev, err)

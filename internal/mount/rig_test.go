@@ -19,6 +19,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/umount"
 )
 
 const mib = 1 << 20
@@ -225,7 +226,7 @@ func (r *rig) land(l MountSpec) {
 	if err := r.Mount(r.Context(), r.lock, l, yes); err != nil {
 		r.Fatal(err)
 	}
-	r.Cleanup(func() { unix.Unmount(l.Dir, unix.UMOUNT_NOFOLLOW) })
+	r.Cleanup(func() { umount.NoFollow(l.Dir) })
 }
 
 func (r *rig) unmount(dir string) {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,7 +94,7 @@ func TestUnmountBusy(t *testing.T) {
 	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); err == nil || !strings.Contains(err.Error(), sub) {
 		t.Errorf("a mount on it: got %v", err)
 	}
-	if err := unix.Unmount(sub, 0); err != nil {
+	if err := umount.Plain(sub); err != nil {
 		t.Fatal(err)
 	}
 	r.unmount(dir)
@@ -116,7 +117,7 @@ func TestUnmountForeign(t *testing.T) {
 	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "tmpfs") {
 		t.Errorf("got %v", err)
 	}
-	if err := unix.Unmount(dir, 0); err != nil {
+	if err := umount.Plain(dir); err != nil {
 		t.Fatal(err)
 	}
 	r.unmount(dir)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // loop attaches a loop device to a file or device until the function is called.
@@ -293,7 +294,7 @@ func TestInUse_frozen(t *testing.T) {
 			if err := os.WriteFile(l.Dir+"/f", []byte("x"), 0o600); err != nil {
 				t.Error(err)
 			}
-			if err := unix.Unmount(l.Dir, 0); err != nil {
+			if err := umount.Plain(l.Dir); err != nil {
 				t.Error(err)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -104,7 +105,7 @@ func lookupRound(t *testing.T, rnd *rand.Rand, root string) (hidden, copies int)
 func unmountOne(t *testing.T, dir string) int {
 	before := threadTable(t)
 	e := before.Top(dir)
-	if e == nil || unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) != nil {
+	if e == nil || umount.NoFollow(dir) != nil {
 		return 0
 	}
 	after, copies := threadTable(t), 0

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // manifest is a pod with an inline volume.
@@ -211,7 +212,7 @@ func TestExplain(t *testing.T) {
 			h.must(os.MkdirAll(other, 0o755))
 			h.must(unix.Mount(h.PodDir(podN(7), w), other, "", unix.MS_BIND, ""))
 			return func() {
-				h.must(unix.Unmount(other, 0))
+				h.must(umount.Plain(other))
 				h.ok(h.unmount(w, podN(7)))
 			}
 		}},

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,7 +61,7 @@ func TestMountedOverKubeletsDirectory(t *testing.T) {
 			}
 			return fmt.Sprintf("%+v", s)
 		})
-		h.must(unix.Unmount(over, 0))
+		h.must(umount.Plain(over))
 		h.ok(again())
 		h.reads(v, p, "f", "x")
 	}
@@ -107,7 +108,7 @@ func TestForeignMounts(t *testing.T) {
 		if before != nil && !bytes.Equal(h.content(name), before) {
 			t.Errorf("%s was written", name)
 		}
-		h.must(unix.Unmount(dir, 0))
+		h.must(umount.Plain(dir))
 
 		// Over: ours is covered.
 		h.ok(set())
@@ -131,7 +132,7 @@ func TestForeignMounts(t *testing.T) {
 		if got, err := os.ReadFile(dir + "/theirs"); string(got) != "theirs" {
 			t.Errorf("the foreign mount holds %q, %v", got, err)
 		}
-		h.must(unix.Unmount(dir, 0))
+		h.must(umount.Plain(dir))
 		h.ok(release())
 		h.ok(h.up(m, v, q))
 		h.reads(v, q, "f", "data")
@@ -173,7 +174,7 @@ func TestMountedBySomethingElse(t *testing.T) {
 			}
 			h.refused(h.up(noAttach, v, q), "vg0/"+lv, "mounted at "+dir+by)
 			h.disagrees("mounted-unknown", h.story(lv).UUID, dir, hint)
-			h.must(unix.Unmount(dir, 0))
+			h.must(umount.Plain(dir))
 			h.ok(h.up(noAttach, v, q))
 			h.end(noAttach, v, p, q)
 		}

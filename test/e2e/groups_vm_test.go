@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -177,7 +178,7 @@ func TestUsedByOthers(t *testing.T) {
 	for _, m := range []mode{noAttach, byKubelet} {
 		h.refused(h.up(m, a, p), "vg0/a: ", "it is mounted at "+h.Dir+"/elsewhere by something else", "umount it there")
 	}
-	h.must(unix.Unmount(h.Dir+"/elsewhere", 0))
+	h.must(umount.Plain(h.Dir + "/elsewhere"))
 
 	for _, v := range []vol{a, blank} {
 		name := "vg0/" + v.Options["volumeID"]

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	testhost "github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/umount"
 )
 
 const (
@@ -278,7 +279,7 @@ func (h *host) close() {
 		}
 	}
 	for _, dir := range h.disks {
-		if err := unix.Unmount(dir, 0); err != nil && !h.t.Failed() {
+		if err := umount.Plain(dir); err != nil && !h.t.Failed() {
 			h.t.Errorf("%s: %v", dir, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -92,7 +93,7 @@ func TestSecondDevice(t *testing.T) {
 	h.refused(h.up(byKubelet, v, q), "vg0/a", device, b, "losetup -d "+device)
 	h.disagrees("stale-mapping", id, device, b)
 	h.sh("losetup", "-d", device)
-	h.must(unix.Unmount(b, 0))
+	h.must(umount.Plain(b))
 	h.must(os.Remove(b))
 	h.ok(h.up(byKubelet, v, q))
 	h.end(byKubelet, v, q)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,14 +50,14 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 
 	taken := func(dir func(vol) string) func(vol, string) trace {
 		return func(v vol, _ string) trace {
-			h.must(unix.Unmount(dir(v), 0))
+			h.must(umount.Plain(dir(v)))
 			return trace{}
 		}
 	}
 	covered := func(dir func(vol) string) func(vol, string) trace {
 		return func(v vol, _ string) trace {
 			h.must(unix.Mount("foreign-source", dir(v), "tmpfs", 0, "size=64k"))
-			return trace{inTheWay: "foreign-source", undo: func() { h.must(unix.Unmount(dir(v), 0)) }}
+			return trace{inTheWay: "foreign-source", undo: func() { h.must(umount.Plain(dir(v))) }}
 		}
 	}
 	leaked := func(dir func(vol) string) func(vol, string) trace {
@@ -70,7 +71,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 	global, pods := h.GlobalDir, func(v vol) string { return h.PodDir(p, v) }
 	all := append(h.actions(), action{"mounted elsewhere", func(_ vol, device string) trace {
 		h.sh("mount", device, elsewhere)
-		return trace{inTheWay: elsewhere, undo: func() { h.must(unix.Unmount(elsewhere, 0)) }}
+		return trace{inTheWay: elsewhere, undo: func() { h.must(umount.Plain(elsewhere)) }}
 	}})
 	onGlobal := []action{{"umount of the global mount", taken(global)}, {"a mount on the global mount", covered(global)}, {"the global mount leaks", leaked(global)}}
 	points := map[string][]action{

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // actions are what is done to a volume of LVM, at any point of its life. LVM and the
@@ -160,7 +160,7 @@ func TestMeddlingWithActive(t *testing.T) {
 
 	// A pod's mount was taken, and its volume removed and made again.
 	h.ok(h.up(noAttach, v, p))
-	h.must(unix.Unmount(h.PodDir(p, v), 0))
+	h.must(umount.Plain(h.PodDir(p, v)))
 	h.state("a", "missing")
 	h.disagrees("claimed-missing", old, h.PodDir(p, v))
 	h.lvm("lvremove", "-y", "vg0/a")
@@ -198,7 +198,7 @@ func TestMeddlingWithActive(t *testing.T) {
 	h.populated(dead, "1")
 	h.ok(h.up(noAttach, w, dead))
 	old = h.story("gone").UUID
-	h.must(unix.Unmount(h.PodDir(dead, w), 0))
+	h.must(umount.Plain(h.PodDir(dead, w)))
 	h.state("gone", "missing")
 	h.deactivate("vg0/gone")
 	h.lvm("lvremove", "-y", "vg0/gone")

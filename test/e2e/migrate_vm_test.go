@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	testhost "github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // flexd adopts what a shell driver has activated, formatted and mounted, and that driver
@@ -82,7 +83,7 @@ func TestShellDriver(t *testing.T) {
 		if m == noAttach {
 			shell(m, "unmount", h.PodDir(q, v))
 		} else {
-			h.must(unix.Unmount(h.PodDir(q, v), 0))
+			h.must(umount.Plain(h.PodDir(q, v)))
 			shell(m, "unmountdevice", h.GlobalDir(v))
 		}
 		h.lvm("lvchange", "-an", "vg0/"+v.Options["volumeID"])

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,7 @@ func (h *host) shared(dir string) {
 func (h *host) take(dirs ...string) {
 	h.t.Helper()
 	for _, d := range dirs {
-		h.must(unix.Unmount(d, 0))
+		h.must(umount.Plain(d))
 	}
 }
 

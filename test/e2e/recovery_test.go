@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -214,7 +215,7 @@ func TestRecoveryAsSeen(t *testing.T) {
 			t.Errorf("%s: status:\n%s", when, text)
 		}
 	}
-	h.must(unix.Unmount(h.PodDir(p, w), 0))
+	h.must(umount.Plain(h.PodDir(p, w)))
 	taken("while it runs")
 	h.kill()
 	h.start()

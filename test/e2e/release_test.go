@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // kubeletsCgroups lets the test say which pods live: see populated.
@@ -120,7 +120,7 @@ func TestOrphans(t *testing.T) {
 	h.state("global", "idle")
 
 	// An administrator unmounts under a pod, which runs first and then ends.
-	h.must(unix.Unmount(h.PodDir(alive, w), 0))
+	h.must(umount.Plain(h.PodDir(alive, w)))
 	found("claimed-missing", 20*time.Second)
 	has(release(1, "--yes", "vg0/used"), "claimed-missing", "refused: its pod still runs")
 	h.populated(alive, "")

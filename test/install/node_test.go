@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -110,7 +111,7 @@ func TestMounted(t *testing.T) {
 			n.refuses(n.command("uninstall.sh", "--bin", one), n.root+row.dir+"\n", "drain")
 			n.driver(two)
 			n.installed(two, row.was)
-			if err := unix.Unmount(n.root+row.dir, 0); err != nil {
+			if err := umount.Plain(n.root + row.dir); err != nil {
 				t.Fatal(err)
 			}
 			n.driver(two, "--attach="+row.want)

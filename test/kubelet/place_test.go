@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,7 +55,7 @@ func TestRootBehindALinkOnAPrivateMount(t *testing.T) {
 			t.Fatalf("kubelet's directory is mounted %d times, want twice: if that is good news, rewrite this test", got)
 		}
 		n.warned(p, "vg0/a", "over all of "+n.Dir+"/disk")
-		n.must(unix.Unmount(n.Dir+"/disk", 0)) // as the operator may
+		n.must(umount.Plain(n.Dir + "/disk")) // as the operator may
 		n.eventually("web is found again", func() string {
 			if err := n.ask("Start", p.UID, nil); err != nil {
 				return err.Error()

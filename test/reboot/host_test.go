@@ -19,6 +19,7 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/umount"
 )
 
 const (
@@ -66,7 +67,7 @@ func (l *life) makeDisks() {
 	l.must(os.MkdirAll(foreign, 0o755))
 	l.must(unix.Mount(l.device("host"), foreign, "ext4", 0, ""))
 	l.write(foreign+"/own", kept, true)
-	l.must(unix.Unmount(foreign, 0))
+	l.must(umount.Plain(foreign))
 	l.must(os.WriteFile(l.device("idle"), unsynced, 0))
 	l.run("vgchange", "-q", "-an", host.VG)
 }

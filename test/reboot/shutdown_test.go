@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // The status of a VM that systemd has shut down, so that nothing was mounted or active at the
@@ -173,5 +174,5 @@ func (l *life) stoppedWell() {
 	if n := strings.Count(string(lines), "\n"); n == 0 || n < l.acked() {
 		l.Errorf("%s has %d lines of the container, which had synced %d", lv, n, l.acked())
 	}
-	l.must(unix.Unmount("/mnt", 0))
+	l.must(umount.Plain("/mnt"))
 }
