@@ -8,7 +8,6 @@ import (
 
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/procfs"
-	"github.com/flexd/flexd/internal/status"
 )
 
 // A group is a volume group, as LVM reports it.
@@ -22,7 +21,7 @@ type group struct {
 
 // readGroups reports the groups without locks: it does not wait for a command that hangs.
 func (n *node) readGroups() ([]group, error) {
-	res, err := n.lvm("vgs", "--readonly", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_systemid,vg_missing_pv_count")
+	res, err := n.lvm("vgs", "--readonly", "--shared", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_systemid,vg_missing_pv_count")
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +38,7 @@ func (n *node) readGroups() ([]group, error) {
 
 // readLVMSettings returns the settings in force, as LVM writes them: key=value.
 func (n *node) readLVMSettings() (map[string]string, error) {
-	out, err := n.lvm("lvmconfig", "--typeconfig", "full", "devices", "activation", "global")
+	out, err := n.lvm("lvmconfig", "--typeconfig", "full", "devices", "activation", "global", "local")
 	settings := map[string]string{}
 	for line := range strings.Lines(out) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
@@ -117,46 +116,19 @@ func (n *node) devices() (all []finding) {
 	return append(all, well("%s", evidence))
 }
 
-func (n *node) lvmlockd() (all []finding) {
-	there, err := n.vgs()
-	names := n.lvmGroups()
-	if len(names) == 0 {
-		return skipped("no group of LVM is configured")
-	}
-	if err != nil {
-		return []finding{unknown("the volume groups cannot be read: " + err.Error())}
-	}
-	var shared []string
-	for _, g := range there {
-		if slices.Contains(names, g.Name) && (g.Lock == "sanlock" || g.Lock == "dlm") {
-			shared = append(shared, g.Name+" ("+g.Lock+")")
-		}
-		if slices.Contains(names, g.Name) && strings.Contains(g.Attr, "c") && g.Lock == "clvm" {
-			all = append(all, failed("volume group "+g.Name+" is clustered (clvmd), which LVM no longer supports", "vgchange --lock-type none "+g.Name+" (if no other machine uses it)"))
-		}
-	}
-	if len(shared) == 0 {
-		return append(all, finding{result: status.ResultSkipped, evidence: "no configured group is shared"})
-	}
-	list := strings.Join(shared, ", ")
-	s, _ := n.lvmSet()
-	if s["use_lvmlockd"] != "1" {
-		all = append(all, failed(list+" is shared, and LVM has use_lvmlockd=0", "set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf", "systemctl enable --now lvmlockd"))
-	}
-	if runs, err := n.runs("lvmlockd"); err == nil && !runs {
-		all = append(all, failed(list+" is shared, and lvmlockd does not run", "systemctl enable --now lvmlockd", "vgchange --lockstart"))
-	}
-	if len(all) == 0 {
-		all = append(all, well("lvmlockd runs for %s", list))
-	}
-	return all
-}
-
 // runs reports whether the node itself runs a daemon.
 func (n *node) runs(name string) (bool, error) {
 	all, err := procfs.Named(n.Root, name)
-	return slices.ContainsFunc(all, func(d procfs.Details) bool { return d.Foreign == "" || d.Foreign == procfs.Unreadable }), err
+	return slices.ContainsFunc(all, ofNode), err
 }
+
+// daemons returns the processes of the node itself with that name.
+func (n *node) daemons(name string) []procfs.Details {
+	all, _ := procfs.Named(n.Root, name)
+	return slices.DeleteFunc(all, func(d procfs.Details) bool { return !ofNode(d) })
+}
+
+func ofNode(d procfs.Details) bool { return d.Foreign == "" || d.Foreign == procfs.Unreadable }
 
 func (n *node) thinPools() []finding {
 	var pools []string

@@ -84,6 +84,11 @@ var checks = []struct {
 	{"lvm", "volume-groups", "Pods get volumes of the configured groups only.", (*node).groups},
 	{"lvm", "devices", "LVM sees only disks that its filters and its devices file accept, and activates only volumes of its volume_list.", (*node).devices},
 	{"lvm", "lvmlockd", "flexd refuses a shared volume group without lvmlockd: another node could mount the same volume.", (*node).lvmlockd},
+	{"lvm", "sanlock", "sanlock keeps the locks of shared groups on their disks, and has the watchdog reset a node that cannot renew its lease.", (*node).sanlock},
+	{"lvm", "watchdog", "Without a watchdog a node that was paused writes to volumes that another node has taken over.", (*node).watchdog},
+	{"lvm", "host-id", "sanlock knows nodes by their host id: each needs one of its own.", (*node).hostID},
+	{"lvm", "lockspaces", "A volume of a shared group is activated only with a lock of the group's lockspace.", (*node).lockspaces},
+	{"lvm", "kill-command", "When the disk with the locks does not answer, LVM runs this command: flexd then unmounts and deactivates what is not in use, which can save the node from its reset.", (*node).killCommand},
 	{"lvm", "thin-pools", "A thin pool that is full fails the writes of every volume in it, and flexd never extends a pool.", (*node).thinPools},
 	{"tools", "programs", "flexd runs these programs for LVM, mkfs and fsck.", (*node).programs},
 	{"kernel", "version", "flexd is tested with Linux 5.15 and later: a mount must appear in one step.", (*node).kernel},
@@ -100,6 +105,9 @@ type node struct {
 	serve  func() (procfs.Details, bool) // the daemon's process
 	lvmSet func() (map[string]string, error)
 	vgs    func() ([]group, error)
+
+	sanlocks func() (sanlockState, error)
+	spaces   func() ([]lockspace, error)
 }
 
 type found struct {
@@ -123,6 +131,8 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 	n.serve = sync.OnceValues(n.daemonProcess)
 	n.lvmSet = sync.OnceValues(n.readLVMSettings)
 	n.vgs = sync.OnceValues(n.readGroups)
+	n.sanlocks = sync.OnceValues(n.readSanlock)
+	n.spaces = sync.OnceValues(n.readLockspaces)
 
 	results := make([]chan []finding, len(checks))
 	for i, c := range checks {

@@ -421,23 +421,29 @@ func TestDeviations(t *testing.T) {
 			if row.change != nil {
 				row.change(h)
 			}
-			f := strings.SplitN(row.want, " ", 3)
-			d := h.Examine(t.Context())
-			if strings.Contains(fmt.Sprint(d), "which is a bug") {
-				t.Errorf("%+v", d)
-			}
-			for _, e := range d.Examinations {
-				if e.Area+"/"+e.Name == f[0] && e.Result == f[1] && strings.Contains(e.Evidence, f[2]) && strings.Contains(strings.Join(e.Remedy, "\n"), row.remedy) {
-					return
-				}
-			}
-			t.Errorf("not %q with the remedy %q:", row.want, row.remedy)
-			for _, e := range d.Examinations {
-				if e.Result != status.ResultOK && e.Result != status.ResultSkipped || e.Area+"/"+e.Name == f[0] {
-					t.Logf("%s/%s %s %s %q", e.Area, e.Name, e.Result, e.Evidence, e.Remedy)
-				}
-			}
+			check(t, h, row.want, row.remedy)
 		})
+	}
+}
+
+// check fails unless a check has this result: "AREA/NAME RESULT EVIDENCE".
+func check(t *testing.T, h *Host, want, remedy string) {
+	t.Helper()
+	f := strings.SplitN(want, " ", 3)
+	d := h.Examine(t.Context())
+	if strings.Contains(fmt.Sprint(d), "which is a bug") {
+		t.Errorf("%+v", d)
+	}
+	for _, e := range d.Examinations {
+		if e.Area+"/"+e.Name == f[0] && e.Result == f[1] && strings.Contains(e.Evidence, f[2]) && strings.Contains(strings.Join(e.Remedy, "\n"), remedy) {
+			return
+		}
+	}
+	t.Errorf("not %q with the remedy %q:", want, remedy)
+	for _, e := range d.Examinations {
+		if e.Result != status.ResultOK && e.Result != status.ResultSkipped || e.Area+"/"+e.Name == f[0] {
+			t.Logf("%s/%s %s %s %q", e.Area, e.Name, e.Result, e.Evidence, e.Remedy)
+		}
 	}
 }
 

@@ -1,0 +1,348 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/status"
+)
+
+// KillCommand is flexd's command for global/lvmlockctl_kill_command, without its path.
+const KillCommand = "lockspace-lost"
+
+// maxHostID is sanlock's limit.
+const maxHostID = 2000
+
+// shared returns the configured groups that LVM reports as shared, with their lock types. If
+// there are none, or none is known, why is the result of a check.
+func (n *node) shared() (groups []group, why []finding) {
+	names := n.lvmGroups()
+	if len(names) == 0 {
+		return nil, skipped("no group of LVM is configured")
+	}
+	there, err := n.vgs()
+	if err != nil {
+		return nil, []finding{unknown("the volume groups cannot be read: " + err.Error())}
+	}
+	for _, g := range there {
+		if slices.Contains(names, g.Name) && (g.Lock == "sanlock" || g.Lock == "dlm") {
+			groups = append(groups, g)
+		}
+	}
+	if len(groups) == 0 {
+		return nil, skipped("no configured group is shared")
+	}
+	return groups, nil
+}
+
+// sanlockGroups is shared for the groups whose locks sanlock keeps.
+func (n *node) sanlockGroups() (groups []group, why []finding) {
+	if groups, why = n.shared(); why != nil {
+		return nil, why
+	}
+	groups = slices.DeleteFunc(groups, func(g group) bool { return g.Lock != "sanlock" })
+	if len(groups) == 0 {
+		return nil, skipped("sanlock keeps the locks of no configured group")
+	}
+	return groups, nil
+}
+
+func listed(groups []group) string {
+	var all []string
+	for _, g := range groups {
+		all = append(all, g.Name+" ("+g.Lock+")")
+	}
+	return strings.Join(all, ", ")
+}
+
+// daemonFindings reports that a daemon does not run, or does not start at boot.
+func (n *node) daemonFindings(list, name, unit string, remedy ...string) (all []finding) {
+	if runs, err := n.runs(name); err == nil && !runs {
+		all = append(all, failed(fmt.Sprintf("%s is shared, and %s does not run", list, name), remedy...))
+	}
+	if !exists(n.Root + "/run/systemd/system") {
+		return all
+	}
+	out, err := n.command("systemctl", "show", unit, "-p", "UnitFileState")
+	if state := strings.TrimPrefix(firstLine(out), "UnitFileState="); err == nil && (state == "disabled" || state == "masked") {
+		all = append(all, warning(fmt.Sprintf("%s is %s: after a boot no volume of %s can be used", unit, state, list), "systemctl enable "+unit))
+	}
+	return all
+}
+
+func (n *node) lvmlockd() (all []finding) {
+	if there, err := n.vgs(); err == nil {
+		for _, g := range there {
+			if slices.Contains(n.lvmGroups(), g.Name) && g.Lock == "clvm" {
+				all = append(all, failed("volume group "+g.Name+" is clustered (clvmd), which LVM no longer supports", "vgchange --lock-type none "+g.Name+" (if no other machine uses it)"))
+			}
+		}
+	}
+	groups, why := n.shared()
+	if why != nil {
+		return append(all, why...)
+	}
+	list := listed(groups)
+	s, err := n.lvmSet()
+	if err == nil && s["use_lvmlockd"] != "1" {
+		all = append(all, failed(list+" is shared, and LVM has use_lvmlockd=0", "set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf", "systemctl enable --now lvmlockd"))
+	}
+	all = append(all, n.daemonFindings(list, "lvmlockd", "lvmlockd.service", "systemctl enable --now lvmlockd", "vgchange --lockstart")...)
+	if len(all) == 0 {
+		all = append(all, well("lvmlockd runs for %s", list))
+	}
+	return all
+}
+
+// A sanlockState is what sanlock reports of itself and of its lockspaces, by name.
+type sanlockState struct {
+	daemon map[string]string
+	spaces map[string]map[string]string
+}
+
+// readSanlock reads `sanlock client status -D`: a line for each object, with indented lines
+// key=value below it.
+func (n *node) readSanlock() (sanlockState, error) {
+	out, err := n.command("sanlock", "client", "status", "-D")
+	s := sanlockState{spaces: map[string]map[string]string{}}
+	var in map[string]string
+	for line := range strings.Lines(out) {
+		word := strings.Fields(line)
+		switch {
+		case len(word) == 0:
+		case strings.HasPrefix(line, " "):
+			if key, value, ok := strings.Cut(word[0], "="); ok && in != nil {
+				in[key] = value
+			}
+		case word[0] == "daemon":
+			in = map[string]string{}
+			s.daemon = in
+		case word[0] == "s" && len(word) > 1:
+			name, rest, _ := strings.Cut(word[1], ":")
+			id, _, _ := strings.Cut(rest, ":")
+			in = map[string]string{"host_id": id}
+			s.spaces[name] = in
+		default:
+			in = nil
+		}
+	}
+	if err == nil && s.daemon == nil {
+		err = fmt.Errorf("its answer has no line about the daemon: %q", firstLine(out))
+	}
+	return s, err
+}
+
+func (n *node) sanlock() (all []finding) {
+	groups, why := n.sanlockGroups()
+	if why != nil {
+		return why
+	}
+	list := listed(groups)
+	if all = n.daemonFindings(list, "sanlock", "sanlock.service", "systemctl enable --now wdmd sanlock", "vgchange --lockstart"); len(all) > 0 && all[0].result == status.ResultError {
+		return all
+	}
+	s, err := n.sanlocks()
+	if err != nil {
+		return append(all, unknown("sanlock does not answer: "+err.Error(), "sanlock client status", "journalctl -u sanlock -n 50"))
+	}
+	d := s.daemon
+	evidence := fmt.Sprintf("sanlock %s, io_timeout %s s", d["version_str"], d["io_timeout"])
+	timeout, err1 := strconv.Atoi(d["io_timeout"])
+	fire, err2 := strconv.Atoi(d["watchdog_fire_timeout"])
+	if err1 == nil && err2 == nil { // sanlock's own formula
+		evidence += fmt.Sprintf(": the volumes of a node that died can be used elsewhere after about %d s", 8*timeout+fire)
+	}
+	if d["use_watchdog"] != "1" {
+		unsafe := n.withoutWatchdog(groups)
+		if len(unsafe) > 0 {
+			all = append(all, failed(fmt.Sprintf("sanlock runs without the watchdog (use_watchdog=%s), which %s needs: a node that was paused would write to volumes that another node has taken over", d["use_watchdog"], listed(unsafe)),
+				"remove `-w 0` from sanlock_opts in /etc/default/sanlock (/etc/sysconfig/sanlock), and use_watchdog = 0 from /etc/sanlock/sanlock.conf; then drain the node and reboot it",
+				fmt.Sprintf("set watchdog: none for the group in %s, if a node is always powered off before others use its volumes", n.ConfigPath)))
+		}
+		evidence += ", without the watchdog"
+	}
+	return append(all, well("%s", evidence))
+}
+
+// withoutWatchdog returns the groups for which the configuration wants a watchdog.
+func (n *node) withoutWatchdog(groups []group) []group { return groups }
+
+func (n *node) watchdog() (all []finding) {
+	groups, why := n.sanlockGroups()
+	if why != nil {
+		return why
+	}
+	if groups = n.withoutWatchdog(groups); len(groups) == 0 {
+		return skipped("the groups are configured with watchdog: none")
+	}
+	all = n.daemonFindings(listed(groups), "wdmd", "wdmd.service", "systemctl enable --now wdmd (before sanlock; if it finds no watchdog: modprobe softdog)")
+	devices, _ := filepath.Glob(n.Root + "/sys/class/watchdog/watchdog*")
+	var found []string
+	for _, d := range devices {
+		identity, _ := kubelet.ReadFile(d + "/identity")
+		found = append(found, strings.TrimSpace(filepath.Base(d)+" "+strings.TrimSpace(identity)))
+	}
+	switch {
+	case len(all) > 0:
+		return all
+	case len(found) == 0:
+		return []finding{failed("wdmd runs, and the kernel has no watchdog", "load the driver of the machine's watchdog (ipmi_watchdog, iTCO_wdt, i6300esb ...), or softdog: modprobe softdog; echo softdog >/etc/modules-load.d/softdog.conf", "systemctl restart wdmd (not while sanlock runs)")}
+	}
+	return []finding{well("wdmd runs, with %s", strings.Join(found, ", "))}
+}
+
+// hostID checks that the node's host id is set, and is the one in force. That no other node
+// has it sanlock checks when the lockspace starts.
+func (n *node) hostID() []finding {
+	groups, why := n.sanlockGroups()
+	if why != nil {
+		return why
+	}
+	s, err := n.lvmSet()
+	if err != nil {
+		return []finding{unknown("LVM's configuration cannot be read: "+err.Error(), "lvmconfig --validate")}
+	}
+	value := s["host_id"]
+	id, err := strconv.Atoi(value)
+	if err != nil || id < 1 || id > maxHostID {
+		if n.lockdHostID() {
+			return []finding{well("lvmlockd was started with a host id of its own")}
+		}
+		return []finding{failed(fmt.Sprintf("local/host_id is %q, not within 1 to %d", value, maxHostID),
+			fmt.Sprintf("set host_id in the section local of /etc/lvm/lvmlocal.conf, to a number that no other node of %s has", listed(groups)), "then: systemctl restart lvmlockd (while no volume of a shared group is active); vgchange --lockstart")}
+	}
+	spaces, err := n.spaces()
+	for _, l := range spaces {
+		if used := l["host_id"]; err == nil && used != "" && used != value {
+			return []finding{warning(fmt.Sprintf("local/host_id is %d, and the lockspace of %s was started with host id %s", id, l["vg_name"], used), fmt.Sprintf("vgchange --lockstop %s; vgchange --lockstart %[1]s (while no volume of it is active)", l["vg_name"]))}
+		}
+	}
+	return []finding{well("local/host_id is %d", id)}
+}
+
+// lockdHostID reports whether lvmlockd got a host id on its command line.
+func (n *node) lockdHostID() bool {
+	for _, d := range n.daemons("lvmlockd") {
+		for _, arg := range d.Args {
+			if name, _, _ := strings.Cut(arg, "="); name == "--host-id" || name == "--host-id-file" || name == "-i" || name == "-F" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A lockspace is a line of lvmlockd's own about a volume group, by key.
+type lockspace map[string]string
+
+// readLockspaces reads lvmlockd's state in its own form.
+func (n *node) readLockspaces() (all []lockspace, err error) {
+	out, err := n.command("lvmlockctl", "--info", "--dump")
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "info=ls ") {
+			continue
+		}
+		l := lockspace{}
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			l[key] = value
+		}
+		all = append(all, l)
+	}
+	return all, err
+}
+
+func (n *node) lockspaces() (all []finding) {
+	groups, why := n.shared()
+	if why != nil {
+		return why
+	}
+	spaces, err := n.spaces()
+	if err != nil {
+		return []finding{unknown("lvmlockd does not answer: "+err.Error(), "lvmlockctl --info", "journalctl -u lvmlockd -n 50")}
+	}
+	s, serr := n.sanlocks()
+	var fine, global []string
+	for _, g := range groups {
+		i := slices.IndexFunc(spaces, func(l lockspace) bool { return l["vg_name"] == g.Name })
+		inSanlock := g.Lock != "sanlock" || serr != nil || s.spaces["lvm_"+g.Name] != nil
+		start := "vgchange --lockstart " + g.Name
+		drop := fmt.Sprintf("if nothing of it is active (dmsetup info -c -o name,open -S 'vg_name=%s'; only %[1]s-lvmlock remains): lvmlockctl --drop %[1]s; %s", g.Name, start)
+		switch {
+		case i < 0 && inSanlock && g.Lock == "sanlock" && serr == nil:
+			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted without its locks", "docs/shared.md, section Recovery"))
+		case i < 0:
+			all = append(all, warning("the lockspace of "+g.Name+" is not started; flexd starts it when a pod needs it", start+" (joining takes up to some minutes)"))
+		case spaces[i]["kill_vg"] == "1":
+			all = append(all, failed("the locks of "+g.Name+" are lost: its disk did not answer, and sanlock could not renew its lease", "flexd status (names what is in use)", drop))
+		case !inSanlock:
+			all = append(all, failed("lvmlockd has the lockspace of "+g.Name+", and sanlock has lost it", drop))
+		case spaces[i]["create_fail"] == "1":
+			all = append(all, failed("the lockspace of "+g.Name+" did not start", "lvmlockctl --dump | tail; sanlock client log_dump | tail", start))
+		case spaces[i]["create_done"] == "0":
+			all = append(all, warning("the lockspace of "+g.Name+" is being started", "sanlock client gets -h 1"))
+		default:
+			fine = append(fine, g.Name)
+		}
+		if i >= 0 && spaces[i]["sanlock_gl_enabled"] == "1" {
+			global = append(global, g.Name)
+		}
+	}
+	for _, l := range spaces { // the global lock may be in a group of others
+		if l["sanlock_gl_enabled"] == "1" && !slices.Contains(global, l["vg_name"]) {
+			global = append(global, l["vg_name"])
+		}
+	}
+	if len(fine) == 0 {
+		return all
+	}
+	evidence := "the lockspaces of " + strings.Join(fine, ", ") + " are started"
+	switch dlm := !slices.ContainsFunc(groups, func(g group) bool { return g.Lock == "sanlock" }); {
+	case dlm:
+	case len(global) == 0:
+		all = append(all, warning("no volume group has the global lock: volume groups and disks cannot be changed (pvcreate, vgcreate, vgremove)", "start the lockspace of the group that has it (vgchange --lockstart)", "if that group is gone, on one node only: lvmlockctl --gl-enable "+fine[0]))
+	case len(global) > 1:
+		all = append(all, failed("several volume groups have the global lock: "+strings.Join(global, ", "), fmt.Sprintf("keep that of one: lvmlockctl --gl-disable %s", global[len(global)-1])))
+	default:
+		evidence += ", and the global lock is in " + global[0]
+	}
+	return append(all, well("%s", evidence))
+}
+
+func (n *node) killCommand() []finding {
+	groups, why := n.sanlockGroups()
+	if why != nil {
+		return why
+	}
+	s, err := n.lvmSet()
+	if err != nil {
+		return []finding{unknown("LVM's configuration cannot be read: "+err.Error(), "lvmconfig --validate")}
+	}
+	command := strings.Trim(s["lvmlockctl_kill_command"], `"`)
+	program, rest, _ := strings.Cut(command, " ")
+	remedy := fmt.Sprintf("set lvmlockctl_kill_command = %q in the section global of /etc/lvm/lvm.conf", ownPath()+" "+KillCommand)
+	switch {
+	case command == "":
+		return []finding{warning("lvmlockctl_kill_command is not set: when the disk of "+listed(groups)+" does not answer, the watchdog resets this node, even if no pod uses a volume", remedy)}
+	case filepath.Base(program) != "flexd" || strings.TrimSpace(rest) != KillCommand:
+		return []finding{warning("lvmlockctl_kill_command is "+command+", and not flexd's: flexd does not know when locks are lost", remedy, "if it is to stay, let it run flexd "+KillCommand+", too")}
+	case !strings.HasPrefix(program, "/"):
+		return []finding{failed("lvmlockctl_kill_command is "+command+": LVM wants the whole path", remedy)}
+	case !exists(n.Root + program):
+		return []finding{failed("lvmlockctl_kill_command is "+command+", and there is no "+program, remedy)}
+	}
+	return []finding{well("%s", command)}
+}
+
+// ownPath is the path of this program.
+func ownPath() string {
+	if path, err := os.Executable(); err == nil && filepath.Base(path) == "flexd" {
+		return path
+	}
+	return "/usr/local/bin/flexd"
+}
