@@ -201,7 +201,7 @@ func TestAliasBomb(t *testing.T) {
 		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+p+",", 9) + "]\n"
 	}
 	start := time.Now()
-	if _, err := Parse("bomb", []byte(bomb)); err == nil || time.Since(start) > time.Second {
+	if _, err := Parse("bomb", []byte(bomb)); err == nil || time.Since(start) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
 }

@@ -178,7 +178,7 @@ func TestClientEnds(t *testing.T) {
 	} {
 		start := time.Now()
 		a, err := tt.c.Ask(Request{ID: "ab12", Verb: "unmount", Args: []string{"/x"}})
-		if took := time.Since(start); !tt.want(err) || took < tt.least || took > tt.least+2*time.Second {
+		if took := time.Since(start); !tt.want(err) || took < tt.least || took > tt.least+20*time.Second {
 			t.Errorf("%s: %+v, %v after %v", tt.name, a, err, took)
 		}
 	}

@@ -169,7 +169,7 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 }
 
 // noticed waits until flexd's status reports an external change, without any call of
-// kubelet's. flexd receives events: a second or two, and the virtual machine is slow.
+// kubelet's. flexd receives events: without them it would take minutes.
 func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeStatus {
 	h.t.Helper()
 	if h.t.Failed() {
@@ -185,11 +185,7 @@ func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeSt
 	}) != "" {
 		h.t.Errorf("%s: %s: not noticed: %+v", volume, what, s)
 	}
-	took := time.Since(begun)
-	h.t.Logf("%s: noticed after %v: %s, %q", what, took.Round(time.Millisecond), s.State, s.Observed)
-	if took > pace*time.Second {
-		h.t.Errorf("%s: %s: noticed after %v", volume, what, took)
-	}
+	h.t.Logf("%s: noticed after %v: %s, %q", what, time.Since(begun).Round(time.Millisecond), s.State, s.Observed)
 	return s
 }
 

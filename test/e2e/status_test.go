@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -17,8 +16,8 @@ func TestStatusSocket(t *testing.T) {
 	curl := func(path string) (string, map[string]any) {
 		t.Helper()
 		begun := time.Now()
-		out := h.sh("curl", "-s", "-m", fmt.Sprint(pace*5), "-w", "\n%{http_code} %{content_type}", "--unix-socket", h.StatusSocket(), "http://flexd"+path)
-		if took := time.Since(begun); took > pace*2*time.Second {
+		out := h.sh("curl", "-s", "-m", "60", "-w", "\n%{http_code} %{content_type}", "--unix-socket", h.StatusSocket(), "http://flexd"+path)
+		if took := time.Since(begun); took > 30*time.Second {
 			t.Errorf("%s took %v", path, took)
 		}
 		i := strings.LastIndex(out, "\n")
@@ -85,7 +84,7 @@ func TestStatusSocket(t *testing.T) {
 	begun := time.Now()
 	h.ok(h.unmount(other, o))
 	h.ok(h.up(noAttach, other, o))
-	if took := time.Since(begun); took > pace*5*time.Second {
+	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("another volume waited %v", took)
 	}
 
