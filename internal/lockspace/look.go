@@ -1,0 +1,158 @@
+package lockspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+// commandDeadline is the time after which a daemon counts as hanging. None of the commands
+// does I/O on a disk.
+const commandDeadline = 10 * time.Second
+
+// fresh is how long a look is good for those who ask later.
+const fresh = time.Second
+
+// facts is what the daemons said at one time. An error says why a daemon could not be asked.
+type facts struct {
+	at       time.Time // when the look began
+	lvmlockd map[string]lockdSpace
+	sanlock  sanlockd
+	wdmd     map[string]int // the expiry of each client, in seconds from now
+
+	lvmlockdErr, sanlockErr, wdmdErr error
+}
+
+// A flight is a look that runs.
+type flight struct {
+	done  chan struct{}
+	facts *facts // set before done is closed
+}
+
+// look asks the daemons. All who ask at the same time share one look, and one that began
+// less than a second ago is reused.
+func (m *Manager) look(ctx context.Context) (*facts, error) {
+	m.mu.Lock()
+	if m.looking == nil {
+		if m.last != nil && m.now().Sub(m.last.at) < fresh {
+			defer m.mu.Unlock()
+			return m.last, nil
+		}
+		m.looking = &flight{done: make(chan struct{})}
+		go m.ask(m.looking, &facts{at: m.now()})
+	}
+	l := m.looking
+	m.mu.Unlock()
+	select {
+	case <-l.done:
+		return l.facts, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the lock managers were asked, and have not answered yet: %w", ctx.Err())
+	}
+}
+
+// lookNow is look for one who has changed something: it starts after the call.
+func (m *Manager) lookNow(ctx context.Context) (*facts, error) {
+	m.mu.Lock()
+	if l := m.looking; l != nil {
+		m.mu.Unlock()
+		<-l.done
+		m.mu.Lock()
+	}
+	m.last = nil
+	m.mu.Unlock()
+	return m.look(ctx)
+}
+
+// ask runs the commands at the same time: each mostly waits.
+func (m *Manager) ask(l *flight, f *facts) {
+	var all sync.WaitGroup
+	all.Go(func() { f.lvmlockd, f.lvmlockdErr = m.askLvmlockd() })
+	all.Go(func() { f.sanlock, f.sanlockErr = m.askSanlock() })
+	all.Go(func() { f.wdmd, f.wdmdErr = m.askWdmd() })
+	all.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.facts, m.last, m.looking = f, f, nil
+	close(l.done)
+}
+
+// command runs one of the daemons' commands and returns what it printed.
+func (m *Manager) command(step string, argv ...string) (string, error) {
+	res, err := m.Runner.Run(context.Background(), run.Cmd{Step: step, Argv: argv, Deadline: commandDeadline})
+	return string(res.Stdout), err
+}
+
+// A down error says that a daemon does not run, or does not answer.
+type downError struct {
+	daemon string // "sanlock"
+	pkg    string // Debian's package
+	hangs  bool
+	absent bool // it is not installed
+	said   string
+}
+
+func (e *downError) Error() string {
+	switch {
+	case e.absent:
+		return fmt.Sprintf("%s is not installed (package %s)", e.daemon, e.pkg)
+	case e.hangs:
+		return fmt.Sprintf("%s does not answer", e.daemon)
+	case e.said != "":
+		return fmt.Sprintf("%s does not run: systemctl start %s (%s)", e.daemon, e.daemon, e.said)
+	}
+	return fmt.Sprintf("%s does not run: systemctl start %s", e.daemon, e.daemon)
+}
+
+// down gives the failure of a daemon's command its meaning.
+func down(daemon, pkg, said string, err error) error {
+	e := &downError{daemon: daemon, pkg: pkg, said: strings.Join(strings.Fields(said), " ")}
+	var stuck *run.StuckError
+	var exit *run.ExitError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.absent = true
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &stuck):
+		e.hangs = true
+	case !errors.As(err, &exit):
+		return err
+	}
+	return e
+}
+
+// askLvmlockd returns the lockspaces of lvmlockd, by VG.
+func (m *Manager) askLvmlockd() (map[string]lockdSpace, error) {
+	for try := 0; ; try++ {
+		out, err := m.command("lvmlockctl", "lvmlockctl", "--info", "--dump")
+		if strings.HasPrefix(out, "socket error -98") && try < 10 { // another lvmlockctl receives its dump
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return nil, down("lvmlockd", "lvm2-lockd", out, err)
+		}
+		return parseLvmlockd(out)
+	}
+}
+
+func (m *Manager) askSanlock() (sanlockd, error) {
+	out, err := m.command("sanlock", "sanlock", "client", "status", "-D")
+	if err != nil {
+		return sanlockd{}, down("sanlock", "sanlock", "", err)
+	}
+	return parseSanlock(out)
+}
+
+func (m *Manager) askWdmd() (map[string]int, error) {
+	out, err := m.command("wdmd", "wdmd", "-d")
+	if err != nil {
+		return nil, down("wdmd", "sanlock", "", err)
+	}
+	return parseWdmd(out)
+}

@@ -1,0 +1,199 @@
+package lockspace
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+)
+
+// startDeadline is when a start is reported as stuck: joining takes at most a few minutes,
+// more with a larger io timeout.
+const startDeadline = 15 * time.Minute
+
+// start starts a lockspace in the background, unless a start runs. m.mu is held.
+func (m *Manager) start(s *space) {
+	if !s.starting.IsZero() {
+		return
+	}
+	s.starting, s.failed = m.now(), nil
+	s.done = make(chan struct{})
+	go m.join(s)
+}
+
+// join starts a lockspace and waits for the end of that.
+func (m *Manager) join(s *space) {
+	vg := s.status.VG
+	lockType, err := m.tryJoin(vg)
+	var f *facts
+	if err == nil || !errors.As(err, new(*downError)) {
+		f, _ = m.lookNow(context.Background())
+	}
+	if err == nil {
+		err = m.joined(vg, f)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if lockType != "" {
+		s.lockType = lockType
+	}
+	s.starting = time.Time{}
+	s.failed, s.failedAt = err, m.now()
+	close(s.done)
+	if f != nil {
+		if e := m.judge(s, f); e == nil && s.status.State == Stopped && err != nil {
+			s.status.Reason = err.Error()
+		}
+	} else if err != nil {
+		m.enter(s, Unavailable, err.Error())
+	}
+}
+
+// tryJoin runs the commands. LVM succeeds also when the lockspace does not start.
+func (m *Manager) tryJoin(vg string) (lockType string, err error) {
+	ctx := context.Background()
+	f, err := m.look(ctx)
+	if err != nil {
+		return "", err
+	}
+	m.readVersions()
+	if f.lvmlockdErr != nil {
+		return "", unusable("volume group %s is shared, and %w", vg, f.lvmlockdErr)
+	}
+	if l, ok := f.lvmlockd[vg]; ok && l.Started {
+		return l.Type, nil
+	}
+	lockType, err = m.readLockType(vg)
+	if err != nil {
+		return "", err
+	}
+	if lockType == "sanlock" {
+		// What would make LVM wait in vain, or leave volumes without a watchdog.
+		m.mu.Lock()
+		probe := space{status: Status{VG: vg}, lockType: lockType, starting: m.now()}
+		state, err := m.judgement(&probe, f)
+		m.mu.Unlock()
+		if err != nil && state != Starting && state != Stopped {
+			return lockType, err
+		}
+	}
+	for try := 0; ; try++ {
+		said, err := m.lvm(ctx, "start", vg, "vgchange", "--lockstart")
+		// Without udev, LVM makes the device of the leases too late for lvmlockd, which
+		// looks at it at once.
+		if err != nil && try == 0 && strings.Contains(said, "invalid parameters for") {
+			continue
+		}
+		if err != nil {
+			return lockType, startError(vg, said, err)
+		}
+		return lockType, nil
+	}
+}
+
+// lvm runs an LVM command for a volume group.
+func (m *Manager) lvm(ctx context.Context, step, vg, command string, more ...string) (said string, err error) {
+	words, err := m.Words(ctx, vg)
+	if err != nil {
+		return "", err
+	}
+	c := run.Cmd{Step: command, Argv: append([]string{"lvm", command}, words...), Deadline: commandDeadline}
+	if step == "start" {
+		c.Deadline, c.NoKill, c.Mutates = startDeadline, true, true
+		c.Lock = filepath.Join(m.LockDir, "vg-"+vg+":lockstart") // no VG has a colon in its name
+	}
+	c.Argv = append(append(c.Argv, more...), vg)
+	res, err := m.Runner.Run(ctx, c)
+	text := string(res.Stdout)
+	if err != nil || step == "start" {
+		text = strings.Join(strings.Fields(text+" "+string(res.Stderr)), " ")
+	}
+	return text, err
+}
+
+// readLockType returns the lock type of a volume group.
+func (m *Manager) readLockType(vg string) (string, error) {
+	out, err := m.lvm(context.Background(), "read", vg, "vgs", "--noheadings", "-o", "vg_lock_type")
+	if err != nil {
+		return "", unusable("volume group %s cannot be read: %s", vg, said(out, err))
+	}
+	switch t := strings.TrimSpace(out); t {
+	case "sanlock", "dlm":
+		return t, nil
+	case "", "none":
+		return "", unusable("volume group %s is configured as shared, but it has no lock type, so another node could use its volumes at the same time: vgchange --lock-type sanlock %s (while no volume is active), or remove `shared: true`", vg, vg)
+	default:
+		return "", unusable("volume group %s has the lock type %.20q, which flexd does not know", vg, t)
+	}
+}
+
+// joined explains why a lockspace is not there after its start.
+func (m *Manager) joined(vg string, f *facts) error {
+	if f.lvmlockdErr != nil {
+		return unusable("volume group %s is shared, and %w", vg, f.lvmlockdErr)
+	}
+	if l, ok := f.lvmlockd[vg]; ok && !l.Failed {
+		return nil
+	}
+	return m.whyNot(vg)
+}
+
+// said is what a command that failed has printed, else its error.
+func said(text string, err error) string {
+	if text != "" {
+		return text
+	}
+	return err.Error()
+}
+
+// startErrors maps what vgchange says to remedies.
+var startErrors = []struct{ text, meaning string }{
+	{"invalid sanlock host_id", "this node has no valid host id: set local/host_id in /etc/lvm/lvmlocal.conf to a number from 1 to 2000 that no other node of the group has"},
+	{"lvmlockd is not enabled", "LVM does not use lvmlockd: set global/use_lvmlockd=1 in /etc/lvm/lvm.conf"},
+	{"lock manager", "its lock manager does not run: systemctl start sanlock (or dlm)"},
+	{"lvmlockd is not running", "lvmlockd does not run: systemctl start lvmlockd"},
+	{"not found", "LVM does not find it: its disks may be missing, unreadable or rejected by the filter"},
+}
+
+func startError(vg, text string, err error) error {
+	for _, e := range startErrors {
+		if strings.Contains(text, e.text) {
+			return unusable("the lockspace of volume group %s does not start: %s (LVM: %s)", vg, e.meaning, text)
+		}
+	}
+	return unusable("the lockspace of volume group %s does not start: %s", vg, said(text, err))
+}
+
+// readVersions reads the versions of the programs, once.
+func (m *Manager) readVersions() {
+	m.mu.Lock()
+	known := m.versions != Versions{}
+	m.mu.Unlock()
+	if known {
+		return
+	}
+	var v Versions
+	lvm, _ := m.command("lvm version", "lvm", "version")
+	v.LVM = version(lvm, "LVM version:")
+	lockd, _ := m.command("lvmlockd version", "lvmlockd", "--version")
+	v.Lvmlockd = version(lockd, "lvmlockd version:")
+	lock, _ := m.command("sanlock version", "sanlock", "client", "version")
+	v.Sanlock = version(lock, "daemon version ")
+	wdmd, _ := m.command("wdmd version", "wdmd", "-V")
+	v.Wdmd = version(wdmd, "wdmd version ")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.versions = v
+}
+
+// version returns the word after a text.
+func version(out, after string) string {
+	_, rest, _ := strings.Cut(out, after)
+	if w := strings.Fields(rest); len(w) > 0 {
+		return w[0]
+	}
+	return ""
+}
