@@ -233,6 +233,14 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		}
 	}
 	switch {
+	case g.Shared && g.Provider != "lvm":
+		r.wrong(at+".shared", "is for the provider lvm only: nothing locks a file against another node")
+	case g.Shared && g.ThinPool != "":
+		r.wrong(at+".thinPool", "is not possible with `shared: true`: LVM locks a thin pool with all its volumes as one, so only one node could use any of them")
+	case g.Shared && g.NeverDeactivate:
+		r.wrong(at+".deactivate", "must be auto with `shared: true`: an active volume is locked for every other node")
+	case !g.Shared && g.WatchdogNone:
+		r.wrong(at+".watchdog", "is for a volume group with `shared: true` only")
 	case g.Provider == "lvm" && g.Directory != "":
 		r.wrong(at+".directory", "is for the provider loopdev only")
 	case g.Provider != "lvm" && g.ThinPool != "":

@@ -82,6 +82,8 @@ type VolumeGroup struct {
 	Name            string
 	Provider        string   // "lvm" or "loopdev"
 	Directory       string   // loopdev: the directory of the volumes' files
+	Shared          bool     // lvm: other nodes use the group, too, and lvmlockd manages its locks
+	WatchdogNone    bool     // `watchdog: none`: a shared group is used without a watchdog
 	ThinPool        string   // lvm: new volumes are thin volumes of this pool, "" = thick
 	ThinPoolWarning int      // lvm: the usage of a thin pool's data or metadata, in percent, from which flexd warns
 	Layout          Layout   // lvm: of new volumes

@@ -213,6 +213,9 @@ func (l *lane) drop(s volume.Step, h *volume.Have) error {
 			}
 		}
 		lease := l.lease(h.LV.Name, name)
+		if l.n.shared(h.LV.Name.VG) {
+			lease.Until = l.n.Boot() // another node may wait for it
+		}
 		if err := l.n.Store.PutLease(lease); err != nil {
 			l.warn(s, err)
 			l.n.Store.DropKeepingNote(s.Dir, lease)

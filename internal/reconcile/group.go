@@ -16,6 +16,12 @@ const groupPatience = time.Second
 
 var errGroupPatience = errors.New("the volume group has not answered within a second")
 
+// shared reports whether other nodes use a volume group, too.
+func (n *Node) shared(vg string) bool {
+	g := n.Config.VG(vg)
+	return g != nil && g.Shared
+}
+
 // A groupAnswer is the answer of a group after a turn that continued without it.
 type groupAnswer struct {
 	name volume.Name

@@ -109,7 +109,11 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 			plan = append(plan, "deactivate the volume")
 		case volume.Drop:
 			plan = append(plan, "forget the claim")
-			if s.Lease && !w.NeverDeactivate {
+			switch {
+			case !s.Lease || w.NeverDeactivate:
+			case n.shared(name.VG):
+				plan = append(plan, "deactivate the volume")
+			default:
 				plan = append(plan, fmt.Sprintf("deactivate the volume %s later, unless it is wanted again", n.Config.Get().Lease))
 			}
 		}
