@@ -1,0 +1,58 @@
+//go:build vm
+
+package shared
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/flexd/flexd/test/shared/nodes"
+)
+
+func TestMain(m *testing.M) {
+	nodes.Agent()
+	os.Exit(m.Run())
+}
+
+// start boots nodes with flexd's executables, for one test.
+func start(t *testing.T, s nodes.Settings) []*nodes.Node {
+	t.Helper()
+	s.Bin, _ = filepath.Abs("../../bin/vm")
+	all := nodes.New(t, t.TempDir(), s)
+	t.Cleanup(func() {
+		nodes.Together(all, func(n *nodes.Node) {
+			if t.Failed() {
+				n.Report()
+			}
+			n.Kill()
+		})
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return all
+}
+
+// TestTwo has two nodes.
+func TestTwo(t *testing.T) {
+	two := start(t, nodes.Settings{Nodes: 2})
+	for name, test := range map[string]func(t *testing.T, a, b *nodes.Node){
+		"LVM": lvm,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, two[0].For(t), two[1].For(t)) })
+	}
+}
+
+// lvm is about LVM alone, and the nodes: a volume is active on one at a time.
+func lvm(t *testing.T, a, b *nodes.Node) {
+	a.Sh("lvcreate -q -an -L 16M -n plain svg && lvchange -aey svg/plain && echo data | dd of=/dev/svg/plain bs=512 count=1 conv=sync,fsync status=none")
+	b.Refused("lvchange -aey svg/plain", "locked by other host")
+	a.Sh("lvchange -an svg/plain")
+	b.Sh("lvchange -aey svg/plain")
+	if got := b.Sh("head -c 4 /dev/svg/plain"); got != "data" {
+		t.Errorf("the volume has %q", got)
+	}
+	a.Refused("lvchange -aey svg/plain", "locked by other host")
+	b.Sh("lvchange -an svg/plain && lvremove -q -y svg/plain")
+}
