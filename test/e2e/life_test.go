@@ -59,7 +59,7 @@ func TestWholeLife(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	callers := max(8, times(64))
+	callers := 4 * max(2, times(16))
 	together := func(f func(i int)) {
 		var all sync.WaitGroup
 		for i := range callers {

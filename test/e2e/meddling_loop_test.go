@@ -16,7 +16,9 @@ import (
 // actions are what is done to a loop device, at any point of a volume's life.
 func (h *host) actions() []action {
 	return []action{{"losetup -d", func(_ vol, device string) trace {
-		h.sh("losetup", "-d", device)
+		if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil && !strings.Contains(string(out), "No such device") { // flexd may have been faster
+			h.t.Fatalf("losetup -d %s: %v: %s", device, err, out)
+		}
 		return trace{}
 	}}}
 }
