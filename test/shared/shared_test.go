@@ -37,8 +37,10 @@ func start(t *testing.T, s nodes.Settings) []*nodes.Node {
 // TestTwo has two nodes.
 func TestTwo(t *testing.T) {
 	two := start(t, nodes.Settings{Nodes: 2})
+	nodes.Together(two, func(n *nodes.Node) { n.Install(""); n.Serve() })
 	for name, test := range map[string]func(t *testing.T, a, b *nodes.Node){
-		"LVM": lvm,
+		"LVM":  lvm,
+		"move": move,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, two[0].For(t), two[1].For(t)) })
 	}

@@ -30,8 +30,9 @@ type T interface {
 // A Node is a machine with the shared disk.
 type Node struct {
 	*Machine
-	T  T
-	At *host.Node // its paths, in the machine
+	T   T
+	At  *host.Node // its paths, in the machine
+	bin string
 }
 
 // Settings are how many nodes there are.
@@ -53,12 +54,14 @@ func New(t T, dir string, s Settings) []*Node {
 	}
 	var all []*Node
 	for id := 1; id <= s.Nodes; id++ {
-		all = append(all, &Node{T: t,
+		all = append(all, &Node{T: t, bin: s.Bin,
 			Machine: &Machine{Name: fmt.Sprintf("node-%d", id), Options: append([]string{"-l", fmt.Sprintf("%d:%d", id, s.IOTimeout),
 				"-D", dir + "/shared:2G", "-D", fmt.Sprintf("%s/node-%d:128M", dir, id)}, s.Options...)},
 			At: &host.Node{Dir: "/srv/node", Run: "/run/flexd", State: "/srv/node/state", Root: "/srv/node/kubelet",
 				Driver: "/srv/node/plugins/flexd~lvm/lvm", Log: "/run/flexd.log"}})
 	}
+	began := time.Now()
+	defer func() { t.Logf("booting %d nodes took %.0f s", s.Nodes, time.Since(began).Seconds()) }()
 	var off atomic.Bool
 	Together(all, func(n *Node) {
 		if !n.Up() {
