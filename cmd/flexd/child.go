@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/flexd/flexd/internal/lockspace"
 	"github.com/flexd/flexd/internal/loopdev"
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/mount"
@@ -24,6 +25,9 @@ func childMain(args []string) int {
 		return code
 	}
 	if code, ok := lvm.Child(op, arg); ok {
+		return code
+	}
+	if code, ok := lockspace.Child(op, arg); ok {
 		return code
 	}
 	fmt.Fprintf(os.Stderr, "flexd child: no operation %q\n", op)

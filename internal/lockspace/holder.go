@@ -1,21 +1,245 @@
 package lockspace
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
 // An LV is a logical volume and its lock.
 type LV struct {
-	UUID     volume.UUID // of the logical volume alone, as in the metadata
-	LockArgs string      // lv_lockargs, "1.0.0:70254592"
+	UUID     volume.UUID
+	LockArgs string // its lv_lockargs, "1.0.0:70254592"
 }
-type holderKey struct{ lv, host string }
-type reading struct{}
 
-// Holder returns the other host that holds the lock of each volume, if one does and its
-// lease still counts.
+// lease returns where the lease of the volume is. sanlock knows it by LVM's uuid.
+func (l LV) lease() (leaseArg, error) {
+	version, offset, ok := strings.Cut(l.LockArgs, ":")
+	n, err := strconv.ParseInt(offset, 10, 64)
+	if !ok || !strings.HasPrefix(version, "1.") || err != nil || n <= 0 || n%4096 != 0 {
+		return leaseArg{}, volume.Errorf(volume.Unknown, "the lock of the volume is described in an unknown way (%.40q)", l.LockArgs)
+	}
+	return leaseArg{Name: string(cmp.Or(l.UUID.Earlier(), l.UUID)), Offset: n}, nil
+}
+
+// pause is the least time between two reads of leases: many volumes share them.
+const pause = 200 * time.Millisecond
+
+// perChild is how many leases one child reads: its argument has a limit.
+const perChild = 500
+
+// A reading is one read of the leases of a volume group, for all who asked before it began.
+type reading struct {
+	leases map[leaseArg]bool
+	done   chan struct{}
+	hosts  map[string]volume.Holder // the result, by lease
+	errors map[string]string        // of leases that could not be read
+	err    error
+}
+
+// A sighting is the owner of a lease, and when this node first saw that.
+type sighting struct {
+	host        int
+	generation  uint64
+	first, last time.Time
+}
+
+// Holder returns which other host holds the lock of each volume and still counts: what LVM
+// would be refused for. A lock that nobody holds, this host, or a host that sanlock takes
+// for dead, is not in the result. It is a hint: LVM's own command decides.
 func (m *Manager) Holder(ctx context.Context, vg string, lvs []LV) (map[volume.UUID]volume.Holder, error) {
-	return nil, volume.Errorf(volume.Unknown, "the holder of a lock is not known")
+	names := map[volume.UUID]string{}
+	m.mu.Lock()
+	s := m.space(vg)
+	if s.next == nil {
+		s.next = &reading{leases: map[leaseArg]bool{}, done: make(chan struct{})}
+	}
+	r := s.next
+	for _, lv := range lvs {
+		l, err := lv.lease()
+		if err != nil {
+			m.mu.Unlock()
+			return nil, err
+		}
+		r.leases[l], names[lv.UUID] = true, l.Name
+	}
+	if !s.reading {
+		s.reading = true
+		go m.readAll(s)
+	}
+	m.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return nil, volume.Errorf(volume.Unknown, "the holder of the lock is not known yet: %w", ctx.Err())
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	held := map[volume.UUID]volume.Holder{}
+	for uuid, name := range names {
+		if text := r.errors[name]; text != "" {
+			return nil, volume.Errorf(volume.Unknown, "the holder of the lock is not known: %s", text)
+		}
+		if h, ok := r.hosts[name]; ok {
+			held[uuid] = h
+		}
+	}
+	return held, nil
+}
+
+// readAll reads until nobody asks.
+func (m *Manager) readAll(s *space) {
+	for {
+		m.mu.Lock()
+		r := s.next
+		if s.next = nil; r == nil {
+			s.reading = false
+			m.mu.Unlock()
+			return
+		}
+		m.mu.Unlock()
+		if r.err = m.read(s, r); r.err != nil {
+			r.err = volume.WithCode(volume.Unknown, fmt.Errorf("the holder of the lock is not known: %w", r.err))
+		}
+		close(r.done)
+		time.Sleep(pause)
+	}
+}
+
+// read reads the owners of leases, and what sanlock of this node knows about them.
+func (m *Manager) read(s *space, r *reading) error {
+	vg := s.status.VG
+	f, err := m.look(context.Background())
+	if err != nil {
+		return err
+	}
+	if err := cmp.Or(f.lvmlockdErr, f.sanlockErr); f.lvmlockd[vg].Type == "dlm" || err != nil {
+		return cmp.Or(err, fmt.Errorf("dlm does not say it"))
+	}
+	lease, ok := f.sanlock.Spaces["lvm_"+vg]
+	if !ok || lease.List != "spaces" || !strings.HasPrefix(lease.Path, "/dev/") {
+		return fmt.Errorf("the lockspace is not started")
+	}
+	// The hosts first: one that joins or renews its lease meanwhile is seen to do so.
+	out, err := m.command("sanlock hosts", "sanlock", "client", "host_status", "-s", "lvm_"+vg, "-D")
+	if err != nil {
+		return err
+	}
+	hosts, err := parseHosts(out)
+	if err != nil {
+		return err
+	}
+	arg := leasesArg{Path: lease.Path, Lockspace: "lvm_" + vg, SectorSize: lease.SectorSize, MaxHost: lease.HostID}
+	for id := range hosts {
+		arg.MaxHost = max(arg.MaxHost, id)
+	}
+	r.errors, r.hosts = map[string]string{}, map[string]volume.Holder{}
+	for some := range slices.Chunk(slices.Collect(maps.Keys(r.leases)), perChild) {
+		arg.Leases = some
+		var got leasesAnswer
+		if err := run.Ask(context.Background(), m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", arg), Deadline: commandDeadline}, &got); err != nil {
+			return err
+		}
+		m.holders(s, r, got, hosts, lease)
+	}
+	return nil
+}
+
+// holders adds to the result of a reading what a child has read.
+func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]host, own leases) {
+	now := m.monotonic()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.Copy(r.errors, got.Errors)
+	for name, owners := range got.Owners {
+		for _, o := range owners {
+			if o.ID == own.HostID {
+				continue
+			}
+			if h, alive := holder(o, got.Hosts[o.ID], hosts, own, now); alive {
+				r.hosts[name] = m.seen(s, name, o, h, now)
+				break
+			}
+		}
+	}
+	maps.DeleteFunc(s.sightings, func(_ string, g sighting) bool { return m.now().Sub(g.last) > time.Hour })
+}
+
+// A standing is what sanlock's rules say about a host, in seconds of CLOCK_MONOTONIC.
+type standing struct {
+	name    string
+	state   string
+	renewed int // 0 = it was not seen to renew
+	freeAt  int // 0 = it renews its lease
+}
+
+// holder applies sanlock's rules to the owner of a lease (its source: paxos_acquire). A host
+// is dead when this node has not seen it renew its delta lease for a time that is long
+// enough for its watchdog, also if it was paused.
+func holder(o owner, d delta, hosts map[int]host, own leases, now int) (s standing, alive bool) {
+	if d.Timestamp == 0 || d.Generation > o.Generation {
+		return s, false // it has left, or joined again: then it does not hold its old locks
+	}
+	s = standing{name: d.Name, state: "unknown"}
+	h, ok := hosts[o.ID]
+	if !ok || h.Generation != d.Generation || h.LastLive == 0 {
+		return s, true // it joined after the last look of sanlock of this node
+	}
+	age := now - h.LastLive
+	if h.Timestamp != d.Timestamp {
+		age = 0 // it has renewed its lease since
+	}
+	timeout := cmp.Or(h.IOTimeout, own.IOTimeout)
+	if age > deadAfter(timeout) {
+		return s, false
+	}
+	s.freeAt = now - age + deadAfter(timeout) + 1
+	neverRenewed := age > 0 && h.LastLive-own.Joined <= 3*own.IOTimeout
+	switch {
+	case !neverRenewed && age <= staleAfter(timeout):
+		s.state, s.renewed, s.freeAt = "live", now-age, 0
+	case !neverRenewed:
+		s.state, s.renewed = "failing", now-age
+	}
+	return s, true
+}
+
+// seen makes the holder of a lease from its standing, with the time when it was first seen.
+// m.mu is held.
+func (m *Manager) seen(s *space, lease string, o owner, h standing, now int) volume.Holder {
+	at := m.now()
+	clock := func(t int) time.Time {
+		if t == 0 {
+			return time.Time{}
+		}
+		return at.Add(time.Duration(t-now) * time.Second)
+	}
+	g := s.sightings[lease]
+	if g.host != o.ID || g.generation != o.Generation {
+		g = sighting{host: o.ID, generation: o.Generation, first: at}
+	}
+	g.last = at
+	if s.sightings == nil {
+		s.sightings = map[string]sighting{}
+	}
+	s.sightings[lease] = g
+	return volume.Holder{HostID: o.ID, Host: h.name, Since: g.first, State: h.state, Renewed: clock(h.renewed), FreeAt: clock(h.freeAt)}
+}
+
+// monotonic returns the clock that sanlock counts with.
+func monotonic() int {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // cannot fail
+	return int(t.Sec)
 }

@@ -34,7 +34,8 @@ type Options struct {
 type Manager struct {
 	Options
 
-	now func() time.Time // time.Now; another in tests
+	now       func() time.Time // time.Now; another in tests
+	monotonic func() int       // CLOCK_MONOTONIC in seconds; another in tests
 
 	mu       sync.Mutex
 	spaces   map[string]*space // guarded by mu, as all that follows; by VG
@@ -53,9 +54,10 @@ type space struct {
 	failedAt time.Time
 	lost     string // why lvmlockd asked to stop using it; "" = it did not
 	lostAt   time.Time
-	holders  map[holderKey]time.Time // when this node first saw the holder of a lock
-	reading  *reading                // holders that are being read
-	next     *reading                // and those that are read next
+
+	reading   bool                // leases are being read
+	next      *reading            // those that are read next
+	sightings map[string]sighting // the owners of leases
 }
 
 // A State of the lockspace of a volume group.
@@ -104,7 +106,7 @@ func New(o Options) *Manager {
 	if o.Words == nil {
 		o.Words = func(context.Context, string) ([]string, error) { return nil, nil }
 	}
-	return &Manager{Options: o, now: time.Now, spaces: map[string]*space{}}
+	return &Manager{Options: o, now: time.Now, monotonic: monotonic, spaces: map[string]*space{}}
 }
 
 // space returns the entry of a volume group. m.mu is held.
