@@ -95,7 +95,7 @@ type Settings struct {
 	Groups string // lines of volumeGroups, a group each
 }
 
-// Configure writes flexd's configuration.
+// Configure writes flexd's configuration, in one instant: SIGHUP makes flexd read it at once.
 func (n *Node) Configure(s Settings) error {
 	if s.Roots == nil {
 		s.Roots = []string{n.Root}
@@ -103,7 +103,8 @@ func (n *Node) Configure(s Settings) error {
 	if s.Name == "" {
 		s.Name = Name
 	}
-	return os.WriteFile(n.Config(), fmt.Appendf(nil, `# A node in a temporary place.
+	whole := n.Config() + ".new"
+	if err := os.WriteFile(whole, fmt.Appendf(nil, `# A node in a temporary place.
 nodeName: %s
 kubeletRoots: ["%s"]
 runDir: %s
@@ -111,5 +112,8 @@ stateDir: %s
 lease: %s
 %s
 volumeGroups:
-%s`, s.Name, strings.Join(s.Roots, `", "`), n.Run, n.State, s.Lease, s.Lines, s.Groups), 0o600)
+%s`, s.Name, strings.Join(s.Roots, `", "`), n.Run, n.State, s.Lease, s.Lines, s.Groups), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(whole, n.Config())
 }
