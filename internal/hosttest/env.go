@@ -58,6 +58,7 @@ type Env struct {
 	born    chan struct{} // closed when the next life begins
 	deaths  int
 	stopped bool
+	off     bool // the machine is
 	lives   sync.WaitGroup
 	broken  []string
 	drivers map[int64]driver // that wait for their answers
@@ -145,6 +146,9 @@ func (e *Env) Eventually(what string, is func() bool) {
 			return
 		}
 		time.Sleep(step)
+		if e.Sim != nil {
+			step = min(step+step/8, 2*time.Second)
+		}
 	}
 }
 

@@ -60,6 +60,7 @@ func (h *Host) useOf(l *loop) volume.Use {
 // write is called first by every child that writes to a device which is not mounted. A
 // device that flexd knew to be in use is written all the same: the user's data shows that.
 func (h *Host) write(p *process, l *loop) error {
+	h.alone(p, l.file)
 	switch use := h.useOf(l); {
 	case use == volume.Unused:
 	case l.lastUse == volume.Unused: // it began since, and the child detects it
@@ -106,6 +107,7 @@ func zero(p *process, text []byte) (any, error) {
 		return nil, err
 	}
 	h.begin(p, l.file)
+	h.alone(p, l.file)
 	if a.From == 0 && l.file.State != Blank {
 		h.broke("%s is zeroed", l.file.path)
 	}
@@ -154,6 +156,7 @@ func format(p *process, text []byte) (any, error) {
 	}
 	h.mustRecord(f.UUID, "formatting", a.Type)
 	h.mu.Lock()
+	h.alone(p, f)
 	f.State, f.Type = HalfMade, a.Type
 	f.Mkfs++
 	if f.Data > 0 {
@@ -171,6 +174,10 @@ func format(p *process, text []byte) (any, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if _, err := h.device(a.Device); err != nil {
+		return nil, err
+	}
+	h.alone(p, f)
 	f.State, f.Bytes = Whole, volume.Room(l.Size)
 	return struct{}{}, nil
 }

@@ -30,7 +30,10 @@ type Host struct {
 	// Careless is set while notes cannot be written: releases continue without notes.
 	Careless bool
 
-	mu        sync.Mutex // guards all of the following
+	mu        *sync.Mutex   // guards all of the following; of hosts with a common disk, the disk's
+	locking   *LockManager  // of LVM's shared volume group; nil = there is none
+	events    []event       // of device-mapper and LVM's metadata
+	more      chan struct{} // closed at the next event
 	bootID    int
 	booted    time.Time
 	files     map[string]*File
@@ -92,7 +95,8 @@ type File struct {
 	Bytes int64 // the filesystem's size
 	Data  int   // data of pods: lost by mkfs
 	Note  string
-	Mkfs  int // how many times
+	Mkfs  int      // how many times
+	Tags  []string // of LVM
 
 	looked bool // flexd has probed its present content
 	blank  bool // the last probe found it blank
@@ -133,12 +137,25 @@ type hang struct {
 // NewHost returns a machine without volumes, with a kubelet directory.
 func NewHost(broke func(string, ...any)) *Host {
 	h := &Host{
+		mu: new(sync.Mutex), more: make(chan struct{}),
 		broke: broke, Pace: func(Point) Fate { return Lives }, dirs: func() (string, string) { return "", "" },
 		files: map[string]*File{}, loops: map[string]*loop{}, folders: map[string]bool{},
 		nextID: 30, nextSeq: 1, changed: make(chan struct{}), holders: map[int]int{}, frozen: map[*File]bool{}, elsewhere: map[string]string{}, live: map[*File]string{},
 		before: map[string]*hang{}, after: map[string]*hang{}, locks: map[string]*laneLock{}, booted: time.Now(), bootID: 1,
 	}
 	h.base()
+	return h
+}
+
+// NewSharedHost returns a machine that sees a disk with other machines. Its number is its
+// host id for sanlock.
+func NewSharedHost(broke func(string, ...any), d *Disk, id int) *Host {
+	h := NewHost(broke)
+	h.mu, h.files = &d.mu, d.files
+	h.locking = d.manager(h, id)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.users = append(d.users, h)
 	return h
 }
 

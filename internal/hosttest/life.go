@@ -61,7 +61,7 @@ func (e *Env) Start() *reconcile.Node {
 func (e *Env) start() (*life, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stopped {
+	if e.stopped || e.off {
 		return nil, errStopped
 	}
 	store, err := dsw.Open(e.notes(), e.M.BootID())

@@ -55,7 +55,7 @@ func (s simulated) Hook(o *asw.Observer) {
 				return false
 			}
 		}
-		return strings.HasPrefix(number, "7:")
+		return strings.HasPrefix(number, "7:") || strings.HasPrefix(number, dmMajor)
 	}
 	o.FSError = func(path, _ string) string {
 		s.mu.Lock()

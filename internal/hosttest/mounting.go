@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ var ops = map[string]func(*process, []byte) (any, error){
 	"loop-attach":   attach,
 	"loop-detach":   detach,
 	"loop-extend":   extend,
+	"lvm-holders": func(*process, []byte) (any, error) {
+		return []mount.Holder{{Pid: 4712, Comm: "dd", How: "has it open"}}, nil
+	},
 }
 
 func decode[T any](p *process, text []byte) T {
@@ -40,6 +44,9 @@ func decode[T any](p *process, text []byte) T {
 
 // device finds the device that was observed, if it is still the same.
 func (h *Host) device(d volume.Device) (*loop, error) {
+	if h.locking != nil && h.locking.cutOff {
+		return nil, &fs.PathError{Op: "read", Path: d.Path, Err: syscall.EIO}
+	}
 	l := h.loops[path.Base(d.Path)]
 	if l == nil || l.Number != d.Number || l.Seq != d.Seq {
 		return nil, fmt.Errorf("%w: %s", mount.ErrChanged, d.Path)
@@ -136,6 +143,7 @@ func mountVolume(p *process, text []byte) (any, error) {
 			h.broke("a mount lands at %s while something else has the volume mounted at %s", a.Dir, o.dir)
 		}
 	}
+	h.alone(p, f)
 	h.add(m)
 	h.mu.Unlock()
 	if h.Mounted != nil {
@@ -204,6 +212,7 @@ func grow(p *process, text []byte) (any, error) {
 		return nil, err
 	}
 	h.begin(p, l.file)
+	h.alone(p, l.file)
 	if m := h.top(a.At); m == nil || m.file != l.file {
 		return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
 	}

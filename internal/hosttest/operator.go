@@ -199,6 +199,8 @@ func (h *Host) Write(dir string) error {
 		return errors.New("no volume is mounted there")
 	case m.ro || m.superRO:
 		return syscall.EROFS
+	case h.locking != nil && h.locking.cutOff:
+		return syscall.EIO
 	}
 	m.file.Data++
 	return nil

@@ -34,6 +34,7 @@ type process struct {
 	file    *File // what it works on; guarded by Host.mu
 	garbled bool  // its answer is
 	out     []byte
+	stderr  []byte
 	err     error
 }
 
@@ -48,11 +49,17 @@ func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, 
 	if err := ctx.Err(); err != nil {
 		return run.Result{}, err
 	}
-	if len(c.Argv) != 4 || c.Argv[0] != "/proc/self/exe" || c.Argv[1] != "child" || ops[c.Argv[2]] == nil {
+	op := ""
+	switch {
+	case len(c.Argv) == 4 && c.Argv[0] == "/proc/self/exe" && c.Argv[1] == "child" && ops[c.Argv[2]] != nil:
+		op = c.Argv[2]
+	case len(c.Argv) > 1 && h.locking != nil && lvmCommands[c.Argv[1]] != nil && c.Argv[0] == "lvm":
+		op = c.Argv[1]
+	default:
 		h.broke("an unknown command was started: %q", c.Argv)
 		return run.Result{}, fmt.Errorf("%s: unknown command", c.Step)
 	}
-	p := &process{h: h, cmd: c, op: c.Argv[2], boot: h.BootID(), started: time.Now(), ready: make(chan struct{}), word: make(chan bool, 1),
+	p := &process{h: h, cmd: c, op: op, boot: h.BootID(), started: time.Now(), ready: make(chan struct{}), word: make(chan bool, 1),
 		killed: make(chan struct{}), ended: make(chan struct{})}
 	if (c.Gate != nil) != (p.op == "mount" || p.op == "format") {
 		h.broke("%s: with a gate: %v", p.op, c.Gate != nil)
@@ -66,7 +73,7 @@ func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, 
 		return run.Result{}, err
 	}
 	h.mu.Lock()
-	h.logf("%s %s", p.op, c.Argv[3])
+	h.logf("%s %s", p.op, strings.Join(c.Argv[len(c.Argv)-1:], " "))
 	h.mu.Unlock()
 	go p.live(unlock)
 	started()
@@ -111,7 +118,11 @@ func (h *Host) Held(lock string) *run.LockedError {
 
 func (p *process) live(unlock func()) {
 	value, err := p.do()
-	p.out, p.err = reply(value, err)
+	if said, ok := value.(*said); ok {
+		p.out, p.stderr, p.err = said.reply(p.cmd, err)
+	} else {
+		p.out, p.err = reply(value, err)
+	}
 	if p.garbled {
 		p.out = p.out[:len(p.out)/2]
 	}
@@ -134,7 +145,13 @@ func (p *process) do() (any, error) {
 	if !p.stay(h.before, p.op) {
 		return nil, errKilled
 	}
-	value, err := ops[p.op](p, []byte(p.cmd.Argv[3]))
+	var value any
+	var err error
+	if command := lvmCommands[p.op]; command != nil {
+		value, err = command(p, p.cmd.Argv[2:])
+	} else {
+		value, err = ops[p.op](p, []byte(p.cmd.Argv[3]))
+	}
 	if err := p.pace("after"); err != nil {
 		return nil, err
 	}
@@ -162,6 +179,9 @@ func (p *process) pace(where string) error {
 
 // on names what the command is about: a directory, or a volume's file.
 func (p *process) on() string {
+	if p.cmd.Argv[0] == "lvm" {
+		return lvmNames(p.cmd.Argv)
+	}
 	var a struct {
 		Dir, At, File string
 		Device        volume.Device
@@ -246,7 +266,7 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 			if refused != nil {
 				return run.Result{}, refused
 			}
-			return run.Result{Stdout: p.out, Took: time.Since(p.started)}, p.err
+			return run.Result{Stdout: p.out, Stderr: p.stderr, Took: time.Since(p.started)}, p.err
 		case <-deadline:
 			p.openGate(false)
 			if !p.cmd.NoKill {

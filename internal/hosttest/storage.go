@@ -55,6 +55,8 @@ func (e *Env) Dir() string {
 		return s.dir
 	case simulatedFiles:
 		return s.dir
+	case sharedVolumes:
+		return groupDir
 	}
 	e.T.Fatal("volumes are no files here")
 	return ""

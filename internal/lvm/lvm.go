@@ -41,6 +41,8 @@ type Options struct {
 	CallDeadline time.Duration
 
 	Dev string // "/dev"; another directory in tests
+
+	Leads func(path, number string) bool // whether a path leads to that device; nil = the kernel decides
 }
 
 // within returns a deadline, at most half of a call's time.
@@ -89,6 +91,9 @@ func New(o Options) *Provider {
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests,
 		inflight: map[volume.UUID]<-chan struct{}{},
+	}
+	if o.Leads != nil {
+		p.leads = o.Leads
 	}
 	p.config.filter = o.Filter
 	for name := range o.Groups {

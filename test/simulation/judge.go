@@ -114,7 +114,7 @@ const idleLimit = 100 * time.Second
 // schedule holds the observation that would show it, or a child that identifies a device
 // for it.
 func (w *world) unseen(c *waiting) bool {
-	return slices.ContainsFunc(w.schedule.names(), func(s string) bool {
+	return slices.ContainsFunc(w.names(), func(s string) bool {
 		uuid, turn := strings.CutPrefix(s, "turn of ")
 		return s == "look" || strings.HasPrefix(s, "child loop-identify ") || strings.HasPrefix(s, "child mount "+c.dir+" ") || turn && slices.Contains(c.uuids, uuid)
 	})
@@ -230,7 +230,7 @@ func (w *world) judge() {
 	for _, b := range w.Broken() {
 		w.recorder.find("a promise was broken: %s", b)
 	}
-	if w.Dead() || w.schedule.empty() { // flexd is not writing a note
+	if w.Dead() || len(w.names()) == 0 { // flexd is not writing a note
 		for _, uuid := range w.Sim.Activated() {
 			if !w.Noted(volume.UUID(uuid)) {
 				w.recorder.find("%s was activated by flexd, and has no note", uuid)
@@ -239,7 +239,7 @@ func (w *world) judge() {
 	}
 	w.mu.Lock()
 	switch now := w.M.Boot(); {
-	case w.Dead() || len(w.waiting) == 0 || !w.schedule.empty():
+	case w.Dead() || len(w.waiting) == 0 || len(w.names()) > 0:
 		w.idle = 0
 	case w.idle == 0:
 		w.idle = now

@@ -131,7 +131,7 @@ func (a *actor) run() {
 			return
 		}
 		w.mu.Unlock()
-		w.schedule.stop("kubelet serves "+a.pod.UID, nil)
+		w.stop("kubelet serves "+a.pod.UID, nil)
 		err := a.attempt(k, wanted)
 		w.mu.Lock()
 		if k != w.kubelet { // this kubelet is dead: its result does not count

@@ -11,6 +11,7 @@ type decision struct {
 	what action
 	on   string        // a point, a pod, a directory, a volume
 	pass time.Duration // for passes
+	node int           // its number in a cluster; 0 = there is one node
 }
 
 // An action is what a decision does.
@@ -58,6 +59,9 @@ const (
 func (d decision) String() string {
 	if d.what == passes {
 		return fmt.Sprintf("%s %v", d.what, d.pass)
+	}
+	if d.node > 0 {
+		return strings.TrimSpace(fmt.Sprintf("n%d: %s %s", d.node, d.what, d.on))
 	}
 	return strings.TrimSpace(fmt.Sprintf("%s %s", d.what, d.on))
 }

@@ -65,9 +65,6 @@ func (s *schedule) names() []string {
 	return all
 }
 
-// empty reports whether no goroutine has stopped.
-func (s *schedule) empty() bool { return len(s.names()) == 0 }
-
 // let ends the stop of a goroutine at a point, and reports whether there was one.
 func (s *schedule) let(name string, f hosttest.Fate) bool {
 	s.mu.Lock()

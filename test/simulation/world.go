@@ -17,7 +17,8 @@ import (
 // A world is one run of a node.
 type world struct {
 	*hosttest.Env
-	schedule schedule
+	schedule *schedule
+	at       string // begins the names of this node's points; "" = there is one node
 	recorder *recorder
 	attach   bool
 	pods     []*actor
@@ -99,16 +100,28 @@ func play(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o ou
 }
 
 func newWorld(t *testing.T, tmp string, attach bool) *world {
-	w := &world{recorder: &recorder{TB: t}, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
-	w.Env = hosttest.NewSim(w.recorder, tmp)
+	r := &recorder{TB: t}
+	w := emptyWorld(r, &schedule{}, "", attach)
+	w.Env = hosttest.NewSim(r, tmp)
+	w.begin(tmp)
+	time.Sleep(time.Second) // a start of 0 means that it is unknown
+	return w
+}
+
+func emptyWorld(r *recorder, s *schedule, at string, attach bool) *world {
+	return &world{recorder: r, schedule: s, at: at, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
+}
+
+// begin starts kubelet, and stops goroutines at their points from now on.
+func (w *world) begin(tmp string) {
 	w.Sim.Lenient = true
 	name := func(what string) string { return strings.ReplaceAll(what, tmp, "~") } // the same in each run
-	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.schedule.stop(name("child "+p.String()), nil) }
+	w.Sim.Pace = func(p hosttest.Point) hosttest.Fate { return w.stop(name("child "+p.String()), nil) }
 	w.Sim.Permitted, w.Sim.Mounted = w.permitted, w.mountAppeared
-	w.SetPause(func(what string, over <-chan struct{}) { w.schedule.stop(name(what), over) })
+	w.SetPause(func(what string, over <-chan struct{}) { w.stop(name(what), over) })
 	w.Command = w.command
 	w.Calling = w.calling
-	w.kubelet = hosttest.NewKubelet(w.Env, attach)
+	w.kubelet = hosttest.NewKubelet(w.Env, w.attach)
 	for v := range volumes {
 		lv := fmt.Sprintf("lv%d", v)
 		w.sharing[lv] = make(chan struct{}, 1)
@@ -117,23 +130,39 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 				UID: fmt.Sprintf("pod%d%c", v, 'a'+i), Volume: fmt.Sprintf("pv%d", v), LV: lv, Size: "64m", RO: v == 1 && i == 1}})
 		}
 	}
-	time.Sleep(time.Second) // a start of 0 means that it is unknown
-	return w
 }
+
+// stop stops a goroutine of this node until a decision.
+func (w *world) stop(what string, over <-chan struct{}) hosttest.Fate {
+	return w.schedule.stop(w.at+what, over)
+}
+
+// names lists the points of this node's goroutines that have stopped.
+func (w *world) names() (all []string) {
+	for _, s := range w.schedule.names() {
+		if name, ok := strings.CutPrefix(s, w.at); ok {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// let ends the stop of a goroutine of this node, and reports whether there was one.
+func (w *world) let(name string, f hosttest.Fate) bool { return w.schedule.let(w.at+name, f) }
 
 // do carries out a decision, and reports whether it was possible.
 func (w *world) do(d decision) bool {
 	switch d.what {
 	case lets:
-		return w.schedule.let(d.on, hosttest.Lives)
+		return w.let(d.on, hosttest.Lives)
 	case kills:
-		return w.schedule.let(d.on, hosttest.Dies)
+		return w.let(d.on, hosttest.Dies)
 	case fails:
-		return w.schedule.let(d.on, hosttest.Fails)
+		return w.let(d.on, hosttest.Fails)
 	case garbles:
-		return w.schedule.let(d.on, hosttest.Garbles)
+		return w.let(d.on, hosttest.Garbles)
 	case busies:
-		return w.schedule.let(d.on, hosttest.Busy)
+		return w.let(d.on, hosttest.Busy)
 	case diesOf:
 		return w.KillDriver(d.on)
 	case passes:
@@ -232,5 +261,5 @@ func (w *world) do(d decision) bool {
 
 // stands reports whether a goroutine has stopped at a point whose name begins so.
 func (w *world) stands(at string) bool {
-	return slices.ContainsFunc(w.schedule.names(), func(s string) bool { return s == at || strings.HasPrefix(s, at+" ") })
+	return slices.ContainsFunc(w.names(), func(s string) bool { return s == at || strings.HasPrefix(s, at+" ") })
 }

@@ -1,0 +1,480 @@
+package hosttest
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The times of sanlock with io_timeout 2: a host renews its lease this often, has lost its
+// locks if it could not for renewFail, and is dead for others, and reset by its watchdog,
+// before hostDead.
+const (
+	ioTimeout    = 2 * time.Second
+	renewEvery   = 2 * ioTimeout
+	renewFail    = 8 * ioTimeout
+	watchdogFire = time.Minute
+	hostDead     = renewFail + watchdogFire
+	joinTime     = 9 * time.Second // a start of the lockspace, measured
+
+	tick = time.Second
+)
+
+// HostDead is the time without a renewal after which the locks of a host may be taken over.
+const HostDead = hostDead
+
+// A Disk is a disk that several hosts see, with one shared volume group of LVM on it: its
+// metadata, its volumes, and the leases of sanlock.
+type Disk struct {
+	mu     sync.Mutex               // that of all hosts, too
+	files  map[string]*File         // the volumes, by path
+	hosts  map[int]*hostLease       // sanlock's delta leases, by host id
+	leases map[string]*volumeLease  // sanlock's resource leases, by the uuid of the volume; see groupLock
+	users  []*Host                  // all hosts
+	made   int                      // volumes
+	broke  func(f string, a ...any) // reports a broken promise
+}
+
+// groupLock is the key of the lock of the volume group.
+const groupLock = "VG"
+
+// NewDisk returns an empty volume group.
+func NewDisk(broke func(format string, a ...any)) *Disk {
+	return &Disk{files: map[string]*File{}, hosts: map[int]*hostLease{}, leases: map[string]*volumeLease{}, broke: broke}
+}
+
+// A hostLease shows that a host lives: it changes with each renewal.
+type hostLease struct {
+	generation int // of the host's start
+	renewals   int
+	free       bool // the host has left the lockspace
+}
+
+// A volumeLease is the lock of a volume on the disk.
+type volumeLease struct {
+	owners map[int]int // generations by host id
+	shared bool
+}
+
+// A sighting is the last change of another host's lease.
+type sighting struct {
+	hostLease
+	at time.Time // on the clock of the host that saw it
+}
+
+// The errors of the lock manager.
+var (
+	errNoLockd     = errors.New("lvmlockd does not run")
+	errNoLockspace = errors.New("the lockspace is not started")
+	errLeaseIO     = errors.New("the lease cannot be read")
+	errHeldByHost  = errors.New("held by other host")
+)
+
+// A lockspace is the state of a host's lockspace.
+type lockspace int
+
+const (
+	none lockspace = iota
+	joining
+	joined
+	failed // its lease was not renewed in time: no lock is granted until it is dropped
+)
+
+// A LockManager is lvmlockd, sanlock and wdmd of one host.
+type LockManager struct {
+	h    *Host
+	disk *Disk
+	id   int
+
+	// Watchdog is whether the machine has one, and Reset is what that does.
+	Watchdog bool
+	Reset    func()
+	// Kill is lvmlockctl_kill_command, which lvmlockd starts when the lease is lost.
+	Kill func()
+
+	// Guarded by the disk's mutex.
+	sanlock, lvmlockd bool // they run
+	off               bool // the machine is off
+	cutOff            bool // the host does not reach the disk
+	paused            bool
+	space             lockspace
+	began             time.Time // of a start of the lockspace
+	generation        int
+	renewed           time.Time // when the lease was renewed last
+	armed             bool      // the watchdog runs
+	seen              map[int]sighting
+	held              map[string]bool // by lvmlockd: the locks of volumes, and whether they are shared
+	orphans           map[string]bool // locks that lvmlockd held when it was killed
+	users             int             // commands that have the group's lock
+	sharing           bool            // it is shared
+	life              int             // counts the starts of lvmlockd
+	unreleased        map[string]bool // locks that could not be written to the disk as free
+}
+
+// manager returns the lock manager of a host that has just booted.
+func (d *Disk) manager(h *Host, id int) *LockManager {
+	m := &LockManager{h: h, disk: d, id: id, Watchdog: true, Reset: func() {}, Kill: func() {}}
+	m.boot()
+	return m
+}
+
+// boot is the state after a boot.
+func (m *LockManager) boot() {
+	m.sanlock, m.lvmlockd, m.off, m.paused, m.space, m.armed = true, true, false, false, none, false
+	m.users, m.life = 0, m.life+1
+	m.seen, m.held, m.orphans, m.unreleased = map[int]sighting{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+}
+
+// Run is the life of the daemons: it renews the host's lease, follows those of others, and
+// resets the machine.
+func (m *LockManager) Run(done <-chan struct{}) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			m.disk.mu.Lock()
+			after := m.second(time.Now())
+			m.disk.mu.Unlock()
+			after()
+		case <-done:
+			return
+		}
+	}
+}
+
+// second is what happens in one second. It returns what follows, without the lock.
+func (m *LockManager) second(now time.Time) (after func()) {
+	after = func() {}
+	if m.armed && m.Watchdog && now.Sub(m.renewed) >= hostDead-2*tick {
+		m.armed = false
+		return m.Reset
+	}
+	if m.off || m.paused || !m.sanlock {
+		return after
+	}
+	switch {
+	case m.space == joining && !m.cutOff && now.Sub(m.began) >= joinTime:
+		m.join(now)
+	case m.space == joined && now.Sub(m.renewed) >= renewFail:
+		m.space = failed
+		if m.lvmlockd {
+			return m.Kill
+		}
+	case m.space == joined && !m.cutOff && now.Sub(m.renewed) >= renewEvery:
+		m.disk.hosts[m.id].renewals++
+		m.renewed = now
+		m.watch(now)
+		for key := range m.unreleased {
+			m.free(key)
+		}
+	}
+	return after
+}
+
+func (m *LockManager) join(now time.Time) {
+	l := m.disk.hosts[m.id]
+	if l == nil {
+		l = &hostLease{}
+		m.disk.hosts[m.id] = l
+	}
+	l.generation, l.renewals, l.free = l.generation+1, l.renewals+1, false
+	m.space, m.generation, m.renewed, m.armed, m.seen = joined, l.generation, now, true, map[int]sighting{}
+	m.watch(now)
+}
+
+// watch notes which leases of other hosts have changed.
+func (m *LockManager) watch(now time.Time) {
+	for id, l := range m.disk.hosts {
+		if s, ok := m.seen[id]; !ok || s.hostLease != *l {
+			m.seen[id] = sighting{*l, now}
+		}
+	}
+}
+
+// counts reports whether the lock of another host counts: that host may live.
+func (m *LockManager) counts(id, generation int) bool {
+	l := m.disk.hosts[id]
+	if l.free || l.generation != generation {
+		return false
+	}
+	s, ok := m.seen[id]
+	return !ok || s.hostLease != *l || time.Since(s.at) < hostDead
+}
+
+// Lockstart starts the lockspace, which takes some time. A lockspace that has failed must be
+// dropped first.
+func (m *LockManager) Lockstart() {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	m.lockstart()
+}
+
+func (m *LockManager) lockstart() {
+	if m.space == none && m.lvmlockd && m.sanlock && !m.off {
+		m.space, m.began = joining, time.Now()
+	}
+}
+
+// Lockstop leaves the lockspace, which LVM refuses while a volume is locked. It also drops
+// one that has failed (lvmlockctl --drop).
+func (m *LockManager) Lockstop() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	return m.lockstop()
+}
+
+func (m *LockManager) lockstop() bool {
+	switch {
+	case m.off, m.paused, !m.sanlock, !m.lvmlockd, m.space == none, len(m.orphans) > 0, m.h.hasDevices():
+		return false
+	case m.space != failed && (m.cutOff || len(m.held) > 0):
+		return false
+	case m.space == joined: // otherwise others wait until the host counts as dead
+		m.disk.hosts[m.id].free = true
+	}
+	m.space, m.armed, m.held = none, false, map[string]bool{}
+	return true
+}
+
+// holders returns the other hosts whose lock on a volume counts.
+func (m *LockManager) holders(key string) (ids []int, shared bool) {
+	l := m.disk.leases[key]
+	if l == nil {
+		return nil, false
+	}
+	for id, generation := range l.owners {
+		if id != m.id && m.counts(id, generation) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, l.shared
+}
+
+// ready returns why no lock is granted, or nil.
+func (m *LockManager) ready() error {
+	switch {
+	case !m.lvmlockd:
+		return errNoLockd
+	case !m.sanlock || m.space != joined:
+		return errNoLockspace
+	case m.cutOff:
+		return errLeaseIO
+	}
+	return nil
+}
+
+// acquire takes a lock. It stays when the command that took it ends.
+func (m *LockManager) acquire(key string, shared bool) error {
+	if err := m.ready(); err != nil {
+		return err
+	}
+	others, theirs := m.holders(key)
+	if len(others) > 0 && !(shared && theirs) {
+		return errHeldByHost
+	}
+	l := &volumeLease{owners: map[int]int{m.id: m.generation}, shared: shared}
+	for _, id := range others {
+		l.owners[id] = m.disk.leases[key].owners[id]
+	}
+	m.disk.leases[key] = l
+	m.held[key] = shared
+	delete(m.unreleased, key)
+	return nil
+}
+
+// release ends a lock. If the disk does not answer it is written later.
+func (m *LockManager) release(key string) error {
+	if _, ok := m.held[key]; !ok {
+		return nil
+	}
+	if !m.lvmlockd {
+		return errNoLockd
+	}
+	delete(m.held, key)
+	if m.cutOff || !m.sanlock || m.space != joined {
+		m.unreleased[key] = true
+		return errLeaseIO
+	}
+	m.free(key)
+	return nil
+}
+
+func (m *LockManager) free(key string) {
+	if l := m.disk.leases[key]; l != nil && l.owners[m.id] == m.generation {
+		delete(l.owners, m.id)
+	}
+	delete(m.unreleased, key)
+}
+
+// Holds reports whether the disk has the lock of a volume for this host.
+func (m *LockManager) Holds(uuid string) bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	l := m.disk.leases[uuid]
+	return l != nil && l.owners[m.id] == m.generation && !m.disk.hosts[m.id].free
+}
+
+// CutOff makes the disk unreachable for this host, or reachable again.
+func (m *LockManager) CutOff(off bool) bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	was := m.cutOff
+	m.cutOff = off
+	return was != off
+}
+
+// Pause stops the machine, or lets it continue.
+func (m *LockManager) Pause(stop bool) bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	was := m.paused
+	m.paused = stop && !m.off
+	return was != m.paused
+}
+
+// Paused reports whether the machine does nothing at present.
+func (m *LockManager) Paused() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	return m.paused
+}
+
+// KillLockd kills lvmlockd. Its locks stay as orphans; sanlock continues to renew the lease.
+func (m *LockManager) KillLockd() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	if !m.lvmlockd || m.off {
+		return false
+	}
+	m.lvmlockd, m.orphans, m.held = false, m.held, map[string]bool{}
+	m.users, m.life = 0, m.life+1
+	delete(m.orphans, groupLock) // it is not persistent
+	if l := m.disk.leases[groupLock]; l != nil {
+		delete(l.owners, m.id)
+	}
+	return true
+}
+
+// AdoptLocks starts lvmlockd again (lvmlockd --adopt 1): it takes the locks of active volumes
+// over, and releases the others.
+func (m *LockManager) AdoptLocks() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	if m.lvmlockd || m.off || !m.sanlock {
+		return false
+	}
+	m.lvmlockd, m.held = true, m.orphans
+	m.orphans = map[string]bool{}
+	for key := range m.held {
+		if m.h.deviceOf(m.disk.volume(key)) == nil {
+			_ = m.release(key)
+		}
+	}
+	return true
+}
+
+// KillSanlock kills sanlock: the lease is not renewed any more, and the watchdog runs.
+func (m *LockManager) KillSanlock() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	was := m.sanlock && !m.off
+	m.sanlock = false
+	return was
+}
+
+// Working reports whether the machine runs, and its lockspace is started.
+func (m *LockManager) Working() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	return !m.off && !m.paused && m.ready() == nil
+}
+
+// Off reports whether the machine is off.
+func (m *LockManager) Off() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	return m.off
+}
+
+// PowerOff ends the machine: its memory is lost, its lease and its locks stay on the disk.
+func (m *LockManager) PowerOff() {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	m.boot()
+	m.off = true
+}
+
+// PowerOn boots the machine, and starts the lockspace if that is a service of the machine.
+func (m *LockManager) PowerOn() {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	m.boot()
+	m.lockstart()
+}
+
+func (h *Host) hasDevices() bool {
+	for _, l := range h.loops {
+		if !l.foreign {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Disk) volume(uuid string) *File {
+	for _, f := range d.files {
+		if f.UUID == uuid {
+			return f
+		}
+	}
+	return nil
+}
+
+// deviceOf returns the device of a volume, or nil.
+func (h *Host) deviceOf(f *File) *loop {
+	if f == nil {
+		return nil
+	}
+	return h.loopOf(f)
+}
+
+// alone verifies that no other machine that runs has a volume mounted or writes to it.
+func (h *Host) alone(p *process, f *File) {
+	if h.locking == nil {
+		return
+	}
+	for _, o := range h.locking.disk.users {
+		if op := o.live[f]; o != h && !o.locking.off && !o.locking.paused && (o.writable(f) || op == "format" || op == "check") {
+			h.broke("%s of %s while host %d has it mounted or works on it (%s)", p.op, f.path, o.locking.id, op)
+		}
+	}
+}
+
+func (h *Host) writable(f *File) bool {
+	return slices.ContainsFunc(h.mountsOf(f), func(m *mnt) bool { return !m.ro && !m.superRO })
+}
+
+// Conflicts returns the volumes that two machines that run have mounted, at least one of them
+// writable.
+func (d *Disk) Conflicts() (all []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.files {
+		var hosts []int
+		writable := false
+		for _, h := range d.users {
+			if m := h.locking; !m.off && !m.paused && len(h.mountsOf(f)) > 0 {
+				hosts, writable = append(hosts, m.id), writable || h.writable(f)
+			}
+		}
+		if len(hosts) > 1 && writable {
+			all = append(all, fmt.Sprintf("%s is mounted on the hosts %v, and writable", path.Base(f.path), hosts))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
