@@ -16,6 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexserve"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -42,6 +43,9 @@ type Env struct {
 	Gauge interface {
 		Read(ctx context.Context, ids []int) (map[int]volume.Filling, error)
 	}
+
+	// Parts, if set, changes the parts of flexd before each start.
+	Parts func(*reconcile.Parts)
 
 	// Restart is how long flexd stays dead after a crash.
 	Restart time.Duration

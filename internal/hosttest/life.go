@@ -88,9 +88,13 @@ func (e *Env) start() (*life, error) {
 		log.SetOutput(os.Stderr)
 		log.SetLevel(logrus.DebugLevel)
 	}
-	l.node = reconcile.New(reconcile.Parts{Config: config.NewLive(e.Config), Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
+	parts := reconcile.Parts{Config: config.NewLive(e.Config), Version: "test", Log: logrus.NewEntry(log), Store: store, Records: records,
 		Observer: o, Mounts: mounts, Ops: mount.Ops{Runner: runner}, Providers: map[string]reconcile.Provider{VG: p},
-		Boot: e.M.Boot, Held: e.held(l), Gauge: e.Gauge})
+		Boot: e.M.Boot, Held: e.held(l), Gauge: e.Gauge}
+	if e.Parts != nil {
+		e.Parts(&parts)
+	}
+	l.node = reconcile.New(parts)
 	l.flex = &flexserve.Frontend{Config: config.NewLive(e.Config), Log: logrus.NewEntry(log), Boot: e.M.Boot, Self: e.M.Self(), Node: l.node}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel

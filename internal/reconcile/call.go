@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A call is a request that waits for its answer.
@@ -19,6 +20,18 @@ type call struct {
 	// suspended is since when the device has been seen suspended; zero = it was not
 	// at the last look. Only the goroutine of its lane uses it.
 	suspended time.Time
+	// retry is when its step is tried again that had to wait; zero = none had. Likewise.
+	retry time.Time
+}
+
+// part is the part of a call that waits in the lane of the volume's name.
+func (c *call) part(ctx context.Context, verb volume.Verb) *call {
+	part := &call{
+		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},
+		asked:   c.asked, since: c.since, ctx: ctx,
+	}
+	part.Verb = verb
+	return part
 }
 
 // callsOf returns the calls that requests were made of.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
-	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -29,11 +28,8 @@ func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup) erro
 
 // creation is the part of a call that creates its volume.
 func creation(ctx context.Context, c *call, vg *config.VolumeGroup) *call {
-	part := &call{
-		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},
-		asked:   c.asked, since: c.since, ctx: ctx,
-	}
-	part.Verb, part.Refusal = volume.Create, createRefusal(c, vg)
+	part := c.part(ctx, volume.Create)
+	part.Refusal = createRefusal(c, vg)
 	return part
 }
 
@@ -65,6 +61,9 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 func (l *lane) observeName(ctx context.Context) volume.Have {
 	name := l.nameNow()
 	lv, err := l.n.Providers[name.VG].LookUp(ctx, name)
+	if l.blocked = waitingFor(err); l.blocked != nil {
+		lv, err = volume.LV{Pending: true, Reason: err.Error()}, nil
+	}
 	h := l.n.named(name, lv, err)
 	if h.LV.Presence == volume.Present {
 		l.n.identified(name, lv.UUID)

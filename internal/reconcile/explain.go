@@ -64,7 +64,9 @@ func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 		c := n.newCall(ctx, r)
 		all[i] = n.explain(c, dirs, volumes)
 		code := volume.CodeOf(all[i].Err)
-		all[i].Known = all[i].Err == nil || code != volume.Unknown && code != volume.InProgress && code != volume.Canceled
+		if all[i].Known = all[i].Err == nil || code != volume.Unknown && code != volume.InProgress && code != volume.Canceled; waitingFor(all[i].Err) != nil {
+			all[i].Known = false
+		}
 	}
 	return all
 }

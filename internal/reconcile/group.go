@@ -31,6 +31,15 @@ type groupAnswer struct {
 
 // lookUp looks the volume up in its group's metadata, for the observations of a turn.
 func (l *lane) lookUp(ctx context.Context, p asw.Provider, name volume.Name) (volume.LV, error) {
+	lv, err := l.lookUpSoon(ctx, p, name)
+	if l.blocked = waitingFor(err); l.blocked != nil {
+		return volume.LV{Name: name, Pending: true, Reason: err.Error()}, nil
+	}
+	return lv, err
+}
+
+// lookUpSoon is lookUp without more patience than a turn has.
+func (l *lane) lookUpSoon(ctx context.Context, p asw.Provider, name volume.Name) (volume.LV, error) {
 	if a := l.answered; a != nil && a.name == name {
 		l.answered = nil
 		return a.lv, a.err

@@ -63,15 +63,22 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 		l.recordStep(step, op, err)
 	}
 	l.mu.Lock()
-	l.working = ""
 	l.remember(op)
 	if err == nil && l.lastErr != nil && l.lastErr.step == step.Kind.String() {
 		l.lastErr = nil
 	}
 	l.mu.Unlock()
+	l.ended()
+	l.n.auditor.Changed(l.group())
+}
+
+// ended shows that the step has ended.
+func (l *lane) ended() {
+	l.mu.Lock()
+	l.working = ""
+	l.mu.Unlock()
 	l.acted = time.Now()
 	l.publish(true)
-	l.n.auditor.Changed(l.group())
 }
 
 // isWork reports whether a step is more than a note or a record.

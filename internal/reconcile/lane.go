@@ -52,6 +52,7 @@ type schedule struct {
 type progress struct {
 	working string // the step
 	since   time.Time
+	waiting *waiting // nil = no step must wait
 	lastErr *failure
 	history []operation // oldest first
 }
@@ -74,6 +75,9 @@ type turnState struct {
 
 	pending  asw.Provider // of the group that has not answered in this turn; nil = it has
 	answered *groupAnswer // after the last turn
+
+	blocked *volume.WaitError // the result of the last look-up; nil = it need not wait
+	waits   bool              // a call waits for the next try of a step
 }
 
 // A recheck is pending after the kernel logged an error of a mounted filesystem. The

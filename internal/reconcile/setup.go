@@ -82,7 +82,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Prov
 			return nil, err
 		}
 	}
-	lv, err := n.lookUp(ctx, c, p)
+	lv, err := n.awaitLookUp(ctx, c, p)
 	if err == nil && lv.Presence == volume.Absent {
 		if createdLater(c, vg) {
 			return nil, nil
@@ -90,7 +90,7 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Prov
 		if err := n.create(ctx, c, vg); err != nil {
 			return nil, err
 		}
-		if lv, err = n.lookUp(ctx, c, p); err == nil && lv.Presence == volume.Absent {
+		if lv, err = n.awaitLookUp(ctx, c, p); err == nil && lv.Presence == volume.Absent {
 			err = notFound(c)
 		}
 	}
@@ -98,6 +98,20 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Prov
 		return nil, err
 	}
 	return n.laneByName(ctx, lv.UUID, c.Name, p)
+}
+
+// awaitLookUp looks the volume up. While that must wait, the call waits in the lane of the
+// name.
+func (n *Node) awaitLookUp(ctx context.Context, c *call, p Provider) (volume.LV, error) {
+	for {
+		lv, err := n.lookUp(ctx, c, p)
+		if waitingFor(err) == nil {
+			return lv, err
+		}
+		if _, err := n.await(c.part(ctx, volume.Find), n.lane(nameKey(c.Name), c.Name)); err != nil {
+			return lv, err
+		}
+	}
 }
 
 // createdLater reports whether a call only checks a volume that Activate creates.

@@ -253,6 +253,10 @@ func (l *lane) worked(s *status.VolumeDetail, now time.Time) {
 		since := l.since
 		s.Step, s.StepSince = l.working, &since
 	}
+	if w := l.waiting; w != nil && (l.working == "" || strings.HasPrefix(l.working, w.stepName())) { // which may be tried at this moment
+		s.Waiting = w.view()
+		s.Step, s.StepSince = s.Waiting.Step, &s.Waiting.Since
+	}
 	if l.parked != nil {
 		since := l.parked.since
 		s.Step, s.StepSince = l.parked.step, &since
@@ -351,6 +355,8 @@ func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) statu
 	switch {
 	case s.Stuck != nil:
 		return status.Stuck
+	case s.Waiting != nil:
+		return status.Waiting
 	case s.Step != "":
 		return status.Working
 	case s.Error != nil && !mounted && (s.Error.Next != nil || now.Sub(s.Error.At) < failedAge):

@@ -28,8 +28,11 @@ func (l *lane) prune() {
 func (l *lane) turn() {
 	l.publish(true)
 	defer l.publish(false)
-	l.facts, l.pending = volume.FS{}, nil
-	defer func() { l.table, l.answered = nil, nil }() // an idle lane must not keep a whole mount table in memory
+	l.facts, l.pending, l.waits = volume.FS{}, nil, false
+	defer func() {
+		l.table, l.answered = nil, nil // an idle lane must not keep a whole mount table in memory
+		l.endWaitOfTurn()
+	}()
 	if l.isParked() || l.byName && len(l.calls()) == 0 || l.held() {
 		return
 	}
@@ -58,10 +61,11 @@ func (l *lane) work() {
 			l.fail(ctx, volume.Step{}, "look", err) // flexd's own work is retried
 			return
 		}
-		l.markPatient(&w, h)
+		l.awaitLookUp()
+		next := l.markWaiting(&w, h)
 		v := l.planAndAnswer(&w, h)
 		if len(v.Steps) == 0 && v.Waiting {
-			l.wakeIn(resumePause)
+			l.wakeIn(next)
 			return
 		}
 		if len(v.Steps) == 0 {
@@ -81,22 +85,27 @@ func (l *lane) work() {
 			continue
 		}
 		last = step
-		if err = l.take(ctx, step, &h); err == nil {
+		waits, err := l.take(ctx, step, &h)
+		if err == nil {
 			continue
 		}
-		if last = (volume.Step{}); l.park(step, err) || !l.fail(ctx, step, step.Kind.String(), err) {
+		if last = (volume.Step{}); !waits && (l.park(step, err) || !l.fail(ctx, step, step.Kind.String(), err)) {
 			return
 		}
 	}
 }
 
-// take takes a step and records it for status.
-func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) error {
+// take takes a step and records it for status. It reports whether the step must wait.
+func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) (waits bool, err error) {
 	l.begin(step)
 	started := time.Now()
-	err := l.act(ctx, step, h)
+	if err = l.act(ctx, step, h); ctx.Err() == nil && l.postpone(step, err, time.Since(started)) {
+		l.ended()
+		return true, err
+	}
+	l.endWait(step)
 	l.end(step, started, err)
-	return err
+	return false, err
 }
 
 // unchanged reports whether the last observation is current: since then the lane was not
@@ -105,31 +114,6 @@ func (l *lane) unchanged() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.mustLook()
-}
-
-// The time that a call waits for a suspended device, and the interval at which the lane
-// observes the device meanwhile.
-const (
-	resumePatience = 10 * time.Second
-	resumePause    = 200 * time.Millisecond
-)
-
-// markPatient sets Patient for each call that has waited for a suspended device for less
-// than resumePatience.
-func (l *lane) markPatient(w *volume.Want, h volume.Have) {
-	for _, c := range l.calls() {
-		switch {
-		case !h.Device.Suspended:
-			c.suspended = time.Time{}
-			continue
-		case c.suspended.IsZero():
-			c.suspended = time.Now()
-		}
-		i := slices.IndexFunc(w.Calls, func(o volume.Call) bool { return o.ID == c.ID })
-		if i >= 0 {
-			w.Calls[i].Patient = time.Since(c.suspended) < resumePatience
-		}
-	}
 }
 
 // planAndAnswer plans, answers the calls that the plan completes or refuses, and plans again

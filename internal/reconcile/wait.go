@@ -87,6 +87,8 @@ func (l *lane) timeoutReason() error {
 		return fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", l.name.VG)
 	case l.parked != nil:
 		return volume.Errorf(volume.InProgress, "stuck: %s", l.parked.text())
+	case l.waiting != nil:
+		return volume.Errorf(volume.CodeOr(l.waiting.err, volume.Busy), "%s: waits since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
 	case l.working == volume.Unmount.String():
 		return volume.Errorf(volume.InProgress, "still at %s%s; it goes on, and is waited for when asked again%s", l.stepSince(), childState(child), slowAdvice)
 	case l.working != "":

@@ -52,6 +52,9 @@ func (s VolumeDetail) writeHead(p *page, now time.Time) {
 			p.line("flexd tries again by itself in " + age(e.Next.Sub(now)))
 		}
 	}
+	if s.Waiting != nil {
+		p.line(s.Waiting.text(now))
+	}
 	if c := s.Stuck; c != nil {
 		text := fmt.Sprintf("stuck: %s, pid %d, does not end since %s (%s)", plain(c.Step), c.Pid, clock(c.Since, now), age(now.Sub(c.Since)))
 		if c.Wchan != "" {

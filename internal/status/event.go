@@ -18,6 +18,8 @@ const (
 	StepEvent     EventType = "step"     // a step ended
 	StuckEvent    EventType = "stuck"    // a child does not end
 	EndedEvent    EventType = "ended"    // that child has ended
+	WaitingEvent  EventType = "waiting"  // a step must wait, and is tried again
+	WaitedEvent   EventType = "waited"   // that wait has ended
 	FoundEvent    EventType = "found"    // a new disagreement
 	ResolvedEvent EventType = "resolved" // a disagreement that is over, or unknown now
 	FlexdEvent    EventType = "flexd"    // flexd starts, stops, or reads its configuration
@@ -124,7 +126,12 @@ func (d *Events) AddSteps(l List, now time.Time) {
 	for i := range d.Waiting {
 		e := &d.Waiting[i]
 		for _, v := range l.Volumes {
-			if v.VG == e.VG && v.LV == e.LV && v.Step != "" && v.StepSince != nil {
+			if v.VG != e.VG || v.LV != e.LV {
+				continue
+			}
+			if v.Waiting != nil {
+				e.Message = v.Waiting.text(now)
+			} else if v.Step != "" && v.StepSince != nil {
 				e.Message = fmt.Sprintf("%s runs for %s", v.Step, age(now.Sub(*v.StepSince)))
 			}
 		}

@@ -8,7 +8,7 @@ import "time"
 // A State is the state of a volume.
 type State string
 
-// The states, most urgent first. Working is shown with its step and age.
+// The states, most urgent first. Waiting and Working are shown with the step and its age.
 const (
 	Stuck     State = "stuck"     // a child does not end; the volume is parked
 	Failed    State = "failed"    // the last operation failed and is still wanted, or flexd retries it
@@ -18,6 +18,7 @@ const (
 	Faulty    State = "faulty"    // mounted, and its filesystem, cache or thin pool has failed
 	Orphaned  State = "orphaned"  // mounted, but no pod uses it any more
 	Full      State = "full"      // mounted, and its filesystem has no free space or no free inode
+	Waiting   State = "waiting"   // a step must wait, for another host for example, and is tried again
 	Working   State = "working"
 	Mounted   State = "mounted"
 	Active    State = "active" // has a device, is not mounted
@@ -31,8 +32,9 @@ type Volume struct {
 	UUID       string     `json:"uuid"`
 	Size       int64      `json:"size"` // bytes, 0 = unknown
 	State      State      `json:"state"`
-	Step       string     `json:"step,omitempty"`      // the running step
+	Step       string     `json:"step,omitempty"`      // the running step, or the one that must wait
 	StepSince  *time.Time `json:"stepSince,omitempty"` // since when
+	Waiting    *Wait      `json:"waiting,omitempty"`   // why the step must wait
 	Device     string     `json:"device,omitempty"`
 	Filesystem string     `json:"filesystem,omitempty"` // ext4, xfs, btrfs
 
@@ -54,6 +56,24 @@ type Pod struct {
 	UID       string `json:"uid"`
 	Dir       string `json:"dir"`
 	ReadOnly  bool   `json:"readOnly"`
+}
+
+// A Wait is a step that cannot succeed yet, and is tried again while calls wait for it.
+type Wait struct {
+	Step   string    `json:"step"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason"` // what it waits for, with the remedy
+	Holder *Holder   `json:"holder,omitempty"`
+}
+
+// A Holder is another host that has the volume active.
+type Holder struct {
+	HostID  int        `json:"hostID,omitempty"`
+	Host    string     `json:"host,omitempty"`
+	Since   *time.Time `json:"since,omitempty"`   // when this node saw it first
+	Lease   string     `json:"lease"`             // live, failing, dead, unknown
+	Renewed *time.Time `json:"renewed,omitempty"` // when its lease was renewed last
+	FreeAt  *time.Time `json:"freeAt,omitempty"`  // when the volume can be taken over if the host is dead
 }
 
 // An Error is the last error.

@@ -36,6 +36,8 @@ func volumes() List {
 			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: Failed, Device: "/dev/loop5",
 				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: pointer(now.Add(8 * time.Second))}},
 			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3000, State: Idle, Pods: []Pod{}},
+			{VG: "svg", LV: "moves", UUID: "u7", Size: 2 << 30, State: Waiting, Step: "activate", StepSince: pointer(before(75 * time.Second)), Waiting: &Wait{Step: "activate", Since: before(75 * time.Second),
+				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live: delete the pod\x1b[31m", Holder: &Holder{HostID: 7, Host: "node-7", Since: pointer(before(75 * time.Second)), Lease: "live", Renewed: pointer(before(3 * time.Second))}}},
 			{VG: "vg1", LV: "gone", State: Uncertain, Pods: []Pod{web}},
 		},
 		Problems: []string{"note /run/flexd/claims/x.json is torn; ignored"},
@@ -311,7 +313,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Events{}, Event{}, EventPod{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Wait{}, Holder{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Events{}, Event{}, EventPod{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {
@@ -344,7 +346,7 @@ func TestSelection(t *testing.T) {
 		Selection
 		want string
 	}{
-		{Selection{}, "files/data8 vg0/backup vg0/data vg0/fresh vg0/full vg0/old vg0/spare vg1/gone"},
+		{Selection{}, "files/data8 svg/moves vg0/backup vg0/data vg0/fresh vg0/full vg0/old vg0/spare vg1/gone"},
 		{Selection{Target: "vg1"}, "vg1/gone"},
 		{Selection{Target: "vg0/old"}, "vg0/old"},
 		{Selection{Target: "u3"}, "vg0/fresh"},
@@ -371,7 +373,7 @@ func TestSelection(t *testing.T) {
 	}
 	all.Groups = []Group{{Name: "vg0"}, {Name: "vg1"}, {Name: "vg2"}}
 	l := Selection{VG: "vg0"}.Of(all)
-	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(l.Groups) != 1 || len(all.Volumes) != 8 {
+	if len(l.Findings) != 3 || len(l.RefusedCalls) != 1 || len(l.Pools) != 3 || len(l.Groups) != 1 || len(all.Volumes) != 9 {
 		t.Errorf("%+v", l)
 	}
 	// Those of no listed volume, and without a group.

@@ -10,7 +10,7 @@ import (
 )
 
 // States has every state, most urgent first.
-var States = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Full, Working, Mounted, Active, Idle}
+var States = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Full, Waiting, Working, Mounted, Active, Idle}
 
 // trouble is how many of them ask for an operator.
 const trouble = 8
@@ -66,7 +66,7 @@ func (l List) rows(now time.Time, how Layout) []string {
 	c := &columns{}
 	c.row(heading...)
 	for _, v := range l.Volumes {
-		cells := append(v.cells(now, pods), v.Error.cell(now))
+		cells := append(v.cells(now, pods), v.lastCell(now))
 		if how.Wide {
 			cells = append(cells, dash(plain(v.UUID)))
 		}
@@ -87,8 +87,13 @@ func (l List) rows(now time.Time, how Layout) []string {
 	var narrow []string
 	for i, line := range c.lines("", width) {
 		narrow = append(narrow, line)
-		if i > 0 && l.Volumes[i-1].Error != nil { // row 0 is the heading
-			narrow = append(narrow, cut("  last error "+l.Volumes[i-1].Error.cell(now), width))
+		if i == 0 { // the heading
+			continue
+		}
+		if v := l.Volumes[i-1]; v.Waiting != nil {
+			narrow = append(narrow, cut("  waits: "+plain(v.Waiting.Reason), width))
+		} else if v.Error != nil {
+			narrow = append(narrow, cut("  last error "+v.Error.cell(now), width))
 		}
 	}
 	return narrow
@@ -104,7 +109,7 @@ func (l List) color(c *columns, how Layout) {
 		switch at := slices.Index(States, v.State); {
 		case at >= 0 && at < trouble:
 			c.color(i+1, state, red)
-		case v.State == Working:
+		case v.State == Working || v.State == Waiting:
 			c.color(i+1, state, yellow)
 		case v.State == Mounted:
 			c.color(i+1, state, green)
@@ -209,6 +214,19 @@ func (p Pod) String() string {
 		s += " (ro)"
 	}
 	return plain(s)
+}
+
+// lastCell is what the volume waits for, or the last error.
+func (v Volume) lastCell(now time.Time) string {
+	if v.Waiting != nil {
+		return plain(v.Waiting.Reason)
+	}
+	return v.Error.cell(now)
+}
+
+// text says what the step waits for, and since when.
+func (w *Wait) text(now time.Time) string {
+	return plain(fmt.Sprintf("%s waits for %s: %s", w.Step, age(now.Sub(w.Since)), w.Reason))
 }
 
 func (e *Error) cell(now time.Time) string {

@@ -1,20 +1,23 @@
 package volume
 
-// creations serves the calls that wait for a volume with their name. Such a call waits in
-// the lane of the name, where h.LV is the volume with that name, and h.Record reports
+// creations serves the calls that wait for a volume with their name, or for a look-up of it.
+// Such a call waits in the lane of the name, where h.LV is the volume with that name, and h.Record reports
 // whether a volume with that name was seen with a filesystem.
 func (p *planner) creations() {
 	var size int64
 	var who []string
 	for _, c := range p.w.Calls {
 		switch lv := p.h.LV; {
-		case c.Verb != Create:
+		case c.Verb != Create && c.Verb != Find:
 		case lv.Presence == Present:
 			p.done(c)
+		case p.waits(c):
 		case lv.Presence == Foreign:
 			p.refuse(c, Unusable, "not usable: %s", orUnknown(lv.Reason))
 		case lv.Presence == PresenceUnknown:
 			p.refuse(c, Unknown, "it could not be looked up: %s", orUnknown(lv.Reason))
+		case c.Verb == Find:
+			p.done(c)
 		case c.Refusal.Reason != "":
 			p.refuse(c, c.Refusal.Code, "create: %s", c.Refusal.Reason)
 		case p.h.Record == Seen:

@@ -8,7 +8,7 @@ type Forecast struct {
 	Done    bool
 	Refused Refusal // zero = it is not refused
 	// Otherwise the call waits: for the result of the last step, which is not known, or,
-	// without a step, until its device is resumed or its group has answered.
+	// without a step, for what Call.Waits says or until its group has answered.
 
 	// The volume afterwards.
 	Want Want

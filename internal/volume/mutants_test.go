@@ -98,7 +98,11 @@ var mutants = []mutant{
 		return p`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},
 	{"a suspended device is used", `case d.Suspended:`, `case false:`},
-	{"a call waits for a suspended device forever", `resumes := c.Patient && p.h.Device.Suspended`, `resumes := p.h.Device.Suspended`},
+	{"a call waits for a suspended device forever", `waits := c.Waits || p.h.LV.Pending`, `waits := c.Waits || p.h.LV.Pending || p.h.Device.Suspended`},
+	{"a step is taken for a call that waits", `waits := c.Waits || p.h.LV.Pending`, `waits := p.h.LV.Pending`},
+	{"a volume is deactivated while a call waits for it", `p.engaged = p.engaged || waits`, `_ = waits`},
+	{"a volume is created for a call that waits", `case p.waits(c):
+		case lv`, `case lv`},
 	{"a suspended device is grown or probed without a call", `if p.h.Device.Suspended {`, `if false {`},
 	{"fsck is left out", `if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {`, `if false {`},
 	{"a device is activated before its claim is noted", `if cl == nil || cl.Phase != Making {`, `if cl != nil && cl.Phase != Making {`},

@@ -98,12 +98,11 @@ func (p *planner) setUps() {
 	p.mount(mounters)
 }
 
-// waits reports whether a call waits for its device to be resumed, or for the group's
-// metadata: all set-ups need it.
+// waits reports whether nothing is planned for a call yet. All set-ups need the group's
+// metadata.
 func (p *planner) waits(c Call) bool {
-	resumes := c.Patient && p.h.Device.Suspended
-	waits := resumes || p.h.LV.Pending
-	p.v.Waiting = p.v.Waiting || resumes
+	waits := c.Waits || p.h.LV.Pending
+	p.v.Waiting = p.v.Waiting || c.Waits
 	p.engaged = p.engaged || waits
 	return waits
 }

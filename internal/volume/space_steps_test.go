@@ -61,6 +61,9 @@ func (w world) do(s Step) (world, error) {
 			if w.calls[id[0]-'0'] == oCreateRefused {
 				return w, fmt.Errorf("creates what the configuration forbids")
 			}
+			if w.calls[id[0]-'0'] == oFind {
+				return w, fmt.Errorf("creates a volume for a call that only looks for one")
+			}
 		}
 		w.lv = Present
 	case ActivateDevice:
@@ -247,6 +250,8 @@ func (w world) holds(o op) bool {
 		return !w.short && !w.small
 	case oCreate, oCreateRefused:
 		return w.lv == Present
+	case oFind:
+		return w.lv != PresenceUnknown
 	}
 	return false
 }
@@ -270,6 +275,7 @@ func (w world) answer(v Verdict) (world, error) {
 			w.calls[i] = oNone
 		}
 	}
+	w.waits = w.waits && w.calls != [2]op{}
 	return w, nil
 }
 
@@ -278,6 +284,21 @@ func (w world) begun(s Step) world {
 	w.rec, w.recXfs, w.late = Formatting, s.FSType == "xfs", false
 	w.truth, w.known = tLeftover, false
 	return w
+}
+
+// mustWait are the worlds after a step that must wait, for another host for example.
+func (w world) mustWait(s Step) []world {
+	switch s.Kind {
+	case ActivateDevice, Extend:
+		w.waits = true
+		return []world{w}
+	case CreateVolume: // the other host may be creating it
+		w.waits = true
+		made := w
+		made.lv = Present
+		return []world{w, made}
+	}
+	return nil
 }
 
 // fails are the worlds after a step that did not do its work.
@@ -333,7 +354,7 @@ func (w world) meanwhile() []world {
 // killed is the world after kill -9: the calls, the facts of the turn and what
 // only this life knew are gone.
 func (w world) killed() world {
-	w.calls, w.known, w.checked, w.made, w.sized, w.grown, w.grow, w.suspect = [2]op{}, false, false, false, false, false, false, false
+	w.calls, w.waits, w.known, w.checked, w.made, w.sized, w.grown, w.grow, w.suspect = [2]op{}, false, false, false, false, false, false, false, false
 	w.pod = LifeUnknown // without a call it is not looked at
 	return w
 }
@@ -342,8 +363,8 @@ func (w world) killed() world {
 func names(yield func(world)) {
 	for lv := PresenceUnknown; lv <= Foreign; lv++ {
 		for _, rec := range []Record{RecordUnknown, NoRecord, Seen} {
-			for _, c0 := range []op{oNone, oCreate, oCreateRefused} {
-				for _, c1 := range []op{oNone, oCreate, oCreateRefused} {
+			for _, c0 := range []op{oNone, oCreate, oCreateRefused, oFind} {
+				for _, c1 := range []op{oNone, oCreate, oCreateRefused, oFind} {
 					yield(world{lv: lv, rec: rec, calls: [2]op{c0, c1}})
 				}
 			}

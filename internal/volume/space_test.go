@@ -39,7 +39,7 @@ func start(yield func(world)) {
 					return
 				}
 			}
-			for _, w.patient = range []bool{false, true} {
+			for _, w.waits = range []bool{false, true} {
 				all(w)
 			}
 		}
@@ -190,6 +190,9 @@ func (k *walker) walk(w world) {
 				k.broke(w, v, "step %v is for a call that does not wait", s)
 			}
 		}
+		if w.waits && (s.Kind.SetsUp() || v.Waiting && s.Kind == Deactivate && len(s.Calls) == 0) {
+			k.broke(w, v, "%s while the calls wait", s)
+		}
 	}
 	u := w
 	for _, s := range v.Steps {
@@ -209,10 +212,10 @@ func (k *walker) walk(w world) {
 		switch {
 		case next != w:
 			k.walk(next) // what is left must be served, or at rest
-		case v.Waiting && w.suspended && (w.patient || w.calls == [2]op{}):
-			resumed, refused := w, w
-			resumed.suspended, refused.patient = false, false
-			k.later = append(k.later, resumed, refused)
+		case v.Waiting && (w.waits || w.suspended && w.calls == [2]op{}):
+			resumed, again := w, w
+			resumed.suspended, again.waits = false, false
+			k.later = append(k.later, resumed, again)
 		case w.calls != [2]op{}:
 			k.broke(w, v, "a call is neither answered nor worked for")
 		case w.dev == Active && w.lease == 0 && w.phase != [2]ph{} && !w.mounted() && !w.elsewhere:
@@ -234,6 +237,9 @@ func (k *walker) walk(w world) {
 	k.later = append(k.later, did.killed().written()...)
 	if s.Kind == Inspect {
 		k.later = append(k.later, did.meanwhile()...)
+	}
+	for _, must := range next.mustWait(s) {
+		k.later = append(k.later, must)
 	}
 	for _, failed := range next.fails(s) {
 		k.later = append(k.later, failed.killed())

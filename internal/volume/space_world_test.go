@@ -96,6 +96,7 @@ const (
 	ops     // those of an identified volume
 	oCreate // in the lane of a name
 	oCreateRefused
+	oFind
 )
 
 // A world is one state. It is comparable, so that each is walked once.
@@ -105,7 +106,7 @@ type world struct {
 	dev       Activity
 	unlinked  bool // the device's stable link is missing
 	suspended bool // the device: an access to it hangs
-	patient   bool // the calls wait for its end
+	waits     bool // the calls do, for its end or for something else
 	suspect   bool // the kernel complained about the filesystem
 	truth     truth
 	known     bool // FS facts of this turn
@@ -157,7 +158,7 @@ func (w world) want() Want {
 	v.Lease = Lease{Noted: w.lease > 0, Live: w.lease == 1}
 	v.Grow, v.Recheck = w.grow, w.suspect
 	for i, o := range w.calls {
-		c := Call{ID: callIDs[i], Size: largeSize, Patient: w.patient}
+		c := Call{ID: callIDs[i], Size: largeSize, Waits: w.waits}
 		switch o {
 		case oNone:
 			continue
@@ -185,6 +186,8 @@ func (w world) want() Want {
 			c.Verb, c.Dir, c.Alone = Reclaim, dirP, o == oReclaimPAlone
 		case oReclaimV:
 			c.Verb = Reclaim
+		case oFind:
+			c.Verb = Find
 		case oCreate:
 			c.Verb = Create
 		case oCreateRefused:

@@ -105,11 +105,11 @@ type Refusal struct {
 }
 
 // A Verdict is the result of Plan. Every call is in Done, in Refused, or waits for one of
-// the Steps (or for those of another call), for its device to be resumed, or for the
-// metadata of its group.
+// the Steps (or for those of another call), for what Call.Waits says, or for the metadata of
+// its group.
 type Verdict struct {
 	Steps   []Step
 	Refused []Refusal
 	Done    []string // calls whose wish is seen to hold
-	Waiting bool     // a call waits for the device to be resumed: look again soon
+	Waiting bool     // a call waits, or flexd's own work for a suspended device: look again soon
 }

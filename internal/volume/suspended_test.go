@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A patient call waits for a suspended device; any other is refused. Nothing is
+// A call waits for a suspended device if it is to, and is refused otherwise. Nothing is
 // set up meanwhile, and a release does not wait.
 func TestSuspended(t *testing.T) {
 	const dir, other = "/pods/a", "/pods/b"
@@ -16,20 +16,20 @@ func TestSuspended(t *testing.T) {
 		Mounts:  []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}},
 		Targets: map[string]TargetState{dir: {This: true}, other: {}},
 	}
-	want := func(patient bool) Want {
+	want := func(waits bool) Want {
 		return Want{
 			Claims: []Claim{{Kind: Published, Dir: dir, Phase: Held}},
 			Calls: []Call{
-				{ID: "check", Verb: Check, Patient: patient},
-				{ID: "activate", Verb: Activate, Patient: patient},
-				{ID: "stage", Verb: Stage, Dir: other, Patient: patient},
-				{ID: "expand", Verb: Expand, Dir: dir, Size: 1, Patient: patient},
+				{ID: "check", Verb: Check, Waits: waits},
+				{ID: "activate", Verb: Activate, Waits: waits},
+				{ID: "stage", Verb: Stage, Dir: other, Waits: waits},
+				{ID: "expand", Verb: Expand, Dir: dir, Size: 1, Waits: waits},
 			},
 		}
 	}
 	v := Plan(want(true), have)
 	if !v.Waiting || len(v.Steps)+len(v.Done)+len(v.Refused) != 0 {
-		t.Errorf("patient: got %+v", v)
+		t.Errorf("waits: got %+v", v)
 	}
 	v = Plan(want(false), have)
 	if v.Waiting || len(v.Steps)+len(v.Done) != 0 || len(v.Refused) != 4 {
@@ -44,17 +44,17 @@ func TestSuspended(t *testing.T) {
 	}
 	// What is mounted is Success, and a release goes on.
 	w := want(true)
-	w.Calls = []Call{{ID: "again", Verb: Publish, Dir: dir, Patient: true}}
+	w.Calls = []Call{{ID: "again", Verb: Publish, Dir: dir, Waits: true}}
 	if v := Plan(w, have); v.Waiting || len(v.Done) != 1 {
 		t.Errorf("mounted: got %+v", v)
 	}
 	w = want(true)
-	w.Calls = append(w.Calls, Call{ID: "release", Verb: Release, Dir: dir, Patient: true})
+	w.Calls = append(w.Calls, Call{ID: "release", Verb: Release, Dir: dir, Waits: true})
 	if v := Plan(w, have); !v.Waiting || len(v.Steps) == 0 || v.Steps[0].Kind != NoteReleasing {
 		t.Errorf("release: got %+v", v)
 	}
 	have.Device.Suspended = false
-	if v := Plan(want(true), have); v.Waiting || len(v.Steps) == 0 {
+	if v := Plan(want(false), have); v.Waiting || len(v.Steps) == 0 {
 		t.Errorf("resumed: got %+v", v)
 	}
 }

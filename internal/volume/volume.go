@@ -327,6 +327,7 @@ const (
 	Expand                   // it and its filesystem are larger
 	Reclaim                  // flexd release: release an orphan, the mount at Dir or, without one, the device
 	Create                   // for a call whose volume does not exist, in the lane of its name
+	Find                     // for a call whose volume cannot be looked up yet, likewise: it can
 
 	// These are not for Plan: they are answered without the volume's lane.
 	Exists   // the volume exists, active or not
@@ -355,6 +356,8 @@ func (v Verb) String() string {
 		return "end lease"
 	case Create:
 		return "create"
+	case Find:
+		return "find"
 	}
 	return "unknown"
 }
@@ -372,7 +375,7 @@ type Call struct {
 	MaxSize  int64    // the volume group's limit in bytes, 0 = none
 	Refusal  Refusal  // why the configuration refuses this call; zero = it does not
 	NoFormat Refusal  // why no filesystem may be made for it on a blank volume; zero = one may
-	Patient  bool     // it still waits for a suspended device: every snapshot suspends its origin for a moment
+	Waits    bool     // for what flexd cannot hasten: nothing is planned for it now, and only what holds already is its answer
 	Alone    bool     // for Reclaim: only if no other mount namespace has the device
 }
 

@@ -1,27 +1,99 @@
 package volume
 
-import "time"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // A WaitError reports that a step cannot succeed yet, and will without a change of its
 // request: another host has the volume active, or the locks of its shared volume group are
 // being started. Requests for the volume wait, and the step is tried again.
 type WaitError struct {
-	Reason string        // what the step waits for, with the remedy if there is one; without the volume's name
+	Reason string        // what the step waits for, with the remedy if there is one and no Holder; without the volume's name
 	Holder *Holder       // the host that has the volume active, if that is the reason
 	Retry  time.Duration // when the step is worth another try; 0 = after a second
 	Err    error         // the cause; it has the code
 }
 
-func (e *WaitError) Error() string { return e.Reason }
+// Error is the reason, with what is known about the holder and with the remedy.
+func (e *WaitError) Error() string {
+	if e.Holder == nil {
+		return e.Reason
+	}
+	return e.Reason + ": " + e.Holder.String()
+}
 
 func (e *WaitError) Unwrap() error { return e.Err }
+
+// Same reports whether two errors have the same cause, even if times differ.
+func (e *WaitError) Same(o *WaitError) bool {
+	if e.Holder == nil || o.Holder == nil {
+		return e.Holder == o.Holder
+	}
+	return e.Holder.HostID == o.Holder.HostID && e.Holder.Host == o.Holder.Host
+}
 
 // A Holder is another host that has a volume of a shared volume group active.
 type Holder struct {
 	HostID  int       // sanlock's; 0 = unknown
 	Host    string    // the name that it gave itself; "" = unknown
 	Since   time.Time // when this node first saw it; the lock manager keeps no time
-	State   string    // of its lease: "live", "failing", "dead", "unknown"
+	State   string    // of its lease, see the constants
 	Renewed time.Time // when its lease was renewed last, on this node's clock; zero = unknown
 	FreeAt  time.Time // when the lock can be taken over if the host is dead; zero = unknown or live
+}
+
+// The states of a host's lease.
+const (
+	LeaseLive    = "live"
+	LeaseFailing = "failing" // it is not renewed any more
+	LeaseDead    = "dead"
+	LeaseUnknown = "unknown"
+)
+
+// Name is the name of the host, with its host id.
+func (h *Holder) Name() string {
+	switch {
+	case h.Host == "" && h.HostID == 0:
+		return "an unknown host"
+	case h.Host == "":
+		return "host id " + strconv.Itoa(h.HostID)
+	case h.HostID == 0:
+		return "host " + h.Host
+	}
+	return "host " + h.Host + " (host id " + strconv.Itoa(h.HostID) + ")"
+}
+
+// String describes the holder and its lease, with the remedy.
+func (h *Holder) String() string {
+	var b strings.Builder
+	b.WriteString(h.Name())
+	at := func(f string, t time.Time) {
+		if !t.IsZero() {
+			fmt.Fprintf(&b, f, t.Format(time.TimeOnly))
+		}
+	}
+	at(", seen since %s", h.Since)
+	switch h.State {
+	case LeaseLive:
+		b.WriteString(", its lease is live")
+		at(" (renewed at %s)", h.Renewed)
+		b.WriteString(": delete the pod that uses the volume there")
+	case LeaseFailing:
+		b.WriteString(", it does not renew its lease")
+		at(" (renewed last at %s)", h.Renewed)
+		b.WriteString(": if that host is dead, the lock manager frees the volume")
+		at(" at %s", h.FreeAt)
+		b.WriteString("; if it lives, look at its disks and its network")
+	case LeaseDead:
+		b.WriteString(", its lease has ended")
+		at(" (renewed last at %s)", h.Renewed)
+		b.WriteString(": the lock manager frees the volume")
+		at(" at %s", h.FreeAt)
+	default:
+		b.WriteString(", the state of its lease is unknown: delete the pod that uses the volume there; if that host is dead, the lock manager frees the volume once its lease has ended")
+	}
+	return b.String()
 }

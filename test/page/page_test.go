@@ -447,7 +447,7 @@ func keys(t *testing.T, b *browser) {
 	p.equal(at, "search")
 	p.press("w", "e", "b", "-", "0")
 	p.equal(rows+".map(e => e.dataset.path)", "vg0/data")
-	p.equal("document.querySelector('#volume-count').innerText", "1 of 12")
+	p.equal("document.querySelector('#volume-count').innerText", "1 of 13")
 	p.press("Enter")
 	p.equal(at, "vg0/data")
 	p.press("Enter")
@@ -458,7 +458,7 @@ func keys(t *testing.T, b *browser) {
 	p.equal(at, "vg0/data")
 	p.equal("location.href", address)
 	p.press("Escape")
-	p.equal(rows+".length", "12")
+	p.equal(rows+".length", "13")
 
 	// The shown volume follows the selection, and Back closes it.
 	p.press("Enter", "j")
@@ -472,7 +472,7 @@ func keys(t *testing.T, b *browser) {
 	p.press("Enter")
 	p.equal(rows+".map(e => e.dataset.path) + ' ' + document.activeElement.ariaPressed", "vg0/backup true")
 	p.press("Enter")
-	p.equal(rows+".length + ' ' + document.activeElement.ariaPressed", "12 false")
+	p.equal(rows+".length + ' ' + document.activeElement.ariaPressed", "13 false")
 
 	// Nothing that the keyboard reaches is without a name.
 	p.equal("[...document.querySelectorAll('a, button, input, summary, [tabindex]')].filter(e => !e.hidden && !(e.textContent || e.ariaLabel || e.getAttribute('aria-labelledby'))).length", "0")

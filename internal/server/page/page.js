@@ -70,7 +70,7 @@ function tick(e) {
 
 const tones = {
   stuck: 'bad', failed: 'bad', missing: 'bad', faulty: 'bad', refused: 'warn', uncertain: 'warn', orphaned: 'warn', full: 'warn',
-  working: 'busy', mounted: 'ok', active: 'quiet', idle: 'quiet',
+  waiting: 'busy', working: 'busy', mounted: 'ok', active: 'quiet', idle: 'quiet',
   ok: 'ok', unusable: 'bad', unknown: 'warn', // of groups
 };
 const urgency = Object.keys(tones);
@@ -342,7 +342,7 @@ function renderRows() {
 const row = path => [...$('rows').children].find(e => e.dataset.path === path);
 
 function makeRow([v, path, finding]) {
-  const pods = v.pods ?? [], full = filling(v), why = v.error ? `${v.error.step}: ${v.error.message}` : finding;
+  const pods = v.pods ?? [], full = filling(v), why = v.waiting ? v.waiting.reason : v.error ? `${v.error.step}: ${v.error.message}` : finding;
   const e = el('.row', { role: 'row', tabindex: -1, 'data-path': path },
     el('', { role: 'gridcell' }, stateOf(v)),
     el('.name', { role: 'gridcell', title: `${v.vg}/${v.lv}` }, el('', null, `${v.vg}/`), v.lv),
@@ -447,7 +447,8 @@ function renderStory(gone) {
   for (const s of $('detail').querySelectorAll('section')) s.hidden = !story || story.partial || story.state === 'refused' && !s.contains($('history'));
   show($('detail-head'), [v.state, v.step, v.stepSince, v.size, v.uuid], () => story && [
     stateOf(v), v.size > 0 && el('', null, size(v.size)), v.uuid && el('.mono', null, v.uuid)]);
-  show($('detail-trouble'), [isTrouble(v) || v.error ? v.error : null, v.stuck, v.disagreements, v.refusedCalls, v.state], ([error, stuck, found, refused]) => [
+  show($('detail-trouble'), [isTrouble(v) || v.error ? v.error : null, v.stuck, v.disagreements, v.refusedCalls, v.state, v.waiting], ([error, stuck, found, refused, , waiting]) => [
+    waiting && card({ tone: 'busy', kind: `${waiting.step} waits`, since: waiting.since, text: waiting.reason }),
     stuck && card({ tone: 'bad', kind: 'stuck', since: stuck.since, remedy: stuck.hint,
       text: `${stuck.step}, pid ${stuck.pid}, does not end${stuck.wchan ? `; it waits in the kernel, in ${stuck.wchan}` : ''}` }),
     error && v.state !== 'refused' && card({ ...failure(v), kind: isTrouble(v) ? v.state : 'last error' }),

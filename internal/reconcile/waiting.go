@@ -1,0 +1,195 @@
+package reconcile
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A waiting is a step that cannot succeed yet, and is tried again while a call waits for it.
+type waiting struct {
+	step  volume.StepKind // 0 = the look-up of the volume
+	err   *volume.WaitError
+	since time.Time
+	calls []string // the first that waited for it, and their pod
+	pod   dsw.Pod
+}
+
+// waitingFor returns the reason if a step must wait.
+func waitingFor(err error) *volume.WaitError {
+	var e *volume.WaitError
+	if stuck := (*run.StuckError)(nil); errors.As(err, &e) && !errors.As(err, &stuck) {
+		return e
+	}
+	return nil
+}
+
+func (w *waiting) stepName() string {
+	if w.step == 0 {
+		return "look-up"
+	}
+	return w.step.String()
+}
+
+func (w *waiting) view() *status.Wait {
+	v := &status.Wait{Step: w.stepName(), Since: w.since, Reason: w.err.Error()}
+	if h := w.err.Holder; h != nil {
+		v.Holder = &status.Holder{HostID: h.HostID, Host: h.Host, Since: optional(h.Since), Lease: h.State, Renewed: optional(h.Renewed), FreeAt: optional(h.FreeAt)}
+	}
+	return v
+}
+
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// The time that a call waits for a suspended device, and the interval at which the lane
+// observes the device meanwhile.
+const (
+	resumePatience = 10 * time.Second
+	resumePause    = 200 * time.Millisecond
+)
+
+// retryPause is the interval at which a step that must wait is tried.
+const retryPause = time.Second
+
+// untilRetry returns when a step that must wait, and whose last try took that long, is tried
+// again. Lanes try at the same moments, so that their provider can serve them with one
+// command, and pause for as long as a try takes.
+func (n *Node) untilRetry(interval, took time.Duration) time.Duration {
+	if interval <= 0 {
+		interval = retryPause
+	}
+	now := n.Boot()
+	return ((now+took)/interval+1)*interval - now
+}
+
+// markWaiting sets Waits for each call whose step is not to be tried again yet, and for each
+// that has waited for a suspended device for less than resumePatience. It returns the time
+// until the lane must look again.
+func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
+	now, next := time.Now(), lastBackoff
+	if h.Device.Suspended {
+		next = resumePause
+	}
+	l.waits = false
+	for _, c := range l.calls() {
+		if !h.Device.Suspended {
+			c.suspended = time.Time{}
+		} else if c.suspended.IsZero() {
+			c.suspended = now
+		}
+		i := slices.IndexFunc(w.Calls, func(o volume.Call) bool { return o.ID == c.ID })
+		if i < 0 {
+			continue
+		}
+		if c.retry.After(now) {
+			l.waits, next = true, min(next, c.retry.Sub(now))
+			w.Calls[i].Waits = true
+		} else if h.Device.Suspended {
+			w.Calls[i].Waits = now.Sub(c.suspended) < resumePatience
+		}
+	}
+	return next
+}
+
+// postpone makes the calls of a step wait for its next try, if that is what err says.
+func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
+	e := waitingFor(err)
+	if e == nil || len(step.Calls) == 0 {
+		return false
+	}
+	now := time.Now()
+	next := now.Add(l.n.untilRetry(e.Retry, took))
+	for _, c := range l.calls() {
+		if slices.Contains(step.Calls, c.ID) {
+			c.retry = next
+		}
+	}
+	w := &waiting{step: step.Kind, err: e, since: now, calls: step.Calls, pod: l.podOf(step)}
+	l.mu.Lock()
+	old := l.waiting
+	known := old != nil && old.step == w.step && old.err.Same(e)
+	if known {
+		w.since, w.calls, w.pod = old.since, old.calls, old.pod
+	}
+	l.waiting = w
+	l.mu.Unlock()
+	if known {
+		return true
+	}
+	if old != nil {
+		l.recordWait(status.WaitedEvent, old, "")
+	}
+	l.log().WithField("step", w.stepName()).WithError(e).Info("waits")
+	l.recordWait(status.WaitingEvent, w, e.Error())
+	return true
+}
+
+// awaitLookUp makes the calls wait that need the volume's metadata, if the last look-up says
+// so. Otherwise it ends their wait for it.
+func (l *lane) awaitLookUp() {
+	if l.blocked == nil {
+		l.endWait(volume.Step{})
+		return
+	}
+	var step volume.Step
+	for _, c := range l.calls() {
+		if c.Verb != volume.Release && c.Verb != volume.Reclaim {
+			step.Calls = append(step.Calls, c.ID)
+		}
+	}
+	l.postpone(step, l.blocked, 0)
+}
+
+// endWait ends the wait for a step that was taken.
+func (l *lane) endWait(step volume.Step) {
+	l.mu.Lock()
+	w := l.waiting
+	l.mu.Unlock()
+	if w != nil && w.step == step.Kind {
+		l.dropWait(w, "")
+	}
+}
+
+// endWaitOfTurn ends the wait for a step that no call waits for any more.
+func (l *lane) endWaitOfTurn() {
+	l.mu.Lock()
+	w := l.waiting
+	l.mu.Unlock()
+	if w == nil || l.waits || l.n.ctx.Err() != nil {
+		return
+	}
+	why := ""
+	if len(l.calls()) == 0 {
+		why = "no call waits for it any more"
+	}
+	l.dropWait(w, why)
+}
+
+func (l *lane) dropWait(w *waiting, why string) {
+	l.mu.Lock()
+	l.waiting = nil
+	l.mu.Unlock()
+	for _, c := range l.calls() {
+		c.retry = time.Time{}
+	}
+	l.recordWait(status.WaitedEvent, w, why)
+}
+
+func (l *lane) recordWait(t status.EventType, w *waiting, message string) {
+	e := l.event(t)
+	e.Step, e.CallIDs, e.Pod, e.Message = w.stepName(), w.calls, EventPod(w.pod), message
+	if t == status.WaitedEvent {
+		e.Duration = time.Since(w.since).Seconds()
+	}
+	l.n.record(e)
+}
