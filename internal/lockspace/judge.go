@@ -100,7 +100,11 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	}
 
 	if !listed && added && s.starting.IsZero() {
-		return Unavailable, unusable("%slvmlockd was restarted and does not know the locks that sanlock still holds for it: drain the node and reboot it; if no volume of the group is active: systemctl restart sanlock lvmlockd", group)
+		const gone = "%slvmlockd was restarted, and sanlock still has the lockspace of the earlier one"
+		if lease.Locks == 0 {
+			return Unavailable, unusable(gone+", without locks: sanlock client rem_lockspace -s %s:%d:%s:0", group, name, lease.HostID, lease.Path)
+		}
+		return Unavailable, unusable(gone+" with %d locks: drain this node and reboot it (an lvmlockd that always runs with --adopt 1 takes them over)", group, lease.Locks)
 	}
 	state, err := m.lockdState(s, l, listed)
 	if state != Started || err != nil {

@@ -77,6 +77,7 @@ type leases struct {
 	Renewed    int // when it was renewed last
 	Result     int // of the last attempt, 1 = success
 	Dead       bool
+	Locks      int // that are held
 }
 
 // parseSanlock reads the output of sanlock client status -D: blocks of a heading and
@@ -86,6 +87,7 @@ func parseSanlock(out string) (sanlockd, error) {
 	bad := func(text string) (sanlockd, error) {
 		return sanlockd{}, fmt.Errorf("sanlock client status: the output does not parse: %.80q", text)
 	}
+	locks := map[string]int{}
 	for _, b := range blocks(out) {
 		switch kind, rest, _ := strings.Cut(b.heading, " "); kind {
 		case "daemon":
@@ -110,7 +112,14 @@ func parseSanlock(out string) (sanlockd, error) {
 				return bad(b.heading)
 			}
 			d.Spaces[name] = l
+		case "r":
+			name, _, _ := strings.Cut(rest, ":")
+			locks[name]++
 		}
+	}
+	for name, l := range d.Spaces {
+		l.Locks = locks[name]
+		d.Spaces[name] = l
 	}
 	if d.Version == "" {
 		return bad(out)

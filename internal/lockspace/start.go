@@ -35,6 +35,7 @@ func (m *Manager) join(s *space) {
 	if err == nil {
 		err = m.joined(vg, f)
 	}
+	defer close(s.done) // after the unlock
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if lockType != "" {
@@ -42,7 +43,6 @@ func (m *Manager) join(s *space) {
 	}
 	s.starting = time.Time{}
 	s.failed, s.failedAt = err, m.now()
-	close(s.done)
 	if f != nil {
 		if e := m.judge(s, f); e == nil && s.status.State == Stopped && err != nil {
 			s.status.Reason = err.Error()
@@ -87,7 +87,7 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 		if err != nil && try == 0 && strings.Contains(said, "invalid parameters for") {
 			continue
 		}
-		if err != nil {
+		if err != nil || strings.Contains(said, "requires lvmlockd") {
 			return lockType, startError(vg, said, err)
 		}
 		return lockType, nil
@@ -118,7 +118,7 @@ func (m *Manager) lvm(ctx context.Context, step, vg, command string, more ...str
 func (m *Manager) readLockType(vg string) (string, error) {
 	out, err := m.lvm(context.Background(), "read", vg, "vgs", "--noheadings", "-o", "vg_lock_type")
 	if err != nil {
-		return "", unusable("volume group %s cannot be read: %s", vg, said(out, err))
+		return "", startError(vg, out, err)
 	}
 	switch t := strings.TrimSpace(out); t {
 	case "sanlock", "dlm":
@@ -152,10 +152,10 @@ func said(text string, err error) string {
 // startErrors maps what vgchange says to remedies.
 var startErrors = []struct{ text, meaning string }{
 	{"invalid sanlock host_id", "this node has no valid host id: set local/host_id in /etc/lvm/lvmlocal.conf to a number from 1 to 2000 that no other node of the group has"},
-	{"lvmlockd is not enabled", "LVM does not use lvmlockd: set global/use_lvmlockd=1 in /etc/lvm/lvm.conf"},
+	{"requires lvmlockd", "LVM does not use lvmlockd: set global/use_lvmlockd=1 in /etc/lvm/lvm.conf"},
 	{"lock manager", "its lock manager does not run: systemctl start sanlock (or dlm)"},
 	{"lvmlockd is not running", "lvmlockd does not run: systemctl start lvmlockd"},
-	{"not found", "LVM does not find it: its disks may be missing, unreadable or rejected by the filter"},
+	{"not found", "LVM does not find the volume group: its disks may be missing, unreadable or rejected by the filter"},
 }
 
 func startError(vg, text string, err error) error {

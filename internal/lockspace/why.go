@@ -1,6 +1,7 @@
 package lockspace
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,21 +10,16 @@ import (
 // whyNot explains why sanlock has not joined a lockspace: LVM does not say it. Only sanlock's
 // log does.
 func (m *Manager) whyNot(vg string) error {
-	out, err := m.command("sanlock log", "sanlock", "client", "log_dump")
-	text := "sanlock's log does not say why"
-	if err == nil {
-		if why := parseLog(out, "lvm_"+vg); why != "" {
-			text = why
-		}
-	}
-	return unusable("the lockspace of volume group %s does not start: %s (journalctl -u sanlock -u lvmlockd)", vg, text)
+	out, _ := m.command("sanlock log", "sanlock", "client", "log_dump") // it fails also when it succeeds
+	why := cmp.Or(parseLog(out, "lvm_"+vg), "sanlock's log does not say why")
+	return unusable("the lockspace of volume group %s does not start: %s (journalctl -u sanlock -u lvmlockd)", vg, why)
 }
 
 // results maps sanlock's results to words (its source: sanlock_rv.h).
 var results = map[int]string{
 	-2:   "the device of its leases does not exist",
 	-5:   "the device of its leases has I/O errors",
-	-17:  "sanlock still has the lockspace of an earlier lvmlockd: drain the node and reboot it; if no volume of the group is active: systemctl restart sanlock lvmlockd",
+	-17:  "sanlock still has the lockspace of an earlier lvmlockd",
 	-202: "the device of its leases does not answer within the io timeout",
 	-203: "sanlock gets no watchdog: " + watchdogRemedy,
 	-223: "there are no leases on its disks: vgchange --lock-type none and sanlock again makes new ones, while all nodes have stopped it",
@@ -45,6 +41,8 @@ func parseLog(out, name string) string {
 		case len(w) >= 3 && w[1] == "lockspace" && strings.HasPrefix(w[2], name+":"): // s1 lockspace NAME:ID:PATH:OFFSET
 			number, why, busy = w[0], "", ""
 		case number == "" || len(w) < 3 || w[0] != number:
+		case w[1] == "lockspace": // of another lockspace, after this number was used again
+			number = ""
 		case w[1] == "delta_acquire" && len(w) >= 9 && strings.HasPrefix(w[4], "busy"): // host_id 1 busy1 ID GENERATION TIME HOST
 			busy = fmt.Sprintf("host id %s is used by %s: give this node another local/host_id in /etc/lvm/lvmlocal.conf", w[3], w[8])
 		case strings.HasPrefix(text, number+" add_lockspace fail result "):

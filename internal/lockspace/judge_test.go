@@ -1,0 +1,247 @@
+package lockspace
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// What a node says when something is wrong, by transcript.
+func TestNotReady(t *testing.T) {
+	for _, c := range []struct {
+		transcript string
+		state      State
+		says       []string // parts of the error; none = it waits
+	}{
+		{"nothing-runs", Unavailable, []string{"lvmlockd does not run", "systemctl start lvmlockd"}},
+		{"only-lvmlockd", Unavailable, []string{"sanlock does not run", "systemctl start sanlock"}},
+		{"no-wdmd", Unavailable, []string{"wdmd does not run", "/dev/watchdog", "watchdog: none"}},
+		{"without-watchdog", Unavailable, []string{"-w 0 in /etc/default/sanlock", "a node that was paused could write"}},
+		{"without-watchdog-started", Unavailable, []string{"-w 0 in /etc/default/sanlock"}},
+		{"lvmlockd-restarted", Unavailable, []string{"lvmlockd was restarted", "with 1 locks", "reboot it", "--adopt 1"}},
+		{"renewal-fails", Unavailable, []string{"was not renewed for 11 s", "result -5", "are its disks reachable?", "16 s after the last renewal"}},
+		{"killed", Lost, []string{"has lost its locks", "deactivate them", "lvmlockctl --drop svg"}},
+	} {
+		t.Run(c.transcript, func(t *testing.T) {
+			m, n := newNode(t, c.transcript)
+			err := m.Ready(t.Context(), "svg")
+			if err == nil || errors.As(err, new(*volume.WaitError)) || volume.CodeOf(err) != volume.Unusable {
+				t.Fatalf("%v", err)
+			}
+			for _, part := range append(c.says, "volume group svg") {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+			if st := m.Status("svg"); st.State != c.state || st.Reason != err.Error() {
+				t.Errorf("%+v", st)
+			}
+			if n.count(lockstart) != 0 {
+				t.Error("started")
+			}
+		})
+	}
+}
+
+// A group that is used without a watchdog.
+func TestNoWatchdog(t *testing.T) {
+	m, _ := newNode(t, "without-watchdog-started")
+	m.NoWatchdog = func(vg string) bool { return vg == "svg" }
+	if err := m.Ready(t.Context(), "svg"); err != nil {
+		t.Error(err)
+	}
+	if st := m.Status("svg"); st.Watchdog != "none" || st.State != Started {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Why a start failed is the answer to all who waited for it, and then it is tried again.
+func TestStartFails(t *testing.T) {
+	for _, c := range []struct{ transcript, says string }{
+		{"host-id-unset", "local/host_id in /etc/lvm/lvmlocal.conf"},
+		{"no-use-lvmlockd", "use_lvmlockd=1 in /etc/lvm/lvm.conf"},
+		{"host-id-used", "host id 1 is used by n1: give this node another local/host_id"},
+	} {
+		t.Run(c.transcript, func(t *testing.T) {
+			m, n := newNode(t, "stopped", c.transcript)
+			if _, ok := n.says[lockstart]; !ok {
+				n.says[lockstart] = utterance{} // LVM succeeds also when the lockspace does not start
+			}
+			for i := range 3 {
+				err := m.Ready(t.Context(), "svg")
+				settle(m, "svg")
+				if waits := errors.As(err, new(*volume.WaitError)); waits != (i == 0) {
+					t.Fatalf("call %d: %v", i, err)
+				}
+				if i > 0 && (!strings.Contains(err.Error(), c.says) || volume.CodeOf(err) != volume.Unusable) {
+					t.Errorf("%v", err)
+				}
+			}
+			if st := m.Status("svg"); !strings.Contains(st.Reason, c.says) {
+				t.Errorf("%+v", st)
+			}
+			m.now = func() time.Time { return time.Now().Add(failedFor + time.Second) }
+			if err := m.Ready(t.Context(), "svg"); !errors.As(err, new(*volume.WaitError)) {
+				t.Errorf("not tried again: %v", err)
+			}
+			settle(m, "svg")
+		})
+	}
+}
+
+// Without udev the first try fails, since LVM makes the device too late.
+func TestStartTwice(t *testing.T) {
+	m, n := newNode(t, "started", "stopped")
+	n.says[lockstart] = utterance{code: 5, stderr: "  VG svg start failed: invalid parameters for sanlock\n"}
+	n.then = func(argv string) {
+		if argv == lockstart && n.count(lockstart) == 1 {
+			n.replace(transcript(t, "started"))
+			n.says[lockstart] = utterance{}
+		}
+	}
+	m.Start("svg")
+	settle(m, "svg")
+	if c := n.count(lockstart); c != 2 {
+		t.Errorf("%d tries", c)
+	}
+	if st := m.Status("svg"); st.State != Started {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A group whose lock type is not that of a shared one is not used.
+func TestNotShared(t *testing.T) {
+	for said, want := range map[string]string{"\n": "vgchange --lock-type sanlock svg", "  idm\n": `"idm"`} {
+		m, n := newNode(t, "stopped")
+		n.says["lvm vgs --noheadings -o vg_lock_type svg"] = utterance{stdout: said}
+		m.Start("svg")
+		settle(m, "svg")
+		if err := m.Ready(t.Context(), "svg"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v", err)
+		}
+		if n.count(lockstart) != 0 {
+			t.Error("started")
+		}
+	}
+}
+
+// Once lvmlockd has asked to stop using a group, it is not used until its locks were dropped
+// and it was started again.
+func TestLost(t *testing.T) {
+	m, n := newNode(t, "started")
+	now := time.Now()
+	m.now = func() time.Time { return now }
+	ready := func() error { now = now.Add(2 * fresh); return m.Ready(t.Context(), "svg") }
+	if err := ready(); err != nil {
+		t.Fatal(err)
+	}
+	m.Lost("svg", "the disks do not answer")
+	if st := m.Status("svg"); st.State != Lost || !strings.Contains(st.Reason, "the disks do not answer") {
+		t.Errorf("%+v", st)
+	}
+	if err := ready(); err == nil || !strings.Contains(err.Error(), "the disks do not answer") { // lvmlockd was not told yet
+		t.Error(err)
+	}
+	n.replace(transcript(t, "killed"))
+	if err := ready(); err == nil || !strings.Contains(err.Error(), "has lost its locks") {
+		t.Error(err)
+	}
+	began := make(chan bool)
+	n.replace(transcript(t, "dropped"))
+	n.says["lvm vgs --noheadings -o vg_lock_type svg"] = utterance{stdout: "sanlock\n"}
+	n.says[lockstart] = utterance{}
+	n.then = func(argv string) {
+		if argv == lockstart {
+			<-began
+			n.replace(transcript(t, "started"))
+		}
+	}
+	if err := ready(); !errors.As(err, new(*volume.WaitError)) {
+		t.Error(err)
+	}
+	close(began)
+	settle(m, "svg")
+	if err := ready(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Daemons that hang, are not installed, or say something unknown.
+func TestDaemons(t *testing.T) {
+	const lvmlockd, sanlock, wdmd = "lvmlockctl --info --dump", "sanlock client status -D", "wdmd -d"
+	for _, c := range []struct {
+		argv string
+		u    utterance
+		says string
+	}{
+		{lvmlockd, utterance{err: &run.StuckError{}}, "lvmlockd does not answer"},
+		{sanlock, utterance{err: &run.StuckError{}}, "sanlock does not answer"},
+		{wdmd, utterance{err: &run.StuckError{}}, "wdmd does not answer"},
+		{lvmlockd, utterance{stdout: "hello\n"}, "does not parse"},
+		{lvmlockd, utterance{stdout: "info=structs \ninfo=ls vg_name=svg host_id=x\n"}, "does not parse"},
+		{sanlock, utterance{stdout: ""}, "does not parse"},
+		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=x\n"}, "does not parse"},
+		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=7\n"}, "sanlock does not know its lockspace"},
+		{wdmd, utterance{stdout: "hello"}, "does not parse"},
+		{wdmd, utterance{stdout: "wdmd 147 socket_gid 111\n"}, "wdmd does not guard its lease"},
+		{wdmd, utterance{stdout: "wdmd 147 socket_gid 111\nclient 2 name sanlock_lvm_svg:2 pid 150 now 90 renewal 50 expire 66\n"}, "about to reset this node"},
+	} {
+		m, n := newNode(t, "started")
+		n.says[c.argv] = c.u
+		if err := m.Ready(t.Context(), "svg"); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v, want %q", err, c.says)
+		}
+	}
+	m, n := newNode(t, "started")
+	delete(n.says, lvmlockd)
+	if err := m.Ready(t.Context(), "svg"); err == nil || !strings.Contains(err.Error(), "lvmlockd is not installed (package lvm2-lockd)") {
+		t.Error(err)
+	}
+}
+
+// Another lvmlockctl that runs at the same time takes the dump.
+func TestDumpIsTaken(t *testing.T) {
+	m, n := newNode(t, "started")
+	n.says["lvmlockctl --info --dump"] = utterance{code: 158, stdout: "socket error -98\n"}
+	n.then = func(argv string) {
+		if strings.HasPrefix(argv, "lvmlockctl") && n.count(argv) == 2 {
+			n.replace(transcript(t, "started"))
+		}
+	}
+	if err := m.Ready(t.Context(), "svg"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGlobalLock(t *testing.T) {
+	for enabled, want := range map[string]string{"1": "", "0": "lvmlockctl --gl-enable svg"} {
+		m, n := newNode(t, "started")
+		u := n.says["lvmlockctl --info --dump"]
+		u.stdout = strings.Replace(u.stdout, "sanlock_gl_enabled=1", "sanlock_gl_enabled="+enabled, 1)
+		n.says["lvmlockctl --info --dump"] = u
+		if err := m.Ready(t.Context(), "svg"); err != nil {
+			t.Error(err)
+		}
+		if st := m.Status("svg"); st.State != Started || !strings.Contains(st.Reason, want) || want == "" && st.Reason != "" {
+			t.Errorf("%+v", st)
+		}
+	}
+}
+
+// A group with dlm is left to its cluster manager.
+func TestDLM(t *testing.T) {
+	m, n := newNode(t, "stopped")
+	delete(n.says, "sanlock client status -D")
+	delete(n.says, "wdmd -d")
+	n.says["lvmlockctl --info --dump"] = utterance{stdout: "info=structs \ninfo=ls ls_name=lvm_svg vg_name=svg lm_type=dlm host_id=0 create_fail=0 create_done=1 thread_stop=0 kill_vg=0 drop_vg=0 sanlock_gl_enabled=0\n"}
+	if err := m.Ready(t.Context(), "svg"); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.Holder(t.Context(), "svg", []LV{{UUID: "VG_" + lv1, LockArgs: "1.0.0:4096"}}); volume.CodeOf(err) != volume.Unknown {
+		t.Error(err)
+	}
+}
