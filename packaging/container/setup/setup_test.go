@@ -70,7 +70,7 @@ func (h *host) makeImage() {
 	const repository = "../../.."
 	built := repository + "/bin/image/test"
 	make := exec.Command("make", "-s", "-C", repository, "image", "ARCH=amd64", "BIN=bin/image/test")
-	make.Env = append(os.Environ(), "GOFLAGS=", "MAKEFLAGS=")
+	make.Env = append(os.Environ(), "MAKEFLAGS=")
 	if out, err := make.CombinedOutput(); err != nil {
 		h.Fatalf("make image: %v\n%s", err, out)
 	}
