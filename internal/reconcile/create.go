@@ -60,7 +60,7 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 // observeName looks up the volume of a lane's name.
 func (l *lane) observeName(ctx context.Context) volume.Have {
 	name := l.nameNow()
-	lv, err := l.n.Providers[name.VG].LookUp(ctx, name)
+	lv, err := lookUpForSetUp(ctx, l.n.Providers[name.VG], name)
 	if l.blocked = waitingFor(err); l.blocked != nil {
 		lv, err = volume.LV{Pending: true, Reason: err.Error()}, nil
 	}

@@ -114,6 +114,11 @@ func (n *Node) awaitLookUp(ctx context.Context, c *call, p Provider) (volume.LV,
 	}
 }
 
+// lookUpForSetUp looks a volume up for a call that sets it up.
+func lookUpForSetUp(ctx context.Context, p Provider, name volume.Name) (volume.LV, error) {
+	return p.LookUp(ctx, name)
+}
+
 // createdLater reports whether a call only checks a volume that Activate creates.
 func createdLater(c *call, vg *config.VolumeGroup) bool {
 	return c.Verb == volume.Check && vg.Create && c.Size > 0
@@ -127,7 +132,7 @@ func notFound(c *call) error {
 // may be created.
 func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, error) {
 	name := c.Name
-	lv, err := p.LookUp(ctx, name)
+	lv, err := lookUpForSetUp(ctx, p, name)
 	if err != nil || lv.Presence == volume.Absent { // else no search through all volumes is needed
 		n.lookForDeleted(name)
 		now, uuid := n.renamed(name)
