@@ -58,7 +58,7 @@ var packages = []struct {
 	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable", "driver"}},
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "devmapper", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
-	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "loopdev", "lockspace", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "driver", "doctor", "history"}},
+	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "devmapper", "loopdev", "lockspace", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "driver", "doctor", "history"}},
 }
 
 // stdOnly are the packages that import the standard library and ours only.

@@ -55,7 +55,7 @@ func app(stdout, stderr io.Writer) *cli.App {
 		ErrWriter:       stderr,
 		ExitErrHandler:  func(*cli.Context, error) {}, // run has the only exit
 		Commands: []*cli.Command{
-			serveCommand(stderr), statusCommand(stdout), eventsCommand(stdout, stderr), logsCommand(stdout), checkCommand(stdout), doctorCommand(stdout), driverCommand(stdout), explainCommand(stdout), releaseCommand(stdout),
+			serveCommand(stderr), statusCommand(stdout), eventsCommand(stdout, stderr), logsCommand(stdout), checkCommand(stdout), doctorCommand(stdout), driverCommand(stdout), explainCommand(stdout), releaseCommand(stdout), lockspaceLostCommand(),
 			configCommand(stdout), udevCommand(stdout), uuidCommand(stdout), completionCommand(stdout), versionCommand(stdout),
 		},
 	}

@@ -74,6 +74,8 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 	measured := metrics.New(live, version, flexserve.Verbs, audit.Classes())
 	providers := providers(live, measured.Commands(runner))
 	providers.lvm.Waited = measured.GroupWait
+	locks := newLocks(live, measured.Commands(runner), filepath.Join(cfg.RunDir, "lanes"))
+	providers.lvm.Lost = func(vg string) bool { why, _ := locks.LostReason(vg); return why != "" }
 	renameNotes(store, providers.lvm, filepath.Join(cfg.RunDir, "lanes"), log)
 	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}
 	observer := asw.New([]asw.Layout{layout}, providers.seen, records.Get, mounts)
@@ -81,7 +83,7 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 		Config: live, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
-		Stepped: measured.Step, Record: past.Record,
+		Stepped: measured.Step, Record: past.Record, Locks: locks, RemoveUnused: removeUnused(providers.lvm),
 	}
 	gauge := &mount.Gauge{Runner: runner}
 	for i := range 4 {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/status"
 )
@@ -158,7 +159,7 @@ func (n *node) sanlock() (all []finding) {
 		evidence += fmt.Sprintf(": the volumes of a node that died can be used elsewhere after about %d s", 8*timeout+fire)
 	}
 	if d["use_watchdog"] != "1" {
-		unsafe := n.withoutWatchdog(groups)
+		unsafe := n.needWatchdog(groups)
 		if len(unsafe) > 0 {
 			all = append(all, failed(fmt.Sprintf("sanlock runs without the watchdog (use_watchdog=%s), which %s needs: a node that was paused would write to volumes that another node has taken over", d["use_watchdog"], listed(unsafe)),
 				"remove `-w 0` from sanlock_opts in /etc/default/sanlock (/etc/sysconfig/sanlock), and use_watchdog = 0 from /etc/sanlock/sanlock.conf; then drain the node and reboot it",
@@ -169,15 +170,22 @@ func (n *node) sanlock() (all []finding) {
 	return append(all, well("%s", evidence))
 }
 
-// withoutWatchdog returns the groups for which the configuration wants a watchdog.
-func (n *node) withoutWatchdog(groups []group) []group { return groups }
+// needWatchdog returns the groups that the configuration does not allow without a watchdog.
+func (n *node) needWatchdog(groups []group) (all []group) {
+	for _, g := range groups {
+		if !slices.ContainsFunc(n.Config.VolumeGroups, func(vg config.VolumeGroup) bool { return vg.Name == g.Name && vg.WatchdogNone }) {
+			all = append(all, g)
+		}
+	}
+	return all
+}
 
 func (n *node) watchdog() (all []finding) {
 	groups, why := n.sanlockGroups()
 	if why != nil {
 		return why
 	}
-	if groups = n.withoutWatchdog(groups); len(groups) == 0 {
+	if groups = n.needWatchdog(groups); len(groups) == 0 {
 		return skipped("the groups are configured with watchdog: none")
 	}
 	all = n.daemonFindings(listed(groups), "wdmd", "wdmd.service", "systemctl enable --now wdmd (before sanlock; if it finds no watchdog: modprobe softdog)")
@@ -275,7 +283,7 @@ func (n *node) lockspaces() (all []finding) {
 		drop := fmt.Sprintf("if nothing of it is active (dmsetup info -c -o name,open -S 'vg_name=%s'; only %[1]s-lvmlock remains): lvmlockctl --drop %[1]s; %s", g.Name, start)
 		switch {
 		case i < 0 && inSanlock && g.Lock == "sanlock" && serr == nil:
-			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted without its locks", "docs/shared.md, section Recovery"))
+			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted without its locks", "drain the node and reboot it", "if no volume of it is active: systemctl restart sanlock lvmlockd; "+start))
 		case i < 0:
 			all = append(all, warning("the lockspace of "+g.Name+" is not started; flexd starts it when a pod needs it", start+" (joining takes up to some minutes)"))
 		case spaces[i]["kill_vg"] == "1":
@@ -329,7 +337,7 @@ func (n *node) killCommand() []finding {
 	switch {
 	case command == "":
 		return []finding{warning("lvmlockctl_kill_command is not set: when the disk of "+listed(groups)+" does not answer, the watchdog resets this node, even if no pod uses a volume", remedy)}
-	case filepath.Base(program) != "flexd" || strings.TrimSpace(rest) != KillCommand:
+	case filepath.Base(program) != "flexd" || !strings.HasPrefix(rest+" ", KillCommand+" "):
 		return []finding{warning("lvmlockctl_kill_command is "+command+", and not flexd's: flexd does not know when locks are lost", remedy, "if it is to stay, let it run flexd "+KillCommand+", too")}
 	case !strings.HasPrefix(program, "/"):
 		return []finding{failed("lvmlockctl_kill_command is "+command+": LVM wants the whole path", remedy)}

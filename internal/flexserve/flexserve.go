@@ -26,6 +26,7 @@ import (
 var Verbs = []string{
 	flexvolume.Attach, flexvolume.Detach, flexvolume.WaitForAttach, flexvolume.IsAttached, flexvolume.MountDevice, flexvolume.UnmountDevice,
 	flexvolume.Mount, flexvolume.Unmount, flexvolume.ExpandVolume, flexvolume.ExpandFS, flexvolume.Reclaim,
+	flexvolume.LockspaceLost,
 }
 
 // A Frontend answers FlexVolume calls.
@@ -40,6 +41,7 @@ type Frontend struct {
 	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
 		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Outlook
+		Lose(ctx context.Context, vg string) error
 	}
 }
 
@@ -53,6 +55,12 @@ type History interface {
 // Serve answers one FlexVolume call. ctx is done when flexdriver has closed the connection;
 // pid is flexdriver's, or 0 if it is unknown.
 func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) flexvolume.Answer {
+	if q.Verb == flexvolume.LockspaceLost && len(q.Args) == 1 {
+		if err := f.Node.Lose(ctx, q.Args[0]); err != nil { // it logs, and records events
+			return flexvolume.Refusal(string(volume.CodeOf(err)), err.Error())
+		}
+		return flexvolume.Success()
+	}
 	since := time.Now()
 	fields := logrus.Fields{"call": q.ID, "verb": q.Verb}
 	call, err := flexvolume.Parse(q.Verb, q.Args)

@@ -5,9 +5,13 @@ import (
 	"path"
 )
 
-// Reclaim is the only verb of the driver socket that kubelet does not use: `flexd release`
-// releases one orphan with it. flexdriver does not accept it.
-const Reclaim = "release"
+// The verbs of the driver socket that kubelet does not use, and flexdriver does not accept:
+// `flexd release` releases one orphan, and `flexd lockspace-lost` reports the loss of the
+// locks of a volume group, its only argument.
+const (
+	Reclaim       = "release"
+	LockspaceLost = "lockspace-lost"
+)
 
 // ParseReclaim parses its arguments: the volume's uuid, and the directory to release or ""
 // for the volume's device.

@@ -155,6 +155,14 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if !ok || layer != "" {
 		return fmt.Errorf("deactivate: device-mapper calls the device of %s %q, which is no name of LVM's: it was renamed by hand", lv.Name, m.Name)
 	}
+	if p.Lost != nil && p.Lost(name.VG) {
+		if _, err = p.RemoveUnused(ctx, name.VG); err == nil {
+			if _, found, err = p.find(lv.UUID); found {
+				err = p.busy(ctx, lock, m)
+			}
+		}
+		return err
+	}
 	g, err := p.group(name.VG)
 	if err != nil {
 		return err

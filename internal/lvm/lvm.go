@@ -36,6 +36,10 @@ type Options struct {
 	// Waited, if set, is called after a command has waited for earlier ones of its group.
 	Waited func(vg string, took time.Duration)
 
+	// Lost reports whether the locks of a shared volume group are lost: its volumes are
+	// deactivated without LVM; nil = those of none are.
+	Lost func(vg string) bool
+
 	// CallDeadline is how long a call may wait: a command that hangs is reported well
 	// before that. 0 = long.
 	CallDeadline time.Duration

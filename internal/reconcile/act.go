@@ -21,6 +21,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return dsw.ErrNotWanted
 	}
+	if why := l.n.lostReason(l.group()); why != "" && s.Kind.SetsUp() {
+		return volume.WithCode(volume.Unusable, errors.New(why))
+	}
 	// Steps that flexd takes by itself have no calls. With calls the volume may
 	// never have been flexd's, and a lease would make it so.
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {

@@ -58,6 +58,9 @@ func (l *lane) deactivate(ctx context.Context, p Provider, h *volume.Have) error
 		return errors.New(why)
 	}
 	err := p.Deactivate(ctx, l.lock, h.LV, h.Device)
+	if err == nil {
+		l.n.dropLost(h.LV.Name.VG)
+	}
 	for _, r := range relatives {
 		l.n.lane(r.UUID, r.Name).wake()
 	}

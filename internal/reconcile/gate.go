@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mounttable"
@@ -10,7 +11,7 @@ import (
 
 // commitMount is the last check before a mount appears: a request waits for it and is
 // not superseded, the directory is no mount point, nothing else has mounted the volume,
-// and the caller will see the mount. Once it returns nil, the outcome of the mount is
+// the caller will see the mount, and the locks of its group are not lost. Once it returns nil, the outcome of the mount is
 // the only answer to the requests for it.
 func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) error {
 	c := l.waitingCall(s)
@@ -33,6 +34,9 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	}
 	if err := c.asked.Caller.sees(table, s.Dir); err != nil {
 		return err
+	}
+	if why := l.n.lostReason(l.group()); why != "" {
+		return volume.WithCode(volume.Unusable, errors.New(why))
 	}
 	l.mu.Lock()
 	name := l.name

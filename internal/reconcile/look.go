@@ -165,8 +165,16 @@ func (l *lane) want() volume.Want {
 		w.NeverDeactivate = vg.NeverDeactivate
 	}
 	w.Grow, w.Recheck = l.grow, l.recheck.left > 0 && !time.Now().Before(l.recheck.next)
+	lost := l.n.lostReason(l.name.VG)
+	if lost != "" {
+		w.Grow, w.Recheck = false, false
+	}
 	for _, r := range l.n.requests.Of(l.uuid) {
-		w.Calls = append(w.Calls, r.Call)
+		c := r.Call
+		if lost != "" && c.Verb != volume.Release && c.Verb != volume.Reclaim {
+			c.Refusal = volume.Refusal{Code: volume.Unusable, Reason: lost}
+		}
+		w.Calls = append(w.Calls, c)
 	}
 	return w
 }

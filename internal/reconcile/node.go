@@ -62,6 +62,11 @@ type Parts struct {
 	KernelErrors interface {
 		Each(ctx context.Context, notify func(device string)) error
 	}
+	// Locks are those of shared volume groups; nil = there are none.
+	Locks Locks
+	// RemoveUnused deactivates the volumes of a group that nothing has open, without LVM, and
+	// returns those that are still active; nil = it cannot be done.
+	RemoveUnused func(ctx context.Context, vg string) ([]Active, error)
 	// Record adds an event to the history, without waiting; nil = there is none.
 	Record func(status.Event)
 	// Gauge reads how full mounted filesystems are; nil = that is unknown.
@@ -90,6 +95,7 @@ type Node struct {
 	checking   map[string]chan struct{} // by VG: the running fsck and mkfs
 	adopting   map[string]bool          // directories whose mount is being identified
 	tableError string                   // why the mount table cannot be read
+	losing     map[string]losing        // by VG
 }
 
 // New returns a node that does nothing until Run.
@@ -100,7 +106,7 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}, losing: map[string]losing{}}
 	n.requests = dsw.NewRequests(n.wakeLane)
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.auditor = n.newAuditor()
@@ -292,6 +298,7 @@ const resync = 5 * time.Minute
 // these times: their lanes look again unless they have looked since.
 func (n *Node) NotifyChanged(vg string, volumes map[volume.UUID]time.Time) {
 	n.auditor.Changed(vg)
+	n.dropLost(vg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for uuid, heard := range volumes {

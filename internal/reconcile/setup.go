@@ -46,6 +46,9 @@ func (n *Node) admit(c *call) (*config.VolumeGroup, Provider, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := n.stillLost(c.ctx, vg.Name); err != nil {
+		return nil, nil, err
+	}
 	c.MaxSize = vg.MaxSize
 	if c.Verb == volume.Stage && vg.Restricted() {
 		c.NoFormat = volume.Refusal{Code: volume.NotAllowed, Reason: "it has no filesystem; " + unknownNamespace(vg, "make one by hand")}

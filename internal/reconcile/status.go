@@ -37,6 +37,11 @@ func (n *Node) Known() status.List {
 	list := status.List{Node: n.Config.Get().NodeName, Version: n.Version, Volumes: []status.Volume{}, Problems: n.problems(), Pools: n.auditor.PoolStates(), Goroutines: runtime.NumGoroutine()}
 	list.Findings, _ = n.auditor.Findings()
 	list.Groups = n.auditor.Groups()
+	for i := range list.Groups {
+		if why := n.lostReason(list.Groups[i].Name); why != "" {
+			list.Groups[i].State, list.Groups[i].Error = status.GroupUnusable, why
+		}
+	}
 	differ := n.findingsByVolume()
 	lanes := n.allLanes()
 	last := map[volume.Name]time.Time{} // the last look at a volume of that name
@@ -111,7 +116,7 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	}
 	check.Groups = n.auditor.Check(ctx)
 	found, _ := n.auditor.Findings()
-	check.Findings = append([]status.Finding{}, found...)
+	check.Findings = append(n.lostGroups(), found...)
 	check.Verdict = check.Judge()
 	return check
 }
@@ -120,6 +125,9 @@ func (n *Node) Check(ctx context.Context) status.Check {
 // volume groups.
 func (n *Node) Health() (failing, degraded []string) {
 	_, degraded = n.auditor.Findings()
+	for _, f := range n.lostGroups() {
+		degraded = append(degraded, f.Message)
+	}
 	select {
 	case <-n.ready:
 	default:

@@ -36,10 +36,13 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 }
 
 // volume returns its name; only kubelet's name if the volume group is not known. A finding
-// about the node has the path of a file.
+// about the node has the path of a file, one about a whole volume group has its name.
 func (d Finding) volume() string {
 	if d.VG == "" {
 		return cmp.Or(d.LV, d.Dir)
+	}
+	if d.LV == "" {
+		return d.VG
 	}
 	return d.VG + "/" + d.LV
 }

@@ -101,6 +101,9 @@ func (p *planner) setUps() {
 // waits reports whether nothing is planned for a call yet. All set-ups need the group's
 // metadata.
 func (p *planner) waits(c Call) bool {
+	if c.Refusal.Reason != "" {
+		return false
+	}
 	waits := c.Waits || p.h.LV.Pending
 	p.v.Waiting = p.v.Waiting || c.Waits
 	p.engaged = p.engaged || waits

@@ -1,0 +1,96 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// lockVolume is the volume in which lvmlockd keeps the locks of a shared group. sanlock has it
+// open; it is no user's.
+const lockVolume = "lvmlock"
+
+// removeDeadline is for device-mapper alone: no disk is read or written.
+const removeDeadline = 5 * time.Second
+
+// A Used is an active volume.
+type Used struct {
+	Name volume.Name
+	UUID volume.UUID
+	Open int // how often its device is open
+}
+
+// RemoveUnused removes every device of a volume group that nothing has open, without LVM: with
+// lost locks its commands wait for the group's disks or are refused. It returns the volumes
+// that are still active.
+func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]Used, error) {
+	before := -1
+	var failed error
+	for {
+		devices, err := groupDevices(dm, vg)
+		if err != nil {
+			return nil, err
+		}
+		var unused []string
+		for _, m := range devices {
+			if m.Open == 0 {
+				unused = append(unused, m.Name)
+			}
+		}
+		if len(unused) == 0 || len(devices) == before { // parts of a volume are unused once the volume is removed
+			return used(devices), failed
+		}
+		before = len(devices)
+		// Udev needs not be waited for: it may itself wait for the disk.
+		_, failed = runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, unused), Deadline: removeDeadline, Mutates: true})
+	}
+}
+
+// groupDevices returns the devices of a group, without lvmlockd's.
+func groupDevices(dm DM, vg string) (all []devmapper.Mapped, err error) {
+	list, err := dm.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range list {
+		name, _, ok := parseDMName(m.Name)
+		if !ok || name.VG != vg || name.LV == lockVolume || !strings.HasPrefix(m.UUID, "LVM-") {
+			continue
+		}
+		if m, err = dm.Device(devmapper.Key{UUID: m.UUID}); err == nil {
+			all = append(all, m)
+		} else if !errors.Is(err, devmapper.ErrNoDevice) {
+			return nil, fmt.Errorf("%s: %w", m.Name, err)
+		}
+	}
+	return all, nil
+}
+
+// used returns the volumes of devices, and hidden ones only if nothing else is left.
+func used(devices []devmapper.Mapped) (all []Used) {
+	for _, hidden := range []bool{false, true} {
+		for _, m := range devices {
+			name, layer, _ := parseDMName(m.Name)
+			if hidden == (layer != "" || isPart(name.LV)) {
+				uuid, _ := parseDMUUID(m.UUID)
+				all = append(all, Used{Name: name, UUID: uuid, Open: m.Open})
+			}
+		}
+		if len(all) > 0 {
+			break
+		}
+	}
+	return all
+}
+
+// RemoveUnused removes the devices of a group that nothing has open.
+func (p *Provider) RemoveUnused(ctx context.Context, vg string) ([]Used, error) {
+	return RemoveUnused(ctx, p.Runner, p.DM, vg)
+}

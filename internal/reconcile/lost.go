@@ -1,0 +1,258 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Locks are the locks of shared volume groups on this node.
+type Locks interface {
+	// Ready returns nil if locks of a group can be taken.
+	Ready(ctx context.Context, vg string) error
+	// Lost marks a group whose locks are lost, until they were dropped.
+	Lost(vg, why string)
+	// LostReason returns why nothing may be set up in a group with lost locks, and since when
+	// they are; "" = they are not, as far as is known. It does no I/O.
+	LostReason(vg string) (why string, since time.Time)
+	// Drop makes lvmlockd forget the locks of a group that it has lost. The caller has seen
+	// that no volume of the group is active.
+	Drop(ctx context.Context, vg string) error
+}
+
+// An Active is an active volume, of flexd or not.
+type Active struct {
+	Name volume.Name
+	UUID volume.UUID
+	Open int // how often its device is open
+}
+
+// sanlock waits 40 s for the end of lvmlockctl --kill, then it kills lvmlockd, and 10 to 20 s
+// later the watchdog resets the node: the rest is for dropping the locks.
+const (
+	loseLimit   = 20 * time.Second
+	vacateLimit = 8 * time.Second // for the unmounts of pods, and again for those of the global mounts
+)
+
+// losing is the state of a group whose locks are lost.
+type losing struct {
+	running int  // calls of Lose
+	late    bool // the last one has failed: flexd drops the locks when the last volume is inactive
+}
+
+// Lose is called when sanlock could not renew the lease of a group: other nodes will take its
+// volumes over. It unmounts what no pod uses, and deactivates what nothing has open. It
+// returns nil if no volume of the group is active: then the caller drops the locks, and the
+// node is not reset. Otherwise flexd drops them when the last volume has become inactive.
+func (n *Node) Lose(ctx context.Context, vg string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, loseLimit, ErrDeadline)
+	defer cancel()
+	log := n.Log.WithField("vg", vg)
+	log.Error("the locks of the volume group are lost: sanlock could not renew its lease on the group's disk. Nothing is set up in it any more; what no pod uses is unmounted and deactivated")
+	n.Record(status.Event{Type: status.FoundEvent, VG: vg, Code: locksLost, Message: "the locks of the volume group are lost: sanlock could not renew its lease on the group's disk"})
+	n.Locks.Lost(vg, "sanlock could not renew its lease on the group's disk")
+	n.lose(vg, +1, false)
+	n.wakeGroup(vg) // calls that wait are refused
+	err := n.vacate(ctx, vg)
+	n.lose(vg, -1, err != nil)
+	e := status.Event{Type: status.ResolvedEvent, VG: vg, Message: "no volume of the volume group is active: its locks are dropped, and the node is not reset for it"}
+	if err == nil {
+		log.Warn(e.Message)
+	} else {
+		e = status.Event{Type: status.FoundEvent, VG: vg, Code: locksLost, Message: err.Error()}
+		log.WithError(err).Error("volumes of the group remain active: the watchdog resets this node in less than a minute, unless they become inactive before")
+	}
+	n.Record(e)
+	return err
+}
+
+// locksLost is the class of the finding.
+const locksLost = "locks-lost"
+
+// vacate unmounts and deactivates the volumes of a group as far as nothing uses them.
+func (n *Node) vacate(ctx context.Context, vg string) error {
+	why := map[volume.UUID][]string{}
+	select {
+	case <-n.ready:
+		// A global mount is in use while a pod's is there.
+		for _, kind := range []volume.Kind{volume.Published, volume.Staged} {
+			n.vacateMounts(ctx, vg, kind, why)
+		}
+	case <-ctx.Done(): // what is mounted is not known
+	}
+	left, err := n.RemoveUnused(ctx, vg)
+	if err != nil && len(left) == 0 {
+		return volume.Errorf(volume.Unknown, "whether volumes of it are active is unknown: %w", err)
+	}
+	n.wakeGroup(vg) // leases end
+	if len(left) == 0 {
+		return nil
+	}
+	return volume.Errorf(volume.Busy, "%s", remaining(left, why, n.claimed))
+}
+
+// vacateMounts unmounts each mount of a kind, unless it is in use, all at once.
+func (n *Node) vacateMounts(ctx context.Context, vg string, kind volume.Kind, why map[volume.UUID][]string) {
+	ctx, cancel := context.WithTimeoutCause(ctx, vacateLimit, ErrDeadline)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for _, c := range n.Store.All() {
+		if c.VG != vg || c.Kind != kind {
+			continue
+		}
+		all.Go(func() {
+			err := n.reclaim(ctx, c.UUID, volume.Name{VG: c.VG, LV: c.LV}, c.Dir)
+			if err == nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			why[c.UUID] = append(why[c.UUID], fmt.Sprintf("for %s: %v", c.User(), err))
+		})
+	}
+	all.Wait()
+}
+
+// claimed returns the users of a volume by flexd's notes.
+func (n *Node) claimed(uuid volume.UUID) (users []string) {
+	for _, c := range n.Store.Claims(uuid) {
+		users = append(users, "for "+c.User())
+	}
+	return users
+}
+
+// maxRemaining is how many volumes a message names.
+const maxRemaining = 10
+
+// remaining describes the volumes that are still active.
+func remaining(left []Active, why map[volume.UUID][]string, users func(volume.UUID) []string) string {
+	var all []string
+	for _, a := range left[:min(len(left), maxRemaining)] {
+		reasons := why[a.UUID]
+		if len(reasons) == 0 {
+			reasons = users(a.UUID)
+		}
+		if len(reasons) == 0 {
+			reasons = []string{fmt.Sprintf("not in use by a pod, and open %d times: stop what has it open (lsblk, fuser -v /dev/%s)", a.Open, a.Name)}
+		}
+		all = append(all, fmt.Sprintf("%s (%s)", a.Name, strings.Join(reasons, "; ")))
+	}
+	if more := len(left) - maxRemaining; more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return "still active: " + strings.Join(all, ", ")
+}
+
+// lose notes the begin or the end of a call of Lose.
+func (n *Node) lose(vg string, calls int, late bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.losing[vg]
+	l.running += calls
+	l.late = late
+	n.losing[vg] = l
+}
+
+// dropLost drops the lost locks of a group when its last volume has become inactive after a
+// call of Lose that has failed.
+func (n *Node) dropLost(vg string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.losing[vg]; !l.late || l.running > 0 {
+		return
+	}
+	n.losing[vg] = losing{running: 1}
+	go func() {
+		ctx, cancel := context.WithTimeoutCause(n.ctx, loseLimit, ErrDeadline)
+		defer cancel()
+		left, err := n.RemoveUnused(ctx, vg)
+		if err == nil && len(left) == 0 {
+			err = n.Locks.Drop(ctx, vg)
+		}
+		log, late := n.Log.WithField("vg", vg), err != nil || len(left) > 0
+		switch {
+		case err != nil:
+			log.WithError(err).Warn("its lost locks are not dropped")
+		case !late:
+			log.Warn("its last volume is inactive: its lost locks were dropped")
+			n.Record(status.Event{Type: status.ResolvedEvent, VG: vg, Message: "the last volume of the group is inactive: its lost locks were dropped"})
+		}
+		n.lose(vg, -1, late)
+	}()
+}
+
+// lostReason returns why nothing may be set up in a group; "" = its locks are not lost.
+func (n *Node) lostReason(vg string) string {
+	if n.Locks == nil {
+		return ""
+	}
+	why, _ := n.Locks.LostReason(vg)
+	return why
+}
+
+// stillLost asks whether the locks of a group that were lost still are.
+func (n *Node) stillLost(ctx context.Context, vg string) error {
+	if n.lostReason(vg) == "" {
+		return nil
+	}
+	err := n.Locks.Ready(ctx, vg)
+	if wait := (*volume.WaitError)(nil); err == nil || errors.As(err, &wait) {
+		return nil
+	}
+	return err
+}
+
+// lostGroups returns a finding for each configured group with lost locks.
+func (n *Node) lostGroups() (all []status.Finding) {
+	if n.Locks == nil {
+		return nil
+	}
+	for _, vg := range n.Config.Get().VolumeGroups {
+		why, since := n.Locks.LostReason(vg.Name)
+		if why == "" {
+			continue
+		}
+		users := map[string]bool{}
+		for _, c := range n.Store.All() {
+			if c.VG == vg.Name {
+				users[fmt.Sprintf("%s/%s for %s", c.VG, c.LV, c.User())] = true
+			}
+		}
+		hint := "none if its disks answer again: flexd starts its locks anew when a pod needs them; flexd doctor shows what prevents that"
+		if len(users) > 0 {
+			hint = "delete the pods that keep it busy, and flexd deactivates its volumes and drops its locks: " + strings.Join(sortedKeys(users, maxRemaining), ", ")
+		}
+		all = append(all, status.Finding{Class: locksLost, VG: vg.Name, Since: since, Message: why, Hint: hint})
+	}
+	return all
+}
+
+func sortedKeys(set map[string]bool, most int) (keys []string) {
+	for k := range set {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	if more := len(keys) - most; more > 0 {
+		keys = append(keys[:most], fmt.Sprintf("and %d more", more))
+	}
+	return keys
+}
+
+// wakeGroup makes the lanes of a group observe again.
+func (n *Node) wakeGroup(vg string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lanes {
+		if l.nameNow().VG == vg {
+			l.wake()
+		}
+	}
+}
