@@ -126,6 +126,12 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 		o.Notes, s.notes = s.notes, nil
 	}
 	f := volume.Foresee(s.want, s.have, c.Call, s.content)
+	if i := slices.IndexFunc(f.Steps, func(step volume.Step) bool { return step.Kind == volume.ActivateDevice }); i >= 0 && f.Refused.Reason == "" {
+		if why := n.wouldWait(c.ctx, p, s.have.LV); why != nil {
+			o.Steps, o.Err = append(o.Steps, f.Steps[:i+1]...), fmt.Errorf("it would wait: %w", why)
+			return o
+		}
+	}
 	o.Steps = append(o.Steps, f.Steps...)
 	inspects := slices.ContainsFunc(f.Steps, func(step volume.Step) bool { return step.Kind == volume.Inspect })
 	if inspects && s.source != "" {
@@ -147,6 +153,32 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 		o.Err = volume.Errorf(volume.Unknown, "it would wait, and the end of that is not known")
 	}
 	return o
+}
+
+// A Foreteller is a provider that knows why the activation of a volume would have to wait,
+// without trying it.
+type Foreteller interface {
+	WouldWait(ctx context.Context, lv volume.LV) *volume.WaitError
+}
+
+// wouldWait returns why the activation of a volume waits now, or would; nil = it would not, as
+// far as is known.
+func (n *Node) wouldWait(ctx context.Context, p Provider, lv volume.LV) *volume.WaitError {
+	n.mu.Lock()
+	l := n.lanes[lv.UUID]
+	n.mu.Unlock()
+	if l != nil {
+		l.mu.Lock()
+		w := l.waiting
+		l.mu.Unlock()
+		if w != nil {
+			return w.err
+		}
+	}
+	if f, ok := p.(Foreteller); ok {
+		return f.WouldWait(ctx, lv)
+	}
+	return nil
 }
 
 func mountable(fsType string) string {

@@ -97,6 +97,12 @@ func (s *shared) Extend(ctx context.Context, lock string, lv volume.LV, d volume
 	return s.Provider.Extend(ctx, lock, lv, d, size)
 }
 
+func (s *shared) WouldWait(context.Context, volume.LV) *volume.WaitError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waits["foretold"]
+}
+
 // share makes the volume group one that nodes share.
 func share(e *hosttest.Env) *shared {
 	s := &shared{boot: e.M.Boot, waits: map[string]*volume.WaitError{}, tries: map[string][]time.Duration{}, does: map[string]func(volume.Name) error{}}
@@ -148,6 +154,9 @@ func TestWaiting(t *testing.T) {
 			up := behind(func() error { return k.Up(pod("a")) })
 			time.Sleep(30*time.Second + 100*time.Millisecond)
 			d := state(e, "data")
+			if c := explained(t, e, k, pod("b")); c.Result != status.Unforeseen || !strings.Contains(c.Message, "it would wait: another host has it active: host node-7") || len(c.Steps) != 1 {
+				t.Errorf("explained: %+v", c)
+			}
 			if d.State != status.Waiting || d.Step != "activate" || d.Waiting == nil || d.Waiting.Holder == nil || d.Waiting.Holder.Host != "node-7" || d.Waiting.Holder.HostID != 7 ||
 				time.Since(d.Waiting.Since) < 29*time.Second || !strings.Contains(d.Waiting.Reason, "another host has it active: host node-7 (host id 7), seen since ") || d.Error != nil || len(d.Calls) != 1 {
 				t.Errorf("while it waits: %+v %+v", d, d.Waiting)
@@ -301,6 +310,23 @@ func TestWaiting(t *testing.T) {
 				works(t, k.Finish(pods[i]))
 			}
 		}
+		e.Empty()
+	})
+	onShared(t, "as explained", func(t *testing.T, e *hosttest.Env, s *shared) {
+		k := hosttest.NewKubelet(e, false)
+		s.must("foretold", heldBy("node-7"))
+		if c := explained(t, e, k, pod("a")); c.Result != status.Unforeseen || !strings.Contains(c.Message, "it would wait: another host has it active: host node-7") {
+			t.Errorf("held elsewhere: %+v", c)
+		}
+		s.must("foretold", nil)
+		if c := explained(t, e, k, pod("a")); strings.Contains(c.Message, "wait") || len(s.tried("activate")) > 0 {
+			t.Errorf("free: %+v", c)
+		}
+		s.must("look-up", &volume.WaitError{Reason: "the locks of the volume group are being started", Err: errBusy})
+		if c := explained(t, e, k, pod("a")); c.Result != status.Unforeseen || !strings.Contains(c.Message, "locks of the volume group are being started") {
+			t.Errorf("not started: %+v", c)
+		}
+		s.must("look-up", nil)
 		e.Empty()
 	})
 	onShared(t, "to be extended", func(t *testing.T, e *hosttest.Env, s *shared) {
