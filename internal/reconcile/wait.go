@@ -88,7 +88,7 @@ func (l *lane) timeoutReason() error {
 	case l.parked != nil:
 		return volume.Errorf(volume.InProgress, "stuck: %s", l.parked.text())
 	case l.waiting != nil:
-		return volume.Errorf(volume.CodeOr(l.waiting.err, volume.Busy), "%s: waits since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
+		return volume.Errorf(volume.InProgress, "%s: waits since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
 	case l.working == volume.Unmount.String():
 		return volume.Errorf(volume.InProgress, "still at %s%s; it goes on, and is waited for when asked again%s", l.stepSince(), childState(child), slowAdvice)
 	case l.working != "":
