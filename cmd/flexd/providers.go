@@ -45,7 +45,7 @@ func providers(live *config.Live, runner children.Runner) kinds {
 	loop.Limits = limits
 	real := lvm.New(lvm.Options{
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
-		Limits: limits, Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline,
+		Limits: limits, Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline, Host: cfg.NodeName,
 	})
 	any := unconfigured{loop, real}
 	k := kinds{map[string]reconcile.Provider{asw.Unconfigured: any}, map[string]asw.Provider{asw.Unconfigured: any}, loop, real}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
@@ -131,7 +132,9 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 	if rec, err := o.Records(t.UUID); err != nil {
 		h.Record, h.RecordReason = volume.RecordUnknown, err.Error()
 	} else {
+		rec = rec.With(h.LV.Tagged, time.Now())
 		h.Record, h.RecordType, h.RecordLate, h.RecordName, h.RecordFile = rec.State, rec.Type, rec.Late, rec.Name, rec.File
+		h.RecordTags, h.Untagged = rec.Tags, rec.Untagged
 	}
 	for _, dir := range t.Dirs {
 		s := o.targetState(ctx, t.UUID, h.Device, table, dir)

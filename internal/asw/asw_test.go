@@ -306,3 +306,30 @@ func TestReadOnlyVolume(t *testing.T) {
 		}
 	}
 }
+
+// Ensure that a record is that of the state directory joined with that in the volume's tags,
+// and unknown while one of them is.
+func TestRecordInTags(t *testing.T) {
+	for _, c := range []struct {
+		file     volume.RecordFacts
+		err      error
+		tag      volume.RecordTag
+		want     volume.Record
+		untagged bool
+	}{
+		{volume.RecordFacts{State: volume.NoRecord}, nil, volume.RecordTag{Shared: true, State: volume.Seen, Type: "xfs"}, volume.Seen, false},
+		{volume.RecordFacts{State: volume.Seen, Type: "xfs"}, nil, volume.RecordTag{Shared: true, State: volume.NoRecord}, volume.Seen, true},
+		{volume.RecordFacts{State: volume.Seen, Type: "xfs"}, nil, volume.RecordTag{}, volume.Seen, false},
+		{volume.RecordFacts{}, errors.New("damaged"), volume.RecordTag{Shared: true, State: volume.Seen, Type: "xfs"}, volume.RecordUnknown, false},
+	} {
+		m := twoVolumes()
+		lv := m.lvs[nameA]
+		lv.Tagged = c.tag
+		m.lvs[nameA] = lv
+		o := New(nil, map[string]Provider{"vg": m}, func(volume.UUID) (volume.RecordFacts, error) { return c.file, c.err }, nil)
+		h := o.Assemble(t.Context(), Target{UUID: "A", Name: nameA}, &mounttable.Table{})
+		if h.Record != c.want || h.Untagged != c.untagged || h.Record == volume.Seen && h.RecordType != "xfs" {
+			t.Errorf("%+v: got %v %q, untagged %v", c, h.Record, h.RecordType, h.Untagged)
+		}
+	}
+}

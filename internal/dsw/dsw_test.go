@@ -521,9 +521,9 @@ func TestRecordLate(t *testing.T) {
 	}{
 		{"this boot", boot, up() - time.Minute, time.Minute, false},
 		{"this boot, wall clock set", boot, up() - time.Minute, 1000 * time.Hour, false},
-		{"this boot, old", boot, up() - RepeatWithin, time.Minute, true},
+		{"this boot, old", boot, up() - volume.RepeatWithin, time.Minute, true},
 		{"earlier boot", "other", 9 * time.Hour, time.Minute, false},
-		{"earlier boot, old", "other", 0, RepeatWithin, true},
+		{"earlier boot, old", "other", 0, volume.RepeatWithin, true},
 		{"earlier boot, from the future", "other", 0, -time.Hour, true},
 		{"of a flexd that wrote no boot", "", 0, time.Minute, false},
 		{"earlier boot, long ago by this one's clock", "other", 0, time.Minute, true},
@@ -531,7 +531,7 @@ func TestRecordLate(t *testing.T) {
 		dir := t.TempDir()
 		up := up
 		if row.name == "earlier boot, long ago by this one's clock" {
-			up = func() time.Duration { return RepeatWithin }
+			up = func() time.Duration { return volume.RepeatWithin }
 		}
 		r, err := OpenRecords(dir, boot, up)
 		if err != nil {

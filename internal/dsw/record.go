@@ -37,10 +37,6 @@ const (
 	stateSeen       = "seen"
 )
 
-// RepeatWithin is the age up to which an interrupted mkfs is repeated. Kubelet asks again
-// within minutes after a crash; later, the volume's owner may have used it otherwise.
-const RepeatWithin = time.Hour
-
 // Records is the state directory.
 type Records struct {
 	// Midway, if set, is for tests: it is called before a written record is renamed.
@@ -291,10 +287,7 @@ func (r *Records) notRepeatableReason(rec Record) string {
 			age = max(age, r.up())
 		}
 	}
-	if age <= -time.Minute || age >= RepeatWithin {
-		return fmt.Sprintf("it was started at %s, and is repeated within %s only", rec.At.Format(time.RFC3339), RepeatWithin)
-	}
-	return ""
+	return volume.TooLate(rec.At, age)
 }
 
 func parseRecord(data []byte, rec *Record) error {

@@ -48,6 +48,11 @@ func (p *Provider) CanCreate(_ context.Context, name volume.Name, size int64, na
 	return err
 }
 
+// SetRecord is never called: no other node has these volumes.
+func (p *Provider) SetRecord(_ context.Context, lv volume.LV, _ volume.Record, _ string) error {
+	return fmt.Errorf("the group of %s is not shared", lv.Name)
+}
+
 type attachArg struct {
 	File     string      `json:"file"`
 	UUID     volume.UUID `json:"uuid"`

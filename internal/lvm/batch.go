@@ -20,9 +20,10 @@ const (
 	activate kind = iota + 1
 	deactivate
 	makeNodes
+	tagging
 )
 
-var steps = map[kind]string{activate: "activate", deactivate: "deactivate", makeNodes: "make device nodes"}
+var steps = map[kind]string{activate: "activate", deactivate: "deactivate", makeNodes: "make device nodes", tagging: "tag"}
 
 // A member is one volume that shares a command.
 type member struct {
@@ -31,6 +32,9 @@ type member struct {
 	seen devmapper.Mapped // the device after an activation; valid when done is closed
 	err  error            // valid when done is closed
 	done chan struct{}
+
+	record volume.Record // for tagging
+	fsType string
 }
 
 // A batch has the volumes that share the next command of a kind: all that arrive before the
@@ -46,10 +50,15 @@ const maxBatchMembers = 900
 // activation. It returns early when ctx is done; even then begin refuses the volume
 // until the command has ended.
 func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (devmapper.Mapped, error) {
+	return g.share(ctx, k, &member{name: name, uuid: uuid})
+}
+
+// share is join with all that the command needs to know about the volume.
+func (g *group) share(ctx context.Context, k kind, m *member) (devmapper.Mapped, error) {
 	if err := g.blocked(); err != nil {
 		return devmapper.Mapped{}, err
 	}
-	m := &member{name: name, uuid: uuid, done: make(chan struct{})}
+	m.done = make(chan struct{})
 	if err := g.p.begin(m); err != nil {
 		return devmapper.Mapped{}, err
 	}
@@ -143,6 +152,9 @@ func ofAll(err error) bool {
 
 // runShared runs one command for the members. The caller has the turn.
 func (g *group) runShared(k kind, members []*member) error {
+	if k == tagging {
+		return g.writeTags(members)
+	}
 	g.mu.Lock()
 	shared := g.known != nil && g.known.Shared()
 	g.mu.Unlock()
@@ -179,6 +191,9 @@ func batchArgs(k kind, shared bool, members []*member) []string {
 // verify returns the result of a command for one volume, as observed in device-mapper; cmdErr
 // is the error of the command.
 func (g *group) verify(k kind, m *member, cmdErr error) error {
+	if k == tagging {
+		return g.verifyTags(m, cmdErr)
+	}
 	if k == makeNodes {
 		return cmdErr // the caller checks the link
 	}

@@ -32,6 +32,7 @@ type Facts struct {
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
+	host       string                   // this one, see recordTag
 	usage      volume.Usage             // of what flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
@@ -101,7 +102,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	}
 	lv := volume.LV{
 		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
-		Created: slices.Contains(l.Tags, tagCreated),
+		Created: slices.Contains(l.Tags, tagCreated), Tagged: f.recordTag(l),
 	}
 	if lv.Reason = f.refusal(l); lv.Reason != "" {
 		lv.Presence = volume.Foreign

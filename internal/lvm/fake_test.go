@@ -31,6 +31,8 @@ type fakeLVM struct {
 	gaps string   // JSON: free extents
 	ran  []string // what was started
 
+	lockType string
+
 	volumeList []string // activation/volume_list of the host; nil = none
 
 	before  func(words string) error                  // called without mu; an error is the command's
@@ -198,8 +200,15 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 			}
 			uuid := dmUUID(lv.uuid)
 			switch open := f.openMember(lv); {
-			case slices.Contains(args, "--deltag"):
-				lv.tags = append(slices.DeleteFunc(lv.tags, func(tag string) bool { return tag == args[slices.Index(args, "--deltag")+1] }), args[slices.Index(args, "--addtag")+1])
+			case slices.Contains(args, "--deltag") || slices.Contains(args, "--addtag"):
+				for i, word := range args {
+					switch {
+					case word == "--deltag":
+						lv.tags = slices.DeleteFunc(lv.tags, func(tag string) bool { return tag == args[i+1] })
+					case word == "--addtag" && !slices.Contains(lv.tags, args[i+1]):
+						lv.tags = append(lv.tags, args[i+1])
+					}
+				}
 			case on && f.volumeList != nil && !slices.Contains(f.volumeList, "vg0"): // without a word
 			case on && lv.thick():
 				f.activateFamily(lv)
@@ -256,8 +265,8 @@ func (f *fakeLVM) report() string {
 		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":%q,"origin":%q}`,
 			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.pool, lv.origin))
 	}
-	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[]}]}`,
-		vgUUID, 1<<31, f.free, f.pvs, strings.Join(lvs, ","), f.gaps)
+	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":%q,"vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[]}]}`,
+		vgUUID, 1<<31, f.free, f.lockType, f.pvs, strings.Join(lvs, ","), f.gaps)
 }
 
 func (f *fakeLVM) lookUp(p *Provider, name string) volume.LV {

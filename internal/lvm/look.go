@@ -128,6 +128,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, meaning(res.Stderr)), Err: err}
 	}
+	f.host = g.p.Host
 	g.mu.Lock()
 	known := g.known
 	g.mu.Unlock()

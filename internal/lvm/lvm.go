@@ -47,6 +47,7 @@ type Options struct {
 	Dev string // "/dev"; another directory in tests
 
 	Leads func(path, number string) bool // whether a path leads to that device; nil = the kernel decides
+	Host  string                         // this machine's name, in the tags of volumes
 }
 
 // within returns a deadline, at most half of a call's time.
@@ -91,6 +92,7 @@ func New(o Options) *Provider {
 	if o.Dev == "" {
 		o.Dev = "/dev"
 	}
+	o.Host = tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests,

@@ -32,7 +32,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	ctx = run.WithProgress(ctx, func(text string) { l.progressed(s.Kind.String() + " (" + text + ")") })
 	switch s.Kind {
 	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.Drop, volume.NoteLease, volume.DropLease, volume.RecordSeen:
-		return l.writeDown(s, c, h)
+		return l.writeDown(ctx, s, c, h)
 	case volume.CreateVolume, volume.ActivateDevice, volume.Extend, volume.Deactivate:
 		return l.changeDevice(ctx, s, c, h)
 	case volume.Inspect:
@@ -61,7 +61,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 }
 
 // writeDown takes the steps that are notes and records.
-func (l *lane) writeDown(s volume.Step, c *call, h *volume.Have) error {
+func (l *lane) writeDown(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	switch s.Kind {
 	case volume.NoteMaking:
 		return l.n.Store.Put(l.claim(s, c, h))
@@ -72,11 +72,7 @@ func (l *lane) writeDown(s volume.Step, c *call, h *volume.Have) error {
 	case volume.DropLease:
 		l.warn(s, l.n.Store.DropLease(l.uuid))
 	case volume.RecordSeen:
-		err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
-		if h.Record == volume.Formatting {
-			return err
-		}
-		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
+		return l.recordSeen(ctx, s, h)
 	default:
 		l.note(s, c, h)
 	}
@@ -260,44 +256,6 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	case l.recheck.left > 0:
 		l.recheck = recheck{l.recheck.left - 1, time.Now().Add(recheckPause)}
 	}
-	return nil
-}
-
-// format makes a filesystem. Its record is made durable after the device is proven
-// blank, while the child has it open exclusively. The child removes the record if
-// mkfs does not start or fails: a record that remains means a crash.
-func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
-	l.facts = volume.FS{}
-	done, err := l.awaitCheck(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer done()
-	f := mount.Formatting{
-		Device: h.Device, Type: s.FSType, Opts: c.asked.Options.MkfsOptions,
-		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
-	}
-	err = l.n.Ops.Format(ctx, l.lock, f, func() error {
-		if l.waitingCall(s) == nil {
-			return dsw.ErrNotWanted
-		}
-		return l.recordFormat(s, h)
-	})
-	if err == nil {
-		l.facts = volume.FS{Made: true, Checked: true}
-	}
-	return err
-}
-
-func (l *lane) recordFormat(s volume.Step, h *volume.Have) error {
-	if err := l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType); err != nil {
-		return err
-	}
-	l.stepLog(s).WithField("step", "record format").Info("done")
-	// mkfs may take an hour, and status shows what was observed last.
-	seen := *h
-	seen.Record, seen.RecordType = volume.Formatting, s.FSType
-	l.n.Observer.Publish(l.uuid, seen)
 	return nil
 }
 

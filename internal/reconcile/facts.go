@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -36,9 +37,9 @@ func observed(h volume.Have) []status.Fact {
 	}
 	switch h.Record {
 	case volume.Formatting:
-		add("format record", "mkfs of %s was started and has not ended%s", h.RecordType, because(h.RecordLate))
+		add("format record", "mkfs of %s was started and has not ended%s%s", h.RecordType, because(h.RecordLate), tagged(h))
 	case volume.Seen:
-		add("format record", "a filesystem was seen: never formatted again")
+		add("format record", "a filesystem was seen: never formatted again%s", tagged(h))
 	case volume.NoRecord:
 		add("format record", "none")
 	default:
@@ -61,6 +62,17 @@ func observed(h volume.Have) []status.Fact {
 		add("filesystem", "%s, larger than its device (%s)", volume.Bytes(h.FS.Size), volume.Bytes(h.Device.Size))
 	}
 	return facts
+}
+
+// tagged says whether the other nodes of a shared group see the record.
+func tagged(h volume.Have) string {
+	switch {
+	case len(h.RecordTags) > 0:
+		return " (tag " + strings.Join(h.RecordTags, ", ") + ")"
+	case h.Untagged:
+		return " (no tag yet: other nodes do not see it)"
+	}
+	return ""
 }
 
 func readOnly(ro bool) string {

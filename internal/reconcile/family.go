@@ -24,6 +24,7 @@ func (n *Node) withNotes(relatives []volume.Relative) []volume.Relative {
 // activate activates a volume. Volumes that become active with it get a lease before, which
 // marks them as activated by flexd.
 func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
+	l.adoptRecord(lv)
 	var leased []*lane
 	for _, r := range lv.Family {
 		d, err := p.Device(ctx, r)

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // Sequences that once broke designs like this one. Each test is named after its
@@ -203,12 +203,12 @@ func TestMkfsCut(t *testing.T) {
 	onSim(t, "long ago", func(t *testing.T, e *hosttest.Env) {
 		cut(t, e, hosttest.NewKubelet(e, false))
 		e.Start()
-		time.Sleep(dsw.RepeatWithin)
+		time.Sleep(volume.RepeatWithin)
 		kept(t, e, "is repeated within 1h0m0s only")
 	})
 	onSim(t, "before the last boot", func(t *testing.T, e *hosttest.Env) {
 		cut(t, e, hosttest.NewKubelet(e, false))
-		time.Sleep(dsw.RepeatWithin)
+		time.Sleep(volume.RepeatWithin)
 		e.Sim.Reboot()
 		e.Start()
 		kept(t, e, "is repeated within 1h0m0s only")

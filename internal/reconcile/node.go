@@ -38,6 +38,9 @@ type Provider interface {
 	Activate(ctx context.Context, lock string, lv volume.LV) error
 	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error
 	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
+	// SetRecord writes the format record of a volume that is active, in a group that nodes
+	// share, to where the other nodes see it.
+	SetRecord(ctx context.Context, lv volume.LV, state volume.Record, fsType string) error
 }
 
 // Parts are the parameters of New.

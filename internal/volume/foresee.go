@@ -86,7 +86,7 @@ func (f *Forecast) assume(s Step, c Call, content *FS) {
 		h.FS = FS{Made: true, Checked: true}
 		h.Record, h.RecordType = Formatting, s.FSType
 	case RecordSeen:
-		h.Record, h.RecordType = Seen, s.FSType
+		h.Record, h.RecordType, h.Untagged = Seen, s.FSType, false
 	case CheckFS:
 		h.FS.Checked = true
 	case Extend:

@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 func kindFor(c Call) Kind {
@@ -110,7 +111,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {
 		p.add(Step{Kind: CheckFS, FSType: fs.Type, Calls: who})
 	}
-	if p.h.Record != Seen {
+	if p.h.Record != Seen || p.h.Untagged {
 		p.add(Step{Kind: RecordSeen, FSType: fs.Type, Calls: who})
 	}
 	return fs.Type, true
@@ -132,7 +133,7 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	case p.h.Device.Unsound != "":
 		return refuse(refusal(Unusable, "it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound))
 	case p.h.Record == Seen:
-		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. Look at its disks first (dmesg, pvs). Only if it is to be made anew, remove its record in the state directory%s", because(p.h.RecordFile)))
+		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. Look at its disks first (dmesg, pvs). Only if it is to be made anew, remove its record: %s", p.removal()))
 	}
 	repeat := fs.Content != Blank
 	if why := p.unlikeCut(fsType); repeat && why != "" {
@@ -186,4 +187,16 @@ func (p *planner) device() string {
 		return p.h.Device.Link
 	}
 	return p.h.Device.Path
+}
+
+// removal is how an operator removes a volume's format record.
+func (p *planner) removal() string {
+	var how []string
+	if p.h.RecordFile != "" {
+		how = append(how, "rm "+p.h.RecordFile)
+	}
+	if len(p.h.RecordTags) > 0 {
+		how = append(how, fmt.Sprintf("lvchange --deltag %s %s", strings.Join(p.h.RecordTags, " --deltag "), p.h.LV.Name))
+	}
+	return strings.Join(how, ", and ")
 }

@@ -25,7 +25,7 @@ type mutant struct {
 // suspects are the files, with the tests that find a bug there.
 var suspects = map[string]string{
 	"plan.go": "^TestPlanSpace$", "setup.go": "^TestPlanSpace$", "mount.go": "^TestPlanSpace$", "grow.go": "^TestPlanSpace$",
-	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$", "create.go": "^TestPlanSpace$",
+	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$", "create.go": "^TestPlanSpace$", "record.go": "^TestPlanSpace$",
 	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestTargetStates$",
 }
 
@@ -82,9 +82,18 @@ var mutants = []mutant{
 	{"what a cut mkfs left is said to be blank", `repeat := fs.Content != Blank`, `repeat := fs.Content == ContentUnknown`},
 	{"what an mkfs left is formatted without a record", `fs.Content == ForeignContent && p.h.Record == Formatting {`, `fs.Content == ForeignContent && fs.Leftover {
 		p.h.RecordType = calls[0].FSType`},
-	{"the filesystem is published before the record says seen", `if p.h.Record != Seen {
-		p.add(`, `if p.h.Record != Seen && p.h.Record != Formatting {
-		p.add(`},
+	{"the filesystem is published before the record says seen", `if p.h.Record != Seen || p.h.Untagged {`, `if p.h.Record != Seen && p.h.Record != Formatting || p.h.Untagged {`},
+	{"the filesystem is published before other nodes see the record", `if p.h.Record != Seen || p.h.Untagged {`, `if p.h.Record != Seen {`},
+	{"what another node has mounted is formatted", `case t.State == Seen:
+		if`, `case false:
+		if`},
+	{"what another node has mounted is formatted, because this one knows nothing", `		f.State = Seen
+	case`, `	case`},
+	{"the mkfs of another node is repeated forever", `TooLate(t.At, now.Sub(t.At))`, `""`},
+	{"an mkfs of this node that has ended is repeated", `case t.State == Formatting: // if`, `case t.State == Formatting && f.State == NoRecord: f.State, f.Type = Formatting, t.Type // if`},
+	{"an mkfs is repeated under a tag that says nothing", `f.State, f.Type, f.Late = Formatting, t.Type, t.Bad`, `f.State, f.Type = Formatting, t.Type`},
+	{"an mkfs is repeated that another node has ended", `case t.Shared && f.State == Formatting && f.Late == "":`, `case false:`},
+	{"a tag says more than an unreadable record", `case f.State == RecordUnknown:`, `case false:`},
 	{"mkfs is repeated over any contents", `repeat && why != "" {`, `false {
 		_ = why`},
 	{"what cannot be identified is taken for absent", `return s.This || s.Under || s.Unknown != ""`, `return s.This || s.Under`},

@@ -88,13 +88,14 @@ func (w world) do(s Step) (world, error) {
 		if w.recXfs {
 			asked = "xfs"
 		}
-		cut := w.truth == tLeftover && w.rec == Formatting && asked == s.FSType && w.created && !w.late && !w.published
+		began := w.rec == Formatting && (!w.shared || w.tag == gHere) && w.tag != gBad || w.rec != Seen && w.tag == gThere
+		cut := w.truth == tLeftover && began && asked == s.FSType && w.created && !w.late && !w.published
 		switch {
 		case w.truth != tBlank && !cut:
 			return w, fmt.Errorf("formats over %d", w.truth)
 		case s.Repeat != (w.truth != tBlank):
 			return w, fmt.Errorf("says of what is blank that it is not, or of what is not that it is")
-		case w.rec == RecordUnknown || w.rec == Seen:
+		case w.rec == RecordUnknown || w.rec == Seen || w.tag == gSeen:
 			return w, fmt.Errorf("formats under an unknown record, or under one that says seen")
 		case w.mounted():
 			return w, fmt.Errorf("formats what is mounted")
@@ -112,6 +113,9 @@ func (w world) do(s Step) (world, error) {
 		}
 	case RecordSeen:
 		w.rec, w.recXfs, w.late = Seen, false, false
+		if w.shared {
+			w.tag = gSeen
+		}
 	case CheckFS:
 		if w.mounted() || w.lvRO {
 			return w, fmt.Errorf("fsck of a mounted or read-only volume")
@@ -138,8 +142,10 @@ func (w world) do(s Step) (world, error) {
 		case w.truth == tCut && w.mounted() && !w.known: // only the child sees it, and refuses
 		case w.truth != tExt4 && w.truth != tXfs:
 			return w, fmt.Errorf("mounts what is no filesystem: %d", w.truth)
-		case w.rec == Formatting || w.rec == NoRecord && !w.mounted():
+		case w.tag != gSeen && (w.rec == Formatting || w.rec == NoRecord && !w.mounted()):
 			return w, fmt.Errorf("mounts before the filesystem is recorded as seen")
+		case w.shared && w.tag != gSeen && !w.mounted():
+			return w, fmt.Errorf("mounts before other nodes see that it has a filesystem")
 		case !w.mounted() && !w.checked && w.truth == tExt4 && !w.lvRO:
 			return w, fmt.Errorf("mounts without a check")
 		case i == 1 && w.truth != tXfs && w.wants(oPublishXfs) && !w.wants(oPublish) && !w.wants(oPublishRO):
@@ -282,6 +288,9 @@ func (w world) answer(v Verdict) (world, error) {
 // begun is the world while mkfs runs: its record stands, and it leaves something.
 func (w world) begun(s Step) world {
 	w.rec, w.recXfs, w.late = Formatting, s.FSType == "xfs", false
+	if w.shared {
+		w.tag = gHere
+	}
 	w.truth, w.known = tLeftover, false
 	return w
 }
@@ -311,6 +320,11 @@ func (w world) fails(s Step) []world {
 		made.lv = Present
 		return []world{w, made}
 	}
+	if s.Kind == RecordSeen && w.shared { // the tag could not be written
+		noted := w
+		noted.rec = Seen
+		return []world{w, noted}
+	}
 	if s.Kind != Format {
 		return []world{w}
 	}
@@ -318,9 +332,14 @@ func (w world) fails(s Step) []world {
 	// not be zeroed, or were.
 	left := w.begun(s)
 	left.rec, left.recXfs, left.late = NoRecord, false, false
-	clean := w
-	clean.rec, clean.recXfs, clean.late, clean.truth, clean.known = NoRecord, false, false, tBlank, false
-	return []world{w, w.begun(s), left, clean}
+	clean := left
+	clean.truth = tBlank
+	all := []world{w, w.begun(s), left, clean}
+	if w.shared { // the tag was removed, too
+		left.tag, clean.tag = gNone, gNone
+		all = append(all, left, clean)
+	}
+	return all
 }
 
 // written are the worlds after an owner wrote to the device itself, while nothing

@@ -147,6 +147,29 @@ func start(yield func(world)) {
 	})
 }
 
+// sharing enumerates the worlds of a volume that other nodes see, or have seen, and that is
+// mounted nowhere.
+func sharing(yield func(world)) {
+	for i := range 1 << 5 {
+		bit := func(n int) bool { return i>>n&1 == 1 }
+		base := world{lv: Present, dev: Active, shared: bit(0), created: bit(1), late: bit(2), recXfs: bit(3)}
+		if bit(4) {
+			base.dev = Inactive
+		}
+		for base.truth = range truths {
+			for base.rec = RecordUnknown; base.rec <= Seen; base.rec++ {
+				for base.tag = range tags {
+					for _, o := range []op{oNone, oActivate, oStage, oPublish, oPublishRO, oPublishXfs, oExpand} {
+						w := base
+						w.calls[0] = o
+						yield(w)
+					}
+				}
+			}
+		}
+	}
+}
+
 // A walker follows worlds to where Plan has nothing left to do.
 type walker struct {
 	t       *testing.T
@@ -270,6 +293,7 @@ func TestPlanSpace(t *testing.T) {
 		}
 	}
 	names(walk)
+	sharing(walk)
 	for _, sample := range samples {
 		i := 0
 		start(func(w world) {

@@ -1,6 +1,9 @@
 package volume
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // The space test walks every state of a small world: one volume, kubelet's global directory
 // and one pod directory, every combination of notes, mounts, content, record, lease and
@@ -55,6 +58,18 @@ const (
 )
 
 var phases = [...]Phase{pMaking: Making, pHeld: Held, pReleasing: Releasing}
+
+// What the volume's tags say.
+type tag uint8
+
+const (
+	gNone  tag = iota
+	gHere      // this node has started an mkfs
+	gThere     // another one has
+	gBad       // a node has, it is unknown which
+	gSeen
+	tags
+)
 
 type kin uint8
 
@@ -122,6 +137,8 @@ type world struct {
 	rec       Record
 	recXfs    bool // the record is of an mkfs of xfs
 	late      bool // the record is too old to repeat its mkfs
+	shared    bool // other nodes see the volume, and only its tags
+	tag       tag
 	at        [2]at
 	phase     [2]ph
 	gone      bool // dirP
@@ -215,12 +232,8 @@ func (w world) have() Have {
 	if w.short {
 		h.LV.Size, h.Device.Size = smallSize, smallSize
 	}
-	if h.Record, h.RecordType = w.rec, "ext4"; w.recXfs {
-		h.RecordType = "xfs"
-	}
-	if w.late {
-		h.RecordLate = "it is too old"
-	}
+	rec := w.record()
+	h.Record, h.RecordType, h.RecordLate, h.Untagged = rec.State, rec.Type, rec.Late, rec.Untagged
 	if w.known || w.truth == tError && w.mounted() { // the kernel reports errors without a probe
 		h.FS.Content = ForeignContent
 		switch w.truth {
@@ -279,6 +292,30 @@ func (w world) have() Have {
 		h.Mounts = append(h.Mounts, Mount{Dir: "/mnt", Type: w.fsType(), Whole: true, Owner: Elsewhere})
 	}
 	return h
+}
+
+// record is the record in the state directory joined with that in the tags.
+func (w world) record() RecordFacts {
+	now := time.Unix(1e9, 0)
+	f, t := RecordFacts{State: w.rec, Type: "ext4"}, RecordTag{Shared: w.shared, Type: "ext4", At: now}
+	if w.recXfs {
+		f.Type, t.Type = "xfs", "xfs"
+	}
+	if w.late {
+		f.Late, t.At = "it is too old", now.Add(-RepeatWithin)
+	}
+	switch w.tag {
+	case gNone:
+		t.State = NoRecord
+	case gSeen:
+		t.State = Seen
+	case gHere, gThere, gBad:
+		t.State, t.Here = Formatting, w.tag == gHere
+		if w.tag == gBad {
+			t.Bad = "it does not say when"
+		}
+	}
+	return f.With(t, now)
 }
 
 func dirIndex(dir string) int { return slices.Index(dirs[:], dir) }

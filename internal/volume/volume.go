@@ -53,18 +53,19 @@ const (
 
 // An LV is a logical volume in the provider's metadata.
 type LV struct {
-	Presence Presence `json:"presence"`
-	Name     Name     `json:"name"`
-	UUID     UUID     `json:"uuid,omitempty"`
-	Size     int64    `json:"size,omitempty"`     // bytes
-	ReadOnly bool     `json:"readOnly,omitempty"` // the LV itself, not a mount of it
-	Reason   string   `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
-	Created  bool     `json:"created,omitempty"`  // created by flexd
-	Zero     bool     `json:"-"`                  // space that is added to it contains other data, and is to be zeroed first
-	Now      Name     `json:"-"`                  // Absent by its name: its present name, if its device shows it
-	Pending  bool     `json:"-"`                  // its group has not answered yet: what needs its metadata waits
-	Family   []LV     `json:"-"`                  // volumes that are activated together with this one
-	File     File     `json:"-"`                  // of a volume that is one
+	Presence Presence  `json:"presence"`
+	Name     Name      `json:"name"`
+	UUID     UUID      `json:"uuid,omitempty"`
+	Size     int64     `json:"size,omitempty"`     // bytes
+	ReadOnly bool      `json:"readOnly,omitempty"` // the LV itself, not a mount of it
+	Reason   string    `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
+	Created  bool      `json:"created,omitempty"`  // created by flexd
+	Zero     bool      `json:"-"`                  // space that is added to it contains other data, and is to be zeroed first
+	Now      Name      `json:"-"`                  // Absent by its name: its present name, if its device shows it
+	Pending  bool      `json:"-"`                  // its group has not answered yet: what needs its metadata waits
+	Family   []LV      `json:"-"`                  // volumes that are activated together with this one
+	Tagged   RecordTag `json:"-"`                  // its format record in its tags
+	File     File      `json:"-"`                  // of a volume that is one
 }
 
 // A File is the file that a look-up found; zero = not known.
@@ -178,27 +179,6 @@ type FS struct {
 	UsedBy string `json:"usedBy,omitempty"` // its users, and the way out where it is known
 }
 
-// A Record is the state of a volume's format record.
-type Record uint8
-
-// The format records. Formatting is made durable before mkfs starts, and removed
-// when mkfs fails without a crash; Seen forbids mkfs for that UUID forever.
-const (
-	RecordUnknown Record = iota
-	NoRecord
-	Formatting
-	Seen
-)
-
-// RecordFacts are the contents of a volume's format record.
-type RecordFacts struct {
-	State Record
-	Type  string // the filesystem
-	Name  Name   // the volume's name
-	File  string // its path, for the operator
-	Late  string // Formatting: why that mkfs must not be repeated any more, "" = it may be
-}
-
 // A Kind is the kind of kubelet's directory that a claim is for.
 type Kind string
 
@@ -287,11 +267,13 @@ type Have struct {
 	Device       Device
 	FS           FS
 	Record       Record
-	RecordType   string // the filesystem that was being made, or was seen
-	RecordLate   string // Formatting: why that mkfs must not be repeated any more
-	RecordName   Name   // the volume's name there
-	RecordFile   string // its path
-	RecordReason string // why it is unknown
+	RecordType   string   // the filesystem that was being made, or was seen
+	RecordLate   string   // Formatting: why that mkfs must not be repeated any more
+	RecordName   Name     // the volume's name there
+	RecordFile   string   // its path
+	RecordTags   []string // those of the volume that say the same
+	RecordReason string   // why it is unknown
+	Untagged     bool     // the volume's group is shared, and the other nodes do not see its record as seen
 	Mounts       []Mount
 	Targets      map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
 }

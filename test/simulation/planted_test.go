@@ -53,7 +53,7 @@ var bugs = []planted{
 	defer n.requests.Leave(&c.Request)
 	table, err`, `	committed := volume.UUID("")
 	table, err`},
-	{"mkfs is not recorded", "reconcile/act.go", `err := l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType); err != nil {`, `err := error(nil); err != nil {`},
+	{"mkfs is not recorded", "reconcile/format.go", `err := l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType); err != nil {`, `err := error(nil); err != nil {`},
 	{"the note is removed although its lease is not written", "reconcile/act.go", `	if s.Lease {
 		name := ""`, `	if false {
 		name := ""`},

@@ -1,0 +1,107 @@
+package reconcile
+
+import (
+	"context"
+
+	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// format makes a filesystem. Its record is made durable after the device is proven
+// blank, while the child has it open exclusively. The child removes the record if
+// mkfs does not start or fails: a record that remains means a crash.
+func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
+	l.facts = volume.FS{}
+	done, err := l.awaitCheck(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer done()
+	f := mount.Formatting{
+		Device: h.Device, Type: s.FSType, Opts: c.asked.Options.MkfsOptions,
+		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
+	}
+	recorded := false
+	err = l.n.Ops.Format(ctx, l.lock, f, func() error {
+		if l.waitingCall(s) == nil {
+			return dsw.ErrNotWanted
+		}
+		recorded = true
+		return l.recordFormat(ctx, s, h)
+	})
+	if err == nil {
+		l.facts = volume.FS{Made: true, Checked: true}
+	} else if recorded && h.LV.Tagged.Shared {
+		l.resolveTag(ctx, s, h)
+	}
+	return err
+}
+
+// recordFormat makes durable that mkfs is about to run: on this node, and in a shared group
+// for the others.
+func (l *lane) recordFormat(ctx context.Context, s volume.Step, h *volume.Have) error {
+	if err := l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType); err != nil {
+		return err
+	}
+	if err := l.setTag(ctx, h, volume.Formatting, s.FSType); err != nil {
+		return err
+	}
+	l.stepLog(s).WithField("step", "record format").Info("done")
+	// mkfs may take an hour, and status shows what was observed last.
+	seen := *h
+	seen.Record, seen.RecordType = volume.Formatting, s.FSType
+	l.n.Observer.Publish(l.uuid, seen)
+	return nil
+}
+
+// resolveTag removes the tag of an mkfs that has ended without a filesystem, which its child
+// shows by having removed the record.
+func (l *lane) resolveTag(ctx context.Context, s volume.Step, h *volume.Have) {
+	if own, err := l.n.Records.Get(l.uuid); err != nil || own.State != volume.NoRecord {
+		return
+	}
+	l.warn(s, l.setTag(ctx, h, volume.NoRecord, ""))
+}
+
+// recordSeen makes durable that the volume has a filesystem. In a shared group nothing is
+// mounted before the other nodes see it.
+func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) error {
+	err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
+	if err != nil && h.Record == volume.Formatting {
+		return err
+	}
+	l.warn(s, err) // flexd has created nothing here, and remembers it for this life
+	if !h.Untagged {
+		return nil
+	}
+	return l.setTag(ctx, h, volume.Seen, s.FSType)
+}
+
+// setTag writes the record to where the other nodes of a shared group see it.
+func (l *lane) setTag(ctx context.Context, h *volume.Have, state volume.Record, fsType string) error {
+	if !h.LV.Tagged.Shared {
+		return nil
+	}
+	p := l.n.Providers[h.LV.Name.VG]
+	if p == nil {
+		return volume.Errorf(volume.NotAllowed, "volume group %q is not configured", h.LV.Name.VG)
+	}
+	return p.SetRecord(ctx, h.LV, state, fsType)
+}
+
+// adoptRecord notes on this node that another one has seen a filesystem, before the device
+// appears: then udev's rule excludes it from the first event on, and no new volume gets its
+// name while it is missing.
+func (l *lane) adoptRecord(lv volume.LV) {
+	if lv.Tagged.State != volume.Seen {
+		return
+	}
+	own, err := l.n.Records.Get(l.uuid)
+	if err != nil || own.State == volume.Seen {
+		return
+	}
+	if err := l.n.Records.Seen(l.uuid, lv.Name, lv.Tagged.Type); err != nil {
+		l.log().WithError(err).Warn("the format record in its tags is not noted on this node")
+	}
+}

@@ -1,0 +1,81 @@
+package volume
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Record is the state of a volume's format record.
+type Record uint8
+
+// The format records. Formatting is made durable before mkfs starts, and removed
+// when mkfs fails without a crash; Seen forbids mkfs for that UUID forever.
+const (
+	RecordUnknown Record = iota
+	NoRecord
+	Formatting
+	Seen
+)
+
+// RepeatWithin is the age up to which an interrupted mkfs is repeated. Kubelet asks again
+// within minutes after a crash; later, the volume's owner may have used it otherwise.
+const RepeatWithin = time.Hour
+
+// RecordFacts are the contents of a volume's format record.
+type RecordFacts struct {
+	State Record
+	Type  string // the filesystem
+	Name  Name   // the volume's name
+	File  string // its path, for the operator; "" = there is none
+	Late  string // Formatting: why that mkfs must not be repeated any more, "" = it may be
+
+	Tags     []string // the tags that say the same
+	Untagged bool     // the volume's group is shared, and its tags do not say it
+}
+
+// A RecordTag is the format record in the tags of a volume. The nodes that share a volume
+// group see one another's records there. Only the node on which a volume is active
+// exclusively changes its tags.
+type RecordTag struct {
+	Shared bool     // the group is shared: its volumes must have their records in tags
+	State  Record   // RecordUnknown = NoRecord
+	Type   string   // the filesystem
+	Tags   []string // the tags themselves
+	Here   bool     // Formatting: this node started the mkfs
+	Host   string   // Formatting: the node that started it
+	At     time.Time
+	Bad    string // Formatting: why the tags do not tell whose mkfs it is, or from when
+}
+
+// With returns the record of a volume whose tags are t: the stronger one, as either may be
+// missing. Only one change makes it weaker: an mkfs that ended by itself has no record on its
+// own node, and may have left its tag.
+func (f RecordFacts) With(t RecordTag, now time.Time) RecordFacts {
+	f.Tags, f.Untagged = t.Tags, t.Shared && t.State != Seen
+	switch {
+	case f.State == RecordUnknown:
+	case t.State == Seen:
+		if f.State != Seen {
+			f.Type, f.Late = t.Type, ""
+		}
+		f.State = Seen
+	case f.State == Seen:
+	case t.State == Formatting && t.Bad != "":
+		f.State, f.Type, f.Late = Formatting, t.Type, t.Bad
+	case t.State == Formatting && !t.Here:
+		f.State, f.Type, f.Late = Formatting, t.Type, TooLate(t.At, now.Sub(t.At))
+	case t.State == Formatting: // if this node has no record, that mkfs has ended
+	case t.Shared && f.State == Formatting && f.Late == "":
+		f.Late = "its tag is gone: another node has had the volume since, or an administrator removed the tag"
+	}
+	return f
+}
+
+// TooLate returns why an mkfs that was started at a time, which is so long ago, must not be
+// repeated any more, or "". A clock may have been corrected a little.
+func TooLate(at time.Time, age time.Duration) string {
+	if age <= -time.Minute || age >= RepeatWithin {
+		return fmt.Sprintf("it was started at %s, and is repeated within %s only", at.Format(time.RFC3339), RepeatWithin)
+	}
+	return ""
+}
