@@ -80,6 +80,25 @@ func TestLeases(t *testing.T) {
 	}
 }
 
+// Leases on a disk with sectors of 4096 bytes.
+func TestLargeSectors(t *testing.T) {
+	const one, two = "WB1psW-E6si-T653-uJqH-Tx3i-RorJ-JaDWqV", "ZCB0XK-1Dd7-Bdvd-LSo4-sa5z-qAnC-uGxjVQ"
+	a := leasesArg{Lockspace: "lvm_svg", SectorSize: 4096, MaxHost: 1, Leases: []leaseArg{{one, 562036736}, {two, 570425344}}}
+	got, err := leasesOn(readDisk(t, "leases-4096.hex"), a)
+	if err != nil || len(got.Errors) > 0 {
+		t.Fatalf("%v, %v", err, got)
+	}
+	for lv, want := range map[string]owner{one: {ID: 1, Generation: 1}, two: {ID: 1, Generation: 1, Shared: true}} {
+		if o := got.Owners[lv]; len(o) != 1 || o[0] != want {
+			t.Errorf("%s: %+v, want %+v", lv, o, want)
+		}
+	}
+	a.SectorSize = 512
+	if got, err = leasesOn(readDisk(t, "leases-4096.hex"), a); err != nil || !strings.Contains(got.Errors[one], "sectors of 4096") {
+		t.Errorf("%v, %v", err, got)
+	}
+}
+
 // A record that is not understood is an error, never a free lock.
 func TestStrangeLeases(t *testing.T) {
 	const at = 70254592

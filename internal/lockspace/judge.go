@@ -43,7 +43,7 @@ func (m *Manager) judge(s *space, f *facts) error {
 	m.enter(s, state, reason)
 	if state == Started {
 		s.failed = nil
-		st.Reason = cmp.Or(st.Reason, globalLockReason(st, f))
+		st.Reason = cmp.Or(m.versions.mismatch(), globalLockReason(st, f))
 	}
 	return err
 }
@@ -163,6 +163,14 @@ func (m *Manager) waitStart(s *space) error {
 	}
 	return m.wait("the lockspace of volume group %s is being started since %s; this takes about 25 s, and up to 3 minutes after a node was reset (with the default io timeout of sanlock)",
 		s.status.VG, since.Format(time.TimeOnly))
+}
+
+// mismatch says whether LVM and lvmlockd are of different versions, which nobody tests.
+func (v Versions) mismatch() string {
+	if v.LVM == "" || v.Lvmlockd == "" || v.LVM == v.Lvmlockd {
+		return ""
+	}
+	return fmt.Sprintf("LVM %s and lvmlockd %s are of different versions: install the packages of one release", v.LVM, v.Lvmlockd)
 }
 
 // globalLockReason says what is wrong with LVM's global lock. Volumes can be used without.

@@ -245,3 +245,56 @@ func TestDLM(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What sanlock's log says of the last attempt to join a lockspace.
+func TestWhyNot(t *testing.T) {
+	const begin = "2026-11-23 10:00:00 16 [3]: cmd_add_lockspace 4,11 lvm_svg:1:/dev/mapper/svg-lvmlock:0 flags 0 timeout 2\n"
+	done := func(result string) string {
+		return "2026-11-23 10:00:09 17 [3]: cmd_add_lockspace 4,11 done " + result + "\n"
+	}
+	for log, want := range map[string]string{
+		"":                                       "",
+		begin:                                    "",
+		begin + done("0"):                        "",
+		begin + done("-17"):                      "of an earlier lvmlockd",
+		begin + done("-203"):                     "no watchdog",
+		begin + done("-999"):                     "sanlock failed with -999",
+		done("-203"):                             "",
+		begin + done("-203") + begin + done("0"): "",
+		strings.ReplaceAll(begin, "lvm_svg:", "lvm_svg2:") + done("-203"):           "",
+		begin + strings.ReplaceAll(done("-203"), "4,11", "4,12"):                    "",
+		begin + "2026-11-23 10:00:00 16 [3]: short\n\n garbage \x00\n" + done("-5"): "I/O errors",
+	} {
+		if why := parseLog(log, "lvm_svg"); !strings.Contains(why, want) || want == "" && why != "" {
+			t.Errorf("%q: %q, want %q", log, why, want)
+		}
+	}
+	if why := parseLog(transcript(t, "no-wdmd")["sanlock client log_dump"].stdout, "lvm_svg"); !strings.Contains(why, "systemctl enable --now wdmd") {
+		t.Error(why)
+	}
+}
+
+// Other software uses sanlock as well.
+func TestOtherLockspaces(t *testing.T) {
+	m, n := newNode(t, "started")
+	u := n.says["sanlock client status -D"]
+	u.stdout += "s __LIBVIRT__DISKS__:1:/var/lib/libvirt/sanlock/a b\\:c:0\n    list=spaces\nr 7e0c:web:/rhev/x\\:1/leases:0:4 p 12\n    list=held\n"
+	n.says["sanlock client status -D"] = u
+	if err := m.Ready(t.Context(), "svg"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	m, n := newNode(t, "stopped", "started")
+	n.says["lvmlockd --version"] = utterance{stdout: "lvmlockd version: 2.03.11(2) (2021-01-08)\n"}
+	m.Start("svg")
+	settle(m, "svg")
+	st := m.Status("svg")
+	if want := (Versions{"2.03.16(2)", "2.03.11(2)", "3.8.5", "3.8.5"}); st.Versions != want {
+		t.Errorf("%+v", st.Versions)
+	}
+	if st.State != Started || !strings.Contains(st.Reason, "LVM 2.03.16(2) and lvmlockd 2.03.11(2) are of different versions") {
+		t.Errorf("%+v", st)
+	}
+}

@@ -61,7 +61,7 @@ type sanlockd struct {
 	Version  string
 	Watchdog bool // it uses wdmd
 	Now      int
-	Spaces   map[string]leases // by lockspace, "lvm_VG" for LVM's
+	Spaces   map[string]leases // LVM's, by lockspace: "lvm_VG"
 }
 
 // The leases of a lockspace, as sanlock knows it.
@@ -97,6 +97,9 @@ func parseSanlock(out string) (sanlockd, error) {
 				return bad(out)
 			}
 		case "s":
+			if !strings.HasPrefix(rest, "lvm_") {
+				continue // of other software, such as libvirt
+			}
 			name, id, path, ok := parseLockspace(rest)
 			if !ok {
 				return bad(b.heading)

@@ -87,6 +87,11 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 		if err != nil && try == 0 && strings.Contains(said, "invalid parameters for") {
 			continue
 		}
+		var earlier *run.LockedError
+		if errors.As(err, &earlier) { // that of an earlier flexd
+			<-earlier.Done
+			return lockType, nil
+		}
 		if err != nil || strings.Contains(said, "requires lvmlockd") {
 			return lockType, startError(vg, said, err)
 		}
@@ -167,14 +172,8 @@ func startError(vg, text string, err error) error {
 	return unusable("the lockspace of volume group %s does not start: %s", vg, said(text, err))
 }
 
-// readVersions reads the versions of the programs, once.
+// readVersions reads the versions of the programs. They change with an upgrade.
 func (m *Manager) readVersions() {
-	m.mu.Lock()
-	known := m.versions != Versions{}
-	m.mu.Unlock()
-	if known {
-		return
-	}
 	var v Versions
 	lvm, _ := m.command("lvm version", "lvm", "version")
 	v.LVM = version(lvm, "LVM version:")

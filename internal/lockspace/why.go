@@ -30,29 +30,26 @@ var results = map[int]string{
 
 // parseLog returns the reason of the last failure to join a lockspace in sanlock's log.
 func parseLog(out, name string) string {
-	number, why, busy := "", "", ""
+	number, call, why, busy := "", "", "", ""
 	for line := range strings.Lines(out) {
 		_, text, ok := strings.Cut(strings.TrimSpace(line), "]: ")
-		if !ok {
+		w := strings.Fields(text)
+		if !ok || len(w) < 3 {
 			continue
 		}
-		w := strings.Fields(text)
+		ours := strings.HasPrefix(w[2], name+":")
 		switch {
-		case len(w) >= 3 && w[1] == "lockspace" && strings.HasPrefix(w[2], name+":"): // s1 lockspace NAME:ID:PATH:OFFSET
-			number, why, busy = w[0], "", ""
-		case number == "" || len(w) < 3 || w[0] != number:
-		case w[1] == "lockspace": // of another lockspace, after this number was used again
-			number = ""
-		case w[1] == "delta_acquire" && len(w) >= 9 && strings.HasPrefix(w[4], "busy"): // host_id 1 busy1 ID GENERATION TIME HOST
+		case w[0] == "cmd_add_lockspace" && ours: // CALL NAME:ID:PATH:OFFSET
+			number, call, why, busy = "", w[1], "", ""
+		case w[1] == "lockspace" && ours: // s1 lockspace NAME:ID:PATH:OFFSET
+			number = w[0]
+		case w[0] == number && w[1] == "delta_acquire" && len(w) >= 9 && strings.HasPrefix(w[4], "busy"): // host_id 1 busy1 ID GENERATION TIME HOST
 			busy = fmt.Sprintf("host id %s is used by %s: give this node another local/host_id in /etc/lvm/lvmlocal.conf", w[3], w[8])
-		case strings.HasPrefix(text, number+" add_lockspace fail result "):
-			result, err := strconv.Atoi(w[len(w)-1])
-			why = busy
-			if why == "" && err == nil {
-				why = results[result]
-			}
-			if why == "" {
-				why = "sanlock failed with " + w[len(w)-1]
+		case w[0] == "cmd_add_lockspace" && w[1] == call && w[2] == "done" && len(w) == 4: // CALL done RESULT
+			result, err := strconv.Atoi(w[3])
+			call = ""
+			if err == nil && result < 0 {
+				why = cmp.Or(busy, results[result], "sanlock failed with "+w[3])
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 func TestMain(m *testing.M) {
 	nodes.Agent()
+	inside(os.Args[1:])
 	os.Exit(m.Run())
 }
 
@@ -39,8 +40,9 @@ func TestTwo(t *testing.T) {
 	two := start(t, nodes.Settings{Nodes: 2})
 	nodes.Together(two, func(n *nodes.Node) { n.Install(""); n.Serve() })
 	for name, test := range map[string]func(t *testing.T, a, b *nodes.Node){
-		"LVM":  lvm,
-		"move": move,
+		"LVM":   lvm,
+		"move":  move,
+		"locks": locks,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, two[0].For(t), two[1].For(t)) })
 	}
