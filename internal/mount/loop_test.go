@@ -15,6 +15,9 @@ import (
 // TestNeverFormat. Here, all are tried with every filesystem.
 const everyKindOnce = false
 
+// leftOut are the tests that are not for this build: none.
+const leftOut = ""
+
 // A disk is a loop device.
 type disk struct{ file string }
 

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,6 +44,10 @@ func TestMain(m *testing.M) {
 	}
 	if code, done := inOwnNamespace(); done {
 		os.Exit(code)
+	}
+	flag.Parse()
+	if run, skip := flag.Lookup("test.run").Value, flag.Lookup("test.skip").Value; leftOut != "" && run.String()+skip.String() == "" {
+		skip.Set(leftOut)
 	}
 	code := m.Run()
 	if left := leftovers(); len(left) > 0 {

@@ -37,7 +37,8 @@ var long = []string{
 	"TestTornWithoutRoom", "TestReadOnlyRun", "TestOptionsThatHold", "TestSecondFlexd", "TestSIGTERM", "TestRunDirectoryLost",
 	"TestCrashLoop", "TestMountedOverKubeletsDirectory", "TestBusyThenWantedAgain", "TestPlainOpen", "TestRootBoundOnItself",
 	"TestMountedBySomethingElse", "TestRemountedReadOnly", "TestCrowd", "TestFlexdKilledAtEachCall", "TestLateAfterRestart",
-	"TestPropagationChanges", "TestExplain",
+	"TestPropagationChanges", "TestExplain", "TestReload", "TestKillAnywhere", "TestMeddlingAtEachPoint", "TestBusy", "TestNeverFormat",
+	"TestHistory", "TestMountOnMissingDirectory", "TestMemberInFiles", "TestRefusedByConfiguration",
 }
 
 // restricted are the tests for which systemd starts flexd, under the restrictions of its unit.
