@@ -148,7 +148,7 @@ func (m *Manager) read(s *space, r *reading) error {
 	for some := range slices.Chunk(slices.Collect(maps.Keys(r.leases)), perChild) {
 		arg.Leases = some
 		var got leasesAnswer
-		if err := run.Ask(context.Background(), m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", arg), Deadline: commandDeadline}, &got); err != nil {
+		if err := run.Ask(context.Background(), m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", arg), Deadline: commandDeadline, Lock: m.lock(vg, "leases")}, &got); err != nil {
 			return err
 		}
 		m.holders(s, r, got, hosts, lease)

@@ -17,6 +17,9 @@ func deadAfter(ioTimeout int) int { return failAfter(ioTimeout) + 60 }
 // staleAfter is the age of a lease that was not renewed in time: one renewal is late.
 func staleAfter(ioTimeout int) int { return 4*ioTimeout + 1 }
 
+// defaultIOTimeout is sanlock's and lvmlockd's.
+const defaultIOTimeout = 10 * time.Second
+
 const watchdogRemedy = `systemctl enable --now wdmd (it needs /dev/watchdog: the node's watchdog, or modprobe softdog)`
 
 // judge derives the status of a lockspace from what the daemons said. It returns nil if the
@@ -50,9 +53,9 @@ func (m *Manager) judge(s *space, f *facts) error {
 
 func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	vg, st := s.status.VG, &s.status
-	group := "volume group " + vg + " is shared, and "
+	group := "the locks of volume group " + vg + " cannot be taken: "
 	if f.lvmlockdErr != nil {
-		return Unavailable, unusable("%s%w", group, f.lvmlockdErr)
+		return Unavailable, unusable("%s%w%s", group, f.lvmlockdErr, remedy(f.lvmlockdErr))
 	}
 	l, listed := f.lvmlockd[vg]
 	if s.lost != "" && !listed && f.at.After(s.lostAt) {
@@ -74,7 +77,7 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	}
 
 	if f.sanlockErr != nil {
-		return Unavailable, unusable("%s%w", group, f.sanlockErr)
+		return Unavailable, unusable("%s%w%s", group, f.sanlockErr, remedy(f.sanlockErr))
 	}
 	name := "lvm_" + vg
 	lease, added := f.sanlock.Spaces[name]
@@ -93,25 +96,26 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 		case f.wdmdErr != nil:
 			return Unavailable, unusable("%s%w; %s%s; or set `watchdog: none` for the group", group, f.wdmdErr, without, watchdogRemedy)
 		case added && lease.List == "spaces" && !guarded:
-			return Unavailable, unusable("%swdmd does not guard its lease (was wdmd restarted?): the lockspace must be stopped and started again (vgchange --lockstop %s, while no volume of it is active)", group, vg)
+			return Unavailable, unusable("%swdmd does not guard its lease (was it restarted?): vgchange --lockstop %s while no volume of the group is active; flexd starts it again", group, vg)
 		case guarded && expires <= 0 && lease.List == "spaces":
 			return Lost, unusable("%sits lease was not renewed in time: the watchdog is about to reset this node", group)
 		}
 	}
 
 	if !listed && added && s.starting.IsZero() {
-		const gone = "%slvmlockd was restarted, and sanlock still has the lockspace of the earlier one"
 		if lease.Locks == 0 {
-			return Unavailable, unusable(gone+", without locks: sanlock client rem_lockspace -s %s:%d:%s:0", group, name, lease.HostID, lease.Path)
+			return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the lockspace of the earlier one: sanlock client rem_lockspace -s %s:%d:%s:0 (it holds no locks)", group, name, lease.HostID, lease.Path)
 		}
-		return Unavailable, unusable(gone+" with %d locks: drain this node and reboot it (an lvmlockd that always runs with --adopt 1 takes them over)", group, lease.Locks)
+		return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the locks of the earlier one (%d): drain this node and reboot it; an lvmlockd that always runs with --adopt 1 takes them over", group, lease.Locks)
+	}
+	if added {
+		st.IOTimeout = time.Duration(lease.IOTimeout) * time.Second
 	}
 	state, err := m.lockdState(s, l, listed)
 	if state != Started || err != nil {
 		return state, err
 	}
 	if added {
-		st.IOTimeout = time.Duration(lease.IOTimeout) * time.Second
 		st.Renewed = f.at.Add(-time.Duration(f.sanlock.Now-lease.Renewed) * time.Second)
 	}
 	age := f.sanlock.Now - lease.Renewed
@@ -161,8 +165,10 @@ func (m *Manager) waitStart(s *space) error {
 	if since.IsZero() {
 		since = m.now()
 	}
-	return m.wait("the lockspace of volume group %s is being started since %s; this takes about 25 s, and up to 3 minutes after a node was reset (with the default io timeout of sanlock)",
-		s.status.VG, since.Format(time.TimeOnly))
+	timeout := int(cmp.Or(s.status.IOTimeout, defaultIOTimeout).Seconds())
+	usual := 2*timeout + 5
+	return m.wait("the lockspace of volume group %s is being started since %s: sanlock takes about %d s to join it, and up to %d s after this node was reset (io timeout %d s)",
+		s.status.VG, since.Format(time.TimeOnly), usual, usual+deadAfter(timeout), timeout)
 }
 
 // mismatch says whether LVM and lvmlockd are of different versions, which nobody tests.

@@ -17,12 +17,12 @@ func TestNotReady(t *testing.T) {
 		state      State
 		says       []string // parts of the error; none = it waits
 	}{
-		{"nothing-runs", Unavailable, []string{"lvmlockd does not run", "systemctl start lvmlockd"}},
-		{"only-lvmlockd", Unavailable, []string{"sanlock does not run", "systemctl start sanlock"}},
+		{"nothing-runs", Unavailable, []string{"lvmlockd does not run", ": systemctl start lvmlockd"}},
+		{"only-lvmlockd", Unavailable, []string{"sanlock does not run: systemctl start sanlock"}},
 		{"no-wdmd", Unavailable, []string{"wdmd does not run", "/dev/watchdog", "watchdog: none"}},
 		{"without-watchdog", Unavailable, []string{"-w 0 in /etc/default/sanlock", "a node that was paused could write"}},
 		{"without-watchdog-started", Unavailable, []string{"-w 0 in /etc/default/sanlock"}},
-		{"lvmlockd-restarted", Unavailable, []string{"lvmlockd was restarted", "with 1 locks", "reboot it", "--adopt 1"}},
+		{"lvmlockd-restarted", Unavailable, []string{"lvmlockd was restarted", "the locks of the earlier one (1)", "reboot it", "--adopt 1"}},
 		{"renewal-fails", Unavailable, []string{"was not renewed for 11 s", "result -5", "are its disks reachable?", "16 s after the last renewal"}},
 		{"killed", Lost, []string{"has lost its locks", "deactivate them", "lvmlockctl --drop svg"}},
 	} {

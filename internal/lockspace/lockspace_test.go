@@ -74,6 +74,9 @@ func (n *node) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	if c.Deadline == 0 {
 		n.t.Errorf("no deadline: %s", argv)
 	}
+	if onDisk := c.Argv[0] == "/proc/self/exe" || c.Argv[0] == "lvm" && c.Argv[1] != "version"; onDisk != (c.Lock != "") {
+		n.t.Errorf("the lock of what may hang with the disks is %q: %s", c.Lock, argv)
+	}
 	if n.then != nil {
 		n.then(argv)
 	}

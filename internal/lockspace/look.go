@@ -89,13 +89,13 @@ func (m *Manager) command(step string, argv ...string) (string, error) {
 	return string(res.Stdout), err
 }
 
-// A down error says that a daemon does not run, or does not answer.
+// A downError says that a daemon does not run, or does not answer.
 type downError struct {
 	daemon string // "sanlock"
 	pkg    string // Debian's package
 	hangs  bool
-	absent bool // it is not installed
-	said   string
+	absent bool   // it is not installed
+	said   string // by its command
 }
 
 func (e *downError) Error() string {
@@ -105,9 +105,17 @@ func (e *downError) Error() string {
 	case e.hangs:
 		return fmt.Sprintf("%s does not answer", e.daemon)
 	case e.said != "":
-		return fmt.Sprintf("%s does not run: systemctl start %s (%s)", e.daemon, e.daemon, e.said)
+		return fmt.Sprintf("%s does not run (%s)", e.daemon, e.said)
 	}
-	return fmt.Sprintf("%s does not run: systemctl start %s", e.daemon, e.daemon)
+	return fmt.Sprintf("%s does not run", e.daemon)
+}
+
+// remedy returns what starts a daemon that does not run, to follow the error.
+func remedy(err error) string {
+	if e := new(downError); errors.As(err, &e) && !e.absent && !e.hangs {
+		return ": systemctl start " + e.daemon
+	}
+	return ""
 }
 
 // down gives the failure of a daemon's command its meaning.

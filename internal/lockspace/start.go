@@ -61,7 +61,7 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 	}
 	m.readVersions()
 	if f.lvmlockdErr != nil {
-		return "", unusable("volume group %s is shared, and %w", vg, f.lvmlockdErr)
+		return "", unusable("the lockspace of volume group %s does not start: %w%s", vg, f.lvmlockdErr, remedy(f.lvmlockdErr))
 	}
 	if l, ok := f.lvmlockd[vg]; ok && l.Started {
 		return l.Type, nil
@@ -81,7 +81,7 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 		}
 	}
 	for try := 0; ; try++ {
-		said, err := m.lvm(ctx, "start", vg, "vgchange", "--lockstart")
+		said, err := m.lvm(ctx, vg, "vgchange", "--lockstart")
 		// Without udev, LVM makes the device of the leases too late for lvmlockd, which
 		// looks at it at once.
 		if err != nil && try == 0 && strings.Contains(said, "invalid parameters for") {
@@ -89,8 +89,11 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 		}
 		var earlier *run.LockedError
 		if errors.As(err, &earlier) { // that of an earlier flexd
-			<-earlier.Done
-			return lockType, nil
+			select {
+			case <-earlier.Done:
+				return lockType, nil
+			case <-time.After(startDeadline):
+			}
 		}
 		if err != nil || strings.Contains(said, "requires lvmlockd") {
 			return lockType, startError(vg, said, err)
@@ -100,28 +103,34 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 }
 
 // lvm runs an LVM command for a volume group.
-func (m *Manager) lvm(ctx context.Context, step, vg, command string, more ...string) (said string, err error) {
+func (m *Manager) lvm(ctx context.Context, vg, command string, more ...string) (said string, err error) {
 	words, err := m.Words(ctx, vg)
 	if err != nil {
 		return "", err
 	}
-	c := run.Cmd{Step: command, Argv: append([]string{"lvm", command}, words...), Deadline: commandDeadline}
-	if step == "start" {
+	c := run.Cmd{Step: command, Argv: append([]string{"lvm", command}, words...), Deadline: commandDeadline, Lock: m.lock(vg, command)}
+	changes := command == "vgchange"
+	if changes {
 		c.Deadline, c.NoKill, c.Mutates = startDeadline, true, true
-		c.Lock = filepath.Join(m.LockDir, "vg-"+vg+":lockstart") // no VG has a colon in its name
 	}
 	c.Argv = append(append(c.Argv, more...), vg)
 	res, err := m.Runner.Run(ctx, c)
 	text := string(res.Stdout)
-	if err != nil || step == "start" {
+	if err != nil || changes {
 		text = strings.Join(strings.Fields(text+" "+string(res.Stderr)), " ")
 	}
 	return text, err
 }
 
+// lock returns a lock file for children that may hang with the disks: no other is started
+// until they end. No volume group has a colon in its name.
+func (m *Manager) lock(vg, what string) string {
+	return filepath.Join(m.LockDir, "vg-"+vg+":"+what)
+}
+
 // readLockType returns the lock type of a volume group.
 func (m *Manager) readLockType(vg string) (string, error) {
-	out, err := m.lvm(context.Background(), "read", vg, "vgs", "--noheadings", "-o", "vg_lock_type")
+	out, err := m.lvm(context.Background(), vg, "vgs", "--noheadings", "-o", "vg_lock_type")
 	if err != nil {
 		return "", startError(vg, out, err)
 	}
@@ -138,7 +147,7 @@ func (m *Manager) readLockType(vg string) (string, error) {
 // joined explains why a lockspace is not there after its start.
 func (m *Manager) joined(vg string, f *facts) error {
 	if f.lvmlockdErr != nil {
-		return unusable("volume group %s is shared, and %w", vg, f.lvmlockdErr)
+		return unusable("the lockspace of volume group %s does not start: %w%s", vg, f.lvmlockdErr, remedy(f.lvmlockdErr))
 	}
 	if l, ok := f.lvmlockd[vg]; ok && !l.Failed {
 		return nil
