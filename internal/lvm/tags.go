@@ -78,10 +78,11 @@ func recordTag(tags []string, here string) volume.RecordTag {
 	return t
 }
 
-// recordTag returns the format record in a volume's tags.
+// recordTag returns the format record in a volume's tags. On a read-only volume nobody makes
+// a filesystem, and it may be active on many nodes, of which none may change its tags.
 func (f *Facts) recordTag(l Logical) volume.RecordTag {
 	t := recordTag(l.Tags, f.host)
-	t.Shared = f.Shared()
+	t.Shared = f.Shared() && !l.ReadOnly
 	return t
 }
 

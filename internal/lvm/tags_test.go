@@ -73,6 +73,11 @@ func TestSetRecord(t *testing.T) {
 	if lv := lvs[0].Tagged; !lv.Shared || lv.State != volume.NoRecord {
 		t.Errorf("got %+v", lv)
 	}
+	f.lvs["readonly"] = &fakeLV{uuid: fakeUUID(n), size: 8 * mib, attr: "-ri-XX----"}
+	if lv := f.lookUp(p, "readonly"); lv.Tagged.Shared || !lv.ReadOnly {
+		t.Errorf("got %+v", lv)
+	}
+	f.commands()
 	f.broken["v7"] = "LV vg0/v7 lock failed"
 	delete(f.lvs, "v8")
 	f.lvs["v9"].uuid = fakeUUID(999) // deleted and created again

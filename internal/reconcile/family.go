@@ -58,6 +58,7 @@ func (l *lane) deactivate(ctx context.Context, p Provider, h *volume.Have) error
 	if why := volume.Kept(relatives); why != "" {
 		return errors.New(why)
 	}
+	l.resolveOldTag(ctx, h)
 	err := p.Deactivate(ctx, l.lock, h.LV, h.Device)
 	if err == nil {
 		l.n.dropLost(h.LV.Name.VG)

@@ -64,6 +64,14 @@ func (l *lane) resolveTag(ctx context.Context, s volume.Step, h *volume.Have) {
 	l.warn(s, l.setTag(ctx, h, volume.NoRecord, ""))
 }
 
+// resolveOldTag does so for an mkfs that ended while flexd was not running, before another
+// node may get the volume.
+func (l *lane) resolveOldTag(ctx context.Context, h *volume.Have) {
+	if t := h.LV.Tagged; t.State == volume.Formatting && t.Here && h.Record == volume.NoRecord {
+		l.warn(volume.Step{Kind: volume.Deactivate}, l.setTag(ctx, h, volume.NoRecord, ""))
+	}
+}
+
 // recordSeen makes durable that the volume has a filesystem. In a shared group nothing is
 // mounted before the other nodes see it.
 func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) error {

@@ -189,6 +189,10 @@ func TestSharedRecords(t *testing.T) {
 		half(e, g, true, time.Minute)
 		g.tag.Here = true
 		fails(t, k.Up(pod("a")), "it is not blank")
+		e.Empty()
+		if g.state() != volume.NoRecord {
+			t.Errorf("it was deactivated with the tag %+v", g.tag)
+		}
 		e.Sim.Change(e.File("data"), func(f *hosttest.File) { f.State, f.Type = hosttest.Blank, "" })
 		used(t, e, g, k, 1)
 	})

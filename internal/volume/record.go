@@ -34,10 +34,10 @@ type RecordFacts struct {
 }
 
 // A RecordTag is the format record in the tags of a volume. The nodes that share a volume
-// group see one another's records there. Only the node on which a volume is active
-// exclusively changes its tags.
+// group see one another's records there. A node changes the tags only of a volume that it
+// has active exclusively.
 type RecordTag struct {
-	Shared bool     // the group is shared: its volumes must have their records in tags
+	Shared bool     // the group is shared: the volume must have its record in its tags
 	State  Record   // RecordUnknown = NoRecord
 	Type   string   // the filesystem
 	Tags   []string // the tags themselves
