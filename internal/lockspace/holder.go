@@ -163,14 +163,16 @@ func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]
 	defer m.mu.Unlock()
 	maps.Copy(r.errors, got.Errors)
 	for name, owners := range got.Owners {
+		var last standing // of several, the one that keeps it longest
+		var by *owner
 		for _, o := range owners {
-			if o.ID == own.HostID {
-				continue
+			h, alive := holder(o, got.Hosts[o.ID], hosts, own, now)
+			if o.ID != own.HostID && alive && (by == nil || last.freeAt != 0 && (h.freeAt == 0 || h.freeAt > last.freeAt)) {
+				last, by = h, &o
 			}
-			if h, alive := holder(o, got.Hosts[o.ID], hosts, own, now); alive {
-				r.hosts[name] = m.seen(s, name, o, h, now)
-				break
-			}
+		}
+		if by != nil {
+			r.hosts[name] = m.seen(s, name, *by, last, now)
 		}
 	}
 	maps.DeleteFunc(s.sightings, func(_ string, g sighting) bool { return m.now().Sub(g.last) > time.Hour })

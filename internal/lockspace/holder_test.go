@@ -274,6 +274,31 @@ func TestHolderIsShared(t *testing.T) {
 	}
 }
 
+// Of several hosts that share a lock, the one that lives is named, not one that will be dead.
+func TestManyHolders(t *testing.T) {
+	m, n := newNode(t, "failing")
+	n.leases = func(leasesArg) (*leasesAnswer, error) {
+		return &leasesAnswer{
+			Owners: map[string][]owner{lv1: {{ID: 1, Generation: 2, Shared: true}, {ID: 2, Generation: 2, Shared: true}, {ID: 3, Generation: 1, Shared: true}, {ID: 4, Generation: 1, Shared: true}}},
+			Hosts:  map[int]delta{1: {Name: "n1", Generation: 2, Timestamp: 20}, 3: {Name: "n3", Generation: 1, Timestamp: 2}, 4: {Name: "n4", Generation: 2, Timestamp: 9}},
+		}, nil
+	}
+	u := n.says["sanlock client host_status -s lvm_svg -D"]
+	u.stdout += "3 timestamp 1\n    last_live=1075\n    owner_id=3\n    owner_generation=1\n    timestamp=1\n    io_timeout=2\n    owner_name=n3\n"
+	n.says["sanlock client host_status -s lvm_svg -D"] = u
+	m.monotonic = func() int { return 1083 }
+	first := time.Now()
+	now := first
+	m.now = func() time.Time { return now }
+	for range 2 {
+		held, err := m.Holder(t.Context(), "svg", lvs(lv1))
+		if h := held["VG_"+lv1]; err != nil || h.Host != "n3" || h.State != "live" || !h.Since.Equal(first) {
+			t.Errorf("%+v, %v", h, err)
+		}
+		now = now.Add(time.Second)
+	}
+}
+
 func TestHolderUnknown(t *testing.T) {
 	m, n := newNode(t, "live")
 	atLeases(t, n)
