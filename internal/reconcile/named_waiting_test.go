@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/hosttest"
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/status"
@@ -19,6 +20,7 @@ import (
 // A shared provider has steps that must wait for another host.
 type shared struct {
 	reconcile.Provider
+	audit.Surveyor
 	boot func() time.Duration
 
 	mu    sync.Mutex
@@ -97,6 +99,13 @@ func (s *shared) Extend(ctx context.Context, lock string, lv volume.LV, d volume
 	return s.Provider.Extend(ctx, lock, lv, d, size)
 }
 
+func (s *shared) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
+	if err := s.step("deactivate", lv.Name); err != nil {
+		return err
+	}
+	return s.Provider.Deactivate(ctx, lock, lv, d)
+}
+
 func (s *shared) WouldWait(context.Context, volume.LV) *volume.WaitError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,6 +117,7 @@ func share(e *hosttest.Env) *shared {
 	s := &shared{boot: e.M.Boot, waits: map[string]*volume.WaitError{}, tries: map[string][]time.Duration{}, does: map[string]func(volume.Name) error{}}
 	e.Parts = func(p *reconcile.Parts) {
 		s.Provider = p.Providers[hosttest.VG]
+		s.Surveyor = s.Provider.(audit.Surveyor)
 		p.Providers[hosttest.VG], p.Observer.Providers[hosttest.VG] = s, s
 		p.Record = func(ev status.Event) {
 			s.mu.Lock()
@@ -364,6 +374,27 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 		k.Forget(pod("a"))
+		e.Empty()
+	})
+}
+
+// What releases a volume does not wait.
+func TestReleaseDoesNotWait(t *testing.T) {
+	onLoops(t, "an orphan", func(t *testing.T, e *hosttest.Env) {
+		s := share(e)
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Up(pod("a")))
+		uuid := state(e, "data").UUID
+		works(t, k.Finish(pod("a")))
+		works(t, letGoOfNotes(e))
+		e.Eventually("status names it", func() bool {
+			e.Node().Check(t.Context())
+			return differ(e) == "active-unclaimed data"
+		})
+		s.must("deactivate", heldBy("node-7"))
+		fails(t, reclaim(e, uuid, ""), "deactivate: lvchange: another host has it active")
+		s.must("deactivate", nil)
+		works(t, reclaim(e, uuid, ""))
 		e.Empty()
 	})
 }

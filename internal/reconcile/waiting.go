@@ -101,10 +101,11 @@ func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
 	return next
 }
 
-// postpone makes the calls of a step wait for its next try, if that is what err says.
+// postpone makes the calls of a set-up step wait for its next try, if that is what err says.
+// A release does not wait.
 func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
 	e := waitingFor(err)
-	if e == nil || len(step.Calls) == 0 {
+	if e == nil || len(step.Calls) == 0 || step.Kind == volume.Deactivate || step.Kind == volume.Unmount {
 		return false
 	}
 	now := time.Now()
