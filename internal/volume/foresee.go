@@ -76,6 +76,7 @@ func (f *Forecast) assume(s Step, c Call, content *FS) {
 		if h.Device.Activity = Active; h.Device.Link == "" {
 			h.Device.Link = "/dev/" + h.LV.Name.String()
 		}
+		h.Device.Unlocked = false
 		h.Device.Size, h.Device.ReadOnly = h.LV.Size, h.LV.ReadOnly
 	case Inspect:
 		made, checked, grown := h.FS.Made, h.FS.Checked, h.FS.Grown

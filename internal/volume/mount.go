@@ -24,7 +24,7 @@ func (p *planner) mount(calls []Call) {
 	if live := p.live(); live != nil {
 		fsType = live.Type
 	} else {
-		if p.h.Device.Activity == Inactive {
+		if p.h.Device.Activity == Inactive || p.h.Device.Unlocked {
 			p.add(Step{Kind: Inspect, Calls: ids(calls)})
 			return
 		}

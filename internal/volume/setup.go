@@ -285,9 +285,9 @@ func (p *planner) activate(users []Call) {
 					p.leased = true
 					p.add(Step{Kind: NoteLease, Calls: p.verbCalls(Check, Activate)})
 				}
-			case c.Verb == Check || p.h.Device.Activity == Active && p.h.Device.Link != "":
+			case c.Verb == Check || p.h.Device.Activity == Active && p.h.Device.Link != "" && !p.h.Device.Unlocked:
 				p.done(c)
-			case p.h.Device.Activity == Active:
+			case p.h.Device.Activity == Active && !p.h.Device.Unlocked:
 				heal = append(heal, c.ID)
 			}
 		}
@@ -295,6 +295,8 @@ func (p *planner) activate(users []Call) {
 	switch {
 	case len(ids) > 0 && p.h.Device.Activity == Inactive:
 		p.add(Step{Kind: ActivateDevice, Calls: ids})
+	case len(ids) > 0 && p.h.Device.Unlocked:
+		p.add(Step{Kind: ActivateDevice, Calls: ids, Why: "its lock is not known to be held"})
 	case len(heal) > 0:
 		p.add(Step{Kind: ActivateDevice, Calls: heal, Why: "its link is missing"})
 	}

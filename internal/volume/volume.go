@@ -98,6 +98,7 @@ type Device struct {
 	Unusable  bool     `json:"unusable,omitempty"`
 	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
 
+	Unlocked  bool       `json:"-"` // in a shared group: its lock is not known to be held
 	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
 }
 
