@@ -236,7 +236,7 @@ func (m *Manager) seen(s *space, lease string, o owner, h standing, now int) vol
 		s.sightings = map[string]sighting{}
 	}
 	s.sightings[lease] = g
-	return volume.Holder{HostID: o.ID, Host: h.name, Since: g.first, State: h.state, Renewed: clock(h.renewed), FreeAt: clock(h.freeAt)}
+	return volume.Holder{HostID: o.ID, Host: h.name, Shared: o.Shared, Since: g.first, State: h.state, Renewed: clock(h.renewed), FreeAt: clock(h.freeAt)}
 }
 
 // monotonic returns the clock that sanlock counts with.

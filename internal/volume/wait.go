@@ -42,6 +42,7 @@ type Holder struct {
 	Since   time.Time // when this node first saw it; the lock manager keeps no time
 	State   string    // of its lease, see the constants
 	Renewed time.Time // when its lease was renewed last, on this node's clock; zero = unknown
+	Shared  bool      // for reading: other hosts may hold it for reading, too
 	FreeAt  time.Time // when the lock can be taken over if the host is dead; zero = unknown or live
 }
 
