@@ -45,7 +45,7 @@ var packages = []struct {
 	{"internal/mounttable", []string{"sysfs"}},
 	{"internal/mount", []string{"volume", "volopts", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
 	{"internal/lockspace", []string{"volume", "run"}},
-	{"internal/lvm", []string{"volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
+	{"internal/lvm", []string{"lockspace", "volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
 	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},

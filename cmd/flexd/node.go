@@ -72,9 +72,15 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 	}
 	runner := children.NewExec()
 	measured := metrics.New(live, version, flexserve.Verbs, audit.Classes())
-	providers := providers(live, measured.Commands(runner))
-	providers.lvm.Waited = measured.GroupWait
 	locks := newLocks(live, measured.Commands(runner), filepath.Join(cfg.RunDir, "lanes"))
+	providers := providers(live, measured.Commands(runner), locks)
+	locks.Words = providers.lvm.Words
+	for _, vg := range cfg.VolumeGroups {
+		if vg.Shared {
+			locks.Start(vg.Name)
+		}
+	}
+	providers.lvm.Waited = measured.GroupWait
 	providers.lvm.Lost = func(vg string) bool { why, _ := locks.LostReason(vg); return why != "" }
 	renameNotes(store, providers.lvm, filepath.Join(cfg.RunDir, "lanes"), log)
 	layout := kubelet.Layout{Dirs: cfg.KubeletRoots, Driver: cfg.Driver}

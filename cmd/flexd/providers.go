@@ -25,11 +25,11 @@ type kinds struct {
 // providers makes one provider of each kind, and returns it under the name of each of its
 // volume groups. Mounted volumes are released whatever the configuration contains: there is
 // always one provider for loop devices and one for LVM.
-func providers(live *config.Live, runner children.Runner) kinds {
+func providers(live *config.Live, runner children.Runner, locks locks) kinds {
 	cfg, dirs, groups := live.Get(), map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {
 		if vg.Provider == "lvm" {
-			groups[vg.Name] = lvm.Group{ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll}
+			groups[vg.Name] = lvm.Group{Shared: vg.Shared, ThinPool: vg.ThinPool, Layout: lvm.Layout(vg.Layout), ZeroAll: vg.ZeroAll}
 		} else {
 			dirs[vg.Name] = vg.Directory
 		}
@@ -44,6 +44,7 @@ func providers(live *config.Live, runner children.Runner) kinds {
 	loop := loopdev.New(dirs, filepath.Join(cfg.RunDir, "dev"), runner, loopdev.NewKernel())
 	loop.Limits = limits
 	real := lvm.New(lvm.Options{
+		Locks:  locks,
 		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
 		Limits: limits, Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline, Host: cfg.NodeName,
 	})

@@ -21,7 +21,7 @@ func TestLimitsAfterReload(t *testing.T) {
 		return c
 	}
 	live := config.NewLive(parse("maxVolumes: 3, perNamespace: {maxTotalSize: 1GiB}"))
-	k := providers(live, children.NewExec())
+	k := providers(live, children.NewExec(), locks{})
 	check := func(want volume.Limits) {
 		t.Helper()
 		if got := *k.loop.Limits("files"); got != want {

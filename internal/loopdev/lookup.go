@@ -67,3 +67,6 @@ func (p *Provider) checkDirectory(vg, dir string) error {
 	}
 	return nil
 }
+
+// Refresh does nothing: no other node uses the files.
+func (p *Provider) Refresh(context.Context, string) error { return nil }

@@ -28,11 +28,11 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		return err
 	case d.Unusable:
 		return fmt.Errorf("activate: %s", d.Reason)
-	case d.Link != "":
+	case d.Link != "" && !d.Unlocked:
 		return nil
 	}
-	if d.Activity != volume.Active {
-		m, err := g.join(ctx, activate, lv.Name, lv.UUID)
+	if d.Activity != volume.Active || d.Unlocked {
+		m, err := g.activate(ctx, lv, d)
 		if err != nil {
 			return g.explainFailure(ctx, lv, err)
 		}
@@ -87,7 +87,8 @@ func plainFile(path string) bool {
 func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
 	var stuck *run.StuckError
 	var locked *run.LockedError
-	if ofAll(err) || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
+	var wait *volume.WaitError
+	if ofAll(err) || errors.As(err, &wait) || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
 		return err
 	}
 	g.invalidate() // outdated metadata may be the cause

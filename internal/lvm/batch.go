@@ -17,13 +17,21 @@ import (
 type kind uint8
 
 const (
-	activate kind = iota + 1
+	activate  kind = iota + 1
+	exclusive      // activate in a shared group
+	readers        // the same, on several nodes at once
 	deactivate
 	makeNodes
 	tagging
 )
 
-var steps = map[kind]string{activate: "activate", deactivate: "deactivate", makeNodes: "make device nodes", tagging: "tag"}
+// activates reports whether the volumes are active after the command.
+func (k kind) activates() bool { return k == activate || k.locks() }
+
+// locks reports whether the command takes the locks of the volumes.
+func (k kind) locks() bool { return k == exclusive || k == readers }
+
+var steps = map[kind]string{activate: "activate", exclusive: "activate", readers: "activate", deactivate: "deactivate", makeNodes: "make device nodes", tagging: "tag"}
 
 // A member is one volume that shares a command.
 type member struct {
@@ -35,6 +43,10 @@ type member struct {
 
 	record volume.Record // for tagging
 	fsType string
+
+	// As they were when a command that takes locks began.
+	started time.Time // the lockspace
+	before  bool      // it had a device
 }
 
 // A batch has the volumes that share the next command of a kind: all that arrive before the
@@ -119,12 +131,12 @@ func (g *group) runBatch(k kind) {
 		}
 		return
 	}
-	err = g.runShared(k, members)
+	said, err := g.runTogether(k, members)
 	release()
 	var failed []*member
 	for _, m := range members {
-		own := g.verify(k, m, err)
-		if own == nil || len(members) == 1 || ofAll(err) {
+		own := g.verify(k, m, err, said)
+		if own == nil || len(members) == 1 || ofAll(err) || refused(said, m) {
 			g.p.end(m, own)
 			continue
 		}
@@ -133,9 +145,9 @@ func (g *group) runBatch(k kind) {
 	for _, m := range failed { // one at a time, so that each gets its own error
 		release, err := g.take(context.Background())
 		if err == nil {
-			err = g.runShared(k, []*member{m})
+			said, err = g.runTogether(k, []*member{m})
 			release()
-			err = g.verify(k, m, err)
+			err = g.verify(k, m, err, said)
 		}
 		g.p.end(m, err)
 	}
@@ -150,29 +162,37 @@ func ofAll(err error) bool {
 	return errors.As(err, &e) && e.ofGroup() || errors.As(err, &stuck) || errors.As(err, &blocked)
 }
 
-// runShared runs one command for the members. The caller has the turn.
-func (g *group) runShared(k kind, members []*member) error {
+// runTogether runs one command for the members, and returns what it said. The caller has the
+// turn.
+func (g *group) runTogether(k kind, members []*member) (said []byte, err error) {
 	if k == tagging {
-		return g.writeTags(members)
+		return nil, g.writeTags(members)
 	}
-	g.mu.Lock()
-	shared := g.known != nil && g.known.Shared()
-	g.mu.Unlock()
-	_, err := g.change(steps[k], batchArgs(k, shared, members), time.Duration(len(members))*perMember)
-	return err
+	if k.locks() {
+		since, _ := g.lockspace()
+		for _, m := range members {
+			_, found, err := g.p.find(m.uuid)
+			m.started, m.before = since, found || err != nil
+		}
+		defer g.invalidate()
+	}
+	res, err := g.change(steps[k], batchArgs(k, members), time.Duration(len(members))*perMember)
+	return res.Stderr, err
 }
 
-// batchArgs returns the arguments of a shared command. It names the volumes and also selects
+// batchArgs returns the arguments of a command for several volumes. It names the volumes and also selects
 // them by uuid, so that the command skips a name that belongs to another volume now.
-func batchArgs(k kind, shared bool, members []*member) []string {
+func batchArgs(k kind, members []*member) []string {
 	var args []string
 	switch {
 	case k == makeNodes:
 		args = []string{"vgmknodes"}
 	case k == deactivate:
 		args = []string{"lvchange", "-y", "-an"}
-	case shared:
+	case k == exclusive:
 		args = []string{"lvchange", "-y", "-aey", "-K"}
+	case k == readers:
+		args = []string{"lvchange", "-y", "-asy", "-K"}
 	default:
 		args = []string{"lvchange", "-y", "-ay", "-K"}
 	}
@@ -189,8 +209,8 @@ func batchArgs(k kind, shared bool, members []*member) []string {
 }
 
 // verify returns the result of a command for one volume, as observed in device-mapper; cmdErr
-// is the error of the command.
-func (g *group) verify(k kind, m *member, cmdErr error) error {
+// is the error of the command, and said its messages.
+func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 	if k == tagging {
 		return g.verifyTags(m, cmdErr)
 	}
@@ -205,15 +225,24 @@ func (g *group) verify(k kind, m *member, cmdErr error) error {
 	if err != nil {
 		return err
 	}
+	if k.locks() {
+		if err := lockFailure(k, m, cmdErr, said); err != nil {
+			return err
+		}
+	}
 	switch {
-	case k == activate && found && d.Live:
-		m.seen = d
+	case k.activates() && found && d.Live:
+		if m.seen = d; k.locks() {
+			g.noteLock(k, m)
+		}
 		return nil
+	case k == deactivate && !found && keptLock(said, m):
+		return fmt.Errorf("deactivate: its device is gone, but LVM could not give back its lock, so that other nodes are refused (%s): when lvmlockd works again, lvchange -an %s", meaning(said), m.name)
 	case k == deactivate && !found:
 		return nil
 	case cmdErr != nil:
 		return fmt.Errorf("%s: %w", steps[k], cmdErr)
-	case k == activate:
+	case k.activates():
 		return fmt.Errorf("activate: %w for %s (uuid %s)", errNoDevice, m.name, m.uuid)
 	}
 	return fmt.Errorf("deactivate: LVM reported success, but %s still exists: LVM has no volume %s with the uuid %s", g.p.node(d), m.name, m.uuid)

@@ -27,9 +27,15 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if size <= 0 {
 		return fmt.Errorf("volume %s: no size", name)
 	}
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
 	f, kept, err := g.look(ctx, false)
 	if err != nil {
 		return err
+	}
+	if f.unfit != "" {
+		return volume.Errorf(volume.Unusable, "%s", f.unfit)
 	}
 	_, there := f.LVs[name.LV]
 	if there && kept { // completing it writes zeros: read the metadata again
@@ -83,6 +89,9 @@ func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, 
 	if err != nil {
 		return err
 	}
+	if f.unfit != "" {
+		return volume.Errorf(volume.Unusable, "%s", f.unfit)
+	}
 	if _, there := f.LVs[name.LV]; there { // its creation was interrupted, and will be completed
 		return nil
 	}
@@ -112,11 +121,19 @@ func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.
 	if err != nil {
 		return nil, err
 	}
+	since, _ := g.lockspace()
 	if err := g.create(ctx, f, name, size, namespace); err != nil {
 		return nil, err
 	}
-	f, _, err = g.look(ctx, true)
-	return f, err
+	if f, _, err = g.look(ctx, true); err != nil || !g.shared() {
+		return f, err
+	}
+	m := member{uuid: f.LVs[name.LV].UUID, started: since}
+	var found bool
+	if m.seen, found, err = g.p.find(m.uuid); found && err == nil {
+		g.noteLock(exclusive, &m) // lvcreate has taken it
+	}
+	return f, nil
 }
 
 // create runs lvcreate.
@@ -127,7 +144,7 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 	}
 	defer release()
 	if g.counts() { // also what was created before this turn
-		if f, _, err = g.look(ctx, false); err != nil {
+		if f, _, err = g.look(ctx, g.shared()); err != nil {
 			return err
 		}
 		if err := g.checkSpace(f, name, size, namespace); err != nil {

@@ -39,6 +39,7 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 			d.Reason = g.overlap(below, m)
 			d.Unusable = d.Reason != ""
 		}
+		d.Unlocked = d.Activity == volume.Active && g.shared() && !g.isLocked(lv, d)
 		if what := g.busyReason(lv.Name.String()); what != "" {
 			d.Unusable, d.Reason = true, what
 		}

@@ -17,7 +17,9 @@ var (
 	ErrNoVG          = volume.WithCode(volume.NotFound, errors.New("the volume group does not exist"))
 	ErrNoLV          = volume.WithCode(volume.NotFound, errors.New("the volume does not exist"))
 	ErrForeignSystem = volume.WithCode(volume.Unusable, errors.New("the volume group belongs to another machine"))
-	ErrShared        = volume.WithCode(volume.Unusable, errors.New("the volume group is shared, and lvmlockd does not run"))
+	ErrShared        = volume.WithCode(volume.Unusable, errors.New("the volume group is shared, and its locks cannot be taken"))
+	ErrGroupLocked   = volume.WithCode(volume.Busy, errors.New("the volume group is locked by another machine"))
+	ErrStarting      = volume.WithCode(volume.InProgress, errors.New("the locks of the volume group are being started"))
 	ErrExported      = volume.WithCode(volume.Unusable, errors.New("the volume group is exported"))
 	ErrTwoVGs        = volume.WithCode(volume.Unusable, errors.New("there are two volume groups of that name"))
 	ErrDuplicate     = volume.WithCode(volume.Unusable, errors.New("a disk of the volume group is there twice"))
@@ -43,11 +45,17 @@ func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 // ofGroup reports whether the error would be the same for any other volume of the group.
 func (e *Error) ofGroup() bool {
 	switch e.Kind {
-	case ErrNoVG, ErrForeignSystem, ErrShared, ErrExported, ErrTwoVGs, ErrDuplicate, ErrLocked:
+	case ErrNoVG, ErrForeignSystem, ErrShared, ErrGroupLocked, ErrStarting, ErrExported, ErrTwoVGs, ErrDuplicate, ErrLocked:
 		return true
 	}
 	return false
 }
+
+const (
+	lockdHint     = "it is shared between machines, and lvmlockd does not run here: systemctl start lvmlockd"
+	lockspaceHint = "it is shared between machines, and its locks are not started here: vgchange --lockstart"
+	groupLockHint = "another machine holds its lock"
+)
 
 const duplicateHint = "a disk of it is there twice, as a copy, a snapshot or a path of a multipath is: keep one of them out (filter, devices file), or give a copy a name of its own (vgimportclone)"
 
@@ -62,11 +70,22 @@ var phrases = []struct {
 	{"on duplicate devices", ErrDuplicate, duplicateHint},
 	{"with duplicate PV", ErrDuplicate, duplicateHint},
 	{"with system ID", ErrForeignSystem, "it belongs to another machine (system ID): vgchange --systemid there, or vgexport and vgimport"},
-	{"requires lvmlockd", ErrShared, "it is shared between machines, and lvmlockd does not run here"},
+	{"requires lvmlockd", ErrShared, "it is shared between machines, and LVM does not use lvmlockd here: set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf, then systemctl enable --now lvmlockd"},
 	{"due to unknown lock_type", ErrShared, "its lock type is not known here"},
-	{"due to failed lock", ErrShared, "it is shared between machines, and lvmlockd did not grant the lock: is it running? vgchange --lockstart"},
+	{"lvmlockd process is not running", ErrShared, lockdHint},
+	{"lvmlockd connect failed", ErrShared, lockdHint},
+	{"lock start in progress", ErrStarting, "its locks are being started"},
+	{"lock skipped: held by other host", ErrGroupLocked, groupLockHint},
+	{"lock failed: held by other host", ErrGroupLocked, groupLockHint},
+	{"for sanlock leases", ErrShared, "the leases of its locks cannot be written: look at the disk of its volume lvmlock, at sanlock client status and at dmesg"},
+	{"error -221", ErrShared, "sanlock does not answer: systemctl status sanlock"},
+	{"LV locked by other host", ErrElsewhere, "it is active on another machine"},
+	{"already locked with incompatible mode", ErrFailed, "it is active on this node for reading only (lvchange -asy): deactivate it first"},
+	{"Shared activation not compatible", ErrFailed, "LVM does not activate such a volume on several nodes at once"},
+	{"lockspace is inactive", ErrShared, lockspaceHint},
+	{"due to failed lock", ErrShared, lockspaceHint},
+	{"without a lock", ErrShared, lockspaceHint},
 	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it"},
-	{"locked by other host", ErrElsewhere, "it is active on another machine"},
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},
 	{"nsufficient suitable allocatable extents", ErrNoSpace, "no space for the configured layout"},

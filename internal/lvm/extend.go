@@ -18,6 +18,9 @@ func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.
 	if err != nil {
 		return err
 	}
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
 	m := &member{name: lv.Name, uuid: lv.UUID, done: make(chan struct{})}
 	if err := p.begin(m); err != nil {
 		return err
@@ -25,7 +28,7 @@ func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.
 	go func() { p.end(m, g.extend(lv, size)) }()
 	select {
 	case <-m.done:
-		return m.err
+		return g.awaitLock(ctx, lv, m.err)
 	case <-ctx.Done():
 		return context.Cause(ctx) // the command goes on, and the volume is busy until it ends
 	}
@@ -123,11 +126,15 @@ func (g *group) fit(lv volume.LV, l Logical) error {
 	if err != nil || !found || m.Size() >= l.Size {
 		return err
 	}
-	if _, err := g.change("refresh", []string{"lvchange", "-y", "--refresh", "-S", selection(lv.UUID), lv.Name.String()}, 0); err != nil {
+	if _, err := g.change("refresh", refreshArgs(lv), 0); err != nil {
 		return err
 	}
 	if m, found, err = g.p.find(lv.UUID); err == nil && found && m.Size() < l.Size {
 		err = fmt.Errorf("extend: %s has %s, but its volume has %s", g.p.node(m), volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	return err
+}
+
+func refreshArgs(lv volume.LV) []string {
+	return []string{"lvchange", "-y", "--refresh", "-S", selection(lv.UUID), lv.Name.String()}
 }

@@ -28,7 +28,9 @@ type Facts struct {
 	SystemID   string
 	LockType   string // "sanlock" or "dlm" of a shared one
 	Exported   bool
-	Missing    int // missing physical volumes
+	unfit      string // why the configuration does not allow its use
+	unlocked   error  // a shared group was read without its lock: good for looking, not for a set-up
+	Missing    int    // missing physical volumes
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
@@ -67,8 +69,9 @@ type Logical struct {
 	Pool     string
 	Zeroes   bool // a thin pool that zeroes new blocks
 	Origin   string
-	Skip     bool // has the activation skip flag
-	Locked   bool // by pvmove, running or interrupted
+	Skip     bool   // has the activation skip flag
+	Locked   bool   // by pvmove, running or interrupted
+	LockArgs string // where its lock is, in a shared group; "" = it has none of its own
 }
 
 // created reports whether flexd created a volume, or is creating it.
@@ -114,6 +117,8 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 // refusal returns why a volume must not be used; "" = it may be used.
 func (f *Facts) refusal(l Logical) string {
 	switch {
+	case f.unfit != "":
+		return f.unfit
 	case f.Exported:
 		return fmt.Sprintf("volume group %s is exported: vgimport %[1]s", f.Name)
 	case slices.Contains(l.Layout, "pool"):

@@ -31,7 +31,12 @@ type fakeLVM struct {
 	gaps string   // JSON: free extents
 	ran  []string // what was started
 
+	// Of a shared group, as lvmlockd has it.
 	lockType string
+	locks    map[string]string // LV → "ex" or "sh" of this host
+	others   map[string]string // the same of another host
+	noLock   string            // what a command says that gets no lock of the group; "" = it gets one
+	noUnlock bool              // a deactivation cannot give back the lock
 
 	volumeList []string // activation/volume_list of the host; nil = none
 
@@ -181,10 +186,27 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 			fail("Cannot process volume group %s", last)
 			return u
 		}
-		u.Stdout = f.report()
+		if u.Stdout = f.report(); f.noLock != "" {
+			u.Stderr += "  " + f.noLock + "\n  Reading VG vg0 without a lock.\n"
+		}
 	case "lvchange":
 		i := slices.Index(args, "-S")
-		on := slices.Contains(args, "-ay")
+		mode := ""
+		switch {
+		case slices.Contains(args, "-aey"):
+			mode = "ex"
+		case slices.Contains(args, "-asy"):
+			mode = "sh"
+		}
+		on := slices.Contains(args, "-ay") || mode != ""
+		if f.noLock != "" && on {
+			fail("%s", f.noLock)
+			fail("Cannot access VG vg0 due to failed lock.")
+			return u
+		}
+		if f.lockType != "" && slices.Contains(args, "-ay") {
+			f.t.Error("activates without saying for whom")
+		}
 		for _, name := range args[i+2:] {
 			lv := f.lvs[strings.TrimPrefix(name, "vg0/")]
 			if lv == nil {
@@ -199,6 +221,14 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 				continue
 			}
 			uuid := dmUUID(lv.uuid)
+			if own := strings.TrimPrefix(name, "vg0/"); mode != "" && !f.lock(own, mode) {
+				fail("LV locked by other host: %s", name)
+				fail("Failed to lock logical volume %s.", name)
+				continue
+			}
+			if on && f.devices[uuid].Live || slices.Contains(args, "--refresh") { // it changes nothing
+				continue
+			}
 			switch open := f.openMember(lv); {
 			case slices.Contains(args, "--deltag") || slices.Contains(args, "--addtag"):
 				for i, word := range args {
@@ -218,6 +248,11 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 			case open != "":
 				fail("Logical volume vg0/%s in use.", open)
 			default:
+				if f.noUnlock {
+					u.Stderr += fmt.Sprintf("  Failed to unlock logical volume %s.\n", name)
+				} else {
+					delete(f.locks, strings.TrimPrefix(name, "vg0/"))
+				}
 				for _, m := range f.familyOf(lv) {
 					for _, layer := range []string{"", "-real", "-cow"} {
 						delete(f.devices, dmUUID(m.uuid)+layer)
@@ -243,6 +278,14 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 			}
 		}
 	case "lvextend":
+		if f.noLock != "" {
+			fail("%s", f.noLock)
+			return u
+		}
+		if f.others[strings.TrimPrefix(last, "vg0/")] != "" {
+			fail("LV locked by other host: %s", last)
+			return u
+		}
 		lv := f.lvs[strings.TrimPrefix(last, "vg0/")]
 		fmt.Sscan(strings.TrimSuffix(args[slices.Index(args, "-L")+1], "b"), &lv.size)
 		if m, ok := f.devices[dmUUID(lv.uuid)]; ok {
@@ -255,6 +298,18 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 	return u
 }
 
+// lock takes the lock of a volume for this host, as lvmlockd does. It knows no pools.
+func (f *fakeLVM) lock(name, mode string) bool {
+	if other := f.others[name]; other == "ex" || other == "sh" && mode == "ex" {
+		return false
+	}
+	if f.locks == nil {
+		f.locks = map[string]string{}
+	}
+	f.locks[name] = mode
+	return true
+}
+
 func (f *fakeLVM) report() string {
 	var lvs []string
 	for name, lv := range f.lvs {
@@ -262,8 +317,8 @@ func (f *fakeLVM) report() string {
 		if layout == "" {
 			layout, role = "linear", "public"
 		}
-		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":%q,"origin":%q}`,
-			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.pool, lv.origin))
+		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":"","lv_skip_activation":"","pool_lv":%q,"origin":%q,"lv_lockargs":%q}`,
+			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.pool, lv.origin, map[bool]string{true: "1.0.0:70254592"}[f.lockType != "" && lv.pool == ""]))
 	}
 	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_systemid":"","vg_lock_type":%q,"vg_exported":"","vg_missing_pv_count":"0"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[]}]}`,
 		vgUUID, 1<<31, f.free, f.lockType, f.pvs, strings.Join(lvs, ","), f.gaps)

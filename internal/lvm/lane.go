@@ -223,7 +223,7 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 		}
 		return res, err
 	}
-	return res, classify(g.name, err, res.Stderr)
+	return res, g.mustWait(classify(g.name, err, res.Stderr))
 }
 
 // waitsFor says what a command of LVM waits for, where that is no disk; "" = it is not

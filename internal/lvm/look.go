@@ -78,6 +78,7 @@ func (g *group) report(l *look) {
 	unseen := false
 	if w := g.p.watch.Load(); w != nil && l.err == nil {
 		unseen, l.watched = w.follow(l.facts)
+		l.watched = l.watched && !g.shared() // no event tells what another node changes
 	}
 	if l.err == nil {
 		var list []devmapper.Mapped
@@ -129,6 +130,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, meaning(res.Stderr)), Err: err}
 	}
 	f.host = g.p.Host
+	f.unfit, f.unlocked = g.unfit(f), g.unlocked(f, res.Stderr)
 	g.mu.Lock()
 	known := g.known
 	g.mu.Unlock()

@@ -33,6 +33,9 @@ type Options struct {
 	// Limits returns the limits of a volume group, as they are now; nil = there are none.
 	Limits func(vg string) *volume.Limits
 
+	// Locks knows the lock managers of shared groups; nil = LVM alone decides.
+	Locks Locks
+
 	// Waited, if set, is called after a command has waited for earlier ones of its group.
 	Waited func(vg string, took time.Duration)
 
@@ -60,6 +63,7 @@ func (o Options) within(deadline time.Duration) time.Duration {
 
 // A Group is the configuration of one volume group.
 type Group struct {
+	Shared   bool   // other nodes use it, too
 	ThinPool string // new volumes are thin volumes of this pool; "" = thick
 	Layout   Layout // of new volumes
 	ZeroAll  bool   // all of a new volume is zeroed, not only the places of labels
@@ -81,6 +85,7 @@ type Provider struct {
 
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
+	locked   map[volume.UUID]lock            // guarded by mu: of active volumes in shared groups
 }
 
 // New returns a provider. Commands of an earlier flexd that still run are found
@@ -96,7 +101,7 @@ func New(o Options) *Provider {
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests,
-		inflight: map[volume.UUID]<-chan struct{}{},
+		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{},
 	}
 	if o.Leads != nil {
 		p.leads = o.Leads
@@ -141,6 +146,19 @@ func (p *Provider) configured(name string) (*group, error) {
 	return p.group(name)
 }
 
+// Words returns the options of a command of LVM for a volume group.
+func (p *Provider) Words(ctx context.Context, vg string) ([]string, error) {
+	g, err := p.configured(vg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.scopeOf(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	return s.words(""), nil
+}
+
 // LookUp looks a volume up by name. A known volume is cached until something changes in its
 // group; its absence is always checked again. A failure to read is an error, and so is a
 // missing group: its disk may appear later.
@@ -157,11 +175,14 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 		return volume.LV{}, err
 	}
 	lv := f.judge(name)
-	if kept && lv.Presence != volume.Present {
+	if kept && (lv.Presence != volume.Present || f.unlocked != nil) {
 		if f, _, err = g.look(ctx, true); err != nil {
 			return volume.LV{}, err
 		}
 		lv = f.judge(name)
+	}
+	if f.unlocked != nil {
+		return volume.LV{}, f.unlocked
 	}
 	lv.Zero = p.Groups[name.VG].ZeroAll && f.LVs[name.LV].Pool == ""
 	return lv, nil

@@ -17,7 +17,7 @@ import (
 var columns = []struct{ report, names string }{
 	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_systemid,vg_lock_type,vg_exported,vg_missing_pv_count"},
 	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_size,pv_free,pv_tags"},
-	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin"},
+	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin,lv_lockargs"},
 }
 
 // reportArgs are the arguments of the report. formConfig overrides settings in the host's
@@ -180,6 +180,8 @@ func (r *row) logical() Logical {
 		Pool:   strings.Trim(r.text("pool_lv"), "[]"),
 		Origin: strings.Trim(r.text("origin"), "[]"),
 		Skip:   r.flag("lv_skip_activation", "skip activation"),
+
+		LockArgs: r.fields["lv_lockargs"],
 	}
 	if inner, ok := strings.CutPrefix(l.Name, "["); ok {
 		l.Name, l.Hidden = strings.TrimSuffix(inner, "]"), true

@@ -61,10 +61,10 @@ func TestArgs(t *testing.T) {
 		got  []string
 		want string
 	}{
-		{batchArgs(activate, false, ms), "lvchange -y -ay -K -S [(vg_uuid=V && lv_uuid=U1) || (vg_uuid=V && lv_uuid=U2)] vg0/a vg0/b"},
-		{batchArgs(activate, true, ms[:1]), "lvchange -y -aey -K -S [(vg_uuid=V && lv_uuid=U1)] vg0/a"},
-		{batchArgs(deactivate, false, ms[1:]), "lvchange -y -an -S [(vg_uuid=V && lv_uuid=U2)] vg0/b"},
-		{batchArgs(makeNodes, false, ms), "vgmknodes vg0/a vg0/b"},
+		{batchArgs(activate, ms), "lvchange -y -ay -K -S [(vg_uuid=V && lv_uuid=U1) || (vg_uuid=V && lv_uuid=U2)] vg0/a vg0/b"},
+		{batchArgs(exclusive, ms[:1]), "lvchange -y -aey -K -S [(vg_uuid=V && lv_uuid=U1)] vg0/a"},
+		{batchArgs(deactivate, ms[1:]), "lvchange -y -an -S [(vg_uuid=V && lv_uuid=U2)] vg0/b"},
+		{batchArgs(makeNodes, ms), "vgmknodes vg0/a vg0/b"},
 		{createArgs(Group{}, name, 3, 4*mib, ""), "lvcreate -y -W y -kn --addtag flexd.creating -n new -Z y -l 3 vg0"},
 		{createArgs(Group{ThinPool: "pool"}, name, 3, 4*mib, "team-a"), "lvcreate -y -W y -kn --addtag flexd.creating -n new --addtag flexd.namespace=team-a -V 12582912b --thinpool pool vg0"},
 		{createArgs(Group{Layout: Layout{Type: "raid10", Stripes: 2, StripeSize: 65536, Mirrors: 1, PVTag: "fast"}}, name, 4, 4*mib, ""),

@@ -32,6 +32,8 @@ type creator struct {
 	runs   atomic.Int32
 }
 
+func (p *creator) Refresh(context.Context, string) error { return nil }
+
 func (p *creator) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
 	if !p.there.Load() {
 		return volume.LV{Name: name, Presence: volume.Absent}, nil

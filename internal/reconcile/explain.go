@@ -95,6 +95,8 @@ func (u unobserved) LookUp(context.Context, volume.Name) (volume.LV, error) {
 	return volume.LV{}, u.err
 }
 
+func (u unobserved) Refresh(context.Context, string) error { return u.err }
+
 func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect) (o Outlook) {
 	switch c.Verb {
 	case volume.Check, volume.Activate, volume.Stage, volume.Publish:

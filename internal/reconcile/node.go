@@ -30,6 +30,9 @@ import (
 // something runs one child under the lock file it is given.
 type Provider interface {
 	asw.Provider
+	// Refresh makes set-ups in a volume group that other nodes use, too, possible: it checks
+	// the locks of the group, and reads anew what other nodes may have changed.
+	Refresh(ctx context.Context, vg string) error
 	// Create creates a volume for pods of a namespace; "" = not known.
 	Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error
 	// CanCreate returns why Create would refuse a volume that does not exist. It changes

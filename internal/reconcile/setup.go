@@ -119,6 +119,9 @@ func (n *Node) awaitLookUp(ctx context.Context, c *call, p Provider) (volume.LV,
 
 // lookUpForSetUp looks a volume up for a call that sets it up.
 func lookUpForSetUp(ctx context.Context, p Provider, name volume.Name) (volume.LV, error) {
+	if err := p.Refresh(ctx, name.VG); err != nil {
+		return volume.LV{}, err
+	}
 	return p.LookUp(ctx, name)
 }
 

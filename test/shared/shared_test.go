@@ -43,6 +43,10 @@ func TestTwo(t *testing.T) {
 		"LVM":   lvm,
 		"move":  move,
 		"locks": locks,
+
+		"operators": operators,
+		"many":      many,
+		"readers":   readers,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, two[0].For(t), two[1].For(t)) })
 	}

@@ -1,0 +1,258 @@
+package lvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/lockspace"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Locks says what the lock managers of shared groups do. The locks themselves are taken by
+// LVM's commands, and by nothing else.
+type Locks interface {
+	// Ready returns nil if locks of a group can be taken.
+	Ready(ctx context.Context, vg string) error
+	// Holder returns the other hosts that hold the locks of volumes.
+	Holder(ctx context.Context, vg string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error)
+	// Status returns what was last known, without any I/O.
+	Status(vg string) lockspace.Status
+}
+
+// A lock of an active volume was taken by a command of this flexd. It counts for that device
+// only, and while the lockspace stays started.
+type lock struct {
+	number  string
+	seq     uint64 // of the device
+	since   time.Time
+	readers bool // -asy: other nodes may have it active, too
+}
+
+func (g *group) shared() bool { return g.p.Groups[g.name].Shared }
+
+// unfit returns why the configuration and the lock type of a group do not fit; "" = they do.
+func (g *group) unfit(f *Facts) string {
+	c, ok := g.p.Groups[g.name]
+	switch {
+	case !ok:
+	case c.Shared && !f.Shared():
+		return fmt.Sprintf("volume group %s is configured as shared, but it has no lock type, so another node could use its volumes at the same time: vgchange --lock-type sanlock %[1]s (while no volume is active), or remove `shared: true`", f.Name)
+	case !c.Shared && f.Shared():
+		return fmt.Sprintf("volume group %s is shared with other nodes (lock type %s), and its configuration does not say so: add `shared: true` to it in flexd's configuration", f.Name, f.LockType)
+	case c.Shared && f.LockType != "sanlock" && f.LockType != "dlm":
+		return fmt.Sprintf("volume group %s has the lock type %q, which flexd does not know: sanlock or dlm", f.Name, f.LockType)
+	}
+	return ""
+}
+
+// unlocked returns why a report of a shared group was made without its lock, if it was.
+func (g *group) unlocked(f *Facts, stderr []byte) error {
+	if !g.shared() || !bytes.Contains(stderr, []byte("Reading VG "+f.Name+" without a lock")) {
+		return nil
+	}
+	return g.mustWait(classify(g.name, &run.ExitError{Step: "lvm report"}, stderr))
+}
+
+// Refresh makes a set-up in a shared group ready: its locks can be taken, and its metadata
+// are read anew, since no event tells what another node has changed. All who ask at the same
+// time share one report.
+func (p *Provider) Refresh(ctx context.Context, vg string) error {
+	g, err := p.configured(vg)
+	if err != nil || !g.shared() {
+		return nil // LookUp has the error
+	}
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
+	f, _, err := g.look(ctx, true)
+	if err != nil {
+		return err
+	}
+	return f.unlocked
+}
+
+func (g *group) ready(ctx context.Context) error {
+	if !g.shared() || g.p.Locks == nil {
+		return nil
+	}
+	return g.p.Locks.Ready(ctx, g.name)
+}
+
+// activate activates a volume, or makes sure that an active one is locked. Its facts are
+// read anew after that: another node may have changed it until then.
+func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (devmapper.Mapped, error) {
+	if !g.shared() {
+		return g.join(ctx, activate, lv.Name, lv.UUID)
+	}
+	if err := g.ready(ctx); err != nil {
+		return devmapper.Mapped{}, err
+	}
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return devmapper.Mapped{}, err
+	}
+	k, l := exclusive, f.LVs[lv.Name.LV]
+	if l.forReaders() {
+		k = readers
+	}
+	h := g.holder(ctx, f, l) // cheaper than a command that is refused
+	if h != nil && (k == exclusive || !h.Shared) {
+		return devmapper.Mapped{}, g.await(h, d, nil)
+	}
+	m, err := g.join(ctx, k, lv.Name, lv.UUID)
+	if errors.Is(err, ErrElsewhere) {
+		err = g.await(g.holder(ctx, f, l), d, err)
+	}
+	if err == nil && d.Activity == volume.Active && m.Open == 0 {
+		err = g.refresh(ctx, lv) // while it was not locked, another node may have changed its extents
+	}
+	return m, err
+}
+
+// forReaders reports whether a volume is activated on many nodes at once: nobody can write
+// to one that is read-only. LVM does not share what has metadata of its own on the disks; it
+// would share thick snapshots, of which each node changes the exceptions.
+func (l Logical) forReaders() bool {
+	simple := len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
+	return l.ReadOnly && simple && !l.thick()
+}
+
+// lockOf returns the volume whose lock is that of l.
+func (f *Facts) lockOf(l Logical) Logical {
+	switch {
+	case l.Pool != "":
+		return f.LVs[l.Pool]
+	case slices.Contains(l.Role, "thicksnapshot"):
+		return f.LVs[l.Origin]
+	}
+	return l
+}
+
+// holder returns the other host that holds the lock of a volume; nil = none does, or it is
+// not known.
+func (g *group) holder(ctx context.Context, f *Facts, l Logical) *volume.Holder {
+	l = f.lockOf(l)
+	if g.p.Locks == nil || l.LockArgs == "" {
+		return nil
+	}
+	all, err := g.p.Locks.Holder(ctx, g.name, []lockspace.LV{{UUID: l.UUID, LockArgs: l.LockArgs}})
+	if h, ok := all[l.UUID]; ok && err == nil {
+		return &h
+	}
+	return nil
+}
+
+// await is the error of a volume whose lock another host holds: that is known, or LVM said
+// so.
+func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
+	if h == nil && said == nil {
+		return nil
+	}
+	w := &volume.WaitError{Reason: "another host has it active", Holder: h, Err: said}
+	if d.Activity == volume.Active {
+		w.Reason = "it is active on this node without its lock, which another host has"
+	}
+	if h == nil {
+		w.Reason += "; LVM does not say which one: delete the pod that uses it there, or lvchange -an there"
+	}
+	if said == nil {
+		w.Err = ErrElsewhere
+	}
+	return w
+}
+
+// mustWait makes an error that passes by itself a *volume.WaitError.
+func (g *group) mustWait(err error) error {
+	switch {
+	case errors.Is(err, ErrGroupLocked):
+		return &volume.WaitError{Err: err, Reason: fmt.Sprintf("another host changes volume group %s: if that lasts, look there for a command of LVM that hangs", g.name)}
+	case errors.Is(err, ErrStarting):
+		return &volume.WaitError{Err: err, Reason: fmt.Sprintf("the locks of volume group %s are being started", g.name)}
+	}
+	return err
+}
+
+// awaitLock is await for a command that needed the lock of a volume.
+func (g *group) awaitLock(ctx context.Context, lv volume.LV, err error) error {
+	if !g.shared() || !errors.Is(err, ErrElsewhere) {
+		return err
+	}
+	f, _, lerr := g.look(ctx, false)
+	if lerr != nil {
+		return g.await(nil, volume.Device{}, err)
+	}
+	return g.await(g.holder(ctx, f, f.LVs[lv.Name.LV]), volume.Device{}, err)
+}
+
+// refresh loads the table of an active volume anew.
+func (g *group) refresh(ctx context.Context, lv volume.LV) error {
+	release, err := g.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = g.change("refresh", refreshArgs(lv), 0)
+	return err
+}
+
+// lockspace returns since when the lockspace of the group is started; ok = it is.
+func (g *group) lockspace() (since time.Time, ok bool) {
+	if g.p.Locks == nil {
+		return time.Time{}, true
+	}
+	s := g.p.Locks.Status(g.name)
+	return s.Since, s.State == lockspace.Started
+}
+
+// noteLock notes that a command has taken the lock of a volume with that device.
+func (g *group) noteLock(k kind, m *member) {
+	g.p.mu.Lock()
+	defer g.p.mu.Unlock()
+	g.p.locked[m.uuid] = lock{number: m.seen.Number, seq: diskSeq(m.seen.Number), since: m.started, readers: k == readers}
+}
+
+// isLocked reports whether a command of this flexd has taken the lock of an active volume.
+func (g *group) isLocked(lv volume.LV, d volume.Device) bool {
+	since, ok := g.lockspace()
+	g.mu.Lock()
+	known := g.known
+	g.mu.Unlock()
+	g.p.mu.Lock()
+	defer g.p.mu.Unlock()
+	l := g.p.locked[lv.UUID]
+	if !ok || l.number != d.Number || l.seq != d.Seq || !l.since.Equal(since) {
+		return false
+	}
+	return !l.readers || known != nil && known.LVs[known.names[lv.UUID]].forReaders()
+}
+
+// refused reports whether a command said that another host holds the lock of this volume.
+func refused(said []byte, m *member) bool {
+	return bytes.Contains(said, []byte("LV locked by other host")) && bytes.Contains(said, []byte("Failed to lock logical volume "+m.name.String()+"."))
+}
+
+// keptLock reports whether a command has deactivated a volume, and could not give back its
+// lock.
+func keptLock(said []byte, m *member) bool {
+	return bytes.Contains(said, []byte("Failed to unlock logical volume "+m.name.String()+"."))
+}
+
+// lockFailure is the error of a command for a volume of a shared group; nil = it took its
+// lock, if the volume is active now.
+func lockFailure(k kind, m *member, cmdErr error, said []byte) error {
+	switch {
+	case cmdErr == nil:
+		return nil
+	case refused(said, m):
+		return &Error{VG: m.name.VG, Kind: ErrElsewhere, Text: "another machine has the lock of " + m.name.String(), Err: cmdErr}
+	case errors.Is(cmdErr, ErrElsewhere) && !m.before && !bytes.Contains(said, []byte(m.name.String())):
+		return nil // it was refused for others
+	}
+	return fmt.Errorf("%s: %w", steps[k], cmdErr)
+}

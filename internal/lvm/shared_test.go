@@ -1,0 +1,482 @@
+package lvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/lockspace"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// What LVM's commands really said on two machines with one disk.
+func TestSharedTranscripts(t *testing.T) {
+	for name, want := range map[string][]struct {
+		kind error
+		text string
+	}{
+		"nolockd":    {{ErrShared, "lvmlockd does not run here"}, {ErrShared, "lvmlockd does not run here"}, {ErrShared, "lvmlockd does not run here"}, {ErrShared, "lvmlockd does not run here"}, {}},
+		"notstarted": {{ErrShared, "vgchange --lockstart"}, {ErrShared, "vgchange --lockstart"}, {}, {ErrShared, "vgchange --lockstart"}, {ErrShared, "vgchange --lockstart"}},
+		"nosanlock":  {{ErrShared, "sanlock does not answer"}, {ErrShared, "sanlock does not answer"}, {ErrShared, "sanlock does not answer"}, {}},
+		"grouplock":  {{ErrGroupLocked, "another machine holds its lock"}, {ErrGroupLocked, "another machine holds its lock"}, {}},
+		"disabled":   {{ErrShared, "set use_lvmlockd=1"}, {ErrShared, "set use_lvmlockd=1"}, {ErrShared, "set use_lvmlockd=1"}},
+		"elsewhere": {{ErrElsewhere, "active on another machine"}, {ErrElsewhere, ""}, {ErrElsewhere, ""},
+			{}, {ErrElsewhere, ""}, {ErrElsewhere, ""}, {ErrElsewhere, ""}, {ErrElsewhere, ""}, {ErrElsewhere, ""}, {ErrElsewhere, ""}, {ErrElsewhere, ""}, {ErrElsewhere, ""}},
+		"readers": {{ErrElsewhere, ""}, {ErrFailed, "for reading only (lvchange -asy)"}, {ErrFailed, "does not activate such a volume on several nodes"}, {ErrFailed, "does not activate such a volume on several nodes"}},
+	} {
+		all := transcript(t, "shared-"+name)
+		if len(all) != len(want) {
+			t.Errorf("%s: %d commands", name, len(all))
+			continue
+		}
+		for i, u := range all {
+			res, err := u.result()
+			got := classify("svg", err, res.Stderr)
+			if u.Argv[1] == "fullreport" && err == nil {
+				f, perr := parseReport(res.Stdout, "svg")
+				if perr != nil {
+					t.Fatal(name, perr)
+				}
+				p := New(Options{Groups: map[string]Group{"svg": {Shared: true}}, LockDir: t.TempDir()})
+				got = p.groups["svg"].unlocked(f, res.Stderr)
+			}
+			if want[i].kind == nil {
+				if got != nil {
+					t.Errorf("%s %d: %v", name, i, got)
+				}
+				continue
+			}
+			var wait *volume.WaitError
+			if errors.As(got, &wait) {
+				got = wait.Err
+			}
+			is(t, got, want[i].kind, want[i].text)
+		}
+	}
+	res, err := transcript(t, "shared-report")[0].result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parseReport(res.Stdout, "svg")
+	if err != nil || !f.Shared() || f.LVs["a"].LockArgs != "1.0.0:70254592" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	for lv, owner := range map[string]string{"a": "a", "o": "o", "osnap": "o", "t1": "pool", "t2": "pool", "r": "r"} {
+		if got := f.lockOf(f.LVs[lv]); got.Name != owner || got.LockArgs == "" {
+			t.Errorf("the lock of %s is that of %s (%s)", lv, got.Name, got.LockArgs)
+		}
+	}
+	if u := f.LVs["lvmlock"]; f.refusal(u) == "" {
+		t.Error("the leases are a volume")
+	}
+	// A batch of three, of which one is held elsewhere.
+	u := transcript(t, "shared-elsewhere")[2]
+	for lv, want := range map[string]bool{"a": true, "b": false, "c": false} {
+		if got := refused([]byte(u.Stderr), &member{name: volume.Name{VG: "svg", LV: lv}}); got != want {
+			t.Errorf("%s: refused %v", lv, got)
+		}
+	}
+	for name, i := range map[string]int{"nolockd": 4, "notstarted": 2} {
+		u := transcript(t, "shared-"+name)[i]
+		if !keptLock([]byte(u.Stderr), &member{name: volume.Name{VG: "svg", LV: map[string]string{"nolockd": "c", "notstarted": "a"}[name]}}) {
+			t.Errorf("%s: %s", name, u.Stderr)
+		}
+	}
+}
+
+// fakeLocks are the lock managers of a fake LVM.
+type fakeLocks struct {
+	mu    sync.Mutex
+	f     *fakeLVM
+	ready error // guarded by mu, as all that follows
+	since time.Time
+	known bool // who holds a lock
+	asked int
+}
+
+func (l *fakeLocks) Ready(context.Context, string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ready
+}
+
+func (l *fakeLocks) Holder(_ context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	l.asked++
+	if !l.known {
+		return nil, errors.New("unknown")
+	}
+	all := map[volume.UUID]volume.Holder{}
+	for name, lv := range l.f.lvs {
+		for _, asked := range lvs {
+			if other := l.f.others[name]; asked.UUID == lv.uuid && other != "" {
+				all[asked.UUID] = volume.Holder{Host: "b", HostID: 2, Shared: other == "sh"}
+			}
+		}
+	}
+	return all, nil
+}
+
+func (l *fakeLocks) Status(vg string) lockspace.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return lockspace.Status{VG: vg, State: lockspace.Started, Since: l.since}
+}
+
+func newShared(t *testing.T, n int) (*fakeLVM, *Provider, *fakeLocks) {
+	f, _ := newFake(t, n)
+	f.lockType, f.others, f.locks = "sanlock", map[string]string{}, map[string]string{}
+	p := f.provider(Group{Shared: true})
+	l := &fakeLocks{f: f, known: true, since: time.Now()}
+	p.Locks = l
+	return f, p, l
+}
+
+func device(t *testing.T, p *Provider, lv volume.LV) volume.Device {
+	t.Helper()
+	d, err := p.Device(t.Context(), lv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// waits fails unless err says that the step must wait.
+func waits(t *testing.T, err error, reason string) *volume.WaitError {
+	t.Helper()
+	var w *volume.WaitError
+	if !errors.As(err, &w) || !strings.Contains(w.Reason, reason) || w.Err == nil {
+		t.Errorf("got %v, want to wait because %q", err, reason)
+		return &volume.WaitError{}
+	}
+	return w
+}
+
+func TestSharedActivation(t *testing.T) {
+	f, p, locks := newShared(t, 1)
+	lv := f.lookUp(p, "v0")
+	f.others["v0"] = "ex"
+	f.commands()
+	if w := waits(t, p.Activate(t.Context(), "", lv), "another host has it active"); w.Holder == nil || w.Holder.Host != "b" || volume.CodeOf(w) != volume.Busy {
+		t.Errorf("%+v", w)
+	}
+	if ran := f.commands(); len(ran) != 0 {
+		t.Errorf("a command is bound to fail: %q", ran)
+	}
+	locks.known = false
+	if w := waits(t, p.Activate(t.Context(), "", lv), "LVM does not say which one"); w.Holder != nil {
+		t.Errorf("%+v", w)
+	}
+	delete(f.others, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil || f.locks["v0"] != "ex" {
+		t.Fatal(err, f.locks)
+	}
+	// Another node has extended it while it waited.
+	f.lvs["v0"].size *= 2
+	f.commands()
+	if got := f.lookUp(p, "v0"); got.Size != f.lvs["v0"].size || device(t, p, got).Unlocked {
+		t.Errorf("%+v", got)
+	}
+	if err := p.Activate(t.Context(), "", lv); err != nil || slices.Contains(f.commands(), "lvchange") {
+		t.Error("activated twice", err)
+	}
+	locks.ready = volume.Errorf(volume.Unusable, "lvmlockd does not run")
+	if err := p.Refresh(t.Context(), "vg0"); err == nil || !strings.Contains(err.Error(), "lvmlockd does not run") {
+		t.Error(err)
+	}
+	if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err != nil || len(f.locks) != 0 {
+		t.Error(err, f.locks)
+	}
+	if err := p.Activate(t.Context(), "", lv); err == nil || len(f.devices) != 0 {
+		t.Error("activated without locks", err)
+	}
+	if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, mib, ""); err == nil || f.lvs["new"] != nil {
+		t.Error("created without locks", err)
+	}
+	if err := p.Extend(t.Context(), "", lv, volume.Device{}, 64*mib); err == nil || f.lvs["v0"].size > 16*mib {
+		t.Error("extended without locks", err)
+	}
+}
+
+// An active device proves no lock: an operator, a crash or another program may have left it.
+func TestActiveWithoutItsLock(t *testing.T) {
+	f, p, locks := newShared(t, 1)
+	lv := f.lookUp(p, "v0")
+	uuid := dmUUID(lv.UUID)
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:70", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: lv.Size}}}
+	f.locks["v0"], f.others["v0"] = "sh", "sh" // lvchange -asy on both
+	if !device(t, p, lv).Unlocked {
+		t.Fatal("its lock counts as held")
+	}
+	waits(t, p.Activate(t.Context(), "", lv), "active on this node without its lock")
+	if !device(t, p, lv).Unlocked {
+		t.Error("a refusal counts as its lock")
+	}
+	delete(f.others, "v0")
+	f.commands()
+	if err := p.Activate(t.Context(), "", lv); err != nil || f.locks["v0"] != "ex" || device(t, p, lv).Unlocked {
+		t.Fatal(err, f.locks)
+	}
+	if ran := f.commands(); !slices.Equal(ran, []string{"lvchange", "lvchange"}) {
+		t.Errorf("the table of a device that was not locked may be old: %q", ran)
+	}
+	locks.since = time.Now() // the locks were lost, and started again
+	if !device(t, p, lv).Unlocked {
+		t.Error("the lock of an earlier lockspace counts")
+	}
+	if err := p.Activate(t.Context(), "", lv); err != nil || device(t, p, lv).Unlocked {
+		t.Error(err)
+	}
+	again := f.devices[uuid]
+	again.Number = "253:71" // lvchange -an; lvchange -asy
+	f.devices[uuid] = again
+	if !device(t, p, lv).Unlocked {
+		t.Error("the lock of another device counts")
+	}
+}
+
+// A read-only volume is activated on many nodes, if LVM can share it.
+func TestReaders(t *testing.T) {
+	f, p, _ := newShared(t, 1)
+	f.lvs["v0"].attr = "-ri-XX----"
+	f.others["v0"] = "sh"
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil || f.locks["v0"] != "sh" || device(t, p, lv).Unlocked {
+		t.Fatal(err, f.locks)
+	}
+	if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err != nil {
+		t.Fatal(err)
+	}
+	f.others["v0"] = "ex"
+	if w := waits(t, p.Activate(t.Context(), "", lv), "another host has it active"); w.Holder == nil {
+		t.Error("LVM was asked, which takes it seconds")
+	}
+	f.others["v0"] = "sh"
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	f.lvs["v0"].attr = "" // lvchange -prw on any node needs no lock
+	if err := p.Refresh(t.Context(), "vg0"); err != nil {
+		t.Fatal(err)
+	}
+	lv = f.lookUp(p, "v0")
+	if !device(t, p, lv).Unlocked {
+		t.Error("a lock for reading counts for writing")
+	}
+	waits(t, p.Activate(t.Context(), "", lv), "")
+	if f.locks["v0"] != "sh" {
+		t.Error(f.locks)
+	}
+	for _, l := range []Logical{
+		{Layout: []string{"linear"}}, {ReadOnly: true, Layout: []string{"raid", "raid1"}}, {ReadOnly: true, Layout: []string{"thin", "sparse"}},
+		{ReadOnly: true, Layout: []string{"linear"}, Role: []string{"public", "snapshot", "thicksnapshot"}},
+		{ReadOnly: true, Layout: []string{"linear"}, Role: []string{"public", "origin", "thickorigin"}},
+	} {
+		if l.forReaders() {
+			t.Errorf("shared: %+v", l)
+		}
+	}
+}
+
+// One of many volumes is held elsewhere: the others share a command.
+func TestBatchWithOneElsewhere(t *testing.T) {
+	f, p, locks := newShared(t, 20)
+	locks.known = false // so LVM is asked
+	f.others["v7"] = "ex"
+	f.lookUp(p, "v0")
+	release, err := p.groups["vg0"].take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.commands()
+	var all sync.WaitGroup
+	errs := make([]error, 20)
+	for i := range errs {
+		lv := f.lookUp(p, fmt.Sprintf("v%d", i))
+		all.Go(func() { errs[i] = p.Activate(t.Context(), "", lv) })
+	}
+	eventually(t, "all wait", func() bool {
+		g := p.groups["vg0"]
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.next[exclusive] != nil && len(g.next[exclusive].members) == 20
+	})
+	release()
+	all.Wait()
+	for i, err := range errs {
+		if i == 7 {
+			waits(t, err, "another host has it active")
+		} else if err != nil {
+			t.Errorf("v%d: %v", i, err)
+		}
+	}
+	if ran := f.commands(); len(ran) > 2 || ran[0] != "lvchange" {
+		t.Errorf("%q", ran)
+	}
+}
+
+// The metadata are read anew for each set-up, once for all who ask, and not for each
+// observation.
+func TestRefreshShares(t *testing.T) {
+	f, p, _ := newShared(t, 3)
+	f.lookUp(p, "v0")
+	f.commands()
+	gate, began := make(chan struct{}), make(chan struct{}, 10)
+	f.before = func(string) error { began <- struct{}{}; <-gate; return nil }
+	var all sync.WaitGroup
+	ask := func() {
+		all.Go(func() {
+			if err := p.Refresh(t.Context(), "vg0"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ask()
+	<-began
+	clock := p.groups["vg0"].clock
+	for range 50 {
+		ask()
+	}
+	eventually(t, "all wait", func() bool {
+		g := p.groups["vg0"]
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.clock >= clock+50
+	})
+	close(gate)
+	all.Wait()
+	if ran := f.commands(); !slices.Equal(ran, []string{"fullreport", "fullreport"}) {
+		t.Errorf("51 set-ups: %q", ran)
+	}
+	for range 50 {
+		f.lookUp(p, "v1")
+	}
+	if ran := f.commands(); len(ran) != 0 {
+		t.Errorf("observations: %q", ran)
+	}
+	delete(f.lvs, "v2") // elsewhere
+	if err := p.Refresh(t.Context(), "vg0"); err != nil {
+		t.Fatal(err)
+	}
+	if lv := f.lookUp(p, "v2"); lv.Presence != volume.Absent {
+		t.Errorf("%+v", lv)
+	}
+	if err := (p.Refresh(t.Context(), "none")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The configuration and the lock type must say the same.
+func TestUnfit(t *testing.T) {
+	for _, row := range []struct {
+		shared   bool
+		lockType string
+		want     string
+	}{
+		{true, "", "vgchange --lock-type sanlock vg0"}, {true, "none", "vgchange --lock-type sanlock vg0"},
+		{false, "sanlock", "add `shared: true`"}, {true, "idm", "which flexd does not know"},
+		{true, "sanlock", ""}, {true, "dlm", ""}, {false, "none", ""}, {false, "", ""},
+	} {
+		f, _ := newFake(t, 1)
+		f.lockType = row.lockType
+		p := f.provider(Group{Shared: row.shared})
+		lv, err := p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "v0"})
+		if err != nil || (lv.Presence == volume.Foreign) != (row.want != "") || !strings.Contains(lv.Reason, row.want) {
+			t.Errorf("%+v: %+v %v", row, lv, err)
+		}
+		err = p.CanCreate(t.Context(), volume.Name{VG: "vg0", LV: "new"}, mib, "")
+		if (err != nil) != (row.want != "") {
+			t.Errorf("%+v: create: %v", row, err)
+		}
+		if row.want != "" {
+			if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, mib, ""); err == nil || len(f.lvs) != 1 {
+				t.Errorf("%+v: created: %v", row, err)
+			}
+		}
+	}
+}
+
+// A report that was made without the lock of the group is not for a set-up.
+func TestReportWithoutLock(t *testing.T) {
+	f, p, _ := newShared(t, 1)
+	f.noLock = "VG vg0 lock skipped: held by other host."
+	_, err := p.LookUp(t.Context(), volume.Name{VG: "vg0", LV: "v0"})
+	waits(t, err, "another host changes volume group vg0")
+	waits(t, p.Refresh(t.Context(), "vg0"), "another host changes volume group vg0")
+	f.noLock = "WARNING: lvmlockd connect failed."
+	err = p.Refresh(t.Context(), "vg0")
+	is(t, err, ErrShared, "systemctl start lvmlockd")
+	if volume.CodeOf(err) != volume.Unusable || errors.As(err, new(*volume.WaitError)) {
+		t.Error(volume.CodeOf(err), err)
+	}
+	f.noLock = ""
+	lv := f.lookUp(p, "v0")
+	f.noLock = "VG vg0 lock skipped: lock start in progress"
+	waits(t, p.Activate(t.Context(), "", lv), "are being started")
+	f.noLock = "VG vg0 lock failed: held by other host."
+	waits(t, p.Extend(t.Context(), "", lv, volume.Device{}, 64*mib), "")
+	f.noLock, f.others["v0"] = "", "ex"
+	if w := waits(t, p.Extend(t.Context(), "", lv, volume.Device{}, 64*mib), "another host has it active"); w.Holder == nil {
+		t.Error(w)
+	}
+}
+
+// The device is gone, and the lock is not.
+func TestKeptLock(t *testing.T) {
+	f, p, _ := newShared(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	f.noUnlock = true
+	err := p.Deactivate(t.Context(), "", lv, device(t, p, lv))
+	if err == nil || !strings.Contains(err.Error(), "lvchange -an vg0/v0") || len(f.devices) != 0 {
+		t.Error(err)
+	}
+	// It is still this host's, and no obstacle.
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Error(err)
+	}
+}
+
+// A new volume is locked by its creation.
+func TestCreateShared(t *testing.T) {
+	f, p, _ := newShared(t, 0)
+	name := volume.Name{VG: "vg0", LV: "new"}
+	if err := p.Create(t.Context(), "", name, mib, ""); err != nil {
+		t.Fatal(err)
+	}
+	if d := device(t, p, f.lookUp(p, "new")); d.Activity != volume.Active || d.Unlocked {
+		t.Errorf("%+v", d)
+	}
+}
+
+// No command goes around the locks.
+func TestNoWayAroundLocks(t *testing.T) {
+	f, p, _ := newShared(t, 2)
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		for _, word := range []string{"lockopt", "nolocking", "use_lvmlockd", "sysinit", "readonly"} {
+			if slices.ContainsFunc(c.Argv, func(a string) bool { return bytes.Contains([]byte(a), []byte(word)) }) {
+				t.Errorf("%q", c.Argv)
+			}
+		}
+		return run.Result{}, nil, false
+	}
+	lv := f.lookUp(p, "v0")
+	for _, err := range []error{p.Activate(t.Context(), "", lv), p.Extend(t.Context(), "", lv, volume.Device{}, 64*mib), p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "n"}, mib, ""), p.Deactivate(t.Context(), "", lv, device(t, p, lv))} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
