@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/kubelet"
-	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/run"
 )
 
 // KillCommand is flexd's command for global/lvmlockctl_kill_command, without its path.
@@ -62,10 +63,15 @@ func listed(groups []group) string {
 }
 
 // daemonFindings reports that a daemon does not run, or does not start at boot.
-func (n *node) daemonFindings(list, name, unit string, remedy ...string) (all []finding) {
+func (n *node) daemonFindings(list, name, unit string, remedy ...string) []finding {
 	if runs, err := n.runs(name); err == nil && !runs {
-		all = append(all, failed(fmt.Sprintf("%s is shared, and %s does not run", list, name), remedy...))
+		return []finding{failed(fmt.Sprintf("%s is shared, and %s does not run", list, name), remedy...)}
 	}
+	return n.bootFindings(list, unit)
+}
+
+// bootFindings reports that a unit does not start at boot.
+func (n *node) bootFindings(list, unit string) (all []finding) {
 	if !exists(n.Root + "/run/systemd/system") {
 		return all
 	}
@@ -144,13 +150,15 @@ func (n *node) sanlock() (all []finding) {
 		return why
 	}
 	list := listed(groups)
-	if all = n.daemonFindings(list, "sanlock", "sanlock.service", "systemctl enable --now wdmd sanlock", "vgchange --lockstart"); len(all) > 0 && all[0].result == status.ResultError {
-		return all
-	}
 	s, err := n.sanlocks()
-	if err != nil {
-		return append(all, unknown("sanlock does not answer: "+err.Error(), "sanlock client status", "journalctl -u sanlock -n 50"))
+	if err != nil { // it may run as a user of its own, and is no process of root's then
+		var stuck *run.StuckError
+		if runs, perr := n.runs("sanlock"); perr == nil && !runs && !errors.As(err, &stuck) {
+			return []finding{failed(list+" is shared, and sanlock does not run", "systemctl enable --now wdmd sanlock", "vgchange --lockstart")}
+		}
+		return []finding{unknown("sanlock does not answer: "+err.Error(), "sanlock client status", "journalctl -u sanlock -n 50")}
 	}
+	all = n.bootFindings(list, "sanlock.service")
 	d := s.daemon
 	evidence := fmt.Sprintf("sanlock %s, io_timeout %s s", d["version_str"], d["io_timeout"])
 	timeout, err1 := strconv.Atoi(d["io_timeout"])

@@ -10,7 +10,7 @@ import (
 
 // sharedNode is a sound node with a shared volume group, whose programs print this.
 func sharedNode(t *testing.T, files tree, prints tools) *Host {
-	h := on(t, merged(sound(t), process(901, "/usr/sbin/lvmlockd", "--foreground"), process(902, "/usr/sbin/sanlock", "daemon"), process(903, "/usr/sbin/wdmd"),
+	h := on(t, merged(sound(t), process(901, "/usr/sbin/lvmlockd", "--foreground"), process(902, "/usr/sbin/sanlock", "daemon"), tree{"proc/902/status": "Name:\tsanlock\nUid:\t990\t990\t990\t990\nNSpid:\t902\n"}, process(903, "/usr/sbin/wdmd"),
 		tree{"sys/class/watchdog/watchdog0/identity": "i6300ESB timer\n"}, files))
 	out := h.Runner.(tools)
 	delete(out, "systemctl show")
@@ -82,7 +82,8 @@ func TestSharedDeviations(t *testing.T) {
 		{"LVM without lvmlockd", nil, lvmconfig("use_lvmlockd=1", "use_lvmlockd=0"), "lvm/lvmlockd error use_lvmlockd=0", "lvm.conf"},
 		{"no lvmlockd", gone("901"), nil, "lvm/lvmlockd error lvmlockd does not run", "lockstart"},
 		{"lvmlockd is not enabled", nil, tools{"systemctl show lvmlockd.service": "UnitFileState=disabled\n"}, "lvm/lvmlockd warning after a boot", "systemctl enable lvmlockd.service"},
-		{"no sanlock", gone("902"), nil, "lvm/sanlock error sanlock does not run", "systemctl enable --now wdmd sanlock"},
+		{"no sanlock", gone("902"), tools{"sanlock client status -D": "missing"}, "lvm/sanlock error sanlock does not run", "systemctl enable --now wdmd sanlock"},
+		{"sanlock is not enabled", nil, tools{"systemctl show sanlock.service": "UnitFileState=disabled\n"}, "lvm/sanlock warning after a boot", "systemctl enable sanlock.service"},
 		{"sanlock hangs", nil, tools{"sanlock client status -D": "hangs"}, "lvm/sanlock unknown pid 7", "journalctl -u sanlock"},
 		{"sanlock without the watchdog", nil, tools{"sanlock client status -D": strings.Replace(sanlockStatus, "use_watchdog=1", "use_watchdog=0", 1)}, "lvm/sanlock error use_watchdog=0", "/etc/default/sanlock"},
 		{"no wdmd", gone("903"), nil, "lvm/watchdog error wdmd does not run", "systemctl enable --now wdmd"},
