@@ -44,7 +44,10 @@ func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]U
 				unused = append(unused, m.Name)
 			}
 		}
-		if len(unused) == 0 || len(devices) == before { // parts of a volume are unused once the volume is removed
+		if len(unused) == 0 {
+			return used(devices), nil // another has removed what could not be
+		}
+		if len(devices) == before { // else parts of a volume are unused once the volume is removed
 			return used(devices), failed
 		}
 		before = len(devices)

@@ -66,9 +66,19 @@ func TestRemoveUnused(t *testing.T) {
 		t.Errorf("%q", ran)
 	}
 
-	// A device that dmsetup does not remove is not tried again and again.
+	// A device that another removes meanwhile is no failure.
 	m := f.devices[dmUUID(fakeUUID(2))]
 	m.Open = 0
+	f.devices[m.UUID] = m
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		f.dmsetupRemove(c)
+		return run.Result{}, errors.New("No such device or address"), true
+	}
+	if left, err = p.RemoveUnused(t.Context(), "vg0"); err != nil || len(left) != 0 {
+		t.Errorf("%+v %v", left, err)
+	}
+
+	// A device that dmsetup does not remove is not tried again and again.
 	f.devices[m.UUID] = m
 	f.hook = func(c run.Cmd) (run.Result, error, bool) {
 		return run.Result{}, errors.New("no dmsetup"), c.Argv[0] == "dmsetup"

@@ -10,9 +10,9 @@ import (
 )
 
 // commitMount is the last check before a mount appears: a request waits for it and is
-// not superseded, the directory is no mount point, nothing else has mounted the volume,
-// the caller will see the mount, and the locks of its group are not lost. Once it returns nil, the outcome of the mount is
-// the only answer to the requests for it.
+// not superseded, the directory is no mount point, nothing else has mounted the volume, the
+// caller will see the mount, and the locks of its group are not lost. Once it returns nil,
+// the outcome of the mount is the only answer to the requests for it.
 func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) error {
 	c := l.waitingCall(s)
 	if c == nil {
