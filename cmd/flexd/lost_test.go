@@ -6,11 +6,16 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/lockspace"
+	"github.com/flexd/flexd/internal/lvm"
 	children "github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // openDevices is a device-mapper with devices of LVM, by name: how often each is open.
@@ -103,4 +108,44 @@ func answering(t *testing.T, socket string, a flexvolume.Answer) {
 		}
 		_ = flexvolume.WriteReply(c, flexvolume.Reply{V: flexvolume.Version, ID: q.ID, Answer: a})
 	}()
+}
+
+// A stale lockspace is dropped and started again, unless a volume is active.
+func TestStaleLockspace(t *testing.T) {
+	t.Parallel()
+	daemons := &staleDaemons{}
+	active := []lvm.Used{{Name: volume.Name{VG: "svg", LV: "a"}, Open: 1}}
+	l := locks{Manager: lockspace.New(lockspace.Options{Runner: daemons, LockDir: t.TempDir()}), dropping: &sync.Mutex{},
+		removeUnused: func(context.Context, string) ([]lvm.Used, error) { return active, nil }}
+	if err := l.Ready(t.Context(), "svg"); !errors.Is(err, lockspace.ErrStale) || !strings.Contains(err.Error(), "svg/a is open") || daemons.dropped.Load() {
+		t.Errorf("with an active volume: %v", err)
+	}
+	active = nil
+	var wait *volume.WaitError
+	if err := l.Ready(t.Context(), "svg"); !errors.As(err, &wait) || !daemons.dropped.Load() {
+		t.Errorf("without: %v", err)
+	}
+}
+
+// staleDaemons are those of a node whose sanlock has given the lockspace of svg up.
+type staleDaemons struct{ dropped atomic.Bool }
+
+func (d *staleDaemons) Run(_ context.Context, c children.Cmd) (children.Result, error) {
+	out := ""
+	switch argv := strings.Join(c.Argv, " "); argv {
+	case "lvmlockctl --info --dump":
+		out = "info=structs unused_action_count=0\n"
+		if !d.dropped.Load() {
+			out += "info=ls ls_name=lvm_svg vg_name=svg vg_uuid=x lm_type=sanlock host_id=1 create_fail=0 create_done=1 kill_vg=0 drop_vg=0 sanlock_gl_enabled=1\n"
+		}
+	case "sanlock client status -D":
+		out = "daemon n1\n    our_host_name=n1\n    use_watchdog=1\n    version_str=3.8.5\n    io_timeout=10\n    monotime=100\n"
+	case "wdmd -d":
+		out = "wdmd 137 socket_gid 111 high_priority 0 now 33 last_keepalive 30 last_closeunclean 30 allow_scripts 0 kill_script_sec 0\n"
+	case "lvmlockctl --drop svg":
+		d.dropped.Store(true)
+	default:
+		return children.Result{}, errors.New("not here: " + argv) // the start in the background
+	}
+	return children.Result{Stdout: []byte(out)}, nil
 }

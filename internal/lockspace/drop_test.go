@@ -1,6 +1,7 @@
 package lockspace
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,19 @@ func TestDrop(t *testing.T) {
 	n.says[drop] = utterance{}
 	if err := m.Drop(t.Context(), "svg"); err != nil || n.count(drop) != 2 {
 		t.Errorf("lost locks: %v", err)
+	}
+
+	// sanlock has given the lockspace up while no volume was active.
+	m, n = newNode(t, "started")
+	const status = "sanlock client status -D"
+	u = n.says[status]
+	u.stdout = u.stdout[:strings.Index(u.stdout, "\ns lvm_svg")+1]
+	n.says[status], n.says[drop] = u, utterance{}
+	if err := m.Ready(t.Context(), "svg"); !errors.Is(err, ErrStale) {
+		t.Errorf("not ready: %v", err)
+	}
+	if err := m.Drop(t.Context(), "svg"); err != nil || n.count(drop) != 1 {
+		t.Errorf("stale locks: %v", err)
 	}
 
 	if err := m.Drop(t.Context(), "other"); err != nil || n.count("lvmlockctl --drop other") > 0 {

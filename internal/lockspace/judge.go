@@ -121,7 +121,7 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	age := f.sanlock.Now - lease.Renewed
 	switch {
 	case !added:
-		return Unavailable, unusable("%ssanlock does not know its lockspace (was sanlock restarted?): unmount its volumes, then lvmlockctl --drop %s, and vgchange --lockstart %s", group, vg, vg)
+		return Unavailable, unusable("%s%w: unmount and deactivate its volumes, and flexd starts it again; by hand: lvmlockctl --drop %s, vgchange --lockstart %s", group, ErrStale, vg, vg)
 	case lease.List == "rem":
 		return Stopping, m.wait("the lockspace of volume group %s is being stopped", vg)
 	case lease.Dead:

@@ -185,7 +185,7 @@ func TestDaemons(t *testing.T) {
 		{lvmlockd, utterance{stdout: "info=structs \ninfo=ls vg_name=svg host_id=x\n"}, "does not parse"},
 		{sanlock, utterance{stdout: ""}, "does not parse"},
 		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=x\n"}, "does not parse"},
-		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=7\n"}, "sanlock does not know its lockspace"},
+		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=7\n"}, "sanlock has given up its lockspace"},
 		{wdmd, utterance{stdout: "hello"}, "does not parse"},
 		{wdmd, utterance{stdout: "wdmd 147 socket_gid 111\n"}, "wdmd does not guard its lease"},
 		{wdmd, utterance{stdout: "wdmd 147 socket_gid 111\nclient 2 name sanlock_lvm_svg:2 pid 150 now 90 renewal 50 expire 66\n"}, "about to reset this node"},
