@@ -59,7 +59,7 @@ func (n *node) claimed(name string) int64 {
 // A volume grows while a pod uses it, and another one before its pod starts. It
 // is xfs: to grow a mounted ext4 takes a capability that containers lack.
 func TestExpansion(t *testing.T) {
-	each(t, func(t *testing.T, n *node) {
+	always(t, func(t *testing.T, n *node) {
 		n.claim("a", 304*mib, "fsType", "xfs", "size", "304Mi")
 		p := pod("web", "a")
 		n.run(p)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestPodStartsAndEnds(t *testing.T) {
-	each(t, func(t *testing.T, n *node) {
+	always(t, func(t *testing.T, n *node) {
 		n.claim("a", 16*mib)
 		p := pod("web", "a")
 		n.run(p)

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,10 +30,27 @@ const (
 
 var modes = []mode{noAttach, byKubelet, byController}
 
-// each runs a test in each mode, on a node made with change.
+// each runs a test in each mode, on a node made with change. Of the two modes with an attach,
+// which differ in who attaches, one is drawn where no test is asked for by name.
 func each(t *testing.T, f func(*testing.T, *node), change ...func(*node)) {
+	t.Helper()
+	some := modes
+	if os.Getenv("FLEXD_SOAK") == "" && flag.Lookup("test.run").Value.String() == "" {
+		some = []mode{noAttach, modes[1+seeded(t).IntN(2)]}
+	}
+	in(t, some, f, change...)
+}
+
+// always runs a test in each mode, whatever else is left out.
+func always(t *testing.T, f func(*testing.T, *node)) {
+	t.Helper()
+	in(t, modes, f)
+}
+
+func in(t *testing.T, some []mode, f func(*testing.T, *node), change ...func(*node)) {
+	t.Helper()
 	t.Parallel()
-	for _, m := range modes {
+	for _, m := range some {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 			f(t, newNode(t, m, change...))

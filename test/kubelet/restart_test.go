@@ -13,7 +13,7 @@ import (
 )
 
 func TestKubeletRestartsWhilePodsRun(t *testing.T) {
-	each(t, func(t *testing.T, n *node) {
+	always(t, func(t *testing.T, n *node) {
 		n.claim("a", 16*mib)
 		p := pod("web", "a")
 		n.run(p)
@@ -257,7 +257,7 @@ func TestGlobalMountLeftBehind(t *testing.T) {
 }
 
 func TestRebootWithThePodStillWanted(t *testing.T) {
-	each(t, func(t *testing.T, n *node) {
+	always(t, func(t *testing.T, n *node) {
 		n.claim("a", 16*mib)
 		p := pod("web", "a")
 		n.run(p)
