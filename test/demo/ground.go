@@ -47,7 +47,7 @@ func (d *demo) has(lv string) bool {
 		return err == nil
 	}
 	names, err := exec.Command("lvs", "--noheadings", "-o", "lv_name", host.VG).Output()
-	d.must(err)
+	d.Must(err)
 	return slices.Contains(strings.Fields(string(names)), lv)
 }
 

@@ -97,9 +97,9 @@ func run(bin string, columns int, disks []string) int {
 		return 1
 	}
 	d := newDemo(ctx, n, ground, chooseSharing(), columns)
-	err = d.play()
+	err = d.Perform(d.play)
 	if err != nil && ctx.Err() == nil {
-		d.failed(err)
+		d.Failed(err, d.LogTail(25))
 	}
 	if cerr := n.Close(); cerr != nil {
 		err = errors.Join(err, cerr)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/play"
 )
 
 const MiB = 1 << 20
@@ -22,16 +23,7 @@ const MiB = 1 << 20
 const timeout = time.Minute
 
 // play is the whole of it.
-func (d *demo) play() (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			b, ok := r.(broken)
-			if !ok {
-				panic(r)
-			}
-			err = b
-		}
-	}()
+func (d *demo) play() {
 	fmt.Printf("flexd looks after the volumes of one node. This is such a node in %s (below: ~),\n", d.Dir)
 	fmt.Println(d.ground.volumes + ",")
 	fmt.Println("and with kubelet's part played by hand: each call has the arguments that kubelet passes.")
@@ -46,7 +38,6 @@ func (d *demo) play() (err error) {
 	d.killed()
 	d.refused()
 	d.nothingLeft()
-	return nil
 }
 
 var (
@@ -63,65 +54,65 @@ func (d *demo) data(name string) host.Volume {
 }
 
 func (d *demo) discovery() {
-	d.scene("Kubelet finds the driver")
+	d.Scene("Kubelet finds the driver")
 	a := d.call("Success", "init")
-	d.check(a.Capabilities["attach"], "flexdriver answers without any daemon: attach:true, the default")
+	d.Check(a.Capabilities["attach"], "flexdriver answers without any daemon: attach:true, the default")
 
-	d.say("The controller manager attaches from a machine that has no flexd:")
+	d.Say("The controller manager attaches from a machine that has no flexd:")
 	a = d.call("Success", "attach", d.data("pv1").Blob(nil), "node-1")
-	d.check(a.Device == "", "a harmless answer at once, and nothing is claimed by it")
-	d.check(d.Left() == "", "no process, no mount and no %s so far", d.ground.device)
-	d.must(d.Start())
-	d.say("flexd is started: ~/bin/flexd serve --config ~/flexd.yaml")
+	d.Check(a.Device == "", "a harmless answer at once, and nothing is claimed by it")
+	d.Check(d.Left() == "", "no process, no mount and no %s so far", d.ground.device)
+	d.Must(d.Start())
+	d.Say("flexd is started: ~/bin/flexd serve --config ~/flexd.yaml")
 }
 
 // stage is kubelet's way to mountdevice.
 func (d *demo) stage(v host.Volume, device string) {
 	dir := d.GlobalDir(v)
-	d.must(host.Prepare(dir))
+	d.Must(host.Prepare(dir))
 	d.call("Success", "mountdevice", dir, device, v.Blob(nil))
-	d.check(host.Mounted(dir), "mounted at kubelet's global directory")
+	d.Check(host.Mounted(dir), "mounted at kubelet's global directory")
 }
 
 // publish is kubelet's way to mount.
 func (d *demo) publish(p host.Pod, v host.Volume) string {
 	dir := d.PodDir(p, v)
-	d.must(host.Prepare(dir))
+	d.Must(host.Prepare(dir))
 	d.call("Success", "mount", dir, v.Blob(&p))
-	d.check(host.Mounted(dir), "mounted for pod %s/%s", p.Namespace, p.Name)
+	d.Check(host.Mounted(dir), "mounted for pod %s/%s", p.Namespace, p.Name)
 	return dir
 }
 
 // unpublish is unmount or unmountdevice, and what kubelet does after it.
 func (d *demo) unpublish(verb, dir string) {
 	d.call("Success", verb, dir)
-	d.check(!host.Mounted(dir) && os.Remove(dir) == nil, "unmounted; kubelet can remove the directory")
+	d.Check(!host.Mounted(dir) && os.Remove(dir) == nil, "unmounted; kubelet can remove the directory")
 }
 
 func (d *demo) attached() {
-	d.scene("attach:true: two pods share a volume")
+	d.Scene("attach:true: two pods share a volume")
 	v := d.data("pv1")
 	a := d.call("Success", "attach", v.Blob(nil), "node-1")
 	had := d.has("data")
 	a = d.call("Success", "waitforattach", a.Device, v.Blob(nil))
 	d.device = a.Device
 	st, err := os.Stat(a.Device)
-	d.must(err)
-	d.check(!had && st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
+	d.Must(err)
+	d.Check(!had && st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
 	d.stage(v, a.Device)
 	rw := d.publish(web, v)
 	ro := v
 	ro.ReadOnly = true
 	a = d.call("Success", "waitforattach", d.device, ro.Blob(nil))
-	d.check(a.Device == d.device, "the same device for the second pod")
+	d.Check(a.Device == d.device, "the same device for the second pod")
 	rd := d.publish(report, ro)
-	d.must(os.WriteFile(rw+"/greeting", []byte("hello from web-0\n"), 0o644))
+	d.Must(os.WriteFile(rw+"/greeting", []byte("hello from web-0\n"), 0o644))
 	text, err := os.ReadFile(rd + "/greeting")
-	d.must(err)
-	d.print("cat KUBELET/pods/"+report.UID+"/…/pv1/greeting", string(text))
-	d.check(string(text) == "hello from web-0\n", "what one pod writes the other one reads")
+	d.Must(err)
+	d.Print("cat KUBELET/pods/"+report.UID+"/…/pv1/greeting", string(text))
+	d.Check(string(text) == "hello from web-0\n", "what one pod writes the other one reads")
 	err = os.WriteFile(rd+"/greeting", nil, 0o644)
-	d.check(errors.Is(err, unix.EROFS), "the second pod asked for read-only and cannot write: %v", unix.EROFS)
+	d.Check(errors.Is(err, unix.EROFS), "the second pod asked for read-only and cannot write: %v", unix.EROFS)
 	d.status("data", "mounted")
 }
 
@@ -129,92 +120,92 @@ func (d *demo) attached() {
 // volume.
 func (d *demo) status(lv, state string) {
 	s, err := d.Volume(lv)
-	d.must(err)
+	d.Must(err)
 	d.table()
 	if d.ground.lvm {
 		args := []string{"-o", "lv_name,lv_size,lv_active,lv_tags", host.VG}
 		out, err := exec.Command("lvs", args...).Output()
-		d.must(err)
-		d.print("lvs "+strings.Join(args, " "), string(out))
+		d.Must(err)
+		d.Print("lvs "+strings.Join(args, " "), string(out))
 	}
-	d.check(string(s.State) == state, "%s/%s is %s", host.VG, lv, state)
+	d.Check(string(s.State) == state, "%s/%s is %s", host.VG, lv, state)
 }
 
 func (d *demo) table() {
 	out, err := d.Status()
-	d.must(err)
-	d.print("flexd status", out)
+	d.Must(err)
+	d.Print("flexd status", out)
 }
 
 func (d *demo) expansion() {
-	d.scene("The volume grows under the pods")
+	d.Scene("The volume grows under the pods")
 	dir, size := d.PodDir(web, d.data("pv1")), d.shared.size
 	if d.shared.fixed != "" {
-		d.say("(Left out: %s.)", d.shared.fixed)
+		d.Say("(Left out: %s.)", d.shared.fixed)
 		return
 	}
 	if d.shared.why != "" {
-		d.say("(Here %s.)", d.shared.why)
+		d.Say("(Here %s.)", d.shared.why)
 	}
 	before := d.df(dir)
 	d.call("Success", "expandfs", d.data("pv1").Blob(nil), d.device, dir, host.Bytes(2*size), host.Bytes(size))
 	after := d.df(dir)
-	d.check(before < size && after > size && after < 2*size && after-before > size*9/10,
+	d.Check(before < size && after > size && after < 2*size && after-before > size*9/10,
 		"device and filesystem have grown from %d to %d MiB, mounted as they were", size/MiB, 2*size/MiB)
 	text, err := os.ReadFile(dir + "/greeting")
-	d.check(err == nil && string(text) == "hello from web-0\n", "the file is still there")
+	d.Check(err == nil && string(text) == "hello from web-0\n", "the file is still there")
 }
 
 // df shows a filesystem's size and returns it.
 func (d *demo) df(dir string) int64 {
 	out, err := exec.Command("df", "-h", dir).CombinedOutput()
-	d.must(err)
-	d.print("df -h "+dir, string(out))
+	d.Must(err)
+	d.Print("df -h "+dir, string(out))
 	var st unix.Statfs_t
-	d.must(unix.Statfs(dir, &st))
+	d.Must(unix.Statfs(dir, &st))
 	return int64(st.Blocks) * int64(st.Frsize)
 }
 
 func (d *demo) teardown() {
-	d.scene("Both pods go")
+	d.Scene("Both pods go")
 	v := d.data("pv1")
 	s, err := d.Volume("data")
-	d.must(err)
+	d.Must(err)
 	disk := s.Device
 	d.unpublish("unmount", d.PodDir(web, v))
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmountdevice", d.GlobalDir(v))
-	d.check(host.Exclusive(d.device) == nil, "no process holds the device (kubelet's own check: an exclusive open)")
+	d.Check(host.Exclusive(d.device) == nil, "no process holds the device (kubelet's own check: an exclusive open)")
 	d.status("data", "active")
-	d.say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", d.ground.lease)
+	d.Say("The device stays for a while (lease: %v), so that a new pod finds it ready. Kubelet detaches, which ends that:", d.ground.lease)
 	d.call("Success", "detach", v.Name, "node-1")
 	d.awaitInactive("data")
 	d.status("data", "idle")
-	d.check(d.Left() == "", "%s was released, without a call that asked for it", disk)
+	d.Check(d.Left() == "", "%s was released, without a call that asked for it", disk)
 }
 
 // awaitInactive waits until flexd has let a device go by itself.
 func (d *demo) awaitInactive(lv string) {
 	for deadline := time.Now().Add(d.ground.lease + timeout); ; time.Sleep(50 * time.Millisecond) {
-		d.must(d.ctx.Err())
+		d.Must(d.ctx.Err())
 		s, err := d.Volume(lv)
-		d.must(err)
+		d.Must(err)
 		if s.Device == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			panic(broken{fmt.Sprintf("%s is %s and keeps its device", lv, s.State)})
+			panic(play.Broken{Claim: fmt.Sprintf("%s is %s and keeps its device", lv, s.State)})
 		}
 	}
 }
 
 func (d *demo) unattached() {
-	d.scene("attach:false: kubelet mounts without a word before it, and in parallel")
+	d.Scene("attach:false: kubelet mounts without a word before it, and in parallel")
 	init := filepath.Dir(d.Driver) + "/.lvm.init.json"
-	d.must(os.WriteFile(init, []byte(`{"attach": false}`), 0o644))
-	d.print("cat "+init, `{"attach": false}`)
+	d.Must(os.WriteFile(init, []byte(`{"attach": false}`), 0o644))
+	d.Print("cat "+init, `{"attach": false}`)
 	a := d.call("Success", "init")
-	d.check(!a.Capabilities["attach"], "a file beside the executable says how this node attaches")
+	d.Check(!a.Capabilities["attach"], "a file beside the executable says how this node attaches")
 
 	v := d.data("data")
 	pods := []host.Pod{web, report}
@@ -222,7 +213,7 @@ func (d *demo) unattached() {
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, p := range pods {
-		d.must(host.Prepare(d.PodDir(p, v)))
+		d.Must(host.Prepare(d.PodDir(p, v)))
 		both.Go(func() {
 			started := time.Now()
 			answers[i], errs[i] = d.Call(d.ctx, "mount", d.PodDir(p, v), v.Blob(&p))
@@ -231,26 +222,26 @@ func (d *demo) unattached() {
 	}
 	both.Wait()
 	for i, p := range pods {
-		d.must(errs[i])
-		d.answered(answers[i], took[i], []string{"mount", d.PodDir(p, v), v.Blob(&p)})
+		d.Must(errs[i])
+		d.Answered(answers[i], took[i], []string{"mount", d.PodDir(p, v), v.Blob(&p)})
 	}
-	d.check(answers[0].Status == "Success" && answers[1].Status == "Success", "two calls at the same time, one volume, one device")
+	d.Check(answers[0].Status == "Success" && answers[1].Status == "Success", "two calls at the same time, one volume, one device")
 	text, err := os.ReadFile(d.PodDir(web, v) + "/greeting")
-	d.must(err)
-	d.check(string(text) == "hello from web-0\n", "the file from before is there: never formatted twice")
-	d.must(os.WriteFile(d.PodDir(report, v)+"/reply", []byte("hello from report\n"), 0o644))
+	d.Must(err)
+	d.Check(string(text) == "hello from web-0\n", "the file from before is there: never formatted twice")
+	d.Must(os.WriteFile(d.PodDir(report, v)+"/reply", []byte("hello from report\n"), 0o644))
 	text, err = os.ReadFile(d.PodDir(web, v) + "/reply")
-	d.must(err)
-	d.check(string(text) == "hello from report\n", "what one pod writes the other one reads")
+	d.Must(err)
+	d.Check(string(text) == "hello from report\n", "what one pod writes the other one reads")
 	d.table()
 }
 
 // killed lets flexd die in the middle of a call, while other pods run.
 func (d *demo) killed() {
-	d.scene("kill -9 in the middle of a call")
-	d.say("A pod wants a new volume. As soon as flexd is making its filesystem, flexd is killed.")
+	d.Scene("kill -9 in the middle of a call")
+	d.Say("A pod wants a new volume. As soon as flexd is making its filesystem, flexd is killed.")
 	open, err := os.OpenFile(d.PodDir(web, d.data("data"))+"/log", os.O_CREATE|os.O_RDWR, 0o644)
-	d.must(err)
+	d.Must(err)
 	defer open.Close()
 	for try := 1; ; try++ {
 		v := host.Volume{Name: "scratch", FSType: "ext4", Options: map[string]string{
@@ -260,15 +251,15 @@ func (d *demo) killed() {
 			return
 		}
 		if try == 5 {
-			panic(broken{"flexd is too fast for this scene: no call was caught in its middle"})
+			panic(play.Broken{Claim: "flexd is too fast for this scene: no call was caught in its middle"})
 		}
-		d.say("(it was too fast; again with another volume)")
+		d.Say("(it was too fast; again with another volume)")
 	}
 }
 
 func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	dir, lv := d.PodDir(batch, v), v.Options["volumeID"]
-	d.must(host.Prepare(dir))
+	d.Must(host.Prepare(dir))
 	var a host.Answer
 	var err error
 	args := []string{"mount", dir, v.Blob(&batch)}
@@ -281,7 +272,7 @@ func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	for pause := time.Duration(0); step == ""; {
 		select {
 		case <-answered:
-			d.must(err)
+			d.Must(err)
 			d.call("Success", "unmount", dir)
 			return false
 		case <-time.After(pause):
@@ -297,93 +288,93 @@ func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	kerr := d.Signal(syscall.SIGKILL)
 	select {
 	case <-answered:
-		d.must(err)
-		d.must(d.Start())
+		d.Must(err)
+		d.Must(d.Start())
 		d.call("Success", "unmount", dir)
 		return false
 	default:
 	}
-	d.must(terr)
-	d.must(kerr)
-	d.print("flexd status", table)
-	d.print(fmt.Sprintf("kill -9 %d", pid), "")
+	d.Must(terr)
+	d.Must(kerr)
+	d.Print("flexd status", table)
+	d.Print(fmt.Sprintf("kill -9 %d", pid), "")
 	_, err1 := open.WriteString("still here\n")
-	d.check(err1 == nil && open.Sync() == nil, "flexd is dead, and the other pods work on: a write and fsync in pod web-0's volume")
+	d.Check(err1 == nil && open.Sync() == nil, "flexd is dead, and the other pods work on: a write and fsync in pod web-0's volume")
 	time.Sleep(300 * time.Millisecond)
 	select {
 	case <-answered:
-		panic(broken{"flexdriver answered without a daemon: " + a.Text})
+		panic(play.Broken{Claim: "flexdriver answered without a daemon: " + a.Text})
 	default:
 	}
-	d.check(true, "kubelet's call still waits: flexdriver tries to reach flexd again")
-	d.say("flexd is started again.")
-	d.must(d.Start())
+	d.Check(true, "kubelet's call still waits: flexdriver tries to reach flexd again")
+	d.Say("flexd is started again.")
+	d.Must(d.Start())
 	select {
 	case <-answered:
 	case <-time.After(timeout):
-		panic(broken{fmt.Sprintf("the call got no answer within %v of the restart", timeout)})
+		panic(play.Broken{Claim: fmt.Sprintf("the call got no answer within %v of the restart", timeout)})
 	}
-	d.must(err)
-	d.answered(a, time.Since(started), args)
-	d.check(a.Status == "Success", "the same call, the same flexdriver process: a good end")
-	d.check(host.Mounted(dir), "mounted for pod %s/%s", batch.Namespace, batch.Name)
+	d.Must(err)
+	d.Answered(a, time.Since(started), args)
+	d.Check(a.Status == "Success", "the same call, the same flexdriver process: a good end")
+	d.Check(host.Mounted(dir), "mounted for pod %s/%s", batch.Namespace, batch.Name)
 	d.scratch = lv
 	out, serr := d.Status(host.VG + "/" + lv)
-	d.must(serr)
-	d.print("flexd status "+host.VG+"/"+lv, out)
+	d.Must(serr)
+	d.Print("flexd status "+host.VG+"/"+lv, out)
 	s, serr := d.Volume("data")
-	d.must(serr)
-	d.check(len(s.Pods) == 2 && s.State == "mounted", "the volume of the other pods is known as before")
+	d.Must(serr)
+	d.Check(len(s.Pods) == 2 && s.State == "mounted", "the volume of the other pods is known as before")
 	return true
 }
 
 // refused shows that data is never formatted over.
 func (d *demo) refused() {
-	d.scene("A device with data is not formatted")
+	d.Scene("A device with data is not formatted")
 	v := host.Volume{Name: "old", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "old", "size": "16m"}}
 	a := d.call("Success", "waitforattach", "", v.Blob(nil))
-	d.say("A user keeps the only copy of data there, without a filesystem:")
+	d.Say("A user keeps the only copy of data there, without a filesystem:")
 	const treasure, at = "the only copy of the family photos", 3*MiB + 4096
 	f, err := os.OpenFile(a.Device, os.O_RDWR, 0)
-	d.must(err)
+	d.Must(err)
 	_, werr := f.WriteAt([]byte(treasure), at)
-	d.must(errors.Join(werr, f.Sync(), f.Close()))
+	d.Must(errors.Join(werr, f.Sync(), f.Close()))
 	before := d.sum(a.Device)
 	dir := d.PodDir(batch, v)
-	d.must(host.Prepare(dir))
+	d.Must(host.Prepare(dir))
 	device := a.Device
 	a = d.call("Failure", "mount", dir, v.Blob(&batch))
 	after := d.sum(device)
-	d.check(strings.Contains(a.Message, fmt.Sprintf("offset %d ", at)), "refused; the message says where data was found")
-	d.check(!host.Mounted(dir) && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")
-	d.check(after == before, "not a byte was changed: sha256 %s… before and after", before[:16])
+	d.Check(strings.Contains(a.Message, fmt.Sprintf("offset %d ", at)), "refused; the message says where data was found")
+	d.Check(!host.Mounted(dir) && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")
+	d.Check(after == before, "not a byte was changed: sha256 %s… before and after", before[:16])
 	s, err := d.Volume("old")
-	d.must(err)
+	d.Must(err)
 	d.table()
-	d.check(s.Error != nil, "`flexd status` shows the operator the same")
+	d.Check(s.Error != nil, "`flexd status` shows the operator the same")
 }
 
 // sum is a checksum of a device's whole content.
 func (d *demo) sum(device string) string {
 	out, err := exec.Command("sha256sum", device).Output()
-	d.must(err)
+	d.Must(err)
 	return string(out)
 }
 
 func (d *demo) nothingLeft() {
-	d.scene("Everything goes")
+	d.Scene("Everything goes")
 	v := d.data("data")
 	d.unpublish("unmount", d.PodDir(web, v))
 	d.call("Success", "unmount", d.PodDir(web, v))
-	d.check(true, "once more: kubelet may ask again, and gets the same answer")
+	d.Check(true, "once more: kubelet may ask again, and gets the same answer")
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmount", d.PodDir(batch, host.Volume{Name: "scratch"}))
-	d.say("When the leases end, flexd deactivates the devices.")
+	d.Say("When the leases end, flexd deactivates the devices.")
 	for _, lv := range []string{"data", d.scratch, "old"} {
 		d.awaitInactive(lv)
 	}
 	d.status("data", "idle")
-	d.must(d.Signal(syscall.SIGTERM))
+	d.Must(d.Signal(syscall.SIGTERM))
 	left := d.Left()
-	d.check(left == "", "flexd is stopped: no mount, no %s, no process is left%s", d.ground.device, left)
+	d.Check(left == "", "flexd is stopped: no mount, no %s, no process is left%s", d.ground.device, left)
 }
