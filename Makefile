@@ -44,6 +44,12 @@ demo-lvm: build ## the same on a real volume group, in a virtual machine (docs/v
 	@[ ! -t 1 ] || columns=$$(tput cols); \
 	scripts/vm -q -d 2 -s 4G -m 3072 -- bin/demo -columns "$${columns:-0}" /dev/vda /dev/vdb
 
+.PHONY: demo-shared
+demo-shared: build ## two nodes with one volume group, in virtual machines: a pod moves, a node dies; 3 min
+	@$(BUILD) -o bin/demo-shared ./test/shared/demo
+	@[ ! -t 1 ] || columns=$$(tput cols); \
+	bin/demo-shared -columns "$${columns:-0}" -bin $(BIN)
+
 .PHONY: test
 test: ## what this machine can run, but for the two slowest flows of test-node; as root, it installs what it needs on Debian
 	@scripts/test
