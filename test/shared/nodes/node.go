@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -40,6 +41,7 @@ type Settings struct {
 	Nodes     int      // with the host ids 1, 2, ...
 	IOTimeout int      // sanlock's; 0: 2 seconds
 	Bin       string   // a directory with flexd and flexdriver; "": without them
+	Disk      string   // the size of each one's own; "": 128M
 	Options   []string // others of scripts/vm
 }
 
@@ -49,6 +51,7 @@ func New(t T, dir string, s Settings) []*Node {
 	if s.IOTimeout == 0 {
 		s.IOTimeout = 2
 	}
+	s.Disk = cmp.Or(s.Disk, "128M")
 	if s.Bin != "" {
 		s.Options = append(s.Options, "-f", s.Bin+"/flexd", "-f", s.Bin+"/flexdriver")
 	}
@@ -56,7 +59,7 @@ func New(t T, dir string, s Settings) []*Node {
 	for id := 1; id <= s.Nodes; id++ {
 		all = append(all, &Node{T: t, bin: s.Bin,
 			Machine: &Machine{Name: fmt.Sprintf("node-%d", id), Options: append([]string{"-l", fmt.Sprintf("%d:%d", id, s.IOTimeout),
-				"-D", dir + "/shared:2G", "-D", fmt.Sprintf("%s/node-%d:128M", dir, id)}, s.Options...)},
+				"-D", dir + "/shared:2G", "-D", fmt.Sprintf("%s/node-%d:%s", dir, id, s.Disk)}, s.Options...)},
 			At: &host.Node{Dir: "/srv/node", Run: "/run/flexd", State: "/srv/node/state", Root: "/srv/node/kubelet",
 				Driver: "/srv/node/plugins/flexd~lvm/lvm", Log: "/run/flexd.log"}})
 	}
