@@ -17,8 +17,11 @@ import (
 // KillCommand is flexd's command for global/lvmlockctl_kill_command, without its path.
 const KillCommand = "lockspace-lost"
 
-// maxHostID is sanlock's limit.
-const maxHostID = 2000
+// sanlock's limit of host ids, and the seconds in which the watchdog resets a node.
+const (
+	maxHostID     = 2000
+	watchdogFires = 60
+)
 
 // shared returns the configured groups that LVM reports as shared, with their lock types. If
 // there are none, or none is known, why is the result of a check.
@@ -160,11 +163,12 @@ func (n *node) sanlock() (all []finding) {
 	}
 	all = n.bootFindings(list, "sanlock.service")
 	d := s.daemon
-	evidence := fmt.Sprintf("sanlock %s, io_timeout %s s", d["version_str"], d["io_timeout"])
-	timeout, err1 := strconv.Atoi(d["io_timeout"])
-	fire, err2 := strconv.Atoi(d["watchdog_fire_timeout"])
-	if err1 == nil && err2 == nil { // sanlock's own formula
-		evidence += fmt.Sprintf(": the volumes of a node that died can be used elsewhere after about %d s", 8*timeout+fire)
+	evidence := "sanlock " + d["version_str"]
+	for _, g := range groups {
+		timeout, err := strconv.Atoi(s.spaces["lvm_"+g.Name]["io_timeout"])
+		if err == nil { // sanlock's own formula
+			evidence += fmt.Sprintf(", io_timeout %d s for %s: the volumes of a node that died can be used elsewhere after about %d s", timeout, g.Name, 8*timeout+watchdogFires)
+		}
 	}
 	if d["use_watchdog"] != "1" {
 		unsafe := n.needWatchdog(groups)

@@ -29,8 +29,6 @@ func sharedNode(t *testing.T, files tree, prints tools) *Host {
 const sanlockStatus = `daemon 4c1f.node-1
     our_host_name=4c1f.node-1
     use_watchdog=1
-    io_timeout=10
-    watchdog_fire_timeout=60
     version_str=3.8.5
 p -1 helper
 p -1 listener
@@ -83,6 +81,7 @@ func TestSharedDeviations(t *testing.T) {
 		{"no lvmlockd", gone("901"), nil, "lvm/lvmlockd error lvmlockd does not run", "lockstart"},
 		{"lvmlockd is not enabled", nil, tools{"systemctl show lvmlockd.service": "UnitFileState=disabled\n"}, "lvm/lvmlockd warning after a boot", "systemctl enable lvmlockd.service"},
 		{"no sanlock", gone("902"), tools{"sanlock client status -D": "missing"}, "lvm/sanlock error sanlock does not run", "systemctl enable --now wdmd sanlock"},
+		{"sanlock's timeout", nil, nil, "lvm/sanlock ok io_timeout 10 s for vg0: the volumes of a node that died can be used elsewhere after about 140 s", ""},
 		{"sanlock is not enabled", nil, tools{"systemctl show sanlock.service": "UnitFileState=disabled\n"}, "lvm/sanlock warning after a boot", "systemctl enable sanlock.service"},
 		{"sanlock hangs", nil, tools{"sanlock client status -D": "hangs"}, "lvm/sanlock unknown pid 7", "journalctl -u sanlock"},
 		{"sanlock without the watchdog", nil, tools{"sanlock client status -D": strings.Replace(sanlockStatus, "use_watchdog=1", "use_watchdog=0", 1)}, "lvm/sanlock error use_watchdog=0", "/etc/default/sanlock"},
