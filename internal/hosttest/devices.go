@@ -3,6 +3,7 @@ package hosttest
 import (
 	"path"
 	"slices"
+	"strings"
 )
 
 // What an operator does to files and loop devices.
@@ -65,13 +66,38 @@ func (h *Host) WriteRaw(file string) bool {
 func (h *Host) Wipe(file string) {
 	h.mu.Lock()
 	f := h.files[file]
-	if f == nil || f.State != Foreign && f.State != HalfMade || h.live[f] != "" {
+	if f == nil || f.State != Foreign && f.State != HalfMade && !f.lost || h.live[f] != "" {
 		h.mu.Unlock()
 		return
 	}
-	f.State, f.Type, f.Data = Blank, "", 0
+	f.State, f.Type, f.Data, f.lost, f.mounted = Blank, "", 0, false, false
+	hosts := []*Host{h}
+	if h.locking != nil {
+		f.Tags = slices.DeleteFunc(slices.Clone(f.Tags), func(tag string) bool {
+			return strings.HasPrefix(tag, "flexd.formatting=") || strings.HasPrefix(tag, "flexd.fs=")
+		})
+		hosts = h.locking.disk.users
+		for _, o := range hosts {
+			o.event("")
+		}
+	}
 	h.mu.Unlock()
-	h.forget(f.UUID)
+	for _, o := range hosts {
+		o.forget(f.UUID)
+	}
+}
+
+// Empty makes all of a volume read as zeros, as a restored array or an administrator does, if
+// no host uses it.
+func (d *Disk) Empty(file string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.files[file]
+	if f == nil || slices.ContainsFunc(d.users, func(h *Host) bool { return h.deviceOf(f) != nil }) {
+		return false
+	}
+	f.State, f.Type, f.Bytes, f.Data, f.looked, f.lost = Blank, "", 0, 0, false, true
+	return true
 }
 
 // VolumeOf returns which volume a device node is of.
@@ -147,6 +173,14 @@ func (h *Host) Activate(file string) bool {
 	if f == nil || slices.ContainsFunc(h.loopNames(), func(n string) bool { return h.loops[n].file == f }) {
 		return false
 	}
+	if h.locking != nil {
+		if h.locking.acquire(f.UUID, false) != nil {
+			return false
+		}
+		h.activate(nil, f)
+		h.deviceOf(f).owners = true
+		return true
+	}
 	h.newLoop(f).owners = true
 	return true
 }
@@ -159,6 +193,13 @@ func (h *Host) Deactivate(file string) bool {
 	l := h.loopOf(h.files[file])
 	if l == nil {
 		return false
+	}
+	if h.locking != nil { // LVM refuses that while it is in use
+		if h.locking.cutOff || !h.removeDevice(&said{}, l.file) {
+			return false
+		}
+		h.unlock(&said{}, l.file)
+		return true
 	}
 	l.going = true
 	h.detached()
@@ -181,6 +222,9 @@ func (h *Host) DeactivateOwn(noted func(uuid string) bool) {
 	for name, l := range h.loops {
 		if l.owners && len(h.mountsOf(l.file)) == 0 && !noted(l.file.UUID) {
 			delete(h.loops, name)
+			if h.locking != nil {
+				_ = h.locking.release(l.file.UUID)
+			}
 		}
 	}
 }
@@ -190,7 +234,7 @@ func (h *Host) Activated() (uuids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range h.loopNames() {
-		if l := h.loops[name]; !l.foreign && !l.owners {
+		if l := h.loops[name]; !l.foreign && !l.owners && !h.created(l.file) {
 			uuids = append(uuids, l.file.UUID)
 		}
 	}
@@ -205,4 +249,25 @@ func (h *Host) UUIDOf(file string) string {
 		return f.UUID
 	}
 	return ""
+}
+
+// created reports whether a volume of a shared group was created and not used yet. It has no
+// note during its creation, and none if that was interrupted.
+func (h *Host) created(f *File) bool {
+	return h.locking != nil && (slices.Contains(f.Tags, "flexd.creating") || f.Created && f.State == Blank)
+}
+
+// ReleaseLeft is an administrator who runs lvchange -an for what flexd does not know of: the
+// devices of interrupted creations, and the locks of activations that were killed.
+func (h *Host) ReleaseLeft(noted func(uuid string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range h.files {
+		if l := h.deviceOf(f); noted(f.UUID) || l != nil && !h.created(f) {
+			continue
+		}
+		if h.removeDevice(&said{}, f) {
+			h.unlock(&said{}, f)
+		}
+	}
 }

@@ -22,7 +22,7 @@ func probe(p *process, text []byte) (any, error) {
 		return nil, err
 	}
 	f := l.file
-	f.looked, f.blank = true, f.State == Blank
+	f.looked, f.lookedBy, f.blank = true, h, f.State == Blank
 	if a.At == "" {
 		l.lastUse = h.useOf(l)
 	}
@@ -141,7 +141,7 @@ func format(p *process, text []byte) (any, error) {
 	}()
 	switch {
 	case f.State != Blank && !(a.Repeat && f.State == HalfMade):
-		if f.looked { // otherwise it was written since flexd's look
+		if f.looked && f.lookedBy == h { // otherwise it was written since flexd's look
 			h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
 		}
 		h.mu.Unlock()
@@ -157,7 +157,11 @@ func format(p *process, text []byte) (any, error) {
 	h.mustRecord(f.UUID, "formatting", a.Type)
 	h.mu.Lock()
 	h.alone(p, f)
-	f.State, f.Type = HalfMade, a.Type
+	h.mustTag(f, "flexd.formatting="+a.Type+"/")
+	if f.lost && f.mounted {
+		h.broke("mkfs on %s, which had a filesystem that flexd mounted", f.path)
+	}
+	f.State, f.Type, f.lost = HalfMade, a.Type, false
 	f.Mkfs++
 	if f.Data > 0 {
 		h.broke("mkfs destroyed data on %s", f.path)

@@ -83,6 +83,7 @@ const (
 // A laneLock is a lane's lock held by a living command.
 type laneLock struct {
 	pid  int
+	argv []string
 	done chan struct{} // closed when it is free
 }
 
@@ -98,9 +99,12 @@ type File struct {
 	Mkfs  int      // how many times
 	Tags  []string // of LVM
 
-	looked bool // flexd has probed its present content
-	blank  bool // the last probe found it blank
-	excl   bool // a child has its device exclusively
+	mounted  bool  // flexd has mounted it
+	lost     bool  // all of it reads as zeros, whatever it was
+	looked   bool  // flexd has probed its present content
+	lookedBy *Host // on this host
+	blank    bool  // the last probe found it blank
+	excl     bool  // a child has its device exclusively
 }
 
 // A State is the state of a file's bytes.

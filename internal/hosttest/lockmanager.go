@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -73,11 +74,11 @@ var (
 	errHeldByHost  = errors.New("held by other host")
 )
 
-// A lockspace is the state of a host's lockspace.
-type lockspace int
+// A spaceState is the state of a host's lockspace.
+type spaceState int
 
 const (
-	none lockspace = iota
+	none spaceState = iota
 	joining
 	joined
 	failed // its lease was not renewed in time: no lock is granted until it is dropped
@@ -100,10 +101,11 @@ type LockManager struct {
 	off               bool // the machine is off
 	cutOff            bool // the host does not reach the disk
 	paused            bool
-	space             lockspace
+	space             spaceState
 	began             time.Time // of a start of the lockspace
 	generation        int
 	renewed           time.Time // when the lease was renewed last
+	joinedAt          time.Time // since when the lockspace is started
 	armed             bool      // the watchdog runs
 	seen              map[int]sighting
 	held              map[string]bool // by lvmlockd: the locks of volumes, and whether they are shared
@@ -182,7 +184,7 @@ func (m *LockManager) join(now time.Time) {
 		m.disk.hosts[m.id] = l
 	}
 	l.generation, l.renewals, l.free = l.generation+1, l.renewals+1, false
-	m.space, m.generation, m.renewed, m.armed, m.seen = joined, l.generation, now, true, map[int]sighting{}
+	m.space, m.generation, m.joinedAt, m.renewed, m.armed, m.seen = joined, l.generation, now, now, true, map[int]sighting{}
 	m.watch(now)
 }
 
@@ -288,11 +290,11 @@ func (m *LockManager) acquire(key string, shared bool) error {
 
 // release ends a lock. If the disk does not answer it is written later.
 func (m *LockManager) release(key string) error {
-	if _, ok := m.held[key]; !ok {
-		return nil
-	}
 	if !m.lvmlockd {
 		return errNoLockd
+	}
+	if _, ok := m.held[key]; !ok {
+		return nil
 	}
 	delete(m.held, key)
 	if m.cutOff || !m.sanlock || m.space != joined {
@@ -451,6 +453,13 @@ func (h *Host) alone(p *process, f *File) {
 		if op := o.live[f]; o != h && !o.locking.off && !o.locking.paused && (o.writable(f) || op == "format" || op == "check") {
 			h.broke("%s of %s while host %d has it mounted or works on it (%s)", p.op, f.path, o.locking.id, op)
 		}
+	}
+}
+
+// mustTag verifies that the disk has a tag of a volume, where every host sees it.
+func (h *Host) mustTag(f *File, prefix string) {
+	if h.locking != nil && !slices.ContainsFunc(f.Tags, func(tag string) bool { return strings.HasPrefix(tag, prefix) }) {
+		h.broke("%s has no tag %s yet; tags: %v", f.path, prefix, f.Tags)
 	}
 }
 

@@ -288,7 +288,15 @@ func lvChange(p *process, args []string) (any, error) {
 	for _, f := range locked {
 		switch {
 		case mode == "-an":
-			h.deactivate(p, s, f)
+			if !h.removeDevice(s, f) {
+				continue
+			}
+			h.mu.Unlock()
+			err := p.pace("unlocking")
+			if h.mu.Lock(); err != nil {
+				return s, err
+			}
+			h.unlock(s, f)
 		case mode != "":
 			h.activate(p, f)
 		case refresh:
@@ -333,16 +341,21 @@ func (h *Host) activate(p *process, f *File) {
 	h.event(f.UUID)
 }
 
-// deactivate removes the device of a volume, and ends its lock.
-func (h *Host) deactivate(p *process, s *said, f *File) {
+// removeDevice removes the device of a volume, and reports whether there is none any more.
+func (h *Host) removeDevice(s *said, f *File) bool {
 	if l := h.deviceOf(f); l != nil {
 		if h.openOf(l) > 0 {
 			s.fail("Logical volume %s/%s in use.", VG, path.Base(f.path))
-			return
+			return false
 		}
 		delete(h.loops, l.Name)
 		h.event(f.UUID)
 	}
+	return true
+}
+
+// unlock ends the lock of a volume.
+func (h *Host) unlock(s *said, f *File) {
 	if err := h.locking.release(f.UUID); err != nil {
 		s.warn("Failed to unlock logical volume %s/%s.", VG, path.Base(f.path))
 	}

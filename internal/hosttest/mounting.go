@@ -144,7 +144,9 @@ func mountVolume(p *process, text []byte) (any, error) {
 		}
 	}
 	h.alone(p, f)
+	h.mustTag(f, "flexd.fs="+f.Type)
 	h.add(m)
+	f.mounted = true
 	h.mu.Unlock()
 	if h.Mounted != nil {
 		h.Mounted(a.Dir, f.UUID)

@@ -92,7 +92,7 @@ func (h *Host) lock(c run.Cmd, pid int) (unlock func(), err error) {
 		e.Step = c.Step
 		return nil, e
 	}
-	mine := &laneLock{pid: pid, done: make(chan struct{})}
+	mine := &laneLock{pid: pid, argv: c.Argv, done: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.locks[c.Lock] = mine

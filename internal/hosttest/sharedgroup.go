@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,13 +70,13 @@ func (s sharedVolumes) sweep(*Env)                 {}
 
 func (s sharedVolumes) configure(c *config.Config, vg *config.VolumeGroup) {
 	c.LVMFilter = lvm.DefaultFilter
-	vg.Provider = "lvm"
+	vg.Provider, vg.Shared = "lvm", true
 }
 
 func (s sharedVolumes) provider(c *config.Config, r run.Runner) reconcile.Provider {
 	p := lvm.New(lvm.Options{
-		Runner: r, DM: deviceMapper{s.h}, LockDir: filepath.Join(c.RunDir, "lanes"), Groups: map[string]lvm.Group{VG: {}},
-		Filter: c.LVMFilter, Leads: func(string, string) bool { return true }, Host: c.NodeName,
+		Runner: r, DM: deviceMapper{s.h}, LockDir: filepath.Join(c.RunDir, "lanes"), Groups: map[string]lvm.Group{VG: {Shared: true}},
+		Filter: c.LVMFilter, Locks: &locks{m: s.h.locking}, Leads: func(string, string) bool { return true }, Earlier: s.h.earlier, Host: c.NodeName,
 	})
 	return sharedGroup{p, s.h}
 }
@@ -125,4 +126,21 @@ func (g sharedGroup) Watch(ctx context.Context, changed func(vg string, volumes 
 			return nil
 		}
 	}
+}
+
+// earlier returns the command of LVM that holds a lock file.
+func (h *Host) earlier(lock string) *lvm.Block {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.locks[lock]
+	if l == nil {
+		return nil
+	}
+	b := &lvm.Block{Step: "an LVM command of an earlier flexd", Pids: []int{l.pid}, Done: l.done}
+	for _, word := range l.argv {
+		if strings.HasPrefix(word, VG+"/") {
+			b.Volumes = append(b.Volumes, word)
+		}
+	}
+	return b
 }

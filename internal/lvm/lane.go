@@ -13,6 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // The time after which a command that changes something is reported as stuck, and how long
@@ -93,11 +94,19 @@ func (g *group) open(b *Block) {
 // adoptEarlier opens the circuit breaker if a command of an earlier flexd still runs and
 // does not end soon: most such commands end normally.
 func (g *group) adoptEarlier() {
-	free, pids, err := run.LockFree(g.lock)
-	if err == nil && !free {
+	if b := g.p.earlier(g); b != nil {
 		g.grace = time.Now().Add(earlierTimeout)
-		g.open(g.earlierBlock(pids, run.Holder(g.lock), run.LockDone(g.lock)))
+		g.open(b)
 	}
+}
+
+// holdsLock returns the command of an earlier flexd that still runs, or nil.
+func holdsLock(g *group) *Block {
+	free, pids, err := run.LockFree(g.lock)
+	if err != nil || free {
+		return nil
+	}
+	return g.earlierBlock(pids, run.Holder(g.lock), run.LockDone(g.lock))
 }
 
 // earlierBlock describes a command that an earlier flexd started.
@@ -141,6 +150,20 @@ func named(pids []int) []string {
 		}
 	}
 	return all
+}
+
+// Earlier returns the command of an earlier flexd that still changes a volume, or nil.
+func (p *Provider) Earlier(name volume.Name) *run.LockedError {
+	g, err := p.group(name.VG)
+	if err != nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.block == nil || !slices.Contains(g.block.Volumes, name.String()) {
+		return nil
+	}
+	return &run.LockedError{Step: g.block.Step, Lock: g.lock, Pids: g.block.Pids, Done: g.block.Done}
 }
 
 // busyReason describes a running command of an earlier flexd that changes a volume; "" =

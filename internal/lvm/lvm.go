@@ -49,8 +49,11 @@ type Options struct {
 
 	Dev string // "/dev"; another directory in tests
 
-	Leads func(path, number string) bool // whether a path leads to that device; nil = the kernel decides
-	Host  string                         // this machine's name, in the tags of volumes
+	Host string // this machine's name, in the tags of volumes
+
+	// For tests; nil = the kernel decides.
+	Leads   func(path, number string) bool // whether a path leads to that device
+	Earlier func(lock string) *Block       // the command that holds a group's lock file
 }
 
 // within returns a deadline, at most half of a call's time.
@@ -81,6 +84,7 @@ type Provider struct {
 	leads          func(path, number string) bool // leadsTo; another in tests
 	diskGone       func(number string) bool       // diskGone; another in tests
 
+	earlier  func(*group) *Block                            // holdsLock; another in tests
 	requests func(number string) (waiting bool, done int64) // requests; another in tests
 
 	mu       sync.Mutex
@@ -100,11 +104,14 @@ func New(o Options) *Provider {
 	o.Host = tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests,
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests, earlier: holdsLock,
 		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{},
 	}
 	if o.Leads != nil {
 		p.leads = o.Leads
+	}
+	if o.Earlier != nil {
+		p.earlier = func(g *group) *Block { return o.Earlier(g.lock) }
 	}
 	p.config.filter = o.Filter
 	for name := range o.Groups {

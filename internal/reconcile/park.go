@@ -32,7 +32,17 @@ func (l *lane) isParked() bool {
 // table is not reliable meanwhile: an unmount leaves it before its data is written.
 func (l *lane) held() bool {
 	e := l.n.Held(l.lock)
+	name := l.nameNow()
+	if p, ok := l.n.Providers[name.VG].(earlier); ok && e == nil {
+		e = p.Earlier(name)
+	}
 	return e != nil && l.park(volume.Step{}, e)
+}
+
+// An earlier is a provider whose commands hold a lock of their group instead of the lane's.
+type earlier interface {
+	// Earlier returns the command of an earlier flexd that still works on a volume, or nil.
+	Earlier(name volume.Name) *run.LockedError
 }
 
 // park stops the lane until a child has ended, if that is what err says.
