@@ -134,7 +134,7 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 	} else {
 		rec = rec.With(h.LV.Tagged, time.Now())
 		h.Record, h.RecordType, h.RecordLate, h.RecordName, h.RecordFile = rec.State, rec.Type, rec.Late, rec.Name, rec.File
-		h.RecordTags, h.Untagged = rec.Tags, rec.Untagged
+		h.RecordTags, h.RecordPartial = rec.Tags, rec.Partial
 	}
 	for _, dir := range t.Dirs {
 		s := o.targetState(ctx, t.UUID, h.Device, table, dir)

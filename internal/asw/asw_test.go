@@ -311,13 +311,14 @@ func TestReadOnlyVolume(t *testing.T) {
 // and unknown while one of them is.
 func TestRecordInTags(t *testing.T) {
 	for _, c := range []struct {
-		file     volume.RecordFacts
-		err      error
-		tag      volume.RecordTag
-		want     volume.Record
-		untagged bool
+		file    volume.RecordFacts
+		err     error
+		tag     volume.RecordTag
+		want    volume.Record
+		partial bool
 	}{
-		{volume.RecordFacts{State: volume.NoRecord}, nil, volume.RecordTag{Shared: true, State: volume.Seen, Type: "xfs"}, volume.Seen, false},
+		{volume.RecordFacts{State: volume.NoRecord}, nil, volume.RecordTag{Shared: true, State: volume.Seen, Type: "xfs"}, volume.Seen, true},
+		{volume.RecordFacts{State: volume.Seen, Type: "xfs"}, nil, volume.RecordTag{Shared: true, State: volume.Seen}, volume.Seen, false},
 		{volume.RecordFacts{State: volume.Seen, Type: "xfs"}, nil, volume.RecordTag{Shared: true, State: volume.NoRecord}, volume.Seen, true},
 		{volume.RecordFacts{State: volume.Seen, Type: "xfs"}, nil, volume.RecordTag{}, volume.Seen, false},
 		{volume.RecordFacts{}, errors.New("damaged"), volume.RecordTag{Shared: true, State: volume.Seen, Type: "xfs"}, volume.RecordUnknown, false},
@@ -328,8 +329,8 @@ func TestRecordInTags(t *testing.T) {
 		m.lvs[nameA] = lv
 		o := New(nil, map[string]Provider{"vg": m}, func(volume.UUID) (volume.RecordFacts, error) { return c.file, c.err }, nil)
 		h := o.Assemble(t.Context(), Target{UUID: "A", Name: nameA}, &mounttable.Table{})
-		if h.Record != c.want || h.Untagged != c.untagged || h.Record == volume.Seen && h.RecordType != "xfs" {
-			t.Errorf("%+v: got %v %q, untagged %v", c, h.Record, h.RecordType, h.Untagged)
+		if h.Record != c.want || h.RecordPartial != c.partial || h.Record == volume.Seen && h.RecordType != "xfs" {
+			t.Errorf("%+v: got %v %q, partial %v", c, h.Record, h.RecordType, h.RecordPartial)
 		}
 	}
 }

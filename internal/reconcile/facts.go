@@ -69,7 +69,7 @@ func tagged(h volume.Have) string {
 	switch {
 	case len(h.RecordTags) > 0:
 		return " (tag " + strings.Join(h.RecordTags, ", ") + ")"
-	case h.Untagged:
+	case h.LV.Tagged.Shared:
 		return " (no tag yet: other nodes do not see it)"
 	}
 	return ""

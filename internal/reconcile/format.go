@@ -75,12 +75,13 @@ func (l *lane) resolveOldTag(ctx context.Context, h *volume.Have) {
 // recordSeen makes durable that the volume has a filesystem. In a shared group nothing is
 // mounted before the other nodes see it.
 func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) error {
-	err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType)
-	if err != nil && h.Record == volume.Formatting {
-		return err
+	if err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType); err != nil {
+		if own, unread := l.n.Records.Get(l.uuid); unread != nil || own.State != volume.Seen {
+			return err // it says that mkfs was started
+		}
+		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
 	}
-	l.warn(s, err) // flexd has created nothing here, and remembers it for this life
-	if !h.Untagged {
+	if h.LV.Tagged.State == volume.Seen {
 		return nil
 	}
 	return l.setTag(ctx, h, volume.Seen, s.FSType)

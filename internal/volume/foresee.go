@@ -87,7 +87,7 @@ func (f *Forecast) assume(s Step, c Call, content *FS) {
 		h.FS = FS{Made: true, Checked: true}
 		h.Record, h.RecordType = Formatting, s.FSType
 	case RecordSeen:
-		h.Record, h.RecordType, h.Untagged = Seen, s.FSType, false
+		h.Record, h.RecordType, h.RecordPartial = Seen, s.FSType, false
 	case CheckFS:
 		h.FS.Checked = true
 	case Extend:

@@ -111,7 +111,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {
 		p.add(Step{Kind: CheckFS, FSType: fs.Type, Calls: who})
 	}
-	if p.h.Record != Seen || p.h.Untagged {
+	if p.h.Record != Seen || p.h.RecordPartial {
 		p.add(Step{Kind: RecordSeen, FSType: fs.Type, Calls: who})
 	}
 	return fs.Type, true

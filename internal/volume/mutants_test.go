@@ -82,8 +82,10 @@ var mutants = []mutant{
 	{"what a cut mkfs left is said to be blank", `repeat := fs.Content != Blank`, `repeat := fs.Content == ContentUnknown`},
 	{"what an mkfs left is formatted without a record", `fs.Content == ForeignContent && p.h.Record == Formatting {`, `fs.Content == ForeignContent && fs.Leftover {
 		p.h.RecordType = calls[0].FSType`},
-	{"the filesystem is published before the record says seen", `if p.h.Record != Seen || p.h.Untagged {`, `if p.h.Record != Seen && p.h.Record != Formatting || p.h.Untagged {`},
-	{"the filesystem is published before other nodes see the record", `if p.h.Record != Seen || p.h.Untagged {`, `if p.h.Record != Seen {`},
+	{"the filesystem is published before the record says seen", `if p.h.Record != Seen || p.h.RecordPartial {`, `if p.h.Record == NoRecord {`},
+	{"the filesystem is published before other nodes see the record", `t.Shared && t.State != Seen
+`, `false
+`},
 	{"what another node has mounted is formatted", `case t.State == Seen:
 		if`, `case false:
 		if`},

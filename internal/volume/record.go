@@ -29,8 +29,8 @@ type RecordFacts struct {
 	File  string // its path, for the operator; "" = there is none
 	Late  string // Formatting: why that mkfs must not be repeated any more, "" = it may be
 
-	Tags     []string // the tags that say the same
-	Untagged bool     // the volume's group is shared, and its tags do not say it
+	Tags    []string // the tags that say the same
+	Partial bool     // one of the places that must have it does not say "seen"
 }
 
 // A RecordTag is the format record in the tags of a volume. The nodes that share a volume
@@ -51,7 +51,7 @@ type RecordTag struct {
 // missing. Only one change makes it weaker: an mkfs that ended by itself has no record on its
 // own node, and may have left its tag.
 func (f RecordFacts) With(t RecordTag, now time.Time) RecordFacts {
-	f.Tags, f.Untagged = t.Tags, t.Shared && t.State != Seen
+	f.Tags, f.Partial = t.Tags, f.State != Seen || t.Shared && t.State != Seen
 	switch {
 	case f.State == RecordUnknown:
 	case t.State == Seen:

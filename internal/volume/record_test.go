@@ -40,7 +40,7 @@ func TestRecordWith(t *testing.T) {
 		if got.State != c.state || got.Type != c.fs || (got.Late == "") != (c.late == "") || !strings.Contains(got.Late, c.late) {
 			t.Errorf("%s: got %+v", name, got)
 		}
-		if got.Untagged != (c.tag.Shared && c.tag.State != Seen) || got.File != c.file.File || len(got.Tags) != len(c.tag.Tags) {
+		if got.Partial != (c.file.State != Seen || c.tag.Shared && c.tag.State != Seen) || got.File != c.file.File || len(got.Tags) != len(c.tag.Tags) {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}

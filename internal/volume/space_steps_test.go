@@ -142,7 +142,7 @@ func (w world) do(s Step) (world, error) {
 		case w.truth == tCut && w.mounted() && !w.known: // only the child sees it, and refuses
 		case w.truth != tExt4 && w.truth != tXfs:
 			return w, fmt.Errorf("mounts what is no filesystem: %d", w.truth)
-		case w.tag != gSeen && (w.rec == Formatting || w.rec == NoRecord && !w.mounted()):
+		case w.rec == Formatting || w.rec == NoRecord && !w.mounted():
 			return w, fmt.Errorf("mounts before the filesystem is recorded as seen")
 		case w.shared && w.tag != gSeen && !w.mounted():
 			return w, fmt.Errorf("mounts before other nodes see that it has a filesystem")

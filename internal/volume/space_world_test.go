@@ -233,7 +233,7 @@ func (w world) have() Have {
 		h.LV.Size, h.Device.Size = smallSize, smallSize
 	}
 	rec := w.record()
-	h.Record, h.RecordType, h.RecordLate, h.Untagged = rec.State, rec.Type, rec.Late, rec.Untagged
+	h.Record, h.RecordType, h.RecordLate, h.RecordPartial = rec.State, rec.Type, rec.Late, rec.Partial
 	if w.known || w.truth == tError && w.mounted() { // the kernel reports errors without a probe
 		h.FS.Content = ForeignContent
 		switch w.truth {

@@ -264,19 +264,19 @@ const (
 
 // A Have has all observed facts about one volume.
 type Have struct {
-	LV           LV
-	Device       Device
-	FS           FS
-	Record       Record
-	RecordType   string   // the filesystem that was being made, or was seen
-	RecordLate   string   // Formatting: why that mkfs must not be repeated any more
-	RecordName   Name     // the volume's name there
-	RecordFile   string   // its path
-	RecordTags   []string // those of the volume that say the same
-	RecordReason string   // why it is unknown
-	Untagged     bool     // the volume's group is shared, and the other nodes do not see its record as seen
-	Mounts       []Mount
-	Targets      map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
+	LV            LV
+	Device        Device
+	FS            FS
+	Record        Record
+	RecordType    string   // the filesystem that was being made, or was seen
+	RecordLate    string   // Formatting: why that mkfs must not be repeated any more
+	RecordName    Name     // the volume's name there
+	RecordFile    string   // its path
+	RecordTags    []string // those of the volume that say the same
+	RecordReason  string   // why it is unknown
+	RecordPartial bool     // not all places that must have the record say "seen"
+	Mounts        []Mount
+	Targets       map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
 }
 
 // A Place is what a directory is to the frontend that it belongs to; zero = nothing.
