@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,13 +95,15 @@ func (p *Provider) SetRecord(ctx context.Context, lv volume.LV, state volume.Rec
 	if err != nil {
 		return err
 	}
-	_, err = g.share(ctx, tagging, &member{name: lv.Name, uuid: lv.UUID, record: state, fsType: fsType})
+	if err = g.ready(ctx); err == nil {
+		_, err = g.share(ctx, tagging, &member{name: lv.Name, uuid: lv.UUID, record: state, fsType: fsType})
+	}
 	var stuck *run.StuckError
 	var locked *run.LockedError
 	if err == nil || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("its format record cannot be written as a tag of LVM, which the other nodes of the shared volume group see, so %s: %w", consequence[state], err)
+	return fmt.Errorf("its format record cannot be written as a tag of LVM, which the other nodes of the shared volume group see, so %s: %w", consequence[state], g.mustWait(err))
 }
 
 var consequence = map[volume.Record]string{
@@ -182,6 +185,9 @@ func (g *group) verifyTags(m *member, cmdErr error) error {
 	f, _, err := g.look(context.Background(), false)
 	if err != nil {
 		return errors.Join(cmdErr, err)
+	}
+	if f.unlocked != nil {
+		return cmp.Or(cmdErr, f.unlocked)
 	}
 	l, there := f.LVs[f.names[m.uuid]]
 	now := recordTag(l.Tags, g.p.Host)

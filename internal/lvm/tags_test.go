@@ -216,6 +216,21 @@ func TestSetRecordUnwritten(t *testing.T) {
 			}
 		})
 	}
+	t.Run("another host changes the group", func(t *testing.T) {
+		f, p, lvs := sharedFake(t, 1)
+		p.Groups["vg0"] = Group{Shared: true}
+		f.hook = func(c run.Cmd) (run.Result, error, bool) {
+			if c.Argv[1] != "lvchange" {
+				return run.Result{}, nil, false
+			}
+			res, err := utterance{Argv: c.Argv, Code: 5, Stderr: "  VG vg0 lock failed: held by other host\n"}.result()
+			return res, err, true
+		}
+		var wait *volume.WaitError
+		if err := p.SetRecord(t.Context(), lvs[0], volume.Formatting, "ext4"); !errors.As(err, &wait) {
+			t.Errorf("got %v", err)
+		}
+	})
 	t.Run("metadata cannot be read again", func(t *testing.T) {
 		f, p, lvs := sharedFake(t, 1)
 		f.before = func(words string) error {
