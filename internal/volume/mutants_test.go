@@ -115,6 +115,7 @@ var mutants = []mutant{
 	{"a volume is created for a call that waits", `case p.waits(c):
 		case lv`, `case lv`},
 	{"a suspended device is grown or probed without a call", `if p.h.Device.Suspended {`, `if false {`},
+	{"a volume is used without its lock", `case len(ids) > 0 && p.h.Device.Unlocked:`, `case false:`},
 	{"fsck is left out", `if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {`, `if false {`},
 	{"a device is activated before its claim is noted", `if cl == nil || cl.Phase != Making {`, `if cl != nil && cl.Phase != Making {`},
 	{"a volume is activated without a lease", `case !p.w.Lease.Noted || !p.w.Lease.Live:`, `case false:`},

@@ -14,6 +14,9 @@ func (w world) do(s Step) (world, error) {
 	if w.suspended && slices.Contains([]StepKind{ActivateDevice, Inspect, Format, CheckFS, MountVolume, Extend, Grow}, s.Kind) {
 		return w, fmt.Errorf("touches a suspended device")
 	}
+	if w.unlocked && (slices.Contains([]StepKind{Format, CheckFS, MountVolume}, s.Kind) || s.Kind == Inspect && !w.mounted()) {
+		return w, fmt.Errorf("uses a device without its lock")
+	}
 	switch s.Kind {
 	case NoteMaking:
 		if ours(w.at[i]) {
@@ -70,10 +73,10 @@ func (w world) do(s Step) (world, error) {
 		if w.lease == 0 && w.phase == [2]ph{} {
 			return w, fmt.Errorf("activated before anything was noted")
 		}
-		if w.lv != Present || w.dev != Inactive && (w.dev != Active || !w.unlinked) {
+		if w.lv != Present || w.dev != Inactive && (w.dev != Active || !w.unlinked && !w.unlocked) {
 			return w, fmt.Errorf("activates what is foreign, absent, unknown or active")
 		}
-		w.dev, w.unlinked = Active, false
+		w.dev, w.unlinked, w.unlocked = Active, false, false
 	case Inspect:
 		if w.dev != Active {
 			return w, fmt.Errorf("inspects a volume that is not active")
@@ -211,6 +214,7 @@ func (w world) do(s Step) (world, error) {
 			return w, fmt.Errorf("deactivates another volume that is needed")
 		}
 		w.dev, w.kin, w.known, w.checked, w.made, w.sized, w.grown = Inactive, kNone, false, false, false, false, false
+		w.unlocked = false
 	default:
 		return w, fmt.Errorf("unknown step")
 	}

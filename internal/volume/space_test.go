@@ -106,6 +106,9 @@ func start(yield func(world)) {
 		each(world{lv: Present, lvRO: true, dev: Active, truth: tBlank, rec: NoRecord, at: s})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, elsewhere: true})
 		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s})
+		for _, t := range []truth{tBlank, tExt4} {
+			each(world{lv: Present, dev: Active, unlocked: true, truth: t, rec: NoRecord, at: s, created: true})
+		}
 		if s == [2]at{} {
 			for _, t := range []truth{tBlank, tExt4} {
 				suspended(world{lv: Present, dev: Active, truth: t, rec: NoRecord, at: s})
@@ -132,6 +135,7 @@ func start(yield func(world)) {
 			suspended(w)
 		}
 		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s, published: true})
+		each(world{lv: Present, dev: Active, unlocked: true, truth: tExt4, rec: Seen, at: s, published: true})
 		for _, rec := range []Record{NoRecord, Seen} {
 			each(world{lv: Present, dev: Active, truth: tExt4, rec: rec, at: s, published: true})
 		}
