@@ -47,9 +47,15 @@ func TestTwo(t *testing.T) {
 		"operators": operators,
 		"many":      many,
 		"readers":   readers,
+		"records":   records,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, two[0].For(t), two[1].For(t)) })
 	}
+	t.Run("interrupted", func(t *testing.T) {
+		then := interrupted(t, two[0].For(t))
+		two[0].Kill()
+		then(two[1].For(t))
+	})
 }
 
 // lvm is about LVM alone, and the nodes: a volume is active on one at a time.
