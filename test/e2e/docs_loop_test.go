@@ -44,6 +44,9 @@ var notCompared = []struct{ prefix, why string }{
 	{"error   kubelet/root-directory", "needs a kubelet with other settings"},
 	{"GROUP   STATE", "its values need LVM"},
 	{"tar -xf flexd-", "test/packages types it"},
+	{"apt install lvm2-lockd", "needs nodes with one disk"},
+	{"- {name: svg", "a part of a configuration"},
+	{"vgcreate --shared", "likewise; test/shared types it"},
 	{"1 lvcreate -aey", "the input of scripts/vm-nodes"},
 }
 
