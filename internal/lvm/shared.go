@@ -167,6 +167,27 @@ func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
 	return w
 }
 
+// WouldWait returns why the activation of a volume would have to wait for another host, as far
+// as that is known without trying it; nil = it would not.
+func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) *volume.WaitError {
+	g, err := p.configured(lv.Name.VG)
+	if err != nil || !g.shared() {
+		return nil
+	}
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return nil
+	}
+	l := f.LVs[lv.Name.LV]
+	h := g.holder(ctx, f, l)
+	if h != nil && h.Shared && l.forReaders() {
+		h = nil
+	}
+	var wait *volume.WaitError
+	errors.As(g.await(h, volume.Device{}, nil), &wait)
+	return wait
+}
+
 // mustWait makes an error that passes by itself a *volume.WaitError.
 func (g *group) mustWait(err error) error {
 	switch {

@@ -166,8 +166,14 @@ func waits(t *testing.T, err error, reason string) *volume.WaitError {
 func TestSharedActivation(t *testing.T) {
 	f, p, locks := newShared(t, 1)
 	lv := f.lookUp(p, "v0")
+	if w := p.WouldWait(t.Context(), lv); w != nil {
+		t.Errorf("%+v", w)
+	}
 	f.others["v0"] = "ex"
 	f.commands()
+	if w := p.WouldWait(t.Context(), lv); w == nil || w.Holder == nil || w.Holder.Host != "b" {
+		t.Errorf("%+v", w)
+	}
 	if w := waits(t, p.Activate(t.Context(), "", lv), "another host has it active"); w.Holder == nil || w.Holder.Host != "b" || volume.CodeOf(w) != volume.Busy {
 		t.Errorf("%+v", w)
 	}

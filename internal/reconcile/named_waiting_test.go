@@ -278,8 +278,12 @@ func TestWaiting(t *testing.T) {
 		s.must("activate", heldBy("node-7"))
 		s.must("look-up", nil)
 		time.Sleep(10 * time.Second)
-		s.must("activate", heldBy("node-8"))
-		time.Sleep(10 * time.Second)
+		for range 5 {
+			s.must("activate", heldBy("node-8"))
+			time.Sleep(2 * time.Second)
+			s.must("activate", &volume.WaitError{Reason: "another host has it active", Err: errBusy})
+			time.Sleep(2 * time.Second)
+		}
 		s.must("activate", nil)
 		works(t, up())
 		want := []string{"waiting look-up data", "waited look-up data", "waiting activate data", "waited activate data", "waiting activate data", "waited activate data", "activate "}

@@ -15,6 +15,7 @@ import (
 type waiting struct {
 	step  volume.StepKind // 0 = the look-up of the volume
 	err   *volume.WaitError
+	host  string // the last one that was known to have the volume; "" = none was
 	since time.Time
 	calls []string // the first that waited for it, and their pod
 	pod   dsw.Pod
@@ -116,11 +117,14 @@ func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
 		}
 	}
 	w := &waiting{step: step.Kind, err: e, since: now, calls: step.Calls, pod: l.podOf(step)}
+	if e.Holder != nil {
+		w.host = e.Holder.Name()
+	}
 	l.mu.Lock()
 	old := l.waiting
-	known := old != nil && old.step == w.step && old.err.Same(e)
+	known := old != nil && old.step == w.step && (w.host == old.host || w.host == "") // which host it is may be unknown for a moment
 	if known {
-		w.since, w.calls, w.pod = old.since, old.calls, old.pod
+		w.host, w.since, w.calls, w.pod = old.host, old.since, old.calls, old.pod
 	}
 	l.waiting = w
 	l.mu.Unlock()

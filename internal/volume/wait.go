@@ -27,14 +27,6 @@ func (e *WaitError) Error() string {
 
 func (e *WaitError) Unwrap() error { return e.Err }
 
-// Same reports whether two errors have the same cause, even if times differ.
-func (e *WaitError) Same(o *WaitError) bool {
-	if e.Holder == nil || o.Holder == nil {
-		return e.Holder == o.Holder
-	}
-	return e.Holder.HostID == o.Holder.HostID && e.Holder.Host == o.Holder.Host
-}
-
 // A Holder is another host that has a volume of a shared volume group active.
 type Holder struct {
 	HostID  int       // sanlock's; 0 = unknown
