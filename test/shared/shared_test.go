@@ -35,21 +35,30 @@ func start(t *testing.T, s nodes.Settings) []*nodes.Node {
 	return all
 }
 
-// TestTwo has two nodes.
+// TestTwo has two nodes with flexd.
 func TestTwo(t *testing.T) {
 	two := start(t, nodes.Settings{Nodes: 2})
-	nodes.Together(two, func(n *nodes.Node) { n.Install(""); n.Serve() })
-	for name, test := range map[string]func(t *testing.T, a, b *nodes.Node){
-		"LVM":   lvm,
-		"move":  move,
-		"locks": locks,
-
-		"operators": operators,
-		"many":      many,
-		"readers":   readers,
-		"records":   records,
+	nodes.Together(two, func(n *nodes.Node) {
+		n.Install("")
+		n.Serve()
+	})
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, a, b *nodes.Node)
+	}{
+		{"LVM", lvm},
+		{"move", move},
+		{"elsewhere", elsewhere},
+		{"killed", killed},
+		{"locks", locks},
+		{"operators", operators},
+		{"many", many},
+		{"readers", readers},
+		{"records", records},
 	} {
-		t.Run(name, func(t *testing.T) { test(t, two[0].For(t), two[1].For(t)) })
+		if !t.Run(test.name, func(t *testing.T) { test.run(t, two[0].For(t), two[1].For(t)) }) {
+			break // it may have left a volume, or a node that is off
+		}
 	}
 	t.Run("interrupted", func(t *testing.T) {
 		then := interrupted(t, two[0].For(t))
