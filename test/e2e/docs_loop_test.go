@@ -47,6 +47,7 @@ var notCompared = []struct{ prefix, why string }{
 	{"apt install lvm2-lockd", "needs nodes with one disk"},
 	{"- {name: svg", "a part of a configuration"},
 	{"vgcreate --shared", "likewise; test/shared types it"},
+	{"lvmlockctl_kill_command =", "a part of lvm.conf; test/shared has it"},
 	{"1 lvcreate -aey", "the input of scripts/vm-nodes"},
 }
 
