@@ -17,10 +17,15 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A shared provider has steps that must wait for another host.
-type shared struct {
+// A sharing provider has steps that must wait for another host.
+type sharing struct {
 	reconcile.Provider
 	audit.Surveyor
+	*shared
+}
+
+// A shared is what the providers of all lives of flexd have in common.
+type shared struct {
 	boot func() time.Duration
 
 	mu    sync.Mutex
@@ -71,42 +76,42 @@ func (s *shared) story() (all []string) {
 	return all
 }
 
-func (s *shared) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
+func (s sharing) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
 	if err := s.step("look-up", name); err != nil {
 		return volume.LV{}, err
 	}
 	return s.Provider.LookUp(ctx, name)
 }
 
-func (s *shared) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
+func (s sharing) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	if err := s.step("create", name); err != nil {
 		return err
 	}
 	return s.Provider.Create(ctx, lock, name, size, namespace)
 }
 
-func (s *shared) Activate(ctx context.Context, lock string, lv volume.LV) error {
+func (s sharing) Activate(ctx context.Context, lock string, lv volume.LV) error {
 	if err := s.step("activate", lv.Name); err != nil {
 		return err
 	}
 	return s.Provider.Activate(ctx, lock, lv)
 }
 
-func (s *shared) Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
+func (s sharing) Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
 	if err := s.step("extend", lv.Name); err != nil {
 		return err
 	}
 	return s.Provider.Extend(ctx, lock, lv, d, size)
 }
 
-func (s *shared) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
+func (s sharing) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if err := s.step("deactivate", lv.Name); err != nil {
 		return err
 	}
 	return s.Provider.Deactivate(ctx, lock, lv, d)
 }
 
-func (s *shared) WouldWait(context.Context, volume.LV) *volume.WaitError {
+func (s sharing) WouldWait(context.Context, volume.LV) *volume.WaitError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waits["foretold"]
@@ -116,9 +121,9 @@ func (s *shared) WouldWait(context.Context, volume.LV) *volume.WaitError {
 func share(e *hosttest.Env) *shared {
 	s := &shared{boot: e.M.Boot, waits: map[string]*volume.WaitError{}, tries: map[string][]time.Duration{}, does: map[string]func(volume.Name) error{}}
 	e.Parts = func(p *reconcile.Parts) {
-		s.Provider = p.Providers[hosttest.VG]
-		s.Surveyor = s.Provider.(audit.Surveyor)
-		p.Providers[hosttest.VG], p.Observer.Providers[hosttest.VG] = s, s
+		inner := p.Providers[hosttest.VG]
+		outer := sharing{inner, inner.(audit.Surveyor), s}
+		p.Providers[hosttest.VG], p.Observer.Providers[hosttest.VG] = outer, outer
 		p.Record = func(ev status.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
