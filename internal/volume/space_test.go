@@ -265,9 +265,7 @@ func (k *walker) walk(w world) {
 	if s.Kind == Inspect {
 		k.later = append(k.later, did.meanwhile()...)
 	}
-	for _, must := range next.mustWait(s) {
-		k.later = append(k.later, must)
-	}
+	k.later = append(k.later, next.mustWait(s)...)
 	for _, failed := range next.fails(s) {
 		k.later = append(k.later, failed.killed())
 		k.later = append(k.later, failed.killed().written()...)

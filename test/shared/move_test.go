@@ -74,15 +74,6 @@ func missing(t *testing.T, n *nodes.Node, lv string) {
 	}
 }
 
-// status is what flexd status prints.
-func status(n *nodes.Node, args string) string {
-	out, err := n.Try(n.At.Flexd() + " status --socket " + n.At.StatusSocket() + " " + args)
-	if err != nil {
-		return err.Error() // nothing has asked for the volume yet
-	}
-	return out
-}
-
 // eventually waits for something.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()

@@ -41,13 +41,10 @@ func Agent() {
 		return
 	}
 	os.Unsetenv(inside)
-	if err := serve(); err != nil {
-		log.Fatalf("agent: %v", err)
-	}
-	os.Exit(0)
+	log.Fatalf("agent: %v", serve())
 }
 
-// serve runs commands as they come, many at once.
+// serve runs commands as they come, many at once, until that fails.
 func serve() error {
 	port, err := open("agent")
 	if err != nil {
