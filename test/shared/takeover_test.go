@@ -36,9 +36,6 @@ func write(n *nodes.Node, v host.Volume) {
 
 // TestPause has two nodes, of which one is off after it.
 func TestPause(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes two minutes")
-	}
 	two := start(t, nodes.Settings{Nodes: 2})
 	nodes.Together(two, func(n *nodes.Node) {
 		n.Install("")

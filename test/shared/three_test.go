@@ -12,9 +12,6 @@ import (
 
 // TestThree has three nodes, of which two are lost at the same time.
 func TestThree(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes three minutes")
-	}
 	three := start(t, nodes.Settings{Nodes: 3})
 	nodes.Together(three, func(n *nodes.Node) {
 		n.Install("")
