@@ -133,6 +133,12 @@ func mkfsArgs(f Formatting, size int64) []string {
 	size = size / block * block
 	argv := slices.Concat(makers[f.Type].argv, f.Opts)
 	switch f.Type {
+	case "ext4":
+		// The default journal is too small to grow these while they are mounted (ext4Credits).
+		// They get that of the next larger ones.
+		if 30<<20 <= size && size < 32<<20 && !slices.ContainsFunc(f.Opts, func(o string) bool { return o == "-J" || o == "-b" || o == "-T" }) {
+			argv = append(argv, "-J", "size=4")
+		}
 	case "xfs":
 		argv = append(argv, "-d", fmt.Sprintf("size=%d", size))
 	case "btrfs":

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -39,7 +40,7 @@ func grow(a growArg) (nothing, error) {
 	have, err := liveSize(dev, e.Type, e.Dir)
 	if room := volume.Room(size); err == nil && have < room {
 		if err = zeroTail(a.Device, room, size); err == nil {
-			err = extend(dev, e, room)
+			err = extend(dev, a.Device, e, room)
 		}
 	}
 	if isFailure(err) {
@@ -63,7 +64,7 @@ func zeroTail(d volume.Device, from, size int64) error {
 }
 
 // extend extends the filesystem of a mount to a size.
-func extend(dev *os.File, e *mounttable.Entry, size int64) error {
+func extend(dev *os.File, d volume.Device, e *mounttable.Entry, size int64) error {
 	fd, err := writableClone(e.Dir)
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func extend(dev *os.File, e *mounttable.Entry, size int64) error {
 	defer unix.Close(fd)
 	switch e.Type {
 	case "ext4":
-		return growExt4(dev, fd, size)
+		return growExt4(dev, d, fd, size)
 	case "xfs":
 		return growXFS(fd, size)
 	case "btrfs":
@@ -99,7 +100,7 @@ func writableClone(dir string) (int, error) {
 	return fd, nil
 }
 
-func growExt4(dev *os.File, fd int, size int64) error {
+func growExt4(dev *os.File, d volume.Device, fd int, size int64) error {
 	b := make([]byte, 1024)
 	if _, err := dev.ReadAt(b, 1024); err != nil {
 		return err
@@ -113,6 +114,14 @@ func growExt4(dev *os.File, fd int, size int64) error {
 	if int64(blocks)*block <= sb.Size {
 		return nil
 	}
+	if need, most := ext4Credits(b, sb.Size/block, int64(blocks)); need > most {
+		first, path := volume.ByHand(ownersName(d))
+		return &Refusal{
+			What: fmt.Sprintf("the ext4 on %s has too small a journal to grow while it is mounted: the kernel needs %d blocks for a transaction that may have %d, and may panic", describeDevice(d), need, most),
+			Hint: fmt.Sprintf("end its pods, then: %se2fsck -f %s; resize2fs %[2]s %[3]dk", first, path, size>>10),
+			Why:  volume.Conflict,
+		}
+	}
 	err = ioctl(fd, ext4Resize, unsafe.Pointer(&blocks))
 	if errors.Is(err, unix.EPERM) {
 		// Root has it everywhere but in some containers and sandboxes.
@@ -123,6 +132,39 @@ func growExt4(dev *os.File, fd int, size int64) error {
 	}
 	return nil
 }
+
+// ext4Credits returns the blocks of the journal that the kernel reserves to add block groups to
+// a mounted ext4, and the most that a transaction may have. Linux 6.1 compares them without the
+// commit block and the descriptors. If only these are too many, it commits empty transactions
+// until the journal is full, and panics.
+func ext4Credits(b []byte, from, to int64) (need, most int64) {
+	le := binary.LittleEndian
+	block, cluster := int64(1024)<<b[24], int64(1024)<<le.Uint32(b[0x1c:])
+	first, perGroup := int64(le.Uint32(b[0x14:])), max(int64(le.Uint32(b[0x20:])), 1)
+	groups := ceil(to-first, perGroup) - ceil(from-first, perGroup)
+	if groups <= 0 || le.Uint32(b[0x5c:])&0x4 == 0 { // COMPAT_HAS_JOURNAL
+		return 0, 0
+	}
+	journal := int64(1024) // the fewest that the kernel permits
+	if b[0xfd] == 1 {      // s_jnl_backup_type: s_jnl_blocks ends with the size of the journal
+		journal = int64(uint64(le.Uint32(b[0x148:]))<<32|uint64(le.Uint32(b[0x14c:]))) / block
+	}
+	if le.Uint32(b[0x5c:])&0x400 != 0 { // COMPAT_FAST_COMMIT has a part of it, seldom half
+		journal /= 2
+	}
+	most = journal / 4
+	descriptor := int64(32)
+	if le.Uint32(b[0x60:])&0x80 != 0 { // INCOMPAT_64BIT
+		descriptor = max(int64(le.Uint16(b[0xfe:])), 32)
+	}
+	need = 4 + int64(le.Uint16(b[0xce:])) + // s_reserved_gdt_blocks
+		ceil(min(groups, int64(1)<<b[0x174]), block/descriptor) + // s_log_groups_per_flex
+		ceil(8*8*(cluster/block), block-20) + // blocks of revoke records
+		1 + ceil(most, (block-48)/16) // the commit block, and descriptors with a tag for each block
+	return need, most
+}
+
+func ceil(n, unit int64) int64 { return (n + unit - 1) / unit }
 
 func growXFS(fd int, size int64) error {
 	g, err := xfsGeometryOf(fd)

@@ -1,0 +1,98 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// The credits are those of the kernel: Linux 6.1 extended the filesystems with the first
+// sizes, and panicked at the others.
+func TestExt4Credits(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.ext4")
+	for _, row := range []struct {
+		mkfs     string
+		to       int64 // KiB
+		tooSmall bool
+	}{
+		{"31360k", 40000, false},
+		{"31488k", 40000, true},
+		{"31744k", 32767, false}, // no group is added
+		{"31744k", 40000, true},
+		{"31744k -E resize=1000000", 40000, false},
+		{"31744k -b 4096", 64512, false},
+		{"31744k -J size=2", 64512, false},
+		{"31744k -J size=4", 900 << 10, false},
+		{"31744k -J size=4 -O fast_commit", 64512, false},
+		{"32768k", 8 << 20, false},
+		{"2097152k -J size=4", 4 << 20, true},
+		{"2097152k", 4 << 20, false},
+	} {
+		file := t.TempDir() + "/image"
+		size, opts, _ := strings.Cut(row.mkfs, " ")
+		r := &rig{T: t}
+		r.sh(append(append([]string{"mkfs.ext4", "-q", "-F"}, strings.Fields(opts)...), file, size)...)
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 1024)
+		_, err = f.ReadAt(b, 1024)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb, err := parseSuperblock(b, "ext4")
+		if err != nil {
+			t.Fatal(err)
+		}
+		block := int64(1024) << b[24]
+		if need, most := ext4Credits(b, sb.Size/block, row.to<<10/block); (need > most) != row.tooSmall {
+			t.Errorf("%s to %dk: %d of %d blocks", row.mkfs, row.to, need, most)
+		}
+	}
+}
+
+// A volume of 32 MiB can grow while it is mounted. Another ext4 of that size has a journal so
+// small that some kernels panic: it is left alone, and grows as the answer says.
+func TestSmallJournal(t *testing.T) {
+	need(t, "mkfs.ext4", "resize2fs")
+	const size, grown = 32 * mib, 64 * mib
+	r := newRig(t, size)
+	r.format("ext4")
+	dir := r.mkdir("made")
+	r.land(r.landing(dir))
+	r.resize(grown)
+	if err := r.Grow(t.Context(), r.lock, r.dev, "ext4", dir); err != nil && mayGrowExt4(t) {
+		t.Error(err)
+	} else if refused := new(Refusal); errors.As(err, &refused) {
+		t.Error(err)
+	}
+	r.unmount(dir)
+
+	r = newRig(t, size)
+	r.sh("mkfs.ext4", "-q", "-F", r.dev.Path, fmt.Sprint((size-volume.Tail)>>10, "k"))
+	dir = r.mkdir("other")
+	r.land(r.landing(dir))
+	before := r.probe(dir).Size
+	r.resize(grown)
+	refused := new(Refusal)
+	if err := r.Grow(t.Context(), r.lock, r.dev, "ext4", dir); !errors.As(err, &refused) || refused.Code() != volume.Conflict {
+		t.Fatalf("got %v", err)
+	}
+	if err := os.WriteFile(dir+"/file", []byte("hello"), 0o600); err != nil || r.probe(dir).Size != before {
+		t.Errorf("%v, %+v", err, r.probe(dir))
+	}
+	r.unmount(dir)
+	_, remedy, _ := strings.Cut(refused.Hint, "e2fsck ")
+	_, path := volume.ByHand(ownersName(r.dev))
+	r.sh("sh", "-c", "e2fsck -y "+strings.ReplaceAll(remedy, path, r.dev.Path))
+	if got := r.probe("").Size; got != volume.Room(grown) {
+		t.Errorf("%d bytes after %s", got, refused.Hint)
+	}
+}
