@@ -45,6 +45,9 @@ func (m *Manager) judge(s *space, f *facts) error {
 	}
 	m.enter(s, state, reason)
 	if state == Started {
+		if joined := f.sanlock.Spaces["lvm_"+st.VG].Joined; joined != s.joined { // it was dropped and started between two looks
+			s.joined, st.Since = joined, m.now()
+		}
 		s.failed = nil
 		st.Reason = cmp.Or(m.versions.mismatch(), globalLockReason(st, f))
 	}
@@ -54,6 +57,9 @@ func (m *Manager) judge(s *space, f *facts) error {
 func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	vg, st := s.status.VG, &s.status
 	group := "the locks of volume group " + vg + " cannot be taken: "
+	if f.lvmlockdErr != nil && s.lost != "" && s.lockType != "" { // sanlock kills lvmlockd in the end
+		return Lost, unusable("%s", lostReason(vg, s.lost))
+	}
 	if f.lvmlockdErr != nil {
 		return Unavailable, unusable("%s%w%s", group, f.lvmlockdErr, remedy(f.lvmlockdErr))
 	}

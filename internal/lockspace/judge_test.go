@@ -2,6 +2,7 @@ package lockspace
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,12 @@ func TestLost(t *testing.T) {
 	if err := ready(); err == nil || !strings.Contains(err.Error(), "has lost its locks") {
 		t.Error(err)
 	}
+	lvmlockd := n.says["lvmlockctl --info --dump"]
+	n.says["lvmlockctl --info --dump"] = transcript(t, "nothing-runs")["lvmlockctl --info --dump"] // sanlock kills it if the volumes stay in use
+	if err := ready(); err == nil || !strings.Contains(err.Error(), "has lost its locks") || m.Status("svg").State != Lost {
+		t.Error(err)
+	}
+	n.says["lvmlockctl --info --dump"] = lvmlockd
 	began := make(chan bool)
 	n.replace(transcript(t, "dropped"))
 	n.says["lvm vgs --noheadings -o vg_lock_type svg"] = utterance{stdout: "sanlock\n"}
@@ -167,6 +174,30 @@ func TestLost(t *testing.T) {
 	settle(m, "svg")
 	if err := ready(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A lockspace that was dropped and started again between two looks has none of the earlier locks.
+func TestStartedAgain(t *testing.T) {
+	m, n := newNode(t, "started")
+	now := time.Now()
+	m.now = func() time.Time { return now }
+	since := func() time.Time {
+		now = now.Add(2 * fresh)
+		if err := m.Ready(t.Context(), "svg"); err != nil {
+			t.Error(err)
+		}
+		return m.Status("svg").Since
+	}
+	first := since()
+	if again := since(); !again.Equal(first) {
+		t.Error("its locks count as lost")
+	}
+	u := n.says["sanlock client status -D"]
+	u.stdout = regexp.MustCompile(`acquire_last_success=(\d+)`).ReplaceAllString(u.stdout, "acquire_last_success=${1}1")
+	n.says["sanlock client status -D"] = u
+	if again := since(); again.Equal(first) {
+		t.Error("the locks of the earlier lockspace count")
 	}
 }
 

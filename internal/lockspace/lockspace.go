@@ -54,6 +54,7 @@ type space struct {
 	failedAt time.Time
 	lost     string // why lvmlockd asked to stop using it; "" = it did not
 	lostAt   time.Time
+	joined   int // when sanlock joined the lockspace that is started
 
 	reading   bool                // leases are being read
 	next      *reading            // those that are read next
