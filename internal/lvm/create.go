@@ -217,6 +217,17 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // unwritten blocks of a thin volume read as zeros
 		return err
 	}
+	if g.shared() { // until it was locked, another node could complete and use it
+		f, _, err := g.look(ctx, false)
+		switch {
+		case err != nil:
+			return err
+		case f.unlocked != nil:
+			return f.unlocked
+		case !slices.Contains(f.LVs[f.names[l.UUID]].Tags, tagCreating):
+			return fmt.Errorf("%s was completed, or removed, by another node meanwhile", lv.Name)
+		}
+	}
 	d, err := g.p.Device(ctx, lv)
 	if err != nil {
 		return err

@@ -27,6 +27,9 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 	if err != nil {
 		return volume.Device{}, err
 	}
+	if !found {
+		p.forgetLock(lv.UUID)
+	}
 	d, below := volume.Device{Activity: volume.Inactive}, p.tree()
 	if found && !idle(m) { // lvchange -ay loads the missing table
 		d = p.deviceOf(below, m)

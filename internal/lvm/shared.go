@@ -258,6 +258,31 @@ func refused(said []byte, m *member) bool {
 	return bytes.Contains(said, []byte("LV locked by other host")) && bytes.Contains(said, []byte("Failed to lock logical volume "+m.name.String()+"."))
 }
 
+// giveBack gives back the lock of a volume that LVM has locked, and then has not activated:
+// LVM keeps it, and every other node would be refused. own is the error of that volume.
+func (g *group) giveBack(k kind, m *member, own error, said []byte) {
+	if own == nil || !k.locks() || ofAll(own) || refused(said, m) {
+		return
+	}
+	if _, found, err := g.p.find(m.uuid); found || err != nil {
+		return
+	}
+	release, err := g.take(context.Background())
+	if err != nil {
+		return // a command hangs
+	}
+	defer release()
+	_, _ = g.change(steps[deactivate], batchArgs(deactivate, []*member{m}), perMember)
+}
+
+// forgetLock notes that a volume has no device: of a later one, nothing is known. Its number
+// may be the same, and old kernels do not tell the two apart.
+func (p *Provider) forgetLock(uuid volume.UUID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.locked, uuid)
+}
+
 // keptLock reports whether a command has deactivated a volume, and could not give back its
 // lock.
 func keptLock(said []byte, m *member) bool {

@@ -456,6 +456,76 @@ func TestKeptLock(t *testing.T) {
 	}
 }
 
+// LVM locks a volume, and then it does not activate it: no other node must wait for that lock.
+func TestLockOfFailedActivation(t *testing.T) {
+	f, p, _ := newShared(t, 3)
+	f.volumeList = []string{"vg9"}
+	var all sync.WaitGroup
+	for i := range 3 {
+		lv := f.lookUp(p, fmt.Sprintf("v%d", i))
+		all.Go(func() {
+			if err := p.Activate(t.Context(), "", lv); !errors.Is(err, errNoDevice) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if len(f.locks) != 0 {
+		t.Errorf("this node keeps the locks %v", f.locks)
+	}
+	// A lock that another node has is not touched, nor is one that a command could not take.
+	f.volumeList, f.others["v0"] = nil, "ex"
+	p.Locks.(*fakeLocks).known = false
+	f.commands()
+	waits(t, p.Activate(t.Context(), "", f.lookUp(p, "v0")), "another host has it active")
+	f.noLock = "WARNING: lvmlockd connect failed."
+	if err := p.Activate(t.Context(), "", volume.LV{Name: volume.Name{VG: "vg0", LV: "v1"}, UUID: f.lvs["v1"].uuid}); err == nil {
+		t.Error("activated")
+	}
+	if ran := f.commands(); strings.Count(strings.Join(ran, " "), "lvchange") > 2 {
+		t.Errorf("%q", ran)
+	}
+}
+
+// A later device may have the number of an earlier one, and old kernels count no devices.
+func TestLockOfEarlierDevice(t *testing.T) {
+	f, p, _ := newShared(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	active := f.devices[dmUUID(lv.UUID)]
+	if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err != nil || device(t, p, lv).Activity != volume.Inactive {
+		t.Fatal(err)
+	}
+	f.devices[active.UUID], f.locks["v0"], f.others["v0"] = active, "sh", "sh" // lvchange -asy on both
+	if !device(t, p, lv).Unlocked {
+		t.Error("a lock that was given back counts")
+	}
+}
+
+// Another node completes a creation, and uses the volume, while this one waits for its lock: it is
+// not zeroed.
+func TestCreatedElsewhereMeanwhile(t *testing.T) {
+	f, p, _ := newShared(t, 1)
+	f.lvs["v0"].tags = []string{tagCreating}
+	f.before = func(words string) error {
+		if strings.Contains(words, "-aey") {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.lvs["v0"].tags = []string{tagCreated}
+		}
+		return nil
+	}
+	err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "v0"}, mib, "")
+	if err == nil || !strings.Contains(err.Error(), "by another node meanwhile") {
+		t.Error(err)
+	}
+	if ran := f.commands(); slices.Contains(ran, "zero") || len(f.devices) != 0 || len(f.locks) != 0 {
+		t.Errorf("%q %v %v", ran, f.devices, f.locks)
+	}
+}
+
 // A new volume is locked by its creation.
 func TestCreateShared(t *testing.T) {
 	f, p, _ := newShared(t, 0)
