@@ -135,7 +135,7 @@ func (n *node) readSanlock() (sanlockState, error) {
 		case word[0] == "s" && len(word) > 1:
 			name, rest, _ := strings.Cut(word[1], ":")
 			id, _, _ := strings.Cut(rest, ":")
-			in = map[string]string{"host_id": id}
+			in = map[string]string{"lockspace": word[1], "host_id": id}
 			s.spaces[name] = in
 		default:
 			in = nil
@@ -295,7 +295,7 @@ func (n *node) lockspaces() (all []finding) {
 		drop := fmt.Sprintf("if nothing of it is active (dmsetup info -c -o name,open -S 'vg_name=%s'; only %[1]s-lvmlock remains): lvmlockctl --drop %[1]s; %s", g.Name, start)
 		switch {
 		case i < 0 && inSanlock && g.Lock == "sanlock" && serr == nil:
-			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted without its locks", "drain the node and reboot it", "if no volume of it is active: systemctl restart sanlock lvmlockd; "+start))
+			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted without its locks", "drain the node and reboot it", "if sanlock has no lock of it (sanlock client status shows no line `r lvm_"+g.Name+":`): sanlock client rem_lockspace -s "+s.spaces["lvm_"+g.Name]["lockspace"]+"; "+start))
 		case i < 0:
 			all = append(all, warning("the lockspace of "+g.Name+" is not started; flexd starts it when a pod needs it", start+" (joining takes up to some minutes)"))
 		case spaces[i]["kill_vg"] == "1":

@@ -92,6 +92,7 @@ func TestSharedDeviations(t *testing.T) {
 		{"another host id", nil, lvmconfig("host_id=7", "host_id=8"), "lvm/host-id warning started with host id 7", "lockstop"},
 		{"no lockspace", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n", "sanlock client status -D": sanlockStatus[:strings.Index(sanlockStatus, "s lvm_")]}, "lvm/lockspaces warning not started", "vgchange --lockstart vg0"},
 		{"a lockspace that lvmlockd lost", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n"}, "lvm/lockspaces error lvmlockd does not know", "reboot"},
+		{"one without locks", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n"}, "lvm/lockspaces error lvmlockd does not know", "sanlock client rem_lockspace -s lvm_vg0:7:/dev/mapper/vg0-lvmlock:0; vgchange"},
 		{"a lockspace that sanlock lost", nil, tools{"sanlock client status -D": sanlockStatus[:strings.Index(sanlockStatus, "s lvm_")]}, "lvm/lockspaces error sanlock has lost it", "lvmlockctl --drop vg0"},
 		{"lost locks", nil, tools{"lvmlockctl --info --dump": lockspaceOf("vg0", "kill_vg=1")}, "lvm/lockspaces error are lost", "lvmlockctl --drop vg0"},
 		{"a lockspace that did not start", nil, tools{"lvmlockctl --info --dump": lockspaceOf("vg0", "create_fail=1")}, "lvm/lockspaces error did not start", "log_dump"},
