@@ -224,6 +224,10 @@ func (r *reader) checkGroups(c *Config) {
 	}
 }
 
+// sharedName is the length of sanlock's names, 48, without the lvm_ that LVM puts before them. LVM
+// cuts longer ones.
+const sharedName = 44
+
 // checkProvider refuses keys of the other provider, and an impossible layout.
 func (r *reader) checkProvider(g VolumeGroup, at string) {
 	l := g.Layout
@@ -235,6 +239,8 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 	switch {
 	case g.Shared && g.Provider != "lvm":
 		r.wrong(at+".shared", "is for the provider lvm only: nothing locks a file against another node")
+	case g.Shared && len(g.Name) > sharedName:
+		r.wrong(at+".name", fmt.Sprintf("must have at most %d characters with `shared: true`: sanlock knows no more of it (vgrename)", sharedName))
 	case g.Shared && g.ThinPool != "":
 		r.wrong(at+".thinPool", "is not possible with `shared: true`: LVM locks a thin pool with all its volumes as one, so only one node could use any of them")
 	case g.Shared && g.NeverDeactivate:
