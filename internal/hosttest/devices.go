@@ -263,7 +263,7 @@ func (h *Host) ReleaseLeft(noted func(uuid string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, f := range h.files {
-		if l := h.deviceOf(f); noted(f.UUID) || l != nil && !h.created(f) {
+		if l := h.deviceOf(f); noted(f.UUID) || l == nil || !h.created(f) {
 			continue
 		}
 		if h.removeDevice(&said{}, f) {

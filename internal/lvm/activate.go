@@ -133,7 +133,8 @@ type holdersArg struct {
 
 const holdersDeadline = 30 * time.Second
 
-// Deactivate deactivates lv. An inactive volume is success; a device in use gives a
+// Deactivate deactivates lv, and gives back the lock that an interrupted command may have
+// left. An inactive volume is success; a device in use gives a
 // *mount.BusyError. It finds the device by uuid, so a rename of the volume does not matter.
 //
 // LVM deactivates the device's relatives, too. The caller has agreed to that for the
@@ -143,8 +144,11 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
 	}
 	m, found, err := p.find(lv.UUID)
-	if err != nil || !found {
+	switch {
+	case err != nil:
 		return err
+	case !found:
+		return p.unlock(ctx, lv)
 	}
 	if m.Open > 0 {
 		return p.busy(ctx, lock, m)

@@ -175,6 +175,7 @@ func (g *group) runTogether(k kind, members []*member) (said []byte, err error) 
 		for _, m := range members {
 			_, found, err := g.p.find(m.uuid)
 			m.started, m.before = since, found || err != nil
+			g.p.owe(m.uuid, true)
 		}
 		defer g.invalidate()
 	}
@@ -229,6 +230,9 @@ func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 	}
 	if k.locks() {
 		if err := lockFailure(k, m, cmdErr, said); err != nil {
+			if refused(said, m) {
+				g.p.owe(m.uuid, false)
+			}
 			return err
 		}
 	}
@@ -240,7 +244,10 @@ func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 		return nil
 	case k == deactivate && !found && keptLock(said, m):
 		return fmt.Errorf("deactivate: its device is gone, but LVM could not give back its lock, so that other nodes are refused (%s): when lvmlockd works again, lvchange -an %s", meaning(said), m.name)
+	case k == deactivate && !found && g.shared() && cmdErr != nil:
+		return fmt.Errorf("deactivate: its device is gone, and LVM may have kept its lock: %w", cmdErr)
 	case k == deactivate && !found:
+		g.p.owe(m.uuid, false)
 		return nil
 	case cmdErr != nil:
 		return fmt.Errorf("%s: %w", steps[k], cmdErr)

@@ -43,6 +43,7 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 			d.Unusable = d.Reason != ""
 		}
 		d.Unlocked = d.Activity == volume.Active && g.shared() && !g.isLocked(lv, d)
+		d.LockLeft = d.Activity == volume.Inactive && g.owes(lv.UUID)
 		if what := g.busyReason(lv.Name.String()); what != "" {
 			d.Unusable, d.Reason = true, what
 		}

@@ -90,6 +90,7 @@ type Provider struct {
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
 	locked   map[volume.UUID]lock            // guarded by mu: of active volumes in shared groups
+	owed     map[volume.UUID]bool            // guarded by mu: volumes whose lock a command may have taken, and none has given back
 }
 
 // New returns a provider. Commands of an earlier flexd that still run are found
@@ -105,7 +106,7 @@ func New(o Options) *Provider {
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests, earlier: holdsLock,
-		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{},
+		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{},
 	}
 	if o.Leads != nil {
 		p.leads = o.Leads

@@ -238,6 +238,47 @@ func (g *group) noteLock(k kind, m *member) {
 	g.p.locked[m.uuid] = lock{number: m.seen.Number, seq: diskSeq(m.seen.Number), since: m.started, readers: k == readers}
 }
 
+// NoteLock says that a command of an earlier flexd may have taken the lock of a volume.
+func (p *Provider) NoteLock(uuid volume.UUID) { p.owe(uuid, true) }
+
+func (p *Provider) owe(uuid volume.UUID, owed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if delete(p.owed, uuid); owed {
+		p.owed[uuid] = true
+	}
+}
+
+// owes reports whether this node may have the lock of an inactive volume: a command was
+// interrupted between the lock and the device.
+func (g *group) owes(uuid volume.UUID) bool {
+	if !g.shared() || g.p.Lost != nil && g.p.Lost(g.name) { // its locks end with the lockspace
+		return false
+	}
+	g.p.mu.Lock()
+	defer g.p.mu.Unlock()
+	return g.p.owed[uuid]
+}
+
+// unlock gives back the lock of an inactive volume.
+func (p *Provider) unlock(ctx context.Context, lv volume.LV) error {
+	g, err := p.configured(lv.Name.VG)
+	if err != nil || !g.owes(lv.UUID) {
+		return nil
+	}
+	f, _, err := g.look(ctx, true)
+	if err != nil {
+		return err
+	}
+	name, there := f.names[lv.UUID]
+	if !there { // its lock went with it
+		p.owe(lv.UUID, false)
+		return nil
+	}
+	_, err = g.join(ctx, deactivate, volume.Name{VG: g.name, LV: name}, lv.UUID)
+	return err
+}
+
 // isLocked reports whether a command of this flexd has taken the lock of an active volume.
 func (g *group) isLocked(lv volume.LV, d volume.Device) bool {
 	since, ok := g.lockspace()

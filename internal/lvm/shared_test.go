@@ -526,6 +526,61 @@ func TestCreatedElsewhereMeanwhile(t *testing.T) {
 	}
 }
 
+// A command that is killed leaves the lock without a device: the next Deactivate gives it
+// back, also that of the next flexd.
+func TestLockLeft(t *testing.T) {
+	for _, killed := range []string{"-aey", "-an"} {
+		f, p, locks := newShared(t, 1)
+		lv := f.lookUp(p, "v0")
+		if device(t, p, lv).LockLeft {
+			t.Error("nothing has taken it")
+		}
+		if killed == "-an" {
+			if err := p.Activate(t.Context(), "", lv); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.hook = func(c run.Cmd) (run.Result, error, bool) {
+			if !slices.Contains(c.Argv, killed) {
+				return run.Result{}, nil, false
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.locks["v0"] = "ex"
+			clear(f.devices)
+			return run.Result{}, &run.ExitError{Step: c.Step, Argv: c.Argv, Code: -1, Signal: "SIGKILL"}, true
+		}
+		err := p.Activate(t.Context(), "", lv)
+		if killed == "-an" {
+			err = p.Deactivate(t.Context(), "", lv, device(t, p, lv))
+		}
+		if err == nil || !device(t, p, lv).LockLeft {
+			t.Errorf("%s: %v", killed, err)
+		}
+		f.hook = nil
+		next := f.provider(Group{Shared: true})
+		next.Locks = locks
+		next.NoteLock(lv.UUID)
+		for _, p := range []*Provider{p, next} {
+			f.locks["v0"] = "ex"
+			if d := device(t, p, lv); !d.LockLeft || p.Deactivate(t.Context(), "", lv, d) != nil || len(f.locks) > 0 || device(t, p, lv).LockLeft {
+				t.Errorf("%s: %v stays locked", killed, d)
+			}
+		}
+		// What another host has was never taken, and a volume that is gone has no lock.
+		f.others["v0"], locks.known = "ex", false
+		_ = p.Activate(t.Context(), "", lv)
+		if device(t, p, lv).LockLeft {
+			t.Error("refused, and taken for locked")
+		}
+		next.NoteLock(lv.UUID)
+		delete(f.lvs, "v0")
+		if err := next.Deactivate(t.Context(), "", lv, volume.Device{}); err != nil || device(t, next, lv).LockLeft {
+			t.Error(err)
+		}
+	}
+}
+
 // A new volume is locked by its creation.
 func TestCreateShared(t *testing.T) {
 	f, p, _ := newShared(t, 0)

@@ -178,7 +178,7 @@ func (n *Node) recover() error {
 	}
 	for _, c := range n.Store.All() {
 		name := volume.Name{VG: c.VG, LV: c.LV}
-		n.lane(c.UUID, name)
+		n.inherit(c.UUID, name)
 		if c.Started > 0 && c.Started <= n.Boot() {
 			n.requests.Remember(c.Dir, name, c.Started)
 		}
@@ -190,7 +190,7 @@ func (n *Node) recover() error {
 		n.requests.RememberTeardown(dir, started)
 	}
 	for _, l := range n.Store.Leases() {
-		n.lane(l.UUID, volume.Name{VG: l.VG, LV: l.LV})
+		n.inherit(l.UUID, volume.Name{VG: l.VG, LV: l.LV})
 	}
 	table, err := n.firstLook()
 	if err != nil {
@@ -211,6 +211,20 @@ func (n *Node) recover() error {
 		l.wake()
 	}
 	return nil
+}
+
+// A locker is a provider whose volumes have locks that other nodes wait for.
+type locker interface {
+	// NoteLock says that an earlier flexd may have left the lock of a volume.
+	NoteLock(uuid volume.UUID)
+}
+
+// inherit makes the lane of a volume that a note names.
+func (n *Node) inherit(uuid volume.UUID, name volume.Name) {
+	if p, ok := n.Providers[name.VG].(locker); ok {
+		p.NoteLock(uuid)
+	}
+	n.lane(uuid, name)
 }
 
 // firstLook reads the mount table as soon as that is possible.

@@ -38,7 +38,7 @@ var mutants = []mutant{
 	{"a failed release is not held again", `case here && c.Phase == Releasing:`, `case false:`},
 	{"a claim is dropped while its call waits", `case here || len(setUp) > 0:`, `case here:`},
 	{"a mount without a note is not adopted", `if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release, Reclaim)) == 0 {`, `if false {`},
-	{"the last claim leaves no lease", `Lease: p.h.Device.Activity != Inactive && !p.holding()})`, `Lease: false})`},
+	{"the last claim leaves no lease", `Lease: !p.h.Device.Released() && !p.holding()})`, `Lease: false})`},
 	{"a foreign mount is unmounted", `case spot.Other != "":
 			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:`, `case spot.Other != "" && false:
@@ -119,7 +119,10 @@ var mutants = []mutant{
 	{"fsck is left out", `if !fs.Checked && !p.readOnlyLV() && fs.Type == "ext4" {`, `if false {`},
 	{"a device is activated before its claim is noted", `if cl == nil || cl.Phase != Making {`, `if cl != nil && cl.Phase != Making {`},
 	{"a volume is activated without a lease", `case !p.w.Lease.Noted || !p.w.Lease.Live:`, `case false:`},
-	{"a mounted device is deactivated", `case d.Activity == Active && len(p.h.Mounts) == 0 && Kept`, `case d.Activity == Active && Kept`},
+	{"a mounted device is deactivated", `case (d.Activity == Active || d.LockLeft) && len(p.h.Mounts) == 0 && Kept`, `case (d.Activity == Active || d.LockLeft) && Kept`},
+	{"the note of a lock that was left is dropped", `case d.Released(), d.Activity`, `case d.Activity == Inactive, d.Activity`},
+	{"a lock that was left is not noted", `Lease: !p.h.Device.Released()`, `Lease: p.h.Device.Activity != Inactive`},
+	{"a lock that was left is not released", `case d.Released() && !p.w.Lease.Noted:`, `case d.Activity == Inactive && !p.w.Lease.Noted:`},
 	{"a device is deactivated together with one that is needed", `len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": //`, `len(p.h.Mounts) == 0: //`},
 	{"a device is released together with one that is needed", `case d.Activity == Active && Kept(d.Relatives) != "":`, `case false:`},
 	{"a device is deactivated while its lease lives", `case lease.Live:`, `case false:`},

@@ -137,7 +137,7 @@ func (p *planner) reclaimDevice(call Call) {
 		p.refuse(call, Unknown, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:
 		p.refuse(call, Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
-	case d.Activity == Inactive && !p.w.Lease.Noted:
+	case d.Released() && !p.w.Lease.Noted:
 		p.done(call)
 	case d.Activity == Active && Kept(d.Relatives) != "":
 		p.refuse(call, Busy, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
@@ -146,7 +146,7 @@ func (p *planner) reclaimDevice(call Call) {
 	case p.engaged: // a call before this one does it
 	default:
 		p.engaged = true // and flexd's automatic release has nothing to add
-		if d.Activity == Active {
+		if d.Activity == Active || d.LockLeft {
 			p.add(Step{Kind: Deactivate, Calls: p.deviceCalls()})
 		}
 		if p.w.Lease.Noted {

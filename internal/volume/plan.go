@@ -112,7 +112,7 @@ func (p *planner) settle() {
 // so that an active volume of flexd always has a claim or a lease.
 func (p *planner) drop(c Claim, calls []string, why string) {
 	p.dropped = append(p.dropped, c.Dir)
-	p.add(Step{Kind: Drop, Dir: c.Dir, Claim: c.Kind, Calls: calls, Why: why, Lease: p.h.Device.Activity != Inactive && !p.holding()})
+	p.add(Step{Kind: Drop, Dir: c.Dir, Claim: c.Kind, Calls: calls, Why: why, Lease: !p.h.Device.Released() && !p.holding()})
 }
 
 // holding reports whether anything except a lease keeps the volume active.

@@ -38,8 +38,8 @@ func (w world) do(s Step) (world, error) {
 			w.lease = 1
 		}
 		w.phase[i] = pNone
-		if w.dev == Active && w.phase == [2]ph{} && w.lease == 0 && !w.mounted() {
-			return w, fmt.Errorf("an active volume is left with neither claim nor lease")
+		if (w.dev == Active || w.lockLeft) && w.phase == [2]ph{} && w.lease == 0 && !w.mounted() {
+			return w, fmt.Errorf("an active or locked volume is left with neither claim nor lease")
 		}
 	case NoteLease:
 		w.lease = 1
@@ -47,8 +47,8 @@ func (w world) do(s Step) (world, error) {
 		if w.lease == 1 && !w.wants(oReclaimV) {
 			return w, fmt.Errorf("a live lease is dropped")
 		}
-		if w.dev == Active {
-			return w, fmt.Errorf("the lease of an active volume is dropped")
+		if w.dev == Active || w.lockLeft {
+			return w, fmt.Errorf("the lease of an active or locked volume is dropped")
 		}
 		w.lease = 0
 	case CreateVolume:
@@ -76,7 +76,7 @@ func (w world) do(s Step) (world, error) {
 		if w.lv != Present || w.dev != Inactive && (w.dev != Active || !w.unlinked && !w.unlocked) {
 			return w, fmt.Errorf("activates what is foreign, absent, unknown or active")
 		}
-		w.dev, w.unlinked, w.unlocked = Active, false, false
+		w.dev, w.unlinked, w.unlocked, w.lockLeft = Active, false, false, false
 	case Inspect:
 		if w.dev != Active {
 			return w, fmt.Errorf("inspects a volume that is not active")
@@ -214,7 +214,7 @@ func (w world) do(s Step) (world, error) {
 			return w, fmt.Errorf("deactivates another volume that is needed")
 		}
 		w.dev, w.kin, w.known, w.checked, w.made, w.sized, w.grown = Inactive, kNone, false, false, false, false, false
-		w.unlocked = false
+		w.unlocked, w.lockLeft = false, false
 	default:
 		return w, fmt.Errorf("unknown step")
 	}
@@ -251,7 +251,7 @@ func (w world) holds(o op) bool {
 	case oPublishRO:
 		return w.at[1] == aRO && w.phase[1] == pHeld
 	case oReclaimV:
-		return w.dev == Inactive && w.lease == 0
+		return w.dev == Inactive && !w.lockLeft && w.lease == 0
 	case oReleaseG, oReclaimG:
 		return !ours(w.at[0]) && w.phase[0] == pNone
 	case oReleaseP, oReclaimP, oReclaimPAlone:

@@ -108,6 +108,7 @@ func start(yield func(world)) {
 		each(world{lv: Present, dev: Active, unlinked: true, truth: tExt4, rec: Seen, at: s})
 		for _, t := range []truth{tBlank, tExt4} {
 			each(world{lv: Present, dev: Active, unlocked: true, truth: t, rec: NoRecord, at: s, created: true})
+			each(world{lv: Present, dev: Inactive, lockLeft: true, truth: t, rec: NoRecord, at: s, created: true})
 		}
 		if s == [2]at{} {
 			for _, t := range []truth{tBlank, tExt4} {

@@ -121,6 +121,7 @@ type world struct {
 	dev       Activity
 	unlinked  bool // the device's stable link is missing
 	unlocked  bool // the device is active, and its lock is not known to be held
+	lockLeft  bool // the device is inactive, and this node may have its lock
 	suspended bool // the device: an access to it hangs
 	waits     bool // the calls do, for its end or for something else
 	suspect   bool // the kernel complained about the filesystem
@@ -226,7 +227,7 @@ func (w world) fsType() string {
 func (w world) have() Have {
 	var h Have
 	h.LV = LV{Presence: w.lv, ReadOnly: w.lvRO, Size: largeSize, Created: w.created}
-	h.Device = Device{Activity: w.dev, Size: largeSize, Link: "/dev/vg/lv", Relatives: relatives[w.kin], Suspended: w.suspended, Unlocked: w.unlocked}
+	h.Device = Device{Activity: w.dev, Size: largeSize, Link: "/dev/vg/lv", Relatives: relatives[w.kin], Suspended: w.suspended, Unlocked: w.unlocked, LockLeft: w.lockLeft}
 	if w.unlinked {
 		h.Device.Link = ""
 	}

@@ -57,9 +57,9 @@ func (p *planner) release() {
 			p.add(Step{Kind: NoteLease})
 		}
 	case lease.Live:
-	case d.Activity == Inactive, d.Activity == Active && p.w.NeverDeactivate && len(p.h.Mounts) == 0:
+	case d.Released(), d.Activity == Active && p.w.NeverDeactivate && len(p.h.Mounts) == 0:
 		p.add(Step{Kind: DropLease})
-	case d.Activity == Active && len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": // also one that may not be used any more
+	case (d.Activity == Active || d.LockLeft) && len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": // also one that may not be used any more
 		p.add(Step{Kind: Deactivate})
 		p.add(Step{Kind: DropLease})
 	}

@@ -99,8 +99,12 @@ type Device struct {
 	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
 
 	Unlocked  bool       `json:"-"` // in a shared group: its lock is not known to be held
+	LockLeft  bool       `json:"-"` // it is inactive, and a command that was interrupted may have left its lock on this node
 	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
 }
+
+// Released reports whether the volume is inactive and this node has no lock of it.
+func (d Device) Released() bool { return d.Activity == Inactive && !d.LockLeft }
 
 // A Relative is an active volume that is deactivated together with another: LVM deactivates
 // an origin and its thick snapshots only as a whole.
