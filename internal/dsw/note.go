@@ -114,7 +114,14 @@ func claimFile(c *Claim) string {
 	return fmt.Sprintf("%s-%s-%s.json", c.Kind, plain(filepath.Base(c.Dir), 64), hex.EncodeToString(sum[:6]))
 }
 
-func leaseFile(uuid volume.UUID) string { return "lease-" + plain(string(uuid), 128) + ".json" }
+func leaseFile(uuid volume.UUID) string {
+	file := plain(string(uuid), 128)
+	if file != string(uuid) { // another may look the same
+		sum := sha256.Sum256([]byte(uuid))
+		file += "-" + hex.EncodeToString(sum[:6])
+	}
+	return "lease-" + file + ".json"
+}
 
 // plain keeps the safe characters of a file name, up to a length.
 func plain(s string, most int) string {

@@ -256,18 +256,3 @@ func (h *Host) UUIDOf(file string) string {
 func (h *Host) created(f *File) bool {
 	return h.locking != nil && (slices.Contains(f.Tags, "flexd.creating") || f.Created && f.State == Blank)
 }
-
-// ReleaseLeft is an administrator who runs lvchange -an for what flexd does not know of: the
-// devices of interrupted creations, and the locks of activations that were killed.
-func (h *Host) ReleaseLeft(noted func(uuid string) bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, f := range h.files {
-		if l := h.deviceOf(f); noted(f.UUID) || l == nil || !h.created(f) {
-			continue
-		}
-		if h.removeDevice(&said{}, f) {
-			h.unlock(&said{}, f)
-		}
-	}
-}

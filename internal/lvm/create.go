@@ -79,6 +79,29 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	return err
 }
 
+// EndCreation deactivates a volume whose creation was interrupted, and gives back its lock.
+func (p *Provider) EndCreation(ctx context.Context, lock string, name volume.Name) error {
+	g, err := p.configured(name.VG)
+	if err != nil {
+		return err
+	}
+	f, _, err := g.look(ctx, true)
+	if err != nil {
+		return err
+	}
+	l, there := f.LVs[name.LV]
+	if !there || !slices.Contains(l.Tags, tagCreating) {
+		return nil
+	}
+	lv := volume.LV{Name: name, UUID: l.UUID}
+	p.owe(lv.UUID, true)
+	d, err := p.Device(ctx, lv)
+	if err != nil {
+		return err
+	}
+	return p.Deactivate(ctx, lock, lv, d)
+}
+
 // CanCreate returns why Create would refuse a volume that does not exist. It changes nothing.
 func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, namespace string) error {
 	g, err := p.configured(name.VG)

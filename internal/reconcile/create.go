@@ -112,6 +112,11 @@ func (n *Node) identified(name volume.Name, uuid volume.UUID) {
 // created from outside, or by flexd's command.
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
 	name := l.nameNow()
+	if _, noted := l.n.Store.Lease(l.uuid); !noted && l.n.shared(name.VG) { // the uuid is not known yet
+		if err := l.n.Store.PutLease(l.lease(name, "")); err != nil {
+			return err
+		}
+	}
 	err := p.Create(ctx, l.lock, name, s.Size, c.asked.Options.Pod.Namespace)
 	lv, lookErr := p.LookUp(ctx, name)
 	if lookErr != nil || lv.Presence != volume.Present {
@@ -123,13 +128,45 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) e
 			return nil
 		}
 	}
-	// It is active, and its caller may be gone.
-	if d, err := p.Device(ctx, lv); err != nil || d.Activity != volume.Active {
+	return l.leaseCreated(ctx, p, lv, kubeName(c))
+}
+
+// leaseCreated notes the lease of a volume that was created, instead of that of its name: it
+// is active, and its caller may be gone.
+func (l *lane) leaseCreated(ctx context.Context, p Provider, lv volume.LV, kubeName string) error {
+	d, err := p.Device(ctx, lv)
+	if err != nil {
 		return err
 	}
-	k := l.n.lane(lv.UUID, name)
-	defer k.wake()
-	return l.n.Store.PutLease(k.lease(name, kubeName(c)))
+	if d.Activity == volume.Active {
+		k := l.n.lane(lv.UUID, lv.Name)
+		defer k.wake()
+		if err := l.n.Store.PutLease(k.lease(lv.Name, kubeName)); err != nil {
+			return err
+		}
+	}
+	l.warn(volume.Step{Kind: volume.DropLease}, l.n.Store.DropLease(l.uuid))
+	return nil
+}
+
+// endCreation ends an interrupted creation that no call waits for any more: other nodes that
+// share the group may complete it.
+func (l *lane) endCreation(ctx context.Context) error {
+	name := l.nameNow()
+	p := l.n.Providers[name.VG]
+	if k, ok := p.(locker); ok {
+		if err := k.EndCreation(ctx, l.lock, name); err != nil {
+			return err
+		}
+		lv, err := p.LookUp(ctx, name)
+		if err != nil {
+			return err
+		}
+		if lv.Presence == volume.Present && lv.Created {
+			return l.leaseCreated(ctx, p, lv, "")
+		}
+	}
+	return l.n.Store.DropLease(l.uuid)
 }
 
 // shown reports whether status lists the lane. The lane of a name is listed while it works,

@@ -217,6 +217,8 @@ func (n *Node) recover() error {
 type locker interface {
 	// NoteLock says that an earlier flexd may have left the lock of a volume.
 	NoteLock(uuid volume.UUID)
+	// EndCreation deactivates a volume whose creation was interrupted.
+	EndCreation(ctx context.Context, lock string, name volume.Name) error
 }
 
 // inherit makes the lane of a volume that a note names.

@@ -106,10 +106,10 @@ func (l *lane) unusedLocked() bool {
 	if l.awake || l.mustLook() || l.parked != nil || l.n.ctx.Err() != nil || len(l.n.requests.Of(l.uuid)) > 0 {
 		return false
 	}
-	if l.byName {
-		return true
-	}
 	_, leased := l.n.Store.Lease(l.uuid)
+	if l.byName {
+		return !leased
+	}
 	h := l.n.Observer.Last(l.uuid)
 	return !leased && len(l.n.Store.Claims(l.uuid)) == 0 &&
 		(h == nil || h.Device.Activity == volume.Inactive && len(h.Mounts) == 0)

@@ -24,7 +24,7 @@ func (l *lane) prune() {
 }
 
 // turn runs one turn of the lane. It does nothing while a child works on the volume, or if
-// the volume is not identified and no call waits for it.
+// the volume is not identified, no call waits for it, and no creation was interrupted.
 func (l *lane) turn() {
 	l.publish(true)
 	defer l.publish(false)
@@ -33,10 +33,21 @@ func (l *lane) turn() {
 		l.table, l.answered = nil, nil // an idle lane must not keep a whole mount table in memory
 		l.endWaitOfTurn()
 	}()
-	if l.isParked() || l.byName && len(l.calls()) == 0 || l.held() {
+	_, creating := l.n.Store.Lease(l.uuid)
+	unused := l.byName && len(l.calls()) == 0
+	if l.isParked() || unused && !creating || l.held() {
 		return
 	}
-	l.work()
+	if !unused {
+		l.work()
+		return
+	}
+	step, started := volume.Step{Kind: volume.Deactivate}, time.Now()
+	l.begin(step)
+	err := l.endCreation(l.n.ctx)
+	if l.end(step, started, err); err != nil && !l.park(step, err) {
+		l.fail(l.n.ctx, step, step.Kind.String(), err)
+	}
 }
 
 // work observes, plans and takes steps until none is left or the next one must wait.

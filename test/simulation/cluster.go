@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/hosttest"
-	"github.com/flexd/flexd/internal/volume"
 )
 
 // A cluster is one run of two nodes with one shared volume group.
@@ -206,9 +205,6 @@ func (c *cluster) end() {
 			}
 		}
 		time.Sleep(hosttest.HostDead)
-		for _, w := range c.nodes {
-			w.Sim.ReleaseLeft(func(uuid string) bool { return w.Noted(volume.UUID(uuid)) })
-		}
 		c.moves()
 	}
 	for _, w := range c.nodes {

@@ -132,3 +132,49 @@ func TestCommandOutlivesFlexd(t *testing.T) {
 		t.Errorf("%s", strings.Join(wrong, "\n"))
 	}
 }
+
+// TestCreationInterrupted verifies that another node gets a volume whose creation ended with
+// flexd, or whose creation nobody waits for any more.
+func TestCreationInterrupted(t *testing.T) {
+	for _, point := range []string{"child lvcreate vg0/lv0 before", "child lvcreate vg0/lv0 within", "child zero lv0 before"} {
+		for _, dies := range []bool{true, false} {
+			stands := func(c *cluster) bool { return slices.Contains(c.nodes[0].names(), point) }
+			plan := []turn{
+				{nil, decision{what: starts, on: "pod0a", node: 1}},
+				{stands, decision{what: stops, on: "pod0a", node: 1}},
+				{nil, decision{what: flexdDies, node: 1}},
+				{func(c *cluster) bool { return c.nodes[0].M.Boot() > 10*time.Minute }, decision{what: lets, on: point, node: 1}},
+			}
+			if !dies {
+				plan = slices.Delete(plan, 2, 3)
+			}
+			if wrong := followCluster(t, true, point, plan...); len(wrong) > 0 {
+				t.Errorf("%s, flexd dies %v: %s", point, dies, strings.Join(wrong, "\n"))
+			}
+		}
+	}
+}
+
+// TestKilledWithLock verifies that another node gets a volume whose lock was left by a command
+// that was killed.
+func TestKilledWithLock(t *testing.T) {
+	for _, point := range []string{"child lvchange -aey vg0/lv0 within", "child lvchange -an vg0/lv0 unlocking"} {
+		for _, dies := range []bool{true, false} {
+			stands := func(c *cluster) bool { return slices.Contains(c.nodes[0].names(), point) }
+			plan := []turn{
+				{nil, decision{what: makes, on: "lv0", node: 1}},
+				{nil, decision{what: starts, on: "pod0a", node: 1}},
+				{func(c *cluster) bool { return mountedOn(1)(c) || stands(c) }, decision{what: stops, on: "pod0a", node: 1}},
+				{stands, decision{what: flexdDies, node: 1}},
+				{nil, decision{what: kills, on: point, node: 1}},
+			}
+			if !dies {
+				plan = slices.Delete(plan, 3, 4)
+				plan[3].when = stands
+			}
+			if wrong := followCluster(t, true, point, plan...); len(wrong) > 0 {
+				t.Errorf("%s, flexd dies %v: %s", point, dies, strings.Join(wrong, "\n"))
+			}
+		}
+	}
+}
