@@ -60,6 +60,10 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	return fmt.Errorf("no such step: %s", s)
 }
 
+// callLease is the minimum of a lease that a call asks for, until kubelet's next call: one
+// that has ended when it is noted would be noted again and again.
+const callLease = time.Second
+
 // writeDown takes the steps that are notes and records.
 func (l *lane) writeDown(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	switch s.Kind {
@@ -68,7 +72,11 @@ func (l *lane) writeDown(ctx context.Context, s volume.Step, c *call, h *volume.
 	case volume.Drop:
 		return l.drop(s, h)
 	case volume.NoteLease:
-		return l.n.Store.PutLease(l.lease(h.LV.Name, kubeName(c)))
+		lease := l.lease(h.LV.Name, kubeName(c))
+		if c != nil {
+			lease.Until = max(lease.Until, l.n.Boot()+callLease)
+		}
+		return l.n.Store.PutLease(lease)
 	case volume.DropLease:
 		l.warn(s, l.n.Store.DropLease(l.uuid))
 	case volume.RecordSeen:

@@ -41,3 +41,25 @@ func TestSharedLease(t *testing.T) {
 		})
 	}
 }
+
+// With `lease: 0` a volume that kubelet has asked for is active, and stays so until its mount
+// or for a short time.
+func TestNoLease(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		onSim(t, map[bool]string{true: "shared", false: "local"}[shared], func(t *testing.T, e *hosttest.Env) {
+			e.Config.VolumeGroups[0].Shared, e.Config.Lease = shared, 0
+			k := hosttest.NewKubelet(e, true)
+			r, err := k.Call(flexvolume.WaitForAttach, "", k.Blob(pod("a"), false))
+			works(t, err)
+			if r.Status != flexvolume.StatusSuccess || len(e.Active()) != 1 {
+				t.Error(r)
+			}
+			works(t, k.Start(pod("a")))
+			works(t, k.Finish(pod("a")))
+			if time.Sleep(time.Minute); len(e.Active()) != 0 {
+				t.Errorf("active after the last unmount\n%s", e.Describe())
+			}
+			e.Empty()
+		})
+	}
+}
