@@ -113,7 +113,9 @@ func (n *Node) identified(name volume.Name, uuid volume.UUID) {
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
 	name := l.nameNow()
 	if _, noted := l.n.Store.Lease(l.uuid); !noted && l.n.shared(name.VG) { // the uuid is not known yet
-		if err := l.n.Store.PutLease(l.lease(name, "")); err != nil {
+		lease := l.lease(name, "")
+		lease.Until = l.n.Boot() // without a call it ends at once: another node may wait
+		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}
 	}

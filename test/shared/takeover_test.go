@@ -3,6 +3,7 @@
 package shared
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -22,6 +23,23 @@ func killed(t *testing.T, a, b *nodes.Node) {
 	a.Sh("kill $(cat /run/writer)")
 	a.TearDown(web, v)
 	b.SetUp(web, v)
+	b.TearDown(web, v)
+
+	// Killed during the creation.
+	v = nodes.Volume("creation", "16m")
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = a.Mount(ctx, web, v)
+	}()
+	a.Sh("for n in $(seq 1000); do ! pgrep -f '^lvm lvcreate' >/dev/null || { kill -9 $(pidof -s flexd); exit 0; }; sleep 0.02; done; exit 1")
+	cancel()
+	<-ended
+	a.Sh("while pgrep -f '^lvm lvcreate' >/dev/null; do sleep 0.1; done; pkill -x flexdriver; dmsetup info svg-creation")
+	a.Serve()
+	b.SetUp(web, v)
+	mounted(t, b, web, v)
 	b.TearDown(web, v)
 }
 
