@@ -17,6 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/lvm"
 	children "github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 	"github.com/urfave/cli/v2"
 )
 
@@ -57,6 +58,9 @@ type lockspaceLost struct {
 // run returns nil if no volume of the group is active, whatever the daemon says.
 func (l lockspaceLost) run(ctx context.Context) error {
 	asked := l.ask()
+	if volume.CodeOf(asked) == volume.NotAllowed {
+		return asked
+	}
 	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
 	defer cancel()
 	left, err := lvm.RemoveUnused(ctx, l.runner, l.dm, l.vg)
@@ -95,7 +99,7 @@ func (l lockspaceLost) ask() error {
 	case err != nil:
 		return fmt.Errorf("flexd does not answer (%w), so nothing is unmounted", err)
 	case a.Status != flexvolume.StatusSuccess:
-		return errors.New(a.Message)
+		return volume.Errorf(volume.Code(a.Code), "%s", a.Message)
 	}
 	return nil
 }

@@ -52,6 +52,9 @@ type losing struct {
 // returns nil if no volume of the group is active: then the caller drops the locks, and the
 // node is not reset. Otherwise flexd drops them when the last volume has become inactive.
 func (n *Node) Lose(ctx context.Context, vg string) error {
+	if g := n.Config.VG(vg); g != nil && !g.Shared {
+		return volume.Errorf(volume.NotAllowed, "volume group %s is not shared in flexd's configuration: it has no locks to lose, and nothing is done", vg)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, loseLimit, ErrDeadline)
 	defer cancel()
 	log := n.Log.WithField("vg", vg)

@@ -62,7 +62,10 @@ func onLosing(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env
 		k := &lostLocks{}
 		e.Patient = true
 		e.Crash()
-		e.Parts = func(p *reconcile.Parts) { p.Locks, p.RemoveUnused = k, e.Sim.RemoveUnused }
+		e.Parts = func(p *reconcile.Parts) {
+			p.Locks, p.RemoveUnused = k, e.Sim.RemoveUnused
+			p.Config.VG(hosttest.VG).Shared = true
+		}
 		e.Start()
 		e.Patient = false
 		test(t, e, k)
@@ -103,6 +106,20 @@ func TestLostLocksOfUnusedVolume(t *testing.T) {
 		}
 		works(t, locks.Drop(t.Context(), hosttest.VG))
 		works(t, k.Start(pod("b")))
+	})
+}
+
+// A group that is not shared has no locks to lose: the command was a mistake.
+func TestLostLocksOfLocalGroup(t *testing.T) {
+	onLosing(t, "local", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
+		e.Node().Config.VG(hosttest.VG).Shared = false
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		works(t, k.Start(a))
+		cgroup(t, e, a, "0")
+		says(t, lose(e), "is not shared")
+		works(t, k.Start(pod("b"))) // nothing was marked, nothing unmounted
+		works(t, k.Finish(a))
+		works(t, k.Finish(pod("b")))
 	})
 }
 
