@@ -410,7 +410,7 @@ func lvCreate(p *process, args []string) (any, error) {
 	}
 	f := h.locking.disk.add(at, File{FileInfo: loopdev.FileInfo{Size: n * extentSize}})
 	f.retag(args)
-	_ = h.locking.acquire(f.UUID, false) // nobody can have it
+	_ = h.locking.acquire(f.UUID, false) // no host can have it
 	h.event("")
 	h.mu.Unlock()
 	err = p.pace("within")
@@ -505,7 +505,7 @@ func vgChange(p *process, args []string) (any, error) {
 	return s, nil
 }
 
-// An event is a change that flexd is told about: of a volume's device, or of the metadata by
+// An event is a change that flexd hears of: of a volume's device, or of the metadata by
 // a command of this host ("").
 type event struct {
 	uuid string

@@ -55,7 +55,7 @@ type sighting struct {
 }
 
 // Holder returns which other host holds the lock of each volume and still counts: what LVM
-// would be refused for. A lock that nobody holds, this host, or a host that sanlock takes
+// would be refused for. A lock that no host holds, this host, or a host that sanlock takes
 // for dead, is not in the result. It is a hint: LVM's own command decides.
 func (m *Manager) Holder(ctx context.Context, vg string, lvs []LV) (map[volume.UUID]volume.Holder, error) {
 	names := map[volume.UUID]string{}
@@ -98,7 +98,7 @@ func (m *Manager) Holder(ctx context.Context, vg string, lvs []LV) (map[volume.U
 	return held, nil
 }
 
-// readAll reads until nobody asks.
+// readAll reads until no request is left.
 func (m *Manager) readAll(s *space) {
 	for {
 		m.mu.Lock()

@@ -177,7 +177,7 @@ func (m *Manager) waitStart(s *space) error {
 		s.status.VG, since.Format(time.TimeOnly), usual, usual+deadAfter(timeout), timeout)
 }
 
-// mismatch says whether LVM and lvmlockd are of different versions, which nobody tests.
+// mismatch says whether LVM and lvmlockd are of different versions, an untested combination.
 func (v Versions) mismatch() string {
 	if v.LVM == "" || v.Lvmlockd == "" || v.LVM == v.Lvmlockd {
 		return ""

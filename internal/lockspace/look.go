@@ -57,7 +57,7 @@ func (m *Manager) look(ctx context.Context) (*facts, error) {
 	}
 }
 
-// lookNow is look for one who has changed something: it starts after the call.
+// lookNow is look for a caller that has changed something: it starts after the call.
 func (m *Manager) lookNow(ctx context.Context) (*facts, error) {
 	m.mu.Lock()
 	if l := m.looking; l != nil {

@@ -115,7 +115,7 @@ func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (de
 	return m, err
 }
 
-// forReaders reports whether a volume is activated on many nodes at once: nobody can write
+// forReaders reports whether a volume is activated on many nodes at once: no node can write
 // to one that is read-only. LVM does not share what has metadata of its own on the disks; it
 // would share thick snapshots, of which each node changes the exceptions.
 func (l Logical) forReaders() bool {

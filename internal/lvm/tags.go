@@ -79,7 +79,7 @@ func recordTag(tags []string, here string) volume.RecordTag {
 	return t
 }
 
-// recordTag returns the format record in a volume's tags. On a read-only volume nobody makes
+// recordTag returns the format record in a volume's tags. On a read-only volume no node makes
 // a filesystem, and it may be active on many nodes, of which none may change its tags.
 func (f *Facts) recordTag(l Logical) volume.RecordTag {
 	t := recordTag(l.Tags, f.host)

@@ -395,7 +395,7 @@ func TestReleaseDoesNotWait(t *testing.T) {
 		works(t, k.Up(pod("a")))
 		uuid := state(e, "data").UUID
 		works(t, k.Finish(pod("a")))
-		works(t, letGoOfNotes(e))
+		works(t, loseLease(e))
 		e.Eventually("status names it", func() bool {
 			e.Node().Check(t.Context())
 			return differ(e) == "active-unclaimed data"

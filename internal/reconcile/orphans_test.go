@@ -454,7 +454,7 @@ func TestReleaseWithoutMount(t *testing.T) {
 		works(t, k.Up(a))
 		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		works(t, k.Finish(a))
-		works(t, letGoOfNotes(e)) // of a flexd that is no more
+		works(t, loseLease(e)) // of a flexd that is no more
 		e.Eventually("status names it", func() bool {
 			e.Node().Check(t.Context())
 			return differ(e) == "active-unclaimed data"
@@ -472,9 +472,9 @@ func TestReleaseWithoutMount(t *testing.T) {
 	})
 }
 
-// letGoOfNotes removes the lease while flexd is down, so that the device that it
+// loseLease removes the lease while flexd is down, so that the device that it
 // has left active belongs to no claim.
-func letGoOfNotes(e *hosttest.Env) error {
+func loseLease(e *hosttest.Env) error {
 	e.Patient = true
 	e.Crash()
 	files, err := filepath.Glob(e.Notes() + "/*")

@@ -17,7 +17,7 @@ type WaitError struct {
 	Err    error         // the cause; it has the code
 }
 
-// Error is the reason, with what is known about the holder and with the remedy.
+// Error is the reason, with the known facts about the holder and the remedy.
 func (e *WaitError) Error() string {
 	if e.Holder == nil {
 		return e.Reason

@@ -46,14 +46,14 @@ func elsewhere(t *testing.T, a, b *nodes.Node) {
 	}
 	b.TearDown(web, grows)
 
-	letGo := func() { // after the answer to an unmount
+	deactivated := func() { // after the answer to an unmount
 		t.Helper()
 		eventually(t, "B lets its volume go", func() bool { return len(b.Active()) == 0 })
 	}
 	b.SetUp(web, nodes.Volume("made", ""))
 	b.Sh("echo data >" + b.At.PodDir(web, nodes.Volume("made", "")) + "/file")
 	b.TearDown(web, nodes.Volume("made", ""))
-	letGo()
+	deactivated()
 	a.Sh("lvrename -q svg/made svg/renamed")
 	missing(t, b, "made")
 	b.SetUp(web, nodes.Volume("renamed", ""))
@@ -61,7 +61,7 @@ func elsewhere(t *testing.T, a, b *nodes.Node) {
 		t.Errorf("the file has %q", got)
 	}
 	b.TearDown(web, nodes.Volume("renamed", ""))
-	letGo()
+	deactivated()
 	a.Sh("lvremove -q -y svg/renamed")
 	missing(t, b, "renamed")
 }

@@ -134,7 +134,7 @@ func TestCommandOutlivesFlexd(t *testing.T) {
 }
 
 // TestCreationInterrupted verifies that another node gets a volume whose creation ended with
-// flexd, or whose creation nobody waits for any more.
+// flexd, or whose creation no call waits for any more.
 func TestCreationInterrupted(t *testing.T) {
 	for _, point := range []string{"child lvcreate vg0/lv0 before", "child lvcreate vg0/lv0 within", "child zero lv0 before"} {
 		for _, dies := range []bool{true, false} {

@@ -126,7 +126,7 @@ func (d *demo) first() {
 
 func (d *demo) move() {
 	d.Scene("The pod moves to node-2")
-	d.Say("Kubernetes may start the pod there before node-1 has let go. The call waits:")
+	d.Say("Kubernetes may start the pod there before node-1 has unmounted it. The call waits:")
 	answered := d.begin(d.b)
 	d.waits(d.b, "node-1")
 	d.run(d.b, "flexd status svg/data | sed -n '1p;3p'")
@@ -134,7 +134,7 @@ func (d *demo) move() {
 	d.call(d.a, "unmount", d.dir(d.a))
 	freed := time.Now()
 	d.ends(d.b, answered)
-	d.Check(true, "node-2 has it %.1f s after node-1 has let go (in an emulated machine)", time.Since(freed).Seconds())
+	d.Check(true, "node-2 has it %.1f s after node-1 has unmounted it (in an emulated machine)", time.Since(freed).Seconds())
 	d.Check(d.run(d.b, "cat "+d.dir(d.b)+"/greeting") == "hello\n", "and what the pod wrote on node-1")
 	d.run(d.b, "echo from node-2 >> "+d.dir(d.b)+"/greeting; sync")
 }

@@ -107,7 +107,7 @@ func open(name string) (*os.File, error) {
 	return nil, errors.New("there is no port " + name)
 }
 
-// waiting reads from a port, where nobody on the other side is an end of file.
+// waiting reads from a port, on which a missing peer reads as the end of the file.
 type waiting struct{ io.Reader }
 
 func (w waiting) Read(b []byte) (int, error) {

@@ -21,7 +21,7 @@ const Group = "svg"
 // lockspace.
 const soon = 2 * time.Minute
 
-// T is told what fails, and is a *testing.T as a rule.
+// T receives failures; it is a *testing.T as a rule.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -91,7 +91,7 @@ func Together(all []*Node, do func(*Node)) {
 	wg.Wait()
 }
 
-// For is the node for another test, which is told what fails.
+// For is the node for another test, which receives its failures.
 func (n *Node) For(t T) *Node {
 	m := *n
 	m.T = t

@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// output is told what fails.
+// output prints failures.
 type output struct{}
 
 func (output) Helper() {}
