@@ -245,7 +245,7 @@ set +e
 }
 
 var (
-	span     = regexp.MustCompile("`flexd ([a-z]+)([^`]*)`")
+	span     = regexp.MustCompile("`flexd ([a-z]+(?:-[a-z]+)*)([^`]*)`")
 	switches = regexp.MustCompile(`(?: |\[)(--?[a-z]+(?:-[a-z]+)*)`)
 )
 
