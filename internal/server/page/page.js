@@ -271,7 +271,7 @@ function renderTrouble(all) {
 
 // groupsOf returns the groups. An older flexd reports the thin pools of claimed volumes only.
 function groupsOf(l) {
-  const groups = (l.groups ?? []).map(({ observedAt, ...g }) => ({ ...g, known: observedAt != null }));
+  const groups = (l.groups ?? []).map(({ observedAt, ...g }) => ({ ...g, known: observedAt != null, locks: g.locks && { ...g.locks, observedAt: 0, renewed: 0 } }));
   for (const p of l.groups ? [] : l.pools ?? []) {
     let g = groups.find(g => g.name === p.vg);
     if (!g) groups.push(g = { name: p.vg, thinPools: [] });
@@ -318,6 +318,8 @@ function renderGroup(g) {
       el('.figures', null, el('', null, el('b', null, size(g.size - g.free)), ' used'), el('', null, el('b', null, size(g.free)), ` free of ${size(g.size)}`),
         g.largestVolume != null && el('', null, 'a new volume gets at most ', el('b', null, size(g.largestVolume))))],
     wrong(tone(g.state), g.error),
+    g.locks && el('.figures', null, el('', null, 'locks ', el('b', null, g.locks.state), [g.locks.type, g.locks.hostID && `host id ${g.locks.hostID}`, g.locks.watchdog === 'none' && 'no watchdog'].filter(Boolean).map(t => ` · ${t}`).join(''))),
+    g.locks && g.locks.reason !== g.error && wrong(g.locks.state === 'starting' ? 'warn' : 'bad', g.locks.reason),
     disks.length + pools.length > 0 && el('.parts', null,
       disks.map(d => [disks.length > 1 || d.problem ? part(d.problem ? 'warn' : 'ok', d.device || 'a missing disk', d.size - d.free, d.size, `${size(d.free)} free`) :
         [el('.wide.muted.text', null, d.device)], wrong('warn', d.problem)]),
@@ -512,8 +514,8 @@ function historyOf() {
 
 function renderHistory() {
   if (!story || story.partial) return;
-  show($('history'), [historyOf(), events?.more, events?.problems], ([all, more, problems]) => {
-    if (!all.length) return el('.muted', null, 'Nothing is known to have happened to it.');
+  show($('history'), [historyOf(), events?.more, events?.problems, !events && keepsEvents], ([all, more, problems, reading]) => {
+    if (!all.length) return el('.muted', null, reading ? 'Reading the events…' : 'Nothing is known to have happened to it.');
     const oldest = all.at(-1), from = Date.parse(oldest.first ?? oldest.at), whole = Math.max(1, now() - from, Date.parse(all[0].at) - from);
     const zone = String(all[0].at).replace(/^.{19}(\.\d+)?/, '');
     const strip = el('.strip', { role: 'img', 'aria-label': `${many(all.length, 'event')} since ${oldest.at}` }, all.map(o => {
