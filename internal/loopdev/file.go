@@ -91,10 +91,15 @@ func checkSpace(dir *os.File, file string, more int64) error {
 	return nil
 }
 
-// advised adds a remedy to an error about missing space.
+// advised adds a remedy to an error of the filesystem of a directory.
 func advised(err error, dir string) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return fmt.Errorf("%w; free space on the filesystem of %s (see df and df -i), or use a smaller size", err, dir)
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w; see dmesg for errors of the filesystem of %s, and mount it read-write", err, dir)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w; is it immutable or append-only? lsattr -d %s %[2]s/*; chattr -i -a FILE", err, dir)
 	}
 	return err
 }

@@ -228,27 +228,14 @@ func attribute(get func([]byte) (int, error)) (string, error) {
 }
 
 func (kernel) Loops() ([]Loop, error) {
-	d, err := os.Open("/sys/block")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
+	all, err := sysfs.Loops()
 	if err != nil {
 		return nil, err
 	}
 	var loops []Loop
-	for _, n := range names {
-		if !strings.HasPrefix(n, "loop") {
-			continue
-		}
-		l := Loop{Name: n}
-		if l.BackingFile, l.Deleted, err = backing("/sys/block/" + n); err != nil {
-			return nil, err
-		}
-		if l.BackingFile == "" {
-			continue
-		}
+	for _, found := range all {
+		n, l := found.Name, Loop{Name: found.Name}
+		l.BackingFile, l.Deleted = strings.CutSuffix(found.File, " (deleted)")
 		if l.Seq, err = readNumber("/sys/block/" + n + "/diskseq"); err != nil {
 			if now, _, berr := backing("/sys/block/" + n); berr == nil && now == "" {
 				continue // detached or removed meanwhile

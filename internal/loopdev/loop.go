@@ -70,7 +70,7 @@ func attach(a attachArg) (Loop, error) {
 	}
 	file, err := openFile(a.File, a.UUID, a.ReadOnly)
 	if err != nil {
-		return Loop{}, err
+		return Loop{}, advised(err, filepath.Dir(a.File))
 	}
 	defer file.Close()
 	if err := notAttached(file, a.After); err != nil {

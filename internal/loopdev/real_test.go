@@ -172,7 +172,7 @@ func TestWholeWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	lv := n.create("a", 16*mib-1)
-	if lv.Presence != volume.Present || lv.Size != 16*mib || !lv.Created || lv.ReadOnly || !uuidPattern.MatchString(string(lv.UUID)) {
+	if lv.Presence != volume.Present || lv.Size != 16*mib || !lv.Created || lv.ReadOnly || !isUUID(string(lv.UUID)) {
 		t.Fatalf("got %+v", lv)
 	}
 	if entries, _ := os.ReadDir(n.dir); len(entries) != 1 {
@@ -507,6 +507,24 @@ func TestReadOnlyVolume(t *testing.T) {
 		t.Errorf("got %+v, %+v", lv, d)
 	}
 	n.deactivate(lv, d)
+}
+
+// A directory that is read-only is named, with what to do.
+func TestReadOnlyDirectory(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 16*mib)
+	err := errors.Join(unix.Mount(n.dir, n.dir, "", unix.MS_BIND, ""), unix.Mount("", n.dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{n.Activate(t.Context(), n.lock, lv), n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "b"}, mib, "")} {
+		if err == nil || !strings.Contains(err.Error(), "read-only file system; see dmesg for errors of the filesystem of "+n.dir) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := umount.Plain(n.dir); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Ensure that a size that the directory can't hold is refused with numbers and

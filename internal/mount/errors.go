@@ -54,7 +54,7 @@ type BusyError struct {
 
 func (e *BusyError) Error() string {
 	if len(e.Holders) == 0 {
-		return e.What + " is busy (no holder found: no process, mount, swap space or device on it; the kernel itself may use it, as an iSCSI or NVMe target, or as the external journal of another filesystem)"
+		return e.What + " is busy (no holder found: no process, mount, swap space or device on it; the kernel itself may use it, as an iSCSI or NVMe target, or as the external journal of another filesystem; or a program listens on a socket in it: ss -xlp)"
 	}
 	var by []string
 	for _, h := range e.Holders {

@@ -2,7 +2,6 @@ package mount
 
 import (
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -26,10 +25,10 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 			holders = append(holders, Holder{How: "mounted on it: " + m.String()})
 		}
 	}
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	loops, _ := sysfs.Loops()
 	for _, l := range loops {
-		if b, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(b), e.Dir+"/") {
-			holders = append(holders, Holder{How: "/dev/" + strings.Split(l, "/")[3] + " is backed by " + strings.TrimSpace(string(b))})
+		if strings.HasPrefix(l.File, e.Dir+"/") {
+			holders = append(holders, Holder{How: "/dev/" + l.Name + " is backed by " + l.File})
 		}
 	}
 	for _, path := range procfs.Swaps() {

@@ -66,10 +66,10 @@ func leftovers() []string {
 			}
 		}
 	}
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	loops, _ := sysfs.Loops()
 	for _, l := range loops {
-		if b, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(b), scratch) {
-			left = append(left, l+" = "+string(b))
+		if strings.HasPrefix(l.File, scratch) {
+			left = append(left, l.Name+" = "+l.File)
 		}
 	}
 	procfs.Each(func(p procfs.Process) bool {

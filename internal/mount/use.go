@@ -208,18 +208,14 @@ func filesOn(number string) (on []string, err error) {
 // askLoops reads the backing stores of the loop devices, except the one with that number.
 // It opens only possible matches, because each open is briefly a use, too.
 func askLoops(number string, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
-	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	all, err := sysfs.Loops()
 	if err != nil {
 		return err
 	}
 	own, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
 	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
-	for _, path := range all {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue // detached meanwhile
-		}
-		to := strings.TrimSpace(string(b))
+	for _, loop := range all {
+		name, to := loop.Name, loop.File
 		var (
 			f  backing
 			ok bool
@@ -237,7 +233,6 @@ func askLoops(number string, may func(to string, f backing, ok bool) bool, show 
 		if !may(to, f, ok) {
 			continue
 		}
-		name := strings.Split(path, "/")[3]
 		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
 			continue
 		}

@@ -96,16 +96,14 @@ func (kernel) numberOf(path string) string {
 }
 
 func (kernel) btrfsOf(number string) []string {
-	dirs, err := filepath.Glob("/sys/fs/btrfs/*/devices")
-	if err != nil {
-		return nil
-	}
-	for _, dir := range dirs {
-		devices, _ := filepath.Glob(dir + "/*/dev")
+	filesystems, _ := os.ReadDir("/sys/fs/btrfs")
+	for _, f := range filesystems {
+		dir := "/sys/fs/btrfs/" + f.Name() + "/devices/"
+		devices, _ := os.ReadDir(dir) // "features" has none
 		var numbers []string
 		for _, d := range devices {
-			if b, err := os.ReadFile(d); err == nil {
-				numbers = append(numbers, strings.TrimSpace(string(b)))
+			if n, err := sysfs.Line(dir + d.Name() + "/dev"); err == nil {
+				numbers = append(numbers, n)
 			}
 		}
 		if slices.Contains(numbers, number) {

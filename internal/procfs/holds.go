@@ -50,12 +50,15 @@ func (p Process) HoldsMount(id int, number string) string {
 // does not. The device node may have any path.
 func (p Process) HoldsDevice(number string) string {
 	for _, t := range p.tables() {
-		fds, _ := os.ReadDir(t.Path("fd"))
-		for _, f := range fds {
-			to := t.link("fd/" + f.Name())
-			if strings.HasPrefix(to, "/") && isDevice(t.Path("fd/"+f.Name()), number) {
-				return "has it open as " + to
-			}
+		fd, err := os.Open(t.Path("fd"))
+		if err != nil {
+			continue
+		}
+		names, _ := fd.Readdirnames(-1)
+		i := slices.IndexFunc(names, func(name string) bool { return isDevice(int(fd.Fd()), name, number) })
+		fd.Close()
+		if i >= 0 {
+			return "has it open as " + t.link("fd/"+names[i])
 		}
 	}
 	return ""
@@ -97,7 +100,7 @@ func (p Process) MapsDevice(number string) string {
 				continue
 			}
 			seen[f[3]+" "+f[4]] = true
-			if isDevice(t.Path("map_files/"+f[0]), number) {
+			if isDevice(unix.AT_FDCWD, t.Path("map_files/"+f[0]), number) {
 				return "has it mapped as " + f[5]
 			}
 		}
@@ -107,9 +110,9 @@ func (p Process) MapsDevice(number string) string {
 
 // isDevice reports whether a link of procfs leads to the block device with that number.
 // Following it resolves no path and reads no attributes from a filesystem.
-func isDevice(link, number string) bool {
+func isDevice(dir int, link, number string) bool {
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+	err := unix.Statx(dir, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(unix.Mkdev(st.Rdev_major, st.Rdev_minor)) == number
 }
 

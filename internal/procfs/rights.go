@@ -48,9 +48,11 @@ func (p Process) Cgroup() (string, error) {
 
 // podCgroup matches kubelet's cgroups of pods for both of its cgroup drivers, also below a
 // --cgroup-root: /kubepods/burstable/..., /kubelet.slice/kubelet-kubepods.slice/...
-var podCgroup = regexp.MustCompile(`(?m)/(kubepods|([^/\n]*-)?kubepods(-[^/\n]*)?\.slice)(/|$)`)
+var podCgroup = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)/(kubepods|([^/\n]*-)?kubepods(-[^/\n]*)?\.slice)(/|$)`)
+})
 
 // OfPod reports whether a text of Cgroup is a pod's.
 func OfPod(cgroup string) bool {
-	return strings.Contains(cgroup, "kubepods") && podCgroup.MatchString(cgroup)
+	return strings.Contains(cgroup, "kubepods") && podCgroup().MatchString(cgroup)
 }

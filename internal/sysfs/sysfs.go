@@ -11,10 +11,12 @@ import (
 
 // Line reads a file of sysfs that has one line. It uses system calls: an os.File would be
 // registered with the runtime's poller first, which costs more than the read.
-func Line(path string) (string, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func Line(path string) (string, error) { return lineAt(unix.AT_FDCWD, path) }
+
+func lineAt(dir int, path string) (string, error) {
+	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	for err == unix.EINTR {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err = unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
 		return "", &fs.PathError{Op: "open", Path: path, Err: err}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -184,10 +185,12 @@ func TestMountedBySomethingElse(t *testing.T) {
 }
 
 // leak runs a program in a mount namespace of its own, which has a copy of all that
-// is mounted, until it is killed; first it runs a command there.
+// is mounted for this test, until it is killed; first it runs a command there.
 func (h *host) leak(first ...string) *exec.Cmd {
 	h.t.Helper()
-	c := exec.Command("unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", `"$@" && echo && exec sleep 1000`, "sh"}, first...)...)
+	// Not the mounts of other tests, which run at the same time.
+	own := `awk '$5 ~ "^/.*/flexd-e2e-" && index($5, "` + filepath.Dir(h.Run) + `/") != 1 {print $5}' /proc/self/mountinfo | tac | xargs -r -n 1 umount -l; `
+	c := exec.Command("unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", own + `"$@" && echo && exec sleep 1000`, "sh"}, first...)...)
 	out, err := c.StdoutPipe()
 	h.must(err)
 	h.must(c.Start())

@@ -3,11 +3,12 @@ package host
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // Loops are volumes of files below a directory.
@@ -16,11 +17,10 @@ type Loops struct{ Dir string }
 // Devices lists the loop devices whose file lies, or lay, in the directory, by file.
 func (l Loops) Devices() map[string]string {
 	all := map[string]string{}
-	found, _ := filepath.Glob("/sys/block/loop*") // a longer pattern reads each of these directories
+	found, _ := sysfs.Loops()
 	for _, f := range found {
-		text, err := os.ReadFile(f + "/loop/backing_file")
-		if file, ours := strings.CutPrefix(strings.TrimSpace(string(text)), l.Dir+"/"); err == nil && ours {
-			all[file] = "/dev/" + filepath.Base(f)
+		if file, ours := strings.CutPrefix(f.File, l.Dir+"/"); ours {
+			all[file] = "/dev/" + f.Name
 		}
 	}
 	return all
