@@ -91,12 +91,7 @@ func (s *Store) load(path string, f fs.DirEntry) error {
 	if !f.Type().IsRegular() {
 		return errors.New("it is not a regular file")
 	}
-	if info, err := f.Info(); err != nil {
-		return err
-	} else if info.Size() > maxNote {
-		return fmt.Errorf("it is %d bytes large", info.Size())
-	}
-	data, err := os.ReadFile(path)
+	data, err := readFile(path, maxNote)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -413,6 +415,29 @@ func TestDeviceLinks(t *testing.T) {
 	}
 	if st, err := os.Stat(links); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)
+	}
+}
+
+// What is no file, or too large for a record, is not waited for or read, but named.
+func TestForeignFiles(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	err := errors.Join(
+		unix.Mkfifo(dir+"/fifo.json", 0o600), os.Symlink("/dev/zero", dir+"/endless.json"), os.Mkdir(dir+"/dir.json", 0o700),
+		os.WriteFile(dir+"/large.json", nil, 0o600), os.Truncate(dir+"/large.json", 1<<40), unix.Mkfifo(run+"/teardowns", 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenRecords(dir, boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := r.Problems()
+	if text := strings.Join(all, "\n"); len(all) != 4 || !strings.Contains(text, "fifo.json is damaged: it is not a regular file") || !strings.Contains(text, "large.json is damaged: it is 1099511627776 bytes large") {
+		t.Errorf("problems: %q", all)
+	}
+	if downs := openTeardowns(run+"/teardowns", boot); len(downs.started) != 0 {
+		t.Errorf("teardowns: %v", downs.started)
 	}
 }
 

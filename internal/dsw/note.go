@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -146,6 +149,26 @@ func decode(data []byte, into any) error {
 		return errors.New("it has text after the note")
 	}
 	return nil
+}
+
+// readFile reads a regular file of at most limit bytes; anything else is a damagedError. It
+// does not wait for the writer of a pipe.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, &damagedError{errors.New("it is not a regular file")}
+	case info.Size() > limit:
+		return nil, &damagedError{fmt.Errorf("it is %d bytes large", info.Size())}
+	}
+	return io.ReadAll(f)
 }
 
 // write replaces a file atomically. With durable set it is on the disk when write returns;

@@ -170,7 +170,8 @@ func (r *Records) retryUnread() {
 	r.looking = false
 }
 
-// A damagedError is an error in the contents of a record.
+// A damagedError is about a file that is no record or note, as distinct from one that cannot
+// be read.
 type damagedError struct{ err error }
 
 func (e *damagedError) Error() string { return e.err.Error() }
@@ -179,7 +180,7 @@ func (e *damagedError) Unwrap() error { return e.err }
 // read reads one record. An error in it is a problem from then on. Only its caller waits
 // for the disk.
 func (r *Records) read(path string) (rec Record, err error) {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path, maxNote)
 	if err == nil {
 		bad := parseRecord(data, &rec)
 		if bad == nil && r.path(rec.UUID) != path {

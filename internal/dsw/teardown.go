@@ -36,7 +36,7 @@ const spareLines = 64
 // and no mount depends on it.
 func openTeardowns(path, boot string) teardowns {
 	t := teardowns{path: path, boot: boot, started: map[string]time.Duration{}}
-	data, err := os.ReadFile(path)
+	data, err := readFile(path, 16<<20)
 	if err != nil {
 		return t
 	}
