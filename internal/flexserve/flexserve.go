@@ -185,7 +185,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 		return r
 	}
 	if call.Dir != "" {
-		r.Target = f.target(call.Dir)
+		r.Target = f.target(call.Dir, mountedBy[call.Verb])
 	}
 	if r.Verb == volume.Publish {
 		r.Target.Global = kubelet.GlobalDir(r.Target.Root, f.Config.Get().Driver, o.Name)
@@ -193,9 +193,17 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 	return r
 }
 
-// target resolves a directory of kubelet to its path in the mount table.
-func (f *Frontend) target(dir string) (t reconcile.Target) {
-	t.Dir, t.Root, t.Refusal = kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}.Resolve(dir)
+// mountedBy is what a verb mounts at its directory.
+var mountedBy = map[string]volume.Kind{flexvolume.MountDevice: volume.Staged, flexvolume.Mount: volume.Published}
+
+// target resolves a directory of kubelet to its path in the mount table. kind is what is to
+// be mounted there, if anything.
+func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
+	layout := kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}
+	t.Dir, t.Root, t.Refusal = layout.Resolve(dir)
+	if t.Refusal == nil && kind != "" && layout.Place(t.Root, t.Dir).Kind != kind { // such a mount counts as another driver's
+		t.Refusal = fmt.Errorf("%s is not one of kubelet's directories for volumes of the driver %s: if kubelet calls flexd by another name, correct `driver` in flexd's configuration and restart flexd", dir, layout.Driver)
+	}
 	if t.Refusal != nil {
 		t.Refusal = volume.WithCode(volume.NotAllowed, t.Refusal)
 	}

@@ -29,10 +29,13 @@ func (l Layout) Resolve(dir string) (path, root string, err error) {
 	}
 	path = filepath.Join(parent, filepath.Base(dir))
 	roots, _ := l.Roots()
-	for _, root := range roots {
-		if strings.HasPrefix(path, root+"/") {
-			return path, root, nil
+	for _, r := range roots {
+		if strings.HasPrefix(path, r+"/") && len(r) > len(root) { // one may be below another
+			root = r
 		}
+	}
+	if root != "" {
+		return path, root, nil
 	}
 	if path != dir {
 		return path, "", errors.New(dir + " leads to " + path + ", which is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")

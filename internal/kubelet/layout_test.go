@@ -24,7 +24,11 @@ func TestResolve(t *testing.T) {
 	must(os.Symlink(filepath.Join(base, "outside"), filepath.Join(real, "out")))
 	must(os.Symlink(filepath.Join(base, "nowhere"), filepath.Join(real, "dangling")))
 	must(os.Symlink(filepath.Join(real, "pods"), filepath.Join(real, "in")))
-	r := Layout{Dirs: []string{link}}
+	r := Layout{Dirs: []string{base, link}} // the longer one counts
+	if _, root, err := r.Resolve(real + "/pods/x"); err != nil || root != real {
+		t.Errorf("got root %q, %v; want %q", root, err, real)
+	}
+	r = Layout{Dirs: []string{link}}
 	for _, c := range []struct{ dir, want string }{
 		{link + "/pods/x", real + "/pods/x"},
 		{real + "/pods/x", real + "/pods/x"},

@@ -18,6 +18,27 @@ func (h *host) shared(dir string) {
 	h.must(unix.Mount("", dir, "", unix.MS_SHARED, ""))
 }
 
+// What is mounted in directories of another driver's name would count as another driver's.
+func TestAnotherDriversDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("named", "ext4"), podN(1)
+	for verb, dir := range map[string]string{
+		"mount":       strings.Replace(h.PodDir(p, v), "flexd~", "acme~", 1),
+		"mountdevice": strings.Replace(h.GlobalDir(v), "/flexd/", "/acme/", 1),
+	} {
+		h.must(os.MkdirAll(dir, 0o750))
+		args := map[string][]string{"mount": {dir, v.Blob(&p)}, "mountdevice": {dir, "", v.Blob(nil)}}[verb]
+		h.refused(h.call(append([]string{verb}, args...)...), "vg0/named", dir, "of the driver flexd/lvm", "`driver` in flexd's configuration")
+		if mounted(dir) {
+			t.Errorf("%s: it is mounted", verb)
+		}
+		h.ok(h.call("un"+verb, dir))
+	}
+	h.ok(h.up(noAttach, v, p))
+	h.ok(h.unmount(v, p))
+}
+
 // take removes what a test mounted below its directory, the last first.
 func (h *host) take(dirs ...string) {
 	h.t.Helper()
