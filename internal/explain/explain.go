@@ -82,7 +82,7 @@ func Explain(q Query) (status.Explanation, error) {
 		return doc, err
 	}
 	for _, s := range e.subjects {
-		e.judge(s, about.Lease)
+		e.judge(s, about)
 		doc.Volumes = append(doc.Volumes, s.ExplainedVolume)
 	}
 	doc.Skipped = append(doc.Skipped, e.skipped...)
@@ -335,7 +335,7 @@ func (e *explainer) ask() error {
 }
 
 // judge completes a subject with the answers.
-func (e *explainer) judge(s *subject, lease string) {
+func (e *explainer) judge(s *subject, about status.Explained) {
 	s.Result = status.WouldSucceed
 	if len(s.Calls) == 0 {
 		s.Result = status.Unforeseen
@@ -363,7 +363,11 @@ func (e *explainer) judge(s *subject, lease string) {
 		if e.Attach {
 			verbs = "unmount, and after the last pod unmountdevice"
 		}
-		s.End = append(s.End, fmt.Sprintf("when the pod is deleted kubelet calls %s; flexd deactivates the volume %s later, unless its group has `deactivate: never`. The data stays", verbs, lease))
+		then := fmt.Sprintf("%s later, unless its group has `deactivate: never`", about.Lease)
+		if slices.Contains(about.Shared, s.VG) {
+			then = "at once, and until then a call on another node waits for it"
+		}
+		s.End = append(s.End, fmt.Sprintf("when the pod is deleted kubelet calls %s; flexd deactivates the volume %s. The data stays", verbs, then))
 	}
 	for _, list := range []*[]string{&s.Refusals, &s.End, &s.Warnings, &s.Notes} {
 		if *list == nil {

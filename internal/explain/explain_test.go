@@ -13,7 +13,7 @@ import (
 
 // ask is flexd: it refuses the mount of volumes called bad.
 func ask(calls []string) (status.Explained, error) {
-	doc := status.Explained{Node: "node-1", Driver: "flexd/lvm", Lease: "30s", Calls: []status.ExplainedCall{}}
+	doc := status.Explained{Node: "node-1", Driver: "flexd/lvm", Lease: "30s", Shared: []string{"svg"}, Calls: []status.ExplainedCall{}}
 	for _, c := range calls {
 		verb, blob, _ := strings.Cut(c, " ")
 		e := status.ExplainedCall{Verb: verb, Args: []string{blob}, Result: status.WouldSucceed}
@@ -59,6 +59,7 @@ func TestExplain(t *testing.T) {
 		words      []string // of the text
 	}{
 		{"inline", podWith(inline), false, "success", "mount", []string{"Pod prod/web, volume data (m.yaml:6): vg0/a", "calls unmount;", "30s later"}},
+		{"shared", strings.Replace(podWith(inline), "volumegroup: vg0", "volumegroup: svg", 1), false, "success", "mount", []string{"deactivates the volume at once, and until then a call on another node waits"}},
 		{"inline, attach", podWith(inline), true, "success", "attach waitforattach mountdevice mount", []string{"collides", "unmountdevice"}},
 		{"anywhere", strings.Replace(podWith(inline), "nodeName: node-1", "a: b", 1), false, "success", "mount", []string{"nothing binds the pod to a node"}},
 		{"another node", strings.Replace(podWith(inline), "nodeName: node-1", "nodeName: node-2", 1), false, "unknown", "mount", []string{"selects node-2, and this is node-1"}},

@@ -28,6 +28,11 @@ func Offline(live *config.Live, why error) *Frontend {
 func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained {
 	cfg := f.Config.Get()
 	doc := status.Explained{Node: cfg.NodeName, Driver: cfg.Driver, Lease: cfg.Lease.String(), Calls: []status.ExplainedCall{}}
+	for _, vg := range cfg.VolumeGroups {
+		if vg.Shared {
+			doc.Shared = append(doc.Shared, vg.Name)
+		}
+	}
 	var (
 		requests []reconcile.Request
 		parsed   []flexvolume.Call

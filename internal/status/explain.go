@@ -21,6 +21,7 @@ type Explained struct {
 	Version string          `json:"version"`
 	Driver  string          `json:"driver"`
 	Lease   string          `json:"lease"`
+	Shared  []string        `json:"shared,omitempty"` // volume groups that other nodes use, too
 	Calls   []ExplainedCall `json:"calls"`
 }
 
