@@ -11,6 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/lockspace"
 	"github.com/flexd/flexd/internal/run"
 )
 
@@ -103,48 +104,34 @@ func (n *node) lvmlockd() (all []finding) {
 		all = append(all, failed(list+" is shared, and LVM has use_lvmlockd=0", "set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf", "systemctl enable --now lvmlockd"))
 	}
 	all = append(all, n.daemonFindings(list, "lvmlockd", "lvmlockd.service", "systemctl enable --now lvmlockd", "vgchange --lockstart")...)
+	for _, d := range n.daemons("lvmlockd") {
+		if !adopts(d.Args) {
+			all = append(all, warning("lvmlockd runs without --adopt 1: if it is killed, the locks of volumes that are active cannot be given back", "systemctl edit lvmlockd, with ExecStart= and ExecStart=/sbin/lvmlockd --foreground --adopt 1 in [Service]; then: systemctl restart lvmlockd (while no volume of a shared group is active, and after vgchange --lockstop)"))
+		}
+	}
 	if len(all) == 0 {
 		all = append(all, well("lvmlockd runs for %s", list))
 	}
 	return all
 }
 
-// A sanlockState is what sanlock reports of itself and of its lockspaces, by name.
-type sanlockState struct {
-	daemon map[string]string
-	spaces map[string]map[string]string
-}
-
-// readSanlock reads `sanlock client status -D`: a line for each object, with indented lines
-// key=value below it.
-func (n *node) readSanlock() (sanlockState, error) {
-	out, err := n.command("sanlock", "client", "status", "-D")
-	s := sanlockState{spaces: map[string]map[string]string{}}
-	var in map[string]string
-	for line := range strings.Lines(out) {
-		word := strings.Fields(line)
-		switch {
-		case len(word) == 0:
-		case strings.HasPrefix(line, " "):
-			if key, value, ok := strings.Cut(word[0], "="); ok && in != nil {
-				in[key] = value
-			}
-		case word[0] == "daemon":
-			in = map[string]string{}
-			s.daemon = in
-		case word[0] == "s" && len(word) > 1:
-			name, rest, _ := strings.Cut(word[1], ":")
-			id, _, _ := strings.Cut(rest, ":")
-			in = map[string]string{"lockspace": word[1], "host_id": id}
-			s.spaces[name] = in
-		default:
-			in = nil
+// adopts reports whether an lvmlockd takes over the locks of one that was killed.
+func adopts(args []string) bool {
+	for i, arg := range args {
+		if arg == "--adopt=1" || arg == "-A1" || (arg == "--adopt" || arg == "-A") && slices.Equal(args[i+1:min(i+2, len(args))], []string{"1"}) {
+			return true
 		}
 	}
-	if err == nil && s.daemon == nil {
-		err = fmt.Errorf("its answer has no line about the daemon: %q", firstLine(out))
+	return false
+}
+
+// readSanlock reads what sanlock says of itself and of its lockspaces.
+func (n *node) readSanlock() (lockspace.Sanlock, error) {
+	out, err := n.command("sanlock", "client", "status", "-D")
+	if err != nil {
+		return lockspace.Sanlock{}, err
 	}
-	return s, err
+	return lockspace.ParseSanlock(out)
 }
 
 func (n *node) sanlock() (all []finding) {
@@ -162,18 +149,16 @@ func (n *node) sanlock() (all []finding) {
 		return []finding{unknown("sanlock does not answer: "+err.Error(), "sanlock client status", "journalctl -u sanlock -n 50")}
 	}
 	all = n.bootFindings(list, "sanlock.service")
-	d := s.daemon
-	evidence := "sanlock " + d["version_str"]
+	evidence := "sanlock " + s.Version
 	for _, g := range groups {
-		timeout, err := strconv.Atoi(s.spaces["lvm_"+g.Name]["io_timeout"])
-		if err == nil { // sanlock's own formula
+		if timeout := s.Spaces["lvm_"+g.Name].IOTimeout; timeout > 0 { // sanlock's own formula
 			evidence += fmt.Sprintf(", io_timeout %d s for %s: the volumes of a node that died can be used elsewhere after about %d s", timeout, g.Name, 8*timeout+watchdogFires)
 		}
 	}
-	if d["use_watchdog"] != "1" {
+	if !s.Watchdog {
 		unsafe := n.needWatchdog(groups)
 		if len(unsafe) > 0 {
-			all = append(all, failed(fmt.Sprintf("sanlock runs without the watchdog (use_watchdog=%s), which %s needs: a node that was paused would write to volumes that another node has taken over", d["use_watchdog"], listed(unsafe)),
+			all = append(all, failed(fmt.Sprintf("sanlock runs without the watchdog (use_watchdog=0), which %s needs: a node that was paused would write to volumes that another node has taken over", listed(unsafe)),
 				"remove `-w 0` from sanlock_opts in /etc/default/sanlock (/etc/sysconfig/sanlock), and use_watchdog = 0 from /etc/sanlock/sanlock.conf; then drain the node and reboot it",
 				fmt.Sprintf("set watchdog: none for the group in %s, if a node is always powered off before others use its volumes", n.ConfigPath)))
 		}
@@ -237,9 +222,9 @@ func (n *node) hostID() []finding {
 			fmt.Sprintf("set host_id in the section local of /etc/lvm/lvmlocal.conf, to a number that no other node of %s has", listed(groups)), "then: systemctl restart lvmlockd (while no volume of a shared group is active); vgchange --lockstart")}
 	}
 	spaces, err := n.spaces()
-	for _, l := range spaces {
-		if used := l["host_id"]; err == nil && used != "" && used != value {
-			return []finding{warning(fmt.Sprintf("local/host_id is %d, and the lockspace of %s was started with host id %s", id, l["vg_name"], used), fmt.Sprintf("vgchange --lockstop %s; vgchange --lockstart %[1]s (while no volume of it is active)", l["vg_name"]))}
+	for vg, l := range spaces {
+		if err == nil && l.HostID != 0 && l.HostID != id {
+			return []finding{warning(fmt.Sprintf("local/host_id is %d, and the lockspace of %s was started with host id %d", id, vg, l.HostID), fmt.Sprintf("vgchange --lockstop %s; vgchange --lockstart %[1]s (while no volume of it is active)", vg))}
 		}
 	}
 	return []finding{well("local/host_id is %d", id)}
@@ -257,24 +242,13 @@ func (n *node) lockdHostID() bool {
 	return false
 }
 
-// A lockspace is a line of lvmlockd's own about a volume group, by key.
-type lockspace map[string]string
-
-// readLockspaces reads lvmlockd's state in its own form.
-func (n *node) readLockspaces() (all []lockspace, err error) {
+// readLockspaces reads lvmlockd's state, by volume group.
+func (n *node) readLockspaces() (map[string]lockspace.LockdSpace, error) {
 	out, err := n.command("lvmlockctl", "--info", "--dump")
-	for line := range strings.Lines(out) {
-		if !strings.HasPrefix(line, "info=ls ") {
-			continue
-		}
-		l := lockspace{}
-		for word := range strings.FieldsSeq(line) {
-			key, value, _ := strings.Cut(word, "=")
-			l[key] = value
-		}
-		all = append(all, l)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	return lockspace.ParseLvmlockd(out)
 }
 
 func (n *node) lockspaces() (all []finding) {
@@ -289,35 +263,41 @@ func (n *node) lockspaces() (all []finding) {
 	s, serr := n.sanlocks()
 	var fine, global []string
 	for _, g := range groups {
-		i := slices.IndexFunc(spaces, func(l lockspace) bool { return l["vg_name"] == g.Name })
-		inSanlock := g.Lock != "sanlock" || serr != nil || s.spaces["lvm_"+g.Name] != nil
+		l, known := spaces[g.Name]
+		leases, added := s.Spaces["lvm_"+g.Name]
+		inSanlock := g.Lock != "sanlock" || serr != nil || added
 		start := "vgchange --lockstart " + g.Name
 		drop := fmt.Sprintf("if nothing of it is active (dmsetup info -c -o name,open -S 'vg_name=%s'; only %[1]s-lvmlock remains): lvmlockctl --drop %[1]s; %s", g.Name, start)
 		switch {
-		case i < 0 && inSanlock && g.Lock == "sanlock" && serr == nil:
-			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted without its locks", "drain the node and reboot it", "if sanlock has no lock of it (sanlock client status shows no line `r lvm_"+g.Name+":`): sanlock client rem_lockspace -s "+s.spaces["lvm_"+g.Name]["lockspace"]+"; "+start))
-		case i < 0:
+		case !known && inSanlock && g.Lock == "sanlock" && serr == nil && leases.Locks == 0:
+			all = append(all, failed("sanlock has the lockspace of "+g.Name+", and lvmlockd does not know it: lvmlockd was restarted, while it had no locks", "sanlock client rem_lockspace -s "+leases.Arg("lvm_"+g.Name)+"; "+start))
+		case !known && inSanlock && g.Lock == "sanlock" && serr == nil:
+			all = append(all, failed(fmt.Sprintf("sanlock has the lockspace of %s with locks (%d), and lvmlockd does not know it: lvmlockd was restarted without --adopt 1", g.Name, leases.Locks), "stop lvmlockd, write its file /run/lvm/lvmlockd.adopt and start it with --adopt 1, which takes the locks over: docs/shared.md, Recovery", "or drain the node and reboot it"))
+		case !known:
 			all = append(all, warning("the lockspace of "+g.Name+" is not started; flexd starts it when a pod needs it", start+" (joining takes up to some minutes)"))
-		case spaces[i]["kill_vg"] == "1":
+		case l.Killed:
 			all = append(all, failed("the locks of "+g.Name+" are lost: its disk did not answer, and sanlock could not renew its lease", "flexd status (names what is in use)", drop))
 		case !inSanlock:
 			all = append(all, failed("lvmlockd has the lockspace of "+g.Name+", and sanlock has lost it", drop))
-		case spaces[i]["create_fail"] == "1":
+		case l.Failed:
 			all = append(all, failed("the lockspace of "+g.Name+" did not start", "lvmlockctl --dump | tail; sanlock client log_dump | tail", start))
-		case spaces[i]["create_done"] == "0":
+		case !l.Started:
 			all = append(all, warning("the lockspace of "+g.Name+" is being started", "sanlock client gets -h 1"))
 		default:
 			fine = append(fine, g.Name)
 		}
-		if i >= 0 && spaces[i]["sanlock_gl_enabled"] == "1" {
-			global = append(global, g.Name)
+		for _, o := range leases.Orphans {
+			if known {
+				all = append(all, failed("sanlock has a lock that lvmlockd does not know (ORPHAN): no node can activate its volume", lockspace.ReleaseOrphan(o)))
+			}
 		}
 	}
-	for _, l := range spaces { // the global lock may be in a group of others
-		if l["sanlock_gl_enabled"] == "1" && !slices.Contains(global, l["vg_name"]) {
-			global = append(global, l["vg_name"])
+	for vg, l := range spaces { // the global lock may be in a group of others
+		if l.GlobalLock {
+			global = append(global, vg)
 		}
 	}
+	slices.Sort(global)
 	if len(fine) == 0 {
 		return all
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/kubelet"
+	"github.com/flexd/flexd/internal/lockspace"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
@@ -106,8 +107,8 @@ type node struct {
 	lvmSet func() (map[string]string, error)
 	vgs    func() ([]group, error)
 
-	sanlocks func() (sanlockState, error)
-	spaces   func() ([]lockspace, error)
+	sanlocks func() (lockspace.Sanlock, error)
+	spaces   func() (map[string]lockspace.LockdSpace, error)
 }
 
 type found struct {

@@ -10,7 +10,7 @@ import (
 
 // sharedNode is a sound node with a shared volume group, whose programs print this.
 func sharedNode(t *testing.T, files tree, prints tools) *Host {
-	h := on(t, merged(sound(t), process(901, "/usr/sbin/lvmlockd", "--foreground"), process(902, "/usr/sbin/sanlock", "daemon"), tree{"proc/902/status": "Name:\tsanlock\nUid:\t990\t990\t990\t990\nNSpid:\t902\n"}, process(903, "/usr/sbin/wdmd"),
+	h := on(t, merged(sound(t), process(901, "/usr/sbin/lvmlockd", "--foreground", "--adopt", "1"), process(902, "/usr/sbin/sanlock", "daemon"), tree{"proc/902/status": "Name:\tsanlock\nUid:\t990\t990\t990\t990\nNSpid:\t902\n"}, process(903, "/usr/sbin/wdmd"),
 		tree{"sys/class/watchdog/watchdog0/identity": "i6300ESB timer\n"}, files))
 	out := h.Runner.(tools)
 	delete(out, "systemctl show")
@@ -29,6 +29,7 @@ func sharedNode(t *testing.T, files tree, prints tools) *Host {
 const sanlockStatus = `daemon 4c1f.node-1
     our_host_name=4c1f.node-1
     use_watchdog=1
+    monotime=700
     version_str=3.8.5
 p -1 helper
 p -1 listener
@@ -36,8 +37,21 @@ p 901 lvmlockd
     flags=10
 s lvm_vg0:7:/dev/mapper/vg0-lvmlock:0
     list=spaces
+    space_dead=0
+    killing_pids=0
     io_timeout=10
+    sector_size=512
+    align_size=1048576
+    acquire_last_success=500
+    renewal_last_result=1
+    renewal_last_attempt=690
+    renewal_last_success=690
 `
+
+const (
+	heldLock   = "r lvm_vg0:lv1:/dev/mapper/vg0-lvmlock:70254592:3 p 901\n    list=held\n"
+	orphanLock = "r lvm_vg0:lv2:/dev/mapper/vg0-lvmlock:71303168:3 p 900 ORPHAN\n    list=orphan\n"
+)
 
 func lockspaceOf(vg, more string) string {
 	line := "info=structs unused_action_count=0\ninfo=client pid=9 name=lvmlockctl\n" +
@@ -91,7 +105,9 @@ func TestSharedDeviations(t *testing.T) {
 		{"a large host id", nil, lvmconfig("host_id=7", "host_id=2001"), `lvm/host-id error "2001"`, "/etc/lvm/lvmlocal.conf"},
 		{"another host id", nil, lvmconfig("host_id=7", "host_id=8"), "lvm/host-id warning started with host id 7", "lockstop"},
 		{"no lockspace", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n", "sanlock client status -D": sanlockStatus[:strings.Index(sanlockStatus, "s lvm_")]}, "lvm/lockspaces warning not started", "vgchange --lockstart vg0"},
-		{"a lockspace that lvmlockd lost", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n"}, "lvm/lockspaces error lvmlockd does not know", "reboot"},
+		{"a lockspace that lvmlockd lost", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n", "sanlock client status -D": sanlockStatus + orphanLock}, "lvm/lockspaces error with locks (1), and lvmlockd does not know it", "lvmlockd.adopt"},
+		{"a lock that lvmlockd lost", nil, tools{"sanlock client status -D": sanlockStatus + heldLock + orphanLock}, "lvm/lockspaces error ORPHAN", "sanlock client release -r lvm_vg0:lv2:/dev/mapper/vg0-lvmlock:71303168 -O 1 -p $(pidof lvmlockd)"},
+		{"lvmlockd that adopts nothing", process(901, "/usr/sbin/lvmlockd", "--foreground"), nil, "lvm/lvmlockd warning without --adopt 1", "ExecStart=/sbin/lvmlockd --foreground --adopt 1"},
 		{"one without locks", nil, tools{"lvmlockctl --info --dump": "info=structs x=1\n"}, "lvm/lockspaces error lvmlockd does not know", "sanlock client rem_lockspace -s lvm_vg0:7:/dev/mapper/vg0-lvmlock:0; vgchange"},
 		{"a lockspace that sanlock lost", nil, tools{"sanlock client status -D": sanlockStatus[:strings.Index(sanlockStatus, "s lvm_")]}, "lvm/lockspaces error sanlock has lost it", "lvmlockctl --drop vg0"},
 		{"lost locks", nil, tools{"lvmlockctl --info --dump": lockspaceOf("vg0", "kill_vg=1")}, "lvm/lockspaces error are lost", "lvmlockctl --drop vg0"},

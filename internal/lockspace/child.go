@@ -31,6 +31,7 @@ type owner struct {
 	ID         int    `json:"id"`
 	Generation uint64 `json:"generation"`
 	Shared     bool   `json:"shared,omitempty"`
+	Taken      uint64 `json:"taken,omitempty"` // when, on that host's clock; 0 = unknown
 }
 
 // A delta lease of a host.
@@ -43,6 +44,7 @@ type delta struct {
 // A leasesAnswer has the owners by lease, and the delta leases of all owners.
 type leasesAnswer struct {
 	Owners map[string][]owner `json:"owners"`
+	Last   map[string]int     `json:"last,omitempty"` // the hosts that took those leases last that no host holds; 0 = none has
 	Hosts  map[int]delta      `json:"hosts"`
 	Errors map[string]string  `json:"errors,omitempty"` // of leases that could not be read
 }
@@ -75,18 +77,21 @@ func readLeases(a leasesArg) (*leasesAnswer, error) {
 }
 
 func leasesOn(f io.ReaderAt, a leasesArg) (*leasesAnswer, error) {
-	got := &leasesAnswer{Owners: map[string][]owner{}, Hosts: map[int]delta{}, Errors: map[string]string{}}
+	got := &leasesAnswer{Owners: map[string][]owner{}, Last: map[string]int{}, Hosts: map[int]delta{}, Errors: map[string]string{}}
 	area := aligned((a.MaxHost + 2) * a.SectorSize)
 	for _, l := range a.Leases {
 		if _, err := f.ReadAt(area, l.Offset); err != nil {
 			return nil, err
 		}
-		owners, err := ownersOf(area, a.SectorSize, a.MaxHost, a.Lockspace, l.Name)
+		owners, last, err := ownersOf(area, a.SectorSize, a.MaxHost, a.Lockspace, l.Name)
 		if err != nil {
 			got.Errors[l.Name] = err.Error()
 			continue
 		}
 		got.Owners[l.Name] = owners
+		if len(owners) == 0 {
+			got.Last[l.Name] = last
+		}
 		for _, o := range owners {
 			if _, known := got.Hosts[o.ID]; known {
 				continue
@@ -105,26 +110,29 @@ func leasesOn(f io.ReaderAt, a leasesArg) (*leasesAnswer, error) {
 	return got, nil
 }
 
-// ownersOf returns the hosts that hold a lease by the area of it, whether they live or not.
-func ownersOf(area []byte, sectorSize, maxHost int, lockspace, name string) ([]owner, error) {
+// otherLease begins the error of a place with the lease of another volume.
+const otherLease = "the lease is that of"
+
+// ownersOf returns the hosts that hold a lease by the area of it, whether they live or not, and
+// the host that took it last; 0 = none has.
+func ownersOf(area []byte, sectorSize, maxHost int, lockspace, name string) (all []owner, last int, err error) {
 	r, err := parseRecord(area, resourceMagic, resourceVersion, sectorSize, lockspace)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, 0, err
 	case r.name != name:
-		return nil, fmt.Errorf("the lease is that of %.48q", r.name)
+		return nil, 0, fmt.Errorf("%s %.48q", otherLease, r.name)
 	case r.timestamp != 0 && (r.owner < 1 || r.owner > 2000):
-		return nil, fmt.Errorf("its owner has the host id %d", r.owner)
+		return nil, 0, fmt.Errorf("its owner has the host id %d", r.owner)
 	case r.timestamp != 0 && (r.writer == r.owner || !hasReleased(hostSector(area, sectorSize, r.owner))):
-		return []owner{{ID: r.owner, Generation: r.generation}}, nil
+		return []owner{{ID: r.owner, Generation: r.generation, Taken: r.timestamp}}, r.owner, nil
 	}
-	var all []owner
 	for id := 1; id <= maxHost; id++ {
 		if generation, ok := sharedBy(hostSector(area, sectorSize, id)); ok {
 			all = append(all, owner{ID: id, Generation: generation, Shared: true})
 		}
 	}
-	return all, nil
+	return all, r.owner, nil
 }
 
 // aligned returns a buffer that O_DIRECT accepts.

@@ -47,10 +47,9 @@ type reading struct {
 	err    error
 }
 
-// A sighting is the owner of a lease, and when this node first saw that.
+// A sighting is the owner of a lease since it took it, and when this node first saw that.
 type sighting struct {
-	host        int
-	generation  uint64
+	owner
 	first, last time.Time
 }
 
@@ -157,7 +156,7 @@ func (m *Manager) read(s *space, r *reading) error {
 }
 
 // holders adds to the result of a reading what a child has read.
-func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]host, own leases) {
+func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]host, own Leases) {
 	now := m.monotonic()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,6 +172,8 @@ func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]
 		}
 		if by != nil {
 			r.hosts[name] = m.seen(s, name, *by, last, now)
+		} else {
+			delete(s.sightings, name)
 		}
 	}
 	maps.DeleteFunc(s.sightings, func(_ string, g sighting) bool { return m.now().Sub(g.last) > time.Hour })
@@ -189,7 +190,7 @@ type standing struct {
 // holder applies sanlock's rules to the owner of a lease (its source: paxos_acquire). A host
 // is dead when this node has not seen it renew its delta lease for a time that is long
 // enough for its watchdog, also if it was paused.
-func holder(o owner, d delta, hosts map[int]host, own leases, now int) (s standing, alive bool) {
+func holder(o owner, d delta, hosts map[int]host, own Leases, now int) (s standing, alive bool) {
 	if d.Timestamp == 0 || d.Generation > o.Generation {
 		return s, false // it has left, or joined again: then it does not hold its old locks
 	}
@@ -228,8 +229,8 @@ func (m *Manager) seen(s *space, lease string, o owner, h standing, now int) vol
 		return at.Add(time.Duration(t-now) * time.Second)
 	}
 	g := s.sightings[lease]
-	if g.host != o.ID || g.generation != o.Generation {
-		g = sighting{host: o.ID, generation: o.Generation, first: at}
+	if g.owner != o {
+		g = sighting{owner: o, first: at}
 	}
 	g.last = at
 	if s.sightings == nil {

@@ -70,7 +70,7 @@ func TestLeases(t *testing.T) {
 	if len(got.Errors) > 0 {
 		t.Errorf("%v", got.Errors)
 	}
-	for lv, want := range map[string]owner{lv1: {ID: 1, Generation: 2}, lv2: {ID: 2, Generation: 2}, lv3: {ID: 2, Generation: 2, Shared: true}} {
+	for lv, want := range map[string]owner{lv1: {ID: 1, Generation: 2, Taken: 17}, lv2: {ID: 2, Generation: 2, Taken: 1032}, lv3: {ID: 2, Generation: 2, Shared: true}} {
 		if o := got.Owners[lv]; len(o) != 1 || o[0] != want {
 			t.Errorf("%s: %+v, want %+v", lv, o, want)
 		}
@@ -88,7 +88,7 @@ func TestLargeSectors(t *testing.T) {
 	if err != nil || len(got.Errors) > 0 {
 		t.Fatalf("%v, %v", err, got)
 	}
-	for lv, want := range map[string]owner{one: {ID: 1, Generation: 1}, two: {ID: 1, Generation: 1, Shared: true}} {
+	for lv, want := range map[string]owner{one: {ID: 1, Generation: 1, Taken: 20}, two: {ID: 1, Generation: 1, Shared: true}} {
 		if o := got.Owners[lv]; len(o) != 1 || o[0] != want {
 			t.Errorf("%s: %+v, want %+v", lv, o, want)
 		}
@@ -190,7 +190,7 @@ func TestHolder(t *testing.T) {
 			now := time.Now()
 			m.now = func() time.Time { return now }
 			m.monotonic = func() int {
-				d, _ := parseSanlock(n.says["sanlock client status -D"].stdout)
+				d, _ := ParseSanlock(n.says["sanlock client status -D"].stdout)
 				return d.Now
 			}
 			atLeases(t, n)
@@ -226,7 +226,7 @@ func TestHolder(t *testing.T) {
 
 // Rules of sanlock for the owner of a lease, beside those in transcripts.
 func TestHolderRules(t *testing.T) {
-	own := leases{HostID: 2, IOTimeout: 10, Joined: 1000}
+	own := Leases{HostID: 2, IOTimeout: 10, Joined: 1000}
 	o := owner{ID: 1, Generation: 3}
 	for _, c := range []struct {
 		name  string
@@ -296,6 +296,38 @@ func TestManyHolders(t *testing.T) {
 			t.Errorf("%+v, %v", h, err)
 		}
 		now = now.Add(time.Second)
+	}
+}
+
+// A host that has given a volume back, and has it again, is seen anew.
+func TestHolderSince(t *testing.T) {
+	m, n := newNode(t, "live")
+	atLeases(t, n)
+	m.monotonic = func() int { return 1083 }
+	first := time.Now()
+	now := first
+	m.now = func() time.Time { return now }
+	for _, step := range []struct {
+		name  string
+		owner []owner
+		since time.Time // zero: no host has it
+	}{
+		{"a reader", []owner{{ID: 1, Generation: 2, Shared: true}}, first},
+		{"a look later", []owner{{ID: 1, Generation: 2, Shared: true}}, first},
+		{"nobody", nil, time.Time{}},
+		{"a reader again", []owner{{ID: 1, Generation: 2, Shared: true}}, first.Add(3 * time.Minute)},
+		{"a writer", []owner{{ID: 1, Generation: 2, Taken: 7}}, first.Add(4 * time.Minute)},
+		{"still", []owner{{ID: 1, Generation: 2, Taken: 7}}, first.Add(4 * time.Minute)},
+		{"again, and others had it between two looks", []owner{{ID: 1, Generation: 2, Taken: 9}}, first.Add(6 * time.Minute)},
+	} {
+		n.leases = func(leasesArg) (*leasesAnswer, error) {
+			return &leasesAnswer{Owners: map[string][]owner{lv1: step.owner}, Hosts: map[int]delta{1: {Name: "n1", Generation: 2, Timestamp: 20}}}, nil
+		}
+		held, err := m.Holder(t.Context(), "svg", lvs(lv1))
+		if err != nil || !held["VG_"+lv1].Since.Equal(step.since) {
+			t.Errorf("%s: since %v (%v), want %v", step.name, held["VG_"+lv1].Since, err, step.since)
+		}
+		now = now.Add(time.Minute)
 	}
 }
 

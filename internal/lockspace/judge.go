@@ -49,7 +49,7 @@ func (m *Manager) judge(s *space, f *facts) error {
 			s.joined, st.Since = joined, m.now()
 		}
 		s.failed = nil
-		st.Reason = cmp.Or(m.versions.mismatch(), globalLockReason(st, f))
+		st.Reason = cmp.Or(m.versions.mismatch(), orphanReason(f.sanlock.Spaces["lvm_"+st.VG].Orphans), globalLockReason(st, f))
 	}
 	return err
 }
@@ -61,7 +61,7 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 		return Lost, unusable("%s", lostReason(vg, s.lost))
 	}
 	if f.lvmlockdErr != nil {
-		return Unavailable, unusable("%s%w%s", group, f.lvmlockdErr, remedy(f.lvmlockdErr))
+		return Unavailable, unusable("%s%w%s%s", group, f.lvmlockdErr, remedy(f.lvmlockdErr), f.sanlock.keeps(vg))
 	}
 	l, listed := f.lvmlockd[vg]
 	if s.lost != "" && !listed && f.at.After(s.lostAt) {
@@ -83,7 +83,11 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	}
 
 	if f.sanlockErr != nil {
-		return Unavailable, unusable("%s%w%s", group, f.sanlockErr, remedy(f.sanlockErr))
+		how := remedy(f.sanlockErr)
+		if how != "" && l.Started {
+			how = ": it has ended with its locks, and the watchdog resets this node about a minute later, also if it is started again; then other nodes get its volumes. With `watchdog: none`: reboot this node"
+		}
+		return Unavailable, unusable("%s%w%s", group, f.sanlockErr, how)
 	}
 	name := "lvm_" + vg
 	lease, added := f.sanlock.Spaces[name]
@@ -110,9 +114,9 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 
 	if !listed && added && s.starting.IsZero() {
 		if lease.Locks == 0 {
-			return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the lockspace of the earlier one: sanlock client rem_lockspace -s %s:%d:%s:0 (it holds no locks)", group, name, lease.HostID, lease.Path)
+			return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the lockspace of the earlier one: sanlock client rem_lockspace -s %s (it holds no locks)", group, lease.Arg(name))
 		}
-		return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the locks of the earlier one (%d): drain this node and reboot it; an lvmlockd that always runs with --adopt 1 takes them over", group, lease.Locks)
+		return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the locks of the earlier one (%d): an lvmlockd with --adopt 1 takes them over, by its file /run/lvm/lvmlockd.adopt, which can be written by hand (docs/shared.md, Recovery); or drain this node and reboot it", group, lease.Locks)
 	}
 	if added {
 		st.IOTimeout = time.Duration(lease.IOTimeout) * time.Second
@@ -141,7 +145,7 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 }
 
 // lockdState is the state by what lvmlockd says alone.
-func (m *Manager) lockdState(s *space, l lockdSpace, listed bool) (State, error) {
+func (m *Manager) lockdState(s *space, l LockdSpace, listed bool) (State, error) {
 	switch {
 	case !listed || l.Failed:
 		return Stopped, nil
@@ -204,4 +208,27 @@ func globalLockReason(st *Status, f *facts) string {
 		return ""
 	}
 	return fmt.Sprintf("several volume groups have LVM's global lock: %v; keep one, and lvmlockctl --gl-disable the others", with)
+}
+
+// keeps says which locks stay when lvmlockd does not run.
+func (d Sanlock) keeps(vg string) string {
+	n := d.Spaces["lvm_"+vg].Locks
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; sanlock keeps its locks (%d) for this node, and mounted volumes go on", n)
+}
+
+// orphanReason says how to release the locks that an lvmlockd was killed with, and that the
+// next one has not taken over, as it does for active volumes with --adopt 1.
+func orphanReason(orphans []string) string {
+	if len(orphans) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("sanlock has locks of an earlier lvmlockd (%d, ORPHAN), so that no node can activate their volumes: %s", len(orphans), ReleaseOrphan(orphans[0]))
+}
+
+// ReleaseOrphan says how to release such a lock.
+func ReleaseOrphan(lease string) string {
+	return "while the volume is inactive on this node (dmsetup ls): sanlock client release -r " + lease + " -O 1 -p $(pidof lvmlockd)"
 }

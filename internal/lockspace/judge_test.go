@@ -140,7 +140,20 @@ func TestLost(t *testing.T) {
 	if err := ready(); err != nil {
 		t.Fatal(err)
 	}
-	m.Lost("svg", "the disks do not answer")
+	if err := m.Lost(t.Context(), "svg", "test"); volume.CodeOf(err) != volume.NotAllowed || m.Status("svg").State != Started {
+		t.Errorf("nothing is lost: %v, %+v", err, m.Status("svg"))
+	}
+	for _, said := range []string{"renewal-fails", "killed", "nothing-runs"} {
+		other, _ := newNode(t, said)
+		if err := other.Lost(t.Context(), "svg", "test"); err != nil || other.Status("svg").State != Lost {
+			t.Errorf("%s: %v, %+v", said, err, other.Status("svg"))
+		}
+	}
+	n.replace(transcript(t, "renewal-fails"))
+	if err := m.Lost(t.Context(), "svg", "the disks do not answer"); err != nil {
+		t.Error(err)
+	}
+	n.replace(transcript(t, "started"))
 	if st := m.Status("svg"); st.State != Lost || !strings.Contains(st.Reason, "the disks do not answer") {
 		t.Errorf("%+v", st)
 	}
@@ -326,6 +339,59 @@ func TestVersions(t *testing.T) {
 		t.Errorf("%+v", st.Versions)
 	}
 	if st.State != Started || !strings.Contains(st.Reason, "LVM 2.03.16(2) and lvmlockd 2.03.11(2) are of different versions") {
+		t.Errorf("%+v", st)
+	}
+}
+
+// sanlock is killed while the locks are started.
+func TestSanlockKilled(t *testing.T) {
+	t.Parallel()
+	m, n := newNode(t, "started")
+	n.says["sanlock client status -D"] = utterance{code: 1}
+	if err := m.Ready(t.Context(), "svg"); err == nil || !strings.Contains(err.Error(), "sanlock does not run: it has ended with its locks, and the watchdog resets this node") {
+		t.Error(err)
+	}
+}
+
+// When the lock of a volume can be given back.
+func TestCanUnlock(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ transcript, says string }{
+		{"live", ""},
+		{"stopped", ""},
+		{"nothing-runs", ""}, // without sanlock the watchdog resets the node
+		{"lvmlockd-restarted", "the locks of the earlier one (1)"},
+	} {
+		m, n := newNode(t, c.transcript)
+		check := func(says string) {
+			t.Helper()
+			m.last = nil
+			if err := m.CanUnlock(t.Context(), "svg"); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+				t.Errorf("%s: %v, want %q", c.transcript, err, says)
+			}
+		}
+		check(c.says)
+		if c.says != "" {
+			n.says["lvmlockctl --info --dump"] = utterance{code: 1, stdout: "Cannot connect to lvmlockd.\n"}
+			check("sanlock keeps its locks (1) for this node")
+			if st := m.Status("svg"); st.State != Unavailable {
+				t.Errorf("%+v", st)
+			}
+		}
+	}
+}
+
+// Locks that no lvmlockd has taken over keep no other volume from being used.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	m, n := newNode(t, "started")
+	u := n.says["sanlock client status -D"]
+	u.stdout += "r lvm_svg:lv1:/dev/mapper/svg-lvmlock:71303168:3 p 263 ORPHAN\n    list=orphan\n"
+	n.says["sanlock client status -D"] = u
+	if err := m.Ready(t.Context(), "svg"); err != nil {
+		t.Error(err)
+	}
+	if st := m.Status("svg"); !strings.Contains(st.Reason, "sanlock client release -r lvm_svg:lv1:/dev/mapper/svg-lvmlock:71303168 -O 1") {
 		t.Errorf("%+v", st)
 	}
 }

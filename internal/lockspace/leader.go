@@ -26,8 +26,6 @@ const (
 	shared       = 1 // of the mode block's flags: the host holds the lease together with others
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // A record is a leader record.
 type record struct {
 	owner      int
@@ -37,7 +35,10 @@ type record struct {
 	writer     int
 }
 
-var errNoRecord = fmt.Errorf("there is no lease of it on the disk")
+var (
+	errNoRecord = fmt.Errorf("there is no lease of it on the disk")
+	errRemoved  = fmt.Errorf("its lease was removed from the disk, as lvremove does")
+)
 
 // parseRecord reads a leader record. A record of an unknown version is an error.
 func parseRecord(b []byte, magic, version uint32, sectorSize int, lockspace string) (record, error) {
@@ -47,8 +48,10 @@ func parseRecord(b []byte, magic, version uint32, sectorSize int, lockspace stri
 	}
 	switch got := le.Uint32(b); {
 	case got == magic:
-	case got == 0 || got == clearedMagic:
+	case got == 0:
 		return record{}, errNoRecord
+	case got == clearedMagic:
+		return record{}, errRemoved
 	default:
 		return record{}, fmt.Errorf("no record of sanlock (magic %#x)", got)
 	}
@@ -59,7 +62,7 @@ func parseRecord(b []byte, magic, version uint32, sectorSize int, lockspace stri
 		return record{}, fmt.Errorf("the record is for sectors of %d bytes", size)
 	}
 	// sanlock's sum starts with ^1 and is not inverted at the end.
-	if sum := ^crc32.Update(1, castagnoli, b[:summed]); sum != le.Uint32(b[summed:]) {
+	if sum := ^crc32.Update(1, crc32.MakeTable(crc32.Castagnoli), b[:summed]); sum != le.Uint32(b[summed:]) {
 		return record{}, fmt.Errorf("the record has a wrong checksum")
 	}
 	if space := text(b[56:104]); space != lockspace {

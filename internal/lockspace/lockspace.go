@@ -41,6 +41,7 @@ type Manager struct {
 	spaces   map[string]*space // guarded by mu, as all that follows; by VG
 	last     *facts            // the last look
 	looking  *flight           // the look that runs
+	leases   map[string]Leases // of this node, by lockspace: as they were last
 	versions Versions
 }
 
@@ -107,7 +108,7 @@ func New(o Options) *Manager {
 	if o.Words == nil {
 		o.Words = func(context.Context, string) ([]string, error) { return nil, nil }
 	}
-	return &Manager{Options: o, now: time.Now, monotonic: monotonic, spaces: map[string]*space{}}
+	return &Manager{Options: o, now: time.Now, monotonic: monotonic, spaces: map[string]*space{}, leases: map[string]Leases{}}
 }
 
 // space returns the entry of a volume group. m.mu is held.
@@ -149,22 +150,80 @@ func (m *Manager) Ready(ctx context.Context, vg string) error {
 	return m.waitStart(s)
 }
 
+// Check is Ready for a caller that changes nothing: a lockspace that is not started is no error.
+func (m *Manager) Check(ctx context.Context, vg string) error {
+	f, err := m.look(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.judge(m.space(vg), f)
+}
+
+// CanUnlock returns why the lock of a volume that is deactivated now would stay on this node,
+// so that no other could use the volume; nil = it would not. An lvmlockd that does not run
+// gives none back, and a later one takes over those of active volumes alone.
+func (m *Manager) CanUnlock(ctx context.Context, vg string) error {
+	f, err := m.look(ctx)
+	if err != nil {
+		return err
+	}
+	if _, listed := f.lvmlockd[vg]; listed || f.sanlock.Spaces["lvm_"+vg].Locks == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.judge(m.space(vg), f)
+}
+
 // Start starts the lockspace of a volume group in the background, unless it is started.
 func (m *Manager) Start(vg string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.start(m.space(vg))
+	s := m.space(vg)
+	m.start(s)
+	if s.status.State == "" {
+		m.enter(s, Starting, "")
+	}
+}
+
+// Observe asks the daemons for the states of volume groups. It starts nothing.
+func (m *Manager) Observe(ctx context.Context, vgs []string) {
+	f, err := m.look(ctx)
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, vg := range vgs {
+		_ = m.judge(m.space(vg), f)
+	}
 }
 
 // Lost marks a volume group whose lease is lost: it is not Ready until its locks have been
-// dropped and its lockspace started again.
-func (m *Manager) Lost(vg, why string) {
+// dropped and its lockspace started again. It refuses if the daemons say that nothing is lost:
+// then an administrator called, and pods would lose mounts. If they do not answer, it is lost.
+func (m *Manager) Lost(ctx context.Context, vg, why string) error {
+	ctx, cancel := context.WithTimeout(ctx, lostLook)
+	defer cancel()
+	f, err := m.lookNow(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.space(vg)
+	if err == nil {
+		if state, err := m.judgement(s, f); err == nil && state == Started {
+			return volume.Errorf(volume.NotAllowed, "volume group %s has not lost its locks: its lease on the disks was renewed in time, so nothing is done", vg)
+		}
+	}
 	s.lost, s.lostAt = why, m.now()
 	m.enter(s, Lost, lostReason(vg, why))
+	return nil
 }
+
+// lostLook is how long the daemons may take to say that nothing is lost: most of the time is
+// for the unmounts.
+const lostLook = 3 * time.Second
 
 // Status returns what was last known. It does no I/O.
 func (m *Manager) Status(vg string) Status {

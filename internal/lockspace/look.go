@@ -22,8 +22,8 @@ const fresh = time.Second
 // facts is what the daemons said at one time. An error says why a daemon could not be asked.
 type facts struct {
 	at       time.Time // when the look began
-	lvmlockd map[string]lockdSpace
-	sanlock  sanlockd
+	lvmlockd map[string]LockdSpace
+	sanlock  Sanlock
 	wdmd     map[string]int // the expiry of each client, in seconds from now
 
 	lvmlockdErr, sanlockErr, wdmdErr error
@@ -53,8 +53,12 @@ func (m *Manager) look(ctx context.Context) (*facts, error) {
 	case <-l.done:
 		return l.facts, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the lock managers were asked, and have not answered yet: %w", ctx.Err())
+		return nil, noAnswer(ctx)
 	}
+}
+
+func noAnswer(ctx context.Context) error {
+	return fmt.Errorf("the lock managers were asked, and have not answered yet: %w", ctx.Err())
 }
 
 // lookNow is look for a caller that has changed something: it starts after the call.
@@ -62,7 +66,11 @@ func (m *Manager) lookNow(ctx context.Context) (*facts, error) {
 	m.mu.Lock()
 	if l := m.looking; l != nil {
 		m.mu.Unlock()
-		<-l.done
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return nil, noAnswer(ctx)
+		}
 		m.mu.Lock()
 	}
 	m.last = nil
@@ -80,6 +88,11 @@ func (m *Manager) ask(l *flight, f *facts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l.facts, m.last, m.looking = f, f, nil
+	for name, lease := range f.sanlock.Spaces {
+		if lease.List == "spaces" && strings.HasPrefix(lease.Path, "/dev/") {
+			m.leases[name] = lease
+		}
+	}
 	close(l.done)
 }
 
@@ -135,7 +148,7 @@ func down(daemon, pkg, said string, err error) error {
 }
 
 // askLvmlockd returns the lockspaces of lvmlockd, by VG.
-func (m *Manager) askLvmlockd() (map[string]lockdSpace, error) {
+func (m *Manager) askLvmlockd() (map[string]LockdSpace, error) {
 	for try := 0; ; try++ {
 		out, err := m.command("lvmlockctl", "lvmlockctl", "--info", "--dump")
 		if strings.HasPrefix(out, "socket error -98") && try < 10 { // another lvmlockctl receives its dump
@@ -145,16 +158,16 @@ func (m *Manager) askLvmlockd() (map[string]lockdSpace, error) {
 		if err != nil {
 			return nil, down("lvmlockd", "lvm2-lockd", out, err)
 		}
-		return parseLvmlockd(out)
+		return ParseLvmlockd(out)
 	}
 }
 
-func (m *Manager) askSanlock() (sanlockd, error) {
+func (m *Manager) askSanlock() (Sanlock, error) {
 	out, err := m.command("sanlock", "sanlock", "client", "status", "-D")
 	if err != nil {
-		return sanlockd{}, down("sanlock", "sanlock", "", err)
+		return Sanlock{}, down("sanlock", "sanlock", "", err)
 	}
-	return parseSanlock(out)
+	return ParseSanlock(out)
 }
 
 func (m *Manager) askWdmd() (map[string]int, error) {

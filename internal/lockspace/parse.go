@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A lockdSpace is a lockspace as lvmlockd knows it.
-type lockdSpace struct {
+// A LockdSpace is a lockspace as lvmlockd knows it.
+type LockdSpace struct {
 	UUID       string // of the volume group
 	Type       string // "sanlock" or "dlm"
 	HostID     int
@@ -19,9 +19,9 @@ type lockdSpace struct {
 	GlobalLock bool // it had the global lock when it was started
 }
 
-// parseLvmlockd reads the output of lvmlockctl --info --dump.
-func parseLvmlockd(out string) (map[string]lockdSpace, error) {
-	spaces := map[string]lockdSpace{}
+// ParseLvmlockd reads the output of lvmlockctl --info --dump.
+func ParseLvmlockd(out string) (map[string]LockdSpace, error) {
+	spaces := map[string]LockdSpace{}
 	if !strings.HasPrefix(out, "info=structs ") {
 		return nil, fmt.Errorf("lvmlockctl: the output does not parse: %.80q", out)
 	}
@@ -35,7 +35,7 @@ func parseLvmlockd(out string) (map[string]lockdSpace, error) {
 			return nil, fmt.Errorf("lvmlockctl: the output does not parse: %.80q", line)
 		}
 		set := func(name string) bool { return f[name] != "" && f[name] != "0" }
-		spaces[f["vg_name"]] = lockdSpace{
+		spaces[f["vg_name"]] = LockdSpace{
 			UUID: f["vg_uuid"], Type: f["lm_type"], HostID: id,
 			Failed: set("create_fail"), Started: set("create_done"), Stopping: set("thread_stop"),
 			Killed: set("kill_vg"), Dropped: set("drop_vg"), GlobalLock: set("sanlock_gl_enabled"),
@@ -55,17 +55,17 @@ func fields(text, separator string) map[string]string {
 	return all
 }
 
-// A sanlockd is the state of the daemon sanlock. Its times are seconds of CLOCK_MONOTONIC.
-type sanlockd struct {
+// A Sanlock is the state of the daemon sanlock. Its times are seconds of CLOCK_MONOTONIC.
+type Sanlock struct {
 	Name     string // of this host
 	Version  string
 	Watchdog bool // it uses wdmd
 	Now      int
-	Spaces   map[string]leases // LVM's, by lockspace: "lvm_VG"
+	Spaces   map[string]Leases // LVM's, by lockspace: "lvm_VG"
 }
 
-// The leases of a lockspace, as sanlock knows it.
-type leases struct {
+// Leases are those of a lockspace, as sanlock knows it.
+type Leases struct {
 	HostID     int
 	Path       string // the device that contains them
 	List       string // "spaces"; "add" and "rem" = it is being added or removed
@@ -77,17 +77,18 @@ type leases struct {
 	Renewed    int // when it was renewed last
 	Result     int // of the last attempt, 1 = success
 	Dead       bool
-	Locks      int // that are held
+	Locks      int      // that are held
+	Orphans    []string // of Locks: those of an lvmlockd that was killed, LOCKSPACE:NAME:PATH:OFFSET
 }
 
-// parseSanlock reads the output of sanlock client status -D: blocks of a heading and
+// ParseSanlock reads the output of sanlock client status -D: blocks of a heading and
 // indented fields.
-func parseSanlock(out string) (sanlockd, error) {
-	d := sanlockd{Spaces: map[string]leases{}}
-	bad := func(text string) (sanlockd, error) {
-		return sanlockd{}, fmt.Errorf("sanlock client status: the output does not parse: %.80q", text)
+func ParseSanlock(out string) (Sanlock, error) {
+	d := Sanlock{Spaces: map[string]Leases{}}
+	bad := func(text string) (Sanlock, error) {
+		return Sanlock{}, fmt.Errorf("sanlock client status: the output does not parse: %.80q", text)
 	}
-	locks := map[string]int{}
+	locks, orphans := map[string]int{}, map[string][]string{}
 	for _, b := range blocks(out) {
 		switch kind, rest, _ := strings.Cut(b.heading, " "); kind {
 		case "daemon":
@@ -104,7 +105,7 @@ func parseSanlock(out string) (sanlockd, error) {
 			if !ok {
 				return bad(b.heading)
 			}
-			l := leases{
+			l := Leases{
 				HostID: id, Path: path, List: b.fields["list"],
 				IOTimeout: b.number("io_timeout"), SectorSize: b.number("sector_size"), AlignSize: b.number("align_size"),
 				Joined: b.number("acquire_last_success"), Attempt: b.number("renewal_last_attempt"),
@@ -118,16 +119,25 @@ func parseSanlock(out string) (sanlockd, error) {
 		case "r":
 			name, _, _ := strings.Cut(rest, ":")
 			locks[name]++
+			lease, _, _ := strings.Cut(rest, " ") // with its version at its end
+			if end := strings.LastIndex(lease, ":"); end > 0 && strings.HasSuffix(rest, " ORPHAN") {
+				orphans[name] = append(orphans[name], lease[:end])
+			}
 		}
 	}
 	for name, l := range d.Spaces {
-		l.Locks = locks[name]
+		l.Locks, l.Orphans = locks[name], orphans[name]
 		d.Spaces[name] = l
 	}
 	if d.Version == "" {
 		return bad(out)
 	}
 	return d, nil
+}
+
+// Arg names the lockspace in sanlock's commands.
+func (l Leases) Arg(name string) string {
+	return fmt.Sprintf("%s:%d:%s:0", name, l.HostID, strings.ReplaceAll(l.Path, ":", `\:`))
 }
 
 // A block is a heading and the indented fields below it.

@@ -3,6 +3,7 @@ package lockspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -128,6 +129,11 @@ func (m *Manager) lock(vg, what string) string {
 	return filepath.Join(m.LockDir, "vg-"+vg+":"+what)
 }
 
+// NoLockType is the error of a volume group that is shared by its configuration alone.
+func NoLockType(vg string) string {
+	return fmt.Sprintf("volume group %s is configured as shared, but it has no lock type, so another node could use its volumes at the same time: vgchange --lock-type sanlock %[1]s (while no volume is active; if no group has LVM's global lock yet: with --lockopt skipgl, and then lvmlockctl --gl-enable %[1]s), or remove `shared: true`", vg)
+}
+
 // readLockType returns the lock type of a volume group.
 func (m *Manager) readLockType(vg string) (string, error) {
 	out, err := m.lvm(context.Background(), vg, "vgs", "--noheadings", "-o", "vg_lock_type")
@@ -138,7 +144,7 @@ func (m *Manager) readLockType(vg string) (string, error) {
 	case "sanlock", "dlm":
 		return t, nil
 	case "", "none":
-		return "", unusable("volume group %s is configured as shared, but it has no lock type, so another node could use its volumes at the same time: vgchange --lock-type sanlock %s (while no volume is active), or remove `shared: true`", vg, vg)
+		return "", unusable("%s", NoLockType(vg))
 	default:
 		return "", unusable("volume group %s has the lock type %.20q, which flexd does not know", vg, t)
 	}

@@ -22,10 +22,10 @@ var results = map[int]string{
 	-17:  "sanlock still has the lockspace of an earlier lvmlockd",
 	-202: "the device of its leases does not answer within the io timeout",
 	-203: "sanlock gets no watchdog: " + watchdogRemedy,
-	-223: "there are no leases on its disks: vgchange --lock-type none and sanlock again makes new ones, while all nodes have stopped it",
+	-223: "leases are missing on its disks: docs/shared.md, Recovery, has how to make new ones",
 	-224: "its leases have another version than this sanlock",
 	-226: "its leases belong to another lockspace: was the volume group renamed or copied?",
-	-229: "its leases are damaged",
+	-229: "its leases are damaged: docs/shared.md, Recovery, has how to make new ones",
 }
 
 // parseLog returns the reason of the last failure to join a lockspace in sanlock's log.

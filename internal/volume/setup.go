@@ -169,7 +169,7 @@ func (p *planner) conflict(c Call) Refusal {
 	}
 	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
 		if !p.h.LV.ReadOnly {
-			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew", p.device())
+			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew; if it is read-only then, too, activation/read_only_volume_list in lvm.conf has it", p.device())
 		}
 		return refusal(Conflict, "the logical volume is read-only: mount it with readOnly: true")
 	}

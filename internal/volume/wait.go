@@ -46,6 +46,10 @@ const (
 	LeaseUnknown = "unknown"
 )
 
+// deletePod is what frees a volume of a host that lives. The pod may be known to that host only: after
+// a forced detach, or a forced deletion.
+const deletePod = "delete the pod that uses the volume there; if there is none, check that kubelet runs there, or power that host off"
+
 // Name is the name of the host, with its host id.
 func (h *Holder) Name() string {
 	switch {
@@ -73,7 +77,7 @@ func (h *Holder) String() string {
 	case LeaseLive:
 		b.WriteString(", its lease is live")
 		at(" (renewed at %s)", h.Renewed)
-		b.WriteString(": delete the pod that uses the volume there")
+		b.WriteString(": " + deletePod)
 	case LeaseFailing:
 		b.WriteString(", it does not renew its lease")
 		at(" (renewed last at %s)", h.Renewed)
@@ -86,7 +90,7 @@ func (h *Holder) String() string {
 		b.WriteString(": the lock manager frees the volume")
 		at(" at %s", h.FreeAt)
 	default:
-		b.WriteString(", the state of its lease is unknown: delete the pod that uses the volume there; if that host is dead, the lock manager frees the volume once its lease has ended")
+		b.WriteString(", the state of its lease is unknown: " + deletePod + "; if that host is dead, the lock manager frees the volume once its lease has ended")
 	}
 	return b.String()
 }

@@ -1,0 +1,90 @@
+package lockspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// askAgain is the least time between two questions for where the leases of a group are, while
+// the answer is that its lockspace is not started.
+const askAgain = 30 * time.Second
+
+// Taken reads the locks of volumes that this node has active, and returns those that another
+// host has taken, with the host that holds it now (the zero Holder = none does). sanlock does not
+// look: it renews its lease, and relies on its watchdog for what happens in between. That
+// does not help a virtual machine whose time was stopped. A lock that cannot be read, or that
+// no host holds since this node gave it back, is an error beside the result.
+func (m *Manager) Taken(ctx context.Context, vg string, lvs []LV) (map[volume.UUID]volume.Holder, error) {
+	own, err := m.own(ctx, vg)
+	if err != nil {
+		return nil, err
+	}
+	arg := leasesArg{Path: own.Path, Lockspace: "lvm_" + vg, SectorSize: own.SectorSize, MaxHost: own.HostID}
+	names := map[string]volume.UUID{}
+	for _, lv := range lvs {
+		l, err := lv.lease()
+		if err != nil {
+			return nil, err
+		}
+		names[l.Name] = lv.UUID
+		arg.Leases = append(arg.Leases, l)
+	}
+	taken := map[volume.UUID]volume.Holder{}
+	var failed error
+	for len(arg.Leases) > 0 {
+		some := arg
+		some.Leases = arg.Leases[:min(perChild, len(arg.Leases))]
+		arg.Leases = arg.Leases[len(some.Leases):]
+		var got leasesAnswer
+		if err := run.Ask(ctx, m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", some), Deadline: commandDeadline, Lock: m.lock(vg, "own-leases")}, &got); err != nil {
+			return taken, err
+		}
+		for name, owners := range got.Owners {
+			last, free := got.Last[name]
+			switch {
+			case free && (last == own.HostID || last == 0): // given back by this node, or made anew
+				failed = errors.Join(failed, fmt.Errorf("%s: this node does not hold its lock, and no other has taken it", name))
+			case free:
+				taken[names[name]] = volume.Holder{}
+			case !slices.ContainsFunc(owners, func(o owner) bool { return o.ID == own.HostID }):
+				taken[names[name]] = volume.Holder{HostID: owners[0].ID, Host: got.Hosts[owners[0].ID].Name, Shared: owners[0].Shared}
+			}
+		}
+		for name, text := range got.Errors {
+			if text == errRemoved.Error() || strings.HasPrefix(text, otherLease) { // the volume was removed
+				taken[names[name]] = volume.Holder{}
+				continue
+			}
+			failed = errors.Join(failed, fmt.Errorf("%s: %s", name, text))
+		}
+	}
+	return taken, failed
+}
+
+// own returns this node's lease in a lockspace, as sanlock said when it was asked last: it is
+// the same as long as volumes are active.
+func (m *Manager) own(ctx context.Context, vg string) (Leases, error) {
+	m.mu.Lock()
+	own, known := m.leases["lvm_"+vg]
+	recent := m.last != nil && m.now().Sub(m.last.at) < askAgain
+	m.mu.Unlock()
+	if !known && !recent {
+		if _, err := m.look(ctx); err != nil {
+			return Leases{}, err
+		}
+		m.mu.Lock()
+		own, known = m.leases["lvm_"+vg]
+		m.mu.Unlock()
+	}
+	if !known {
+		return Leases{}, fmt.Errorf("the lockspace of volume group %s is not started", vg)
+	}
+	return own, nil
+}

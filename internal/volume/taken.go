@@ -1,0 +1,23 @@
+package volume
+
+import "fmt"
+
+// A Taken is a volume that is active on this node, and whose lock this node does not hold any
+// more: another has taken it over, because this node looked dead.
+type Taken struct {
+	Name   Name
+	UUID   UUID
+	Number string // of its device
+	Seq    uint64
+	Holder Holder // zero = no host has the lock now
+	Fenced bool   // all its reads and writes fail
+}
+
+// Reason says what has happened.
+func (t Taken) Reason() string {
+	now := "which no host has now"
+	if t.Holder.HostID != 0 {
+		now = "which " + t.Holder.Name() + " has now"
+	}
+	return fmt.Sprintf("another host took over its lock, %s, while it was active here: was this node's time stopped (virsh suspend, a snapshot of its memory)?", now)
+}
