@@ -55,7 +55,7 @@ var packages = []struct {
 	{"internal/flexserve", []string{"volume", "procfs", "config", "status", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},
 	{"internal/server", []string{"volume", "procfs", "flexvolume", "status"}}, // asks for the rest by interfaces of its own
 	{"internal/driver", []string{"run", "config", "status", "flexvolume", "kubelet", "mounttable"}},
-	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable", "driver"}},
+	{"internal/doctor", []string{"procfs", "run", "config", "udev", "status", "flexvolume", "kubelet", "mounttable", "lockspace", "driver"}},
 	{"internal/hosttest", []string{"boottime", "volume", "run", "config", "flexvolume", "kubelet", "mounttable", "mount", "loopdev", "devmapper", "lockspace", "lvm", "dsw", "asw", "reconcile", "flexserve"}},
 	{"cmd/flexdriver", []string{"flexvolume"}},
 	{"cmd/flexd", []string{"boottime", "spelling", "volume", "procfs", "run", "config", "status", "flexvolume", "explain", "kubelet", "mount", "devmapper", "loopdev", "lockspace", "lvm", "dsw", "asw", "audit", "reconcile", "metrics", "flexserve", "server", "udev", "driver", "doctor", "history"}},

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
@@ -13,20 +13,21 @@ import (
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/status"
 )
 
 // locks are those of the shared volume groups.
 type locks struct {
 	*lockspace.Manager
 	removeUnused func(ctx context.Context, vg string) ([]lvm.Used, error)
-	dropping     *sync.Mutex
+	dropping     chan struct{} // has an element while locks are dropped
 }
 
 func newLocks(live *config.Live, runner children.Runner, lockDir string) locks {
 	removeUnused := func(ctx context.Context, vg string) ([]lvm.Used, error) {
 		return lvm.RemoveUnused(ctx, runner, devmapper.New(), vg)
 	}
-	return locks{removeUnused: removeUnused, dropping: &sync.Mutex{}, Manager: lockspace.New(lockspace.Options{
+	return locks{removeUnused: removeUnused, dropping: make(chan struct{}, 1), Manager: lockspace.New(lockspace.Options{
 		Runner: runner, LockDir: lockDir,
 		NoWatchdog: func(name string) bool {
 			vg := live.VG(name)
@@ -41,8 +42,12 @@ func (l locks) Ready(ctx context.Context, vg string) error {
 	if err := l.Manager.Ready(ctx, vg); !errors.Is(err, lockspace.ErrStale) {
 		return err
 	}
-	l.dropping.Lock()
-	defer l.dropping.Unlock()
+	select {
+	case l.dropping <- struct{}{}:
+		defer func() { <-l.dropping }()
+	case <-ctx.Done():
+		return fmt.Errorf("the lost locks of volume group %s are being dropped: %w", vg, context.Cause(ctx))
+	}
 	err := l.Manager.Ready(ctx, vg)
 	if !errors.Is(err, lockspace.ErrStale) {
 		return err // another call has dropped them
@@ -61,11 +66,31 @@ func (l locks) Ready(ctx context.Context, vg string) error {
 }
 
 // LostReason is for the reconciler.
-func (l locks) LostReason(vg string) (string, time.Time) {
-	if st := l.Status(vg); st.State == lockspace.Lost {
+func (l locks) LostReason(vg string) (string, time.Time) { return l.reason(vg, lockspace.Lost) }
+
+// Unavailable is for the reconciler.
+func (l locks) Unavailable(vg string) (string, time.Time) { return l.reason(vg, lockspace.Unavailable) }
+
+func (l locks) reason(vg string, in lockspace.State) (string, time.Time) {
+	if st := l.Status(vg); st.State == in {
 		return st.Reason, st.Since
 	}
 	return "", time.Time{}
+}
+
+// State is for the reconciler.
+func (l locks) State(vg string) status.Locks {
+	st := l.Status(vg)
+	when := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		return &t
+	}
+	return status.Locks{
+		Type: st.LockType, State: cmp.Or(string(st.State), "unknown"), Since: when(st.Since), Reason: st.Reason, HostID: st.HostID, HostName: st.HostName,
+		IOTimeout: st.IOTimeout.Seconds(), Renewed: when(st.Renewed), Watchdog: st.Watchdog, ObservedAt: when(st.Looked),
+	}
 }
 
 // removeUnused translates lvm's answer for the reconciler.

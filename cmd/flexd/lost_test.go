@@ -6,7 +6,6 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -115,7 +114,7 @@ func TestStaleLockspace(t *testing.T) {
 	t.Parallel()
 	daemons := &staleDaemons{}
 	active := []lvm.Used{{Name: volume.Name{VG: "svg", LV: "a"}, Open: 1}}
-	l := locks{Manager: lockspace.New(lockspace.Options{Runner: daemons, LockDir: t.TempDir()}), dropping: &sync.Mutex{},
+	l := locks{Manager: lockspace.New(lockspace.Options{Runner: daemons, LockDir: t.TempDir()}), dropping: make(chan struct{}, 1),
 		removeUnused: func(context.Context, string) ([]lvm.Used, error) { return active, nil }}
 	if err := l.Ready(t.Context(), "svg"); !errors.Is(err, lockspace.ErrStale) || !strings.Contains(err.Error(), "svg/a is open") || daemons.dropped.Load() {
 		t.Errorf("with an active volume: %v", err)

@@ -87,6 +87,15 @@ func (h *Host) Wipe(file string) {
 	}
 }
 
+// HideHolders ends all answers to which host holds a lock, as with another lock manager.
+func (d *Disk) HideHolders() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.silent
+	d.silent = true
+	return !was
+}
+
 // Empty makes all of a volume read as zeros, as a restored array or an administrator does, if
 // no host uses it.
 func (d *Disk) Empty(file string) bool {

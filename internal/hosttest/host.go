@@ -127,6 +127,7 @@ type loop struct {
 	foreign bool       // it has no mark of flexd
 	owners  bool       // an operator created it
 	going   bool       // detached while in use: the kernel does it when the last user ends
+	fenced  bool       // each read and write fails
 }
 
 // A hang is a command that does not end.

@@ -36,6 +36,7 @@ type Disk struct {
 	leases map[string]*volumeLease  // sanlock's resource leases, by the uuid of the volume; see groupLock
 	users  []*Host                  // all hosts
 	made   int                      // volumes
+	silent bool                     // which host holds a lock is not known
 	broke  func(f string, a ...any) // reports a broken promise
 }
 
@@ -57,6 +58,7 @@ type hostLease struct {
 // A volumeLease is the lock of a volume on the disk.
 type volumeLease struct {
 	owners map[int]int // generations by host id
+	last   int         // the host that took it last
 	shared bool
 }
 
@@ -101,6 +103,8 @@ type LockManager struct {
 	off               bool // the machine is off
 	cutOff            bool // the host does not reach the disk
 	paused            bool
+	stopped           time.Time // when its time was stopped, too; zero = it goes on
+	resumed           time.Time // when it went on last
 	space             spaceState
 	began             time.Time // of a start of the lockspace
 	generation        int
@@ -126,7 +130,7 @@ func (d *Disk) manager(h *Host, id int) *LockManager {
 // boot is the state after a boot.
 func (m *LockManager) boot() {
 	m.sanlock, m.lvmlockd, m.off, m.paused, m.space, m.armed = true, true, false, false, none, false
-	m.users, m.life = 0, m.life+1
+	m.users, m.life, m.stopped, m.resumed = 0, m.life+1, time.Time{}, time.Time{}
 	m.seen, m.held, m.orphans, m.unreleased = map[int]sighting{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 }
 
@@ -151,6 +155,9 @@ func (m *LockManager) Run(done <-chan struct{}) {
 // second is what happens in one second. It returns what follows, without the lock.
 func (m *LockManager) second(now time.Time) (after func()) {
 	after = func() {}
+	if !m.stopped.IsZero() {
+		return after
+	}
 	if m.armed && m.Watchdog && now.Sub(m.renewed) >= hostDead-2*tick {
 		m.armed = false
 		return m.Reset
@@ -274,11 +281,14 @@ func (m *LockManager) acquire(key string, shared bool) error {
 	if err := m.ready(); err != nil {
 		return err
 	}
+	if had, held := m.held[key]; held && had == shared && key != groupLock {
+		return nil // the disk is not read again
+	}
 	others, theirs := m.holders(key)
 	if len(others) > 0 && !(shared && theirs) {
 		return errHeldByHost
 	}
-	l := &volumeLease{owners: map[int]int{m.id: m.generation}, shared: shared}
+	l := &volumeLease{owners: map[int]int{m.id: m.generation}, last: m.id, shared: shared}
 	for _, id := range others {
 		l.owners[id] = m.disk.leases[key].owners[id]
 	}
@@ -334,8 +344,46 @@ func (m *LockManager) Pause(stop bool) bool {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
 	was := m.paused
-	m.paused = stop && !m.off
+	if m.stopped.IsZero() {
+		m.paused = stop && !m.off
+	}
 	return was != m.paused
+}
+
+// Stopped is how long a host may use a volume that another has taken over, after its time
+// was stopped.
+const Stopped = 3 * time.Second
+
+// StopTime stops the machine and its time, as virsh suspend does, or lets it continue: for it
+// no time has passed.
+func (m *LockManager) StopTime(stop bool) bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	switch {
+	case stop == !m.stopped.IsZero(), m.off, stop && m.paused:
+		return false
+	case stop:
+		m.stopped, m.paused = time.Now(), true
+		return true
+	}
+	passed := time.Since(m.stopped)
+	m.renewed, m.began = m.renewed.Add(passed), m.began.Add(passed)
+	for id, s := range m.seen {
+		s.at = s.at.Add(passed)
+		m.seen[id] = s
+	}
+	m.stopped, m.paused, m.resumed = time.Time{}, false, time.Now()
+	return true
+}
+
+// unaware reports whether the machine may not have noticed yet that its time was stopped.
+func (m *LockManager) unaware() bool { return !m.resumed.IsZero() && time.Since(m.resumed) < Stopped }
+
+// Unaware reports whether the machine may not have noticed yet that its time was stopped.
+func (m *LockManager) Unaware() bool {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	return m.unaware()
 }
 
 // Paused reports whether the machine does nothing at present.
@@ -362,7 +410,7 @@ func (m *LockManager) KillLockd() bool {
 }
 
 // AdoptLocks starts lvmlockd again (lvmlockd --adopt 1): it takes the locks of active volumes
-// over, and releases the others.
+// over, and an operator releases the others (sanlock client release -O 1).
 func (m *LockManager) AdoptLocks() bool {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
@@ -446,11 +494,11 @@ func (h *Host) deviceOf(f *File) *loop {
 
 // alone verifies that no other machine that runs has a volume mounted or writes to it.
 func (h *Host) alone(p *process, f *File) {
-	if h.locking == nil {
+	if h.locking == nil || !h.locking.acts(f) {
 		return
 	}
 	for _, o := range h.locking.disk.users {
-		if op := o.live[f]; o != h && !o.locking.off && !o.locking.paused && (o.writable(f) || op == "format" || op == "check") {
+		if op := o.live[f]; o != h && o.locking.acts(f) && (o.writable(f) || op == "format" || op == "check") {
 			h.broke("%s of %s while host %d has it mounted or works on it (%s)", p.op, f.path, o.locking.id, op)
 		}
 	}
@@ -461,6 +509,13 @@ func (h *Host) mustTag(f *File, prefix string) {
 	if h.locking != nil && !slices.ContainsFunc(f.Tags, func(tag string) bool { return strings.HasPrefix(tag, prefix) }) {
 		h.broke("%s has no tag %s yet; tags: %v", f.path, prefix, f.Tags)
 	}
+}
+
+// acts reports whether the machine runs, and its device of a volume is not fenced. One whose
+// time was stopped has a moment to fence it.
+func (m *LockManager) acts(f *File) bool {
+	l := m.h.deviceOf(f)
+	return !m.off && !m.paused && !m.unaware() && (l == nil || !l.fenced)
 }
 
 func (h *Host) writable(f *File) bool {
@@ -476,7 +531,7 @@ func (d *Disk) Conflicts() (all []string) {
 		var hosts []int
 		writable := false
 		for _, h := range d.users {
-			if m := h.locking; !m.off && !m.paused && len(h.mountsOf(f)) > 0 {
+			if m := h.locking; m.acts(f) && len(h.mountsOf(f)) > 0 {
 				hosts, writable = append(hosts, m.id), writable || h.writable(f)
 			}
 		}

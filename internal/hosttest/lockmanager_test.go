@@ -2,6 +2,8 @@ package hosttest
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +21,12 @@ type pair struct {
 
 // twoHosts runs a test of two hosts whose lockspaces are started.
 func twoHosts(t *testing.T, test func(t *testing.T, p pair)) {
+	notes := t.TempDir()
+	for _, lv := range []string{"lv1", "lv2"} { // what is activated must be noted
+		if err := os.WriteFile(filepath.Join(notes, "lease-"+lv+".json"), []byte(`{"uuid":"name:`+VG+`:`+lv+`"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDisk(t.Errorf)
 		p := pair{d, NewSharedHost(t.Errorf, d, 1), NewSharedHost(t.Errorf, d, 2)}
@@ -28,14 +36,11 @@ func twoHosts(t *testing.T, test func(t *testing.T, p pair)) {
 		done := make(chan struct{})
 		defer close(done)
 		for _, h := range d.users {
-			h.dirs = func() (string, string) { return "", "" }
+			h.dirs = func() (string, string) { return notes, "" }
 			h.locking.Lockstart()
 			go h.locking.Run(done)
 		}
 		time.Sleep(joinTime + time.Second)
-		for _, f := range d.files {
-			f.Tags = []string{"flexd.creating"} // activated without a note
-		}
 		test(t, p)
 	})
 }

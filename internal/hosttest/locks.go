@@ -3,6 +3,7 @@ package hosttest
 import (
 	"context"
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,25 @@ const lookAge = time.Second
 // Ready implements lvm.Locks. It starts a lockspace that is not started.
 func (l *locks) Ready(ctx context.Context, _ string) error {
 	_, err := until(ctx, func() (struct{}, error) { return struct{}{}, l.ready() })
+	return err
+}
+
+// Check implements lvm.Locks.
+func (l *locks) Check(ctx context.Context, vg string) error { return l.Ready(ctx, vg) }
+
+// CanUnlock implements lvm.Locks.
+func (l *locks) CanUnlock(ctx context.Context, _ string) error {
+	_, err := until(ctx, func() (struct{}, error) {
+		if l.pace("before") == Fails {
+			return struct{}{}, errFailed
+		}
+		l.m.disk.mu.Lock()
+		defer l.m.disk.mu.Unlock()
+		if !l.m.lvmlockd && len(l.m.orphans) > 0 {
+			return struct{}{}, errNoLockd
+		}
+		return struct{}{}, nil
+	})
 	return err
 }
 
@@ -114,8 +134,8 @@ func (l *locks) holders(lvs []lockspace.LV) (map[volume.UUID]volume.Holder, erro
 	}
 	all := map[volume.UUID]volume.Holder{}
 	for _, lv := range lvs {
-		ids, _ := m.holders(groupUUID + "_" + string(lv.UUID))
-		if len(ids) > 0 {
+		ids, _ := m.holders(string(lv.UUID))
+		if len(ids) > 0 && !m.disk.silent {
 			all[lv.UUID] = volume.Holder{HostID: ids[0], Host: fmt.Sprintf("node%d", ids[0]), State: volume.LeaseLive}
 		}
 		if !strings.HasPrefix(lv.LockArgs, "1.0.0:") {
@@ -123,6 +143,64 @@ func (l *locks) holders(lvs []lockspace.LV) (map[volume.UUID]volume.Holder, erro
 		}
 	}
 	return all, nil
+}
+
+// Taken implements lvm.Locks.
+func (l *locks) Taken(ctx context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
+	return until(ctx, func() (map[volume.UUID]volume.Holder, error) {
+		m := l.m
+		m.awaitRun()
+		m.disk.mu.Lock()
+		defer m.disk.mu.Unlock()
+		if m.cutOff {
+			return nil, errLeaseIO
+		}
+		all := map[volume.UUID]volume.Holder{}
+		for _, lv := range lvs {
+			switch now := m.disk.leases[string(lv.UUID)]; {
+			case now == nil || len(now.owners) == 0 && now.last == m.id: // it is an error, and no other host has used the volume
+			case len(now.owners) == 0:
+				all[lv.UUID] = volume.Holder{}
+			case now.owners[m.id] == 0:
+				for id := range now.owners {
+					all[lv.UUID] = volume.Holder{HostID: id, Host: fmt.Sprintf("node%d", id)}
+				}
+			}
+		}
+		return all, nil
+	})
+}
+
+// awaitRun returns when the machine is not paused.
+func (m *LockManager) awaitRun() {
+	for m.Paused() {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Fence is what dmsetup would do.
+func (g sharedGroup) Fence(_ context.Context, t volume.Taken) error {
+	g.h.locking.awaitRun()
+	g.h.mu.Lock()
+	defer g.h.mu.Unlock()
+	for _, l := range g.h.loops {
+		if l.Number == t.Number && l.file.UUID == string(t.UUID) {
+			if lease := g.h.locking.disk.leases[l.file.UUID]; lease != nil && lease.owners[g.h.locking.id] != 0 {
+				g.h.broke("%s is fenced, and this host has its lock", l.file.path)
+			}
+			l.fenced = true
+			g.h.event(l.file.UUID)
+		}
+	}
+	return nil
+}
+
+// Fenced reports whether the device of a volume is fenced.
+func (h *Host) Fenced(lv string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.deviceOf(h.files[path.Join(groupDir, lv)])
+	return l != nil && l.fenced
 }
 
 // Status implements lvm.Locks: what the last look found.

@@ -330,9 +330,9 @@ func (h *Host) activate(p *process, f *File) {
 	if h.locking.disk.volume(f.UUID) == nil {
 		return // it was removed meanwhile
 	}
-	if p != nil && !slices.Contains(f.Tags, "flexd.creating") {
+	if p != nil {
 		h.mu.Unlock()
-		h.mustBeNoted(f.UUID)
+		h.mustBeNoted(f.UUID, "name:"+VG+":"+path.Base(f.path))
 		h.mu.Lock()
 	}
 	h.nextSeq++
@@ -554,6 +554,10 @@ func (d deviceMapper) Device(key devmapper.Key) (devmapper.Mapped, error) {
 func (d deviceMapper) Status(key devmapper.Key) (devmapper.Mapped, error) { return d.Device(key) }
 
 func (h *Host) mapped(l *loop) devmapper.Mapped {
+	target := "linear"
+	if l.fenced {
+		target = "error"
+	}
 	return devmapper.Mapped{Name: VG + "-" + path.Base(l.BackingFile), UUID: lvm.DeviceUUID(volume.UUID(l.file.UUID)), Number: l.Number, Open: h.openOf(l),
-		ReadOnly: l.ReadOnly, Live: true, Targets: []devmapper.Target{{Type: "linear", Length: l.Size}}}
+		ReadOnly: l.ReadOnly, Live: true, Targets: []devmapper.Target{{Type: target, Length: l.Size}}}
 }

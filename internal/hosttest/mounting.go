@@ -54,6 +54,9 @@ func (h *Host) device(d volume.Device) (*loop, error) {
 	if l.foreign {
 		h.broke("a command is about a foreign device: %s", d.Path)
 	}
+	if l.fenced {
+		return nil, &fs.PathError{Op: "read", Path: d.Path, Err: syscall.EIO}
+	}
 	return l, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/dsw"
@@ -47,7 +48,9 @@ func (h *Host) noted() (claims []dsw.Claim, leases []dsw.Lease) {
 	}
 }
 
-func (h *Host) mustBeNoted(uuid string) {
+// mustBeNoted requires a claim or a lease of the volume, or the lease of a name, whose volume is
+// being created.
+func (h *Host) mustBeNoted(uuid string, names ...string) {
 	claims, leases := h.noted()
 	for _, c := range claims {
 		if string(c.UUID) == uuid {
@@ -55,7 +58,7 @@ func (h *Host) mustBeNoted(uuid string) {
 		}
 	}
 	for _, l := range leases {
-		if string(l.UUID) == uuid {
+		if string(l.UUID) == uuid || slices.Contains(names, string(l.UUID)) {
 			return
 		}
 	}

@@ -175,6 +175,11 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if why := g.deviceUser(ctx, m, lv.UUID); why != "" {
 		return fmt.Errorf("deactivate: %s", why)
 	}
+	if g.shared() && p.Locks != nil {
+		if err := p.Locks.CanUnlock(ctx, g.name); err != nil {
+			return fmt.Errorf("deactivate: it stays active until its lock can be given back: %w", err)
+		}
+	}
 	_, err = g.join(ctx, deactivate, name, lv.UUID)
 	if err == nil || ofAll(err) || ctx.Err() != nil {
 		return err

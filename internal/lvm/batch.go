@@ -137,7 +137,7 @@ func (g *group) runBatch(k kind) {
 	for _, m := range members {
 		own := g.verify(k, m, err, said)
 		if own == nil || len(members) == 1 || ofAll(err) || refused(said, m) {
-			g.giveBack(k, m, own, said)
+			g.giveBack(k, m, own)
 			g.p.end(m, own)
 			continue
 		}
@@ -149,7 +149,7 @@ func (g *group) runBatch(k kind) {
 			said, err = g.runTogether(k, []*member{m})
 			release()
 			err = g.verify(k, m, err, said)
-			g.giveBack(k, m, err, said)
+			g.giveBack(k, m, err)
 		}
 		g.p.end(m, err)
 	}

@@ -118,10 +118,10 @@ func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, 
 	if _, there := f.LVs[name.LV]; there { // its creation was interrupted, and will be completed
 		return nil
 	}
-	if f, err = g.haveSpace(ctx, f, kept, name, size, namespace); err != nil || g.p.Groups[g.name].ThinPool != "" {
+	if f, err = g.haveSpace(ctx, f, kept, name, size, namespace); err != nil {
 		return err
 	}
-	return g.checkUnknown(ctx, f)
+	return g.canAllocate(ctx, f, g.p.Groups[g.name].ThinPool != "")
 }
 
 // haveSpace is checkSpace with metadata that may be kept from an earlier report: a lack of
@@ -174,10 +174,8 @@ func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int
 			return err
 		}
 	}
-	if g.p.Groups[g.name].ThinPool == "" {
-		if err := g.checkUnknown(ctx, f); err != nil {
-			return err
-		}
+	if err := g.canAllocate(ctx, f, g.p.Groups[g.name].ThinPool != ""); err != nil {
+		return err
 	}
 	defer g.invalidate()
 	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize, namespace), 0)
@@ -217,6 +215,9 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 		if err := g.blank(ctx, lock, lv, l); err != nil {
 			return err
 		}
+	}
+	if err := g.changeable(ctx); err != nil {
+		return err
 	}
 	release, err := g.take(ctx)
 	if err != nil {

@@ -42,6 +42,9 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 			d.Reason = g.overlap(below, m)
 			d.Unusable = d.Reason != ""
 		}
+		if why := p.takenReason(lv.UUID, d.Number); why != "" && found {
+			d.Unusable, d.Reason = true, why
+		}
 		d.Unlocked = d.Activity == volume.Active && g.shared() && !g.isLocked(lv, d)
 		d.LockLeft = d.Activity == volume.Inactive && g.owes(lv.UUID)
 		if what := g.busyReason(lv.Name.String()); what != "" {

@@ -78,6 +78,7 @@ var phrases = []struct {
 	{"lock skipped: held by other host", ErrGroupLocked, groupLockHint},
 	{"lock failed: held by other host", ErrGroupLocked, groupLockHint},
 	{"for sanlock leases", ErrShared, "the leases of its locks cannot be written: look at the disk of its volume lvmlock, at sanlock client status and at dmesg"},
+	{"error -221; Failed to lock logical volume", ErrFailed, "sanlock cannot take its lock: it has that of an earlier lvmlockd (ORPHAN, flexd doctor names it), or its lease on the disk is damaged (journalctl -u sanlock; docs/shared.md, Recovery)"},
 	{"error -221", ErrShared, "sanlock does not answer: systemctl status sanlock"},
 	{"LV locked by other host", ErrElsewhere, "it is active on another machine"},
 	{"already locked with incompatible mode", ErrFailed, "it is active on this node for reading only (lvchange -asy): deactivate it first"},

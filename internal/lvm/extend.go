@@ -53,10 +53,8 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if slices.Contains(l.Role, "thicksnapshot") {
 			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", lv.Name)
 		}
-		if l.Pool == "" {
-			if err := g.checkUnknown(ctx, f); err != nil {
-				return err
-			}
+		if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
+			return err
 		}
 		more := wanted - l.Size
 		if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {

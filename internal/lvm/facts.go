@@ -137,11 +137,24 @@ func (f *Facts) refusal(l Logical) string {
 func (f *Facts) missing() string {
 	var all []string
 	for _, pv := range f.PVs {
-		if pv.Missing {
+		switch {
+		case pv.Missing && strings.HasPrefix(pv.Path, "/"):
+			all = append(all, fmt.Sprintf("PV %s, which is back as %s, but the metadata was changed without it: vgextend --restoremissing %s %[2]s", pv.UUID, pv.Path, f.Name))
+		case pv.Missing:
 			all = append(all, "PV "+pv.UUID)
 		}
 	}
 	return strings.Join(all, ", ")
+}
+
+// lacking returns why the metadata of the group must not be changed now. LVM itself refuses
+// to create and to extend. Other changes it makes, and notes in the metadata that the disk is
+// missing: when it is back, no node can activate its volumes before vgextend --restoremissing.
+func (f *Facts) lacking() error {
+	if f.Missing == 0 {
+		return nil
+	}
+	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: vgreduce --removemissing %[1]s", f.Name, f.Missing, f.missing())
 }
 
 // fenced returns the disks with free space on which LVM must not allocate, and that space.

@@ -91,6 +91,7 @@ type Provider struct {
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
 	locked   map[volume.UUID]lock            // guarded by mu: of active volumes in shared groups
 	owed     map[volume.UUID]bool            // guarded by mu: volumes whose lock a command may have taken, and none has given back
+	taken    map[volume.UUID]volume.Taken    // guarded by mu: active volumes whose lock another node has taken
 }
 
 // New returns a provider. Commands of an earlier flexd that still run are found
@@ -106,7 +107,7 @@ func New(o Options) *Provider {
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests, earlier: holdsLock,
-		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{},
+		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{},
 	}
 	if o.Leads != nil {
 		p.leads = o.Leads

@@ -19,8 +19,15 @@ import (
 type Locks interface {
 	// Ready returns nil if locks of a group can be taken.
 	Ready(ctx context.Context, vg string) error
+	// Check is Ready without starting anything: a group whose locks are not started is no error.
+	Check(ctx context.Context, vg string) error
 	// Holder returns the other hosts that hold the locks of volumes.
 	Holder(ctx context.Context, vg string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error)
+	// CanUnlock returns why the lock of a volume that is deactivated would stay on this node.
+	CanUnlock(ctx context.Context, vg string) error
+	// Taken returns the volumes, active here, whose locks this node does not hold any more, and
+	// the hosts that do.
+	Taken(ctx context.Context, vg string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error)
 	// Status returns what was last known, without any I/O.
 	Status(vg string) lockspace.Status
 }
@@ -42,7 +49,7 @@ func (g *group) unfit(f *Facts) string {
 	switch {
 	case !ok:
 	case c.Shared && !f.Shared():
-		return fmt.Sprintf("volume group %s is configured as shared, but it has no lock type, so another node could use its volumes at the same time: vgchange --lock-type sanlock %[1]s (while no volume is active), or remove `shared: true`", f.Name)
+		return lockspace.NoLockType(f.Name)
 	case !c.Shared && f.Shared():
 		return fmt.Sprintf("volume group %s is shared with other nodes (lock type %s), and its configuration does not say so: add `shared: true` to it in flexd's configuration", f.Name, f.LockType)
 	case c.Shared && f.LockType != "sanlock" && f.LockType != "dlm":
@@ -167,12 +174,17 @@ func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
 	return w
 }
 
-// WouldWait returns why the activation of a volume would have to wait for another host, as far
-// as that is known without trying it; nil = it would not.
-func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) *volume.WaitError {
+// WouldWait returns why the activation of a volume would have to wait for another host, or why
+// no lock can be taken, as far as that is known without trying it; nil = neither.
+func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil || !g.shared() {
 		return nil
+	}
+	if p.Locks != nil {
+		if err := p.Locks.Check(ctx, g.name); err != nil {
+			return err
+		}
 	}
 	f, _, err := g.look(ctx, false)
 	if err != nil {
@@ -183,9 +195,7 @@ func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) *volume.WaitErro
 	if h != nil && h.Shared && l.forReaders() {
 		h = nil
 	}
-	var wait *volume.WaitError
-	errors.As(g.await(h, volume.Device{}, nil), &wait)
-	return wait
+	return g.await(h, volume.Device{}, nil)
 }
 
 // mustWait makes an error that passes by itself a *volume.WaitError.
@@ -299,10 +309,11 @@ func refused(said []byte, m *member) bool {
 	return bytes.Contains(said, []byte("LV locked by other host")) && bytes.Contains(said, []byte("Failed to lock logical volume "+m.name.String()+"."))
 }
 
-// giveBack gives back the lock of a volume that LVM has locked, and then has not activated:
-// LVM keeps it, and every other node would be refused. own is the error of that volume.
-func (g *group) giveBack(k kind, m *member, own error, said []byte) {
-	if own == nil || !k.locks() || ofAll(own) || refused(said, m) {
+// giveBack gives back the lock of a volume that LVM has locked, and then has not activated, at
+// once: every other node would be refused. If that fails, it is still owed. own is the error
+// of that volume.
+func (g *group) giveBack(k kind, m *member, own error) {
+	if own == nil || !k.locks() || ofAll(own) || !g.owes(m.uuid) {
 		return
 	}
 	if _, found, err := g.p.find(m.uuid); found || err != nil {
@@ -312,8 +323,9 @@ func (g *group) giveBack(k kind, m *member, own error, said []byte) {
 	if err != nil {
 		return // a command hangs
 	}
-	defer release()
-	_, _ = g.change(steps[deactivate], batchArgs(deactivate, []*member{m}), perMember)
+	said, err := g.runTogether(deactivate, []*member{m})
+	release()
+	_ = g.verify(deactivate, m, err, said)
 }
 
 // forgetLock notes that a volume has no device: of a later one, nothing is known. Its number
@@ -322,6 +334,7 @@ func (p *Provider) forgetLock(uuid volume.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.locked, uuid)
+	delete(p.taken, uuid)
 }
 
 // keptLock reports whether a command has deactivated a volume, and could not give back its

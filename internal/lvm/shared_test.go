@@ -26,6 +26,7 @@ func TestSharedTranscripts(t *testing.T) {
 		"nolockd":    {{ErrShared, "lvmlockd does not run here"}, {ErrShared, "lvmlockd does not run here"}, {ErrShared, "lvmlockd does not run here"}, {ErrShared, "lvmlockd does not run here"}, {}},
 		"notstarted": {{ErrShared, "vgchange --lockstart"}, {ErrShared, "vgchange --lockstart"}, {}, {ErrShared, "vgchange --lockstart"}, {ErrShared, "vgchange --lockstart"}},
 		"nosanlock":  {{ErrShared, "sanlock does not answer"}, {ErrShared, "sanlock does not answer"}, {ErrShared, "sanlock does not answer"}, {}},
+		"nolease":    {{ErrFailed, "(ORPHAN, flexd doctor names it)"}},
 		"grouplock":  {{ErrGroupLocked, "another machine holds its lock"}, {ErrGroupLocked, "another machine holds its lock"}, {}},
 		"disabled":   {{ErrShared, "set use_lvmlockd=1"}, {ErrShared, "set use_lvmlockd=1"}, {ErrShared, "set use_lvmlockd=1"}},
 		"elsewhere": {{ErrElsewhere, "active on another machine"}, {ErrElsewhere, ""}, {ErrElsewhere, ""},
@@ -97,15 +98,26 @@ type fakeLocks struct {
 	mu    sync.Mutex
 	f     *fakeLVM
 	ready error // guarded by mu, as all that follows
+	kept  error // why no lock is given back
 	since time.Time
 	known bool // who holds a lock
 	asked int
+
+	before func() // called before own locks are read
 }
 
 func (l *fakeLocks) Ready(context.Context, string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ready
+}
+
+func (l *fakeLocks) Check(ctx context.Context, vg string) error { return l.Ready(ctx, vg) }
+
+func (l *fakeLocks) CanUnlock(context.Context, string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept
 }
 
 func (l *fakeLocks) Holder(_ context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
@@ -122,6 +134,25 @@ func (l *fakeLocks) Holder(_ context.Context, _ string, lvs []lockspace.LV) (map
 		for _, asked := range lvs {
 			if other := l.f.others[name]; asked.UUID == lv.uuid && other != "" {
 				all[asked.UUID] = volume.Holder{Host: "b", HostID: 2, Shared: other == "sh"}
+			}
+		}
+	}
+	return all, nil
+}
+
+func (l *fakeLocks) Taken(_ context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	if l.before != nil {
+		l.before()
+	}
+	all := map[volume.UUID]volume.Holder{}
+	for name, lv := range l.f.lvs {
+		for _, asked := range lvs {
+			if other := l.f.others[name]; asked.UUID == lv.uuid && other != "" {
+				all[asked.UUID] = volume.Holder{Host: "b", HostID: 2}
 			}
 		}
 	}
@@ -171,9 +202,14 @@ func TestSharedActivation(t *testing.T) {
 	}
 	f.others["v0"] = "ex"
 	f.commands()
-	if w := p.WouldWait(t.Context(), lv); w == nil || w.Holder == nil || w.Holder.Host != "b" {
+	if w := waits(t, p.WouldWait(t.Context(), lv), "another host has it active"); w.Holder == nil || w.Holder.Host != "b" {
 		t.Errorf("%+v", w)
 	}
+	locks.ready = errors.New("lvmlockd does not run")
+	if err := p.WouldWait(t.Context(), lv); !errors.Is(err, locks.ready) {
+		t.Error(err)
+	}
+	locks.ready = nil
 	if w := waits(t, p.Activate(t.Context(), "", lv), "another host has it active"); w.Holder == nil || w.Holder.Host != "b" || volume.CodeOf(w) != volume.Busy {
 		t.Errorf("%+v", w)
 	}
@@ -405,6 +441,9 @@ func TestUnfit(t *testing.T) {
 		if (err != nil) != (row.want != "") {
 			t.Errorf("%+v: create: %v", row, err)
 		}
+		if s, err := p.Space("vg0", 8*mib); err != nil || s.Unusable != (row.want != "") {
+			t.Errorf("%+v: space: %+v %v", row, s, err)
+		}
 		if row.want != "" {
 			if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, mib, ""); err == nil || len(f.lvs) != 1 {
 				t.Errorf("%+v: created: %v", row, err)
@@ -456,6 +495,23 @@ func TestKeptLock(t *testing.T) {
 	}
 }
 
+// A volume whose lock could not be given back stays active.
+func TestNoUnlock(t *testing.T) {
+	f, p, locks := newShared(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	locks.kept = errors.New("lvmlockd does not run")
+	if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err == nil || !strings.Contains(err.Error(), "lvmlockd does not run") || len(f.devices) != 1 {
+		t.Errorf("%v, and the devices %v", err, f.devices)
+	}
+	locks.kept = nil
+	if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err != nil || len(f.devices) != 0 || len(f.locks) != 0 {
+		t.Errorf("%v, and the devices %v, the locks %v", err, f.devices, f.locks)
+	}
+}
+
 // LVM locks a volume, and then it does not activate it: no other node must wait for that lock.
 func TestLockOfFailedActivation(t *testing.T) {
 	f, p, _ := newShared(t, 3)
@@ -470,8 +526,8 @@ func TestLockOfFailedActivation(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if len(f.locks) != 0 {
-		t.Errorf("this node keeps the locks %v", f.locks)
+	if len(f.locks) != 0 || len(p.owed) != 0 {
+		t.Errorf("this node keeps the locks %v, and owes %v", f.locks, p.owed)
 	}
 	// A lock that another node has is not touched, nor is one that a command could not take.
 	f.volumeList, f.others["v0"] = nil, "ex"
@@ -541,7 +597,7 @@ func TestLockLeft(t *testing.T) {
 			}
 		}
 		f.hook = func(c run.Cmd) (run.Result, error, bool) {
-			if !slices.Contains(c.Argv, killed) {
+			if !slices.Contains(c.Argv, killed) && !slices.Contains(c.Argv, "-an") { // which gives it back
 				return run.Result{}, nil, false
 			}
 			f.mu.Lock()

@@ -35,7 +35,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	}
 	slices.SortFunc(s.Disks, func(a, b volume.Disk) int { return cmp.Compare(a.Device, b.Device) })
 	s.Free = max(s.Free, 0)
-	if s.Refused = g.unusable(f); s.Refused != nil {
+	if s.Refused = g.unusable(f, p.Groups[vg].ThinPool != ""); s.Refused != nil {
 		s.Unusable = true
 		return s, nil
 	}
@@ -49,14 +49,17 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	return s, nil
 }
 
-// unusable returns why nothing can be created in the group, however much space there is.
-func (g *group) unusable(f *Facts) error {
+// unusable returns why nothing can be created or extended in the group, however much space
+// there is. A thin volume takes no space that the group counts as free.
+func (g *group) unusable(f *Facts, thin bool) error {
 	switch {
+	case f.unfit != "":
+		return volume.Errorf(volume.Unusable, "%s", f.unfit)
 	case f.Exported:
-		return fmt.Errorf("volume group %s is exported: vgimport %[1]s", f.Name)
+		return volume.Errorf(volume.Unusable, "volume group %s is exported: vgimport %[1]s", f.Name)
 	case f.Missing > 0:
-		return fmt.Errorf("volume group %s lacks %d of its disks (%s), and LVM creates nothing until they are connected, or removed: vgreduce --removemissing %[1]s", f.Name, f.Missing, f.missing())
-	case g.p.Groups[g.name].ThinPool != "":
+		return f.lacking()
+	case thin:
 		return nil
 	}
 	return g.checkFree(f)

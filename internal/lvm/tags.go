@@ -95,7 +95,7 @@ func (p *Provider) SetRecord(ctx context.Context, lv volume.LV, state volume.Rec
 	if err != nil {
 		return err
 	}
-	if err = g.ready(ctx); err == nil {
+	if err = g.changeable(ctx); err == nil {
 		_, err = g.share(ctx, tagging, &member{name: lv.Name, uuid: lv.UUID, record: state, fsType: fsType})
 	}
 	var stuck *run.StuckError
@@ -104,6 +104,18 @@ func (p *Provider) SetRecord(ctx context.Context, lv volume.LV, state volume.Rec
 		return err
 	}
 	return fmt.Errorf("its format record cannot be written as a tag of LVM, which the other nodes of the shared volume group see, so %s: %w", consequence[state], g.mustWait(err))
+}
+
+// changeable returns why the metadata of the group cannot be changed, or must not be.
+func (g *group) changeable(ctx context.Context) error {
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return err
+	}
+	return f.lacking()
 }
 
 var consequence = map[volume.Record]string{

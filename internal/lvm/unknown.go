@@ -33,17 +33,17 @@ func (f *Facts) unknownDevices(list []devmapper.Mapped) (all []devmapper.Mapped)
 	return all
 }
 
-// checkUnknown refuses to allocate while the group has such a device, or one on extents
-// that its metadata counts as free.
-func (g *group) checkUnknown(ctx context.Context, f *Facts) error {
-	if g.checkFree(f) == nil {
+// canAllocate returns why nothing can be created or extended in the group. f may be older
+// than its disks and devices.
+func (g *group) canAllocate(ctx context.Context, f *Facts, thin bool) error {
+	if g.unusable(f, thin) == nil {
 		return nil
 	}
-	f, _, err := g.look(ctx, true) // f may be older than the devices
+	f, _, err := g.look(ctx, true)
 	if err != nil {
 		return err
 	}
-	return g.checkFree(f)
+	return g.unusable(f, thin)
 }
 
 // checkFree returns an error if a new volume could overwrite a device, or if that is

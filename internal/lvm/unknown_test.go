@@ -39,6 +39,33 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
+// In a group that lacks a disk LVM allocates nothing, and its own advice is to remove the disk
+// from the group: flexd and `flexd explain` say first that it must come back. LVM changes
+// tags, and notes then that the disk is missing: its volumes cannot be used when it is back.
+func TestDiskMissing(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lvs["half"] = &fakeLV{uuid: fakeUUID(7), size: 8 * mib, tags: []string{tagCreating}}
+	lv, fresh := f.lookUp(p, "v0"), volume.Name{VG: "vg0", LV: "new"}
+	f.missing = 1
+	p.Invalidate("vg0")
+	f.commands()
+	for _, err := range []error{
+		p.Create(t.Context(), "", fresh, 8*mib, ""), p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib), p.CanCreate(t.Context(), fresh, 8*mib, ""),
+		p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "half"}, 8*mib, ""), p.SetRecord(t.Context(), lv, volume.Seen, "ext4"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "lacks 1 of its disks") || volume.CodeOf(err) != volume.Unusable {
+			t.Errorf("got %v", err)
+		}
+	}
+	if ran := f.commands(); slices.Contains(ran, "lvcreate") || slices.Contains(ran, "lvextend") || len(f.lvs["v0"].tags) > 0 || !slices.Contains(f.lvs["half"].tags, tagCreating) {
+		t.Errorf("ran %q: %+v %+v", ran, f.lvs["v0"], f.lvs["half"])
+	}
+	f.missing = 0 // no event tells that yet
+	if err := p.Create(t.Context(), "", fresh, 8*mib, ""); err != nil {
+		t.Error(err)
+	}
+}
+
 // Extents that the metadata counts as free are given to no volume while a device of a
 // known one lies on them.
 func TestNotFree(t *testing.T) {

@@ -87,6 +87,10 @@ func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
 		case uuid != "":
 			h.Record = volume.Seen
 		}
+		// A volume in use shows its new name before its record has it: look after the records.
+		if now, uuid := n.renamed(name); uuid != "" {
+			h.LV = volume.LV{Name: name, Reason: fmt.Sprintf("the volume in use that was called so (uuid %s) is called %s now", uuid, now)}
+		}
 	}
 	return h
 }

@@ -210,6 +210,23 @@ func TestCreationIsAStep(t *testing.T) {
 	})
 }
 
+// A volume in use is renamed, and its record has the new name, after a call has looked for it.
+func TestRenamedBeforeCreation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &creator{create: func() error { return nil }}
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		k.n.Observer.Publish("u", volume.Have{LV: volume.LV{UUID: "u", Name: created, Now: volume.Name{VG: "vg0", LV: "b"}}})
+		err := k.call(context.Background(), "1")
+		if err == nil || !strings.Contains(err.Error(), "(uuid u) is called vg0/b now") {
+			t.Errorf("got %v", err)
+		}
+		if p.runs.Load() != 0 {
+			t.Error("it was created")
+		}
+	})
+}
+
 // A creation goes on when its callers leave, and what it made has a lease.
 func TestCreationOutlivesItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

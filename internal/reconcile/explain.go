@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -130,7 +131,9 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 	f := volume.Foresee(s.want, s.have, c.Call, s.content)
 	if i := slices.IndexFunc(f.Steps, func(step volume.Step) bool { return step.Kind == volume.ActivateDevice }); i >= 0 && f.Refused.Reason == "" {
 		if why := n.wouldWait(c.ctx, p, s.have.LV); why != nil {
-			o.Steps, o.Err = append(o.Steps, f.Steps[:i+1]...), fmt.Errorf("it would wait: %w", why)
+			if o.Steps, o.Err = append(o.Steps, f.Steps[:i+1]...), why; errors.As(why, new(*volume.WaitError)) {
+				o.Err = fmt.Errorf("it would wait: %w", why)
+			}
 			return o
 		}
 	}
@@ -157,15 +160,15 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 	return o
 }
 
-// A Foreteller is a provider that knows why the activation of a volume would have to wait,
-// without trying it.
+// A Foreteller is a provider that knows why the activation of a volume would have to wait, with
+// a *volume.WaitError, or be refused, without trying it.
 type Foreteller interface {
-	WouldWait(ctx context.Context, lv volume.LV) *volume.WaitError
+	WouldWait(ctx context.Context, lv volume.LV) error
 }
 
-// wouldWait returns why the activation of a volume waits now, or would; nil = it would not, as
+// wouldWait returns why the activation of a volume waits now, or would, or would fail; nil = it would not, as
 // far as is known.
-func (n *Node) wouldWait(ctx context.Context, p Provider, lv volume.LV) *volume.WaitError {
+func (n *Node) wouldWait(ctx context.Context, p Provider, lv volume.LV) error {
 	n.mu.Lock()
 	l := n.lanes[lv.UUID]
 	n.mu.Unlock()

@@ -45,6 +45,12 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 			l.n.requests.Observed(l.uuid, dir, spot.This || spot.Under)
 		}
 	}
+	failed := false
+	defer func() {
+		if failed { // no step follows, whose end would cause an audit
+			l.n.auditor.Changed(l.group())
+		}
+	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.watched = &g
@@ -59,6 +65,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	case len(h.Mounts) == 0:
 		l.recheck, l.broken = recheck{}, volume.FS{}
 	case h.FS.Content == volume.FilesystemFailed:
+		failed = l.recheck.left > 0
 		l.recheck = recheck{} // the kernel's error count shows it
 	case l.broken.Content == volume.Truncated && l.broken.Size <= h.Device.Size:
 		l.broken = volume.FS{} // it has its old size again

@@ -17,11 +17,19 @@ import (
 type Locks interface {
 	// Ready returns nil if locks of a group can be taken.
 	Ready(ctx context.Context, vg string) error
-	// Lost marks a group whose locks are lost, until they were dropped.
-	Lost(vg, why string)
+	// Lost marks a group whose locks are lost, until they were dropped. It returns an error if
+	// they are not lost.
+	Lost(ctx context.Context, vg, why string) error
 	// LostReason returns why nothing may be set up in a group with lost locks, and since when
 	// they are; "" = they are not, as far as is known. It does no I/O.
 	LostReason(vg string) (why string, since time.Time)
+	// Unavailable returns why no lock of a group could be taken or given back at the last look,
+	// and since when; "" = one could, or its locks are lost. It does no I/O.
+	Unavailable(vg string) (why string, since time.Time)
+	// Observe asks for the states of groups. It starts nothing.
+	Observe(ctx context.Context, vgs []string)
+	// State returns the last known state of the locks of a group. It does no I/O.
+	State(vg string) status.Locks
 	// Drop makes lvmlockd forget the locks of a group that it has lost. The caller has seen
 	// that no volume of the group is active.
 	Drop(ctx context.Context, vg string) error
@@ -58,9 +66,12 @@ func (n *Node) Lose(ctx context.Context, vg string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, loseLimit, ErrDeadline)
 	defer cancel()
 	log := n.Log.WithField("vg", vg)
+	if err := n.Locks.Lost(ctx, vg, "sanlock could not renew its lease on the group's disk"); err != nil {
+		log.WithError(err).Warn("flexd lockspace-lost was called")
+		return err
+	}
 	log.Error("the locks of the volume group are lost: sanlock could not renew its lease on the group's disk. Nothing is set up in it any more; what no pod uses is unmounted and deactivated")
 	n.Record(status.Event{Type: status.FoundEvent, VG: vg, Code: locksLost, Message: "the locks of the volume group are lost: sanlock could not renew its lease on the group's disk"})
-	n.Locks.Lost(vg, "sanlock could not renew its lease on the group's disk")
 	n.lose(vg, +1, false)
 	n.wakeGroup(vg) // calls that wait are refused
 	err := n.vacate(ctx, vg)
@@ -76,8 +87,11 @@ func (n *Node) Lose(ctx context.Context, vg string) error {
 	return err
 }
 
-// locksLost is the class of the finding.
-const locksLost = "locks-lost"
+// Classes of the findings about locks.
+const (
+	locksLost        = "locks-lost"
+	locksUnavailable = "locks-unavailable"
+)
 
 // vacate unmounts and deactivates the volumes of a group as far as nothing uses them.
 func (n *Node) vacate(ctx context.Context, vg string) error {
@@ -164,32 +178,35 @@ func (n *Node) lose(vg string, calls int, late bool) {
 	n.losing[vg] = l
 }
 
-// dropLost drops the lost locks of a group when its last volume has become inactive after a
-// call of Lose that has failed.
+// dropLost drops the lost locks of a group ("" = all) when its last volume has become inactive
+// after a call of Lose that has failed.
 func (n *Node) dropLost(vg string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l := n.losing[vg]; !l.late || l.running > 0 {
-		return
+	for name, l := range n.losing {
+		if (vg == "" || vg == name) && l.late && l.running == 0 {
+			n.losing[name] = losing{running: 1}
+			go n.dropLate(name)
+		}
 	}
-	n.losing[vg] = losing{running: 1}
-	go func() {
-		ctx, cancel := context.WithTimeoutCause(n.ctx, loseLimit, ErrDeadline)
-		defer cancel()
-		left, err := n.RemoveUnused(ctx, vg)
-		if err == nil && len(left) == 0 {
-			err = n.Locks.Drop(ctx, vg)
-		}
-		log, late := n.Log.WithField("vg", vg), err != nil || len(left) > 0
-		switch {
-		case err != nil:
-			log.WithError(err).Warn("its lost locks are not dropped")
-		case !late:
-			log.Warn("its last volume is inactive: its lost locks were dropped")
-			n.Record(status.Event{Type: status.ResolvedEvent, VG: vg, Message: "the last volume of the group is inactive: its lost locks were dropped"})
-		}
-		n.lose(vg, -1, late)
-	}()
+}
+
+func (n *Node) dropLate(vg string) {
+	ctx, cancel := context.WithTimeoutCause(n.ctx, loseLimit, ErrDeadline)
+	defer cancel()
+	left, err := n.RemoveUnused(ctx, vg)
+	if err == nil && len(left) == 0 {
+		err = n.Locks.Drop(ctx, vg)
+	}
+	log, late := n.Log.WithField("vg", vg), err != nil || len(left) > 0
+	switch {
+	case err != nil:
+		log.WithError(err).Warn("its lost locks are not dropped")
+	case !late:
+		log.Warn("its last volume is inactive: its lost locks were dropped")
+		n.Record(status.Event{Type: status.ResolvedEvent, VG: vg, Message: "the last volume of the group is inactive: its lost locks were dropped"})
+	}
+	n.lose(vg, -1, late)
 }
 
 // lostReason returns why nothing may be set up in a group; "" = its locks are not lost.
@@ -213,12 +230,16 @@ func (n *Node) stillLost(ctx context.Context, vg string) error {
 	return err
 }
 
-// lostGroups returns a finding for each configured group with lost locks.
+// lostGroups returns a finding for each configured group with lost locks, or without locks.
 func (n *Node) lostGroups() (all []status.Finding) {
 	if n.Locks == nil {
 		return nil
 	}
 	for _, vg := range n.Config.Get().VolumeGroups {
+		if why, since := n.Locks.Unavailable(vg.Name); why != "" {
+			all = append(all, status.Finding{Class: locksUnavailable, VG: vg.Name, Since: since, Message: why,
+				Hint: "what the message names; flexd notices it at the next call, or when it tries again to deactivate a volume. flexd doctor looks now"})
+		}
 		why, since := n.Locks.LostReason(vg.Name)
 		if why == "" {
 			continue

@@ -13,6 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // lostLocks is a lock manager that forgets a group when its locks are dropped.
@@ -21,6 +22,7 @@ type lostLocks struct {
 	why     string // guarded by mu, as all that follows
 	since   time.Time
 	dropped int
+	healthy error // nothing is lost
 }
 
 func (k *lostLocks) Ready(context.Context, string) error {
@@ -30,16 +32,32 @@ func (k *lostLocks) Ready(context.Context, string) error {
 	return nil
 }
 
-func (k *lostLocks) Lost(_, why string) {
+func (k *lostLocks) Lost(_ context.Context, _, why string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.healthy != nil {
+		return k.healthy
+	}
 	k.why, k.since = "vg0 has lost its locks: "+why, time.Now()
+	return nil
 }
 
 func (k *lostLocks) LostReason(string) (string, time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.why, k.since
+}
+
+func (k *lostLocks) Unavailable(string) (string, time.Time) { return "", time.Time{} }
+
+func (k *lostLocks) Observe(context.Context, []string) {}
+
+func (k *lostLocks) State(string) status.Locks {
+	why, _ := k.LostReason("")
+	if why == "" {
+		return status.Locks{State: "started"}
+	}
+	return status.Locks{State: "lost", Reason: why}
 }
 
 func (k *lostLocks) Drop(context.Context, string) error {
@@ -155,6 +173,8 @@ func TestLostLocksOfOpenVolume(t *testing.T) {
 		release := e.Sim.HoldDevice(e.File("data"))
 		says(t, lose(e), "vg0/data", "not in use by a pod")
 		release()
+		e.Node().NotifyChanged("", nil) // an event of device-mapper that names no group
+		e.Eventually("the locks are dropped", func() bool { return locks.drops() == 1 })
 		works(t, lose(e))
 	})
 }
@@ -178,13 +198,27 @@ func TestLostLocksWhileUnmountHangs(t *testing.T) {
 	})
 }
 
+// Called by hand while nothing is lost, the command takes no mount from a pod that starts.
+func TestLostLocksByMistake(t *testing.T) {
+	onLosing(t, "healthy", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		works(t, k.Start(a))
+		cgroup(t, e, a, "0") // it has no process yet
+		locks.healthy = volume.Errorf(volume.NotAllowed, "vg0 has not lost its locks")
+		says(t, lose(e), "not lost")
+		works(t, k.Start(pod("b")))
+		works(t, k.Finish(a))
+		works(t, k.Finish(pod("b")))
+	})
+}
+
 // A call is refused at once, although the group's disk does not answer.
 func TestLostLocksRefuseAtOnce(t *testing.T) {
 	onLosing(t, "hanging group", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		release := e.Sim.HangGroup()
 		defer release()
 		k := hosttest.NewKubelet(e, false)
-		locks.Lost("", "test")
+		_ = locks.Lost(t.Context(), "", "test")
 		begun := time.Now()
 		answer, err := k.Call(flexvolume.Mount, k.Dir(pod("a")), k.Blob(pod("a"), true))
 		works(t, err)
@@ -203,7 +237,7 @@ func TestLostLocksBeforeMount(t *testing.T) {
 			var once sync.Once
 			e.Command = func(c run.Cmd) {
 				if c.Step == step {
-					once.Do(func() { locks.Lost("", "test") })
+					once.Do(func() { _ = locks.Lost(t.Context(), "", "test") })
 				}
 			}
 			answer, err := k.Call(flexvolume.Mount, k.Dir(pod("a")), k.Blob(pod("a"), true))

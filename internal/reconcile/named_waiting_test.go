@@ -111,10 +111,13 @@ func (s sharing) Deactivate(ctx context.Context, lock string, lv volume.LV, d vo
 	return s.Provider.Deactivate(ctx, lock, lv, d)
 }
 
-func (s sharing) WouldWait(context.Context, volume.LV) *volume.WaitError {
+func (s sharing) WouldWait(context.Context, volume.LV) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.waits["foretold"]
+	if w := s.waits["foretold"]; w != nil {
+		return w
+	}
+	return nil
 }
 
 // share makes the volume group one that nodes share.

@@ -92,6 +92,7 @@ type Node struct {
 	requests *dsw.Requests
 
 	auditor *audit.Auditor
+	fencers map[string]fencer // by shared VG
 
 	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
 	// while anything runs.
@@ -102,6 +103,7 @@ type Node struct {
 	adopting   map[string]bool          // directories whose mount is being identified
 	tableError string                   // why the mount table cannot be read
 	losing     map[string]losing        // by VG
+	fenced     map[volume.UUID]fence    // volumes whose locks another node has taken over
 }
 
 // New returns a node that does nothing until Run.
@@ -112,7 +114,12 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}, losing: map[string]losing{}}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}, losing: map[string]losing{}, fenced: map[volume.UUID]fence{}, fencers: map[string]fencer{}}
+	for vg, provider := range p.Providers {
+		if f, ok := provider.(fencer); ok && n.shared(vg) {
+			n.fencers[vg] = f
+		}
+	}
 	n.requests = dsw.NewRequests(n.wakeLane)
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.auditor = n.newAuditor()
@@ -144,6 +151,9 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	close(n.ready)
 	n.auditor.Changed("")
+	for vg, p := range n.fencers {
+		go n.guardLocks(vg, p)
+	}
 	if n.KernelErrors != nil {
 		go func() {
 			if err := n.KernelErrors.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {

@@ -28,8 +28,28 @@ const errorAge = time.Hour
 // List returns every volume that flexd knows. It reads the last observations and
 // waits for no work, except for a moment for the space.
 func (n *Node) List() status.List {
+	n.lookAtLocks()
 	n.auditor.LookAtSpace()
 	return n.Known()
+}
+
+// locksPatience is how long an answer waits for the states of locks.
+const locksPatience = 500 * time.Millisecond
+
+// lookAtLocks asks for the states of the locks of shared groups.
+func (n *Node) lookAtLocks() {
+	var shared []string
+	for _, vg := range n.Config.Get().VolumeGroups {
+		if vg.Shared {
+			shared = append(shared, vg.Name)
+		}
+	}
+	if n.Locks == nil || len(shared) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, locksPatience)
+	defer cancel()
+	n.Locks.Observe(ctx, shared)
 }
 
 // Known is a List that starts nothing: the space is that of the last List.
@@ -38,6 +58,10 @@ func (n *Node) Known() status.List {
 	list.Findings, _ = n.auditor.Findings()
 	list.Groups = n.auditor.Groups()
 	for i := range list.Groups {
+		if n.Locks != nil && n.shared(list.Groups[i].Name) {
+			locks := n.Locks.State(list.Groups[i].Name)
+			list.Groups[i].Locks = &locks
+		}
 		if why := n.lostReason(list.Groups[i].Name); why != "" {
 			list.Groups[i].State, list.Groups[i].Error = status.GroupUnusable, why
 		}
@@ -98,7 +122,7 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 func (n *Node) findingsByVolume() map[string][]status.Finding {
 	differ, _ := n.auditor.Findings()
 	all := map[string][]status.Finding{}
-	for _, d := range differ {
+	for _, d := range append(n.takenLocks(), differ...) {
 		all[d.UUID] = append(all[d.UUID], d)
 	}
 	return all
@@ -116,7 +140,11 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	}
 	check.Groups = n.auditor.Check(ctx)
 	found, _ := n.auditor.Findings()
-	check.Findings = append(n.lostGroups(), found...)
+	taken := n.takenLocks()
+	found = slices.DeleteFunc(slices.Clone(found), func(f status.Finding) bool { // its table is the fence
+		return f.Class == string(join.StaleMapping) && slices.ContainsFunc(taken, func(t status.Finding) bool { return t.UUID == f.UUID })
+	})
+	check.Findings = slices.Concat(n.lostGroups(), taken, found)
 	check.Verdict = check.Judge()
 	return check
 }
@@ -127,6 +155,9 @@ func (n *Node) Health() (failing, degraded []string) {
 	_, degraded = n.auditor.Findings()
 	for _, f := range n.lostGroups() {
 		degraded = append(degraded, f.Message)
+	}
+	for _, f := range n.takenLocks() {
+		degraded = append(degraded, f.VG+"/"+f.LV+": "+f.Message)
 	}
 	select {
 	case <-n.ready:

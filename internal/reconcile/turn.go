@@ -42,6 +42,9 @@ func (l *lane) turn() {
 		l.work()
 		return
 	}
+	if l.retryLater() {
+		return
+	}
 	step, started := volume.Step{Kind: volume.Deactivate}, time.Now()
 	l.begin(step)
 	err := l.endCreation(l.n.ctx)

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -45,6 +46,26 @@ func WriteGroups(w io.Writer, l GroupList, now time.Time, how Layout) error {
 		} else {
 			color(red)
 			note(g.Name, g.Error)
+		}
+		if k := g.Locks; k != nil {
+			code, kind, seen := red, cmp.Or(k.Type, "locks"), "never"
+			switch k.State {
+			case "started":
+				code = green
+			case "starting", "stopping":
+				code = yellow
+			}
+			if k.HostID != 0 {
+				kind += fmt.Sprintf(", host id %d", k.HostID)
+			}
+			if k.ObservedAt != nil {
+				seen = ago(now.Sub(*k.ObservedAt))
+			}
+			c.row("  locks", plain(k.State), "-", "-", "-", "-", plain(kind), seen)
+			color(code)
+			if k.Reason != g.Error {
+				note(g.Name+" locks", k.Reason)
+			}
 		}
 		for _, p := range g.ThinPools {
 			state, code := plain(p.State), red

@@ -272,6 +272,21 @@ type Group struct {
 	ObservedAt    *time.Time `json:"observedAt,omitempty"` // nil = never
 	Disks         []Disk     `json:"disks"`                // sorted by device
 	ThinPools     []ThinPool `json:"thinPools"`            // sorted by name
+	Locks         *Locks     `json:"locks,omitempty"`      // nil = it is not shared with other nodes
+}
+
+// Locks are the locks of a Group that nodes share, on this node.
+type Locks struct {
+	Type       string     `json:"type,omitempty"` // "sanlock" or "dlm"
+	State      string     `json:"state"`
+	Since      *time.Time `json:"since,omitempty"`  // of the state
+	Reason     string     `json:"reason,omitempty"` // why they are not started, or what is wrong nevertheless
+	HostID     int        `json:"hostID,omitempty"`
+	HostName   string     `json:"hostName,omitempty"`
+	IOTimeout  float64    `json:"ioTimeout,omitempty"` // seconds
+	Renewed    *time.Time `json:"renewed,omitempty"`
+	Watchdog   string     `json:"watchdog,omitempty"`
+	ObservedAt *time.Time `json:"observedAt,omitempty"`
 }
 
 // A Disk is a physical volume of LVM, or the filesystem with the directory of a group.

@@ -109,6 +109,12 @@ func groups() GroupList {
 				{Name: "off", State: PoolInactive, Size: 20 << 30},
 				{Name: "slow", State: PoolOK, Size: 20 << 30, Used: 17 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20, Warning: "85.0 % of the pool's data are used"},
 			}, Disks: []Disk{{Device: "/dev/sda", Size: 40 << 30, Free: 2 << 30}}},
+		{Name: "san", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: seen(time.Second),
+			Locks: &Locks{Type: "sanlock", State: "started", Since: seen(time.Hour), HostID: 3, HostName: "node-1", IOTimeout: 10, Renewed: seen(4 * time.Second), Watchdog: "live", ObservedAt: seen(time.Second)}},
+		{Name: "joins", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: seen(time.Second),
+			Locks: &Locks{State: "starting", Since: seen(7 * time.Second), Reason: "the lockspace of volume group joins is being started since 12:00:01: sanlock takes about 25 s to join it", ObservedAt: seen(0)}},
+		{Name: "lost", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupUnusable, Error: "volume group lost has lost its locks", ObservedAt: seen(time.Second),
+			Locks: &Locks{Type: "sanlock", State: "lost", Since: seen(30 * time.Second), Reason: "volume group lost has lost its locks", Watchdog: "live"}},
 	}}
 }
 
@@ -313,7 +319,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		title, body, _ := strings.Cut(s, "\n")
 		sections[title], _, _ = strings.Cut(body, "\n## ")
 	}
-	for _, v := range []any{List{}, Volume{}, Pod{}, Wait{}, Holder{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Events{}, Event{}, EventPod{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
+	for _, v := range []any{List{}, Volume{}, Pod{}, Wait{}, Holder{}, Error{}, VolumeDetail{}, Claim{}, Lease{}, Call{}, Fact{}, Child{}, Operation{}, Finding{}, Pool{}, Check{}, Checked{}, Group{}, Locks{}, Disk{}, ThinPool{}, RefusedCall{}, Diagnosis{}, Examination{}, Events{}, Event{}, EventPod{}, Explanation{}, ExplainedVolume{}, ExplainedCall{}, SkippedVolume{}, Explained{}} {
 		typ := reflect.TypeOf(v)
 		section, ok := sections[typ.Name()]
 		if !ok {

@@ -32,12 +32,15 @@ const (
 	powersOn   action = "the node boots"
 	pauses     action = "the node is paused"
 	resumes    action = "the node continues"
+	stopsTime  action = "the node's time stops"
+	goesOn     action = "the node's time goes on"
 	cutsOff    action = "the node does not reach the disk"
 	reconnects action = "the node reaches the disk again"
 	lockdDies  action = "lvmlockd is killed"
 	lockdBack  action = "lvmlockd starts again, and adopts its locks"
 	sanlockDie action = "sanlock is killed"
 	empties    action = "the volume reads as zeros:"
+	silences   action = "which host holds a lock is not known any more" // otherwise a node hardly asks for a lock that another holds
 )
 
 // playCluster makes one run: next returns the next decision, until it returns false.
@@ -123,8 +126,12 @@ func (w *world) powerOn() bool {
 	return true
 }
 
-// runs reports whether goroutines of a node may continue.
-func (w *world) runs() bool { return !w.Locking().Off() && !w.Locking().Paused() }
+// runs reports whether goroutines of a node may continue. What one whose time was stopped does
+// before it notices that is not judged.
+func (w *world) runs() bool {
+	m := w.Locking()
+	return !m.Off() && !m.Paused() && !m.Unaware()
+}
 
 // do carries out a decision, and reports whether it was possible.
 func (c *cluster) do(d decision) bool {
@@ -143,6 +150,10 @@ func (c *cluster) do(d decision) bool {
 		return m.Pause(true)
 	case resumes:
 		return m.Pause(false)
+	case stopsTime:
+		return m.StopTime(true)
+	case goesOn:
+		return m.StopTime(false)
 	case cutsOff:
 		return m.CutOff(true)
 	case reconnects:
@@ -155,6 +166,8 @@ func (c *cluster) do(d decision) bool {
 		return m.KillSanlock()
 	case empties:
 		return c.disk.Empty(w.File(d.on))
+	case silences:
+		return c.disk.HideHolders()
 	case makes:
 		return w.Sim.UUIDOf(w.File(d.on)) == "" && w.Storage.Make(d.on, 64<<20) == nil
 	}
@@ -182,6 +195,7 @@ func (c *cluster) end() {
 		m := w.Locking()
 		w.freeAll()
 		m.Pause(false)
+		m.StopTime(false)
 		m.CutOff(false)
 		m.AdoptLocks()
 		w.killKubelet()
@@ -277,7 +291,8 @@ type clusterRandom struct {
 // clusterFoci are the points that matter: the instants in which a lock is taken, known or
 // ended, and the content of a volume changes.
 var clusterFoci = []focus{
-	{points: "child lvchange *-aey* within", actions: []action{stops, stops, flexdDies, kubeletDies, powersOff, pauses, lockdDies, cutsOff, passes}},
+	{points: "child lvchange *-aey* before", actions: []action{starts}},
+	{points: "child lvchange *-aey* within", actions: []action{stops, stops, flexdDies, kubeletDies, powersOff, pauses, stopsTime, lockdDies, cutsOff, passes}},
 	{points: "child lvchange * before", actions: []action{stops, flexdDies, pauses, powersOff, lockdDies, passes}},
 	{points: "child lvchange * after", actions: []action{stops, flexdDies, pauses, powersOff, passes}},
 	{points: "child lvchange * unlocking", actions: []action{starts, flexdDies, pauses, powersOff, lockdDies, cutsOff}},
@@ -288,16 +303,16 @@ var clusterFoci = []focus{
 	{points: "child probe *", actions: []action{passes, pauses, powersOff, cutsOff, flexdDies, stops}},
 	{points: "child format *", actions: []action{powersOff, pauses, flexdDies, cutsOff, stops, passes}},
 	{points: "child mount *", actions: []action{powersOff, pauses, flexdDies, stops, lockdDies, passes}},
-	{points: "child umount *", actions: []action{powersOff, pauses, flexdDies, starts, lockdDies, cutsOff}},
+	{points: "child umount *", actions: []action{powersOff, pauses, stopsTime, flexdDies, starts, lockdDies, cutsOff}},
 	{points: "writing record *", actions: []action{flexdDies, powersOff, pauses, stops}},
-	{points: "turn of *", actions: []action{passes, pauses, stops, cutsOff}},
+	{points: "turn of *", actions: []action{passes, pauses, stopsTime, stops, cutsOff}},
 }
 
 var clusterWeights = []weight{
 	{lets, 600, []int{1, 2, 4}}, {passes, 60, []int{1, 1, 2}}, {starts, 40, []int{1, 2}}, {stops, 40, []int{1, 2}},
 	{kills, 6, usual}, {fails, 6, usual}, {expands, 3, usual}, {flexdDies, 8, usual}, {kubeletDies, 5, usual}, {diesOf, 5, usual},
 	{holds, 6, seldom}, {frees, 6, usual}, {umounts, 5, seldom}, {activates, 4, seldom}, {deactivates, 3, seldom}, {opens, 4, seldom}, {blinds, 3, usual}, {cuts, 4, usual},
-	{powersOff, 4, usual}, {powersOn, 12, usual}, {pauses, 5, usual}, {resumes, 12, usual}, {cutsOff, 5, usual}, {reconnects, 10, usual},
+	{powersOff, 4, usual}, {powersOn, 12, usual}, {pauses, 5, usual}, {resumes, 12, usual}, {stopsTime, 3, usual}, {goesOn, 8, usual}, {cutsOff, 5, usual}, {reconnects, 10, usual},
 	{lockdDies, 4, usual}, {lockdBack, 10, usual}, {sanlockDie, 2, usual}, {empties, 4, usual},
 }
 
@@ -315,6 +330,9 @@ func newClusterRandom(seed uint64) *clusterRandom {
 		c.pods = append(c.pods, fmt.Sprintf("pod%da", (v+1)%volumes))
 	}
 	c.focused = c.IntN(4) > 0
+	if c.IntN(2) == 0 {
+		c.first = append(c.first, decision{what: silences, node: 1})
+	}
 	for v := range volumes {
 		if c.IntN(4) > 0 { // otherwise flexd creates it
 			c.first = append(c.first, decision{what: makes, on: fmt.Sprintf("lv%d", v), node: 1})
@@ -343,7 +361,11 @@ func (c *clusterRandom) decide(k *cluster) decision {
 		if n := len(c.next); n > 0 && c.IntN(3) == 0 {
 			what := c.next[n-1]
 			c.next = c.next[:n-1]
-			return c.about(k, what, k.at(lets, c.held).node)
+			d := c.about(k, what, k.at(lets, c.held).node)
+			if _, lv, ok := strings.Cut(c.held, "vg0/lv"); ok && what == starts && c.IntN(2) == 0 { // the other node wants it, too
+				d.on, d.node = "pod"+lv[:1]+"a", len(k.nodes)+1-d.node
+			}
+			return d
 		}
 	}
 	what := c.drawn()

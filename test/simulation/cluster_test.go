@@ -114,6 +114,28 @@ func TestPausedNode(t *testing.T) {
 	}
 }
 
+// TestStoppedNode verifies that a node whose time was stopped, too, which its watchdog does not
+// notice, fences a volume that another has taken over; and not one that no other has.
+func TestStoppedNode(t *testing.T) {
+	for _, other := range []bool{true, false} {
+		fenced := false
+		plan := []turn{
+			{nil, decision{what: starts, on: "pod0a", node: 1}},
+			{mountedOn(1), decision{what: stopsTime, node: 1}},
+			{nil, decision{what: starts, on: "pod0a", node: 2}},
+			{mountedOn(2), decision{what: goesOn, node: 1}},
+			{nil, decision{what: passes, pass: 10 * time.Second}},
+			{func(c *cluster) bool { fenced = c.nodes[0].Sim.Fenced("lv0"); return true }, decision{what: stops, on: "pod0a", node: 1}},
+		}
+		if !other {
+			plan[2], plan[3] = turn{nil, decision{what: passes, pass: time.Hour / 2}}, turn{nil, decision{what: goesOn, node: 1}}
+		}
+		if wrong := followCluster(t, true, "", plan...); len(wrong) > 0 || fenced != other {
+			t.Errorf("taken over %v: fenced %v; %q", other, fenced, wrong)
+		}
+	}
+}
+
 // TestCommandOutlivesFlexd verifies that a volume is released which a command of an earlier
 // flexd activates when no call waits for it any more.
 func TestCommandOutlivesFlexd(t *testing.T) {

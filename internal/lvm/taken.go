@@ -1,0 +1,160 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/lockspace"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// fenceDeadline is for a device whose earlier writes the disk does not answer.
+const fenceDeadline = 10 * time.Second
+
+// Taken returns the volumes of a shared group that are active on this node for writing, and whose
+// locks another node has taken since; it may have given them back. Only those count whose lock a
+// command of this flexd has taken for that device, and those that are mounted. LVM takes the lock
+// of a volume before its device appears, and gives it back after the device has disappeared: so a
+// device that was there before and after its lock was read must have had it. An error is about
+// those volumes that are not in the result.
+func (p *Provider) Taken(ctx context.Context, vg string, mounted []volume.UUID) ([]volume.Taken, error) {
+	g, err := p.configured(vg)
+	if err != nil || !g.shared() || p.Locks == nil {
+		return nil, err
+	}
+	devices, err := groupDevices(p.DM, vg)
+	if err != nil {
+		return nil, err
+	}
+	var f *Facts
+	by := map[volume.UUID][]volume.Taken{} // by the volume that has the lock
+	var locks []lockspace.LV
+	for _, m := range devices {
+		uuid, ok := parseDMUUID(m.UUID)
+		if !ok || !slices.Contains(mounted, uuid) && !p.noted(uuid, m.Number) {
+			continue
+		}
+		if f == nil {
+			if f, err = g.anyFacts(ctx); err != nil {
+				return nil, err
+			}
+		}
+		l, known := f.LVs[f.names[uuid]]
+		lock := f.lockOf(l)
+		if !known || l.forReaders() || lock.LockArgs == "" {
+			continue
+		}
+		name, _, _ := parseDMName(m.Name)
+		if by[lock.UUID] == nil {
+			locks = append(locks, lockspace.LV{UUID: lock.UUID, LockArgs: lock.LockArgs})
+		}
+		by[lock.UUID] = append(by[lock.UUID], volume.Taken{Name: name, UUID: uuid, Number: m.Number, Seq: diskSeq(m.Number), Fenced: fenced(m)})
+	}
+	if len(locks) == 0 {
+		return nil, nil
+	}
+	holders, err := p.Locks.Taken(ctx, vg, locks)
+	var all []volume.Taken
+	for lock, holder := range holders {
+		for _, t := range by[lock] {
+			if m, found, ferr := p.find(t.UUID); ferr != nil || !found || m.Number != t.Number || diskSeq(m.Number) != t.Seq {
+				err = errors.Join(err, ferr)
+				continue
+			}
+			t.Holder = holder
+			p.noteTaken(t)
+			all = append(all, t)
+		}
+	}
+	return all, err
+}
+
+// anyFacts returns facts of any age: where the lock of a volume is never changes.
+func (g *group) anyFacts(ctx context.Context) (*Facts, error) {
+	g.mu.Lock()
+	f := g.known
+	g.mu.Unlock()
+	if f != nil {
+		return f, nil
+	}
+	f, _, err := g.look(ctx, false)
+	return f, err
+}
+
+// noted reports whether a command of this flexd has taken the lock for that device, or whether
+// the device is fenced.
+func (p *Provider) noted(uuid volume.UUID, number string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.locked[uuid].number == number && p.locked[uuid].seq == diskSeq(number) || p.taken[uuid].Number == number
+}
+
+func (p *Provider) noteTaken(t volume.Taken) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.locked, t.UUID)
+	p.taken[t.UUID] = t
+}
+
+// takenReason returns why the device of a volume must not be used; "" = its lock was not
+// taken.
+func (p *Provider) takenReason(uuid volume.UUID, number string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, ok := p.taken[uuid]; ok && t.Number == number {
+		return t.Reason()
+	}
+	return ""
+}
+
+// fenced reports whether a device fails all reads and writes. One without a table may get its own
+// back.
+func fenced(m devmapper.Mapped) bool {
+	return len(m.Targets) > 0 && !slices.ContainsFunc(m.Targets, func(t devmapper.Target) bool { return t.Type != "error" })
+}
+
+// Fence makes each read and write of a volume fail from now on, for its mounts, too: nothing
+// that is cached reaches the disk. The devices on disks are first, so that a RAID above them
+// cannot write that it has ended.
+func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
+	m, found, err := p.find(t.UUID)
+	if err != nil || !found {
+		return err
+	}
+	var lowest, above []string
+	unread := p.tree().walk(m, func(n *node, _ bool) {
+		if len(n.below) == 0 || !slices.ContainsFunc(n.below, func(number string) bool { return p.isLVM(number) }) {
+			lowest = append(lowest, n.Name)
+		} else {
+			above = append([]string{n.Name}, above...)
+		}
+	})
+	change := func(words ...string) {
+		_, rerr := p.Runner.Run(ctx, run.Cmd{Step: "fence", Argv: words, Deadline: fenceDeadline, Mutates: true, Lock: filepath.Join(p.LockDir, "fence-"+string(t.UUID))})
+		err = errors.Join(err, rerr)
+	}
+	// Without a flush, and without freezing the filesystem, which would write.
+	if len(above) > 0 {
+		change(slices.Concat([]string{"dmsetup", "suspend", "--noflush", "--nolockfs", "--noudevsync"}, lowest)...)
+	}
+	change(slices.Concat([]string{"dmsetup", "wipe_table", "--noflush", "--nolockfs", "--noudevsync"}, lowest, above)...)
+	if unread != "" {
+		err = errors.Join(err, errors.New(unread))
+	}
+	if err != nil {
+		return fmt.Errorf("dmsetup wipe_table: %w", err)
+	}
+	return nil
+}
+
+func (p *Provider) isLVM(number string) bool {
+	m, err := p.DM.Device(devmapper.Key{Number: number})
+	return err != nil || strings.HasPrefix(m.UUID, "LVM-")
+}

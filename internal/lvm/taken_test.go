@@ -1,0 +1,135 @@
+package lvm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Of the volumes that are active, those are taken that this node has locked or mounted, that
+// nodes do not share for reading, and whose device has stayed while the lock was read.
+func TestTaken(t *testing.T) {
+	t.Parallel()
+	f, p, locks := newShared(t, 6)
+	f.lvs["v3"].attr, f.lvs["v3"].layout = "-ri-a-----", "linear"
+	var lvs []volume.LV
+	for i := range 6 {
+		lvs = append(lvs, f.lookUp(p, fmt.Sprintf("v%d", i)))
+		if i != 2 {
+			if err := p.Activate(t.Context(), "", lvs[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.forgetLock(lvs[1].UUID) // mounted by an earlier flexd
+	p.forgetLock(lvs[4].UUID) // an operator's
+	taken := func(mounted ...volume.UUID) (names []string) {
+		t.Helper()
+		all, err := p.Taken(t.Context(), "vg0", mounted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range all {
+			if v.Holder.Host != "b" || v.Fenced || v.Number == "" {
+				t.Errorf("%+v", v)
+			}
+			names = append(names, v.Name.LV)
+		}
+		slices.Sort(names)
+		return names
+	}
+	if got := taken(lvs[1].UUID); len(got) > 0 {
+		t.Errorf("%v while no other node has a lock", got)
+	}
+	for i := range 5 {
+		f.others[fmt.Sprintf("v%d", i)] = "ex"
+	}
+	if d := device(t, p, lvs[0]); d.Unlocked || d.Unusable {
+		t.Errorf("%+v", d)
+	}
+	locks.before = func() { // v0 is activated anew while the locks are read
+		m := f.devices[dmUUID(lvs[0].UUID)]
+		m.Number = "253:77"
+		f.devices[m.UUID] = m
+	}
+	if got := taken(lvs[1].UUID); !slices.Equal(got, []string{"v1"}) {
+		t.Errorf("%v while a device changes", got)
+	}
+	locks.before = nil
+	m := f.devices[dmUUID(lvs[0].UUID)]
+	m.Number = p.locked[lvs[0].UUID].number
+	f.devices[m.UUID] = m
+	if got := taken(lvs[1].UUID); !slices.Equal(got, []string{"v0", "v1"}) {
+		t.Errorf("%v", got)
+	}
+	if d := device(t, p, lvs[0]); !d.Unusable || !strings.Contains(d.Reason, "host b (host id 2) has now") {
+		t.Errorf("%+v", d)
+	}
+	if got := taken(); !slices.Equal(got, []string{"v0", "v1"}) {
+		t.Errorf("%v when it has no mount any more", got)
+	}
+	f.mu.Lock()
+	delete(f.devices, dmUUID(lvs[0].UUID))
+	f.mu.Unlock()
+	if d := device(t, p, lvs[0]); d.Unusable {
+		t.Errorf("%+v", d)
+	}
+	if got := taken(); !slices.Equal(got, []string{"v1"}) {
+		t.Errorf("%v when it is not active", got)
+	}
+}
+
+// A RAID's parts are stopped before the RAID, so that it cannot write to them that it ends.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 2)
+	device := func(name, uuid, number, target, params string) {
+		f.devices[uuid] = devmapper.Mapped{Name: name, UUID: uuid, Number: number, Open: 1, Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}
+	}
+	device("mpath", "mpath-x", "253:9", "multipath", "8:0 8:16")
+	device("vg0-v0", dmUUID(fakeUUID(0)), "253:0", "linear", "253:9 2048")
+	device("vg0-v1", dmUUID(fakeUUID(1)), "253:1", "raid", "raid1 3 0 region_size 4096 2 253:2 253:3 253:4 253:5")
+	for i, part := range []string{"rmeta_0", "rimage_0", "rmeta_1", "rimage_1"} {
+		device("vg0-v1_"+part, dmUUID(fakeUUID(11+i)), fmt.Sprintf("253:%d", i+2), "linear", "253:9 4096")
+	}
+	var ran []string
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if c.Lock == "" || !c.Mutates || c.Deadline == 0 {
+			t.Errorf("%+v", c)
+		}
+		ran = append(ran, strings.Join(c.Argv, " "))
+		return run.Result{}, nil, true
+	}
+	for i, want := range [][]string{
+		{"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v0"},
+		{
+			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-v1_rmeta_0 vg0-v1_rimage_0 vg0-v1_rmeta_1 vg0-v1_rimage_1",
+			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v1_rmeta_0 vg0-v1_rimage_0 vg0-v1_rmeta_1 vg0-v1_rimage_1 vg0-v1",
+		},
+	} {
+		if ran = nil; p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(i)}) != nil || !slices.Equal(ran, want) {
+			t.Errorf("%q", ran)
+		}
+	}
+	if err := p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(7)}); err != nil {
+		t.Errorf("of a volume without a device: %v", err)
+	}
+}
+
+// A device without a table gets its own back when it is resumed with it.
+func TestFenced(t *testing.T) {
+	for types, want := range map[string]bool{"": false, "error": true, "error error": true, "linear": false, "error linear": false} {
+		var m devmapper.Mapped
+		for _, kind := range strings.Fields(types) {
+			m.Targets = append(m.Targets, devmapper.Target{Type: kind})
+		}
+		if got := fenced(m); got != want {
+			t.Errorf("%q: %v", types, got)
+		}
+	}
+}
