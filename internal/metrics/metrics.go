@@ -160,6 +160,30 @@ func (m *Metrics) writeVolumes(p *page, list status.List) {
 		count[labels(names, m.group(v.VG), string(v.State))]++
 	}
 	p.gauges(family{"flexd_volumes", "Volumes that flexd knows, by state."}, count)
+	m.writeWaits(p, list.Volumes)
+}
+
+// writeWaits leaves out groups that are not shared. A call that fails meanwhile and is
+// repeated does not begin a new wait.
+func (m *Metrics) writeWaits(p *page, volumes []status.Volume) {
+	longest := map[string]float64{}
+	for _, g := range m.Config.Get().VolumeGroups {
+		if g.Shared {
+			longest[labels([]string{"vg"}, g.Name)] = 0
+		}
+	}
+	for _, v := range volumes {
+		if v.Waiting == nil {
+			continue
+		}
+		since := v.Waiting.Since
+		if h := v.Waiting.Holder; h != nil && h.Since != nil && h.Since.Before(since) {
+			since = *h.Since
+		}
+		vg := labels([]string{"vg"}, m.group(v.VG))
+		longest[vg] = max(longest[vg], time.Since(since).Truncate(time.Second).Seconds())
+	}
+	p.gauges(family{"flexd_longest_wait_seconds", "For how long the volume that calls have waited for longest is in use by another node."}, longest)
 }
 
 func writeClaims(p *page, claims []dsw.Claim) {

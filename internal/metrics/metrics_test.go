@@ -23,7 +23,7 @@ import (
 
 func newMetrics() *Metrics {
 	c := config.Default()
-	c.VolumeGroups = []config.VolumeGroup{{Name: "vg0", Provider: "lvm"}, {Name: "files", Provider: "loopdev"}}
+	c.VolumeGroups = []config.VolumeGroup{{Name: "vg0", Provider: "lvm", Shared: true}, {Name: "files", Provider: "loopdev"}}
 	return New(config.NewLive(c), `1.0 "x"\`, []string{"mount", "unmount"}, []string{"faulty", "degraded"})
 }
 
@@ -249,5 +249,28 @@ func TestDocumented(t *testing.T) {
 	listed := regexp.MustCompile("(?m)^\\| `\\w+` \\| \\w+ \\|[^|]*\\|").FindAllString(string(page), -1)
 	if d := cmp.Diff(exported, listed); d != "" {
 		t.Errorf("(-exported +docs/monitoring.md):\n%s", d)
+	}
+}
+
+// The longest wait is as old as the first sight of the other node, across calls.
+func TestLongestWait(t *testing.T) {
+	c := config.Default()
+	c.VolumeGroups = []config.VolumeGroup{{Name: "vg0", Provider: "lvm"}, {Name: "svg", Provider: "lvm", Shared: true}}
+	m := New(config.NewLive(c), "1", nil, nil)
+	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
+	wait := func(since time.Duration, seen *time.Time) *status.Wait {
+		return &status.Wait{Since: *ago(since), Holder: &status.Holder{Since: seen}}
+	}
+	const name = "flexd_longest_wait_seconds"
+	if got := m.text(t, status.List{}); !strings.Contains(got, name+"{vg=\"svg\"} 0\n") || strings.Contains(got, name+"{vg=\"vg0\"}") {
+		t.Error(got)
+	}
+	got := samples(m.text(t, status.List{Volumes: []status.Volume{
+		{VG: "svg", LV: "a", Waiting: wait(5*time.Minute+time.Second/2, nil)},
+		{VG: "svg", LV: "b", Waiting: wait(time.Minute, ago(7*time.Minute+time.Second/2))},
+		{VG: "svg", LV: "c", Waiting: wait(6*time.Minute+time.Second/2, ago(time.Minute))},
+	}}), name)
+	if got != name+"{vg=\"svg\"} 420\n" {
+		t.Error(got)
 	}
 }
