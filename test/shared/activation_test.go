@@ -44,10 +44,17 @@ func mounted(t *testing.T, n *nodes.Node, p host.Pod, v host.Volume) {
 	n.Sh(`lvmlockctl -i | grep -q "LK LV ex $(lvs --noheadings -o uuid svg/` + v.Options["volumeID"] + ` | xargs)"`)
 }
 
-// unused unmounts a volume, and waits until it is inactive.
+// unused unmounts a volume, and waits until its lock is given back: the answer to an unmount
+// comes earlier.
 func unused(n *nodes.Node, p host.Pod, v host.Volume) {
 	n.TearDown(p, v)
-	n.Sh("for n in $(seq 100); do [ -e /dev/svg/" + v.Options["volumeID"] + " ] || exit 0; sleep 0.1; done; exit 1")
+	released(n, v)
+}
+
+func released(n *nodes.Node, v host.Volume) {
+	lv := v.Options["volumeID"]
+	n.Sh("id=$(lvs --noheadings -o uuid svg/" + lv + ` | xargs)
+		for n in $(seq 300); do [ -e /dev/svg/` + lv + ` ] || lvmlockctl -i | grep -qE "LK LV (ex|sh) $id" || exit 0; sleep 0.1; done; exit 1`)
 }
 
 // operators is what somebody does by hand with the volumes of the group on two nodes.

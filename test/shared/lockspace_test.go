@@ -105,7 +105,7 @@ func locks(t *testing.T, a, b *nodes.Node) {
 		t.Errorf("after a stop: %+v", v)
 	}
 
-	restart := b.Sh("pid=$(pidof lvmlockd); args=$(tr '\\0' ' ' </proc/$pid/cmdline); kill -9 $pid; sleep 1; echo $args; $args")
+	restart := b.Sh("pid=$(pidof lvmlockd); args=$(tr '\\0' ' ' </proc/$pid/cmdline | sed 's/--adopt 1//'); kill -9 $pid; sleep 1; echo $args; $args")
 	v = viewOf(t, b, "")
 	remedy := regexp.MustCompile(`sanlock client rem_lockspace -s \S+`).FindString(v.Failed)
 	if !strings.Contains(v.Failed, "lvmlockd was restarted") || remedy == "" {

@@ -46,22 +46,16 @@ func elsewhere(t *testing.T, a, b *nodes.Node) {
 	}
 	b.TearDown(web, grows)
 
-	deactivated := func() { // after the answer to an unmount
-		t.Helper()
-		eventually(t, "B lets its volume go", func() bool { return len(b.Active()) == 0 })
-	}
 	b.SetUp(web, nodes.Volume("made", ""))
 	b.Sh("echo data >" + b.At.PodDir(web, nodes.Volume("made", "")) + "/file")
-	b.TearDown(web, nodes.Volume("made", ""))
-	deactivated()
+	unused(b, web, nodes.Volume("made", ""))
 	a.Sh("lvrename -q svg/made svg/renamed")
 	missing(t, b, "made")
 	b.SetUp(web, nodes.Volume("renamed", ""))
 	if got := b.Sh("cat " + b.At.PodDir(web, nodes.Volume("renamed", "")) + "/file"); got != "data\n" {
 		t.Errorf("the file has %q", got)
 	}
-	b.TearDown(web, nodes.Volume("renamed", ""))
-	deactivated()
+	unused(b, web, nodes.Volume("renamed", ""))
 	a.Sh("lvremove -q -y svg/renamed")
 	missing(t, b, "renamed")
 }

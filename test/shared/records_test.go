@@ -20,7 +20,7 @@ func records(t *testing.T, a, b *nodes.Node) {
 	if got := a.Flexd("status", "svg/records"); !strings.Contains(got, "(tag flexd.fs=ext4)") {
 		t.Errorf("A's status: %s", got)
 	}
-	a.TearDown(web, v)
+	unused(a, web, v)
 
 	// Its data is lost while no node has it active.
 	a.Sh("lvchange -aey svg/records && blkdiscard -z /dev/svg/records && lvchange -an svg/records")

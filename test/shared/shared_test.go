@@ -5,6 +5,7 @@ package shared
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/flexd/flexd/test/shared/nodes"
@@ -55,6 +56,7 @@ func TestTwo(t *testing.T) {
 		{"many", many},
 		{"readers", readers},
 		{"records", records},
+		{"lvmlockd", lvmlockd},
 	} {
 		if !t.Run(test.name, func(t *testing.T) { test.run(t, two[0].For(t), two[1].For(t)) }) {
 			break // it may have left a volume, or a node that is off
@@ -85,5 +87,16 @@ func lvm(t *testing.T, a, b *nodes.Node) {
 	a.Refused("lvchange -aey svg/plain", "locked by other host")
 	b.Sh("lvchange -an svg/plain")
 	a.Sh("lvchange -aey svg/plain && lvchange -an svg/plain")
+	damaged(a)
 	b.Sh("lvremove -q -y svg/plain")
+}
+
+// damaged is a lease that is lost on the disk, and made anew.
+func damaged(n *nodes.Node) {
+	lease := strings.Fields(n.Sh("lvs --noheadings -o lv_uuid,lv_lockargs svg/plain"))
+	_, offset, _ := strings.Cut(lease[1], ":")
+	n.Sh("dd if=/dev/zero of=/dev/mapper/svg-lvmlock bs=512 seek=$((" + offset + "/512)) count=2048 oflag=direct conv=notrunc status=none")
+	n.Refused("lvchange -aey svg/plain", "error -221")
+	n.Sh("sanlock client init -r lvm_svg:" + lease[0] + ":/dev/mapper/svg-lvmlock:" + offset)
+	n.Sh("lvchange -aey svg/plain && lvchange -an svg/plain")
 }

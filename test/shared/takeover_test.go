@@ -4,6 +4,7 @@ package shared
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,13 +53,15 @@ func write(n *nodes.Node, v host.Volume) {
 		for n in $(seq 600); do [ ! -s $f ] || exit 0; sleep 0.1; done; exit 1`)
 }
 
-// TestPause has two nodes, of which one is off after it.
+// TestPause has two nodes whose time stops, and then two that stop while time goes on; one is off
+// after it.
 func TestPause(t *testing.T) {
 	two := start(t, nodes.Settings{Nodes: 2})
 	nodes.Together(two, func(n *nodes.Node) {
 		n.Install("")
 		n.Serve()
 	})
+	stop(t, two[0], two[1])
 	pause(t, two[0], two[1])
 }
 
@@ -92,4 +95,59 @@ func pause(t *testing.T, a, b *nodes.Node) {
 	}
 	b.Sh("fsfreeze -u " + at)
 	b.TearDown(web, v)
+}
+
+// stop is a node whose time stops for longer than its lease, which neither sanlock nor a watchdog
+// notices: B gets two of its three volumes. A fences these when it goes on: one that is written
+// without a pause is written for a moment, and what was only cached of the other never is.
+func stop(t *testing.T, a, b *nodes.Node) {
+	busy, cached, kept, other := nodes.Volume("busy", "64m"), nodes.Volume("cached", "64m"), nodes.Volume("kept", "16m"), host.Pod{Namespace: "default", Name: "other", UID: "uid-3"}
+	a.SetUp(web, busy)
+	a.SetUp(web, cached)
+	a.SetUp(other, kept)
+	write(a, busy)
+	a.Sh("sync; seq 1000000 >" + a.At.PodDir(web, cached) + "/never")
+	if err := a.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	b.SetUp(web, busy)
+	b.SetUp(web, cached)
+	t.Logf("B has the volumes after %.0f s", time.Since(began).Seconds())
+	sum := func(v host.Volume) string {
+		return b.Sh("dd if=/dev/svg/" + v.Options["volumeID"] + " bs=1M iflag=direct status=none | sha256sum")
+	}
+	for _, v := range []host.Volume{busy, cached} {
+		b.Sh("sync; fsfreeze -f " + b.At.PodDir(web, v))
+	}
+	first := sum(cached)
+	if err := a.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	a.Sh("for n in $(seq 600); do [ $(grep -c 'took over its lock' /run/flexd.log) != 2 ] || exit 0; sleep 0.1; done; exit 1")
+	t.Logf("A has fenced them after %.1f s", time.Since(began).Seconds())
+	then := sum(busy)
+	a.Sh("kill $(cat /run/writer); sync; echo more >" + a.At.PodDir(other, kept) + "/more && sync")
+	if got := a.Flexd("check", "||", "true"); strings.Count(got, "lock-taken") != 2 || strings.Contains(got, "stale-mapping") || strings.Contains(got, "kept") {
+		t.Error(got)
+	}
+	a.TearDown(web, busy)
+	a.TearDown(web, cached)
+	a.TearDown(other, kept)
+	if sum(busy) != then || sum(cached) != first {
+		t.Error("A wrote after it had fenced the volumes")
+	}
+	if got := a.Flexd("check"); strings.Contains(got, "lock-taken") {
+		t.Error(got)
+	}
+	for _, v := range []host.Volume{busy, cached} {
+		b.Sh("fsfreeze -u " + b.At.PodDir(web, v))
+		unused(b, web, v)
+		if v.Name == busy.Name { // what A wrote in that moment may have damaged it
+			b.Sh("lvchange -aey svg/busy && { e2fsck -fy /dev/svg/busy || [ $? -lt 4 ]; } && lvchange -an svg/busy")
+		}
+		a.SetUp(web, v)
+		a.TearDown(web, v)
+	}
 }

@@ -46,7 +46,7 @@ func Agent() {
 
 // serve runs commands as they come, many at once, until that fails.
 func serve() error {
-	port, err := open("agent")
+	port, err := Port("agent")
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func serve() error {
 		out.Encode(a)
 	}
 	send(answer{}) // it listens
-	for in := json.NewDecoder(waiting{port}); ; {
+	for in := json.NewDecoder(port); ; {
 		var r request
 		if err := in.Decode(&r); err != nil {
 			return err
@@ -96,23 +96,25 @@ func serve() error {
 	}
 }
 
-// open opens a virtio-serial port by its name.
-func open(name string) (*os.File, error) {
+// A port is a virtio-serial port, on which a missing peer reads as the end of the file.
+type port struct{ *os.File }
+
+// Port opens a machine's port of that name (option -p of scripts/vm), which only one can have open.
+func Port(name string) (io.ReadWriteCloser, error) {
 	names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 	for _, path := range names {
 		if text, _ := os.ReadFile(path); strings.TrimSpace(string(text)) == name {
-			return os.OpenFile("/dev/"+filepath.Base(filepath.Dir(path)), os.O_RDWR, 0)
+			f, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(path)), os.O_RDWR, 0)
+			return port{f}, err
 		}
 	}
 	return nil, errors.New("there is no port " + name)
 }
 
-// waiting reads from a port, on which a missing peer reads as the end of the file.
-type waiting struct{ io.Reader }
-
-func (w waiting) Read(b []byte) (int, error) {
+// Read waits for a peer.
+func (p port) Read(b []byte) (int, error) {
 	for {
-		if n, err := w.Reader.Read(b); n > 0 || err != io.EOF {
+		if n, err := p.File.Read(b); n > 0 || err != io.EOF {
 			return n, err
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -26,6 +26,7 @@ import (
 type Machine struct {
 	Name    string
 	Options []string // others of scripts/vm, such as -D FILE:SIZE, -l HOST_ID
+	Ports   []string // names of ports for programs in it: see Dial and Port
 
 	script *exec.Cmd
 	said   *bytes.Buffer // of the machine's own, such as a kernel's last words
@@ -61,7 +62,11 @@ func (m *Machine) Boot(ctx context.Context) error {
 	m.said, m.gone, m.pending = &bytes.Buffer{}, make(chan struct{}), map[int]chan answer{}
 	ready := make(chan answer, 1)
 	m.pending[0] = ready
-	args := append([]string{"-q", "-t", "0", "-n", m.Name, "-p", m.dir + "/agent", "-e", inside + "=yes"}, m.Options...)
+	args := []string{"-q", "-t", "0", "-n", m.Name, "-Q", m.dir + "/monitor", "-e", inside + "=yes"}
+	for _, port := range append([]string{"agent"}, m.Ports...) {
+		args = append(args, "-p", port+"="+m.dir+"/"+port)
+	}
+	args = append(args, m.Options...)
 	m.script = exec.Command(module()+"/scripts/vm", append(args, "--", self)...)
 	m.script.Stdout, m.script.Stderr = m.said, m.said
 	// Not for a Ctrl-C on the terminal, nor for the thread that starts it.
@@ -99,11 +104,11 @@ func (m *Machine) Boot(ctx context.Context) error {
 	}
 }
 
-// module is the directory of the repository, from any directory in it.
+// module is the directory of the repository, from any directory in it, also of its other modules.
 func module() string {
 	dir, _ := os.Getwd()
 	for ; dir != "/"; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(dir + "/go.mod"); err == nil {
+		if _, err := os.Stat(dir + "/scripts/vm"); err == nil {
 			break
 		}
 	}
@@ -127,6 +132,9 @@ func (m *Machine) connect(ctx context.Context) error {
 		}
 	}
 }
+
+// Dial connects to a port of a machine that has been booted.
+func (m *Machine) Dial(port string) (net.Conn, error) { return net.Dial("unix", m.dir+"/"+port) }
 
 // read gives answers to those that wait for them.
 func (m *Machine) read() {
@@ -217,6 +225,39 @@ func (m *Machine) Pause() error { return m.signal(syscall.SIGSTOP) }
 
 // Continue lets a paused machine go on.
 func (m *Machine) Continue() error { return m.signal(syscall.SIGCONT) }
+
+// Stop stops the machine and its time, as virsh suspend does.
+func (m *Machine) Stop() error { return m.monitor("stop") }
+
+// Resume lets a stopped machine go on, with the time when it was stopped.
+func (m *Machine) Resume() error { return m.monitor("cont") }
+
+// monitor gives a command to QEMU.
+func (m *Machine) monitor(command string) error {
+	conn, err := net.Dial("unix", m.dir+"/monitor")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
+	for _, c := range []string{"qmp_capabilities", command} {
+		if err := out.Encode(map[string]string{"execute": c}); err != nil {
+			return err
+		}
+		for answer := map[string]any{}; ; clear(answer) { // a greeting and events come between
+			if err := in.Decode(&answer); err != nil {
+				return err
+			}
+			if answer["error"] != nil {
+				return fmt.Errorf("%s: %s: %v", m.Name, c, answer["error"])
+			}
+			if answer["return"] != nil {
+				break
+			}
+		}
+	}
+	return nil
+}
 
 // Kill cuts the power, and waits until the machine is off.
 func (m *Machine) Kill() {

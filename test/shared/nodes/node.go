@@ -43,6 +43,7 @@ type Settings struct {
 	Bin       string   // a directory with flexd and flexdriver; "": without them
 	Disk      string   // the size of each one's own; "": 128M
 	Options   []string // others of scripts/vm
+	Ports     []string // see Machine
 }
 
 // New boots machines with one shared disk, and sets them up as nodes with a shared volume group. Their
@@ -58,7 +59,7 @@ func New(t T, dir string, s Settings) []*Node {
 	var all []*Node
 	for id := 1; id <= s.Nodes; id++ {
 		all = append(all, &Node{T: t, bin: s.Bin,
-			Machine: &Machine{Name: fmt.Sprintf("node-%d", id), Options: append([]string{"-l", fmt.Sprintf("%d:%d", id, s.IOTimeout),
+			Machine: &Machine{Name: fmt.Sprintf("node-%d", id), Ports: s.Ports, Options: append([]string{"-l", fmt.Sprintf("%d:%d", id, s.IOTimeout),
 				"-D", dir + "/shared:2G", "-D", fmt.Sprintf("%s/node-%d:%s", dir, id, s.Disk)}, s.Options...)},
 			At: &host.Node{Dir: "/srv/node", Run: "/run/flexd", State: "/srv/node/state", Root: "/srv/node/kubelet",
 				Driver: "/srv/node/plugins/flexd~lvm/lvm", Log: "/run/flexd.log"}})
