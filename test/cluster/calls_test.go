@@ -67,6 +67,10 @@ func (c *counted) CombinedOutput() ([]byte, error) {
 // readCalls returns the calls in a file by their begin.
 func readCalls(file string) []call {
 	text, _ := os.ReadFile(file)
+	return parseCalls(text)
+}
+
+func parseCalls(text []byte) []call {
 	var all []call
 	for line := range bytes.Lines(text) {
 		var c call

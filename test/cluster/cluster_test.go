@@ -259,8 +259,20 @@ func (c *cluster) runOn(node, name string, claims ...string) *v1.Pod {
 	return p
 }
 
-// started waits until a pod runs, and returns it.
+// started waits until a pod runs, and its volumes are mounted, and returns it.
 func (c *cluster) started(name string) *v1.Pod {
+	c.t.Helper()
+	p := c.running(name)
+	for _, v := range p.Spec.Volumes {
+		if dir := c.dirOf(p, v.Name); !host.Mounted(dir) {
+			c.t.Errorf("kubelet thinks that %s is mounted", dir)
+		}
+	}
+	return p
+}
+
+// running waits until kubelet says that a pod runs, and returns it.
+func (c *cluster) running(name string) *v1.Pod {
 	c.t.Helper()
 	var p *v1.Pod
 	c.eventually(name+" starts", func() string {
@@ -275,11 +287,6 @@ func (c *cluster) started(name string) *v1.Pod {
 		}
 		return ""
 	})
-	for _, v := range p.Spec.Volumes {
-		if dir := c.dirOf(p, v.Name); !host.Mounted(dir) {
-			c.t.Errorf("kubelet thinks that %s is mounted", dir)
-		}
-	}
 	return p
 }
 

@@ -24,14 +24,9 @@ func TestNodeDies(t *testing.T) {
 		n.crash()
 		c.notReady("a")
 		c.delete("set-0") // as the taint eviction does after the pod's tolerationSeconds
-		c.patchNode("a", `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`)
+		c.outOfService("a", true)
 		c.moved(p)
-		c.eventually("the volume is detached", func() string {
-			if attached, _ := c.attached("a"); len(attached) > 0 {
-				return string(attached[0])
-			}
-			return ""
-		})
+		c.detached("a")
 		c.eventually("the new pod waits for the volume's node", func() string {
 			q, err := c.api.CoreV1().Pods("default").Get(ctx, "set-0", metav1.GetOptions{})
 			if err != nil || q.Spec.NodeName != "" {
@@ -41,7 +36,7 @@ func TestNodeDies(t *testing.T) {
 		})
 
 		n.boot()
-		c.patchNode("a", `{"spec":{"taints":null}}`)
+		c.outOfService("a", false)
 		q := c.started("set-0")
 		c.read(q, "data", "from before")
 		c.statefulSet("set", 0)
@@ -100,6 +95,27 @@ func (c *cluster) notReady(node string) {
 		}
 		return "it is ready"
 	})
+}
+
+// detached waits until the controller takes no volume for attached to a node.
+func (c *cluster) detached(node string) {
+	c.t.Helper()
+	c.eventually("the volume is detached", func() string {
+		if attached, _ := c.attached(node); len(attached) > 0 {
+			return string(attached[0])
+		}
+		return ""
+	})
+}
+
+// outOfService says whether an administrator has seen that a node is off.
+func (c *cluster) outOfService(node string, yes bool) {
+	c.t.Helper()
+	taints := "null"
+	if yes {
+		taints = `[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]`
+	}
+	c.patchNode(node, `{"spec":{"taints":`+taints+`}}`)
 }
 
 func (c *cluster) patchNode(node, patch string) {

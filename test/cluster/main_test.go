@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/shared/nodes"
 )
 
 const (
@@ -46,6 +47,7 @@ const (
 var built = "../../bin"
 
 func TestMain(m *testing.M) {
+	nodes.Agent()
 	switch os.Getenv(role) {
 	case "controllers":
 		serve(serveControllers, func() {})
@@ -53,6 +55,8 @@ func TestMain(m *testing.M) {
 		serve(serveKubelet, func() {})
 	case "machine":
 		serve(serveMachine, endMachine)
+	case "guest":
+		serve(serveGuest, func() {})
 	case "tests":
 		os.Exit(tests(m))
 	}

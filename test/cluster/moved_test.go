@@ -98,7 +98,7 @@ func TestTwoNodes(t *testing.T) {
 		c.claim("here-only", []string{"a"})
 		c.bound("here-only")
 		c.runOn("b", "elsewhere", "here-only")
-		c.warned("elsewhere", "FailedMount", "node affinity")
+		c.warned("elsewhere", "FailedMount", "NodeAffinity check failed")
 		c.end("elsewhere")
 		if _, err := os.Stat(b.Dir + "/vg0/here-only"); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a volume of another node: %v", err)
@@ -177,8 +177,8 @@ func (c *cluster) bound(claim string) {
 	})
 }
 
-// warned waits for an event about a pod.
-func (c *cluster) warned(pod, reason, text string) {
+// warned waits for an event about a pod, and returns what it says.
+func (c *cluster) warned(pod, reason, text string) (message string) {
 	c.t.Helper()
 	c.eventually("a warning about "+pod, func() string {
 		events, err := c.api.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
@@ -189,11 +189,13 @@ func (c *cluster) warned(pod, reason, text string) {
 		for _, e := range events.Items {
 			if e.InvolvedObject.Name == pod && e.Type == v1.EventTypeWarning {
 				if e.Reason == reason && strings.Contains(e.Message, text) {
+					message = e.Message
 					return ""
 				}
 				all = append(all, e.Reason+": "+e.Message)
 			}
 		}
-		return strings.Join(all, "\n")
+		return fmt.Sprintf("not among %d: %s", len(all), strings.Join(all, "\n"))
 	})
+	return message
 }
