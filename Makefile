@@ -51,7 +51,7 @@ demo-shared: build ## two nodes with one volume group, in virtual machines: a po
 	bin/demo-shared -columns "$${columns:-0}" -bin $(BIN)
 
 .PHONY: test
-test: ## what this machine can run, but for the slowest five tests of test-node; as root, it installs what it needs on Debian
+test: ## what this machine can run, but for eight tests of test-node; as root, it installs what it needs on Debian
 	@scripts/test
 
 .PHONY: test-vm

@@ -47,6 +47,8 @@ var notCompared = []struct{ prefix, why string }{
 	{"apt install lvm2-lockd", "needs nodes with one disk"},
 	{"- {name: svg", "a part of a configuration"},
 	{"vgcreate --shared", "likewise; test/shared types it"},
+	{"{ echo lvmlockd adopt_version", "likewise"},
+	{"vgchange -y --lock-type none", "needs nodes with one disk"},
 	{"lvmlockctl_kill_command =", "a part of lvm.conf; test/shared has it"},
 	{"1 lvcreate -aey", "the input of scripts/vm-nodes"},
 }

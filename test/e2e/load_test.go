@@ -28,14 +28,13 @@ func resident(t *testing.T, pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// 64 callers call for 200 volumes, verbs mixed, and every fourth flexdriver is
+// 64 callers call for 100 volumes, verbs mixed, and every fourth flexdriver is
 // killed at some moment. No call fails, nothing is left, and flexd is nearly as
 // small as when it had started.
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	const volumes, more = 200, 10 * mib
-	callers := max(8, times(64))
-	calls := 1000
+	const volumes, more = 100, 10 * mib
+	callers, calls := max(8, times(64)), max(300, times(1000))
 	if soak {
 		calls = 10_000 / pace
 	}

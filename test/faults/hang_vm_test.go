@@ -226,9 +226,13 @@ func TestPoolMetadataHangs(t *testing.T) {
 	l.ok(l.unmount("thin"))
 }
 
-// Fifty volumes hang at once, and the fifty-first is served as if it were alone.
+// Fifty volumes hang at once, and the fifty-first is served as if it were alone. Only soaking has
+// fifty: each costs a second of a virtual machine, and twenty are more than may share anything, too.
 func TestFiftyHang(t *testing.T) {
-	const hung, many = 50, 20 // before, beside and after
+	hung, many := 20, 10 // before, beside and after
+	if os.Getenv("FLEXD_SOAK") != "" {
+		hung, many = 50, 20
+	}
 	commands := []string{create("near", "64M", host.Disks()[1])}
 	var names []string
 	for i := range hung {

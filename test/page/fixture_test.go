@@ -32,7 +32,7 @@ func problems() *node {
 			{VG: "vg0", LV: "data", UUID: "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10", Size: 64 << 20, State: status.Mounted, Device: "/dev/dm-3", Filesystem: "ext4", Pods: []status.Pod{web, report}},
 			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: status.Working, Step: "mkfs", StepSince: ago(12 * time.Second), Device: "/dev/dm-4"},
 			{VG: "vg0", LV: "moves", UUID: "u13", Size: 2 << 30, State: status.Waiting, Step: "activate", StepSince: ago(75 * time.Second), Waiting: &status.Wait{Step: "activate", Since: before(75 * time.Second),
-				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live (renewed at 14:01:12): delete the pod that uses the volume there"}},
+				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live (renewed at 14:01:12): delete the pod that uses the volume there; if there is none, check that kubelet runs there, or power that host off"}},
 			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: status.Failed, Device: "/dev/dm-5",
 				Error: &status.Error{Step: "format", Code: "not-blank", Message: "refused: crypto_LUKS found at offset 0, and flexd never formats over data;\nto give the data up: wipefs -a /dev/vg0/old", At: before(130 * time.Second), CallID: "c42", Next: &soon}},
 			{VG: "vg0", LV: "orders", UUID: "u6", Size: 200 << 30, State: status.Faulty, Device: "/dev/dm-6", Filesystem: "xfs", Pods: []status.Pod{shop}},

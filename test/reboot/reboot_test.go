@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/flexd/flexd/test/host"
 )
 
 // The lives of a node. In each of them one pod outlives the end, and one does not.
@@ -39,7 +41,12 @@ func TestReboot(t *testing.T) {
 	if os.Getenv("FLEXD_TEST_DISKS") != "" {
 		t.Fatal("boots machines itself, and is not for one: scripts/test-vm ./test/reboot")
 	}
-	for _, attach := range []bool{true, false} {
+	modes := []bool{true, false}
+	if os.Getenv("FLEXD_SOAK") == "" { // three boots each: one of the two, at random
+		i := host.Random(t).IntN(2)
+		modes = modes[i : i+1]
+	}
+	for _, attach := range modes {
 		t.Run(fmt.Sprintf("attach=%v", attach), func(t *testing.T) {
 			m := machine{dir: t.TempDir(), test: "TestReboot", attach: attach}
 			m.boot(t, firstLife, wasCut)
