@@ -29,10 +29,12 @@ func newFile(dir string, size int64) *file { return &file{dir: dir, size: size, 
 func (f *file) newer() string { return filepath.Join(f.dir, "events.jsonl") }
 func (f *file) older() string { return filepath.Join(f.dir, "events.old.jsonl") }
 
-// maxLine and maxID are more than any event has.
+// maxLine and maxID are more than any event has, and maxFile is more than any file of the
+// history: of a larger one, as a repair of its filesystem may leave, only the end is read.
 const (
 	maxLine = 64 << 10
 	maxID   = 1 << 62
+	maxFile = 64 << 20
 )
 
 // last returns the last event, and the highest id of the last events; 0 = there is none.
@@ -173,7 +175,7 @@ func backwards(r io.ReadSeeker, each func(line []byte) bool) (more bool, err err
 	}
 	const chunk = 64 << 10
 	var rest []byte // the end of a line whose beginning has not been read
-	for end > 0 {
+	for first := max(end-maxFile, 0); end > first; {
 		n := min(end, chunk)
 		end -= n
 		buf := make([]byte, n, n+int64(len(rest)))

@@ -477,6 +477,37 @@ func TestChanged(t *testing.T) {
 	}
 }
 
+// A file of a size that it does not have room for delays neither the start nor a query.
+func TestSparse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir, 1<<20)
+	l.Record(step("a", "activate"))
+	finish(l)
+	lines, err := os.ReadFile(l.file.newer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(l.file.newer(), 1<<40-int64(len(lines))); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(l.file.newer(), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(lines); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	begun := time.Now()
+	next := open(t, dir, 1<<20)
+	want(t, next, status.EventQuery{}, "a activate", "stops")
+	finish(next)
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // FuzzBackwards reads any file backwards: it has the lines that a reader from the beginning
 // has, but for those that are too long.
 func FuzzBackwards(f *testing.F) {
