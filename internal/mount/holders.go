@@ -36,13 +36,42 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 			holders = append(holders, Holder{How: path + " is a swap file in use (swapoff " + path + ")"})
 		}
 	}
+	ids, in := copiesOf(tab, e)
 	_ = procfs.Each(func(p procfs.Process) bool {
-		if how := p.HoldsMount(e.ID, e.Number); how != "" {
-			holders = append(holders, holderOf(p, how))
+		if how, id := p.HoldsMount(ids, e.Number); how != "" {
+			holders = append(holders, holderOf(p, how+in[id]))
 		}
 		return len(holders) < maxHolders
 	})
 	return holders
+}
+
+// copiesOf returns the ids of e and of its copies in other mount namespaces: the kernel
+// unmounts them together, or none of them. in has the namespaces of the copies.
+func copiesOf(tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
+	ids, in = []int{e.ID}, map[int]string{}
+	self, _ := procfs.ThreadNamespace("mnt")
+	seen := map[string]bool{}
+	_ = procfs.Each(func(p procfs.Process) bool {
+		ns, err := p.Namespace("mnt")
+		root, _ := os.Readlink(p.Path("root")) // only mounts below it are visible
+		if err != nil || ns == self || seen[ns+root] {
+			return true
+		}
+		seen[ns+root] = true
+		theirs, err := mounttable.ReadFile(p.Path("mountinfo"))
+		if err != nil { // it has ended
+			return true
+		}
+		for _, x := range theirs.Of(e.Number) {
+			if mounttable.Follows(tab, e, theirs, x) {
+				ids = append(ids, x.ID)
+				in[x.ID] = " in the mount namespace " + ns
+			}
+		}
+		return true
+	})
+	return ids, in
 }
 
 // DeviceHolders finds the holders of a block device: devices on top of it, mounts of any

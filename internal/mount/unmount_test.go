@@ -4,9 +4,11 @@ package mount
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,6 +99,81 @@ func TestUnmountBusy(t *testing.T) {
 	if err := umount.Plain(sub); err != nil {
 		t.Fatal(err)
 	}
+	r.unmount(dir)
+}
+
+// The kernel refuses an unmount also while a copy of the mount is in use that it would remove
+// from another mount namespace, as that of a container that receives the host's mounts.
+func TestUnmountBusyCopy(t *testing.T) {
+	if amongOurs(t) {
+		return
+	}
+	for _, fsType := range []string{"ext4", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			need(t, "unshare", "mkfs."+fsType)
+			r := newRig(t, 160*mib)
+			r.format(fsType)
+			below := r.mkdir("below")
+			for _, err := range []error{unix.Mount("tmpfs", below, "tmpfs", 0, ""), unix.Mount("", below, "", unix.MS_SHARED, "")} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			defer umount.Plain(below)
+			dir := filepath.Join(below, "m")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			r.land(r.landing(dir))
+			c := exec.Command("unshare", "-m", "--propagation", "slave", "sh", "-c", "exec 7>"+dir+"/open && exec sleep 60")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			stop := func() { c.Process.Kill(); c.Wait() }
+			defer stop()
+			waitFor(t, func() bool {
+				comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.Process.Pid))
+				return string(comm) == "sleep\n"
+			})
+			ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", c.Process.Pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+			want := fmt.Sprintf("pid %d (sleep, open file %s/open in the mount namespace %s)", c.Process.Pid, dir, ns)
+			var busy *BusyError
+			if !errors.As(err, &busy) || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			stop()
+			r.unmount(dir)
+		})
+	}
+}
+
+// A thread may have a working directory of its own.
+func TestUnmountBusyThread(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	there, leave, left := make(chan error), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(left)
+		runtime.LockOSThread() // to the end of the thread
+		there <- errors.Join(unix.Unshare(unix.CLONE_FS), unix.Chdir(dir))
+		<-leave
+		_ = unix.Chdir("/")
+	}()
+	if err := <-there; err != nil {
+		t.Fatal(err)
+	}
+	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+	if want := fmt.Sprintf("pid %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "working directory "+dir) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	close(leave)
+	<-left
 	r.unmount(dir)
 }
 

@@ -14,36 +14,46 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// HoldsMount describes how a process keeps a mount busy; "" = it does not. A mount is
-// identified by its id, which is unique across namespaces, unlike a path.
-func (p Process) HoldsMount(id int, number string) string {
+// HoldsMount describes how a process keeps one of some mounts of a device busy, and returns
+// its id; "" = it keeps none. The id is unique across namespaces, unlike a path.
+func (p Process) HoldsMount(ids []int, number string) (how string, id int) {
+	for _, t := range p.tables() {
+		if how, id = t.holdsMount(ids, number); how != "" {
+			break
+		}
+	}
+	return how, id
+}
+
+func (p Process) holdsMount(ids []int, number string) (how string, id int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "working directory"},
 		{"root", "root directory"},
 		{"exe", "running program"},
 	} {
-		if mountID(p.Path(l.name)) == id {
-			return l.how + " " + p.link(l.name)
+		if id := mountID(p.Path(l.name)); slices.Contains(ids, id) {
+			return l.how + " " + p.link(l.name), id
 		}
 	}
 	fds, _ := os.ReadDir(p.Path("fd"))
 	for _, f := range fds {
-		if info, err := os.ReadFile(p.Path("fdinfo/" + f.Name())); err == nil && parseMountID(info) == id {
-			return "open file " + p.link("fd/"+f.Name())
+		info, _ := os.ReadFile(p.Path("fdinfo/" + f.Name()))
+		if id := parseMountID(info); slices.Contains(ids, id) {
+			return "open file " + p.link("fd/"+f.Name()), id
 		}
 	}
-	maps, err := os.ReadFile(p.Path("maps"))
-	if err != nil {
-		return ""
-	}
+	maps, _ := os.ReadFile(p.Path("maps"))
 	for line := range strings.Lines(string(maps)) {
 		// 7f..-7f.. r-xp 00000000 07:03 12 /path
 		f := strings.Fields(line)
-		if len(f) >= 6 && hexNumber(f[3]) == number && mountID(p.Path("map_files/"+f[0])) == id {
-			return "mapped file " + f[5]
+		if len(f) < 6 || hexNumber(f[3]) != number {
+			continue
+		}
+		if id := mountID(p.Path("map_files/" + f[0])); slices.Contains(ids, id) {
+			return "mapped file " + f[5], id
 		}
 	}
-	return ""
+	return "", 0
 }
 
 // HoldsDevice describes how a process has the block device with that number open; "" = it
@@ -116,28 +126,40 @@ func isDevice(dir int, link, number string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(unix.Mkdev(st.Rdev_major, st.Rdev_minor)) == number
 }
 
-// tables returns one thread of the process for each of its descriptor tables; nearly always
-// all threads share one. It returns none if the first thread has ended.
+// tables returns one thread of the process for each of its descriptor tables and working
+// directories; nearly always all threads share them. The first thread may have ended.
 func (p Process) tables() []Process {
 	found := []Process{p}
 	threads, _ := readNames(p.Path("task"))
 	for _, name := range threads {
 		tid, err := strconv.Atoi(name)
-		if err == nil && !slices.ContainsFunc(found, func(t Process) bool { return sharesFiles(t, Process(tid)) }) {
+		if err == nil && !slices.ContainsFunc(found, func(t Process) bool { return shares(t, Process(tid)) }) {
 			found = append(found, Process(tid))
 		}
 	}
 	return found
 }
 
-const kcmpFiles = 2 // KCMP_FILES
+const (
+	kcmpFiles = 2 // KCMP_FILES
+	kcmpFS    = 3 // KCMP_FS
+)
 
-func sharesFiles(a, b Process) bool {
+// shares reports whether two threads share their descriptors and their working directory.
+func shares(a, b Process) bool {
 	if a == b {
 		return true
 	}
-	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
-	return errno == 0 && order == 0
+	for _, what := range []uintptr{kcmpFiles, kcmpFS} {
+		order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), what, 0, 0, 0)
+		if errno == unix.ENOSYS { // a kernel without it
+			return true
+		}
+		if errno != 0 || order != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (p Process) link(name string) string {
