@@ -175,9 +175,13 @@ func (g *group) runTogether(k kind, members []*member) (said []byte, err error) 
 		for _, m := range members {
 			_, found, err := g.p.find(m.uuid)
 			m.started, m.before = since, found || err != nil
-			g.p.owe(m.uuid, true)
 		}
 		defer g.invalidate()
+	}
+	if g.shared() && k != makeNodes {
+		for _, m := range members { // until it is given back
+			g.p.owe(m.uuid, true)
+		}
 	}
 	res, err := g.change(steps[k], batchArgs(k, members), time.Duration(len(members))*perMember)
 	return res.Stderr, err

@@ -585,13 +585,25 @@ func TestCreatedElsewhereMeanwhile(t *testing.T) {
 // A command that is killed leaves the lock without a device: the next Deactivate gives it
 // back, also that of the next flexd.
 func TestLockLeft(t *testing.T) {
-	for _, killed := range []string{"-aey", "-an"} {
-		f, p, locks := newShared(t, 1)
+	for _, row := range []struct {
+		killed  string
+		created bool // and active since then
+	}{{killed: "-aey"}, {killed: "-an"}, {killed: "-an", created: true}} {
+		killed, n := row.killed, 1
+		if row.created {
+			n = 0
+		}
+		f, p, locks := newShared(t, n)
+		if row.created {
+			if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "v0"}, mib, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
 		lv := f.lookUp(p, "v0")
 		if device(t, p, lv).LockLeft {
 			t.Error("nothing has taken it")
 		}
-		if killed == "-an" {
+		if killed == "-an" && !row.created {
 			if err := p.Activate(t.Context(), "", lv); err != nil {
 				t.Fatal(err)
 			}
@@ -606,8 +618,10 @@ func TestLockLeft(t *testing.T) {
 			clear(f.devices)
 			return run.Result{}, &run.ExitError{Step: c.Step, Argv: c.Argv, Code: -1, Signal: "SIGKILL"}, true
 		}
-		err := p.Activate(t.Context(), "", lv)
-		if killed == "-an" {
+		var err error
+		if killed == "-aey" {
+			err = p.Activate(t.Context(), "", lv)
+		} else {
 			err = p.Deactivate(t.Context(), "", lv, device(t, p, lv))
 		}
 		if err == nil || !device(t, p, lv).LockLeft {
