@@ -586,27 +586,23 @@ func TestCreatedElsewhereMeanwhile(t *testing.T) {
 // back, also that of the next flexd.
 func TestLockLeft(t *testing.T) {
 	for _, row := range []struct {
-		killed  string
-		created bool // and active since then
-	}{{killed: "-aey"}, {killed: "-an"}, {killed: "-an", created: true}} {
-		killed, n := row.killed, 1
-		if row.created {
-			n = 0
-		}
-		f, p, locks := newShared(t, n)
-		if row.created {
-			if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "v0"}, mib, ""); err != nil {
-				t.Fatal(err)
-			}
-		}
+		killed string
+		other  bool // it was activated by another program
+	}{{killed: "-aey"}, {killed: "-an"}, {killed: "-an", other: true}} {
+		killed := row.killed
+		f, p, locks := newShared(t, 1)
 		lv := f.lookUp(p, "v0")
 		if device(t, p, lv).LockLeft {
 			t.Error("nothing has taken it")
 		}
-		if killed == "-an" && !row.created {
+		if killed == "-an" {
 			if err := p.Activate(t.Context(), "", lv); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if row.other {
+			p = f.provider(Group{Shared: true})
+			p.Locks = locks
 		}
 		f.hook = func(c run.Cmd) (run.Result, error, bool) {
 			if !slices.Contains(c.Argv, killed) && !slices.Contains(c.Argv, "-an") { // which gives it back
