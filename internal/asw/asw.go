@@ -320,7 +320,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
-			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver,
+			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
 		what := o.liveError(h.Device.Path, e.Entry)
 		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never mounts like this

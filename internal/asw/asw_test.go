@@ -215,6 +215,33 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// A subPath belongs to another driver only if that has the volume mounted.
+func TestBindLeft(t *testing.T) {
+	const subPath = "/k/pods/u/volume-subpaths/data/c/0"
+	left := line("51", "7:1", "/sub", subPath, "", "ext4", "/dev/loop1")
+	for _, c := range []struct {
+		lines                 []string
+		bindLeft, otherDriver bool
+	}{
+		{[]string{left}, true, false},
+		{[]string{left, line("50", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1")}, true, false},
+		{[]string{left, line("50", "7:1", "/", otherDir, "", "ext4", "/dev/loop1")}, false, true},
+		{[]string{left, line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1")}, false, false},
+	} {
+		o, tab := observer(twoVolumes()), table(t, c.lines...)
+		for _, m := range o.Assemble(t.Context(), Target{UUID: "A", Name: nameA}, tab).Mounts {
+			if m.Dir == subPath && (m.BindLeft != c.bindLeft || m.OtherDriver != c.otherDriver) {
+				t.Errorf("%v: %+v", c.lines, m)
+			}
+		}
+		for _, m := range o.MountsOf("7:1", "/dev/loop1", nil, tab) {
+			if m.Dir == subPath && (m.BindLeft != c.bindLeft || m.Other != c.otherDriver) {
+				t.Errorf("%v: %+v", c.lines, m)
+			}
+		}
+	}
+}
+
 // What a mounted filesystem says of itself.
 func TestMountedInError(t *testing.T) {
 	for _, c := range []struct {

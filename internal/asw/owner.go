@@ -29,6 +29,7 @@ type owned struct {
 	rank  int // of several copies of one mount, the one with the lowest rank counts
 
 	otherDriver bool // Elsewhere, at a directory of another driver, or a bind of what that mounted
+	bindLeft    bool // Elsewhere, a bind of kubelet's whose original is gone
 }
 
 // The ranks, best first.
@@ -70,15 +71,18 @@ func (o *Observer) owned(number, path string, dirs []string, table *mounttable.T
 	if several {
 		all = withoutCopies(all, table)
 	}
-	if !shown {
-		for i := range all {
-			all[i].otherDriver = all[i].owner == volume.Kubelets
+	other := false
+	for i := range all {
+		if !shown {
+			all[i].bindLeft = all[i].owner == volume.Kubelets
 			all[i].owner, all[i].kind = volume.Elsewhere, ""
 		}
+		all[i].otherDriver = all[i].owner == volume.Elsewhere && rule.place(all[i].Dir).OtherDriver
+		other = other || all[i].otherDriver
 	}
 	for i := range all {
-		if all[i].owner == volume.Elsewhere {
-			all[i].otherDriver = all[i].otherDriver || rule.place(all[i].Dir).OtherDriver
+		if other && all[i].bindLeft {
+			all[i].otherDriver, all[i].bindLeft = true, false
 		}
 	}
 	return all

@@ -121,15 +121,16 @@ type Lease struct {
 // A Mount is an entry of the mount table: every one of the group's devices, and
 // everything at the directory of a claim.
 type Mount struct {
-	Dir    string
-	Device string // number of the block device, "" = none
-	What   string // "ext4 from /dev/dm-3"
-	Owner  volume.Owner
-	Other  bool   // Elsewhere, at a directory of another driver
-	Gone   bool   // the kernel has no device of that number
-	Part   bool   // it shows only a part of the filesystem
-	Over   string // what keeps a lookup of Dir from it, "" = nothing
-	Again  bool   // that is the same filesystem at the same directory
+	Dir      string
+	Device   string // number of the block device, "" = none
+	What     string // "ext4 from /dev/dm-3"
+	Owner    volume.Owner
+	Other    bool   // Elsewhere, at a directory of another driver
+	BindLeft bool   // Elsewhere, a bind of kubelet\'s whose original is gone
+	Gone     bool   // the kernel has no device of that number
+	Part     bool   // it shows only a part of the filesystem
+	Over     string // what keeps a lookup of Dir from it, "" = nothing
+	Again    bool   // that is the same filesystem at the same directory
 
 	ReadOnly      bool // the mount's own flag
 	SuperReadOnly bool // the superblock's

@@ -80,6 +80,9 @@ func TestDisagreements(t *testing.T) {
 		{"mounted by another driver", []func(*Group){func(g *Group) {
 			g.Mounts = append(g.Mounts, Mount{Dir: "/d", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere, Other: true})
 		}}, []string{"mounted-unknown data: mounted at /d by another driver|Do not unmount it|Delete that pod"}},
+		{"a subPath is left", []func(*Group){unclaimed, func(g *Group) {
+			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "/sub of the ext4 from /dev/dm-3", Owner: volume.Elsewhere, BindLeft: true}}
+		}}, []string{"mounted-unknown data: mounted at /p, as a subPath of a pod whose own mount of the volume is gone|restart kubelet|umount /p"}},
 		{"mounted by the host only", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere}}
 		}}, []string{"mounted-unknown data: /mnt"}},

@@ -230,6 +230,7 @@ type Mount struct {
 	Owner         Owner
 	Kind          Kind // for Owner Ours
 	OtherDriver   bool // for Owner Elsewhere: at a directory of another driver, for which pods may use it
+	BindLeft      bool // for Owner Elsewhere: a bind of kubelet's (subPath) whose original is gone
 }
 
 // An Owner is the owner of a mount.

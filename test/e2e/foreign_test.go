@@ -180,6 +180,17 @@ func TestMountedBySomethingElse(t *testing.T) {
 			h.end(noAttach, v, p, q)
 		}
 	}
+	v := h.vol("foreign-left", "ext4") // an operator has unmounted the volume of a pod with a subPath
+	h.ok(h.up(noAttach, v, p))
+	dir := h.Root + "/pods/" + p.UID + "/volume-subpaths/data/c/0"
+	h.must(os.MkdirAll(dir, 0o755))
+	h.must(unix.Mount(h.PodDir(p, v), dir, "", unix.MS_BIND, ""))
+	h.must(umount.Plain(h.PodDir(p, v)))
+	h.refused(h.up(noAttach, v, q), "vg0/"+v.Options["volumeID"], "mounted at "+dir+", as a subPath of a pod whose own mount of the volume is gone: delete that pod")
+	h.disagrees("mounted-unknown", h.story(v.Options["volumeID"]).UUID, dir, "restart kubelet")
+	h.must(umount.Plain(dir))
+	h.ok(h.up(noAttach, v, q))
+	h.end(noAttach, v, p, q)
 	h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
 	h.take(h.Root)
 }
