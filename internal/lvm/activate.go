@@ -181,6 +181,9 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		}
 	}
 	_, err = g.join(ctx, deactivate, name, lv.UUID)
+	if err == nil && fenced(m) {
+		return p.removeFenced(ctx, g.name)
+	}
 	if err == nil || ofAll(err) || ctx.Err() != nil {
 		return err
 	}

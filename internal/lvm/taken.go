@@ -122,18 +122,19 @@ func fenced(m devmapper.Mapped) bool {
 
 // Fence makes each read and write of a volume fail from now on, for its mounts, too: nothing
 // that is cached reaches the disk. The devices on disks are first, so that a RAID above them
-// cannot write that it has ended.
+// cannot write that it has ended. What is between them and the volume stays: a thin volume hangs
+// if its pool goes first, and other volumes may be in the pool.
 func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 	m, found, err := p.find(t.UUID)
 	if err != nil || !found {
 		return err
 	}
-	var lowest, above []string
+	var lowest, top []string
 	unread := p.tree().walk(m, func(n *node, _ bool) {
 		if len(n.below) == 0 || !slices.ContainsFunc(n.below, func(number string) bool { return p.isLVM(number) }) {
 			lowest = append(lowest, n.Name)
-		} else {
-			above = append([]string{n.Name}, above...)
+		} else if n.Number == m.Number {
+			top = []string{n.Name}
 		}
 	})
 	change := func(words ...string) {
@@ -141,10 +142,10 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 		err = errors.Join(err, rerr)
 	}
 	// Without a flush, and without freezing the filesystem, which would write.
-	if len(above) > 0 {
+	if len(top) > 0 {
 		change(slices.Concat([]string{"dmsetup", "suspend", "--noflush", "--nolockfs", "--noudevsync"}, lowest)...)
 	}
-	change(slices.Concat([]string{"dmsetup", "wipe_table", "--noflush", "--nolockfs", "--noudevsync"}, lowest, above)...)
+	change(slices.Concat([]string{"dmsetup", "wipe_table", "--noflush", "--nolockfs", "--noudevsync"}, lowest, top)...)
 	if unread != "" {
 		err = errors.Join(err, errors.New(unread))
 	}
@@ -152,6 +153,27 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 		return fmt.Errorf("dmsetup wipe_table: %w", err)
 	}
 	return nil
+}
+
+// removeFenced removes the parts of fenced volumes that LVM has left: it finds those of a
+// writecache by a table that the volume does not have any more, and does not activate the volume
+// again while they are there.
+func (p *Provider) removeFenced(ctx context.Context, vg string) error {
+	devices, err := groupDevices(p.DM, vg)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, m := range devices {
+		if name, _, _ := parseDMName(m.Name); isPart(name.LV) && fenced(m) && m.Open == 0 {
+			left = append(left, m.Name)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	_, err = p.Runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, left), Deadline: removeDeadline, Mutates: true})
+	return err
 }
 
 func (p *Provider) isLVM(number string) bool {

@@ -97,6 +97,11 @@ func TestFence(t *testing.T) {
 	for i, part := range []string{"rmeta_0", "rimage_0", "rmeta_1", "rimage_1"} {
 		device("vg0-v1_"+part, dmUUID(fakeUUID(11+i)), fmt.Sprintf("253:%d", i+2), "linear", "253:9 4096")
 	}
+	device("vg0-v2", dmUUID(fakeUUID(2)), "253:20", "thin", "253:22 1")
+	device("vg0-v3", dmUUID(fakeUUID(3)), "253:21", "thin", "253:22 2")
+	device("vg0-pool-tpool", dmUUID(fakeUUID(20))+"-tpool", "253:22", "thin-pool", "253:23 253:24 128 0 0")
+	device("vg0-pool_tmeta", dmUUID(fakeUUID(21))+"-tmeta", "253:23", "linear", "253:9 6144")
+	device("vg0-pool_tdata", dmUUID(fakeUUID(22))+"-tdata", "253:24", "linear", "253:9 8192")
 	var ran []string
 	f.hook = func(c run.Cmd) (run.Result, error, bool) {
 		if c.Lock == "" || !c.Mutates || c.Deadline == 0 {
@@ -111,6 +116,10 @@ func TestFence(t *testing.T) {
 			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-v1_rmeta_0 vg0-v1_rimage_0 vg0-v1_rmeta_1 vg0-v1_rimage_1",
 			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v1_rmeta_0 vg0-v1_rimage_0 vg0-v1_rmeta_1 vg0-v1_rimage_1 vg0-v1",
 		},
+		{ // the pool is not wiped: its other volumes would hang
+			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-pool_tmeta vg0-pool_tdata",
+			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-pool_tmeta vg0-pool_tdata vg0-v2",
+		},
 	} {
 		if ran = nil; p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(i)}) != nil || !slices.Equal(ran, want) {
 			t.Errorf("%q", ran)
@@ -118,6 +127,33 @@ func TestFence(t *testing.T) {
 	}
 	if err := p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(7)}); err != nil {
 		t.Errorf("of a volume without a device: %v", err)
+	}
+}
+
+// Parts that LVM leaves of a fenced volume are removed with it, unless something has them open.
+func TestDeactivateFenced(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 2)
+	f.hook = f.dmsetupRemove
+	device := func(name, uuid, number, target string, open int) {
+		f.devices[uuid] = devmapper.Mapped{Name: name, UUID: uuid, Number: number, Open: open, Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib}}}
+	}
+	device("vg0-v0", dmUUID(fakeUUID(0)), "253:0", "error", 0)
+	device("vg0-fast_cvol", dmUUID(fakeUUID(11))+"-cvol", "253:1", "error", 0)
+	device("vg0-v0_wcorig", dmUUID(fakeUUID(12))+"-real", "253:2", "error", 1)
+	device("vg0-r_rimage_0", dmUUID(fakeUUID(13)), "253:3", "linear", 0)
+	device("vg0-v1", dmUUID(fakeUUID(1)), "253:4", "error", 0)
+	lv := volume.LV{Name: volume.Name{VG: "vg0", LV: "v0"}, UUID: fakeUUID(0)}
+	if err := p.Deactivate(t.Context(), "", lv, volume.Device{Activity: volume.Active}); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, m := range f.devices {
+		left = append(left, m.Name)
+	}
+	slices.Sort(left)
+	if !slices.Equal(left, []string{"vg0-r_rimage_0", "vg0-v0_wcorig", "vg0-v1"}) {
+		t.Errorf("%q", left)
 	}
 }
 
