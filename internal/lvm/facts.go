@@ -66,8 +66,8 @@ type Logical struct {
 	Layout   []string // "linear", "striped", "thin", "pool", "raid", "raid1", ...
 	Role     []string // "public", "private", "snapshot", "origin", ...
 	Health   string   // "", "partial", ...
-	Pool     string
-	Zeroes   bool // a thin pool that zeroes new blocks
+	Pool     string   // of a thin volume
+	Zeroes   bool     // a thin pool that zeroes new blocks
 	Origin   string
 	Skip     bool   // has the activation skip flag
 	Locked   bool   // by pvmove, running or interrupted

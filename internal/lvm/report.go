@@ -191,6 +191,9 @@ func (r *row) logical() Logical {
 		r.fail("lv_attr", fmt.Sprintf("is not understood: %q", attr))
 		return l
 	}
+	if slices.Contains(l.Layout, "cache") || slices.Contains(l.Layout, "writecache") {
+		l.Pool = "" // LVM names its cache there; its extents and its lock are its own
+	}
 	l.ReadOnly = attr[1] == 'r'
 	l.Zeroes = slices.Contains(l.Layout, "pool") && len(attr) > 7 && attr[7] == 'z'
 	l.Locked = attr[2] >= 'A' && attr[2] <= 'Z'

@@ -39,6 +39,40 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
+// LVM reports the cache of a volume as its pool. It is no thin volume: its space is that of the
+// group, is zeroed with `zero: all`, and its lock is its own.
+func TestCachedVolume(t *testing.T) {
+	t.Parallel()
+	f, p, _ := newShared(t, 1)
+	f.lvs["c"] = &fakeLV{uuid: fakeUUID(8), size: 8 * mib, layout: "cache", role: "public", pool: "[fast_cvol]"}
+	f.lvs["fast_cvol"] = &fakeLV{uuid: fakeUUID(9), size: 8 * mib, layout: "cache,cachevol", role: "private"}
+	f.others["c"] = "ex"
+	lv := f.lookUp(p, "c")
+	if w := waits(t, p.WouldWait(t.Context(), lv), "another host has it active"); w.Holder == nil || w.Holder.Host != "b" {
+		t.Errorf("%+v", w)
+	}
+	delete(f.others, "c")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	f.others["c"] = "ex"
+	if all, err := p.Taken(t.Context(), "vg0", nil); err != nil || len(all) != 1 || all[0].UUID != lv.UUID {
+		t.Errorf("%+v %v", all, err)
+	}
+
+	f, _ = newFake(t, 0)
+	f.lvs["c"] = &fakeLV{uuid: fakeUUID(8), size: 8 * mib, layout: "cache", role: "public", pool: "[fast_cvol]"}
+	gone := dmUUID(fakeUUID(7))
+	f.devices[gone] = devmapper.Mapped{Name: "vg0-gone", UUID: gone, Number: "253:90", Live: true}
+	p = f.provider(Group{ZeroAll: true})
+	if lv = f.lookUp(p, "c"); !lv.Zero {
+		t.Error("what is added to it is not zeroed")
+	}
+	if err := p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib); err == nil || !strings.Contains(err.Error(), "dmsetup remove vg0-gone") {
+		t.Errorf("extended over the device of another volume: %v", err)
+	}
+}
+
 // In a group that lacks a disk LVM allocates nothing, and its own advice is to remove the disk
 // from the group: flexd and `flexd explain` say first that it must come back. LVM changes
 // tags, and notes then that the disk is missing: its volumes cannot be used when it is back.
