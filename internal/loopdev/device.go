@@ -122,7 +122,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 				a.left = &l
 			}
 		}
-	case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent):
+	case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent || anotherFile(id, at)):
 		// The device of another file that has or had this name: not this volume.
 	case l.Deleted && lv.Presence == volume.Absent && a.own == nil:
 		a.own = &l // its file is gone, and it can only be deactivated
@@ -138,6 +138,13 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 	default:
 		a.own = &l
 	}
+}
+
+// anotherFile reports whether a volume of flexd has another file than at. Both may have the
+// same path: nodes in containers share the kernel's loop devices, and not their mounts. An
+// inode alone proves nothing, since a filesystem that is mounted again may get other numbers.
+func anotherFile(id identity, at Inode) bool {
+	return id.UUID != "" && id.Inode != (Inode{}) && at != (Inode{}) && id.Inode != at
 }
 
 // detachAdvice looks first: a device in use would only be marked to be detached later.

@@ -197,6 +197,41 @@ func TestDeviceByAnotherPath(t *testing.T) {
 	}
 }
 
+// Nodes in containers share the kernel's loop devices: one may have a volume with the path of
+// another node's.
+func TestDeviceOfAnotherNode(t *testing.T) {
+	dir, at := t.TempDir(), Inode{1, 2}
+	file := filepath.Join(dir, "a")
+	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: at.Dev, Ino: at.Ino}}
+	for _, row := range []struct {
+		name     string
+		file     bool
+		id       identity
+		deleted  bool
+		unusable bool
+		devices  int
+	}{
+		{"another node's, of a volume with the same name", true, identity{uuidB, Inode{3, 2}}, false, false, 0},
+		{"another node's, of a volume that this one lacks", false, identity{uuidB, Inode{3, 2}}, false, false, 0},
+		{"of a deleted file", true, identity{uuidB, Inode{3, 2}}, true, false, 1},
+		{"the same file, with another uuid", true, identity{uuidB, at}, false, true, 1},
+		{"an operator's, perhaps before the filesystem was mounted again", true, identity{"", Inode{3, 2}}, false, true, 1},
+	} {
+		k := &fakeKernel{files: map[string]FileInfo{}, loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: file, Deleted: row.deleted, Size: 4096}}}
+		p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+		p.remember(101, row.id)
+		if row.file {
+			k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}
+			if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Inactive || d.Unusable != row.unusable {
+				t.Errorf("%s: got %+v, %v", row.name, d, err)
+			}
+		}
+		if s := p.Survey(t.Context(), "vg0", true); s.Metadata+s.Kernel != "" || len(s.Devices) != row.devices {
+			t.Errorf("%s: survey %+v", row.name, s)
+		}
+	}
+}
+
 // Ensure that the device of a volume whose file was deleted is found, so that
 // it can be released, also beside that of a new file of the same name.
 func TestDeviceOfDeletedFile(t *testing.T) {

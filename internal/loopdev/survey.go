@@ -99,7 +99,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
-		if filepath.Dir(path) != dir {
+		if filepath.Dir(path) != dir || known && own == "" && p.elsewhere(l, id) {
 			continue
 		}
 		l, err := p.kernel.Loop(l.Name)
@@ -125,6 +125,16 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		})
 	}
 	return all, nil
+}
+
+// elsewhere reports whether the file of a loop device of flexd is not at its path: that is in
+// another mount namespace, or below a later mount.
+func (p *Provider) elsewhere(l Loop, id identity) bool {
+	if id.UUID == "" || l.Deleted {
+		return false
+	}
+	f, err := p.kernel.File(l.BackingFile)
+	return err == nil && f.Inode != id.Inode
 }
 
 // addRivals finds further loop devices of a volume's file, and loop devices with a volume's
