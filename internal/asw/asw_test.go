@@ -242,6 +242,17 @@ func TestBindLeft(t *testing.T) {
 	}
 }
 
+// The mount of a claim counts also when kubelet's root is elsewhere by now.
+func TestOutside(t *testing.T) {
+	const former = "/former/pods/u/volumes/flexd~lvm/data"
+	tab := table(t, line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), line("51", "7:1", "/", former, "", "ext4", "/dev/loop1"), line("52", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1"))
+	for _, m := range observer(twoVolumes()).MountsOf("7:1", "/dev/loop1", []string{podDir, former}, tab) {
+		if m.Outside != (m.Dir == former) || (m.Owner == volume.Ours) != (m.Dir != "/mnt") {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
 // What a mounted filesystem says of itself.
 func TestMountedInError(t *testing.T) {
 	for _, c := range []struct {

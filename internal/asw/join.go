@@ -18,7 +18,8 @@ type MountState struct {
 	What     string
 	Owner    volume.Owner
 	Other    bool   // Elsewhere, at a directory of another driver
-	BindLeft bool   // Elsewhere, a bind of kubelet\'s whose original is gone
+	BindLeft bool   // Elsewhere, a bind of kubelet's whose original is gone
+	Outside  bool   // Ours, but below none of the present roots
 	Gone     bool   // the kernel has no device of that number
 	Part     bool   // it shows only a part of the filesystem
 	Over     string // the mount that hides it from a lookup of Dir; "" = none
@@ -60,7 +61,7 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []MountState {
 	var all []MountState
 	for i, e := range o.owned(number, path, dirs, table) {
-		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over), over.Type, over.Source, over.Dir)
 			s.Again = over.Dir == e.Dir && whole(over) && table.IsOf(over, number, path)

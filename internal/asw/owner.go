@@ -28,6 +28,7 @@ type owned struct {
 	kind  volume.Kind
 	rank  int // of several copies of one mount, the one with the lowest rank counts
 
+	outside     bool // Ours, but below none of the present roots
 	otherDriver bool // Elsewhere, at a directory of another driver, or a bind of what that mounted
 	bindLeft    bool // Elsewhere, a bind of kubelet's whose original is gone
 }
@@ -58,7 +59,7 @@ func (o *Observer) owned(number, path string, dirs []string, table *mounttable.T
 		case m.owner == volume.Ours:
 			m.rank, shown = rankOurs, true
 		case whole(e) && slices.Contains(dirs, e.Dir) && !rule.within(e.Dir): // mounted when other roots were configured
-			m.owner, m.rank, shown, several = volume.Ours, rankNamed, true, true
+			m.owner, m.rank, m.outside, shown, several = volume.Ours, rankNamed, true, true, true
 		case m.owner == volume.Kubelets:
 			m.rank = rankKubelet
 		default:

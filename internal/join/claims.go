@@ -90,6 +90,9 @@ func (s *side) mountedUnknown() {
 		case m.Owner == volume.Elsewhere && !noted:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If it is not needed there: umount "+m.Dir,
 				"%s is mounted at %s, which is not one of flexd's directories", m.What, m.Dir)
+		case m.Owner == volume.Ours && noted && m.Outside:
+			s.add(MountedUnknown, m.Dir, "kubelet unmounts it only in its own directories. Correct kubeletRoots, or the link, and restart flexd; if kubelet was moved for good: umount "+m.Dir,
+				"%s is mounted at %s%s, and that is not in kubelet's directories (kubeletRoots) now", m.What, m.Dir, s.claimedFor(m.Dir))
 		case m.Owner == volume.Ours && !noted:
 			s.add(MountedUnknown, m.Dir, "flexd takes it up when it can write its notes: is there room in its runDir? See its log",
 				"%s is mounted at %s, a directory of kubelet's, and flexd has no note of it", m.What, m.Dir)

@@ -126,7 +126,8 @@ type Mount struct {
 	What     string // "ext4 from /dev/dm-3"
 	Owner    volume.Owner
 	Other    bool   // Elsewhere, at a directory of another driver
-	BindLeft bool   // Elsewhere, a bind of kubelet\'s whose original is gone
+	BindLeft bool   // Elsewhere, a bind of kubelet's whose original is gone
+	Outside  bool   // Ours, but below none of the present roots
 	Gone     bool   // the kernel has no device of that number
 	Part     bool   // it shows only a part of the filesystem
 	Over     string // what keeps a lookup of Dir from it, "" = nothing

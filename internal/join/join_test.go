@@ -83,6 +83,8 @@ func TestDisagreements(t *testing.T) {
 		{"a subPath is left", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "/sub of the ext4 from /dev/dm-3", Owner: volume.Elsewhere, BindLeft: true}}
 		}}, []string{"mounted-unknown data: mounted at /p, as a subPath of a pod whose own mount of the volume is gone|restart kubelet|umount /p"}},
+		{"mounted below a former root of kubelet's", []func(*Group){func(g *Group) { g.Mounts[0].Outside = true }},
+			[]string{"mounted-unknown data: mounted at " + pod + " for pod default/web-0, and that is not in kubelet's directories|kubeletRoots|umount " + pod}},
 		{"mounted by the host only", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/mnt", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere}}
 		}}, []string{"mounted-unknown data: /mnt"}},
