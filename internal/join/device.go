@@ -137,6 +137,16 @@ func (s *side) oldName() string {
 	return ""
 }
 
+// merged checks a snapshot that will be merged into its origin. Without a user it is LVM's own.
+func (s *side) merged() {
+	if s.device == nil || len(s.mounts()) == 0 {
+		return
+	}
+	s.mountedUnknown()
+	s.add(MergePending, "", fmt.Sprintf("if that is meant, delete its pods and those of %s/%s; otherwise copy off what must be kept, of both", s.g.Name, s.volume.Into),
+		"it is to be merged into %s/%s (lvconvert --merge) when that is activated next, with all that its pods write, and removed then", s.g.Name, s.volume.Into)
+}
+
 // mergePending checks a volume in use into which a snapshot will be merged.
 func (s *side) mergePending() {
 	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {

@@ -66,6 +66,7 @@ type Volume struct {
 	Making bool   // flexd is making it
 
 	Merging  string // the snapshot that is to be merged into it, "" = none
+	Into     string // the origin that it is to be merged into, "" = none
 	Missing  string // the disks with a part of it that are missing, "" = none
 	RAID     bool
 	ReadOnly bool

@@ -94,6 +94,10 @@ func (s *side) judge() {
 		return
 	}
 	missing, standing := s.claimed()
+	if s.volume != nil && s.volume.Into != "" {
+		s.merged()
+		return
+	}
 	s.fileGone()
 	s.copied()
 	switch {

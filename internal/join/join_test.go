@@ -71,6 +71,9 @@ func TestDisagreements(t *testing.T) {
 		}}, nil},
 
 		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|activated next|will be lost|copy them off"}},
+		{"it is to be merged into its origin", []func(*Group){func(g *Group) { g.Volumes[0].Into = "orig" }}, []string{"merge-pending data: into vg0/orig|with all that its pods write|delete its pods and those of vg0/orig"}},
+		{"it is to be merged into its origin, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Into, g.Devices[0].Broken = "orig", "no data" }}, nil},
+		{"it is merged into its origin", []func(*Group){unclaimed, inactive, func(g *Group) { g.Volumes[0].Into = "orig" }}, nil},
 		{"a snapshot is being merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging, g.Devices[0].Merges = "snap", true }}, nil},
 		{"a snapshot is to be merged into it, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Merging = "snap" }}, nil},
 		{"something is mounted below it", []func(*Group){func(g *Group) { g.Mounts[0].Nested = []string{pod + "/a", pod + "/b"} }}, []string{"nested-mount data: mounted at " + pod + "/a, " + pod + "/b|for pod default/web-0|umount " + pod + "/b " + pod + "/a"}},
@@ -247,7 +250,7 @@ func TestEveryCombination(t *testing.T) {
 		g.Name, g.Kind = "vg0", []string{"lvm", "loopdev"}[r.IntN(2)]
 		if coin() {
 			g.Volumes = []Volume{{Name: "data", UUID: "u1", Size: int64(r.IntN(3)) << 20, Making: r.IntN(9) == 0,
-				Missing: []string{"", "PV"}[r.IntN(2)], RAID: coin(), ReadOnly: coin(), Merging: []string{"", "s"}[r.IntN(2)]}}
+				Missing: []string{"", "PV"}[r.IntN(2)], RAID: coin(), ReadOnly: coin(), Merging: []string{"", "s"}[r.IntN(2)], Into: []string{"", "", "", "o"}[r.IntN(4)]}}
 		}
 		if g.Kind == "loopdev" && len(g.Volumes) == 1 && coin() {
 			g.Volumes = append(g.Volumes, Volume{Name: "x", UUID: "u1"})

@@ -123,7 +123,7 @@ func (f *Facts) refusal(l Logical) string {
 		return fmt.Sprintf("volume group %s is exported: vgimport %[1]s", f.Name)
 	case slices.Contains(l.Layout, "pool"):
 		return fmt.Sprintf("%s/%s is a pool (%s), not a volume", f.Name, l.Name, strings.Join(l.Layout, ", "))
-	case l.Hidden && slices.Contains(l.Role, "snapshot"):
+	case l.merging():
 		return fmt.Sprintf("%s/%s is being merged into %[1]s/%[3]s (lvconvert --merge), which gets its contents when it is activated next, and the snapshot is removed then: use %[1]s/%[3]s", f.Name, l.Name, l.Origin)
 	case l.Hidden || slices.Contains(l.Role, "private"):
 		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))

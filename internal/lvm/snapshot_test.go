@@ -140,11 +140,20 @@ func TestUnusableSnapshots(t *testing.T) {
 	if lv := f.lookUp(p, "m"); lv.Presence != volume.Foreign || !strings.Contains(lv.Reason, "vg0/m is being merged into vg0/o") || !strings.Contains(lv.Reason, "use vg0/o") {
 		t.Errorf("merging: got %+v", lv)
 	}
-	for _, v := range p.Survey(t.Context(), "vg0", true).Volumes {
-		if v.Merging != map[string]string{"o": "m"}[v.Name] {
-			t.Errorf("to be merged: got %+v", v)
+	m := devmapper.Mapped{Name: "vg0-m", UUID: dmUUID(fakeUUID(1)), Number: "253:2", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib}}}
+	for m.Open = range 2 {
+		f.devices[m.UUID] = m
+		s := p.Survey(t.Context(), "vg0", true)
+		for _, v := range s.Volumes {
+			if v.Merging != map[string]string{"o": "m"}[v.Name] || v.Into != map[string]string{"m": "o"}[v.Name] {
+				t.Errorf("to be merged: got %+v", v)
+			}
+		}
+		if len(s.Volumes) != 3 || len(s.Devices) != m.Open {
+			t.Errorf("%+v", s)
 		}
 	}
+	delete(f.devices, m.UUID)
 	full := f.lookUp(p, "full")
 	uuid := dmUUID(full.UUID)
 	f.devices[uuid] = devmapper.Mapped{Name: "vg0-full", UUID: uuid, Number: "253:1", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "Invalid"}}}

@@ -56,17 +56,20 @@ func (f *Facts) surveyVolumes() []join.Volume {
 	var all []join.Volume
 	merging := map[string]string{} // origin: snapshot
 	for _, l := range f.LVs {
-		if l.Hidden && slices.Contains(l.Role, "snapshot") {
+		if l.merging() {
 			merging[l.Origin] = l.Name
 		}
 	}
 	for _, l := range f.LVs {
-		if l.private() {
+		if l.private() && !l.merging() {
 			continue
 		}
 		v := join.Volume{
 			Name: l.Name, UUID: l.UUID, Size: l.Size, Making: slices.Contains(l.Tags, tagCreating),
 			RAID: slices.Contains(l.Layout, "raid"), ReadOnly: l.ReadOnly, Merging: merging[l.Name],
+		}
+		if l.merging() {
+			v.Into = l.Origin
 		}
 		if l.Health == "partial" {
 			v.Missing = f.missing()
@@ -86,6 +89,9 @@ func (f *Facts) surveyVolumes() []join.Volume {
 func (l Logical) private() bool {
 	return l.Hidden || slices.Contains(l.Role, "private") || slices.Contains(l.Layout, "pool")
 }
+
+// merging reports whether a volume is a snapshot that is, or will be, merged into its origin.
+func (l Logical) merging() bool { return l.Hidden && slices.Contains(l.Role, "snapshot") }
 
 // reserved are in the names of parts of volumes, and LVM lets no other volume use
 // them. The devices of most parts have a uuid that says so; those of a RAID's
@@ -113,7 +119,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, free space) ([]join.Device, er
 	if f != nil {
 		prefix = dmUUID(volume.UUID(f.UUID))
 		for _, l := range f.LVs {
-			own[l.UUID] = l.private()
+			own[l.UUID] = l.private() && !l.merging()
 		}
 	}
 	var all []join.Device
@@ -134,6 +140,8 @@ func (p *Provider) devicesOf(vg string, f *Facts, free space) ([]join.Device, er
 		d := join.Device{UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Open: -1}
 		switch now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); {
 		case errors.Is(err, devmapper.ErrNoDevice), err == nil && idle(now):
+			continue
+		case err == nil && f != nil && f.LVs[f.names[uuid]].merging() && now.Open == 0: // not in use, and without data while the kernel merges it
 			continue
 		case err != nil:
 			d.Unknown = fmt.Sprintf("%s cannot be looked at: %v", m.Name, err)
