@@ -1,9 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -24,7 +25,7 @@ import (
 // call is dropped for that: each step reads the configuration that is in force then.
 type reloader struct {
 	path string
-	text []byte // of the file, as applied
+	last contents // of the file, as read last
 	live *config.Live
 	log  *logrus.Entry
 	past *history.Log
@@ -33,6 +34,26 @@ type reloader struct {
 
 	mu      sync.Mutex
 	problem string // what of the file is not in force, "" = all is
+}
+
+// contents are those of a file, or why it cannot be read.
+type contents struct{ text, err string }
+
+// read reads a configuration. What is no file could block, or have no end.
+func read(path string) contents {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return contents{err: err.Error()}
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return contents{err: path + " is no file"}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 2<<20)) // more than a configuration may have
+	if err != nil {
+		return contents{err: err.Error()}
+	}
+	return contents{text: string(text)}
 }
 
 func (*reloader) String() string { return "reload of the configuration" }
@@ -55,7 +76,7 @@ func (r *reloader) Serve(ctx context.Context) error {
 		events <-chan fsnotify.Event
 		errs   <-chan error
 		later  = time.After(settle) // it may have changed before it was watched
-		read   []byte               // the changed file, as read last
+		next   contents             // the changed file, as read last
 	)
 	// The directory, since the file itself may be replaced; in a ConfigMap the file is a link
 	// to a link (..data), and the second one is replaced.
@@ -81,17 +102,17 @@ func (r *reloader) Serve(ctx context.Context) error {
 		case <-asked:
 			later = nil
 			r.log.Info("reload: asked by SIGHUP")
-			r.text, _ = os.ReadFile(r.path)
+			r.last = read(r.path)
 			r.reload()
 		case <-later:
 			later = nil
-			switch text, err := os.ReadFile(r.path); {
-			case err != nil || bytes.Equal(text, r.text):
-			case !bytes.Equal(text, read):
-				read, later = text, time.After(settle)
+			switch now := read(r.path); {
+			case now == r.last:
+			case now != next:
+				next, later = now, time.After(settle)
 			default:
 				r.log.Info("reload: the configuration has changed")
-				r.text = text
+				r.last = now
 				r.reload()
 			}
 		}
@@ -102,7 +123,11 @@ func (r *reloader) Serve(ctx context.Context) error {
 func (r *reloader) reload() {
 	problem := ""
 	log := r.log.WithField("config", r.path)
-	c, err := loadConfig(r.path)
+	var c *config.Config
+	err := errors.New(r.last.err)
+	if r.last.err == "" {
+		c, err = loadConfig(r.path)
+	}
 	if err != nil {
 		log.WithError(err).Error("reload: the configuration is not applied")
 		problem = "the configuration is not applied, the former one stays in force: " + err.Error()

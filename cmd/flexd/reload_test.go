@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -20,13 +21,13 @@ func reloading(t *testing.T, path string) (*reloader, func(what string, is func(
 	was := settle
 	settle = 20 * time.Millisecond
 	t.Cleanup(func() { settle = was })
-	text, _ := os.ReadFile(path)
+	text := read(path)
 	c, err := loadConfig(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, lines := quiet(t)
-	r := &reloader{path: path, text: text, live: config.NewLive(c), log: log, past: history.Open("", 0, log)}
+	r := &reloader{path: path, last: text, live: config.NewLive(c), log: log, past: history.Open("", 0, log)}
 	ended := make(chan struct{})
 	t.Cleanup(func() { <-ended }) // after the context's end
 	ctx := t.Context()
@@ -76,6 +77,31 @@ func TestReload(t *testing.T) {
 	os.Remove(path)
 	put(t, path, lease, "4m")
 	sees("a new file", func(c *config.Config, problem string) bool { return c.Lease == 4*time.Minute && problem == "" })
+}
+
+// A file that is gone is reported: flexd does not start again without it. Nothing else than a
+// file is read, which could block.
+func TestReloadOfNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flexd.yaml")
+	put(t, path, lease, "1m")
+	_, sees := reloading(t, path)
+	for what, place := range map[string]func() error{
+		"no such file": func() error { return nil },
+		"is no file":   func() error { return os.Mkdir(path, 0o700) },
+		"is no  file":  func() error { return unix.Mkfifo(path, 0o600) },
+		"is no   file": func() error { return os.Symlink("/dev/zero", path) },
+	} {
+		if err := errors.Join(os.Remove(path), place()); err != nil {
+			t.Fatal(err)
+		}
+		what = strings.Join(strings.Fields(what), " ")
+		sees(what, func(c *config.Config, problem string) bool {
+			return c.Lease == time.Minute && strings.Contains(problem, "the former one stays in force") && strings.Contains(problem, what)
+		})
+		os.Remove(path)
+		put(t, path, lease, "1m")
+		sees("the file", func(_ *config.Config, problem string) bool { return problem == "" })
+	}
 }
 
 // A signal applies the file also if it has not changed: statusGroup may exist now.

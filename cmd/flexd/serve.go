@@ -45,7 +45,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	if err != nil {
 		return err
 	}
-	text, _ := os.ReadFile(configPath) // loadConfig says what is wrong
+	text := read(configPath) // loadConfig says what is wrong
 	cfg, err := loadConfig(configPath)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	defer func() { closeHistory(past, err) }()
 	live := config.NewLive(cfg)
 	applied := make(chan struct{}, 1)
-	reload := &reloader{path: configPath, text: text, live: live, log: log, applied: applied, past: past}
+	reload := &reloader{path: configPath, last: text, live: live, log: log, applied: applied, past: past}
 	metrics := &server.Metrics{Address: func() string { return live.Get().MetricsAddress }, Changed: applied, Log: log}
 	n, tasks, err := newNode(live, log, past, reload.Problem, metrics.Problem, past.Problem)
 	if err != nil {
