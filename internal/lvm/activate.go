@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +181,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 			return fmt.Errorf("deactivate: it stays active until its lock can be given back: %w", err)
 		}
 	}
-	_, err = g.join(ctx, deactivate, name, lv.UUID)
+	err = g.deactivate(ctx, name, lv.UUID)
 	if err == nil && fenced(m) {
 		return p.removeFenced(ctx, g.name)
 	}
@@ -191,6 +192,35 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		return p.busy(ctx, lock, m) // opened in between
 	}
 	return err
+}
+
+// deactivate runs the command. LVM hides a snapshot that is to be merged: it deactivates it, and
+// gives back their lock, only with its origin.
+func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UUID) error {
+	f, _, err := g.look(ctx, false)
+	if err != nil || !f.LVs[f.names[uuid]].merging() {
+		_, err = g.join(ctx, deactivate, name, uuid)
+		return err
+	}
+	l := f.LVs[f.names[uuid]]
+	origin := f.LVs[l.Origin]
+	_, found, err := g.p.find(uuid)
+	if err != nil {
+		return err
+	}
+	if !found || !l.thick() { // else the caller knows the origin as its relative
+		if _, active, err := g.p.find(origin.UUID); err != nil || active {
+			return cmp.Or(err, fmt.Errorf("deactivate: it is to be merged into %s/%s (lvconvert --merge), and LVM deactivates it only together with that, which is active", g.name, l.Origin))
+		}
+	}
+	if _, err = g.join(ctx, deactivate, volume.Name{VG: g.name, LV: l.Origin}, origin.UUID); err != nil {
+		return err
+	}
+	if _, found, err := g.p.find(uuid); err != nil || found {
+		return cmp.Or(err, fmt.Errorf("deactivate: LVM reported success, but the device of %s still exists", name))
+	}
+	g.p.owe(uuid, false)
+	return nil
 }
 
 // deviceUser returns why another command still needs the device of a volume, or "".

@@ -211,6 +211,10 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 		}
 		for _, name := range args[i+2:] {
 			lv := f.lvs[strings.TrimPrefix(name, "vg0/")]
+			if f.lvs["["+strings.TrimPrefix(name, "vg0/")+"]"] != nil {
+				fail("Operation not permitted on hidden LV %s.", name)
+				continue
+			}
 			if lv == nil {
 				fail("Failed to find logical volume %q", name)
 				continue
@@ -254,6 +258,11 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 					u.Stderr += fmt.Sprintf("  Failed to unlock logical volume %s.\n", name)
 				} else {
 					delete(f.locks, strings.TrimPrefix(name, "vg0/"))
+				}
+				for hidden, m := range f.lvs { // a thin snapshot that is to be merged
+					if strings.HasPrefix(hidden, "[") && m.origin == strings.TrimPrefix(name, "vg0/") {
+						delete(f.devices, dmUUID(m.uuid))
+					}
 				}
 				for _, m := range f.familyOf(lv) {
 					for _, layer := range []string{"", "-real", "-cow"} {

@@ -285,8 +285,7 @@ func (p *Provider) unlock(ctx context.Context, lv volume.LV) error {
 		p.owe(lv.UUID, false)
 		return nil
 	}
-	_, err = g.join(ctx, deactivate, volume.Name{VG: g.name, LV: name}, lv.UUID)
-	return err
+	return g.deactivate(ctx, volume.Name{VG: g.name, LV: name}, lv.UUID)
 }
 
 // isLocked reports whether a command of this flexd has taken the lock of an active volume.

@@ -165,6 +165,44 @@ func TestUnusableSnapshots(t *testing.T) {
 	}
 }
 
+// LVM deactivates a snapshot that is to be merged only with its origin.
+func TestDeactivateMerging(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"thicksnapshot", "thinsnapshot"} {
+		f, p, _ := newShared(t, 0)
+		f.lvs["o"] = &fakeLV{uuid: fakeUUID(0), size: 8 * mib, layout: "linear", role: "public,origin," + strings.Replace(role, "snapshot", "origin", 1)}
+		f.lvs["s"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "linear", role: "public,snapshot," + role, origin: "o"}
+		lv := f.lookUp(p, "s")
+		if err := p.Activate(t.Context(), "", lv); err != nil {
+			t.Fatal(role, err)
+		}
+		f.lvs["[s]"] = f.lvs["s"]
+		delete(f.lvs, "s")
+		p.Invalidate("vg0")
+		if role == "thinsnapshot" {
+			m := devmapper.Mapped{Name: "vg0-o", UUID: dmUUID(fakeUUID(0)), Number: "253:50", Live: true}
+			f.devices[m.UUID] = m
+			if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err == nil || !strings.Contains(err.Error(), "only together with that, which is active") || len(f.devices) != 2 {
+				t.Errorf("its origin is active: %v %v", err, f.devices)
+			}
+			delete(f.devices, m.UUID)
+		}
+		if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err != nil || len(f.devices) > 0 {
+			t.Errorf("%s: %v %v", role, err, f.devices)
+		}
+		p.NoteLock(lv.UUID) // an interrupted command may have left it
+		m := devmapper.Mapped{Name: "vg0-o", UUID: dmUUID(fakeUUID(0)), Number: "253:50", Live: true}
+		f.devices[m.UUID] = m // it is being merged
+		if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err == nil || len(f.devices) != 1 {
+			t.Errorf("%s: its origin is active: %v %v", role, err, f.devices)
+		}
+		delete(f.devices, m.UUID)
+		if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err != nil || device(t, p, lv).LockLeft {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+}
+
 // What is wrong below an origin holds for the origin and for its snapshots. The
 // tables and states are those of LVM 2.03: see TestVMThickSnapshots.
 func TestBelowSnapshots(t *testing.T) {
