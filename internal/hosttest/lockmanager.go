@@ -105,6 +105,7 @@ type LockManager struct {
 	paused            bool
 	stopped           time.Time // when its time was stopped, too; zero = it goes on
 	resumed           time.Time // when it went on last
+	reported          time.Time // when flexd first read the metadata; zero = it has not, and does not know where its locks are
 	space             spaceState
 	began             time.Time // of a start of the lockspace
 	generation        int
@@ -339,6 +340,13 @@ func (m *LockManager) CutOff(off bool) bool {
 	return was != off
 }
 
+// notReported notes that a flexd starts.
+func (m *LockManager) notReported() {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	m.reported = time.Time{}
+}
+
 // Pause stops the machine, or lets it continue.
 func (m *LockManager) Pause(stop bool) bool {
 	m.disk.mu.Lock()
@@ -376,10 +384,12 @@ func (m *LockManager) StopTime(stop bool) bool {
 	return true
 }
 
-// unaware reports whether the machine may not have noticed yet that its time was stopped.
-func (m *LockManager) unaware() bool { return !m.resumed.IsZero() && time.Since(m.resumed) < Stopped }
+// unaware reports whether flexd may not have noticed yet that the machine's time was stopped.
+func (m *LockManager) unaware() bool {
+	return !m.resumed.IsZero() && (time.Since(m.resumed) < Stopped || m.reported.IsZero() || time.Since(m.reported) < Stopped)
+}
 
-// Unaware reports whether the machine may not have noticed yet that its time was stopped.
+// Unaware reports whether flexd may not have noticed yet that the machine's time was stopped.
 func (m *LockManager) Unaware() bool {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()

@@ -176,6 +176,9 @@ func fullReport(p *process, args []string) (any, error) {
 	} else {
 		defer unlock()
 	}
+	if h.locking.reported.IsZero() {
+		h.locking.reported = time.Now()
+	}
 	var vols []*File
 	var used int64
 	for _, f := range h.files {

@@ -74,6 +74,7 @@ func (s sharedVolumes) configure(c *config.Config, vg *config.VolumeGroup) {
 }
 
 func (s sharedVolumes) provider(c *config.Config, r run.Runner) reconcile.Provider {
+	s.h.locking.notReported()
 	p := lvm.New(lvm.Options{
 		Runner: r, DM: deviceMapper(s), LockDir: filepath.Join(c.RunDir, "lanes"), Groups: map[string]lvm.Group{VG: {Shared: true}},
 		Filter: c.LVMFilter, Locks: &locks{m: s.h.locking}, Leads: func(string, string) bool { return true }, Earlier: s.h.earlier, Host: c.NodeName,
