@@ -130,10 +130,13 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 		return err
 	}
 	var lowest, top []string
+	group := m.UUID[:min(len(m.UUID), len("LVM-")+32)] // a disk may be a volume of another one
 	unread := p.tree().walk(m, func(n *node, _ bool) {
-		if len(n.below) == 0 || !slices.ContainsFunc(n.below, func(number string) bool { return p.isLVM(number) }) {
+		switch {
+		case !strings.HasPrefix(n.UUID, group):
+		case !slices.ContainsFunc(n.below, func(number string) bool { return p.inGroup(number, group) }):
 			lowest = append(lowest, n.Name)
-		} else if n.Number == m.Number {
+		case n.Number == m.Number:
 			top = []string{n.Name}
 		}
 	})
@@ -176,7 +179,8 @@ func (p *Provider) removeFenced(ctx context.Context, vg string) error {
 	return err
 }
 
-func (p *Provider) isLVM(number string) bool {
+// inGroup reports whether a device is one of a volume group, or cannot be looked at.
+func (p *Provider) inGroup(number, group string) bool {
 	m, err := p.DM.Device(devmapper.Key{Number: number})
-	return err != nil || strings.HasPrefix(m.UUID, "LVM-")
+	return err != nil || strings.HasPrefix(m.UUID, group)
 }

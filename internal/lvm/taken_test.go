@@ -102,6 +102,8 @@ func TestFence(t *testing.T) {
 	device("vg0-pool-tpool", dmUUID(fakeUUID(20))+"-tpool", "253:22", "thin-pool", "253:23 253:24 128 0 0")
 	device("vg0-pool_tmeta", dmUUID(fakeUUID(21))+"-tmeta", "253:23", "linear", "253:9 6144")
 	device("vg0-pool_tdata", dmUUID(fakeUUID(22))+"-tdata", "253:24", "linear", "253:9 8192")
+	device("other-pv", strings.Replace(dmUUID(fakeUUID(30)), "LVM-VGVGVG", "LVM-OTHERS", 1), "253:30", "linear", "8:32 2048")
+	device("vg0-v4", dmUUID(fakeUUID(4)), "253:31", "linear", "253:30 2048")
 	var ran []string
 	f.hook = func(c run.Cmd) (run.Result, error, bool) {
 		if c.Lock == "" || !c.Mutates || c.Deadline == 0 {
@@ -110,16 +112,17 @@ func TestFence(t *testing.T) {
 		ran = append(ran, strings.Join(c.Argv, " "))
 		return run.Result{}, nil, true
 	}
-	for i, want := range [][]string{
-		{"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v0"},
-		{
+	for i, want := range map[int][]string{
+		0: {"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v0"},
+		1: {
 			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-v1_rmeta_0 vg0-v1_rimage_0 vg0-v1_rmeta_1 vg0-v1_rimage_1",
 			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v1_rmeta_0 vg0-v1_rimage_0 vg0-v1_rmeta_1 vg0-v1_rimage_1 vg0-v1",
 		},
-		{ // the pool is not wiped: its other volumes would hang
+		2: { // the pool is not wiped: its other volumes would hang
 			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-pool_tmeta vg0-pool_tdata",
 			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-pool_tmeta vg0-pool_tdata vg0-v2",
 		},
+		4: {"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v4"}, // its disk is a volume of another group
 	} {
 		if ran = nil; p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(i)}) != nil || !slices.Equal(ran, want) {
 			t.Errorf("%q", ran)
