@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 )
@@ -46,18 +47,24 @@ const maxVolumes = 1 << 20
 const maxNodeName = 253
 
 var (
-	driverNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	nodeNames   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	namespaces  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	groupNames  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?$`)
-	vgNames     = regexp.MustCompile(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
+	driverNames = lazily(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	nodeNames   = lazily(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	namespaces  = lazily(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	groupNames  = lazily(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?$`)
+	vgNames     = lazily(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
 )
+
+// lazily compiles an expression on first use: children of flexd start often and never need
+// it.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // The rules of strings.
 var (
-	driverName = rule{form: `VENDOR/DRIVER, such as "flexd/lvm"`, is: driverNames.MatchString}
-	nodeName   = rule{form: "a node name as Kubernetes allows it (a-z, 0-9, '-' and '.')", is: func(s string) bool { return len(s) <= maxNodeName && nodeNames.MatchString(s) }}
-	groupName  = rule{form: "the name of a group", is: groupNames.MatchString}
+	driverName = rule{form: `VENDOR/DRIVER, such as "flexd/lvm"`, is: func(s string) bool { return driverNames().MatchString(s) }}
+	nodeName   = rule{form: "a node name as Kubernetes allows it (a-z, 0-9, '-' and '.')", is: func(s string) bool { return len(s) <= maxNodeName && nodeNames().MatchString(s) }}
+	groupName  = rule{form: "the name of a group", is: func(s string) bool { return groupNames().MatchString(s) }}
 	// tcpAddress has no name: looking one up may hang.
 	tcpAddress = rule{"an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node",
 		func(s string) bool { _, err := netip.ParseAddrPort(s); return err == nil }, unprivilegedPort}
@@ -66,7 +73,7 @@ var (
 	// lvmName is of groups, pools and tags. It is the rule of loopdev's groups too, so that a
 	// configuration can change to LVM.
 	lvmName = rule{"a name as LVM allows it (letters, digits and + _ . -, not beginning with '-')",
-		func(s string) bool { return s != "." && s != ".." && vgNames.MatchString(s) }, longName}
+		func(s string) bool { return s != "." && s != ".." && vgNames().MatchString(s) }, longName}
 	// lvmFilter is a or r, and a pattern between two equal delimiters.
 	lvmFilter = rule{form: `as in LVM's own filter, such as "r|^/dev/sdz$|"`, is: func(v string) bool {
 		return len(v) >= 3 && (v[0] == 'a' || v[0] == 'r') && v[1] == v[len(v)-1] && strings.ContainsRune("|/#!%,:;", rune(v[1])) && !strings.ContainsFunc(v, unicode.IsControl)

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -73,14 +72,16 @@ func (k key) notes() string {
 	return strings.TrimSpace(notes)
 }
 
+const link = `\[([^]]+)\]\([^)]+\)`
+
 var (
-	markdownLink = regexp.MustCompile(`\[([^]]+)\]\([^)]+\)`)
-	reference    = regexp.MustCompile(`,? \(?see ` + markdownLink.String() + `\)?`)
+	markdownLink = lazily(link)
+	reference    = lazily(`,? \(?see ` + link + `\)?`)
 )
 
 // plain removes the marks of Markdown, and references to sections of the page.
 func plain(text string) string {
-	return strings.ReplaceAll(markdownLink.ReplaceAllString(reference.ReplaceAllString(text, ""), "$1"), "`", "")
+	return strings.ReplaceAll(markdownLink().ReplaceAllString(reference().ReplaceAllString(text, ""), "$1"), "`", "")
 }
 
 func wrap(text string, width int) (lines []string) {

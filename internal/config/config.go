@@ -185,7 +185,7 @@ func (g *VolumeGroup) AllowsVolumeFor(ns, lv string) bool {
 
 // owns reports whether one of the globs makes a volume that of the namespace.
 func owns(globs []string, ns, lv string) bool {
-	return len(ns) <= maxNamespace && namespaces.MatchString(ns) && slices.ContainsFunc(globs, func(glob string) bool {
+	return len(ns) <= maxNamespace && namespaces().MatchString(ns) && slices.ContainsFunc(globs, func(glob string) bool {
 		return matches([]string{strings.ReplaceAll(glob, namespaceKey, ns)}, lv)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -215,7 +216,7 @@ func less(left int, n *yaml.Node) int {
 	return left
 }
 
-var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
+var yamlLine = lazily(`^(?:yaml: )?line (\d+): `)
 
 // located is an error of the YAML reader, with file and line.
 func (m *manifest) located(err error, line int) error {
@@ -224,7 +225,7 @@ func (m *manifest) located(err error, line int) error {
 	if errors.As(err, &types) {
 		text = types.Errors[0]
 	}
-	if at := yamlLine.FindStringSubmatch(text); at != nil {
+	if at := yamlLine().FindStringSubmatch(text); at != nil {
 		line, _ = strconv.Atoi(at[1])
 		text = text[len(at[0]):]
 	}
@@ -346,11 +347,17 @@ func value(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-var quantity = regexp.MustCompile(`^(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E|)$`)
+var quantity = lazily(`^(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E|)$`)
+
+// lazily compiles an expression on first use: children of flexd start often and never need
+// it.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // bytesOf returns the bytes of a quantity of Kubernetes; 0 = not understood.
 func bytesOf(text string) int64 {
-	m := quantity.FindStringSubmatch(text)
+	m := quantity().FindStringSubmatch(text)
 	if m == nil {
 		return 0
 	}
