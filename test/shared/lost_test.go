@@ -24,13 +24,11 @@ func runs(n *nodes.Node, p host.Pod, populated string) {
 		"touch /srv/node/cgroup/cgroup.procs; echo usage_usec 1000 >$d/cpu.stat; printf 'populated " + populated + "\\nfrozen 0\\n' >$d/cgroup.events")
 }
 
-// TestLosing has two nodes whose disk does not answer any more. One has a volume that no pod uses:
+// losing is two nodes whose disk does not answer any more. One has a volume that no pod uses:
 // flexd unmounts and deactivates it, LVM drops the locks, and the node stays up. The pod of the
-// other runs: the watchdog resets that node, and the first takes its volume over.
-func TestLosing(t *testing.T) {
-	two := start(t, nodes.Settings{Nodes: 2})
-	idle, busy := two[0], two[1]
-	nodes.Together(two, func(n *nodes.Node) { n.Sh(killCommand); n.Install(cgroups); n.Serve() })
+// other runs, and it formats one more volume: the watchdog resets that node, and the first takes its
+// volumes over.
+func losing(t *testing.T, idle, busy *nodes.Node) {
 	unused, used := nodes.Volume("unused", "64m"), nodes.Volume("used", "64m")
 	idle.SetUp(web, unused)
 	runs(idle, web, "0")
@@ -38,6 +36,7 @@ func TestLosing(t *testing.T) {
 	runs(busy, db, "1")
 	dir := busy.At.PodDir(db, used)
 	busy.Sh("echo data >" + dir + "/file && sync; cd " + dir + " && setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
+	then := interrupted(t, busy)
 	begun := time.Now()
 	idle.Lose()
 	busy.Hang()
@@ -67,6 +66,7 @@ func TestLosing(t *testing.T) {
 	if got := idle.Sh("cat " + idle.At.PodDir(db, used) + "/file"); got != "data\n" {
 		t.Errorf("the file has %q", got)
 	}
+	then(idle)
 	idle.TearDown(web, unused) // kubelet has not heard of the unmount
 	idle.TearDown(db, used)
 	t.Log(idle.Flexd("events"))

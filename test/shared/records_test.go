@@ -34,8 +34,8 @@ func records(t *testing.T, a, b *nodes.Node) {
 	b.TearDown(web, v)
 }
 
-// interrupted is a volume whose mkfs A does not survive. The returned function is for B when A
-// has lost its locks.
+// interrupted is a volume whose mkfs A does not survive. The returned function is for B when A's
+// locks are free.
 func interrupted(t *testing.T, a *nodes.Node) func(b *nodes.Node) {
 	v := nodes.Volume("interrupted", "32m")
 	a.Sh(`printf '#!/bin/sh\nfor last; do case $last in /dev/*) dev=$last; esac; done

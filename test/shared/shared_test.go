@@ -36,11 +36,12 @@ func start(t *testing.T, s nodes.Settings) []*nodes.Node {
 	return all
 }
 
-// TestTwo has two nodes with flexd.
+// TestTwo has two nodes with flexd, of which one is reset at the end.
 func TestTwo(t *testing.T) {
 	two := start(t, nodes.Settings{Nodes: 2})
 	nodes.Together(two, func(n *nodes.Node) {
-		n.Install("")
+		n.Sh(killCommand)
+		n.Install(cgroups)
 		n.Serve()
 	})
 	for _, test := range []struct {
@@ -62,11 +63,7 @@ func TestTwo(t *testing.T) {
 			break // it may have left a volume, or a node that is off
 		}
 	}
-	t.Run("interrupted", func(t *testing.T) {
-		then := interrupted(t, two[0].For(t))
-		two[0].Kill()
-		then(two[1].For(t))
-	})
+	t.Run("losing", func(t *testing.T) { losing(t, two[1].For(t), two[0].For(t)) })
 }
 
 // lvm is about LVM alone, and the nodes: a volume is active on one at a time.
