@@ -156,6 +156,10 @@ func format(p *process, text []byte) (any, error) {
 	}
 	h.mustRecord(f.UUID, "formatting", a.Type)
 	h.mu.Lock()
+	if _, err := h.device(a.Device); err != nil { // it was fenced meanwhile
+		h.mu.Unlock()
+		return nil, err
+	}
 	h.alone(p, f)
 	h.mustTag(f, "flexd.formatting="+a.Type+"/")
 	if f.lost && f.mounted {
@@ -169,7 +173,7 @@ func format(p *process, text []byte) (any, error) {
 	h.mu.Unlock()
 	switch err := p.pace("within"); {
 	case errors.Is(err, errFailed):
-		return nil, h.clean(p, f)
+		return nil, h.clean(p, f, a.Device)
 	case err != nil:
 		return nil, err
 	}
@@ -187,18 +191,23 @@ func format(p *process, text []byte) (any, error) {
 }
 
 // clean is the child's cleanup after an mkfs that failed by itself, with its answer.
-func (h *Host) clean(p *process, f *File) error {
-	switch err := p.pace("cleaning"); {
-	case errors.Is(err, errFailed):
-		h.forget(f.UUID)
-		return errors.New("mkfs.ext4: exit status 1: simulated; its writes could not be erased: input/output error")
-	case err != nil:
+func (h *Host) clean(p *process, f *File, d volume.Device) error {
+	err := p.pace("cleaning")
+	if err != nil && !errors.Is(err, errFailed) {
 		return err
 	}
 	h.mu.Lock()
-	f.State, f.Type = Blank, ""
+	if err == nil {
+		_, err = h.device(d)
+	}
+	if err == nil {
+		f.State, f.Type = Blank, ""
+	}
 	h.mu.Unlock()
 	h.forget(f.UUID)
+	if err != nil {
+		return errors.New("mkfs.ext4: exit status 1: simulated; its writes could not be erased: input/output error")
+	}
 	return errors.New("mkfs.ext4: exit status 1: simulated")
 }
 

@@ -358,9 +358,10 @@ func (m *LockManager) Pause(stop bool) bool {
 	return was != m.paused
 }
 
-// Stopped is how long a host may use a volume that another has taken over, after its time
-// was stopped.
-const Stopped = 3 * time.Second
+// Stopped is how long a host may use volumes that another has taken over, after its time was
+// stopped: it fences them within 3 s. Until it has renewed its lease, it is dead for others, which
+// also take over what it sets up in that time.
+const Stopped = renewEvery + 3*time.Second
 
 // StopTime stops the machine and its time, as virsh suspend does, or lets it continue: for it
 // no time has passed.
