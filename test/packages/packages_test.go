@@ -300,7 +300,7 @@ func TestDependencies(t *testing.T) {
 	_, control := debFiles(t)
 	tool(t, "rpm")
 	named := strings.Fields(strings.ReplaceAll(string(control["/control"].text), ",", " "))
-	required := strings.Fields(output(t, "rpm", "-qp", "--requires", "--recommends", rpm))
+	required := strings.Fields(ask(t, "-qp", "--requires", "--recommends", rpm))
 	table := regexp.MustCompile(`\t\{"[\w.]+", "([\w-]+)", "`).FindAllStringSubmatch(read(t, root+"/internal/doctor/checks_system.go"), -1)
 	if len(table) < 8 {
 		t.Fatal(table)
@@ -315,25 +315,32 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
+// ask runs rpm with a database of its own: the default one does not exist on Debian, and
+// several that create it at the same time fail.
+func ask(t *testing.T, args ...string) string {
+	t.Helper()
+	return output(t, append([]string{"rpm", "--dbpath", t.TempDir()}, args...)...)
+}
+
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	tool(t, "rpm")
 	data, _ := debFiles(t)
-	output(t, "rpm", "-K", "--nosignature", rpm)
+	ask(t, "-K", "--nosignature", rpm)
 	want := fmt.Sprintf("flexd %s 1 linux Apache-2.0 %d reproducible", mapped, epoch)
-	if got := output(t, "rpm", "-qp", "--qf", "%{name} %{version} %{release} %{os} %{license} %{buildtime} %{buildhost}", rpm); got != want {
+	if got := ask(t, "-qp", "--qf", "%{name} %{version} %{release} %{os} %{license} %{buildtime} %{buildhost}", rpm); got != want {
 		t.Errorf("%s\nnot %s", got, want)
 	}
-	if got := output(t, "rpm", "-qpc", rpm); got != "/etc/flexd/flexd.yaml\n" {
+	if got := ask(t, "-qpc", rpm); got != "/etc/flexd/flexd.yaml\n" {
 		t.Errorf("the configuration files are %q", got)
 	}
 	// %config(noreplace), 1 and 16: an upgrade keeps it.
-	if got := output(t, "rpm", "-qp", "--qf", "[%{filenames} %{fileflags}\n]", rpm); !strings.Contains(got, "/etc/flexd/flexd.yaml 17\n") {
+	if got := ask(t, "-qp", "--qf", "[%{filenames} %{fileflags}\n]", rpm); !strings.Contains(got, "/etc/flexd/flexd.yaml 17\n") {
 		t.Error(got)
 	}
 	// The deb has the same files, but the directories of others.
 	files := map[string]string{}
-	for line := range strings.Lines(output(t, "rpm", "-qp", "--qf", "[%{filenames} %{filemodes:perms} %{fileusername}:%{filegroupname} %{filemtimes}\n]", rpm)) {
+	for line := range strings.Lines(ask(t, "-qp", "--qf", "[%{filenames} %{filemodes:perms} %{fileusername}:%{filegroupname} %{filemtimes}\n]", rpm)) {
 		f := strings.Fields(line)
 		if f[2] != "root:root" || f[3] != fmt.Sprint(epoch) {
 			t.Error(line)
@@ -348,7 +355,7 @@ func TestRPM(t *testing.T) {
 		}
 	}
 	compare(t, files, same)
-	scripts := output(t, "rpm", "-qp", "--scripts", rpm)
+	scripts := ask(t, "-qp", "--scripts", rpm)
 	for _, name := range []string{"postinst", "prerm", "postrm"} {
 		if !strings.Contains(scripts, strings.TrimSpace(read(t, root+"/packaging/"+name))) {
 			t.Errorf("%s is not in\n%s", name, scripts)
