@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,15 +132,21 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 	}
 	var lowest, top []string
 	group := m.UUID[:min(len(m.UUID), len("LVM-")+32)] // a disk may be a volume of another one
-	unread := p.tree().walk(m, func(n *node, _ bool) {
+	tree, numbers := p.tree(), map[string]bool{}       // of the lowest
+	visit := func(n *node, _ bool) {
 		switch {
-		case !strings.HasPrefix(n.UUID, group):
+		case !strings.HasPrefix(n.UUID, group) || numbers[n.Number]:
 		case !slices.ContainsFunc(n.below, func(number string) bool { return p.inGroup(number, group) }):
-			lowest = append(lowest, n.Name)
+			lowest, numbers[n.Number] = append(lowest, n.Name), true
 		case n.Number == m.Number:
 			top = []string{n.Name}
 		}
-	})
+	}
+	unread := tree.walk(m, visit)
+	snapshots, err := p.snapshotsOn(tree, m, numbers)
+	for _, s := range snapshots {
+		unread = cmp.Or(unread, tree.walk(s.Mapped, visit))
+	}
 	change := func(words ...string) {
 		_, rerr := p.Runner.Run(ctx, run.Cmd{Step: "fence", Argv: words, Deadline: fenceDeadline, Mutates: true, Lock: filepath.Join(p.LockDir, "fence-"+string(t.UUID))})
 		err = errors.Join(err, rerr)
@@ -156,6 +163,19 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 		return fmt.Errorf("dmsetup wipe_table: %w", err)
 	}
 	return nil
+}
+
+// snapshotsOn returns the snapshots of a volume with these devices. One that cannot read its
+// origin writes that it is invalid; it has the same lock.
+func (p *Provider) snapshotsOn(t *tree, m devmapper.Mapped, numbers map[string]bool) (all []*node, err error) {
+	name, _, _ := parseDMName(m.Name)
+	devices, err := groupDevices(p.DM, name.VG)
+	for _, d := range devices {
+		if n := t.at(d.Number); n.has("snapshot") && slices.ContainsFunc(n.below, func(number string) bool { return numbers[number] }) {
+			all = append(all, n)
+		}
+	}
+	return all, err
 }
 
 // removeFenced removes the parts of fenced volumes that LVM has left: it finds those of a

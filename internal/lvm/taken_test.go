@@ -104,6 +104,10 @@ func TestFence(t *testing.T) {
 	device("vg0-pool_tdata", dmUUID(fakeUUID(22))+"-tdata", "253:24", "linear", "253:9 8192")
 	device("other-pv", strings.Replace(dmUUID(fakeUUID(30)), "LVM-VGVGVG", "LVM-OTHERS", 1), "253:30", "linear", "8:32 2048")
 	device("vg0-v4", dmUUID(fakeUUID(4)), "253:31", "linear", "253:30 2048")
+	device("vg0-v5", dmUUID(fakeUUID(5)), "253:40", "snapshot-origin", "253:41")
+	device("vg0-v5-real", dmUUID(fakeUUID(5))+"-real", "253:41", "linear", "253:9 10240")
+	device("vg0-v6", dmUUID(fakeUUID(6)), "253:42", "snapshot", "253:41 253:43 P 8")
+	device("vg0-v6-cow", dmUUID(fakeUUID(6))+"-cow", "253:43", "linear", "253:9 12288")
 	var ran []string
 	f.hook = func(c run.Cmd) (run.Result, error, bool) {
 		if c.Lock == "" || !c.Mutates || c.Deadline == 0 {
@@ -121,6 +125,10 @@ func TestFence(t *testing.T) {
 		2: { // the pool is not wiped: its other volumes would hang
 			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-pool_tmeta vg0-pool_tdata",
 			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-pool_tmeta vg0-pool_tdata vg0-v2",
+		},
+		5: { // with its snapshot, which would write that it is invalid
+			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-v5-real vg0-v6-cow",
+			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v5-real vg0-v6-cow vg0-v5",
 		},
 		4: {"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v4"}, // its disk is a volume of another group
 	} {
