@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -454,11 +455,12 @@ func TestChanged(t *testing.T) {
 	l := open(t, t.TempDir(), 1<<20)
 	const n = 5000
 	last := l.Events(t.Context(), status.EventQuery{}).Last
+	var read atomic.Int64
 	go func() {
 		for i := range n {
 			l.Record(step(fmt.Sprint(i), "activate"))
 			if i%100 == 0 {
-				for l.unwritten() != nil {
+				for l.unwritten() != nil || int(read.Load()) < i-MaxEvents/2 { // an answer has no more
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -474,6 +476,7 @@ func TestChanged(t *testing.T) {
 			got++
 		}
 		last = d.Last
+		read.Store(int64(got))
 	}
 }
 
