@@ -314,7 +314,7 @@ func TestHolderSince(t *testing.T) {
 	}{
 		{"a reader", []owner{{ID: 1, Generation: 2, Shared: true}}, first},
 		{"a look later", []owner{{ID: 1, Generation: 2, Shared: true}}, first},
-		{"nobody", nil, time.Time{}},
+		{"no host", nil, time.Time{}},
 		{"a reader again", []owner{{ID: 1, Generation: 2, Shared: true}}, first.Add(3 * time.Minute)},
 		{"a writer", []owner{{ID: 1, Generation: 2, Taken: 7}}, first.Add(4 * time.Minute)},
 		{"still", []owner{{ID: 1, Generation: 2, Taken: 7}}, first.Add(4 * time.Minute)},
