@@ -200,6 +200,12 @@ func (c *cluster) end() {
 		m.AdoptLocks()
 		w.killKubelet()
 	}
+	time.Sleep(hosttest.Stopped)
+	for _, w := range c.nodes {
+		if w.Locking().Unaware() { // its flexd does not know yet where its locks are
+			w.powerOff()
+		}
+	}
 	synctest.Wait()
 	c.schedule.opened()
 	synctest.Wait()
