@@ -27,12 +27,14 @@ var DefaultFilter = []string{"r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"}
 const configDeadline = 20 * time.Second
 
 // A configuration is passed to every command with --config. It replaces the host's filter,
-// which may reject the legs of a multipath device: so the host's filter is read once, and
-// appended.
+// which may reject the legs of a multipath device: so the host's filter is appended. It is
+// read again when the host's files have changed: with an earlier filter, a disk that was added
+// would be missing.
 type configuration struct {
 	filter []string // as configured; nil = the default and the host's
 
 	mu       sync.Mutex
+	files    string   // guarded by mu: the state of the host's files before the following were read
 	elements []string // guarded by mu: quoted, nil = not known yet
 	file     *string  // guarded by mu: the devices file that the host uses, "" = none, nil = not known yet
 }
@@ -52,9 +54,25 @@ func (s scope) words(more string) []string {
 	return words
 }
 
-func (c *configuration) get(ctx context.Context, r run.Runner) ([]string, error) {
+// forgetChanged forgets what was read before the last change of the host's files. The caller
+// holds mu.
+func (c *configuration) forgetChanged(lvmDir string) {
+	paths, _ := filepath.Glob(filepath.Join(lvmDir, "*.conf")) // lvm.conf, lvmlocal.conf, those of host tags
+	var files strings.Builder
+	for _, path := range paths {
+		var st unix.Stat_t
+		err := unix.Stat(path, &st)
+		fmt.Fprintln(&files, path, st.Dev, st.Ino, st.Size, st.Ctim, err)
+	}
+	if c.files != files.String() {
+		c.files, c.elements, c.file = files.String(), nil, nil
+	}
+}
+
+func (c *configuration) get(ctx context.Context, r run.Runner, lvmDir string) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.forgetChanged(lvmDir)
 	if c.elements != nil {
 		return c.elements, nil
 	}
@@ -75,7 +93,7 @@ func (c *configuration) get(ctx context.Context, r run.Runner) ([]string, error)
 // groups would hang. With a devices file LVM ignores filters; then the command gets only
 // the known disks of its group.
 func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
-	filter, err := p.config.get(ctx, p.Runner)
+	filter, err := p.config.get(ctx, p.Runner, p.lvmDir)
 	if err != nil {
 		return scope{}, err
 	}

@@ -158,4 +158,13 @@ func TestVMFilter(t *testing.T) {
 	is(t, err, ErrNoVG, "vg1")
 	l.deactivate(guests)
 	l.activate(guests)
+
+	// The host's own filter changes: no restart is needed.
+	restore := l.host(`devices/filter=["r|^` + l.disks[0] + `$|"]`)
+	l.Invalidate("")
+	if lv := l.lookUp("guest"); lv.Presence != volume.Foreign {
+		t.Errorf("its disk is rejected: got %+v", lv)
+	}
+	restore()
+	l.present("guest")
 }

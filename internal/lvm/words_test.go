@@ -3,6 +3,7 @@ package lvm
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -179,6 +180,37 @@ func TestFilterOfHangingDisks(t *testing.T) {
 	}
 	close(done)
 	eventually(t, "all is looked at again", func() bool { return filter() == "" })
+}
+
+// A change of the host's filter, as for a new disk, holds from the next command on.
+func TestFilterChanges(t *testing.T) {
+	f, p := newFake(t, 0)
+	p.lvmDir = t.TempDir()
+	host, asked := `"r|one|"`, 0
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		asked++
+		return run.Result{Stdout: []byte("filter=[" + host + "]")}, nil, true
+	}
+	has := func(want string, reads int) {
+		t.Helper()
+		scope, err := p.scopeOf(t.Context(), p.groups["vg0"])
+		if err != nil || !strings.HasSuffix(scope.config, ","+want+"]}") || asked != reads {
+			t.Errorf("got %q %v, want %s, asked %d times", scope.config, err, want, asked)
+		}
+	}
+	has(`"r|one|"`, 1)
+	has(`"r|one|"`, 1)
+	host = `"r|two|"`
+	if err := os.WriteFile(p.lvmDir+"/lvmlocal.conf", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	has(`"r|two|"`, 2)
+	host = `"r|three|"`
+	if err := os.WriteFile(p.lvmDir+"/lvmlocal.conf", []byte("#"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	has(`"r|three|"`, 3)
+	has(`"r|three|"`, 3)
 }
 
 func TestPool(t *testing.T) {
