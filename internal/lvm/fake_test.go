@@ -309,8 +309,12 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 	return u
 }
 
-// lock takes the lock of a volume for this host, as lvmlockd does. It knows no pools.
+// lock takes the lock of a volume for this host, as lvmlockd does: one that it has is granted
+// without a look at the disk. It knows no pools.
 func (f *fakeLVM) lock(name, mode string) bool {
+	if f.locks[name] == mode {
+		return true
+	}
 	if other := f.others[name]; other == "ex" || other == "sh" && mode == "ex" {
 		return false
 	}

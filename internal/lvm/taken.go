@@ -26,6 +26,12 @@ const fenceDeadline = 10 * time.Second
 // device that was there before and after its lock was read must have had it. An error is about
 // those volumes that are not in the result.
 func (p *Provider) Taken(ctx context.Context, vg string, mounted []volume.UUID) ([]volume.Taken, error) {
+	return p.takenOf(ctx, vg, func(uuid volume.UUID, number string) bool {
+		return slices.Contains(mounted, uuid) || p.noted(uuid, number)
+	})
+}
+
+func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UUID, string) bool) ([]volume.Taken, error) {
 	g, err := p.configured(vg)
 	if err != nil || !g.shared() || p.Locks == nil {
 		return nil, err
@@ -39,7 +45,7 @@ func (p *Provider) Taken(ctx context.Context, vg string, mounted []volume.UUID) 
 	var locks []lockspace.LV
 	for _, m := range devices {
 		uuid, ok := parseDMUUID(m.UUID)
-		if !ok || !slices.Contains(mounted, uuid) && !p.noted(uuid, m.Number) {
+		if !ok || !counts(uuid, m.Number) {
 			continue
 		}
 		if f == nil {

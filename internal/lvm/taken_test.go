@@ -84,6 +84,27 @@ func TestTaken(t *testing.T) {
 	}
 }
 
+// lvmlockd grants a lock that it has without a look at the disk, where another node may have taken
+// it while this node's time was stopped. So a device that was active before flexd has locked it is
+// not used unless the disk has the lock, too.
+func TestActivateTaken(t *testing.T) {
+	t.Parallel()
+	f, p, locks := newShared(t, 1)
+	v := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", v); err != nil {
+		t.Fatal(err)
+	}
+	p.forgetLock(v.UUID) // an operator's
+	f.others["v0"] = "ex"
+	locks.known = false
+	if err := p.Activate(t.Context(), "", v); err == nil || !strings.Contains(err.Error(), "another host took over its lock, which host b (host id 2) has now") {
+		t.Error(err)
+	}
+	if d := device(t, p, v); !d.Unusable {
+		t.Errorf("%+v", d)
+	}
+}
+
 // A RAID's parts are stopped before the RAID, so that it cannot write to them that it ends.
 func TestFence(t *testing.T) {
 	t.Parallel()
