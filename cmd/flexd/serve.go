@@ -55,6 +55,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 		return err
 	}
 	log.Logger.SetOutput(newLogWriter(log.Logger))
+	signal.Ignore(syscall.SIGPIPE) // the program that reads the log may end
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 
