@@ -48,6 +48,7 @@ type Host struct {
 	holders   map[int]int       // open files, by mount ID
 	frozen    map[*File]bool    // filesystems that are frozen; one stays active when it is unmounted
 	elsewhere map[string]string // the mount point of a file's volume in another mount namespace
+	umounts   int               // of last mounts
 	live      map[*File]string
 	before    map[string]*hang // by op
 	after     map[string]*hang

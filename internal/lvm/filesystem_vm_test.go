@@ -85,7 +85,7 @@ func (u *user) mustLand(d volume.Device, fsType, name string) string {
 
 func (u *user) unmount(d volume.Device, dir string) {
 	u.Helper()
-	if err := u.Unmount(u.Context(), u.lock, dir, d.Number); err != nil {
+	if err := u.Unmount(u.Context(), u.lock, dir, d.Number, true); err != nil {
 		u.Fatal(err)
 	}
 }

@@ -91,7 +91,7 @@ func TestUnmountAlone(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					err = r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number)
+					err = r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number, true)
 					var busy *BusyError
 					if !errors.As(err, &busy) || len(busy.Holders) != 1 || busy.Holders[0].Pid != c.Process.Pid || busy.Holders[0].Comm != "sleep" ||
 						!strings.Contains(busy.Holders[0].How, fmt.Sprintf("mounted in its mount namespace %s at "+row.holder, ns, dir)) {
@@ -104,7 +104,7 @@ func TestUnmountAlone(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 				}
 			}
-			if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err != nil {
+			if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number, true); err != nil {
 				t.Error(err)
 			}
 			if len(r.mounts()) != 0 {
@@ -144,7 +144,7 @@ func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err == nil || !strings.Contains(err.Error(), "without a process") || !strings.Contains(err.Error(), file) {
+	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number, true); err == nil || !strings.Contains(err.Error(), "without a process") || !strings.Contains(err.Error(), file) {
 		t.Errorf("got %v", err)
 	}
 	if len(r.mounts()) != 1 {
@@ -153,7 +153,7 @@ func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	if err := umount.Plain(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number); err != nil {
+	if err := r.UnmountAlone(t.Context(), r.lock, dir, r.dev.Number, true); err != nil {
 		t.Error(err)
 	}
 }

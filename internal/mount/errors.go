@@ -11,12 +11,13 @@ import (
 
 // Errors of the children, for errors.Is.
 var (
-	ErrChanged = volume.WithCode(volume.Conflict, errors.New("the device changed"))           // the device is no longer the one that was observed
-	ErrNoDir   = volume.WithCode(volume.NotFound, errors.New("the directory does not exist")) // flexd never creates a mount point
-	ErrForeign = volume.WithCode(volume.Busy, errors.New("something else is mounted there"))  // Unmount found another device on top
-	ErrNone    = errors.New("nothing is mounted there")                                       // Unmount found nothing
-	ErrFailed  = volume.WithCode(volume.Damaged, errors.New("the filesystem is in error"))    // the filesystem itself reports errors, when mounted or probed
-	ErrNoTool  = errors.New("a required program is not installed")                            // the text names the Debian package
+	ErrChanged   = volume.WithCode(volume.Conflict, errors.New("the device changed"))                         // the device is no longer the one that was observed
+	ErrNoDir     = volume.WithCode(volume.NotFound, errors.New("the directory does not exist"))               // flexd never creates a mount point
+	ErrForeign   = volume.WithCode(volume.Busy, errors.New("something else is mounted there"))                // Unmount found another device on top
+	ErrNone      = errors.New("nothing is mounted there")                                                     // Unmount found nothing
+	ErrFailed    = volume.WithCode(volume.Damaged, errors.New("the filesystem is in error"))                  // the filesystem itself reports errors, when mounted or probed
+	ErrUnwritten = volume.WithCode(volume.Damaged, errors.New("it is unmounted, but data of it may be lost")) // Unmount has unmounted it
+	ErrNoTool    = errors.New("a required program is not installed")                                          // the text names the Debian package
 )
 
 // A Refusal is flexd's refusal of a destructive step. It is final until the owner acts.

@@ -14,12 +14,13 @@ import (
 // The errors of this package keep their type between a child and flexd. The kinds are their
 // names in the children's answers.
 var kinds = map[string]error{
-	"changed": ErrChanged,
-	"nodir":   ErrNoDir,
-	"foreign": ErrForeign,
-	"none":    ErrNone,
-	"failed":  ErrFailed,
-	"notool":  ErrNoTool,
+	"changed":   ErrChanged,
+	"nodir":     ErrNoDir,
+	"foreign":   ErrForeign,
+	"none":      ErrNone,
+	"failed":    ErrFailed,
+	"unwritten": ErrUnwritten,
+	"notool":    ErrNoTool,
 }
 
 // A kindError is the text of a child with the error that it means.

@@ -187,20 +187,22 @@ type unmountArg struct {
 	Dir    string `json:"dir"`
 	Number string `json:"number"`
 	Alone  bool   `json:"alone,omitempty"`
+	Last   bool   `json:"last,omitempty"`
 }
 
 // Unmount unmounts the top mount at dir, plainly, if it is of the device with that number;
 // otherwise it fails with ErrForeign or ErrNone. A mount in use gives a *BusyError that
-// names the holders. The child is never killed.
-func (o Ops) Unmount(ctx context.Context, lock string, dir, number string) error {
-	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number})
+// names the holders. The child is never killed. last says that it is the last mount of its
+// filesystem: if the kernel could not write all data, the error is ErrUnwritten.
+func (o Ops) Unmount(ctx context.Context, lock string, dir, number string, last bool) error {
+	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Last: last})
 }
 
 // UnmountAlone is Unmount, only if no other mount namespace has the device mounted:
 // otherwise it returns a *BusyError that names a process there. If this is unknown, it
 // fails.
-func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string) error {
-	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true})
+func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string, last bool) error {
+	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true, Last: last})
 }
 
 func (o Ops) unmount(ctx context.Context, lock string, arg unmountArg) error {

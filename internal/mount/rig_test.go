@@ -236,7 +236,7 @@ func (r *rig) land(l MountSpec) {
 
 func (r *rig) unmount(dir string) {
 	r.Helper()
-	if err := r.Unmount(r.Context(), r.lock, dir, r.dev.Number); err != nil {
+	if err := r.Unmount(r.Context(), r.lock, dir, r.dev.Number, false); err != nil {
 		r.Fatal(err)
 	}
 }

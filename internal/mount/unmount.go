@@ -21,10 +21,17 @@ func unmount(a unmountArg) (nothing, error) {
 				return nothing{}, err
 			}
 		}
-		err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW)
+		tree := -1
+		if a.Last {
+			tree = cloneOf(a.Dir)
+		}
+		if err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW); err == nil {
+			return nothing{}, written(tree)
+		}
+		if tree >= 0 {
+			unix.Close(tree)
+		}
 		switch {
-		case err == nil:
-			return nothing{}, nil
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			continue // it is gone, or another one: check again
 		case !errors.Is(err, unix.EBUSY):
@@ -40,6 +47,35 @@ func unmount(a unmountArg) (nothing, error) {
 		return nothing{}, busy
 	}
 	return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
+}
+
+// cloneOf returns a detached copy of a mount, which keeps the filesystem after the unmount;
+// -1 if that is not possible.
+func cloneOf(dir string) int {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return -1
+	}
+	return tree
+}
+
+// written writes the data of the filesystem of a detached mount, and ends the mount. umount(2)
+// reports no failed write; syncfs(2) reports also those that failed before.
+func written(tree int) error {
+	if tree < 0 {
+		return nil
+	}
+	var failed error
+	if fd, err := unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+		failed = unix.Syncfs(fd)
+		unix.Close(fd)
+	}
+	unix.Close(tree)
+	if failed == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: writes to it have failed since it was mounted (%v); look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last",
+		ErrUnwritten, failed)
 }
 
 // shows reports whether a lookup of dir reaches the root of a mount of the device with that

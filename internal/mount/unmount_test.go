@@ -31,7 +31,7 @@ func TestUnmountSwap(t *testing.T) {
 	r.sh("swapon", file)
 	defer exec.Command("swapoff", file).Run() // if the test fails
 	var busy *BusyError
-	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); !errors.As(err, &busy) || !strings.Contains(err.Error(), "swapoff "+file) {
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true); !errors.As(err, &busy) || !strings.Contains(err.Error(), "swapoff "+file) {
 		t.Errorf("got %v", err)
 	}
 	r.sh("swapoff", file)
@@ -68,7 +68,7 @@ func TestUnmountBusy(t *testing.T) {
 		if row.how == "open file" {
 			waitFor(t, func() bool { _, err := os.Stat(dir + "/open"); return err == nil })
 		}
-		err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+		err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
 		var busy *BusyError
 		if !errors.As(err, &busy) || len(busy.Holders) == 0 {
 			stop()
@@ -93,7 +93,7 @@ func TestUnmountBusy(t *testing.T) {
 	if err := unix.Mount("tmpfs", sub, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); err == nil || !strings.Contains(err.Error(), sub) {
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true); err == nil || !strings.Contains(err.Error(), sub) {
 		t.Errorf("a mount on it: got %v", err)
 	}
 	if err := umount.Plain(sub); err != nil {
@@ -139,7 +139,7 @@ func TestUnmountBusyCopy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+			err = r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
 			want := fmt.Sprintf("pid %d (sleep, open file %s/open in the mount namespace %s)", c.Process.Pid, dir, ns)
 			var busy *BusyError
 			if !errors.As(err, &busy) || !strings.Contains(err.Error(), want) {
@@ -168,7 +168,7 @@ func TestUnmountBusyThread(t *testing.T) {
 	if err := <-there; err != nil {
 		t.Fatal(err)
 	}
-	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
 	if want := fmt.Sprintf("pid %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "working directory "+dir) {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -183,14 +183,14 @@ func TestUnmountForeign(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number); !errors.Is(err, ErrNone) {
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true); !errors.Is(err, ErrNone) {
 		t.Errorf("nothing there: got %v", err)
 	}
 	r.land(r.landing(dir))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number)
+	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
 	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "tmpfs") {
 		t.Errorf("got %v", err)
 	}

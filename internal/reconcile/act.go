@@ -53,7 +53,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	case volume.MountVolume:
 		return l.mount(ctx, s, c, h)
 	case volume.Unmount:
-		return l.unmount(ctx, s)
+		return l.unmount(ctx, s, h)
 	case volume.Grow:
 		return l.growFS(ctx, h)
 	}
@@ -313,7 +313,7 @@ func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have)
 	return top != nil && slices.Contains(table.OfDevice(h.Device.Number, h.Device.Path), top)
 }
 
-func (l *lane) unmount(ctx context.Context, s volume.Step) error {
+func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error {
 	// The device number is that of the observation: a mount on top since then is foreign,
 	// and the child does not unmount it.
 	e := l.table.Top(s.Dir)
@@ -325,7 +325,7 @@ func (l *lane) unmount(ctx context.Context, s volume.Step) error {
 	if s.Alone {
 		unmount = l.n.Ops.UnmountAlone
 	}
-	err := unmount(ctx, l.lock, s.Dir, e.Number)
+	err := unmount(ctx, l.lock, s.Dir, e.Number, len(h.Mounts) == 1)
 	if errors.Is(err, mount.ErrNone) {
 		return nil // unmounted from outside; the next observation decides
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -119,6 +120,9 @@ func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) (wait
 	}
 	l.endWait(step)
 	l.end(step, started, err)
+	if errors.Is(err, mount.ErrUnwritten) {
+		err = nil // it is unmounted, and the kernel does not write again
+	}
 	return false, err
 }
 
