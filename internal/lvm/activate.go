@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -237,14 +238,46 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	if m.Live && m.Suspended {
 		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
 	}
-	f, _, err := g.look(ctx, false)
+	f, kept, err := g.look(ctx, false)
 	if err != nil {
 		return "" // lvchange itself decides
+	}
+	earlier := g.earlierMetadata(f, m, uuid)
+	if earlier != "" && kept { // it may be extended or moved just now
+		if f, _, err = g.look(ctx, true); err != nil {
+			return earlier
+		}
+		earlier = g.earlierMetadata(f, m, uuid)
 	}
 	if l := f.LVs[f.names[uuid]]; l.Locked {
 		return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to continue: pvmove, to cancel: pvmove --abort", f.Name, l.Name)
 	}
-	return ""
+	return earlier
+}
+
+// earlierMetadata returns why the device of a volume has space that its next activation would
+// not give it, and that LVM would give to another volume, or "".
+func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) string {
+	l, known := f.LVs[f.names[uuid]]
+	if !known {
+		return "" // lvchange itself decides
+	}
+	what := ""
+	if l.Size < m.Size() && !slices.Contains(l.Role, "thicksnapshot") {
+		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
+	}
+	if f.onFree {
+		free, _ := f.space()
+		g.p.tree().walk(m, func(n *node, _ bool) {
+			if free.meets(extents(n.Mapped)) {
+				what = "lies on space that the metadata counts as free"
+			}
+		})
+	}
+	if what == "" {
+		return ""
+	}
+	return fmt.Sprintf("its device %s %s: the metadata may be an older one. It stays active, because the next activation would lose data: vgcfgrestore --list %s, and restore the newest. If that is not possible, copy the data off, then lvchange -an %[3]s/%[4]s", m.Name, what, f.Name, l.Name)
 }
 
 // busy returns an error that names the holders of a device. A child finds them, because one

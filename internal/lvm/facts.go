@@ -41,6 +41,7 @@ type Facts struct {
 	free    []extent           // of disks by their paths
 	unknown []devmapper.Mapped // see unknownDevices; as listed when this was read
 	taken   taken              // by the devices of the other ones; as of then
+	onFree  bool               // one of these may lie on free space; as of then
 }
 
 // A PV is a disk of a volume group.
@@ -106,6 +107,9 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	lv := volume.LV{
 		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
 		Created: slices.Contains(l.Tags, tagCreated), Tagged: f.recordTag(l),
+	}
+	if slices.Contains(l.Role, "thicksnapshot") { // its own size is that of its store
+		lv.Size = f.LVs[l.Origin].Size
 	}
 	if lv.Reason = f.refusal(l); lv.Reason != "" {
 		lv.Presence = volume.Foreign

@@ -85,6 +85,9 @@ func (g *group) report(l *look) {
 		if list, l.err = g.p.DM.List(); l.err == nil {
 			l.facts.unknown = l.facts.unknownDevices(list)
 			l.facts.taken = g.p.takenBy(l.facts, list)
+			if free, err := l.facts.space(); err == nil { // else a disk has gone
+				l.facts.onFree = l.facts.taken.onFree(free)
+			}
 		}
 	}
 	g.mu.Lock()

@@ -83,6 +83,10 @@ func TestDeactivateMoved(t *testing.T) {
 	f.devices[uuid] = m
 	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "vg0-v0 is suspended")
 	m.Suspended = false
+	larger := m
+	larger.Targets = []devmapper.Target{{Type: "linear", Length: m.Size() + 4*mib, Params: "8:0 2048"}}
+	f.devices[uuid] = larger // of an extension that the metadata does not have
+	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "its device vg0-v0 has 12 MiB, and the metadata says 8 MiB", "It stays active", "vgcfgrestore --list vg0", "lvchange -an vg0/v0")
 	f.devices[uuid] = m
 	if err := p.Deactivate(t.Context(), "", lv, volume.Device{}); err != nil || len(f.devices) != 0 {
 		t.Errorf("got %v, %+v", err, f.devices)

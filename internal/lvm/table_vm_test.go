@@ -98,16 +98,29 @@ func TestVMMoved(t *testing.T) {
 	}
 
 	// With the metadata of before, LVM counts as free where the volume lies now.
-	l.activate(l.present("moved"))
+	lv := l.present("moved")
+	l.activate(lv)
 	old := filepath.Join(l.dir, "old")
 	l.sh("vgcfgbackup", "-q", "-f", old, "vg0")
 	l.sh("pvmove", "-q", "-i", "1", "-n", "moved", l.disks[0], l.disks[1])
+	moved := filepath.Join(l.dir, "moved")
+	l.sh("vgcfgbackup", "-q", "-f", moved, "vg0")
 	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", old, "vg0")
 	l.Invalidate("")
 	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), nil, "vg0-moved lies on space that its metadata counts as free")
 	if s := l.Survey(t.Context(), "vg0", false); !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "moved" && d.OnFree }) {
 		t.Errorf("survey: %+v", s)
 	}
+	is(t, l.Deactivate(t.Context(), l.lock, lv, l.device(lv)), nil, "vg0-moved lies on space that the metadata counts as free", "It stays active")
+
+	// The same if it was extended since.
+	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", moved, "vg0")
+	l.sh("lvextend", "-q", "-L", "40M", "vg0/moved")
+	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", moved, "vg0")
+	l.Invalidate("")
+	is(t, l.Deactivate(t.Context(), l.lock, lv, l.device(lv)), nil, "It stays active")
+	l.sh("lvchange", "-q", "--refresh", "vg0/moved")
+	l.deactivate(lv)
 }
 
 // named is the device of that name, or none.

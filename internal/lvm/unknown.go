@@ -177,6 +177,18 @@ func (t taken) meets(extents []extent) (uuids []string) {
 	return uuids
 }
 
+// onFree reports whether one of the devices maps a part of the space.
+func (t taken) onFree(free space) bool {
+	for disk := range free {
+		for _, e := range t[disk] {
+			if free.meets([]extent{e.extent}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // A space is parts of disks that do not overlap: by the disk's number, in order.
 type space map[string][]extent
 

@@ -34,6 +34,9 @@ func (p *planner) expand(c Call) {
 	case p.h.FS.Content == Truncated && c.Size < p.h.FS.Size:
 		p.refuseWith(c, p.truncated())
 		return
+	case p.enlarged() && lv.Size >= c.Size:
+		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older one, and flexd extends no filesystem over space that the next activation would not give it (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
+		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
 		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))
 		return
@@ -46,6 +49,12 @@ func (p *planner) expand(c Call) {
 	if !p.grow(max(c.Size, lv.Size), who) && lv.Size >= c.Size && d.Size >= lv.Size {
 		p.done(c)
 	}
+}
+
+// enlarged reports whether the device has more space than the volume: its next activation would
+// cut off a filesystem that uses it.
+func (p *planner) enlarged() bool {
+	return p.h.LV.Presence == Present && p.h.LV.Size > 0 && p.h.LV.Size < p.h.Device.Size
 }
 
 // grow plans the extension of the filesystem to a device of the given size, and reports
@@ -78,7 +87,7 @@ func (p *planner) growth() {
 		p.add(Step{Kind: Inspect})
 		return
 	}
-	if !p.w.Grow || p.engaged || p.h.LV.Pending || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
+	if !p.w.Grow || p.engaged || p.enlarged() || p.h.LV.Pending || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
 		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated {
 		return
 	}

@@ -137,7 +137,7 @@ var mutants = []mutant{
 		p.refuse(call, Busy, "it is`, `case false:
 		p.refuse(call, Busy, "it is`},
 	{"a release goes on although kubelet asks for the directory", `case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:`, `case false:`},
-	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.engaged ||`, `if p.engaged ||`},
+	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.engaged || p.enlarged() ||`, `if p.engaged || p.enlarged() ||`},
 	{"a mount below kubelet's root is kubelet's", `case place.Bind:`, `case place.Bind || c.within(e.Dir):`},
 	{"a subPath of a foreign mount is kubelet's", `if !shown {`, `if false && !shown {`},
 	{"a part of the volume at one of our directories is ours", `case place.Kind != "" && whole(e):`, `case place.Kind != "":`},

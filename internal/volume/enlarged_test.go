@@ -1,0 +1,44 @@
+package volume
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A device that is larger than its volume, as after older metadata was restored: the next
+// activation would cut off a filesystem that uses all of it.
+func TestEnlargedDevice(t *testing.T) {
+	const dir = "/pods/p"
+	mounted := Have{
+		LV:      LV{Presence: Present, Size: 64 << 20},
+		Device:  Device{Activity: Active, Size: 128 << 20, Path: "/dev/dm-0", Link: "/dev/vg/lv"},
+		FS:      FS{Content: Filesystem, Type: "ext4", Size: 63 << 20, Use: Unused},
+		Record:  Seen,
+		Targets: map[string]TargetState{dir: {This: true}},
+		Mounts:  []Mount{{Dir: dir, Type: "ext4", Whole: true, Owner: Ours, Kind: Published}},
+	}
+	held := []Claim{{Kind: Published, Dir: dir, Phase: Held}}
+	grows := func(w Want, h Have) bool {
+		return slices.ContainsFunc(Plan(w, h).Steps, func(s Step) bool { return s.Kind == Grow })
+	}
+	if w := (Want{Claims: held, Grow: true}); grows(w, mounted) {
+		t.Error("it is extended after a mount")
+	}
+	expand := Want{Claims: held, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: 64 << 20}}}
+	v := Plan(expand, mounted)
+	if len(v.Steps) > 0 || len(v.Done) > 0 || len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, "/dev/dm-0 has 128 MiB") {
+		t.Errorf("expandfs: got %+v", v)
+	}
+	mounted.LV.Size = mounted.Device.Size
+	if !grows(Want{Claims: held, Grow: true}, mounted) || !grows(expand, mounted) {
+		t.Error("it is not extended when the metadata has the size again")
+	}
+
+	blank := mounted
+	blank.LV.Size, blank.FS, blank.Record, blank.Mounts, blank.Targets = 64<<20, FS{Content: Blank, Use: Unused}, NoRecord, nil, map[string]TargetState{dir: {}}
+	v = Plan(Want{Calls: []Call{{ID: "1", Verb: Publish, Dir: dir}}}, blank)
+	if slices.ContainsFunc(v.Steps, func(s Step) bool { return s.Kind == Format }) || len(v.Refused) != 1 || v.Refused[0].Code != Unusable {
+		t.Errorf("blank: got %+v", v)
+	}
+}
