@@ -250,9 +250,14 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		earlier = g.earlierMetadata(f, m, uuid)
 	}
 	if l := f.LVs[f.names[uuid]]; l.Locked {
-		return fmt.Sprintf("pvmove moves %s/%s, or was interrupted: it stays active until that ends; to continue: pvmove, to cancel: pvmove --abort", f.Name, l.Name)
+		return f.movedBy(l) + "; it stays active until that ends"
 	}
 	return earlier
+}
+
+// movedBy describes a volume that is locked, for which LVM refuses most changes.
+func (f *Facts) movedBy(l Logical) string {
+	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, l.Name)
 }
 
 // earlierMetadata returns why the device of a volume has space that its next activation would

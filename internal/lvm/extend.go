@@ -50,6 +50,9 @@ func (g *group) extend(lv volume.LV, size int64) error {
 	}
 	wanted := f.extents(size) * f.ExtentSize
 	if l.Size < wanted {
+		if l.Locked {
+			return fmt.Errorf("extend: %s", f.movedBy(l))
+		}
 		if slices.Contains(l.Role, "thicksnapshot") {
 			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", lv.Name)
 		}

@@ -76,6 +76,7 @@ func TestDeactivateMoved(t *testing.T) {
 	f.lvs["v0"].attr = "-wI-XX----"
 	p.Invalidate("")
 	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "pvmove --abort")
+	is(t, p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib), nil, "pvmove --abort")
 	f.lvs["v0"].attr = ""
 	p.Invalidate("")
 	m := f.devices[uuid]
