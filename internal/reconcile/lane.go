@@ -65,10 +65,16 @@ type mounted struct {
 	broken  volume.FS // what is wrong with the filesystem, until it is unmounted
 }
 
+// A disk is one life of a device. A kernel before 5.15 has no sequence numbers.
+type disk struct {
+	number string
+	seq    uint64
+}
+
 // A turnState is what only a lane's goroutine uses.
 type turnState struct {
 	facts volume.FS         // what children found in this turn
-	disk  uint64            // the device the facts are about
+	disk  disk              // the device the facts are about
 	size  int64             // of that device, at the last look
 	table *mounttable.Table // of the last look
 	acted time.Time         // when the last step ended

@@ -24,8 +24,8 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	if err != nil {
 		return h, err
 	}
-	if h.Device.Seq != l.disk {
-		l.disk, l.facts, l.size = h.Device.Seq, volume.FS{}, 0
+	if d := (disk{h.Device.Number, h.Device.Seq}); d != l.disk {
+		l.disk, l.facts, l.size = d, volume.FS{}, 0
 		h.FS = volume.FS{}
 	}
 	shrunk := l.size

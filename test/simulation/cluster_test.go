@@ -136,6 +136,26 @@ func TestStoppedNode(t *testing.T) {
 	}
 }
 
+// TestOtherDevice verifies that a probe says nothing about the next device of the volume.
+func TestOtherDevice(t *testing.T) {
+	at := func(name string) func(*cluster) bool {
+		return func(c *cluster) bool { return slices.Contains(c.nodes[0].names(), name) }
+	}
+	probed := false
+	next := func(c *cluster) bool { // the probe has ended, and its result has not been used
+		probed = probed || at("child probe lv0 after")(c)
+		return probed && at("look")(c) && !at("child probe lv0 after")(c)
+	}
+	if wrong := followCluster(t, true, "",
+		turn{nil, decision{what: makes, on: "lv0", node: 1}},
+		turn{nil, decision{what: starts, on: "pod0a", node: 1}},
+		turn{next, decision{what: deactivates, on: "lv0", node: 1}},
+		turn{at("child format lv0 before"), decision{what: opens, on: "lv0", node: 1}},
+		turn{func(c *cluster) bool { return !at("child format lv0 before")(c) }, decision{what: passes, pass: time.Second}}); len(wrong) > 0 {
+		t.Errorf("%q", wrong)
+	}
+}
+
 // TestCommandOutlivesFlexd verifies that a volume is released which a command of an earlier
 // flexd activates when no call waits for it any more.
 func TestCommandOutlivesFlexd(t *testing.T) {
