@@ -15,7 +15,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -310,13 +309,6 @@ func (h *host) sh(argv ...string) string {
 // its pid: see Node.Freeze.
 func (h *host) freeze(words ...string) int {
 	h.t.Helper()
-	if pace == 1 { // mkfs takes an instant, and the machine may be busy
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) == nil {
-			defer unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0)
-		}
-	}
 	pid := h.Freeze(func() bool { return false }, words...)
 	if pid == 0 {
 		h.t.Fatalf("flexd runs no %q", words)
