@@ -300,25 +300,10 @@ func reply(value any, err error) ([]byte, error) {
 		*run.ChildError
 		Value any `json:"value,omitempty"`
 	}
-	var busy *mount.BusyError
-	var refusal *mount.Refusal
-	switch {
-	case err == nil:
+	if err == nil {
 		answer.Value = value
-	case errors.As(err, &busy):
-		answer.ChildError = &run.ChildError{Kind: "busy", Text: err.Error()}
-		answer.Detail, _ = json.Marshal(busy)
-	case errors.As(err, &refusal):
-		answer.ChildError = &run.ChildError{Kind: "refused", Text: err.Error()}
-		answer.Detail, _ = json.Marshal(refusal)
-	default:
-		answer.ChildError = &run.ChildError{Text: err.Error()}
-		for kind, sentinel := range map[string]error{"changed": mount.ErrChanged, "nodir": mount.ErrNoDir,
-			"foreign": mount.ErrForeign, "none": mount.ErrNone, "failed": mount.ErrFailed} {
-			if errors.Is(err, sentinel) {
-				answer.Kind = kind
-			}
-		}
+	} else {
+		answer.ChildError = mount.ChildError(err)
 	}
 	b, merr := json.Marshal(answer)
 	if merr != nil {

@@ -255,7 +255,9 @@ func snapshots(u *user) {
 	if fs := u.probe(d, dir); fs.Content != volume.FilesystemFailed {
 		u.Errorf("got %+v", fs)
 	}
-	u.unmount(d, dir)
+	if err := u.Unmount(u.Context(), u.lock, dir, d.Number, true); !errors.Is(err, mount.ErrUnwritten) {
+		u.Errorf("umount: got %v", err)
+	}
 	if fs, err := u.Probe(u.Context(), u.lock, d, "", true, ""); err == nil {
 		u.Errorf("probe: got %+v", fs)
 	}

@@ -65,6 +65,11 @@ func answer(value any, err error) int {
 	if err == nil {
 		return run.Answer(value, nil)
 	}
+	return run.Answer(nil, ChildError(err))
+}
+
+// ChildError returns an error as Ask understands it.
+func ChildError(err error) *run.ChildError {
 	ce := &run.ChildError{Text: err.Error()}
 	var refusal *Refusal
 	var busy *BusyError
@@ -84,5 +89,5 @@ func answer(value any, err error) int {
 			}
 		}
 	}
-	return run.Answer(nil, ce)
+	return ce
 }
