@@ -21,12 +21,15 @@ func unmount(a unmountArg) (nothing, error) {
 				return nothing{}, err
 			}
 		}
-		tree := -1
+		tree, cloneErr := -1, error(nil)
 		if a.Last {
-			tree = cloneOf(a.Dir)
+			tree, cloneErr = cloneOf(a.Dir)
 		}
 		if err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW); err == nil {
-			return nothing{}, written(tree)
+			if a.Last {
+				return nothing{}, written(tree, cloneErr)
+			}
+			return nothing{}, nil
 		}
 		if tree >= 0 {
 			unix.Close(tree)
@@ -49,34 +52,34 @@ func unmount(a unmountArg) (nothing, error) {
 	return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 }
 
-// cloneOf returns a detached copy of a mount, which keeps the filesystem after the unmount;
-// -1 if that is not possible.
-func cloneOf(dir string) int {
-	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+// cloneOf returns a detached copy of a mount, which keeps the filesystem after the unmount.
+func cloneOf(dir string) (tree int, err error) {
+	tree, err = unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
-		return -1
+		return -1, os.NewSyscallError("open_tree", err)
 	}
-	return tree
+	return tree, nil
 }
 
 // written writes the data of the filesystem of a detached mount, and ends the mount. umount(2)
 // reports no failed write; syncfs(2) reports also those that failed before.
-func written(tree int) error {
-	if tree < 0 {
-		return nil
+func written(tree int, err error) error {
+	if tree >= 0 {
+		defer unix.Close(tree)
+		var fd int
+		if fd, err = unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			defer unix.Close(fd)
+			if err = unix.Syncfs(fd); err == nil {
+				return nil
+			}
+			return fmt.Errorf("%w: writes to it have failed since it was mounted (%v); %s", ErrUnwritten, err, lookAtWrites)
+		}
+		err = &os.PathError{Op: "open", Path: "its root", Err: err} // as of an xfs that has shut down
 	}
-	var failed error
-	if fd, err := unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-		failed = unix.Syncfs(fd)
-		unix.Close(fd)
-	}
-	unix.Close(tree)
-	if failed == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: writes to it have failed since it was mounted (%v); look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last",
-		ErrUnwritten, failed)
+	return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, err, lookAtWrites)
 }
+
+const lookAtWrites = "look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last"
 
 // shows reports whether a lookup of dir reaches the root of a mount of the device with that
 // number. It takes one system call, while the mount table's cost grows with the mounts of
