@@ -57,10 +57,9 @@ func (h *Host) useOf(l *loop) volume.Use {
 	return volume.Unused
 }
 
-// write is called first by every child that writes to a device which is not mounted. A
+// takes is called first by every child that will write to a device which is not mounted. A
 // device that flexd knew to be in use is written all the same: the user's data shows that.
-func (h *Host) write(p *process, l *loop) error {
-	h.alone(p, l.file)
+func (h *Host) takes(p *process, l *loop) error {
 	switch use := h.useOf(l); {
 	case use == volume.Unused:
 	case l.lastUse == volume.Unused: // it began since, and the child detects it
@@ -114,6 +113,9 @@ func zero(p *process, text []byte) (any, error) {
 	return struct{}{}, nil
 }
 
+// writes is what a format works as from its first write on.
+const writes = "mkfs"
+
 // format is the child that proves the device blank, makes the filesystem and, if mkfs fails
 // by itself, erases its writes. It refuses like the real child; it is still a broken
 // promise if flexd starts it on a device that flexd has seen to be neither blank nor
@@ -129,7 +131,7 @@ func format(p *process, text []byte) (any, error) {
 	}
 	f := l.file
 	h.begin(p, f)
-	if err := h.write(p, l); err != nil {
+	if err := h.takes(p, l); err != nil {
 		h.mu.Unlock()
 		return nil, err
 	}
@@ -160,6 +162,7 @@ func format(p *process, text []byte) (any, error) {
 		h.mu.Unlock()
 		return nil, err
 	}
+	h.live[f] = writes
 	h.alone(p, f)
 	h.mustTag(f, "flexd.formatting="+a.Type+"/")
 	if f.lost && f.mounted {
@@ -225,7 +228,8 @@ func check(p *process, text []byte) (any, error) {
 	}
 	f := l.file
 	h.begin(p, f)
-	if err := h.write(p, l); err != nil {
+	h.alone(p, f)
+	if err := h.takes(p, l); err != nil {
 		return nil, err
 	}
 	if f.Bytes > l.Size {

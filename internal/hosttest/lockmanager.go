@@ -385,9 +385,11 @@ func (m *LockManager) StopTime(stop bool) bool {
 	return true
 }
 
-// unaware reports whether flexd may not have noticed yet that the machine's time was stopped.
+// unaware reports whether flexd may not have noticed yet that the machine's time was stopped. If
+// sanlock was killed, too, nothing renews the lease, and others may take over also what the machine
+// works on since then, until its watchdog resets it.
 func (m *LockManager) unaware() bool {
-	return !m.resumed.IsZero() && (time.Since(m.resumed) < Stopped || m.reported.IsZero() || time.Since(m.reported) < Stopped)
+	return !m.resumed.IsZero() && (!m.sanlock || time.Since(m.resumed) < Stopped || m.reported.IsZero() || time.Since(m.reported) < Stopped)
 }
 
 // Unaware reports whether flexd may not have noticed yet that the machine's time was stopped.
@@ -509,7 +511,7 @@ func (h *Host) alone(p *process, f *File) {
 		return
 	}
 	for _, o := range h.locking.disk.users {
-		if op := o.live[f]; o != h && o.locking.acts(f) && (o.writable(f) || op == "format" || op == "check") {
+		if op := o.live[f]; o != h && o.locking.acts(f) && (o.writable(f) || op == writes || op == "check") {
 			h.broke("%s of %s while host %d has it mounted or works on it (%s)", p.op, f.path, o.locking.id, op)
 		}
 	}

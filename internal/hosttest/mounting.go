@@ -84,7 +84,8 @@ func mountVolume(p *process, text []byte) (any, error) {
 	f := l.file
 	h.begin(p, f)
 	if a.First {
-		if err := h.write(p, l); err != nil {
+		h.alone(p, f)
+		if err := h.takes(p, l); err != nil {
 			h.mu.Unlock()
 			return nil, err
 		}

@@ -127,7 +127,7 @@ func (p *process) live(unlock func()) {
 		p.out = p.out[:len(p.out)/2]
 	}
 	p.h.mu.Lock()
-	if p.file != nil && p.h.live[p.file] == p.op {
+	if op := p.h.live[p.file]; p.file != nil && (op == p.op || op == writes) {
 		delete(p.h.live, p.file)
 		p.h.detached()
 	}

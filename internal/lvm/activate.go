@@ -43,11 +43,8 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		}
 		if d.Unlocked {
 			// It was active: lvmlockd says that it has the lock without a look at the disk.
-			taken, err := p.takenOf(ctx, g.name, func(uuid volume.UUID, _ string) bool { return uuid == lv.UUID })
-			if len(taken) > 0 {
-				return fmt.Errorf("activate: %s", taken[0].Reason())
-			} else if err != nil {
-				return fmt.Errorf("activate: the lock of %s cannot be read: %w", lv.Name, err)
+			if err := p.HasLock(ctx, lv); err != nil {
+				return fmt.Errorf("activate: %w", err)
 			}
 		}
 		return p.ensureLink(ctx, g, lv, m)

@@ -104,6 +104,7 @@ type fakeLocks struct {
 	asked int
 
 	before func() // called before own locks are read
+	unread error  // the locks cannot be read
 }
 
 func (l *fakeLocks) Ready(context.Context, string) error {
@@ -147,6 +148,9 @@ func (l *fakeLocks) Taken(_ context.Context, _ string, lvs []lockspace.LV) (map[
 	defer l.f.mu.Unlock()
 	if l.before != nil {
 		l.before()
+	}
+	if l.unread != nil {
+		return nil, l.unread
 	}
 	all := map[volume.UUID]volume.Holder{}
 	for name, lv := range l.f.lvs {

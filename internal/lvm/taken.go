@@ -31,6 +31,27 @@ func (p *Provider) Taken(ctx context.Context, vg string, mounted []volume.UUID) 
 	})
 }
 
+// HasLock reads the lock of an active volume, and returns nil if this node has it and keeps it:
+// its time may have been stopped, or its lock managers killed, since it took it. A volume of a
+// group that is not shared has none.
+func (p *Provider) HasLock(ctx context.Context, lv volume.LV) error {
+	g, err := p.configured(lv.Name.VG)
+	if err != nil || !g.shared() {
+		return err
+	}
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
+	taken, err := p.takenOf(ctx, lv.Name.VG, func(uuid volume.UUID, _ string) bool { return uuid == lv.UUID })
+	switch {
+	case len(taken) > 0:
+		return volume.Errorf(volume.Busy, "%s", taken[0].Reason())
+	case err != nil:
+		return volume.Errorf(volume.Unknown, "whether this node still has the lock of %s cannot be read: %w; `flexd doctor` examines the lock managers; if no pod uses the volume here, `lvchange -an %[1]s` makes the next call lock it anew", lv.Name, err)
+	}
+	return nil
+}
+
 func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UUID, string) bool) ([]volume.Taken, error) {
 	g, err := p.configured(vg)
 	if err != nil || !g.shared() || p.Locks == nil {
@@ -49,7 +70,7 @@ func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UU
 			continue
 		}
 		if f == nil {
-			if f, err = g.anyFacts(ctx); err != nil {
+			if f, err = g.anyFacts(ctx); err != nil || f.LockType == "dlm" { // which has no leases on a disk
 				return nil, err
 			}
 		}

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -199,5 +200,43 @@ func TestFenced(t *testing.T) {
 		if got := fenced(m); got != want {
 			t.Errorf("%q: %v", types, got)
 		}
+	}
+}
+
+// Before the first write the lock is read on the disk, and its managers must run.
+func TestHasLock(t *testing.T) {
+	t.Parallel()
+	f, p, locks := newShared(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.HasLock(t.Context(), lv); err != nil {
+		t.Error(err)
+	}
+	f.others["v0"] = "ex"
+	if err := p.HasLock(t.Context(), lv); volume.CodeOf(err) != volume.Busy || !strings.Contains(err.Error(), "took over its lock") {
+		t.Errorf("another node has taken it: %v", err)
+	}
+	delete(f.others, "v0")
+	locks.unread = errors.New("input/output error")
+	if err := p.HasLock(t.Context(), lv); volume.CodeOf(err) != volume.Unknown || !strings.Contains(err.Error(), "lvchange -an vg0/v0") {
+		t.Errorf("it cannot be read: %v", err)
+	}
+	lockType := f.lockType
+	f.lockType = "dlm"
+	p.Invalidate("vg0")
+	if g, err := p.configured("vg0"); err != nil {
+		t.Fatal(err)
+	} else if _, _, err := g.look(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.HasLock(t.Context(), lv); err != nil {
+		t.Errorf("dlm has no lease that could be read: %v", err)
+	}
+	f.lockType = lockType
+	locks.unread, locks.ready = nil, errors.New("sanlock does not run")
+	if err := p.HasLock(t.Context(), lv); !errors.Is(err, locks.ready) {
+		t.Errorf("its lock manager does not run: %v", err)
 	}
 }

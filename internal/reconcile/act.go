@@ -17,6 +17,11 @@ import (
 // act takes one step. Steps that set up, and unmounts, are taken only for a call
 // that waits at this moment: without one, the mount may belong to a new pod by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
+	if s.Kind == volume.CheckFS || s.Kind == volume.MountVolume && len(h.Mounts) == 0 { // both replay the journal
+		if err := l.hasLock(ctx, h.LV); err != nil {
+			return err
+		}
+	}
 	c := l.waitingCall(s)
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return dsw.ErrNotWanted

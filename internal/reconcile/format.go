@@ -28,7 +28,10 @@ func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Hav
 			return dsw.ErrNotWanted
 		}
 		recorded = true
-		return l.recordFormat(ctx, s, h)
+		if err := l.recordFormat(ctx, s, h); err != nil {
+			return err
+		}
+		return l.hasLock(ctx, h.LV)
 	})
 	if err == nil {
 		l.facts = volume.FS{Made: true, Checked: true}

@@ -22,6 +22,8 @@ type fencer interface {
 	// Fence makes all reads and writes of a volume fail, also those of its mounts. It writes
 	// nothing that is cached.
 	Fence(ctx context.Context, t volume.Taken) error
+	// HasLock reads the lock of an active volume, and returns nil if this node has it.
+	HasLock(ctx context.Context, lv volume.LV) error
 }
 
 // takenInterval is how often the locks of volumes in use are read. A node whose time was
@@ -147,6 +149,15 @@ func (n *Node) takenFinding(f fence) status.Finding {
 	}
 	hint := fmt.Sprintf("delete the pods that use it here (%s): flexd deactivates it then. This node may have written to it for up to %d s after its time went on: stop the pods that use it elsewhere, too, and check its filesystem (fsck)", orNone(n.claimed(f.UUID)), takenInterval/time.Second+1)
 	return status.Finding{Class: lockTaken, VG: f.Name.VG, LV: f.Name.LV, UUID: string(f.UUID), Since: f.since, Message: f.Reason() + " " + then, Hint: hint}
+}
+
+// hasLock reads the lock of a volume of a shared group before the first write to it: what
+// guardLocks does comes up to its interval later, or not, if it cannot read the lock.
+func (l *lane) hasLock(ctx context.Context, lv volume.LV) error {
+	if f := l.n.fencers[lv.Name.VG]; f != nil {
+		return f.HasLock(ctx, lv)
+	}
+	return nil
 }
 
 func orNone(all []string) string {

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -133,6 +134,32 @@ func TestStoppedNode(t *testing.T) {
 		if wrong := followCluster(t, true, "", plan...); len(wrong) > 0 || fenced != other {
 			t.Errorf("taken over %v: fenced %v; %q", other, fenced, wrong)
 		}
+	}
+}
+
+// TestSanlockKilled verifies that no filesystem is made when sanlock was killed after the
+// volume got its tag: nothing renews the lease of the node, so another may take the volume over.
+func TestSanlockKilled(t *testing.T) {
+	mkfs, points := -1, []string{"child format lv0 before", "child lvchange vg0/lv0 after", "child fullreport vg0 after"}
+	tagged := func(c *cluster) bool { // and that was read
+		if slices.Contains(c.nodes[0].names(), points[0]) {
+			points = append(points[1:], "")
+		}
+		return points[0] == ""
+	}
+	var killed time.Duration
+	if wrong := followCluster(t, true, "",
+		turn{nil, decision{what: makes, on: "lv0", node: 1}},
+		turn{nil, decision{what: starts, on: "pod0a", node: 1}},
+		turn{tagged, decision{what: sanlockDie, node: 1}},
+		turn{nil, decision{what: passes, pass: 2 * time.Second}}, // the managers are asked again after one
+		turn{func(c *cluster) bool {
+			now := c.nodes[0].M.Boot()
+			killed = cmp.Or(killed, now)
+			mkfs = c.nodes[0].Sim.FileAt(c.nodes[0].File("lv0")).Mkfs
+			return now > killed+20*time.Second
+		}, decision{what: passes, pass: time.Second}}); len(wrong) > 0 || mkfs != 0 {
+		t.Errorf("mkfs was started %d times; %q", mkfs, wrong)
 	}
 }
 
