@@ -211,7 +211,18 @@ func detach(a detachArg) (nothing, error) {
 		if len(holders) == 0 {
 			break
 		}
-		if tries == 20 {
+		if holders[0].Cut { // the kernel knows whether there is one
+			dev.Close()
+			if err := mount.Unused(a.Device); err != nil {
+				return nothing{}, err
+			}
+			if dev, err = openOurs(a.Device, a.UUID, unix.O_EXCL); err != nil {
+				return nothing{}, err
+			}
+			defer dev.Close()
+			break
+		}
+		if tries == 20 || holders[len(holders)-1].Cut { // each search would take as long
 			return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: holders}
 		}
 		time.Sleep(50 * time.Millisecond)

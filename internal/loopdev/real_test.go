@@ -28,6 +28,9 @@ const mib = 1 << 20
 // the tests leave behind fail them as a whole.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
+		if _, err := os.Stat(noSearch(os.Getppid())); err == nil {
+			mount.MaxSearch = 0
+		}
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))
 		if !ok {
 			code = 2
@@ -494,6 +497,37 @@ func TestDeactivateBusy(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
+// noSearch is a file that makes the children end a search among the processes at once.
+func noSearch(pid int) string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("flexd-loopdev-test-%d-no-search", pid))
+}
+
+// A pod has so many descriptors that they cannot be searched: the kernel knows whether anything
+// has the device open.
+func TestDeactivateUnsearched(t *testing.T) {
+	n := newNode(t)
+	if err := os.WriteFile(noSearch(os.Getpid()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(noSearch(os.Getpid()))
+	lv := n.create("a", 64*mib)
+	d := n.activate(lv)
+	user, err := os.Open(d.Path)
+	if err == nil {
+		_, err = user.Read(make([]byte, 512))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.Deactivate(t.Context(), n.lock, lv, d)
+	var busy *mount.BusyError
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "lsof") {
+		t.Errorf("open: got %v", err)
+	}
+	user.Close()
+	n.deactivate(lv, d)
+}
+
 // Ensure that a volume without write permission gets a read-only device.
 func TestReadOnlyVolume(t *testing.T) {
 	n := newNode(t)
@@ -563,8 +597,8 @@ func TestCopiedFile(t *testing.T) {
 // Ensure that a further device on the file of a volume is found by any name, and
 // that a volume with two files is not set up, but can be deactivated.
 func TestExclusive(t *testing.T) {
-	defer func(d time.Duration) { soleTimeout = d }(soleTimeout)
-	soleTimeout = 100 * time.Millisecond
+	defer func(d, answer time.Duration) { soleTimeout, answerTimeout = d, answer }(soleTimeout, answerTimeout)
+	soleTimeout, answerTimeout = 100*time.Millisecond, time.Minute // a busy machine starts a child in seconds
 	for _, row := range []struct {
 		name   string
 		active bool

@@ -139,13 +139,13 @@ func (p *Provider) forget(loops []Loop) {
 	p.known, p.asked = known, asked
 }
 
-const (
-	// The time to wait for a device's first answer. A device that hangs delays one look.
-	answerTimeout = 2 * time.Second
-	// The time after which a device without an answer is asked again, without waiting for
-	// it.
-	retryPause = time.Minute
-)
+// answerTimeout is the time to wait for a device's first answer; another in tests. A device that
+// hangs delays one look.
+var answerTimeout = 2 * time.Second
+
+// retryPause is the time after which a device without an answer is asked again, without waiting
+// for it.
+const retryPause = time.Minute
 
 // askNew reads the identities of new devices. The open can hang, and so can the stat of the
 // file that reading its status includes: a volume whose own file responds does not wait for

@@ -35,7 +35,7 @@ func TestWatch(t *testing.T) {
 			if got != "vg0" {
 				t.Errorf("%s: %q", what, got)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Errorf("%s: no report", what)
 		}
 		time.Sleep(2 * settle) // a deed may be two events
@@ -114,7 +114,7 @@ func TestWatch(t *testing.T) {
 	cancel()
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("Watch does not end")
 	}
 }
@@ -137,7 +137,7 @@ func TestWatchTrouble(t *testing.T) {
 		select {
 		case s := <-c:
 			return s
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no report")
 			return ""
 		}

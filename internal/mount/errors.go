@@ -45,6 +45,8 @@ type Holder struct {
 	How  string `json:"how"` // "open file /x", "working directory", "mount namespace", ...
 	// Unmounted: the filesystem is active in the kernel without a mount.
 	Unmounted bool `json:"unmounted,omitempty"`
+	// Cut: this is no holder; the search for them took too long.
+	Cut bool `json:"cut,omitempty"`
 }
 
 // A BusyError has the holders of a mount or a device.

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +15,18 @@ import (
 
 // maxHolders limits the search for holders: a message names only a few.
 const maxHolders = 8
+
+// MaxSearch limits the entries of /proc that a search reads, at 5 to 25 microseconds each: a pod may
+// have more descriptors than can be read in minutes. Another in tests.
+var MaxSearch = 200_000
+
+// cut is what a search that was over too early adds to the holders.
+func cut(s *procfs.Search, holders []Holder) []Holder {
+	if s.Cut() {
+		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search among the processes ended after %d of their descriptors, threads and mapped files: lsof finds the others", MaxSearch)})
+	}
+	return holders
+}
 
 // mountHolders finds the holders of a mount: mounts below it, and processes of any mount
 // namespace. It is for children only, since it asks for mapped files, which can wait for
@@ -36,23 +49,28 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 			holders = append(holders, Holder{How: path + " is a swap file in use (swapoff " + path + ")"})
 		}
 	}
-	ids, in := copiesOf(tab, e)
-	_ = procfs.Each(func(p procfs.Process) bool {
-		if how, id := p.HoldsMount(ids, e.Number); how != "" {
+	s := procfs.NewSearch(MaxSearch)
+	ids, in := copiesOf(s, tab, e)
+	s.Each(func(p procfs.Process) bool {
+		if how, id := s.HoldsMount(p, ids, e.Number); how != "" {
 			holders = append(holders, holderOf(p, how+in[id]))
 		}
 		return len(holders) < maxHolders
 	})
-	return holders
+	return cut(s, holders)
 }
+
+// costOf is the cost of reading a mount table, in entries of a search: a mount costs a tenth of a
+// descriptor.
+func costOf(tab *mounttable.Table) int { return len(tab.All()) / 10 }
 
 // copiesOf returns the ids of e and of its copies in other mount namespaces: the kernel
 // unmounts them together, or none of them. in has the namespaces of the copies.
-func copiesOf(tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
+func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
 	ids, in = []int{e.ID}, map[int]string{}
 	self, _ := procfs.ThreadNamespace("mnt")
 	seen := map[string]bool{}
-	_ = procfs.Each(func(p procfs.Process) bool {
+	s.Each(func(p procfs.Process) bool {
 		ns, err := p.Namespace("mnt")
 		root, _ := os.Readlink(p.Path("root")) // only mounts below it are visible
 		if err != nil || ns == self || seen[ns+root] {
@@ -63,6 +81,7 @@ func copiesOf(tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int
 		if err != nil { // it has ended
 			return true
 		}
+		s.Over(costOf(theirs))
 		for _, x := range theirs.Of(e.Number) {
 			if mounttable.Follows(tab, e, theirs, x) {
 				ids = append(ids, x.ID)
@@ -99,40 +118,42 @@ func DeviceHolders(number, path string) []Holder {
 	}
 	mounted := false
 	seen := map[string]bool{} // mount namespaces
-	_ = procfs.Each(func(p procfs.Process) bool {
-		if how := p.HoldsDevice(number); how != "" {
+	s := procfs.NewSearch(MaxSearch)
+	s.Each(func(p procfs.Process) bool {
+		if how := s.HoldsDevice(p, number); how != "" {
 			holders = append(holders, holderOf(p, how))
 		}
 		ns, err := p.Namespace("mnt")
 		if err == nil && !seen[ns] {
 			seen[ns] = true
-			if dirs := mountsOf(p, number, path); len(dirs) > 0 {
+			if dirs := mountsOf(s, p, number, path); len(dirs) > 0 {
 				holders, mounted = append(holders, holderOf(p, mountedIn(ns, dirs...))), true
 			}
 		}
 		return len(holders) < maxHolders
 	})
-	if fsType := liveSuperblock(number); fsType != "" && !mounted && len(holders) < maxHolders {
+	if fsType := liveSuperblock(number); fsType != "" && !mounted && !s.Cut() && len(holders) < maxHolders {
 		holders = append(holders, unmountedSuperblock(fsType, number, path))
-		_ = procfs.Each(func(p procfs.Process) bool {
-			if how := p.HoldsFileOn(number); how != "" {
+		s.Each(func(p procfs.Process) bool {
+			if how := s.HoldsFileOn(p, number); how != "" {
 				holders = append(holders, holderOf(p, how))
 			}
 			return len(holders) < maxHolders
 		})
 	}
-	return holders
+	return cut(s, holders)
 }
 
 // deviceMappers finds the processes that have mapped a block device.
 func deviceMappers(number string) (holders []Holder) {
-	_ = procfs.Each(func(p procfs.Process) bool {
-		if how := p.MapsDevice(number); how != "" {
+	s := procfs.NewSearch(MaxSearch)
+	s.Each(func(p procfs.Process) bool {
+		if how := s.MapsDevice(p, number); how != "" {
 			holders = append(holders, holderOf(p, how))
 		}
 		return len(holders) < maxHolders
 	})
-	return holders
+	return cut(s, holders)
 }
 
 func holderOf(p procfs.Process, how string) Holder {
@@ -146,11 +167,12 @@ func mountedIn(ns string, dirs ...string) string {
 }
 
 // mountsOf returns the mount points of the device in the process's namespace.
-func mountsOf(p procfs.Process, number, path string) []string {
+func mountsOf(s *procfs.Search, p procfs.Process, number, path string) []string {
 	tab, err := mounttable.ReadFile(p.Path("mountinfo"))
 	if err != nil {
 		return nil
 	}
+	s.Over(costOf(tab))
 	var dirs []string
 	for _, e := range tab.OfDevice(number, path) {
 		dirs = append(dirs, e.Dir)

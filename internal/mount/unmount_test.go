@@ -199,3 +199,38 @@ func TestUnmountForeign(t *testing.T) {
 	}
 	r.unmount(dir)
 }
+
+// An xfs that has shut down does not open its root, so syncfs(2) cannot be asked whether all
+// data was written. That is reported, and the mount is gone.
+func TestUnmountShutDown(t *testing.T) {
+	need(t, "mkfs.xfs", "xfs_io")
+	r := newRig(t, 320*mib)
+	r.format("xfs")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	r.sh("xfs_io", "-x", "-c", "shutdown", dir)
+	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
+	if !errors.Is(err, ErrUnwritten) || !strings.Contains(err.Error(), "unknown") {
+		t.Errorf("got %v", err)
+	}
+	if n := len(r.mounts()); n != 0 {
+		t.Errorf("%d mounts are left", n)
+	}
+}
+
+// A search that ended early has not seen every mount: it does not take the filesystem for one
+// that is mounted nowhere, which is to be thawed.
+func TestHoldersCut(t *testing.T) {
+	need(t)
+	defer func(n int) { MaxSearch = n }(MaxSearch)
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	MaxSearch = 0
+	all := DeviceHolders(r.dev.Number, r.dev.Path)
+	if len(all) != 1 || !all[0].Cut || all[0].Unmounted {
+		t.Errorf("got %+v", all)
+	}
+	r.unmount(dir)
+}

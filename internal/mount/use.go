@@ -48,6 +48,16 @@ func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 	}
 }
 
+// Unused fails unless nothing else uses a device. It opens the device.
+func Unused(d volume.Device) error {
+	dev, err := openDevice(d, 0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return unused(dev, d)
+}
+
 // unused fails unless this process is the only user of the device. Children call it before
 // they write to the device.
 func unused(dev *os.File, d volume.Device) error {

@@ -14,18 +14,65 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
+// A Search looks for the users of a mount or a device among all processes. It reads a limited
+// number of entries of /proc: processes without any privilege can have millions of descriptors,
+// and share them.
+type Search struct {
+	left int // entries
+	cut  bool
+}
+
+// NewSearch begins a search that reads at most so many processes, threads, descriptors and mapped
+// ranges.
+func NewSearch(entries int) *Search { return &Search{left: entries} }
+
+// Cut reports whether the search has ended before it had seen everything.
+func (s *Search) Cut() bool { return s.cut }
+
+// Over counts n more entries, and reports whether the search is over.
+func (s *Search) Over(n int) bool {
+	s.left -= n
+	s.cut = s.cut || s.left < 0
+	return s.cut
+}
+
+// Each is the function Each, until the search is over.
+func (s *Search) Each(f func(Process) bool) {
+	_ = Each(func(p Process) bool { return !s.Over(1) && f(p) })
+}
+
+// descriptors calls f with the name of each descriptor of a process, until it returns true.
+func (s *Search) descriptors(p Process, f func(dir *os.File, name string) bool) {
+	dir, err := os.Open(p.Path("fd"))
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	for {
+		names, _ := dir.Readdirnames(512)
+		if len(names) == 0 {
+			return
+		}
+		for _, name := range names {
+			if s.Over(1) || f(dir, name) {
+				return
+			}
+		}
+	}
+}
+
 // HoldsMount describes how a process keeps one of some mounts of a device busy, and returns
 // its id; "" = it keeps none. The id is unique across namespaces, unlike a path.
-func (p Process) HoldsMount(ids []int, number string) (how string, id int) {
-	for _, t := range p.tables() {
-		if how, id = t.holdsMount(ids, number); how != "" {
+func (s *Search) HoldsMount(p Process, ids []int, number string) (how string, id int) {
+	for _, t := range s.tables(p) {
+		if how, id = s.holdsMount(t, ids, number); how != "" {
 			break
 		}
 	}
 	return how, id
 }
 
-func (p Process) holdsMount(ids []int, number string) (how string, id int) {
+func (s *Search) holdsMount(p Process, ids []int, number string) (how string, id int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "working directory"},
 		{"root", "root directory"},
@@ -35,17 +82,23 @@ func (p Process) holdsMount(ids []int, number string) (how string, id int) {
 			return l.how + " " + p.link(l.name), id
 		}
 	}
-	fds, _ := os.ReadDir(p.Path("fd"))
-	for _, f := range fds {
-		info, _ := os.ReadFile(p.Path("fdinfo/" + f.Name()))
-		if id := parseMountID(info); slices.Contains(ids, id) {
-			return "open file " + p.link("fd/"+f.Name()), id
+	s.descriptors(p, func(_ *os.File, name string) bool {
+		info, _ := os.ReadFile(p.Path("fdinfo/" + name))
+		if id = parseMountID(info); slices.Contains(ids, id) {
+			how = "open file " + p.link("fd/"+name)
 		}
+		return how != ""
+	})
+	if how != "" {
+		return how, id
 	}
 	maps, _ := os.ReadFile(p.Path("maps"))
 	for line := range strings.Lines(string(maps)) {
 		// 7f..-7f.. r-xp 00000000 07:03 12 /path
 		f := strings.Fields(line)
+		if s.Over(1) {
+			break
+		}
 		if len(f) < 6 || hexNumber(f[3]) != number {
 			continue
 		}
@@ -58,26 +111,25 @@ func (p Process) holdsMount(ids []int, number string) (how string, id int) {
 
 // HoldsDevice describes how a process has the block device with that number open; "" = it
 // does not. The device node may have any path.
-func (p Process) HoldsDevice(number string) string {
-	for _, t := range p.tables() {
-		fd, err := os.Open(t.Path("fd"))
-		if err != nil {
-			continue
-		}
-		names, _ := fd.Readdirnames(-1)
-		i := slices.IndexFunc(names, func(name string) bool { return isDevice(int(fd.Fd()), name, number) })
-		fd.Close()
-		if i >= 0 {
-			return "has it open as " + t.link("fd/"+names[i])
+func (s *Search) HoldsDevice(p Process, number string) (how string) {
+	for _, t := range s.tables(p) {
+		s.descriptors(t, func(dir *os.File, name string) bool {
+			if isDevice(int(dir.Fd()), name, number) {
+				how = "has it open as " + t.link("fd/"+name)
+			}
+			return how != ""
+		})
+		if how != "" {
+			break
 		}
 	}
-	return ""
+	return how
 }
 
 // HoldsFileOn says how a process uses a file on the filesystem of the device of that
 // number, or "", whatever mount it opened it on. It finds none on a btrfs, whose files
 // have other numbers.
-func (p Process) HoldsFileOn(number string) string {
+func (s *Search) HoldsFileOn(p Process, number string) (how string) {
 	on := func(name string) bool {
 		var st unix.Statx_t
 		err := unix.Statx(unix.AT_FDCWD, p.Path(name), unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
@@ -88,24 +140,27 @@ func (p Process) HoldsFileOn(number string) string {
 			return "has its " + name + " in it"
 		}
 	}
-	fds, _ := os.ReadDir(p.Path("fd"))
-	for _, f := range fds {
-		if name := "fd/" + f.Name(); on(name) {
-			return "has " + p.link(name) + " of it open"
+	s.descriptors(p, func(_ *os.File, name string) bool {
+		if name = "fd/" + name; on(name) {
+			how = "has " + p.link(name) + " of it open"
 		}
-	}
-	return ""
+		return how != ""
+	})
+	return how
 }
 
 // MapsDevice describes how a process has mapped the block device with that number; "" = it
 // has not.
-func (p Process) MapsDevice(number string) string {
-	for _, t := range p.tables() {
+func (s *Search) MapsDevice(p Process, number string) string {
+	for _, t := range s.tables(p) {
 		maps, _ := os.ReadFile(t.Path("maps"))
 		seen := map[string]bool{}
 		for line := range strings.Lines(string(maps)) {
 			// 7f..-7f.. rw-s 00000000 00:06 330 /dev/loop3: the numbers are those of the node
 			f := strings.Fields(line)
+			if s.Over(1) {
+				break
+			}
 			if len(f) < 6 || f[4] == "0" || seen[f[3]+" "+f[4]] {
 				continue
 			}
@@ -128,12 +183,12 @@ func isDevice(dir int, link, number string) bool {
 
 // tables returns one thread of the process for each of its descriptor tables and working
 // directories; nearly always all threads share them. The first thread may have ended.
-func (p Process) tables() []Process {
+func (s *Search) tables(p Process) []Process {
 	found := []Process{p}
 	threads, _ := readNames(p.Path("task"))
 	for _, name := range threads {
 		tid, err := strconv.Atoi(name)
-		if err == nil && !slices.ContainsFunc(found, func(t Process) bool { return shares(t, Process(tid)) }) {
+		if err == nil && !s.Over(1) && !slices.ContainsFunc(found, func(t Process) bool { return shares(t, Process(tid)) }) {
 			found = append(found, Process(tid))
 		}
 	}

@@ -27,3 +27,21 @@ func FuzzOfPod(f *testing.F) {
 		}
 	})
 }
+
+// A search that may read nothing finds nothing, and says so.
+func TestSearchCut(t *testing.T) {
+	for _, row := range []struct {
+		entries int
+		cut     bool
+	}{{1 << 30, false}, {0, true}} {
+		s, seen := NewSearch(row.entries), 0
+		s.Each(func(p Process) bool {
+			seen++
+			s.HoldsDevice(p, "999:999")
+			return true
+		})
+		if s.Cut() != row.cut || (seen == 0) != row.cut {
+			t.Errorf("%v: cut %v, %d processes", row.entries, s.Cut(), seen)
+		}
+	}
+}
