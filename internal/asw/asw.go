@@ -269,7 +269,7 @@ func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.Id
 			return volume.Identity{}, nil
 		}
 		if number = e.SourceNumber(); number == "" {
-			return volume.Identity{}, fmt.Errorf("the device of the btrfs at %s is unknown: the kernel calls it %q", e.Dir, e.Source)
+			return volume.Identity{}, fmt.Errorf("the device of the btrfs at %s is unknown: the kernel calls it %q, as it does after a mount or a scan by that name, for example in a container with its own /dev; `btrfs device scan` on this node gives it its name back, then ask again", e.Dir, e.Source)
 		}
 	}
 	for _, p := range o.distinct() {

@@ -132,7 +132,16 @@ func mountedAt(d volume.Device, dir string) (*mounttable.Entry, error) {
 	if !tab.IsOf(e, d.Number, d.Path) {
 		return nil, fmt.Errorf("%w: %s", ErrForeign, e)
 	}
-	return e, nil
+	if e.Type != "btrfs" {
+		return e, nil
+	}
+	// The table has a name of its device, which any scan in a container's /dev changes.
+	fd, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: e.Dir, Err: err}
+	}
+	defer unix.Close(fd)
+	return e, btrfsIsOf(fd, d)
 }
 
 // inError describes the error of a mounted filesystem; "" = it has none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/config"
@@ -35,6 +36,16 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 		return nil, volume.Errorf(volume.Unknown, "timed out reading the mount table, nothing was started: check dmesg, and whether `cat /proc/self/mountinfo` returns")
 	}
 	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
+}
+
+// tableAt is table, with names of its devices that are still right: a mount or a scan of a
+// mounted btrfs by another name changes its name in the table, without an event.
+func (n *Node) tableAt(ctx context.Context, c *call) (*mounttable.Table, error) {
+	table, err := n.table(ctx, c)
+	if err != nil || !slices.ContainsFunc(table.At(c.Dir), func(e *mounttable.Entry) bool { return e.Type == "btrfs" && e.SourceNumber() == "" }) {
+		return table, err
+	}
+	return n.Observer.Read(ctx)
 }
 
 // admit checks a set-up before its volume is looked up: its directory and the configuration.

@@ -20,7 +20,7 @@ func (n *Node) release(c *call) error {
 		return err
 	}
 	defer n.requests.Leave(&c.Request)
-	table, err := n.table(c.ctx, c)
+	table, err := n.tableAt(c.ctx, c)
 	if err != nil {
 		return err
 	}
