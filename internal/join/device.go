@@ -90,6 +90,8 @@ func (s *side) stale() {
 		switch {
 		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
 			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
+		case s.lvm() && s.g.older: // a refresh could give the device space of the unknown one
+			hint = fmt.Sprintf("the metadata may be an older one, since it lacks volumes: vgcfgrestore --list %s, and restore the newest. No lvchange --refresh before", s.g.Name)
 		case s.lvm():
 		case v.Size < d.Size:
 			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, s.file(v))

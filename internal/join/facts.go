@@ -157,4 +157,5 @@ type Group struct {
 	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated
 
 	byDir, byDevice map[string][]*Mount
+	older           bool // it has a device of a volume that the metadata does not know
 }

@@ -42,6 +42,9 @@ func Findings(g Group) []Finding {
 		g.byDevice[m.Device] = append(g.byDevice[m.Device], m)
 	}
 	for uuid, s := range sides {
+		g.older = g.older || s.device != nil && len(s.volumes) == 0 && g.Metadata == "" && uuid != "" && !g.Busy[uuid]
+	}
+	for uuid, s := range sides {
 		s.chooseVolume()
 		if uuid == "" || g.Busy[uuid] || s.volume != nil && s.volume.Making {
 			continue

@@ -139,6 +139,10 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"claimed-missing data: pod default/b |at /var/lib/kubelet/b"}},
 
 		{"extended without a refresh", []func(*Group){func(g *Group) { g.Volumes[0].Size = 128 << 20 }}, []string{"stale-mapping data: says 128 MiB|(vg0-data) has 64 MiB|lvchange --refresh vg0/data"}},
+		{"as large in older metadata", []func(*Group){func(g *Group) {
+			g.Volumes[0].Size = 128 << 20
+			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "new", Kernel: "vg0-new", Path: "/dev/dm-4", Number: "253:4", Size: 8 << 20, Link: "/dev/vg0/new"})
+		}}, []string{"stale-mapping data: restore the newest. No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
 		{"older metadata", []func(*Group){func(g *Group) { g.Volumes[0].Size = 32 << 20 }}, []string{"stale-mapping data: says 32 MiB|(vg0-data) has 64 MiB|vgcfgrestore --list vg0"}},
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
@@ -228,7 +232,7 @@ func TestDisagreements(t *testing.T) {
 				}
 			}
 			// What is being worked on is not judged.
-			for _, u := range []volume.UUID{"u1", "u2", "u9"} {
+			for _, u := range []volume.UUID{"u1", "u2", "u8", "u9"} {
 				g.Busy[u] = true
 			}
 			if got := Findings(g); len(got) > 0 {

@@ -88,7 +88,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 			return f.withNumbers(err, more)
 		}
 	}
-	return g.fit(lv, l)
+	return g.fit(ctx, f, lv, l)
 }
 
 // extendArgs returns the arguments of lvextend, which keeps the layout. A volume that flexd
@@ -122,10 +122,13 @@ func (g *group) now(ctx context.Context, lv volume.LV) (*Facts, Logical, error) 
 
 // fit extends an active device to the size of its volume, after an extension that was
 // interrupted between metadata and device.
-func (g *group) fit(lv volume.LV, l Logical) error {
+func (g *group) fit(ctx context.Context, f *Facts, lv volume.LV, l Logical) error {
 	m, found, err := g.p.find(lv.UUID)
 	if err != nil || !found || m.Size() >= l.Size {
 		return err
+	}
+	if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
+		return err // the device would get space that another one may have
 	}
 	if _, err := g.change("refresh", refreshArgs(lv), 0); err != nil {
 		return err

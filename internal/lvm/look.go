@@ -83,7 +83,7 @@ func (g *group) report(l *look) {
 	if l.err == nil {
 		var list []devmapper.Mapped
 		if list, l.err = g.p.DM.List(); l.err == nil {
-			l.facts.unknown = l.facts.unknownDevices(list)
+			l.facts.unknown, _ = g.p.unknownDevices(l.facts, list) // checkFree has the error; see takenBy
 			l.facts.taken = g.p.takenBy(l.facts, list)
 			if free, err := l.facts.space(); err == nil { // else a disk has gone
 				l.facts.onFree = l.facts.taken.onFree(free)

@@ -18,19 +18,56 @@ import (
 
 // unknownDevices returns the devices of a group, and of parts of its volumes, that are
 // of no volume in the metadata: it was removed by force, or an older metadata was
-// restored. LVM takes the extents below them for free, or has them in another volume.
-func (f *Facts) unknownDevices(list []devmapper.Mapped) (all []devmapper.Mapped) {
-	prefix := dmUUID(volume.UUID(f.UUID))
+// restored. LVM takes the extents below them for free, or has them in another volume. A
+// device of another group, or of none, that lies on a disk of this one is unknown, too: an older
+// metadata has given the disk back to this group. An error is about devices that are not in
+// the result.
+func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devmapper.Mapped, err error) {
+	prefix, disks := dmUUID(volume.UUID(f.UUID)), f.diskNumbers()
 	for _, m := range list {
 		rest, ours := strings.CutPrefix(m.UUID, prefix)
-		if !ours || len(rest) < uuidLength {
+		if !ours {
+			on, oerr := p.liesOn(m, disks)
+			if err = errors.Join(err, oerr); on {
+				all = append(all, m)
+			}
+			continue
+		}
+		if len(rest) < uuidLength {
 			continue
 		}
 		if _, known := f.names[identity(f.UUID, grouped(rest[:uuidLength]))]; !known {
 			all = append(all, m)
 		}
 	}
-	return all
+	return all, err
+}
+
+// diskNumbers returns the device numbers of the disks of a group that are there.
+func (f *Facts) diskNumbers() map[string]bool {
+	numbers := map[string]bool{}
+	for _, pv := range f.PVs {
+		var st unix.Stat_t
+		if unix.Stat(pv.Path, &st) == nil {
+			numbers[sysfs.Number(st.Rdev)] = true
+		}
+	}
+	return numbers
+}
+
+// liesOn reports whether a device maps a part of one of these disks.
+func (p *Provider) liesOn(m devmapper.Mapped, disks map[string]bool) (bool, error) {
+	if len(disks) == 0 {
+		return false, nil
+	}
+	now, err := p.DM.Device(devmapper.Key{Number: m.Number})
+	if errors.Is(err, devmapper.ErrNoDevice) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("whether the device %s lies on a disk of the group is unknown: %w", m.Name, err)
+	}
+	return slices.ContainsFunc(extents(now), func(e extent) bool { return disks[e.disk] }), nil
 }
 
 // canAllocate returns why nothing can be created or extended in the group. f may be older
@@ -56,7 +93,14 @@ func (g *group) checkFree(f *Facts) error {
 	if err != nil {
 		return err
 	}
-	if unknown := f.unknownDevices(list); len(unknown) > 0 {
+	unknown, err := g.p.unknownDevices(f, list)
+	if err != nil {
+		return refuse("%v", err)
+	}
+	if len(unknown) > 0 && !strings.HasPrefix(unknown[0].UUID, dmUUID(volume.UUID(f.UUID))) {
+		return refuse("the device %s, which is not of this group, lies on its disks: the metadata of one group is an older one (vgcfgrestore --list %s: restore the newest). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
+	}
+	if len(unknown) > 0 {
 		return refuse("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
 	}
 	free, err := f.space()

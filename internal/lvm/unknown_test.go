@@ -39,6 +39,63 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
+// A volume is larger in older metadata than its device, and the group has a device that this
+// metadata does not know: a refresh could give the one the space of the other.
+func TestNoRefreshBesideUnknown(t *testing.T) {
+	f, p := newFake(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	f.lvs["v0"].size *= 2
+	gone := dmUUID(fakeUUID(7))
+	f.devices[gone] = devmapper.Mapped{Name: "vg0-gone", UUID: gone, Number: "253:90", Live: true}
+	extend := func() error { return p.Extend(t.Context(), "", lv, volume.Device{}, f.lvs["v0"].size) }
+	f.commands()
+	if err := extend(); err == nil || !strings.Contains(err.Error(), "dmsetup remove vg0-gone") {
+		t.Errorf("got %v", err)
+	}
+	if ran := f.commands(); slices.Contains(ran, "lvchange") {
+		t.Errorf("ran %q", ran)
+	}
+	delete(f.devices, gone)
+	_ = extend() // this LVM refreshes nothing
+	if ran := f.commands(); !slices.Contains(ran, "lvchange") {
+		t.Errorf("without it: ran %q", ran)
+	}
+}
+
+// A device of another group lies on a disk of this one, as after a vgsplit whose metadata was
+// replaced by the one before. Nothing is given its extents.
+func TestForeignDeviceOnDisk(t *testing.T) {
+	f, p := newFake(t, 1)
+	g, err := p.configured("vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, _, err := g.look(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := "/dev/null" // any node has a number
+	facts.PVs = []PV{{Path: disk}}
+	var number string
+	for number = range facts.diskNumbers() {
+	}
+	other := dmUUID(identity(strings.ReplaceAll(vgUUID, "0", "1"), "LVLVLV-0000-0000-0000-0000-0000-000000"))
+	split := devmapper.Mapped{Name: "vg1-a", UUID: other, Number: "253:91", Live: true,
+		Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: number + " 2048"}}}
+	f.devices[other] = split
+	if err := g.checkFree(facts); err == nil || !strings.Contains(err.Error(), "vg1-a, which is not of this group") {
+		t.Errorf("got %v", err)
+	}
+	split.Targets[0].Params = "253:7 2048"
+	f.devices[other] = split
+	if err := g.checkFree(facts); err != nil {
+		t.Errorf("on another disk: got %v", err)
+	}
+}
+
 // LVM reports the cache of a volume as its pool. It is no thin volume: its space is that of the
 // group, is zeroed with `zero: all`, and its lock is its own.
 func TestCachedVolume(t *testing.T) {

@@ -37,6 +37,10 @@ func grow(a growArg) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
+	if size < a.Device.Size { // the tail that would be zeroed is not there
+		name, _ := ownersName(a.Device)
+		return nothing{}, fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), name)
+	}
 	have, err := liveSize(dev, e.Type, e.Dir)
 	if room := volume.Room(size); err == nil && have < room {
 		if err = zeroTail(a.Device, room, size); err == nil {

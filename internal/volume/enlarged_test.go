@@ -25,10 +25,14 @@ func TestEnlargedDevice(t *testing.T) {
 	if w := (Want{Claims: held, Grow: true}); grows(w, mounted) {
 		t.Error("it is extended after a mount")
 	}
-	expand := Want{Claims: held, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: 64 << 20}}}
-	v := Plan(expand, mounted)
-	if len(v.Steps) > 0 || len(v.Done) > 0 || len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, "/dev/dm-0 has 128 MiB") {
-		t.Errorf("expandfs: got %+v", v)
+	var expand Want
+	var v Verdict
+	for _, size := range []int64{192 << 20, 64 << 20} {
+		expand = Want{Claims: held, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: size}}}
+		v = Plan(expand, mounted)
+		if len(v.Steps) > 0 || len(v.Done) > 0 || len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, "/dev/dm-0 has 128 MiB") {
+			t.Errorf("expandfs to %d: got %+v", size, v)
+		}
 	}
 	mounted.LV.Size = mounted.Device.Size
 	if !grows(Want{Claims: held, Grow: true}, mounted) || !grows(expand, mounted) {

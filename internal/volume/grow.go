@@ -34,7 +34,7 @@ func (p *planner) expand(c Call) {
 	case p.h.FS.Content == Truncated && c.Size < p.h.FS.Size:
 		p.refuseWith(c, p.truncated())
 		return
-	case p.enlarged() && lv.Size >= c.Size:
+	case p.enlarged(): // LVM would load the table of that metadata
 		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older one, and flexd extends no filesystem over space that the next activation would not give it (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
 		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
