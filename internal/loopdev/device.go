@@ -196,7 +196,9 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
-		r.Hint = "delete the pods that use it; then remove one of the files, or make the copy a volume of its own: flexd uuid --new COPY"
+		// The second path may be of a filesystem that is not mounted any more, such as a disk that
+		// came back under another name: then there is one file only.
+		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it. Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", file, l.BackingFile)
 	}
 	return r
 }
