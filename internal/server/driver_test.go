@@ -67,7 +67,7 @@ func start(t *testing.T, h handlerFunc) *daemon {
 				if err != nil {
 					t.Errorf("Serve: %v", err)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("Serve does not end")
 			}
 		})
@@ -216,7 +216,7 @@ func TestHangUp(t *testing.T) {
 		if err.Error() != "the caller hung up" {
 			t.Errorf("the handler learns %q", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the handler does not learn that the caller hung up")
 	}
 	for range 500 { // the handler ends before its end is logged

@@ -93,9 +93,6 @@ func logs(flags ...string) {
 
 func tests(m *testing.M) int {
 	err := host.Alone()
-	// A child of flexd's that is stopped survives flexd's kill only if its next parent lives in
-	// this session: the kernel hangs up on others.
-	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if dir := os.Getenv("FLEXD_TEST_BIN"); dir != "" {
 		built = dir
 	}

@@ -21,8 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	testhost "github.com/flexd/flexd/test/host"
 	"github.com/flexd/flexd/test/umount"
 )
@@ -66,10 +64,6 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	// A child of flexd's that freeze has stopped survives flexd's kill only if its next
-	// parent lives in this session: the kernel hangs up on stopped process groups that no
-	// process could continue.
-	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	dir, err := os.MkdirTemp("", "flexd-e2e-bin-")
 	if err != nil {
 		fmt.Println(err)

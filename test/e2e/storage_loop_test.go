@@ -18,7 +18,7 @@ import (
 
 const (
 	// soon is how long the slowest of these machines may take for what is quick.
-	soon = 15 * time.Second
+	soon = time.Minute
 	// pace is how much slower than this machine it is.
 	pace = 1
 	// slowSize makes mkfs take long enough to be caught at it; slowText is how it is shown.

@@ -15,6 +15,11 @@ import (
 // Again runs this program once more in a mount namespace of its own, with these
 // arguments and additions to its environment, and returns its exit status: a copy of a mount
 // in the namespace of another program's tests would keep its volume in use.
+//
+// It adopts and reaps what killed processes leave. A child of flexd's that a test has stopped
+// survives flexd's kill only if its next parent lives in this session: the kernel hangs up on
+// stopped process groups that no process could continue. And each zombie makes every search of
+// /proc longer.
 func Again(stdout io.Writer, args []string, env ...string) int {
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()
@@ -22,11 +27,26 @@ func Again(stdout io.Writer, args []string, env ...string) int {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, stdout, os.Stderr
 	c.Env = append(os.Environ(), env...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := c.Run(); err != nil && (c.ProcessState == nil || c.ProcessState.ExitCode() < 1) {
+	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	if err == nil {
+		err = c.Start()
+	}
+	var status unix.WaitStatus
+	for pid := 0; err == nil && pid != c.Process.Pid; {
+		if pid, err = unix.Wait4(-1, &status, 0, nil); err == unix.EINTR {
+			err = nil
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return c.ProcessState.ExitCode()
+	_ = c.Wait() // for its output; it is reaped
+	if !status.Exited() {
+		fmt.Fprintln(os.Stderr, status.Signal())
+		return 1
+	}
+	return status.ExitStatus()
 }
 
 // Alone makes such a namespace private and unmounts there what others have mounted

@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/flexd/flexd/test/host"
 )
 
@@ -63,9 +61,6 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	// A child of flexd's that is stopped survives flexd's kill only if its next
-	// parent lives in this session: the kernel hangs up on others.
-	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if dir := os.Getenv("FLEXD_TEST_BIN"); dir != "" {
 		built = dir
 	}
