@@ -66,6 +66,11 @@ func (s *side) copied() {
 	s.add(StaleMapping, files[1], hint, "%s", text)
 }
 
+// noRefresh is advice about a group with older metadata: a refresh would load its tables.
+func (s *side) noRefresh() string {
+	return fmt.Sprintf("the metadata may be an older one, since devices of its volumes do not match it: vgcfgrestore --list %s, and restore the newest. No lvchange --refresh before", s.g.Name)
+}
+
 // stale checks whether a device differs from the metadata.
 func (s *side) stale() {
 	d, v := s.device, s.volume
@@ -90,8 +95,8 @@ func (s *side) stale() {
 		switch {
 		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
 			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
-		case s.lvm() && s.g.older: // a refresh could give the device space of the unknown one
-			hint = fmt.Sprintf("the metadata may be an older one, since it lacks volumes: vgcfgrestore --list %s, and restore the newest. No lvchange --refresh before", s.g.Name)
+		case s.lvm() && s.g.older: // a refresh could give the device space of another one
+			hint = s.noRefresh()
 		case s.lvm():
 		case v.Size < d.Size:
 			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, s.file(v))
@@ -100,12 +105,16 @@ func (s *side) stale() {
 		}
 		wrong(hint, "the metadata says %s, and the device %s has %s", volume.Bytes(v.Size), s.deviceName(), volume.Bytes(d.Size))
 	}
-	if v != nil && d.OnFree {
+	if v != nil && d.Misplaced != "" {
 		wrong(fmt.Sprintf("the metadata is an older one: vgcfgrestore --list %s, and restore the newest. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
-			"the device %s lies on space that the metadata counts as free", s.deviceName())
+			"the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {
-		wrong("lvchange --refresh "+s.title()+", or dmsetup rename", "the metadata calls it %s, and the kernel %s", v.Name, d.Kernel)
+		hint := "lvchange --refresh " + s.title() + ", or dmsetup rename"
+		if s.g.older {
+			hint = s.noRefresh()
+		}
+		wrong(hint, "the metadata calls it %s, and the kernel %s", v.Name, d.Kernel)
 	}
 	if v != nil && s.lvm() && d.LinkBad && d.Name == v.Name {
 		wrong("vgmknodes "+s.g.Name+" (flexd does it at the next mount)", "%s does not lead to %s", d.Link, d.Path)

@@ -85,7 +85,7 @@ type Device struct {
 	Unknown   string  // why nothing else is known of it but its name and number; "" = it was looked at
 	Broken    string  // why nothing can be read from it, or from a part of it
 	Merges    bool    // the kernel merges a snapshot into it
-	OnFree    bool    // it lies on space that the metadata counts as free
+	Misplaced string  // how it lies elsewhere than the metadata says
 	Failed    string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
 	Remedy    string  // for Failed
 	Degraded  string  // which copies of its data do not work, "" = all do
@@ -157,5 +157,5 @@ type Group struct {
 	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated
 
 	byDir, byDevice map[string][]*Mount
-	older           bool // it has a device of a volume that the metadata does not know
+	older           bool // a device does not match the metadata: a refresh could lose data
 }

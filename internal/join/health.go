@@ -31,6 +31,8 @@ func (s *side) degraded() {
 	hint := "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file). Until then copy the data off while it can be read, and do not deactivate the volume: it could not be activated again"
 	raid, refresh := cmp.Or(d.RAID, s.title()), cmp.Or(d.Refresh, s.title())
 	switch {
+	case d.Degraded != "" && s.g.older:
+		hint = s.noRefresh()
 	case d.Degraded != "" || v != nil && v.Missing != "" && v.RAID:
 		hint = fmt.Sprintf("bring the disk back (pvs, dmesg), then lvchange --refresh %s; or give the group another disk, then lvconvert --repair %s", refresh, raid)
 	case v == nil || v.Missing == "":

@@ -143,6 +143,9 @@ func TestDisagreements(t *testing.T) {
 			g.Volumes[0].Size = 128 << 20
 			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "new", Kernel: "vg0-new", Path: "/dev/dm-4", Number: "253:4", Size: 8 << 20, Link: "/dev/vg0/new"})
 		}}, []string{"stale-mapping data: restore the newest. No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
+		{"renamed, in older metadata", []func(*Group){func(g *Group) {
+			g.Devices[0].Kernel, g.Devices[0].Name, g.Devices[0].Misplaced = "vg0-old", "old", "lies on another disk"
+		}}, []string{"stale-mapping data: lies on another disk|copy the data off now|No lvchange --refresh before"}},
 		{"older metadata", []func(*Group){func(g *Group) { g.Volumes[0].Size = 32 << 20 }}, []string{"stale-mapping data: says 32 MiB|(vg0-data) has 64 MiB|vgcfgrestore --list vg0"}},
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
@@ -160,7 +163,7 @@ func TestDisagreements(t *testing.T) {
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
-		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].OnFree = true }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
+		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].Misplaced = "lies on space that the metadata counts as free" }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
 		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
 		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},
 		{"a leg of its RAID is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing = true, "PV p1" }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data"}},

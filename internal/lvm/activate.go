@@ -268,13 +268,8 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 	if l.Size < m.Size() && !slices.Contains(l.Role, "thicksnapshot") {
 		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
-	if f.onFree {
-		free, _ := f.space()
-		g.p.tree().walk(m, func(n *node, _ bool) {
-			if free.meets(extents(n.Mapped)) {
-				what = "lies on space that the metadata counts as free"
-			}
-		})
+	if f.elsewhere {
+		g.p.tree().walk(m, func(n *node, _ bool) { what = cmp.Or(f.misplaced(n.Mapped), what) })
 	}
 	if what == "" {
 		return ""

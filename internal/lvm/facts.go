@@ -38,10 +38,16 @@ type Facts struct {
 	usage      volume.Usage             // of what flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
-	free    []extent           // of disks by their paths
-	unknown []devmapper.Mapped // see unknownDevices; as listed when this was read
-	taken   taken              // by the devices of the other ones; as of then
-	onFree  bool               // one of these may lie on free space; as of then
+	free []extent       // of disks by their paths
+	used []usedExtent   // likewise
+	legs map[string]int // by the name of a RAID: its copies or stripes
+
+	// As of when this was read:
+	place     *placement         // nil if there is none:
+	unplaced  error              // a disk has gone
+	unknown   []devmapper.Mapped // see unknownDevices
+	taken     taken              // by the devices of the other volumes
+	elsewhere bool               // one of these may be misplaced
 }
 
 // A PV is a disk of a volume group.

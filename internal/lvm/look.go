@@ -83,11 +83,9 @@ func (g *group) report(l *look) {
 	if l.err == nil {
 		var list []devmapper.Mapped
 		if list, l.err = g.p.DM.List(); l.err == nil {
+			l.facts.place, l.facts.unplaced = l.facts.placed()
 			l.facts.unknown, _ = g.p.unknownDevices(l.facts, list) // checkFree has the error; see takenBy
-			l.facts.taken = g.p.takenBy(l.facts, list)
-			if free, err := l.facts.space(); err == nil { // else a disk has gone
-				l.facts.onFree = l.facts.taken.onFree(free)
-			}
+			l.facts.taken, l.facts.elsewhere = g.p.takenBy(l.facts, list)
 		}
 	}
 	g.mu.Lock()

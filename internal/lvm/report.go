@@ -28,8 +28,8 @@ func reportArgs(s scope, vg string) []string {
 	for _, c := range columns {
 		argv = append(argv, "--configreport", c.report, "-o", c.names)
 	}
-	// These two belong to a full report as well, and all of them would be its largest part.
-	argv = append(argv, "--configreport", "seg", "-o", "lv_name", "-S", "lv_name=", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size", "-S", "segtype=free")
+	// Segments of volumes belong to a full report as well, and would be its largest part.
+	argv = append(argv, "--configreport", "seg", "-o", "lv_name", "-S", "lv_name=", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size,lv_uuid")
 	return append(argv, vg)
 }
 
@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}}
 	row := row{fields: one.VG[0]}
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
@@ -96,7 +96,12 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 			continue
 		}
 		start := row.number("pe_start") + row.number("pvseg_start")*f.ExtentSize
-		f.free = append(f.free, extent{disk: disk, start: start / 512, end: (start + row.number("pvseg_size")*f.ExtentSize) / 512})
+		e := extent{disk: disk, start: start / 512, end: (start + row.number("pvseg_size")*f.ExtentSize) / 512}
+		if row.text("lv_uuid") == "" {
+			f.free = append(f.free, e)
+		} else {
+			f.used = append(f.used, usedExtent{e, identity(f.UUID, row.uuid("lv_uuid"))})
+		}
 	}
 	for _, fields := range one.LV {
 		row.fields = fields
@@ -107,6 +112,9 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		}
 		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
 		f.count(l)
+		if raid, leg, _ := strings.Cut(l.Name, "_rimage_"); l.Hidden && leg != "" && strings.Trim(leg, "0123456789") == "" {
+			f.legs[raid]++
+		}
 	}
 	if row.err != nil {
 		return nil, row.err

@@ -27,7 +27,6 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		return s
 	}
 	f, _, err := g.look(ctx, fresh)
-	var free space
 	if err != nil {
 		s.Metadata, s.Gone = err.Error(), errors.Is(err, ErrNoVG)
 		if ctx.Err() != nil {
@@ -41,11 +40,11 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		g.mu.Unlock()
 	} else {
 		s.Volumes = f.surveyVolumes()
-		if free, err = f.space(); err != nil {
-			s.Kernel = err.Error()
+		if f.unplaced != nil {
+			s.Kernel = f.unplaced.Error()
 		}
 	}
-	if s.Devices, err = p.devicesOf(vg, f, free); err != nil {
+	if s.Devices, err = p.devicesOf(vg, f, err == nil); err != nil {
 		s.Kernel = err.Error()
 	}
 	return s
@@ -108,8 +107,8 @@ func isPart(lv string) bool {
 }
 
 // devicesOf returns the devices of a group's volumes, under any name. f may be old, or nil;
-// without it a device is identified by its name. free is what the metadata counts as free.
-func (p *Provider) devicesOf(vg string, f *Facts, free space) ([]join.Device, error) {
+// without it a device is identified by its name.
+func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, error) {
 	list, err := p.DM.List()
 	if err != nil {
 		return nil, err
@@ -149,7 +148,9 @@ func (p *Provider) devicesOf(vg string, f *Facts, free space) ([]join.Device, er
 			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
 			below.health(now, &d)
-			below.walk(now, func(n *node, _ bool) { d.OnFree = d.OnFree || free.meets(extents(n.Mapped)) })
+			if current {
+				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
+			}
 		}
 		if named && name.VG == vg {
 			d.Name = name.LV

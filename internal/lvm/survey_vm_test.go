@@ -149,7 +149,7 @@ func TestVMSurveyParts(t *testing.T) {
 	}
 	// The parts of a RAID have uuids like everybody's: without metadata they are
 	// known by their names.
-	if all, err := l.devicesOf("vg0", nil, nil); err != nil || len(all) != 4 {
+	if all, err := l.devicesOf("vg0", nil, false); err != nil || len(all) != 4 {
 		t.Errorf("without metadata: %+v %v", all, err)
 	}
 	l.sh("lvremove", "-q", "-y", "vg0")

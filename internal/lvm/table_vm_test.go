@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,8 +108,8 @@ func TestVMMoved(t *testing.T) {
 	l.sh("vgcfgbackup", "-q", "-f", moved, "vg0")
 	l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", old, "vg0")
 	l.Invalidate("")
-	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), nil, "vg0-moved lies on space that its metadata counts as free")
-	if s := l.Survey(t.Context(), "vg0", false); !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "moved" && d.OnFree }) {
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), nil, "vg0-moved lies on space that the metadata counts as free")
+	if s := l.Survey(t.Context(), "vg0", false); !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "moved" && d.Misplaced != "" }) {
 		t.Errorf("survey: %+v", s)
 	}
 	is(t, l.Deactivate(t.Context(), l.lock, lv, l.device(lv)), nil, "vg0-moved lies on space that the metadata counts as free", "It stays active")
@@ -121,6 +122,73 @@ func TestVMMoved(t *testing.T) {
 	is(t, l.Deactivate(t.Context(), l.lock, lv, l.device(lv)), nil, "It stays active")
 	l.sh("lvchange", "-q", "--refresh", "vg0/moved")
 	l.deactivate(lv)
+}
+
+// The metadata of before is restored: another volume, which had been removed, has the space to which
+// a volume was moved; a volume was no RAID any more. With the newest metadata, each device of every
+// kind of volume is where it should be.
+func TestVMMisplaced(t *testing.T) {
+	l := newLab(t)
+	for _, m := range []string{"dm-mirror", "dm-raid", "raid1"} {
+		l.sh("modprobe", m)
+	}
+	l.sh("vgextend", "-q", "vg0", l.disks[2])
+	old, newest := filepath.Join(l.dir, "old"), filepath.Join(l.dir, "newest")
+	restore := func(file string) {
+		l.sh("vgcfgrestore", "-q", "-y", "--force", "-f", file, "vg0")
+		l.Invalidate("")
+	}
+	for _, c := range []struct {
+		name   string
+		create []string
+		change [][]string
+		says   string
+	}{
+		{"moved", []string{"-L", "32M", l.disks[0]}, [][]string{{"lvremove", "-q", "-y", "vg0/gone"}, {"pvmove", "-q", "-i", "1", "-n", "moved", l.disks[0], l.disks[1]}}, "lies on space that the metadata gives to vg0/gone"},
+		{"copied", []string{"--type", "raid1", "-m1", "-L", "32M"}, [][]string{{"lvconvert", "-q", "-y", "-m0", "vg0/copied"}}, "lies on space that the metadata gives to vg0/copied_rimage_"},
+		{"thrice", []string{"--type", "raid1", "-m2", "-L", "32M"}, [][]string{{"lvconvert", "-q", "-y", "-m1", "vg0/thrice"}}, "has 2 copies or stripes, and the metadata says 3"},
+	} {
+		l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "64M", "-n", "gone", "vg0", l.disks[1])
+		words := append([]string{"-q", "-y", "-an", "-Zn", "-Wn", "-n", c.name}, c.create[:len(c.create)-1]...)
+		last := c.create[len(c.create)-1]
+		if strings.HasPrefix(last, "/") {
+			words = append(words, "vg0", last)
+		} else {
+			words = append(words, last, "vg0")
+		}
+		l.sh(append([]string{"lvcreate"}, words...)...)
+		l.Invalidate("")
+		lv := l.present(c.name)
+		l.activate(lv)
+		for until := time.Now().Add(2 * time.Minute); len(c.create) > 3 && !strings.HasPrefix(strings.TrimSpace(l.sh("lvs", "--noheadings", "-o", "sync_percent", "vg0/"+c.name)), "100"); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("%s: not in sync", c.name)
+			}
+		}
+		l.sh("vgcfgbackup", "-q", "-f", old, "vg0")
+		for _, words := range c.change {
+			l.sh(words...)
+		}
+		l.sh("vgcfgbackup", "-q", "-f", newest, "vg0")
+		restore(old)
+		is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), nil, "vg0-"+c.name, c.says)
+		is(t, l.Extend(t.Context(), l.lock, lv, l.device(lv), 64*mib), nil, "vg0-"+c.name, c.says)
+		is(t, l.Deactivate(t.Context(), l.lock, lv, l.device(lv)), nil, c.says, "It stays active")
+		if s := l.Survey(t.Context(), "vg0", false); !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == c.name && strings.Contains(d.Misplaced, c.says) }) {
+			t.Errorf("%s: survey: %+v", c.name, s)
+		}
+		restore(newest)
+		if s := l.Survey(t.Context(), "vg0", false); slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Misplaced != "" }) {
+			t.Errorf("%s: survey: %+v", c.name, s)
+		}
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		l.deactivate(lv)
+		l.sh("vgchange", "-q", "-an", "vg0")
+		l.sh("lvremove", "-q", "-y", "vg0")
+		l.Invalidate("")
+	}
 }
 
 // named is the device of that name, or none.

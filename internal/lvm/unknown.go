@@ -6,13 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/flexd/flexd/internal/devmapper"
-	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -23,7 +19,11 @@ import (
 // metadata has given the disk back to this group. An error is about devices that are not in
 // the result.
 func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devmapper.Mapped, err error) {
-	prefix, disks := dmUUID(volume.UUID(f.UUID)), f.diskNumbers()
+	prefix := dmUUID(volume.UUID(f.UUID))
+	var disks map[string]bool
+	if f.place != nil {
+		disks = f.place.disks
+	}
 	for _, m := range list {
 		rest, ours := strings.CutPrefix(m.UUID, prefix)
 		if !ours {
@@ -41,18 +41,6 @@ func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devm
 		}
 	}
 	return all, err
-}
-
-// diskNumbers returns the device numbers of the disks of a group that are there.
-func (f *Facts) diskNumbers() map[string]bool {
-	numbers := map[string]bool{}
-	for _, pv := range f.PVs {
-		var st unix.Stat_t
-		if unix.Stat(pv.Path, &st) == nil {
-			numbers[sysfs.Number(st.Rdev)] = true
-		}
-	}
-	return numbers
 }
 
 // liesOn reports whether a device maps a part of one of these disks.
@@ -103,9 +91,8 @@ func (g *group) checkFree(f *Facts) error {
 	if len(unknown) > 0 {
 		return refuse("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
 	}
-	free, err := f.space()
-	if err != nil {
-		return refuse("%v", err)
+	if f.unplaced != nil {
+		return refuse("%v", f.unplaced)
 	}
 	for _, m := range list {
 		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) {
@@ -114,9 +101,11 @@ func (g *group) checkFree(f *Facts) error {
 		switch now, err := g.p.DM.Device(devmapper.Key{UUID: m.UUID}); {
 		case errors.Is(err, devmapper.ErrNoDevice):
 		case err != nil:
-			return refuse("whether the device %s lies on space that its metadata counts as free is unknown: %v", m.Name, err)
-		case free.meets(extents(now)):
-			return refuse("the device %s lies on space that its metadata counts as free, and that LVM would give to another volume: the metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, f.Name)
+			return refuse("whether the device %s lies on space that the metadata counts as free is unknown: %v", m.Name, err)
+		default:
+			if where := f.misplaced(now); where != "" {
+				return refuse("the device %s %s: LVM would give its space to another volume, or the space of its volume. The metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, where, f.Name)
+			}
 		}
 	}
 	return nil
@@ -182,15 +171,16 @@ type takenExtent struct {
 // taken are extents by their disk's number, in the order of their starts. They may overlap.
 type taken map[string][]takenExtent
 
-// takenBy returns the extents of the devices of known volumes. One that cannot be read lies where
-// the metadata says.
-func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) taken {
-	all := taken{}
+// takenBy returns the extents of the devices of known volumes, and whether one of them lies where
+// the metadata does not place it. One that cannot be read lies where the metadata says.
+func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, misplaced bool) {
+	all = taken{}
 	for _, m := range list {
 		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) || slices.ContainsFunc(f.unknown, func(u devmapper.Mapped) bool { return u.UUID == m.UUID }) {
 			continue
 		}
 		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil {
+			misplaced = misplaced || f.misplaced(now) != ""
 			for _, e := range extents(now) {
 				all[e.disk] = append(all[e.disk], takenExtent{extent: e, uuid: m.UUID})
 			}
@@ -204,7 +194,7 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) taken {
 			of[i].until = until
 		}
 	}
-	return all
+	return all, misplaced
 }
 
 // meets returns the uuids of the devices that map a part of the extents.
@@ -219,85 +209,4 @@ func (t taken) meets(extents []extent) (uuids []string) {
 		}
 	}
 	return uuids
-}
-
-// onFree reports whether one of the devices maps a part of the space.
-func (t taken) onFree(free space) bool {
-	for disk := range free {
-		for _, e := range t[disk] {
-			if free.meets([]extent{e.extent}) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// A space is parts of disks that do not overlap: by the disk's number, in order.
-type space map[string][]extent
-
-func spaceOf(extents []extent) space {
-	s := space{}
-	for _, e := range extents {
-		s[e.disk] = append(s[e.disk], e)
-	}
-	for _, all := range s {
-		slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
-	}
-	return s
-}
-
-// space returns the extents that the metadata counts as free.
-func (f *Facts) space() (space, error) {
-	var all []extent
-	numbers := map[string]string{}
-	for _, e := range f.free {
-		if numbers[e.disk] == "" {
-			var st unix.Stat_t
-			if err := unix.Stat(e.disk, &st); err != nil {
-				return nil, fmt.Errorf("the device number of its disk %s cannot be read: %w", e.disk, err)
-			}
-			numbers[e.disk] = sysfs.Number(st.Rdev)
-		}
-		all = append(all, extent{numbers[e.disk], e.start, e.end})
-	}
-	return spaceOf(all), nil
-}
-
-// meets reports whether an extent contains a part of the space.
-func (s space) meets(extents []extent) bool {
-	return slices.ContainsFunc(extents, func(e extent) bool {
-		all := s[e.disk]
-		i, _ := slices.BinarySearchFunc(all, e.start, func(f extent, start int64) int { return cmp.Compare(f.end, start+1) })
-		return i < len(all) && all[i].start < e.end
-	})
-}
-
-// An extent is a part of a disk.
-type extent struct {
-	disk       string // its number, or its path
-	start, end int64  // sectors
-}
-
-// extents returns which parts of disks a device maps itself.
-func extents(m devmapper.Mapped) (all []extent) {
-	for _, target := range m.Targets {
-		words, length := strings.Fields(target.Params), target.Length/512
-		switch target.Type {
-		case "linear", "mirror": // pvmove is a mirror on disks
-		case "striped": // STRIPES CHUNK, then DISK START of each
-			first, _, _ := strings.Cut(target.Params, " ")
-			stripes, _ := strconv.ParseInt(first, 10, 64)
-			length /= max(stripes, 1)
-		default:
-			continue
-		}
-		for i := 1; i < len(words); i++ {
-			_, _, isDisk := sysfs.SplitNumber(words[i-1])
-			if start, err := strconv.ParseInt(words[i], 10, 64); isDisk && err == nil {
-				all = append(all, extent{words[i-1], start, start + length})
-			}
-		}
-	}
-	return all
 }

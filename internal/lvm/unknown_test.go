@@ -79,9 +79,10 @@ func TestForeignDeviceOnDisk(t *testing.T) {
 	}
 	disk := "/dev/null" // any node has a number
 	facts.PVs = []PV{{Path: disk}}
-	var number string
-	for number = range facts.diskNumbers() {
+	if facts.place, err = facts.placed(); err != nil {
+		t.Fatal(err)
 	}
+	const number = "1:3"
 	other := dmUUID(identity(strings.ReplaceAll(vgUUID, "0", "1"), "LVLVLV-0000-0000-0000-0000-0000-000000"))
 	split := devmapper.Mapped{Name: "vg1-a", UUID: other, Number: "253:91", Live: true,
 		Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: number + " 2048"}}}
@@ -161,7 +162,7 @@ func TestDiskMissing(t *testing.T) {
 // known one lies on them.
 func TestNotFree(t *testing.T) {
 	f, p := newFake(t, 1)
-	f.gaps = `{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"1","pvseg_size":"2"}` // 1:3, from sector 10240 to 26624
+	f.gaps = `{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"1","pvseg_size":"2","lv_uuid":""}` // 1:3, from sector 10240 to 26624
 	uuid := dmUUID(fakeUUID(0))
 	for i, c := range []struct {
 		start   int
@@ -170,10 +171,10 @@ func TestNotFree(t *testing.T) {
 		f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: fmt.Sprint("1:3 ", c.start)}}}
 		f.commands()
 		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: fmt.Sprint("new", i)}, 8*mib, "")
-		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "vg0-v0 lies on space that its metadata counts as free") || slices.Contains(f.commands(), "lvcreate") == c.refused {
+		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "vg0-v0 lies on space that the metadata counts as free") || slices.Contains(f.commands(), "lvcreate") == c.refused {
 			t.Errorf("%d: got %v", c.start, err)
 		}
-		if s := p.Survey(t.Context(), "vg0", false); len(s.Devices) == 0 || s.Devices[0].OnFree != c.refused {
+		if s := p.Survey(t.Context(), "vg0", false); len(s.Devices) == 0 || (s.Devices[0].Misplaced != "") != c.refused {
 			t.Errorf("%d: survey: %+v", c.start, s)
 		}
 	}
@@ -181,7 +182,7 @@ func TestNotFree(t *testing.T) {
 
 // What cannot be read about devices and disks is not taken for free space.
 func TestFreeUnknown(t *testing.T) {
-	const gap = `{"pv_name":%q,"pe_start":"1048576","pvseg_start":"1","pvseg_size":"2"}`
+	const gap = `{"pv_name":%q,"pe_start":"1048576","pvseg_start":"1","pvseg_size":"2","lv_uuid":""}`
 	uuid := dmUUID(fakeUUID(0))
 	for _, c := range []struct {
 		disk    string
@@ -189,7 +190,7 @@ func TestFreeUnknown(t *testing.T) {
 		refusal string // "" = none
 		survey  string // what is unknown
 	}{
-		{disk: "/dev/null", fail: func(f *fakeLVM) { f.failing = map[string]bool{uuid: true} }, refusal: "vg0-v0 lies on space that its metadata counts as free is unknown"},
+		{disk: "/dev/null", fail: func(f *fakeLVM) { f.failing = map[string]bool{uuid: true} }, refusal: "vg0-v0 lies on space that the metadata counts as free is unknown"},
 		{disk: "/dev/no-such-disk", fail: func(*fakeLVM) {}, refusal: "/dev/no-such-disk cannot be read", survey: "/dev/no-such-disk cannot be read"},
 		{disk: "[unknown]", fail: func(*fakeLVM) {}}, // LVM allocates nothing on a missing disk
 		{disk: "/dev/null", fail: func(*fakeLVM) {}},
@@ -321,7 +322,7 @@ func TestPartNames(t *testing.T) {
 		uuid := dmUUID(fakeUUID(i))
 		f.devices[uuid] = devmapper.Mapped{Name: dmName(volume.Name{VG: "vg0", LV: name}), UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: mib}}}
 	}
-	if all, err := p.devicesOf("vg0", nil, nil); err != nil || len(all) != 1 || all[0].Name != "db-pvmove" {
+	if all, err := p.devicesOf("vg0", nil, false); err != nil || len(all) != 1 || all[0].Name != "db-pvmove" {
 		t.Errorf("got %+v %v", all, err)
 	}
 }

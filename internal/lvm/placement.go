@@ -1,0 +1,214 @@
+package lvm
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A placement is where the metadata of a group places its volumes, by the numbers of its disks.
+type placement struct {
+	disks map[string]bool
+	all   bool // these are all disks of the group
+	free  space
+	used  map[string][]usedExtent // in order; they do not overlap
+}
+
+// A usedExtent is one that the metadata gives to a volume, or to a part of one.
+type usedExtent struct {
+	extent
+	owner volume.UUID
+}
+
+// placed returns the placement of a group whose disks are there.
+func (f *Facts) placed() (*placement, error) {
+	p := &placement{disks: map[string]bool{}, all: f.Missing == 0, used: map[string][]usedExtent{}}
+	numbers := map[string]string{}
+	number := func(path string) (string, error) {
+		if numbers[path] == "" {
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil {
+				return "", fmt.Errorf("the device number of its disk %s cannot be read: %w", path, err)
+			}
+			numbers[path] = sysfs.Number(st.Rdev)
+		}
+		return numbers[path], nil
+	}
+	for _, pv := range f.PVs {
+		n, err := number(pv.Path)
+		p.disks[n] = err == nil
+		p.all = p.all && err == nil
+	}
+	var free []extent
+	for _, e := range f.free {
+		n, err := number(e.disk)
+		if err != nil {
+			return nil, err
+		}
+		free = append(free, extent{n, e.start, e.end})
+	}
+	p.free = spaceOf(free)
+	for _, e := range f.used {
+		if n, err := number(e.disk); err == nil {
+			p.used[n] = append(p.used[n], usedExtent{extent{n, e.start, e.end}, e.owner})
+		}
+	}
+	for _, used := range p.used {
+		slices.SortFunc(used, func(a, b usedExtent) int { return cmp.Compare(a.start, b.start) })
+	}
+	return p, nil
+}
+
+// misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a
+// volume; "" = it does not, or that is unknown.
+func (f *Facts) misplaced(m devmapper.Mapped) string {
+	rest, ours := strings.CutPrefix(m.UUID, dmUUID(volume.UUID(f.UUID)))
+	if f.place == nil || !ours || len(rest) < uuidLength {
+		return ""
+	}
+	id := identity(f.UUID, grouped(rest[:uuidLength]))
+	for _, e := range extents(m) {
+		if f.place.free.meets([]extent{e}) {
+			return "lies on space that the metadata counts as free"
+		}
+		if owner := f.place.otherOwner(e, id); owner != "" {
+			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[owner])
+		}
+		if f.place.foreign(e.disk) {
+			return fmt.Sprintf("lies on the disk %s, which the metadata does not have", e.disk)
+		}
+	}
+	name := f.names[id]
+	for _, t := range m.Targets {
+		if has := legsOf(t); has > 0 && has < f.legs[name] {
+			return fmt.Sprintf("has %d copies or stripes, and the metadata says %d", has, f.legs[name])
+		}
+	}
+	return ""
+}
+
+// otherOwner returns an owner of a part of an extent other than the given one, or "".
+func (p *placement) otherOwner(e extent, id volume.UUID) volume.UUID {
+	all := p.used[e.disk]
+	i, _ := slices.BinarySearchFunc(all, e.start, func(u usedExtent, start int64) int { return cmp.Compare(u.end, start+1) })
+	for ; i < len(all) && all[i].start < e.end; i++ {
+		if all[i].owner != id {
+			return all[i].owner
+		}
+	}
+	return ""
+}
+
+// foreign reports whether a disk is there, and is none of the group's under another name: multipath
+// over it, one of its paths, or the RAID that it is a part of.
+func (p *placement) foreign(disk string) bool {
+	if !p.all || len(p.disks) == 0 || p.disks[disk] {
+		return false
+	}
+	kin := kinOf(disk)
+	for own := range p.disks {
+		if slices.ContainsFunc(kinOf(own), func(k string) bool { return slices.Contains(kin, k) }) {
+			return false
+		}
+	}
+	return len(kin) > 0
+}
+
+// kinOf returns the directories in sysfs of a disk, of those above and below it, and of the disks
+// whose partitions they are.
+func kinOf(disk string) (all []string) {
+	self, err := filepath.EvalSymlinks("/sys/dev/block/" + disk)
+	if err != nil {
+		return nil
+	}
+	links, _ := filepath.Glob(self + "/slaves/*")
+	above, _ := filepath.Glob(self + "/holders/*")
+	for _, link := range slices.Concat([]string{self}, links, above) {
+		dir, err := filepath.EvalSymlinks(link)
+		if err != nil {
+			continue
+		}
+		all = append(all, dir)
+		if _, err := os.Stat(dir + "/partition"); err == nil {
+			all = append(all, filepath.Dir(dir))
+		}
+	}
+	return all
+}
+
+// legsOf returns the number of devices in the table of a RAID, 0 for another target:
+// "raid1 3 0 region_size 1024 2 253:1 253:2 - -".
+func legsOf(t devmapper.Target) int {
+	w := strings.Fields(t.Params)
+	if t.Type != "raid" || len(w) < 3 {
+		return 0
+	}
+	params, err := strconv.Atoi(w[1])
+	if err != nil || params < 0 || len(w) < params+3 {
+		return 0
+	}
+	legs, _ := strconv.Atoi(w[params+2])
+	return legs
+}
+
+// A space is parts of disks that do not overlap: by the disk's number, in order.
+type space map[string][]extent
+
+func spaceOf(extents []extent) space {
+	s := space{}
+	for _, e := range extents {
+		s[e.disk] = append(s[e.disk], e)
+	}
+	for _, all := range s {
+		slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
+	}
+	return s
+}
+
+// meets reports whether an extent contains a part of the space.
+func (s space) meets(extents []extent) bool {
+	return slices.ContainsFunc(extents, func(e extent) bool {
+		all := s[e.disk]
+		i, _ := slices.BinarySearchFunc(all, e.start, func(f extent, start int64) int { return cmp.Compare(f.end, start+1) })
+		return i < len(all) && all[i].start < e.end
+	})
+}
+
+// An extent is a part of a disk.
+type extent struct {
+	disk       string // its number, or its path
+	start, end int64  // sectors
+}
+
+// extents returns which parts of disks a device maps itself.
+func extents(m devmapper.Mapped) (all []extent) {
+	for _, target := range m.Targets {
+		words, length := strings.Fields(target.Params), target.Length/512
+		switch target.Type {
+		case "linear", "mirror": // pvmove is a mirror on disks
+		case "striped": // STRIPES CHUNK, then DISK START of each
+			first, _, _ := strings.Cut(target.Params, " ")
+			stripes, _ := strconv.ParseInt(first, 10, 64)
+			length /= max(stripes, 1)
+		default:
+			continue
+		}
+		for i := 1; i < len(words); i++ {
+			_, _, isDisk := sysfs.SplitNumber(words[i-1])
+			if start, err := strconv.ParseInt(words[i], 10, 64); isDisk && err == nil {
+				all = append(all, extent{words[i-1], start, start + length})
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,94 @@
+package lvm
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// After older metadata was restored, a device lies where the metadata does not place its volume:
+// it stays active, and nothing is allocated in its group.
+func TestMisplaced(t *testing.T) {
+	disks, err := os.ReadDir("/sys/dev/block")
+	if err != nil || len(disks) == 0 {
+		t.Fatalf("no disk: %v", err)
+	}
+	other := disks[0].Name()
+	segment := func(start, size int, owner string) string {
+		return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
+	}
+	lv := func(i int) string { return string(fakeUUID(i).Earlier()) }
+	for _, c := range []struct {
+		name   string
+		tables []string // of v0's device, and of the one below it
+		want   string   // "" = it is where it should be
+	}{
+		{"own", []string{"linear 1:3 2048"}, ""}, // extents of 8192 sectors, from 2048
+		{"another volume's", []string{"linear 1:3 18432"}, "lies on space that the metadata gives to vg0/v1"},
+		{"partly another volume's", []string{"linear 1:3 2049"}, "lies on space that the metadata gives to vg0/v1"},
+		{"free", []string{"linear 1:3 34816"}, "lies on space that the metadata counts as free"},
+		{"another disk", []string{"linear " + other + " 2048"}, "lies on the disk " + other},
+		{"a disk that is gone", []string{"linear 1:4 2048"}, ""},
+		{"a copy's", []string{"linear 1:3 51200"}, "lies on space that the metadata gives to vg0/v0_rimage_0"},
+		{"a RAID", []string{"raid raid1 3 0 region_size 1024 2 - - 253:91 253:92", "linear 1:3 51200"}, ""},
+		{"a RAID that lost a leg", []string{"raid raid1 3 0 region_size 1024 1 253:91 253:92", "linear 1:3 51200"}, "has 1 copies or stripes, and the metadata says 2"},
+		{"a RAID's leg elsewhere", []string{"raid raid1 3 0 region_size 1024 2 - - 253:91 253:92", "linear 1:3 2048"}, "lies on space that the metadata gives to vg0/v0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, p := newFake(t, 2)
+			f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+			f.gaps = strings.Join([]string{segment(0, 2, lv(0)), segment(2, 2, lv(1)), segment(4, 2, ""), segment(6, 2, lv(2)), segment(8, 2, lv(3))}, ",")
+			for i := range 2 {
+				f.lvs[fmt.Sprintf("[v0_rimage_%d]", i)] = &fakeLV{uuid: fakeUUID(2 + i), size: 8 * mib, role: "private", layout: "linear"}
+			}
+			v0 := f.lookUp(p, "v0")
+			for i, table := range c.tables {
+				target, params, _ := strings.Cut(table, " ")
+				m := devmapper.Mapped{Name: "vg0-v0", UUID: dmUUID(fakeUUID(0)), Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}
+				if i > 0 {
+					m.Name, m.UUID, m.Number = "vg0-v0_rimage_0", dmUUID(fakeUUID(2)), "253:92"
+				}
+				f.devices[m.UUID] = m
+			}
+			p.Invalidate("")
+			f.lookUp(p, "v0")
+			f.commands()
+			s := p.Survey(t.Context(), "vg0", false)
+			if i := slices.IndexFunc(s.Devices, func(d join.Device) bool { return d.Name == "v0" }); i < 0 || (s.Devices[i].Misplaced != "") != (c.want != "") || !strings.Contains(s.Devices[i].Misplaced, c.want) {
+				t.Errorf("survey: %+v", s)
+			}
+			errs := map[string]error{
+				"create":     p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""),
+				"extend":     p.Extend(t.Context(), "", v0, volume.Device{}, 16*mib),
+				"deactivate": p.Deactivate(t.Context(), "", v0, volume.Device{}),
+			}
+			for what, err := range errs {
+				if refused := strings.Contains(fmt.Sprint(err), "vg0-v0"); err != nil && !refused && c.want != "" || refused != (c.want != "") || !strings.Contains(fmt.Sprint(err), c.want) {
+					t.Errorf("%s: got %v", what, err)
+				}
+			}
+			if ran := f.commands(); c.want != "" && (slices.Contains(ran, "lvcreate") || slices.Contains(ran, "lvextend") || slices.Contains(ran, "lvchange")) {
+				t.Errorf("ran %q", ran)
+			}
+		})
+	}
+}
+
+// Each disk has itself as kin, and one that does not exist has none: a device on it is broken.
+func TestKin(t *testing.T) {
+	loops, _ := os.ReadDir("/sys/dev/block")
+	for _, l := range loops {
+		if kin := kinOf(l.Name()); len(kin) == 0 {
+			t.Errorf("%s: none", l.Name())
+		}
+	}
+	if kin := kinOf("999:999"); len(kin) != 0 {
+		t.Errorf("got %q", kin)
+	}
+}
