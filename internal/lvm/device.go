@@ -123,15 +123,16 @@ func (t *tree) unusable(m devmapper.Mapped) string {
 	return cmp.Or(f.missing, f.pool, f.unread)
 }
 
-// incomplete describes a device without a complete table; "" = it is complete.
-func incomplete(m devmapper.Mapped) string {
+// incomplete describes a device of a volume, or of a part of one, without a complete table; "" = it
+// is complete.
+func incomplete(m devmapper.Mapped, lv string) string {
 	if !m.Live || len(m.Targets) == 0 {
 		return m.Name + " has no table in device-mapper: an activation was interrupted, or a disk is missing"
 	}
 	for _, t := range m.Targets {
 		// Targets that replace a missing disk.
 		if t.Type == "error" || t.Type == "zero" {
-			return fmt.Sprintf("%s has an %q target at %d: a part of the volume is missing", m.Name, t.Type, t.Start)
+			return fmt.Sprintf("%s has an %q target at %d: a part of the volume is missing, or was when it was activated (lvchange --activationmode partial). When its disk is back (pvs) and no pod uses it: lvchange -an %s; the next call activates all of it", m.Name, t.Type, t.Start, lv)
 		}
 	}
 	return ""

@@ -135,7 +135,7 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
 		if !redundant {
-			f.missing = cmp.Or(f.missing, incomplete(n.Mapped))
+			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()))
 		}
 		for i, target := range n.Targets {
 			judge := judges[target.Type]
