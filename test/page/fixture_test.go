@@ -22,7 +22,7 @@ func problems() *node {
 	web, report := pod("default", "web-0", "6b2f7c1e-93d0-4a53-8f21-0d9a8a2f1f10", "data"), pod("default", "report-x7k2p", "90aa4d8e-1be2-47ce-8d7a-52f0c31e7b66", "data")
 	report.ReadOnly = true
 	shop := pod("shop", "postgres-0", "0cc5b3de-0c0f-4ea3-9f0c-30a0bb9ef001", "orders")
-	soon := began.Add(8 * time.Second)
+	soon := began.Add(time.Hour) // it does not come while the page is looked at
 	n := &node{list: status.List{
 		Node: "node-1", Version: "1.2.3",
 		Volumes: []status.Volume{
