@@ -109,10 +109,13 @@ func (p *placement) otherOwner(e extent, id volume.UUID) volume.UUID {
 	return ""
 }
 
-// foreign reports whether a disk is there, and is none of the group's under another name: multipath
-// over it, one of its paths, or the RAID that it is a part of.
+// foreign reports whether a disk is there, is no device of LVM's, and is none of the group's under
+// another name: multipath over it, one of its paths, or the RAID that it is a part of.
 func (p *placement) foreign(disk string) bool {
 	if !p.all || len(p.disks) == 0 || p.disks[disk] {
+		return false
+	}
+	if uuid, _ := sysfs.Line("/sys/dev/block/" + disk + "/dm/uuid"); strings.HasPrefix(uuid, "LVM-") {
 		return false
 	}
 	kin := kinOf(disk)

@@ -189,6 +189,22 @@ func TestVMMisplaced(t *testing.T) {
 		l.sh("lvremove", "-q", "-y", "vg0")
 		l.Invalidate("")
 	}
+
+	// A stack of devices, of which only the lowest are on disks.
+	for _, part := range []string{"data", "meta"} {
+		l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "--nosync", "--type", "raid1", "-m1", "-L", "32M", "-n", part, "vg0")
+	}
+	l.sh("modprobe", "dm-thin-pool")
+	l.sh("lvconvert", "-q", "-y", "-Zn", "--type", "thin-pool", "--poolmetadata", "vg0/meta", "vg0/data")
+	l.sh("lvcreate", "-q", "-y", "-V", "64M", "--thinpool", "data", "-n", "thin", "vg0")
+	l.sh("vgchange", "-q", "-ay", "vg0")
+	l.Invalidate("")
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""); err != nil {
+		t.Error(err)
+	}
+	if s := l.Survey(t.Context(), "vg0", true); len(s.Devices) < 2 || slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Misplaced != "" }) {
+		t.Errorf("survey: %+v", s)
+	}
 }
 
 // named is the device of that name, or none.

@@ -104,7 +104,7 @@ func (g *group) checkFree(f *Facts) error {
 			return refuse("whether the device %s lies on space that the metadata counts as free is unknown: %v", m.Name, err)
 		default:
 			if where := f.misplaced(now); where != "" {
-				return refuse("the device %s %s: LVM would give its space to another volume, or the space of its volume. The metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, where, f.Name)
+				return refuse("the device %s %s: a new volume could get space that it uses. The metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, where, f.Name)
 			}
 		}
 	}
