@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -95,4 +96,33 @@ func TestSmallJournal(t *testing.T) {
 	if got := r.probe("").Size; got != volume.Room(grown) {
 		t.Errorf("%d bytes after %s", got, refused.Hint)
 	}
+}
+
+// A scan in a container's /dev gives a mounted btrfs the name of another disk. That disk's volume
+// is not taken for extended, nor is the mount taken for that volume's when it is probed.
+func TestRenamedBtrfs(t *testing.T) {
+	need(t, "mkfs.btrfs", "btrfs", "unshare")
+	r, other := newRig(t, 320*mib), newRig(t, 320*mib)
+	r.format("btrfs")
+	other.format("btrfs")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	r.sh("unshare", "-m", "sh", "-ec", `mount -t tmpfs none /dev; mkdir -p ${1%/*}; mknod /dev/btrfs-control c 10 234; mknod $1 b ${2%:*} ${2#*:}; btrfs device scan $1`, "sh", other.dev.Path, r.dev.Number)
+	tab, err := mounttable.Own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := tab.Top(dir); e == nil || e.Source != other.dev.Path {
+		t.Logf("this kernel keeps the name: %v", e)
+		return
+	}
+	other.resize(640 * mib)
+	if err := other.Grow(t.Context(), other.lock, other.dev, "btrfs", dir); !errors.Is(err, ErrForeign) && !errors.Is(err, ErrChanged) {
+		t.Errorf("grow: got %v", err)
+	}
+	if fs, err := other.Probe(t.Context(), other.lock, other.dev, dir, true, ""); err == nil {
+		t.Errorf("probe: got %+v", fs)
+	}
+	r.sh("btrfs", "device", "scan", r.dev.Path)
+	r.unmount(dir)
 }

@@ -21,19 +21,14 @@ func unmount(a unmountArg) (nothing, error) {
 				return nothing{}, err
 			}
 		}
-		tree, cloneErr := -1, error(nil)
+		var last *mountCopy
 		if a.Last {
-			tree, cloneErr = cloneOf(a.Dir)
+			last = copyOf(a.Dir)
 		}
 		if err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW); err == nil {
-			if a.Last {
-				return nothing{}, written(tree, cloneErr)
-			}
-			return nothing{}, nil
+			return nothing{}, last.written()
 		}
-		if tree >= 0 {
-			unix.Close(tree)
-		}
+		last.close()
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			continue // it is gone, or another one: check again
@@ -52,22 +47,35 @@ func unmount(a unmountArg) (nothing, error) {
 	return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 }
 
-// cloneOf returns a detached copy of a mount, which keeps the filesystem after the unmount.
-func cloneOf(dir string) (tree int, err error) {
-	tree, err = unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil {
-		return -1, os.NewSyscallError("open_tree", err)
-	}
-	return tree, nil
+// A mountCopy is a detached copy of a mount, which keeps its filesystem after the unmount; nil if
+// nothing is to be known of that.
+type mountCopy struct {
+	tree int
+	err  error // why there is no copy
 }
 
-// written writes the data of the filesystem of a detached mount, and ends the mount. umount(2)
-// reports no failed write; syncfs(2) reports also those that failed before.
-func written(tree int, err error) error {
-	if tree >= 0 {
-		defer unix.Close(tree)
+func copyOf(dir string) *mountCopy {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	return &mountCopy{tree, os.NewSyscallError("open_tree", err)}
+}
+
+func (c *mountCopy) close() {
+	if c != nil && c.err == nil {
+		unix.Close(c.tree)
+	}
+}
+
+// written writes the data of the filesystem, and ends the copy. umount(2) reports no failed write;
+// syncfs(2) reports also those that failed before.
+func (c *mountCopy) written() error {
+	if c == nil {
+		return nil
+	}
+	defer c.close()
+	err := c.err
+	if err == nil {
 		var fd int
-		if fd, err = unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+		if fd, err = unix.Openat(c.tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
 			defer unix.Close(fd)
 			if err = unix.Syncfs(fd); err == nil {
 				return nil
