@@ -17,11 +17,6 @@ import (
 // act takes one step. Steps that set up, and unmounts, are taken only for a call
 // that waits at this moment: without one, the mount may belong to a new pod by now.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
-	if s.Kind == volume.CheckFS || s.Kind == volume.MountVolume && len(h.Mounts) == 0 { // both replay the journal
-		if err := l.hasLock(ctx, h.LV); err != nil {
-			return err
-		}
-	}
 	c := l.waitingCall(s)
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
 		return dsw.ErrNotWanted
@@ -51,6 +46,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 				return err
 			}
 			defer done()
+		}
+		if err := l.hasLock(ctx, h.LV); err != nil { // it replays the journal
+			return err
 		}
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
 		l.facts.Checked = err == nil
@@ -280,6 +278,11 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	}
 	if vg := l.n.Config.VG(h.LV.Name.VG); vg != nil {
 		spec.Attrs = slices.Concat(spec.Attrs, vg.MountFlags)
+	}
+	if spec.First {
+		if err := l.hasLock(ctx, h.LV); err != nil { // as the check does
+			return err
+		}
 	}
 	committed := false
 	err := l.n.Ops.Mount(ctx, l.lock, spec, func() error {
