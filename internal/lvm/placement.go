@@ -118,18 +118,18 @@ func (p *placement) foreign(disk string) bool {
 	if uuid, _ := sysfs.Line("/sys/dev/block/" + disk + "/dm/uuid"); strings.HasPrefix(uuid, "LVM-") {
 		return false
 	}
-	kin := kinOf(disk)
+	stack := stackOf(disk)
 	for own := range p.disks {
-		if slices.ContainsFunc(kinOf(own), func(k string) bool { return slices.Contains(kin, k) }) {
+		if slices.ContainsFunc(stackOf(own), func(dir string) bool { return slices.Contains(stack, dir) }) {
 			return false
 		}
 	}
-	return len(kin) > 0
+	return len(stack) > 0
 }
 
-// kinOf returns the directories in sysfs of a disk, of those above and below it, and of the disks
+// stackOf returns the directories in sysfs of a disk, of those above and below it, and of the disks
 // whose partitions they are.
-func kinOf(disk string) (all []string) {
+func stackOf(disk string) (all []string) {
 	self, err := filepath.EvalSymlinks("/sys/dev/block/" + disk)
 	if err != nil {
 		return nil

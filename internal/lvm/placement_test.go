@@ -80,15 +80,15 @@ func TestMisplaced(t *testing.T) {
 	}
 }
 
-// Each disk has itself as kin, and one that does not exist has none: a device on it is broken.
-func TestKin(t *testing.T) {
+// Each disk has a stack, and one that does not exist has none: a device on it is broken.
+func TestStack(t *testing.T) {
 	loops, _ := os.ReadDir("/sys/dev/block")
 	for _, l := range loops {
-		if kin := kinOf(l.Name()); len(kin) == 0 {
+		if stack := stackOf(l.Name()); len(stack) == 0 {
 			t.Errorf("%s: none", l.Name())
 		}
 	}
-	if kin := kinOf("999:999"); len(kin) != 0 {
-		t.Errorf("got %q", kin)
+	if stack := stackOf("999:999"); len(stack) != 0 {
+		t.Errorf("got %q", stack)
 	}
 }
