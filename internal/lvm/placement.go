@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,10 @@ type placement struct {
 	all   bool // these are all disks of the group
 	free  space
 	used  map[string][]usedExtent // in order; they do not overlap
+
+	mu     sync.Mutex
+	stacks map[string]bool // of its disks; guarded by mu, as what follows; built on first use
+	others map[string]bool // by the number of another disk: it is foreign
 }
 
 // A usedExtent is one that the metadata gives to a volume, or to a part of one.
@@ -118,13 +123,23 @@ func (p *placement) foreign(disk string) bool {
 	if uuid, _ := sysfs.Line("/sys/dev/block/" + disk + "/dm/uuid"); strings.HasPrefix(uuid, "LVM-") {
 		return false
 	}
-	stack := stackOf(disk)
-	for own := range p.disks {
-		if slices.ContainsFunc(stackOf(own), func(dir string) bool { return slices.Contains(stack, dir) }) {
-			return false
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stacks == nil { // a disk may have thousands of devices above it
+		p.stacks, p.others = map[string]bool{}, map[string]bool{}
+		for own := range p.disks {
+			for _, dir := range stackOf(own) {
+				p.stacks[dir] = true
+			}
 		}
 	}
-	return len(stack) > 0
+	foreign, known := p.others[disk]
+	if !known {
+		stack := stackOf(disk)
+		foreign = len(stack) > 0 && !slices.ContainsFunc(stack, func(dir string) bool { return p.stacks[dir] })
+		p.others[disk] = foreign
+	}
+	return foreign
 }
 
 // stackOf returns the directories in sysfs of a disk, of those above and below it, and of the disks
