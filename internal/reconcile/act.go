@@ -47,7 +47,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 			}
 			defer done()
 		}
-		if err := l.hasLock(ctx, h.LV); err != nil { // it replays the journal
+		if err := l.hasLock(ctx, s, h.LV); err != nil { // it replays the journal
 			return err
 		}
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
@@ -280,7 +280,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		spec.Attrs = slices.Concat(spec.Attrs, vg.MountFlags)
 	}
 	if spec.First {
-		if err := l.hasLock(ctx, h.LV); err != nil { // as the check does
+		if err := l.hasLock(ctx, s, h.LV); err != nil { // as the check does
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Hav
 		if err := l.recordFormat(ctx, s, h); err != nil {
 			return err
 		}
-		return l.hasLock(ctx, h.LV)
+		return l.hasLock(ctx, s, h.LV)
 	})
 	if err == nil {
 		l.facts = volume.FS{Made: true, Checked: true}

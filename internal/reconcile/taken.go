@@ -152,10 +152,18 @@ func (n *Node) takenFinding(f fence) status.Finding {
 }
 
 // hasLock reads the lock of a volume of a shared group before the first write to it: what
-// guardLocks does comes up to its interval later, or not, if it cannot read the lock.
-func (l *lane) hasLock(ctx context.Context, lv volume.LV) error {
-	if f := l.n.fencers[lv.Name.VG]; f != nil {
-		return f.HasLock(ctx, lv)
+// guardLocks does comes up to its interval later, or not, if it cannot read the lock. Reading takes
+// time: the calls of the step may have ended since.
+func (l *lane) hasLock(ctx context.Context, s volume.Step, lv volume.LV) error {
+	f := l.n.fencers[lv.Name.VG]
+	if f == nil {
+		return nil
+	}
+	if err := f.HasLock(ctx, lv); err != nil {
+		return err
+	}
+	if l.waitingCall(s) == nil {
+		return dsw.ErrNotWanted
 	}
 	return nil
 }

@@ -163,6 +163,28 @@ func TestSanlockKilled(t *testing.T) {
 	}
 }
 
+// TestLockReadTakesLong verifies that a filesystem is not checked if the call ends while the lock
+// of its volume is read: the simulation reports a check for which no call waits.
+func TestLockReadTakesLong(t *testing.T) {
+	const read = "child locks vg0 "
+	at := func(name string) func(*cluster) bool {
+		return func(c *cluster) bool { return slices.Contains(c.nodes[0].names(), name) }
+	}
+	mounted := mountedOn(1)
+	if wrong := followCluster(t, true, "",
+		turn{nil, decision{what: makes, on: "lv0", node: 1}},
+		turn{nil, decision{what: starts, on: "pod0a", node: 1}},
+		turn{mounted, decision{what: stops, on: "pod0a", node: 1}},
+		turn{func(c *cluster) bool { return !mounted(c) && len(c.schedule.names()) == 0 }, decision{what: starts, on: "pod0a", node: 1}},
+		turn{at("child probe lv0 after"), decision{what: passes, pass: 2 * time.Second}}, // the managers are asked again after one
+		turn{at(read + "before"), decision{what: lets, on: read + "before", node: 1}},
+		turn{nil, decision{what: passes, pass: 5 * time.Minute}},
+		turn{nil, decision{what: lets, on: read + "after", node: 1}},
+		turn{nil, decision{what: passes, pass: time.Second}}); len(wrong) > 0 {
+		t.Errorf("%q", wrong)
+	}
+}
+
 // TestOtherDevice verifies that a probe says nothing about the next device of the volume.
 func TestOtherDevice(t *testing.T) {
 	at := func(name string) func(*cluster) bool {
