@@ -385,11 +385,14 @@ func (m *LockManager) StopTime(stop bool) bool {
 	return true
 }
 
-// unaware reports whether flexd may not have noticed yet that the machine's time was stopped. If
-// sanlock was killed, too, nothing renews the lease, and others may take over also what the machine
-// works on since then, until its watchdog resets it.
+// unaware reports whether flexd may not have noticed yet that the machine's time was stopped. Until
+// its lease is renewed, which needs sanlock, the lockspace and the disk, others may take over also
+// what the machine works on since then; without that its watchdog resets it.
 func (m *LockManager) unaware() bool {
-	return !m.resumed.IsZero() && (!m.sanlock || time.Since(m.resumed) < Stopped || m.reported.IsZero() || time.Since(m.reported) < Stopped)
+	if m.resumed.IsZero() {
+		return false
+	}
+	return m.armed && !m.renewed.After(m.resumed) || time.Since(m.resumed) < Stopped || m.reported.IsZero() || time.Since(m.reported) < Stopped
 }
 
 // Unaware reports whether flexd may not have noticed yet that the machine's time was stopped.

@@ -31,7 +31,8 @@ func resident(t *testing.T, pid int) int64 {
 // 64 callers call for 100 volumes, verbs mixed, and every fourth flexdriver is
 // killed at some moment. No call fails, nothing is left, and flexd is nearly as
 // small as when it had started. In the soak more calls follow until what flexd
-// keeps of them has its full size, and then calls that must not enlarge it.
+// keeps of them has its full size, and then calls that must not enlarge it: at
+// few directories, since flexd remembers each of them for ten minutes.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	const volumes, more, leak = 100, 10 * mib, 3 * mib / 2
@@ -51,7 +52,7 @@ func TestLoad(t *testing.T) {
 	all.Wait()
 	h.quiet()
 	known, files := resident(t, h.Pid()), len(descriptors(t, h.Pid()))
-	load := func(calls int) {
+	load := func(volumes, calls int) {
 		t.Helper()
 		killed := h.load(r.Uint64(), callers, volumes, calls)
 		h.quiet()
@@ -72,16 +73,16 @@ func TestLoad(t *testing.T) {
 		}
 		return now
 	}
-	load(calls)
+	load(volumes, calls)
 	peak := resident(t, h.Pid())
 	now := small(start + more)
 	t.Logf("%d calls in %v; resident: %.1f MiB after the start, %.1f when it knew %d volumes, %.1f after the load, %.1f in the end",
 		calls, time.Since(begun).Round(time.Millisecond), float64(start)/mib, float64(known)/mib, volumes, float64(peak)/mib, float64(now)/mib)
 	if soak {
-		load(2_000 / pace)
+		load(volumes/10, 2_000/pace)
 		time.Sleep(pace * 15 * time.Second)
 		full := resident(t, h.Pid())
-		load(7_000 / pace)
+		load(volumes/10, 7_000/pace)
 		t.Logf("resident: %.1f MiB, and %.1f after many more calls", float64(full)/mib, float64(small(full+leak))/mib)
 	}
 	if t.Failed() {

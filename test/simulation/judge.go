@@ -191,7 +191,8 @@ func (w *world) command(c run.Cmd) {
 	var fits func(*waiting) bool
 	switch op := c.Argv[2]; op {
 	case "format", "check", "loop-create": // an activation first identifies the devices, and may then finish
-		fits = func(c *waiting) bool { return c.lv == lv && !teardown(c.verb) }
+		gone := lv == "" // an operator has deactivated it, and the child will not find it
+		fits = func(c *waiting) bool { return (c.lv == lv || gone) && !teardown(c.verb) }
 	case "mount":
 		fits = func(c *waiting) bool { return c.dir == a.Dir && !teardown(c.verb) }
 	case "umount":
