@@ -68,7 +68,7 @@ func (s *side) copied() {
 
 // noRefresh is advice about a group with older metadata: a refresh would load its tables.
 func (s *side) noRefresh() string {
-	return fmt.Sprintf("the metadata may be an older one, since devices of its volumes do not match it: vgcfgrestore --list %s, and restore the newest. No lvchange --refresh before", s.g.Name)
+	return fmt.Sprintf("the metadata may be an older one, since devices of its volumes do not match it: vgcfgrestore --list %s, and restore the newest that differs from the current one. No lvchange --refresh before", s.g.Name)
 }
 
 // stale checks whether a device differs from the metadata.
@@ -94,7 +94,7 @@ func (s *side) stale() {
 		hint := "lvchange --refresh " + s.title()
 		switch {
 		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
-			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
+			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest that differs from the current one. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
 		case s.lvm() && s.g.older: // a refresh could give the device space of another one
 			hint = s.noRefresh()
 		case s.lvm():
@@ -106,7 +106,7 @@ func (s *side) stale() {
 		wrong(hint, "the metadata says %s, and the device %s has %s", volume.Bytes(v.Size), s.deviceName(), volume.Bytes(d.Size))
 	}
 	if v != nil && d.Misplaced != "" {
-		wrong(fmt.Sprintf("the metadata is an older one: vgcfgrestore --list %s, and restore the newest. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
+		wrong(fmt.Sprintf("the metadata is an older one: vgcfgrestore --list %s, and restore the newest that differs from the current one. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
 			"the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {

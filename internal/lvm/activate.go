@@ -34,6 +34,9 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		return nil
 	}
 	if d.Activity != volume.Active || d.Unlocked {
+		if err := g.settled(ctx, lv); err != nil {
+			return fmt.Errorf("activate: %w", err)
+		}
 		m, err := g.activate(ctx, lv, d)
 		if err != nil {
 			return g.explainFailure(ctx, lv, err)
@@ -183,6 +186,18 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if why := g.deviceUser(ctx, m, lv.UUID); why != "" {
 		return fmt.Errorf("deactivate: %s", why)
 	}
+	for _, r := range d.Relatives {
+		other, found, err := p.find(r.UUID)
+		if err != nil {
+			return fmt.Errorf("deactivate: the device of %s, with which LVM deactivates it, cannot be read: %w", r.Name, err)
+		}
+		if !found {
+			continue
+		}
+		if why := g.deviceUser(ctx, other, r.UUID); why != "" {
+			return fmt.Errorf("deactivate: LVM deactivates it only together with %s: %s", r.Name, why)
+		}
+	}
 	if g.shared() && p.Locks != nil {
 		if err := p.Locks.CanUnlock(ctx, g.name); err != nil {
 			return fmt.Errorf("deactivate: it stays active until its lock can be given back: %w", err)
@@ -246,7 +261,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		}
 		earlier = g.earlierMetadata(f, m, uuid)
 	}
-	if l := f.LVs[f.names[uuid]]; l.Locked {
+	if l := f.LVs[f.names[uuid]]; l.Locked && earlier == "" {
 		return f.movedBy(l) + "; it stays active until that ends"
 	}
 	return earlier
@@ -268,13 +283,13 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 	if l.Size < m.Size() && !slices.Contains(l.Role, "thicksnapshot") {
 		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
-	if f.elsewhere {
+	if f.contradicts != "" || len(f.unknown) > 0 {
 		g.p.tree().walk(m, func(n *node, _ bool) { what = cmp.Or(f.misplaced(n.Mapped), what) })
 	}
 	if what == "" {
 		return ""
 	}
-	return fmt.Sprintf("its device %s %s: the metadata may be an older one. It stays active, because the next activation would lose data: vgcfgrestore --list %s, and restore the newest. If that is not possible, copy the data off, then lvchange -an %[3]s/%[4]s", m.Name, what, f.Name, l.Name)
+	return fmt.Sprintf("its device %s %s: the metadata may be an older one. It stays active, because the next activation would lose data: vgcfgrestore --list %s, and restore the newest that differs from the current one. If that is not possible, copy the data off, then lvchange -an %[3]s/%[4]s", m.Name, what, f.Name, l.Name)
 }
 
 // busy returns an error that names the holders of a device. A child finds them, because one

@@ -256,6 +256,9 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if err != nil {
 		return err
 	}
+	if d.Unusable { // such as on the device of a volume that this metadata does not know
+		return volume.Errorf(volume.Unusable, "%s was created, but its device is not usable: %s", lv.Name, d.Reason)
+	}
 	if d.ReadOnly {
 		return fmt.Errorf("%s was created, but LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, then retry", lv.Name)
 	}

@@ -43,11 +43,11 @@ type Facts struct {
 	legs map[string]int // by the name of a RAID: its copies or stripes
 
 	// As of when this was read:
-	place     *placement         // nil if there is none:
-	unplaced  error              // a disk has gone
-	unknown   []devmapper.Mapped // see unknownDevices
-	taken     taken              // by the devices of the other volumes
-	elsewhere bool               // one of these may be misplaced
+	place       *placement         // nil if there is none:
+	unplaced    error              // a disk has gone
+	unknown     []devmapper.Mapped // see unknownDevices
+	taken       taken              // by the devices of the other volumes
+	contradicts string             // how a device contradicts this metadata, "" = none does
 }
 
 // A PV is a disk of a volume group.

@@ -96,7 +96,7 @@ func (f *fakeLVM) Device(key devmapper.Key) (devmapper.Mapped, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for uuid, m := range f.devices {
-		if uuid == key.UUID || key.UUID == "" && m.Number == key.Number {
+		if key.UUID != "" && uuid == key.UUID || key.UUID == "" && m.Number == key.Number {
 			if f.failing[uuid] {
 				return devmapper.Mapped{}, errors.New("the answer does not parse")
 			}

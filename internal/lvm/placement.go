@@ -94,6 +94,15 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	name := f.names[id]
+	if l := f.LVs[name]; name != "" && rest[uuidLength:] == "" && !l.merging() && len(m.Targets) > 0 && !fenced(m) {
+		// The next activation of a snapshot writes a header to its space.
+		switch is, has := slices.Contains(l.Role, "thicksnapshot"), m.Targets[0].Type == "snapshot"; {
+		case is && !has:
+			return "is no snapshot, and the metadata says that it is one"
+		case has && !is:
+			return "is a snapshot, and the metadata says that it is none"
+		}
+	}
 	for _, t := range m.Targets {
 		if has := legsOf(t); has > 0 && has < f.legs[name] {
 			return fmt.Sprintf("has %d copies or stripes, and the metadata says %d", has, f.legs[name])

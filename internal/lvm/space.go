@@ -59,8 +59,8 @@ func (g *group) unusable(f *Facts, thin bool) error {
 		return volume.Errorf(volume.Unusable, "volume group %s is exported: vgimport %[1]s", f.Name)
 	case f.Missing > 0:
 		return f.lacking()
-	case thin:
-		return nil
+	case thin: // LVM loads the table of the pool, too
+		return f.contradiction()
 	}
 	return g.checkFree(f)
 }

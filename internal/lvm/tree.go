@@ -112,6 +112,12 @@ func (n *node) redundant() bool {
 	})
 }
 
+// sparse reports whether a device is the origin of a sparse snapshot: all of it is zero.
+func (n *node) sparse() bool {
+	name, _, ok := parseDMName(n.Name)
+	return ok && strings.HasSuffix(name.LV, "_vorigin") && !slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool { return t.Type != "zero" })
+}
+
 func (n *node) has(target string) bool {
 	return slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool { return t.Type == target })
 }
@@ -134,7 +140,7 @@ type faults struct {
 func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
-		if !redundant {
+		if !redundant && !n.sparse() {
 			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()))
 		}
 		for i, target := range n.Targets {

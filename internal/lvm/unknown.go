@@ -86,7 +86,7 @@ func (g *group) checkFree(f *Facts) error {
 		return refuse("%v", err)
 	}
 	if len(unknown) > 0 && !strings.HasPrefix(unknown[0].UUID, dmUUID(volume.UUID(f.UUID))) {
-		return refuse("the device %s, which is not of this group, lies on its disks: the metadata of one group is an older one (vgcfgrestore --list %s: restore the newest). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
+		return refuse("the device %s, which is not of this group, lies on its disks: the metadata of one group is an older one (vgcfgrestore --list %s: restore the newest that differs from the current one). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
 	}
 	if len(unknown) > 0 {
 		return refuse("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
@@ -104,7 +104,7 @@ func (g *group) checkFree(f *Facts) error {
 			return refuse("whether the device %s lies on space that the metadata counts as free is unknown: %v", m.Name, err)
 		default:
 			if where := f.misplaced(now); where != "" {
-				return refuse("the device %s %s: a new volume could get space that it uses. The metadata is an older one (vgcfgrestore --list %s: restore the newest). If that is not possible: copy the data off", m.Name, where, f.Name)
+				return refuse("the device %s %s: a new volume could get space that it uses. The metadata is an older one (vgcfgrestore --list %s: restore the newest that differs from the current one). If that is not possible: copy the data off", m.Name, where, f.Name)
 			}
 		}
 	}
@@ -128,7 +128,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 	})
 	mine := spaceOf(all)
 	for _, u := range f.unknown {
-		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID})
+		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID, Number: u.Number})
 		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue
 		}
@@ -138,7 +138,11 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		if unread != "" {
 			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not know, is unknown: %s", u.Name, g.name, unread)
 		}
-		if mine.meets(extents(other)) {
+		switch {
+		case !mine.meets(extents(other)):
+		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of the part alone could lack what is cached
+			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not know: the metadata is an older one. vgcfgrestore --list %[2]s, and restore the newest that differs from the current one. If that is not possible, copy the data of %s off, which is whole only there", other.Name, g.name, m.Name)
+		default:
 			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
@@ -152,7 +156,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		case err != nil:
 			return fmt.Sprintf("whether it still lies on extents of another volume's device is unknown: %v", err)
 		case mine.meets(extents(other)):
-			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
+			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest metadata that differs from the current one; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
 		}
 	}
 	return ""
@@ -171,19 +175,31 @@ type takenExtent struct {
 // taken are extents by their disk's number, in the order of their starts. They may overlap.
 type taken map[string][]takenExtent
 
-// takenBy returns the extents of the devices of known volumes, and whether one of them lies where
-// the metadata does not place it. One that cannot be read lies where the metadata says.
-func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, misplaced bool) {
+// takenBy returns the extents of the devices of known volumes, and how a device contradicts the
+// metadata: that of a known volume is misplaced, or an unknown one lies on space of a volume. One
+// that cannot be read lies where the metadata says.
+func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts string) {
 	all = taken{}
 	for _, m := range list {
-		if !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) || slices.ContainsFunc(f.unknown, func(u devmapper.Mapped) bool { return u.UUID == m.UUID }) {
+		unknown := slices.ContainsFunc(f.unknown, func(u devmapper.Mapped) bool { return u.Number == m.Number })
+		if !unknown && !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) {
 			continue
 		}
-		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil {
-			misplaced = misplaced || f.misplaced(now) != ""
+		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID, Number: m.Number})
+		if err != nil {
+			continue
+		}
+		where := ""
+		if unknown {
+			where = f.onVolume(now)
+		} else {
+			where = f.misplaced(now)
 			for _, e := range extents(now) {
 				all[e.disk] = append(all[e.disk], takenExtent{extent: e, uuid: m.UUID})
 			}
+		}
+		if where != "" && contradicts == "" {
+			contradicts = m.Name + " " + where
 		}
 	}
 	for _, of := range all {
@@ -194,7 +210,52 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, mispla
 			of[i].until = until
 		}
 	}
-	return all, misplaced
+	return all, contradicts
+}
+
+// onVolume says on which volume's space an unknown device lies, or "".
+func (f *Facts) onVolume(m devmapper.Mapped) string {
+	if f.place == nil {
+		return ""
+	}
+	for _, e := range extents(m) {
+		if owner := f.place.otherOwner(e, ""); owner != "" {
+			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[owner])
+		}
+	}
+	return ""
+}
+
+// contradiction returns an error if a device contradicts the metadata: LVM would load tables over
+// devices in use.
+func (f *Facts) contradiction() error {
+	if f.contradicts == "" {
+		return nil
+	}
+	return volume.Errorf(volume.Unusable, "the device %s: the metadata of %s may be an older one, and LVM could load it over devices in use. vgcfgrestore --list %[2]s, and restore the newest that differs from the current one. If that is not possible: copy the data of that device off, end its use, and remove it", f.contradicts, f.Name)
+}
+
+// settled fails if the activation of a volume could write to the device of another one, or replace
+// it, since the metadata is an older one: RAIDs, mirrors and snapshots are written to by their
+// activation, and that of a thin volume loads the table of its pool.
+func (g *group) settled(ctx context.Context, lv volume.LV) error {
+	check := func(f *Facts) error {
+		l := f.LVs[f.names[lv.UUID]]
+		if l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped") {
+			return nil
+		}
+		return f.contradiction()
+	}
+	f, kept, err := g.look(ctx, false)
+	if err != nil || check(f) == nil {
+		return err
+	}
+	if kept { // it may be moved just now
+		if f, _, err = g.look(ctx, true); err != nil {
+			return err
+		}
+	}
+	return check(f)
 }
 
 // meets returns the uuids of the devices that map a part of the extents.

@@ -1,0 +1,92 @@
+package lvm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Older metadata was restored while volumes were active. Volumes are not activated, extended or
+// deactivated if LVM would load or remove tables because of it.
+func TestOlderMetadata(t *testing.T) {
+	lv := func(i int) string { return string(fakeUUID(i).Earlier()) }
+	segment := func(start, size int, owner string) string {
+		return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
+	}
+	// Extents of 8192 sectors, from 2048: v0 has the first two, v1 the next two, those behind are free.
+	const onV0, onV1, free = "linear 1:3 2048", "linear 1:3 18432", "linear 1:3 34816"
+	type device struct {
+		name, table string
+		uuid        int // 0 and 1 are known
+		layer       string
+	}
+	activate := func(p *Provider, v0 volume.LV) error { return p.Activate(t.Context(), "", v0) }
+	deactivate := func(p *Provider, v0 volume.LV) error {
+		d, err := p.Device(t.Context(), v0)
+		if err != nil {
+			return err
+		}
+		return p.Deactivate(t.Context(), "", v0, d)
+	}
+	extend := func(p *Provider, v0 volume.LV) error { return p.Extend(t.Context(), "", v0, volume.Device{}, 16*mib) }
+	for _, c := range []struct {
+		name    string
+		v0, v1  fakeLV // layout, role, pool, origin
+		devices []device
+		do      func(*Provider, volume.LV) error
+		want    string // "" = it is done
+	}{
+		{"a RAID on a newer volume", fakeLV{layout: "raid,raid1"}, fakeLV{}, []device{{"new", onV0, 7, ""}}, activate, "vg0-new lies on space that the metadata gives to vg0/v0"},
+		{"a plain one on a newer volume", fakeLV{}, fakeLV{}, []device{{"new", onV0, 7, ""}}, activate, ""}, // its device is not used, see overlap
+		{"a RAID beside one that was removed by force", fakeLV{layout: "raid,raid1"}, fakeLV{}, []device{{"gone", free, 7, ""}}, activate, ""},
+		{"an origin whose snapshot is on a newer volume", fakeLV{layout: "linear", role: "public,origin,thickorigin"}, fakeLV{layout: "linear", role: "public,snapshot,thicksnapshot", origin: "v0"}, []device{{"new", onV1, 7, ""}}, activate, "vg0-new lies on space that the metadata gives to vg0/v1"},
+		{"an origin whose snapshot was split off", fakeLV{layout: "linear", role: "public,origin,thickorigin"}, fakeLV{layout: "linear", role: "public,snapshot,thicksnapshot", origin: "v0"}, []device{{"v1", onV1, 1, ""}}, activate, "vg0-v1 is no snapshot, and the metadata says that it is one"},
+		{"in a pool that was moved", fakeLV{layout: "thin,sparse", pool: "v1"}, fakeLV{layout: "thin,pool"}, []device{{"v1_tdata", free, 1, "-tdata"}}, activate, "vg0-v1_tdata lies on space that the metadata counts as free"},
+		{"extended in a pool that was moved", fakeLV{layout: "thin,sparse", pool: "v1"}, fakeLV{layout: "thin,pool"}, []device{{"v1_tdata", free, 1, "-tdata"}}, extend, "vg0-v1_tdata lies on space that the metadata counts as free"},
+		{"cached since", fakeLV{}, fakeLV{}, []device{{"v0", "writecache s 253:91 253:92 512 0", 0, ""}, {"v0_wcorig", onV0, 7, ""}}, deactivate, "lies on space that the metadata gives to vg0/v0"},
+		{"both legs replaced since", fakeLV{layout: "raid,raid1"}, fakeLV{}, []device{{"v0", "raid raid1 3 0 region_size 1024 2 - - - 253:91", 0, ""}, {"v0_rimage_0", free, 7, ""}}, deactivate, "lies on space that the metadata counts as free"},
+		{"its snapshot was moved", fakeLV{layout: "linear", role: "public,origin,thickorigin"}, fakeLV{layout: "linear", role: "public,snapshot,thicksnapshot", origin: "v0"},
+			[]device{{"v0", "snapshot-origin 253:91", 0, ""}, {"v0-real", onV0, 0, "-real"}, {"v1", "snapshot 253:91 253:93 P 8", 1, ""}, {"v1-cow", free, 1, "-cow"}}, deactivate, "together with vg0/v1: its device vg0-v1 lies on space"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, p := newFake(t, 0)
+			f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+			f.gaps = strings.Join([]string{segment(0, 2, lv(0)), segment(2, 2, lv(1)), segment(4, 4, "")}, ",")
+			for i, l := range []fakeLV{c.v0, c.v1} {
+				l.uuid, l.size = fakeUUID(i), 8*mib
+				f.lvs[fmt.Sprint("v", i)] = &l
+			}
+			for i, d := range c.devices {
+				target, params, _ := strings.Cut(d.table, " ")
+				uuid := dmUUID(fakeUUID(d.uuid)) + d.layer
+				f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + d.name, UUID: uuid, Number: fmt.Sprint("253:", 90+i), Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}
+			}
+			v0 := f.lookUp(p, "v0")
+			f.commands()
+			err := c.do(p, v0)
+			if (err != nil) != (c.want != "") || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if ran := f.commands(); c.want != "" && (slices.Contains(ran, "lvchange") || slices.Contains(ran, "lvextend")) {
+				t.Errorf("ran %q", ran)
+			}
+		})
+	}
+}
+
+// A device without a uuid on the extents of a volume is one that the metadata does not know.
+func TestOverlapWithoutUUID(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+	table := []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 2048"}}
+	mine := dmUUID(fakeUUID(0))
+	f.devices[mine] = devmapper.Mapped{Name: "vg0-v0", UUID: mine, Number: "253:90", Live: true, Targets: table}
+	f.devices[""] = devmapper.Mapped{Name: "rescue", Number: "253:91", Live: true, Targets: table}
+	if d, err := p.Device(t.Context(), f.lookUp(p, "v0")); err != nil || !d.Unusable || !strings.Contains(d.Reason, "it lies on extents of rescue") {
+		t.Errorf("got %+v %v", d, err)
+	}
+}
