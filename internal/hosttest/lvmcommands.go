@@ -268,7 +268,11 @@ func lvChange(p *process, args []string) (any, error) {
 			continue
 		}
 		if slices.Contains([]string{"-aey", "-ay", "-asy"}, mode) {
-			if err := h.locking.acquire(f.UUID, mode == "-asy"); err != nil && !strings.Contains(strings.Join(args, " "), "skiplv") {
+			switch err := h.locking.acquire(f.UUID, mode == "-asy"); {
+			case err == nil:
+			case strings.Contains(strings.Join(args, " "), "skiplv"):
+				h.broke("%s is activated without its lock: %v", f.path, err)
+			default:
 				s.refuse(lv, err)
 				continue
 			}
