@@ -30,14 +30,14 @@ func (t *Table) ofDevice(number, path string, s sys) []*Entry {
 	}
 	var devices []string
 	for _, e := range t.btrfs {
+		if devices == nil {
+			if devices = s.btrfsOf(number); devices == nil { // a btrfs has that name from a scan in a container's /dev
+				return found
+			}
+		}
 		if e.Source == path {
 			found = append(found, e)
 			continue
-		}
-		if devices == nil {
-			if devices = s.btrfsOf(number); devices == nil {
-				devices = []string{number}
-			}
 		}
 		if n := s.numberOf(e.Source); n != "" && slices.Contains(devices, n) {
 			found = append(found, e)

@@ -160,6 +160,10 @@ func TestOfDeviceBtrfs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := fakeSys{nodes: map[string]string{"/dev/loop5": "7:5"}, btrfs: [][]string{{"7:5", "7:6"}}}
+	// A scan in a container's /dev gave the btrfs the name of the device of another filesystem.
+	if got := tab.ofDevice("7:10", "/dev/loop5", fakeSys{}); len(got) != 0 {
+		t.Errorf("by the name of another device: %v", got)
+	}
 	for _, row := range []struct {
 		number, path string
 		want         int
