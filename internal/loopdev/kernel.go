@@ -301,6 +301,9 @@ func backing(dir string) (path string, deleted bool, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return "", false, nil
 	}
+	if errors.Is(err, unix.ENAMETOOLONG) {
+		return sysfs.LongPath, false, nil
+	}
 	if err != nil {
 		return "", false, err
 	}

@@ -14,6 +14,9 @@ import (
 // " (deleted)".
 type Loop struct{ Name, File string }
 
+// LongPath is the File of a loop device whose file has a path that the kernel cannot show.
+const LongPath = "(a path of 4096 bytes or more)"
+
 // Loops lists the loop devices that have a backing file. Devices without one are many on
 // some nodes, and cost one failing open each.
 func Loops() ([]Loop, error) { return loops("/sys") }
@@ -43,6 +46,9 @@ func loops(root string) ([]Loop, error) {
 		file, err := lineAt(int(d.Fd()), name+"/loop/backing_file")
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 			continue // it has none, or was detached or removed meanwhile
+		}
+		if errors.Is(err, unix.ENAMETOOLONG) { // of any loop device: a user can move its file so deep
+			file, err = LongPath, nil
 		}
 		if err != nil {
 			return nil, err
