@@ -59,7 +59,7 @@ func TestDisagreements(t *testing.T) {
 		{"removed, and not claimed", []func(*Group){unclaimed, func(g *Group) { g.Volumes = nil }}, []string{"dm-only data: /dev/dm-3 (vg0-data)|uuid u1|open 1 times"}},
 		{"made anew under its name", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].UUID = "u9" }}, []string{"dm-only data: uuid u1"}},
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
-		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|losetup -d /dev/dm-3"}},
+		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|only /dev/dm-3 has its data|losetup -d /dev/dm-3"}},
 		{"a loop device of a file with two names", []func(*Group){func(g *Group) {
 			g.Kind, g.Volumes, g.Refused = "loopdev", nil, map[volume.UUID]string{"u1": "/srv/vg0/data has 2 names"}
 		}}, []string{"dm-only data: because /srv/vg0/data has 2 names|undo that|mounted at " + pod}},
