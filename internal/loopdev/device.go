@@ -56,7 +56,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		d = p.deviceOf(lv.Name, *all.own)
 		if len(all.reasons) == 0 {
 			p.mu.Lock()
-			p.sole[lv.UUID] = sole{all.own.Name, s.end}
+			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.newest}
 			p.mu.Unlock()
 		}
 	case all.left != nil: // it is released like any other device
@@ -65,6 +65,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if len(all.reasons) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(all.reasons, "; ")
 	}
+	d.Checked = s.newest
 	return whole(lv, d), nil
 }
 
@@ -161,6 +162,7 @@ var soleTimeout = time.Second
 type sole struct {
 	loop    string
 	scanned time.Time
+	newest  uint64
 }
 
 // lastDevice checks only the device that was the volume's only one within soleTimeout.
@@ -179,7 +181,9 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 	if !ok || id.UUID != lv.UUID || at != (Inode{}) && id.Inode != at {
 		return volume.Device{}, false
 	}
-	return p.deviceOf(lv.Name, l), true
+	d := p.deviceOf(lv.Name, l)
+	d.Checked = last.newest
+	return d, true
 }
 
 // rivalOf returns why the loop device l prevents the use of lv, if it does: it is attached
@@ -196,6 +200,10 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
+		if l.Deleted && l.BackingFile == file {
+			r.Hint = fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it", l.Name)
+			break
+		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
 		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it. Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", file, l.BackingFile)
@@ -219,7 +227,9 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 			continue
 		}
 		if id, ok := p.remembered(l.Seq); ok && id.UUID == lv.UUID && l.BackingFile != "" {
-			return p.deviceOf(lv.Name, l), nil
+			d := p.deviceOf(lv.Name, l)
+			d.Checked = s.newest
+			return d, nil
 		}
 	}
 	if len(s.silent) > 0 {

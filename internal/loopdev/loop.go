@@ -173,7 +173,7 @@ func openOurs(d volume.Device, uuid volume.UUID, flags int) (*os.File, error) {
 	name := filepath.Base(d.Path)
 	dev, err := os.OpenFile(d.Path, os.O_RDONLY|flags, 0)
 	if errors.Is(err, unix.EBUSY) {
-		return nil, &mount.BusyError{What: d.Path, Holders: mount.DeviceHolders(d.Number, d.Path)}
+		return nil, &mount.BusyError{What: d.Path, Holders: mount.DeviceHolders(d)}
 	}
 	if err != nil {
 		return nil, err
@@ -207,7 +207,7 @@ func detach(a detachArg) (nothing, error) {
 	// The kernel accepts the detach of an open device, and detaches it at the last close.
 	// udev opens every device briefly.
 	for tries := 0; ; tries++ {
-		holders := mount.DeviceHolders(a.Device.Number, a.Device.Path)
+		holders := mount.DeviceHolders(a.Device)
 		if len(holders) == 0 {
 			break
 		}
@@ -239,7 +239,7 @@ func detach(a detachArg) (nothing, error) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device.Number, a.Device.Path)}
+	return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device)}
 }
 
 // gone reports whether that incarnation of a loop device has ended.

@@ -3,6 +3,7 @@ package lvm
 import (
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // Child is the child's side of the provider: it does op, prints one JSON line,
@@ -17,5 +18,5 @@ func Child(op string, arg []byte) (code int, ok bool) {
 }
 
 func holders(a holdersArg) ([]mount.Holder, error) {
-	return mount.DeviceHolders(a.Number, a.Path), nil
+	return mount.DeviceHolders(volume.Device{Number: a.Number, Path: a.Path}), nil
 }

@@ -21,7 +21,7 @@ func openDevice(d volume.Device, flags int) (*os.File, error) {
 	fd, err := unix.Open(d.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
 	switch {
 	case errors.Is(err, unix.EBUSY) && flags&unix.O_EXCL != 0:
-		return nil, &BusyError{What: d.Path, Holders: DeviceHolders(d.Number, d.Path)}
+		return nil, &BusyError{What: d.Path, Holders: DeviceHolders(d)}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENXIO):
 		return nil, fmt.Errorf("%w: %s is gone (%v)", ErrChanged, d.Path, err)
 	case err != nil:

@@ -1,16 +1,20 @@
 package mount
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/sysfs"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // maxHolders limits the search for holders: a message names only a few.
@@ -64,6 +68,38 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 // descriptor.
 func costOf(tab *mounttable.Table) int { return len(tab.All()) / 10 }
 
+// A mount table of at most maxTable bytes, which the kernel writes within tableTime, is searched: a
+// user can have one of gigabytes in a mount namespace of his own.
+var maxTable = 16 << 20 // another in tests
+
+const tableTime = 2 * time.Second
+
+// tableOf reads the mount table of a process for a search; nil = it has ended, or the search is over.
+func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
+	f, err := os.Open(p.Path("mountinfo"))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var text bytes.Buffer
+	for end := time.Now().Add(tableTime); err == nil; {
+		_, err = io.CopyN(&text, f, 64<<10)
+		if text.Len() > maxTable || time.Now().After(end) {
+			s.Over(MaxSearch + 1)
+			return nil
+		}
+	}
+	if err != io.EOF {
+		return nil
+	}
+	tab, err := mounttable.Read(&text)
+	if err != nil {
+		return nil
+	}
+	s.Over(costOf(tab))
+	return tab
+}
+
 // copiesOf returns the ids of e and of its copies in other mount namespaces: the kernel
 // unmounts them together, or none of them. in has the namespaces of the copies.
 func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
@@ -77,11 +113,10 @@ func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids
 			return true
 		}
 		seen[ns+root] = true
-		theirs, err := mounttable.ReadFile(p.Path("mountinfo"))
-		if err != nil { // it has ended
+		theirs := tableOf(s, p)
+		if theirs == nil {
 			return true
 		}
-		s.Over(costOf(theirs))
 		for _, x := range theirs.Of(e.Number) {
 			if mounttable.Follows(tab, e, theirs, x) {
 				ids = append(ids, x.ID)
@@ -95,7 +130,8 @@ func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids
 
 // DeviceHolders finds the holders of a block device: devices on top of it, mounts of any
 // mount namespace, and processes that have it open. It is for children only.
-func DeviceHolders(number, path string) []Holder {
+func DeviceHolders(d volume.Device) []Holder {
+	number, path := d.Number, d.Path
 	var holders []Holder
 	if entries, err := os.ReadDir("/sys/dev/block/" + number + "/holders"); err == nil {
 		for _, e := range entries {
@@ -104,7 +140,7 @@ func DeviceHolders(number, path string) []Holder {
 		}
 	}
 	if dev, err := os.Open(path); err == nil {
-		loops, _ := loopsOn(dev, number)
+		loops, _ := loopsOn(dev, d)
 		dev.Close()
 		for _, l := range loops {
 			holders = append(holders, Holder{How: l})
@@ -133,7 +169,7 @@ func DeviceHolders(number, path string) []Holder {
 		return len(holders) < maxHolders
 	})
 	if fsType := liveSuperblock(number); fsType != "" && !mounted && !s.Cut() && len(holders) < maxHolders {
-		holders = append(holders, unmountedSuperblock(fsType, number, path))
+		holders = append(holders, unmountedSuperblock(fsType, d))
 		s.Each(func(p procfs.Process) bool {
 			if how := s.HoldsFileOn(p, number); how != "" {
 				holders = append(holders, holderOf(p, how))
@@ -168,11 +204,10 @@ func mountedIn(ns string, dirs ...string) string {
 
 // mountsOf returns the mount points of the device in the process's namespace.
 func mountsOf(s *procfs.Search, p procfs.Process, number, path string) []string {
-	tab, err := mounttable.ReadFile(p.Path("mountinfo"))
-	if err != nil {
+	tab := tableOf(s, p)
+	if tab == nil {
 		return nil
 	}
-	s.Over(costOf(tab))
 	var dirs []string
 	for _, e := range tab.OfDevice(number, path) {
 		dirs = append(dirs, e.Dir)

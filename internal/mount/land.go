@@ -106,7 +106,7 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		mnt, err = assemble(l)
 	}
 	if l.First && errors.Is(err, unix.EBUSY) {
-		return -1, fmt.Errorf("%w (%w)", &BusyError{What: describeDevice(l.Device), Holders: DeviceHolders(l.Device.Number, l.Device.Path)}, err)
+		return -1, fmt.Errorf("%w (%w)", &BusyError{What: describeDevice(l.Device), Holders: DeviceHolders(l.Device)}, err)
 	}
 	if mayHaveTwin(l.FSType, err) {
 		if why := onlyTwins(dev, l.Device); why != nil {

@@ -228,9 +228,33 @@ func TestHoldersCut(t *testing.T) {
 	dir := r.mkdir("m")
 	r.land(r.landing(dir))
 	MaxSearch = 0
-	all := DeviceHolders(r.dev.Number, r.dev.Path)
+	all := DeviceHolders(r.dev)
 	if len(all) != 1 || !all[0].Cut || all[0].Unmounted {
 		t.Errorf("got %+v", all)
 	}
+	MaxSearch = 1 << 30
+	defer func(n int) { maxTable = n }(maxTable)
+	maxTable = 1 // a tenant's mount table has more
+	if all := DeviceHolders(r.dev); len(all) == 0 || !all[len(all)-1].Cut {
+		t.Errorf("got %+v", all)
+	}
 	r.unmount(dir)
+}
+
+// An unbindable mount has no copy that shows whether all data was written.
+func TestUnmountUnbindable(t *testing.T) {
+	need(t)
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	if err := unix.Mount("", dir, "", unix.MS_UNBINDABLE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true); err != nil {
+		t.Error(err)
+	}
+	if n := len(r.mounts()); n != 0 {
+		t.Errorf("%d mounts are left", n)
+	}
 }

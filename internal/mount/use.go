@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -34,7 +35,7 @@ func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 		case !used:
 			return volume.Unused, nil, nil
 		case time.Now().After(end):
-			busy := &BusyError{What: describeDevice(d), Holders: DeviceHolders(d.Number, d.Path)}
+			busy := &BusyError{What: describeDevice(d), Holders: DeviceHolders(d)}
 			if len(busy.Holders) == 0 {
 				busy.Holders = deviceMappers(d.Number)
 			}
@@ -83,7 +84,7 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 	if n, ok, err := mappedOpen(d.Number); ok || err != nil {
 		return n > 1, err
 	}
-	if on, err := loopsOn(dev, d.Number); len(on) > 0 || err != nil {
+	if on, err := loopsOn(dev, d); len(on) > 0 || err != nil {
 		return len(on) > 0, err
 	}
 	return opened(dev, d)
@@ -94,45 +95,61 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 // is being sent through a socket, and other pid namespaces. But at the last close the
 // kernel drops the device's page cache: opened closes dev, opens it again, and checks that
 // the pages it had read are gone. This does not affect other openers.
+//
+// A direct write drops the pages that it overwrites: opened reads pages at several places, and a
+// program has the device open if one of them is cached afterwards, or one is not that was just read.
 func opened(dev *os.File, d volume.Device) (bool, error) {
+	size, err := sizeOf(dev)
+	if err != nil {
+		return false, err
+	}
+	places := cachePlaces(size)
+	buf := make([]byte, os.Getpagesize())
 	for range 2 { // memory may be reclaimed meanwhile
-		if n, err := readCached(dev); err != nil {
-			return false, fmt.Errorf("check for other openers of %s: %w", d.Path, err)
-		} else if n == 0 {
-			return false, fmt.Errorf("whether anything has %s open is unknown: no page of it is cached", d.Path)
+		for _, at := range places {
+			if _, err := dev.ReadAt(buf, at); err != nil && err != io.EOF {
+				return false, fmt.Errorf("check for other openers of %s: %w", d.Path, err)
+			}
+		}
+		if n, err := cached(dev, places); n < len(places) || err != nil {
+			return true, err
 		}
 		if err := reopen(dev, d); err != nil {
 			return false, err
 		}
-		if n, err := cached(dev); n > 0 || err != nil {
+		if n, err := cached(dev, places); n > 0 || err != nil {
 			return n > 0, err
 		}
 	}
 	return false, nil
 }
 
-const cacheProbe = 64 << 10 // a few pages of the head of a device
-
-func readCached(dev *os.File) (pages int, err error) {
-	if _, err := dev.ReadAt(make([]byte, cacheProbe), 0); err != nil && err != io.EOF {
-		return 0, err
+// cachePlaces are some pages that are evenly distributed on a device.
+func cachePlaces(size int64) []int64 {
+	const most = 8
+	page := int64(os.Getpagesize())
+	step := max(size/page/most, 1) * page
+	places := []int64{0}
+	for at := step; at+page <= size && len(places) < most; at += step {
+		places = append(places, at)
 	}
-	return cached(dev)
+	return places
 }
 
-// cached counts the cached pages at the start of the device.
-func cached(dev *os.File) (pages int, err error) {
-	m, err := unix.Mmap(int(dev.Fd()), 0, cacheProbe, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return 0, os.NewSyscallError("mmap", err)
-	}
-	defer unix.Munmap(m)
-	in := make([]byte, cacheProbe/os.Getpagesize())
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), cacheProbe, uintptr(unsafe.Pointer(&in[0]))); errno != 0 {
-		return 0, os.NewSyscallError("mincore", errno)
-	}
-	for _, page := range in {
-		pages += int(page & 1)
+// cached counts which of these pages of the device are cached.
+func cached(dev *os.File, places []int64) (pages int, err error) {
+	for _, at := range places {
+		m, err := unix.Mmap(int(dev.Fd()), at, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			return 0, os.NewSyscallError("mmap", err)
+		}
+		var in [1]byte
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), uintptr(unsafe.Pointer(&in[0])))
+		_ = unix.Munmap(m)
+		if errno != 0 {
+			return 0, os.NewSyscallError("mincore", errno)
+		}
+		pages += int(in[0] & 1)
 	}
 	return pages, nil
 }
@@ -174,7 +191,8 @@ type backing struct{ dev, ino, rdev uint64 }
 
 // loopsOn returns the loop devices with the bytes of a device: those attached to it and, if
 // it is a loop device itself, those attached to its backing file.
-func loopsOn(dev *os.File, number string) ([]string, error) {
+func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
+	number := d.Number
 	var (
 		own  backing
 		file string
@@ -190,7 +208,7 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 	}
 	self := backing{dev: own.dev, ino: own.ino}
 	var on []string
-	err = askLoops(number, func(to string, f backing, ok bool) bool {
+	err = askLoops(d, func(to string, f backing, ok bool) bool {
 		return !ok || isLoop && f == self || filepath.Base(to) == file
 	}, func(name, to string, its backing) {
 		switch {
@@ -204,8 +222,9 @@ func loopsOn(dev *os.File, number string) ([]string, error) {
 }
 
 // filesOn returns the loop devices with a backing file in the filesystem of a device.
-func filesOn(number string) (on []string, err error) {
-	err = askLoops(number, func(to string, f backing, ok bool) bool {
+func filesOn(d volume.Device) (on []string, err error) {
+	number := d.Number
+	err = askLoops(d, func(to string, f backing, ok bool) bool {
 		return !ok || sysfs.Number(f.dev) == number
 	}, func(name, to string, its backing) {
 		if sysfs.Number(its.dev) == number {
@@ -217,7 +236,8 @@ func filesOn(number string) (on []string, err error) {
 
 // askLoops reads the backing stores of the loop devices, except the one with that number.
 // It opens only possible matches, because each open is briefly a use, too.
-func askLoops(number string, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
+func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
+	number := d.Number
 	all, err := sysfs.Loops()
 	if err != nil {
 		return err
@@ -240,7 +260,7 @@ func askLoops(number string, may func(to string, f backing, ok bool) bool, show 
 			}
 			f, ok = leadsTo(tab, to)
 		}
-		if !may(to, f, ok) {
+		if !may(to, f, ok) || !ok && d.Checked > 0 && elsewhereBefore(name, to, d.Checked) {
 			continue
 		}
 		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
@@ -262,6 +282,16 @@ func askLoops(number string, may func(to string, f backing, ok bool) bool, show 
 		}
 	}
 	return nil
+}
+
+// elsewhereBefore reports whether a loop device has a file that this mount namespace does not have,
+// and was attached before flexd looked last: flexd has compared its file, or waited for that, and
+// a child cannot give up waiting for a filesystem that hangs.
+func elsewhereBefore(name, path string, checked uint64) bool {
+	text, err := sysfs.Line("/sys/block/" + name + "/diskseq")
+	seq, nerr := strconv.ParseUint(text, 10, 64)
+	_, serr := os.Lstat(path)
+	return err == nil && nerr == nil && seq <= checked && errors.Is(serr, os.ErrNotExist)
 }
 
 // leadsTo returns the regular file at the path of a loop device's backing file; false if
@@ -373,13 +403,13 @@ func liveSuperblock(number string) string {
 }
 
 // unmountedSuperblock explains a filesystem that is active without a mount.
-func unmountedSuperblock(fsType, number, path string) Holder {
+func unmountedSuperblock(fsType string, d volume.Device) Holder {
 	how := "its " + fsType + " is active in the kernel and mounted in no namespace, "
-	if on, _ := filesOn(number); len(on) > 0 {
+	if on, _ := filesOn(d); len(on) > 0 {
 		how += fmt.Sprintf("as %s has a file of it (losetup -d %s)", strings.Join(on, ", "), strings.Join(on, " "))
 		return Holder{Unmounted: true, How: how}
 	}
 	return Holder{Unmounted: true, How: how + fmt.Sprintf("as after an unmount while it was frozen (fsfreeze -f by a backup): "+
 		"thaw it (mount %s /mnt; fsfreeze -u /mnt; umount /mnt); if it is not frozen, unmount the overlays whose layers are in it, "+
-		"and end the processes that have files of it open since a umount -l", path)}
+		"and end the processes that have files of it open since a umount -l", d.Path)}
 }

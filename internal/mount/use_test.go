@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -422,10 +423,10 @@ func TestLoopsOnUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if on, err := loopsOn(null, r.dev.Number); err == nil {
+	if on, err := loopsOn(null, r.dev); err == nil {
 		t.Errorf("got %q", on)
 	}
-	if _, err := loopsOn(null, "1:3"); err != nil { // no loop device
+	if _, err := loopsOn(null, volume.Device{Number: "1:3"}); err != nil { // no loop device
 		t.Error(err)
 	}
 }
@@ -446,5 +447,78 @@ func TestOpenLoop(t *testing.T) {
 	}
 	if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dev.Fd())); err != nil || strings.HasPrefix(to, "/dev/") {
 		t.Errorf("it was opened as %q: %v", to, err)
+	}
+}
+
+// A program that writes to the start of a device directly drops the cached pages there, by which
+// flexd notices that the device is open.
+func TestDirectWrites(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	fd, err := unix.Open(r.dev.Path, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	same, err := unix.Mmap(-1, 0, 64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err == nil {
+		_, err = unix.Pread(fd, same, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	defer func() { close(stop); <-ended }()
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.Pwrite(fd, same, 0)
+				unix.Nanosleep(&unix.Timespec{Nsec: 20_000}, nil)
+			}
+		}
+	}()
+	for range 5 {
+		fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, "")
+		if err != nil || fs.Use != volume.InUse {
+			t.Fatalf("got %v, %v", fs.Use, err)
+		}
+	}
+}
+
+// A loop device whose file is in another mount namespace is not opened if the last look has
+// compared it: a child could wait for that filesystem for ever.
+func TestLoopElsewhere(t *testing.T) {
+	r := newRig(t, mib)
+	dir, _ := r.tmpfs("elsewhere", "")
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, make([]byte, mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other, detach := r.loop(file)
+	defer detach()
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // its path is /file now
+		t.Fatal(err)
+	}
+	seq, err := sysfs.Line("/sys/block/" + filepath.Base(other) + "/diskseq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, err := strconv.ParseUint(seq, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for checked, want := range map[uint64]bool{0: true, newest - 1: true, newest: false} {
+		asked, d := false, r.dev
+		d.Checked = checked
+		err := askLoops(d, func(string, backing, bool) bool { return true }, func(name, _ string, _ backing) {
+			asked = asked || name == filepath.Base(other)
+		})
+		if err != nil || asked != want {
+			t.Errorf("checked up to %d, and it has %d: asked %v, %v", checked, newest, asked, err)
+		}
 	}
 }

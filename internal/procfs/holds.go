@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,6 +62,22 @@ func (s *Search) descriptors(p Process, f func(dir *os.File, name string) bool) 
 	}
 }
 
+// lines calls f with each line of a file of procfs, until it returns true. The file of a process
+// without any privilege may have gigabytes.
+func (s *Search) lines(path string, f func(line string) bool) {
+	file, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	for r := bufio.NewReaderSize(file, 64<<10); ; {
+		line, err := r.ReadSlice('\n')
+		if err != nil || s.Over(1+len(line)/256) || f(string(line)) {
+			return
+		}
+	}
+}
+
 // HoldsMount describes how a process keeps one of some mounts of a device busy, and returns
 // its id; "" = it keeps none. The id is unique across namespaces, unlike a path.
 func (s *Search) HoldsMount(p Process, ids []int, number string) (how string, id int) {
@@ -82,9 +99,8 @@ func (s *Search) holdsMount(p Process, ids []int, number string) (how string, id
 			return l.how + " " + p.link(l.name), id
 		}
 	}
-	s.descriptors(p, func(_ *os.File, name string) bool {
-		info, _ := os.ReadFile(p.Path("fdinfo/" + name))
-		if id = parseMountID(info); slices.Contains(ids, id) {
+	s.descriptors(p, func(dir *os.File, name string) bool {
+		if id = mountOf(int(dir.Fd()), name); slices.Contains(ids, id) {
 			how = "open file " + p.link("fd/"+name)
 		}
 		return how != ""
@@ -92,21 +108,21 @@ func (s *Search) holdsMount(p Process, ids []int, number string) (how string, id
 	if how != "" {
 		return how, id
 	}
-	maps, _ := os.ReadFile(p.Path("maps"))
-	for line := range strings.Lines(string(maps)) {
+	s.lines(p.Path("maps"), func(line string) bool {
 		// 7f..-7f.. r-xp 00000000 07:03 12 /path
 		f := strings.Fields(line)
-		if s.Over(1) {
-			break
-		}
 		if len(f) < 6 || hexNumber(f[3]) != number {
-			continue
+			return false
 		}
-		if id := mountID(p.Path("map_files/" + f[0])); slices.Contains(ids, id) {
-			return "mapped file " + f[5], id
+		if at := mountID(p.Path("map_files/" + f[0])); slices.Contains(ids, at) {
+			how, id = "mapped file "+f[5], at
 		}
+		return how != ""
+	})
+	if how == "" {
+		id = 0
 	}
-	return "", 0
+	return how, id
 }
 
 // HoldsDevice describes how a process has the block device with that number open; "" = it
@@ -153,21 +169,21 @@ func (s *Search) HoldsFileOn(p Process, number string) (how string) {
 // has not.
 func (s *Search) MapsDevice(p Process, number string) string {
 	for _, t := range s.tables(p) {
-		maps, _ := os.ReadFile(t.Path("maps"))
-		seen := map[string]bool{}
-		for line := range strings.Lines(string(maps)) {
+		seen, how := map[string]bool{}, ""
+		s.lines(t.Path("maps"), func(line string) bool {
 			// 7f..-7f.. rw-s 00000000 00:06 330 /dev/loop3: the numbers are those of the node
 			f := strings.Fields(line)
-			if s.Over(1) {
-				break
-			}
 			if len(f) < 6 || f[4] == "0" || seen[f[3]+" "+f[4]] {
-				continue
+				return false
 			}
 			seen[f[3]+" "+f[4]] = true
 			if isDevice(unix.AT_FDCWD, t.Path("map_files/"+f[0]), number) {
-				return "has it mapped as " + f[5]
+				how = "has it mapped as " + f[5]
 			}
+			return how != ""
+		})
+		if how != "" {
+			return how
 		}
 	}
 	return ""
@@ -188,7 +204,7 @@ func (s *Search) tables(p Process) []Process {
 	threads, _ := readNames(p.Path("task"))
 	for _, name := range threads {
 		tid, err := strconv.Atoi(name)
-		if err == nil && !s.Over(1) && !slices.ContainsFunc(found, func(t Process) bool { return shares(t, Process(tid)) }) {
+		if err == nil && !s.Over(1) && !slices.ContainsFunc(found, func(t Process) bool { return s.Over(1) || shares(t, Process(tid)) }) {
 			found = append(found, Process(tid))
 		}
 	}
@@ -225,29 +241,18 @@ func (p Process) link(name string) string {
 	return to
 }
 
-// mountID returns the id of the mount to which a path of procfs leads, or 0. O_PATH does
-// not access the filesystem there.
-func mountID(path string) int {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		return 0
-	}
-	return parseMountID(info)
-}
+// mountID returns the id of the mount to which a path of procfs leads, or 0.
+func mountID(path string) int { return mountOf(unix.AT_FDCWD, path) }
 
-func parseMountID(fdinfo []byte) int {
-	for line := range strings.Lines(string(fdinfo)) {
-		if v, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			id, _ := strconv.Atoi(strings.TrimSpace(v))
-			return id
-		}
+// mountOf is mountID of a link in a directory. It does not access the filesystem there. It does
+// not read fdinfo, which has a line for each file that an epoll or inotify descriptor watches.
+func mountOf(dir int, link string) int {
+	var st unix.Statx_t
+	err := unix.Statx(dir, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
+	if err != nil || st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0
 	}
-	return 0
+	return int(st.Mnt_id)
 }
 
 // hexNumber turns the "07:03" of a maps file into "7:3".

@@ -1,15 +1,19 @@
 package procfs
 
 import (
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte("pos:\t0\nmnt_id:\t91\n"))
 	f.Add([]byte("07:03"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		parseMountID(b)
 		hexNumber(string(b))
 	})
 }
@@ -43,5 +47,47 @@ func TestSearchCut(t *testing.T) {
 		if s.Cut() != row.cut || (seen == 0) != row.cut {
 			t.Errorf("%v: cut %v, %d processes", row.entries, s.Cut(), seen)
 		}
+	}
+}
+
+// Threads with a table of descriptors each are compared with each other: the comparisons count.
+func TestSearchThreads(t *testing.T) {
+	const threads = 100
+	var begun, all sync.WaitGroup
+	end := make(chan struct{})
+	begun.Add(threads)
+	for range threads {
+		all.Go(func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+				t.Error(err)
+			}
+			begun.Done()
+			<-end
+		})
+	}
+	begun.Wait()
+	s := NewSearch(20 * threads)
+	if all := s.tables(Process(os.Getpid())); !s.Cut() {
+		t.Errorf("%d threads have tables of their own, and comparing them cost %d", len(all), 20*threads-s.left)
+	}
+	close(end)
+	all.Wait()
+}
+
+// A file of procfs can have long lines, and gigabytes of them.
+func TestSearchLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "maps")
+	line := strings.Repeat("x", 2559) + "\n"
+	if err := os.WriteFile(path, []byte(strings.Repeat(line, 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, seen := NewSearch(109), 0
+	s.lines(path, func(got string) bool {
+		seen++
+		return got != line
+	})
+	if seen != 9 || !s.Cut() {
+		t.Errorf("%d lines, cut %v", seen, s.Cut())
 	}
 }

@@ -87,11 +87,12 @@ const (
 // A Device is the block device of an active volume.
 type Device struct {
 	Activity  Activity `json:"activity"`
-	Path      string   `json:"path,omitempty"`   // the kernel's own node, such as /dev/loop3
-	Link      string   `json:"link,omitempty"`   // the stable name handed to kubelet
-	Number    string   `json:"number,omitempty"` // "major:minor"
-	Seq       uint64   `json:"seq,omitempty"`    // diskseq: this incarnation of the device, never reused in a boot
-	Size      int64    `json:"size,omitempty"`   // bytes
+	Path      string   `json:"path,omitempty"`    // the kernel's own node, such as /dev/loop3
+	Link      string   `json:"link,omitempty"`    // the stable name handed to kubelet
+	Number    string   `json:"number,omitempty"`  // "major:minor"
+	Checked   uint64   `json:"checked,omitempty"` // the newest diskseq of the devices that it was compared with, or that do not answer
+	Seq       uint64   `json:"seq,omitempty"`     // diskseq: this incarnation of the device, never reused in a boot
+	Size      int64    `json:"size,omitempty"`    // bytes
 	ReadOnly  bool     `json:"readOnly,omitempty"`
 	Suspended bool     `json:"suspended,omitempty"`
 	Reason    string   `json:"reason,omitempty"` // why it is unknown, or why it must not be used
