@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func (s *side) stale() {
 		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)
 	}
 	if d.Suspended {
-		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+d.Kernel, "the device %s is suspended", s.deviceName())
+		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If lvextend was: repeat it, and do not refresh. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+cmp.Or(d.SuspendedBelow, d.Kernel), "the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
 	}
 	if v != nil && (v.Size > 0 || !s.lvm()) && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
 		hint := "lvchange --refresh " + s.title()
@@ -106,7 +107,7 @@ func (s *side) stale() {
 		wrong(hint, "the metadata says %s, and the device %s has %s", volume.Bytes(v.Size), s.deviceName(), volume.Bytes(d.Size))
 	}
 	if v != nil && d.Misplaced != "" {
-		wrong(fmt.Sprintf("the metadata is an older one: vgcfgrestore --list %s, and restore the newest that differs from the current one. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
+		wrong(fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest that differs from the current one. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
 			"the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {

@@ -74,28 +74,29 @@ type Volume struct {
 
 // A Device is a block device of the group.
 type Device struct {
-	UUID      volume.UUID
-	Name      string // the volume's name as the kernel's name for the device has it; "" = none of the group's form
-	Kernel    string // the kernel's name, such as "vg0-data"
-	Path      string
-	Number    string // "major:minor"
-	Size      int64  // bytes
-	Open      int    // how often it is open; -1 = not known
-	Suspended bool
-	Unknown   string  // why nothing else is known of it but its name and number; "" = it was looked at
-	Broken    string  // why nothing can be read from it, or from a part of it
-	Merges    bool    // the kernel merges a snapshot into it
-	Misplaced string  // how it lies elsewhere than the metadata says
-	Failed    string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
-	Remedy    string  // for Failed
-	Degraded  string  // which copies of its data do not work, "" = all do
-	Differ    string  // which copies differ, "" = none is known to
-	RAID      string  // the RAID with those copies, as lvconvert --repair takes it
-	Refresh   string  // the same as lvchange --refresh takes it
-	Rivals    []Rival // other devices that show its file, and its own if that is of another file
-	ReadOnly  bool
-	Link      string // the name by which it should be found; "" = none is expected
-	LinkBad   bool   // and that does not lead there
+	UUID           volume.UUID
+	Name           string // the volume's name as the kernel's name for the device has it; "" = none of the group's form
+	Kernel         string // the kernel's name, such as "vg0-data"
+	Path           string
+	Number         string // "major:minor"
+	Size           int64  // bytes
+	Open           int    // how often it is open; -1 = not known
+	Suspended      bool
+	SuspendedBelow string  // that device, if it is one below it
+	Unknown        string  // why nothing else is known of it but its name and number; "" = it was looked at
+	Broken         string  // why nothing can be read from it, or from a part of it
+	Merges         bool    // the kernel merges a snapshot into it
+	Misplaced      string  // how it lies elsewhere than the metadata says
+	Failed         string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
+	Remedy         string  // for Failed
+	Degraded       string  // which copies of its data do not work, "" = all do
+	Differ         string  // which copies differ, "" = none is known to
+	RAID           string  // the RAID with those copies, as lvconvert --repair takes it
+	Refresh        string  // the same as lvchange --refresh takes it
+	Rivals         []Rival // other devices that show its file, and its own if that is of another file
+	ReadOnly       bool
+	Link           string // the name by which it should be found; "" = none is expected
+	LinkBad        bool   // and that does not lead there
 }
 
 // A Rival is another device or file that is the same volume.

@@ -41,7 +41,7 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		if err != nil {
 			return g.explainFailure(ctx, lv, err)
 		}
-		if why := p.tree().unusable(m); why != "" {
+		if why := p.tree().faults(m, false).unusable(); why != "" {
 			return fmt.Errorf("activate: %s", why)
 		}
 		if d.Unlocked {

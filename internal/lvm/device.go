@@ -111,17 +111,18 @@ func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 			d.Link = link
 		}
 	}
-	d.Reason = below.unusable(m)
+	f := below.faults(m, false)
+	d.Reason = f.unusable()
 	d.Unusable = d.Reason != ""
+	if f.suspended != "" && f.suspended != m.Name {
+		d.Suspended, d.SuspendedBelow = true, filepath.Join(p.Dev, "mapper", f.suspended)
+	}
 	d.Unsound = unsound(m)
 	return d
 }
 
 // unusable describes why a device must not be used; "" = it may be.
-func (t *tree) unusable(m devmapper.Mapped) string {
-	f := t.faults(m, false)
-	return cmp.Or(f.missing, f.pool, f.unread)
-}
+func (f faults) unusable() string { return cmp.Or(f.missing, f.pool, f.unread) }
 
 // incomplete describes a device of a volume, or of a part of one, without a complete table; "" = it
 // is complete.

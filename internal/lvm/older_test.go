@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -88,5 +89,51 @@ func TestOverlapWithoutUUID(t *testing.T) {
 	f.devices[""] = devmapper.Mapped{Name: "rescue", Number: "253:91", Live: true, Targets: table}
 	if d, err := p.Device(t.Context(), f.lookUp(p, "v0")); err != nil || !d.Unusable || !strings.Contains(d.Reason, "it lies on extents of rescue") {
 		t.Errorf("got %+v %v", d, err)
+	}
+}
+
+// Two thin devices with one id share all blocks; a thin volume waits for its suspended pool.
+func TestThinDevice(t *testing.T) {
+	f, p := newFake(t, 1)
+	device := func(name, uuid, number, target, params string) {
+		f.devices[uuid] = devmapper.Mapped{Name: name, UUID: uuid, Number: number, Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}
+	}
+	f.lvs["pool"] = &fakeLV{uuid: fakeUUID(5), size: 8 * mib, layout: "thin,pool", role: "private"}
+	pool := dmUUID(fakeUUID(5)) + "-tpool"
+	device("vg0-pool-tpool", pool, "253:90", "linear", "1:3 0")
+	device("vg0-v0", dmUUID(fakeUUID(0)), "253:91", "thin", "253:90 2")
+	for id, twin := range map[string]bool{"2": true, "3": false} {
+		device("vg0-gone", dmUUID(fakeUUID(7)), "253:92", "thin", "253:90 "+id)
+		p.Invalidate("")
+		if d, err := p.Device(t.Context(), f.lookUp(p, "v0")); err != nil || d.Unusable != twin || twin && !strings.Contains(d.Reason, "vg0-gone") {
+			t.Errorf("id %s: got %+v %v", id, d, err)
+		}
+	}
+	m := f.devices[pool]
+	m.Suspended = true
+	f.devices[pool] = m
+	if d, err := p.Device(t.Context(), f.lookUp(p, "v0")); err != nil || !d.Suspended || !strings.HasSuffix(d.SuspendedBelow, "/vg0-pool-tpool") {
+		t.Errorf("got %+v %v", d, err)
+	}
+	s := p.Survey(t.Context(), "vg0", true)
+	if !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "v0" && d.Suspended && d.SuspendedBelow == "vg0-pool-tpool" }) {
+		t.Errorf("survey: %+v", s.Devices)
+	}
+}
+
+// A volume that older metadata has as a part of another one is not skipped by the survey.
+func TestSurveyPart(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lvs["v0_cvol"] = f.lvs["v0"]
+	f.lvs["v0_cvol"].role = "private,cache,pool,data"
+	f.lvs["v0_cvol"].attr = "Cwi---C---"
+	delete(f.lvs, "v0")
+	uuid := dmUUID(fakeUUID(0))
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 2048"}}}
+	s := p.Survey(t.Context(), "vg0", true)
+	if !slices.ContainsFunc(s.Devices, func(d join.Device) bool {
+		return d.Name == "v0" && strings.Contains(d.Misplaced, "is a volume, and the metadata has it as vg0/v0_cvol")
+	}) {
+		t.Errorf("survey: %+v", s.Devices)
 	}
 }

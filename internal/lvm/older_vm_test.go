@@ -5,6 +5,7 @@ package lvm
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +48,19 @@ func TestVMOlderMetadata(t *testing.T) {
 					return l.Extend(ctx, l.lock, lv, l.device(lv), 128*mib)
 				},
 			}},
+		{"thin device", "lvcreate -qy -L64M -T vg0/pool " + first + "; lvcreate -qy -V64M -T vg0/pool -n thin1; lvcreate -qy -V64M -T vg0/pool -n twin; lvchange -q -an vg0/twin",
+			"lvremove -q -y vg0/twin; lvcreate -qy -V64M -T vg0/pool -n new", "new", map[string]func(context.Context) error{
+				"use": func(ctx context.Context) error {
+					lv := l.present("twin")
+					if err := l.Activate(ctx, l.lock, lv); err != nil {
+						return err
+					}
+					if d := l.device(lv); d.Unusable && strings.Contains(d.Reason, "vg0-new") {
+						return volume.Errorf(volume.Unusable, "%s", d.Reason)
+					}
+					return nil
+				},
+			}},
 		{"RAID", "lvcreate -qy -an -Zn -Wn --type raid1 -m1 -L64M -n r vg0", "lvremove -q -y vg0/r; lvcreate -qy -L64M -n new vg0", "new",
 			map[string]func(context.Context) error{"activate": activate("r")}},
 		{"snapshot", "lvcreate -qy -Zn -Wn -L64M -n o vg0 " + second + "; lvcreate -qy -s -L64M -n s vg0/o " + first, "lvremove -q -y vg0/s; lvchange -q -an vg0/o; lvcreate -qy -L64M -n new vg0 " + first, "new",
@@ -67,7 +81,7 @@ func TestVMOlderMetadata(t *testing.T) {
 			sum := func() string {
 				return l.sh("sh", "-c", "dd if=/dev/vg0/"+c.used+" bs=1M iflag=direct 2>/dev/null | sha256sum")
 			}
-			written, tables := sum(), l.sh("sh", "-c", "dmsetup table | grep -v '^vg0-[xw]:' | sort")
+			written, tables := sum(), l.sh("sh", "-c", "dmsetup table | grep -v '^vg0-\\(x\\|w\\|twin\\):' | sort")
 			restore(old)
 			for name, do := range c.do {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -79,10 +93,11 @@ func TestVMOlderMetadata(t *testing.T) {
 			if sum() != written {
 				t.Error("the volume in use has other data")
 			}
-			if now := l.sh("sh", "-c", "dmsetup table | grep -v '^vg0-[xw]:' | sort"); now != tables {
+			if now := l.sh("sh", "-c", "dmsetup table | grep -v '^vg0-\\(x\\|w\\|twin\\):' | sort"); now != tables {
 				t.Errorf("tables:\n%s\nnow:\n%s", tables, now)
 			}
 			l.try("dmsetup", "remove", "--noudevsync", "vg0-x")
+			l.try("dmsetup", "remove", "--noudevsync", "vg0-twin")
 			restore(newest)
 			l.sh("vgchange", "-q", "-an", "vg0")
 			l.sh("lvremove", "-q", "-y", "vg0")

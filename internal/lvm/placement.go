@@ -82,8 +82,11 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		return ""
 	}
 	id := identity(f.UUID, grouped(rest[:uuidLength]))
-	for _, e := range extents(m) {
+	for i, e := range extents(m) {
 		if f.place.free.meets([]extent{e}) {
+			if i > 0 && len(m.Targets) > 1 { // what is before that lies where the metadata says
+				return "has more space at its end than the metadata, which counts it as free (if lvextend or dmeventd was interrupted: repeat that extension, and neither restore nor refresh anything)"
+			}
 			return "lies on space that the metadata counts as free"
 		}
 		if owner := f.place.otherOwner(e, id); owner != "" {
@@ -94,6 +97,9 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	name := f.names[id]
+	if dm, layer, ok := parseDMName(m.Name); ok && layer == "" && rest[uuidLength:] == "" && !isPart(dm.LV) && isPart(name) {
+		return fmt.Sprintf("is a volume, and the metadata has it as %s/%s, a part of another", f.Name, name)
+	}
 	if l := f.LVs[name]; name != "" && rest[uuidLength:] == "" && !l.merging() && len(m.Targets) > 0 && !fenced(m) {
 		// The next activation of a snapshot writes a header to its space.
 		switch is, has := slices.Contains(l.Role, "thicksnapshot"), m.Targets[0].Type == "snapshot"; {
@@ -222,6 +228,13 @@ func extents(m devmapper.Mapped) (all []extent) {
 	for _, target := range m.Targets {
 		words, length := strings.Fields(target.Params), target.Length/512
 		switch target.Type {
+		case "thin": // POOL ID: two devices with one id share all blocks
+			if len(words) > 1 {
+				if id, err := strconv.ParseInt(words[1], 10, 64); err == nil {
+					all = append(all, extent{"a thin device of " + words[0], id, id + 1})
+				}
+			}
+			continue
 		case "linear", "mirror": // pvmove is a mirror on disks
 		case "striped": // STRIPES CHUNK, then DISK START of each
 			first, _, _ := strings.Cut(target.Params, " ")

@@ -129,8 +129,8 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		named = named && layer == ""
 		byUUID := prefix != "" && strings.HasPrefix(m.UUID, prefix)
 		switch {
-		case !ok || own[uuid]:
-			continue
+		case !ok || own[uuid] && (!named || isPart(name.LV) || name.LV == f.names[uuid]):
+			continue // else the metadata is older than the volume, which it has as a part of another
 		case !byUUID && (!named || name.VG != vg):
 			continue
 		case named && isPart(name.LV):
@@ -148,7 +148,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
 			below.health(now, &d)
-			if current {
+			if d.Suspended = d.Suspended || d.SuspendedBelow != ""; current {
 				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
 			}
 		}
@@ -167,6 +167,9 @@ func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
 	d.Broken, d.Degraded, d.Differ = cmp.Or(f.missing, t.gone(m)), f.degraded, f.differ
 	d.RAID, d.Refresh = f.raid, f.refresh
+	if f.suspended != m.Name {
+		d.SuspendedBelow = f.suspended
+	}
 	d.Failed, d.Remedy = f.failed, f.remedy
 	if f.pool != "" {
 		d.Failed, d.Remedy = f.pool, "extend or repair the pool as described; until then writes of its pods fail"

@@ -133,6 +133,8 @@ type faults struct {
 	differ   string // the copies that differ
 	raid     string // that RAID, as an argument of lvconvert --repair
 	refresh  string // the same for lvchange --refresh: LVM refuses a hidden volume
+
+	suspended string // the lowest suspended device: every read and write waits for it
 }
 
 // faults returns the problems of a volume. Without health it omits those that do not
@@ -140,6 +142,9 @@ type faults struct {
 func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
+		if n.Live && n.Suspended {
+			f.suspended = n.Name
+		}
 		if !redundant && !n.sparse() {
 			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()))
 		}

@@ -246,14 +246,13 @@ func (g *group) settled(ctx context.Context, lv volume.LV) error {
 		}
 		return f.contradiction()
 	}
-	f, kept, err := g.look(ctx, false)
+	f, _, err := g.look(ctx, false)
 	if err != nil || check(f) == nil {
 		return err
 	}
-	if kept { // it may be moved just now
-		if f, _, err = g.look(ctx, true); err != nil {
-			return err
-		}
+	// It may be moved or extended just now, or have been while the report was read.
+	if f, _, err = g.look(ctx, true); err != nil {
+		return err
 	}
 	return check(f)
 }

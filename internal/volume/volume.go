@@ -99,6 +99,8 @@ type Device struct {
 	Unusable  bool     `json:"unusable,omitempty"`
 	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
 
+	SuspendedBelow string `json:"-"` // that device, if it is one below, such as that of a thin pool
+
 	Unlocked  bool       `json:"-"` // in a shared group: its lock is not known to be held
 	LockLeft  bool       `json:"-"` // it is inactive, and a command that was interrupted may have left its lock on this node
 	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
