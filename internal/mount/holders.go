@@ -27,7 +27,7 @@ var MaxSearch = 200_000
 // cut is what a search that was over too early adds to the holders.
 func cut(s *procfs.Search, holders []Holder) []Holder {
 	if s.Cut() {
-		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search among the processes ended after %d of their descriptors, threads and mapped files: lsof finds the others", MaxSearch)})
+		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search among the processes and their mounts ended early, as they have too many (limit %d): lsof and findmnt -N PID find the others", MaxSearch)})
 	}
 	return holders
 }

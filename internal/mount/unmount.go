@@ -55,21 +55,12 @@ type mountCopy struct {
 }
 
 func copyOf(dir string) *mountCopy {
-	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.EINVAL) && synced(dir) == nil { // an unbindable mount has no copy
-		return nil
+	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, flags)
+	if errors.Is(err, unix.EINVAL) && unix.Mount("", dir, "", unix.MS_PRIVATE, "") == nil { // it was unbindable
+		tree, err = unix.OpenTree(unix.AT_FDCWD, dir, flags)
 	}
 	return &mountCopy{tree, os.NewSyscallError("open_tree", err)}
-}
-
-// synced writes the data of the filesystem at dir.
-func synced(dir string) error {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return unix.Syncfs(fd)
 }
 
 func (c *mountCopy) close() {

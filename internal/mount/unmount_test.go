@@ -208,8 +208,17 @@ func TestUnmountShutDown(t *testing.T) {
 	r.format("xfs")
 	dir := r.mkdir("m")
 	r.land(r.landing(dir))
+	open, err := os.Create(dir + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.sh("xfs_io", "-x", "-c", "shutdown", dir)
-	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
+	err = r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
+	open.Close()
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d (", os.Getpid())) {
+		t.Errorf("with an open file: %v", err)
+	}
+	err = r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
 	if !errors.Is(err, ErrUnwritten) || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("got %v", err)
 	}

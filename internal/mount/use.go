@@ -103,11 +103,13 @@ func opened(dev *os.File, d volume.Device) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	places := cachePlaces(size)
 	buf := make([]byte, os.Getpagesize())
 	for range 2 { // memory may be reclaimed meanwhile
-		for _, at := range places {
-			if _, err := dev.ReadAt(buf, at); err != nil && err != io.EOF {
+		var places []int64
+		for _, at := range cachePlaces(size) {
+			if _, err := dev.ReadAt(buf, at); err == nil || err == io.EOF {
+				places = append(places, at)
+			} else if at == 0 {
 				return false, fmt.Errorf("check for other openers of %s: %w", d.Path, err)
 			}
 		}
@@ -224,6 +226,7 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 // filesOn returns the loop devices with a backing file in the filesystem of a device.
 func filesOn(d volume.Device) (on []string, err error) {
 	number := d.Number
+	d.Checked = 0 // the last look has compared the files, not their filesystems
 	err = askLoops(d, func(to string, f backing, ok bool) bool {
 		return !ok || sysfs.Number(f.dev) == number
 	}, func(name, to string, its backing) {

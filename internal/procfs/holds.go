@@ -244,15 +244,28 @@ func (p Process) link(name string) string {
 // mountID returns the id of the mount to which a path of procfs leads, or 0.
 func mountID(path string) int { return mountOf(unix.AT_FDCWD, path) }
 
-// mountOf is mountID of a link in a directory. It does not access the filesystem there. It does
-// not read fdinfo, which has a line for each file that an epoll or inotify descriptor watches.
+// mountOf is mountID of a link in a directory. It does not wait for the filesystem there, and does
+// not read fdinfo of the descriptor, which has a line for each file that an epoll watches.
 func mountOf(dir int, link string) int {
 	var st unix.Statx_t
 	err := unix.Statx(dir, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
-	if err != nil || st.Mask&unix.STATX_MNT_ID == 0 {
+	if err == nil && st.Mask&unix.STATX_MNT_ID != 0 {
+		return int(st.Mnt_id)
+	}
+	// An xfs that has shut down fails it. O_PATH does not access the filesystem.
+	fd, err := unix.Openat(dir, link, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return 0
 	}
-	return int(st.Mnt_id)
+	defer unix.Close(fd)
+	info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	for line := range strings.Lines(string(info)) {
+		if v, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			id, _ := strconv.Atoi(strings.TrimSpace(v))
+			return id
+		}
+	}
+	return 0
 }
 
 // hexNumber turns the "07:03" of a maps file into "7:3".
