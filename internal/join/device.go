@@ -30,6 +30,9 @@ func (s *side) dmOnly() {
 	if s.lvm() {
 		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
+	if s.lvm() && s.device.Misplaced != "" {
+		text, hint = fmt.Sprintf("the device %s %s", s.deviceName(), s.device.Misplaced), s.noRefresh()
+	}
 	s.add(DMOnly, "", hint, "%s", text)
 }
 
@@ -69,7 +72,12 @@ func (s *side) copied() {
 
 // noRefresh is advice about a group with older metadata: a refresh would load its tables.
 func (s *side) noRefresh() string {
-	return fmt.Sprintf("the metadata may be an older one, since devices of its volumes do not match it: vgcfgrestore --list %s, and restore the newest that differs from the current one. No lvchange --refresh before", s.g.Name)
+	return fmt.Sprintf("the metadata may be an older one, since devices of its volumes do not match it: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata. No lvchange --refresh before", s.g.Name)
+}
+
+// repeatExtension is advice about a device that is only larger than the metadata says.
+func (s *side) repeatExtension() string {
+	return fmt.Sprintf("if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata", s.g.Name)
 }
 
 // stale checks whether a device differs from the metadata.
@@ -89,13 +97,15 @@ func (s *side) stale() {
 		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)
 	}
 	if d.Suspended {
-		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If lvextend was: repeat it, and do not refresh. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+cmp.Or(d.SuspendedBelow, d.Kernel), "the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
+		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it, and do not refresh. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+cmp.Or(d.SuspendedBelow, d.Kernel), "the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
 	}
 	if v != nil && (v.Size > 0 || !s.lvm()) && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
 		hint := "lvchange --refresh " + s.title()
 		switch {
+		case d.Enlarged:
+			hint = s.repeatExtension()
 		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
-			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest that differs from the current one. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
+			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
 		case s.lvm() && s.g.older: // a refresh could give the device space of another one
 			hint = s.noRefresh()
 		case s.lvm():
@@ -107,8 +117,11 @@ func (s *side) stale() {
 		wrong(hint, "the metadata says %s, and the device %s has %s", volume.Bytes(v.Size), s.deviceName(), volume.Bytes(d.Size))
 	}
 	if v != nil && d.Misplaced != "" {
-		wrong(fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest that differs from the current one. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name),
-			"the device %s %s", s.deviceName(), d.Misplaced)
+		hint := fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name)
+		if d.Enlarged {
+			hint = s.repeatExtension()
+		}
+		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {
 		hint := "lvchange --refresh " + s.title() + ", or dmsetup rename"

@@ -59,6 +59,9 @@ func TestDisagreements(t *testing.T) {
 		{"removed, and not claimed", []func(*Group){unclaimed, func(g *Group) { g.Volumes = nil }}, []string{"dm-only data: /dev/dm-3 (vg0-data)|uuid u1|open 1 times"}},
 		{"made anew under its name", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].UUID = "u9" }}, []string{"dm-only data: uuid u1"}},
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
+		{"a part in older metadata", []func(*Group){unclaimed, func(g *Group) {
+			g.Volumes, g.Devices[0].Misplaced = nil, "is a volume, and the metadata has it as vg0/x_cvol, a part of another"
+		}}, []string{"dm-only data: is a volume, and the metadata has it as vg0/x_cvol|restore the newest file"}},
 		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|only /dev/dm-3 has its data|losetup -d /dev/dm-3"}},
 		{"a loop device of a file with two names", []func(*Group){func(g *Group) {
 			g.Kind, g.Volumes, g.Refused = "loopdev", nil, map[volume.UUID]string{"u1": "/srv/vg0/data has 2 names"}
@@ -142,7 +145,7 @@ func TestDisagreements(t *testing.T) {
 		{"as large in older metadata", []func(*Group){func(g *Group) {
 			g.Volumes[0].Size = 128 << 20
 			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "new", Kernel: "vg0-new", Path: "/dev/dm-4", Number: "253:4", Size: 8 << 20, Link: "/dev/vg0/new"})
-		}}, []string{"stale-mapping data: restore the newest that differs from the current one. No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
+		}}, []string{"stale-mapping data: restore the newest file that differs from the current metadata. No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
 		{"renamed, in older metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Kernel, g.Devices[0].Name, g.Devices[0].Misplaced = "vg0-old", "old", "lies on another disk"
 		}}, []string{"stale-mapping data: lies on another disk|copy the data off now|No lvchange --refresh before"}},

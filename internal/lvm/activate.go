@@ -289,7 +289,7 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 	if what == "" {
 		return ""
 	}
-	return fmt.Sprintf("its device %s %s: the metadata may be an older one. It stays active, because the next activation would lose data: vgcfgrestore --list %s, and restore the newest that differs from the current one. If that is not possible, copy the data off, then lvchange -an %[3]s/%[4]s", m.Name, what, f.Name, l.Name)
+	return fmt.Sprintf("its device %s %s. It stays active, because the next activation would lose data: %s. If that is not possible, copy the data off, then lvchange -an %s/%s", m.Name, what, remedy(what, f.Name), f.Name, l.Name)
 }
 
 // busy returns an error that names the holders of a device. A child finds them, because one

@@ -257,7 +257,10 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 		return err
 	}
 	if d.Unusable { // such as on the device of a volume that this metadata does not know
-		return volume.Errorf(volume.Unusable, "%s was created, but its device is not usable: %s", lv.Name, d.Reason)
+		if err := g.deactivate(ctx, lv.Name, lv.UUID); err != nil { // it would be unknown to the newest metadata
+			return err
+		}
+		return volume.Errorf(volume.Unusable, "%s was created, but its device was not usable: %s", lv.Name, d.Reason)
 	}
 	if d.ReadOnly {
 		return fmt.Errorf("%s was created, but LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, then retry", lv.Name)

@@ -137,3 +137,35 @@ func TestSurveyPart(t *testing.T) {
 		t.Errorf("survey: %+v", s.Devices)
 	}
 }
+
+// A device that only has more space than its volume may be of an extension that was interrupted; one
+// of the same size was moved.
+func TestEnlarged(t *testing.T) {
+	segment := func(start, size int, owner string) string {
+		return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
+	}
+	linear := func(start, extents int64) devmapper.Target {
+		return devmapper.Target{Type: "linear", Length: extents * 4 * mib, Params: fmt.Sprint("1:3 ", start)}
+	}
+	for _, c := range []struct {
+		name    string
+		targets []devmapper.Target
+		want    string
+	}{
+		{"as the metadata says", []devmapper.Target{linear(2048, 2)}, ""},
+		{"extended", []devmapper.Target{linear(2048, 3)}, enlarged},
+		{"extended elsewhere", []devmapper.Target{linear(2048, 2), linear(51200, 1)}, enlarged},
+		{"half of it moved", []devmapper.Target{linear(2048, 1), linear(51200, 1)}, "lies on space that the metadata counts as free"},
+		{"moved and extended", []devmapper.Target{linear(51200, 3)}, "lies on space that the metadata counts as free"},
+	} {
+		f, p := newFake(t, 1)
+		f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+		f.gaps = segment(0, 2, string(fakeUUID(0).Earlier())) + "," + segment(2, 100, "")
+		uuid := dmUUID(fakeUUID(0))
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:90", Live: true, Targets: c.targets}
+		s := p.Survey(t.Context(), "vg0", true)
+		if len(s.Devices) != 1 || s.Devices[0].Misplaced != c.want || s.Devices[0].Enlarged != (c.want == enlarged) {
+			t.Errorf("%s: got %+v", c.name, s.Devices)
+		}
+	}
+}

@@ -74,6 +74,19 @@ func (f *Facts) placed() (*placement, error) {
 	return p, nil
 }
 
+// enlarged describes a device that was extended, perhaps by a command that was interrupted before
+// it wrote the metadata.
+const enlarged = "has more space at its end than the metadata, which counts it as free"
+
+// remedy is the advice about a device that contradicts the metadata.
+func remedy(where, group string) string {
+	restore := "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata"
+	if strings.HasSuffix(where, enlarged) {
+		return "if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: " + restore
+	}
+	return "the metadata may be an older one: " + restore
+}
+
 // misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a
 // volume; "" = it does not, or that is unknown.
 func (f *Facts) misplaced(m devmapper.Mapped) string {
@@ -82,10 +95,10 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		return ""
 	}
 	id := identity(f.UUID, grouped(rest[:uuidLength]))
-	for i, e := range extents(m) {
+	for _, e := range extents(m) {
 		if f.place.free.meets([]extent{e}) {
-			if i > 0 && len(m.Targets) > 1 { // what is before that lies where the metadata says
-				return "has more space at its end than the metadata, which counts it as free (if lvextend or dmeventd was interrupted: repeat that extension, and neither restore nor refresh anything)"
+			if size := f.LVs[f.names[id]].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
+				return enlarged
 			}
 			return "lies on space that the metadata counts as free"
 		}
@@ -115,6 +128,19 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	return ""
+}
+
+// beginning returns a device with only its first bytes.
+func beginning(m devmapper.Mapped, size int64) devmapper.Mapped {
+	var targets []devmapper.Target
+	for _, t := range m.Targets {
+		if t.Length = min(t.Length, size); t.Length > 0 {
+			targets = append(targets, t)
+		}
+		size -= t.Length
+	}
+	m.Targets = targets
+	return m
 }
 
 // otherOwner returns an owner of a part of an extent other than the given one, or "".

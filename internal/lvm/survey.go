@@ -148,8 +148,10 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
 			below.health(now, &d)
-			if d.Suspended = d.Suspended || d.SuspendedBelow != ""; current {
+			d.Suspended = d.Suspended || d.SuspendedBelow != ""
+			if current {
 				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
+				d.Enlarged = d.Misplaced == enlarged
 			}
 		}
 		if named && name.VG == vg {

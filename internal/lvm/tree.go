@@ -115,7 +115,7 @@ func (n *node) redundant() bool {
 // sparse reports whether a device is the origin of a sparse snapshot: all of it is zero.
 func (n *node) sparse() bool {
 	name, _, ok := parseDMName(n.Name)
-	return ok && strings.HasSuffix(name.LV, "_vorigin") && !slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool { return t.Type != "zero" })
+	return ok && strings.HasSuffix(name.LV, "_vorigin") && len(n.Targets) > 0 && !slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool { return t.Type != "zero" })
 }
 
 func (n *node) has(target string) bool {

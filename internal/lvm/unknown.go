@@ -86,7 +86,7 @@ func (g *group) checkFree(f *Facts) error {
 		return refuse("%v", err)
 	}
 	if len(unknown) > 0 && !strings.HasPrefix(unknown[0].UUID, dmUUID(volume.UUID(f.UUID))) {
-		return refuse("the device %s, which is not of this group, lies on its disks: the metadata of one group is an older one (vgcfgrestore --list %s: restore the newest that differs from the current one). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
+		return refuse("the device %s, which is not of this group, lies on its disks: the metadata of one group is an older one (vgcfgrestore --list %s: restore the newest file that differs from the current metadata). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
 	}
 	if len(unknown) > 0 {
 		return refuse("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
@@ -104,7 +104,7 @@ func (g *group) checkFree(f *Facts) error {
 			return refuse("whether the device %s lies on space that the metadata counts as free is unknown: %v", m.Name, err)
 		default:
 			if where := f.misplaced(now); where != "" {
-				return refuse("the device %s %s: a new volume could get space that it uses. The metadata is an older one (vgcfgrestore --list %s: restore the newest that differs from the current one). If that is not possible: copy the data off", m.Name, where, f.Name)
+				return refuse("the device %s %s, and a new volume could get space that it uses: %s. If that is not possible: copy the data off", m.Name, where, remedy(where, f.Name))
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		switch {
 		case !mine.meets(extents(other)):
 		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of the part alone could lack what is cached
-			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not know: the metadata is an older one. vgcfgrestore --list %[2]s, and restore the newest that differs from the current one. If that is not possible, copy the data of %s off, which is whole only there", other.Name, g.name, m.Name)
+			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not know: the metadata is an older one. vgcfgrestore --list %[2]s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data of %s off, which is whole only there", other.Name, g.name, m.Name)
 		default:
 			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
@@ -156,7 +156,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		case err != nil:
 			return fmt.Sprintf("whether it still lies on extents of another volume's device is unknown: %v", err)
 		case mine.meets(extents(other)):
-			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest metadata that differs from the current one; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
+			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest file that differs from the current metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
 		}
 	}
 	return ""
@@ -232,7 +232,7 @@ func (f *Facts) contradiction() error {
 	if f.contradicts == "" {
 		return nil
 	}
-	return volume.Errorf(volume.Unusable, "the device %s: the metadata of %s may be an older one, and LVM could load it over devices in use. vgcfgrestore --list %[2]s, and restore the newest that differs from the current one. If that is not possible: copy the data of that device off, end its use, and remove it", f.contradicts, f.Name)
+	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, remedy(f.contradicts, f.Name))
 }
 
 // settled fails if the activation of a volume could write to the device of another one, or replace

@@ -21,7 +21,7 @@ func (p *planner) creations() {
 		case c.Refusal.Reason != "":
 			p.refuse(c, c.Refusal.Code, "create: %s", c.Refusal.Reason)
 		case p.h.Record == Seen && p.h.Device.Activity == Active:
-			p.refuse(c, DataMissing, "create: it does not exist any more (uuid %s), and only %s has its data, which flexd deactivates after its last use: copy it off now if it is needed (cp --sparse=always %[2]s COPY). If not, remove %s", lv.UUID, p.h.Device.Path, p.h.RecordFile)
+			p.refuse(c, DataMissing, "create: it does not exist any more (uuid %s), and only %s has its data, which flexd deactivates after its last use: copy it off now if it is needed, from its mount or, when its last pod has ended, with cp --sparse=always %[2]s COPY. If not, remove %s", lv.UUID, p.h.Device.Path, p.h.RecordFile)
 		case p.h.Record == Seen:
 			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
 		case p.h.Record == RecordUnknown:

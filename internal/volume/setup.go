@@ -24,7 +24,7 @@ func (p *planner) obstacle(c Call) Refusal {
 	case d.Activity == ActivityUnknown:
 		return refusal(Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
 	case d.Suspended:
-		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If lvextend was: repeat it. If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path))
+		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it. If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path))
 	}
 	for _, cl := range p.w.Claims {
 		if why := p.h.Targets[cl.Dir].Unknown; why != "" {
