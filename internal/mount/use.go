@@ -3,7 +3,6 @@ package mount
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -107,7 +106,7 @@ func opened(dev *os.File, d volume.Device) (bool, error) {
 	for range 2 { // memory may be reclaimed meanwhile
 		var places []int64
 		for _, at := range cachePlaces(size) {
-			if _, err := dev.ReadAt(buf, at); err == nil || err == io.EOF {
+			if n, err := dev.ReadAt(buf, at); n > 0 {
 				places = append(places, at)
 			} else if at == 0 {
 				return false, fmt.Errorf("check for other openers of %s: %w", d.Path, err)
