@@ -20,10 +20,8 @@ func (p *planner) creations() {
 			p.done(c)
 		case c.Refusal.Reason != "":
 			p.refuse(c, c.Refusal.Code, "create: %s", c.Refusal.Reason)
-		case p.h.Record == Seen && p.h.Device.Activity == Active:
-			p.refuse(c, DataMissing, "create: it does not exist any more (uuid %s), and only %s has its data, which flexd deactivates after its last use: copy it off now if it is needed, from its mount or, when its last pod has ended, with cp --sparse=always %[2]s COPY. If not, remove %s", lv.UUID, p.h.Device.Path, p.h.RecordFile)
 		case p.h.Record == Seen:
-			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
+			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
 		case p.h.Record == RecordUnknown:
 			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; remove that file if the volume it is about (its name is the uuid) is not missing", orUnknown(p.h.RecordReason))
 		default:

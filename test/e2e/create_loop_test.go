@@ -74,7 +74,8 @@ func TestRecreated(t *testing.T) {
 		if m == noAttach {
 			// Not unasked: its data may only be on a disk that is not there.
 			record := h.State + "/formats/" + old + ".json"
-			h.refused(h.up(m, v, q), "does not exist", old, "vg0", record)
+			h.refused(h.up(m, v, q), "does not exist", old, "vg0", record, "flexd check names the device")
+			h.disagrees("dm-only", old, "only /dev/loop", "has its data", "cp --sparse=always /dev/loop")
 			h.must(os.Remove(record))
 			h.ok(h.up(m, v, q))
 			if _, err := os.Stat(h.PodDir(q, v) + "/f"); err == nil {
