@@ -12,6 +12,9 @@ import (
 // dmOnly checks a device of a volume that is not in the metadata.
 func (s *side) dmOnly() {
 	text := fmt.Sprintf("the kernel has the device %s, and the metadata of %s has no such volume (uuid %s)", s.deviceName(), s.g.Name, s.uuid)
+	if s.device.Misplaced != "" {
+		text = fmt.Sprintf("the device %s %s (uuid %s)", s.deviceName(), s.device.Misplaced, s.uuid)
+	}
 	var used []string
 	for _, m := range s.mounts() {
 		used = append(used, "mounted at "+m.Dir+s.claimedFor(m.Dir))
@@ -30,8 +33,8 @@ func (s *side) dmOnly() {
 	if s.lvm() {
 		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
-	if s.lvm() && s.device.Misplaced != "" {
-		text, hint = fmt.Sprintf("the device %s %s", s.deviceName(), s.device.Misplaced), s.noRefresh()
+	if s.device.Misplaced != "" {
+		hint = s.noRefresh()
 	}
 	s.add(DMOnly, "", hint, "%s", text)
 }
@@ -70,14 +73,22 @@ func (s *side) copied() {
 	s.add(StaleMapping, files[1], hint, "%s", text)
 }
 
-// noRefresh is advice about a group with older metadata: a refresh would load its tables.
-func (s *side) noRefresh() string {
-	return fmt.Sprintf("the metadata may be an older one, since devices of its volumes do not match it: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata. No lvchange --refresh before", s.g.Name)
+// Enlarged is Misplaced of a device that was extended, perhaps by a command that was interrupted
+// before it wrote the metadata.
+const Enlarged = "has more space at its end than the metadata, which counts it as free"
+
+// Remedy is the advice about a device of a group that contradicts the metadata in this way.
+func Remedy(misplaced, group string) string {
+	restore := "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata"
+	if strings.HasSuffix(misplaced, Enlarged) {
+		return "if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: " + restore
+	}
+	return "the metadata may be an older one: " + restore
 }
 
-// repeatExtension is advice about a device that is only larger than the metadata says.
-func (s *side) repeatExtension() string {
-	return fmt.Sprintf("if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata", s.g.Name)
+// noRefresh is advice about a group with older metadata: a refresh would load its tables.
+func (s *side) noRefresh() string {
+	return Remedy(s.device.Misplaced, s.g.Name) + ". No lvchange --refresh before"
 }
 
 // stale checks whether a device differs from the metadata.
@@ -102,10 +113,10 @@ func (s *side) stale() {
 	if v != nil && (v.Size > 0 || !s.lvm()) && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
 		hint := "lvchange --refresh " + s.title()
 		switch {
-		case d.Enlarged:
-			hint = s.repeatExtension()
+		case d.Misplaced == Enlarged:
+			hint = Remedy(d.Misplaced, s.g.Name)
 		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
-			hint = fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata. Only if the volume was reduced on purpose: lvchange --refresh %s", s.g.Name, s.title())
+			hint = Remedy("", s.g.Name) + ". Only if the volume was reduced on purpose: lvchange --refresh " + s.title()
 		case s.lvm() && s.g.older: // a refresh could give the device space of another one
 			hint = s.noRefresh()
 		case s.lvm():
@@ -117,10 +128,7 @@ func (s *side) stale() {
 		wrong(hint, "the metadata says %s, and the device %s has %s", volume.Bytes(v.Size), s.deviceName(), volume.Bytes(d.Size))
 	}
 	if v != nil && d.Misplaced != "" {
-		hint := fmt.Sprintf("the metadata may be an older one: vgcfgrestore --list %s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost", s.g.Name)
-		if d.Enlarged {
-			hint = s.repeatExtension()
-		}
+		hint := Remedy(d.Misplaced, s.g.Name) + ". If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost"
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {

@@ -86,7 +86,6 @@ type Device struct {
 	Unknown        string  // why nothing else is known of it but its name and number; "" = it was looked at
 	Broken         string  // why nothing can be read from it, or from a part of it
 	Merges         bool    // the kernel merges a snapshot into it
-	Enlarged       bool    // it only has more space than the metadata says
 	Misplaced      string  // how it lies elsewhere than the metadata says
 	Failed         string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
 	Remedy         string  // for Failed

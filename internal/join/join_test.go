@@ -61,7 +61,10 @@ func TestDisagreements(t *testing.T) {
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"a part in older metadata", []func(*Group){unclaimed, func(g *Group) {
 			g.Volumes, g.Devices[0].Misplaced = nil, "is a volume, and the metadata has it as vg0/x_cvol, a part of another"
-		}}, []string{"dm-only data: is a volume, and the metadata has it as vg0/x_cvol|restore the newest file"}},
+		}}, []string{"dm-only data: is a volume, and the metadata has it as vg0/x_cvol|uuid u1|open 1 times|restore the newest file"}},
+		{"extended before the metadata", []func(*Group){func(g *Group) {
+			g.Devices[0].Size, g.Devices[0].Misplaced = 68<<20, Enlarged
+		}}, []string{"stale-mapping data: has 68 MiB|has more space at its end|neither restore nor refresh"}},
 		{"a loop device of a file that is gone", []func(*Group){unclaimed, func(g *Group) { g.Kind, g.Volumes = "loopdev", nil }}, []string{"dm-only data: put it back|only /dev/dm-3 has its data|losetup -d /dev/dm-3"}},
 		{"a loop device of a file with two names", []func(*Group){func(g *Group) {
 			g.Kind, g.Volumes, g.Refused = "loopdev", nil, map[volume.UUID]string{"u1": "/srv/vg0/data has 2 names"}

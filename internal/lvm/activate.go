@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -289,7 +290,7 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 	if what == "" {
 		return ""
 	}
-	return fmt.Sprintf("its device %s %s. It stays active, because the next activation would lose data: %s. If that is not possible, copy the data off, then lvchange -an %s/%s", m.Name, what, remedy(what, f.Name), f.Name, l.Name)
+	return fmt.Sprintf("its device %s %s. It stays active, because the next activation would lose data: %s. If that is not possible, copy the data off, then lvchange -an %s/%s", m.Name, what, join.Remedy(what, f.Name), f.Name, l.Name)
 }
 
 // busy returns an error that names the holders of a device. A child finds them, because one

@@ -238,6 +238,10 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 
 // blank activates a volume that is being created, and zeroes it.
 func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical) error {
+	before, err := g.p.Device(ctx, lv)
+	if err != nil {
+		return err
+	}
 	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // unwritten blocks of a thin volume read as zeros
 		return err
 	}
@@ -257,8 +261,10 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 		return err
 	}
 	if d.Unusable { // such as on the device of a volume that this metadata does not know
-		if err := g.deactivate(ctx, lv.Name, lv.UUID); err != nil { // it would be unknown to the newest metadata
-			return err
+		if before.Activity == volume.Inactive { // it would be unknown to the newest metadata
+			if err := g.deactivate(ctx, lv.Name, lv.UUID); err != nil {
+				d.Reason += "; nor could it be deactivated: " + err.Error()
+			}
 		}
 		return volume.Errorf(volume.Unusable, "%s was created, but its device was not usable: %s", lv.Name, d.Reason)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -74,19 +75,6 @@ func (f *Facts) placed() (*placement, error) {
 	return p, nil
 }
 
-// enlarged describes a device that was extended, perhaps by a command that was interrupted before
-// it wrote the metadata.
-const enlarged = "has more space at its end than the metadata, which counts it as free"
-
-// remedy is the advice about a device that contradicts the metadata.
-func remedy(where, group string) string {
-	restore := "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata"
-	if strings.HasSuffix(where, enlarged) {
-		return "if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: " + restore
-	}
-	return "the metadata may be an older one: " + restore
-}
-
 // misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a
 // volume; "" = it does not, or that is unknown.
 func (f *Facts) misplaced(m devmapper.Mapped) string {
@@ -98,7 +86,7 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 	for _, e := range extents(m) {
 		if f.place.free.meets([]extent{e}) {
 			if size := f.LVs[f.names[id]].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
-				return enlarged
+				return join.Enlarged
 			}
 			return "lies on space that the metadata counts as free"
 		}
@@ -158,7 +146,7 @@ func (p *placement) otherOwner(e extent, id volume.UUID) volume.UUID {
 // foreign reports whether a disk is there, is no device of LVM's, and is none of the group's under
 // another name: multipath over it, one of its paths, or the RAID that it is a part of.
 func (p *placement) foreign(disk string) bool {
-	if !p.all || len(p.disks) == 0 || p.disks[disk] {
+	if _, _, isNumber := sysfs.SplitNumber(disk); !isNumber || !p.all || len(p.disks) == 0 || p.disks[disk] {
 		return false
 	}
 	if uuid, _ := sysfs.Line("/sys/dev/block/" + disk + "/dm/uuid"); strings.HasPrefix(uuid, "LVM-") {
@@ -243,10 +231,10 @@ func (s space) meets(extents []extent) bool {
 	})
 }
 
-// An extent is a part of a disk.
+// An extent is a part of a disk, or a thin device of a pool.
 type extent struct {
-	disk       string // its number, or its path
-	start, end int64  // sectors
+	disk       string // its number, or its path; the pool
+	start, end int64  // sectors; the id
 }
 
 // extents returns which parts of disks a device maps itself.

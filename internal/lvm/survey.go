@@ -151,7 +151,6 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			d.Suspended = d.Suspended || d.SuspendedBelow != ""
 			if current {
 				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
-				d.Enlarged = d.Misplaced == enlarged
 			}
 		}
 		if named && name.VG == vg {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -104,7 +105,7 @@ func (g *group) checkFree(f *Facts) error {
 			return refuse("whether the device %s lies on space that the metadata counts as free is unknown: %v", m.Name, err)
 		default:
 			if where := f.misplaced(now); where != "" {
-				return refuse("the device %s %s, and a new volume could get space that it uses: %s. If that is not possible: copy the data off", m.Name, where, remedy(where, f.Name))
+				return refuse("the device %s %s, and a new volume could get space that it uses: %s. If that is not possible: copy the data off", m.Name, where, join.Remedy(where, f.Name))
 			}
 		}
 	}
@@ -180,8 +181,12 @@ type taken map[string][]takenExtent
 // that cannot be read lies where the metadata says.
 func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts string) {
 	all = taken{}
+	isUnknown := map[string]bool{} // by number: not every device has a uuid
+	for _, u := range f.unknown {
+		isUnknown[u.Number] = true
+	}
 	for _, m := range list {
-		unknown := slices.ContainsFunc(f.unknown, func(u devmapper.Mapped) bool { return u.Number == m.Number })
+		unknown := isUnknown[m.Number]
 		if !unknown && !strings.HasPrefix(m.UUID, dmUUID(volume.UUID(f.UUID))) {
 			continue
 		}
@@ -232,7 +237,7 @@ func (f *Facts) contradiction() error {
 	if f.contradicts == "" {
 		return nil
 	}
-	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, remedy(f.contradicts, f.Name))
+	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, join.Remedy(f.contradicts, f.Name))
 }
 
 // settled fails if the activation of a volume could write to the device of another one, or replace
