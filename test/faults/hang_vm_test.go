@@ -166,7 +166,7 @@ func (l *lab) knows(begun time.Time, lvs ...string) {
 				return ""
 			}
 			// flexd kills a child that only observes, and the kernel may let it end.
-			if v, err := l.Volume(lv); lv == "probe" && err == nil && run.Holder(l.Node.Run+"/lanes/"+v.UUID) == nil {
+			if v, err := l.Volume(lv); lv == "probe" && err == nil && run.Held(l.Node.Run+"/lanes/"+v.UUID) == nil {
 				return ""
 			}
 			return fmt.Sprintf("%+v", s)
