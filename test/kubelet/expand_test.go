@@ -103,15 +103,15 @@ func TestRefusedExpansion(t *testing.T) {
 		p, other := pod("web", "a"), pod("other", "a")
 		n.run(p)
 		n.write(p, 0, "kept")
-		refused := func(size int64) {
+		refused := func(size int64, pods ...*v1.Pod) {
 			t.Helper()
 			n.grow("a", size)
 			n.ask("Start", p.UID, nil)
-			n.warned(p, fmt.Sprint(size/mib, " MiB are wanted, more than the volume group's maxSize (400 MiB): raise it"),
+			n.warnedOne(pods, fmt.Sprint(size/mib, " MiB are wanted, more than the volume group's maxSize (400 MiB): raise it"),
 				"; or lower spec.capacity.storage of the PersistentVolume")
 			n.read(p, 0, "kept")
 		}
-		refused(500 * mib)
+		refused(500*mib, p)
 		n.killKubelet()
 		n.startKubelet()
 		n.want(other)
@@ -137,7 +137,7 @@ func TestRefusedExpansion(t *testing.T) {
 		syncs.Wait()
 		n.read(other, 0, "kept")
 
-		refused(600 * mib)
+		refused(600*mib, p, other)
 		n.settings.Groups = strings.Replace(n.settings.Groups, "400MiB", "700MiB", 1)
 		n.must(n.Configure(n.settings))
 		n.endFlexd(syscall.SIGTERM)

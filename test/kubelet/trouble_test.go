@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,13 +34,19 @@ func (n *node) telling() {
 // warned waits for an event of the pod that says all the words.
 func (n *node) warned(p *v1.Pod, words ...string) {
 	n.t.Helper()
-	n.eventually(p.Name+" gets an event", func() string {
+	n.warnedOne([]*v1.Pod{p}, words...)
+}
+
+// warnedOne does so for one of the pods: kubelet expands a volume for one of its pods.
+func (n *node) warnedOne(pods []*v1.Pod, words ...string) {
+	n.t.Helper()
+	n.eventually(pods[0].Name+" gets an event", func() string {
 		for _, e := range n.warnings() {
 			missing := false
 			for _, w := range words {
 				missing = missing || !strings.Contains(e.Message, w)
 			}
-			if e.Pod == p.Name && !missing {
+			if !missing && slices.ContainsFunc(pods, func(p *v1.Pod) bool { return e.Pod == p.Name }) {
 				return ""
 			}
 		}
