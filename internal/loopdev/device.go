@@ -56,7 +56,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		d = p.deviceOf(lv.Name, *all.own)
 		if len(all.reasons) == 0 {
 			p.mu.Lock()
-			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.newest}
+			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.checked}
 			p.mu.Unlock()
 		}
 	case all.left != nil: // it is released like any other device
@@ -65,7 +65,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if len(all.reasons) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(all.reasons, "; ")
 	}
-	d.Checked = s.newest
+	d.Checked = s.checked
 	return whole(lv, d), nil
 }
 
@@ -162,7 +162,7 @@ var soleTimeout = time.Second
 type sole struct {
 	loop    string
 	scanned time.Time
-	newest  uint64
+	checked uint64
 }
 
 // lastDevice checks only the device that was the volume's only one within soleTimeout.
@@ -182,7 +182,7 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 		return volume.Device{}, false
 	}
 	d := p.deviceOf(lv.Name, l)
-	d.Checked = last.newest
+	d.Checked = last.checked
 	return d, true
 }
 
@@ -228,7 +228,7 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 		}
 		if id, ok := p.remembered(l.Seq); ok && id.UUID == lv.UUID && l.BackingFile != "" {
 			d := p.deviceOf(lv.Name, l)
-			d.Checked = s.newest
+			d.Checked = s.checked
 			return d, nil
 		}
 	}

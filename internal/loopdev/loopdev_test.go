@@ -232,6 +232,30 @@ func TestDeviceOfAnotherNode(t *testing.T) {
 	}
 }
 
+// A scan can miss a device that is attached while it runs, and show a newer one: the device
+// that was missed must not count as checked.
+func TestChecked(t *testing.T) {
+	dir, at := t.TempDir(), Inode{1, 2}
+	file := filepath.Join(dir, "a")
+	own := Loop{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: file, Size: 4096}
+	newer := Loop{Name: "loop3", Number: "7:3", Seq: 103, BackingFile: "/elsewhere/c"} // loop2 has 102
+	k := &fakeKernel{files: map[string]FileInfo{file: {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}}}
+	p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+	p.remember(101, identity{uuidA, at})
+	p.remember(103, identity{"", Inode{3, 2}})
+	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: at.Dev, Ino: at.Ino}}
+	for i, row := range []struct {
+		loops   []Loop
+		checked uint64
+	}{{[]Loop{own}, 0}, {[]Loop{own, newer}, 101}, {[]Loop{own, newer}, 103}} {
+		k.loops = row.loops
+		clear(p.sole)
+		if d, err := p.Device(t.Context(), lv); err != nil || d.Checked != row.checked {
+			t.Errorf("scan %d: got %d, %v, want %d", i, d.Checked, err, row.checked)
+		}
+	}
+}
+
 // Ensure that the device of a volume whose file was deleted is found, so that
 // it can be released, also beside that of a new file of the same name.
 func TestDeviceOfDeletedFile(t *testing.T) {

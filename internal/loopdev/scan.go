@@ -20,6 +20,7 @@ type scan struct {
 	byUUID  map[volume.UUID][]string
 	byInode map[Inode][]string
 	newest  uint64   // the largest diskseq
+	checked uint64   // devices up to this diskseq were attached before the scan began
 	silent  []string // devices without an answer about their identity
 }
 
@@ -72,7 +73,7 @@ func (p *Provider) gather(ctx context.Context) {
 func (p *Provider) scan(ctx context.Context, s *scan) {
 	p.mu.Lock()
 	p.clock++
-	s.began = p.clock
+	s.began, s.checked = p.clock, p.newest
 	p.mu.Unlock()
 	begin := time.Now()
 	var loops []Loop

@@ -90,7 +90,7 @@ type Device struct {
 	Path      string   `json:"path,omitempty"`    // the kernel's own node, such as /dev/loop3
 	Link      string   `json:"link,omitempty"`    // the stable name handed to kubelet
 	Number    string   `json:"number,omitempty"`  // "major:minor"
-	Checked   uint64   `json:"checked,omitempty"` // the newest diskseq of the devices that it was compared with, or that do not answer
+	Checked   uint64   `json:"checked,omitempty"` // up to this diskseq, all devices were compared with it or do not answer
 	Seq       uint64   `json:"seq,omitempty"`     // diskseq: this incarnation of the device, never reused in a boot
 	Size      int64    `json:"size,omitempty"`    // bytes
 	ReadOnly  bool     `json:"readOnly,omitempty"`
