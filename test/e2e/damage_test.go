@@ -33,7 +33,7 @@ func damages(size int) []damage {
 }
 
 // longest is more than any note or record here has bytes: each is torn everywhere.
-const longest = 480
+const longest = 520
 
 // Every note and record is damaged while flexd is dead. It starts, names each of
 // them, acts on none: what is mounted stays and is given to no new pod on the
