@@ -35,7 +35,7 @@ func probe(a probeArg) (volume.FS, error) {
 
 // content returns the contents of a device that is not mounted.
 func content(dev *os.File, a probeArg) (volume.FS, error) {
-	s, err := identifySeen(dev, a.Seen)
+	s, found, err := identifySeen(dev, a.Seen)
 	if err != nil {
 		return volume.FS{}, err
 	}
@@ -69,7 +69,10 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 		}
 		return fs, truncated(dev, &fs)
 	}
-	return volume.FS{Content: volume.ForeignContent, What: describe(dev, s), Signature: s.name()}, nil
+	if len(found) == 0 {
+		found = wipefs(dev)
+	}
+	return volume.FS{Content: volume.ForeignContent, What: describeFound(s, found), Signature: s.name()}, nil
 }
 
 // foreign returns contents that are not a filesystem. Only on a volume that flexd created

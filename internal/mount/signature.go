@@ -76,36 +76,29 @@ func parseExport(out []byte) signature {
 	return s
 }
 
-// labels is where formats other than filesystems have a label as well if they have one
-// elsewhere. Hardly any filesystem has data of files there.
-const labels = 1 << 20
-
 // identifySeen is identify for a device on which flexd has seen a filesystem before. Then a
 // file may contain the other signatures, such as the md superblock at the end that makes
-// blkid find a RAID member, if all of them are where the filesystem has its files.
-func identifySeen(dev *os.File, seen string) (signature, error) {
+// blkid find a RAID member, if all of them are where the filesystem has its files. Otherwise
+// it also returns the signatures that are elsewhere, and that of the filesystem.
+func identifySeen(dev *os.File, seen string) (signature, []found, error) {
 	s, err := identify(dev)
 	if err != nil || seen == "" || s.none() || s.ours() || s.Partition != "" {
-		return s, err
+		return s, nil, err
 	}
 	own, err := blkid(dev, "-n", seen)
 	if err != nil || own != (signature{Type: seen}) {
-		return s, err
+		return s, nil, err
 	}
 	sb, err := readSuperblock(dev, seen)
 	if err != nil {
-		return s, err
+		return s, nil, err
 	}
-	found := wipefs(dev)
-	for _, f := range found {
-		if f.kind != seen && (f.offset < labels || f.offset >= sb.Size) {
-			return s, nil
-		}
+	all, head := wipefs(dev), headOf(dev, seen)
+	counted := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return f.kind != seen && f.offset >= head && f.offset < sb.Size })
+	if len(all) == 0 || slices.ContainsFunc(counted, func(f found) bool { return f.kind != seen }) {
+		return s, counted, nil
 	}
-	if len(found) == 0 {
-		return s, nil
-	}
-	return own, nil
+	return own, nil, nil
 }
 
 // wipefs returns all signatures on a device; none if it fails.
@@ -119,9 +112,11 @@ func wipefs(dev *os.File) []found {
 
 // describe describes the finding with its offset, as wipefs reports it: the owner would use
 // wipefs to erase it.
-func describe(dev *os.File, s signature) string {
+func describe(dev *os.File, s signature) string { return describeFound(s, wipefs(dev)) }
+
+func describeFound(s signature, all []found) string {
 	var texts []string
-	for _, f := range wipefs(dev) {
+	for _, f := range all {
 		texts = append(texts, f.String())
 	}
 	if len(texts) == 0 {
