@@ -115,6 +115,8 @@ func (s *side) stale() {
 		switch {
 		case d.Misplaced == Enlarged:
 			hint = Remedy(d.Misplaced, s.g.Name)
+		case s.lvm() && v.Size < d.Size && d.SameThin:
+			hint = fmt.Sprintf("nothing is lost: after the merge of a snapshot from before an extension, delete its pods, and the next activation has the size of the metadata. If older metadata was restored, give the volume its size back: lvextend -L %db %s", d.Size, s.title())
 		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
 			hint = Remedy("", s.g.Name) + ". Only if the volume was reduced on purpose: lvchange --refresh " + s.title()
 		case s.lvm() && s.g.older: // a refresh could give the device space of another one

@@ -87,6 +87,7 @@ type Device struct {
 	Broken         string  // why nothing can be read from it, or from a part of it
 	Merges         bool    // the kernel merges a snapshot into it
 	Misplaced      string  // how it lies elsewhere than the metadata says
+	SameThin       bool    // it is the thin device that the metadata says: its pool keeps its blocks
 	Failed         string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
 	Remedy         string  // for Failed
 	Degraded       string  // which copies of its data do not work, "" = all do

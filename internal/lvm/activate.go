@@ -281,7 +281,7 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 		return "" // lvchange itself decides
 	}
 	what := ""
-	if l.Size < m.Size() && !slices.Contains(l.Role, "thicksnapshot") {
+	if l.Size < m.Size() && !slices.Contains(l.Role, "thicksnapshot") && !f.sameThin(m, uuid) {
 		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	if f.contradicts != "" || len(f.unknown) > 0 {

@@ -38,9 +38,10 @@ type Facts struct {
 	usage      volume.Usage             // of what flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
-	free []extent       // of disks by their paths
-	used []usedExtent   // likewise
-	legs map[string]int // by the name of a RAID: its copies or stripes
+	free []extent              // of disks by their paths
+	used []usedExtent          // likewise
+	legs map[string]int        // by the name of a RAID: its copies or stripes
+	thin map[volume.UUID]int64 // the ids of thin volumes in their pools
 
 	// As of when this was read:
 	place       *placement         // nil if there is none:

@@ -102,6 +102,9 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		return fmt.Sprintf("is a volume, and the metadata has it as %s/%s, a part of another", f.Name, name)
 	}
 	if l := f.LVs[name]; name != "" && rest[uuidLength:] == "" && !l.merging() && len(m.Targets) > 0 && !fenced(m) {
+		if is, has, known := f.thinIDs(m, id); known && is != has {
+			return fmt.Sprintf("is the thin device %d of its pool, and the metadata says %d", is, has)
+		}
 		// The next activation of a snapshot writes a header to its space.
 		switch is, has := slices.Contains(l.Role, "thicksnapshot"), m.Targets[0].Type == "snapshot"; {
 		case is && !has:
@@ -116,6 +119,26 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	return ""
+}
+
+// thinIDs returns the id of a thin device in its table, and that of its volume in the metadata.
+func (f *Facts) thinIDs(m devmapper.Mapped, uuid volume.UUID) (is, has int64, known bool) {
+	has, known = f.thin[uuid]
+	if !known || len(m.Targets) != 1 || m.Targets[0].Type != "thin" {
+		return 0, 0, false
+	}
+	all := extents(m)
+	if len(all) != 1 {
+		return 0, 0, false
+	}
+	return all[0].start, has, true
+}
+
+// sameThin reports whether a device is the thin device that the metadata says: whatever its
+// size, its pool keeps its blocks.
+func (f *Facts) sameThin(m devmapper.Mapped, uuid volume.UUID) bool {
+	is, has, known := f.thinIDs(m, uuid)
+	return known && is == has
 }
 
 // beginning returns a device with only its first bytes.

@@ -39,9 +39,12 @@ func TestMisplaced(t *testing.T) {
 		{"a RAID", []string{"raid raid1 3 0 region_size 1024 2 - - 253:91 253:92", "linear 1:3 51200"}, ""},
 		{"a RAID that lost a leg", []string{"raid raid1 3 0 region_size 1024 1 253:91 253:92", "linear 1:3 51200"}, "has 1 copies or stripes, and the metadata says 2"},
 		{"a RAID's leg elsewhere", []string{"raid raid1 3 0 region_size 1024 2 - - 253:91 253:92", "linear 1:3 2048"}, "lies on space that the metadata gives to vg0/v0"},
+		{"a thin device", []string{"thin 253:80 5"}, ""},
+		{"another thin device", []string{"thin 253:80 6"}, "is the thin device 6 of its pool, and the metadata says 5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, p := newFake(t, 2)
+			f.segs = fmt.Sprintf(`{"lv_uuid":%q,"thin_id":"5"}`, lv(0))
 			f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
 			f.gaps = strings.Join([]string{segment(0, 2, lv(0)), segment(2, 2, lv(1)), segment(4, 2, ""), segment(6, 2, lv(2)), segment(8, 2, lv(3))}, ",")
 			for i := range 2 {
@@ -77,6 +80,23 @@ func TestMisplaced(t *testing.T) {
 				t.Errorf("ran %q", ran)
 			}
 		})
+	}
+}
+
+// A thin device is larger than its volume: its pool keeps its blocks, whatever the next activation
+// gives it. Only that of another id would be lost.
+func TestThinSize(t *testing.T) {
+	for id, kept := range map[string]bool{"5": false, "6": true} {
+		f, p := newFake(t, 2)
+		f.segs = fmt.Sprintf(`{"lv_uuid":%q,"thin_id":"5"}`, string(fakeUUID(0).Earlier()))
+		v0 := f.lookUp(p, "v0")
+		m := devmapper.Mapped{Name: "vg0-v0", UUID: dmUUID(fakeUUID(0)), Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "thin", Length: 16 * mib, Params: "253:80 " + id}}}
+		f.devices[m.UUID] = m
+		p.Invalidate("")
+		f.lookUp(p, "v0")
+		if err := p.Deactivate(t.Context(), "", v0, volume.Device{}); strings.Contains(fmt.Sprint(err), "It stays active") != kept {
+			t.Errorf("the metadata says 5, and the table %s: %v", id, err)
+		}
 	}
 }
 

@@ -28,8 +28,8 @@ func reportArgs(s scope, vg string) []string {
 	for _, c := range columns {
 		argv = append(argv, "--configreport", c.report, "-o", c.names)
 	}
-	// Segments of volumes belong to a full report as well, and would be its largest part.
-	argv = append(argv, "--configreport", "seg", "-o", "lv_name", "-S", "lv_name=", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size,lv_uuid")
+	// Segments of all volumes would be its largest part.
+	argv = append(argv, "--configreport", "seg", "-o", "lv_uuid,thin_id", "-S", "segtype=thin", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size,lv_uuid")
 	return append(argv, vg)
 }
 
@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}}
 	row := row{fields: one.VG[0]}
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
@@ -102,6 +102,10 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		} else {
 			f.used = append(f.used, usedExtent{e, identity(f.UUID, row.uuid("lv_uuid"))})
 		}
+	}
+	for _, fields := range one.Seg {
+		row.fields = fields
+		f.thin[identity(f.UUID, row.uuid("lv_uuid"))] = row.number("thin_id")
 	}
 	for _, fields := range one.LV {
 		row.fields = fields

@@ -150,6 +150,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			below.health(now, &d)
 			d.Suspended = d.Suspended || d.SuspendedBelow != ""
 			if current {
+				d.SameThin = f.sameThin(now, d.UUID)
 				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
 			}
 		}
@@ -166,7 +167,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 // health adds the problems of a device and of the devices below it.
 func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
-	d.Broken, d.Degraded, d.Differ = cmp.Or(f.missing, t.gone(m)), f.degraded, f.differ
+	d.Broken, d.Degraded, d.Differ = f.missing, f.degraded, f.differ
 	d.RAID, d.Refresh = f.raid, f.refresh
 	if f.suspended != m.Name {
 		d.SuspendedBelow = f.suspended
@@ -180,29 +181,28 @@ func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	}
 }
 
-// gone returns the part of a device that is on a disk that is gone, "" = none.
-func (t *tree) gone(m devmapper.Mapped) (why string) {
-	t.walk(m, func(n *node, redundant bool) {
-		if redundant || n.redundant() {
-			return
-		}
-		for _, target := range n.Targets {
-			for word := range strings.FieldsSeq(target.Params) {
-				if _, _, ok := sysfs.SplitNumber(word); !ok {
-					continue
-				}
-				gone, known := t.disks[word]
-				if !known {
-					gone = t.diskGone(word)
-					t.disks[word] = gone
-				}
-				if gone && why == "" {
-					why = fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone", n.Name, target.Start, word)
-				}
+// gone describes the part of a device of a volume that is on a disk that is gone; "" = none. A disk
+// that comes back has another number.
+func (t *tree) gone(n *node, lv string) string {
+	if n.redundant() {
+		return ""
+	}
+	for _, target := range n.Targets {
+		for word := range strings.FieldsSeq(target.Params) {
+			if _, _, ok := sysfs.SplitNumber(word); !ok {
+				continue
+			}
+			gone, known := t.disks[word]
+			if !known {
+				gone = t.diskGone(word)
+				t.disks[word] = gone
+			}
+			if gone {
+				return fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone. When it is back (pvs), under any name, and no pod uses the volume: lvchange -an %s; the next call activates it there", n.Name, target.Start, word, lv)
 			}
 		}
-	})
-	return why
+	}
+	return ""
 }
 
 // diskGone reports whether the kernel no longer has a disk of that number, or has marked it

@@ -146,7 +146,7 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 			f.suspended = n.Name
 		}
 		if !redundant && !n.sparse() {
-			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()))
+			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()), t.gone(n, (&node{Mapped: m}).volume()))
 		}
 		for i, target := range n.Targets {
 			judge := judges[target.Type]

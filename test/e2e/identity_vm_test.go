@@ -221,3 +221,40 @@ func TestRenamedGroup(t *testing.T) {
 	h.quiet()
 	h.lvm("vgrename", "vg9", "vg1")
 }
+
+// A disk returns under another name, as after a new login to an iSCSI target: the devices on it are
+// dead until they are activated again, and no further pod gets one.
+func TestReplugged(t *testing.T) {
+	for _, fs := range []string{"ext4", "xfs"} {
+		t.Run(fs, func(t *testing.T) {
+			h := newHost(t, func(h *host) {
+				h.storage.(*groups).groupOn("vg1", disks[2])
+				h.settings.groups = "  - {name: vg1, provider: lvm, create: true, maxSize: 1GiB, deactivate: never, namespaces: ['*']}\n"
+			})
+			v, p, q := h.vol("a", fs).With("volumegroup", "vg1"), podN(1), podN(2)
+			h.ok(h.up(noAttach, v, p))
+			h.write(v, p, "f", "x")
+			h.sh("sync")
+			device, err := os.Readlink("/sys/block/" + filepath.Base(disks[2]) + "/device")
+			h.must(err)
+			replug := func() { // the kernel gives it the first free name
+				for _, what := range []string{"unbind", "bind"} {
+					h.must(os.WriteFile("/sys/bus/virtio/drivers/virtio_blk/"+what, []byte(filepath.Base(device)), 0))
+				}
+				os.Remove("/run/lvm/hints")
+			}
+			replug()
+			gone := []string{"vg1/a: mount", "vg1-a has a part", "which is gone", "lvchange -an vg1/a"}
+			h.refused(h.mount(v, q), gone...)
+			h.ok(h.unmount(v, p))
+			h.refused(h.mount(v, q), gone...)
+			h.lvm("lvchange", "-an", "vg1/a")
+			h.ok(h.mount(v, q))
+			h.reads(v, q, "f", "x")
+			h.end(noAttach, v, q)
+			h.lvm("lvchange", "-an", "vg1/a")
+			replug()
+			h.sh("test", "-b", disks[2])
+		})
+	}
+}

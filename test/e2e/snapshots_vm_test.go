@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -67,4 +68,38 @@ func TestThickSnapshots(t *testing.T) {
 	kept("s", "vg0/o, and kubelet uses it")
 	h.ok(h.unmount(origin, p))
 	h.quiet()
+}
+
+// A thin volume is rolled back to a snapshot from before an extension, while its pod runs: LVM
+// merges them at the next activation, and gives the device the larger size once more. That is no
+// older metadata: nothing is to be restored, and the activation after it has the right size.
+func TestMergedAfterExtension(t *testing.T) {
+	h := newHost(t)
+	p, v := podN(1), h.vol("thin", "ext4").With("size", "-")
+	h.lvm("lvcreate", "-y", "-an", "-L", "200M", "-T", "vg0/pool")
+	h.lvm("lvcreate", "-y", "-an", "-V", "64M", "-T", "vg0/pool", "-n", "thin")
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "old")
+	h.sh("sync")
+	h.lvm("lvcreate", "-y", "-s", "-n", "earlier", "vg0/thin")
+	h.write(v, p, "f", "new")
+	h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(128*mib), fmt.Sprint(64*mib)))
+	h.lvm("lvconvert", "-y", "--merge", "vg0/earlier")
+	h.end(noAttach, v, p)
+	h.quiet()
+
+	h.ok(h.up(noAttach, v, p))
+	h.reads(v, p, "f", "old")
+	h.disagrees("stale-mapping", h.identity("vg0/thin"), "the metadata says 64 MiB", "128 MiB", "nothing is lost", "lvextend -L 134217728b vg0/thin")
+	h.end(noAttach, v, p)
+	h.quiet()
+	h.ok(h.up(noAttach, v, p))
+	h.reads(v, p, "f", "old")
+	h.eventually("all agree", func() string {
+		if l := h.list(); len(l.Disagreements) > 0 {
+			return fmt.Sprintf("%+v", l.Disagreements)
+		}
+		return ""
+	})
+	h.end(noAttach, v, p)
 }
