@@ -2,6 +2,8 @@ package audit
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -57,6 +59,9 @@ func unknownReason(s join.Survey) string {
 	}
 	if s.Kernel != "" && s.Kernel != s.Metadata {
 		all = append(all, s.Kernel)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Unread)) {
+		all = append(all, s.Unread[name])
 	}
 	for _, d := range s.Devices {
 		if d.Unknown != "" {

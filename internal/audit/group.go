@@ -113,7 +113,7 @@ func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 // renamed reports the volumes whose name differs from the one in their format record. A lane
 // does so for its own volume, even if that is in another group now.
 func (s *group) renamed(g join.Group) {
-	if g.Metadata != "" {
+	if g.Metadata != "" || len(g.Unread) > 0 { // what is taken for a new name may be a copy
 		return
 	}
 	copies := map[volume.UUID]int{} // more than one: a file was copied with its attributes, not renamed

@@ -55,6 +55,7 @@ type Survey struct {
 
 	Directory string                 // of the files of a loopdev group
 	Refused   map[volume.UUID]string // why a file with that uuid there is no volume
+	Unread    map[string]string      // why a file could not be read, by name: its volume is unknown
 }
 
 // A Volume is a logical volume in the metadata.

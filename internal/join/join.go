@@ -46,7 +46,7 @@ func Findings(g Group) []Finding {
 	}
 	for uuid, s := range sides {
 		s.chooseVolume()
-		if uuid == "" || g.Busy[uuid] || s.volume != nil && s.volume.Making {
+		if uuid == "" || g.Busy[uuid] || s.volume != nil && s.volume.Making || s.unread() {
 			continue
 		}
 		s.judge()
@@ -89,6 +89,13 @@ func (s *side) chooseVolume() {
 	if len(s.volumes) > 0 {
 		s.volume = s.volumes[0]
 	}
+}
+
+// unread reports whether the file of a volume could not be read.
+func (s *side) unread() bool {
+	has := func(name string) bool { return s.g.Unread[name] != "" }
+	return s.device != nil && has(s.device.Name) || s.lease != nil && has(s.lease.LV) ||
+		slices.ContainsFunc(s.claims, func(c Claim) bool { return has(c.LV) })
 }
 
 func (s *side) judge() {

@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -25,13 +28,14 @@ type fakeKernel struct {
 	loops []Loop
 	space Space
 	err   error
+	bad   map[string]error // files that cannot be read
 	scans int
 	asked atomic.Int64 // how often File or Loop was called
 }
 
 func (k *fakeKernel) File(path string) (FileInfo, error) {
 	k.asked.Add(1)
-	return k.files[path], k.err
+	return k.files[path], cmp.Or(k.bad[path], k.err)
 }
 func (k *fakeKernel) Space(string) (Space, error)          { return k.space, k.err }
 func (k *fakeKernel) Loops() ([]Loop, error)               { k.scans++; return k.loops, k.err }
@@ -256,6 +260,20 @@ func TestChecked(t *testing.T) {
 	}
 }
 
+// A damaged file, and a mount whose server is gone, hide no other volume of their group.
+func TestUnreadFile(t *testing.T) {
+	dir := t.TempDir()
+	k := &fakeKernel{
+		files: map[string]FileInfo{dir + "/a": {Exists: true, Regular: true, Links: 1, UUID: uuidA, Size: 4096}, dir + "/bad": {}},
+		bad:   map[string]error{dir + "/bad": unix.EBADMSG},
+	}
+	p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+	s := p.Survey(t.Context(), "vg0", true)
+	if s.Metadata+s.Kernel != "" || len(s.Volumes) != 1 || len(s.Unread) != 1 || !strings.Contains(s.Unread["bad"], "vg0/bad: "+unix.EBADMSG.Error()) {
+		t.Errorf("got %+v", s)
+	}
+}
+
 // Ensure that the device of a volume whose file was deleted is found, so that
 // it can be released, also beside that of a new file of the same name.
 func TestDeviceOfDeletedFile(t *testing.T) {
@@ -275,6 +293,14 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 	lv = volume.LV{Presence: volume.Present, Size: 4096, Name: lv.Name, UUID: uuidB}
 	if d, err := p.Device(t.Context(), lv); err != nil || d.Path != "/dev/loop1" || d.Unusable {
 		t.Errorf("the new one: got %+v, %v", d, err)
+	}
+	// A file with that uuid took its place, as a restored backup does.
+	lv.UUID = uuidA
+	k.files = map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Links: 1, Inode: Inode{1, 3}, UUID: uuidA, Size: 4096}}
+	k.loops = k.loops[1:]
+	lv.File = volume.File{Path: "/no/vg0/a", Dev: 1, Ino: 3}
+	if d, err := p.Device(t.Context(), lv); err != nil || !d.Unusable || !strings.Contains(d.Reason, "only in /dev/loop2") || !strings.Contains(d.Reason, "Copy it off first") {
+		t.Errorf("replaced: got %+v, %v", d, err)
 	}
 }
 

@@ -288,7 +288,9 @@ func TestMovedHardLink(t *testing.T) {
 	n.sh("rm", n.dir+"/a")
 	n.sh("mv", n.dir+"/keep", n.dir+"/a")
 	for range 2 {
-		if got := n.device(n.lookUp("a")); !reflect.DeepEqual(got, d) {
+		got := n.device(n.lookUp("a"))
+		got.Checked = d.Checked // of another scan
+		if !reflect.DeepEqual(got, d) {
 			t.Errorf("got %+v, want %+v", got, d)
 		}
 		s := n.Survey(t.Context(), "vg0", true)

@@ -169,13 +169,18 @@ func (p *Provider) stock(vg string) (*stock, error) {
 		return last, fmt.Errorf("volume group %s: %w", vg, err)
 	}
 	s.dev = d.Inode.Dev
-	err = p.each(vg, dir, func(name, file string, f FileInfo) {
+	unread, err := p.each(vg, dir, func(name, file string, f FileInfo) {
 		if foreign(file, f) == "" {
 			s.set(name, promise{f.Created, f.Namespace, f.Size, max(f.Size-f.Blocks, 0)})
 		}
 	})
 	if err != nil {
 		return last, err
+	}
+	for name := range unread { // it counts with what was read of it last
+		if last != nil && last.files[name].size > 0 {
+			s.set(name, last.files[name])
+		}
 	}
 	for name, f := range p.pending {
 		if name.VG == vg && s.files[name.LV].size < f.size {

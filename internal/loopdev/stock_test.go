@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -26,6 +28,7 @@ type disk struct {
 	Kernel
 	mu       sync.Mutex
 	files    map[string]FileInfo
+	bad      map[string]error  // files that cannot be read
 	dirs     map[string]uint64 // their filesystems
 	space    Space             // Free: without the files
 	fail     error             // of the next child
@@ -51,7 +54,7 @@ func (d *disk) File(path string) (FileInfo, error) {
 	if dev, ok := d.dirs[path]; ok {
 		return FileInfo{Exists: true, Dir: true, Inode: Inode{Dev: dev}}, nil
 	}
-	return d.files[path], nil
+	return d.files[path], d.bad[path]
 }
 
 func (d *disk) Files(dir string) (names []string, err error) {
@@ -135,6 +138,11 @@ func TestPromises(t *testing.T) {
 			size int64 // that is allowed, and 4 KiB more is not; of 90 GiB 10 are reserved, and 60 promised
 		}{
 			{"promised", func() {}, 20 * gib},
+			{"a damaged file counts as before, and one that was never read does not count", func() {
+				d.files["/no/vg0/backup"] = FileInfo{}
+				d.bad = map[string]error{"/no/vg0/0": unix.EBADMSG, "/no/vg0/backup": unix.ENOTCONN}
+			}, 20 * gib},
+			{"it can be read again", func() { d.bad = nil; delete(d.files, "/no/vg0/backup") }, 20 * gib},
 			{"written: what was promised is used", func() { d.write("/no/vg0/0", 60*gib) }, 20 * gib},
 			{"half of that is discarded", func() { d.write("/no/vg0/0", 30*gib) }, 20 * gib},
 			{"used otherwise", func() { d.space.Free -= 5 * gib }, 15 * gib},

@@ -28,6 +28,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	if err != nil {
 		s.Metadata, s.Gone = err.Error(), errors.Is(err, fs.ErrNotExist)
 	}
+	s.Unread = found.unread
 	loops, err := p.kernel.Loops()
 	if err == nil {
 		if fresh {
@@ -47,11 +48,13 @@ type contents struct {
 	volumes []join.Volume
 	inodes  map[string]Inode       // of the volumes, by name
 	refused map[volume.UUID]string // why another file with a uuid is no volume
+	unread  map[string]string      // why a file could not be read, by name
 }
 
 func (p *Provider) files(vg, dir string) (contents, error) {
 	c := contents{inodes: map[string]Inode{}, refused: map[volume.UUID]string{}}
-	err := p.each(vg, dir, func(name, file string, f FileInfo) {
+	var err error
+	c.unread, err = p.each(vg, dir, func(name, file string, f FileInfo) {
 		if why := foreign(file, f); why != "" {
 			if f.UUID != "" {
 				c.refused[volume.UUID(f.UUID)] = why
@@ -65,26 +68,28 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 	return c, err
 }
 
-// each visits the files of a volume group that have the name of a volume.
-func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo)) error {
+// each visits the files of a volume group that have the name of a volume. It returns why others
+// could not be read: one damaged file, or a mount without a server, hides no other volume.
+func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo)) (unread map[string]string, err error) {
 	names, err := p.kernel.Files(dir)
 	if err != nil {
-		return fmt.Errorf("volume group %s: %w", vg, err)
+		return nil, fmt.Errorf("volume group %s: %w", vg, err)
 	}
+	unread = map[string]string{}
 	for _, name := range names {
 		file, err := p.file(volume.Name{VG: vg, LV: name})
 		if err != nil {
 			continue
 		}
 		f, err := p.kernel.File(file)
-		if err != nil {
-			return fmt.Errorf("volume %s/%s: %w", vg, name, err)
-		}
-		if f.Exists {
+		switch {
+		case err != nil:
+			unread[name] = fmt.Sprintf("%s/%s: %v: if something is mounted there, unmount it; if not, look at dmesg, and run fsck on the filesystem of %s", vg, name, err, dir)
+		case f.Exists:
 			visit(name, file, f)
 		}
 	}
-	return nil
+	return unread, nil
 }
 
 func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, loops []Loop, found contents) ([]join.Device, error) {
