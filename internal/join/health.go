@@ -72,12 +72,13 @@ func (s *side) filesystem() (text, hint string) {
 	switch {
 	case len(s.mounts()) == 0:
 	case fs.Content == volume.Truncated:
-		remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, s.title())
+		remedy := fmt.Sprintf("run no fsck, and give it its size back: lvextend -L %db %s; what was beyond the end is only there if nothing else has used that space", fs.Size, s.title())
 		if !s.lvm() {
-			remedy = fmt.Sprintf("truncate -s %d %s, losetup -c %s", fs.Size, s.file(&Volume{Name: s.name()}), d.Path)
+			v := cmp.Or(s.volume, &Volume{Name: s.name()})
+			remedy = volume.CutFile(fs.Size, v.Size, s.file(v), d.Path)
 		}
 		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
-			"stop writing to it, run no fsck, and give it its size back: " + remedy + "; what was beyond the end is only there if nothing else has used that space"
+			"stop writing to it: " + remedy
 	case fs.What != "":
 		return "its filesystem is in error: " + fs.What,
 			"look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and says so if that does not suffice"

@@ -59,6 +59,8 @@ func TestDisagreements(t *testing.T) {
 		{"removed, and not claimed", []func(*Group){unclaimed, func(g *Group) { g.Volumes = nil }}, []string{"dm-only data: /dev/dm-3 (vg0-data)|uuid u1|open 1 times"}},
 		{"made anew under its name", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].UUID = "u9" }}, []string{"dm-only data: uuid u1"}},
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
+		{"its file cannot be read", []func(*Group){func(g *Group) { g.Kind, g.Volumes, g.Unread = "loopdev", nil, map[string]string{"data": "bad message"} }}, nil},
+		{"another file cannot be read", []func(*Group){unclaimed, func(g *Group) { g.Volumes, g.Unread = nil, map[string]string{"x": "bad message"} }}, []string{"dm-only data: uuid u1"}},
 		{"a part in older metadata", []func(*Group){unclaimed, func(g *Group) {
 			g.Volumes, g.Devices[0].Misplaced = nil, "is a volume, and the metadata has it as vg0/x_cvol, a part of another"
 		}}, []string{"dm-only data: is a volume, and the metadata has it as vg0/x_cvol|uuid u1|open 1 times|restore the newest file"}},
@@ -186,7 +188,7 @@ func TestDisagreements(t *testing.T) {
 		{"a child found its filesystem in error", []func(*Group){faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, []string{"faulty data: xfs has shut down"}},
 		{"its filesystem was in error, and is not mounted", []func(*Group){unmounted, leased, func(g *Group) { g.Claims = nil }, faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, nil},
 		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 128 MiB and its device /dev/dm-3 only 64 MiB|run no fsck|lvextend -L 134217728b vg0/data"}},
-		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: truncate -s 134217728 /srv/vg0/data, losetup -c /dev/dm-3"}},
+		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: restore a backup of /srv/vg0/data|truncate -s 134217728 /srv/vg0/data|e2fsck -f"}},
 		{"a disk of it is missing", []func(*Group){func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, []string{"degraded data: does not find (PV p1)|copy the data off|do not deactivate"}},
 		{"a disk of it is missing, and it is not used", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
 		{"a disk of it is missing, and it gives errors", []func(*Group){func(g *Group) { g.Volumes[0].Missing, g.Devices[0].Broken = "PV p1", "an error target" }}, []string{"stale-mapping data: error target"}},

@@ -129,7 +129,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 		a.own = &l // its file is gone, and it can only be deactivated
 	case l.Deleted && !same:
 		a.left = &l
-		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, detachAdvice(l.Name))
+		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, replacedAdvice(l.Name))
 	case id.UUID == "":
 		refuse("/dev/%s is attached to %s, but not by flexd: %s", l.Name, file, detachAdvice(l.Name))
 	case id.UUID != lv.UUID:
@@ -151,6 +151,10 @@ func anotherFile(id identity, at Inode) bool {
 // detachAdvice looks first: a device in use would only be marked to be detached later.
 func detachAdvice(loop string) string {
 	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
+}
+
+func replacedAdvice(loop string) string {
+	return fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%[1]s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it", loop)
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -201,7 +205,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted && l.BackingFile == file {
-			r.Hint = fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it", l.Name)
+			r.Hint = replacedAdvice(l.Name)
 			break
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that

@@ -252,15 +252,15 @@ func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
 	if err := truncated(dev, &fs); err != nil || fs.Content != volume.Truncated {
 		return err
 	}
-	remedy := fmt.Sprintf("lvextend -L %db", size)
+	remedy := ""
 	if name, file := ownersName(d); name == (volume.Name{}) {
-		remedy = fmt.Sprintf("truncate -s %d %s", size, file)
+		remedy = volume.CutFile(size, 0, file, d.Path)
 	} else {
-		remedy += " " + name.String()
+		remedy = fmt.Sprintf("run no fsck, and restore its size: lvextend -L %db %s", size, name)
 	}
 	return &Refusal{
 		What: fmt.Sprintf("the %s on %s has %s, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), volume.Bytes(size)),
-		Hint: "stop writing to it, run no fsck, and restore its size: " + remedy,
+		Hint: "stop writing to it: " + remedy,
 		Why:  volume.Damaged,
 	}
 }

@@ -136,6 +136,25 @@ func TestRenamedAndMissing(t *testing.T) {
 	}
 }
 
+// A pod has a volume that was renamed, and another one asks for it by its new name: the old name
+// still gets no new volume.
+func TestRenamedInUse(t *testing.T) {
+	onLoops(t, "both names", func(t *testing.T, e *hosttest.Env) {
+		k, a, b, c := hosttest.NewKubelet(e, false), pod("a"), pod("b"), pod("c")
+		b.Volume, b.LV = "pv2", "new"
+		works(t, k.Up(a))
+		works(t, os.Rename(e.File("data"), e.File("new")))
+		works(t, k.Up(b))
+		fails(t, k.Up(c), "is called vg0/new now")
+		if e.M.Exists(e.File("data")) {
+			t.Error("it was created")
+		}
+		works(t, k.Finish(b))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
 // A btrfs whose default subvolume was changed is mounted once, and unmounted.
 func TestBtrfsDefaultSubvolume(t *testing.T) {
 	onReal(t, "set-default", func(t *testing.T, e *hosttest.Env) {
@@ -358,7 +377,7 @@ func TestShrunkVolume(t *testing.T) {
 		e.Sim.Shrink(e.File("data"), size/2)
 		fails(t, k.Up(b), "larger than its device")
 		works(t, k.Finish(a))
-		fails(t, k.Up(b), "run no fsck")
+		fails(t, k.Up(b), "restore a backup")
 		e.Sim.Shrink(e.File("data"), size)
 		works(t, k.Up(b))
 		works(t, k.Finish(b))

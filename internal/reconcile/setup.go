@@ -211,6 +211,14 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 			return h.LV.Now, uuid
 		}
 	}
+	for _, c := range n.Store.All() { // a call for its present name has made that known
+		if c.VG != name.VG || c.LV != name.LV {
+			continue
+		}
+		if h := n.Observer.Last(c.UUID); h != nil && h.LV.Presence == volume.Present && h.LV.Name != name {
+			return h.LV.Name, c.UUID
+		}
+	}
 	return volume.Name{}, ""
 }
 

@@ -226,12 +226,21 @@ func failed(fs FS) Refusal {
 // which would drop the blocks beyond the end.
 func (p *planner) truncated() Refusal {
 	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
-	remedy := fmt.Sprintf("lvextend -L %db %s", fs.Size, name)
+	remedy := fmt.Sprintf("run no fsck, and give it its size back: lvextend -L %db %s; what was beyond the end is only there if nothing else has used that space", fs.Size, name)
 	if file := p.h.LV.File.Path; file != "" {
-		remedy = fmt.Sprintf("truncate -s %d %s, and losetup -c %s if it is attached", fs.Size, file, d.Path)
+		remedy = CutFile(fs.Size, p.h.LV.Size, file, d.Path)
 	}
-	return refusal(Damaged, "its %s has %s and its device %s only %s: the volume was made smaller than its filesystem. Stop writing to it, run no fsck, and give it its size back: %s; what was beyond the end is only there if nothing else has used that space",
+	return refusal(Damaged, "its %s has %s and its device %s only %s: the volume was made smaller than its filesystem. Stop writing to it: %s",
 		fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
+}
+
+// CutFile is the remedy for a filesystem of that size on a loop device that is smaller. What is
+// beyond the end of its file is zeros, which fsck -p of a clean ext4 does not notice.
+func CutFile(size, file int64, path, loop string) string {
+	if file >= size {
+		return "its file has that size: losetup -c " + loop
+	}
+	return fmt.Sprintf("what was beyond the end of its file is lost, so restore a backup of %[2]s. Without one, copy off what can be read; then, without pods, truncate -s %[1]d %[2]s, and check all of it (e2fsck -f, xfs_repair or btrfs check) before it is used again: parts of its files may be zeros", size, path)
 }
 
 func otherType(found, wanted string) Refusal {
