@@ -13,6 +13,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -81,7 +82,7 @@ func NewUnobserved(live *config.Live, why error) *Node {
 	for _, vg := range live.Get().VolumeGroups {
 		providers[vg.Name] = unobserved{err: why}
 	}
-	n := New(Parts{Config: live, Log: logrus.NewEntry(log), Observer: asw.New(nil, nil, nil, nil), Providers: providers})
+	n := New(Parts{Config: live, Log: logrus.NewEntry(log), Store: new(dsw.Store), Observer: asw.New(nil, nil, nil, nil), Providers: providers})
 	close(n.ready)
 	return n
 }
