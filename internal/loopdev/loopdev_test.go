@@ -274,6 +274,27 @@ func TestUnreadFile(t *testing.T) {
 	}
 }
 
+// The survey says why the file of a device in use is no volume any more, and how to undo it.
+func TestRefusedInUse(t *testing.T) {
+	dir, at := t.TempDir(), Inode{1, 2}
+	for _, row := range []struct {
+		info FileInfo
+		why  string
+	}{
+		{FileInfo{UUID: uuidA, Links: 2}, "2 hard links"},
+		{FileInfo{UUID: "", Links: 1}, "setfattr -n trusted.flexd.uuid -v " + uuidA + " " + dir + "/a"},
+		{FileInfo{UUID: "garbage", Links: 1}, "setfattr -n trusted.flexd.uuid -v " + uuidA + " " + dir + "/a"},
+	} {
+		row.info.Exists, row.info.Regular, row.info.Inode, row.info.Size = true, true, at, 4096
+		k := &fakeKernel{files: map[string]FileInfo{dir + "/a": row.info}, loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: dir + "/a", Size: 4096}}}
+		p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+		p.remember(101, identity{uuidA, at})
+		if s := p.Survey(t.Context(), "vg0", true); len(s.Volumes) > 0 || len(s.Devices) != 1 || !strings.Contains(s.Refused[uuidA], row.why) {
+			t.Errorf("%+v: got %+v", row.info, s)
+		}
+	}
+}
+
 // Ensure that the device of a volume whose file was deleted is found, so that
 // it can be released, also beside that of a new file of the same name.
 func TestDeviceOfDeletedFile(t *testing.T) {
@@ -506,7 +527,7 @@ func TestRequestsPerLook(t *testing.T) {
 	}
 	// Another file has the name by now.
 	k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: Inode{1, 3}, UUID: uuidA, Size: 4096}
-	if err := p.Activate(t.Context(), "", lv); err == nil || !strings.Contains(err.Error(), "have the same uuid") {
+	if err := p.Activate(t.Context(), "", lv); err == nil || !strings.Contains(err.Error(), "another file with the path") {
 		t.Errorf("got %v", err)
 	}
 }

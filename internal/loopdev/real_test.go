@@ -327,6 +327,33 @@ func TestRenamedLink(t *testing.T) {
 	}
 }
 
+// A filesystem with a copy of the file, with its attributes, is mounted over the directory of
+// a volume in use.
+func TestMountedOver(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	upper := t.TempDir()
+	n.sh("cp", "-a", "--sparse=always", n.dir+"/a", upper)
+	n.sh("mount", "--bind", upper, n.dir)
+	t.Cleanup(func() { exec.Command("umount", n.dir).Run() })
+	for range 2 {
+		n.restart()
+		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || strings.Contains(got.Reason, "remove") {
+			t.Errorf("got %+v", got)
+		}
+		s := n.Survey(t.Context(), "vg0", true)
+		if len(s.Devices) != 1 || len(s.Devices[0].Rivals) != 1 || !strings.Contains(s.Devices[0].Rivals[0].Text, "mounted over") {
+			t.Errorf("survey: %+v", s)
+		}
+	}
+	n.sh("umount", n.dir)
+	if got := n.device(n.lookUp("a")); got.Unusable {
+		t.Errorf("unmounted: %+v", got)
+	}
+	n.deactivate(lv, d)
+}
+
 // Ensure that a device that shows only a part of its file is not used: a filesystem made
 // there would be lost at the next activation.
 func TestPartOfFile(t *testing.T) {

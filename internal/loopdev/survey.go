@@ -47,18 +47,23 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 type contents struct {
 	volumes []join.Volume
 	inodes  map[string]Inode       // of the volumes, by name
-	refused map[volume.UUID]string // why another file with a uuid is no volume
+	foreign map[Inode]foreignFile
+	refused map[volume.UUID]string // why the file of a device is no volume any more
 	unread  map[string]string      // why a file could not be read, by name
 }
 
+// A foreignFile is no volume.
+type foreignFile struct {
+	path string
+	FileInfo
+}
+
 func (p *Provider) files(vg, dir string) (contents, error) {
-	c := contents{inodes: map[string]Inode{}, refused: map[volume.UUID]string{}}
+	c := contents{inodes: map[string]Inode{}, foreign: map[Inode]foreignFile{}, refused: map[volume.UUID]string{}}
 	var err error
 	c.unread, err = p.each(vg, dir, func(name, file string, f FileInfo) {
-		if why := foreign(file, f); why != "" {
-			if f.UUID != "" {
-				c.refused[volume.UUID(f.UUID)] = why
-			}
+		if foreign(file, f) != "" {
+			c.foreign[f.Inode] = foreignFile{file, f}
 			return
 		}
 		// A device consists of whole sectors.
@@ -123,6 +128,9 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 				return all, fmt.Errorf("the identity of /dev/%s cannot be read: %w", l.Name, err)
 			}
 		}
+		if f, ok := found.foreign[id.Inode]; ok && id.UUID != "" {
+			found.refused[id.UUID] = f.whyNot(id.UUID)
+		}
 		name := volume.Name{VG: vg, LV: filepath.Base(path)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
@@ -130,6 +138,14 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		})
 	}
 	return all, nil
+}
+
+// whyNot returns why the file of a device of flexd is not the volume with that uuid.
+func (f foreignFile) whyNot(uuid volume.UUID) string {
+	if isUUID(f.UUID) {
+		return foreign(f.path, f.FileInfo)
+	}
+	return fmt.Sprintf("the attribute %s of %s is lost; to restore it: setfattr -n %[1]s -v %[3]s %[2]s (package attr)", uuidAttr, f.path, uuid)
 }
 
 // elsewhere reports whether the file of a loop device of flexd is not at its path: that is in
@@ -168,7 +184,7 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 		switch {
 		case has && s.Devices[i].Path == "/dev/"+l.Name && id.UUID == v.UUID && id.Inode == at:
 			continue // its own
-		case !has && (id.UUID == "" || p.nameOf(l.BackingFile) != (volume.Name{})):
+		case !has && (id.UUID != v.UUID || filepath.Dir(l.BackingFile) != dir && p.nameOf(l.BackingFile) != (volume.Name{})):
 			continue // not flexd's, of a volume that is inactive; or another group's
 		case !has:
 			full, err := p.kernel.Loop(l.Name)
