@@ -46,7 +46,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 // contents are the files of a directory.
 type contents struct {
 	volumes []join.Volume
-	inodes  map[string]Inode       // of the volumes, by name
+	inodes  map[string]Inode // of the volumes, by name
 	foreign map[Inode]foreignFile
 	refused map[volume.UUID]string // why the file of a device is no volume any more
 	unread  map[string]string      // why a file could not be read, by name

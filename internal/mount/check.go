@@ -38,10 +38,9 @@ func e2fsckError(d volume.Device, code int, said string) error {
 	case code&^1 == 0: // clean, or corrected
 		return nil
 	case code&4 != 0:
-		first, path := volume.ByHand(ownersName(d))
 		return &Refusal{
 			What: fmt.Sprintf("e2fsck found errors on %s that it may not repair by itself: %s", dev, said),
-			Hint: "look at dmesg and at the disk, and copy the volume if its data is needed; then: " + first + "e2fsck -f " + path,
+			Hint: "look at dmesg and at the disk, and copy the volume if its data is needed; then: " + handle(d).Command("e2fsck -f DEV"),
 			Why:  volume.Damaged,
 		}
 	case code&8 != 0:

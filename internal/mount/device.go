@@ -85,14 +85,13 @@ func nodeOf(number string) string {
 	return "/dev/" + strings.ReplaceAll(filepath.Base(to), "!", "/")
 }
 
-// ownersName returns what an owner's commands call a volume: its name, or the file of a loop
-// device, which stay when its device is gone; else the path of the device.
-func ownersName(d volume.Device) (volume.Name, string) {
+// handle returns the handle of the volume of a device.
+func handle(d volume.Device) volume.Handle {
 	if b, err := os.ReadFile("/sys/dev/block/" + d.Number + "/loop/backing_file"); err == nil {
-		return volume.Name{}, strings.TrimSpace(string(b))
+		return volume.Handle{File: strings.TrimSpace(string(b))}
 	}
 	if vg, lv, ok := strings.Cut(strings.TrimPrefix(d.Link, "/dev/"), "/"); ok && strings.HasPrefix(d.Link, "/dev/") && !strings.Contains(lv, "/") {
-		return volume.Name{VG: vg, LV: lv}, ""
+		return volume.Handle{Name: volume.Name{VG: vg, LV: lv}}
 	}
-	return volume.Name{}, d.Path
+	return volume.Handle{Path: d.Path}
 }

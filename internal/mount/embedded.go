@@ -35,10 +35,9 @@ func embeddedAllowed(sb superblock, d volume.Device) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	first, path := volume.ByHand(ownersName(d))
 	return &Refusal{
 		What: fmt.Sprintf("the superblock of the %s on %s adds mount options that are not allowed: %s", sb.Type, describeDevice(d), strings.Join(bad, ", ")),
-		Hint: "the owner of the node can remove them: " + first + "tune2fs -E mount_opts= -o ^debug,^uid16,^nobarrier,^journal_data_writeback -e remount-ro " + path,
+		Hint: "the owner of the node can remove them: " + handle(d).Command("tune2fs -E mount_opts= -o ^debug,^uid16,^nobarrier,^journal_data_writeback -e remount-ro DEV"),
 		Why:  volume.NotAllowed,
 	}
 }

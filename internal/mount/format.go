@@ -98,8 +98,7 @@ func format(f Formatting) (nothing, error) {
 		return nothing{}, nil
 	}
 	if left := clean(f, blank); left != nil {
-		name, file := ownersName(f.Device)
-		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; %s", err, left, f.Device.Path, volume.EraseAdvice(name, file, f.Device.Size))
+		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; %s", err, left, f.Device.Path, volume.EraseAdvice(handle(f.Device)))
 	}
 	return nothing{}, errors.Join(err, forget(f))
 }
@@ -253,8 +252,7 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 		why, blank, err = notBlank(dev, f.Device, blank)
 	}
 	if why != "" {
-		name, file := ownersName(f.Device)
-		err = &Refusal{What: why + " on " + f.Device.Path, Hint: volume.EraseAdvice(name, file, f.Device.Size)}
+		err = &Refusal{What: why + " on " + f.Device.Path, Hint: volume.EraseAdvice(handle(f.Device))}
 	}
 	return blank, err
 }

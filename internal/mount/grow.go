@@ -38,8 +38,7 @@ func grow(a growArg) (nothing, error) {
 		return nothing{}, err
 	}
 	if size < a.Device.Size { // the tail that would be zeroed is not there
-		name, _ := ownersName(a.Device)
-		return nothing{}, fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), name)
+		return nothing{}, fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
 	if room := volume.Room(size); err == nil && have < room {
@@ -119,10 +118,9 @@ func growExt4(dev *os.File, d volume.Device, fd int, size int64) error {
 		return nil
 	}
 	if need, most := ext4Credits(b, sb.Size/block, int64(blocks)); need > most {
-		first, path := volume.ByHand(ownersName(d))
 		return &Refusal{
 			What: fmt.Sprintf("the ext4 on %s has too small a journal to grow while it is mounted: the kernel needs %d blocks for a transaction that may have %d, and may panic", describeDevice(d), need, most),
-			Hint: fmt.Sprintf("end its pods, then: %se2fsck -f %s; resize2fs %[2]s %[3]dk", first, path, size>>10),
+			Hint: "end its pods, then: " + handle(d).Command(fmt.Sprintf("e2fsck -f DEV; resize2fs DEV %dk", size>>10)),
 			Why:  volume.Conflict,
 		}
 	}

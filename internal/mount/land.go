@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -253,10 +254,10 @@ func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
 		return err
 	}
 	remedy := ""
-	if name, file := ownersName(d); name == (volume.Name{}) {
-		remedy = volume.CutFile(size, 0, file, d.Path)
+	if h := handle(d); h.Name == (volume.Name{}) {
+		remedy = volume.CutFile(size, 0, cmp.Or(h.File, h.Path), d.Path)
 	} else {
-		remedy = fmt.Sprintf("run no fsck, and restore its size: lvextend -L %db %s", size, name)
+		remedy = fmt.Sprintf("run no fsck, and restore its size: lvextend -L %db %s", size, h.Name)
 	}
 	return &Refusal{
 		What: fmt.Sprintf("the %s on %s has %s, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), volume.Bytes(size)),

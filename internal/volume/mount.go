@@ -177,9 +177,9 @@ func (p *planner) unlikeCut(fsType string) string {
 // dataAdvice is the remedy for data that is no filesystem.
 func (p *planner) dataAdvice() string {
 	if p.h.Record == Seen {
-		return keepAdvice(p.h.LV.Name, p.h.LV.File.Path, p.h.RecordType)
+		return keepAdvice(p.h.LV.Handle(), p.h.RecordType)
 	}
-	return EraseAdvice(p.h.LV.Name, p.h.LV.File.Path, p.h.LV.Size)
+	return EraseAdvice(p.h.LV.Handle())
 }
 
 // device returns the device path for the owner's commands: if possible a link that always

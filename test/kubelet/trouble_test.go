@@ -92,7 +92,7 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 			{"nolv", []string{"vg0/nolv", "option size"}},
 			{"large", []string{"vg0/large", "maxSize"}},
 			{"full", []string{"small/full", "no space left", "16 MiB wanted", "free space on the filesystem of " + n.Dir + "/small", "or use a smaller size"}},
-			{"swap", []string{"vg0/swap", "swap", "never formats over data", "blkid -p " + n.Dir + "/vg0/swap;", "fallocate -p -l "}},
+			{"swap", []string{"vg0/swap", "swap", "never formats over data", "blkid -p " + n.Dir + "/vg0/swap;", "wipefs -a $L && blkdiscard $L"}},
 			{"torn", []string{"vg0/torn", "never formats over data", "seen ext4 on it before", "wipefs " + n.Dir + "/vg0/torn;", "wipefs -o OFFSET"}},
 			{"other", []string{"vg0/data", "ext4", "xfs"}},
 		} {
