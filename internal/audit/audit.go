@@ -32,6 +32,7 @@ type View struct {
 	Want   volume.Want
 	Have   *volume.Have // as observed last; nil = never
 	Broken volume.FS    // what is wrong with its mounted filesystem
+	Kept   string       // why its deactivation has failed again; "" = it has not
 }
 
 // user describes the user of the claim at a directory.

@@ -172,15 +172,24 @@ func (s *group) addViews(g *join.Group) map[volume.UUID][]string {
 	g.Keep = s.config().NeverDeactivate
 	g.Filesystems = map[volume.UUID]volume.FS{}
 	dirs := map[volume.UUID][]string{}
+	here := map[volume.UUID]bool{}
+	for _, d := range g.Devices {
+		here[d.UUID] = true
+	}
 	for _, v := range s.a.Views() {
 		if l := v.Lease; l.VG == s.vg {
-			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: s.a.Boot() < l.Until})
+			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: s.a.Boot() < l.Until, Kept: v.Kept})
 		}
 		for _, c := range v.Claims {
-			if c.VG == s.vg {
-				g.Claims = append(g.Claims, join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly})
-				dirs[c.UUID] = append(dirs[c.UUID], c.Dir)
+			if c.VG != s.vg && !here[c.UUID] {
+				continue
 			}
+			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly}
+			if c.VG != s.vg {
+				claim.VG = c.VG
+			}
+			g.Claims = append(g.Claims, claim)
+			dirs[c.UUID] = append(dirs[c.UUID], c.Dir)
 		}
 		if v.Broken.Content != volume.ContentUnknown {
 			g.Filesystems[v.UUID] = v.Broken

@@ -12,7 +12,7 @@ import (
 // directory of a mount of a device that is gone.
 func (s *side) claimed() (missing bool, standing []Mount) {
 	for _, c := range s.claims {
-		if c.Phase != volume.Held {
+		if c.Phase != volume.Held || c.VG != "" {
 			continue
 		}
 		ours, gone, other := s.at(c.Dir)
@@ -111,6 +111,15 @@ func (s *side) nested() {
 		s.add(NestedMount, m.Dir, "if a container of the pod did it (mountPropagation: Bidirectional), it unmounts it at its end. If not: umount "+strings.Join(last, " "),
 			"something is mounted at %s, below the mount at %s%s: until it is unmounted, flexd cannot unmount the volume, and kubelet cannot remove the directory", strings.Join(m.Nested, ", "), m.Dir, s.claimedFor(m.Dir))
 	}
+}
+
+// kept checks a device whose deactivation fails.
+func (s *side) kept() {
+	if s.lease == nil || s.lease.Kept == "" || len(s.claims)+len(s.found) > 0 {
+		return
+	}
+	s.add(StillActive, "", "end that use; flexd tries again within about two minutes",
+		"no pod has it mounted, and it cannot be deactivated: %s", s.lease.Kept)
 }
 
 // unclaimed checks a device without a claim, a lease or a mount.

@@ -151,6 +151,11 @@ func (s *side) stale() {
 		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: %s, or change the name that they ask for", s.g.Name, old, back),
 			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)
 	}
+	if i := slices.IndexFunc(s.claims, func(c Claim) bool { return c.VG != "" }); i >= 0 && v != nil {
+		c := s.claims[i]
+		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: if it was moved, move it back. If both groups are of one directory, remove one of them from flexd's configuration", c.VG, c.LV),
+			"it is in use as %s/%s, and %s has it now", c.VG, c.LV, s.g.Name)
+	}
 	if len(texts) > 0 {
 		s.add(StaleMapping, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
 	}
@@ -162,7 +167,7 @@ func (s *side) oldName() string {
 		return ""
 	}
 	for _, c := range s.claims {
-		if c.LV != "" && c.LV != s.volume.Name {
+		if c.VG == "" && c.LV != "" && c.LV != s.volume.Name {
 			return c.LV
 		}
 	}

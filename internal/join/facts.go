@@ -14,6 +14,7 @@ const (
 	MountedUnknown  Class = "mounted-unknown"  // mounted where no claim is
 	ActiveUnclaimed Class = "active-unclaimed" // an active device that no call asked for
 	ClaimedMissing  Class = "claimed-missing"  // a held claim without its mount
+	StillActive     Class = "still-active"     // not needed any more, and its deactivation fails again and again
 	StaleMapping    Class = "stale-mapping"    // the device is not what the metadata says
 	Covered         Class = "covered"          // a held claim whose mount a lookup of its directory does not reach
 	Degraded        Class = "degraded"         // in use, and a disk or a copy of it is missing, or copies differ
@@ -24,7 +25,7 @@ const (
 )
 
 // Classes has all of them.
-var Classes = []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, ClaimedMissing, StaleMapping, Covered, Degraded, Faulty, MergePending, NestedMount, ReadOnly}
+var Classes = []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, StillActive, ClaimedMissing, StaleMapping, Covered, Degraded, Faulty, MergePending, NestedMount, ReadOnly}
 
 // Informational reports whether a class is worth knowing but nothing is wrong.
 func (c Class) Informational() bool { return c == ActiveUnclaimed }
@@ -107,6 +108,7 @@ type Rival struct{ Text, Hint string }
 // A Claim is a note that kubelet wants a volume mounted at a directory.
 type Claim struct {
 	UUID  volume.UUID
+	VG    string // of another group, that the volume was in; "" = this one
 	LV    string // as it was called
 	Dir   string
 	Phase volume.Phase
@@ -120,6 +122,7 @@ type Lease struct {
 	UUID volume.UUID
 	LV   string
 	Live bool
+	Kept string // why its deactivation has failed again, "" = it has not
 }
 
 // A Mount is an entry of the mount table: every one of the group's devices, and

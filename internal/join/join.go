@@ -122,6 +122,7 @@ func (s *side) judge() {
 		s.mountedUnknown()
 		s.mergePending()
 		s.nested()
+		s.kept()
 		s.unclaimed()
 	case s.volume != nil && s.g.Kernel == "" && !missing:
 		s.lvOnly(standing)

@@ -160,6 +160,9 @@ func TestDisagreements(t *testing.T) {
 		{"a file that was truncated", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].Size = "loopdev", "/srv/vg0", 1000 }}, []string{"stale-mapping data: says 1000 bytes|truncate -s 67108864 /srv/vg0/data"}},
 		{"an empty file", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: says 0 bytes|the file was truncated"}},
 		{"renamed in the kernel only", []func(*Group){func(g *Group) { g.Devices[0].Name, g.Devices[0].Kernel = "", "mine" }}, []string{"stale-mapping data: and the kernel mine"}},
+		{"its deactivation fails", []func(*Group){unclaimed, func(g *Group) { g.Leases = []Lease{{UUID: "u1", LV: "data", Kept: "dd has it open"}} }}, []string{"still-active data: cannot be deactivated: dd has it open|end that use"}},
+		{"moved from another group", []func(*Group){func(g *Group) { g.Claims[0].VG = "vg1" }}, []string{"stale-mapping data: it is in use as vg1/data, and vg0 has it now|move it back"}},
+		{"unmounted, of another group, which reports it", []func(*Group){func(g *Group) { g.Claims[0].VG, g.Mounts = "vg1", nil }}, []string{"stale-mapping data: vg1/data"}},
 		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data"}},
 		{"a file renamed", []func(*Group){func(g *Group) {
 			g.Kind, g.Directory, g.Volumes[0].Name, g.Devices[0].Name = "loopdev", "/srv/vg0", "other", "other"
@@ -281,7 +284,7 @@ func TestEveryCombination(t *testing.T) {
 			g.Kernel = "unread"
 		}
 		if coin() {
-			g.Leases = []Lease{{UUID: "u1", LV: "data", Live: coin()}}
+			g.Leases = []Lease{{UUID: "u1", LV: "data", Live: coin(), Kept: []string{"", "busy"}[r.IntN(2)]}}
 		}
 		for i := range r.IntN(3) {
 			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "data", Dir: fmt.Sprint("/pod", i), Phase: []volume.Phase{volume.Making, volume.Held, volume.Releasing}[r.IntN(3)], For: "a pod"})
@@ -318,7 +321,7 @@ func TestEveryCombination(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, ClaimedMissing, StaleMapping, Degraded, Faulty, MergePending, NestedMount, ReadOnly} {
+	for _, c := range []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, StillActive, ClaimedMissing, StaleMapping, Degraded, Faulty, MergePending, NestedMount, ReadOnly} {
 		if classes[c] == 0 {
 			t.Errorf("seed %d: no %s came up", seed, c)
 		}

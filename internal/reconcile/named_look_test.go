@@ -106,6 +106,9 @@ func TestActiveBeforeFirstCall(t *testing.T) {
 		}
 		closed := e.Sim.HoldDevice(e.File("data"))
 		stays(t, e, "a process has it open")
+		if c := e.Node().Check(t.Context()); len(c.Findings) != 1 || c.Findings[0].Class != "still-active" || !strings.Contains(c.Findings[0].Message, "has it open") {
+			t.Errorf("check does not report it: %+v", c.Findings)
+		}
 		e.Crash()
 		e.Start()
 		stays(t, e, "the process lives longer than flexd")

@@ -17,6 +17,9 @@ func (l *lane) publish(turning bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v.Name, v.Broken = l.name, l.broken
+	if l.lastErr != nil && l.lastErr.step == volume.Deactivate.String() && l.retry.wait > firstBackoff {
+		v.Kept = l.lastErr.text
+	}
 	v.Busy = l.working != "" || l.byName && l.parked != nil || len(v.Want.Calls) > 0
 	l.published.Store(v)
 }
