@@ -158,7 +158,11 @@ func notAttached(file *os.File, after uint64) error {
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		dev.Close()
 		if err != nil && !mount.Detached(err) {
-			return fmt.Errorf("LOOP_GET_STATUS64 of %s: %w", l.Name, err)
+			// The filesystem of that device's file does not respond, and ours does: it is another file.
+			if l.BackingFile != file.Name() && unix.Fstat(int(file.Fd()), &st) == nil {
+				continue
+			}
+			return fmt.Errorf("LOOP_GET_STATUS64 of %s, which is attached to %s: %w: look at dmesg, end its users, and detach it: losetup -d /dev/%[1]s", l.Name, l.BackingFile, err)
 		}
 		if err == nil && info.Device == st.Dev && info.Inode == st.Ino {
 			return fmt.Errorf("%s is attached to /dev/%s already, as %s", file.Name(), l.Name, l.BackingFile)

@@ -327,6 +327,33 @@ func TestRenamedLink(t *testing.T) {
 	}
 }
 
+// A volume does not depend on a device of another file with the same name, whose filesystem has
+// shut down.
+func TestDeadDevice(t *testing.T) {
+	n := newNode(t)
+	image, dir := t.TempDir()+"/image", t.TempDir()
+	n.sh("truncate", "-s", "400M", image)
+	n.sh("mkfs.xfs", "-q", image)
+	n.sh("mount", "-o", "loop", image, dir)
+	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+	n.sh("truncate", "-s", "16M", dir+"/a")
+	dead := n.losetup(dir + "/a")
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2); err != nil { // XFS_IOC_GOINGDOWN
+		t.Fatal(err)
+	}
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	if d.Unusable || d.Path == dead {
+		t.Errorf("got %+v", d)
+	}
+	n.deactivate(lv, d)
+}
+
 // A filesystem with a copy of the file, with its attributes, is mounted over the directory of
 // a volume in use.
 func TestMountedOver(t *testing.T) {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -110,4 +111,63 @@ func TestSecondDevice(t *testing.T) {
 	h.reads(v, p, "f", "x")
 	h.end(byKubelet, v, p)
 	h.eventually("it is deactivated", func() string { return strings.Join(h.Active(), " ") })
+}
+
+// The remedy for a damaged file excludes kubelet's retries: e2fsck waits for an answer while
+// kubelet asks again and again.
+func TestRemedyBesideRetries(t *testing.T) {
+	t.Parallel()
+	need(t, "script", "debugfs", "e2fsck")
+	h := newHost(t)
+	p, v, file := podN(1), h.vol("a", "ext4"), h.Dir+"/vg0/a"
+	h.ok(h.up(byKubelet, v, p))
+	h.write(v, p, "f", strings.Repeat("x", 5000))
+	h.write(v, p, "g", strings.Repeat("y", 5000))
+	h.end(byKubelet, v, p)
+	for _, attached := range []bool{true, false} {
+		if !attached {
+			h.eventually("it is deactivated", func() string { return strings.Join(h.Active(), " ") })
+		}
+		block := strings.Fields(h.sh("debugfs", "-R", "blocks /g", file))
+		h.sh("debugfs", "-w", "-R", "sif /f block[5] "+block[len(block)-1], file) // f and g share it
+		h.sh("debugfs", "-w", "-R", "ssv state 2", file)                          // in error: e2fsck -p looks
+		refused := h.up(byKubelet, v, p)
+		_, remedy, found := strings.Cut(refused.Message, "then: ")
+		if !found || !strings.Contains(refused.Message, "may not repair by itself") {
+			t.Fatalf("got %+v", refused)
+		}
+		if !attached {
+			h.eventually("it is deactivated again", func() string { return strings.Join(h.Active(), " ") })
+		}
+		repair := exec.Command("script", "-qefc", remedy, "/dev/null") // e2fsck wants a terminal
+		in, err := repair.StdinPipe()
+		h.must(err)
+		out, err := repair.StdoutPipe()
+		h.must(err)
+		h.must(repair.Start())
+		var said strings.Builder
+		b := make([]byte, 4096)
+		for !strings.Contains(said.String(), "? ") {
+			n, err := out.Read(b)
+			h.must(err)
+			said.Write(b[:n])
+		}
+		for range 3 {
+			if got := h.up(byKubelet, v, p); got.Status == "Success" || strings.Contains(got.Message, "e2fsck found") {
+				t.Errorf("beside e2fsck: %+v", got)
+			}
+			time.Sleep(400 * time.Millisecond)
+		}
+		_, err = in.Write([]byte("a\n")) // yes to all
+		h.must(err)
+		rest, err := io.ReadAll(out)
+		h.must(err)
+		if err := repair.Wait(); err != nil {
+			t.Fatalf("%s: %v\n%s%s", remedy, err, said.String(), rest)
+		}
+		h.ok(h.up(byKubelet, v, p))
+		h.reads(v, p, "g", strings.Repeat("y", 5000))
+		h.end(byKubelet, v, p)
+		h.sh("e2fsck", "-fn", file)
+	}
 }
