@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -57,7 +58,8 @@ type attachArg struct {
 	File     string      `json:"file"`
 	UUID     volume.UUID `json:"uuid"`
 	ReadOnly bool        `json:"readOnly,omitempty"`
-	After    uint64      `json:"after,omitempty"` // devices up to this diskseq were checked
+	After    uint64      `json:"after,omitempty"`  // devices up to this diskseq were checked
+	Others   []uint64    `json:"others,omitempty"` // of these, devices of other files with the same name
 }
 
 // Activate attaches lv to a loop device. If lv is active already, it only checks the link.
@@ -79,11 +81,13 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 	}
 	if d.Activity != volume.Active {
 		var l Loop
-		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: after}
+		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: after, Others: p.others(file)}
 		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
 			return err
 		}
-		p.remember(l.Seq, identity{UUID: lv.UUID, Inode: l.Inode})
+		id := identity{UUID: lv.UUID, Inode: l.Inode}
+		p.remember(l.Seq, id)
+		p.save(l.Seq, id)
 		d = p.deviceOf(lv.Name, l)
 	}
 	if err := makeLink(p.link(lv.Name), d.Path); err != nil {
@@ -95,13 +99,15 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 type detachArg struct {
 	Device volume.Device `json:"device"`
 	UUID   volume.UUID   `json:"uuid"`
+	Known  bool          `json:"known,omitempty"` // that incarnation of the device is known to be the volume's
 }
 
 // Deactivate detaches lv's block device d. A device that is gone is success; a device in
 // use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
-		arg := detachArg{Device: d, UUID: lv.UUID}
+		id, known := p.remembered(d.Seq)
+		arg := detachArg{Device: d, UUID: lv.UUID, Known: known && id.UUID == lv.UUID}
 		if err := p.change(ctx, "deactivate", "loop-detach", lock, arg, nil); err != nil {
 			return err
 		}
@@ -109,6 +115,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		delete(p.known, d.Seq)
 		delete(p.sole, lv.UUID)
 		p.mu.Unlock()
+		_ = os.Remove(p.saved(d.Seq))
 	}
 	if lv.Name.LV == "" {
 		return nil

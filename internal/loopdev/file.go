@@ -170,7 +170,7 @@ func extend(a extendArg) (_ nothing, err error) {
 }
 
 func fitDevice(a extendArg, f *os.File, size int64) error {
-	dev, err := openOurs(a.Device, a.UUID, 0)
+	dev, err := openOurs(a.Device, a.UUID, 0, false)
 	if err != nil {
 		return err
 	}

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -70,6 +74,39 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 		return identity{}, fmt.Errorf("/dev/%s changed during the look-up", l.Name)
 	}
 	return id, nil
+}
+
+// saved is a link with the identity of a device that flexd attached. Only the kernel has it else,
+// and does not return it while the filesystem of the file is down: kubelet could not unmount the
+// volume after a restart of flexd.
+func (p *Provider) saved(seq uint64) string {
+	return filepath.Join(p.linkDir, ".identity", strconv.FormatUint(seq, 10))
+}
+
+func (p *Provider) save(seq uint64, id identity) {
+	boot, err := procfs.BootID()
+	link := p.saved(seq)
+	if err != nil || os.MkdirAll(filepath.Dir(link), 0o700) != nil {
+		return
+	}
+	_ = os.Remove(link)
+	_ = os.Symlink(fmt.Sprintf("%s %s %d %d", boot, id.UUID, id.Dev, id.Ino), link)
+}
+
+// restore returns a saved identity of this boot.
+func (p *Provider) restore(seq uint64) (id identity, ok bool) {
+	to, err := os.Readlink(p.saved(seq))
+	if err != nil {
+		return identity{}, false
+	}
+	boot, err := procfs.BootID()
+	f := strings.Fields(to)
+	if err != nil || len(f) != 4 || f[0] != boot || !isUUID(f[1]) {
+		return identity{}, false
+	}
+	dev, err := strconv.ParseUint(f[2], 10, 64)
+	ino, ierr := strconv.ParseUint(f[3], 10, 64)
+	return identity{volume.UUID(f[1]), Inode{dev, ino}}, err == nil && ierr == nil
 }
 
 func (p *Provider) remembered(seq uint64) (identity, bool) {

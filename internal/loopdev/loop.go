@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,7 @@ func attach(a attachArg) (Loop, error) {
 		return Loop{}, advised(err, filepath.Dir(a.File))
 	}
 	defer file.Close()
-	if err := notAttached(file, a.After); err != nil {
+	if err := notAttached(file, a.After, a.Others); err != nil {
 		return Loop{}, err
 	}
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -135,7 +136,7 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 
 // notAttached verifies that the file has no loop device yet, under any path. It does not
 // open a device without need, because the device may hang.
-func notAttached(file *os.File, after uint64) error {
+func notAttached(file *os.File, after uint64, others []uint64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return err
@@ -145,7 +146,7 @@ func notAttached(file *os.File, after uint64) error {
 		return err
 	}
 	for _, l := range loops {
-		if l.Seq <= after && filepath.Base(l.BackingFile) != filepath.Base(file.Name()) {
+		if l.Seq <= after && (filepath.Base(l.BackingFile) != filepath.Base(file.Name()) || slices.Contains(others, l.Seq)) {
 			continue
 		}
 		dev, err := mount.OpenLoop(l.Name)
@@ -172,8 +173,9 @@ func notAttached(file *os.File, after uint64) error {
 }
 
 // openOurs opens a loop device and verifies that it is the observed one, and flexd's.
-// Otherwise it returns ErrChanged.
-func openOurs(d volume.Device, uuid volume.UUID, flags int) (*os.File, error) {
+// Otherwise it returns ErrChanged. If that incarnation of the device is known to be the volume's,
+// the filesystem of its file need not respond.
+func openOurs(d volume.Device, uuid volume.UUID, flags int, known bool) (*os.File, error) {
 	name := filepath.Base(d.Path)
 	dev, err := os.OpenFile(d.Path, os.O_RDONLY|flags, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -183,6 +185,10 @@ func openOurs(d volume.Device, uuid volume.UUID, flags int) (*os.File, error) {
 		return nil, err
 	}
 	id, seq, err := ask(dev, name)
+	if err != nil && known && !mount.Detached(err) {
+		id.UUID = uuid
+		seq, err = readNumber("/sys/block/" + name + "/diskseq")
+	}
 	switch {
 	case err != nil:
 	case seq != d.Seq || id.UUID != uuid || uuid == "":
@@ -200,7 +206,7 @@ func detach(a detachArg) (nothing, error) {
 	if gone(name, a.Device.Seq) {
 		return nothing{}, nil
 	}
-	dev, err := openOurs(a.Device, a.UUID, unix.O_EXCL)
+	dev, err := openOurs(a.Device, a.UUID, unix.O_EXCL, a.Known)
 	if err != nil {
 		if gone(name, a.Device.Seq) {
 			return nothing{}, nil
@@ -220,7 +226,7 @@ func detach(a detachArg) (nothing, error) {
 			if err := mount.Unused(a.Device); err != nil {
 				return nothing{}, err
 			}
-			if dev, err = openOurs(a.Device, a.UUID, unix.O_EXCL); err != nil {
+			if dev, err = openOurs(a.Device, a.UUID, unix.O_EXCL, a.Known); err != nil {
 				return nothing{}, err
 			}
 			defer dev.Close()

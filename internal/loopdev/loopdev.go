@@ -35,6 +35,7 @@ type Provider struct {
 	asked    map[uint64]time.Time // guarded by mu: by diskseq: when a device without an answer may be asked again
 	clock    uint64               // guarded by mu: orders calls and scans
 	scanning *scan                // guarded by mu
+	last     *scan                // guarded by mu: the last one that ended
 	sole     map[volume.UUID]sole // guarded by mu
 	newest   uint64               // guarded by mu: the largest diskseq that a scan has shown
 	nextScan time.Time            // guarded by mu: when the next scan may begin

@@ -31,14 +31,14 @@ func Mark(path string) (old, now volume.UUID, err error) {
 	if old, err = uuidOf(f); err != nil {
 		return "", "", err
 	}
-	if err := notAttached(f, 0); err != nil {
+	if err := notAttached(f, 0, nil); err != nil {
 		return "", "", fmt.Errorf("%w: its uuid must stay while it is used", err)
 	}
 	now = volume.UUID(newUUID())
 	if err := unix.Fsetxattr(int(f.Fd()), uuidAttr, []byte(now), 0); err != nil {
 		return "", "", &os.PathError{Op: "setxattr", Path: path, Err: err}
 	}
-	if err := notAttached(f, 0); err != nil && old != "" { // just now
+	if err := notAttached(f, 0, nil); err != nil && old != "" { // just now
 		err = fmt.Errorf("%w: its uuid must stay while it is used", err)
 		return "", "", errors.Join(err, unix.Fsetxattr(int(f.Fd()), uuidAttr, []byte(old), 0))
 	}

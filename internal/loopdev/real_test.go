@@ -327,25 +327,56 @@ func TestRenamedLink(t *testing.T) {
 	}
 }
 
+// mountXFS mounts a new xfs at dir. It returns a function that shuts it down, as a failing disk
+// does: it returns no attributes of its files any more.
+func (n *node) mountXFS(dir string) (shutDown func()) {
+	n.Helper()
+	image := n.TempDir() + "/image"
+	n.sh("truncate", "-s", "400M", image)
+	n.sh("mkfs.xfs", "-q", image)
+	n.sh("mount", "-o", "loop", image, dir)
+	n.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+	return func() {
+		f, err := os.Open(dir)
+		if err != nil {
+			n.Fatal(err)
+		}
+		defer f.Close()
+		if err := unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2); err != nil { // XFS_IOC_GOINGDOWN
+			n.Fatal(err)
+		}
+	}
+}
+
+// After a restart the device of a file on a filesystem that has shut down is still known, and can
+// be detached: only then the filesystem can be unmounted and repaired.
+func TestDeadDirectory(t *testing.T) {
+	n := newNode(t)
+	shutDown := n.mountXFS(n.dir)
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	shutDown()
+	n.restart()
+	id, err := n.Identify(t.Context(), d.Number)
+	if err != nil || id.UUID != lv.UUID {
+		t.Errorf("got %+v, %v", id, err)
+	}
+	n.deactivate(lv, d)
+	n.sh("umount", n.dir)
+	if links, _ := filepath.Glob(filepath.Dir(n.saved(1)) + "/*"); len(links) > 0 {
+		t.Errorf("left: %q", links)
+	}
+}
+
 // A volume does not depend on a device of another file with the same name, whose filesystem has
 // shut down.
 func TestDeadDevice(t *testing.T) {
 	n := newNode(t)
-	image, dir := t.TempDir()+"/image", t.TempDir()
-	n.sh("truncate", "-s", "400M", image)
-	n.sh("mkfs.xfs", "-q", image)
-	n.sh("mount", "-o", "loop", image, dir)
-	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+	dir := t.TempDir()
+	shutDown := n.mountXFS(dir)
 	n.sh("truncate", "-s", "16M", dir+"/a")
 	dead := n.losetup(dir + "/a")
-	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2); err != nil { // XFS_IOC_GOINGDOWN
-		t.Fatal(err)
-	}
+	shutDown()
 	lv := n.create("a", 16*mib)
 	d := n.activate(lv)
 	if d.Unusable || d.Path == dead {

@@ -3,6 +3,8 @@ package loopdev
 import (
 	"context"
 	"errors"
+	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,9 +21,10 @@ type scan struct {
 	byFile  map[string][]string
 	byUUID  map[volume.UUID][]string
 	byInode map[Inode][]string
-	newest  uint64   // the largest diskseq
-	checked uint64   // devices up to this diskseq were attached before the scan began
-	silent  []string // devices without an answer about their identity
+	byBase  map[string][]uint64 // the diskseqs of known devices by the last part of their file's path
+	newest  uint64              // the largest diskseq
+	checked uint64              // devices up to this diskseq were attached before the scan began
+	silent  []string            // devices without an answer about their identity
 }
 
 // look returns a scan that begins after the call. All waiting calls share one, so that
@@ -92,12 +95,13 @@ func (p *Provider) scan(ctx context.Context, s *scan) {
 			delete(p.sole, uuid)
 		}
 	}
-	p.scanning, p.newest, p.nextScan = nil, max(p.newest, s.newest), time.Now().Add(max(took, time.Millisecond))
+	p.scanning, p.last, p.newest, p.nextScan = nil, s, max(p.newest, s.newest), time.Now().Add(max(took, time.Millisecond))
 	close(s.done)
 }
 
 func (s *scan) index(loops []Loop, known map[uint64]identity) {
 	s.byFile, s.byUUID, s.byInode = map[string][]string{}, map[volume.UUID][]string{}, map[Inode][]string{}
+	s.byBase = map[string][]uint64{}
 	for _, l := range loops {
 		s.newest = max(s.newest, l.Seq)
 		s.byFile[l.BackingFile] = append(s.byFile[l.BackingFile], l.Name)
@@ -106,11 +110,23 @@ func (s *scan) index(loops []Loop, known map[uint64]identity) {
 			s.silent = append(s.silent, l.Name)
 			continue
 		}
+		s.byBase[filepath.Base(l.BackingFile)] = append(s.byBase[filepath.Base(l.BackingFile)], l.Seq)
 		s.byInode[id.Inode] = append(s.byInode[id.Inode], l.Name)
 		if id.UUID != "" {
 			s.byUUID[id.UUID] = append(s.byUUID[id.UUID], l.Name)
 		}
 	}
+}
+
+// others returns the diskseqs of devices that the last scan has shown with the same name as a
+// file that has none of them.
+func (p *Provider) others(file string) []uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == nil {
+		return nil
+	}
+	return p.last.byBase[filepath.Base(file)]
 }
 
 // candidates are the devices that may be attached to a volume's file.
@@ -154,7 +170,16 @@ const retryPause = time.Minute
 func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	var unknown []Loop
 	first, now := false, time.Now()
+	restored := map[uint64]identity{}
+	for _, l := range loops {
+		if _, ok := p.remembered(l.Seq); !ok {
+			if id, ok := p.restore(l.Seq); ok {
+				restored[l.Seq] = id
+			}
+		}
+	}
 	p.mu.Lock()
+	maps.Copy(p.known, restored)
 	for _, l := range loops {
 		if _, ok := p.known[l.Seq]; ok {
 			continue

@@ -262,7 +262,7 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 			}
 			f, ok = leadsTo(tab, to)
 		}
-		if !may(to, f, ok) || !ok && d.Checked > 0 && elsewhereBefore(name, to, d.Checked) {
+		if !may(to, f, ok) || (!ok || f == backing{}) && checkedBefore(name, d.Checked) && elsewherePath(to, ok) {
 			continue
 		}
 		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
@@ -277,23 +277,30 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 		}
 		its, err := backingOf(l)
 		l.Close()
-		if err == nil {
+		if err == nil { // else it was detached, or the filesystem of its file is down: that of the device's own file is not
 			show(name, to, its)
-		} else if !Detached(err) {
-			return err
 		}
 	}
 	return nil
 }
 
-// elsewhereBefore reports whether a loop device has a file that this mount namespace does not have,
-// and was attached before flexd looked last: flexd has compared its file, or waited for that, and
-// a child cannot give up waiting for a filesystem that hangs.
-func elsewhereBefore(name, path string, checked uint64) bool {
+// checkedBefore reports whether a loop device was attached before flexd looked last: flexd has
+// compared its file, or waited for that, and a child cannot give up waiting for a filesystem that
+// hangs.
+func checkedBefore(name string, checked uint64) bool {
 	text, err := sysfs.Line("/sys/block/" + name + "/diskseq")
 	seq, nerr := strconv.ParseUint(text, 10, 64)
-	_, serr := os.Lstat(path)
-	return err == nil && nerr == nil && seq <= checked && errors.Is(serr, os.ErrNotExist)
+	return err == nil && nerr == nil && seq <= checked
+}
+
+// elsewherePath reports whether the path of a loop device's file leads to a network filesystem (ok),
+// or does not exist in this mount namespace.
+func elsewherePath(path string, ok bool) bool {
+	if ok {
+		return true
+	}
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // leadsTo returns the regular file at the path of a loop device's backing file; false if

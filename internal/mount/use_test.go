@@ -490,6 +490,29 @@ func TestDirectWrites(t *testing.T) {
 	}
 }
 
+// A volume does not depend on a loop device of another file, whose filesystem has shut down.
+func TestDeadLoop(t *testing.T) {
+	need(t, "mkfs.xfs")
+	dead, r := newRig(t, 400*mib), newRig(t, mib)
+	dead.format("xfs")
+	l := dead.landing(dead.mkdir("m"))
+	dead.land(l)
+	dead.sh("truncate", "-s", "1M", l.Dir+"/file")
+	_, detach := dead.loop(l.Dir + "/file")
+	defer detach()
+	f, err := os.Open(l.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2); err != nil { // XFS_IOC_GOINGDOWN
+		t.Fatal(err)
+	}
+	f.Close()
+	if fs := r.probe(""); fs.Use != volume.Unused {
+		t.Errorf("got %+v", fs)
+	}
+}
+
 // A loop device whose file is in another mount namespace is not opened if the last look has
 // compared it: a child could wait for that filesystem for ever.
 func TestLoopElsewhere(t *testing.T) {
