@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/history"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/flexd/flexd/internal/status"
@@ -134,10 +135,11 @@ func found(l status.List, mounts int) string {
 // makeDirs creates the missing directories. Only root may enter them, except that the group
 // of the status socket needs access to its directory.
 func makeDirs(cfg *config.Config) error {
-	for _, dir := range []string{cfg.RunDir, cfg.StateDir} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
+	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
+		return err
+	}
+	if err := dsw.MakeStateDir(cfg.StateDir); err != nil {
+		return err
 	}
 	if cfg.StatusGroup == "" {
 		return nil

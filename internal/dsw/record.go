@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -60,12 +62,22 @@ type Records struct {
 // that cannot be read are among the problems. boot names this boot, and up is the
 // boot clock.
 func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := MakeStateDir(dir); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
 	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	_ = r.each(func(_ string, rec Record) { r.relate(rec.UUID) })
 	return r, nil
+}
+
+// MakeStateDir makes a directory of stateDir if it is missing. One on a disk that fails exists:
+// flexd starts without it, since unmounts need no records, and reads it again later.
+func MakeStateDir(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if _, serr := os.Stat(dir); errors.Is(serr, unix.EIO) { // MkdirAll says that a file exists
+		return nil
+	}
+	return err
 }
 
 // LinkDevices keeps a link to each record in dir, named after the device of its volume:

@@ -23,7 +23,7 @@ func (p *planner) creations() {
 		case p.h.Record == Seen:
 			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
 		case p.h.Record == RecordUnknown:
-			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; remove that file if the volume it is about (its name is the uuid) is not missing", orUnknown(p.h.RecordReason))
+			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; make it readable again. A file that is damaged may be removed if the volume it is about (its name is the uuid) is not missing; if the directory was removed, restore it from a backup, or restart flexd, which makes an empty one", orUnknown(p.h.RecordReason))
 		default:
 			if len(who) == 0 {
 				size = c.Size

@@ -289,3 +289,29 @@ func TestTornWithoutRoom(t *testing.T) {
 		h.end(byKubelet, v, q)
 	})
 }
+
+// The disk of stateDir fails while flexd runs. A restarted flexd unmounts, and formats nothing.
+func TestStateDiskFails(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs")
+	h := newHost(t, func(h *host) {
+		h.sh("truncate", "-s", "320M", h.Dir+"/image")
+		h.sh("mkfs.xfs", "-q", h.Dir+"/image")
+		h.must(os.MkdirAll(h.State, 0o700))
+		h.sh("mount", "-o", "loop", h.Dir+"/image", h.State)
+		h.disks = append(h.disks, h.State)
+	})
+	v, w, p := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1)
+	h.ok(h.up(byKubelet, v, p))
+	f, err := os.Open(h.State)
+	h.must(err)
+	h.must(unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2)) // XFS_IOC_GOINGDOWN
+	f.Close()
+	h.kill()
+	h.start()
+	h.end(byKubelet, v, p)
+	h.refused(h.up(byKubelet, w, p), "vg0/b", "input/output error", "make it readable again")
+	if said := strings.Join(h.list().Problems, "\n"); !strings.Contains(said, h.State+"/formats") {
+		t.Errorf("status says %q", said)
+	}
+}
