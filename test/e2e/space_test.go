@@ -294,11 +294,12 @@ func TestTornWithoutRoom(t *testing.T) {
 func TestStateDiskFails(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs")
+	image := t.TempDir() + "/image"
 	h := newHost(t, func(h *host) {
-		h.sh("truncate", "-s", "320M", h.Dir+"/image")
-		h.sh("mkfs.xfs", "-q", h.Dir+"/image")
+		h.sh("truncate", "-s", "320M", image)
+		h.sh("mkfs.xfs", "-q", image)
 		h.must(os.MkdirAll(h.State, 0o700))
-		h.sh("mount", "-o", "loop", h.Dir+"/image", h.State)
+		h.sh("mount", "-o", "loop", image, h.State)
 		h.disks = append(h.disks, h.State)
 	})
 	v, w, p := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1)
