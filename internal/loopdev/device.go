@@ -154,7 +154,7 @@ func detachAdvice(loop string) string {
 }
 
 func replacedAdvice(loop string) string {
-	return fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%[1]s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it", loop)
+	return fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%[1]s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it. If its group has `deactivate: never`, do that then: losetup -d /dev/%[1]s", loop)
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found

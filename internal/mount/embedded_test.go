@@ -57,6 +57,28 @@ func TestEmbeddedOptions(t *testing.T) {
 	r.unmount(clean.Dir)
 }
 
+// A read-write mount is refused if the kernel makes the filesystem read-only.
+func TestReadOnlyFilesystem(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	r.sh("tune2fs", "-O", "read-only", r.dev.Path)
+	l := r.landing(r.mkdir("m"))
+	l.First = true
+	err := r.Mount(t.Context(), r.lock, l, yes)
+	var refusal *Refusal
+	if !errors.As(err, &refusal) || !strings.Contains(refusal.What, "only read-only") {
+		t.Fatalf("got %v", err)
+	}
+	_, command, _ := strings.Cut(refusal.Hint, "feature read-only: ")
+	l.ReadOnly = true
+	r.land(l)
+	r.unmount(l.Dir)
+	r.sh("sh", "-c", strings.TrimSuffix(command, "; losetup -d $L")) // it is the test's device
+	l.ReadOnly = false
+	r.land(l)
+	r.unmount(l.Dir)
+}
+
 // Ensure that an error that the image brings makes it read-only, whatever its superblock
 // says, and that a request may ask for another behaviour.
 func TestErrorsBehaviour(t *testing.T) {

@@ -173,7 +173,7 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 		}
 	}
 	if err := create(fs, l.First); err != nil {
-		err = fmt.Errorf("%s on %s: %w%s%s", l.FSType, l.Device.Path, err, messages(fs), btrfsKnown(l.FSType, err))
+		err = fmt.Errorf("%s on %s: %w%s%s", l.FSType, l.Device.Path, err, messages(fs), explainBtrfs(l.FSType, err))
 		if isFailure(err) {
 			err = fmt.Errorf("%w: %w", ErrFailed, err)
 		}
@@ -238,6 +238,9 @@ func usable(mnt int, l MountSpec) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
 	}
+	if err := writable(fd, l); err != nil {
+		return err
+	}
 	if l.FSType == "btrfs" { // its device number is not that of a device
 		return btrfsIsOf(fd, l.Device)
 	}
@@ -245,6 +248,27 @@ func usable(mnt int, l MountSpec) error {
 		return fmt.Errorf("%w: the mount is of %s, not of %s", ErrChanged, n, l.Device.Number)
 	}
 	return nil
+}
+
+// writable verifies that a superblock is not read-only against the request: an ext4 feature makes it
+// so, or an error that the kernel met at the mount.
+func writable(fd int, l MountSpec) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
+	}
+	if l.ReadOnly || l.Device.ReadOnly || st.Flags&unix.ST_RDONLY == 0 {
+		return nil
+	}
+	hint := "look at dmesg and at the disk, or mount it with readOnly: true"
+	if l.FSType == "ext4" {
+		hint += "; if dmesg has no error, it may have the feature read-only: " + handle(l.Device).Command("tune2fs -O ^read-only DEV")
+	}
+	return &Refusal{
+		What: fmt.Sprintf("the kernel mounts the %s on %s only read-only", l.FSType, describeDevice(l.Device)),
+		Hint: hint,
+		Why:  volume.Conflict,
+	}
 }
 
 // fits verifies that a filesystem of that size is not larger than its device.

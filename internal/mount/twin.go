@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -38,6 +39,10 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 	if err != nil {
 		return err
 	}
+	tab, err := mounttable.Own()
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
 		b, err := os.ReadFile("/sys/class/block/" + e.Name() + "/dev")
 		if errors.Is(err, os.ErrNotExist) {
@@ -47,14 +52,17 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 		if number == d.Number {
 			continue
 		}
-		other, err := os.Open("/dev/" + strings.ReplaceAll(e.Name(), "!", "/"))
-		if err != nil {
-			return err
-		}
-		its, err := xfsUUID(other)
-		other.Close()
-		if err != nil {
-			return err
+		its, ok := mountedXFS(tab, number)
+		if !ok {
+			other, err := os.Open("/dev/" + strings.ReplaceAll(e.Name(), "!", "/"))
+			if err != nil {
+				return err
+			}
+			its, err = xfsUUID(other)
+			other.Close()
+			if err != nil {
+				return err
+			}
 		}
 		if its == uuid && !otherVolume(d.Number, number) {
 			return &Refusal{
@@ -65,6 +73,28 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 		}
 	}
 	return nil
+}
+
+// mountedXFS returns the UUID of the xfs on a device from a mount of it: the kernel has it in memory,
+// and the device may hang.
+func mountedXFS(tab *mounttable.Table, number string) (uuid string, ok bool) {
+	for _, e := range tab.Of(number) {
+		if e.Type != "xfs" || tab.Top(e.Dir) != e {
+			continue
+		}
+		dir, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(dir, &st)
+		g, gerr := xfsGeometryOf(dir)
+		unix.Close(dir)
+		if err == nil && gerr == nil && sysfs.Number(st.Dev) == number {
+			return uuidText(g.UUID[:]), true
+		}
+	}
+	return "", false
 }
 
 func xfsUUID(dev *os.File) (string, error) {
@@ -178,9 +208,12 @@ func btrfsIsOf(fd int, d volume.Device) error {
 	return nil
 }
 
-// btrfsKnown explains EEXIST: the kernel remembers, from a scan, another device
+// explainBtrfs explains EACCES, and EEXIST: the kernel remembers, from a scan, another device
 // that has the fsid and was written later.
-func btrfsKnown(fsType string, err error) string {
+func explainBtrfs(fsType string, err error) string {
+	if fsType == "btrfs" && errors.Is(err, unix.EACCES) {
+		return "; a btrfs with the seed flag can only be mounted if its device is read-only (lvchange -pr; chmod a-w for a file); btrfstune -S 0 clears the flag"
+	}
 	if fsType != "btrfs" || !errors.Is(err, unix.EEXIST) {
 		return ""
 	}

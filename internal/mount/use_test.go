@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/umount"
@@ -361,6 +362,18 @@ func TestTwins_sameBytes(t *testing.T) {
 		dev, err := openDevice(r.dev, 0)
 		if err != nil {
 			t.Fatal(err)
+		}
+		number, err := sysfs.Line("/sys/block/" + filepath.Base(other) + "/dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tab, err := mounttable.Own()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := xfsUUID(dev)
+		if got, ok := mountedXFS(tab, number); !ok || err != nil || got != want { // without a read of the device, which may hang
+			t.Errorf("%s: the mounted xfs is %q, want %q", row.name, got, want)
 		}
 		l := r.landing(r.mkdir("x"))
 		mnt, err := build(dev, l) // as if the look at its users had seen none

@@ -172,6 +172,9 @@ func (p *planner) conflict(c Call) Refusal {
 		}
 	}
 	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
+		if file := p.h.LV.File.Path; file != "" && !p.h.LV.ReadOnly {
+			return refusal(Conflict, "its device is read-only, as its file was when it was attached: mount it with readOnly: true, or delete the pods that use it, and it is attached anew; if its group has `deactivate: never`: losetup -d %s", p.h.Device.Path)
+		}
 		if !p.h.LV.ReadOnly {
 			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew; if it is read-only then, too, activation/read_only_volume_list in lvm.conf has it", p.device())
 		}
@@ -187,7 +190,7 @@ func (p *planner) conflict(c Call) Refusal {
 	case p.h.FS.Content == Truncated:
 		return p.truncated()
 	case live.SuperReadOnly && !p.readOnlyLV():
-		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: look at dmesg and at the disk; then delete the pods that use it: the next mount runs fsck", live.Type)
+		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: look at dmesg and at the disk; then delete the pods that use it: the next mount runs fsck. An ext4 with the feature read-only is mounted so as well: tune2fs -O ^read-only", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}
