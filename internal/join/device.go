@@ -59,16 +59,17 @@ func (s *side) copied() {
 	if len(s.volumes) < 2 {
 		return
 	}
-	var files []string
+	var files, quoted []string
 	for _, v := range s.volumes {
 		files = append(files, s.file(v))
+		quoted = append(quoted, volume.Quote(s.file(v)))
 	}
 	text := fmt.Sprintf("the files %s have the same uuid: one is a copy of the other, made with its attributes", strings.Join(files, " and "))
 	hint := "make the copy a volume of its own: flexd uuid --new COPY; or remove it"
 	if s.device != nil && s.device.Name == s.volume.Name {
 		text += fmt.Sprintf("; %s is in use (%s)", files[0], s.device.Path)
 		hint = fmt.Sprintf("if %[1]s is the copy: flexd uuid --new %[1]s, or remove it. If %[2]s is the copy: delete its pods first, then do that to it. Do not rename or replace %[2]s while it is in use",
-			strings.Join(files[1:], " "), files[0])
+			strings.Join(quoted[1:], " "), quoted[0])
 	}
 	s.add(StaleMapping, files[1], hint, "%s", text)
 }
@@ -123,7 +124,7 @@ func (s *side) stale() {
 			hint = s.noRefresh()
 		case s.lvm():
 		case v.Size < d.Size:
-			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, s.file(v))
+			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, volume.Quote(s.file(v)))
 		default:
 			hint = "ask for the size again (a larger PersistentVolumeClaim), or: losetup -c " + d.Path
 		}
@@ -146,7 +147,7 @@ func (s *side) stale() {
 	if old := s.oldName(); old != "" && len(s.volumes) == 1 {
 		back := "lvrename it back"
 		if !s.lvm() {
-			back = fmt.Sprintf("rename it back (mv -n %s %s)", s.file(v), s.file(&Volume{Name: old}))
+			back = fmt.Sprintf("rename it back (mv -n %s %s)", volume.Quote(s.file(v)), volume.Quote(s.file(&Volume{Name: old})))
 		}
 		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: %s, or change the name that they ask for", s.g.Name, old, back),
 			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)

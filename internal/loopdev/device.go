@@ -204,7 +204,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID && l.BackingFile == file && !l.Deleted:
 		r.Text = fmt.Sprintf("/dev/%s is attached to another file with the path %s and the same uuid %s: a filesystem was mounted over its directory later, or it is of another mount namespace", l.Name, file, lv.UUID)
-		r.Hint = fmt.Sprintf("what was written since then is only in /dev/%[1]s, and the file at that path now is older. Unmount the later filesystem (findmnt -T %[2]s). If it is to stay: end the pods of /dev/%[1]s, and before another starts, unmount it, copy the file to it, and mount it again", l.Name, file)
+		r.Hint = fmt.Sprintf("what was written since then is only in /dev/%[1]s, and the file at that path now is older. Unmount the later filesystem (findmnt -T %[2]s). If it is to stay: end the pods of /dev/%[1]s, and before another starts, unmount it, copy the file to it, and mount it again", l.Name, volume.Quote(file))
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted && l.BackingFile == file {
@@ -213,7 +213,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it. Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", file, l.BackingFile)
+		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it. Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile))
 	}
 	return r
 }

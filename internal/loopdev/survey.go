@@ -145,7 +145,7 @@ func (f foreignFile) whyNot(uuid volume.UUID) string {
 	if isUUID(f.UUID) {
 		return foreign(f.path, f.FileInfo)
 	}
-	return fmt.Sprintf("the attribute %s of %s is lost; to restore it: setfattr -n %[1]s -v %[3]s %[2]s (package attr)", uuidAttr, f.path, uuid)
+	return fmt.Sprintf("the attribute %s of %s is lost; to restore it: setfattr -n %[1]s -v %[3]s %[4]s (package attr)", uuidAttr, f.path, uuid, volume.Quote(f.path))
 }
 
 // elsewhere reports whether the file of a loop device of flexd is not at its path: that is in

@@ -5,6 +5,14 @@ import (
 	"strings"
 )
 
+// Quote returns a path as a word of a shell's command line.
+func Quote(path string) string {
+	if path != "" && strings.Trim(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@") == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
+
 // A Handle is how the commands of a volume's owner reach it. flexd deactivates a volume that
 // nothing uses, so the device of now may be gone, or another volume's, when a message is read.
 type Handle struct {
@@ -28,7 +36,7 @@ func (h Handle) Command(commands string) string {
 	replace := func(dev string) string { return strings.ReplaceAll(commands, "DEV", dev) }
 	switch {
 	case h.File != "":
-		return fmt.Sprintf("L=$(losetup -Lf --show %s); %s; losetup -d $L", h.File, replace("$L"))
+		return fmt.Sprintf("L=$(losetup -Lf --show %s); %s; losetup -d $L", Quote(h.File), replace("$L"))
 	case h.Path != "":
 		return replace(h.Path)
 	}
@@ -38,7 +46,7 @@ func (h Handle) Command(commands string) string {
 // reading is Command for commands that only read.
 func (h Handle) reading(commands string) string {
 	if h.File != "" {
-		return strings.ReplaceAll(commands, "DEV", h.File)
+		return strings.ReplaceAll(commands, "DEV", Quote(h.File))
 	}
 	return h.Command(commands)
 }

@@ -1,9 +1,23 @@
 package volume
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 )
+
+// A path with any bytes is one word for the shell.
+func TestQuote(t *testing.T) {
+	for _, path := range []string{"/srv/vg0/data", "/srv/my vols/it's", "/a;b$(c)`d`\"e\\", "/ü*", "~x", ""} {
+		out, err := exec.Command("sh", "-c", "printf %s "+Quote(path)).Output()
+		if err != nil || string(out) != path {
+			t.Errorf("%q: got %q, %v", path, out, err)
+		}
+	}
+	if got := Quote("/srv/vg0/data"); got != "/srv/vg0/data" {
+		t.Errorf("got %s", got)
+	}
+}
 
 // The commands of the remedies work when the device of now is gone.
 func TestDataAdvice(t *testing.T) {

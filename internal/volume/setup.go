@@ -243,7 +243,7 @@ func CutFile(size, file int64, path, loop string) string {
 	if file >= size {
 		return "its file has that size: losetup -c " + loop
 	}
-	return fmt.Sprintf("what was beyond the end of its file is lost, so restore a backup of %[2]s. Without one, copy off what can be read; then, without pods, truncate -s %[1]d %[2]s, and check all of it (e2fsck -f, xfs_repair or btrfs check) before it is used again: parts of its files may be zeros", size, path)
+	return fmt.Sprintf("what was beyond the end of its file is lost, so restore a backup of %[2]s. Without one, copy off what can be read; then, without pods, truncate -s %[1]d %[2]s, and check all of it (e2fsck -f, xfs_repair or btrfs check) before it is used again: parts of its files may be zeros", size, Quote(path))
 }
 
 func otherType(found, wanted string) Refusal {
