@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
@@ -20,35 +22,50 @@ func (f *Frontend) caller(q flexvolume.Request, pid int) (c reconcile.Caller, le
 	parent := parentOf(pid, q.Parent)
 	c.Alive = func() bool { return parent.alive(pid) }
 	if pid != 0 && f.Self.mnt != "" {
-		c.Mounts = namespace{pid, f.Self.mnt}
+		c.Mounts = namespace{pid, f.Self}
 	}
 	return c, parent.close
 }
 
-// Namespaces knows in which mount namespace flexd lives.
+// Namespaces knows in which mount namespace flexd lives, and which mount of it is its root.
 type Namespaces struct {
-	mnt string // "mnt:[4026531841]", "" = not looked at
+	mnt  string // "mnt:[4026531841]", "" = not looked at
+	root uint64 // the mount's id; 0 = unknown
 }
 
 // OwnNamespaces returns flexd's own.
 func OwnNamespaces() (Namespaces, error) {
 	mnt, err := procfs.OwnNamespace("mnt")
-	return Namespaces{mnt}, err
+	return Namespaces{mnt, rootMount("/")}, err
+}
+
+// rootMount returns the id of the mount of a root directory; 0 if it is unknown.
+func rootMount(root string) uint64 {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, root, 0, unix.STATX_MNT_ID, &st); err != nil || st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0
+	}
+	return st.Mnt_id
 }
 
 // A namespace is the mount namespace of a process.
 type namespace struct {
 	pid int
-	own string // flexd's
+	own Namespaces // flexd's
 }
 
-// Other implements reconcile.MountNamespace.
+// Other implements reconcile.MountNamespace. A chroot in flexd's namespace counts, too: the same
+// path is another directory there.
 func (n namespace) Other() (bool, error) {
 	theirs, err := procfs.Process(n.pid).Namespace("mnt")
 	if err != nil {
 		return false, fmt.Errorf("the caller's mount namespace: %w", err)
 	}
-	return theirs != n.own, nil
+	if theirs != n.own.mnt {
+		return true, nil
+	}
+	root := rootMount(procfs.Process(n.pid).Path("root"))
+	return root != 0 && n.own.root != 0 && root != n.own.root, nil
 }
 
 // Table implements reconcile.MountNamespace.

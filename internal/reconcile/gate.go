@@ -71,10 +71,10 @@ func (c Caller) sees(table *mounttable.Table, dir string) error {
 	}
 	on := table.Containing(dir)
 	if on == nil {
-		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
+		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
 	}
 	if on.Peer == 0 {
-		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
+		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
 	theirs, err := c.Mounts.Table()
 	if err != nil {
@@ -83,5 +83,5 @@ func (c Caller) sees(table *mounttable.Table, dir string) error {
 	if table.Appears(dir, theirs) {
 		return nil
 	}
-	return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
+	return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
 }

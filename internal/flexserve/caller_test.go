@@ -1,0 +1,46 @@
+package flexserve
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/flexd/flexd/test/umount"
+)
+
+// A caller in a chroot of the same mount namespace sees other directories at flexd's paths.
+func TestCallerInChroot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	own, err := OwnNamespaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("/", dir, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := umount.Plain(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	for root, want := range map[string]bool{"": false, dir: true} {
+		c := exec.Command("/bin/sh", "-c", "read line")
+		c.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := (namespace{c.Process.Pid, own}).Other(); err != nil || got != want {
+			t.Errorf("root %q: got %v, %v", root, got, err)
+		}
+		in.Close()
+		_ = c.Wait()
+	}
+}
