@@ -19,6 +19,7 @@ type Mapped struct {
 	Suspended bool
 	ReadOnly  bool
 	Live      bool // it has a table
+	Loaded    bool // it has another table, which replaces that one when the device is resumed
 	Targets   []Target
 }
 

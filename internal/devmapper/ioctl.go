@@ -24,6 +24,7 @@ const (
 	dmSuspended     = 1 << 1
 	dmStatusTable   = 1 << 4 // the table, not the status
 	dmActivePresent = 1 << 5
+	dmLoadedPresent = 1 << 6 // DM_INACTIVE_PRESENT_FLAG
 	dmBufferFull    = 1 << 8
 	dmNoFlush       = 1 << 11 // reading the state of a thin pool must not commit its metadata
 	dmUUIDFlag      = 1 << 14 // a list with uuids, since Linux 5.12
@@ -168,6 +169,7 @@ func (b reply) head() Mapped {
 		Suspended: f&dmSuspended != 0,
 		ReadOnly:  f&dmReadOnly != 0,
 		Live:      f&dmActivePresent != 0,
+		Loaded:    f&dmLoadedPresent != 0,
 	}
 }
 

@@ -109,7 +109,7 @@ func (s *side) stale() {
 		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)
 	}
 	if d.Suspended {
-		wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it, and do not refresh. If no command of LVM runs (ps ax | grep lv): dmsetup resume "+cmp.Or(d.SuspendedBelow, d.Kernel), "the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
+		s.suspended(wrong)
 	}
 	if v != nil && (v.Size > 0 || !s.lvm()) && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
 		hint := "lvchange --refresh " + s.title()
@@ -133,6 +133,9 @@ func (s *side) stale() {
 	if v != nil && d.Misplaced != "" {
 		hint := Remedy(d.Misplaced, s.g.Name) + ". If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost"
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
+	}
+	if v != nil && d.Bypassed {
+		wrong("if an lvremove of its snapshot was interrupted, repeat it. If not, its snapshots are of no moment any more: end their pods, and lvremove them", "the device %s is no origin of a snapshot, and the metadata says that it is one: its snapshots change with what is written to it", s.deviceName())
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {
 		hint := "lvchange --refresh " + s.title() + ", or dmsetup rename"
@@ -160,6 +163,20 @@ func (s *side) stale() {
 	if len(texts) > 0 {
 		s.add(StaleMapping, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
 	}
+}
+
+// suspended advises how a device is resumed. A killed command may have loaded a second table, which
+// a resume puts in place of the present one: only if the present one is not that of the
+// metadata, the second is.
+func (s *side) suspended(wrong func(hint, format string, a ...any)) {
+	d, v := s.device, s.volume
+	name := cmp.Or(d.SuspendedBelow, d.Kernel)
+	resume, lvextend := "dmsetup resume "+name, " If lvextend was interrupted: repeat it, and do not refresh."
+	if d.Loaded && v != nil && d.Misplaced == "" && (v.Size == 0 || v.Size == d.Size) {
+		resume, lvextend = "its present table is that of the metadata, so drop the second one first: dmsetup clear "+name+" && "+resume, ""
+	}
+	wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort."+lvextend+" If no command of LVM runs (ps ax | grep lv): "+resume,
+		"the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
 }
 
 // oldName returns the name in a claim or lease of a volume that has another name now.

@@ -84,11 +84,13 @@ type Device struct {
 	Size           int64  // bytes
 	Open           int    // how often it is open; -1 = not known
 	Suspended      bool
+	Loaded         bool    // it has a table that replaces the present one when it is resumed
 	SuspendedBelow string  // that device, if it is one below it
 	Unknown        string  // why nothing else is known of it but its name and number; "" = it was looked at
 	Broken         string  // why nothing can be read from it, or from a part of it
 	Merges         bool    // the kernel merges a snapshot into it
 	Misplaced      string  // how it lies elsewhere than the metadata says
+	Bypassed       bool    // it is the origin of thick snapshots, which lack what is written to it
 	SameThin       bool    // it is the thin device that the metadata says: its pool keeps its blocks
 	Failed         string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
 	Remedy         string  // for Failed

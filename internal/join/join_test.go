@@ -175,6 +175,11 @@ func TestDisagreements(t *testing.T) {
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
 		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].Misplaced = "lies on space that the metadata counts as free" }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
+		{"suspended before the metadata was written", []func(*Group){func(g *Group) { g.Devices[0].Suspended, g.Devices[0].Loaded = true, true }}, []string{"stale-mapping data: is suspended|dmsetup clear vg0-data && dmsetup resume vg0-data"}},
+		{"suspended after the metadata was written", []func(*Group){func(g *Group) {
+			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Misplaced = true, true, "lies on space that the metadata gives to vg0/x"
+		}}, []string{"stale-mapping data: is suspended|: dmsetup resume vg0-data"}},
+		{"an origin that bypasses its snapshots", []func(*Group){func(g *Group) { g.Devices[0].Bypassed = true }}, []string{"stale-mapping data: is no origin of a snapshot|lvremove"}},
 		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
 		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},
 		{"a leg of its RAID is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing = true, "PV p1" }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data"}},

@@ -169,3 +169,18 @@ func TestEnlarged(t *testing.T) {
 		}
 	}
 }
+
+// The origin of a thick snapshot has a part for it in its table: else the snapshot lacks what is
+// written.
+func TestBypassed(t *testing.T) {
+	f := &Facts{LVs: map[string]Logical{"o": {Role: []string{"public", "origin", "thickorigin"}}, "p": {Role: []string{"public"}}}, names: map[volume.UUID]string{"uo": "o", "up": "p"}}
+	for _, row := range []struct {
+		id   volume.UUID
+		kind string
+		want bool
+	}{{"uo", "linear", true}, {"uo", "snapshot-origin", false}, {"uo", "snapshot-merge", false}, {"uo", "error", false}, {"up", "linear", false}} {
+		if got := f.bypassed(devmapper.Mapped{Targets: []devmapper.Target{{Type: row.kind}}}, row.id); got != row.want {
+			t.Errorf("%v: got %v", row, got)
+		}
+	}
+}

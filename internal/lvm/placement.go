@@ -121,6 +121,13 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 	return ""
 }
 
+// bypassed reports whether a device is the origin of thick snapshots and its table has no part for
+// them: they lack what is written to it.
+func (f *Facts) bypassed(m devmapper.Mapped, id volume.UUID) bool {
+	l := f.LVs[f.names[id]]
+	return slices.Contains(l.Role, "thickorigin") && len(m.Targets) > 0 && !strings.HasPrefix(m.Targets[0].Type, "snapshot-") && !fenced(m)
+}
+
 // thinIDs returns the id of a thin device in its table, and that of its volume in the metadata.
 func (f *Facts) thinIDs(m devmapper.Mapped, uuid volume.UUID) (is, has int64, known bool) {
 	has, known = f.thin[uuid]

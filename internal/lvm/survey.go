@@ -150,7 +150,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			below.health(now, &d)
 			d.Suspended = d.Suspended || d.SuspendedBelow != ""
 			if current {
-				d.SameThin = f.sameThin(now, d.UUID)
+				d.SameThin, d.Bypassed = f.sameThin(now, d.UUID), f.bypassed(now, d.UUID)
 				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
 			}
 		}
@@ -168,7 +168,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
 	d.Broken, d.Degraded, d.Differ = f.missing, f.degraded, f.differ
-	d.RAID, d.Refresh = f.raid, f.refresh
+	d.RAID, d.Refresh, d.Loaded = f.raid, f.refresh, f.loaded
 	if f.suspended != m.Name {
 		d.SuspendedBelow = f.suspended
 	}

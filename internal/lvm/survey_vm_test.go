@@ -84,6 +84,9 @@ func TestVMSurvey(t *testing.T) {
 	l.found("mounted without a claim", l.differ(nil, lease), "mounted-unknown da-ta: mounted at "+dir)
 
 	for _, c := range []struct{ harm, want, mend string }{
+		// What a command of LVM leaves that is killed before it has written the metadata. It comes first:
+		// Linux 6.1.192 crashes at such a load after the others.
+		{"dmsetup suspend --nolockfs vg0-da--ta; dmsetup load vg0-da--ta --table '0 32768 zero'", "stale-mapping da-ta: dmsetup clear vg0-da--ta && dmsetup resume vg0-da--ta", "dmsetup clear vg0-da--ta && dmsetup resume vg0-da--ta"},
 		{"lvextend -q --driverloaded n -L +8M vg0/da-ta", "stale-mapping da-ta: the metadata says 24 MiB, and the device " + d.Path + " (vg0-da--ta) has 16 MiB", "lvchange --refresh vg0/da-ta"},
 		{"dmsetup rename vg0-da--ta vg0-other", "stale-mapping da-ta: and the kernel vg0-other", "dmsetup rename vg0-other vg0-da--ta"},
 		{"dmsetup suspend --nolockfs vg0-da--ta", "stale-mapping da-ta: is suspended", "dmsetup resume vg0-da--ta"},

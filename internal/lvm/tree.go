@@ -135,6 +135,7 @@ type faults struct {
 	refresh  string // the same for lvchange --refresh: LVM refuses a hidden volume
 
 	suspended string // the lowest suspended device: every read and write waits for it
+	loaded    bool   // it has a table that replaces the present one when it is resumed
 }
 
 // faults returns the problems of a volume. Without health it omits those that do not
@@ -143,7 +144,7 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
 		if n.Live && n.Suspended {
-			f.suspended = n.Name
+			f.suspended, f.loaded = n.Name, n.Loaded
 		}
 		if !redundant && !n.sparse() {
 			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()), t.gone(n, (&node{Mapped: m}).volume()))

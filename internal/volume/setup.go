@@ -23,6 +23,8 @@ func (p *planner) obstacle(c Call) Refusal {
 		return refusal(Unusable, "its device is not usable: %s", orUnknown(d.Reason))
 	case d.Activity == ActivityUnknown:
 		return refusal(Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
+	case d.Suspended && d.Loaded:
+		return refusal(Busy, "its device %s stays suspended with a second table: a command of LVM changes it, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv), one was killed: flexd check says how the device is resumed without harm", cmp.Or(d.SuspendedBelow, d.Path))
 	case d.Suspended:
 		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it. If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path))
 	}

@@ -99,6 +99,7 @@ type Device struct {
 	Unusable  bool     `json:"unusable,omitempty"`
 	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
 
+	Loaded         bool   `json:"-"` // and has a table that replaces its present one when it is resumed
 	SuspendedBelow string `json:"-"` // that device, if it is one below, such as that of a thin pool
 
 	Unlocked  bool       `json:"-"` // in a shared group: its lock is not known to be held
