@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/flexd/flexd/internal/hosttest"
@@ -26,6 +27,14 @@ func smear(t *testing.T, e *hosttest.Env) {
 func loseNotes(t *testing.T, e *hosttest.Env) {
 	t.Helper()
 	if err := os.RemoveAll(e.Notes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loseIdentities removes what flexd keeps of its loop devices for the next one.
+func loseIdentities(t *testing.T, e *hosttest.Env) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(e.Config.RunDir, "dev", ".identity")); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -154,6 +154,7 @@ func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 	}
 	onSim(t, "its identification failed", func(t *testing.T, e *hosttest.Env) {
 		attached(t, e)
+		loseIdentities(t, e)
 		e.Refuse("identify", errSimulated)
 		e.Start()
 		time.Sleep(5 * time.Minute)
@@ -201,6 +202,7 @@ func TestUnmountUnknownMount(t *testing.T) {
 			if claims == 0 {
 				loseNotes(t, e)
 			}
+			loseIdentities(t, e)
 			e.Refuse("identify", errSimulated)
 			e.Start()
 			asks(t, e, k, a)
@@ -221,6 +223,7 @@ func TestUnmountUnknownMount(t *testing.T) {
 		e.Eventually("flexd is dead", e.Dead)
 		k = k.Kill()
 		_ = join()
+		loseIdentities(t, e)
 		e.Refuse("identify", errSimulated)
 		e.Start()
 		time.Sleep(time.Minute)
