@@ -46,7 +46,7 @@ var packages = []struct {
 	{"internal/mount", []string{"volume", "volopts", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
 	{"internal/lockspace", []string{"volume", "run"}},
 	{"internal/lvm", []string{"lockspace", "volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
-	{"internal/loopdev", []string{"volume", "sysfs", "run", "mount", "join"}},
+	{"internal/loopdev", []string{"volume", "sysfs", "procfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},
 	{"internal/audit", []string{"volume", "config", "status", "lvm", "dsw", "asw", "join"}},

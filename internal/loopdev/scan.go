@@ -3,7 +3,6 @@ package loopdev
 import (
 	"context"
 	"errors"
-	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -170,16 +169,7 @@ const retryPause = time.Minute
 func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	var unknown []Loop
 	first, now := false, time.Now()
-	restored := map[uint64]identity{}
-	for _, l := range loops {
-		if _, ok := p.remembered(l.Seq); !ok {
-			if id, ok := p.restore(l.Seq); ok {
-				restored[l.Seq] = id
-			}
-		}
-	}
 	p.mu.Lock()
-	maps.Copy(p.known, restored)
 	for _, l := range loops {
 		if _, ok := p.known[l.Seq]; ok {
 			continue
@@ -243,8 +233,13 @@ func (p *Provider) askAll(ctx context.Context, loops []Loop) {
 }
 
 // answered sets the time when a device may be asked again. While a child hangs in it, no
-// other is started.
+// other is started. One that did not answer may have a saved identity.
 func (p *Provider) answered(l Loop, err error) {
+	if _, ok := p.remembered(l.Seq); !ok && err != nil {
+		if id, ok := p.restore(l.Seq); ok {
+			p.remember(l.Seq, id)
+		}
+	}
 	var stuck *run.StuckError
 	if errors.As(err, &stuck) {
 		go func() {
