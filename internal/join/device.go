@@ -166,14 +166,20 @@ func (s *side) stale() {
 }
 
 // suspended advises how a device is resumed. A killed command may have loaded a second table, which
-// a resume puts in place of the present one: only if the present one is not that of the
-// metadata, the second is.
+// a resume puts in place of the present one: that is right only if the present one contradicts the
+// metadata.
 func (s *side) suspended(wrong func(hint, format string, a ...any)) {
 	d, v := s.device, s.volume
 	name := cmp.Or(d.SuspendedBelow, d.Kernel)
 	resume, lvextend := "dmsetup resume "+name, " If lvextend was interrupted: repeat it, and do not refresh."
-	if d.Loaded && v != nil && d.Misplaced == "" && (v.Size == 0 || v.Size == d.Size) {
-		resume, lvextend = "its present table is that of the metadata, so drop the second one first: dmsetup clear "+name+" && "+resume, ""
+	switch drop := "drop the second one first: dmsetup clear " + name + " && " + resume; {
+	case !d.Loaded, d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
+	case v == nil, !d.Placed:
+		resume, lvextend = fmt.Sprintf("it has two tables, and which is that of the metadata is unknown. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. dmsetup clear %[1]s drops the second, %[3]s puts it in place of the first", name, s.g.Name, resume), ""
+	case d.Bypassed: // the devices of the snapshot may have no table: a resume could end the pod's filesystem
+		resume, lvextend = "only a new snapshot needs its second table, and is lost: "+drop, ""
+	default:
+		resume, lvextend = "its present table is that of the metadata, so "+drop, ""
 	}
 	wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort."+lvextend+" If no command of LVM runs (ps ax | grep lv): "+resume,
 		"the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))

@@ -89,6 +89,7 @@ type Device struct {
 	Unknown        string  // why nothing else is known of it but its name and number; "" = it was looked at
 	Broken         string  // why nothing can be read from it, or from a part of it
 	Merges         bool    // the kernel merges a snapshot into it
+	Placed         bool    // the metadata's place for it is known; else Misplaced says nothing
 	Misplaced      string  // how it lies elsewhere than the metadata says
 	Bypassed       bool    // it is the origin of thick snapshots, which lack what is written to it
 	SameThin       bool    // it is the thin device that the metadata says: its pool keeps its blocks

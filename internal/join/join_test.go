@@ -175,7 +175,15 @@ func TestDisagreements(t *testing.T) {
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
 		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].Misplaced = "lies on space that the metadata counts as free" }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
-		{"suspended before the metadata was written", []func(*Group){func(g *Group) { g.Devices[0].Suspended, g.Devices[0].Loaded = true, true }}, []string{"stale-mapping data: is suspended|dmsetup clear vg0-data && dmsetup resume vg0-data"}},
+		{"suspended before the metadata was written", []func(*Group){func(g *Group) {
+			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed = true, true, true
+		}}, []string{"stale-mapping data: is suspended|that of the metadata, so drop the second one first: dmsetup clear vg0-data && dmsetup resume vg0-data"}},
+		{"suspended with two tables, without the place in the metadata", []func(*Group){func(g *Group) {
+			g.Devices[0].Suspended, g.Devices[0].Loaded = true, true
+		}}, []string{"stale-mapping data: is suspended|which is that of the metadata is unknown|lvs -a -o+devices vg0 first"}},
+		{"suspended while a snapshot was made", []func(*Group){func(g *Group) {
+			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed, g.Devices[0].Bypassed = true, true, true, true
+		}}, []string{"stale-mapping data: is suspended|only a new snapshot needs its second table|dmsetup clear vg0-data && "}},
 		{"suspended after the metadata was written", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Misplaced = true, true, "lies on space that the metadata gives to vg0/x"
 		}}, []string{"stale-mapping data: is suspended|: dmsetup resume vg0-data"}},
