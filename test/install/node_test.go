@@ -176,8 +176,8 @@ func TestRefused(t *testing.T) {
 			n.mkdir("/elsewhere")
 			n.link("../elsewhere", n.root+"/usr/plugins")
 		}, []string{"--plugin-dir=/usr/plugins"}, []string{"/usr/plugins is a symbolic link"}},
-		{"out of the root", func(n *node) { n.link("/tmp", n.root+"/opt") }, []string{"--plugin-dir=/opt/flexd-test-plugins"},
-			[]string{"leads out of --root", "/tmp/flexd-test-plugins"}},
+		{"out of the root", func(n *node) { n.link(n.t.TempDir(), n.root+"/opt") }, []string{"--plugin-dir=/opt/plugins"},
+			[]string{"/opt/plugins leads out of --root", "/002/plugins"}},
 		{"plugin directory is a file", func(n *node) { n.write("/plugins", "") }, []string{"--plugin-dir=/plugins"}, []string{"is not a directory"}},
 		{"plugin directory of everybody", func(n *node) { n.chmod(n.plugins(), 0o777) }, nil, []string{"mode 0777", "chmod go-w"}},
 		{"plugin directory is like /tmp", func(n *node) { n.chmod(n.plugins(), 0o777|os.ModeSticky) }, nil, []string{"mode 0777", "another directory"}},
