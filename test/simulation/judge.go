@@ -169,7 +169,7 @@ func (w *world) mountAppeared(dir, uuid string) {
 
 // wants reports whether a call mounts that volume there.
 func (c *waiting) wants(dir, uuid string) bool {
-	return c.dir == dir && !teardown(c.verb) && slices.Contains(c.uuids, uuid)
+	return c.dir == dir && (c.verb == flexvolume.Mount || c.verb == flexvolume.MountDevice) && slices.Contains(c.uuids, uuid)
 }
 
 // command is called before each command starts: a call must wait for each set-up and
