@@ -262,7 +262,8 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 			}
 			f, ok = leadsTo(tab, to)
 		}
-		if !may(to, f, ok) || (!ok || f == backing{}) && checkedBefore(name, d.Checked) && elsewherePath(to, ok) {
+		onNetwork := ok && f == backing{}
+		if !may(to, f, ok) || (onNetwork || !ok && missing(to)) && checkedBefore(name, d.Checked) {
 			continue
 		}
 		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
@@ -293,12 +294,8 @@ func checkedBefore(name string, checked uint64) bool {
 	return err == nil && nerr == nil && seq <= checked
 }
 
-// elsewherePath reports whether the path of a loop device's file leads to a network filesystem (ok),
-// or does not exist in this mount namespace.
-func elsewherePath(path string, ok bool) bool {
-	if ok {
-		return true
-	}
+// missing reports whether a path does not exist in this mount namespace.
+func missing(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, os.ErrNotExist)
 }
