@@ -118,7 +118,7 @@ func (s *side) kept() {
 	if s.lease == nil || s.lease.Kept == "" || len(s.claims)+len(s.found) > 0 {
 		return
 	}
-	s.add(StillActive, "", "end that use; flexd tries again within about two minutes",
+	s.add(StillActive, "", "end that use, or correct what the reason names; flexd tries again within about two minutes",
 		"no pod has it mounted, and it cannot be deactivated: %s", s.lease.Kept)
 }
 

@@ -111,7 +111,7 @@ func (s *side) stale() {
 	if d.Suspended {
 		s.suspended(wrong)
 	}
-	if v != nil && (v.Size > 0 || !s.lvm()) && d.Size > 0 && v.Size != d.Size && d.Broken == "" {
+	if v != nil && (v.Size > 0 && d.Size > 0 || !s.lvm()) && v.Size != d.Size && d.Broken == "" {
 		hint := "lvchange --refresh " + s.title()
 		switch {
 		case d.Misplaced == Enlarged:
@@ -122,9 +122,13 @@ func (s *side) stale() {
 			hint = Remedy("", s.g.Name) + ". Only if the volume was reduced on purpose: lvchange --refresh " + s.title()
 		case s.lvm() && s.g.older: // a refresh could give the device space of another one
 			hint = s.noRefresh()
+		case s.lvm() && s.g.Short != "": // a refresh would leave the device suspended
+			hint = "no lvchange --refresh before this: " + s.g.Short
 		case s.lvm():
 		case v.Size < d.Size:
 			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, volume.Quote(s.file(v)))
+		case d.Part:
+			hint = "something has given the device an offset or a size limit (losetup -l " + d.Path + "): delete the pods that use it, and it is attached anew; if its group has `deactivate: never`, then: losetup -d " + d.Path
 		default:
 			hint = "ask for the size again (a larger PersistentVolumeClaim), or: losetup -c " + d.Path
 		}

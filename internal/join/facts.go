@@ -57,6 +57,7 @@ type Survey struct {
 	Directory string                 // of the files of a loopdev group
 	Refused   map[volume.UUID]string // why a file with that uuid there is no volume
 	Unread    map[string]string      // why a file could not be read, by name: its volume is unknown
+	Short     string                 // how a disk ends before its physical volume, and the remedy, "" = none does
 }
 
 // A Volume is a logical volume in the metadata.
@@ -70,6 +71,7 @@ type Volume struct {
 	Merging  string // the snapshot that is to be merged into it, "" = none
 	Into     string // the origin that it is to be merged into, "" = none
 	Missing  string // the disks with a part of it that are missing, "" = none
+	CutOff   string // how a disk ends before a part of it, and the remedy, "" = none does
 	RAID     bool
 	ReadOnly bool
 }
@@ -88,6 +90,7 @@ type Device struct {
 	SuspendedBelow string  // that device, if it is one below it
 	Unknown        string  // why nothing else is known of it but its name and number; "" = it was looked at
 	Broken         string  // why nothing can be read from it, or from a part of it
+	Part           bool    // it was made to show only a part of its file
 	Merges         bool    // the kernel merges a snapshot into it
 	Placed         bool    // the metadata's place for it is known; else Misplaced says nothing
 	Misplaced      string  // how it lies elsewhere than the metadata says

@@ -19,6 +19,9 @@ func (s *side) degraded() {
 	if d.Degraded != "" {
 		texts = append(texts, "its RAID is degraded: "+d.Degraded)
 	}
+	if v != nil && v.CutOff != "" {
+		s.add(Degraded, "", "do not deactivate or extend the volume before that: it could not be activated again", "a part of it is behind the end of a disk: %s", v.CutOff)
+	}
 	if v != nil && v.Missing != "" {
 		texts = append(texts, "a part of it is on a disk that LVM does not find ("+v.Missing+")")
 	}
@@ -93,6 +96,14 @@ func (s *side) readOnly() {
 		return
 	}
 	remedy := "lvchange -prw " + s.title()
+	if s.volume != nil && !s.volume.ReadOnly {
+		remedy = "if activation/read_only_volume_list in lvm.conf has it, take it out there; then " + remedy // a refresh
+		if s.g.older {
+			remedy = s.noRefresh()
+		} else if s.g.Short != "" {
+			remedy = s.g.Short + "; then " + remedy
+		}
+	}
 	if !s.lvm() {
 		remedy = "blockdev --setrw " + s.device.Path
 	}
@@ -105,12 +116,19 @@ func (s *side) readOnly() {
 	}
 }
 
-// remounted checks for read-only mounts that were requested read-write, on a writable
-// device. A superblock is reported once.
+// remounted checks for mounts that were requested read-write and are read-only, on a writable
+// device, and for the opposite. A superblock is reported once.
 func (s *side) remounted() {
 	for _, c := range s.claims {
 		m, _, _ := s.at(c.Dir)
-		if c.Phase != volume.Held || c.ReadOnly || m == nil || m.Over != "" {
+		if c.Phase != volume.Held || m == nil || m.Over != "" {
+			continue
+		}
+		if c.ReadOnly {
+			if !m.ReadOnly && !m.SuperReadOnly {
+				s.add(ReadOnly, c.Dir, "something has remounted it: mount -o remount,bind,ro "+c.Dir,
+					"the mount at %s, for %s, is read-write, and was asked read-only: the pod can change the volume", c.Dir, c.For)
+			}
 			continue
 		}
 		if m.SuperReadOnly {
