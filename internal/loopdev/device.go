@@ -105,7 +105,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 		all.add(lv, file, at, l, id, same)
 	}
 	if all.own != nil && all.own.Part {
-		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew", all.own.Name, file))
+		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew; %[3]s", all.own.Name, file, neverAdvice(all.own.Name)))
 	}
 	return all, nil
 }
@@ -154,7 +154,12 @@ func detachAdvice(loop string) string {
 }
 
 func replacedAdvice(loop string) string {
-	return fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%[1]s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it. If its group has `deactivate: never`, do that then: losetup -d /dev/%[1]s", loop)
+	return fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%[1]s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it; %[2]s", loop, neverAdvice(loop))
+}
+
+// neverAdvice is the end of an advice that relies on flexd's deactivation.
+func neverAdvice(loop string) string {
+	return "if its group has `deactivate: never`, then: losetup -d /dev/" + loop
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -204,7 +209,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID && l.BackingFile == file && !l.Deleted:
 		r.Text = fmt.Sprintf("/dev/%s is attached to another file with the path %s and the same uuid %s: a filesystem was mounted over its directory later, or it is of another mount namespace", l.Name, file, lv.UUID)
-		r.Hint = fmt.Sprintf("what was written since then is only in /dev/%[1]s, and the file at that path now is older. Unmount the later filesystem (findmnt -T %[2]s). If it is to stay: end the pods of /dev/%[1]s, and before another starts, unmount it, copy the file to it, and mount it again", l.Name, volume.Quote(file))
+		r.Hint = fmt.Sprintf("what was written since then is only in /dev/%[1]s, and the file at that path now is older. Unmount the later filesystem (findmnt -T %[2]s). If it is to stay: end the pods of /dev/%[1]s, and before another starts, unmount it, copy the file to it, and mount it again; %[3]s", l.Name, volume.Quote(file), neverAdvice(l.Name))
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted && l.BackingFile == file {
@@ -213,7 +218,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it. Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile))
+		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it (%s). Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", neverAdvice(l.Name), volume.Quote(file), volume.Quote(l.BackingFile))
 	}
 	return r
 }
@@ -268,11 +273,18 @@ func whole(lv volume.LV, d volume.Device) volume.Device {
 	case lv.Size < d.Size:
 		d.Unusable = true
 		d.Reason = fmt.Sprintf("its file has %s, but %s was attached with %s: the file was truncated", volume.Bytes(lv.Size), d.Path, volume.Bytes(d.Size))
+	case d.Size == 0 && lv.Size < 512:
+		d.Unusable, d.Reason = true, empty(lv)
 	case d.Size == 0:
 		d.Unusable = true
-		d.Reason = fmt.Sprintf("its file has only %s: the file was truncated, or never filled; truncate -s SIZE gives it a size", volume.Bytes(lv.Size))
+		d.Reason = fmt.Sprintf("its file had no data when it was attached, and has %s now: losetup -c %s", volume.Bytes(lv.Size), d.Path)
 	}
 	return d
+}
+
+// empty is why a file without a sector is not used.
+func empty(lv volume.LV) string {
+	return fmt.Sprintf("its file has only %s: the file was truncated, or never filled; truncate -s SIZE gives it a size", volume.Bytes(lv.Size))
 }
 
 // link is the stable name of a volume's device. It is in a directory of flexd, so that

@@ -397,7 +397,7 @@ func TestMountedOver(t *testing.T) {
 	t.Cleanup(func() { exec.Command("umount", n.dir).Run() })
 	for range 2 {
 		n.restart()
-		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || strings.Contains(got.Reason, "remove") {
+		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || !strings.Contains(got.Reason, "`deactivate: never`, then: losetup -d "+d.Path) || strings.Contains(got.Reason, "remove") {
 			t.Errorf("got %+v", got)
 		}
 		s := n.Survey(t.Context(), "vg0", true)
@@ -429,8 +429,11 @@ func TestPartOfFile(t *testing.T) {
 		}
 		dev.Close()
 		for range 2 {
-			if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, "only a part of "+n.dir+"/a") || got.Path != d.Path {
+			if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, "only a part of "+n.dir+"/a") || !strings.Contains(got.Reason, "losetup -d "+d.Path) || got.Path != d.Path {
 				t.Errorf("got %+v", got)
+			}
+			if s := n.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || !s.Devices[0].Part {
+				t.Errorf("survey: %+v", s)
 			}
 			n.restart()
 		}
@@ -443,7 +446,7 @@ func TestPartOfFile(t *testing.T) {
 	}
 }
 
-// Ensure that a file without a sector is refused by its size.
+// Ensure that a file without a sector is not attached: its device would stay without one.
 func TestEmptyFile(t *testing.T) {
 	for _, size := range []int64{0, 511} {
 		n := newNode(t)
@@ -452,11 +455,12 @@ func TestEmptyFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		lv := n.lookUp("a")
-		d := n.activate(lv)
-		if !d.Unusable || !strings.Contains(d.Reason, fmt.Sprintf("only %d bytes", size)) {
+		if err := n.Activate(t.Context(), "", lv); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("only %d bytes", size)) {
+			t.Errorf("got %v", err)
+		}
+		if d := n.device(lv); d.Activity != volume.Inactive {
 			t.Errorf("got %+v", d)
 		}
-		n.deactivate(lv, d)
 	}
 }
 

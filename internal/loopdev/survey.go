@@ -134,7 +134,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		name := volume.Name{VG: vg, LV: filepath.Base(path)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
-			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly,
+			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part,
 		})
 	}
 	return all, nil
