@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +76,26 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	r.unmount(l.Dir)
 	r.sh("sh", "-c", strings.TrimSuffix(command, "; losetup -d $L")) // it is the test's device
 	l.ReadOnly = false
+	r.land(l)
+	r.unmount(l.Dir)
+}
+
+// Ensure that the remedy for an xfs that the kernel finds damaged works as it stands.
+func TestDamagedXFS(t *testing.T) {
+	r := newRig(t, 320*mib)
+	r.format("xfs")
+	r.sh("dd", "if=/dev/urandom", "of="+r.dev.Path, "bs=512", "seek=2", "count=1", "conv=notrunc,fsync") // AGI 0
+	l := r.landing(r.mkdir("m"))
+	l.First, l.FSType = true, "xfs"
+	err := r.Mount(t.Context(), r.lock, l, yes)
+	if !errors.Is(err, ErrFailed) {
+		t.Fatalf("got %v", err)
+	}
+	remedy := regexp.MustCompile(`; ((?:L=|xfs_repair ).*)`).FindStringSubmatch(err.Error())
+	if remedy == nil {
+		t.Fatalf("got %v", err)
+	}
+	r.sh("sh", "-c", strings.TrimSuffix(remedy[1], "; losetup -d $L")) // it is the test's device
 	r.land(l)
 	r.unmount(l.Dir)
 }

@@ -91,10 +91,13 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 			return -1, err
 		}
 	}
-	if l.FSType == "ext4" && l.First { // fsck may have replaced the superblock since the probe
-		sb, err := readSuperblock(dev, "ext4")
+	if l.First { // fsck may have replaced the superblock since the probe
+		sb, err := readSuperblock(dev, l.FSType)
 		if err == nil {
 			err = embeddedAllowed(sb, l.Device)
+		}
+		if err == nil && sb.Log && l.Device.ReadOnly {
+			err = unreplayed(l)
 		}
 		if err != nil {
 			return -1, err
@@ -113,8 +116,9 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		if why := onlyTwins(dev, l.Device); why != nil {
 			return -1, fmt.Errorf("%w (%w)", why, err)
 		}
-		if again, aerr := assemble(l, "nouuid"); aerr == nil {
-			return again, nil
+		again, aerr := assemble(l, "nouuid")
+		if refusal := (*Refusal)(nil); aerr == nil || errors.As(aerr, &refusal) {
+			return again, aerr
 		}
 	}
 	return mnt, err
@@ -173,11 +177,7 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 		}
 	}
 	if err := create(fs, l.First); err != nil {
-		err = fmt.Errorf("%s on %s: %w%s%s", l.FSType, l.Device.Path, err, messages(fs), explainBtrfs(l.FSType, err))
-		if isFailure(err) {
-			err = fmt.Errorf("%w: %w", ErrFailed, err)
-		}
-		return -1, err
+		return -1, l.explain(err, messages(fs))
 	}
 	mnt, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attr)
 	if err != nil {
@@ -190,18 +190,50 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	return mnt, nil
 }
 
-// superOptions adds the options for a read-only device: its journal must not be replayed.
-func superOptions(l MountSpec) []string {
-	if !l.Device.ReadOnly {
-		return []string{"rw"}
+// explain returns the error of a mount that the kernel refused; said is what it said.
+func (l MountSpec) explain(err error, said string) error {
+	if l.FSType == "xfs" && l.Device.ReadOnly && errors.Is(err, unix.EROFS) {
+		return unreplayed(l)
 	}
-	switch l.FSType {
-	case "ext4":
-		return []string{"ro", "noload"}
-	case "xfs":
+	remedy := ""
+	switch {
+	case l.FSType == "btrfs":
+		remedy = explainBtrfs(err)
+	case l.FSType == "xfs" && (errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)):
+		remedy = "; " + handle(l.Device).Command("xfs_repair DEV")
+	}
+	if said == "" && errors.Is(err, unix.EINVAL) {
+		said = " (see dmesg)"
+	}
+	err = fmt.Errorf("%s on %s: %w%s%s", l.FSType, l.Device.Path, err, said, remedy)
+	if isFailure(err) {
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return err
+}
+
+// unreplayed refuses a filesystem whose journal the kernel cannot replay.
+func unreplayed(l MountSpec) error {
+	h := handle(l.Device)
+	how, command := " (first take it out of activation/read_only_volume_list in lvm.conf, if it is there)", fmt.Sprintf("lvchange -prw %s", h.Name)
+	if h.File != "" {
+		how, command = "", fmt.Sprintf("chmod u+w %[1]s; losetup -nO NAME -j %[1]s | xargs -r losetup -d", volume.Quote(h.File))
+	}
+	return &Refusal{
+		What: fmt.Sprintf("the %s on %s was not unmounted cleanly, and its journal cannot be replayed on a read-only device: what was written last would be missing", l.FSType, describeDevice(l.Device)),
+		Hint: fmt.Sprintf("make the volume writable%s, and the next mount, also a read-only one, replays it: %s", how, command),
+		Why:  volume.Conflict,
+	}
+}
+
+// superOptions adds the options for a read-only device. A snapshot of a mounted xfs needs
+// norecovery: its log has a record in any case.
+func superOptions(l MountSpec) []string {
+	switch {
+	case !l.Device.ReadOnly:
+		return []string{"rw"}
+	case l.FSType == "xfs" && handle(l.Device).File == "":
 		return []string{"ro", "norecovery"}
-	case "btrfs":
-		return []string{"ro", "rescue=nologreplay"}
 	}
 	return []string{"ro"}
 }

@@ -18,6 +18,7 @@ type superblock struct {
 	Devices uint64 // of a btrfs: the number of its devices
 
 	Unclean bool // ext4: e2fsck -p does more than read the superblock
+	Log     bool // ext4, btrfs: a journal or log has to be replayed
 
 	Unfinished bool // xfs: mkfs has not ended
 
@@ -58,8 +59,8 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		size = 1024 << shift
 		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
 		s.MountOptions = ext4Options(b)
-		s.Unclean = s.Failed || le.Uint16(b[58:])&1 == 0 || // EXT4_VALID_FS
-			le.Uint32(b[0x60:])&0x4 != 0 || // INCOMPAT_RECOVER
+		s.Log = le.Uint32(b[0x60:])&0x4 != 0                         // INCOMPAT_RECOVER
+		s.Unclean = s.Failed || s.Log || le.Uint16(b[58:])&1 == 0 || // EXT4_VALID_FS
 			int16(le.Uint16(b[54:])) > 0 && le.Uint16(b[52:]) >= le.Uint16(b[54:]) || // mounts since the last check
 			le.Uint32(b[0x44:]) != 0 // an interval of checks
 	case "xfs":
@@ -70,6 +71,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		// The size in the device item, not of the filesystem: this is about one device.
 		size, blocks = 1, binary.LittleEndian.Uint64(b[0xc9+8:])
 		s.FSID = uuidText(b[0x20:0x30])
+		s.Log = binary.LittleEndian.Uint64(b[0x60:]) != 0 // log_root
 		s.Devices = binary.LittleEndian.Uint64(b[0x88:])
 	}
 	if size == 0 || blocks == 0 || blocks > (1<<62)/size {

@@ -210,11 +210,11 @@ func btrfsIsOf(fd int, d volume.Device) error {
 
 // explainBtrfs explains EACCES, and EEXIST: the kernel remembers, from a scan, another device
 // that has the fsid and was written later.
-func explainBtrfs(fsType string, err error) string {
-	if fsType == "btrfs" && errors.Is(err, unix.EACCES) {
+func explainBtrfs(err error) string {
+	if errors.Is(err, unix.EACCES) {
 		return "; a btrfs with the seed flag can only be mounted if its device is read-only (lvchange -pr; chmod a-w for a file); btrfstune -S 0 clears the flag"
 	}
-	if fsType != "btrfs" || !errors.Is(err, unix.EEXIST) {
+	if !errors.Is(err, unix.EEXIST) {
 		return ""
 	}
 	return "; the kernel knows another device with the same fsid: unregister the devices that are not mounted (btrfs device scan --forget)"

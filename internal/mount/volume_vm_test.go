@@ -74,7 +74,10 @@ func newRig(t *testing.T, size int64) *rig {
 	}
 	r.observe(r.node())
 	t.Cleanup(func() {
-		if r.dev.Size == size && !r.dev.ReadOnly && exec.Command("blkdiscard", "-z", r.dev.Path).Run() == nil {
+		if r.dev.ReadOnly {
+			r.sh("lvchange", "-qq", "-y", "-prw", "vg0/"+r.lv)
+		}
+		if r.dev.Size == size && exec.Command("blkdiscard", "-z", r.dev.Path).Run() == nil {
 			free[size] = append(free[size], r.lv)
 		}
 	})

@@ -171,3 +171,39 @@ func TestRemedyBesideRetries(t *testing.T) {
 		h.sh("e2fsck", "-fn", file)
 	}
 }
+
+// A copy of a file in use that is made read-only has a journal to be replayed: without that, the pod
+// would lack what was synced. Read-only pods get it after the remedy.
+func TestUnreplayedJournal(t *testing.T) {
+	t.Parallel()
+	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fs, func(t *testing.T) {
+			t.Parallel()
+			need(t, "mkfs."+fs)
+			h := newHost(t, func(h *host) { h.settings.lease = 2 * time.Second })
+			v, p, q := h.vol("a", fs), podN(1), podN(2)
+			h.ok(h.up(noAttach, v, p))
+			h.write(v, p, "f", "x")
+			h.sh("sync", h.PodDir(p, v)+"/f", h.PodDir(p, v)) // fsync, of the file and of its directory
+			file := h.Dir + "/vg0/a"
+			h.sh("cp", "--sparse=always", "--preserve=all", file, h.Dir+"/copy")
+			h.end(noAttach, v, p)
+			h.quiet()
+			h.must(os.Rename(h.Dir+"/copy", file))
+			h.must(os.Chmod(file, 0o444))
+			v = readOnly(v)
+			a := h.mount(v, q)
+			h.refused(a, "vg0/a: mount", "not unmounted cleanly", "chmod u+w "+file)
+			_, remedy, _ := strings.Cut(a.Message, "replays it: ")
+			h.sh("sh", "-c", remedy)
+			h.ok(h.mount(v, q))
+			h.reads(v, q, "f", "x")
+			h.end(noAttach, v, q)
+			h.quiet()
+			h.must(os.Chmod(file, 0o444)) // it was unmounted cleanly
+			h.ok(h.up(noAttach, v, q))
+			h.reads(v, q, "f", "x")
+			h.end(noAttach, v, q)
+		})
+	}
+}
