@@ -116,6 +116,8 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
 	case now.Presence == volume.Foreign:
 		return fmt.Errorf("%s: %w", now.Reason, err)
+	case f.cutOff(f.shortages(), lv.UUID) != "":
+		return fmt.Errorf("%w: %s", err, f.cutOff(f.shortages(), lv.UUID))
 	case errors.Is(err, errNoDevice):
 		if list := g.p.volumeList(ctx); list != "" {
 			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
@@ -131,11 +133,30 @@ var errNoDevice = errors.New("LVM reported success, but created no device")
 // volumeList returns the setting in the host's configuration that restricts activation; ""
 // = there is none, or it cannot be read.
 func (p *Provider) volumeList(ctx context.Context) string {
-	res, err := p.Runner.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", "activation/volume_list"}, Deadline: configDeadline})
+	return p.setting(ctx, "activation/volume_list")
+}
+
+// setting returns a setting in the host's configuration without a default, "" = it is not set, or
+// cannot be read.
+func (p *Provider) setting(ctx context.Context, name string) string {
+	res, err := p.Runner.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", name}, Deadline: configDeadline})
 	if err != nil {
-		return "" // it is not set
+		return ""
 	}
 	return strings.TrimSpace(string(res.Stdout))
+}
+
+// activatesReadOnly reports whether the host's configuration makes LVM load the tables of a volume
+// read-only.
+func (p *Provider) activatesReadOnly(ctx context.Context, l Logical, name volume.Name) bool {
+	_, list, _ := strings.Cut(p.setting(ctx, "activation/read_only_volume_list"), "=")
+	for _, word := range strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(`[]", `, r) }) {
+		tag, isTag := strings.CutPrefix(word, "@")
+		if word == name.VG || word == name.String() || isTag && slices.Contains(l.Tags, tag) {
+			return true
+		}
+	}
+	return false
 }
 
 type holdersArg struct {

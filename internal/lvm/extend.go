@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -58,6 +59,12 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		}
 		if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
 			return err
+		}
+		if sizes := f.blockSizes(); len(sizes) > 1 {
+			return volume.Errorf(volume.Unusable, "extend: the disks of volume group %s have different logical block sizes (%s): a filesystem could get a device on which it cannot be mounted any more. Choose a disk by hand: lvextend -L %db %s DISK", f.Name, strings.Join(sizes, ", "), wanted, lv.Name)
+		}
+		if !l.ReadOnly && g.p.activatesReadOnly(ctx, l, lv.Name) {
+			return volume.Errorf(volume.Conflict, "extend: activation/read_only_volume_list in lvm.conf has %s, and LVM would make its device read-only under its pods: change that list first", lv.Name)
 		}
 		more := wanted - l.Size
 		if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {

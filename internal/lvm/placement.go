@@ -21,13 +21,20 @@ import (
 // A placement is where the metadata of a group places its volumes, by the numbers of its disks.
 type placement struct {
 	disks map[string]bool
-	all   bool // these are all disks of the group
+	needs []need // of the disks
+	all   bool   // these are all disks of the group
 	free  space
 	used  map[string][]usedExtent // in order; they do not overlap
 
 	mu     sync.Mutex
 	stacks map[string]bool // of its disks; guarded by mu, as what follows; built on first use
 	others map[string]bool // by the number of another disk: it is foreign
+}
+
+// A need is how large a disk must be for the metadata.
+type need struct {
+	path, number string
+	end          int64 // sectors
 }
 
 // A usedExtent is one that the metadata gives to a volume, or to a part of one.
@@ -64,15 +71,80 @@ func (f *Facts) placed() (*placement, error) {
 		free = append(free, extent{n, e.start, e.end})
 	}
 	p.free = spaceOf(free)
+	ends := map[string]int64{}
+	for _, e := range f.free {
+		ends[e.disk] = max(ends[e.disk], e.end)
+	}
 	for _, e := range f.used {
+		ends[e.disk] = max(ends[e.disk], e.end)
 		if n, err := number(e.disk); err == nil {
 			p.used[n] = append(p.used[n], usedExtent{extent{n, e.start, e.end}, e.owner})
+		}
+	}
+	for _, pv := range f.PVs {
+		if n, err := number(pv.Path); err == nil {
+			p.needs = append(p.needs, need{pv.Path, n, ends[pv.Path]})
 		}
 	}
 	for _, used := range p.used {
 		slices.SortFunc(used, func(a, b usedExtent) int { return cmp.Compare(a.start, b.start) })
 	}
 	return p, nil
+}
+
+// A shortage is a disk that is smaller than its physical volume.
+type shortage struct {
+	need
+	size int64 // sectors
+}
+
+func (s shortage) String() string {
+	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back. If that is not possible, move the volumes off it (pvmove; of those that reach behind its end a part is lost), and vgreduce it",
+		s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512))
+}
+
+// shortages returns the disks that are smaller than their physical volumes now. device-mapper
+// verifies that only when it resumes a device: an extension would leave it suspended.
+func (f *Facts) shortages() (all []shortage) {
+	if f.place == nil {
+		return nil
+	}
+	for _, n := range f.place.needs {
+		text, err := sysfs.Line("/sys/dev/block/" + n.number + "/size")
+		size, nerr := strconv.ParseInt(text, 10, 64)
+		if err == nil && nerr == nil && size < n.end {
+			all = append(all, shortage{n, size})
+		}
+	}
+	return all
+}
+
+// cutOff returns the shortage of a disk behind whose end a volume has a part.
+func (f *Facts) cutOff(short []shortage, id volume.UUID) string {
+	for _, s := range short {
+		if slices.ContainsFunc(f.place.used[s.number], func(e usedExtent) bool { return e.owner == id && e.end > s.size }) {
+			return s.String()
+		}
+	}
+	return ""
+}
+
+// blockSizes returns the logical block sizes of the disks of the group, as text.
+func (f *Facts) blockSizes() (all []string) {
+	if f.place == nil {
+		return nil
+	}
+	for n := range f.place.disks {
+		dir := "/sys/dev/block/" + n
+		if _, err := os.Stat(dir + "/partition"); err == nil {
+			dir += "/.."
+		}
+		if size, err := sysfs.Line(dir + "/queue/logical_block_size"); err == nil && !slices.Contains(all, size) {
+			all = append(all, size)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a

@@ -59,6 +59,8 @@ func (g *group) unusable(f *Facts, thin bool) error {
 		return volume.Errorf(volume.Unusable, "volume group %s is exported: vgimport %[1]s", f.Name)
 	case f.Missing > 0:
 		return f.lacking()
+	case len(f.shortages()) > 0:
+		return volume.Errorf(volume.Unusable, "nothing is created or extended in volume group %s: %s", f.Name, f.shortages()[0])
 	case thin: // LVM loads the table of the pool, too
 		return f.contradiction()
 	}

@@ -35,6 +35,11 @@ func TestEnlargedDevice(t *testing.T) {
 		}
 	}
 	mounted.LV.Size = mounted.Device.Size
+	readOnly := mounted // its activation made it so, not its metadata
+	readOnly.Device.ReadOnly, readOnly.FS.Grown = true, true
+	if v := Plan(expand, readOnly); len(v.Steps) > 0 || len(v.Done) > 0 || len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, "read_only_volume_list") {
+		t.Errorf("read-only device: got %+v", v)
+	}
 	if !grows(Want{Claims: held, Grow: true}, mounted) || !grows(expand, mounted) {
 		t.Error("it is not extended when the metadata has the size again")
 	}

@@ -25,8 +25,11 @@ func (p *planner) expand(c Call) {
 	case p.live() == nil || d.Activity != Active:
 		p.refuse(c, Conflict, "it is not mounted, and a filesystem is only grown while it is: mount it first")
 		return
+	case p.readOnlyLV() && !p.h.LV.ReadOnly && lv.File.Path == "":
+		p.refuse(c, Conflict, "its device is read-only and cannot grow: if activation/read_only_volume_list in lvm.conf has it, take it out there; then: lvchange -prw %s", lv.Name)
+		return
 	case p.readOnlyLV():
-		p.refuse(c, Conflict, "the logical volume is read-only and cannot grow")
+		p.refuse(c, Conflict, "the volume is read-only and cannot grow")
 		return
 	case p.h.FS.Content == FilesystemFailed:
 		p.refuseWith(c, failed(p.h.FS))

@@ -258,3 +258,51 @@ func TestReplugged(t *testing.T) {
 		})
 	}
 }
+
+// A disk of the group is smaller than its physical volume, as after its clone to a smaller one: an
+// extension would leave the pod's device suspended. Nor does flexd let LVM make that device
+// read-only, or give a filesystem larger sectors.
+func TestUnsafeExtension(t *testing.T) {
+	h := newHost(t, func(h *host) {
+		h.sh("dmsetup", "create", "short", "--table", "0 2252800 linear "+disks[2]+" 2048") // 1100 MiB
+		h.storage.(*groups).groupOn("vg1", "/dev/mapper/short")
+		h.settings.groups = "  - {name: vg1, provider: lvm, create: true, maxSize: 1GiB, namespaces: ['*']}\n"
+	})
+	v, p := h.vol("a", "ext4").With("volumegroup", "vg1").With("size", "64Mi"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	expand := func(size int64) answer {
+		return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), fmt.Sprint(64*mib))
+	}
+	writable := func(about string) {
+		t.Helper()
+		if state := strings.TrimSpace(h.sh("dmsetup", "info", "-c", "--noheadings", "-o", "suspended,read_only", "vg1-a")); state != "Active:Writeable" {
+			t.Errorf("%s: the device is %s", about, state)
+		}
+	}
+
+	was := h.bytes("/etc/lvm/lvmlocal.conf")
+	h.must(os.WriteFile("/etc/lvm/lvmlocal.conf", []byte(string(was)+"\nactivation/read_only_volume_list=[\"vg1\"]\n"), 0o644))
+	h.refused(expand(100*mib), "vg1/a", "extend", "activation/read_only_volume_list")
+	h.must(os.WriteFile("/etc/lvm/lvmlocal.conf", was, 0o644))
+	writable("the list has it")
+	h.ok(expand(100 * mib))
+
+	resize := func(sectors string) {
+		h.sh("sh", "-c", "dmsetup suspend short; dmsetup reload short --table '0 "+sectors+" linear "+disks[2]+" 2048'; dmsetup resume short")
+	}
+	resize("1945600") // 950 MiB
+	short := []string{"/dev/mapper/short has 950 MiB", "give the disk its size back"}
+	h.refused(expand(180*mib), append(short, "vg1/a", "extend")...)
+	h.refused(h.mount(h.vol("b", "ext4").With("volumegroup", "vg1").With("size", "64Mi"), podN(2)), append(short, "vg1/b")...)
+	writable("its disk is short")
+	h.lvm("lvcreate", "-y", "-an", "-Wn", "-Zn", "-L", "900m", "-n", "big", "vg1")
+	h.refused(h.mount(h.vol("big", "ext4").With("volumegroup", "vg1").With("size", "-"), podN(2)), append(short, "vg1/big")...)
+	h.lvm("lvremove", "-y", "vg1/big")
+	resize("2252800")
+	h.ok(expand(180 * mib))
+	h.reads(v, p, "f", "x")
+	h.end(noAttach, v, p)
+	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "short") })
+	h.sh("dmsetup", "remove", "short")
+}
