@@ -116,8 +116,8 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
 	case now.Presence == volume.Foreign:
 		return fmt.Errorf("%s: %w", now.Reason, err)
-	case f.cutOff(f.shortages(), lv.UUID) != "":
-		return fmt.Errorf("%w: %s", err, f.cutOff(f.shortages(), lv.UUID))
+	case f.cutOff()[lv.UUID] != "":
+		return fmt.Errorf("%w: %s", err, f.cutOff()[lv.UUID])
 	case errors.Is(err, errNoDevice):
 		if list := g.p.volumeList(ctx); list != "" {
 			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
@@ -133,30 +133,52 @@ var errNoDevice = errors.New("LVM reported success, but created no device")
 // volumeList returns the setting in the host's configuration that restricts activation; ""
 // = there is none, or it cannot be read.
 func (p *Provider) volumeList(ctx context.Context) string {
-	return p.setting(ctx, "activation/volume_list")
+	list, _ := p.setting(ctx, "activation/volume_list")
+	return list
 }
 
-// setting returns a setting in the host's configuration without a default, "" = it is not set, or
-// cannot be read.
-func (p *Provider) setting(ctx context.Context, name string) string {
+// setting returns a setting in the host's configuration without a default; "" = it is not set.
+func (p *Provider) setting(ctx context.Context, name string) (string, error) {
 	res, err := p.Runner.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", name}, Deadline: configDeadline})
-	if err != nil {
-		return ""
+	var exit *run.ExitError
+	if errors.As(err, &exit) && strings.Contains(string(res.Stderr), "not found") {
+		return "", nil
 	}
-	return strings.TrimSpace(string(res.Stdout))
+	return strings.TrimSpace(string(res.Stdout)), err
 }
 
-// activatesReadOnly reports whether the host's configuration makes LVM load the tables of a volume
-// read-only.
-func (p *Provider) activatesReadOnly(ctx context.Context, l Logical, name volume.Name) bool {
-	_, list, _ := strings.Cut(p.setting(ctx, "activation/read_only_volume_list"), "=")
+// mayReload returns an error if LVM would load the table of a volume read-only, as
+// activation/read_only_volume_list says, under the pods that write to it.
+func (g *group) mayReload(ctx context.Context, l Logical, name volume.Name) error {
+	if l.ReadOnly {
+		return nil
+	}
+	const setting = "activation/read_only_volume_list"
+	text, err := g.p.setting(ctx, setting)
+	if err != nil {
+		return err
+	}
+	_, list, _ := strings.Cut(text, "=")
+	tags := l.Tags
+	if strings.Contains(list, "@") {
+		scope, err := g.p.scopeOf(ctx, g)
+		if err != nil {
+			return err
+		}
+		argv := append([]string{"lvm", "vgs"}, scope.words("")...)
+		res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm tags", Argv: append(argv, "--noheadings", "-o", "vg_tags", g.name), Deadline: configDeadline})
+		if err != nil {
+			return err
+		}
+		tags = append(strings.Split(strings.TrimSpace(string(res.Stdout)), ","), tags...)
+	}
 	for _, word := range strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(`[]", `, r) }) {
 		tag, isTag := strings.CutPrefix(word, "@")
-		if word == name.VG || word == name.String() || isTag && slices.Contains(l.Tags, tag) {
-			return true
+		if word == name.VG || word == name.String() || isTag && (tag == "*" || slices.Contains(tags, tag)) {
+			return volume.Errorf(volume.Conflict, "%s in lvm.conf has %q, and LVM would make the device of %s read-only under its pods: take that out of the list first", setting, word, name)
 		}
 	}
-	return false
+	return nil
 }
 
 type holdersArg struct {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -60,11 +59,12 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
 			return err
 		}
-		if sizes := f.blockSizes(); len(sizes) > 1 {
-			return volume.Errorf(volume.Unusable, "extend: the disks of volume group %s have different logical block sizes (%s): a filesystem could get a device on which it cannot be mounted any more. Choose a disk by hand: lvextend -L %db %s DISK", f.Name, strings.Join(sizes, ", "), wanted, lv.Name)
+		args := extendArgs(g.p.Groups[g.name], l, lv.Name, wanted)
+		if disk := f.largerSectors(l, args); disk != "" {
+			return volume.Errorf(volume.Unusable, "extend: the disk %s has larger logical blocks than those of %s, and its filesystem could not be mounted on a device with such a part. Choose a disk by hand: lvextend -L %db %[2]s DISK; or pvchange -xn %[1]s", disk, lv.Name, wanted)
 		}
-		if !l.ReadOnly && g.p.activatesReadOnly(ctx, l, lv.Name) {
-			return volume.Errorf(volume.Conflict, "extend: activation/read_only_volume_list in lvm.conf has %s, and LVM would make its device read-only under its pods: change that list first", lv.Name)
+		if err := g.mayReload(ctx, l, lv.Name); err != nil {
+			return fmt.Errorf("extend: %w", err)
 		}
 		more := wanted - l.Size
 		if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {
@@ -78,7 +78,7 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
 			return f.spaceError(more, "")
 		}
-		_, err := g.change("extend", extendArgs(g.p.Groups[g.name], l, lv.Name, wanted), 0)
+		_, err := g.change("extend", args, 0)
 		g.invalidate()
 		var stuck *run.StuckError
 		if errors.As(err, &stuck) {
@@ -136,6 +136,9 @@ func (g *group) fit(ctx context.Context, f *Facts, lv volume.LV, l Logical) erro
 	}
 	if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
 		return err // the device would get space that another one may have
+	}
+	if err := g.mayReload(ctx, l, lv.Name); err != nil {
+		return fmt.Errorf("extend: %w", err)
 	}
 	if _, err := g.change("refresh", refreshArgs(lv), 0); err != nil {
 		return err

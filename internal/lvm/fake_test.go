@@ -41,7 +41,8 @@ type fakeLVM struct {
 	noLock   string            // what a command says that gets no lock of the group; "" = it gets one
 	noUnlock bool              // a deactivation cannot give back the lock
 
-	volumeList []string // activation/volume_list of the host; nil = none
+	volumeList   []string // activation/volume_list of the host; nil = none
+	readOnlyList string
 
 	before  func(words string) error                  // called without mu; an error is the command's
 	running int                                       // commands that change something
@@ -182,7 +183,13 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 			u.Stdout = fmt.Sprintf("volume_list=%q\n", f.volumeList)
 			return u
 		}
+		if last == "activation/read_only_volume_list" && f.readOnlyList != "" {
+			u.Stdout = "read_only_volume_list=" + f.readOnlyList + "\n"
+			return u
+		}
 		fail("Configuration node devices/filter not found")
+	case "vgs":
+		u.Stdout = "  vgtag,other\n"
 	case "fullreport":
 		if last != "vg0" {
 			fail("Volume group %q not found", last)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,8 @@ type group struct {
 	lock string // held by each of these commands as long as it lives
 	p    *Provider
 	turn chan struct{} // holds one token: the permission to run a command
+
+	confirmed atomic.Pointer[Facts] // a survey has compared these with the devices twice
 
 	mu      sync.Mutex
 	clock   uint64 // guarded by mu, as all that follows

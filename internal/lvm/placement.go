@@ -3,6 +3,7 @@ package lvm
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,12 +96,16 @@ func (f *Facts) placed() (*placement, error) {
 // A shortage is a disk that is smaller than its physical volume.
 type shortage struct {
 	need
-	size int64 // sectors
+	size  int64         // sectors
+	users []volume.UUID // of the space behind its end
 }
 
 func (s shortage) String() string {
-	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back. If that is not possible, move the volumes off it (pvmove; of those that reach behind its end a part is lost), and vgreduce it",
-		s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512))
+	remedy := "or, since no volume is behind its end: pvresize " + s.path
+	if len(s.users) > 0 {
+		remedy = "if that is not possible, copy off what can be read of the volumes behind its end (flexd check names those in use), remove them, and pvresize " + s.path + ". No pvmove of the whole disk: it would leave devices suspended"
+	}
+	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back; %s", s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512), remedy)
 }
 
 // shortages returns the disks that are smaller than their physical volumes now. device-mapper
@@ -112,39 +117,86 @@ func (f *Facts) shortages() (all []shortage) {
 	for _, n := range f.place.needs {
 		text, err := sysfs.Line("/sys/dev/block/" + n.number + "/size")
 		size, nerr := strconv.ParseInt(text, 10, 64)
-		if err == nil && nerr == nil && size < n.end {
-			all = append(all, shortage{n, size})
+		if err != nil || nerr != nil || size >= n.end {
+			continue
+		}
+		all = append(all, shortage{n, size, f.usersOf(n.number, size)})
+	}
+	return all
+}
+
+// usersOf returns the volumes with space on a disk from a sector on, also through their pools,
+// copies and caches.
+func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
+	users := map[volume.UUID]bool{}
+	names := map[string]bool{}
+	for _, e := range f.place.used[disk] {
+		if e.end > from && !users[e.owner] {
+			users[e.owner] = true
+			name := f.names[e.owner]
+			for _, part := range reserved {
+				name, _, _ = strings.Cut(name, part)
+			}
+			names[name] = true
+		}
+	}
+	for _, l := range f.LVs {
+		if names[l.Name] || l.Pool != "" && names[l.Pool] {
+			users[l.UUID] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(users))
+}
+
+// cutOff returns the volumes with a part behind the end of a disk, each with that shortage.
+func (f *Facts) cutOff() map[volume.UUID]string {
+	all := map[volume.UUID]string{}
+	for _, s := range f.shortages() {
+		for _, id := range s.users {
+			all[id] = s.String()
 		}
 	}
 	return all
 }
 
-// cutOff returns the shortage of a disk behind whose end a volume has a part.
-func (f *Facts) cutOff(short []shortage, id volume.UUID) string {
-	for _, s := range short {
-		if slices.ContainsFunc(f.place.used[s.number], func(e usedExtent) bool { return e.owner == id && e.end > s.size }) {
-			return s.String()
+// largerSectors returns a disk on which an extension of l could lie, and whose logical blocks are
+// larger than those of its present disks, or "". args are those of the extension.
+func (f *Facts) largerSectors(l Logical, args []string) string {
+	if f.place == nil || l.Pool != "" {
+		return ""
+	}
+	sizes := map[string]int64{} // by path
+	for _, n := range f.place.needs {
+		sizes[n.path] = sectorOf(n.number)
+	}
+	if len(sizes) == 0 || slices.Min(slices.Collect(maps.Values(sizes))) == slices.Max(slices.Collect(maps.Values(sizes))) {
+		return ""
+	}
+	present := int64(0)
+	for _, n := range f.place.needs {
+		if slices.Contains(f.usersOf(n.number, 0), l.UUID) {
+			present = max(present, sizes[n.path])
+		}
+	}
+	restricted := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "@") })
+	for _, pv := range f.PVs {
+		may := !restricted || slices.ContainsFunc(pv.Tags, func(tag string) bool { return slices.Contains(args, "@"+tag) })
+		if may && pv.Allocatable && pv.Free > 0 && sizes[pv.Path] > present {
+			return pv.Path
 		}
 	}
 	return ""
 }
 
-// blockSizes returns the logical block sizes of the disks of the group, as text.
-func (f *Facts) blockSizes() (all []string) {
-	if f.place == nil {
-		return nil
+// sectorOf returns the size of a disk's logical blocks, 0 if it is unknown.
+func sectorOf(number string) int64 {
+	dir := "/sys/dev/block/" + number
+	if _, err := os.Stat(dir + "/partition"); err == nil {
+		dir += "/.."
 	}
-	for n := range f.place.disks {
-		dir := "/sys/dev/block/" + n
-		if _, err := os.Stat(dir + "/partition"); err == nil {
-			dir += "/.."
-		}
-		if size, err := sysfs.Line(dir + "/queue/logical_block_size"); err == nil && !slices.Contains(all, size) {
-			all = append(all, size)
-		}
-	}
-	slices.Sort(all)
-	return all
+	text, _ := sysfs.Line(dir + "/queue/logical_block_size")
+	size, _ := strconv.ParseInt(text, 10, 64)
+	return size
 }
 
 // misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a

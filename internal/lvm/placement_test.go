@@ -20,9 +20,6 @@ func TestMisplaced(t *testing.T) {
 		t.Fatalf("no disk: %v", err)
 	}
 	other := disks[0].Name()
-	segment := func(start, size int, owner string) string {
-		return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
-	}
 	lv := func(i int) string { return string(fakeUUID(i).Earlier()) }
 	for _, c := range []struct {
 		name   string
@@ -83,6 +80,27 @@ func TestMisplaced(t *testing.T) {
 	}
 }
 
+// segment is extents of a disk in a report, of a volume or free.
+func segment(start, size int, owner string) string {
+	return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
+}
+
+// A device that pvmove has moved since the metadata was read is where the metadata says now.
+func TestMovedSince(t *testing.T) {
+	f, p := newFake(t, 2)
+	v0, v1 := string(fakeUUID(0).Earlier()), string(fakeUUID(1).Earlier())
+	f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+	f.gaps = strings.Join([]string{segment(0, 2, v0), segment(2, 2, v1), segment(4, 2, "")}, ",")
+	f.lookUp(p, "v0")
+	f.gaps = strings.Join([]string{segment(0, 2, ""), segment(2, 2, v1), segment(4, 2, v0)}, ",")
+	f.devices[dmUUID(fakeUUID(0))] = devmapper.Mapped{Name: "vg0-v0", UUID: dmUUID(fakeUUID(0)), Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 34816"}}}
+	for _, d := range p.Survey(t.Context(), "vg0", false).Devices {
+		if d.Misplaced != "" {
+			t.Errorf("got %+v", d)
+		}
+	}
+}
+
 // A thin device is larger than its volume: its pool keeps its blocks, whatever the next activation
 // gives it. Only that of another id would be lost.
 func TestThinSize(t *testing.T) {
@@ -110,5 +128,41 @@ func TestStack(t *testing.T) {
 	}
 	if stack := stackOf("999:999"); len(stack) != 0 {
 		t.Errorf("got %q", stack)
+	}
+}
+
+// The users of a disk's space are found through pools and copies.
+func TestUsersOf(t *testing.T) {
+	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, place: &placement{used: map[string][]usedExtent{}}}
+	for i, name := range []string{"lin", "r_rimage_0", "p_tdata", "r", "p", "t", "other"} {
+		l := Logical{Name: name, UUID: volume.UUID(name)}
+		if name == "t" {
+			l.Pool = "p"
+		}
+		f.LVs[name], f.names[l.UUID] = l, name
+		if i < 3 {
+			f.place.used["8:0"] = append(f.place.used["8:0"], usedExtent{extent{"8:0", int64(2-i) * 100, int64(2-i)*100 + 100}, l.UUID})
+		}
+	}
+	for from, want := range map[int64]string{300: "[]", 250: "[lin]", 150: "[lin r r_rimage_0]", 50: "[lin p p_tdata r r_rimage_0 t]"} {
+		if got := fmt.Sprint(f.usersOf("8:0", from)); got != want {
+			t.Errorf("from %d: got %s, want %s", from, got, want)
+		}
+	}
+}
+
+// No extension loads the table of a pod's device read-only.
+func TestReadOnlyList(t *testing.T) {
+	for list, refused := range map[string]bool{
+		"": false, `[]`: false, `["vg0"]`: true, `["vg0/v0"]`: true, `"vg0/v0"`: true, `["vg1","vg0/v1"]`: false,
+		`["@vgtag"]`: true, `["x","@*"]`: true, `["@vg"]`: false,
+	} {
+		f, p := newFake(t, 2)
+		v0 := f.lookUp(p, "v0")
+		f.readOnlyList = list
+		err := p.Extend(t.Context(), "", v0, volume.Device{}, 16*mib)
+		if got := strings.Contains(fmt.Sprint(err), "read_only_volume_list"); got != refused || got == slices.Contains(f.commands(), "lvextend") {
+			t.Errorf("%s: got %v", list, err)
+		}
 	}
 }

@@ -20,12 +20,27 @@ import (
 // afterwards, so that a volume that was just created is in both. The result has the facts
 // that could not be read.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
-	s := join.Survey{Kind: "lvm"}
 	g, err := p.configured(vg)
 	if err != nil {
-		s.Metadata, s.Kernel = err.Error(), err.Error()
+		return join.Survey{Kind: "lvm", Metadata: err.Error(), Kernel: err.Error()}
+	}
+	s, f := g.survey(ctx, fresh)
+	misplaced := func(d join.Device) bool { return d.Misplaced != "" }
+	if s.Metadata != "" || f == g.confirmed.Load() || !slices.ContainsFunc(s.Devices, misplaced) {
 		return s
 	}
+	// A command such as pvmove may have changed metadata and devices in between.
+	if again, f := g.survey(ctx, true); again.Metadata == "" {
+		s = again
+		g.confirmed.Store(f)
+	}
+	return s
+}
+
+// survey is Survey, from one look at the metadata.
+func (g *group) survey(ctx context.Context, fresh bool) (join.Survey, *Facts) {
+	p, vg := g.p, g.name
+	s := join.Survey{Kind: "lvm"}
 	f, _, err := g.look(ctx, fresh)
 	if err != nil {
 		s.Metadata, s.Gone = err.Error(), errors.Is(err, ErrNoVG)
@@ -40,6 +55,9 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		g.mu.Unlock()
 	} else {
 		s.Volumes = f.surveyVolumes()
+		if short := f.shortages(); len(short) > 0 {
+			s.Short = short[0].String()
+		}
 		if f.unplaced != nil {
 			s.Kernel = f.unplaced.Error()
 		}
@@ -47,13 +65,14 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	if s.Devices, err = p.devicesOf(vg, f, err == nil); err != nil {
 		s.Kernel = err.Error()
 	}
-	return s
+	return s, f
 }
 
 // surveyVolumes returns the volumes that a pod could use.
 func (f *Facts) surveyVolumes() []join.Volume {
 	var all []join.Volume
 	merging := map[string]string{} // origin: snapshot
+	cutOff := f.cutOff()
 	for _, l := range f.LVs {
 		if l.merging() {
 			merging[l.Origin] = l.Name
@@ -73,6 +92,7 @@ func (f *Facts) surveyVolumes() []join.Volume {
 		if l.Health == "partial" {
 			v.Missing = f.missing()
 		}
+		v.CutOff = cutOff[l.UUID]
 		if slices.Contains(l.Role, "thicksnapshot") {
 			v.Size = 0 // the size of its store; its device is as large as its origin
 		}

@@ -139,8 +139,10 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		if unread != "" {
 			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not know, is unknown: %s", u.Name, g.name, unread)
 		}
-		switch {
+		switch name, _, _ := parseDMName(other.Name); {
 		case !mine.meets(extents(other)):
+		case strings.HasPrefix(name.LV, "pvmove") && below[ownerOf(u.UUID)]: // the metadata may have been read before pvmove changed it
+			return fmt.Sprintf("its device is built on %s, which is not in the metadata that flexd has read: pvmove has started or ended since, or the metadata of %s is an older one (flexd check says which)", other.Name, g.name)
 		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of the part alone could lack what is cached
 			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not know: the metadata is an older one. vgcfgrestore --list %[2]s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data of %s off, which is whole only there", other.Name, g.name, m.Name)
 		default:

@@ -282,6 +282,7 @@ func TestUnsafeExtension(t *testing.T) {
 	}
 
 	was := h.bytes("/etc/lvm/lvmlocal.conf")
+	t.Cleanup(func() { os.WriteFile("/etc/lvm/lvmlocal.conf", was, 0o644) })
 	h.must(os.WriteFile("/etc/lvm/lvmlocal.conf", []byte(string(was)+"\nactivation/read_only_volume_list=[\"vg1\"]\n"), 0o644))
 	h.refused(expand(100*mib), "vg1/a", "extend", "activation/read_only_volume_list")
 	h.must(os.WriteFile("/etc/lvm/lvmlocal.conf", was, 0o644))
@@ -293,14 +294,26 @@ func TestUnsafeExtension(t *testing.T) {
 	}
 	resize("1945600") // 950 MiB
 	short := []string{"/dev/mapper/short has 950 MiB", "give the disk its size back"}
-	h.refused(expand(180*mib), append(short, "vg1/a", "extend")...)
+	h.refused(expand(180*mib), append(short, "vg1/a", "extend", "pvresize /dev/mapper/short")...)
 	h.refused(h.mount(h.vol("b", "ext4").With("volumegroup", "vg1").With("size", "64Mi"), podN(2)), append(short, "vg1/b")...)
 	writable("its disk is short")
 	h.lvm("lvcreate", "-y", "-an", "-Wn", "-Zn", "-L", "900m", "-n", "big", "vg1")
 	h.refused(h.mount(h.vol("big", "ext4").With("volumegroup", "vg1").With("size", "-"), podN(2)), append(short, "vg1/big")...)
+	h.refused(expand(180*mib), append(short, "No pvmove of the whole disk")...)
 	h.lvm("lvremove", "-y", "vg1/big")
 	resize("2252800")
+
+	h.sh("truncate", "-s", "128M", h.Dir+"/disk")
+	loop := strings.TrimSpace(h.sh("losetup", "-f", "--show", "--sector-size", "4096", h.Dir+"/disk"))
+	t.Cleanup(func() { exec.Command("losetup", "-d", loop).Run() })
+	h.sh("dmsetup", "create", "large", "--table", "0 260096 linear "+loop+" 2048")
+	const large = "/dev/mapper/large"
+	h.lvm("vgextend", "-y", "--config", "devices{allow_mixed_block_sizes=1}", "vg1", large)
+	h.refused(expand(180*mib), "vg1/a", "extend", large+" has larger logical blocks", "pvchange -xn "+large)
+	h.lvm("pvchange", "-xn", large)
 	h.ok(expand(180 * mib))
+	h.lvm("vgreduce", "vg1", large)
+	h.sh("dmsetup", "remove", "large")
 	h.reads(v, p, "f", "x")
 	h.end(noAttach, v, p)
 	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "short") })
