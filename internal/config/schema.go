@@ -117,7 +117,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		{name: "create", value: r.truth(&g.Create),
 			about: "Create a missing volume when the pod gives a `size`."},
 		{name: "maxSize", value: r.size(&g.MaxSize, anySize),
-			about: "The largest size to create or extend to; required with `create: true`. `0`: no limit."},
+			about: "The largest size to create or extend to, which LVM then rounds up to whole extents; required with `create: true`. `0`: no limit."},
 		{name: "maxVolumes", value: r.count(&g.MaxVolumes, maxVolumes), without: "no limit", example: "100",
 			about: "How many volumes flexd may have created in the group, see [limits](#limits)."},
 		{name: "maxTotalSize", value: r.size(&g.MaxTotalSize, anySize), without: "no limit", example: "1TiB",
