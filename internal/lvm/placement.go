@@ -3,7 +3,6 @@ package lvm
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,12 +29,6 @@ type placement struct {
 	mu     sync.Mutex
 	stacks map[string]bool // of its disks; guarded by mu, as what follows; built on first use
 	others map[string]bool // by the number of another disk: it is foreign
-}
-
-// A need is how large a disk must be for the metadata.
-type need struct {
-	path, number string
-	end          int64 // sectors
 }
 
 // A usedExtent is one that the metadata gives to a volume, or to a part of one.
@@ -91,112 +84,6 @@ func (f *Facts) placed() (*placement, error) {
 		slices.SortFunc(used, func(a, b usedExtent) int { return cmp.Compare(a.start, b.start) })
 	}
 	return p, nil
-}
-
-// A shortage is a disk that is smaller than its physical volume.
-type shortage struct {
-	need
-	size  int64         // sectors
-	users []volume.UUID // of the space behind its end
-}
-
-func (s shortage) String() string {
-	remedy := "or, since no volume is behind its end: pvresize " + s.path
-	if len(s.users) > 0 {
-		remedy = "if that is not possible, copy off what can be read of the volumes behind its end (flexd check names those in use), remove them, and pvresize " + s.path + ". No pvmove of the whole disk: it would leave devices suspended"
-	}
-	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back; %s", s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512), remedy)
-}
-
-// shortages returns the disks that are smaller than their physical volumes now. device-mapper
-// verifies that only when it resumes a device: an extension would leave it suspended.
-func (f *Facts) shortages() (all []shortage) {
-	if f.place == nil {
-		return nil
-	}
-	for _, n := range f.place.needs {
-		text, err := sysfs.Line("/sys/dev/block/" + n.number + "/size")
-		size, nerr := strconv.ParseInt(text, 10, 64)
-		if err != nil || nerr != nil || size >= n.end {
-			continue
-		}
-		all = append(all, shortage{n, size, f.usersOf(n.number, size)})
-	}
-	return all
-}
-
-// usersOf returns the volumes with space on a disk from a sector on, also through their pools,
-// copies and caches.
-func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
-	users := map[volume.UUID]bool{}
-	names := map[string]bool{}
-	for _, e := range f.place.used[disk] {
-		if e.end > from && !users[e.owner] {
-			users[e.owner] = true
-			name := f.names[e.owner]
-			for _, part := range reserved {
-				name, _, _ = strings.Cut(name, part)
-			}
-			names[name] = true
-		}
-	}
-	for _, l := range f.LVs {
-		if names[l.Name] || l.Pool != "" && names[l.Pool] {
-			users[l.UUID] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(users))
-}
-
-// cutOff returns the volumes with a part behind the end of a disk, each with that shortage.
-func (f *Facts) cutOff() map[volume.UUID]string {
-	all := map[volume.UUID]string{}
-	for _, s := range f.shortages() {
-		for _, id := range s.users {
-			all[id] = s.String()
-		}
-	}
-	return all
-}
-
-// largerSectors returns a disk on which an extension of l could lie, and whose logical blocks are
-// larger than those of its present disks, or "". args are those of the extension.
-func (f *Facts) largerSectors(l Logical, args []string) string {
-	if f.place == nil || l.Pool != "" {
-		return ""
-	}
-	sizes := map[string]int64{} // by path
-	for _, n := range f.place.needs {
-		sizes[n.path] = sectorOf(n.number)
-	}
-	if len(sizes) == 0 || slices.Min(slices.Collect(maps.Values(sizes))) == slices.Max(slices.Collect(maps.Values(sizes))) {
-		return ""
-	}
-	present := int64(0)
-	for _, n := range f.place.needs {
-		if slices.Contains(f.usersOf(n.number, 0), l.UUID) {
-			present = max(present, sizes[n.path])
-		}
-	}
-	restricted := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "@") })
-	for _, pv := range f.PVs {
-		may := !restricted || slices.ContainsFunc(pv.Tags, func(tag string) bool { return slices.Contains(args, "@"+tag) })
-		if may && pv.Allocatable && pv.Free > 0 && sizes[pv.Path] > present {
-			return pv.Path
-		}
-	}
-	return ""
-}
-
-// sectorOf returns the size of a disk's logical blocks, 0 if it is unknown.
-func sectorOf(number string) int64 {
-	dir := "/sys/dev/block/" + number
-	if _, err := os.Stat(dir + "/partition"); err == nil {
-		dir += "/.."
-	}
-	text, _ := sysfs.Line(dir + "/queue/logical_block_size")
-	size, _ := strconv.ParseInt(text, 10, 64)
-	return size
 }
 
 // misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a
