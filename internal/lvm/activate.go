@@ -108,7 +108,7 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	if lerr != nil {
 		return err
 	}
-	now := f.judge(lv.Name)
+	now, cutOff := f.judge(lv.Name), f.cutOff()[lv.UUID]
 	switch {
 	case now.Presence == volume.Absent:
 		return fmt.Errorf("%s does not exist any more (it was %s): %w", lv.Name, lv.UUID, err)
@@ -116,8 +116,8 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
 	case now.Presence == volume.Foreign:
 		return fmt.Errorf("%s: %w", now.Reason, err)
-	case f.cutOff()[lv.UUID] != "":
-		return fmt.Errorf("%w: %s", err, f.cutOff()[lv.UUID])
+	case cutOff != "":
+		return fmt.Errorf("%w: %s", err, cutOff)
 	case errors.Is(err, errNoDevice):
 		if list := g.p.volumeList(ctx); list != "" {
 			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, list, lv.Name.VG, lv.Name)

@@ -52,6 +52,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 // unusable returns why nothing can be created or extended in the group, however much space
 // there is. A thin volume takes no space that the group counts as free.
 func (g *group) unusable(f *Facts, thin bool) error {
+	short := f.shortages()
 	switch {
 	case f.unfit != "":
 		return volume.Errorf(volume.Unusable, "%s", f.unfit)
@@ -59,8 +60,8 @@ func (g *group) unusable(f *Facts, thin bool) error {
 		return volume.Errorf(volume.Unusable, "volume group %s is exported: vgimport %[1]s", f.Name)
 	case f.Missing > 0:
 		return f.lacking()
-	case len(f.shortages()) > 0:
-		return volume.Errorf(volume.Unusable, "nothing is created or extended in volume group %s: %s", f.Name, f.shortages()[0])
+	case len(short) > 0:
+		return volume.Errorf(volume.Unusable, "nothing is created or extended in volume group %s: %s", f.Name, short[0])
 	case thin: // LVM loads the table of the pool, too
 		return f.contradiction()
 	}
