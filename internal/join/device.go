@@ -139,7 +139,7 @@ func (s *side) stale() {
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && d.Bypassed {
-		wrong("if an lvremove of its snapshot was interrupted, repeat it. If not, its snapshots are of no moment any more: end their pods, and lvremove them", "the device %s is no origin of a snapshot, and the metadata says that it is one: its snapshots change with what is written to it", s.deviceName())
+		wrong("if an lvremove of its snapshot was interrupted, repeat it. If not, its snapshots no longer show one point in time: end their pods, and lvremove them", "the device %s is no origin of a snapshot, and the metadata says that it is one: its snapshots change with what is written to it", s.deviceName())
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {
 		hint := "lvchange --refresh " + s.title() + ", or dmsetup rename"

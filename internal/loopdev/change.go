@@ -79,10 +79,10 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 	if d.Unusable {
 		return fmt.Errorf("activate: %s", d.Reason)
 	}
-	if d.Activity != volume.Active && lv.Size < 512 {
-		return errors.New("activate: " + empty(lv))
-	}
 	if d.Activity != volume.Active {
+		if lv.Size < 512 {
+			return errors.New("activate: " + empty(lv))
+		}
 		var l Loop
 		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: after, Others: p.others(file)}
 		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
