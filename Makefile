@@ -75,7 +75,7 @@ soak: ## new seeds, every fault, the load in full, until stopped or something fa
 	@scripts/soak
 
 .PHONY: soak-vm
-soak-vm: ## test-vm with new seeds and nothing left out, until stopped or something fails
+soak-vm: ## test-vm with new seeds and all cases, until stopped or something fails
 	@scripts/soak-vm
 
 .PHONY: fuzz
