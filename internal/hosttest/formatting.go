@@ -165,6 +165,21 @@ func format(p *process, text []byte) (any, error) {
 	h.live[f] = writes
 	h.alone(p, f)
 	h.mustTag(f, "flexd.formatting="+a.Type+"/")
+	f.State = Blank // the remains of an interrupted mkfs are erased first
+	h.mu.Unlock()
+	switch err := p.pace("start"); {
+	case errors.Is(err, errFailed): // it refused its options, or the device was opened exclusively
+		h.forget(f.UUID)
+		return nil, errors.New("mkfs.ext4: exit status 1: simulated")
+	case err != nil:
+		return nil, err
+	}
+	h.mu.Lock()
+	if _, err := h.device(a.Device); err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
+	h.alone(p, f)
 	if f.lost && f.mounted {
 		h.broke("mkfs on %s, which had a filesystem that flexd mounted", f.path)
 	}

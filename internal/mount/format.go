@@ -40,10 +40,11 @@ func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 // fail.
 //
 // The format record is written after the proof. A child that ends without a filesystem
-// erases mkfs's writes, and then removes the record. If it cannot erase them, because
-// another program has the device open or the disk fails, it removes the record all the
-// same: the device may contain that program's data then, and no mkfs may be repeated over
-// it. A remaining record means that the child was killed, or the machine stopped.
+// erases mkfs's writes, if there were any, and then removes the record. If it cannot erase
+// them, because another program has the device open or the disk fails, it removes the record
+// all the same: the device may contain that program's data then, and no mkfs may be repeated
+// over it. A remaining record means that the child was killed, or the machine stopped: the
+// next child erases what is left first.
 func format(f Formatting) (nothing, error) {
 	maker, ok := makers[f.Type]
 	if !ok {
@@ -68,7 +69,11 @@ func format(f Formatting) (nothing, error) {
 	if err := unused(dev, f.Device); err != nil {
 		return nothing{}, err
 	}
-	alone, err := openDevice(f.Device, unix.O_EXCL)
+	access := unix.O_EXCL
+	if f.Repeat {
+		access |= unix.O_RDWR // the close of a device that was open for writing starts udev
+	}
+	alone, err := openDevice(f.Device, access)
 	if err != nil {
 		return nothing{}, err
 	}
@@ -83,6 +88,11 @@ func format(f Formatting) (nothing, error) {
 		}
 		return nothing{}, errors.Join(err, forget(f))
 	}
+	if f.Repeat {
+		if err := erase(alone, f, blank); err != nil {
+			return nothing{}, fmt.Errorf("the remains of the interrupted mkfs could not be erased: %w", err)
+		}
+	}
 	alone.Close()
 	if err := unused(dev, f.Device); err != nil {
 		if f.Repeat {
@@ -90,39 +100,46 @@ func format(f Formatting) (nothing, error) {
 		}
 		return nothing{}, errors.Join(err, forget(f))
 	}
-	err = mkfs(dev, f)
+	wrote, err := mkfs(dev, f)
 	if err == nil {
 		err = mountable(dev, f)
 	}
 	if err == nil {
 		return nothing{}, nil
 	}
-	if left := clean(f, blank); left != nil {
+	if !wrote {
+		return nothing{}, errors.Join(err, forget(f))
+	}
+	if full := fullBelow(f.Device); full != nil { // that is not in the output of each mkfs
+		err = fmt.Errorf("%w; %w", err, full)
+	}
+	if left := clean(dev, f, blank); left != nil {
 		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; %s", err, left, f.Device.Path, volume.EraseAdvice(handle(f.Device)))
 	}
 	return nothing{}, errors.Join(err, forget(f))
 }
 
-// mkfs runs the program, and checks that there is a superblock afterwards.
-func mkfs(dev *os.File, f Formatting) error {
+// mkfs runs the program, and checks that there is a superblock afterwards. It reports
+// whether the program wrote anything.
+func mkfs(dev *os.File, f Formatting) (wrote bool, err error) {
 	size, err := sizeOf(dev)
 	if err != nil {
-		return err
+		return false, err
 	}
 	argv := mkfsArgs(f, volume.Room(size))
 	p, err := toolWithin(limits{mkfsDeadline, f.Memory}, makers[f.Type].pkg, nil, argv...)
 	if err != nil {
-		return err
+		return p.wrote, err
 	}
 	if p.code != 0 {
-		return fmt.Errorf("%s: exit status %d: %s", argv[0], p.code, mkfsReason(p.errs, p.out))
+		return p.wrote, fmt.Errorf("%s: exit status %d: %s", argv[0], p.code, mkfsReason(p.errs, p.out))
 	}
 	if sb, err := readSuperblock(dev, f.Type); err != nil {
-		return fmt.Errorf("%s succeeded, but %w", argv[0], err)
+		return p.wrote, fmt.Errorf("%s succeeded, but %w", argv[0], err)
 	} else if sb.Unfinished {
-		return fmt.Errorf("%s succeeded, but its superblock is marked as in progress", argv[0])
+		return p.wrote, fmt.Errorf("%s succeeded, but its superblock is marked as in progress", argv[0])
 	}
-	return nil
+	return p.wrote, nil
 }
 
 // mkfsArgs returns the command that makes a filesystem of a size, which it rounds down to
@@ -169,17 +186,12 @@ func mountable(dev *os.File, f Formatting) error {
 	return unix.Close(mnt)
 }
 
-// clean zeroes the writes of a failed mkfs at the places that were blank before, and proves
-// them blank again. An mkfs that refused its options or could not open the device wrote
-// nothing: other contents are data.
-func clean(f Formatting, blank extent) error {
-	dev, err := openDevice(f.Device, 0)
-	if err != nil {
+// clean erases the writes of a failed mkfs, unless something else uses the device: it may
+// have written since. An mkfs that refused its options or could not open the device wrote
+// nothing, and is not followed by clean: other contents are data.
+func clean(dev *os.File, f Formatting, blank extent) error {
+	if err := unused(dev, f.Device); err != nil {
 		return err
-	}
-	defer dev.Close()
-	if found, _, err := notBlank(dev, f.Device, blank); err == nil && found == "" {
-		return nil
 	}
 	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
@@ -193,6 +205,16 @@ func clean(f Formatting, blank extent) error {
 	if !s.none() && !s.made(f.Type) {
 		return &Refusal{What: describe(alone, s)}
 	}
+	return erase(alone, f, blank)
+}
+
+// erase discards the contents of a device, zeroes the places of the proof, and proves them
+// blank. mkfs has discarded the device before its first write, so that this loses nothing more. Devices
+// that zero what they discard, such as loop devices and thin volumes, are blank then, and use no space.
+func erase(alone *os.File, f Formatting, blank extent) error {
+	if err := discard(alone); err != nil {
+		return err
+	}
 	if err := zeroData(alone, f.Device, 0, blank); err != nil {
 		return err
 	}
@@ -201,6 +223,17 @@ func clean(f Formatting, blank extent) error {
 		err = &Refusal{What: found}
 	}
 	return err
+}
+
+// fullBelow returns an error if the file of a loop device is on a filesystem that is full.
+func fullBelow(d volume.Device) error {
+	const full = 1 << 20
+	file := handle(d).File
+	var st unix.Statfs_t
+	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || int64(st.Bavail)*st.Bsize >= full {
+		return nil
+	}
+	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)
 }
 
 // forget removes the format record, durably.

@@ -173,6 +173,15 @@ func TestFormatRepeat(t *testing.T) {
 				t.Errorf("with data: got %v", err)
 			}
 			cut()
+			wrong := again // mkfs refuses it: the remains have been erased before
+			wrong.Opts = map[string][]string{"ext4": {"-b", "3"}, "xfs": {"-b", "size=3"}, "btrfs": {"-n", "3"}}[row.fs]
+			if err := r.Format(t.Context(), r.lock, wrong, yes); err == nil {
+				t.Error("with wrong options: made")
+			}
+			if fs := r.probe(""); fs.Content != volume.Blank {
+				t.Errorf("with wrong options: left %+v", fs)
+			}
+			cut()
 			if err := r.Format(t.Context(), r.lock, again, yes); err != nil {
 				t.Fatal(err)
 			}
@@ -276,8 +285,60 @@ func TestFormatFails(t *testing.T) {
 	}
 }
 
-// Ensure that after a failed mkfs only what was read as blank before is zeroed:
-// data elsewhere stays, and an mkfs that wrote nothing costs no write.
+// An mkfs that wrote nothing is followed by no write: what another program has written
+// meanwhile stays, whether it opened the device exclusively or not.
+func TestMkfsWroteNothing(t *testing.T) {
+	r := newRig(t, 320*mib)
+	tools := toolsOf(os.Getpid())
+	if err := os.MkdirAll(tools, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tools) })
+	fifo := filepath.Join(r.dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\nread end <" + fifo + "\necho wrong options >&2\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(tools, "mkfs.ext4"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data := bytes.Repeat([]byte("data"), 1024)
+	for name, flags := range map[string]int{"plain": 0, "exclusive": unix.O_EXCL} {
+		r.sh("blkdiscard", "-z", r.dev.Path)
+		wrote := make(chan error, 1)
+		go func() {
+			end, err := os.OpenFile(fifo, os.O_WRONLY, 0) // when mkfs runs
+			if err != nil {
+				wrote <- err
+				return
+			}
+			defer end.Close()
+			dev, err := os.OpenFile(r.dev.Path, os.O_RDWR|flags, 0)
+			if err == nil {
+				_, err = dev.WriteAt(data, mib)
+				err = errors.Join(err, dev.Sync(), dev.Close())
+			}
+			wrote <- err
+		}()
+		record := r.record()
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
+		if err == nil || !strings.HasSuffix(err.Error(), "wrong options") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := <-wrote; err != nil {
+			t.Fatal(name, err)
+		}
+		if !bytes.Equal(r.read(len(data), mib), data) {
+			t.Errorf("%s: the data is gone", name)
+		}
+		if _, err := os.Stat(record); err == nil {
+			t.Errorf("%s: the record stands", name)
+		}
+	}
+}
+
+// After a failed mkfs the places of the proof are zero, and all of a device that zeroes what
+// it discards. While another program has the device open, nothing is written.
 func TestClean(t *testing.T) {
 	r := newRig(t, 320*mib)
 	blank := extent{chunks: 2}
@@ -290,24 +351,34 @@ func TestClean(t *testing.T) {
 			break
 		}
 	}
-	data := bytes.Repeat([]byte("data"), 1024)
-	r.write(data, off)
-	before := r.written()
-	f := Formatting{Device: r.dev, Type: "ext4"}
-	if err := clean(f, blank); err != nil {
-		t.Error(err)
+	r.write([]byte("of mkfs"), off)
+	r.write([]byte("of mkfs"), mib)
+	dev, err := openDevice(r.dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	other, err := os.Open(r.dev.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	var busy *BusyError
+	f, before := Formatting{Device: r.dev, Type: "ext4"}, r.written()
+	if err := clean(dev, f, blank); !errors.As(err, &busy) {
+		t.Errorf("beside another program: %v", err)
 	}
 	if got := r.written(); got != before {
-		t.Errorf("mkfs wrote nothing: %s, before: %s", got, before)
+		t.Errorf("beside another program: wrote %s, before: %s", got, before)
 	}
-	r.write([]byte("of mkfs"), mib)
-	if err := clean(f, blank); err != nil {
+	other.Close()
+	if err := clean(dev, f, blank); err != nil {
 		t.Error(err)
 	}
 	if i := firstNonZero(r.read(4*mib, 0)); i >= 0 {
 		t.Errorf("what mkfs wrote at %d is still there", i)
 	}
-	if !bytes.Equal(r.read(len(data), off), data) {
-		t.Errorf("the data at %d was zeroed", off)
+	if discarded := strings.HasPrefix(r.dev.Path, "/dev/loop"); discarded && firstNonZero(r.read(4096, off)) >= 0 {
+		t.Errorf("what mkfs wrote at %d is still there", off)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,10 +15,11 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// printed is what a program printed, and its exit status.
+// printed is what a program printed, its exit status, and whether it wrote to a file or a device.
 type printed struct {
 	out, errs []byte
 	code      int
+	wrote     bool
 }
 
 // ordinaryScore is the OOM score of programs that parse what a pod may have written: the
@@ -62,14 +64,16 @@ func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (pri
 		}
 		err = c.Wait()
 	}
+	p := printed{out: out.Bytes(), errs: errs.Bytes()}
+	if c.ProcessState != nil {
+		usage, _ := c.ProcessState.SysUsage().(*syscall.Rusage)
+		p.code, p.wrote = c.ProcessState.ExitCode(), usage != nil && usage.Oublock > 0
+	}
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Exited() {
-		return printed{out.Bytes(), errs.Bytes(), exit.ExitCode()}, nil
+	if err != nil && !(errors.As(err, &exit) && exit.Exited()) {
+		return p, fmt.Errorf("%s: %w", argv[0], err)
 	}
-	if err != nil {
-		return printed{}, fmt.Errorf("%s: %w", argv[0], err)
-	}
-	return printed{out.Bytes(), errs.Bytes(), 0}, nil
+	return p, nil
 }
 
 // restrict applies to a program that has just started. Both limits hold for what it

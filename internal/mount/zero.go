@@ -145,3 +145,16 @@ func zeroOut(dev *os.File, from, n int64) error {
 	}
 	return nil
 }
+
+// discard discards all of a block device, if the device can do that.
+func discard(dev *os.File) error {
+	size, err := sizeOf(dev)
+	if err != nil {
+		return err
+	}
+	span := [2]uint64{0, uint64(size)}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&span))); errno != 0 && errno != unix.EOPNOTSUPP {
+		return fmt.Errorf("discard %s: %w", dev.Name(), errno)
+	}
+	return nil
+}

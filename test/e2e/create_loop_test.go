@@ -130,3 +130,19 @@ func TestRecreated(t *testing.T) {
 	h.ok(h.unmount(v, p))
 	h.quiet()
 }
+
+// An mkfs for which the directory has no room gives back what it has taken, and the refusal
+// names the directory: the tools print a cause that differs, or none.
+func TestMkfsWithoutRoom(t *testing.T) {
+	t.Parallel()
+	for _, fs := range []string{"xfs", "btrfs"} {
+		h := newHost(t, func(h *host) { h.disk(h.Dir+"/vg0", "size=1m") })
+		h.volume("vg0/big", 400<<20, nil)
+		h.refused(h.mount(h.vol("big", fs), podN(1)), "vg0/big: mount: mkfs", "the filesystem of "+h.Dir+"/vg0/big is full: make room there")
+		var st unix.Statfs_t
+		h.must(unix.Statfs(h.Dir+"/vg0", &st))
+		if st.Bfree+8 < st.Blocks {
+			t.Errorf("%s: %d of %d blocks are free", fs, st.Bfree, st.Blocks)
+		}
+	}
+}

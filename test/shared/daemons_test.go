@@ -116,7 +116,7 @@ func TestSanlock(t *testing.T) {
 	a.SetUp(web, v)
 	a.Sh("cp /etc/services " + a.At.PodDir(web, v) + "/kept && sync")
 	write(a, v)
-	a.Sh("kill -9 $(pidof sanlock)")
+	a.Sh("kill -9 $(pidof sanlock); while pidof sanlock; do sleep 0.1; done")
 	began := time.Now()
 	reset := make(chan time.Duration, 1)
 	go func() { <-a.Gone(); reset <- time.Since(began) }()
