@@ -1,7 +1,6 @@
 package lvm
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/flexd/flexd/internal/volume"
@@ -11,7 +10,7 @@ import (
 // a path.
 func checkName(s string) error {
 	if s == "." || s == ".." || !isWord(s, 127) {
-		return fmt.Errorf("%.140q is no name that LVM allows", s)
+		return volume.Errorf(volume.Invalid, "%.140q is no name that LVM allows", s)
 	}
 	return nil
 }

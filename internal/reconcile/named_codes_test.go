@@ -37,6 +37,10 @@ func TestCodes(t *testing.T) {
 			p.Size = "5Gi"
 			return mount(k, p)
 		}},
+		{volume.Invalid, "a name of no volume", func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) (flexvolume.Answer, error) {
+			p.LV = ".hidden"
+			return mount(k, p)
+		}},
 		{volume.Conflict, "another fsType", func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) (flexvolume.Answer, error) {
 			works(t, k.Up(p))
 			other := pod("b")
