@@ -41,14 +41,14 @@ func (u Usage) Percent() float64 {
 
 // Failed returns why the pool cannot be used at all; "" = it can.
 func (p Pool) Failed() string {
-	const repair = "unmount and deactivate its volumes, then lvconvert --repair "
+	repair := fmt.Sprintf("unmount and deactivate its volumes, then lvchange -an %s, lvconvert --repair %[1]s", p.Name)
 	switch {
 	case !p.Active:
 		return ""
 	case p.Mode == "Fail" || p.Mode == "Error":
-		return "the pool has failed: " + repair + p.Name.String()
+		return "the pool has failed: " + repair
 	case p.NeedsCheck:
-		return "the pool's metadata must be checked: " + repair + p.Name.String()
+		return "the pool's metadata must be checked: " + repair
 	case p.Mode == "ro":
 		return "the pool is read-only: its metadata is full or broken; if full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
 	}
