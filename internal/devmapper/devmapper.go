@@ -21,6 +21,7 @@ type Mapped struct {
 	Live      bool // it has a table
 	Loaded    bool // it has another table, which replaces that one when the device is resumed
 	Targets   []Target
+	Below     []string // the pool of a thin device whose table does not name it: "major:minor"
 }
 
 // A Target is a segment of a device.

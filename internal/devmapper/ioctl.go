@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -18,6 +19,7 @@ import (
 const (
 	dmListDevices = 2
 	dmDevStatus   = 7
+	dmTableDeps   = 11
 	dmTableStatus = 12
 
 	dmReadOnly      = 1 << 0
@@ -107,8 +109,24 @@ func (k *Kernel) List() ([]Mapped, error) {
 	return all, nil
 }
 
-// Device returns one device with its table.
-func (k *Kernel) Device(key Key) (Mapped, error) { return k.table(key, dmStatusTable) }
+// Device returns one device with its table. While its pool has failed, the table of a thin device
+// is only "Fail"; the kernel still knows its dependencies.
+func (k *Kernel) Device(key Key) (Mapped, error) {
+	m, err := k.table(key, dmStatusTable)
+	if err != nil || !m.hidesPool() {
+		return m, err
+	}
+	b, err := k.call(dmTableDeps, 0, Key{Number: m.Number})
+	if err != nil {
+		return Mapped{}, err
+	}
+	m.Below, err = b.deps()
+	return m, err
+}
+
+func (m Mapped) hidesPool() bool {
+	return slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type == "thin" && !strings.Contains(t.Params, ":") })
+}
 
 // Status returns one device with the state of its targets.
 func (k *Kernel) Status(key Key) (Mapped, error) { return k.table(key, 0) }
@@ -268,6 +286,22 @@ func (b reply) targets() ([]Target, error) {
 		t.Params = cString(d[off+dmSpec : next])
 		all = append(all, t)
 		off = next
+	}
+	return all, nil
+}
+
+// deps reads the answer to dmTableDeps, a struct dm_target_deps.
+func (b reply) deps() ([]string, error) {
+	d, err := b.data()
+	if err != nil {
+		return nil, err
+	}
+	if len(d) < 8 || uint64(ne.Uint32(d))*8 > uint64(len(d)-8) {
+		return nil, errReply
+	}
+	var all []string
+	for i := range int(ne.Uint32(d)) {
+		all = append(all, sysfs.Number(ne.Uint64(d[8+8*i:])))
 	}
 	return all, nil
 }

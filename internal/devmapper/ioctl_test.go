@@ -52,6 +52,40 @@ func TestReply(t *testing.T) {
 	}
 }
 
+// The devices below a device are read from their count and numbers, and nothing beyond the end.
+func TestDeps(t *testing.T) {
+	b := make(reply, dmHeader+24)
+	_ = b.ask(0, Key{})
+	ne.PutUint32(b[dmHeader:], 2)
+	ne.PutUint64(b[dmHeader+8:], 253<<8|3)
+	ne.PutUint64(b[dmHeader+16:], 253<<8|4)
+	if got, err := b.deps(); err != nil || !reflect.DeepEqual(got, []string{"253:3", "253:4"}) {
+		t.Errorf("got %q %v", got, err)
+	}
+	ne.PutUint32(b[dmHeader:], 3)
+	if got, err := b.deps(); err == nil {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Only the table of a thin device may lack its pool.
+func TestHidesPool(t *testing.T) {
+	for _, c := range []struct {
+		target Target
+		want   bool
+	}{
+		{Target{Type: "thin", Params: "253:3 1"}, false},
+		{Target{Type: "thin", Params: "Fail"}, true},
+		{Target{Type: "thin", Params: "-"}, true},
+		{Target{Type: "linear", Params: "8:0 2048"}, false},
+		{Target{Type: "error"}, false},
+	} {
+		if got := (Mapped{Targets: []Target{c.target}}).hidesPool(); got != c.want {
+			t.Errorf("%+v: got %v", c.target, got)
+		}
+	}
+}
+
 func FuzzReply(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 400))
@@ -66,9 +100,11 @@ func FuzzReply(f *testing.F) {
 			t.Errorf("got %d devices of %d bytes", len(all), len(data))
 		}
 		_, _ = b.targets()
+		_, _ = b.deps()
 		copy(b, data) // a header that lies
 		_, _, _ = b.list()
 		_, _ = b.targets()
+		_, _ = b.deps()
 		_ = b.head()
 	})
 }

@@ -30,7 +30,7 @@ func (p *Provider) tree() *tree {
 type node struct {
 	devmapper.Mapped
 	err   error    // why it could not be read; the other fields are not known then
-	below []string // the numbers of device-mapper's devices in its table
+	below []string // the numbers of device-mapper's devices below it
 	user  string   // the volume that it is a part of, as an argument of lvchange --refresh
 
 	asked bool // state and stateErr are known
@@ -52,12 +52,14 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 	n := &node{Mapped: m, err: err}
 	major, _, _ := strings.Cut(m.Number, ":")
 	seen := map[string]bool{}
+	words := slices.Clone(m.Below)
 	for _, target := range m.Targets {
-		for word := range strings.FieldsSeq(target.Params) {
-			if _, _, ok := sysfs.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
-				seen[word] = true
-				n.below = append(n.below, word)
-			}
+		words = append(words, strings.Fields(target.Params)...)
+	}
+	for _, word := range words {
+		if _, _, ok := sysfs.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
+			seen[word] = true
+			n.below = append(n.below, word)
 		}
 	}
 	return n

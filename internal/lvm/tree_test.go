@@ -34,7 +34,7 @@ func TestTree(t *testing.T) {
 	for _, c := range []struct {
 		about   string
 		devices []string
-		state   map[string]string // name: status; or its target "error", or "unread"
+		state   map[string]string // name: status; or its target "error", or "unread"; or "table Fail", which hides the pool
 		reason  string            // of Device; "" = it may be used
 		survey  string            // words of Broken, Failed, Degraded, Differ or Unknown; "" = none of them
 	}{
@@ -45,6 +45,8 @@ func TestTree(t *testing.T) {
 		{"a check of the RAID runs", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": "raid1 2 AA 6384/16384 check 128 0 -"}, "", ""},
 		{"pool metadata missing", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tmeta": "error"}, `vg0-pool_tmeta has an "error" target`, "broken vg0-pool_tmeta"},
 		{"pool full", thin, map[string]string{"vg0-pool-tpool": "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool is full", "failed thin pool vg0/pool: the pool is full"},
+		{"pool failed", thin, map[string]string{"vg0-v0": "table Fail", "vg0-pool-tpool": "Fail", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool has failed", "failed lvchange -an vg0/pool, lvconvert --repair vg0/pool"},
+		{"failed pool unread", thin, map[string]string{"vg0-v0": "table Fail", "vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be looked at", "unknown 253:5 below vg0-v0"},
 		{"pool unread", thin, map[string]string{"vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be looked at", "unknown 253:5 below vg0-v0"},
 		{"leg unread", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tdata_rmeta_0": "unread"}, "253:1 below vg0-pool_tdata cannot be looked at", "unknown 253:1"},
 		{"pool's state does not parse", thin, map[string]string{"vg0-pool-tpool": "1 2", "vg0-pool_tdata": whole}, "thin pool vg0/pool: its status does not parse", "unknown does not parse"},
@@ -84,6 +86,8 @@ func TestTree(t *testing.T) {
 					m.Targets[0].Type, m.Targets[0].Params = "error", ""
 				case "unread":
 					f.failing[m.UUID] = true
+				case "table Fail":
+					m.Below, m.Targets[0].Params = []string{"253:5"}, "Fail"
 				default:
 					f.status[m.UUID] = state
 				}
