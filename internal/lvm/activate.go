@@ -95,7 +95,8 @@ func plainFile(path string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// explainFailure checks whether a command failed because the volume has changed.
+// explainFailure checks whether a command failed because the volume has changed, or its thin pool
+// has failed.
 func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
 	var stuck *run.StuckError
 	var locked *run.LockedError
@@ -121,6 +122,13 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	case errors.Is(err, errNoDevice):
 		if list := g.p.volumeList(ctx); list != "" {
 			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
+		}
+	}
+	l := f.LVs[lv.Name.LV]
+	// A pool can be active without its volumes. The origin of a thick snapshot may be thin.
+	if l = f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]; l.thinPool() {
+		if pool, perr := g.p.pool(f, l); perr == nil && pool.Failed() != "" {
+			return fmt.Errorf("%w: it is in the thin pool %s: %s", err, pool.Name, pool.Failed())
 		}
 	}
 	return err

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -42,6 +43,37 @@ func TestFullPool(t *testing.T) {
 		d, err := p.Device(t.Context(), lv)
 		if err != nil || d.Unusable != (c.says != "") || !strings.Contains(d.Reason, c.says) {
 			t.Errorf("%s: got %+v %v", c.about, d, err)
+		}
+	}
+}
+
+// LVM does not say that an activation failed because of the pool.
+func TestActivateInFailedPool(t *testing.T) {
+	const said = "device-mapper: reload ioctl on  (253:5) failed: Invalid argument"
+	for _, c := range []struct {
+		about, lv, pool string
+		names           bool // the pool
+	}{
+		{"failed", "v0", "Fail", true},
+		{"failed, a thick snapshot", "s", "Fail", true},
+		{"healthy", "v0", "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10", false},
+		{"inactive", "v0", "", false},
+	} {
+		f, p := newFake(t, 1)
+		f.lvs["v0"].layout, f.lvs["v0"].role, f.lvs["v0"].pool = "thin,sparse", "public", "pool"
+		f.lvs["pool"] = &fakeLV{uuid: fakeUUID(7), size: 64 * mib, layout: "thin,pool", role: "private"}
+		f.lvs["s"] = &fakeLV{uuid: fakeUUID(8), size: 8 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "v0"}
+		f.broken[c.lv] = said
+		if tpool := dmUUID(fakeUUID(7)) + "-tpool"; c.pool != "" {
+			f.devices[tpool] = devmapper.Mapped{Name: "vg0-pool-tpool", UUID: tpool, Number: "253:2", Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: 64 * mib, Params: "253:0 253:1 128 0"}}}
+			f.status = map[string]string{tpool: c.pool}
+		}
+		err := p.Activate(t.Context(), "", f.lookUp(p, c.lv))
+		if !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "Invalid argument") {
+			t.Errorf("%s: got %v", c.about, err)
+		}
+		if got := strings.Contains(err.Error(), "it is in the thin pool vg0/pool: the pool has failed: "); got != c.names {
+			t.Errorf("%s: got %v", c.about, err)
 		}
 	}
 }
