@@ -177,9 +177,14 @@ var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state dev
 	"writecache": writecacheState,
 }
 
+// snapshotState reads "Invalid" after an error of the snapshot's disk. A full snapshot is "Overflow" only if
+// its table asks for that word (PO). With the tables of LVM 2.03.16 (P) it is "Invalid", too.
 func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
-	if state.Params == "Invalid" || state.Params == "Overflow" {
+	switch state.Params {
+	case "Overflow":
 		f.missing = cmp.Or(f.missing, n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost: lvremove it, and create a larger one")
+	case "Invalid":
+		f.missing = cmp.Or(f.missing, n.Name+" is an invalid snapshot, so its contents are lost: it was too small for the changes of its origin, or its disk had an error (look at dmesg and at the disk). lvremove it, and create another one, larger if it was full")
 	}
 }
 
