@@ -83,8 +83,11 @@ func (s *side) filesystem() (text, hint string) {
 		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
 			"stop writing to it: " + remedy
 	case fs.What != "":
-		return "its filesystem is in error: " + fs.What,
-			"look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and says so if that does not suffice"
+		hint := "look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and says so if that does not suffice"
+		if d.Failed != "" { // its remedy comes first
+			hint = "then, once its pods are deleted, the next mount runs fsck, and says so if that does not suffice"
+		}
+		return "its filesystem is in error: " + fs.What, hint
 	}
 	return "", ""
 }

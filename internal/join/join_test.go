@@ -200,6 +200,9 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"faulty data: the cache has failed|lvconvert --uncache"}},
 		{"its cache has failed, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Devices[0].Failed = "the cache has failed" }}, nil},
 		{"its filesystem is in error", []func(*Group){func(g *Group) { g.Mounts[0].Fault = "ext4 counts 5 errors" }}, []string{"faulty data: its filesystem is in error: ext4 counts 5 errors|dmesg|delete its pods|fsck"}},
+		{"its pool has failed, and so its filesystem is in error", []func(*Group){func(g *Group) {
+			g.Devices[0].Failed, g.Devices[0].Remedy, g.Mounts[0].Fault = "the pool has failed", "repair the pool", "xfs has shut down"
+		}}, []string{"faulty data: the pool has failed; its filesystem is in error: xfs has shut down|repair the pool; then, once its pods are deleted, the next mount runs fsck"}},
 		{"its filesystem is in error, and was made read-only by that", []func(*Group){func(g *Group) { g.Mounts[0].Fault, g.Mounts[0].SuperReadOnly = "ext4 counts 5 errors", true }}, []string{"faulty data: 5 errors"}},
 		{"a child found its filesystem in error", []func(*Group){faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, []string{"faulty data: xfs has shut down"}},
 		{"its filesystem was in error, and is not mounted", []func(*Group){unmounted, leased, func(g *Group) { g.Claims = nil }, faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, nil},
