@@ -5,6 +5,8 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +90,63 @@ func TestThinAndThick(t *testing.T) {
 	h.reads(thick, p, "f", "thick")
 	h.end(byKubelet, thin, p)
 	h.end(byKubelet, thick, p)
+}
+
+// A thin pool fails under a pod. No further pod gets a volume in it, also when the volume was
+// deactivated meanwhile, and the remedy works as typed.
+func TestFailedPool(t *testing.T) {
+	need(t, "mkfs.xfs")
+	const disk = "/dev/mapper/meta"
+	h := newHost(t, func(h *host) {
+		h.sh("dmsetup", "create", "meta", "--table", "0 65536 linear "+disks[3]+" 2048")
+		h.storage.(*groups).groupOn("vg1", disks[2], disk)
+		h.lvm("lvcreate", "-y", "-L", "400M", "-n", "pool", "vg1", disks[2])
+		h.lvm("lvcreate", "-y", "-L", "8M", "-n", "metadata", "vg1", disk)
+		h.lvm("lvconvert", "-y", "--type", "thin-pool", "--poolmetadata", "vg1/metadata", "vg1/pool")
+		h.lvm("lvcreate", "-y", "-an", "-V", "320M", "-T", "vg1/pool", "-n", "a")
+		h.lvm("lvchange", "-ay", "vg1/pool") // it stays failed without a volume
+		h.settings.groups = "  - {name: vg1, provider: lvm, namespaces: ['*']}\n"
+	})
+	v, p, q := h.vol("a", "xfs").With("volumegroup", "vg1").With("size", "-"), podN(1), podN(2)
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	h.sh("sync")
+	replace := func(table string) {
+		h.sh("sh", "-c", "dmsetup suspend meta; dmsetup reload meta --table '"+table+"'; dmsetup resume meta")
+	}
+	replace("0 65536 error")
+	exec.Command("dmsetup", "message", "vg1-pool-tpool", "0", "create_thin 77").Run() // it has to write its metadata
+	replace("0 65536 linear " + disks[3] + " 2048")
+	if table := h.sh("dmsetup", "table", "vg1-a"); !strings.Contains(table, "thin Fail") {
+		t.Fatalf("the pool has not failed: %s", table)
+	}
+
+	failed := []string{"it is in the thin pool vg1/pool: the pool has failed", "lvchange -an vg1/pool, lvconvert --repair vg1/pool"}
+	h.refused(h.mount(v, q), append(failed, "vg1/a: mount")...)
+	h.disagrees("faulty", h.identity("vg1/a"), failed...)
+	if err := os.WriteFile(h.PodDir(p, v)+"/g", nil, 0o600); err == nil {
+		exec.Command("sync", "-f", h.PodDir(p, v)).Run()
+	}
+	h.disagrees("faulty", h.identity("vg1/a"), append(failed, "its filesystem is in error", "then, once its pods are deleted, the next mount runs fsck")...)
+	h.refused(h.mount(v, q), append(failed, "vg1/a: mount")...)
+
+	h.ok(h.unmount(v, p))
+	h.eventually("it is deactivated", func() string {
+		if slices.Contains(h.Active(), "vg1/a") {
+			return h.show("vg1/a")
+		}
+		return ""
+	})
+	a := h.mount(v, q)
+	h.refused(a, append(failed, "vg1/a: mount", "activate")...)
+	for _, command := range regexp.MustCompile(`lvchange -an \S+|lvconvert --repair \S+`).FindAllString(a.Message, -1) {
+		h.sh(strings.Fields(strings.TrimRight(command, ",\""))...)
+	}
+	h.ok(h.mount(v, q))
+	h.reads(v, q, "f", "x")
+	h.end(noAttach, v, q)
+	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "meta") })
+	h.sh("dmsetup", "remove", "meta")
 }
 
 // fill writes to a device until it takes no more.
