@@ -184,7 +184,7 @@ func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Targe
 	case "Overflow":
 		f.missing = cmp.Or(f.missing, n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost: lvremove it, and create a larger one")
 	case "Invalid":
-		f.missing = cmp.Or(f.missing, n.Name+" is an invalid snapshot, so its contents are lost: it was too small for the changes of its origin, or its disk had an error (look at dmesg and at the disk). lvremove it, and create another one, larger if it was full")
+		f.missing = cmp.Or(f.missing, n.Name+" is an invalid snapshot, so its contents are lost: it was too small for the changes of its origin, or its disk had an error (look at dmesg and at the disk). lvremove it before its next activation, after which it could look valid, and create another one, larger if it was full")
 	}
 }
 
