@@ -116,7 +116,10 @@ func (k *Kernel) Device(key Key) (Mapped, error) {
 	if err != nil || !m.hidesPool() {
 		return m, err
 	}
-	b, err := k.call(dmTableDeps, 0, Key{Number: m.Number})
+	if m.UUID != "" { // its number may be another device's by now
+		key = Key{UUID: m.UUID}
+	}
+	b, err := k.call(dmTableDeps, 0, key)
 	if err != nil {
 		return Mapped{}, err
 	}

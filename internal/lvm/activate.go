@@ -126,8 +126,8 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	}
 	l := f.LVs[lv.Name.LV]
 	// A pool can be active without its volumes. The origin of a thick snapshot may be thin.
-	if l = f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]; l.thinPool() {
-		if pool, perr := g.p.pool(f, l); perr == nil && pool.Failed() != "" {
+	if below := f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]; below.thinPool() {
+		if pool, perr := g.p.pool(f, below); perr == nil && pool.Failed() != "" {
 			return fmt.Errorf("%w: it is in the thin pool %s: %s", err, pool.Name, pool.Failed())
 		}
 	}

@@ -139,7 +139,7 @@ func (p *Provider) group(name string) (*group, error) {
 	g := p.groups[name]
 	if g == nil {
 		if err := checkName(name); err != nil {
-			return nil, fmt.Errorf("volume group: %w", err)
+			return nil, fmt.Errorf("volume group: %v", err) // not the code of a pod's option
 		}
 		g = p.newGroup(name)
 		p.groups[name] = g
