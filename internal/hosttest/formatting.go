@@ -165,8 +165,25 @@ func format(p *process, text []byte) (any, error) {
 	h.live[f] = writes
 	h.alone(p, f)
 	h.mustTag(f, "flexd.formatting="+a.Type+"/")
-	f.State = Blank // the remains of an interrupted mkfs are erased first
 	h.mu.Unlock()
+	if a.Repeat { // the remains are erased first
+		switch err := p.pace("erasing"); {
+		case errors.Is(err, errFailed):
+			return nil, errors.New("the remains of the interrupted mkfs could not be erased: input/output error")
+		case err != nil:
+			return nil, err
+		}
+		h.mu.Lock()
+		_, err := h.device(a.Device)
+		if err == nil {
+			h.alone(p, f)
+			f.State = Blank
+		}
+		h.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
 	switch err := p.pace("start"); {
 	case errors.Is(err, errFailed): // it refused its options, or the device was opened exclusively
 		h.forget(f.UUID)

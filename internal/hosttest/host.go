@@ -64,7 +64,7 @@ type Host struct {
 type Point struct {
 	Op    string // "format"
 	On    string // the volume or the directory it is about
-	Where string // "before", "within" or "after" its effect; "start" of mkfs, "cleaning" after one that failed
+	Where string // "before", "within" or "after" its effect; of mkfs also "erasing", "start", and "cleaning" after it failed
 }
 
 func (p Point) String() string { return p.Op + " " + p.On + " " + p.Where }

@@ -79,7 +79,7 @@ func (p *Provider) directory(vg string) (string, error) {
 // file returns the path of a volume's file.
 func (p *Provider) file(name volume.Name) (string, error) {
 	if name.LV == "" || strings.HasPrefix(name.LV, ".") || strings.ContainsAny(name.LV, "/\x00\n") {
-		return "", volume.Errorf(volume.Invalid, "%q is no name of a volume: a file with a dot in front or a line break is none", name.LV)
+		return "", volume.Errorf(volume.Invalid, "%q is no name of a volume: its file has a name without a leading dot, a slash or a line break", name.LV)
 	}
 	dir, err := p.directory(name.VG)
 	if err != nil {

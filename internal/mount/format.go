@@ -11,10 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -41,10 +43,11 @@ func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 //
 // The format record is written after the proof. A child that ends without a filesystem
 // erases mkfs's writes, if there were any, and then removes the record. If it cannot erase
-// them, because another program has the device open or the disk fails, it removes the record
-// all the same: the device may contain that program's data then, and no mkfs may be repeated
+// them, because another program uses the device or the disk fails, it removes the record all
+// the same: the device may contain that program's data then, and no mkfs may be repeated
 // over it. A remaining record means that the child was killed, or the machine stopped: the
-// next child erases what is left first.
+// next child erases what is left before it starts mkfs, and until that has succeeded the
+// record remains.
 func format(f Formatting) (nothing, error) {
 	maker, ok := makers[f.Type]
 	if !ok {
@@ -69,11 +72,7 @@ func format(f Formatting) (nothing, error) {
 	if err := unused(dev, f.Device); err != nil {
 		return nothing{}, err
 	}
-	access := unix.O_EXCL
-	if f.Repeat {
-		access |= unix.O_RDWR // the close of a device that was open for writing starts udev
-	}
-	alone, err := openDevice(f.Device, access)
+	alone, err := openDevice(f.Device, unix.O_EXCL)
 	if err != nil {
 		return nothing{}, err
 	}
@@ -86,19 +85,19 @@ func format(f Formatting) (nothing, error) {
 		if f.Repeat {
 			return nothing{}, err // the record is that of the interrupted mkfs
 		}
-		return nothing{}, errors.Join(err, forget(f))
-	}
-	if f.Repeat {
-		if err := erase(alone, f, blank); err != nil {
-			return nothing{}, fmt.Errorf("the remains of the interrupted mkfs could not be erased: %w", err)
-		}
+		return nothing{}, withoutRecord(f, err)
 	}
 	alone.Close()
 	if err := unused(dev, f.Device); err != nil {
 		if f.Repeat {
 			return nothing{}, err
 		}
-		return nothing{}, errors.Join(err, forget(f))
+		return nothing{}, withoutRecord(f, err)
+	}
+	if f.Repeat {
+		if err := eraseRemains(dev, f); err != nil {
+			return nothing{}, fmt.Errorf("the remains of the interrupted mkfs could not be erased: %v", err)
+		}
 	}
 	wrote, err := mkfs(dev, f)
 	if err == nil {
@@ -108,15 +107,23 @@ func format(f Formatting) (nothing, error) {
 		return nothing{}, nil
 	}
 	if !wrote {
-		return nothing{}, errors.Join(err, forget(f))
+		return nothing{}, withoutRecord(f, err)
 	}
 	if full := fullBelow(f.Device); full != nil { // that is not in the output of each mkfs
 		err = fmt.Errorf("%w; %w", err, full)
 	}
 	if left := clean(dev, f, blank); left != nil {
-		err = fmt.Errorf("%w; its writes could not be erased: %v; check the disk under %s; %s", err, left, f.Device.Path, volume.EraseAdvice(handle(f.Device)))
+		err = fmt.Errorf("%v; its writes could not be erased: %v; %s", err, left, volume.EraseAdvice(handle(f.Device)))
 	}
-	return nothing{}, errors.Join(err, forget(f))
+	return nothing{}, withoutRecord(f, err)
+}
+
+// withoutRecord removes the format record, and returns the error.
+func withoutRecord(f Formatting, err error) error {
+	if left := forget(f); left != nil {
+		return fmt.Errorf("%v; %w", err, left)
+	}
+	return err
 }
 
 // mkfs runs the program, and checks that there is a superblock afterwards. It reports
@@ -186,11 +193,25 @@ func mountable(dev *os.File, f Formatting) error {
 	return unix.Close(mnt)
 }
 
-// clean erases the writes of a failed mkfs, unless something else uses the device: it may
-// have written since. An mkfs that refused its options or could not open the device wrote
+// cleanPatience is how long clean waits for another program, such as udev after mkfs, to close
+// the device. It is shorter in tests.
+var cleanPatience = 30 * time.Second
+
+// clean erases the writes of a failed mkfs, unless something else uses the device or has
+// written to it since. An mkfs that refused its options or could not open the device wrote
 // nothing, and is not followed by clean: other contents are data.
 func clean(dev *os.File, f Formatting, blank extent) error {
-	if err := unused(dev, f.Device); err != nil {
+	before, err := written(dev, f.Device)
+	if err != nil {
+		return err
+	}
+	var busy *BusyError
+	for end := time.Now().Add(cleanPatience); ; time.Sleep(100 * time.Millisecond) {
+		if err = unused(dev, f.Device); !errors.As(err, &busy) || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
 		return err
 	}
 	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
@@ -198,6 +219,11 @@ func clean(dev *os.File, f Formatting, blank extent) error {
 		return err
 	}
 	defer alone.Close()
+	if now, err := written(alone, f.Device); err != nil {
+		return err
+	} else if now != before {
+		return fmt.Errorf("another program has written to %s since", f.Device.Path)
+	}
 	s, err := identify(alone)
 	if err != nil {
 		return err
@@ -208,21 +234,52 @@ func clean(dev *os.File, f Formatting, blank extent) error {
 	return erase(alone, f, blank)
 }
 
-// erase discards the contents of a device, zeroes the places of the proof, and proves them
-// blank. mkfs has discarded the device before its first write, so that this loses nothing more. Devices
-// that zero what they discard, such as loop devices and thin volumes, are blank then, and use no space.
-func erase(alone *os.File, f Formatting, blank extent) error {
-	if err := discard(alone); err != nil {
+// eraseRemains erases the remains of an interrupted mkfs, so that the volume is blank if the
+// next one refuses its options. The beginning is last: without the superblock of an xfs that is marked
+// as in progress the rest is not recognized as remains.
+func eraseRemains(dev *os.File, f Formatting) error {
+	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
+	if err != nil {
 		return err
 	}
+	defer alone.Close()
+	blank, err := mayFormat(dev, f) // nothing has been written since the proof
+	if err != nil {
+		return err
+	}
+	if err := zeroData(alone, f.Device, endSize, blank); err != nil {
+		return err
+	}
+	return erase(alone, f, blank)
+}
+
+// erase discards the contents of a device, zeroes the places of the proof, and proves them
+// blank. mkfs itself discards the whole device first, by default. Devices that zero what they
+// discard, such as loop devices and thin volumes, are blank then, and use no space.
+func erase(alone *os.File, f Formatting, blank extent) error {
+	discard(alone)
 	if err := zeroData(alone, f.Device, 0, blank); err != nil {
 		return err
 	}
 	found, _, err := notBlank(alone, f.Device, blank)
 	if err == nil && found != "" {
-		err = &Refusal{What: found}
+		err = errors.New(found)
 	}
 	return err
+}
+
+// written returns the kernel's count of what was written to a device.
+func written(dev *os.File, d volume.Device) (string, error) {
+	_ = fsync(dev) // so that nothing is written later; it may return the error that mkfs met
+	stat, err := sysfs.Line("/sys/dev/block/" + d.Number + "/stat")
+	n := strings.Fields(stat)
+	if err == nil && len(n) < 7 {
+		err = fmt.Errorf("the kernel counts no writes to %s", d.Path)
+	}
+	if err != nil {
+		return "", err
+	}
+	return n[6], nil // sectors
 }
 
 // fullBelow returns an error if the file of a loop device is on a filesystem that is full.
@@ -230,7 +287,7 @@ func fullBelow(d volume.Device) error {
 	const full = 1 << 20
 	file := handle(d).File
 	var st unix.Statfs_t
-	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || int64(st.Bavail)*st.Bsize >= full {
+	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || int64(st.Bfree)*st.Bsize >= full {
 		return nil
 	}
 	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)

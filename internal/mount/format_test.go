@@ -173,13 +173,29 @@ func TestFormatRepeat(t *testing.T) {
 				t.Errorf("with data: got %v", err)
 			}
 			cut()
+			var busy *BusyError
+			var user *os.File
+			if err := r.Format(t.Context(), r.lock, again, func() (err error) { // somebody opens it meanwhile
+				user, err = os.OpenFile(r.dev.Path, os.O_RDWR, 0)
+				return err
+			}); !errors.As(err, &busy) {
+				t.Errorf("beside a user: got %v", err)
+			}
+			user.Close()
+			if fs := r.probe(""); !fs.Leftover {
+				t.Errorf("beside a user: left %+v", fs)
+			}
 			wrong := again // mkfs refuses it: the remains have been erased before
+			wrong.Record = r.record()
 			wrong.Opts = map[string][]string{"ext4": {"-b", "3"}, "xfs": {"-b", "size=3"}, "btrfs": {"-n", "3"}}[row.fs]
 			if err := r.Format(t.Context(), r.lock, wrong, yes); err == nil {
 				t.Error("with wrong options: made")
 			}
 			if fs := r.probe(""); fs.Content != volume.Blank {
 				t.Errorf("with wrong options: left %+v", fs)
+			}
+			if _, err := os.Stat(wrong.Record); err == nil {
+				t.Error("with wrong options: the record stands")
 			}
 			cut()
 			if err := r.Format(t.Context(), r.lock, again, yes); err != nil {
@@ -323,7 +339,7 @@ func TestMkfsWroteNothing(t *testing.T) {
 		record := r.record()
 		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
 		if err == nil || !strings.HasSuffix(err.Error(), "wrong options") {
-			t.Errorf("%s: %v", name, err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		if err := <-wrote; err != nil {
 			t.Fatal(name, err)
@@ -372,6 +388,24 @@ func TestClean(t *testing.T) {
 		t.Errorf("beside another program: wrote %s, before: %s", got, before)
 	}
 	other.Close()
+	if other, err = os.OpenFile(r.dev.Path, os.O_RDWR, 0); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		time.Sleep(200 * time.Millisecond)
+		_, err := other.WriteAt([]byte("of another program"), 2*mib)
+		ended <- errors.Join(err, other.Sync(), other.Close())
+	}()
+	if err := clean(dev, f, blank); err == nil || !strings.Contains(err.Error(), "another program has written") {
+		t.Errorf("after another program: %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := string(r.read(18, 2*mib)); got != "of another program" {
+		t.Errorf("after another program: its data is %q", got)
+	}
 	if err := clean(dev, f, blank); err != nil {
 		t.Error(err)
 	}

@@ -67,8 +67,8 @@ type Formatting struct {
 
 // Format makes a filesystem on a device that the child itself proves blank first. Then it
 // asks gate, which makes the format record durable; mkfs starts if gate returns nil. If
-// mkfs does not start, or fails by itself, the device is blank afterwards and the record is
-// removed, also if flexd has died meanwhile. With Repeat it may contain the remains of an
+// mkfs does not start, or fails by itself, its writes are erased and the record is removed,
+// also if flexd has died meanwhile. With Repeat it may contain the remains of an
 // interrupted mkfs, and nothing else. A refusal is a *Refusal.
 func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() error) error {
 	f.Memory = o.Memory

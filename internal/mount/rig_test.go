@@ -32,7 +32,8 @@ func init() { runtime.LockOSThread() }
 // The test binary is also the child that the operations start. What the tests
 // leave behind on the machine fails them as a whole.
 func TestMain(m *testing.M) {
-	proofTime = 100 * time.Millisecond              // the children's, too
+	proofTime = 100 * time.Millisecond // the children's, too
+	cleanPatience = 100 * time.Millisecond
 	procfs.HostPids, _ = procfs.OwnNamespace("pid") // what is tested here is in it
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		os.Setenv("PATH", toolsOf(os.Getppid())+":"+os.Getenv("PATH"))

@@ -57,7 +57,7 @@ func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (pri
 		if err := restrict(c.Process.Pid, limit.memory); err != nil {
 			_ = c.Process.Kill()
 			_ = c.Wait()
-			return printed{}, err
+			return printed{wrote: wrote(c.ProcessState)}, err
 		}
 		if limit.time > 0 {
 			defer time.AfterFunc(limit.time, func() { _ = c.Process.Kill() }).Stop()
@@ -66,14 +66,20 @@ func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (pri
 	}
 	p := printed{out: out.Bytes(), errs: errs.Bytes()}
 	if c.ProcessState != nil {
-		usage, _ := c.ProcessState.SysUsage().(*syscall.Rusage)
-		p.code, p.wrote = c.ProcessState.ExitCode(), usage != nil && usage.Oublock > 0
+		p.code, p.wrote = c.ProcessState.ExitCode(), wrote(c.ProcessState)
 	}
 	var exit *exec.ExitError
 	if err != nil && !(errors.As(err, &exit) && exit.Exited()) {
 		return p, fmt.Errorf("%s: %w", argv[0], err)
 	}
 	return p, nil
+}
+
+// wrote reports whether a program has written to a file or a device, or may have.
+func wrote(ended *os.ProcessState) bool {
+	usage, ok := ended.SysUsage().(*syscall.Rusage)
+	_, err := os.Stat("/proc/self/io") // else this kernel does not count writes
+	return !ok || usage.Oublock > 0 || err != nil
 }
 
 // restrict applies to a program that has just started. Both limits hold for what it

@@ -287,6 +287,10 @@ func TestMkfsFailed(t *testing.T) {
 		at(e, "within", hosttest.Fails)
 		ends(t, e, "exit status 1", 1)
 	})
+	onSim(t, "by itself, before it wrote anything", func(t *testing.T, e *hosttest.Env) {
+		at(e, "start", hosttest.Fails)
+		ends(t, e, "exit status 1", 0)
+	})
 	onSim(t, "by itself, while flexd is dead", func(t *testing.T, e *hosttest.Env) {
 		at(e, "within", hosttest.Fails)
 		e.ArmStep(hosttest.CrashAfter, 1, "mkfs")

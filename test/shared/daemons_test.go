@@ -116,7 +116,7 @@ func TestSanlock(t *testing.T) {
 	a.SetUp(web, v)
 	a.Sh("cp /etc/services " + a.At.PodDir(web, v) + "/kept && sync")
 	write(a, v)
-	a.Sh("kill -9 $(pidof sanlock); while pidof sanlock; do sleep 0.1; done")
+	a.Sh("pid=$(pidof sanlock); kill -9 $pid; timeout 20 tail --pid=$pid -f /dev/null")
 	began := time.Now()
 	reset := make(chan time.Duration, 1)
 	go func() { <-a.Gone(); reset <- time.Since(began) }()
