@@ -23,7 +23,7 @@ func (s *side) degraded() {
 		s.add(Degraded, "", "do not deactivate or extend the volume before that: it could not be activated again", "a part of it is behind the end of a disk: %s", v.CutOff)
 	}
 	if v != nil && v.Missing != "" {
-		texts = append(texts, "a part of it is on a disk that LVM does not find ("+v.Missing+")")
+		texts = append(texts, cmp.Or(v.Lost, "a part of it")+" is on a disk that LVM does not find ("+v.Missing+")")
 	}
 	if d.Differ != "" {
 		texts = append(texts, d.Differ)
@@ -31,13 +31,23 @@ func (s *side) degraded() {
 	if len(texts) == 0 {
 		return
 	}
-	hint := "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file). Until then copy the data off while it can be read, and do not deactivate the volume: it could not be activated again"
+	const stays = "do not deactivate the volume: it could not be activated again"
+	hint := "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file). Until then copy the data off while it can be read, and " + stays
 	raid, refresh := cmp.Or(d.RAID, s.title()), cmp.Or(d.Refresh, s.title())
 	switch {
 	case d.Degraded != "" && s.g.older:
 		hint = s.noRefresh()
+	case v != nil && v.Remedy != "":
+		hint = "bring the disk back (pvs, dmesg)"
+		if d.Degraded != "" {
+			hint += ", then lvchange --refresh " + refresh
+		}
+		hint += "; or, if it is lost, " + v.Remedy + ". Until then " + stays
 	case d.Degraded != "" || v != nil && v.Missing != "" && v.RAID:
 		hint = fmt.Sprintf("bring the disk back (pvs, dmesg), then lvchange --refresh %s; or give the group another disk, then lvconvert --repair %s", refresh, raid)
+		if v != nil && v.Stays {
+			hint += ". Until then " + stays
+		}
 	case v == nil || v.Missing == "":
 		hint = fmt.Sprintf("LVM cannot tell which copy is right: back the data up, and check it. Then lvchange --syncaction repair %s makes them equal, and lvchange --syncaction check %[1]s counts anew", raid)
 	}

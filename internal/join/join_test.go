@@ -208,6 +208,12 @@ func TestDisagreements(t *testing.T) {
 		{"its filesystem was in error, and is not mounted", []func(*Group){unmounted, leased, func(g *Group) { g.Claims = nil }, faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, nil},
 		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 128 MiB and its device /dev/dm-3 only 64 MiB|run no fsck|lvextend -L 134217728b vg0/data"}},
 		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: restore a backup of /srv/vg0/data|truncate -s 134217728 /srv/vg0/data|e2fsck -f"}},
+		{"a leg of a RAID below it is missing", []func(*Group){func(g *Group) {
+			v := &g.Volumes[0]
+			v.Missing, v.Lost, v.Remedy = "PV p1", "a copy of vg0/pool_tdata", "lvconvert -y --repair vg0/pool_tdata"
+			g.Devices[0].Degraded, g.Devices[0].RAID, g.Devices[0].Refresh = "1 of 2", "vg0/pool_tdata", "vg0/pool"
+		}}, []string{"degraded data: a copy of vg0/pool_tdata is on a disk that LVM does not find (PV p1)|lvchange --refresh vg0/pool; or, if it is lost, lvconvert -y --repair vg0/pool_tdata|do not deactivate"}},
+		{"a leg with checksums is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing, g.Volumes[0].Stays = true, "PV p1", true }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data|do not deactivate"}},
 		{"a disk of it is missing", []func(*Group){func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, []string{"degraded data: does not find (PV p1)|copy the data off|do not deactivate"}},
 		{"a disk of it is missing, and it is not used", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
 		{"a disk of it is missing, and it gives errors", []func(*Group){func(g *Group) { g.Volumes[0].Missing, g.Devices[0].Broken = "PV p1", "an error target" }}, []string{"stale-mapping data: error target"}},

@@ -109,7 +109,7 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	if lerr != nil {
 		return err
 	}
-	now, cutOff := f.judge(lv.Name), f.cutOff()[lv.UUID]
+	now, cutOff := g.p.judge(f, lv.Name), f.cutOff()[lv.UUID]
 	switch {
 	case now.Presence == volume.Absent:
 		return fmt.Errorf("%s does not exist any more (it was %s): %w", lv.Name, lv.UUID, err)
@@ -297,24 +297,34 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 	return nil
 }
 
+// unnoticed is how old facts may be for a deactivation: no event says that LVM does not find a disk
+// any more.
+const unnoticed = 5 * time.Second
+
 // deviceUser returns why another command still needs the device of a volume, or "".
 func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
 	if m.Live && m.Suspended {
 		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
 	}
-	f, kept, err := g.look(ctx, false)
+	g.mu.Lock()
+	old := time.Since(g.at) > unnoticed
+	g.mu.Unlock()
+	f, kept, err := g.look(ctx, old)
 	if err != nil {
 		return "" // lvchange itself decides
 	}
-	earlier := g.earlierMetadata(f, m, uuid)
-	if earlier != "" && kept { // it may be extended or moved just now
+	earlier, partial := g.earlierMetadata(f, m, uuid), f.partial(f.LVs[f.names[uuid]], true)
+	if kept && (earlier != "" || partial != "") { // it may be extended or moved just now; the disk may be back
 		if f, _, err = g.look(ctx, true); err != nil {
-			return earlier
+			return cmp.Or(earlier, partial)
 		}
-		earlier = g.earlierMetadata(f, m, uuid)
+		earlier, partial = g.earlierMetadata(f, m, uuid), f.partial(f.LVs[f.names[uuid]], true)
 	}
 	if l := f.LVs[f.names[uuid]]; l.Locked && earlier == "" {
 		return f.movedBy(l) + "; it stays active until that ends"
+	}
+	if partial != "" && earlier == "" && !g.p.tree().allGone(m) {
+		return "it stays active, because LVM would not activate it again: " + partial
 	}
 	return earlier
 }

@@ -42,6 +42,7 @@ type Facts struct {
 	used []usedExtent          // likewise
 	legs map[string]int        // by the name of a RAID: its copies or stripes
 	thin map[volume.UUID]int64 // the ids of thin volumes in their pools
+	lost map[string]loss       // by the name of a partial volume or pool
 
 	// As of when this was read:
 	place       *placement         // nil if there is none:
@@ -75,6 +76,7 @@ type Logical struct {
 	Role     []string // "public", "private", "snapshot", "origin", ...
 	Health   string   // "", "partial", ...
 	Pool     string   // of a thin volume
+	Cache    string   // of a volume that has one: the name of that
 	Zeroes   bool     // a thin pool that zeroes new blocks
 	Origin   string
 	Skip     bool   // has the activation skip flag
@@ -138,8 +140,8 @@ func (f *Facts) refusal(l Logical) string {
 		return fmt.Sprintf("%s/%s is being merged into %[1]s/%[3]s (lvconvert --merge), which gets its contents when it is activated next, and the snapshot is removed then: use %[1]s/%[3]s", f.Name, l.Name, l.Origin)
 	case l.Hidden || slices.Contains(l.Role, "private"):
 		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
-	case l.Health == "partial" && !slices.Contains(l.Layout, "raid"):
-		return fmt.Sprintf("%s/%s is partial: it has extents on a disk that is missing (%s)", f.Name, l.Name, f.missing())
+	case l.Health == "partial" && !slices.Contains(l.Layout, "raid") && f.lossOf(l).own:
+		return f.partial(l, false)
 	}
 	return ""
 }

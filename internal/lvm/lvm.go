@@ -183,18 +183,33 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	if err != nil {
 		return volume.LV{}, err
 	}
-	lv := f.judge(name)
+	lv := p.judge(f, name)
 	if kept && (lv.Presence != volume.Present || f.unlocked != nil) {
 		if f, _, err = g.look(ctx, true); err != nil {
 			return volume.LV{}, err
 		}
-		lv = f.judge(name)
+		lv = p.judge(f, name)
 	}
 	if f.unlocked != nil {
 		return volume.LV{}, f.unlocked
 	}
 	lv.Zero = p.Groups[name.VG].ZeroAll && f.LVs[name.LV].Pool == ""
 	return lv, nil
+}
+
+// judge returns the presence of a volume. One without a device is not to be used if LVM would not
+// activate it.
+func (p *Provider) judge(f *Facts, name volume.Name) volume.LV {
+	lv := f.judge(name)
+	if lv.Presence != volume.Present {
+		return lv
+	}
+	if why := f.partial(f.LVs[name.LV], false); why != "" {
+		if m, found, err := p.find(lv.UUID); err == nil && (!found || idle(m)) {
+			lv.Presence, lv.Reason = volume.Foreign, why
+		}
+	}
+	return lv
 }
 
 // Invalidate reports that something may have changed in a volume group ("" = any).

@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, lost: map[string]loss{}}
 	row := row{fields: one.VG[0]}
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
@@ -89,10 +89,17 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 			Size:        row.number("pv_size"), Free: row.number("pv_free"), Tags: row.list("pv_tags"),
 		})
 	}
+	missing, lost := map[string]bool{}, map[volume.UUID]bool{}
+	for _, pv := range f.PVs {
+		missing[pv.Path] = pv.Missing
+	}
 	for _, fields := range one.PVSeg {
 		row.fields = fields
 		disk := row.text("pv_name")
-		if !strings.HasPrefix(disk, "/") { // "[unknown]": it is missing, and LVM allocates nothing on it
+		if missing[disk] && row.text("lv_uuid") != "" {
+			lost[identity(f.UUID, row.uuid("lv_uuid"))] = true
+		}
+		if !strings.HasPrefix(disk, "/") { // "[unknown]": LVM allocates nothing on it
 			continue
 		}
 		start := row.number("pe_start") + row.number("pvseg_start")*f.ExtentSize
@@ -116,10 +123,17 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		}
 		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
 		f.count(l)
-		if raid, leg, _ := strings.Cut(l.Name, "_rimage_"); l.Hidden && leg != "" && strings.Trim(leg, "0123456789") == "" {
-			f.legs[raid]++
+		for _, mark := range []string{"_rimage_", "_mimage_"} {
+			if raid, leg, _ := strings.Cut(l.Name, mark); l.Hidden && leg != "" && strings.Trim(leg, "0123456789") == "" {
+				f.legs[raid]++
+			}
 		}
 	}
+	var parts []string
+	for id := range lost {
+		parts = append(parts, f.names[id])
+	}
+	f.lose(parts)
 	if row.err != nil {
 		return nil, row.err
 	}
@@ -204,7 +218,7 @@ func (r *row) logical() Logical {
 		return l
 	}
 	if slices.Contains(l.Layout, "cache") || slices.Contains(l.Layout, "writecache") {
-		l.Pool = "" // LVM names its cache there; its extents and its lock are its own
+		l.Pool, l.Cache = "", l.Pool // its extents and its lock are its own
 	}
 	l.ReadOnly = attr[1] == 'r'
 	l.Zeroes = slices.Contains(l.Layout, "pool") && len(attr) > 7 && attr[7] == 'z'

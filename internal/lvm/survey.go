@@ -90,8 +90,13 @@ func (f *Facts) surveyVolumes() []join.Volume {
 			v.Into = l.Origin
 		}
 		if l.Health == "partial" {
+			lost := f.lossOf(l)
 			v.Missing = f.missing()
+			if !lost.own && (!v.RAID || len(lost.snapshots) > 0) {
+				v.Lost, v.Remedy = f.where(lost), f.remedy(l, lost, true)
+			}
 		}
+		v.Stays = f.partial(l, true) != ""
 		v.CutOff = cutOff[l.UUID]
 		if slices.Contains(l.Role, "thicksnapshot") {
 			v.Size = 0 // the size of its store; its device is as large as its origin

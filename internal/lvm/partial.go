@@ -1,0 +1,220 @@
+package lvm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
+)
+
+// A loss is what a volume, or a pool, had on disks that are missing. LVM calls each of them partial.
+type loss struct {
+	own       bool     // data that is nowhere else
+	raids     []string // RAIDs that have all their data on other disks: itself, or below it
+	snapshots []string // of it: their space, and none of its own data
+}
+
+// above returns what a part of a volume is a part of, as their names say.
+func above(part string) string {
+	at := 0
+	for _, mark := range reserved {
+		at = max(at, strings.LastIndex(part, mark))
+	}
+	return part[:at]
+}
+
+// leg returns the number of a leg of a RAID or a mirror in the name of its part.
+func leg(raid, part string) (number string, ok bool) {
+	for _, mark := range []string{"_rimage_", "_rmeta_", "_mimage_"} {
+		if number, ok := strings.CutPrefix(part, raid+mark); ok {
+			return number, true
+		}
+	}
+	return "", false
+}
+
+// lose notes what is lost with volumes, and parts of volumes, that have extents on missing disks.
+func (f *Facts) lose(names []string) {
+	caches := map[string]string{}
+	for _, l := range f.LVs {
+		if l.Cache != "" {
+			caches[l.Cache] = l.Name
+		}
+	}
+	type part struct{ volume, raid string }
+	var parts []part
+	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
+	for _, name := range names {
+		p := part{volume: name}
+		for f.LVs[p.volume].Hidden {
+			up, ok := caches[p.volume]
+			if !ok {
+				up = above(p.volume)
+			}
+			if _, ok := f.LVs[up]; !ok {
+				break
+			}
+			if number, ok := leg(up, p.volume); ok && f.LVs[up].redundant() {
+				if p.raid = up; legs[up] == nil {
+					legs[up] = map[string]bool{}
+				}
+				legs[up][number] = true
+			}
+			p.volume = up
+		}
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b part) int {
+		return cmp.Or(strings.Compare(a.raid, b.raid), strings.Compare(a.volume, b.volume))
+	})
+	for _, p := range slices.Compact(parts) {
+		own := p.raid == "" || !f.survives(p.raid, legs[p.raid])
+		l := f.LVs[p.volume]
+		for _, name := range []string{l.Name, l.Origin} {
+			lost := f.lost[name]
+			switch {
+			case name == "" || name == l.Origin && !slices.Contains(l.Role, "thicksnapshot"):
+				continue
+			case !own:
+				lost.raids = append(lost.raids, p.raid)
+			case name == l.Origin && !l.merging(): // what is merged is a part of the origin
+				lost.snapshots = append(lost.snapshots, l.Name)
+			default:
+				lost.own = true
+			}
+			f.lost[name] = lost
+		}
+	}
+}
+
+// redundant reports whether a volume itself has its data on several disks.
+func (l Logical) redundant() bool {
+	return slices.Contains(l.Layout, "mirror") || slices.Contains(l.Layout, "raid") && !slices.Contains(l.Layout, "raid0")
+}
+
+// survives reports whether a RAID or a mirror has all its data without some of its legs.
+func (f *Facts) survives(raid string, lost map[string]bool) bool {
+	l := f.LVs[raid]
+	switch {
+	case slices.Contains(l.Layout, "raid1") || slices.Contains(l.Layout, "mirror"):
+		return len(lost) < f.legs[raid]
+	case slices.Contains(l.Layout, "raid10"): // the copies of a stripe are on legs beside each other
+		copies := max(1, f.legs[raid]*int(f.LVs[raid+"_rimage_0"].Size/f.ExtentSize)/int(max(1, l.Size/f.ExtentSize)))
+		stripes := map[int]int{}
+		for number := range lost {
+			n, _ := strconv.Atoi(number)
+			if stripes[n/copies]++; stripes[n/copies] == copies {
+				return false
+			}
+		}
+		return true
+	case slices.Contains(l.Layout, "raid6"):
+		return len(lost) <= 2
+	}
+	return len(lost) <= 1
+}
+
+// lossOf returns what a partial volume has lost.
+func (f *Facts) lossOf(l Logical) loss {
+	all := f.lost[l.Name]
+	if l.Pool != "" {
+		below := f.lost[l.Pool]
+		all.own, all.raids = all.own || below.own, slices.Concat(all.raids, below.raids)
+	}
+	all.own = all.own || len(all.raids)+len(all.snapshots) == 0 // by a part that is not known here
+	return all
+}
+
+// partial returns why LVM does not activate a volume while a disk is missing, and the remedy for an
+// active or an inactive one; "" = it does.
+func (f *Facts) partial(l Logical, active bool) string {
+	if slices.Contains(l.Role, "thicksnapshot") && l.Health != "partial" {
+		l = f.LVs[l.Origin] // LVM activates them together
+	}
+	if l.Health != "partial" {
+		return ""
+	}
+	name, lost := f.Name+"/"+l.Name, f.lossOf(l)
+	raid := slices.Contains(l.Layout, "raid") && len(lost.snapshots) == 0
+	switch {
+	case raid && !l.redundant(): // raid0: with errors
+	case lost.own:
+		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s)", name, f.missing())
+	case !raid || f.integrity(l):
+		return fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks, but LVM does not activate it like that. Bring the disk back (pvs, dmesg); only if it is lost: %s",
+			name, f.where(lost), f.missing(), f.remedy(l, lost, active))
+	}
+	return ""
+}
+
+// integrity reports whether a RAID has checksums: LVM activates it only with all its legs.
+func (f *Facts) integrity(l Logical) bool {
+	_, ok := f.LVs[l.Name+"_rimage_0_imeta"]
+	return ok
+}
+
+// where describes what is lost of a volume that has all its data.
+func (f *Facts) where(lost loss) string {
+	text := ""
+	add := func(what string, names []string) {
+		for _, name := range names {
+			text += what + f.Name + "/" + name
+			what = " and "
+		}
+	}
+	add("a copy of ", lost.raids)
+	if text != "" && len(lost.snapshots) > 0 {
+		text += " and "
+	}
+	add("the space of its snapshot ", lost.snapshots)
+	return text
+}
+
+// remedy returns the commands that make a volume whole that has all its data.
+func (f *Facts) remedy(l Logical, lost loss, active bool) string {
+	var all []string
+	for _, name := range lost.snapshots {
+		all = append(all, "lvremove -y --config activation/activation_mode=partial "+f.Name+"/"+name)
+	}
+	switch {
+	case len(lost.raids) == 0:
+	case !active && f.integrity(l):
+		all = append(all, "lvconvert -y --raidintegrity n "+f.Name+"/"+l.Name)
+	default:
+		all = append(all, "give the group another disk (vgextend)")
+		if !active {
+			how := "-ay"
+			if f.Shared() {
+				how = "-aey"
+			}
+			all = append(all, "lvchange "+how+" --activationmode partial "+f.Name+"/"+l.Name)
+		}
+		for _, name := range lost.raids {
+			all = append(all, "lvconvert -y --repair "+f.Name+"/"+name)
+		}
+	}
+	return strings.Join(all, ", then ")
+}
+
+// allGone reports whether all disks below a device are gone. Nothing can be read from it then, and
+// when the disks come back, a new activation uses them.
+func (t *tree) allGone(m devmapper.Mapped) bool {
+	disks, gone := 0, 0
+	t.walk(m, func(n *node, _ bool) {
+		for _, target := range n.Targets {
+			for word := range strings.FieldsSeq(target.Params) {
+				if _, _, ok := sysfs.SplitNumber(word); !ok || slices.Contains(n.below, word) && strings.HasPrefix(t.at(word).UUID, "LVM-") {
+					continue
+				}
+				if disks++; t.diskGone(word) {
+					gone++
+				}
+			}
+		}
+	})
+	return disks > 0 && gone == disks
+}
