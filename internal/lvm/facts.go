@@ -167,7 +167,7 @@ func (f *Facts) lacking() error {
 	if f.Missing == 0 {
 		return nil
 	}
-	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: vgreduce --removemissing %[1]s", f.Name, f.Missing, f.missing())
+	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: repair what has all its data on other disks (docs/operations.md, A dead disk), then vgreduce --removemissing %[1]s; with --force it removes every volume that lvs -o+lv_health_status shows as partial, also those", f.Name, f.Missing, f.missing())
 }
 
 // fenced returns the disks with free space on which LVM must not allocate, and that space.
