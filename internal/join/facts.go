@@ -71,6 +71,7 @@ type Volume struct {
 	Merging  string // the snapshot that is to be merged into it, "" = none
 	Into     string // the origin that it is to be merged into, "" = none
 	Missing  string // the disks with a part of it that are missing, "" = none
+	Partly   bool   // with data that is on no other disk
 	Lost     string // that part, if all data is on other disks
 	Remedy   string // for that: commands
 	Stays    bool   // LVM would not activate it again without these disks

@@ -43,6 +43,7 @@ func (s *side) degraded() {
 			hint += ", then lvchange --refresh " + refresh
 		}
 		hint += "; or, if it is lost, " + v.Remedy + ". Until then " + stays
+	case v != nil && v.Partly:
 	case d.Degraded != "" || v != nil && v.Missing != "" && v.RAID:
 		hint = fmt.Sprintf("bring the disk back (pvs, dmesg), then lvchange --refresh %s; or give the group another disk, then lvconvert --repair %s", refresh, raid)
 		if v != nil && v.Stays {

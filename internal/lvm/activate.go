@@ -311,19 +311,28 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	g.mu.Unlock()
 	f, kept, err := g.look(ctx, old)
 	if err != nil {
-		return "" // lvchange itself decides
-	}
-	earlier, partial := g.earlierMetadata(f, m, uuid), f.partial(f.LVs[f.names[uuid]], true)
-	if kept && (earlier != "" || partial != "") { // it may be extended or moved just now; the disk may be back
-		if f, _, err = g.look(ctx, true); err != nil {
-			return cmp.Or(earlier, partial)
+		g.mu.Lock()
+		f = g.known
+		g.mu.Unlock()
+		if f == nil {
+			return "" // lvchange itself decides
 		}
-		earlier, partial = g.earlierMetadata(f, m, uuid), f.partial(f.LVs[f.names[uuid]], true)
 	}
-	if l := f.LVs[f.names[uuid]]; l.Locked && earlier == "" {
+	earlier := g.earlierMetadata(f, m, uuid)
+	if kept && earlier != "" { // it may be extended or moved just now
+		if f, _, err = g.look(ctx, true); err != nil {
+			return earlier
+		}
+		earlier = g.earlierMetadata(f, m, uuid)
+	}
+	l := f.LVs[f.names[uuid]]
+	if l.Locked && earlier == "" {
 		return f.movedBy(l) + "; it stays active until that ends"
 	}
-	if partial != "" && earlier == "" && !g.p.tree().allGone(m) {
+	if g.shared() { // another node may have all disks, and waits for the lock
+		return earlier
+	}
+	if partial := f.partial(l, true); partial != "" && earlier == "" && !g.p.tree().allGone(m) {
 		return "it stays active, because LVM would not activate it again: " + partial
 	}
 	return earlier

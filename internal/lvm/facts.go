@@ -44,6 +44,8 @@ type Facts struct {
 	thin map[volume.UUID]int64 // the ids of thin volumes in their pools
 	lost map[string]loss       // by the name of a partial volume or pool
 
+	adrift bool // a part of an unknown volume is on a missing disk
+
 	// As of when this was read:
 	place       *placement         // nil if there is none:
 	unplaced    error              // a disk has gone
@@ -140,7 +142,7 @@ func (f *Facts) refusal(l Logical) string {
 		return fmt.Sprintf("%s/%s is being merged into %[1]s/%[3]s (lvconvert --merge), which gets its contents when it is activated next, and the snapshot is removed then: use %[1]s/%[3]s", f.Name, l.Name, l.Origin)
 	case l.Hidden || slices.Contains(l.Role, "private"):
 		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
-	case l.Health == "partial" && !slices.Contains(l.Layout, "raid") && f.lossOf(l).own:
+	case f.loses(l):
 		return f.partial(l, false)
 	}
 	return ""
@@ -167,7 +169,7 @@ func (f *Facts) lacking() error {
 	if f.Missing == 0 {
 		return nil
 	}
-	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: repair what has all its data on other disks (docs/operations.md, A dead disk), then vgreduce --removemissing %[1]s; with --force it removes every volume that lvs -o+lv_health_status shows as partial, also those", f.Name, f.Missing, f.missing())
+	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: repair what has all its data on other disks (docs/operations.md, A dead disk), then vgreduce --removemissing %[1]s; with --force it removes every volume that lvs -o+lv_health_status shows as partial, including those that could be repaired", f.Name, f.Missing, f.missing())
 }
 
 // fenced returns the disks with free space on which LVM must not allocate, and that space.

@@ -49,6 +49,9 @@ func (f *Facts) lose(names []string) {
 	var parts []part
 	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
 	for _, name := range names {
+		if strings.Contains(name, "_pmspare") { // the reserve of the group's pools, and a part of none
+			continue
+		}
 		p := part{volume: name}
 		for f.LVs[p.volume].Hidden {
 			up, ok := caches[p.volume]
@@ -66,6 +69,7 @@ func (f *Facts) lose(names []string) {
 			}
 			p.volume = up
 		}
+		f.adrift = f.adrift || f.LVs[p.volume].Hidden && !f.LVs[p.volume].merging()
 		parts = append(parts, p)
 	}
 	slices.SortFunc(parts, func(a, b part) int {
@@ -103,7 +107,7 @@ func (f *Facts) survives(raid string, lost map[string]bool) bool {
 	case slices.Contains(l.Layout, "raid1") || slices.Contains(l.Layout, "mirror"):
 		return len(lost) < f.legs[raid]
 	case slices.Contains(l.Layout, "raid10"): // the copies of a stripe are on legs beside each other
-		copies := max(1, f.legs[raid]*int(f.LVs[raid+"_rimage_0"].Size/f.ExtentSize)/int(max(1, l.Size/f.ExtentSize)))
+		const copies = 2
 		stripes := map[int]int{}
 		for number := range lost {
 			n, _ := strconv.Atoi(number)
@@ -121,39 +125,67 @@ func (f *Facts) survives(raid string, lost map[string]bool) bool {
 // lossOf returns what a partial volume has lost.
 func (f *Facts) lossOf(l Logical) loss {
 	all := f.lost[l.Name]
-	if l.Pool != "" {
-		below := f.lost[l.Pool]
+	add := func(below loss) {
 		all.own, all.raids = all.own || below.own, slices.Concat(all.raids, below.raids)
 	}
-	all.own = all.own || len(all.raids)+len(all.snapshots) == 0 // by a part that is not known here
+	if l.Pool != "" {
+		add(f.lost[l.Pool])
+	}
+	for below, depth := l, 0; below.Pool != "" && below.Origin != "" && depth < len(f.LVs); depth++ { // external origins of thin volumes
+		below = f.LVs[below.Origin]
+		add(f.lost[below.Name])
+	}
+	// By a part that is not known here.
+	all.own = all.own || f.adrift || len(all.raids)+len(all.snapshots) == 0
 	return all
+}
+
+// loses reports whether a volume, active or not, has lost data. A part that is not known counts unless
+// it is a RAID, which has other copies.
+func (f *Facts) loses(l Logical) bool {
+	l = f.together(l)
+	if l.Health != "partial" {
+		return false
+	}
+	if slices.Contains(l.Layout, "raid") {
+		return f.lost[l.Name].own
+	}
+	return f.lossOf(l).own
+}
+
+// together returns the volume whose health counts: LVM activates a thick snapshot with its origin, and
+// shows only the origin as partial.
+func (f *Facts) together(l Logical) Logical {
+	if slices.Contains(l.Role, "thicksnapshot") && l.Health != "partial" {
+		return f.LVs[l.Origin]
+	}
+	return l
 }
 
 // partial returns why LVM does not activate a volume while a disk is missing, and the remedy for an
 // active or an inactive one; "" = it does.
 func (f *Facts) partial(l Logical, active bool) string {
-	if slices.Contains(l.Role, "thicksnapshot") && l.Health != "partial" {
-		l = f.LVs[l.Origin] // LVM activates them together
-	}
-	if l.Health != "partial" {
+	if l = f.together(l); l.Health != "partial" {
 		return ""
 	}
 	name, lost := f.Name+"/"+l.Name, f.lossOf(l)
 	raid := slices.Contains(l.Layout, "raid") && len(lost.snapshots) == 0
 	switch {
-	case raid && !l.redundant(): // raid0: with errors
 	case lost.own:
 		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s)", name, f.missing())
-	case !raid || f.integrity(l):
-		return fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks, but LVM does not activate it like that. Bring the disk back (pvs, dmesg); only if it is lost: %s",
-			name, f.where(lost), f.missing(), f.remedy(l, lost, active))
+	case !raid || f.integrity(l.Name):
+		text := fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks if its RAIDs were in sync, but LVM does not activate it like that. Bring the disk back (pvs, dmesg)", name, f.where(lost), f.missing())
+		if remedy := f.remedy(l, lost, active); remedy != "" {
+			text += "; only if it is lost: " + remedy
+		}
+		return text
 	}
 	return ""
 }
 
 // integrity reports whether a RAID has checksums: LVM activates it only with all its legs.
-func (f *Facts) integrity(l Logical) bool {
-	_, ok := f.LVs[l.Name+"_rimage_0_imeta"]
+func (f *Facts) integrity(raid string) bool {
+	_, ok := f.LVs[raid+"_rimage_0_imeta"]
 	return ok
 }
 
@@ -174,28 +206,38 @@ func (f *Facts) where(lost loss) string {
 	return text
 }
 
-// remedy returns the commands that make a volume whole that has all its data.
+// remedy returns the commands that make a volume whole that has all its data; "" = there are none. LVM
+// asks before a repair: -y would let newer versions repair a RAID that is not active.
 func (f *Facts) remedy(l Logical, lost loss, active bool) string {
 	var all []string
-	for _, name := range lost.snapshots {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(lost.snapshots))) {
 		all = append(all, "lvremove -y --config activation/activation_mode=partial "+f.Name+"/"+name)
 	}
-	switch {
-	case len(lost.raids) == 0:
-	case !active && f.integrity(l):
-		all = append(all, "lvconvert -y --raidintegrity n "+f.Name+"/"+l.Name)
-	default:
-		all = append(all, "give the group another disk (vgextend)")
-		if !active {
-			how := "-ay"
-			if f.Shared() {
-				how = "-aey"
-			}
-			all = append(all, "lvchange "+how+" --activationmode partial "+f.Name+"/"+l.Name)
+	if len(lost.raids) == 0 {
+		return strings.Join(all, ", then ")
+	}
+	var inactive []string
+	for _, name := range lost.raids {
+		if !active && f.integrity(name) {
+			inactive = append(inactive, "lvconvert -y --raidintegrity n "+f.Name+"/"+name)
 		}
-		for _, name := range lost.raids {
-			all = append(all, "lvconvert -y --repair "+f.Name+"/"+name)
+	}
+	if len(inactive) > 0 {
+		return strings.Join(append(all, inactive...), ", then ")
+	}
+	if !active && slices.Contains(l.Layout, "writecache") { // LVM never activates that partially
+		return ""
+	}
+	all = append(all, "give the group another disk (vgextend)")
+	if !active {
+		how := "-ay"
+		if f.Shared() {
+			how = "-aey"
 		}
+		all = append(all, "lvchange "+how+" -K --activationmode partial "+f.Name+"/"+l.Name)
+	}
+	for _, name := range lost.raids {
+		all = append(all, "lvconvert --repair "+f.Name+"/"+name)
 	}
 	return strings.Join(all, ", then ")
 }

@@ -32,7 +32,7 @@ func (f *fakeLVM) loses(partial string, parts ...string) {
 func TestPartial(t *testing.T) {
 	t.Parallel()
 	const (
-		repair = "lvconvert -y --repair vg0/"
+		repair = "lvconvert --repair vg0/"
 		drop   = "lvremove -y --config activation/activation_mode=partial vg0/s"
 	)
 	raid := func(name, layout string, legs int) (all []string) {
@@ -59,11 +59,11 @@ func TestPartial(t *testing.T) {
 		reported string
 	}{
 		{"a thin volume on RAIDs", pool, "[p_tdata] [p_tmeta] p v", []string{"[p_tdata_rimage_1]", "[p_tdata_rmeta_1]", "[p_tmeta_rimage_1]"},
-			"lvchange -ay --activationmode partial vg0/v, then " + repair + "p_tdata, then " + repair + "p_tmeta", "",
+			"lvchange -ay -K --activationmode partial vg0/v, then " + repair + "p_tdata, then " + repair + "p_tmeta", "",
 			"a copy of vg0/p_tdata and vg0/p_tmeta is on a disk that is missing (PV PVPVPV-", "a copy of vg0/p_tdata and vg0/p_tmeta|" + repair + "p_tdata, then " + repair + "p_tmeta"},
 		{"both legs of a RAID below it", pool, "[p_tdata] p v", []string{"[p_tdata_rimage_1]", "[p_tdata_rmeta_0]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a cache on RAIDs", cached, "[v_corig] [c_cvol] v", []string{"[v_corig_rimage_0]", "[c_cvol_rimage_0]"},
-			"lvchange -ay --activationmode partial vg0/v, then " + repair + "c_cvol, then " + repair + "v_corig", "", "a copy of vg0/c_cvol and vg0/v_corig", "a copy of vg0/c_cvol and vg0/v_corig|" + repair},
+			"lvchange -ay -K --activationmode partial vg0/v, then " + repair + "c_cvol, then " + repair + "v_corig", "", "a copy of vg0/c_cvol and vg0/v_corig", "a copy of vg0/c_cvol and vg0/v_corig|" + repair},
 		{"a cache", []string{"[v_corig] linear private", "[c_cvol] cache,cachevol private", "v cache public [c_cvol] [v_corig]"}, "v", []string{"[c_cvol]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"the snapshot of an origin", snapshot, "v", []string{"s"}, drop, "", drop, "the space of its snapshot vg0/s|" + drop},
 		{"another snapshot of its origin", []string{"o linear public,origin,thickorigin", "s linear public,snapshot,thicksnapshot - o", "v linear public,snapshot,thicksnapshot - o"}, "o", []string{"s"},
@@ -71,17 +71,24 @@ func TestPartial(t *testing.T) {
 		{"a snapshot that is merged into it", merging, "v", []string{"[s]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"the snapshot of a RAID", slices.Concat(raid("v", "raid,raid1 public,origin,thickorigin", 2), snapshot[1:]), "v", []string{"s"}, drop, "", drop, "the space of its snapshot vg0/s|" + drop},
 		{"a leg of a RAID", raid("v", "raid,raid1 public", 2), "v", []string{"[v_rimage_1]", "[v_rmeta_1]"}, "", "", "", "|"},
-		{"both legs of it", raid("v", "raid,raid1 public", 2), "v", []string{"[v_rimage_1]", "[v_rmeta_0]"}, "it has extents on", "", "it has extents on", "|"},
+		{"both legs of it", raid("v", "raid,raid1 public", 2), "v", []string{"[v_rimage_1]", "[v_rmeta_0]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"two legs of four", raid("v", "raid,raid10 public", 4), "v", []string{"[v_rimage_0]", "[v_rimage_3]"}, "", "", "", "|"},
-		{"two legs with the same data", raid("v", "raid,raid10 public", 4), "v", []string{"[v_rimage_2]", "[v_rimage_3]"}, "it has extents on", "", "it has extents on", "|"},
+		{"two legs with the same data", raid("v", "raid,raid10 public", 4), "v", []string{"[v_rimage_2]", "[v_rimage_3]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"two legs of a raid6", raid("v", "raid,raid6,raid6_zr public", 5), "v", []string{"[v_rimage_2]", "[v_rimage_3]"}, "", "", "", "|"},
-		{"two legs of a raid5", raid("v", "raid,raid5,raid5_ls public", 3), "v", []string{"[v_rimage_1]", "[v_rimage_2]"}, "it has extents on", "", "it has extents on", "|"},
-		{"a leg of a raid0", raid("v", "raid,raid0 public", 2), "v", []string{"[v_rimage_1]"}, "", "", "", "|"},
+		{"two legs of a raid5", raid("v", "raid,raid5,raid5_ls public", 3), "v", []string{"[v_rimage_1]", "[v_rimage_2]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
+		{"a leg of a raid0", raid("v", "raid,raid0 public", 2), "v", []string{"[v_rimage_1]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a leg of a RAID with integrity", integrity, "v [v_rimage_1]", []string{"[v_rimage_1_iorig]", "[v_rmeta_1]"}, "lvconvert -y --raidintegrity n vg0/v", "", repair + "v", "|"},
 		{"a copy of a mirror", []string{"v mirror public", "[v_mimage_0] linear private", "[v_mimage_1] linear private"}, "v", []string{"[v_mimage_1]"},
-			"lvchange -ay --activationmode partial vg0/v, then " + repair + "v", "", repair + "v", "a copy of vg0/v|" + repair},
+			"lvchange -ay -K --activationmode partial vg0/v, then " + repair + "v", "", repair + "v", "a copy of vg0/v|" + repair},
 		{"extents of its own", []string{"v linear public"}, "v", []string{"v"}, "it has extents on", "it has extents on", "it has extents on", "|"},
-		{"a volume that it is no part of", append([]string{"v linear public", "lvol0_pmspare linear private"}, pool[:10]...), "[p_tdata]", []string{"[p_tdata_rimage_1]", "lvol0_pmspare"}, "", "", "", "|"},
+		{"the reserve of a pool with such a name", append(raid("v", "raid,raid1 public", 2), "[v_pmspare] linear private"), "v", []string{"[v_rimage_1]", "[v_pmspare]"}, "", "", "", "|"},
+		{"the origin of a snapshot", []string{"o linear public,origin,thickorigin", "v linear public,snapshot,thicksnapshot - o"}, "o", []string{"o"},
+			"vg0/o is partial: it has extents on", "vg0/o is partial: it has extents on", "it has extents on", "|"},
+		{"an external origin", append(pool[:len(pool)-1:len(pool)-1], "v thin,sparse public p e", "e linear public,origin,thickorigin"), "[p_tdata] p v e", []string{"[p_tdata_rimage_1]", "e"},
+			"it has extents on", "it has extents on", "it has extents on", "|"},
+		{"a part of what is not known", append(snapshot[:2:2], "[pvmove0] linear private"), "v", []string{"s", "[pvmove0]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
+		{"a writecache on a RAID", slices.Concat([]string{"[v_wcorig] linear private"}, raid("[c_cvol]", "raid,raid1,writecache,cachevol private", 2), []string{"v writecache public [c_cvol] [v_wcorig]"}), "[c_cvol] v", []string{"[c_cvol_rimage_0]"},
+			"does not activate it like that. Bring the disk back (pvs, dmesg)", "", repair + "c_cvol", "a copy of vg0/c_cvol|" + repair},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, p := newFake(t, 0)
@@ -111,7 +118,7 @@ func TestPartial(t *testing.T) {
 			check("active", lv.Reason, c.inUse)
 			for _, v := range p.Survey(t.Context(), "vg0", true).Volumes {
 				lost, remedy, _ := strings.Cut(c.reported, "|")
-				if v.Name == "v" && (v.Lost != lost || (v.Remedy == "") != (remedy == "") || !strings.Contains(v.Remedy, remedy) || v.Stays != (c.stays != "") || (v.Missing != "") != (f.lvs["v"].health != "")) {
+				if v.Name == "v" && (v.Lost != lost || (v.Remedy == "") != (remedy == "") || !strings.Contains(v.Remedy, remedy) || v.Stays != (c.stays != "") || (v.Missing != "") != (f.lvs["v"].health != "" || c.inUse != "") || v.Partly != (c.inUse != "")) {
 					t.Errorf("survey: got %+v", v)
 				}
 			}
@@ -128,6 +135,26 @@ func TestPartial(t *testing.T) {
 	}
 }
 
+// In a shared group another node may have all the disks: it gets the volume.
+func TestPartialShared(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 1)
+	f.loses("v0", "v0")
+	uuid := dmUUID(fakeUUID(0))
+	m := devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:0", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "8:1 2048"}}}
+	f.devices[uuid] = m
+	g, err := p.group("vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, shared := range []bool{false, true} {
+		p.Groups = map[string]Group{"vg0": {Shared: shared}}
+		if why := g.deviceUser(t.Context(), m, fakeUUID(0)); (why == "") != shared {
+			t.Errorf("shared %v: got %q", shared, why)
+		}
+	}
+}
+
 // No event says that LVM does not find a disk any more, or that it finds one again.
 func TestPartialUnnoticed(t *testing.T) {
 	t.Parallel()
@@ -140,6 +167,7 @@ func TestPartialUnnoticed(t *testing.T) {
 	p.groups["vg0"].at = time.Now().Add(-2 * unnoticed)
 	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "it stays active", "it has extents on a disk that is missing")
 	f.missing, f.gaps, f.pvs, f.lvs["v0"].health = 0, "", "", ""
+	p.groups["vg0"].at = time.Now().Add(-2 * unnoticed)
 	if err := p.Deactivate(t.Context(), "", lv, volume.Device{}); err != nil || len(f.devices) != 0 {
 		t.Errorf("%v %+v", err, f.devices)
 	}

@@ -89,9 +89,9 @@ func (f *Facts) surveyVolumes() []join.Volume {
 		if l.merging() {
 			v.Into = l.Origin
 		}
-		if l.Health == "partial" {
-			lost := f.lossOf(l)
-			v.Missing = f.missing()
+		if l.Health == "partial" || f.loses(l) {
+			lost := f.lossOf(f.together(l))
+			v.Missing, v.Partly = f.missing(), f.loses(l)
 			if !lost.own && (!v.RAID || len(lost.snapshots) > 0) {
 				v.Lost, v.Remedy = f.where(lost), f.remedy(l, lost, true)
 			}

@@ -66,7 +66,7 @@ func TestDeadDisk(t *testing.T) {
 			if command == "give the group another disk (vgextend)" {
 				command = "vgextend vg1 " + other
 			}
-			h.sh(strings.Fields(command)...)
+			h.sh("sh", "-c", "yes | "+command) // a repair asks
 		}
 		h.ok(h.up(noAttach, v, p))
 		h.reads(v, p, "f", names[i])
