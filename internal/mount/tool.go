@@ -77,6 +77,9 @@ func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (pri
 
 // wrote reports whether a program has written to a file or a device, or may have.
 func wrote(ended *os.ProcessState) bool {
+	if ended == nil {
+		return true
+	}
 	usage, ok := ended.SysUsage().(*syscall.Rusage)
 	_, err := os.Stat("/proc/self/io") // else this kernel does not count writes
 	return !ok || usage.Oublock > 0 || err != nil
