@@ -297,8 +297,8 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 	return nil
 }
 
-// unnoticed is how old facts may be for a deactivation: no event says that LVM does not find a disk
-// any more.
+// unnoticed is how old facts may be for a deactivation: no event says that LVM does not find a disk any more,
+// or that a disk is back.
 const unnoticed = 5 * time.Second
 
 // deviceUser returns why another command still needs the device of a volume, or "".
@@ -306,24 +306,25 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	if m.Live && m.Suspended {
 		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
 	}
+	f, kept, err := g.look(ctx, false)
 	g.mu.Lock()
+	if err != nil {
+		f = g.known
+	}
 	old := time.Since(g.at) > unnoticed
 	g.mu.Unlock()
-	f, kept, err := g.look(ctx, old)
-	if err != nil {
-		g.mu.Lock()
-		f = g.known
-		g.mu.Unlock()
-		if f == nil {
-			return "" // lvchange itself decides
-		}
+	if f == nil {
+		return "" // lvchange itself decides
 	}
 	earlier := g.earlierMetadata(f, m, uuid)
-	if kept && earlier != "" { // it may be extended or moved just now
-		if f, _, err = g.look(ctx, true); err != nil {
+	// It may be extended or moved just now.
+	if kept && (earlier != "" || old && (f.partial(f.LVs[f.names[uuid]], true) != "" || g.p.tree().degraded(m))) {
+		now, _, err := g.look(ctx, true)
+		if err == nil {
+			f, earlier = now, g.earlierMetadata(now, m, uuid)
+		} else if earlier != "" {
 			return earlier
 		}
-		earlier = g.earlierMetadata(f, m, uuid)
 	}
 	l := f.LVs[f.names[uuid]]
 	if l.Locked && earlier == "" {
