@@ -165,7 +165,7 @@ func (m *Manager) Check(ctx context.Context, vg string) error {
 // so that no other could use the volume; nil = it would not. An lvmlockd that does not run
 // gives none back, and a later one takes over those of active volumes alone.
 func (m *Manager) CanUnlock(ctx context.Context, vg string) error {
-	f, err := m.look(ctx)
+	f, err := m.lookNow(ctx) // lvmlockd may have ended since the last look
 	if err != nil {
 		return err
 	}
