@@ -317,7 +317,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		return "" // lvchange itself decides
 	}
 	earlier := g.earlierMetadata(f, m, uuid)
-	// It may be extended or moved just now.
+	// It may be extended or moved just now; a disk may have died, or be back.
 	if kept && (earlier != "" || old && (f.partial(f.LVs[f.names[uuid]], true) != "" || g.p.tree().degraded(m))) {
 		now, _, err := g.look(ctx, true)
 		if err == nil {

@@ -2,21 +2,17 @@ package mount
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
-	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -118,14 +114,6 @@ func format(f Formatting) (nothing, error) {
 	return nothing{}, withoutRecord(f, err)
 }
 
-// withoutRecord removes the format record, and returns the error.
-func withoutRecord(f Formatting, err error) error {
-	if left := forget(f); left != nil {
-		return fmt.Errorf("%v; %w", err, left)
-	}
-	return err
-}
-
 // mkfs runs the program, and checks that there is a superblock afterwards. It reports
 // whether the program wrote anything.
 func mkfs(dev *os.File, f Formatting) (wrote bool, err error) {
@@ -193,95 +181,6 @@ func mountable(dev *os.File, f Formatting) error {
 	return unix.Close(mnt)
 }
 
-// cleanPatience is how long clean waits for another program, such as udev after mkfs, to close
-// the device. It is shorter in tests.
-var cleanPatience = 30 * time.Second
-
-// clean erases the writes of a failed mkfs, unless something else uses the device or has
-// written to it since. An mkfs that refused its options or could not open the device wrote
-// nothing, and is not followed by clean: other contents are data.
-func clean(dev *os.File, f Formatting, blank extent) error {
-	before, err := written(dev, f.Device)
-	if err != nil {
-		return err
-	}
-	var busy *BusyError
-	for end := time.Now().Add(cleanPatience); ; time.Sleep(100 * time.Millisecond) {
-		if err = unused(dev, f.Device); !errors.As(err, &busy) || time.Now().After(end) {
-			break
-		}
-	}
-	if err != nil {
-		return err
-	}
-	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
-	if err != nil {
-		return err
-	}
-	defer alone.Close()
-	if now, err := written(alone, f.Device); err != nil {
-		return err
-	} else if now != before {
-		return fmt.Errorf("another program has written to %s since", f.Device.Path)
-	}
-	s, err := identify(alone)
-	if err != nil {
-		return err
-	}
-	if !s.none() && !s.made(f.Type) {
-		return &Refusal{What: describe(alone, s)}
-	}
-	return erase(alone, f, blank)
-}
-
-// eraseRemains erases the remains of an interrupted mkfs, so that the volume is blank if the
-// next one refuses its options. The beginning is last: without the superblock of an xfs that is marked
-// as in progress the rest is not recognized as remains.
-func eraseRemains(dev *os.File, f Formatting) error {
-	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
-	if err != nil {
-		return err
-	}
-	defer alone.Close()
-	blank, err := mayFormat(dev, f) // nothing has been written since the proof
-	if err != nil {
-		return err
-	}
-	if err := zeroData(alone, f.Device, endSize, blank); err != nil {
-		return err
-	}
-	return erase(alone, f, blank)
-}
-
-// erase discards the contents of a device, zeroes the places of the proof, and proves them
-// blank. mkfs itself discards the whole device first, by default. Devices that zero what they
-// discard, such as loop devices and thin volumes, are blank then, and use no space.
-func erase(alone *os.File, f Formatting, blank extent) error {
-	discard(alone)
-	if err := zeroData(alone, f.Device, 0, blank); err != nil {
-		return err
-	}
-	found, _, err := notBlank(alone, f.Device, blank)
-	if err == nil && found != "" {
-		err = errors.New(found)
-	}
-	return err
-}
-
-// written returns the kernel's count of what was written to a device.
-func written(dev *os.File, d volume.Device) (string, error) {
-	_ = fsync(dev) // so that nothing is written later; it may return the error that mkfs met
-	stat, err := sysfs.Line("/sys/dev/block/" + d.Number + "/stat")
-	n := strings.Fields(stat)
-	if err == nil && len(n) < 7 {
-		err = fmt.Errorf("the kernel counts no writes to %s", d.Path)
-	}
-	if err != nil {
-		return "", err
-	}
-	return n[6], nil // sectors
-}
-
 // fullBelow returns an error if the file of a loop device is on a filesystem that is full.
 func fullBelow(d volume.Device) error {
 	const full = 1 << 20
@@ -291,25 +190,6 @@ func fullBelow(d volume.Device) error {
 		return nil
 	}
 	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)
-}
-
-// forget removes the format record, durably.
-func forget(f Formatting) error {
-	if f.Record == "" {
-		return nil
-	}
-	err := os.Remove(f.Record)
-	if err == nil {
-		var dir *os.File
-		if dir, err = os.Open(filepath.Dir(f.Record)); err == nil {
-			err = dir.Sync()
-			dir.Close()
-		}
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the format record: %w", err)
-	}
-	return nil
 }
 
 // deviceProblem returns why a device is unfit for mkfs with any contents; "" = it is fit.
