@@ -210,7 +210,7 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 // targetState returns the state of a directory.
 func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
 	var s volume.TargetState
-	at, hidden := table.At(dir), table.HiddenAt(dir)
+	at, hidden := table.At(dir)
 	below := 0
 	for i, e := range at {
 		mine, err := o.is(ctx, uuid, d, table, e)

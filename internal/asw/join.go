@@ -106,7 +106,8 @@ func part(e *mounttable.Entry) string {
 func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []MountState {
 	rule := o.classifierFor(table)
 	var all []MountState
-	for _, e := range slices.Concat(table.HiddenAt(dir), table.At(dir)) {
+	reached, hidden := table.At(dir)
+	for _, e := range slices.Concat(hidden, reached) {
 		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e), e.Type, e.Source), Part: !whole(e), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		s.Owner, _ = rule.owner(e)
 		if strings.HasPrefix(e.Number, "0:") {

@@ -15,15 +15,26 @@ func (t *Table) All() []*Entry {
 // Visits returns the number of entries that the methods of the table have read.
 func (t *Table) Visits() int64 { return t.visits.Load() }
 
-// At returns the mounts that cover a directory, from the lowest to the one that a
-// lookup of its path reaches. Entries that no lookup reaches are not among them.
-func (t *Table) At(dir string) (all []*Entry) {
-	_, lowest := t.lookup(dir)
-	for e := lowest; e != nil; e = e.over {
-		all = append(all, e)
+// At returns the mounts at a directory: those that cover it, from the lowest to the one
+// that a lookup of its path reaches, and those that no lookup reaches, because a parent
+// directory is mounted over.
+func (t *Table) At(dir string) (reached, hidden []*Entry) {
+	i := t.numberOfDir(dir)
+	if i < 0 || t.at[i] == nil {
+		return nil, nil
 	}
-	t.visits.Add(int64(len(all)))
-	return all
+	_, covering := t.lookup(dir)
+	for lowest := t.at[i]; lowest != nil; lowest = lowest.beside {
+		for e := lowest; e != nil; e = e.over {
+			if lowest == covering {
+				reached = append(reached, e)
+			} else {
+				hidden = append(hidden, e)
+			}
+		}
+	}
+	t.visits.Add(int64(len(reached) + len(hidden)))
+	return reached, hidden
 }
 
 // Top returns the mount whose root a lookup of dir reaches, or nil if dir is no
@@ -42,27 +53,6 @@ func (t *Table) Containing(dir string) *Entry {
 		return lowest.top
 	}
 	return on
-}
-
-// HiddenAt returns the entries at a directory that a lookup of its path does not reach,
-// because a parent directory is mounted over.
-func (t *Table) HiddenAt(dir string) (all []*Entry) {
-	i := t.numberOfDir(dir)
-	if i < 0 {
-		return nil
-	}
-	first := t.at[i]
-	if first == nil || first.beside == nil && t.Top(dir) == first.top {
-		return nil
-	}
-	_, reached := t.lookup(dir)
-	for lowest := first; lowest != nil; lowest = lowest.beside {
-		for e := lowest; lowest != reached && e != nil; e = e.over {
-			all = append(all, e)
-		}
-	}
-	t.visits.Add(int64(len(all)))
-	return all
 }
 
 // Over returns the mount that hides e from a lookup of its path, or nil.

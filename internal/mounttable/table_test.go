@@ -42,7 +42,8 @@ func TestReadTable(t *testing.T) {
 		Type: "ext4", Source: "/dev/loop3", Super: []string{"rw", "errors=continue"},
 	}}
 	var got []*Line
-	for _, e := range tab.At(dir) {
+	reached, _ := tab.At(dir)
+	for _, e := range reached {
 		got = append(got, e.Line)
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Line{})); diff != "" {
@@ -73,7 +74,8 @@ func TestStackOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ids []int
-	for _, e := range tab.At("/m") {
+	reached, _ := tab.At("/m")
+	for _, e := range reached {
 		ids = append(ids, e.ID)
 	}
 	if diff := cmp.Diff([]int{90, 91, 92}, ids); diff != "" {
@@ -228,7 +230,8 @@ func FuzzReadTable(f *testing.F) {
 		}
 		n := 0
 		for _, e := range tab.All() {
-			at := append(tab.At(e.Dir), tab.HiddenAt(e.Dir)...)
+			reached, hidden := tab.At(e.Dir)
+			at := append(reached, hidden...)
 			if len(at) == 0 || len(tab.Of(e.Number)) == 0 {
 				t.Fatalf("not indexed: %+v", e)
 			}
@@ -320,7 +323,8 @@ func outline(t *Table) (all []string) {
 		return ids
 	}
 	for _, e := range t.All() {
-		all = append(all, fmt.Sprint(e.ID, e.Parent, e.Number, e.Root, e.Dir, e.Options, e.Peer, e.Type, e.Source, e.Super, ids(t.At(e.Dir)), ids(t.Of(e.Number))))
+		reached, _ := t.At(e.Dir)
+		all = append(all, fmt.Sprint(e.ID, e.Parent, e.Number, e.Root, e.Dir, e.Options, e.Peer, e.Type, e.Source, e.Super, ids(reached), ids(t.Of(e.Number))))
 	}
 	return all
 }

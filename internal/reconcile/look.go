@@ -127,8 +127,9 @@ func (g *watchedMounts) list(table *mounttable.Table) []string {
 		}
 	}
 	for _, dir := range g.dirs {
-		add("at", table.At(dir))
-		add("hidden", table.HiddenAt(dir))
+		reached, hidden := table.At(dir)
+		add("at", reached)
+		add("hidden", hidden)
 	}
 	if g.number != "" {
 		add("of", table.OfDevice(g.number, g.path))

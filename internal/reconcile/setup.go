@@ -42,10 +42,14 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 // mounted btrfs by another name changes its name in the table, without an event.
 func (n *Node) tableAt(ctx context.Context, c *call) (*mounttable.Table, error) {
 	table, err := n.table(ctx, c)
-	if err != nil || !slices.ContainsFunc(table.At(c.Dir), func(e *mounttable.Entry) bool { return e.Type == "btrfs" && e.SourceNumber() == "" }) {
-		return table, err
+	if err != nil {
+		return nil, err
 	}
-	return n.Observer.Read(ctx)
+	at, _ := table.At(c.Dir)
+	if slices.ContainsFunc(at, func(e *mounttable.Entry) bool { return e.Type == "btrfs" && e.SourceNumber() == "" }) {
+		return n.Observer.Read(ctx)
+	}
+	return table, nil
 }
 
 // admit checks a set-up before its volume is looked up: its directory and the configuration.

@@ -34,8 +34,8 @@ func (n *Node) release(c *call) error {
 		add(committed, volume.Name{})
 	}
 	foreign := ""
-	at := table.At(c.Dir)
-	for _, e := range slices.Backward(slices.Concat(table.HiddenAt(c.Dir), at)) {
+	at, hidden := table.At(c.Dir)
+	for _, e := range slices.Backward(slices.Concat(hidden, at)) {
 		id, err := n.Observer.Identify(c.ctx, e)
 		switch {
 		case err != nil && len(n.Store.At(c.Dir)) == 0:
