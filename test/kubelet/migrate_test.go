@@ -42,6 +42,10 @@ func (n *node) shellDriver() string {
 		n.t.Fatalf("no %q in the script", line)
 	}
 	text = bytes.Replace(text, []byte(line), fmt.Appendf(nil, "\nDEV_MAPPER=%s mode=%s ", n.mapper(), mode), 1)
+	// A child forked by another test would have the file open for writing, and exec of the
+	// script would fail with ETXTBSY.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	n.must(os.WriteFile(n.Dir+"/shell-driver", text, 0o755))
 	return n.Dir + "/shell-driver"
 }
