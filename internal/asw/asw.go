@@ -316,13 +316,17 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	if h.Device.Activity != volume.Active {
 		return
 	}
-	for _, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table) {
+	fault := ""
+	for i, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table) {
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
 			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
-		what := o.liveError(h.Device.Path, e.Entry)
+		if i == 0 { // they share one superblock
+			fault = o.liveError(h.Device.Path, e.Entry)
+		}
+		what := fault
 		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never mounts like this
 			what = "it is read-only on a writable device, as the kernel makes it after an error"
 		}
