@@ -19,7 +19,7 @@ func (t *Table) Visits() int64 { return t.visits.Load() }
 // that a lookup of its path reaches, and those that no lookup reaches, because a parent
 // directory is mounted over.
 func (t *Table) At(dir string) (reached, hidden []*Entry) {
-	i := t.numberOfDir(dir)
+	i := t.dirs.of(dir)
 	if i < 0 || t.at[i] == nil {
 		return nil, nil
 	}
@@ -66,7 +66,8 @@ func (t *Table) Over(e *Entry) *Entry {
 	}
 	t.visits.Add(int64(len(above)))
 	on := t.root
-	for dir := range prefixes(e.Dir) {
+	path, _ := t.dirs.path(e.Dir, nil)
+	for _, dir := range path {
 		for m := t.child(on, dir); m != nil; m = m.over {
 			if !above[m] {
 				return m
@@ -138,51 +139,29 @@ func (t *Table) lookup(dir string) (on, lowest *Entry) {
 		return nil, t.root
 	}
 	on = t.root
-	for prefix := range prefixes(dir) {
-		t.visits.Add(1)
-		if lowest = t.child(on, prefix); lowest != nil && len(prefix) < len(dir) {
-			on = lowest.top
+	path, whole := t.dirs.path(dir, make([]int, 0, 16))
+	t.visits.Add(int64(len(path)))
+	for i, above := range path {
+		covers := t.child(on, above)
+		if whole && i == len(path)-1 {
+			return on, covers
+		}
+		if covers != nil {
+			on = covers.top
 		}
 	}
-	return on, lowest
+	return on, nil
 }
 
-// prefixes yields "/a", "/a/b" and "/a/b/c" for "/a/b/c".
-func prefixes(dir string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for i := 1; i < len(dir); i++ {
-			if dir[i] == '/' && !yield(dir[:i]) {
-				return
-			}
-		}
-		if len(dir) > 1 {
-			yield(dir)
-		}
-	}
-}
-
-// child returns the lowest mount that covers a directory of the mount on.
-func (t *Table) child(on *Entry, dir string) *Entry {
-	i := t.numberOfDir(dir)
-	if i < 0 {
-		return nil
-	}
-	for e := t.at[i]; e != nil; e = e.beside {
+// child returns the lowest mount that covers a directory, by its number, of the mount on.
+func (t *Table) child(on *Entry, dir int) *Entry {
+	for e := t.at[dir]; e != nil; e = e.beside {
 		t.visits.Add(1)
 		if on != nil && e.Parent == on.ID || on == nil && t.Parent(e) == nil {
 			return e
 		}
 	}
 	return nil
-}
-
-// numberOfDir returns the number of a directory with a mount, or -1. Other names may have a
-// number too: names are shared between tables.
-func (t *Table) numberOfDir(dir string) int {
-	if i := t.dirs.of(dir); i < len(t.at) {
-		return i
-	}
-	return -1
 }
 
 // CopyOf reports whether c is a copy of e that the kernel created by propagation and

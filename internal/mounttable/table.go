@@ -47,12 +47,13 @@ func (e *Entry) String() string {
 
 // A Table is one reading of the mount table. It never changes.
 type Table struct {
-	all           []*Entry
-	dirs, numbers names
-	at            []*Entry // by the number of the directory; those on other mounts beside it, those on its root over it
-	first         []*Entry // by the number of the device number; the others after it
-	btrfs         []*Entry
-	root          *Entry // of this process; nil if that is no mount point
+	all     []*Entry
+	dirs    tree
+	numbers names
+	at      []*Entry // by the number of the directory; those on other mounts beside it, those on its root over it
+	first   []*Entry // by the number of the device number; the others after it
+	btrfs   []*Entry
+	root    *Entry // of this process; nil if that is no mount point
 
 	ids    func() map[int]*Entry   // by ID; built on first use
 	on     func() map[int][]*Entry // by the ID of the mount that they are mounted on; likewise
@@ -80,11 +81,12 @@ func Own() (*Table, error) { return ReadFile("/proc/self/mountinfo") }
 // it has not seen before: of a large table, few change at a time. It is not for
 // concurrent use.
 type Reader struct {
-	text          bytes.Buffer
-	last          []*Line          // of the table before, in its order
-	known         map[string]*Line // by its text
-	dirs, numbers names
-	options       map[string][]string // shared: in a large table nearly all are the same
+	text    bytes.Buffer
+	last    []*Line          // of the table before, in its order
+	known   map[string]*Line // by its text
+	dirs    tree
+	numbers names
+	options map[string][]string // shared: in a large table nearly all are the same
 }
 
 // Read is the function Read with a memory.
@@ -256,7 +258,7 @@ func (r *Reader) table(lines []*Line) *Table {
 	for _, dir := range stacked {
 		t.stack(dir)
 	}
-	if i := t.numberOfDir("/"); i >= 0 && t.at[i] != nil {
+	if i := t.dirs.of("/"); i >= 0 && t.at[i] != nil {
 		// A lookup begins there, and not at what is mounted over it.
 		t.root = t.at[i]
 		t.root.top = t.root

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -359,5 +360,58 @@ func TestNames(t *testing.T) {
 	}
 	if n.of("unknown") != -1 || len(want) != n.len() {
 		t.Errorf("%d names, want %d", n.len(), len(want))
+	}
+}
+
+// Ensure that the path of a directory has each known directory on it, in order, also
+// in trees that later ones share memory with.
+func TestTree(t *testing.T) {
+	var (
+		trees []tree
+		known []map[string]bool
+		seen  = map[string]bool{"/": true}
+		text  = func(tr tree, numbers []int) (dirs []string) {
+			for _, i := range numbers {
+				for dir := range seen {
+					if tr.of(dir) == i {
+						dirs = append(dirs, dir)
+					}
+				}
+			}
+			return dirs
+		}
+	)
+	var tr tree
+	for round := range 12 {
+		var fresh []string
+		for i := range 1 + round*20 {
+			dir := fmt.Sprintf("/a/b%d/c%d//deleted", i%7, i*round)
+			fresh = append(fresh, dir)
+			for i := range dir {
+				if i > 0 && dir[i] == '/' {
+					seen[dir[:i]] = true
+				}
+			}
+			seen[dir] = true
+		}
+		tr = tr.with(fresh)
+		trees, known = append(trees, tr), append(known, maps.Clone(seen))
+	}
+	for i, tr := range trees {
+		if tr.len() != len(known[i]) || len(tr.parents) != tr.len() {
+			t.Errorf("%d directories, %d parents, want %d", tr.len(), len(tr.parents), len(known[i]))
+		}
+		for _, dir := range []string{"/", "/a/b1", "/a/b3/c15//deleted", "/a/b3/c15//deleted/x/y", "/b", "", "x"} {
+			var want []string
+			for j := range len(dir) + 1 {
+				if j > 1 && (j == len(dir) || dir[j] == '/') && known[i][dir[:j]] {
+					want = append(want, dir[:j])
+				}
+			}
+			numbers, whole := tr.path(dir, nil)
+			if got := text(tr, numbers); !slices.Equal(got, want) || whole != known[i][dir] {
+				t.Errorf("tree %d: %q has the path %q (whole: %v), want %q", i, dir, got, whole, want)
+			}
+		}
 	}
 }
