@@ -241,19 +241,21 @@ func (f *Frontend) refused(log *logrus.Entry, event status.Event, call flexvolum
 	h.Write([]byte(text))
 	answer := fmt.Sprintf("%012x", h.Sum64()>>16)
 	code := volume.CodeOf(err)
-	if log = log.WithField("answer", answer).WithField("code", code).WithError(err); errors.Is(err, reconcile.ErrCallerGone) {
+	// The id comes first, because kubelet may truncate a long text.
+	refusal := flexvolume.Refusal(string(code), fmt.Sprintf("[%s] %s", answer, text))
+	log = log.WithField("answer", answer).WithField("code", code).WithError(err)
+	if errors.Is(err, reconcile.ErrCallerGone) {
 		log.Info("abandoned")
-	} else {
-		log.Warn("failure")
+		return refusal
 	}
+	log.Warn("failure")
 	event.Code, event.Message, event.Answer = string(code), err.Error(), answer
 	f.record(event)
 	// A superseded call may be answered after the newer one has succeeded.
-	if code != volume.Superseded && !errors.Is(err, reconcile.ErrCallerGone) {
+	if code != volume.Superseded {
 		f.failed(call, title, status.RefusedCall{Code: string(code), Message: err.Error(), CallID: event.CallID, Answer: answer}, time.Now())
 	}
-	// The id comes first, because kubelet may truncate a long text.
-	return flexvolume.Refusal(string(code), fmt.Sprintf("[%s] %s", answer, text))
+	return refusal
 }
 
 // event begins the event of a call.

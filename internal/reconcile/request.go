@@ -81,6 +81,9 @@ func (n *Node) Do(ctx context.Context, r Request) (Result, error) {
 	select {
 	case <-n.ready: // before that, nothing is known
 	case <-ctx.Done():
+		if callerGone(ctx) {
+			return Result{Volume: c.title}, ErrCallerGone
+		}
 		return Result{Volume: c.title}, n.unready(context.Cause(ctx))
 	}
 	pod := n.podOf(c) // an unmount removes the claim that has it
@@ -88,10 +91,19 @@ func (n *Node) Do(ctx context.Context, r Request) (Result, error) {
 	if l := c.lane; l != nil && !l.byName {
 		result.UUID = l.uuid
 	}
-	if result.Volume, result.Pod = c.title, pod; n.ctx.Err() != nil {
+	result.Volume, result.Pod = c.title, pod
+	switch {
+	case n.ctx.Err() != nil:
 		err = ErrStopping
+	case err != nil && callerGone(ctx):
+		err = ErrCallerGone
 	}
 	return result, err
+}
+
+// callerGone reports whether the context of a request ended before its deadline.
+func callerGone(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrDeadline)
 }
 
 // podOf returns the pod of a mount or unmount.
