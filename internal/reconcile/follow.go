@@ -23,10 +23,9 @@ func (n *Node) follow() error {
 		if waited != nil && !errors.Is(waited, errResync) {
 			return fmt.Errorf("waiting for the mount table: %w", waited)
 		}
-		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
-		n.setTableError(err)
+		table, err := n.lookUntilRead() // the event is consumed
 		if err != nil {
-			continue
+			return nil
 		}
 		n.adopt(table)
 		if now := deviceMounts(table); now != last || errors.Is(waited, errResync) {

@@ -202,7 +202,7 @@ func (n *Node) recover() error {
 	for _, l := range n.Store.Leases() {
 		n.inherit(l.UUID, volume.Name{VG: l.VG, LV: l.LV})
 	}
-	table, err := n.firstLook()
+	table, err := n.lookUntilRead()
 	if err != nil {
 		return err
 	}
@@ -239,8 +239,9 @@ func (n *Node) inherit(uuid volume.UUID, name volume.Name) {
 	n.lane(uuid, name)
 }
 
-// firstLook reads the mount table as soon as that is possible.
-func (n *Node) firstLook() (*mounttable.Table, error) {
+// lookUntilRead reads the mount table as soon as that is possible. It fails only if flexd
+// stops.
+func (n *Node) lookUntilRead() (*mounttable.Table, error) {
 	for retry := (backoff{}); ; {
 		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
 		if n.ctx.Err() != nil {
