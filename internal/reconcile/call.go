@@ -24,7 +24,8 @@ type call struct {
 	retry time.Time
 }
 
-// part is the part of a call that waits in the lane of the volume's name.
+// part is the part of a call that waits in one lane: of the volume's name before it is
+// created, or of one of several volumes at its directory.
 func (c *call) part(ctx context.Context, verb volume.Verb) *call {
 	part := &call{
 		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},

@@ -86,7 +86,9 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	defer n.requests.Leave(&c.Request)
 	l, err := n.find(ctx, c, vg, p)
 	if err != nil || l == nil {
-		n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
+		if n.requests.Bound(&c.Request) == "" { // otherwise a committed mount has interrupted find
+			n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
+		}
 		return n.wait(c)
 	}
 	return n.join(c, l)

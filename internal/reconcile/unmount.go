@@ -54,8 +54,9 @@ func (n *Node) release(c *call) error {
 	}
 	for _, l := range found {
 		c.title, c.lane = l.title(), l
-		part := *c
-		if _, err := n.await(&part, l); err != nil {
+		part := c.part(c.ctx, c.Verb)
+		part.title = c.title
+		if _, err := n.await(part, l); err != nil {
 			return err
 		}
 	}
