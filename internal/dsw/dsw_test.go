@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -532,6 +534,86 @@ func TestRecordRemoved(t *testing.T) {
 			t.Errorf("seen %v: %v, %v", seen, got, err)
 		}
 	}
+}
+
+// A name is found in the record that has it now. The records of other names are read once:
+// a node may have had many volumes.
+func TestRecordNamed(t *testing.T) {
+	dir, name := t.TempDir(), func(lv string) volume.Name { return volume.Name{VG: "vg0", LV: lv} }
+	for _, uuid := range []volume.UUID{"a", "b"} {
+		r, err := OpenRecords(dir, boot, up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Seen(uuid, name(string(uuid)), "ext4"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := OpenRecords(dir, boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify := func(lv string, want volume.UUID) {
+		t.Helper()
+		if got, _, err := r.Named(name(lv)); got != want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", lv, got, err, want)
+		}
+	}
+	if err := r.Formatting("c", name("c"), "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	verify("a", "a")
+	verify("b", "b")
+	verify("c", "") // not seen
+	if err := r.Renamed("a", name("d")); err != nil {
+		t.Fatal(err)
+	}
+	verify("a", "")
+	verify("d", "a")
+	other, err := OpenRecords(t.TempDir(), boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Seen("e", name("e"), "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(other.File("e"), r.File("e")); err != nil { // from a backup
+		t.Fatal(err)
+	}
+	verify("e", "e")
+	if err := os.WriteFile(r.File("b"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	verify("d", "a")
+	if _, _, err := r.Named(name("b")); err == nil {
+		t.Error("a damaged record is not reported for its name")
+	}
+	if err := os.Remove(r.File("a")); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ := r.Named(name("d")); got != "" {
+		t.Errorf("removed: %q", got)
+	}
+}
+
+// The audit and the volume's lane may write one record at the same time.
+func TestRecordWriters(t *testing.T) {
+	r, err := OpenRecords(t.TempDir(), boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writers sync.WaitGroup
+	for range 4 {
+		writers.Go(func() {
+			for i := range 50 {
+				if err := r.Seen("a", volume.Name{VG: "vg0", LV: fmt.Sprint(i)}, "ext4"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
 }
 
 // The mkfs of a record is repeated for a while only: by the boot clock in its own

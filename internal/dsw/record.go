@@ -53,6 +53,9 @@ type Records struct {
 
 	mu      sync.Mutex                    // not held while a file is read or written
 	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
+	names   map[string]volume.Name        // file → the name in it if it says "seen", likewise
+	writing map[volume.UUID]bool          // the records that are being written
+	written *sync.Cond                    // with mu: signalled when one has been
 	unread  map[string]error              // file, or the directory → why it cannot be read
 	groups  map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
 	looking bool                          // again runs
@@ -65,8 +68,10 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	if err := MakeStateDir(dir); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
-	_ = r.each(func(_ string, rec Record) { r.relate(rec.UUID) })
+	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]volume.Name{},
+		writing: map[volume.UUID]bool{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
+	r.written = sync.NewCond(&r.mu)
+	_ = r.each(nil, func(_ string, rec Record) { r.relate(rec.UUID) })
 	return r, nil
 }
 
@@ -168,7 +173,7 @@ func (r *Records) retryUnread() {
 	r.mu.Unlock()
 	for _, path := range paths {
 		if path == r.dir {
-			_ = r.each(func(_ string, rec Record) {
+			_ = r.each(nil, func(_ string, rec Record) {
 				r.mu.Lock()
 				r.relate(rec.UUID)
 				r.mu.Unlock()
@@ -204,7 +209,13 @@ func (r *Records) read(path string) (rec Record, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err == nil:
+		r.names[path] = rec.nameIfSeen()
+		delete(r.unread, path)
+		return rec, nil
+	case errors.Is(err, fs.ErrNotExist):
+		delete(r.names, path)
 		delete(r.unread, path)
 		return rec, err
 	}
@@ -212,9 +223,17 @@ func (r *Records) read(path string) (rec Record, err error) {
 	return rec, fmt.Errorf("format record %s: %w", path, err)
 }
 
-// each calls f for each record that can be read. The error is that of an unreadable record,
-// or of the directory.
-func (r *Records) each(f func(path string, rec Record)) error {
+// nameIfSeen returns the name of a volume that was seen with a filesystem.
+func (rec Record) nameIfSeen() volume.Name {
+	if rec.State != stateSeen {
+		return volume.Name{}
+	}
+	return volume.Name{VG: rec.VG, LV: rec.LV}
+}
+
+// each reads the records whose files are not skipped, and calls f for each that can be read.
+// The error is that of an unreadable record, or of the directory.
+func (r *Records) each(skip func(path string) bool, f func(path string, rec Record)) error {
 	files, err := os.ReadDir(r.dir)
 	r.mu.Lock()
 	if delete(r.unread, r.dir); err != nil {
@@ -230,6 +249,9 @@ func (r *Records) each(f func(path string, rec Record)) error {
 			continue // a temporary file
 		}
 		path := filepath.Join(r.dir, file.Name())
+		if skip != nil && skip(path) {
+			continue
+		}
 		rec, err := r.read(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -344,8 +366,21 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name) error {
 	return r.Seen(uuid, now, facts.Type)
 }
 
-// Only the volume's lane calls put. No other lane waits while the disk does.
+// put writes a record. Only calls for the same volume, of its lane and of the audit, wait for
+// each other: no other lane waits while the disk does.
 func (r *Records) put(rec Record) error {
+	r.mu.Lock()
+	for r.writing[rec.UUID] {
+		r.written.Wait()
+	}
+	r.writing[rec.UUID] = true
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.writing, rec.UUID)
+		r.written.Broadcast()
+		r.mu.Unlock()
+	}()
 	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
 	made, err := r.linkDevice(rec.UUID) // first: udev's rule never misses a record
 	if made {
@@ -367,18 +402,25 @@ func (r *Records) put(rec Record) error {
 		return fmt.Errorf("format record: %w", err)
 	}
 	r.relate(rec.UUID)
+	r.names[r.path(rec.UUID)] = rec.nameIfSeen()
 	delete(r.unread, r.path(rec.UUID))
 	return nil
 }
 
 // Named returns the volume that was seen with a filesystem under that name, and the file of
-// its record; "" if there is none. It is not known if a record cannot be read. It reads the
-// whole directory: call it only before a volume is created.
+// its record; "" if there is none. It is not known if a record cannot be read. It lists the
+// directory, and reads the records of other names only once: a node may have had many volumes.
 func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	var uuid volume.UUID
 	var file string
-	err := r.each(func(path string, rec Record) {
-		if rec.VG == n.VG && rec.LV == n.LV && rec.State == stateSeen {
+	other := func(path string) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		name, read := r.names[path]
+		return read && name != n
+	}
+	err := r.each(other, func(path string, rec Record) {
+		if rec.nameIfSeen() == n {
 			uuid, file = rec.UUID, path
 		}
 	})
