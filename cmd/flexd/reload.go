@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -30,6 +29,7 @@ type reloader struct {
 	log  *logrus.Entry
 	past *history.Log
 
+	asked   <-chan os.Signal // receives when a reload is requested
 	applied chan<- struct{} // receives after a file was applied, if it has room
 
 	mu      sync.Mutex
@@ -69,9 +69,6 @@ func (r *reloader) Problem() string {
 var settle = time.Second
 
 func (r *reloader) Serve(ctx context.Context) error {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, unix.SIGHUP)
-	defer signal.Stop(asked)
 	var (
 		events <-chan fsnotify.Event
 		errs   <-chan error
@@ -99,7 +96,7 @@ func (r *reloader) Serve(ctx context.Context) error {
 			if name := filepath.Base(e.Name); name == filepath.Base(r.path) || strings.HasPrefix(name, "..") {
 				later = cmp.Or(later, time.After(settle))
 			}
-		case <-asked:
+		case <-r.asked:
 			later = nil
 			r.log.Info("reload: asked by SIGHUP")
 			r.last = read(r.path)

@@ -27,7 +27,10 @@ func reloading(t *testing.T, path string) (*reloader, func(what string, is func(
 		t.Fatal(err)
 	}
 	log, lines := quiet(t)
-	r := &reloader{path: path, last: text, live: config.NewLive(c), log: log, past: history.Open("", 0, log)}
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGHUP)
+	t.Cleanup(func() { signal.Stop(asked) })
+	r := &reloader{path: path, last: text, live: config.NewLive(c), log: log, asked: asked, past: history.Open("", 0, log)}
 	ended := make(chan struct{})
 	t.Cleanup(func() { <-ended }) // after the context's end
 	ctx := t.Context()
@@ -109,9 +112,6 @@ func TestReloadAtSignal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flexd.yaml")
 	put(t, path, lease, "1m")
 	r, sees := reloading(t, path)
-	caught := make(chan os.Signal, 1) // or it ends this process before the reloader catches it
-	signal.Notify(caught, unix.SIGHUP)
-	defer signal.Stop(caught)
 	time.Sleep(5 * settle)
 	r.live.Reload(config.Default())
 	sees("the file", func(c *config.Config, _ string) bool {

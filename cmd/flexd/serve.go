@@ -59,6 +59,9 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	signal.Ignore(syscall.SIGPIPE) // the program that reads the log may end
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP) // from here on it does not end flexd
+	defer signal.Stop(reloads)
 
 	if err := makeDirs(cfg); err != nil {
 		return err
@@ -74,13 +77,9 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	defer func() { closeHistory(past, err) }()
 	live := config.NewLive(cfg)
 	applied := make(chan struct{}, 1)
-	reload := &reloader{path: configPath, last: text, live: live, log: log, applied: applied, past: past}
+	reload := &reloader{path: configPath, last: text, live: live, log: log, asked: reloads, applied: applied, past: past}
 	metrics := &server.Metrics{Address: func() string { return live.Get().MetricsAddress }, Changed: applied, Log: log}
-	n, tasks, err := newNode(live, log, past, reload.Problem, metrics.Problem, past.Problem)
-	if err != nil {
-		return err
-	}
-	metrics.Write = n.WriteMetrics
+	// Before the state is read: calls wait for flexd, and do not find it missing.
 	driver, err := server.Listen(cfg.DriverSocket(), 0o600, "", inherited...)
 	if err != nil {
 		return err
@@ -91,6 +90,11 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 		return err
 	}
 	defer shown.Close()
+	n, tasks, err := newNode(live, log, past, reload.Problem, metrics.Problem, past.Problem)
+	if err != nil {
+		return err
+	}
+	metrics.Write = n.WriteMetrics
 
 	log.WithFields(logrus.Fields{"version": version, "node": cfg.NodeName, "config": configPath, "groups": len(cfg.VolumeGroups)}).Info("flexd starts")
 	if hint := unusualRunDir(cfg); hint != "" {
