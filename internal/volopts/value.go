@@ -53,10 +53,8 @@ func bit(s string) bool { return s == "0" || s == "1" }
 // percent takes 0 to 50, with at most two decimals.
 func percent(s string) bool {
 	whole, fraction, dot := strings.Cut(s, ".")
-	if dot {
-		if _, ok := decimal(fraction); !ok || len(fraction) > 2 {
-			return false
-		}
+	if dot && (fraction == "" || len(fraction) > 2 || strings.Trim(fraction, "0123456789") != "") {
+		return false
 	}
 	n, ok := decimal(whole)
 	return ok && (n < 50 || n == 50 && strings.Trim(fraction, "0") == "")
