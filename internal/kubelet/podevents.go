@@ -3,7 +3,6 @@ package kubelet
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -21,17 +20,19 @@ func OpenPodEvents() (*PodEvents, error) {
 // Follow replaces the watched files (Pods.Events). It reports whether all are watched: one
 // may have been removed meanwhile.
 func (e *PodEvents) Follow(files []string) (all bool) {
-	followed := e.w.WatchList()
-	for _, f := range followed {
-		if !slices.Contains(files, f) {
-			_ = e.w.Remove(f) // it may be gone by itself
-		}
+	followed := map[string]bool{}
+	for _, f := range e.w.WatchList() {
+		followed[f] = true
 	}
 	all = true
 	for _, f := range files {
-		if !slices.Contains(followed, f) {
+		if !followed[f] {
 			all = e.w.Add(f) == nil && all
 		}
+		delete(followed, f)
+	}
+	for f := range followed {
+		_ = e.w.Remove(f) // it may be gone by itself
 	}
 	return all
 }
