@@ -39,6 +39,49 @@ func TestLookup(t *testing.T) {
 	})
 }
 
+// A pod can make a line of the node's table as long as it likes: it moves a directory that is
+// bind-mounted, as for a subPath, below deep ones.
+func TestLongLine(t *testing.T) {
+	base := t.TempDir()
+	onThread(t, func() {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			t.Fatal(err)
+		}
+		pod, bound := filepath.Join(base, "pod"), filepath.Join(base, "bound")
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		must(os.Mkdir(pod, 0o755))
+		must(os.Mkdir(bound, 0o755))
+		must(unix.Mount("tmpfs", pod, "tmpfs", 0, "size=8m"))
+		must(os.Mkdir(pod+"/x", 0o755))
+		must(unix.Mount(pod+"/x", bound, "", unix.MS_BIND, ""))
+		at, err := unix.Open(pod, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(err)
+		name, want := strings.Repeat("\\ \n#", 50), ""
+		for len(want) < 100<<10 {
+			must(unix.Mkdirat(at, name, 0o755))
+			below, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			must(err)
+			must(unix.Close(at))
+			at, want = below, want+"/"+name
+		}
+		must(unix.Renameat(unix.AT_FDCWD, pod+"/x", at, "x"))
+		must(unix.Close(at))
+		tab := threadTable(t)
+		if e := tab.Top(bound); e == nil || e.Root != want+"/x" || e.Type != "tmpfs" || !slices.ContainsFunc(e.Super, func(o string) bool { return o == "size=8192k" }) {
+			t.Errorf("the mount at %s is %.200q", bound, fmt.Sprint(e))
+		}
+		if e := tab.Top(pod); e == nil || e.Root != "/" {
+			t.Errorf("the mount at %s is %v", pod, e)
+		}
+	})
+}
+
 // The main thread stays the main goroutine's: /proc/self is about that thread, and
 // onThread must not leave it in another mount namespace.
 func init() { runtime.LockOSThread() }

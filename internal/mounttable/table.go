@@ -155,10 +155,18 @@ func (t *Reader) parse(fresh []*Line) error {
 	)
 	texts := make([]io.Reader, len(fresh))
 	for i, l := range fresh {
-		texts[i] = strings.NewReader(l.text)
+		text := l.text
+		if len(text) > maxLine {
+			text, _ = shorten(text)
+		}
+		texts[i] = strings.NewReader(text)
 	}
 	// The parser's filter takes each parsed entry, so that the parser keeps none.
 	_, err := mountinfo.GetMountsFromReader(io.MultiReader(texts...), func(i *mountinfo.Info) (skip, stop bool) {
+		if text := fresh[done].text; len(text) > maxLine {
+			_, long := shorten(text)
+			i.Root, i.Mountpoint, i.VFSOptions = unescape.Replace(long.root), unescape.Replace(long.dir), long.super
+		}
 		if bad = sane(i); bad != nil {
 			return true, true
 		}
@@ -184,6 +192,28 @@ func (t *Reader) parse(fresh []*Line) error {
 	}
 	return nil
 }
+
+// maxLine is the longest line for the parser, which takes 64 KiB. A pod can make the root of
+// a bind mount longer: it moves that directory below deep ones.
+var maxLine = 60 << 10 // another in tests
+
+// longFields are the fields of a line that may be long, as in its text.
+type longFields struct{ root, dir, super string }
+
+// shorten returns a line with short fields for the parser, and what it replaced.
+func shorten(line string) (string, longFields) {
+	f := strings.Split(strings.TrimSuffix(line, "\n"), " ")
+	if len(f) < 10 { // the parser refuses it
+		return "\n", longFields{}
+	}
+	end := len(f) - 1
+	long := longFields{f[3], f[4], f[end]}
+	f[3], f[4], f[end] = "/", "/", "rw"
+	return strings.Join(f, " ") + "\n", long
+}
+
+// unescape decodes a path of mountinfo.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
 
 // sane refuses what the parser lets pass: it reads what is no number as 0.
 func sane(i *mountinfo.Info) error {

@@ -200,6 +200,28 @@ func TestSourceNumber(t *testing.T) {
 	}
 }
 
+// Ensure that long lines mean the same as short ones.
+func TestShorten(t *testing.T) {
+	table := func() []string {
+		tab, err := Read(strings.NewReader(fedora + `97 62 7:5 /a\134040\040\011\012#\134 /mnt/b\040c rw master:1 - ext4 /dev/x\040y rw,a=b\054` + "\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outline(tab)
+	}
+	short := table()
+	defer func(n int) { maxLine = n }(maxLine)
+	maxLine = 0
+	if diff := cmp.Diff(short, table()); diff != "" {
+		t.Errorf("(-short +long):\n%s", diff)
+	}
+	for _, broken := range []string{"\n", "1 0 0:1 / /\n", "1 0 0:1 / / rw ext4 a rw x y z\n"} {
+		if _, err := Read(strings.NewReader(broken)); err == nil {
+			t.Errorf("%q is read", broken)
+		}
+	}
+}
+
 // Ensure that this machine's own table parses.
 func TestReadTableReal(t *testing.T) {
 	f, err := os.Open("/proc/self/mountinfo")
