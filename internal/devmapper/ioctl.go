@@ -40,23 +40,32 @@ const (
 
 // Kernel is this machine's device-mapper.
 type Kernel struct {
-	once sync.Once
-	fd   int
-	err  error
+	mu     sync.Mutex
+	opened bool
+	fd     int
 }
 
 // New returns this machine's device-mapper, which is opened when it is
 // first needed.
 func New() *Kernel { return &Kernel{} }
 
+// open opens the control device once it is there: dm_mod may be loaded after flexd has
+// started.
 func (k *Kernel) open() error {
-	k.once.Do(func() {
-		if k.fd, k.err = unix.Open("/dev/mapper/control", unix.O_RDWR|unix.O_CLOEXEC, 0); k.err != nil {
-			k.err = fmt.Errorf("device-mapper: %w", &os.PathError{Op: "open", Path: "/dev/mapper/control", Err: k.err})
-		}
-	})
-	return k.err
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.opened {
+		return nil
+	}
+	fd, err := unix.Open(controlFile, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("device-mapper: %w", &os.PathError{Op: "open", Path: controlFile, Err: err})
+	}
+	k.fd, k.opened = fd, true
+	return nil
 }
+
+var controlFile = "/dev/mapper/control" // another in tests
 
 // call makes one request with a buffer that grows until the answer fits.
 func (k *Kernel) call(request uint32, flags uint32, key Key) (reply, error) {

@@ -1,8 +1,12 @@
 package devmapper
 
 import (
+	"errors"
+	"os"
 	"reflect"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ensure that the kernel's answers are read as they are written, and nothing
@@ -65,6 +69,22 @@ func TestDeps(t *testing.T) {
 	ne.PutUint32(b[dmHeader:], 3)
 	if got, err := b.deps(); err == nil {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A control device that appears later is used: dm_mod may be loaded after flexd has started.
+func TestControlLate(t *testing.T) {
+	defer func(file string) { controlFile = file }(controlFile)
+	controlFile = t.TempDir() + "/control"
+	k := New()
+	if _, err := k.List(); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("without it: %v", err)
+	}
+	if err := os.WriteFile(controlFile, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.List(); !errors.Is(err, unix.ENOTTY) { // as of any file
+		t.Errorf("with it: %v", err)
 	}
 }
 

@@ -19,9 +19,12 @@ type group struct {
 	Missing string `json:"vg_missing_pv_count"`
 }
 
+// plainOutput overrides what the host's lvm.conf adds to each line of a command's output.
+const plainOutput = `log{prefix="" command_names=0 report_command_log=0}`
+
 // readGroups reports the groups without locks: it does not wait for a command that hangs.
 func (n *node) readGroups() ([]group, error) {
-	res, err := n.lvm("vgs", "--readonly", "--shared", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_systemid,vg_missing_pv_count")
+	res, err := n.lvm("vgs", "--config", plainOutput, "--readonly", "--shared", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_systemid,vg_missing_pv_count")
 	if err != nil {
 		return nil, err
 	}

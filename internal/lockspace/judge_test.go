@@ -281,7 +281,7 @@ func TestDLM(t *testing.T) {
 	m, n := newNode(t, "stopped")
 	delete(n.says, "sanlock client status -D")
 	delete(n.says, "wdmd -d")
-	n.says["lvmlockctl --info --dump"] = utterance{stdout: "info=structs \ninfo=ls ls_name=lvm_svg vg_name=svg lm_type=dlm host_id=0 create_fail=0 create_done=1 thread_stop=0 kill_vg=0 drop_vg=0 sanlock_gl_enabled=0\n"}
+	n.says["lvmlockctl --info --dump"] = utterance{stdout: "info=structs \ninfo=ls ls_name=lvm_global vg_name= vg_uuid= vg_sysid=. vg_args= lm_type=dlm host_id=0 create_fail=0 create_done=1 thread_work=0 thread_stop=0 thread_done=0 kill_vg=0 drop_vg=0 sanlock_gl_enabled=0\ninfo=ls ls_name=lvm_svg vg_name=svg lm_type=dlm host_id=0 create_fail=0 create_done=1 thread_stop=0 kill_vg=0 drop_vg=0 sanlock_gl_enabled=0\n"}
 	if err := m.Ready(t.Context(), "svg"); err != nil {
 		t.Error(err)
 	}

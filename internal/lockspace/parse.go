@@ -30,6 +30,9 @@ func ParseLvmlockd(out string) (map[string]LockdSpace, error) {
 			continue
 		}
 		f := fields(line, " ")
+		if name, found := f["vg_name"]; found && name == "" {
+			continue // the lockspace of dlm's global lock
+		}
 		id, err := strconv.Atoi(f["host_id"])
 		if err != nil || f["vg_name"] == "" || f["create_done"] == "" {
 			return nil, fmt.Errorf("lvmlockctl: the output does not parse: %.80q", line)

@@ -15,7 +15,7 @@ func TestVMReportSettings(t *testing.T) {
 	lv := l.lv("data", "8M")
 	for _, settings := range []string{
 		"report/prefixes=1", "report/buffered=0",
-		"report { prefixes=1 quoted=0 aligned=0 headings=0 columns_as_rows=1 buffered=0 output_format=\"basic\" separator=\"|\" binary_values_as_numeric=1 compact_output=1 }\nlog { report_command_log=1 command_names=1 }\nglobal { suffix=1 units=\"k\" }",
+		"report { prefixes=1 quoted=0 aligned=0 headings=0 columns_as_rows=1 buffered=0 output_format=\"basic\" separator=\"|\" binary_values_as_numeric=1 compact_output=1 }\nlog { report_command_log=1 command_names=1 prefix=\" -- \" indent=0 }\nglobal { suffix=1 units=\"k\" }",
 	} {
 		restore := l.host(settings)
 		l.restart(Group{})

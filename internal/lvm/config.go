@@ -45,6 +45,9 @@ type scope struct {
 	devices []string // all others appear missing; nil = no limit
 }
 
+// plainOutput overrides what the host's lvm.conf adds to each line of a command's output.
+const plainOutput = `log{prefix="" command_names=0 report_command_log=0}`
+
 // words returns the options of a command, with additional configuration.
 func (s scope) words(more string) []string {
 	words := []string{"--config", s.config + more}
@@ -109,7 +112,7 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 		}
 	}
 	filter = append(quoted(reject(hanging)), filter...)
-	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]}"
+	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]} " + plainOutput
 	return s, nil
 }
 

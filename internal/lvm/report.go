@@ -33,7 +33,7 @@ func reportArgs(s scope, vg string) []string {
 	return append(argv, vg)
 }
 
-const formConfig = `global{activation=0} log{report_command_log=0} report{prefixes=0 quoted=1 buffered=1 headings=1 aligned=1 columns_as_rows=0 separator=" " compact_output=0 compact_output_cols="" mark_hidden_devices=1 binary_values_as_numeric=0 list_item_separator=","}`
+const formConfig = `global{activation=0} report{prefixes=0 quoted=1 buffered=1 headings=1 aligned=1 columns_as_rows=0 separator=" " compact_output=0 compact_output_cols="" mark_hidden_devices=1 binary_values_as_numeric=0 list_item_separator=","}`
 
 type report struct {
 	Report *[]struct {
