@@ -37,7 +37,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 		switch {
 		case err == nil, gone(err): // a thread that has ended holds nothing
 		default:
-			return nil, fmt.Errorf("the mounts of other namespaces cannot be read: %w", err)
+			return nil, fmt.Errorf("the mounts of other namespaces cannot be read: process %d: %w", task.Process(), err)
 		}
 	}
 	for name, where := range s.asleep {
@@ -81,7 +81,7 @@ func (s *search) look(task procfs.Task) error {
 	if s.views[view] {
 		return nil
 	}
-	tab, err := mounttable.ReadFile(task.Path("mountinfo"))
+	tab, err := readTable(task.Path("mountinfo"))
 	if err != nil {
 		return err
 	}

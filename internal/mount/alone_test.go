@@ -114,6 +114,18 @@ func TestUnmountAlone(t *testing.T) {
 	}
 }
 
+// A mount table of another namespace that is too large to be read is no proof either.
+func TestReadTable(t *testing.T) {
+	if _, err := readTable("/proc/self/mountinfo"); err != nil {
+		t.Error(err)
+	}
+	defer func(n int) { maxTable = n }(maxTable)
+	maxTable = 1
+	if _, err := readTable("/proc/self/mountinfo"); !errors.Is(err, errTableTooLarge) || gone(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Ensure that a namespace without a process, which cannot be read, is no proof.
 func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	if amongOurs(t) {

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -68,32 +69,43 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 // descriptor.
 func costOf(tab *mounttable.Table) int { return len(tab.All()) / 10 }
 
-// A mount table of at most maxTable bytes, which the kernel writes within tableTime, is searched: a
-// user can have one of gigabytes in a mount namespace of his own.
+// A mount table of another process is read if it has at most maxTable bytes, which the kernel writes
+// within tableTime: a user can have one of gigabytes in a mount namespace of his own.
 var maxTable = 16 << 20 // another in tests
 
 const tableTime = 2 * time.Second
 
-// tableOf reads the mount table of a process for a search; nil = it has ended, or the search is over.
-func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
-	f, err := os.Open(p.Path("mountinfo"))
+// errTableTooLarge is the error of a mount table above these limits.
+var errTableTooLarge = errors.New("its mount table is too large")
+
+// readTable reads the mount table of another process.
+func readTable(path string) (*mounttable.Table, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
 	var text bytes.Buffer
 	for end := time.Now().Add(tableTime); err == nil; {
 		_, err = io.CopyN(&text, f, 64<<10)
 		if text.Len() > maxTable || time.Now().After(end) {
-			s.Over(MaxSearch + 1)
-			return nil
+			return nil, errTableTooLarge
 		}
 	}
 	if err != io.EOF {
-		return nil
+		return nil, err
 	}
-	tab, err := mounttable.Read(&text)
-	if err != nil {
+	return mounttable.Read(&text)
+}
+
+// tableOf reads the mount table of a process for a search; nil = it has ended, or the search is over.
+func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
+	tab, err := readTable(p.Path("mountinfo"))
+	switch {
+	case errors.Is(err, errTableTooLarge):
+		s.Over(MaxSearch + 1)
+		return nil
+	case err != nil:
 		return nil
 	}
 	s.Over(costOf(tab))
