@@ -1,7 +1,11 @@
 package mount
 
 import (
+	"errors"
 	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -23,12 +27,44 @@ func check(a checkArg) (nothing, error) {
 		if err := fits(dev, sb.Size, a.Type, a.Device); err != nil {
 			return nothing{}, err // e2fsck would drop the blocks beyond the end
 		}
+		if sb.Log {
+			if err := replay(dev, a.Device); err != nil {
+				return nothing{}, err
+			}
+		}
 	}
 	p, err := toolWithin(limits{memory: a.Memory}, "e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
 		return nothing{}, err
 	}
 	return nothing{}, e2fsckError(a.Device, p.code, oneLine(p.out, p.errs))
+}
+
+// replay makes the kernel replay the journal of an ext4, before e2fsck sees it. If a write
+// fails, for example because the directory of a loop device is full, the kernel refuses the
+// mount and keeps the journal; e2fsck goes on without it, and clears what was only there. Nor
+// does e2fsck replay each journal with fast commits.
+func replay(dev *os.File, d volume.Device) error {
+	err := fullBelow(d)
+	if err == nil {
+		var mnt int
+		if mnt, err = build(dev, MountSpec{Device: d, FSType: "ext4", First: true}); err == nil {
+			err = unix.Close(mnt)
+		}
+	}
+	if err == nil {
+		return unused(dev, d) // a superblock exists for an instant longer
+	}
+	var refusal *Refusal
+	var busy *BusyError
+	if errors.As(err, &refusal) || errors.As(err, &busy) {
+		return err
+	}
+	return &Refusal{
+		What: fmt.Sprintf("the kernel could not replay the journal of %s: %v", d.Path, err),
+		Hint: "look at dmesg and at the disk: when it takes writes again, the next mount replays it. If it does not, copy the volume before you run e2fsck, which may drop what the journal has; then: " + handle(d).Command("e2fsck -f DEV"),
+		Why:  volume.Damaged,
+	}
 }
 
 // e2fsckError explains e2fsck's exit status, a sum of bits.

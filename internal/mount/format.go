@@ -181,12 +181,17 @@ func mountable(dev *os.File, f Formatting) error {
 	return unix.Close(mnt)
 }
 
-// fullBelow returns an error if the file of a loop device is on a filesystem that is full.
+// fullBelow returns an error if the file of a loop device needs space of a filesystem that is
+// full.
 func fullBelow(d volume.Device) error {
 	const full = 1 << 20
 	file := handle(d).File
 	var st unix.Statfs_t
 	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || int64(st.Bfree)*st.Bsize >= full {
+		return nil
+	}
+	var used unix.Stat_t
+	if unix.Stat(file, &used) == nil && used.Blocks*512 >= used.Size {
 		return nil
 	}
 	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)
