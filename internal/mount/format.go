@@ -163,20 +163,21 @@ func mkfsArgs(f Formatting, size int64) []string {
 }
 
 // mountable looks whether a new filesystem is of its type, mounts it detached, and unmounts
-// it: with options mkfs makes also what is an ext3 to blkid, or what this kernel does not
-// mount.
+// it: with options, a configuration of its own (mke2fs.conf), or in a release that is newer than
+// the kernel mkfs makes also what is an ext3 to blkid, or what this kernel does not mount.
 func mountable(dev *os.File, f Formatting) error {
-	if len(f.Opts) == 0 {
-		return nil
+	options, remedy := "its defaults", "give options that this kernel supports (for ext4 look at /etc/mke2fs.conf)"
+	if len(f.Opts) > 0 {
+		options, remedy = "the options "+strings.Join(f.Opts, " "), "use other options"
 	}
 	if s, err := identify(dev); err != nil {
 		return err
 	} else if s.Type != f.Type {
-		return fmt.Errorf("with the options %s mkfs makes %s, not %s; use other options", strings.Join(f.Opts, " "), s.name(), f.Type)
+		return fmt.Errorf("with %s mkfs makes %s, not %s; %s", options, s.name(), f.Type, remedy)
 	}
 	mnt, err := assemble(MountSpec{Device: f.Device, FSType: f.Type, First: true})
 	if err != nil {
-		return fmt.Errorf("this kernel cannot mount a filesystem with the mkfs options %s: %w; use other options", strings.Join(f.Opts, " "), err)
+		return fmt.Errorf("this kernel cannot mount a filesystem that mkfs makes with %s: %w; %s", options, err, remedy)
 	}
 	return unix.Close(mnt)
 }

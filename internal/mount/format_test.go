@@ -234,6 +234,8 @@ func TestFormatFails(t *testing.T) {
 		{"fails at its end", "/sbin/mkfs.ext4 -q -F $D; exit 1", "exit status 1", nil},
 		{"succeeds without a filesystem", fmt.Sprintf(writes, 1), "succeeded, but", nil},
 		{"is killed", fmt.Sprintf(writes, 1) + "kill -9 $$", "signal: killed", nil},
+		{"makes an ext3 by default", "/sbin/mkfs.ext4 -q -F -O ^extent,^huge_file,^flex_bg,^dir_nlink,^extra_isize,^metadata_csum,^64bit $D 319m", "with its defaults mkfs makes ext3, not ext4", nil},
+		{"makes what the kernel does not mount", "/sbin/mkfs.ext4 -q -F -O ^metadata_csum $D 319m && debugfs -w -R 'ssv feature_incompat 0x800002c2' $D", "this kernel cannot mount", nil},
 		{"has made something else", "/sbin/mkfs.ext4 -q -F -t ext3 $D; exit 1", "exit status 1", nil},
 	} {
 		mkfs(row.script)
