@@ -23,11 +23,18 @@ type Cgroups struct {
 	dir string
 	ran *sync.Map // the uids of pods that were seen with a process
 
-	seesAll func() error // whether the lists of processes (v1) are complete; another in tests
+	seesAll func() error         // whether the lists of processes (v1) are complete; another in tests
+	crio    func() (bool, error) // whether CRI-O runs; likewise
 }
 
 // NewCgroups returns those below that directory.
-func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.SeesAll} }
+func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.SeesAll, crio} }
+
+// crio reports whether the node's container runtime is CRI-O.
+func crio() (bool, error) {
+	found, err := procfs.Named("", "crio")
+	return len(found) > 0, err
+}
 
 // Pods are kubelet's control groups at one instant.
 type Pods struct {
@@ -164,6 +171,14 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 	}
 	if len(dirs) == 0 {
 		return volume.Ended, "its pod's control group is gone"
+	}
+	// CRI-O runs no process of the pod's own, so there is none while its containers wait for
+	// an image or for their next start.
+	switch crio, err := p.of.crio(); {
+	case err != nil:
+		return volume.LifeUnknown, err.Error()
+	case crio:
+		return volume.LifeUnknown, "no process is in its pod's control group, but with CRI-O that is so between two starts of its containers, too"
 	}
 	return volume.Ended, "no process is in its pod's control group"
 }

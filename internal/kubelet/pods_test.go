@@ -89,6 +89,32 @@ func TestLifeOfPods(t *testing.T) {
 	}
 }
 
+// With CRI-O a pod has no process between two starts of its containers: only the removal of its
+// control group is its end.
+func TestLifeWithCRIO(t *testing.T) {
+	const dir = "kubepods/besteffort/pod" + podUID
+	root := tree(t, map[string]string{"cgroup.procs": "", dir + "/cgroup.events": "populated 0\n", dir + "/cpu.stat": "usage_usec 17\n"})
+	c := NewCgroups(root)
+	for _, row := range []struct {
+		runs bool
+		err  error
+		want volume.Life
+	}{{false, nil, volume.Ended}, {true, nil, volume.LifeUnknown}, {false, errors.New("unreadable"), volume.LifeUnknown}} {
+		c.crio = func() (bool, error) { return row.runs, row.err }
+		if got, why := c.Look().Life(podUID); got != row.want {
+			t.Errorf("%+v: got %v, %q", row, got, why)
+		}
+	}
+	c.crio = func() (bool, error) { return true, nil }
+	c.ran.Store(podUID, true)
+	if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
+		t.Fatal(err)
+	}
+	if got, why := c.Look().Life(podUID); got != volume.Ended {
+		t.Errorf("without its control group: got %v, %q", got, why)
+	}
+}
+
 // A pod counts as run after its cgroup is gone, until it is no longer asked for.
 func TestPodHasRunIsRemembered(t *testing.T) {
 	const dir = "kubepods/besteffort/pod" + podUID
