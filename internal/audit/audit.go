@@ -59,7 +59,7 @@ type Parts struct {
 
 	Views   func() []*View
 	Record  func(status.Event)                                            // adds to the history
-	Renamed func(volume.UUID, volume.Name)                                // a volume with a format record has another name
+	Renamed func(uuid volume.UUID, old, now volume.Name)                  // a volume with a format record has another name
 	Release func(context.Context, volume.UUID, volume.Name, string) error // an orphan, as `flexd release` would, with the proof that no other mount namespace has its device
 }
 

@@ -125,8 +125,9 @@ func (s *group) renamed(g join.Group) {
 			continue
 		}
 		facts, err := s.a.Observer.Records(v.UUID)
-		if err == nil && facts.State == volume.Seen && facts.Name.VG == s.vg && facts.Name.LV != v.Name && !g.Busy[v.UUID] {
-			s.a.Renamed(v.UUID, volume.Name{VG: s.vg, LV: v.Name})
+		now := volume.Name{VG: s.vg, LV: v.Name}
+		if err == nil && facts.State == volume.Seen && facts.Name != now && !g.Busy[v.UUID] {
+			s.a.Renamed(v.UUID, facts.Name, now)
 		}
 	}
 }

@@ -565,11 +565,25 @@ func TestRecordNamed(t *testing.T) {
 	verify("a", "a")
 	verify("b", "b")
 	verify("c", "") // not seen
-	if err := r.Renamed("a", name("d")); err != nil {
+	if err := r.Renamed("a", name("d"), false); err != nil {
 		t.Fatal(err)
 	}
 	verify("a", "")
 	verify("d", "a")
+	// A copy: the original may be missing for a while.
+	for _, now := range []string{"copy", "copy2"} {
+		if err := r.Renamed("b", name(now), true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		for _, lv := range []string{"b", "copy", "copy2"} {
+			verify(lv, "b")
+		}
+		if r, err = OpenRecords(dir, boot, up); err != nil {
+			t.Fatal(err)
+		}
+	}
 	other, err := OpenRecords(t.TempDir(), boot, up)
 	if err != nil {
 		t.Fatal(err)
@@ -585,7 +599,7 @@ func TestRecordNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	verify("d", "a")
-	if _, _, err := r.Named(name("b")); err == nil {
+	if _, _, err := r.Named(name("copy")); err == nil {
 		t.Error("a damaged record is not reported for its name")
 	}
 	if err := os.Remove(r.File("a")); err != nil {

@@ -114,7 +114,7 @@ func TestRecordOfOtherGroup(t *testing.T) {
 		}
 	}
 	moved := volume.Name{VG: "vg1", LV: "a"}
-	if err := first.Renamed(other, moved); err != nil {
+	if err := first.Renamed(other, moved, false); err != nil {
 		t.Fatal(err)
 	}
 	if uuid, _, err := open().Named(moved); uuid != other || err != nil {

@@ -24,7 +24,8 @@ type Record struct {
 	UUID    volume.UUID   `json:"uuid"`
 	VG      string        `json:"vg"` // the volume's present name
 	LV      string        `json:"lv"`
-	State   string        `json:"state"` // "formatting" or "seen"
+	Also    []string      `json:"also,omitempty"` // earlier names "VG/LV" that it may still have: see Renamed
+	State   string        `json:"state"`          // "formatting" or "seen"
 	FSType  string        `json:"fsType"`
 	At      time.Time     `json:"at"`
 	Boot    string        `json:"boot,omitempty"`   // formatting: the boot in which mkfs was started
@@ -53,7 +54,7 @@ type Records struct {
 
 	mu      sync.Mutex                    // not held while a file is read or written
 	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
-	names   map[string]volume.Name        // file → the name in it if it says "seen", likewise
+	names   map[string][]string           // file → the names "VG/LV" in it if it says "seen", likewise
 	writing map[volume.UUID]bool          // the records that are being written
 	written *sync.Cond                    // with mu: signalled when one has been
 	unread  map[string]error              // file, or the directory → why it cannot be read
@@ -68,7 +69,7 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	if err := MakeStateDir(dir); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]volume.Name{},
+	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string][]string{},
 		writing: map[volume.UUID]bool{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	r.written = sync.NewCond(&r.mu)
 	_ = r.each(nil, func(_ string, rec Record) { r.relate(rec.UUID) })
@@ -211,7 +212,7 @@ func (r *Records) read(path string) (rec Record, err error) {
 	defer r.mu.Unlock()
 	switch {
 	case err == nil:
-		r.names[path] = rec.nameIfSeen()
+		r.names[path] = rec.names()
 		delete(r.unread, path)
 		return rec, nil
 	case errors.Is(err, fs.ErrNotExist):
@@ -223,12 +224,12 @@ func (r *Records) read(path string) (rec Record, err error) {
 	return rec, fmt.Errorf("format record %s: %w", path, err)
 }
 
-// nameIfSeen returns the name of a volume that was seen with a filesystem.
-func (rec Record) nameIfSeen() volume.Name {
+// names returns the names of a volume that was seen with a filesystem.
+func (rec Record) names() []string {
 	if rec.State != stateSeen {
-		return volume.Name{}
+		return nil
 	}
-	return volume.Name{VG: rec.VG, LV: rec.LV}
+	return append([]string{rec.VG + "/" + rec.LV}, rec.Also...)
 }
 
 // each reads the records whose files are not skipped, and calls f for each that can be read.
@@ -357,13 +358,18 @@ func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
 }
 
 // Renamed makes the new name of a volume with a filesystem durable: no new volume gets that
-// name while this one is missing.
-func (r *Records) Renamed(uuid volume.UUID, now volume.Name) error {
+// name while this one is missing. With keep, none gets the former name either: the volume may
+// be a copy of the one with that name.
+func (r *Records) Renamed(uuid volume.UUID, now volume.Name, keep bool) error {
 	facts, err := r.Get(uuid)
 	if err != nil || facts.State != volume.Seen || facts.Name == now {
 		return err
 	}
-	return r.Seen(uuid, now, facts.Type)
+	rec := Record{UUID: uuid, VG: now.VG, LV: now.LV, State: stateSeen, FSType: facts.Type}
+	if keep {
+		rec.Also = []string{facts.Name.String()}
+	}
+	return r.put(rec)
 }
 
 // put writes a record. Only calls for the same volume, of its lane and of the audit, wait for
@@ -374,6 +380,11 @@ func (r *Records) put(rec Record) error {
 		r.written.Wait()
 	}
 	r.writing[rec.UUID] = true
+	for _, name := range r.known[rec.UUID].Also {
+		if rec.State == stateSeen && !slices.Contains(rec.names(), name) {
+			rec.Also = append(rec.Also, name)
+		}
+	}
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
@@ -402,7 +413,7 @@ func (r *Records) put(rec Record) error {
 		return fmt.Errorf("format record: %w", err)
 	}
 	r.relate(rec.UUID)
-	r.names[r.path(rec.UUID)] = rec.nameIfSeen()
+	r.names[r.path(rec.UUID)] = rec.names()
 	delete(r.unread, r.path(rec.UUID))
 	return nil
 }
@@ -416,11 +427,11 @@ func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	other := func(path string) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		name, read := r.names[path]
-		return read && name != n
+		names, read := r.names[path]
+		return read && !slices.Contains(names, n.String())
 	}
 	err := r.each(other, func(path string, rec Record) {
-		if rec.nameIfSeen() == n {
+		if slices.Contains(rec.names(), n.String()) {
 			uuid, file = rec.UUID, path
 		}
 	})

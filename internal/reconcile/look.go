@@ -32,9 +32,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	l.size = h.Device.Size
 	l.table = table
 	if now := currentName(h); h.Record == volume.Seen && now.LV != "" && now != h.RecordName {
-		if err := l.n.Records.Renamed(l.uuid, now); err != nil {
-			l.log().WithError(err).Warn("its new name is not in its format record")
-		}
+		l.n.recordName(ctx, l.uuid, h.RecordName, now)
 	}
 	g := watchedMounts{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
 	g.mounts = g.list(table)
@@ -54,7 +52,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.watched = &g
-	if h.LV.Presence == volume.Present {
+	if h.LV.Presence == volume.Present && l.name == t.Name { // otherwise a call has found its new name meanwhile
 		l.name = h.LV.Name
 	}
 	if len(h.Device.Relatives) > 0 {
@@ -84,6 +82,27 @@ func currentName(h volume.Have) volume.Name {
 		return h.LV.Name
 	}
 	return h.LV.Now
+}
+
+// recordName writes the new name of a volume into its format record, unless a volume with that
+// uuid still has the old name: then a file was copied with its attributes. In another group the
+// old one may be missing only for a while, so that no new volume gets either name.
+func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume.Name) {
+	if p := n.Providers[old.VG]; p != nil && n.isFile(now) {
+		lv, err := p.LookUp(ctx, old)
+		if err != nil && volume.CodeOf(err) != volume.NotFound || lv.Presence == volume.Present && lv.UUID == uuid {
+			return
+		}
+	}
+	if err := n.Records.Renamed(uuid, now, n.isFile(now) && old.VG != now.VG); err != nil {
+		n.Log.WithField("volume", now.String()).WithError(err).Warn("its new name is not in its format record")
+	}
+}
+
+// isFile reports whether a volume is a file, which can be copied with its uuid.
+func (n *Node) isFile(name volume.Name) bool {
+	vg := n.Config.Get().VG(name.VG)
+	return vg != nil && vg.Provider == "loopdev"
 }
 
 // target returns the facts to observe for a want.

@@ -136,6 +136,36 @@ func TestRenamedAndMissing(t *testing.T) {
 	}
 }
 
+// A pod uses a copy of a volume's file, with its attributes, and the file is missing afterwards: it
+// is not replaced by an empty one.
+func TestCopiedAndMissing(t *testing.T) {
+	onLoops(t, "used", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		b.Volume, b.LV = "pv2", "copy"
+		works(t, k.Up(a))
+		works(t, e.M.Write(k.Dir(a)))
+		works(t, k.Finish(a))
+		e.Empty()
+		clone(t, e, "data", "copy")
+		e.Crash()
+		e.Start()
+		works(t, k.Up(b))
+		works(t, k.Finish(b))
+		e.Empty()
+		works(t, os.Rename(e.File("data"), e.File("data")+".away"))
+		fails(t, k.Up(a), "flexd has seen a filesystem on a volume of that name")
+		if e.M.Exists(e.File("data")) {
+			t.Error("it was created")
+		}
+		works(t, os.Rename(e.File("data")+".away", e.File("data")))
+		works(t, os.Remove(e.File("copy")))
+		works(t, k.Up(a))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
 // A pod has a volume that was renamed, and another one asks for it by its new name: the old name
 // still gets no new volume.
 func TestRenamedInUse(t *testing.T) {

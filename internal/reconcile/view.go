@@ -42,10 +42,11 @@ func (n *Node) newAuditor() *audit.Auditor {
 		Config: n.Config, Log: n.Log, Observer: n.Observer, Surveyors: map[string]audit.Surveyor{}, Pools: map[string]audit.PoolSource{},
 		Spaces: map[string]audit.SpaceSource{}, Gauge: n.Gauge,
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
-		Renamed: func(uuid volume.UUID, name volume.Name) {
-			if err := n.Records.Renamed(uuid, name); err != nil {
-				n.Log.WithField("volume", name.String()).WithError(err).Warn("its new name is not in its format record")
+		Renamed: func(uuid volume.UUID, old, now volume.Name) {
+			if n.isFile(now) && old.VG != now.VG {
+				return // a copy, until a pod uses it
 			}
+			n.recordName(n.ctx, uuid, old, now)
 		},
 	}
 	for _, vg := range n.Config.Get().VolumeGroups {
