@@ -222,6 +222,28 @@ func TestRenamedGroup(t *testing.T) {
 	h.lvm("vgrename", "vg9", "vg1")
 }
 
+// The group of an idle volume is renamed, and the volume is removed there: it is not replaced by an
+// empty one.
+func TestRenamedGroupRecord(t *testing.T) {
+	h := newHost(t, func(h *host) {
+		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + ", create: true, maxSize: 1GiB}\n  - {name: vg9, provider: lvm, create: true, maxSize: 1GiB, namespaces: ['*']}\n"
+	})
+	h.storage.(*groups).more = append(h.storage.(*groups).more, "vg9")
+	v, p := h.vol("data", "ext4").With("volumegroup", "vg1"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	h.end(noAttach, v, p)
+	h.quiet()
+	h.lvm("vgrename", "vg1", "vg9")
+	h.stop()
+	h.start()
+	h.eventually("the record has the new name", func() string {
+		return h.sh("sh", "-c", "grep -L '\"vg\": \"vg9\"' "+h.State+"/formats/*.json; true")
+	})
+	h.lvm("lvremove", "-y", "vg9/data")
+	h.refused(h.up(noAttach, v.With("volumegroup", "vg9"), p), "flexd has seen a filesystem on a volume of that name")
+	h.lvm("vgrename", "vg9", "vg1")
+}
+
 // A disk returns under another name, as after a new login to an iSCSI target: the devices on it are
 // dead until they are activated again, and no further pod gets one.
 func TestReplugged(t *testing.T) {
