@@ -13,10 +13,13 @@ const labels = 1 << 20
 // at most labels. Its superblock alone proves nothing about that place: a ZFS pool keeps that of
 // an xfs, but not its root directory.
 func headOf(dev io.ReaderAt, fsType string) int64 {
-	const least = 64 << 10 // mkfs puts metadata there, unless it gets unusual options
+	const (
+		least    = 64 << 10 // mkfs.ext4 puts metadata there, unless it gets unusual options
+		leastXFS = 16 << 10 // likewise; later blocks may become those of files
+	)
 	switch {
 	case fsType == "xfs" && xfsHasRoot(dev):
-		return least
+		return leastXFS
 	case fsType == "ext4":
 		if end, ok := ext4Reserved(dev); ok {
 			return min(max(end, least), labels)

@@ -52,6 +52,19 @@ func TestLabelsInFiles(t *testing.T) {
 				t.Errorf("with the label in files: %+v, %v", got, err)
 			}
 
+			if row.fs == "xfs" {
+				// Where a file's block may be later.
+				iso := make([]byte, 4096)
+				copy(iso, "\x01CD001\x01")
+				copy(iso[2048:], "\xffCD001\x01")
+				was := r.read(len(iso), 32<<10)
+				r.write(iso, 32<<10)
+				if got, err := r.Probe(t.Context(), r.lock, r.dev, "", true, row.fs); err != nil || got.Content != volume.Filesystem {
+					t.Errorf("with a label in block 8: %+v, %v", got, err)
+				}
+				r.write(was, 32<<10)
+			}
+
 			r.write(zfsLabel(), 8<<10)
 			got, err = r.Probe(t.Context(), r.lock, r.dev, "", true, row.fs)
 			if err != nil || got.Content != volume.ForeignContent || !strings.Contains(got.What, "zfs_member") {
