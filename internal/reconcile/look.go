@@ -102,7 +102,7 @@ func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume
 // isFile reports whether a volume is a file, which can be copied with its uuid.
 func (n *Node) isFile(name volume.Name) bool {
 	vg := n.Config.Get().VG(name.VG)
-	return vg != nil && vg.Provider == "loopdev"
+	return vg != nil && vg.Directory != ""
 }
 
 // target returns the facts to observe for a want.
