@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,9 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
-	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // DefaultFilter rejects devices that could hang an LVM command or contain volumes of
@@ -41,8 +38,10 @@ type configuration struct {
 
 // A scope limits the disks that a command may read.
 type scope struct {
-	config  string
-	devices []string // all others appear missing; nil = no limit
+	config   string
+	devices  []string // all others appear missing; nil = no limit
+	excluded []string // disks that do not respond
+	unsure   []string // of these, those that may belong to the group
 }
 
 // plainOutput overrides what the host's lvm.conf adds to each line of a command's output.
@@ -92,115 +91,45 @@ func (c *configuration) get(ctx context.Context, r run.Runner, lvmDir string) ([
 }
 
 // scopeOf returns the scope of a command for a group. LVM reads the label of every accepted
-// disk, for a command about any group: hung disks of other groups are excluded, or all
+// disk, for a command about any group: other disks that do not respond are excluded, or all
 // groups would hang. With a devices file LVM ignores filters; then the command gets only
-// the known disks of its group.
+// the known disks of its group, or those of the file that respond.
 func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	filter, err := p.config.get(ctx, p.Runner, p.lvmDir)
 	if err != nil {
 		return scope{}, err
 	}
-	var s scope
-	hanging := append(p.hanging(g), p.hangingPools()...)
-	if len(hanging) > 0 {
-		file, err := p.config.devicesFile(ctx, p.Runner)
+	list, _ := p.DM.List()
+	others, unknown := p.hanging(g, list)
+	s := scope{unsure: unknown, excluded: slices.Concat(others, unknown, p.hangingPools(list))}
+	if len(s.excluded) > 0 {
+		entries, err := p.devicesEntries(ctx)
 		if err != nil {
 			return scope{}, err
 		}
-		if _, err := os.Lstat(filepath.Join(p.lvmDir, "devices", file)); file != "" && err == nil {
-			s.devices = g.disks()
+		if entries != nil {
+			s.unsure = s.excluded // the names in the file may be outdated
+			if s.devices = g.disks(); len(s.devices) == 0 {
+				s.devices = without(entries, s.excluded)
+			}
+			if len(s.devices) == 0 { // without --devices LVM would read all
+				return scope{}, s.incomplete()
+			}
 		}
 	}
-	filter = append(quoted(reject(hanging)), filter...)
+	filter = append(quoted(reject(s.excluded)), filter...)
 	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]} " + plainOutput
 	return s, nil
 }
 
-// disks returns the disks of the group in its last report.
-func (g *group) disks() (paths []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.known == nil {
-		return nil
+// incomplete says that a command did not find all disks of its group, perhaps because it was
+// kept from reading them.
+func (s scope) incomplete() error {
+	unsure := strings.Join(s.unsure, ", ")
+	if len(s.devices) > 0 {
+		return fmt.Errorf("PVs are missing among %s: LVM reads only these disks while others do not respond: %s; look at them and at dmesg", strings.Join(s.devices, ", "), unsure)
 	}
-	for _, pv := range g.known.PVs {
-		if !pv.Missing {
-			paths = append(paths, pv.Path)
-		}
-	}
-	return paths
-}
-
-// hanging returns the disks of other groups, by their last reports, that are suspended now
-// or whose group has a command that hangs.
-func (p *Provider) hanging(mine *group) (paths []string) {
-	p.mu.Lock()
-	others := slices.Collect(maps.Values(p.groups))
-	p.mu.Unlock()
-	for _, g := range others {
-		g.mu.Lock()
-		known, blocked := g.known, g.block != nil
-		g.mu.Unlock()
-		if g == mine || known == nil {
-			continue
-		}
-		for _, pv := range known.PVs {
-			if !pv.Missing && (blocked || p.suspended(pv.Path)) {
-				paths = append(paths, pv.Path)
-			}
-		}
-	}
-	slices.Sort(paths)
-	return paths
-}
-
-// hangingPools returns the devices of the volume groups that have a thin pool whose
-// metadata does not answer. LVM asks the kernel for the state of every device that
-// the filter lets through, and would wait for that of the pool and of its volumes.
-func (p *Provider) hangingPools() (paths []string) {
-	const prefix = len("LVM-") + uuidLength
-	all, _ := p.DM.List()
-	hang := map[string]bool{} // by the uuid of the group
-	for _, m := range all {
-		if len(m.UUID) < prefix || !strings.HasPrefix(m.UUID, "LVM-") || !strings.HasSuffix(m.UUID, "-tpool") {
-			continue
-		}
-		if m, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil && p.answers(m) != nil {
-			hang[m.UUID[:prefix]] = true
-		}
-	}
-	for _, m := range all {
-		if len(m.UUID) >= prefix && hang[m.UUID[:prefix]] {
-			paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
-		}
-	}
-	slices.Sort(paths)
-	return paths
-}
-
-// suspendedDisks returns the suspended devices of device-mapper that are not LVM volumes: a
-// command may wait for one of them.
-func (p *Provider) suspendedDisks() (paths []string) {
-	all, _ := p.DM.List()
-	for _, m := range all {
-		if strings.HasPrefix(m.UUID, "LVM-") {
-			continue
-		}
-		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID, Number: m.Number}); err == nil && now.Suspended {
-			paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
-		}
-	}
-	return paths
-}
-
-// suspended reports whether a disk is a suspended device of device-mapper.
-func (p *Provider) suspended(path string) bool {
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil {
-		return false
-	}
-	m, err := p.DM.Device(devmapper.Key{Number: sysfs.Number(st.Rdev)})
-	return err == nil && m.Suspended
+	return fmt.Errorf("PVs are missing, and LVM does not read these disks, which do not respond: %s; look at them and at dmesg", unsure)
 }
 
 // reject returns the elements of a filter that reject disks. It skips a path with a special
@@ -257,6 +186,30 @@ func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, 
 	}
 	c.file = &name
 	return name, nil
+}
+
+// devicesEntries returns the disks that the devices file names; nil = the host uses none.
+func (p *Provider) devicesEntries(ctx context.Context) ([]string, error) {
+	file, err := p.config.devicesFile(ctx, p.Runner)
+	if err != nil || file == "" {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(p.lvmDir, "devices", file)) // #nosec G304 -- LVM's configuration names it
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the devices file cannot be read: %w", err)
+	}
+	entries := []string{}
+	for line := range strings.Lines(string(text)) {
+		for word := range strings.FieldsSeq(line) {
+			if name, ok := strings.CutPrefix(word, "DEVNAME="); ok && strings.HasPrefix(name, "/") && line[0] != '#' {
+				entries = append(entries, name)
+			}
+		}
+	}
+	return entries, nil
 }
 
 // parseFilter parses the output of lvmconfig: filter=["a|x|","r|y|"], or one alone.

@@ -67,5 +67,45 @@ func TestDevicesFile(t *testing.T) {
 	}
 	p.groups["vg0"].known.Missing = -1
 	_, _, err := p.groups["vg0"].look(t.Context(), true)
-	is(t, err, ErrFailed, "/dev/sda", "another group hangs")
+	is(t, err, ErrFailed, "PVs are missing among /dev/sda", "do not respond: /dev/sdx, ")
+
+	// As after a restart, the group's own disks are not known: all that respond may be its.
+	p.groups["vg0"].known = nil
+	devices := func() string {
+		t.Helper()
+		scope, err := p.scopeOf(t.Context(), p.groups["vg0"])
+		if err != nil {
+			return err.Error()
+		}
+		return strings.Join(scope.devices, " ")
+	}
+	entries := "# DEVNAME=/dev/old\nVERSION=1.1.2\n" +
+		"IDTYPE=sys_wwid IDNAME=naa.1 DEVNAME=/dev/sda PVID=PV1 PART=1\n" +
+		"IDTYPE=sys_serial IDNAME=2 DEVNAME=. PVID=PV2\n" +
+		"IDTYPE=devname IDNAME=" + p.Dev + "/mapper/mpatha DEVNAME=" + p.Dev + "/mapper/mpatha PVID=PV3\n" +
+		"IDTYPE=devname IDNAME=/dev/sdx DEVNAME=/dev/sdx PVID=PV4\n" +
+		"IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=PV5\n"
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(p.lvmDir+"/devices/system.devices", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(entries)
+	if got := devices(); got != "/dev/sda /dev/sdb" {
+		t.Errorf("after a restart: got %q", got)
+	}
+	f.missing = 2 // a name in the file is outdated
+	_, _, err = p.groups["vg0"].look(t.Context(), true)
+	is(t, err, ErrFailed, "PVs are missing among /dev/sda, /dev/sdb")
+	f.missing = 0
+	if _, _, err = p.groups["vg0"].look(t.Context(), true); err != nil {
+		t.Error(err)
+	}
+	// None of them responds.
+	p.groups["vg0"].known = nil
+	write("DEVNAME=/dev/sdx\n")
+	if got := devices(); !strings.Contains(got, "PVs are missing") || !strings.Contains(got, "/dev/sdx") {
+		t.Errorf("got %q", got)
+	}
 }

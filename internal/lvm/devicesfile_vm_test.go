@@ -3,6 +3,7 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,6 +60,15 @@ func TestVMDevicesFile(t *testing.T) {
 	}
 	if blocks := l.Blocks(); len(blocks) != 0 {
 		t.Errorf("blocked: %v", blocks)
+	}
+	// The next flexd has read neither group.
+	l.restart(Group{})
+	l.CallDeadline = 20 * time.Second
+	l.present("new")
+	_, err = l.LookUp(t.Context(), volume.Name{VG: "vg1", LV: "there"})
+	is(t, err, ErrFailed, "PVs are missing among", under)
+	if blocks := l.Blocks(); errors.Is(err, ErrNoVG) || len(blocks) != 0 {
+		t.Errorf("%v, blocked: %v", err, blocks)
 	}
 	l.sh("dmsetup", "resume", "--noudevsync", "under")
 	file, err := os.ReadFile("/etc/lvm/devices/system.devices")

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 )
 
-// reportDeadline is the time after which a report is killed, at most half of a call's time:
-// it only reads.
+// reportDeadline is the time after which a report is killed: it only reads. Two of them, see
+// readMetadata, take at most half of a call's time.
 const reportDeadline = time.Minute
 
 // reportSize is the maximal length of a report: half a kilobyte for each of some ten
@@ -112,11 +111,32 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
-	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(scope, g.name), Deadline: g.p.within(reportDeadline), MaxOut: reportSize})
+	f, err := g.read(ctx, scope)
+	var stuck *run.StuckError
+	if !errors.As(err, &stuck) {
+		return f, err
+	}
+	// It waits for a disk that may only now be seen not to respond. Unless it is the group's own,
+	// a report that does not read it succeeds.
+	if now, err := g.p.scopeOf(ctx, g); err == nil && len(without(now.excluded, scope.excluded)) > 0 {
+		if f, err := g.read(ctx, now); err == nil {
+			return f, nil
+		}
+	}
+	g.notice(err)
+	if blocked := g.blocked(); blocked != nil {
+		return nil, blocked
+	}
+	return nil, classify(g.name, err, nil) // it has ended meanwhile
+}
+
+// read runs one report. A *run.StuckError is returned as it is.
+func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
+	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(scope, g.name), Deadline: g.p.within(2*reportDeadline) / 2, MaxOut: reportSize})
 	if err != nil {
-		g.notice(err)
-		if blocked := g.blocked(); blocked != nil {
-			return nil, blocked // the report itself hangs
+		var stuck *run.StuckError
+		if errors.As(err, &stuck) {
+			return nil, err
 		}
 		var exit *run.ExitError
 		if errors.As(err, &exit) && errors.Is(exit.Err, context.DeadlineExceeded) {
@@ -124,7 +144,10 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 				return nil, &Error{VG: g.name, Kind: ErrLocked, Text: "LVM's lock of it is held by " + who, Err: err}
 			}
 		}
-		return nil, classify(g.name, err, res.Stderr)
+		if err = classify(g.name, err, res.Stderr); errors.Is(err, ErrNoVG) && len(scope.unsure) > 0 {
+			return nil, &Error{VG: g.name, Kind: ErrFailed, Text: scope.incomplete().Error()} // no absence
+		}
+		return nil, err
 	}
 	f, err := parseReport(res.Stdout, g.name)
 	if err != nil {
@@ -132,12 +155,14 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	}
 	f.host = g.p.Host
 	f.unfit, f.unlocked = g.unfit(f), g.unlocked(f, res.Stderr)
+	missing := 0 // as of the last facts
 	g.mu.Lock()
-	known := g.known
+	if g.known != nil {
+		missing = g.known.Missing
+	}
 	g.mu.Unlock()
-	if scope.devices != nil && f.Missing > known.Missing {
-		// A disk that was added meanwhile appears to be missing.
-		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("PVs are missing among the disks %s: LVM reads only these because a disk of another group hangs (%s)", strings.Join(scope.devices, ", "), f.missing())}
+	if len(scope.unsure) > 0 && f.Missing > missing {
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: scope.incomplete().Error()}
 	}
 	return f, nil
 }

@@ -86,12 +86,14 @@ type Provider struct {
 
 	earlier  func(*group) *Block                            // holdsLock; another in tests
 	requests func(number string) (waiting bool, done int64) // requests; another in tests
+	pending  func(dev string) []disk                        // pendingDisks; another in tests
 
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
 	locked   map[volume.UUID]lock            // guarded by mu: of active volumes in shared groups
 	owed     map[volume.UUID]bool            // guarded by mu: volumes whose lock a command may have taken, and none has given back
 	taken    map[volume.UUID]volume.Taken    // guarded by mu: active volumes whose lock another node has taken
+	stalled  map[string]int64                // guarded by mu: what a disk, by its number, had completed when it was found to stall
 }
 
 // New returns a provider. Commands of an earlier flexd that still run are found
@@ -106,8 +108,8 @@ func New(o Options) *Provider {
 	o.Host = tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests, earlier: holdsLock,
-		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{},
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests, pending: pendingDisks, earlier: holdsLock,
+		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
 	}
 	if o.Leads != nil {
 		p.leads = o.Leads

@@ -33,17 +33,27 @@ func (p *Provider) answers(m devmapper.Mapped) error {
 			continue
 		}
 		number, _, _ := strings.Cut(t.Params, " ")
-		_, before := p.requests(number)
-		for end := time.Now().Add(metadataLimit); ; time.Sleep(metadataLimit / 20) {
-			if waiting, done := p.requests(number); !waiting || done != before {
-				break
-			}
-			if time.Now().After(end) {
-				return fmt.Errorf("its metadata (%s) has not answered for %s: look at its disk and at dmesg", number, metadataLimit)
-			}
+		if p.silent(number) {
+			return fmt.Errorf("its metadata (%s) has not answered for %s: look at its disk and at dmesg", number, metadataLimit)
 		}
 	}
 	return nil
+}
+
+// silent reports whether a device has requests and completes none of them for metadataLimit,
+// or is suspended for as long.
+func (p *Provider) silent(number string) bool {
+	_, before := p.requests(number)
+	pause := metadataLimit / 1000
+	for end := time.Now().Add(metadataLimit); ; time.Sleep(pause) {
+		if waiting, done := p.requests(number); !waiting || done != before {
+			return false
+		}
+		if time.Now().After(end) {
+			return true
+		}
+		pause = min(2*pause, metadataLimit/20) // most disks complete one soon
+	}
 }
 
 // requests reports whether a device of device-mapper is suspended or has requests

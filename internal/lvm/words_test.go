@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -136,50 +133,6 @@ func TestFilter(t *testing.T) {
 			t.Errorf("got %q %v, want %q", s.config, err, c.want)
 		}
 	}
-}
-
-// Ensure that a group's commands do not look at disks of another that hang, and
-// that nothing else is kept from them.
-func TestFilterOfHangingDisks(t *testing.T) {
-	f, p := newFake(t, 0)
-	mine, other := p.groups["vg0"], p.groups["other"]
-	filter := func() string {
-		t.Helper()
-		scope, err := p.scopeOf(t.Context(), mine)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, _, _ := strings.Cut(strings.TrimPrefix(scope.config, "devices{scan_lvs=0 filter=["), `"a|own|"`)
-		return s
-	}
-	p.config.filter = []string{"a|own|"}
-	path := t.TempDir() + "/dm.1+2" // a disk of device-mapper by its number, in a place of the test's
-	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(253, 99))); err != nil {
-		t.Skipf("needs to make a device node: %v", err)
-	}
-	mine.known = &Facts{PVs: []PV{{Path: path}}}
-	f.devices["under"] = devmapper.Mapped{Number: "253:99", Suspended: true}
-	done := make(chan struct{})
-	if got := filter(); got != "" {
-		t.Errorf("its own disk: %q", got)
-	}
-	mine.known, other.known = nil, &Facts{PVs: []PV{{Path: path}, {Path: "/dev/sdx"}, {Path: "/dev/gone", Missing: true}, {Path: "/dev/odd(name"}}}
-	if got, want := filter(), `"r|^`+strings.NewReplacer(".", "[.]", "+", "[+]").Replace(path)+`$|",`; got != want {
-		t.Errorf("suspended: got %q, want %q", got, want)
-	}
-	f.devices["under"] = devmapper.Mapped{Number: "253:99"}
-	if got := filter(); got != "" {
-		t.Errorf("resumed: %q", got)
-	}
-	other.open(&Block{Step: "activate", Done: done})
-	if got := other.blocked().Error(); strings.Contains(got, "suspended") {
-		t.Errorf("nothing is suspended: %q", got)
-	}
-	if got := filter(); !strings.HasPrefix(got, `"r|^/dev/sdx$|","r|`) || strings.Contains(got, "odd") || strings.Contains(got, "gone") {
-		t.Errorf("its group hangs: %q", got)
-	}
-	close(done)
-	eventually(t, "all is looked at again", func() bool { return filter() == "" })
 }
 
 // A change of the host's filter, as for a new disk, holds from the next command on.

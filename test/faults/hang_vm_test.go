@@ -44,7 +44,7 @@ func diskHangs(t *testing.T, first string) {
 		commands = append(commands, create(way, "32M", under))
 	}
 	const many = 10 // so many that one of them may be slow for another reason
-	for i := range 2 * many {
+	for i := range 3 * many {
 		commands = append(commands, fmt.Sprintf("lvcreate -qq -y -an -Zn -Wn -L 8M -n v-%d other", i))
 	}
 	l := newLab(t, deadline, commands...)
@@ -114,16 +114,21 @@ func diskHangs(t *testing.T, first string) {
 		t.Errorf("%s: it waited for LVM", down)
 	}
 	l.knows(begun, ways...)
-	// It asks LVM once what it has: that may take until it is known that LVM hangs,
-	// and no longer.
-	l.within(deadline, "the new flexd's group is blocked", func() string {
-		if r := l.attach("colder"); r.Status == "Failure" && strings.Contains(r.Message, "is blocked") && strings.Contains(r.Message, "pid ") {
+	os.Remove("/run/lvm/hints")
+	l.twice("commands of LVM for another group after a restart", attachedAlone, attached(2*many))
+	// A command of the earlier flexd blocks the group as soon as it is known to hang. If none is
+	// left, LVM finds the group without the disk.
+	l.within(deadline, "the new flexd refuses the group", func() string {
+		r := l.attach("colder")
+		blocked := strings.Contains(r.Message, "is blocked") && strings.Contains(r.Message, "pid ")
+		if r.Status == "Failure" && (blocked || strings.Contains(r.Message, "PVs are missing")) && strings.Contains(r.Message, under) {
 			return ""
-		} else {
-			return r.String()
 		}
+		return r.String()
 	})
-	l.soonEnough(l.attach("colder"), time.Second)
+	again := l.attach("colder")
+	l.refused(again, under, "dmesg")
+	l.soonEnough(again, 2*time.Second) // at most one report
 	l.beating()
 
 	l.resume()

@@ -1,0 +1,225 @@
+package lvm
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
+)
+
+// A disk is a block device whose label LVM may read.
+type disk struct {
+	path, number string
+	queue        string // the number of the device with its requests: a partition has those of its disk
+}
+
+// hanging returns the disks that a command for a group must not read, because they do not
+// respond or their group has a command that hangs: those of other groups by their last
+// reports, and those that are in no report. list has the devices of device-mapper.
+func (p *Provider) hanging(mine *group, list []devmapper.Mapped) (others, unknown []string) {
+	p.mu.Lock()
+	groups := slices.Collect(maps.Values(p.groups))
+	p.mu.Unlock()
+	own, theirs := map[string]bool{}, map[string]string{} // by number; theirs has the reported paths
+	for _, g := range groups {
+		g.mu.Lock()
+		known, blocked := g.known, g.block != nil
+		g.mu.Unlock()
+		if known == nil {
+			continue
+		}
+		for _, pv := range known.PVs {
+			switch {
+			case pv.Missing:
+			case g == mine:
+				own[blockNumber(pv.Path)] = true
+			default:
+				theirs[blockNumber(pv.Path)] = pv.Path
+				if blocked {
+					others = append(others, pv.Path)
+				}
+			}
+		}
+	}
+	for _, d := range p.unresponsive(list, own) {
+		if path := theirs[d.number]; path != "" {
+			others = append(others, path)
+		} else {
+			unknown = append(unknown, d.path)
+		}
+	}
+	return distinct(others), distinct(unknown)
+}
+
+// unresponsive returns the disks that are suspended, or complete none of their requests. The
+// group's own are not asked: its commands read them anyway.
+func (p *Provider) unresponsive(list []devmapper.Mapped, own map[string]bool) []disk {
+	notAsked := func(d disk) bool { return own[d.number] }
+	pending := slices.DeleteFunc(p.pending(p.Dev), notAsked)
+	stalled := those(pending, func(d disk) bool { return p.stalls(d.queue) })
+	return append(slices.DeleteFunc(p.suspended(list), notAsked), stalled...)
+}
+
+// stalls reports whether a disk with requests in flight completes none. It does not wait
+// again for one that has completed nothing since it was found to stall.
+func (p *Provider) stalls(number string) bool {
+	waiting, done := p.requests(number)
+	p.mu.Lock()
+	before, known := p.stalled[number]
+	p.mu.Unlock()
+	if known && waiting && done == before {
+		return true
+	}
+	if !p.silent(number) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalled[number] = done
+	return true
+}
+
+// pendingDisks returns the block devices with requests in flight, and their partitions.
+// LVM's volumes are not among them, since no command reads their labels (scan_lvs=0), nor
+// are suspended devices.
+func pendingDisks(dev string) (all []disk) {
+	entries, _ := os.ReadDir("/sys/dev/block")
+	for _, e := range entries {
+		number, dir := e.Name(), "/sys/dev/block/"+e.Name()
+		if pending, _ := sysfs.Line(dir + "/inflight"); strings.Trim(pending, " 0") == "" {
+			continue
+		}
+		uuid, _ := sysfs.Line(dir + "/dm/uuid")
+		suspended, _ := sysfs.Line(dir + "/dm/suspended")
+		target, err := os.Readlink(dir)
+		if err != nil || suspended == "1" || strings.HasPrefix(uuid, "LVM-") {
+			continue
+		}
+		name := filepath.Base(target)
+		path := filepath.Join(dev, strings.ReplaceAll(name, "!", "/"))
+		if mapped, err := sysfs.Line(dir + "/dm/name"); err == nil {
+			path = filepath.Join(dev, "mapper", mapped)
+		}
+		all = append(all, disk{path, number, number})
+		parts, _ := filepath.Glob(dir + "/" + name + "*/dev")
+		for _, part := range parts {
+			if n, err := sysfs.Line(part); err == nil {
+				all = append(all, disk{filepath.Join(dev, filepath.Base(filepath.Dir(part))), n, number})
+			}
+		}
+	}
+	return all
+}
+
+// suspended returns the devices of device-mapper that are suspended and no LVM volumes.
+func (p *Provider) suspended(list []devmapper.Mapped) (all []disk) {
+	for _, m := range list {
+		if strings.HasPrefix(m.UUID, "LVM-") {
+			continue
+		}
+		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID, Number: m.Number}); err == nil && now.Suspended {
+			all = append(all, disk{filepath.Join(p.Dev, "mapper", m.Name), m.Number, m.Number})
+		}
+	}
+	return all
+}
+
+// suspendedDisks returns the paths of all suspended disks: a command may wait for one of
+// them.
+func (p *Provider) suspendedDisks() (paths []string) {
+	list, _ := p.DM.List()
+	for _, d := range p.suspended(list) {
+		paths = append(paths, d.path)
+	}
+	return paths
+}
+
+// hangingPools returns the devices of the volume groups that have a thin pool whose
+// metadata does not answer. LVM asks the kernel for the state of every device that
+// the filter lets through, and would wait for that of the pool and of its volumes.
+func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
+	const prefix = len("LVM-") + uuidLength
+	var pools []devmapper.Mapped
+	for _, m := range list {
+		if len(m.UUID) >= prefix && strings.HasPrefix(m.UUID, "LVM-") && strings.HasSuffix(m.UUID, "-tpool") {
+			pools = append(pools, m)
+		}
+	}
+	hangs := func(m devmapper.Mapped) bool {
+		m, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
+		return err == nil && p.answers(m) != nil
+	}
+	for _, pool := range those(pools, hangs) {
+		for _, m := range list {
+			if strings.HasPrefix(m.UUID, pool.UUID[:prefix]) {
+				paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
+			}
+		}
+	}
+	return distinct(paths)
+}
+
+// disks returns the disks of the group in its last report.
+func (g *group) disks() (paths []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.known == nil {
+		return nil
+	}
+	for _, pv := range g.known.PVs {
+		if !pv.Missing {
+			paths = append(paths, pv.Path)
+		}
+	}
+	return paths
+}
+
+// without returns the disks that are not excluded, under any name.
+func without(paths, excluded []string) (rest []string) {
+	for _, path := range paths {
+		same := func(other string) bool {
+			return path == other || blockNumber(path) != "" && blockNumber(path) == blockNumber(other)
+		}
+		if !slices.ContainsFunc(excluded, same) {
+			rest = append(rest, path)
+		}
+	}
+	return rest
+}
+
+// blockNumber returns the number of a block device; "" = there is none at that path.
+func blockNumber(path string) string {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return ""
+	}
+	return sysfs.Number(st.Rdev)
+}
+
+// those returns the elements for which a test holds that may wait: all are asked at once.
+func those[T any](all []T, holds func(T) bool) (some []T) {
+	answers := make([]bool, len(all))
+	var wait sync.WaitGroup
+	for i, one := range all {
+		wait.Go(func() { answers[i] = holds(one) })
+	}
+	wait.Wait()
+	for i, one := range all {
+		if answers[i] {
+			some = append(some, one)
+		}
+	}
+	return some
+}
+
+func distinct(paths []string) []string {
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}

@@ -1,0 +1,223 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that a group's commands do not look at disks of another that hang, and
+// that nothing else is kept from them.
+func TestFilterOfHangingDisks(t *testing.T) {
+	f, p := newFake(t, 0)
+	mine, other := p.groups["vg0"], p.groups["other"]
+	filter := func() string {
+		t.Helper()
+		scope, err := p.scopeOf(t.Context(), mine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, _ := strings.Cut(strings.TrimPrefix(scope.config, "devices{scan_lvs=0 filter=["), `"a|own|"`)
+		return s
+	}
+	p.config.filter = []string{"a|own|"}
+	path := t.TempDir() + "/dm.1+2" // a disk of device-mapper by its number, in a place of the test's
+	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(253, 99))); err != nil {
+		t.Skipf("needs to make a device node: %v", err)
+	}
+	mine.known = &Facts{PVs: []PV{{Path: path}}}
+	f.devices["under"] = devmapper.Mapped{Number: "253:99", Suspended: true}
+	done := make(chan struct{})
+	if got := filter(); got != "" {
+		t.Errorf("its own disk: %q", got)
+	}
+	mine.known, other.known = nil, &Facts{PVs: []PV{{Path: path}, {Path: "/dev/sdx"}, {Path: "/dev/gone", Missing: true}, {Path: "/dev/odd(name"}}}
+	if got, want := filter(), `"r|^`+strings.NewReplacer(".", "[.]", "+", "[+]").Replace(path)+`$|",`; got != want {
+		t.Errorf("suspended: got %q, want %q", got, want)
+	}
+	f.devices["under"] = devmapper.Mapped{Number: "253:99"}
+	if got := filter(); got != "" {
+		t.Errorf("resumed: %q", got)
+	}
+	other.open(&Block{Step: "activate", Done: done})
+	if got := other.blocked().Error(); strings.Contains(got, "suspended") {
+		t.Errorf("nothing is suspended: %q", got)
+	}
+	if got := filter(); !strings.HasPrefix(got, `"r|^/dev/sdx$|","r|`) || strings.Contains(got, "odd") || strings.Contains(got, "gone") {
+		t.Errorf("its group hangs: %q", got)
+	}
+	close(done)
+	eventually(t, "all is looked at again", func() bool { return filter() == "" })
+
+	// As after a restart, nothing is known of the other group.
+	other.known = nil
+	f.devices["under"] = devmapper.Mapped{Name: "under", Number: "253:99", Suspended: true}
+	f.devices["lv"] = devmapper.Mapped{Name: "other-x", UUID: dmUUID(fakeUUID(7)), Number: "253:98", Suspended: true} // LVM reads no label of it
+	if got, want := filter(), `"r|^`+p.Dev+`/mapper/under$|",`; got != want {
+		t.Errorf("not known whose: got %q, want %q", got, want)
+	}
+	mine.known = &Facts{PVs: []PV{{Path: path}}}
+	if got := filter(); got != "" {
+		t.Errorf("its own disk: %q", got)
+	}
+}
+
+// Disks that complete none of their requests are excluded like suspended ones: all are asked
+// at once, and none is waited for twice.
+func TestFilterOfStalledDisks(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 0)
+	p.config.filter = []string{"a|own|"}
+	own := t.TempDir() + "/own"
+	if err := unix.Mknod(own, unix.S_IFBLK|0o600, int(unix.Mkdev(8, 48))); err != nil {
+		t.Skipf("needs to make a device node: %v", err)
+	}
+	p.groups["vg0"].known = &Facts{PVs: []PV{{Path: own}}}
+	p.groups["other"].known = &Facts{PVs: []PV{{Path: "/dev/sdb"}}}
+	p.pending = func(string) []disk {
+		return []disk{{"/dev/sda", "8:0", "8:0"}, {"/dev/sda1", "8:1", "8:0"}, {"/dev/sdb", "8:16", "8:16"}, {"/dev/sdc", "8:32", "8:32"}, {"/dev/sdd", "8:48", "8:48"}}
+	}
+	var busy, back atomic.Int64
+	p.requests = func(number string) (bool, int64) {
+		switch number {
+		case "8:32": // it is only busy
+			return true, busy.Add(1)
+		case "8:48":
+			t.Error("the group's own disk is asked")
+		}
+		return true, back.Load()
+	}
+	filter := func(min, max time.Duration) string {
+		t.Helper()
+		began := time.Now()
+		scope, err := p.scopeOf(t.Context(), p.groups["vg0"])
+		if took := time.Since(began); err != nil || took < min || took > max {
+			t.Errorf("%v, it took %s", err, took)
+		}
+		return strings.Join(scope.excluded, " ")
+	}
+	const all = "/dev/sda /dev/sda1 /dev/sdb"
+	if got := filter(metadataLimit, 2*metadataLimit); got != all {
+		t.Errorf("got %q", got)
+	}
+	if got := filter(0, metadataLimit/2); got != all {
+		t.Errorf("again: %q", got)
+	}
+	back.Add(1)
+	for i := range 3 { // hanging pools are asked at once, too
+		m := devmapper.Mapped{Name: fmt.Sprintf("vg%d-pool-tpool", i), UUID: dmUUID(fakeUUID(i)) + "-tpool", Targets: []devmapper.Target{{Type: "thin-pool", Params: "253:1 253:0 128"}}}
+		f.devices[m.UUID] = m
+	}
+	p.pending = func(string) []disk { return nil }
+	if got := filter(metadataLimit, 2*metadataLimit); strings.Count(got, "-tpool") != 3 || strings.Contains(got, "sda") {
+		t.Errorf("with pools: %q", got)
+	}
+}
+
+// A report that lacks PVs is no fact, and no absence, while the command must not read a disk
+// that may be one of them.
+func TestReportWithoutHangingDisks(t *testing.T) {
+	f, p := newFake(t, 1)
+	g := p.groups["vg0"]
+	f.devices["under"] = devmapper.Mapped{Name: "under", Number: "253:99", Suspended: true}
+	refused := func(what string) {
+		t.Helper()
+		_, _, err := g.look(t.Context(), true)
+		if is(t, err, ErrFailed, "PVs are missing", p.Dev+"/mapper/under", "dmesg"); errors.Is(err, ErrNoVG) || len(p.Blocks()) != 0 {
+			t.Errorf("%s: %v %v", what, err, p.Blocks())
+		}
+	}
+	f.missing = 1
+	refused("without facts")
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		res, err := utterance{Argv: c.Argv, Code: 5, Stderr: "  Volume group \"vg0\" not found\n"}.result()
+		return res, err, slices.Contains(c.Argv, "fullreport")
+	}
+	refused("without any disk")
+	f.hook, f.missing = nil, 0
+	if _, _, err := g.look(t.Context(), true); err != nil {
+		t.Errorf("it lacks none: %v", err)
+	}
+	f.missing = 1
+	refused("since the last facts")
+	f.devices["under"] = devmapper.Mapped{Name: "under", Number: "253:99"}
+	if facts, _, err := g.look(t.Context(), true); err != nil || facts.Missing != 1 {
+		t.Errorf("resumed: %v", err)
+	}
+	f.devices["under"] = devmapper.Mapped{Name: "under", Number: "253:99", Suspended: true}
+	if _, _, err := g.look(t.Context(), true); err != nil {
+		t.Errorf("known to be missing: %v", err)
+	}
+}
+
+// A report that hangs is repeated without the disks that are seen only then not to respond.
+func TestReportThatHangs(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 1)
+	p.CallDeadline = 20 * time.Second
+	g, done := p.groups["vg0"], make(chan struct{})
+	defer close(done)
+	sees := func() {
+		p.pending = func(string) []disk { return []disk{{"/dev/sdx", "8:0", "8:0"}} }
+		p.requests = func(string) (bool, int64) { return true, 0 }
+	}
+	reports := 0
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if !slices.Contains(c.Argv, "fullreport") {
+			return run.Result{}, nil, false
+		}
+		if reports++; c.Deadline > p.CallDeadline/4 {
+			t.Errorf("two reports may take %s", 2*c.Deadline)
+		}
+		if strings.Contains(strings.Join(c.Argv, " "), "r|^/dev/sdx$|") {
+			return run.Result{}, nil, false
+		}
+		if sees != nil {
+			sees()
+		}
+		return run.Result{}, &run.StuckError{Step: "lvm report", Pid: 4711, Since: time.Now(), Wchan: "exit_aio", Done: done}, true
+	}
+	if lv := f.lookUp(p, "v0"); lv.Presence != volume.Present || reports != 2 || len(p.Blocks()) != 0 {
+		t.Errorf("got %+v after %d reports, %v", lv, reports, p.Blocks())
+	}
+	if _, _, err := g.look(t.Context(), true); err != nil || reports != 3 {
+		t.Errorf("got %v after %d reports", err, reports)
+	}
+	// Nothing else is seen that may be the cause.
+	p.pending, sees, reports = func(string) []disk { return nil }, nil, 0
+	var blocked *BlockedError
+	if _, _, err := g.look(t.Context(), true); !errors.As(err, &blocked) || blocked.Pids[0] != 4711 || reports != 1 {
+		t.Errorf("got %v after %d reports", err, reports)
+	}
+}
+
+// It is not repeated for nothing: without the disk, PVs are missing.
+func TestReportThatHangsOnItsOwnDisk(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 1)
+	done := make(chan struct{})
+	defer close(done)
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if !slices.Contains(c.Argv, "fullreport") || strings.Contains(strings.Join(c.Argv, " "), "r|^/dev/sdx$|") {
+			return run.Result{}, nil, false
+		}
+		p.pending = func(string) []disk { return []disk{{"/dev/sdx", "8:0", "8:0"}} }
+		p.requests = func(string) (bool, int64) { return true, 0 }
+		return run.Result{}, &run.StuckError{Step: "lvm report", Pid: 4711, Done: done}, true
+	}
+	f.missing = 1
+	var blocked *BlockedError
+	if _, _, err := p.groups["vg0"].look(t.Context(), true); !errors.As(err, &blocked) {
+		t.Errorf("got %v", err)
+	}
+}
