@@ -117,7 +117,7 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 			}
 		}
 	}
-	filter = append(quoted(reject(s.excluded)), filter...)
+	filter = append(quoted(reject(p.names(s.excluded))), filter...)
 	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]} " + plainOutput
 	return s, nil
 }

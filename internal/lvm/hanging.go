@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -192,6 +193,42 @@ func without(paths, excluded []string) (rest []string) {
 		}
 	}
 	return rest
+}
+
+// names adds the other names of disks, such as those of udev's links: a filter lets a disk
+// through if it accepts any of its names.
+func (p *Provider) names(paths []string) []string {
+	numbers := map[string]bool{}
+	for _, path := range paths {
+		if n := blockNumber(path); n != "" {
+			numbers[n] = true
+		}
+	}
+	all := slices.Clone(paths)
+	if len(numbers) == 0 {
+		return all
+	}
+	_ = filepath.WalkDir(p.Dev, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil // it is gone
+		case e.IsDir() && e.Name() == "shm": // files of users
+			return fs.SkipDir
+		case e.IsDir():
+			return nil
+		}
+		node := path
+		if target, err := os.Readlink(path); err == nil {
+			if node = target; !filepath.IsAbs(node) {
+				node = filepath.Join(filepath.Dir(path), target)
+			}
+		}
+		if strings.HasPrefix(node, p.Dev+"/") && numbers[blockNumber(node)] { // elsewhere it might hang
+			all = append(all, path)
+		}
+		return nil
+	})
+	return distinct(all)
 }
 
 // blockNumber returns the number of a block device; "" = there is none at that path.

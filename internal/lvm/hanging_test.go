@@ -3,6 +3,7 @@ package lvm
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -69,6 +70,33 @@ func TestFilterOfHangingDisks(t *testing.T) {
 	mine.known = &Facts{PVs: []PV{{Path: path}}}
 	if got := filter(); got != "" {
 		t.Errorf("its own disk: %q", got)
+	}
+}
+
+// A filter of the host may accept one of a disk's other names, so all of them are rejected.
+func TestNamesOfDisks(t *testing.T) {
+	_, p := newFake(t, 0)
+	for _, dir := range []string{"/mapper", "/disk/by-id", "/shm"} {
+		if err := os.MkdirAll(p.Dev+dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for minor, node := range []string{"/dm-0", "/dm-1"} {
+		if err := unix.Mknod(p.Dev+node, unix.S_IFBLK|0o600, int(unix.Mkdev(253, uint32(minor)))); err != nil {
+			t.Skipf("needs to make a device node: %v", err)
+		}
+	}
+	for link, target := range map[string]string{
+		"/mapper/under": "../dm-0", "/disk/by-id/dm-name-under": "../../dm-0", "/absolute": p.Dev + "/dm-0", "/shm/user": "../dm-0",
+		"/mapper/sound": "../dm-1", "/disk/by-id/gone": "../../dm-2",
+	} {
+		if err := os.Symlink(target, p.Dev+link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := strings.ReplaceAll(strings.Join(p.names([]string{p.Dev + "/mapper/under", "/dev/none"}), " "), p.Dev, "")
+	if want := "/dev/none /absolute /disk/by-id/dm-name-under /dm-0 /mapper/under"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
