@@ -86,10 +86,13 @@ func (s *side) filesystem() (text, hint string) {
 	switch {
 	case len(s.mounts()) == 0:
 	case fs.Content == volume.Truncated:
-		remedy := fmt.Sprintf("run no fsck, and give it its size back: lvextend -L %db %s; what was beyond the end is only there if nothing else has used that space", fs.Size, s.title())
-		if !s.lvm() {
-			v := cmp.Or(s.volume, &Volume{Name: s.name()})
+		v := cmp.Or(s.volume, &Volume{Name: s.name()})
+		remedy := volume.CutLV(fs.Size, v.Size, volume.Name{VG: s.g.Name, LV: v.Name})
+		switch {
+		case !s.lvm():
 			remedy = volume.CutFile(fs.Size, v.Size, s.file(v), d.Path)
+		case s.g.older:
+			remedy = "run no fsck. " + s.noRefresh()
 		}
 		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
 			"stop writing to it: " + remedy

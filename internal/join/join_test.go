@@ -206,7 +206,9 @@ func TestDisagreements(t *testing.T) {
 		{"its filesystem is in error, and was made read-only by that", []func(*Group){func(g *Group) { g.Mounts[0].Fault, g.Mounts[0].SuperReadOnly = "ext4 counts 5 errors", true }}, []string{"faulty data: 5 errors"}},
 		{"a child found its filesystem in error", []func(*Group){faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, []string{"faulty data: xfs has shut down"}},
 		{"its filesystem was in error, and is not mounted", []func(*Group){unmounted, leased, func(g *Group) { g.Claims = nil }, faultyFS(volume.FS{Content: volume.FilesystemFailed, What: "xfs has shut down"})}, nil},
-		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 128 MiB and its device /dev/dm-3 only 64 MiB|run no fsck|lvextend -L 134217728b vg0/data"}},
+		{"its filesystem is larger than its device", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20})}, []string{"faulty data: its ext4 has 128 MiB and its device /dev/dm-3 only 64 MiB|run no fsck|vgcfgrestore --list vg0;|lvextend -L 134217728b vg0/data"}},
+		{"its metadata was restored after a reduction", []func(*Group){faultyFS(volume.FS{Content: volume.Truncated, Type: "ext4", Size: 128 << 20}), func(g *Group) { g.Volumes[0].Size = 128 << 20 }}, []string{
+			"faulty data: only 64 MiB|the metadata has that size, so: lvchange --refresh vg0/data", "stale-mapping data: says 128 MiB|lvchange --refresh vg0/data"}},
 		{"a file's filesystem is larger than its device", []func(*Group){func(g *Group) { g.Kind, g.Directory = "loopdev", "/srv/vg0" }, faultyFS(volume.FS{Content: volume.Truncated, Type: "xfs", Size: 128 << 20})}, []string{"faulty data: restore a backup of /srv/vg0/data|truncate -s 134217728 /srv/vg0/data|e2fsck -f"}},
 		{"a leg of a RAID below it is missing", []func(*Group){func(g *Group) {
 			v := &g.Volumes[0]

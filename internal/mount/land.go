@@ -313,7 +313,7 @@ func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
 	if h := handle(d); h.Name == (volume.Name{}) {
 		remedy = volume.CutFile(size, 0, cmp.Or(h.File, h.Path), d.Path)
 	} else {
-		remedy = fmt.Sprintf("run no fsck, and restore its size: lvextend -L %db %s", size, h.Name)
+		remedy = volume.CutLV(size, 0, h.Name)
 	}
 	return &Refusal{
 		What: fmt.Sprintf("the %s on %s has %s, more than its device: the volume was made smaller than its filesystem", fsType, describeDevice(d), volume.Bytes(size)),

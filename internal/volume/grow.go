@@ -34,7 +34,7 @@ func (p *planner) expand(c Call) {
 	case p.h.FS.Content == FilesystemFailed:
 		p.refuseWith(c, failed(p.h.FS))
 		return
-	case p.h.FS.Content == Truncated && c.Size < p.h.FS.Size:
+	case p.h.FS.Content == Truncated: // an extension could take other extents than those that were cut off
 		p.refuseWith(c, p.truncated())
 		return
 	case p.enlarged(): // LVM would load the table of that metadata
@@ -46,6 +46,10 @@ func (p *planner) expand(c Call) {
 	}
 	p.engaged = true
 	who := []string{c.ID}
+	if (lv.Size < c.Size || d.Size < lv.Size) && p.h.FS.Content == ContentUnknown { // it could be cut off
+		p.add(Step{Kind: Inspect, Calls: who})
+		return
+	}
 	if lv.Size < c.Size || d.Size < lv.Size {
 		p.add(Step{Kind: Extend, Size: max(c.Size, lv.Size), Calls: who})
 	}

@@ -24,7 +24,7 @@ type mutant struct {
 
 // suspects are the files, with the tests that find a bug there.
 var suspects = map[string]string{
-	"plan.go": "^TestPlanSpace$", "setup.go": "^TestPlanSpace$", "mount.go": "^TestPlanSpace$", "grow.go": "^TestPlanSpace$",
+	"plan.go": "^TestPlanSpace$", "setup.go": "^TestPlanSpace$", "mount.go": "^TestPlanSpace$", "grow.go": "^(TestPlanSpace|TestExpandTruncated)$",
 	"teardown.go": "^TestPlanSpace$", "orphan.go": "^TestPlanSpace$", "create.go": "^TestPlanSpace$", "record.go": "^TestPlanSpace$",
 	"../asw/owner.go": "^TestOwners$", "../asw/asw.go": "^TestTargetStates$",
 }
@@ -107,6 +107,8 @@ var mutants = []mutant{
 	{"a second pod gets a filesystem that is larger than its device", `case p.h.FS.Content == Truncated:
 		return p`, `case false:
 		return p`},
+	{"a filesystem that is larger than its device is extended", `case p.h.FS.Content == Truncated: // an`, `case false: // an`},
+	{"a filesystem is extended without a look whether its end is cut off", `&& p.h.FS.Content == ContentUnknown { // it could`, `&& false { // it could`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},
 	{"a suspended device is used", `case d.Suspended:`, `case false:`},
 	{"a call waits for a suspended device forever", `waits := c.Waits || p.h.LV.Pending`, `waits := c.Waits || p.h.LV.Pending || p.h.Device.Suspended`},

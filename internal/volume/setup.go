@@ -231,12 +231,28 @@ func failed(fs FS) Refusal {
 // which would drop the blocks beyond the end.
 func (p *planner) truncated() Refusal {
 	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
-	remedy := fmt.Sprintf("run no fsck, and give it its size back: lvextend -L %db %s; what was beyond the end is only there if nothing else has used that space", fs.Size, name)
+	remedy := CutLV(fs.Size, p.h.LV.Size, name)
 	if file := p.h.LV.File.Path; file != "" {
 		remedy = CutFile(fs.Size, p.h.LV.Size, file, d.Path)
 	}
 	return refusal(Damaged, "its %s has %s and its device %s only %s: the volume was made smaller than its filesystem. Stop writing to it: %s",
 		fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
+}
+
+// CutLV is the remedy for a filesystem of that size on a smaller device of a logical volume, whose
+// size in the metadata is lv (0 = unknown). LVM takes the extents of an extension where it likes.
+func CutLV(size, lv int64, name Name) string {
+	switch {
+	case lv >= size:
+		return "run no fsck; the metadata has that size, so: lvchange --refresh " + name.String()
+	case lv == 0:
+		return fmt.Sprintf("run no fsck. If lvs shows at least %d bytes: lvchange --refresh %s. If not, %s", size, name, restoreCut(size, name))
+	}
+	return "run no fsck; " + restoreCut(size, name)
+}
+
+func restoreCut(size int64, name Name) string {
+	return fmt.Sprintf("restore the metadata from before the reduction, if nothing else in %[2]s was changed since: vgcfgrestore --list %[2]s; vgcfgrestore -f FILE %[2]s, with the FILE from *before* the lvreduce; lvchange --refresh %[3]s. Only in a thin pool, or if its old extents are certainly the first free ones (lvs -o+seg_pe_ranges, pvs --segments): lvextend -L %[1]db %[3]s. It takes other extents otherwise, which damages the filesystem", size, name.VG, name)
 }
 
 // CutFile is the remedy for a filesystem of that size on a loop device that is smaller. What is

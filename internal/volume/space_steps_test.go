@@ -188,6 +188,9 @@ func (w world) do(s Step) (world, error) {
 		if !w.wants(oExpand) {
 			return w, fmt.Errorf("extends a volume without a request")
 		}
+		if w.truth == tCut {
+			return w, fmt.Errorf("extends a filesystem whose end is cut off over other extents")
+		}
 		if w.short {
 			w.short, w.small, w.grown = false, true, false
 		}

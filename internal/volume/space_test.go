@@ -142,6 +142,7 @@ func start(yield func(world)) {
 		}
 		each(world{lv: Present, dev: Active, truth: tError, rec: Seen, at: s, published: true, known: true})
 		each(world{lv: Present, dev: Active, truth: tCut, rec: Seen, at: s, published: true, known: true, sized: true})
+		each(world{lv: Present, dev: Active, truth: tCut, rec: Seen, at: s, published: true, short: true, known: true, sized: true})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, short: true, small: true})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, small: true, grow: true})
 		each(world{lv: Present, dev: Active, truth: tExt4, rec: Seen, at: s, published: true, elsewhere: true})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -295,32 +296,57 @@ func TestUsedByOthers(t *testing.T) {
 	h.sh("swapoff", "/dev/vg0/swap")
 }
 
-// An operator makes a volume smaller than its filesystem, under a pod: that is
-// reported, no further pod gets it, no fsck runs on it, and the remedy works.
+// An operator makes a volume smaller than its filesystem, under a pod: that is reported, no further
+// pod gets it, nothing checks or extends it, and the remedy gives it the extents that it had.
 func TestShrunk(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
 	for _, fsType := range []string{"ext4", "xfs"} {
 		name, size := "shrunk-"+fsType, int64(400*mib)
-		v := h.vol(name, fsType).With("size", "400Mi")
+		v := h.vol(name, fsType).With("size", "320Mi")
 		h.ok(h.up(noAttach, v, p))
-		h.write(v, p, "f", "x")
-		h.lvm("lvreduce", "-f", "-y", "-L", "384M", "vg0/"+name)
-		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size-mib, name) // LVM rounds it up
+		expand := func() answer {
+			return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), fmt.Sprint(320*mib))
+		}
+		h.volume("vg0/"+name+"-gap", 16*mib, nil) // lvextend would take other extents than those cut off
+		h.ok(expand())
+		h.volume("vg0/"+name+"-next", 16*mib, nil)
+		h.lvm("lvremove", "-y", "vg0/"+name+"-gap")
+		extents := h.lvm("lvs", "--noheadings", "-o", "seg_pe_ranges", "--segments", "vg0/"+name)
+		text := strings.Repeat("0123456789abcdef", 310*mib/16)
+		h.write(v, p, "f", text)
+		h.sh("sync")
+		h.lvm("lvreduce", "-f", "-y", "-L", "320M", "vg0/"+name)
+		h.refused(expand(), name, "run no fsck")
+		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size-mib, name)
 		h.eventually("status shows it", func() string {
 			s := h.story(name)
-			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, "384 MiB") }) {
+			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, "320 MiB") }) {
 				return ""
 			}
 			return fmt.Sprintf("%+v", s)
 		})
 		h.disagrees("faulty", h.story(name).UUID, "run no fsck", remedy)
-		h.refused(h.up(noAttach, v, q), name, "run no fsck", remedy)
+		h.refused(h.up(noAttach, v, q), name, "run no fsck", "vgcfgrestore --list vg0;", remedy)
+		if fsType == "ext4" {
+			h.ok(h.unmount(v, p))
+			h.refused(h.up(noAttach, v, p), name, "run no fsck", remedy)
+		}
+		h.sh("sh", "-c", `vgcfgrestore -y -f $(grep -l "before.*lvreduce.*vg0/`+name+`'" /etc/lvm/archive/vg0_*.vg | tail -1) vg0`)
+		refresh := "the metadata has that size, so: lvchange --refresh vg0/" + name
+		h.refused(h.up(noAttach, v, q), name, "run no fsck", refresh)
+		if fsType != "ext4" {
+			h.refused(expand(), name, refresh)
+		}
+		h.lvm("lvchange", "--refresh", "vg0/"+name)
+		if got := h.lvm("lvs", "--noheadings", "-o", "seg_pe_ranges", "--segments", "vg0/"+name); got != extents {
+			t.Errorf("it has %s, before: %s", got, extents)
+		}
 		h.ok(h.unmount(v, p))
-		h.refused(h.up(noAttach, v, p), name, "run no fsck", remedy)
-		h.sh(strings.Fields(remedy)...)
 		h.ok(h.up(noAttach, v, p))
-		h.reads(v, p, "f", "x")
+		if got, err := os.ReadFile(filepath.Join(h.PodDir(p, v), "f")); err != nil || string(got) != text {
+			t.Errorf("its file has other contents: %v", err)
+		}
 		h.end(noAttach, v, p)
 	}
 }
