@@ -109,6 +109,9 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	if lerr != nil {
 		return err
 	}
+	if l := f.LVs[lv.Name.LV]; l.UUID == lv.UUID && slices.Contains(l.Tags, tagCreating) { // absent for others
+		return err
+	}
 	now, cutOff := g.p.judge(f, lv.Name), f.cutOff()[lv.UUID]
 	switch {
 	case now.Presence == volume.Absent:

@@ -15,7 +15,7 @@ import (
 
 // Create creates a blank, active volume of at least size bytes. A tag marks it during the
 // creation, so that it is not used as a volume; after an interrupted creation the volume is
-// found by that tag and completed. Nothing is ever replaced.
+// found by that tag and completed. Nothing is ever replaced, except a RAID that was never active.
 func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -40,6 +40,12 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	_, there := f.LVs[name.LV]
 	if there && kept { // completing it writes zeros: read the metadata again
 		if f, _, err = g.look(ctx, true); err != nil {
+			return err
+		}
+		_, there = f.LVs[name.LV]
+	}
+	if there && f.neverActive(f.LVs[name.LV]) {
+		if f, err = g.removeRemains(ctx, f.LVs[name.LV]); err != nil {
 			return err
 		}
 		_, there = f.LVs[name.LV]
@@ -240,6 +246,9 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical) error {
 	before, err := g.p.Device(ctx, lv)
 	if err != nil {
+		return err
+	}
+	if err := g.freeParts(ctx, l); err != nil {
 		return err
 	}
 	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // unwritten blocks of a thin volume read as zeros

@@ -298,6 +298,18 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 				f.lvs[name].tags = append(f.lvs[name].tags, args[i+1])
 			}
 		}
+	case "lvremove":
+		name := strings.TrimPrefix(last, "vg0/")
+		lv := f.lvs[name]
+		if want, tag, _ := strings.Cut(args[slices.Index(args, "-S")+1], " && lv_tags="); want != selection(lv.uuid) || !slices.Contains(lv.tags, tag) {
+			return u // without a word
+		}
+		for part, l := range f.lvs {
+			if bare := strings.Trim(part, "[]"); bare == name || strings.HasPrefix(bare, name+"_r") {
+				delete(f.lvs, part)
+				delete(f.devices, dmUUID(l.uuid))
+			}
+		}
 	case "lvextend":
 		if f.noLock != "" {
 			fail("%s", f.noLock)

@@ -5,8 +5,8 @@
 // An LVM command takes a third of a second on any machine, so none is started where an
 // ioctl suffices: device-mapper says whether a volume is active, suspended or open, by uuid
 // and never by name. One report reads the metadata for all readers, and is cached until
-// something changes it. The package never removes a volume, and does not read the contents
-// of devices.
+// something changes it. The package removes no volume that was ever active, and does not
+// read the contents of devices.
 package lvm
 
 import (

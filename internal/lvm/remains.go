@@ -1,0 +1,92 @@
+package lvm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// neverActive reports whether a volume is what an interrupted lvcreate of a RAID left before its
+// first activation: until LVM has zeroed the metadata volumes of the RAID, they are visible, and
+// it refuses the activation of the RAID. No data can have been written to it.
+func (f *Facts) neverActive(l Logical) bool {
+	if !slices.Contains(l.Tags, tagCreating) || !slices.Contains(l.Layout, "raid") {
+		return false
+	}
+	for name, part := range f.LVs {
+		if number, ok := strings.CutPrefix(name, l.Name+"_rmeta_"); ok && !part.Hidden {
+			if _, err := strconv.Atoi(number); err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// removeRemains removes a volume that was never active, with its parts, and returns the metadata
+// without it. A volume of that name that is another, or that was completed meanwhile, stays.
+func (g *group) removeRemains(ctx context.Context, l Logical) (*Facts, error) {
+	if err := g.changeable(ctx); err != nil {
+		return nil, err
+	}
+	name := volume.Name{VG: g.name, LV: l.Name}
+	switch _, active, err := g.p.find(l.UUID); {
+	case err != nil:
+		return nil, err
+	case active:
+		return nil, fmt.Errorf("its creation was interrupted before it could be activated, but it has a device. Look at that first; only if nothing in it is needed: lvremove %s", name)
+	}
+	release, err := g.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = g.change("create", []string{"lvremove", "-y", "-S", selection(l.UUID) + " && lv_tags=" + tagCreating, name.String()}, 0)
+	g.invalidate()
+	release()
+	if err != nil {
+		return nil, fmt.Errorf("the creation of %s was interrupted, and what it left could not be removed: %w", name, err)
+	}
+	f, _, err := g.look(ctx, true)
+	return f, err
+}
+
+// freeParts removes the devices of the parts of a RAID that has no device itself, as an interrupted
+// activation leaves them: LVM refuses to activate it beside them, and does not deactivate them.
+func (g *group) freeParts(ctx context.Context, l Logical) error {
+	if !slices.Contains(l.Layout, "raid") {
+		return nil
+	}
+	if _, active, err := g.p.find(l.UUID); err != nil || active {
+		return err
+	}
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for name, part := range f.LVs {
+		if _, ok := leg(l.Name, name); !ok {
+			continue
+		}
+		if m, found, err := g.p.find(part.UUID); err != nil {
+			return err
+		} else if found && m.Open == 0 {
+			left = append(left, m.Name)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	release, err := g.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = g.p.Runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, left), Deadline: removeDeadline, Mutates: true})
+	return err
+}

@@ -1,0 +1,112 @@
+package lvm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// halfRAID is what lvcreate leaves if it is killed before a RAID can be activated.
+func halfRAID(t *testing.T) (*fakeLVM, *Provider) {
+	f, p := newFake(t, 0)
+	f.lvs["db"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "raid,raid1", role: "public", tags: []string{tagCreating}}
+	f.lvs["db_rmeta_0"] = &fakeLV{uuid: fakeUUID(2), size: 4 * mib, tags: []string{tagCreating}}
+	f.lvs["[db_rimage_0]"] = &fakeLV{uuid: fakeUUID(3), size: 8 * mib, layout: "linear", role: "private"}
+	f.broken["db"] = "Refusing activation of RAID LV vg0/db with visible SubLVs."
+	return f, p
+}
+
+// A RAID that was never active is removed and created again; nothing else is removed.
+func TestCreateOverRemains(t *testing.T) {
+	db := volume.Name{VG: "vg0", LV: "db"}
+	for _, row := range []struct {
+		what    string
+		change  func(f *fakeLVM)
+		removed bool
+		says    string // "" = it is created
+	}{
+		{"never active", func(*fakeLVM) {}, true, ""},
+		{"no creation of flexd's", func(f *fakeLVM) { f.lvs["db"].tags = nil }, false, "exists already"},
+		{"completed meanwhile", func(f *fakeLVM) {
+			f.before = func(words string) error {
+				if strings.HasPrefix(words, "lvremove") {
+					f.lvs["db"].tags = []string{tagCreated}
+				}
+				return nil
+			}
+		}, false, "exists already"},
+		{"another one meanwhile", func(f *fakeLVM) {
+			f.before = func(words string) error {
+				if strings.HasPrefix(words, "lvremove") {
+					f.lvs["db"].uuid = fakeUUID(9)
+				}
+				return nil
+			}
+		}, false, "vg0/db"},
+		{"active", func(f *fakeLVM) {
+			uuid := dmUUID(fakeUUID(1))
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-db", UUID: uuid, Number: "253:0", Live: true, Targets: []devmapper.Target{{Type: "raid", Length: 8 * mib}}}
+		}, false, "has a device"},
+		{"may have been active", func(f *fakeLVM) {
+			f.lvs["[db_rmeta_0]"] = f.lvs["db_rmeta_0"]
+			delete(f.lvs, "db_rmeta_0")
+		}, false, "Refusing activation"},
+		{"no RAID", func(f *fakeLVM) { f.lvs["db"].layout = "linear" }, false, "Refusing activation"},
+		{"a disk is missing", func(f *fakeLVM) { f.missing = 1 }, false, "lacks 1 of its disks"},
+	} {
+		f, p := halfRAID(t)
+		f.mu.Lock()
+		row.change(f)
+		if row.removed {
+			delete(f.broken, "db") // of the new one
+		}
+		f.mu.Unlock()
+		err := p.Create(t.Context(), "", db, 8*mib, "")
+		lv, there := f.lvs["db"]
+		if removed := !there || lv.uuid != fakeUUID(1) && lv.uuid != fakeUUID(9); removed != row.removed {
+			t.Errorf("%s: removed %v", row.what, removed)
+		}
+		if row.says != "" {
+			is(t, err, nil, row.says)
+			if strings.Contains(err.Error(), "does not exist any more") {
+				t.Errorf("%s: %v", row.what, err)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(f.lvs["db"].tags, []string{tagCreated}) || len(f.lvs) != 1 {
+			t.Errorf("%s: got %v, %+v", row.what, err, f.lvs)
+		}
+	}
+}
+
+// The parts of a RAID whose activation was interrupted are removed before it is activated again,
+// without what is open; its contents stay.
+func TestFreeParts(t *testing.T) {
+	f, p := halfRAID(t)
+	f.lvs["[db_rmeta_0]"] = f.lvs["db_rmeta_0"]
+	delete(f.lvs, "db_rmeta_0")
+	f.broken = map[string]string{}
+	part := func(n int, name string, open int) {
+		uuid := dmUUID(fakeUUID(n))
+		f.devices[uuid] = devmapper.Mapped{Name: name, UUID: uuid, Number: "253:9" + string(rune('0'+n)), Open: open, Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib}}}
+	}
+	part(2, "vg0-db_rmeta_0", 0)
+	part(3, "vg0-db_rimage_0", 1)
+	var removed []string
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if c.Argv[0] == "dmsetup" {
+			removed = append(removed, c.Argv[3:]...)
+		}
+		return f.dmsetupRemove(c)
+	}
+	if err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "db"}, 8*mib, ""); err != nil {
+		t.Error(err)
+	}
+	if ran := f.commands(); !slices.Equal(removed, []string{"vg0-db_rmeta_0"}) || slices.Contains(ran, "lvremove") || f.lvs["db"].uuid != fakeUUID(1) {
+		t.Errorf("removed %q, ran %q", removed, ran)
+	}
+}

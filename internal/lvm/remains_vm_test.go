@@ -1,0 +1,96 @@
+//go:build vm
+
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Ensure that the creation of a RAID is completed wherever lvcreate was killed, with and without
+// its devices, as a power cut leaves it.
+func TestVMCreateRAIDCut(t *testing.T) {
+	l := newLab(t)
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Fatal("needs strace, which kills lvcreate")
+	}
+	l.sh("vgextend", "-q", "vg0", l.disks[2], l.disks[3])
+	trace := filepath.Join(t.TempDir(), "trace")
+	for _, row := range []struct {
+		layout string
+		step   int
+	}{{"raid1", 9}, {"raid5", 41}, {"raid10", 53}} {
+		g := Group{Layout: Layout{Type: row.layout}}
+		// lvcreate runs lvcreate, which is killed at that call of device-mapper, and returns their number.
+		lvcreate := func(name string, at int) int {
+			args := []string{"-f", "-qq", "-o", trace, "-e", "trace=ioctl"}
+			if at > 0 {
+				args = append(args, "-e", fmt.Sprint("inject=ioctl:signal=KILL:when=", at))
+			}
+			made := createArgs(g, volume.Name{VG: "vg0", LV: name}, 4, 4*mib, "team-a")
+			args = append(append(args, made[0], "--config", "activation{monitoring=0}"), made[1:]...)
+			exec.Command("strace", args...).Run()
+			calls, err := os.ReadFile(trace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Count(string(calls), " ioctl(")
+		}
+		all := lvcreate("whole", 0)
+		l.sh("lvremove", "-q", "-y", "vg0/whole")
+		cut := map[string]int{}
+		for at := row.step; at <= all; at += row.step {
+			name := fmt.Sprintf("%s-%d", row.layout, at)
+			lvcreate(name, at)
+			parts := l.sh("lvs", "-a", "--noheadings", "-o", "lv_name", "vg0")
+			switch left := l.sh("dmsetup", "ls"); {
+			case strings.Contains(strings.ReplaceAll(parts, "["+name, ""), name+"_rmeta_0"):
+				cut["visible"]++
+				if at%2 == 0 { // a power cut
+					exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
+				}
+			case strings.Contains(left, "_rmeta_") && !strings.Contains(left, "vg0-"+strings.ReplaceAll(name, "-", "--")+"\t"):
+				cut["parts"]++
+			}
+			l.restart(g)
+			if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib, ""); err != nil {
+				t.Errorf("%s, killed at call %d of %d: %v", row.layout, at, all, err)
+				l.wipe()
+				l.sh("vgcreate", "-q", "vg0", l.disks[0], l.disks[1], l.disks[2], l.disks[3])
+				continue
+			}
+			lv := l.present(name)
+			if d := l.device(lv); lv.Size != 16*mib || !lv.Created || d.Size != lv.Size {
+				t.Errorf("%s, killed at call %d: got %+v %+v", row.layout, at, lv, d)
+			}
+			l.sh("lvremove", "-q", "-y", "vg0/"+name)
+			if left := l.sh("lvs", "-a", "--noheadings", "-o", "lv_name", "vg0") + l.sh("dmsetup", "ls"); strings.Contains(left, name[:5]) {
+				t.Errorf("%s, killed at call %d, left %s", row.layout, at, left)
+			}
+		}
+		t.Logf("%s: %d calls: %v", row.layout, all, cut)
+		if row.layout == "raid1" && (cut["visible"] == 0 || cut["parts"] == 0) {
+			t.Error("no creation was killed at the point that matters")
+		}
+	}
+
+	// It was used, and its deactivation was interrupted: what it has stays.
+	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "--type", "raid1", "-L", "16M", "--addtag", tagCreating, "-n", "used", "vg0")
+	l.sh("mkfs.ext4", "-q", "-F", "/dev/vg0/used")
+	l.sh("dmsetup", "remove", "vg0-used")
+	l.restart(Group{})
+	var refusal *mount.Refusal
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 16*mib, ""); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "an ext4 signature") {
+		t.Errorf("create used: got %v", err)
+	}
+	l.sh("lvchange", "-ay", "vg0/used")
+	l.sh("e2fsck", "-fn", "/dev/vg0/used")
+}
