@@ -9,7 +9,7 @@ import (
 
 // count adds a volume to what the group has.
 func (f *Facts) count(l Logical) {
-	if l.created() {
+	if l.created() && !isPart(l.Name) { // lvcreate gives its tags also to the metadata volumes of a RAID
 		f.usage.Add(l.namespace(), volume.Amount{Volumes: 1, Size: l.Size})
 	}
 	if l.Pool != "" && slices.Contains(l.Layout, "thin") && !l.thinPool() {

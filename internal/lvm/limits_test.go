@@ -53,6 +53,12 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	all.Wait()
+	for i, part := range []string{"[new0_rmeta_0]", "new0_rmeta_1"} { // visible after an interrupted creation
+		f.lvs[part] = &fakeLV{uuid: fakeUUID(500 + i), size: 4 * mib, tags: []string{tagCreating, tagNamespace + "a"}}
+	}
+	if u := usage(); u.All.Volumes != 8 {
+		t.Errorf("with parts of a RAID: %+v", u)
+	}
 	for ns, a := range usage().ByNamespace {
 		if a.Size > 40*mib || a.Size < 32*mib {
 			t.Errorf("namespace %s has %+v", ns, a)
