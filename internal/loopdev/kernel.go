@@ -87,50 +87,39 @@ type Loop struct {
 
 // NewKernel returns the real Kernel for a daemon: if a filesystem hangs, its methods return
 // an error after answerTime.
-func NewKernel() Kernel { return &daemonKernel{hung: map[string]int{}, hungIn: map[string]int{}} }
+func NewKernel() Kernel { return &daemonKernel{hung: map[string]int{}} }
 
 // answerTime is how long the daemon waits for the filesystem of a volume group.
 const answerTime = 5 * time.Second
 
-// maxHung is how many reads of files in one directory may hang before no other file there is
-// read: each one takes answerTime, and a thread until it ends.
-const maxHung = 3
-
 // A daemonKernel reads files in goroutines that it can abandon.
 type daemonKernel struct {
 	kernel
-	mu     sync.Mutex
-	hung   map[string]int // by path: abandoned reads that have not ended
-	hungIn map[string]int // by directory: those of files in it
+	mu   sync.Mutex
+	hung map[string]int // by path: abandoned reads that have not ended
 }
 
-func (k *daemonKernel) File(path string) (FileInfo, error) {
-	return within(k, path, filepath.Dir(path), k.kernel.File)
-}
+func (k *daemonKernel) File(path string) (FileInfo, error) { return within(k, path, k.kernel.File) }
 
-func (k *daemonKernel) Files(dir string) ([]string, error) {
-	return within(k, dir, "", k.kernel.Files)
-}
+func (k *daemonKernel) Files(dir string) ([]string, error) { return within(k, dir, k.kernel.Files) }
 
-func (k *daemonKernel) Space(dir string) (Space, error) { return within(k, dir, "", k.kernel.Space) }
+func (k *daemonKernel) Space(dir string) (Space, error) { return within(k, dir, k.kernel.Space) }
 
 func (k *daemonKernel) Directory(dir string) (string, error) {
-	return within(k, dir, "", k.kernel.Directory)
+	return within(k, dir, k.kernel.Directory)
 }
 
-// within runs one read of a path, and none while an earlier one hangs, or too many of files in
-// the same directory; "" = it is a directory.
-func within[T any](k *daemonKernel, path, dir string, look func(string) (T, error)) (T, error) {
+// within runs one read of a path, and none while an earlier one hangs.
+func within[T any](k *daemonKernel, path string, look func(string) (T, error)) (T, error) {
 	type result struct {
 		found T
 		err   error
 	}
-	hangs := fmt.Errorf("%s does not respond: its filesystem hangs; check its disk or server, and dmesg", path)
 	k.mu.Lock()
-	hung := k.hung[path] > 0 || k.hungIn[dir] >= maxHung
+	hung := k.hung[path] > 0
 	k.mu.Unlock()
 	if hung {
-		return result{}.found, hangs
+		return result{}.found, &hangError{path}
 	}
 	results := make(chan result, 1)
 	go func() {
@@ -144,24 +133,25 @@ func within[T any](k *daemonKernel, path, dir string, look func(string) (T, erro
 		return r.found, r.err
 	case <-late.C:
 	}
-	k.abandoned(path, dir, 1)
+	k.mu.Lock()
+	k.hung[path]++
+	k.mu.Unlock()
 	go func() {
 		<-results
-		k.abandoned(path, dir, -1)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.hung[path]--; k.hung[path] == 0 {
+			delete(k.hung, path)
+		}
 	}()
-	return result{}.found, hangs
+	return result{}.found, &hangError{path}
 }
 
-// abandoned counts an abandoned read.
-func (k *daemonKernel) abandoned(path, dir string, n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.hung[path] += n; k.hung[path] == 0 {
-		delete(k.hung, path)
-	}
-	if k.hungIn[dir] += n; k.hungIn[dir] == 0 || dir == "" {
-		delete(k.hungIn, dir)
-	}
+// A hangError is the error of a path whose filesystem does not answer.
+type hangError struct{ path string }
+
+func (e *hangError) Error() string {
+	return e.path + " does not respond: its filesystem hangs; check its disk or server, and dmesg"
 }
 
 // kernel is the real Kernel for a child, which has a deadline.

@@ -73,6 +73,10 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 	return c, err
 }
 
+// maxHung is how many files of a directory may hang before the others are not read: each takes
+// seconds while creations wait, and a thread until it responds.
+const maxHung = 3
+
 // each visits the files of a volume group that have the name of a volume. It returns why others
 // could not be read: one damaged file, or a mount without a server, hides no other volume.
 func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo)) (unread map[string]string, err error) {
@@ -81,12 +85,19 @@ func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo
 		return nil, fmt.Errorf("volume group %s: %w", vg, err)
 	}
 	unread = map[string]string{}
+	hung := 0
 	for _, name := range names {
 		file, err := p.file(volume.Name{VG: vg, LV: name})
 		if err != nil {
 			continue
 		}
-		f, err := p.kernel.File(file)
+		f, err := FileInfo{}, error(&hangError{file})
+		if hung < maxHung {
+			f, err = p.kernel.File(file)
+		}
+		if hangs := (*hangError)(nil); errors.As(err, &hangs) {
+			hung++
+		}
 		switch {
 		case err != nil:
 			unread[name] = fmt.Sprintf("%s/%s: %v: if something is mounted there, unmount it; if not, look at dmesg, and run fsck on the filesystem of %s", vg, name, err, dir)
