@@ -599,14 +599,50 @@ func TestRecordNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	verify("d", "a")
-	if _, _, err := r.Named(name("copy")); err == nil {
-		t.Error("a damaged record is not reported for its name")
+	if _, _, err := r.Named(name("none")); err == nil {
+		t.Error("a damaged record is no answer")
 	}
 	if err := os.Remove(r.File("a")); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, _ := r.Named(name("d")); got != "" {
 		t.Errorf("removed: %q", got)
+	}
+}
+
+// The names of a record are found while others are looked up.
+func TestRecordNamedMeanwhile(t *testing.T) {
+	r, err := OpenRecords(t.TempDir(), boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := func(i int) volume.Name { return volume.Name{VG: "vg0", LV: fmt.Sprint(i)} }
+	if err := r.Seen("a", name(0), "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer close(end)
+	for range 4 {
+		readers.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-end:
+					return
+				default:
+					_, _, _ = r.Named(name(i % 100))
+				}
+			}
+		})
+	}
+	for i := 1; i < 100; i++ {
+		if err := r.Renamed("a", name(i), false); err != nil {
+			t.Fatal(err)
+		}
+		if uuid, _, err := r.Named(name(i)); uuid != "a" || err != nil {
+			t.Fatalf("name %d: %q, %v", i, uuid, err)
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ type Records struct {
 
 	mu      sync.Mutex                    // not held while a file is read or written
 	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
-	names   map[string][]string           // file → the names "VG/LV" in it if it says "seen", likewise
+	names   map[string]namesIn            // file → the names in it, as it was read
 	writing map[volume.UUID]bool          // the records that are being written
 	written *sync.Cond                    // with mu: signalled when one has been
 	unread  map[string]error              // file, or the directory → why it cannot be read
@@ -69,7 +69,7 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	if err := MakeStateDir(dir); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string][]string{},
+	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]namesIn{},
 		writing: map[volume.UUID]bool{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	r.written = sync.NewCond(&r.mu)
 	_ = r.each(nil, func(_ string, rec Record) { r.relate(rec.UUID) })
@@ -198,6 +198,7 @@ func (e *damagedError) Unwrap() error { return e.err }
 // read reads one record. An error in it is a problem from then on. Only its caller waits
 // for the disk.
 func (r *Records) read(path string) (rec Record, err error) {
+	was := stateOf(path) // before it is read: a newer content never counts as this one
 	data, err := readFile(path, maxNote)
 	if err == nil {
 		bad := parseRecord(data, &rec)
@@ -212,7 +213,7 @@ func (r *Records) read(path string) (rec Record, err error) {
 	defer r.mu.Unlock()
 	switch {
 	case err == nil:
-		r.names[path] = rec.names()
+		r.names[path] = namesIn{was, rec.names()}
 		delete(r.unread, path)
 		return rec, nil
 	case errors.Is(err, fs.ErrNotExist):
@@ -222,6 +223,27 @@ func (r *Records) read(path string) (rec Record, err error) {
 	}
 	r.unread[path] = err
 	return rec, fmt.Errorf("format record %s: %w", path, err)
+}
+
+// namesIn are the names "VG/LV" in a file that says "seen".
+type namesIn struct {
+	file  fileState
+	names []string
+}
+
+// A fileState identifies the content of a file that is only replaced.
+type fileState struct {
+	ino            uint64
+	size           int64
+	changed, wrote unix.Timespec
+}
+
+func stateOf(path string) fileState {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil {
+		return fileState{}
+	}
+	return fileState{st.Ino, st.Size, st.Ctim, st.Mtim}
 }
 
 // names returns the names of a volume that was seen with a filesystem.
@@ -413,7 +435,6 @@ func (r *Records) put(rec Record) error {
 		return fmt.Errorf("format record: %w", err)
 	}
 	r.relate(rec.UUID)
-	r.names[r.path(rec.UUID)] = rec.names()
 	delete(r.unread, r.path(rec.UUID))
 	return nil
 }
@@ -426,9 +447,9 @@ func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	var file string
 	other := func(path string) bool {
 		r.mu.Lock()
-		defer r.mu.Unlock()
-		names, read := r.names[path]
-		return read && !slices.Contains(names, n.String())
+		in, read := r.names[path]
+		r.mu.Unlock()
+		return read && !slices.Contains(in.names, n.String()) && stateOf(path) == in.file
 	}
 	err := r.each(other, func(path string, rec Record) {
 		if slices.Contains(rec.names(), n.String()) {
