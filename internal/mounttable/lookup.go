@@ -80,7 +80,7 @@ func (t *Table) Over(e *Entry) *Entry {
 
 // Of returns the entries whose superblock has that device number.
 func (t *Table) Of(number string) (of []*Entry) {
-	if i := t.numbers.of(number); i >= 0 && i < len(t.first) {
+	if i := t.numbers.of(number); i >= 0 {
 		for e := t.first[i]; e != nil; e = e.after {
 			of = append(of, e)
 		}

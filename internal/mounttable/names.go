@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names number strings from 0 on. A value never changes, so that tables can share it: with
@@ -69,7 +71,10 @@ func (t tree) with(fresh []string) tree {
 		i := t.of(dir)
 		if i < 0 {
 			parent := -1
-			if up := above(dir); up != dir {
+			switch up := above(dir); {
+			case len(dir) >= unix.PathMax: // no lookup reaches it
+				parent = add("/")
+			case up != dir:
 				parent = add(up)
 			}
 			i = t.len()

@@ -423,6 +423,10 @@ func TestTree(t *testing.T) {
 		if tr.len() != len(known[i]) || len(tr.parents) != tr.len() {
 			t.Errorf("%d directories, %d parents, want %d", tr.len(), len(tr.parents), len(known[i]))
 		}
+		long := "/a" + strings.Repeat("/x", 4096)
+		if deep := (tree{tr.names, slices.Clip(tr.parents)}).with([]string{long}); deep.len() > tr.len()+1 {
+			t.Errorf("tree %d: a mount point that no lookup reaches has %d numbers", i, deep.len()-tr.len())
+		}
 		for _, dir := range []string{"/", "/a/b1", "/a/b3/c15//deleted", "/a/b3/c15//deleted/x/y", "/b", "", "x"} {
 			var want []string
 			for j := range len(dir) + 1 {
