@@ -28,7 +28,7 @@ func check(a checkArg) (nothing, error) {
 			return nothing{}, err // e2fsck would drop the blocks beyond the end
 		}
 		if sb.Log {
-			if err := replay(dev, a.Device); err != nil {
+			if err := replay(dev, a.Device, sb); err != nil {
 				return nothing{}, err
 			}
 		}
@@ -43,21 +43,23 @@ func check(a checkArg) (nothing, error) {
 // replay makes the kernel replay the journal of an ext4, before e2fsck sees it. If a write
 // fails, for example because the directory of a loop device is full, the kernel refuses the
 // mount and keeps the journal; e2fsck goes on without it, and clears what was only there. Nor
-// does e2fsck replay each journal with fast commits.
-func replay(dev *os.File, d volume.Device) error {
+// does e2fsck replay each journal with fast commits. Another error of the kernel, such as a group
+// descriptor that is torn in place and whole in the journal, is for e2fsck.
+func replay(dev *os.File, d volume.Device, sb superblock) error {
 	err := fullBelow(d)
 	if err == nil {
 		var mnt int
-		if mnt, err = build(dev, MountSpec{Device: d, FSType: "ext4", First: true}); err == nil {
+		if mnt, err = build(dev, MountSpec{Device: d, FSType: "ext4", First: true, onlyJournal: true}); err == nil {
 			err = unix.Close(mnt)
 		}
 	}
-	if err == nil {
-		return unused(dev, d) // a superblock exists for an instant longer
-	}
 	var refusal *Refusal
 	var busy *BusyError
-	if errors.As(err, &refusal) || errors.As(err, &busy) {
+	damaged := errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EINVAL)
+	switch {
+	case err == nil, damaged && !sb.FastCommit:
+		return unused(dev, d) // a superblock exists for an instant longer
+	case errors.As(err, &refusal), errors.As(err, &busy):
 		return err
 	}
 	return &Refusal{

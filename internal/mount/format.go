@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -175,9 +176,12 @@ func mountable(dev *os.File, f Formatting) error {
 	} else if s.Type != f.Type {
 		return fmt.Errorf("with %s mkfs makes %s, not %s; %s", options, s.name(), f.Type, remedy)
 	}
-	mnt, err := assemble(MountSpec{Device: f.Device, FSType: f.Type, First: true})
-	if err != nil {
+	mnt, err := build(dev, MountSpec{Device: f.Device, FSType: f.Type, First: true})
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("this kernel cannot mount a filesystem that mkfs makes with %s: %w; %s", options, err, remedy)
+	case err != nil:
+		return fmt.Errorf("the new filesystem cannot be mounted: %w", err)
 	}
 	return unix.Close(mnt)
 }
@@ -192,7 +196,7 @@ func fullBelow(d volume.Device) error {
 		return nil
 	}
 	var used unix.Stat_t
-	if unix.Stat(file, &used) == nil && used.Blocks*512 >= used.Size {
+	if st.Type != unix.BTRFS_SUPER_MAGIC && unix.Stat(file, &used) == nil && used.Blocks*512 >= used.Size { // btrfs writes elsewhere
 		return nil
 	}
 	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)

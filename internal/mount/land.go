@@ -183,7 +183,7 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("fsmount: %w%s", err, messages(fs))
 	}
-	if err := usable(mnt, l); err != nil {
+	if err := usable(mnt, l); err != nil && !l.onlyJournal {
 		unix.Close(mnt)
 		return -1, err
 	}

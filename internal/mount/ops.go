@@ -168,6 +168,8 @@ type MountSpec struct {
 	Attrs    []string      `json:"attrs,omitempty"`    // further mount attributes: nosuid, nodev, noexec, noatime, ...
 	Super    []string      `json:"super,omitempty"`    // superblock options: "key" or "key=value"
 	Root     string        `json:"root,omitempty"`     // Dir must be below it, without a symlink in between; "" = no symlink at all
+
+	onlyJournal bool // for the replay of its journal: a check follows
 }
 
 // Mount builds the mount detached, calls gate when it is complete, and moves it to l.Dir in

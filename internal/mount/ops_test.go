@@ -282,6 +282,23 @@ func TestCheckJournal(t *testing.T) {
 	}
 }
 
+// e2fsck repairs what the kernel does not mount, also with a journal.
+func TestCheckTornDescriptor(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	r.sh("debugfs", "-w", "-R", "set_bg 0 checksum 0x1234", r.dev.Path)
+	r.sh("debugfs", "-w", "-R", "feature needs_recovery", r.dev.Path)
+	l := r.landing(r.mkdir("m"))
+	if err := r.Mount(t.Context(), r.lock, l, yes); err == nil {
+		t.Fatal("it was mounted")
+	}
+	if err := r.Check(t.Context(), r.lock, r.dev, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	r.land(l)
+	r.unmount(l.Dir)
+}
+
 // Ensure that e2fsck's verdicts are understood.
 func TestCheckVerdicts(t *testing.T) {
 	r := newRig(t, 64*mib)

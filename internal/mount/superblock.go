@@ -20,6 +20,8 @@ type superblock struct {
 	Unclean bool // ext4: e2fsck -p does more than read the superblock
 	Log     bool // ext4, btrfs: a journal or log has to be replayed
 
+	FastCommit bool // ext4: it has fast commits
+
 	Unfinished bool // xfs: mkfs has not ended
 
 	MountOptions []string // ext4: options that the kernel adds to those of a mount
@@ -59,6 +61,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		size = 1024 << shift
 		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
 		s.MountOptions = ext4Options(b)
+		s.FastCommit = le.Uint32(b[0x5c:])&0x400 != 0                // COMPAT_FAST_COMMIT
 		s.Log = le.Uint32(b[0x60:])&0x4 != 0                         // INCOMPAT_RECOVER
 		s.Unclean = s.Failed || s.Log || le.Uint16(b[58:])&1 == 0 || // EXT4_VALID_FS
 			int16(le.Uint16(b[54:])) > 0 && le.Uint16(b[52:]) >= le.Uint16(b[54:]) || // mounts since the last check
