@@ -33,7 +33,7 @@ func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.
 // crio reports whether the node's container runtime is CRI-O.
 func crio() (bool, error) {
 	found, err := procfs.Named("", "crio")
-	return len(found) > 0, err
+	return slices.ContainsFunc(found, func(d procfs.Details) bool { return d.Foreign == "" || d.Foreign == procfs.Unreadable }), err
 }
 
 // Pods are kubelet's control groups at one instant.
@@ -41,13 +41,14 @@ type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
 	why  string              // why the processes of pods are unknown
 	of   Cgroups
+	crio func() (bool, error) // of Cgroups, once
 }
 
 // Look finds the pods' control groups: kubelet's own tree in each hierarchy, with the names
 // of either cgroup driver (kubepods/burstable/podUID, or
 // kubepods.slice/.../kubepods-burstable-podU_I_D.slice).
 func (c Cgroups) Look() Pods {
-	p := Pods{dirs: map[string][]string{}, of: c}
+	p := Pods{dirs: map[string][]string{}, of: c, crio: sync.OnceValues(c.crio)}
 	trees := 0
 	for _, hierarchy := range c.hierarchies() {
 		found, err := kubelets(hierarchy)
@@ -174,7 +175,7 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 	}
 	// CRI-O runs no process of the pod's own, so there is none while its containers wait for
 	// an image or for their next start.
-	switch crio, err := p.of.crio(); {
+	switch crio, err := p.crio(); {
 	case err != nil:
 		return volume.LifeUnknown, err.Error()
 	case crio:

@@ -90,7 +90,11 @@ func currentName(h volume.Have) volume.Name {
 func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume.Name) {
 	if p := n.Providers[old.VG]; p != nil && n.isFile(now) {
 		lv, err := p.LookUp(ctx, old)
-		if err != nil && volume.CodeOf(err) != volume.NotFound || lv.Presence == volume.Present && lv.UUID == uuid {
+		switch {
+		case err != nil && volume.CodeOf(err) != volume.NotFound:
+			n.Log.WithField("volume", now.String()).WithError(err).Debugf("whether it is a copy of %s is not known yet", old)
+			return
+		case lv.Presence == volume.Present && lv.UUID == uuid:
 			return
 		}
 	}

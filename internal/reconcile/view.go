@@ -43,7 +43,8 @@ func (n *Node) newAuditor() *audit.Auditor {
 		Spaces: map[string]audit.SpaceSource{}, Gauge: n.Gauge,
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
 		Renamed: func(uuid volume.UUID, old, now volume.Name) {
-			if n.isFile(now) && old.VG != now.VG {
+			facts, err := n.Records.Get(uuid)
+			if own := err == nil && facts.File == n.Records.File(uuid); old.VG != now.VG && (n.isFile(now) || !own) {
 				return // a copy, until a pod uses it
 			}
 			n.recordName(n.ctx, uuid, old, now)
