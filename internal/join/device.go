@@ -80,11 +80,15 @@ const Enlarged = "has more space at its end than the metadata, which counts it a
 
 // Remedy is the advice about a device of a group that contradicts the metadata in this way.
 func Remedy(misplaced, group string) string {
-	restore := "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata"
+	restore := restore(group)
 	if strings.HasSuffix(misplaced, Enlarged) {
 		return "if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: " + restore
 	}
 	return "the metadata may be an older one: " + restore
+}
+
+func restore(group string) string {
+	return "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata"
 }
 
 // noRefresh is advice about a group with older metadata: a refresh would load its tables.
@@ -136,6 +140,9 @@ func (s *side) stale() {
 	}
 	if v != nil && d.Misplaced != "" {
 		hint := Remedy(d.Misplaced, s.g.Name) + ". If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost"
+		if d.Suspended && d.Loaded && d.Misplaced != Enlarged { // the resume gives it the table of the metadata
+			hint = "only if older metadata was restored, before the resume: " + restore(s.g.Name)
+		}
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && d.Bypassed {

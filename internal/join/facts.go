@@ -96,8 +96,8 @@ type Device struct {
 	Broken         string  // why nothing can be read from it, or from a part of it
 	Part           bool    // it was made to show only a part of its file
 	Merges         bool    // the kernel merges a snapshot into it
-	Placed         bool    // the metadata's place for it is known; else Misplaced says nothing
-	Misplaced      string  // how it lies elsewhere than the metadata says
+	Placed         bool    // its whole table was compared with the metadata; else Misplaced may lack something
+	Misplaced      string  // how it lies elsewhere, or is another type of device, than the metadata says
 	Bypassed       bool    // it is the origin of thick snapshots, which lack what is written to it
 	SameThin       bool    // it is the thin device that the metadata says: its pool keeps its blocks
 	Failed         string  // what is wrong with its pool, its cache or a merge into it; "" = nothing

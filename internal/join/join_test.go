@@ -185,8 +185,8 @@ func TestDisagreements(t *testing.T) {
 			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed, g.Devices[0].Bypassed = true, true, true, true
 		}}, []string{"stale-mapping data: is suspended|only a new snapshot needs its second table|dmsetup clear vg0-data && "}},
 		{"suspended after the metadata was written", []func(*Group){func(g *Group) {
-			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Misplaced = true, true, "lies on space that the metadata gives to vg0/x"
-		}}, []string{"stale-mapping data: is suspended|: dmsetup resume vg0-data"}},
+			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Misplaced = true, true, "has a raid table, and the metadata says linear"
+		}}, []string{"stale-mapping data: is suspended|: dmsetup resume vg0-data; only if older metadata was restored, before the resume: vgcfgrestore --list vg0"}},
 		{"an origin that bypasses its snapshots", []func(*Group){func(g *Group) { g.Devices[0].Bypassed = true }}, []string{"stale-mapping data: is no origin of a snapshot|lvremove"}},
 		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
 		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},

@@ -52,6 +52,7 @@ type Facts struct {
 	unknown     []devmapper.Mapped // see unknownDevices
 	taken       taken              // by the devices of the other volumes
 	contradicts string             // how a device contradicts this metadata, "" = none does
+	mend        string             // the remedy for that
 }
 
 // A PV is a disk of a volume group.

@@ -57,7 +57,7 @@ type fakeLV struct {
 	uuid         volume.UUID
 	size         int64
 	tags         []string
-	layout, role string
+	layout, role string // "" = that of its device
 	attr         string // "" = those of a plain volume
 	origin       string // of a thick snapshot
 	pool         string // of a thin volume, or the cache of a cached one
@@ -353,6 +353,9 @@ func (f *fakeLVM) report() string {
 		layout, role := lv.layout, lv.role
 		if layout == "" {
 			layout, role = "linear", "public"
+			if m := f.devices[dmUUID(lv.uuid)]; len(m.Targets) > 0 && typed[m.Targets[0].Type] {
+				layout = m.Targets[0].Type
+			}
 		}
 		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":%q,"lv_skip_activation":"","pool_lv":%q,"origin":%q,"lv_lockargs":%q}`,
 			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.health, lv.pool, lv.origin, map[bool]string{true: "1.0.0:70254592"}[f.lockType != "" && (lv.pool == "" || layout == "cache")]))

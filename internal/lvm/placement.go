@@ -94,9 +94,15 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		return ""
 	}
 	id := identity(f.UUID, grouped(rest[:uuidLength]))
+	name := f.names[id]
+	for _, t := range m.Targets {
+		if layout := f.LVs[name].Layout; typed[t.Type] && len(layout) > 0 && !slices.Contains(layout, t.Type) && !slices.Contains(layout, "unknown") {
+			return fmt.Sprintf("has a %s table, and the metadata says %s", t.Type, strings.Join(layout, ", "))
+		}
+	}
 	for _, e := range extents(m) {
 		if f.place.free.meets([]extent{e}) {
-			if size := f.LVs[f.names[id]].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
+			if size := f.LVs[name].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
 				return join.Enlarged
 			}
 			return "lies on space that the metadata counts as free"
@@ -108,7 +114,6 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 			return fmt.Sprintf("lies on the disk %s, which the metadata does not have", e.disk)
 		}
 	}
-	name := f.names[id]
 	if dm, layer, ok := parseDMName(m.Name); ok && layer == "" && rest[uuidLength:] == "" && !isPart(dm.LV) && isPart(name) {
 		return fmt.Sprintf("is a volume, and the metadata has it as %s/%s, a part of another", f.Name, name)
 	}
@@ -130,6 +135,39 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	return ""
+}
+
+// typed are the targets whose type is in the layout of their volume. That of a linear or striped one
+// may not be: it can be a layer, as that over an external origin. On a disk, its extents tell.
+var typed = map[string]bool{"cache": true, "mirror": true, "raid": true, "thin": true, "writecache": true}
+
+// compared reports whether misplaced has compared the whole table of a device with the metadata.
+func (f *Facts) compared(t *tree, n *node) bool {
+	rest, ours := strings.CutPrefix(n.UUID, dmUUID(volume.UUID(f.UUID)))
+	if f.place == nil || !ours || len(rest) < uuidLength {
+		return false
+	}
+	l, known := f.LVs[f.names[identity(f.UUID, grouped(rest[:uuidLength]))]]
+	layer := rest[uuidLength:]
+	store := layer == "" && slices.Contains(l.Role, "thicksnapshot") || layer == "-cdata" || layer == "-cmeta" // of another size
+	if !known || !store && l.Size != n.Size() {
+		return false
+	}
+	for _, target := range n.Targets {
+		switch target.Type {
+		case "linear", "striped", "cache", "mirror", "thin", "thin-pool", "writecache", "snapshot", "snapshot-origin":
+		case "raid":
+			if legsOf(target) != f.legs[l.Name] {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return !slices.ContainsFunc(extents(n.Mapped), func(e extent) bool {
+		_, _, isDisk := sysfs.SplitNumber(e.disk)
+		return isDisk && !f.place.disks[e.disk] && !(slices.Contains(n.below, e.disk) && strings.HasPrefix(t.at(e.disk).UUID, "LVM-"))
+	})
 }
 
 // bypassed reports whether a device is the origin of thick snapshots and its table has no part for

@@ -80,6 +80,50 @@ func TestMisplaced(t *testing.T) {
 	}
 }
 
+// A command that was killed before it resumed the volume has left it with a table of another type
+// than the metadata says. No table counts as that of the metadata unless all of it was compared.
+func TestTableType(t *testing.T) {
+	const raid = "raid raid1 3 0 region_size 1024 2 - - 253:91 253:92"
+	id := fakeUUID(0)
+	for _, c := range []struct {
+		table, layout, want string
+		compared            bool
+	}{
+		{"linear 8:0 2048", "linear", "", true},
+		{"linear 8:16 2048", "linear", "", false},   // of the group under another number, or gone
+		{"linear 253:91 0", "raid,raid1", "", true}, // a layer, as over an external origin
+		{raid, "raid,raid1", "", true},
+		{"raid raid1 3 0 region_size 1024 3 - - - - 253:91 253:92", "raid,raid1", "", false},
+		{raid, "linear", "has a raid table, and the metadata says linear", true},
+		{raid, "cache", "has a raid table, and the metadata says cache", true},
+		{raid, "unknown", "", true},
+		{"cache 253:1 253:2 253:92 128 0 mq 0", "striped", "has a cache table, and the metadata says striped", true},
+		{"writecache s 253:91 253:92 512 0", "linear", "has a writecache table, and the metadata says linear", true},
+		{"thin 253:80 5", "linear", "has a thin table, and the metadata says linear", true},
+		{"thin 253:80 5", "thin,sparse", "", true},
+		{"snapshot-origin 253:91", "raid,raid1", "", true},
+		{"error ", "linear", "", false},
+		{"zero ", "unknown", "", false},
+	} {
+		f := &Facts{
+			Name: "vg0", UUID: vgUUID, names: map[volume.UUID]string{id: "v"}, legs: map[string]int{"v": 2},
+			LVs:   map[string]Logical{"v": {Name: "v", UUID: id, Size: 8 * mib, Layout: strings.Split(c.layout, ",")}},
+			place: &placement{disks: map[string]bool{"8:0": true}},
+		}
+		target, params, _ := strings.Cut(c.table, " ")
+		dm, p := newFake(t, 0)
+		dm.devices["LVM-below"] = devmapper.Mapped{UUID: "LVM-below", Number: "253:91"}
+		below, m := p.tree(), devmapper.Mapped{Name: "vg0-v", UUID: dmUUID(id), Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: target, Length: 8 * mib, Params: params}}}
+		if got, compared := f.misplaced(m), f.compared(below, below.add(m, nil)); got != c.want || compared != c.compared {
+			t.Errorf("%s, %s: got %q %v", c.table, c.layout, got, compared)
+		}
+		m.Targets[0].Length *= 2
+		if f.compared(below, below.add(m, nil)) {
+			t.Errorf("%s, larger than the metadata says: compared", c.table)
+		}
+	}
+}
+
 // segment is extents of a disk in a report, of a volume or free.
 func segment(start, size int, owner string) string {
 	return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)

@@ -175,9 +175,13 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			below.health(now, &d)
 			d.Suspended = d.Suspended || d.SuspendedBelow != ""
 			if current {
-				d.Placed = f.place != nil
 				d.SameThin, d.Bypassed = f.sameThin(now, d.UUID), f.bypassed(now, d.UUID)
-				below.walk(now, func(n *node, _ bool) { d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped)) })
+				all := true
+				unread := below.walk(now, func(n *node, _ bool) {
+					d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped))
+					all = all && f.compared(below, n)
+				})
+				d.Placed = all && unread == ""
 			}
 		}
 		if named && name.VG == vg {

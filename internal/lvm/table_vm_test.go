@@ -207,6 +207,34 @@ func TestVMMisplaced(t *testing.T) {
 	}
 }
 
+// An lvconvert -m0 was killed after it wrote the metadata: the present table, to which a pod would
+// go on writing, is not that of the metadata.
+func TestVMMisplacedType(t *testing.T) {
+	l := newLab(t)
+	l.sh("modprobe", "dm-mirror")
+	lv := l.lv("a", "8M")
+	d := l.activate(lv)
+	dir := t.TempDir()
+	l.sh("mkfs.ext4", "-q", d.Path)
+	l.sh("mount", d.Path, dir)
+	t.Cleanup(func() { exec.Command("umount", dir).Run() })
+	claim := []join.Claim{{UUID: lv.UUID, LV: "a", Dir: dir, Phase: volume.Held, For: "pod a"}}
+	// Both copies are the volume's own space.
+	l.sh("sh", "-ec", `d=vg0-a; linear=$(dmsetup table $d); at=${linear#*linear }
+		swap() { dmsetup suspend --nolockfs --noudevsync $d; dmsetup load $d --table "$1"; }
+		swap "0 16384 mirror core 2 1024 nosync 2 $at $at"; dmsetup resume --noudevsync $d; swap "$linear"`)
+	l.Invalidate("")
+	l.found("killed", l.differ(claim, nil), "stale-mapping a: has a mirror table, and the metadata says linear")
+	l.found("killed", l.differ(claim, nil), "stale-mapping a: : dmsetup resume vg0-a; only if older metadata")
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 4*mib, ""), nil, "vg0-a has a mirror table", "flexd check says how it is resumed")
+	is(t, l.Deactivate(t.Context(), l.lock, lv, volume.Device{}), nil, "vg0-a")
+	l.sh("dmsetup", "resume", "--noudevsync", "vg0-a")
+	l.found("resumed", l.differ(claim, nil))
+	l.sh("umount", dir)
+	l.Invalidate("")
+	l.deactivate(lv)
+}
+
 // named is the device of that name, or none.
 func (l *lab) named(name string) devmapper.Mapped {
 	all, _ := l.DM.List()

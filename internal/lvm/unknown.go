@@ -105,11 +105,19 @@ func (g *group) checkFree(f *Facts) error {
 			return refuse("whether the device %s lies on space that the metadata counts as free is unknown: %v", m.Name, err)
 		default:
 			if where := f.misplaced(now); where != "" {
-				return refuse("the device %s %s, and a new volume could get space that it uses: %s. If that is not possible: copy the data off", m.Name, where, join.Remedy(where, f.Name))
+				return refuse("the device %s %s, and a new volume could get space that it uses: %s. If that is not possible: copy the data off", m.Name, where, f.advice(now, where))
 			}
 		}
 	}
 	return nil
+}
+
+// advice is that about a device that contradicts the metadata.
+func (f *Facts) advice(m devmapper.Mapped, where string) string {
+	if m.Suspended && m.Loaded && where != join.Enlarged {
+		return "an interrupted command of LVM has left it suspended, and flexd check says how it is resumed"
+	}
+	return join.Remedy(where, f.Name)
 }
 
 // overlap says why a device must not be used that lies on the same extents as one of another
@@ -179,9 +187,9 @@ type takenExtent struct {
 type taken map[string][]takenExtent
 
 // takenBy returns the extents of the devices of known volumes, and how a device contradicts the
-// metadata: that of a known volume is misplaced, or an unknown one lies on space of a volume. One
+// metadata, with the remedy: that of a known volume is misplaced, or an unknown one lies on space of a volume. One
 // that cannot be read lies where the metadata says.
-func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts string) {
+func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts, remedy string) {
 	all = taken{}
 	isUnknown := map[string]bool{} // by number: not every device has a uuid
 	for _, u := range f.unknown {
@@ -206,7 +214,7 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contra
 			}
 		}
 		if where != "" && contradicts == "" {
-			contradicts = m.Name + " " + where
+			contradicts, remedy = m.Name+" "+where, f.advice(now, where)
 		}
 	}
 	for _, of := range all {
@@ -217,7 +225,7 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contra
 			of[i].until = until
 		}
 	}
-	return all, contradicts
+	return all, contradicts, remedy
 }
 
 // onVolume says on which volume's space an unknown device lies, or "".
@@ -239,7 +247,7 @@ func (f *Facts) contradiction() error {
 	if f.contradicts == "" {
 		return nil
 	}
-	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, join.Remedy(f.contradicts, f.Name))
+	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, f.mend)
 }
 
 // settled fails if the activation of a volume could write to the device of another one, or replace
