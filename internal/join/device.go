@@ -33,7 +33,10 @@ func (s *side) dmOnly() {
 	if s.lvm() {
 		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
-	if s.device.Misplaced != "" {
+	switch {
+	case s.device.Left:
+		hint = Left(s.device.Kernel)
+	case s.device.Misplaced != "":
 		hint = s.noRefresh()
 	}
 	s.add(DMOnly, "", hint, "%s", text)
@@ -72,6 +75,11 @@ func (s *side) copied() {
 			strings.Join(quoted[1:], " "), quoted[0])
 	}
 	s.add(StaleMapping, files[1], hint, "%s", text)
+}
+
+// Left is the advice about such a device.
+func Left(name string) string {
+	return "an interrupted command of LVM has left it, and nothing uses it: dmsetup remove " + name
 }
 
 // Enlarged is Misplaced of a device that was extended, perhaps by a command that was interrupted

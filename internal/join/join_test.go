@@ -64,6 +64,10 @@ func TestDisagreements(t *testing.T) {
 		{"a part in older metadata", []func(*Group){unclaimed, func(g *Group) {
 			g.Volumes, g.Devices[0].Misplaced = nil, "is a volume, and the metadata has it as vg0/x_cvol, a part of another"
 		}}, []string{"dm-only data: is a volume, and the metadata has it as vg0/x_cvol|uuid u1|open 1 times|restore the newest file"}},
+		{"a part that was left, which says nothing about other volumes", []func(*Group){func(g *Group) {
+			g.Volumes[0].Size = 128 << 20
+			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "data_wcorig", Kernel: "vg0-data_wcorig", Path: "/dev/dm-4", Number: "253:4", Misplaced: "lies on space that the metadata gives to vg0/data", Left: true})
+		}}, []string{"stale-mapping data: lvchange --refresh vg0/data", "dm-only data_wcorig: lies on space that the metadata gives to vg0/data|(uuid u8)|has left it, and nothing uses it: dmsetup remove vg0-data_wcorig"}},
 		{"extended before the metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Size, g.Devices[0].Misplaced = 68<<20, Enlarged
 		}}, []string{"stale-mapping data: has 68 MiB|has more space at its end|neither restore nor refresh"}},

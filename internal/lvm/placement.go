@@ -86,14 +86,23 @@ func (f *Facts) placed() (*placement, error) {
 	return p, nil
 }
 
+// idOf returns the volume, or the part of one, that has a device by its uuid, and the suffix there
+// of LVM's hidden devices. The metadata may not have it.
+func (f *Facts) idOf(m devmapper.Mapped) (id volume.UUID, suffix string, ours bool) {
+	rest, ours := strings.CutPrefix(m.UUID, dmUUID(volume.UUID(f.UUID)))
+	if !ours || len(rest) < uuidLength {
+		return "", "", false
+	}
+	return identity(f.UUID, grouped(rest[:uuidLength])), rest[uuidLength:], true
+}
+
 // misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a
 // volume; "" = it does not, or that is unknown.
 func (f *Facts) misplaced(m devmapper.Mapped) string {
-	rest, ours := strings.CutPrefix(m.UUID, dmUUID(volume.UUID(f.UUID)))
-	if f.place == nil || !ours || len(rest) < uuidLength {
+	id, suffix, ours := f.idOf(m)
+	if f.place == nil || !ours {
 		return ""
 	}
-	id := identity(f.UUID, grouped(rest[:uuidLength]))
 	name := f.names[id]
 	for _, t := range m.Targets {
 		if layout := f.LVs[name].Layout; typed[t.Type] && len(layout) > 0 && !slices.Contains(layout, t.Type) && !slices.Contains(layout, "unknown") {
@@ -114,10 +123,10 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 			return fmt.Sprintf("lies on the disk %s, which the metadata does not have", e.disk)
 		}
 	}
-	if dm, layer, ok := parseDMName(m.Name); ok && layer == "" && rest[uuidLength:] == "" && !isPart(dm.LV) && isPart(name) {
+	if dm, layer, ok := parseDMName(m.Name); ok && layer == "" && suffix == "" && !isPart(dm.LV) && isPart(name) {
 		return fmt.Sprintf("is a volume, and the metadata has it as %s/%s, a part of another", f.Name, name)
 	}
-	if l := f.LVs[name]; name != "" && rest[uuidLength:] == "" && !l.merging() && len(m.Targets) > 0 && !fenced(m) {
+	if l := f.LVs[name]; name != "" && suffix == "" && !l.merging() && len(m.Targets) > 0 && !fenced(m) {
 		if is, has, known := f.thinIDs(m, id); known && is != has {
 			return fmt.Sprintf("is the thin device %d of its pool, and the metadata says %d", is, has)
 		}
@@ -143,14 +152,10 @@ var typed = map[string]bool{"cache": true, "mirror": true, "raid": true, "thin":
 
 // compared reports whether misplaced has compared the whole table of a device with the metadata.
 func (f *Facts) compared(t *tree, n *node) bool {
-	rest, ours := strings.CutPrefix(n.UUID, dmUUID(volume.UUID(f.UUID)))
-	if f.place == nil || !ours || len(rest) < uuidLength {
-		return false
-	}
-	l, known := f.LVs[f.names[identity(f.UUID, grouped(rest[:uuidLength]))]]
-	layer := rest[uuidLength:]
-	store := layer == "" && slices.Contains(l.Role, "thicksnapshot") || layer == "-cdata" || layer == "-cmeta" // of another size
-	if !known || !store && l.Size != n.Size() {
+	id, suffix, _ := f.idOf(n.Mapped)
+	l, known := f.LVs[f.names[id]]
+	store := suffix == "" && slices.Contains(l.Role, "thicksnapshot") || suffix == "-cdata" || suffix == "-cmeta" // of another size
+	if f.place == nil || !known || !store && l.Size != n.Size() {
 		return false
 	}
 	for _, target := range n.Targets {

@@ -191,7 +191,34 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		}
 		all = append(all, d)
 	}
+	if current && (f.contradicts != "" || len(f.unknown) > 0) {
+		all = append(all, p.strayParts(f, list, below, all)...)
+	}
 	return all, nil
+}
+
+// strayParts returns the devices of parts that contradict the metadata, or that it does not have, one
+// of each part. Those below others have been looked at with these.
+func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, others []join.Device) (all []join.Device) {
+	for _, m := range list {
+		id, _, ours := f.idOf(m)
+		if !ours || seen.nodes[m.Number] != nil || f.LVs[f.names[id]].merging() {
+			continue
+		}
+		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
+		if err != nil || idle(now) {
+			continue
+		}
+		d := join.Device{UUID: id, Kernel: m.Name, Path: p.node(m), Number: m.Number, Size: now.Size(), Open: now.Open, Misplaced: f.misplaced(now), Left: f.left(now)}
+		if name, _, ok := parseDMName(m.Name); ok {
+			d.Name = name.LV
+		}
+		if (d.Misplaced != "" || f.names[id] == "") && !slices.ContainsFunc(others, func(o join.Device) bool { return o.UUID == id }) {
+			all = append(all, d)
+		}
+	}
+	slices.SortFunc(all, func(a, b join.Device) int { return cmp.Or(cmp.Compare(a.UUID, b.UUID), cmp.Compare(a.Open, b.Open)) })
+	return slices.CompactFunc(all, func(a, b join.Device) bool { return a.UUID == b.UUID })
 }
 
 // health adds the problems of a device and of the devices below it.

@@ -26,18 +26,14 @@ func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devm
 		disks = f.place.disks
 	}
 	for _, m := range list {
-		rest, ours := strings.CutPrefix(m.UUID, prefix)
-		if !ours {
+		if !strings.HasPrefix(m.UUID, prefix) {
 			on, oerr := p.liesOn(m, disks)
 			if err = errors.Join(err, oerr); on {
 				all = append(all, m)
 			}
 			continue
 		}
-		if len(rest) < uuidLength {
-			continue
-		}
-		if _, known := f.names[identity(f.UUID, grouped(rest[:uuidLength]))]; !known {
+		if id, _, whole := f.idOf(m); whole && f.names[id] == "" {
 			all = append(all, m)
 		}
 	}
@@ -114,10 +110,21 @@ func (g *group) checkFree(f *Facts) error {
 
 // advice is that about a device that contradicts the metadata.
 func (f *Facts) advice(m devmapper.Mapped, where string) string {
-	if m.Suspended && m.Loaded && where != join.Enlarged {
+	switch {
+	case m.Suspended && m.Loaded && where != join.Enlarged:
 		return "an interrupted command of LVM has left it suspended, and flexd check says how it is resumed"
+	case f.left(m):
+		return join.Left(m.Name)
 	}
 	return join.Remedy(where, f.Name)
+}
+
+// left reports whether a device is a part of a volume that nothing uses, and to which the metadata
+// gives no space: an interrupted command of LVM has left it.
+func (f *Facts) left(m devmapper.Mapped) bool {
+	id, _, ours := f.idOf(m)
+	name, _, _ := parseDMName(m.Name)
+	return ours && m.Open == 0 && isPart(name.LV) && f.Missing == 0 && !slices.ContainsFunc(f.used, func(u usedExtent) bool { return u.owner == id })
 }
 
 // overlap says why a device must not be used that lies on the same extents as one of another
@@ -149,6 +156,8 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		}
 		switch name, _, _ := parseDMName(other.Name); {
 		case !mine.meets(extents(other)):
+		case f.left(other):
+			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
 		case strings.HasPrefix(name.LV, "pvmove") && below[ownerOf(u.UUID)]: // the metadata may have been read before pvmove changed it
 			return fmt.Sprintf("its device is built on %s, which is not in the metadata that flexd has read: pvmove has started or ended since, or the metadata of %s is an older one (flexd check says which)", other.Name, g.name)
 		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of the part alone could lack what is cached
@@ -166,6 +175,8 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		case errors.Is(err, devmapper.ErrNoDevice):
 		case err != nil:
 			return fmt.Sprintf("whether it still lies on extents of another volume's device is unknown: %v", err)
+		case mine.meets(extents(other)) && f.left(other):
+			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
 		case mine.meets(extents(other)):
 			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest file that differs from the current metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -205,6 +206,47 @@ func TestFreeUnknown(t *testing.T) {
 		}
 		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) == 0 || s.Kernel == "" != (c.survey == "") || !strings.Contains(s.Kernel, c.survey) {
 			t.Errorf("%s: survey: %+v", c.disk, s)
+		}
+	}
+}
+
+// An interrupted lvconvert --splitcache has left a part on the space of its volume: nothing uses it,
+// and it is to be removed, whatever the metadata knows of it.
+func TestPartLeft(t *testing.T) {
+	for _, c := range []struct {
+		what, want string
+		part       *fakeLV // in the metadata; nil = not there
+		open       int
+	}{
+		{"virtual", "dmsetup remove vg0-v0_wcorig", &fakeLV{uuid: fakeUUID(5), size: 8 * mib, layout: "unknown", role: "private"}, 0},
+		{"unknown", "dmsetup remove vg0-v0_wcorig", nil, 0},
+		{"in use", "vgcfgrestore --list vg0", &fakeLV{uuid: fakeUUID(5), size: 8 * mib, layout: "unknown", role: "private"}, 1},
+	} {
+		f, p := newFake(t, 1)
+		f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+		f.gaps = segment(0, 2, string(fakeUUID(0).Earlier())) + "," + segment(2, 100, "")
+		if c.part != nil {
+			f.lvs["[v0_wcorig]"] = c.part
+		}
+		for i, name := range []string{"v0", "v0_wcorig"} {
+			uuid := dmUUID(fakeUUID(5 * i))
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + name, UUID: uuid, Number: fmt.Sprint("253:", 90+i), Live: true, Open: i * c.open, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 2048"}}}
+		}
+		lv := f.lookUp(p, "v0")
+		d, err := p.Device(t.Context(), lv)
+		if err != nil || !d.Unusable || !strings.Contains(d.Reason, c.want) || strings.Contains(d.Reason, "vgcfgrestore") != (c.open > 0) {
+			t.Errorf("%s: got %+v %v", c.what, d, err)
+		}
+		is(t, p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), nil, "vg0-v0_wcorig", c.want)
+		s := p.Survey(t.Context(), "vg0", false)
+		if i := slices.IndexFunc(s.Devices, func(d join.Device) bool { return d.Name == "v0_wcorig" }); len(s.Devices) != 2 || i < 0 || s.Devices[i].Left != (c.open == 0) || s.Devices[i].Misplaced == "" {
+			t.Errorf("%s: survey: %+v", c.what, s)
+		}
+		delete(f.devices, dmUUID(fakeUUID(5)))
+		p.Invalidate("")
+		f.lookUp(p, "v0")
+		if s := p.Survey(t.Context(), "vg0", false); len(s.Devices) != 1 {
+			t.Errorf("%s: removed: %+v", c.what, s)
 		}
 	}
 }
