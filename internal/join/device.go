@@ -15,6 +15,9 @@ func (s *side) dmOnly() {
 	if s.device.Misplaced != "" {
 		text = fmt.Sprintf("the device %s %s (uuid %s)", s.deviceName(), s.device.Misplaced, s.uuid)
 	}
+	if s.device.Namesake {
+		text = fmt.Sprintf("the kernel has the device %s, of another volume group with the name %s (uuid %s)", s.deviceName(), s.g.Name, s.uuid)
+	}
 	var used []string
 	for _, m := range s.mounts() {
 		used = append(used, "mounted at "+m.Dir+s.claimedFor(m.Dir))
@@ -34,6 +37,8 @@ func (s *side) dmOnly() {
 		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
 	switch {
+	case s.device.Namesake:
+		hint = fmt.Sprintf("the host's LVM has activated the group of a guest (lsblk -s %s shows its disk): deactivate it there, and let LVM not see that disk (devices file, global_filter). Or %s was made anew: copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.device.Path, s.g.Name, s.device.Kernel)
 	case s.device.Left:
 		hint = Left(s.device.Kernel)
 	case s.device.Misplaced != "":

@@ -98,6 +98,7 @@ type Device struct {
 	Merges         bool    // the kernel merges a snapshot into it
 	Placed         bool    // its whole table was compared with the metadata; else Misplaced may lack something
 	Misplaced      string  // how it lies elsewhere, or is another type of device, than the metadata says
+	Namesake       bool    // it is of another group with this one's name, such as a guest's
 	Left           bool    // it is a part that an interrupted command of LVM has left: nothing uses it
 	Bypassed       bool    // it is the origin of thick snapshots, which lack what is written to it
 	SameThin       bool    // it is the thin device that the metadata says: its pool keeps its blocks

@@ -42,7 +42,7 @@ func Findings(g Group) []Finding {
 		g.byDevice[m.Device] = append(g.byDevice[m.Device], m)
 	}
 	for uuid, s := range sides {
-		g.older = g.older || s.device != nil && g.Metadata == "" && uuid != "" && !g.Busy[uuid] && !s.device.Left && (len(s.volumes) == 0 || s.device.Misplaced != "")
+		g.older = g.older || s.device != nil && g.Metadata == "" && uuid != "" && !g.Busy[uuid] && !s.device.Left && !s.device.Namesake && (len(s.volumes) == 0 || s.device.Misplaced != "")
 	}
 	for uuid, s := range sides {
 		s.chooseVolume()

@@ -68,6 +68,10 @@ func TestDisagreements(t *testing.T) {
 			g.Volumes[0].Size = 128 << 20
 			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "data_wcorig", Kernel: "vg0-data_wcorig", Path: "/dev/dm-4", Number: "253:4", Misplaced: "lies on space that the metadata gives to vg0/data", Left: true})
 		}}, []string{"stale-mapping data: lvchange --refresh vg0/data", "dm-only data_wcorig: lies on space that the metadata gives to vg0/data|(uuid u8)|has left it, and nothing uses it: dmsetup remove vg0-data_wcorig"}},
+		{"of a guest's group with the same name, which says nothing about other volumes", []func(*Group){func(g *Group) {
+			g.Volumes[0].Size = 128 << 20
+			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "root", Kernel: "vg0-root", Path: "/dev/dm-4", Number: "253:4", Namesake: true})
+		}}, []string{"stale-mapping data: lvchange --refresh vg0/data", "dm-only root: of another volume group with the name vg0|(uuid u8)|let LVM not see that disk|dmsetup remove vg0-root"}},
 		{"extended before the metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Size, g.Devices[0].Misplaced = 68<<20, Enlarged
 		}}, []string{"stale-mapping data: has 68 MiB|has more space at its end|neither restore nor refresh"}},

@@ -161,7 +161,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		case named && isPart(name.LV):
 			continue
 		}
-		d := join.Device{UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Open: -1}
+		d := join.Device{UUID: uuid, Kernel: m.Name, Path: p.node(m), Number: m.Number, Open: -1, Namesake: prefix != "" && !byUUID}
 		switch now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); {
 		case errors.Is(err, devmapper.ErrNoDevice), err == nil && idle(now):
 			continue

@@ -251,6 +251,26 @@ func TestPartLeft(t *testing.T) {
 	}
 }
 
+// A guest's group with the name of this one is another group, which its uuid says. Without metadata
+// only the name is known.
+func TestNamesake(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lookUp(p, "v0")
+	own, other := dmUUID(fakeUUID(0)), dmUUID(identity(strings.ReplaceAll(vgUUID, "0", "1"), "LVLVLV-0000-0000-0000-0000-0000-000000"))
+	for i, uuid := range []string{own, other} {
+		f.devices[uuid] = devmapper.Mapped{Name: fmt.Sprint("vg0-v", i), UUID: uuid, Number: fmt.Sprint("253:", 90+i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:5 2048"}}}
+	}
+	s := p.Survey(t.Context(), "vg0", true)
+	for _, d := range s.Devices {
+		if len(s.Devices) != 2 || d.Namesake != (d.Name == "v1") {
+			t.Errorf("got %+v", s.Devices)
+		}
+	}
+	if all, err := p.devicesOf("vg0", nil, false); err != nil || len(all) != 2 || all[0].Namesake || all[1].Namesake {
+		t.Errorf("without metadata: %+v %v", all, err)
+	}
+}
+
 // Devices that could not be listed are not taken for none.
 func TestUnknownNotListed(t *testing.T) {
 	f, p := newFake(t, 1)
