@@ -30,7 +30,7 @@ type reloader struct {
 	past *history.Log
 
 	asked   <-chan os.Signal // receives when a reload is requested
-	applied chan<- struct{} // receives after a file was applied, if it has room
+	applied chan<- struct{}  // receives after a file was applied, if it has room
 
 	mu      sync.Mutex
 	problem string // what of the file is not in force, "" = all is

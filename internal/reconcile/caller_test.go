@@ -82,14 +82,19 @@ func TestEventUnread(t *testing.T) {
 		m.failures.Store(3)
 		k.n.Mounts, k.n.Observer = m, asw.New(nil, map[string]asw.Provider{"vg0": k.creator}, k.n.Records.Get, m)
 		k.n.Log = logrus.NewEntry(k.n.Log.Logger)
+		unread := func() string {
+			k.n.mu.Lock()
+			defer k.n.mu.Unlock()
+			return k.n.tableError
+		}
 		go k.n.follow()
 		synctest.Wait()
-		if k.n.tableError == "" {
+		if unread() == "" {
 			t.Fatal("the table was read")
 		}
 		time.Sleep(resync / 2)
-		if k.n.tableError != "" {
-			t.Error("still: " + k.n.tableError)
+		if why := unread(); why != "" {
+			t.Error("still: " + why)
 		}
 	})
 }
