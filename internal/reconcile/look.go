@@ -52,9 +52,6 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.watched = &g
-	if h.LV.Presence == volume.Present && l.name == t.Name { // otherwise a call has found its new name meanwhile
-		l.name = h.LV.Name
-	}
 	if len(h.Device.Relatives) > 0 {
 		h.Device.Relatives = l.n.withNotes(h.Device.Relatives)
 		l.n.Observer.Publish(l.uuid, h)
