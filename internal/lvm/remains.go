@@ -13,19 +13,24 @@ import (
 
 // neverActive reports whether a volume is what an interrupted lvcreate of a RAID left before its
 // first activation: until LVM has zeroed the metadata volumes of the RAID, they are visible, and
-// it refuses the activation of the RAID. No data can have been written to it.
+// it refuses the activation of the RAID. No data can have been written to it. A leg that lvconvert
+// was about to add has a visible one, too, beside the hidden ones of a RAID with data.
 func (f *Facts) neverActive(l Logical) bool {
 	if !slices.Contains(l.Tags, tagCreating) || !slices.Contains(l.Layout, "raid") {
 		return false
 	}
+	visible := false
 	for name, part := range f.LVs {
-		if number, ok := strings.CutPrefix(name, l.Name+"_rmeta_"); ok && !part.Hidden {
-			if _, err := strconv.Atoi(number); err == nil {
-				return true
-			}
+		number, ok := strings.CutPrefix(name, l.Name+"_rmeta_")
+		if _, err := strconv.Atoi(number); !ok || err != nil {
+			continue
 		}
+		if part.Hidden {
+			return false
+		}
+		visible = true
 	}
-	return false
+	return visible
 }
 
 // removeRemains removes a volume that was never active, with its parts, and returns the metadata

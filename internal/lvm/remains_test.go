@@ -55,6 +55,11 @@ func TestCreateOverRemains(t *testing.T) {
 			f.lvs["[db_rmeta_0]"] = f.lvs["db_rmeta_0"]
 			delete(f.lvs, "db_rmeta_0")
 		}, false, "Refusing activation"},
+		{"a leg was about to be added", func(f *fakeLVM) {
+			f.lvs["[db_rmeta_0]"] = f.lvs["db_rmeta_0"]
+			delete(f.lvs, "db_rmeta_0")
+			f.lvs["db_rmeta_2"] = &fakeLV{uuid: fakeUUID(4), size: 4 * mib, tags: []string{tagCreating}}
+		}, false, "Refusing activation"},
 		{"no RAID", func(f *fakeLVM) { f.lvs["db"].layout = "linear" }, false, "Refusing activation"},
 		{"a disk is missing", func(f *fakeLVM) { f.missing = 1 }, false, "lacks 1 of its disks"},
 	} {
