@@ -52,43 +52,45 @@ func (h *host) take(dirs ...string) {
 func TestRootBehindSymlink(t *testing.T) {
 	t.Parallel()
 	for _, configured := range []string{"link", "real", "both"} {
-		h := newHost(t, func(h *host) {
-			h.must(os.Rename(h.Root, h.Dir+"/real"))
-			h.must(os.Symlink("real", h.Root))
-			h.settings.roots = map[string][]string{"link": {h.Root}, "real": {h.Dir + "/real"}, "both": {h.Root, h.Dir + "/real"}}[configured]
+		t.Run(configured, func(t *testing.T) {
+			h := newHost(t, func(h *host) {
+				h.must(os.Rename(h.Root, h.Dir+"/real"))
+				h.must(os.Symlink("real", h.Root))
+				h.settings.roots = map[string][]string{"link": {h.Root}, "real": {h.Dir + "/real"}, "both": {h.Root, h.Dir + "/real"}}[configured]
+			})
+			link, real := h.Root, h.Dir+"/real"
+			v, p := h.vol("a", "ext4"), podN(1)
+			// The player looks for mounts where the mount table shows them.
+			through := func(root string) string { h.Root = root; return h.PodDir(p, v) }
+			h.must(os.MkdirAll(through(link), 0o750))
+			h.ok(h.call("mount", through(link), v.Blob(&p)))
+			h.ok(h.call("mount", through(real), v.Blob(&p))) // the same again
+			if n := len(mounts(through(real))); n != 1 {
+				t.Errorf("mounted %d times", n)
+			}
+			h.write(v, p, "f", "x")
+			if s := h.story("a"); len(s.Claims) != 1 || len(s.Pods) != 1 || s.State != "mounted" {
+				t.Errorf("status: %+v", s)
+			}
+			h.kill()
+			h.start()
+			h.ok(h.call("unmount", through(link)))
+			h.ok(h.call("unmount", through(real)))
+			if mounted(through(real)) {
+				t.Error("still mounted")
+			}
+			// And the whole life, staged by one path and released by the other.
+			h.Root = real
+			h.ok(h.up(byKubelet, v, p))
+			h.reads(v, p, "f", "x")
+			h.ok(h.call("unmount", through(link)))
+			h.Root = link
+			h.ok(h.call("unmountdevice", h.GlobalDir(v)))
+			h.Root = real
+			if m := mounts(h.Dir); len(m) != 0 {
+				t.Errorf("mounted: %q", m)
+			}
 		})
-		link, real := h.Root, h.Dir+"/real"
-		v, p := h.vol("a", "ext4"), podN(1)
-		// The player looks for mounts where the mount table shows them.
-		through := func(root string) string { h.Root = root; return h.PodDir(p, v) }
-		h.must(os.MkdirAll(through(link), 0o750))
-		h.ok(h.call("mount", through(link), v.Blob(&p)))
-		h.ok(h.call("mount", through(real), v.Blob(&p))) // the same again
-		if n := len(mounts(through(real))); n != 1 {
-			t.Errorf("%s: mounted %d times", configured, n)
-		}
-		h.write(v, p, "f", "x")
-		if s := h.story("a"); len(s.Claims) != 1 || len(s.Pods) != 1 || s.State != "mounted" {
-			t.Errorf("%s: status: %+v", configured, s)
-		}
-		h.kill()
-		h.start()
-		h.ok(h.call("unmount", through(link)))
-		h.ok(h.call("unmount", through(real)))
-		if mounted(through(real)) {
-			t.Errorf("%s: still mounted", configured)
-		}
-		// And the whole life, staged by one path and released by the other.
-		h.Root = real
-		h.ok(h.up(byKubelet, v, p))
-		h.reads(v, p, "f", "x")
-		h.ok(h.call("unmount", through(link)))
-		h.Root = link
-		h.ok(h.call("unmountdevice", h.GlobalDir(v)))
-		h.Root = real
-		if m := mounts(h.Dir); len(m) != 0 {
-			t.Errorf("%s: mounted: %q", configured, m)
-		}
 	}
 }
 

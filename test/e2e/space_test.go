@@ -211,38 +211,37 @@ func TestNoRoomAtTheStart(t *testing.T) {
 		{"state", []string{"formats"}, shortages[0], true, nil},
 		{"state", []string{"formats"}, shortages[1], false, nil},
 	} {
-		h := newHost(t, func(h *host) { h.disk(h.Dir+"/"+row.where, row.s.mount) })
-		about, dir := fmt.Sprintf("%s is %s, %q lost", row.where, row.s.name, row.lose), h.Dir+"/"+row.where
-		v, p := h.vol("a", "ext4"), podN(1)
-		h.ok(h.up(noAttach, v, p))
-		h.kill()
-		for _, name := range row.lose {
-			h.must(os.RemoveAll(dir + "/" + name))
-		}
-		row.s.use(h, dir)
-		said, running := h.begins()
-		if running != row.runs || !running && (!strings.Contains(said, dir+"/"+row.lose[0]) || !strings.Contains(said, row.s.says)) {
-			t.Errorf("%s: it runs: %v; it says: %s", about, running, said)
-		}
-		if running {
-			h.start()
-			if a := h.unmount(v, p); row.stuck == nil {
-				h.ok(a)
-			} else {
-				h.refused(a, row.stuck...)
-				if strings.Contains(a.Message, "unmount works") {
-					t.Errorf("%s: %s", about, a)
+		t.Run(fmt.Sprintf("%s %s %s", row.where, row.s.name, strings.Join(row.lose, " ")), func(t *testing.T) {
+			h := newHost(t, func(h *host) { h.disk(h.Dir+"/"+row.where, row.s.mount) })
+			dir := h.Dir + "/" + row.where
+			v, p := h.vol("a", "ext4"), podN(1)
+			h.ok(h.up(noAttach, v, p))
+			h.kill()
+			for _, name := range row.lose {
+				h.must(os.RemoveAll(dir + "/" + name))
+			}
+			row.s.use(h, dir)
+			said, running := h.begins()
+			if running != row.runs || !running && (!strings.Contains(said, dir+"/"+row.lose[0]) || !strings.Contains(said, row.s.says)) {
+				t.Errorf("it runs: %v; it says: %s", running, said)
+			}
+			if running {
+				h.start()
+				if a := h.unmount(v, p); row.stuck == nil {
+					h.ok(a)
+				} else {
+					h.refused(a, row.stuck...)
+					if strings.Contains(a.Message, "unmount works") {
+						t.Error(a)
+					}
 				}
 			}
-		}
-		row.s.giveBack(h, dir)
-		if !running {
-			h.start()
-		}
-		h.ok(h.unmount(v, p))
-		if t.Failed() {
-			return
-		}
+			row.s.giveBack(h, dir)
+			if !running {
+				h.start()
+			}
+			h.ok(h.unmount(v, p))
+		})
 	}
 }
 

@@ -100,7 +100,7 @@ func TestStatusSocket(t *testing.T) {
 	has(h.show(), "VOLUME", "SIZE", "STATE", "DEVICE", "FS", "PODS", "LAST ERROR",
 		"vg0/slow", slowText, "working: mkfs ", "vg0/other", "16.0 MiB", "mounted", "ext4", "default/web-2", "2 volumes on "+node+": 1 working, 1 mounted.")
 	has(h.show("vg0/slow"), "vg0/slow  working: mkfs ", "uuid ", "Claims", "published, making for", "default/web-1", `as "pv-slow"`, h.PodDir(p, v),
-		"Waiting calls", "mount", "Observed", block, "format record", "mkfs of ext4 was started and has not ended", "Would do now", "Would refuse now", "Last operations, newest first", "activate")
+		"Waiting calls", "mount", "Observed", block, "format record", "mkfs of ext4 was started and has not ended", "Would do now", "Would refuse now", "Last operations, newest first", "probe")
 	thaw(mkfs)
 	h.ok(b.wait(t))
 	has(h.show("vg0/slow"), "vg0/slow  mounted, "+slowText+", ext4 on "+block, "held for", "mkfs ext4", "ok (call ", "nothing: all is as wanted", "never formatted again")
