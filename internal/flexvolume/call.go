@@ -34,15 +34,12 @@ var ErrVerb = errors.New("flexd does not know this verb: if flexdriver and flexd
 // A Call is a FlexVolume call with parsed arguments. Fields that the verb does not have are
 // zero.
 type Call struct {
-	Verb       string
-	Dir        string  // mountdevice, mount, unmount, unmountdevice, expandfs, expandvolume: absolute and clean
-	Device     string  // from an earlier answer, perhaps "" or stale: a hint, never trusted
-	Node       string  // attach, detach, isattached
-	Name       string  // the volume's name at kubelet: from detach's argument, or the options
-	Options    Options // valid if HasOptions
-	HasOptions bool
-	NewSize    int64 // expandfs, expandvolume: bytes
-	OldSize    int64 // expandfs, expandvolume: bytes
+	Verb    string
+	Dir     string // mountdevice, mount, unmount, unmountdevice, expandfs, expandvolume: absolute and clean
+	Node    string // attach, detach, isattached
+	Name    string // the volume's name at kubelet: from detach's argument, or the options
+	Options Options
+	NewSize int64 // expandfs, expandvolume: bytes
 
 	UUID string // Reclaim: the volume
 }
@@ -103,14 +100,14 @@ func Parse(verb string, args []string) (Call, error) {
 			if c.Options, err = ParseOptions(arg); err != nil {
 				return c, err // names its key itself
 			}
-			c.HasOptions, c.Name = true, c.Options.Name
+			c.Name = c.Options.Name
 		case 'd':
 			name = "directory"
 			if err = checkDir(arg); err == nil {
 				c.Dir = arg
 			}
 		case 'v':
-			name, c.Device = "device", arg
+			name = "device" // of an earlier answer, perhaps "" or stale: flexd looks it up itself
 			if len(arg) >= maxPath || !IsPrintable(arg) {
 				err = errors.New("not a device path")
 			}
@@ -129,7 +126,7 @@ func Parse(verb string, args []string) (Call, error) {
 			c.NewSize, err = parseBytes(arg)
 		case '-':
 			name = "old size"
-			c.OldSize, err = parseBytes(arg)
+			_, err = parseBytes(arg)
 		}
 		if err != nil {
 			return c, errors.New("argument " + strconv.Itoa(i+1) + " of " + verb + " (" + name + "): " + err.Error())

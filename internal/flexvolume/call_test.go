@@ -23,19 +23,19 @@ func TestParse(t *testing.T) {
 		want Call
 	}{
 		{[]string{"init"}, Call{}},
-		{[]string{"getvolumename", `{"kubernetes.io/pvOrVolumeName":"pv1"}`}, Call{Name: "pv1", HasOptions: true, Options: Options{Name: "pv1"}}},
-		{[]string{"attach", o, "node1"}, Call{Node: "node1", Name: "pv1", HasOptions: true, Options: want}},
+		{[]string{"getvolumename", `{"kubernetes.io/pvOrVolumeName":"pv1"}`}, Call{Name: "pv1", Options: Options{Name: "pv1"}}},
+		{[]string{"attach", o, "node1"}, Call{Node: "node1", Name: "pv1", Options: want}},
 		{[]string{"detach", "pv1", "node1"}, Call{Node: "node1", Name: "pv1"}},
-		{[]string{"waitforattach", "/dev/x", o}, Call{Device: "/dev/x", Name: "pv1", HasOptions: true, Options: want}},
-		{[]string{"waitforattach", "", o}, Call{Name: "pv1", HasOptions: true, Options: want}},
-		{[]string{"isattached", o, "node1"}, Call{Node: "node1", Name: "pv1", HasOptions: true, Options: want}},
-		{[]string{"isattached", "node1", o}, Call{Node: "node1", Name: "pv1", HasOptions: true, Options: want}},
-		{[]string{"mountdevice", globalDir, "/dev/x", o}, Call{Dir: globalDir, Device: "/dev/x", Name: "pv1", HasOptions: true, Options: want}},
-		{[]string{"mount", podDir, o}, Call{Dir: podDir, Name: "pv1", HasOptions: true, Options: want}},
+		{[]string{"waitforattach", "/dev/x", o}, Call{Name: "pv1", Options: want}},
+		{[]string{"waitforattach", "", o}, Call{Name: "pv1", Options: want}},
+		{[]string{"isattached", o, "node1"}, Call{Node: "node1", Name: "pv1", Options: want}},
+		{[]string{"isattached", "node1", o}, Call{Node: "node1", Name: "pv1", Options: want}},
+		{[]string{"mountdevice", globalDir, "/dev/x", o}, Call{Dir: globalDir, Name: "pv1", Options: want}},
+		{[]string{"mount", podDir, o}, Call{Dir: podDir, Name: "pv1", Options: want}},
 		{[]string{"unmount", podDir}, Call{Dir: podDir}},
 		{[]string{"unmountdevice", globalDir}, Call{Dir: globalDir}},
-		{[]string{"expandvolume", o, globalDir, "2147483648", "1073741824"}, Call{Dir: globalDir, Name: "pv1", HasOptions: true, Options: want, NewSize: 2 << 30, OldSize: 1 << 30}},
-		{[]string{"expandfs", o, "", podDir, "2147483648", "0"}, Call{Dir: podDir, Name: "pv1", HasOptions: true, Options: want, NewSize: 2 << 30}},
+		{[]string{"expandvolume", o, globalDir, "2147483648", "1073741824"}, Call{Dir: globalDir, Name: "pv1", Options: want, NewSize: 2 << 30}},
+		{[]string{"expandfs", o, "", podDir, "2147483648", "0"}, Call{Dir: podDir, Name: "pv1", Options: want, NewSize: 2 << 30}},
 	} {
 		tt.want.Verb = tt.args[0]
 		got, err := Parse(tt.args[0], tt.args[1:])

@@ -109,17 +109,8 @@ func parseRequest(line string) (Request, error) {
 	return Request{V: int(v), ID: q.ID}, err
 }
 
-// WriteRequest writes q as one line. It fails with ErrTooLong, or if an argument
-// is not valid UTF-8, before anything is written.
-func WriteRequest(w io.Writer, q Request) error {
-	line, err := q.encode()
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(line)
-	return err
-}
-
+// encode returns q as one line. It fails with ErrTooLong, or if an argument is not valid
+// UTF-8.
 func (q Request) encode() ([]byte, error) {
 	n := 128 + len(q.Verb)
 	for i, a := range q.Args {
@@ -171,17 +162,8 @@ func WriteReply(w io.Writer, r Reply) error {
 	return err
 }
 
-// ReadReply reads the one line of a reply. An input that ends before its newline is io.EOF
-// or io.ErrUnexpectedEOF: there was no answer. Any other error means that the daemon uses
-// another protocol.
-func ReadReply(r io.Reader) (Reply, error) {
-	line, err := readLine(r)
-	if err != nil {
-		return Reply{}, err
-	}
-	return parseReply(string(line))
-}
-
+// parseReply parses the line of a reply, without its newline. An error means that the daemon
+// uses another protocol.
 func parseReply(line string) (Reply, error) {
 	var r Reply
 	var v int64

@@ -44,7 +44,6 @@ type Options struct {
 	ReadOnly    bool     // ro from kubelet or in mountOptions
 	Name        string   // the volume's name at kubelet
 	Pod         Pod      // mount only
-	FSGroup     string   // mount only: decimal, "" = none
 	MkfsOptions []string // arguments for mkfs: flags and values that were checked one by one
 	Attrs       []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
 	Super       []string // superblock options, sorted, without duplicates
@@ -52,10 +51,9 @@ type Options struct {
 
 // A Pod is the pod that a volume is mounted for.
 type Pod struct {
-	Name           string
-	Namespace      string
-	UID            string
-	ServiceAccount string
+	Name      string
+	Namespace string
+	UID       string
 }
 
 // ParseOptions reads the flat JSON object of strings that kubelet passes. Errors
@@ -67,7 +65,7 @@ func ParseOptions(blob string) (Options, error) {
 	}
 	var o Options
 	var wrong error // the first one
-	var size, mkfs, mount, groupOld string
+	var size, mkfs, mount string
 	p := scanner{s: blob}
 	// set keeps a name that is valid.
 	set := func(into *string, value string, check func(string) error) error {
@@ -122,12 +120,8 @@ func ParseOptions(blob string) (Options, error) {
 		case keyPodUID:
 			err = set(&o.Pod.UID, value, checkComponent)
 		case keyAccount:
-			err = set(&o.Pod.ServiceAccount, value, checkComponent)
-		case keyFSGroup:
-			o.FSGroup = value
-			err = checkGroup(value)
-		case keyFSGroupOld:
-			groupOld = value
+			err = checkComponent(value)
+		case keyFSGroup, keyFSGroupOld:
 			err = checkGroup(value)
 		default:
 			if !strings.HasPrefix(key, keyKubelet) {
@@ -151,9 +145,6 @@ func ParseOptions(blob string) (Options, error) {
 		return names, err
 	case err != nil:
 		return names, errors.New("options: " + err.Error())
-	}
-	if o.FSGroup == "" {
-		o.FSGroup = groupOld
 	}
 	// Options that depend on the filesystem come last, in any order of the keys.
 	if size != "" {

@@ -31,14 +31,14 @@ func TestParseOptions(t *testing.T) {
 		want       Options
 	}{
 		{"all that kubelet sends to mount", all, Options{
-			VG: "kubevg", LV: "vol-1", Size: 100 << 20, FSType: "xfs", ReadOnly: true, Name: "pv1", FSGroup: "1234",
-			Pod:         Pod{Name: "a", Namespace: "ns", UID: "uid-a", ServiceAccount: "sa"},
+			VG: "kubevg", LV: "vol-1", Size: 100 << 20, FSType: "xfs", ReadOnly: true, Name: "pv1",
+			Pod:         Pod{Name: "a", Namespace: "ns", UID: "uid-a"},
 			MkfsOptions: []string{"-m", "reflink=1"}, Attrs: []string{"noatime", "nodev"}, Super: []string{"inode64", "wsync"},
 		}},
 		{"a reconstructed spec", `{"kubernetes.io/fsType":"","kubernetes.io/pvOrVolumeName":"v1","kubernetes.io/readwrite":"rw"}`, Options{Name: "v1"}},
 		{"nothing", ` { } `, Options{}},
-		{"the old key of fsGroup", blob("kubernetes.io/fsGroup", "7"), Options{VG: "vg", LV: "lv", FSGroup: "7"}},
-		{"both keys of fsGroup: the new one", blob("kubernetes.io/fsGroup", "7", "kubernetes.io/mounterArgs.FsGroup", "8"), Options{VG: "vg", LV: "lv", FSGroup: "8"}},
+		{"the old key of fsGroup", blob("kubernetes.io/fsGroup", "7"), Options{VG: "vg", LV: "lv"}},
+		{"both keys of fsGroup", blob("kubernetes.io/fsGroup", "7", "kubernetes.io/mounterArgs.FsGroup", "8"), Options{VG: "vg", LV: "lv"}},
 		{"ro by mountOptions", blob("mountOptions", "ro", "kubernetes.io/readwrite", "rw"), Options{VG: "vg", LV: "lv", ReadOnly: true}},
 		{"rw by mountOptions is no more than kubelet allows", blob("mountOptions", "rw", "kubernetes.io/readwrite", "ro"), Options{VG: "vg", LV: "lv", ReadOnly: true}},
 		{"empty options are not given", blob("size", "", "mkfsOptions", "", "mountOptions", ""), Options{VG: "vg", LV: "lv"}},

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -88,14 +89,19 @@ func (d *daemon) dial(t *testing.T) net.Conn {
 }
 
 func request(id string, args ...string) flexvolume.Request {
-	return flexvolume.Request{V: flexvolume.Version, ID: id, Verb: "mount", Args: args, Started: 1, Parent: os.Getpid()}
+	return flexvolume.Request{V: flexvolume.Version, ID: id, Verb: "mount", Args: append([]string{}, args...), Started: 1, Parent: os.Getpid()}
 }
 
 func send(t *testing.T, c net.Conn, r flexvolume.Request) {
 	t.Helper()
-	if err := flexvolume.WriteRequest(c, r); err != nil {
+	if err := json.NewEncoder(c).Encode(r); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func receive(c net.Conn) (r flexvolume.Reply, err error) {
+	err = json.NewDecoder(c).Decode(&r)
+	return r, err
 }
 
 func echo(_ context.Context, r flexvolume.Request, p Peer) flexvolume.Answer {
@@ -109,7 +115,7 @@ func TestAnswer(t *testing.T) {
 	d := start(t, echo)
 	c := d.dial(t)
 	send(t, c, request("c1", "/dir", `{"password":"hunter2"}`))
-	r, err := flexvolume.ReadReply(c)
+	r, err := receive(c)
 	if err != nil || r.ID != "c1" || r.Answer.Status != flexvolume.StatusSuccess || !strings.HasPrefix(r.Answer.Message, "/dir") {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -152,7 +158,7 @@ func TestGarbage(t *testing.T) {
 		t.Run(about, func(t *testing.T) {
 			c := d.dial(t)
 			go io.WriteString(c, text)
-			r, err := flexvolume.ReadReply(c)
+			r, err := receive(c)
 			if err != nil || r.Answer.Status != flexvolume.StatusFailure || !strings.HasPrefix(r.Answer.Message, "flexd cannot read the request: ") {
 				t.Errorf("%+v, %v", r, err)
 			}
@@ -180,14 +186,14 @@ func TestSlowClients(t *testing.T) {
 	d := start(t, echo)
 	silent, slow := d.dial(t), d.dial(t)
 	var b bytes.Buffer
-	flexvolume.WriteRequest(&b, request("c1", "x"))
+	json.NewEncoder(&b).Encode(request("c1", "x"))
 	go func() {
 		for _, c := range b.Bytes() {
 			slow.Write([]byte{c})
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if r, err := flexvolume.ReadReply(slow); err != nil || r.Answer.Status != flexvolume.StatusSuccess {
+	if r, err := receive(slow); err != nil || r.Answer.Status != flexvolume.StatusSuccess {
 		t.Errorf("slow: %+v, %v", r, err)
 	}
 	begin := time.Now()
@@ -241,7 +247,7 @@ func TestPanic(t *testing.T) {
 	for _, arg := range []string{"index", "text"} {
 		c := d.dial(t)
 		send(t, c, request("c9", arg))
-		r, err := flexvolume.ReadReply(c)
+		r, err := receive(c)
 		if err != nil || r.Answer.Status != flexvolume.StatusFailure || r.Answer.Message != "a bug in flexd, its log has the details: journalctl -u flexd | grep panic" {
 			t.Errorf("%+v, %v", r, err)
 		}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -31,11 +32,11 @@ func TestMain(m *testing.M) {
 	}
 	c, err := net.Dial("unix", path)
 	if err == nil {
-		err = flexvolume.WriteRequest(c, request("c1", "hunter2"))
+		err = json.NewEncoder(c).Encode(request("c1", "hunter2"))
 	}
 	var r flexvolume.Reply
 	if err == nil {
-		r, err = flexvolume.ReadReply(c)
+		r, err = receive(c)
 	}
 	fmt.Println(r.Answer.Status, r.Answer.Code, r.Answer.Message, err)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -26,13 +27,14 @@ func burst(n *host.Node, verb string, blobs []string) (took time.Duration, err e
 	now, started := boottime.Now(), time.Now()
 	for i, blob := range blobs {
 		r := flexvolume.Request{V: flexvolume.Version, ID: fmt.Sprintf("burst-%d", i), Verb: verb, Args: []string{"", blob}, Started: int64(now), Parent: os.Getppid()}
-		if err := flexvolume.WriteRequest(conns[i], r); err != nil {
+		if err := json.NewEncoder(conns[i]).Encode(r); err != nil {
 			return 0, err
 		}
 	}
 	var errs []error
 	for i, conn := range conns {
-		r, err := flexvolume.ReadReply(conn)
+		var r flexvolume.Reply
+		err := json.NewDecoder(conn).Decode(&r)
 		if err == nil && r.Answer.Status != flexvolume.StatusSuccess {
 			err = fmt.Errorf("%s: %s: %s", blobs[i], r.Answer.Status, r.Answer.Message)
 		}
