@@ -15,7 +15,6 @@ type group struct {
 	Name    string `json:"vg_name"`
 	Attr    string `json:"vg_attr"`
 	Lock    string `json:"vg_lock_type"`
-	System  string `json:"vg_systemid"`
 	Missing string `json:"vg_missing_pv_count"`
 }
 
@@ -24,7 +23,7 @@ const plainOutput = `log{prefix="" command_names=0 report_command_log=0}`
 
 // readGroups reports the groups without locks: it does not wait for a command that hangs.
 func (n *node) readGroups() ([]group, error) {
-	res, err := n.lvm("vgs", "--config", plainOutput, "--readonly", "--shared", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_systemid,vg_missing_pv_count")
+	res, err := n.lvm("vgs", "--config", plainOutput, "--readonly", "--shared", "--reportformat", "json", "-o", "vg_name,vg_attr,vg_lock_type,vg_missing_pv_count")
 	if err != nil {
 		return nil, err
 	}

@@ -167,7 +167,7 @@ func (o tools) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 
 func soundTools() tools {
 	return tools{
-		"lvm vgs":        `{"report": [{"vg": [{"vg_name":"vg0", "vg_attr":"wz--n-", "vg_lock_type":"", "vg_systemid":"", "vg_missing_pv_count":"0"}]}]}`,
+		"lvm vgs":        `{"report": [{"vg": [{"vg_name":"vg0", "vg_attr":"wz--n-", "vg_lock_type":"", "vg_missing_pv_count":"0"}]}]}`,
 		"lvm lvmconfig":  "devices {\n\tuse_devicesfile=0\n\tdevicesfile=\"system.devices\"\n\tfilter=[\"a|.*|\"]\n\tglobal_filter=[\"a|.*|\"]\n}\nactivation {\n\tmonitoring=1\n\tthin_pool_autoextend_threshold=100\n}\nglobal {\n\tuse_lvmlockd=0\n}\n",
 		"lvm version":    "  LVM version:     2.03.16(2) (2022-05-18)\n",
 		"thin_check":     "0.9.0\n",
