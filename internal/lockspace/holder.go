@@ -194,7 +194,7 @@ func holder(o owner, d delta, hosts map[int]host, own Leases, now int) (s standi
 	if d.Timestamp == 0 || d.Generation > o.Generation {
 		return s, false // it has left, or joined again: then it does not hold its old locks
 	}
-	s = standing{name: d.Name, state: "unknown"}
+	s = standing{name: d.Name, state: volume.LeaseUnknown}
 	h, ok := hosts[o.ID]
 	if !ok || h.Generation != d.Generation || h.LastLive == 0 {
 		return s, true // it joined after the last look of sanlock of this node
@@ -211,9 +211,9 @@ func holder(o owner, d delta, hosts map[int]host, own Leases, now int) (s standi
 	neverRenewed := age > 0 && h.LastLive-own.Joined <= 3*own.IOTimeout
 	switch {
 	case !neverRenewed && age <= staleAfter(timeout):
-		s.state, s.renewed, s.freeAt = "live", now-age, 0
+		s.state, s.renewed, s.freeAt = volume.LeaseLive, now-age, 0
 	case !neverRenewed:
-		s.state, s.renewed = "failing", now-age
+		s.state, s.renewed = volume.LeaseFailing, now-age
 	}
 	return s, true
 }

@@ -27,14 +27,9 @@ const watchdogRemedy = `systemctl enable --now wdmd (it needs /dev/watchdog: the
 func (m *Manager) judge(s *space, f *facts) error {
 	st := &s.status
 	st.Looked = f.at
-	st.GlobalLock, st.HostID, st.IOTimeout, st.Renewed, st.Watchdog = "", 0, 0, time.Time{}, "unknown"
+	st.HostID, st.IOTimeout, st.Renewed, st.Watchdog = 0, 0, time.Time{}, "unknown"
 	st.HostName = f.sanlock.Name
 	st.LockType = s.lockType
-	for name, l := range f.lvmlockd {
-		if l.GlobalLock && l.Type == "sanlock" {
-			st.GlobalLock = name
-		}
-	}
 	state, err := m.judgement(s, f)
 	if err == nil && state == Stopped && !s.starting.IsZero() {
 		state, err = Starting, m.waitStart(s)

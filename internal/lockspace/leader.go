@@ -18,12 +18,11 @@ const (
 	deltaMagic      = 0x12212010
 	deltaVersion    = 0x00030000
 
-	summed       = 168 // bytes of a record before its checksum
-	recordLength = 172 + 4
-	dblockFlags  = 52
-	released     = 1 // of dblockFlags: the owner has released the lease
-	modeBlock    = 128
-	shared       = 1 // of the mode block's flags: the host holds the lease together with others
+	summed      = 168 // bytes of a record before its checksum
+	dblockFlags = 52
+	released    = 1 // of dblockFlags: the owner has released the lease
+	modeBlock   = 128
+	shared      = 1 // of the mode block's flags: the host holds the lease together with others
 )
 
 // A record is a leader record.

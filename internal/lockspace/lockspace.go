@@ -48,10 +48,9 @@ type Manager struct {
 // A space is what is remembered of the lockspace of a volume group.
 type space struct {
 	status   Status
-	lockType string        // in the metadata of the volume group; "" = not known yet
-	starting time.Time     // since when flexd starts it; zero = it does not
-	done     chan struct{} // closed when the start has ended
-	failed   error         // of the last start
+	lockType string    // in the metadata of the volume group; "" = not known yet
+	starting time.Time // since when flexd starts it; zero = it does not
+	failed   error     // of the last start
 	failedAt time.Time
 	lost     string // why lvmlockd asked to stop using it; "" = it did not
 	lostAt   time.Time
@@ -85,19 +84,18 @@ type Versions struct {
 
 // A Status is what was last known of the lockspace of a volume group.
 type Status struct {
-	VG         string
-	State      State // "" = it was never looked at
-	Since      time.Time
-	Reason     string // why it is not started; or what is wrong nevertheless
-	LockType   string // "sanlock" or "dlm"; "" = not known
-	HostID     int    // of this node, 0 = not known
-	HostName   string // of this node, as the other hosts see it
-	IOTimeout  time.Duration
-	Renewed    time.Time // when the lease of this node was renewed last; zero = not known
-	Watchdog   string    // "live", "none" or "unknown"
-	GlobalLock string    // the volume group that has LVM's global lock; "" = none of this node's
-	Looked     time.Time // when this was true
-	Versions   Versions
+	VG        string
+	State     State // "" = it was never looked at
+	Since     time.Time
+	Reason    string // why it is not started; or what is wrong nevertheless
+	LockType  string // "sanlock" or "dlm"; "" = not known
+	HostID    int    // of this node, 0 = not known
+	HostName  string // of this node, as the other hosts see it
+	IOTimeout time.Duration
+	Renewed   time.Time // when the lease of this node was renewed last; zero = not known
+	Watchdog  string    // "live", "none" or "unknown"
+	Looked    time.Time // when this was true
+	Versions  Versions
 }
 
 // New returns a manager of no lockspaces.

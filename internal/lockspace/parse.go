@@ -8,7 +8,6 @@ import (
 
 // A LockdSpace is a lockspace as lvmlockd knows it.
 type LockdSpace struct {
-	UUID       string // of the volume group
 	Type       string // "sanlock" or "dlm"
 	HostID     int
 	Failed     bool // the start has failed, and it will disappear
@@ -39,7 +38,7 @@ func ParseLvmlockd(out string) (map[string]LockdSpace, error) {
 		}
 		set := func(name string) bool { return f[name] != "" && f[name] != "0" }
 		spaces[f["vg_name"]] = LockdSpace{
-			UUID: f["vg_uuid"], Type: f["lm_type"], HostID: id,
+			Type: f["lm_type"], HostID: id,
 			Failed: set("create_fail"), Started: set("create_done"), Stopping: set("thread_stop"),
 			Killed: set("kill_vg"), Dropped: set("drop_vg"), GlobalLock: set("sanlock_gl_enabled"),
 		}
@@ -74,9 +73,7 @@ type Leases struct {
 	List       string // "spaces"; "add" and "rem" = it is being added or removed
 	IOTimeout  int
 	SectorSize int
-	AlignSize  int
 	Joined     int // when the host id was acquired
-	Attempt    int // when the lease was tried to be renewed last
 	Renewed    int // when it was renewed last
 	Result     int // of the last attempt, 1 = success
 	Dead       bool
@@ -110,8 +107,8 @@ func ParseSanlock(out string) (Sanlock, error) {
 			}
 			l := Leases{
 				HostID: id, Path: path, List: b.fields["list"],
-				IOTimeout: b.number("io_timeout"), SectorSize: b.number("sector_size"), AlignSize: b.number("align_size"),
-				Joined: b.number("acquire_last_success"), Attempt: b.number("renewal_last_attempt"),
+				IOTimeout: b.number("io_timeout"), SectorSize: b.number("sector_size"),
+				Joined:  b.number("acquire_last_success"),
 				Renewed: b.number("renewal_last_success"), Result: b.number("renewal_last_result"),
 				Dead: b.number("space_dead") != 0 || b.number("killing_pids") != 0,
 			}

@@ -21,7 +21,6 @@ func (m *Manager) start(s *space) {
 		return
 	}
 	s.starting, s.failed = m.now(), nil
-	s.done = make(chan struct{})
 	go m.join(s)
 }
 
@@ -36,7 +35,6 @@ func (m *Manager) join(s *space) {
 	if err == nil {
 		err = m.joined(vg, f)
 	}
-	defer close(s.done) // after the unlock
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if lockType != "" {

@@ -86,7 +86,7 @@ func locks(t *testing.T, a, b *nodes.Node) {
 	a.Sh("lvcreate -q -an -L 16M -n locks svg && lvchange -aey svg/locks")
 	lv := strings.TrimSpace(a.Sh("lvs --noheadings -o lv_uuid,lv_lockargs svg/locks"))
 	v := viewOf(t, b, lv)
-	if v.Status.State != lockspace.Started || v.Status.HostID != 2 || v.Status.HostName != "node-2" || v.Status.Watchdog != "live" || v.Status.GlobalLock != "svg" {
+	if v.Status.State != lockspace.Started || v.Status.HostID != 2 || v.Status.HostName != "node-2" || v.Status.Watchdog != "live" {
 		t.Errorf("%+v", v)
 	}
 	if h := v.Holder; h == nil || h.HostID != 1 || h.Host != "node-1" || h.State != "live" || !h.FreeAt.IsZero() {
