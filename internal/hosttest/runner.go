@@ -266,7 +266,7 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 			if refused != nil {
 				return run.Result{}, refused
 			}
-			return run.Result{Stdout: p.out, Stderr: p.stderr, Took: time.Since(p.started)}, p.err
+			return run.Result{Stdout: p.out, Stderr: p.stderr}, p.err
 		case <-deadline:
 			p.openGate(false)
 			if !p.cmd.NoKill {

@@ -29,7 +29,6 @@ type child struct {
 	gone   bool
 	status syscall.WaitStatus // written before ended is closed
 	err    error              // of the wait
-	took   time.Duration
 }
 
 func start(program string, c Cmd, stdin *os.File) (*child, error) {
@@ -95,7 +94,6 @@ func (k *child) wait(pidfd int) {
 	k.gone = true
 	state, err := k.proc.Wait()
 	k.mu.Unlock()
-	k.took = time.Since(k.started)
 	if err != nil {
 		k.err = err
 	} else if s, ok := state.Sys().(syscall.WaitStatus); ok {
@@ -153,7 +151,7 @@ func (k *child) closeGate() {
 
 // result is valid after ended.
 func (k *child) result() (Result, error) {
-	res := Result{Stdout: k.out.bytes(), Stderr: k.errs.bytes(), Took: k.took}
+	res := Result{Stdout: k.out.bytes(), Stderr: k.errs.bytes()}
 	switch {
 	case k.err != nil:
 		return res, fmt.Errorf("%s: wait: %w", k.cmd.Step, k.err)

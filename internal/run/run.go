@@ -36,7 +36,6 @@ type Cmd struct {
 type Result struct {
 	Stdout []byte // without the ready line; at most Cmd.MaxOut
 	Stderr []byte // at most 64 KiB
-	Took   time.Duration
 }
 
 // A Runner starts children. It returns an *ExitError when the child failed, a *StuckError
