@@ -8,7 +8,6 @@ import (
 
 // A Place is one of kubelet's directories for a volume of this driver.
 type Place struct {
-	Root   string // kubelet's root directory, such as /var/lib/kubelet
 	Staged bool   // the global mount; false: a pod's mount
 	PodUID string // of a pod's mount
 	Driver string // "vendor/driver"
@@ -26,7 +25,7 @@ func ParsePlace(root, driver, dir string) (Place, bool) {
 	if !ok || root == "" {
 		return Place{}, false
 	}
-	place := Place{Root: root}
+	var place Place
 	part := strings.Split(rest, "/")
 	switch {
 	case len(part) == 7 && part[0] == "plugins" && part[1] == "kubernetes.io" && part[2] == "flexvolume" && part[5] == "mounts":

@@ -12,8 +12,8 @@ const (
 
 func TestPlace(t *testing.T) {
 	const root = "/var/lib/kubelet"
-	staged := Place{Root: root, Staged: true, Driver: "flexd/lvm", Name: "pv1"}
-	pod := Place{Root: root, PodUID: "uid-a", Driver: "flexd/lvm", Name: "pv1"}
+	staged := Place{Staged: true, Driver: "flexd/lvm", Name: "pv1"}
+	pod := Place{PodUID: "uid-a", Driver: "flexd/lvm", Name: "pv1"}
 	for _, tt := range []struct {
 		root, driver, dir string
 		want              Place
