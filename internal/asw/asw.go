@@ -321,7 +321,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
-			Asked: asked, AskedKnown: known, Whole: whole(e.Entry), Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
+			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
 		if i == 0 { // they share one superblock
 			fault = o.liveError(h.Device.Path, e.Entry)

@@ -89,7 +89,7 @@ func (f *File) content(mounted bool) volume.FS {
 			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 8192 (0x2000)"}
 		}
 	}
-	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note, Signature: f.Note}
+	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note}
 }
 
 // zero zeroes the part that was added to a blank volume, which is zero already here.

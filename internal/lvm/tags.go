@@ -70,7 +70,7 @@ func recordTag(tags []string, here string) volume.RecordTag {
 	}
 	var err error
 	if len(words) == 3 {
-		t.Host, t.Here = words[2], words[2] == here
+		t.Here = words[2] == here
 		t.At, err = time.Parse(time.RFC3339, words[1])
 	}
 	if len(words) != 3 || err != nil {

@@ -24,8 +24,8 @@ func TestRecordTag(t *testing.T) {
 	}{
 		{nil, volume.RecordTag{State: volume.NoRecord}},
 		{[]string{"flexd", "flexd.namespace=a", "flexd.fsx=1"}, volume.RecordTag{State: volume.NoRecord}},
-		{[]string{mine}, volume.RecordTag{State: volume.Formatting, Type: "ext4", Tags: []string{mine}, Here: true, Host: "here", At: at}},
-		{[]string{others}, volume.RecordTag{State: volume.Formatting, Type: "xfs", Tags: []string{others}, Host: "there", At: at}},
+		{[]string{mine}, volume.RecordTag{State: volume.Formatting, Type: "ext4", Tags: []string{mine}, Here: true, At: at}},
+		{[]string{others}, volume.RecordTag{State: volume.Formatting, Type: "xfs", Tags: []string{others}, At: at}},
 		{[]string{mine, "flexd.fs=xfs"}, volume.RecordTag{State: volume.Seen, Type: "xfs", Tags: []string{"flexd.fs=xfs"}}},
 		{[]string{"flexd.fs=xfs", "flexd.fs=ext4"}, volume.RecordTag{State: volume.Seen, Type: "xfs", Tags: []string{"flexd.fs=xfs", "flexd.fs=ext4"}}},
 		{[]string{"flexd.fs="}, volume.RecordTag{State: volume.Seen, Tags: []string{"flexd.fs="}}},

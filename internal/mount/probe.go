@@ -72,7 +72,7 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 	if len(found) == 0 {
 		found = wipefs(dev)
 	}
-	return volume.FS{Content: volume.ForeignContent, What: describeFound(s, found), Signature: s.name()}, nil
+	return volume.FS{Content: volume.ForeignContent, What: describeFound(s, found)}, nil
 }
 
 // foreign returns contents that are not a filesystem. Only on a volume that flexd created

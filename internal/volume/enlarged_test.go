@@ -16,7 +16,7 @@ func TestEnlargedDevice(t *testing.T) {
 		FS:      FS{Content: Filesystem, Type: "ext4", Size: 63 << 20, Use: Unused},
 		Record:  Seen,
 		Targets: map[string]TargetState{dir: {This: true}},
-		Mounts:  []Mount{{Dir: dir, Type: "ext4", Whole: true, Owner: Ours, Kind: Published}},
+		Mounts:  []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}},
 	}
 	held := []Claim{{Kind: Published, Dir: dir, Phase: Held}}
 	grows := func(w Want, h Have) bool {

@@ -100,7 +100,7 @@ func (f *Forecast) assume(s Step, c Call, content *FS) {
 	case MountVolume:
 		at.This = true
 		h.Mounts = append(h.Mounts, Mount{
-			Dir: s.Dir, Type: s.FSType, Whole: true, Owner: Ours, Kind: s.Claim, Asked: c.Super, AskedKnown: true,
+			Dir: s.Dir, Type: s.FSType, Owner: Ours, Kind: s.Claim, Asked: c.Super, AskedKnown: true,
 			ReadOnly: c.ReadOnly || h.LV.ReadOnly || h.Device.ReadOnly, SuperReadOnly: h.LV.ReadOnly || h.Device.ReadOnly,
 		})
 	case Unmount:

@@ -42,7 +42,6 @@ type RecordTag struct {
 	Type   string   // the filesystem
 	Tags   []string // the tags themselves
 	Here   bool     // Formatting: this node started the mkfs
-	Host   string   // Formatting: the node that started it
 	At     time.Time
 	Bad    string // Formatting: why the tags do not tell whose mkfs it is, or from when
 }

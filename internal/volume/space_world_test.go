@@ -247,8 +247,6 @@ func (w world) have() Have {
 			h.FS.Content, h.FS.Type = FilesystemFailed, "ext4"
 		case tCut:
 			h.FS.Content, h.FS.Type = Truncated, "ext4"
-		case tLUKS:
-			h.FS.Signature = "crypto_LUKS"
 		case tLeftover:
 			h.FS.Leftover = true
 		}
@@ -284,14 +282,14 @@ func (w world) have() Have {
 		}
 		if ours(a) {
 			h.Mounts = append(h.Mounts, Mount{Dir: dirs[i], ReadOnly: a == aRO, Type: w.fsType(), SuperReadOnly: w.lvRO,
-				Whole: true, Owner: Ours, Kind: []Kind{Staged, Published}[i]})
+				Owner: Ours, Kind: []Kind{Staged, Published}[i]})
 		}
 	}
 	p := h.Targets[dirP]
 	p.Pod, p.PodReason = w.pod, "so it was said"
 	h.Targets[dirP] = p
 	if w.elsewhere {
-		h.Mounts = append(h.Mounts, Mount{Dir: "/mnt", Type: w.fsType(), Whole: true, Owner: Elsewhere})
+		h.Mounts = append(h.Mounts, Mount{Dir: "/mnt", Type: w.fsType(), Owner: Elsewhere})
 	}
 	return h
 }

@@ -15,7 +15,7 @@ func TestExpandTruncated(t *testing.T) {
 		FS:      FS{Content: Truncated, Type: "ext4", Size: 127 * mib},
 		Record:  Seen,
 		Targets: map[string]TargetState{dir: {This: true}},
-		Mounts:  []Mount{{Dir: dir, Type: "ext4", Whole: true, Owner: Ours, Kind: Published}},
+		Mounts:  []Mount{{Dir: dir, Type: "ext4", Owner: Ours, Kind: Published}},
 	}
 	expand := func(size int64) Verdict {
 		return Plan(Want{Claims: []Claim{{Kind: Published, Dir: dir, Phase: Held}}, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: size}}}, h)

@@ -172,9 +172,6 @@ type FS struct {
 	Type    string  `json:"type,omitempty"` // ext4, xfs, btrfs
 	Size    int64   `json:"size,omitempty"` // bytes; 0 = unknown
 	What    string  `json:"what,omitempty"` // what was found at which offset, or what is wrong
-	// Signature names what libblkid recognised in ForeignContent, such as
-	// crypto_LUKS; "" = unrecognized bytes.
-	Signature string `json:"signature,omitempty"`
 	// Leftover: ForeignContent that may be the remains of an interrupted mkfs: no
 	// superblock, no backup superblock, nothing in the first kilobyte, no block full of
 	// data.
@@ -230,7 +227,6 @@ type Mount struct {
 	Super         []string // superblock options as the kernel shows them
 	Asked         []string // those flexd was asked for when it was mounted, if AskedKnown
 	AskedKnown    bool
-	Whole         bool // its root is the filesystem's root
 	Owner         Owner
 	Kind          Kind // for Owner Ours
 	OtherDriver   bool // for Owner Elsewhere: at a directory of another driver, for which pods may use it
