@@ -188,14 +188,14 @@ func fullReport(p *process, args []string) (any, error) {
 	slices.SortFunc(vols, func(a, b *File) int { return strings.Compare(a.path, b.path) })
 	rows := map[string][]map[string]string{"vg": {{
 		"vg_name": VG, "vg_uuid": groupUUID, "vg_extent_size": fmt.Sprint(extentSize), "vg_size": fmt.Sprint(groupSize), "vg_free": fmt.Sprint(groupSize - used),
-		"vg_systemid": "", "vg_lock_type": "sanlock", "vg_exported": "", "vg_missing_pv_count": "0", "vg_lock_args": "1.0.0:lvmlock"}},
+		"vg_lock_type": "sanlock", "vg_exported": "", "vg_missing_pv_count": "0", "vg_lock_args": "1.0.0:lvmlock"}},
 		"pv": {{"pv_name": "/dev/sim", "pv_uuid": "PVPVPV-0000-0000-0000-0000-0000-PVPVPV", "pv_missing": "", "pv_allocatable": "allocatable",
 			"pv_size": fmt.Sprint(groupSize), "pv_free": fmt.Sprint(groupSize - used), "pv_tags": ""}},
 		"lv": {}, "seg": {}, "pvseg": {}}
 	for i, f := range vols {
 		_, lv, _ := strings.Cut(f.UUID, "_")
 		rows["lv"] = append(rows["lv"], map[string]string{"lv_name": path.Base(f.path), "lv_uuid": lv, "lv_size": fmt.Sprint(f.Size), "lv_attr": "-wi-XX----",
-			"lv_tags": strings.Join(f.Tags, ","), "lv_layout": "linear", "lv_role": "public", "lv_health_status": "", "lv_skip_activation": "", "pool_lv": "", "origin": "",
+			"lv_tags": strings.Join(f.Tags, ","), "lv_layout": "linear", "lv_role": "public", "lv_health_status": "", "pool_lv": "", "origin": "",
 			"lv_lockargs": fmt.Sprintf("1.0.0:%d", (69+i)<<20)})
 	}
 	one := map[string][]map[string]string{}

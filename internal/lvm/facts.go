@@ -25,7 +25,6 @@ type Facts struct {
 	ExtentSize int64
 	Size       int64
 	Free       int64
-	SystemID   string
 	LockType   string // "sanlock" or "dlm" of a shared one
 	Exported   bool
 	unfit      string // why the configuration does not allow its use
@@ -82,7 +81,6 @@ type Logical struct {
 	Cache    string   // of a volume that has one: the name of that
 	Zeroes   bool     // a thin pool that zeroes new blocks
 	Origin   string
-	Skip     bool   // has the activation skip flag
 	Locked   bool   // by pvmove, running or interrupted
 	LockArgs string // where its lock is, in a shared group; "" = it has none of its own
 }

@@ -24,14 +24,9 @@ func isWord(s string, longest int) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune("+_.-", r) })
 }
 
-// dmName returns LVM's name for the device of a volume in device-mapper: dashes are
-// doubled, so that the single one between VG and LV is no part of either.
-func dmName(n volume.Name) string {
-	return strings.ReplaceAll(n.VG, "-", "--") + "-" + strings.ReplaceAll(n.LV, "-", "--")
-}
-
-// parseDMName is the inverse. layer is the suffix of LVM's hidden devices, such as "tpool"
-// or "real".
+// parseDMName parses the name of an LVM device in device-mapper: dashes within the names of
+// the group and of the volume are doubled. layer is the suffix of LVM's hidden devices, such as
+// "tpool" or "real".
 func parseDMName(s string) (name volume.Name, layer string, ok bool) {
 	var parts []string
 	var part strings.Builder

@@ -7,6 +7,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
+// dmName is the inverse of parseDMName, without a layer.
+func dmName(n volume.Name) string {
+	return strings.ReplaceAll(n.VG, "-", "--") + "-" + strings.ReplaceAll(n.LV, "-", "--")
+}
+
 // Ensure that all names that LVM allows can be converted to device-mapper's and back.
 func TestDMName(t *testing.T) {
 	for _, c := range []struct{ vg, lv, want string }{

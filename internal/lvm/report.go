@@ -15,9 +15,9 @@ import (
 // The columns of a report. None needs device-mapper: LVM would query each active volume,
 // which takes seconds for hundreds of volumes.
 var columns = []struct{ report, names string }{
-	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_systemid,vg_lock_type,vg_exported,vg_missing_pv_count"},
+	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_lock_type,vg_exported,vg_missing_pv_count"},
 	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_size,pv_free,pv_tags"},
-	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,lv_skip_activation,pool_lv,origin,lv_lockargs"},
+	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,pool_lv,origin,lv_lockargs"},
 }
 
 // reportArgs are the arguments of the report. formConfig overrides settings in the host's
@@ -71,7 +71,6 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	f.ExtentSize = row.number("vg_extent_size")
 	f.Size = row.number("vg_size")
 	f.Free = row.number("vg_free")
-	f.SystemID = row.text("vg_systemid")
 	f.LockType = row.text("vg_lock_type")
 	f.Exported = row.flag("vg_exported", "exported")
 	f.Missing = int(row.number("vg_missing_pv_count"))
@@ -205,7 +204,6 @@ func (r *row) logical() Logical {
 		Health: r.text("lv_health_status"),
 		Pool:   strings.Trim(r.text("pool_lv"), "[]"),
 		Origin: strings.Trim(r.text("origin"), "[]"),
-		Skip:   r.flag("lv_skip_activation", "skip activation"),
 
 		LockArgs: r.fields["lv_lockargs"],
 	}

@@ -56,7 +56,7 @@ func TestTranscripts(t *testing.T) {
 	}
 	for name, want := range map[string]Logical{
 		"thin":              {Layout: []string{"thin", "sparse"}, Role: []string{"public", "origin", "thinorigin"}, Pool: "pool"},
-		"snap":              {Layout: []string{"thin", "sparse"}, Role: []string{"public", "snapshot", "thinsnapshot"}, Pool: "pool", Origin: "thin", Skip: true},
+		"snap":              {Layout: []string{"thin", "sparse"}, Role: []string{"public", "snapshot", "thinsnapshot"}, Pool: "pool", Origin: "thin"},
 		"ro":                {Layout: []string{"linear"}, Role: []string{"public"}, ReadOnly: true},
 		"origin":            {Layout: []string{"linear"}, Role: []string{"public", "origin", "thickorigin"}},
 		"cow":               {Layout: []string{"linear"}, Role: []string{"public", "snapshot", "thicksnapshot"}, Origin: "origin"},

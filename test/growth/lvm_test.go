@@ -31,7 +31,7 @@ func newGroup(n int) *group {
 	for i := range n {
 		uuid := fmt.Sprintf("LVLVLV-0000-0000-0000-0000-0000-%06d", i)
 		g.lvs = append(g.lvs, fmt.Sprintf(`{"lv_name":"v%d","lv_uuid":%q,"lv_size":"8388608","lv_attr":"-wi-XX----","lv_tags":"","lv_layout":"linear",`+
-			`"lv_role":"public","lv_health_status":"","lv_skip_activation":"","pool_lv":"","origin":""}`, i, uuid))
+			`"lv_role":"public","lv_health_status":"","pool_lv":"","origin":""}`, i, uuid))
 		g.segments = append(g.segments, fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"2","lv_uuid":%q}`, 2*i, uuid))
 		m := devmapper.Mapped{Name: fmt.Sprintf("vg0-v%d", i), UUID: dmUUID(uuid), Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 << 20, Params: fmt.Sprintf("1:3 %d", 2048+i<<14)}}}
 		g.devices[m.UUID], g.devices[m.Number] = m, m
@@ -67,7 +67,7 @@ func (g *group) Status(key devmapper.Key) (devmapper.Mapped, error) { return g.D
 func (g *group) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	switch {
 	case c.Argv[1] == "fullreport":
-		return run.Result{Stdout: fmt.Appendf(nil, `{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"0","vg_free":"0","vg_systemid":"",`+
+		return run.Result{Stdout: fmt.Appendf(nil, `{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"0","vg_free":"0",`+
 			`"vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[],"lv":[%s],"pvseg":[%s],"seg":[]}]}`, vgUUID, strings.Join(g.lvs, ","), strings.Join(g.segments, ","))}, nil
 	case c.Argv[1] == "lvchange" && strings.Contains(strings.Join(c.Argv, " "), " -an "):
 		g.mu.Lock()
