@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,108 +83,6 @@ func MakeStateDir(dir string) error {
 		return nil
 	}
 	return err
-}
-
-// LinkDevices keeps a link to each record in dir, named after the device of its volume:
-// udev's rule finds it there by the properties of the device. A volume for which device
-// returns "" gets none. Links of records that are gone are removed.
-func (r *Records) LinkDevices(dir string, device func(volume.UUID) string) error {
-	r.linkDir, r.device = dir, device
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		path := filepath.Join(dir, file.Name())
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			_ = os.Remove(path)
-		}
-	}
-	r.mu.Lock()
-	all := slices.Concat(slices.Collect(maps.Values(r.groups))...)
-	r.mu.Unlock()
-	made := false
-	for _, uuid := range all {
-		now, err := r.linkDevice(uuid)
-		if err != nil {
-			return err
-		}
-		made = made || now
-	}
-	if !made {
-		return nil
-	}
-	return syncDir(dir)
-}
-
-// linkDevice makes the link of a record, if there is none yet. It is not durable.
-func (r *Records) linkDevice(uuid volume.UUID) (made bool, err error) {
-	if r.linkDir == "" || r.device(uuid) == "" {
-		return false, nil
-	}
-	to, err := filepath.Rel(r.linkDir, r.path(uuid))
-	if err != nil {
-		return false, err
-	}
-	link := filepath.Join(r.linkDir, r.device(uuid))
-	if err = os.Symlink(to, link); errors.Is(err, fs.ErrNotExist) { // the directory was removed
-		if err = os.MkdirAll(r.linkDir, 0o700); err == nil {
-			err = os.Symlink(to, link)
-		}
-	}
-	if errors.Is(err, fs.ErrExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// Problems returns the records that could not be read, sorted. It reads nothing itself: it
-// starts another attempt in the background, for the next call.
-func (r *Records) Problems() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []string
-	for path, err := range r.unread {
-		var damaged *damagedError
-		switch {
-		case path == r.dir:
-			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v", path, err))
-		case errors.As(err, &damaged):
-			all = append(all, fmt.Sprintf("format record %s is damaged: %v; its volume is not set up; remove the file after checking the volume's contents", path, err))
-		default:
-			all = append(all, fmt.Sprintf("format record %s cannot be read: %v", path, err))
-		}
-	}
-	if len(all) > 0 && !r.looking {
-		r.looking = true
-		go r.retryUnread()
-	}
-	slices.Sort(all)
-	return all
-}
-
-// retryUnread reads the records that could not be read.
-func (r *Records) retryUnread() {
-	r.mu.Lock()
-	paths := slices.Collect(maps.Keys(r.unread))
-	r.mu.Unlock()
-	for _, path := range paths {
-		if path == r.dir {
-			_ = r.each(nil, func(_ string, rec Record) {
-				r.mu.Lock()
-				r.relate(rec.UUID)
-				r.mu.Unlock()
-			})
-			continue
-		}
-		_, _ = r.read(path)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.looking = false
 }
 
 // A damagedError is about a file that is no record or note, as distinct from one that cannot
