@@ -1,0 +1,219 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/sysfs"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A backing is the backing store of a loop device: a file or a block device.
+type backing struct{ dev, ino, rdev uint64 }
+
+// loopsOn returns the loop devices with the bytes of a device: those attached to it and, if
+// it is a loop device itself, those attached to its backing file.
+func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
+	number := d.Number
+	var (
+		own  backing
+		file string
+	)
+	b, err := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	isLoop := !errors.Is(err, os.ErrNotExist)
+	if isLoop && err == nil {
+		file = filepath.Base(strings.TrimSpace(string(b)))
+		own, err = backingOf(dev)
+	}
+	if isLoop && err != nil {
+		return nil, err
+	}
+	self := backing{dev: own.dev, ino: own.ino}
+	var on []string
+	err = askLoops(d, func(to string, f backing, ok bool) bool {
+		return !ok || isLoop && f == self || filepath.Base(to) == file
+	}, func(name, to string, its backing) {
+		switch {
+		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
+			on = append(on, "/dev/"+name+" is a loop device on it")
+		case isLoop && its == own:
+			on = append(on, "/dev/"+name+" is attached to the same file, "+to)
+		}
+	})
+	return on, err
+}
+
+// filesOn returns the loop devices with a backing file in the filesystem of a device.
+func filesOn(d volume.Device) (on []string, err error) {
+	number := d.Number
+	d.Checked = 0 // the last look has compared the files, not their filesystems
+	err = askLoops(d, func(to string, f backing, ok bool) bool {
+		return !ok || sysfs.Number(f.dev) == number
+	}, func(name, to string, its backing) {
+		if sysfs.Number(its.dev) == number {
+			on = append(on, "/dev/"+name)
+		}
+	})
+	return on, err
+}
+
+// askLoops reads the backing stores of the loop devices, except the one with that number.
+// It opens only possible matches, because each open is briefly a use, too.
+func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
+	number := d.Number
+	all, err := sysfs.Loops()
+	if err != nil {
+		return err
+	}
+	own, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
+	for _, loop := range all {
+		name, to := loop.Name, loop.File
+		var (
+			f  backing
+			ok bool
+		)
+		if len(own) > 0 && filepath.Dir(to) == filepath.Dir(string(own)) {
+			f, ok = regular(to) // beside the device's own file: that filesystem responds
+		} else {
+			if tab == nil {
+				if tab, err = mounttable.Own(); err != nil {
+					return err
+				}
+			}
+			f, ok = leadsTo(tab, to)
+		}
+		onNetwork := ok && f == backing{}
+		if !may(to, f, ok) || (onNetwork || !ok && missing(to)) && checkedBefore(name, d.Checked) {
+			continue
+		}
+		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
+			continue
+		}
+		l, err := OpenLoop(name)
+		if Detached(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		its, err := backingOf(l)
+		l.Close()
+		if err == nil { // else it was detached, or the filesystem of its file is down: that of the device's own file is not
+			show(name, to, its)
+		}
+	}
+	return nil
+}
+
+// checkedBefore reports whether a loop device was attached before flexd looked last: flexd has
+// compared its file, or waited for that, and a child cannot give up waiting for a filesystem that
+// hangs.
+func checkedBefore(name string, checked uint64) bool {
+	text, err := sysfs.Line("/sys/block/" + name + "/diskseq")
+	seq, nerr := strconv.ParseUint(text, 10, 64)
+	return err == nil && nerr == nil && seq <= checked
+}
+
+// missing reports whether a path does not exist in this mount namespace.
+func missing(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// leadsTo returns the regular file at the path of a loop device's backing file; false if
+// there is none. It may differ from the attached file: something was mounted over it, or
+// the path is of another mount namespace. A file on a network filesystem, which may hang,
+// counts as none.
+func leadsTo(tab *mounttable.Table, path string) (backing, bool) {
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if e := tab.Top(dir); e != nil && !slices.Contains(localTypes, e.Type) {
+			return backing{}, true
+		} else if e != nil || dir == filepath.Dir(dir) {
+			return regular(path)
+		}
+	}
+}
+
+// localTypes are the filesystems that do not wait for a server.
+var localTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "squashfs", "erofs",
+	"tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay"}
+
+// regular returns the regular file that a path leads to, without asking for its attributes.
+func regular(path string) (backing, bool) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
+	return backing{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino}, err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
+}
+
+// OpenLoop opens a loop device by its name in sysfs. In a container, /dev may have
+// another node of that name, or none.
+func OpenLoop(name string) (*os.File, error) {
+	number, err := sysfs.Line("/sys/block/" + name + "/dev")
+	if err != nil {
+		return nil, err
+	}
+	path := "/dev/" + name
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(st.Rdev) == number {
+		return os.Open(path)
+	}
+	major, minor, ok := sysfs.SplitNumber(number)
+	if !ok {
+		return nil, fmt.Errorf("the number of %s is %q", name, number)
+	}
+	dir, err := ownNode(name, unix.Mkdev(major, minor))
+	if err != nil {
+		return nil, fmt.Errorf("%s is not the device %s, and its node cannot be created: %v", path, number, err)
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// ownNode makes the node of a block device in a filesystem that is mounted nowhere and
+// ends with its descriptor dir, so that a child that is killed leaves no node.
+func ownNode(name string, dev uint64) (dir int, err error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return 0, os.NewSyscallError("fsopen", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return 0, os.NewSyscallError("fsconfig", err)
+	}
+	if dir, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0); err != nil {
+		return 0, os.NewSyscallError("fsmount", err)
+	}
+	if err := unix.Mknodat(dir, name, unix.S_IFBLK|0o600, int(dev)); err != nil {
+		unix.Close(dir)
+		return 0, os.NewSyscallError("mknodat", err)
+	}
+	return dir, nil
+}
+
+// Detached reports whether an error means that a loop device has no file any more, or is
+// gone.
+func Detached(err error) bool {
+	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, os.ErrNotExist)
+}
+
+// backingOf returns the backing store of an open loop device.
+func backingOf(dev *os.File) (backing, error) {
+	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err != nil {
+		return backing{}, &os.PathError{Op: "LOOP_GET_STATUS64", Path: dev.Name(), Err: err}
+	}
+	return backing{info.Device, info.Inode, info.Rdevice}, nil
+}
