@@ -296,7 +296,7 @@ func TestIndirectImports(t *testing.T) {
 var strips = []string{"UTC", "Local", "In", "Truncate", "Round", "AddDate", "Unix", "UnixNano", "UnixMilli", "Format"}
 
 // shows are the files of audit and reconcile that show a Since, or copy that of a child.
-var shows = []string{"status.go", "group.go", "park.go"}
+var shows = []string{"detail.go", "group.go", "park.go"}
 
 // No deadline, lease or pause depends on the wall clock, which may be set: a time.Now is
 // compared within one process and keeps its monotonic reading, and a time in a file
