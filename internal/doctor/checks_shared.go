@@ -58,6 +58,18 @@ func (n *node) sanlockGroups() (groups []group, why []finding) {
 	return groups, nil
 }
 
+// sanlockSettings is sanlockGroups with the settings of LVM's configuration.
+func (n *node) sanlockSettings() (groups []group, set map[string]string, why []finding) {
+	if groups, why = n.sanlockGroups(); why != nil {
+		return nil, nil, why
+	}
+	set, err := n.lvmSet()
+	if err != nil {
+		return nil, nil, []finding{unknown("LVM's configuration cannot be read: "+err.Error(), "lvmconfig --validate")}
+	}
+	return groups, set, nil
+}
+
 func listed(groups []group) string {
 	var all []string
 	for _, g := range groups {
@@ -204,15 +216,11 @@ func (n *node) watchdog() (all []finding) {
 // hostID checks that the node's host id is set, and is the one in force. That no other node
 // has it sanlock checks when the lockspace starts.
 func (n *node) hostID() []finding {
-	groups, why := n.sanlockGroups()
+	groups, set, why := n.sanlockSettings()
 	if why != nil {
 		return why
 	}
-	s, err := n.lvmSet()
-	if err != nil {
-		return []finding{unknown("LVM's configuration cannot be read: "+err.Error(), "lvmconfig --validate")}
-	}
-	value := s["host_id"]
+	value := set["host_id"]
 	id, err := strconv.Atoi(value)
 	if err != nil || id < 1 || id > maxHostID {
 		if n.lockdHostID() {
@@ -315,15 +323,11 @@ func (n *node) lockspaces() (all []finding) {
 }
 
 func (n *node) killCommand() []finding {
-	groups, why := n.sanlockGroups()
+	groups, set, why := n.sanlockSettings()
 	if why != nil {
 		return why
 	}
-	s, err := n.lvmSet()
-	if err != nil {
-		return []finding{unknown("LVM's configuration cannot be read: "+err.Error(), "lvmconfig --validate")}
-	}
-	command := strings.Trim(s["lvmlockctl_kill_command"], `"`)
+	command := strings.Trim(set["lvmlockctl_kill_command"], `"`)
 	program, rest, _ := strings.Cut(command, " ")
 	remedy := fmt.Sprintf("set lvmlockctl_kill_command = %q in the section global of /etc/lvm/lvm.conf", ownPath()+" "+KillCommand)
 	switch {
