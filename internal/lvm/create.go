@@ -30,12 +30,9 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if err := g.ready(ctx); err != nil {
 		return err
 	}
-	f, kept, err := g.look(ctx, false)
+	f, kept, err := g.lookFit(ctx)
 	if err != nil {
 		return err
-	}
-	if f.unfit != "" {
-		return volume.Errorf(volume.Unusable, "%s", f.unfit)
 	}
 	_, there := f.LVs[name.LV]
 	if there && kept { // completing it writes zeros: read the metadata again
@@ -114,12 +111,9 @@ func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, 
 	if err != nil {
 		return err
 	}
-	f, kept, err := g.look(ctx, false)
+	f, kept, err := g.lookFit(ctx)
 	if err != nil {
 		return err
-	}
-	if f.unfit != "" {
-		return volume.Errorf(volume.Unusable, "%s", f.unfit)
 	}
 	if _, there := f.LVs[name.LV]; there { // its creation was interrupted, and will be completed
 		return nil
@@ -128,6 +122,14 @@ func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, 
 		return err
 	}
 	return g.canAllocate(ctx, f, g.p.Groups[g.name].ThinPool != "")
+}
+
+// lookFit is look for a creation: it fails if the configuration does not allow the group's use.
+func (g *group) lookFit(ctx context.Context) (f *Facts, kept bool, err error) {
+	if f, kept, err = g.look(ctx, false); err == nil && f.unfit != "" {
+		return nil, false, volume.Errorf(volume.Unusable, "%s", f.unfit)
+	}
+	return f, kept, err
 }
 
 // haveSpace is checkSpace with metadata that may be kept from an earlier report: a lack of
