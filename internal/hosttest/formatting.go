@@ -9,18 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-func probe(p *process, text []byte) (any, error) {
-	a := decode[struct {
-		Device volume.Device `json:"device"`
-		At     string        `json:"at"`
-	}](p, text)
+func probe(p *process, a deviceArg, l *loop) (any, error) {
 	h := p.h
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l, err := h.device(a.Device)
-	if err != nil {
-		return nil, err
-	}
 	f := l.file
 	f.looked, f.lookedBy, f.blank = true, h, f.State == Blank
 	if a.At == "" {
@@ -93,18 +83,8 @@ func (f *File) content(mounted bool) volume.FS {
 }
 
 // zero zeroes the part that was added to a blank volume, which is zero already here.
-func zero(p *process, text []byte) (any, error) {
-	a := decode[struct {
-		Device volume.Device `json:"device"`
-		From   int64         `json:"from"`
-	}](p, text)
+func zero(p *process, a deviceArg, l *loop) (any, error) {
 	h := p.h
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l, err := h.device(a.Device)
-	if err != nil {
-		return nil, err
-	}
 	h.begin(p, l.file)
 	h.alone(p, l.file)
 	if a.From == 0 && l.file.State != Blank {
@@ -246,18 +226,8 @@ func (h *Host) clean(p *process, f *File, d volume.Device) error {
 	return errors.New("mkfs.ext4: exit status 1: simulated")
 }
 
-func check(p *process, text []byte) (any, error) {
-	a := decode[struct {
-		Device volume.Device `json:"device"`
-		Type   string        `json:"type"`
-	}](p, text)
+func check(p *process, a deviceArg, l *loop) (any, error) {
 	h := p.h
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l, err := h.device(a.Device)
-	if err != nil {
-		return nil, err
-	}
 	f := l.file
 	h.begin(p, f)
 	h.alone(p, f)

@@ -17,13 +17,13 @@ import (
 // ops are flexd's children. An unknown operation fails the test: the simulation must not
 // accept it silently.
 var ops = map[string]func(*process, []byte) (any, error){
-	"probe":         probe,
+	"probe":         onDevice(probe),
 	"format":        format,
-	"zero":          zero,
-	"check":         check,
+	"zero":          onDevice(zero),
+	"check":         onDevice(check),
 	"mount":         mountVolume,
 	"umount":        umount,
-	"grow":          grow,
+	"grow":          onDevice(grow),
 	"loop-identify": identify,
 	"loop-create":   create,
 	"loop-attach":   attach,
@@ -40,6 +40,27 @@ func decode[T any](p *process, text []byte) T {
 		p.h.broke("%s: its argument does not parse: %v: %s", p.op, err, text)
 	}
 	return arg
+}
+
+// A deviceArg is the argument of a child that works on one device. No child has all fields.
+type deviceArg struct {
+	Device volume.Device `json:"device"`
+	At     string        `json:"at"`
+	From   int64         `json:"from"`
+}
+
+// onDevice returns a child whose device is the one that was observed. h.mu is held in do.
+func onDevice(do func(p *process, a deviceArg, l *loop) (any, error)) func(p *process, text []byte) (any, error) {
+	return func(p *process, text []byte) (any, error) {
+		a := decode[deviceArg](p, text)
+		p.h.mu.Lock()
+		defer p.h.mu.Unlock()
+		l, err := p.h.device(a.Device)
+		if err != nil {
+			return nil, err
+		}
+		return do(p, a, l)
+	}
 }
 
 // device finds the device that was observed, if it is still the same.
@@ -211,18 +232,8 @@ func umount(p *process, text []byte) (any, error) {
 	return struct{}{}, nil
 }
 
-func grow(p *process, text []byte) (any, error) {
-	a := decode[struct {
-		Device volume.Device `json:"device"`
-		At     string        `json:"at"`
-	}](p, text)
+func grow(p *process, a deviceArg, l *loop) (any, error) {
 	h := p.h
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l, err := h.device(a.Device)
-	if err != nil {
-		return nil, err
-	}
 	h.begin(p, l.file)
 	h.alone(p, l.file)
 	if m := h.top(a.At); m == nil || m.file != l.file {
