@@ -99,7 +99,7 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 	if complaints, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 	} else {
-		parts.KernelErrors = complaints
+		observer.KernelLog = complaints
 	}
 	cgroups := kubelet.NewCgroups(cfg.CgroupDir)
 	observer.Pods = func() asw.Pods { return cgroups.Look() }

@@ -49,6 +49,8 @@ type Observer struct {
 	// FSError returns the error of a mounted filesystem that the kernel reports in sysfs,
 	// without access to the filesystem; "" = none.
 	FSError func(path, fsType string) string
+	// KernelLog has the errors of filesystems that only the kernel's log has.
+	KernelLog *KernelLog
 	// Gone reports whether a directory does not exist. It is only called for directories
 	// that are not mount points.
 	Gone func(dir string) bool

@@ -29,6 +29,7 @@ type MountState struct {
 	SuperReadOnly bool // the superblock's
 
 	Fault  string   // the kernel's error of the filesystem; "" = none
+	Lost   string   // the first of its writes that the kernel logged as lost; "" = none
 	Nested []string // mount points below it
 
 	UUID    volume.UUID // its volume, if requested
@@ -68,6 +69,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 		}
 		if i == 0 { // they share one superblock
 			s.Fault = o.liveError(path, e.Entry)
+			s.Lost, _ = o.KernelLog.Said(path)
 		}
 		for _, below := range table.On(e.Entry) {
 			if below.Dir != e.Dir {

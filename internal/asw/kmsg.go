@@ -1,10 +1,12 @@
 package asw
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -12,31 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KernelLog reports errors of filesystems from the kernel's log. They only cause a check,
-// and are not facts.
-type KernelLog struct{ f *os.File }
+// A KernelLog is the kernel's log, as far as it is about filesystems; nil = it cannot be read.
+// Its errors only cause a check, and are not facts. Only its words about a lost write are: no
+// other source keeps them after a pod's syncfs(2) has returned the error.
+type KernelLog struct {
+	records io.ReadCloser // each read returns one
 
-// OpenKernelLog reads /dev/kmsg from now on.
+	mu   sync.Mutex
+	said map[string]string // by device, since its filesystem was mounted: the first lost write; "" = other errors
+}
+
+// OpenKernelLog reads /dev/kmsg from the oldest record on: flexd may have been away when a
+// filesystem failed.
 func OpenKernelLog() (*KernelLog, error) {
 	f, err := os.Open("/dev/kmsg")
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.Seek(0, io.SeekEnd); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return &KernelLog{f}, nil
+	return NewKernelLog(f), nil
+}
+
+// NewKernelLog returns the log of records in the format of /dev/kmsg.
+func NewKernelLog(records io.ReadCloser) *KernelLog {
+	return &KernelLog{records: records, said: map[string]string{}}
 }
 
 // Each calls notify with the kernel's name of a device ("loop3", "dm-7") whenever the kernel
 // logs an error of the filesystem on it, until ctx is done.
 func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error {
-	stop := context.AfterFunc(ctx, func() { c.f.Close() })
+	stop := context.AfterFunc(ctx, func() { c.records.Close() })
 	defer stop()
 	record := make([]byte, 8<<10) // the kernel's own limit for one
 	for {
-		n, err := c.f.Read(record)
+		n, err := c.records.Read(record)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -44,10 +54,52 @@ func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 		case err != nil:
 			return err
 		default:
-			if device := filesystemError(string(record[:n])); device != "" {
+			if device := c.add(string(record[:n])); device != "" {
 				notify(device)
 			}
 		}
+	}
+}
+
+// add remembers a record, and returns the device if it is about an error. A mount ends what was
+// said of an earlier filesystem: the order of the records tells them apart, without clocks.
+func (c *KernelLog) add(record string) (device string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mounted := match(aboutMount(), record); mounted != "" {
+		delete(c.said, mounted)
+		return ""
+	}
+	text, lost := "", match(lostWrite(), record)
+	if device = cmp.Or(lost, filesystemError(record)); device == "" {
+		return ""
+	}
+	if lost != "" {
+		text = kernelText(record)
+	}
+	c.said[device] = cmp.Or(c.said[device], text)
+	return device
+}
+
+// Said returns the first write that the kernel logged as lost since the filesystem on a device
+// was mounted, and whether it logged any error.
+func (c *KernelLog) Said(path string) (lost string, bad bool) {
+	if c == nil {
+		return "", false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lost, bad = c.said[filepath.Base(path)]
+	return lost, bad
+}
+
+// Forget is called when the filesystem on a device is not mounted. ext4 does not log every
+// mount if there are many.
+func (c *KernelLog) Forget(path string) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.said, filepath.Base(path))
 	}
 }
 
@@ -55,7 +107,10 @@ func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 // so the words matter.
 var (
 	aboutDevice = lazily(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
-	bad         = lazily(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
+	aboutMount  = lazily(`^(?:EXT4-fs \(([\w!-]+)\): mounted|XFS \(([\w!-]+)\): Mounting|BTRFS info \(device ([\w!-]+).*\): .*checksum algorithm)`)
+	// btrfs counts all errors that a device ever had, so that only the first kind is certain.
+	lostWrite = lazily(`^(?:Buffer I/O error on dev(?:ice)? ([\w!-]+), .*lost \w+ page write|EXT4-fs warning \(device ([\w!-]+)\): .*I/O error -?\d+ writing to inode|EXT4-fs \(([\w!-]+)\): .*Data will be lost|([\w!-]+): writeback error on inode|BTRFS error \(device ([\w!-]+).*\): bdev \S+ errs: wr [1-9]\d*, rd 0, flush 0, corrupt 0)`)
+	bad       = lazily(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
 )
 
 // lazily compiles an expression on first use: children of flexd start often and never need
@@ -64,17 +119,29 @@ func lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// filesystemError returns the device in an error record, or "".
-func filesystemError(record string) string {
-	_, text, _ := strings.Cut(record, ";")
-	m := aboutDevice().FindStringSubmatch(text)
-	if m == nil || !bad().MatchString(text) {
+// kernelText returns the text of a record of the kernel's own: those of processes, and of
+// systemd for them, have a facility, so that their priority has more than one digit.
+func kernelText(record string) string {
+	head, text, _ := strings.Cut(record, ";")
+	if len(head) < 2 || head[1] != ',' {
 		return ""
 	}
-	for _, device := range m[1:] {
-		if device != "" {
-			return device
-		}
+	text, _, _ = strings.Cut(text, "\n")
+	return text
+}
+
+// match returns the device that an expression finds in a record, or "".
+func match(about *regexp.Regexp, record string) string {
+	if m := about.FindStringSubmatch(kernelText(record)); m != nil {
+		return cmp.Or(m[1:]...)
 	}
 	return ""
+}
+
+// filesystemError returns the device in an error record, or "".
+func filesystemError(record string) string {
+	if !bad().MatchString(kernelText(record)) {
+		return ""
+	}
+	return match(aboutDevice(), record)
 }

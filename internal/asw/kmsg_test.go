@@ -1,6 +1,10 @@
 package asw
 
-import "testing"
+import (
+	"io"
+	"strings"
+	"testing"
+)
 
 func TestComplaint(t *testing.T) {
 	for record, want := range map[string]string{
@@ -19,5 +23,60 @@ func TestComplaint(t *testing.T) {
 		if got := filesystemError(record); got != want {
 			t.Errorf("%q: got %q, want %q", record, got, want)
 		}
+	}
+}
+
+// What the kernel said of a filesystem holds until the next one is mounted from that device.
+// Messages of processes say nothing.
+func TestKernelLogSaid(t *testing.T) {
+	const (
+		mountExt4  = "6,1,9,-;EXT4-fs (loop3): mounted filesystem 1b2c r/w with ordered data mode. Quota mode: none."
+		mountXFS   = "5,1,9,-;XFS (loop3): Mounting V5 Filesystem 0ea"
+		mountBtrfs = "6,1,9,-;BTRFS info (device loop3): using crc32c (crc32c-lib) checksum algorithm"
+		down       = "1,1,9,-;XFS (loop3): User initiated shutdown received."
+		page       = "3,1,9,-;Buffer I/O error on dev loop3, logical block 256, lost async page write\n SUBSYSTEM=block\n"
+		inode      = "4,1,9,-;EXT4-fs warning (device loop3): ext4_end_bio:343: I/O error 10 writing to inode 12 starting block 9217)"
+		delayed    = "2,1,9,-;EXT4-fs (loop3): This should not happen!! Data will be lost"
+		writeback  = "3,1,9,-;loop3: writeback error on inode 131, offset 0, sector 200"
+		btrfs      = "3,1,9,-;BTRFS error (device loop3): bdev /dev/loop3 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0"
+		old        = "3,1,9,-;BTRFS error (device loop3): bdev /dev/loop3 errs: wr 1, rd 1, flush 0, corrupt 0, gen 0"
+		other      = "3,1,9,-;loop4: writeback error on inode 131, offset 0, sector 200"
+		process    = "12,1,9,-;loop3: writeback error on inode 131, offset 0, sector 200"
+	)
+	for _, c := range []struct {
+		about string
+		log   []string
+		lost  string // a part of it
+		bad   bool
+	}{
+		{"nothing", nil, "", false},
+		{"of another device", []string{other}, "", false},
+		{"of a process", []string{process}, "", false},
+		{"shut down before flexd came", []string{mountXFS, down}, "", true},
+		{"of an earlier xfs", []string{down, mountXFS}, "", false},
+		{"of an earlier ext4", []string{inode, mountExt4}, "", false},
+		{"of an earlier btrfs", []string{btrfs, mountBtrfs}, "", false},
+		{"a page", []string{mountExt4, page}, "logical block 256, lost async page write", true},
+		{"a file of ext4", []string{mountExt4, down, inode, page}, "writing to inode 12", true},
+		{"without space", []string{delayed}, "Data will be lost", true},
+		{"a file of xfs", []string{writeback, down}, "writeback error on inode 131", true},
+		{"btrfs", []string{mountBtrfs, btrfs}, "errs: wr 1", true},
+		{"btrfs may have counted it before", []string{mountBtrfs, old}, "", true},
+	} {
+		l := NewKernelLog(io.NopCloser(nil))
+		for _, r := range c.log {
+			l.add(r)
+		}
+		lost, bad := l.Said("/dev/loop3")
+		if bad != c.bad || (lost == "") != (c.lost == "") || !strings.Contains(lost, c.lost) || strings.Contains(lost, "\n") {
+			t.Errorf("%s: got %q %v", c.about, lost, bad)
+		}
+		l.Forget("/dev/loop3")
+		if lost, bad := l.Said("/dev/loop3"); lost != "" || bad {
+			t.Errorf("%s: not forgotten", c.about)
+		}
+	}
+	if lost, bad := (*KernelLog)(nil).Said("/dev/loop3"); lost != "" || bad {
+		t.Error("a log that cannot be read says something")
 	}
 }

@@ -156,6 +156,7 @@ type Mount struct {
 	SuperReadOnly bool // the superblock's
 
 	Fault  string   // what the kernel says is wrong with the filesystem, "" = nothing
+	Lost   string   // the first of its writes that the kernel logged as lost, "" = none
 	Nested []string // where something is mounted below it
 
 	UUID    volume.UUID // the volume that it is of, where the kernel was asked for it

@@ -78,10 +78,9 @@ func (s *side) faulty() bool {
 // filesystem describes the error of the mounted filesystem.
 func (s *side) filesystem() (text, hint string) {
 	fs, d := s.g.Filesystems[s.uuid], s.device
+	lost := ""
 	for _, m := range s.mounts() {
-		if fs.What == "" && m.Fault != "" {
-			fs.What = m.Fault
-		}
+		fs.What, lost = cmp.Or(fs.What, m.Fault), cmp.Or(lost, m.Lost)
 	}
 	switch {
 	case len(s.mounts()) == 0:
@@ -102,6 +101,9 @@ func (s *side) filesystem() (text, hint string) {
 			hint = "then, once its pods are deleted, the next mount runs fsck, and says so if that does not suffice"
 		}
 		return "its filesystem is in error: " + fs.What, hint
+	case lost != "":
+		return fmt.Sprintf("a write to it has failed since it was mounted, so that data of it may be lost: the kernel logged %q", lost),
+			"look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last. It is reported until the volume is unmounted"
 	}
 	return "", ""
 }

@@ -208,6 +208,7 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"faulty data: the cache has failed|lvconvert --uncache"}},
 		{"its cache has failed, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Devices[0].Failed = "the cache has failed" }}, nil},
 		{"its filesystem is in error", []func(*Group){func(g *Group) { g.Mounts[0].Fault = "ext4 counts 5 errors" }}, []string{"faulty data: its filesystem is in error: ext4 counts 5 errors|dmesg|delete its pods|fsck"}},
+		{"the kernel could not write data of it", []func(*Group){func(g *Group) { g.Mounts[0].Lost = "dm-3: writeback error on inode 131" }}, []string{`faulty data: a write to it has failed|data of it may be lost|the kernel logged "dm-3: writeback error on inode 131"|dmesg|until the volume is unmounted`}},
 		{"its pool has failed, and so its filesystem is in error", []func(*Group){func(g *Group) {
 			g.Devices[0].Failed, g.Devices[0].Remedy, g.Mounts[0].Fault = "the pool has failed", "repair the pool", "xfs has shut down"
 		}}, []string{"faulty data: the pool has failed; its filesystem is in error: xfs has shut down|repair the pool; then, once its pods are deleted, the next mount runs fsck"}},
@@ -328,6 +329,7 @@ func TestEveryCombination(t *testing.T) {
 			m := Mount{Dir: fmt.Sprint("/pod", r.IntN(3)), Device: []string{"253:1", "253:2", ""}[r.IntN(3)], Owner: volume.Owner(1 + r.IntN(3)), ReadOnly: coin(), SuperReadOnly: coin()}
 			m.Gone = m.Device == "253:2" && coin()
 			m.Fault = []string{"", "5 errors"}[r.IntN(2)]
+			m.Lost = []string{"", "a lost write"}[r.IntN(2)]
 			m.Nested = [][]string{nil, {"/pod1/a"}}[r.IntN(2)]
 			g.Mounts = append(g.Mounts, m)
 		}

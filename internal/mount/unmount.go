@@ -91,6 +91,11 @@ func (c *mountCopy) written() error {
 	return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, err, lookAtWrites)
 }
 
+// LostWrite is the ErrUnwritten of a filesystem of which the kernel has logged a lost write.
+func LostWrite(logged string) error {
+	return fmt.Errorf("%w: the kernel logged %q; %s", ErrUnwritten, logged, lookAtWrites)
+}
+
 const lookAtWrites = "look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last"
 
 // shows reports whether a lookup of dir reaches the root of a mount of the device with that

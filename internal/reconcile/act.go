@@ -333,9 +333,14 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 	if s.Alone {
 		unmount = l.n.Ops.UnmountAlone
 	}
-	err := unmount(ctx, l.lock, s.Dir, e.Number, len(h.Mounts) == 1)
-	if errors.Is(err, mount.ErrNone) {
+	last := len(h.Mounts) == 1
+	lost, _ := l.n.Observer.KernelLog.Said(h.Device.Path)
+	err := unmount(ctx, l.lock, s.Dir, e.Number, last)
+	switch {
+	case errors.Is(err, mount.ErrNone):
 		return nil // unmounted from outside; the next observation decides
+	case err == nil && last && lost != "":
+		return mount.LostWrite(lost) // a pod's syncfs(2) has taken the error
 	}
 	return err
 }

@@ -51,7 +51,9 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	unread := l.watched == nil || l.watched.path != g.path // what was logged about the device before
 	l.watched = &g
+	_, bad := l.n.Observer.KernelLog.Said(g.path)
 	if len(h.Device.Relatives) > 0 {
 		h.Device.Relatives = l.n.withNotes(h.Device.Relatives)
 		l.n.Observer.Publish(l.uuid, h)
@@ -59,6 +61,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	switch {
 	case len(h.Mounts) == 0:
 		l.recheck, l.broken = recheck{}, volume.FS{}
+		l.n.Observer.KernelLog.Forget(g.path)
 	case h.FS.Content == volume.FilesystemFailed:
 		failed = l.recheck.left > 0
 		l.recheck = recheck{} // the kernel's error count shows it
@@ -67,7 +70,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	case l.broken.Content != volume.ContentUnknown:
 		h.FS.Content, h.FS.Type, h.FS.What, h.FS.Size = l.broken.Content, l.broken.Type, l.broken.What, l.broken.Size
 		l.n.Observer.Publish(l.uuid, h)
-	case h.Device.Size < shrunk:
+	case h.Device.Size < shrunk, unread && bad:
 		l.recheck = recheck{left: 1}
 	}
 	return h, nil

@@ -62,11 +62,6 @@ type Parts struct {
 	// Stepped, if set, is called after each step.
 	Stepped func(vg string, step volume.StepKind, took time.Duration, err error)
 
-	// KernelErrors reports devices whose filesystem has errors in the kernel log;
-	// nil = the log cannot be read.
-	KernelErrors interface {
-		Each(ctx context.Context, notify func(device string)) error
-	}
 	// Locks are those of shared volume groups; nil = there are none.
 	Locks Locks
 	// RemoveUnused deactivates the volumes of a group that nothing has open, without LVM, and
@@ -153,9 +148,9 @@ func (n *Node) Run(ctx context.Context) error {
 	for vg, p := range n.fencers {
 		go n.guardLocks(vg, p)
 	}
-	if n.KernelErrors != nil {
+	if log := n.Observer.KernelLog; log != nil {
 		go func() {
-			if err := n.KernelErrors.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
+			if err := log.Each(n.ctx, n.recheckDevice); err != nil && n.ctx.Err() == nil {
 				n.Log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 			}
 		}()

@@ -12,15 +12,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func readsKernelLog(t *testing.T) {
+	t.Helper()
+	f, err := os.Open("/dev/kmsg")
+	if err != nil {
+		t.Skipf("needs /dev/kmsg: %v", err)
+	}
+	f.Close()
+}
+
+// An xfs that shut down while flexd did not run is reported after flexd's start, and an earlier
+// one on the same device is not.
+func TestErrorWhileStopped(t *testing.T) {
+	t.Parallel()
+	readsKernelLog(t)
+	need(t, "mkfs.xfs", "xfs_io")
+	h := newHost(t)
+	p, v := podN(1), h.vol("down", "xfs")
+	faulty := func() string {
+		if s := h.story("down"); s.State != "faulty" {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	}
+	h.ok(h.up(noAttach, v, p))
+	h.stop()
+	h.sh("xfs_io", "-x", "-c", "shutdown", h.PodDir(p, v))
+	h.start()
+	if wrong := h.within(30*time.Second, faulty); wrong != "" {
+		t.Errorf("status does not show it: %s", wrong)
+	}
+	h.end(noAttach, v, p)
+	h.ok(h.up(noAttach, v, p))
+	h.stop()
+	h.start()
+	if s := h.settled("down"); len(s.Refused) != 0 || s.State == "faulty" {
+		t.Errorf("after the way out: %+v", s)
+	}
+	h.end(noAttach, v, p)
+}
+
 // Errors of a mounted filesystem in the kernel's log are reported without a call.
 func TestErrorReportedWithoutCall(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "xfs_io")
-	if f, err := os.Open("/dev/kmsg"); err != nil {
-		t.Skipf("needs /dev/kmsg: %v", err)
-	} else {
-		f.Close()
-	}
+	readsKernelLog(t)
 	h := newHost(t)
 	p := podN(1)
 	reports := func(lv, fs, class string) {

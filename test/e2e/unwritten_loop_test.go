@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,4 +56,55 @@ func TestUnwritten(t *testing.T) {
 	if n := lost(); n != 1 {
 		t.Errorf("reported %d times, want once", n)
 	}
+}
+
+// A pod's syncfs(2) takes the error of a write. flexd has it from the kernel's log, also if it was
+// away then, and reports it until the last unmount.
+func TestLostWrite(t *testing.T) {
+	t.Parallel()
+	readsKernelLog(t)
+	var dir string
+	h := newHost(t, func(h *host) {
+		dir = h.Dir + "/disk"
+		h.disk(dir, "size=24m")
+		h.settings.groups = "  - {name: small, provider: loopdev, directory: " + dir + ", create: true, maxSize: 1GiB" + roomy + ", namespaces: ['*']}\n"
+	})
+	v, p := h.vol("data", "ext4").With("volumegroup", "small", "volumeID", "data", "size", "20Mi"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	h.stop()
+	hog := dir + "/.hog"
+	if err := os.WriteFile(hog, make([]byte, 24*mib), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("%s does not fill up: %v", dir, err)
+	}
+	data := make([]byte, 10*mib)
+	rand.Read(data)
+	f, err := os.Create(h.PodDir(p, v) + "/f")
+	h.must(err)
+	_, err = f.Write(data)
+	h.must(err)
+	if err := unix.Syncfs(int(f.Fd())); err == nil {
+		t.Fatal("it was written: the test proves nothing")
+	}
+	f.Close()
+	h.must(os.Remove(hog))
+	h.start()
+	if wrong := h.within(30*time.Second, func() string {
+		if text, _ := h.client("check"); !strings.Contains(text, "a write to it has failed since it was mounted") {
+			return text
+		}
+		return ""
+	}); wrong != "" {
+		t.Error(wrong)
+	}
+	h.ok(h.up(noAttach, v, podN(2))) // the filesystem can be used
+	h.ok(h.unmount(v, podN(2)))
+	h.ok(h.unmount(v, p))
+	if text, _ := h.client("events", "small/data"); strings.Count(text, "the kernel logged") != 2 { // found, and the unmount
+		t.Errorf("events: %s", text)
+	}
+	h.ok(h.up(noAttach, v, p))
+	if text, _ := h.client("check"); strings.Contains(text, "a write to it has failed") {
+		t.Errorf("of the next mount: %s", text)
+	}
+	h.ok(h.unmount(v, p))
 }
