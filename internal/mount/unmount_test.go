@@ -222,6 +222,13 @@ func TestUnmountShutDown(t *testing.T) {
 	if !errors.Is(err, ErrUnwritten) || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("got %v", err)
 	}
+	left := Unreported(r.lock) // for the next flexd, if this one had ended
+	if !errors.Is(left, ErrUnwritten) || !strings.HasSuffix(err.Error(), left.Error()) {
+		t.Errorf("left: %v", left)
+	}
+	if left := Unreported(r.lock); left != nil {
+		t.Errorf("left again: %v", left)
+	}
 	if n := len(r.mounts()); n != 0 {
 		t.Errorf("%d mounts are left", n)
 	}

@@ -212,7 +212,7 @@ func mountedReadOnly(h *volume.Have, dir string) bool {
 	return false
 }
 
-// drop ends a claim. If the lease that replaces it cannot be noted, the claim's note stays:
+// drop ends a claim, and returns the error of its unmount if flexd ended during that. If the lease that replaces it cannot be noted, the claim's note stays:
 // at the next start it shows that the volume was flexd's.
 func (l *lane) drop(s volume.Step, h *volume.Have) error {
 	if s.Lease {
@@ -233,7 +233,7 @@ func (l *lane) drop(s volume.Step, h *volume.Have) error {
 		}
 	}
 	l.warn(s, l.n.Store.Drop(l.uuid, s.Dir))
-	return nil
+	return mount.Unreported(l.lock) // of an unmount that an earlier flexd began
 }
 
 func (l *lane) lease(name volume.Name, kubeName string) dsw.Lease {
@@ -337,6 +337,8 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 	lost, _ := l.n.Observer.KernelLog.Said(h.Device.Path)
 	err := unmount(ctx, l.lock, s.Dir, e.Number, last)
 	switch {
+	case errors.Is(err, mount.ErrUnwritten):
+		_ = mount.Unreported(l.lock) // it is reported now
 	case errors.Is(err, mount.ErrNone):
 		return nil // unmounted from outside; the next observation decides
 	case err == nil && last && lost != "":

@@ -52,6 +52,27 @@ func TestErrorWhileStopped(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
+// Data that an unmount could not write is reported also if flexd ends during the unmount.
+func TestUnwrittenReportedByNextFlexd(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs", "xfs_io")
+	h := newHost(t)
+	p, v := podN(1), h.vol("down", "xfs")
+	h.ok(h.up(noAttach, v, p))
+	h.sh("xfs_io", "-x", "-c", "shutdown", h.PodDir(p, v))
+	done := make(chan struct{})
+	go func() { defer close(done); h.unmount(v, p) }()
+	pid := h.freeze("umount")
+	h.kill()
+	h.must(unix.Kill(pid, unix.SIGCONT))
+	h.start()
+	<-done
+	h.ok(h.unmount(v, p))
+	if text, _ := h.client("events", "vg0/down"); strings.Count(text, "data of it may be lost") != 1 {
+		t.Errorf("events: %s", text)
+	}
+}
+
 // Errors of a mounted filesystem in the kernel's log are reported without a call.
 func TestErrorReportedWithoutCall(t *testing.T) {
 	t.Parallel()
