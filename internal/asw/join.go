@@ -25,8 +25,9 @@ type MountState struct {
 	Over     string // the mount that hides it from a lookup of Dir; "" = none
 	Again    bool   // that is the same filesystem at the same directory
 
-	ReadOnly      bool // the mount's own flag
-	SuperReadOnly bool // the superblock's
+	ReadOnly      bool     // the mount's own flag
+	SuperReadOnly bool     // the superblock's
+	Options       []string // the mount's
 
 	Fault  string   // the kernel's error of the filesystem; "" = none
 	Lost   string   // the first of its writes that the kernel logged as lost; "" = none
@@ -62,7 +63,7 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []MountState {
 	var all []MountState
 	for i, e := range o.owned(number, path, dirs, table) {
-		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over), over.Type, over.Source, over.Dir)
 			s.Again = over.Dir == e.Dir && whole(over) && table.IsOf(over, number, path)
@@ -110,7 +111,7 @@ func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.T
 	var all []MountState
 	reached, hidden := table.At(dir)
 	for _, e := range slices.Concat(hidden, reached) {
-		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e), e.Type, e.Source), Part: !whole(e), Device: e.Number, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e), e.Type, e.Source), Part: !whole(e), Device: e.Number, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		s.Owner, _ = rule.owner(e)
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = e.SourceNumber()

@@ -170,7 +170,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 // addViews adds the claims, leases and failed filesystems of the lanes' views, and returns
 // the directories of the claims by volume.
 func (s *group) addViews(g *join.Group) map[volume.UUID][]string {
-	g.Keep = s.config().NeverDeactivate
+	g.Keep, g.Flags = s.config().NeverDeactivate, s.config().MountFlags
 	g.Filesystems = map[volume.UUID]volume.FS{}
 	dirs := map[volume.UUID][]string{}
 	here := map[volume.UUID]bool{}
@@ -185,7 +185,7 @@ func (s *group) addViews(g *join.Group) map[volume.UUID][]string {
 			if c.VG != s.vg && !here[c.UUID] {
 				continue
 			}
-			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly}
+			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly, Found: c.Super == nil}
 			if c.VG != s.vg {
 				claim.VG = c.VG
 			}

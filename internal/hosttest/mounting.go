@@ -121,6 +121,9 @@ func mountVolume(p *process, text []byte) (any, error) {
 	}
 	m := &mnt{number: l.Number, root: "/", dir: a.Dir, typ: a.FSType, src: a.Device.Path, super: super,
 		ro: a.ReadOnly || l.ReadOnly, superRO: l.ReadOnly, file: f}
+	for _, attr := range a.Attrs {
+		m.attrs += "," + attr
+	}
 	switch {
 	case f.State == Failed:
 		err = fmt.Errorf("%w: %s", mount.ErrFailed, f.Note)

@@ -14,6 +14,7 @@ type mnt struct {
 	number    string
 	root, dir string
 	ro        bool
+	attrs     string // other attributes, each after a comma
 	superRO   bool
 	typ, src  string
 	super     string

@@ -23,7 +23,7 @@ func (h *Host) Text() string {
 			peer = fmt.Sprintf(" shared:%d", m.peer)
 		}
 		fmt.Fprintf(&b, "%d %d %s %s %s %s%s - %s %s %s\n", m.id, parent, m.number, escape(m.root), escape(m.dir),
-			mode(m.ro)+",relatime", peer, m.typ, escape(m.src), mode(m.superRO)+strings.TrimPrefix(m.super, "rw"))
+			mode(m.ro)+m.attrs+",relatime", peer, m.typ, escape(m.src), mode(m.superRO)+strings.TrimPrefix(m.super, "rw"))
 	}
 	return b.String()
 }

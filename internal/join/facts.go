@@ -22,10 +22,11 @@ const (
 	MergePending    Class = "merge-pending"    // in use, and its contents are replaced at its next activation
 	NestedMount     Class = "nested-mount"     // something is mounted below a mount of ours
 	ReadOnly        Class = "read-only"        // the volume is read-only, and mounted read-write; or a mount is, and was asked read-write
+	MountFlags      Class = "mount-flags"      // a mount lacks a flag that the configuration gives every mount
 )
 
 // Classes has all of them.
-var Classes = []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, StillActive, ClaimedMissing, StaleMapping, Covered, Degraded, Faulty, MergePending, NestedMount, ReadOnly}
+var Classes = []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, StillActive, ClaimedMissing, StaleMapping, Covered, Degraded, Faulty, MergePending, NestedMount, ReadOnly, MountFlags}
 
 // Informational reports whether a class is worth knowing but nothing is wrong.
 func (c Class) Informational() bool { return c == ActiveUnclaimed }
@@ -127,6 +128,7 @@ type Claim struct {
 	For   string // "pod default/web-0", "kubelet's global mount"
 
 	ReadOnly bool // it was asked read-only
+	Found    bool // flexd did not make its mount, or does not know
 }
 
 // A Lease is a note that a volume is to stay active.
@@ -152,8 +154,9 @@ type Mount struct {
 	Over     string // what keeps a lookup of Dir from it, "" = nothing
 	Again    bool   // that is the same filesystem at the same directory
 
-	ReadOnly      bool // the mount's own flag
-	SuperReadOnly bool // the superblock's
+	ReadOnly      bool     // the mount's own flag
+	SuperReadOnly bool     // the superblock's
+	Options       []string // the mount's
 
 	Fault  string   // what the kernel says is wrong with the filesystem, "" = nothing
 	Lost   string   // the first of its writes that the kernel logged as lost, "" = none
@@ -172,6 +175,7 @@ type Group struct {
 	Mounts []Mount
 	Busy   map[volume.UUID]bool // an operation is running: it is not compared
 	Keep   bool                 // volumes are left active on purpose
+	Flags  []string             // of every mount that flexd makes
 
 	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated
 

@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/volume"
@@ -158,6 +159,22 @@ func (s *side) remounted() {
 		if m.ReadOnly {
 			s.add(ReadOnly, c.Dir, "something has remounted it. If it is to be written: mount -o remount,bind,rw "+c.Dir,
 				"the mount at %s, for %s, is read-only, and was asked read-write: writes there fail", c.Dir, c.For)
+		}
+	}
+}
+
+// flags checks for mounts of flexd's without the flags that every mount of the group has.
+func (s *side) flags() {
+	for _, c := range s.claims {
+		m, _, _ := s.at(c.Dir)
+		if c.Phase != volume.Held || c.Found || m == nil || m.Over != "" {
+			continue
+		}
+		lacks := slices.DeleteFunc(slices.Clone(s.g.Flags), func(f string) bool { return slices.Contains(m.Options, f) })
+		if len(lacks) > 0 {
+			flags := strings.Join(lacks, ",")
+			s.add(MountFlags, c.Dir, "mount -o remount,bind,"+flags+" "+c.Dir,
+				"the mount at %s, for %s, lacks %s, which mountFlags of the volume group has: something has remounted it, or it is older than the setting", c.Dir, c.For, flags)
 		}
 	}
 }

@@ -119,6 +119,7 @@ func (s *side) judge() {
 		if !s.faulty() { // else the kernel has made it read-only
 			s.readOnly()
 		}
+		s.flags()
 		s.mountedUnknown()
 		s.mergePending()
 		s.nested()

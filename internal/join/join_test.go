@@ -208,7 +208,12 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"faulty data: the cache has failed|lvconvert --uncache"}},
 		{"its cache has failed, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Devices[0].Failed = "the cache has failed" }}, nil},
 		{"its filesystem is in error", []func(*Group){func(g *Group) { g.Mounts[0].Fault = "ext4 counts 5 errors" }}, []string{"faulty data: its filesystem is in error: ext4 counts 5 errors|dmesg|delete its pods|fsck"}},
+		{"a mount lacks a flag of the group", []func(*Group){func(g *Group) { g.Flags, g.Mounts[0].Options = []string{"nodev", "nosuid"}, []string{"rw", "nosuid"} }}, []string{"mount-flags data: lacks nodev, which|mount -o remount,bind,nodev " + pod}},
+		{"a mount has the flags of the group", []func(*Group){func(g *Group) { g.Flags, g.Mounts[0].Options = []string{"nodev"}, []string{"rw", "nodev"} }}, nil},
+		{"a mount that flexd did not make", []func(*Group){func(g *Group) { g.Flags, g.Claims[0].Found = []string{"nodev"}, true }}, nil},
 		{"the kernel could not write data of it", []func(*Group){func(g *Group) { g.Mounts[0].Lost = "dm-3: writeback error on inode 131" }}, []string{`faulty data: a write to it has failed|data of it may be lost|the kernel logged "dm-3: writeback error on inode 131"|dmesg|until the volume is unmounted`}},
+			g.Mounts[0].Fault, g.Mounts[0].ReadOnly, g.Devices[0].ReadOnly = "ext4 counts 5 errors", true, true
+		}}, []string{"faulty data: ext4 counts 5 errors|No fsck runs while the volume is read-only"}},
 		{"its pool has failed, and so its filesystem is in error", []func(*Group){func(g *Group) {
 			g.Devices[0].Failed, g.Devices[0].Remedy, g.Mounts[0].Fault = "the pool has failed", "repair the pool", "xfs has shut down"
 		}}, []string{"faulty data: the pool has failed; its filesystem is in error: xfs has shut down|repair the pool; then, once its pods are deleted, the next mount runs fsck"}},

@@ -48,7 +48,7 @@ func deviceMounts(table *mounttable.Table) uint64 {
 	h := fnv.New64a()
 	for _, e := range table.All() {
 		if strings.HasPrefix(e.Source, "/dev/") {
-			fmt.Fprintln(h, e.ID, e.Number, e.Dir, e.ReadOnly, e.SuperReadOnly)
+			fmt.Fprintln(h, e.ID, e.Number, e.Dir, e.Options, e.SuperReadOnly)
 		}
 	}
 	return h.Sum64()

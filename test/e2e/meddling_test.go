@@ -258,6 +258,28 @@ func TestRemountedReadOnly(t *testing.T) {
 	h.end(noAttach, ro, r)
 }
 
+// A remount by hand that clears a flag of every mount of the group is reported.
+func TestRemountedWithoutFlag(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p, v := podN(1), h.vol("a", "ext4")
+	h.ok(h.up(noAttach, v, p))
+	dir := h.PodDir(p, v)
+	reported := func(want bool) {
+		t.Helper()
+		if out, _ := h.check(); strings.Contains(out, "lacks nodev") != want {
+			t.Errorf("reported is not %v:\n%s", want, out)
+		}
+	}
+	reported(false)
+	h.sh("mount", "-o", "remount,bind,dev", dir)
+	h.disagrees("mount-flags", h.story("a").UUID, dir, "mount -o remount,bind,nodev "+dir)
+	reported(true)
+	h.sh("mount", "-o", "remount,bind,nodev", dir)
+	reported(false)
+	h.end(noAttach, v, p)
+}
+
 // A mount below a volume's mount, and a file in the directory of a volume that was
 // unmounted, keep kubelet from removing the directory. Both are reported until they
 // are gone, and neither is without the other.
