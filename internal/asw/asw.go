@@ -326,7 +326,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
 		if i == 0 { // they share one superblock
-			fault = o.liveError(h.Device.Path, e.Entry)
+			fault = o.liveError(h.Device, e.Entry)
 		}
 		what := fault
 		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never mounts like this
@@ -338,13 +338,16 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	}
 }
 
-func (o *Observer) liveError(path string, e *mounttable.Entry) string {
+func (o *Observer) liveError(d volume.Device, e *mounttable.Entry) string {
 	for _, bad := range []string{"shutdown", "emergency_ro"} {
 		if slices.Contains(e.Super, bad) {
 			return e.Type + " says " + bad
 		}
 	}
-	return o.FSError(path, e.Type)
+	if d.ReadOnly { // the count is that of the superblock, which no fsck can write: the first pod has got it so, too
+		return ""
+	}
+	return o.FSError(d.Path, e.Type)
 }
 
 // fsError reads the error count of ext4. Other filesystems show errors in their mount

@@ -69,7 +69,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 			s.Again = over.Dir == e.Dir && whole(over) && table.IsOf(over, number, path)
 		}
 		if i == 0 { // they share one superblock
-			s.Fault = o.liveError(path, e.Entry)
+			s.Fault = o.liveError(volume.Device{Path: path}, e.Entry)
 			s.Lost, _ = o.KernelLog.Said(path)
 		}
 		for _, below := range table.On(e.Entry) {

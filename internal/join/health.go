@@ -98,6 +98,9 @@ func (s *side) filesystem() (text, hint string) {
 			"stop writing to it: " + remedy
 	case fs.What != "":
 		hint := "look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and says so if that does not suffice"
+		if d.ReadOnly {
+			hint = "look at dmesg and at the disk, and back up what can be read. No fsck runs while the volume is read-only: delete its pods and make it writable, then the next mount runs fsck"
+		}
 		if d.Failed != "" { // its remedy comes first
 			hint = "then, once its pods are deleted, the next mount runs fsck, and says so if that does not suffice"
 		}

@@ -212,6 +212,7 @@ func TestDisagreements(t *testing.T) {
 		{"a mount has the flags of the group", []func(*Group){func(g *Group) { g.Flags, g.Mounts[0].Options = []string{"nodev"}, []string{"rw", "nodev"} }}, nil},
 		{"a mount that flexd did not make", []func(*Group){func(g *Group) { g.Flags, g.Claims[0].Found = []string{"nodev"}, true }}, nil},
 		{"the kernel could not write data of it", []func(*Group){func(g *Group) { g.Mounts[0].Lost = "dm-3: writeback error on inode 131" }}, []string{`faulty data: a write to it has failed|data of it may be lost|the kernel logged "dm-3: writeback error on inode 131"|dmesg|until the volume is unmounted`}},
+		{"its filesystem is in error, and read-only", []func(*Group){func(g *Group) {
 			g.Mounts[0].Fault, g.Mounts[0].ReadOnly, g.Devices[0].ReadOnly = "ext4 counts 5 errors", true, true
 		}}, []string{"faulty data: ext4 counts 5 errors|No fsck runs while the volume is read-only"}},
 		{"its pool has failed, and so its filesystem is in error", []func(*Group){func(g *Group) {

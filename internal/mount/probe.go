@@ -64,9 +64,6 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 			return volume.FS{}, err
 		}
 		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size, Unclean: sb.Unclean}
-		if sb.Failed {
-			fs.What = "its superblock notes errors that no fsck has cleared"
-		}
 		return fs, truncated(dev, &fs)
 	}
 	if len(found) == 0 {
@@ -155,7 +152,7 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 			return "the kernel shut the filesystem down after an error (" + o + ")"
 		}
 	}
-	if e.Type == "ext4" {
+	if e.Type == "ext4" && !d.ReadOnly { // see asw.Observer
 		name := strings.ReplaceAll(strings.TrimPrefix(d.Path, "/dev/"), "/", "!")
 		if b, err := os.ReadFile("/sys/fs/ext4/" + name + "/errors_count"); err == nil {
 			if n := strings.TrimSpace(string(b)); n != "0" {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -206,4 +207,36 @@ func TestUnreplayedJournal(t *testing.T) {
 			h.end(noAttach, v, q)
 		})
 	}
+}
+
+// Each pod gets a read-only ext4 whose superblock counts errors, not only the first, and each time
+// they are reported.
+func TestReadOnlyWithErrors(t *testing.T) {
+	t.Parallel()
+	need(t, "debugfs")
+	h := newHost(t)
+	p, q, v := podN(1), podN(2), h.vol("a", "ext4")
+	ro, file := v.With("kubernetes.io/readwrite", "ro"), h.Dir+"/vg0/a"
+	h.ok(h.up(noAttach, v, p))
+	h.end(noAttach, v, p)
+	h.eventually("it is inactive", func() string { return h.story("a").Device })
+	h.sh("debugfs", "-w", "-R", "ssv state 2", file)
+	h.sh("debugfs", "-w", "-R", "ssv error_count 5", file)
+	h.must(os.Chmod(file, 0o444))
+	for _, pod := range []pod{p, q} {
+		h.ok(h.up(noAttach, ro, pod))
+		h.disagrees("faulty", h.story("a").UUID, "ext4 counts 5 errors", "No fsck runs while the volume is read-only")
+	}
+	h.end(noAttach, ro, p)
+	h.end(noAttach, ro, q)
+	h.eventually("it is inactive again", func() string { return h.story("a").Device })
+	h.must(os.Chmod(file, 0o600))
+	h.ok(h.up(noAttach, v, p)) // with fsck
+	h.eventually("fsck has cleared them", func() string {
+		if s := h.story("a"); s.State != "mounted" {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	h.end(noAttach, v, p)
 }
