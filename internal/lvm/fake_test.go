@@ -82,7 +82,7 @@ func (f *fakeLVM) provider(g Group) *Provider {
 	p.leads = func(string, string) bool { return true } // its commands make no nodes
 	p.diskGone = func(string) bool { return false }
 	p.requests = func(string) (bool, int64) { return false, 0 }
-	p.pending = func(string) []disk { return nil }
+	p.pending = func(string, []devmapper.Mapped) []disk { return nil }
 	return p
 }
 

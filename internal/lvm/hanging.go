@@ -63,7 +63,7 @@ func (p *Provider) hanging(mine *group, list []devmapper.Mapped) (others, unknow
 // group's own are not asked: its commands read them anyway.
 func (p *Provider) unresponsive(list []devmapper.Mapped, own map[string]bool) []disk {
 	notAsked := func(d disk) bool { return own[d.number] }
-	pending := slices.DeleteFunc(p.pending(p.Dev), notAsked)
+	pending := slices.DeleteFunc(p.pending(p.Dev, list), notAsked)
 	stalled := those(pending, func(d disk) bool { return p.stalls(d.queue) })
 	return append(slices.DeleteFunc(p.suspended(list), notAsked), stalled...)
 }
@@ -88,19 +88,25 @@ func (p *Provider) stalls(number string) bool {
 }
 
 // pendingDisks returns the block devices with requests in flight, and their partitions.
-// LVM's volumes are not among them, since no command reads their labels (scan_lvs=0), nor
-// are suspended devices.
-func pendingDisks(dev string) (all []disk) {
+// LVM's volumes, as listed, are not among them, since no command reads their labels
+// (scan_lvs=0), nor are suspended devices.
+func pendingDisks(dev string, list []devmapper.Mapped) (all []disk) {
+	lvs := map[string]bool{} // a look at each would take most of the time
+	for _, m := range list {
+		lvs[m.Number] = strings.HasPrefix(m.UUID, "LVM-")
+	}
 	entries, _ := os.ReadDir("/sys/dev/block")
 	for _, e := range entries {
 		number, dir := e.Name(), "/sys/dev/block/"+e.Name()
+		if lvs[number] {
+			continue
+		}
 		if pending, _ := sysfs.Line(dir + "/inflight"); strings.Trim(pending, " 0") == "" {
 			continue
 		}
-		uuid, _ := sysfs.Line(dir + "/dm/uuid")
 		suspended, _ := sysfs.Line(dir + "/dm/suspended")
 		target, err := os.Readlink(dir)
-		if err != nil || suspended == "1" || strings.HasPrefix(uuid, "LVM-") {
+		if err != nil || suspended == "1" {
 			continue
 		}
 		name := filepath.Base(target)

@@ -112,7 +112,7 @@ func TestFilterOfStalledDisks(t *testing.T) {
 	}
 	p.groups["vg0"].known = &Facts{PVs: []PV{{Path: own}}}
 	p.groups["other"].known = &Facts{PVs: []PV{{Path: "/dev/sdb"}}}
-	p.pending = func(string) []disk {
+	p.pending = func(string, []devmapper.Mapped) []disk {
 		return []disk{{"/dev/sda", "8:0", "8:0"}, {"/dev/sda1", "8:1", "8:0"}, {"/dev/sdb", "8:16", "8:16"}, {"/dev/sdc", "8:32", "8:32"}, {"/dev/sdd", "8:48", "8:48"}}
 	}
 	var busy, back atomic.Int64
@@ -146,7 +146,7 @@ func TestFilterOfStalledDisks(t *testing.T) {
 		m := devmapper.Mapped{Name: fmt.Sprintf("vg%d-pool-tpool", i), UUID: dmUUID(fakeUUID(i)) + "-tpool", Targets: []devmapper.Target{{Type: "thin-pool", Params: "253:1 253:0 128"}}}
 		f.devices[m.UUID] = m
 	}
-	p.pending = func(string) []disk { return nil }
+	p.pending = func(string, []devmapper.Mapped) []disk { return nil }
 	if got := filter(metadataLimit, 2*metadataLimit); strings.Count(got, "-tpool") != 3 || strings.Contains(got, "sda") {
 		t.Errorf("with pools: %q", got)
 	}
@@ -196,7 +196,7 @@ func TestReportThatHangs(t *testing.T) {
 	g, done := p.groups["vg0"], make(chan struct{})
 	defer close(done)
 	sees := func() {
-		p.pending = func(string) []disk { return []disk{{"/dev/sdx", "8:0", "8:0"}} }
+		p.pending = func(string, []devmapper.Mapped) []disk { return []disk{{"/dev/sdx", "8:0", "8:0"}} }
 		p.requests = func(string) (bool, int64) { return true, 0 }
 	}
 	reports := 0
@@ -222,7 +222,7 @@ func TestReportThatHangs(t *testing.T) {
 		t.Errorf("got %v after %d reports", err, reports)
 	}
 	// Nothing else is seen that may be the cause.
-	p.pending, sees, reports = func(string) []disk { return nil }, nil, 0
+	p.pending, sees, reports = func(string, []devmapper.Mapped) []disk { return nil }, nil, 0
 	var blocked *BlockedError
 	if _, _, err := g.look(t.Context(), true); !errors.As(err, &blocked) || blocked.Pids[0] != 4711 || reports != 1 {
 		t.Errorf("got %v after %d reports", err, reports)
@@ -239,7 +239,7 @@ func TestReportThatHangsOnItsOwnDisk(t *testing.T) {
 		if !slices.Contains(c.Argv, "fullreport") || strings.Contains(strings.Join(c.Argv, " "), "r|^/dev/sdx$|") {
 			return run.Result{}, nil, false
 		}
-		p.pending = func(string) []disk { return []disk{{"/dev/sdx", "8:0", "8:0"}} }
+		p.pending = func(string, []devmapper.Mapped) []disk { return []disk{{"/dev/sdx", "8:0", "8:0"}} }
 		p.requests = func(string) (bool, int64) { return true, 0 }
 		return run.Result{}, &run.StuckError{Step: "lvm report", Pid: 4711, Done: done}, true
 	}

@@ -44,7 +44,11 @@ func TestVMHangingDisk(t *testing.T) {
 		t.Errorf("%d reports", n)
 	}
 	var names []string
-	for _, d := range l.pending("/dev") {
+	list, err := l.DM.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range l.pending("/dev", list) {
 		names = append(names, d.path)
 	}
 	if got := strings.Join(names, " "); got != "/dev/mapper/over" {

@@ -84,9 +84,9 @@ type Provider struct {
 	leads          func(path, number string) bool // leadsTo; another in tests
 	diskGone       func(number string) bool       // diskGone; another in tests
 
-	earlier  func(*group) *Block                            // holdsLock; another in tests
-	requests func(number string) (waiting bool, done int64) // requests; another in tests
-	pending  func(dev string) []disk                        // pendingDisks; another in tests
+	earlier  func(*group) *Block                              // holdsLock; another in tests
+	requests func(number string) (waiting bool, done int64)   // requests; another in tests
+	pending  func(dev string, list []devmapper.Mapped) []disk // pendingDisks; another in tests
 
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
