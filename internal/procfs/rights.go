@@ -3,12 +3,13 @@ package procfs
 import (
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/sysfs"
 )
 
 // ownUsers returns this process's user namespace, which does not change.
@@ -42,8 +43,7 @@ func (p Process) Administers() error {
 
 // Cgroup returns its cgroups, one a line as /proc/PID/cgroup has them.
 func (p Process) Cgroup() (string, error) {
-	text, err := os.ReadFile(p.Path("cgroup"))
-	return strings.TrimSpace(string(text)), err
+	return sysfs.Line(p.Path("cgroup")) // it is one record, and asked for with every call
 }
 
 // podCgroup matches kubelet's cgroups of pods for both of its cgroup drivers, also below a
