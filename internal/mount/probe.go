@@ -64,6 +64,9 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 			return volume.FS{}, err
 		}
 		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size, Unclean: sb.Unclean}
+		if sb.Failed {
+			fs.What = "its superblock notes errors that no fsck has cleared"
+		}
 		return fs, truncated(dev, &fs)
 	}
 	if len(found) == 0 {

@@ -10,9 +10,10 @@ import (
 
 // A superblock has the facts that flexd itself reads of a filesystem.
 type superblock struct {
-	Type string
-	Size int64  // bytes that the filesystem covers of this device
-	FSID string // of a btrfs, as sysfs writes it
+	Type   string
+	Size   int64  // bytes that the filesystem covers of this device
+	Failed bool   // the filesystem is marked as in error
+	FSID   string // of a btrfs, as sysfs writes it
 
 	Devices uint64 // of a btrfs: the number of its devices
 
@@ -58,10 +59,11 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 			return superblock{}, fmt.Errorf("ext4: block size 2^%d KiB", shift)
 		}
 		size = 1024 << shift
+		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
 		s.MountOptions = ext4Options(b)
-		s.FastCommit = le.Uint32(b[0x5c:])&0x400 != 0        // COMPAT_FAST_COMMIT
-		s.Log = le.Uint32(b[0x60:])&0x4 != 0                 // INCOMPAT_RECOVER
-		s.Unclean = s.Log || le.Uint16(b[58:])&0x3 != 0x1 || // EXT4_VALID_FS, and not EXT4_ERROR_FS
+		s.FastCommit = le.Uint32(b[0x5c:])&0x400 != 0                // COMPAT_FAST_COMMIT
+		s.Log = le.Uint32(b[0x60:])&0x4 != 0                         // INCOMPAT_RECOVER
+		s.Unclean = s.Failed || s.Log || le.Uint16(b[58:])&1 == 0 || // EXT4_VALID_FS
 			int16(le.Uint16(b[54:])) > 0 && le.Uint16(b[52:]) >= le.Uint16(b[54:]) || // mounts since the last check
 			le.Uint32(b[0x44:]) != 0 // an interval of checks
 	case "xfs":
