@@ -44,8 +44,9 @@ type group struct {
 	first         time.Time // of the first change since the last audit began; zero = none
 	askedSince    time.Time // start of the running call of the provider; zero = none
 	found         []status.Finding
-	unknownReason string // why the metadata could not be read
-	gone          bool   // that is because the group does not exist
+	files         map[volume.UUID]string // the volumes that are files, as listed last
+	unknownReason string                 // why the metadata could not be read
+	gone          bool                   // that is because the group does not exist
 	space         spaceSeen
 }
 
@@ -138,6 +139,7 @@ func (s *group) renamed(g join.Group) {
 func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	o, began := s.a.Observer, time.Now()
 	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata)}
+	g.Copies = s.copies(g.Survey)
 	table, err := o.LastTable(), error(nil)
 	if mounts || table == nil {
 		table, err = o.Read(ctx)
@@ -165,6 +167,43 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	}
 	s.markBusy(&g, began)
 	return g
+}
+
+// copies returns the files of other groups with the uuid of one of this group. A group that has
+// lost a file is compared again by the others: it may have been moved, not copied.
+func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
+	if listed.Directory == "" || listed.Metadata != "" {
+		return nil
+	}
+	files, all := map[volume.UUID]string{}, map[volume.UUID][]string{}
+	for _, v := range listed.Volumes {
+		files[v.UUID] = listed.Directory + "/" + v.Name
+	}
+	s.mu.Lock()
+	before := s.files
+	s.files = files
+	s.mu.Unlock()
+	for _, o := range s.a.groups {
+		if o == s {
+			continue
+		}
+		o.mu.Lock()
+		theirs, moved := o.files, false
+		o.mu.Unlock()
+		for uuid, file := range theirs {
+			if files[uuid] != "" {
+				all[uuid] = append(all[uuid], file)
+			}
+			moved = moved || files[uuid] == "" && before[uuid] != ""
+		}
+		if moved {
+			o.schedule()
+		}
+	}
+	for _, files := range all {
+		slices.Sort(files)
+	}
+	return all
 }
 
 // addViews adds the claims, leases and failed filesystems of the lanes' views, and returns

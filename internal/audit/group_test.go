@@ -113,3 +113,58 @@ func TestCheckBusy(t *testing.T) {
 		})
 	}
 }
+
+// fileGroup has the volume u as a file, if it is there.
+type fileGroup struct {
+	dir   string
+	there bool
+}
+
+func (g *fileGroup) Survey(context.Context, string, bool) join.Survey {
+	s := join.Survey{Kind: "loopdev", Directory: g.dir}
+	if g.there {
+		s.Volumes = []join.Volume{{Name: "a", UUID: "u", Size: 1 << 20}}
+	}
+	return s
+}
+
+// A copy in the directory of another group is found, and a file that was moved there is not taken
+// for one.
+func TestCopyInOtherGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := &fileGroup{"/one", true}, &fileGroup{"/two", true}
+		a := auditor(t, one, func() []*View { return nil })
+		a.Config = config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}, {Name: "vg1", Provider: "loopdev"}}})
+		a.groups["vg1"], a.Surveyors["vg1"] = &group{a: a, vg: "vg1"}, two
+		found := func(about string, want int) {
+			t.Helper()
+			synctest.Wait()
+			all, _ := a.Findings()
+			for _, f := range all {
+				if !strings.Contains(f.Message, "/one/a") || !strings.Contains(f.Message, "/two/a") {
+					t.Errorf("%s: %s", about, f.Message)
+				}
+			}
+			if len(all) != want {
+				t.Errorf("%s: %d findings, want %d: %+v", about, len(all), want, all)
+			}
+		}
+		audit := func(vgs ...string) {
+			for _, vg := range vgs {
+				a.groups[vg].audit(t.Context(), true)
+			}
+		}
+		audit("vg0", "vg1")
+		found("a copy, as the first check sees it", 1)
+		audit("vg0")
+		found("a copy", 2)
+		two.there = false
+		audit("vg1")
+		time.Sleep(2 * quiet)
+		found("it was removed", 0)
+		one.there, two.there = false, true
+		audit("vg1", "vg0") // as if the file were in both, until vg0 is read
+		time.Sleep(2 * quiet)
+		found("it was moved", 0)
+	})
+}

@@ -64,13 +64,16 @@ func (s *side) fileGone() {
 // copied checks files with the same uuid. It is unknown which of them is the copy: it may
 // be the one in use.
 func (s *side) copied() {
-	if len(s.volumes) < 2 {
-		return
-	}
 	var files, quoted []string
 	for _, v := range s.volumes {
 		files = append(files, s.file(v))
-		quoted = append(quoted, volume.Quote(s.file(v)))
+	}
+	files = append(files, s.g.Copies[s.uuid]...)
+	if len(s.volumes) == 0 || len(files) < 2 {
+		return
+	}
+	for _, f := range files {
+		quoted = append(quoted, volume.Quote(f))
 	}
 	text := fmt.Sprintf("the files %s have the same uuid: one is a copy of the other, made with its attributes", strings.Join(files, " and "))
 	hint := "make the copy a volume of its own: flexd uuid --new COPY; or remove it"

@@ -177,6 +177,8 @@ type Group struct {
 	Keep   bool                 // volumes are left active on purpose
 	Flags  []string             // of every mount that flexd makes
 
+	Copies map[volume.UUID][]string // files with these uuids in the directories of other groups
+
 	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated
 
 	byDir, byDevice map[string][]*Mount

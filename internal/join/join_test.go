@@ -212,6 +212,9 @@ func TestDisagreements(t *testing.T) {
 		{"a mount has the flags of the group", []func(*Group){func(g *Group) { g.Flags, g.Mounts[0].Options = []string{"nodev"}, []string{"rw", "nodev"} }}, nil},
 		{"a mount that flexd did not make", []func(*Group){func(g *Group) { g.Flags, g.Claims[0].Found = []string{"nodev"}, true }}, nil},
 		{"the kernel could not write data of it", []func(*Group){func(g *Group) { g.Mounts[0].Lost = "dm-3: writeback error on inode 131" }}, []string{`faulty data: a write to it has failed|data of it may be lost|the kernel logged "dm-3: writeback error on inode 131"|dmesg|until the volume is unmounted`}},
+		{"a file has a copy in another group", []func(*Group){func(g *Group) {
+			g.Kind, g.Directory, g.Copies = "loopdev", "/srv/vg0", map[volume.UUID][]string{"u1": {"/srv/vg1/data"}}
+		}}, []string{"stale-mapping data: the files /srv/vg0/data and /srv/vg1/data have the same uuid|/srv/vg0/data is in use (/dev/dm-3)|flexd uuid --new /srv/vg1/data"}},
 		{"its filesystem is in error, and read-only", []func(*Group){func(g *Group) {
 			g.Mounts[0].Fault, g.Mounts[0].ReadOnly, g.Devices[0].ReadOnly = "ext4 counts 5 errors", true, true
 		}}, []string{"faulty data: ext4 counts 5 errors|No fsck runs while the volume is read-only"}},

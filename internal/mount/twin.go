@@ -66,7 +66,7 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 		}
 		if its == uuid && !otherVolume(d.Number, number) {
 			return &Refusal{
-				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes", uuid, describeDevice(d), e.Name(), mappedName(number)),
+				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes", uuid, describeDevice(d)+loopName(d.Number), e.Name(), mappedName(number)+loopName(number)),
 				Hint: "unmount that one first; if it is a copy, give this one a UUID of its own (xfs_admin -U generate)",
 				Why:  volume.Conflict,
 			}

@@ -381,7 +381,7 @@ func TestTwins_sameBytes(t *testing.T) {
 			unix.Close(mnt)
 		}
 		var refusal *Refusal
-		if !errors.As(err, &refusal) || !strings.Contains(err.Error(), other) {
+		if !errors.As(err, &refusal) || !strings.Contains(err.Error(), other+" ("+row.to+")") {
 			t.Errorf("%s: got %v", row.name, err)
 		}
 		dev.Close()

@@ -209,6 +209,34 @@ func TestUnreplayedJournal(t *testing.T) {
 	}
 }
 
+// A copy of a volume's file in the directory of another group is refused beside it, and flexd check
+// names both.
+func TestCopiedIntoOtherGroup(t *testing.T) {
+	t.Parallel()
+	var dir string
+	h := newHost(t, func(h *host) {
+		dir = h.Dir + "/other"
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		h.settings.groups = "  - {name: other, provider: loopdev, directory: " + dir + ", namespaces: ['*']}\n"
+	})
+	p, q, v := podN(1), podN(2), h.vol("a", "ext4")
+	file, copied := h.Dir+"/vg0/a", dir+"/b"
+	h.ok(h.up(noAttach, v, p))
+	h.sh("cp", "-a", file, copied)
+	h.refused(h.up(noAttach, v.With("volumegroup", "other", "volumeID", "b"), q), "have the same uuid")
+	if out, code := h.check(); code != 1 || !strings.Contains(out, "have the same uuid") || !strings.Contains(out, file) || !strings.Contains(out, copied) {
+		t.Errorf("flexd check: %d\n%s", code, out)
+	}
+	h.must(os.Remove(copied))
+	h.eventually("its end", func() string {
+		out, code := h.check()
+		return out[:len(out)*code]
+	})
+	h.end(noAttach, v, p)
+}
+
 // Each pod gets a read-only ext4 whose superblock counts errors, not only the first, and each time
 // they are reported.
 func TestReadOnlyWithErrors(t *testing.T) {
