@@ -46,7 +46,7 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 			return fmt.Errorf("activate: %s", why)
 		}
 		if d.Unlocked {
-			// It was active: lvmlockd says that it has the lock without a look at the disk.
+			// The volume was active: lvmlockd reports the lock without reading the disk.
 			if err := p.HasLock(ctx, lv); err != nil {
 				return fmt.Errorf("activate: %w", err)
 			}
@@ -74,7 +74,7 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 		return nil
 	}
 	_, said := g.join(ctx, makeNodes, name, lv.UUID)
-	now, err := p.Device(ctx, lv) // it waited: the device may be another
+	now, err := p.Device(ctx, lv) // the command has waited: the volume may have another device
 	switch {
 	case err != nil:
 		return err
@@ -95,7 +95,7 @@ func plainFile(path string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// explainFailure checks whether a command failed because the volume has changed, or its thin pool
+// explainFailure checks whether a command failed because the volume has changed or its thin pool
 // has failed.
 func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
 	var stuck *run.StuckError
@@ -158,8 +158,8 @@ func (p *Provider) setting(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(res.Stdout)), err
 }
 
-// mayReload returns an error if LVM would load the table of a volume read-only, as
-// activation/read_only_volume_list says, under the pods that write to it.
+// mayReload returns an error if LVM would load a read-only table, because of
+// activation/read_only_volume_list, for a volume that pods write to.
 func (g *group) mayReload(ctx context.Context, l Logical, name volume.Name) error {
 	if l.ReadOnly {
 		return nil
@@ -203,8 +203,7 @@ const holdersDeadline = 30 * time.Second
 // left. An inactive volume is success; a device in use gives a
 // *mount.BusyError. It finds the device by uuid, so a rename of the volume does not matter.
 //
-// LVM deactivates the device's relatives, too. The caller has agreed to that for the
-// relatives in d.
+// LVM deactivates the device's relatives, too. The caller accepts that for the relatives in d.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if !IsUUID(lv.UUID) {
 		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
@@ -271,8 +270,8 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// deactivate runs the command. LVM hides a snapshot that is to be merged: it deactivates it, and
-// gives back their lock, only with its origin.
+// deactivate runs the command. LVM hides a snapshot that is to be merged: it deactivates the
+// snapshot, and gives back the common lock, only together with the origin.
 func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UUID) error {
 	f, _, err := g.look(ctx, false)
 	if err != nil || !f.LVs[f.names[uuid]].merging() {
@@ -300,8 +299,8 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 	return nil
 }
 
-// unnoticed is how old facts may be for a deactivation: no event says that LVM does not find a disk any more,
-// or that a disk is back.
+// unnoticed is how old facts may be for a deactivation: no event reports that LVM misses a disk, or
+// that a disk is back.
 const unnoticed = 5 * time.Second
 
 // deviceUser returns why another command still needs the device of a volume, or "".
@@ -320,7 +319,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		return "" // lvchange itself decides
 	}
 	earlier := g.earlierMetadata(f, m, uuid)
-	// It may be extended or moved just now; a disk may have died, or be back.
+	// The facts may be older than an extension, a move, or the loss or return of a disk.
 	if kept && (earlier != "" || old && (f.partial(f.LVs[f.names[uuid]], true) != "" || g.p.tree().degraded(m))) {
 		now, _, err := g.look(ctx, true)
 		if err == nil {
@@ -333,7 +332,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	if l.Locked && earlier == "" {
 		return f.movedBy(l) + "; it stays active until that ends"
 	}
-	if g.shared() { // another node may have all disks, and waits for the lock
+	if g.shared() { // another node, which may have all disks, waits for the lock
 		return earlier
 	}
 	if partial := f.partial(l, true); partial != "" && earlier == "" && !g.p.tree().allGone(m) {
@@ -347,8 +346,9 @@ func (f *Facts) movedBy(l Logical) string {
 	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, l.Name)
 }
 
-// earlierMetadata returns why the device of a volume has space that its next activation would
-// not give it, and that LVM would give to another volume, or "".
+// earlierMetadata returns why a volume must stay active: its device has space that the metadata
+// does not give to the volume. Its next activation would lack that space, and LVM would give it to
+// another volume. "" = the metadata has all of it.
 func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) string {
 	l, known := f.LVs[f.names[uuid]]
 	if !known {

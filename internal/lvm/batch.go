@@ -44,9 +44,9 @@ type member struct {
 	record volume.Record // for tagging
 	fsType string
 
-	// As they were when a command that takes locks began.
-	started time.Time // the lockspace
-	before  bool      // it had a device
+	// The state before a command that takes locks:
+	started time.Time // when the lockspace was started
+	before  bool      // the volume had a device
 }
 
 // A batch has the volumes that share the next command of a kind: all that arrive before the
@@ -65,7 +65,7 @@ func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.
 	return g.share(ctx, k, &member{name: name, uuid: uuid})
 }
 
-// share is join with all that the command needs to know about the volume.
+// share is join for a member that also has the fields of its kind of command.
 func (g *group) share(ctx context.Context, k kind, m *member) (devmapper.Mapped, error) {
 	if err := g.blocked(); err != nil {
 		return devmapper.Mapped{}, err
@@ -179,7 +179,7 @@ func (g *group) runTogether(k kind, members []*member) (said []byte, err error) 
 		defer g.invalidate()
 	}
 	if g.shared() && k != makeNodes {
-		for _, m := range members { // until it is given back
+		for _, m := range members { // the lock is owed until it is given back
 			g.p.owe(m.uuid, true)
 		}
 	}

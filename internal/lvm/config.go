@@ -23,10 +23,10 @@ var DefaultFilter = []string{"r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"}
 
 const configDeadline = 20 * time.Second
 
-// A configuration is passed to every command with --config. It replaces the host's filter,
-// which may reject the legs of a multipath device: so the host's filter is appended. It is
-// read again when the host's files have changed: with an earlier filter, a disk that was added
-// would be missing.
+// A configuration is passed to every command with --config. It replaces the host's filter, which
+// may reject the legs of a multipath device; so it contains the host's filter as well. The host's
+// filter is read again when the host's files have changed: a disk that was added would be missing
+// otherwise.
 type configuration struct {
 	filter []string // as configured; nil = the default and the host's
 
@@ -122,8 +122,8 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	return s, nil
 }
 
-// incomplete says that a command did not find all disks of its group, perhaps because it was
-// kept from reading them.
+// incomplete returns the error of a command that did not find all disks of its group, perhaps
+// because its scope excludes them.
 func (s scope) incomplete() error {
 	unsure := strings.Join(s.unsure, ", ")
 	if len(s.devices) > 0 {

@@ -63,7 +63,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		return fmt.Errorf("%s cannot be completed: %s", name, f.refusal(l))
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
-	activated := made // or by finish; not by an operator after an interrupted creation
+	activated := made // by this call, and not by an operator after an interrupted creation
 	if !made {
 		d, err := p.Device(ctx, lv)
 		activated = err == nil && d.Activity == volume.Inactive
@@ -256,7 +256,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if err := g.p.Activate(ctx, lock, lv); err != nil || l.Pool != "" { // unwritten blocks of a thin volume read as zeros
 		return err
 	}
-	if g.shared() { // until it was locked, another node could complete and use it
+	if g.shared() { // before this node had the lock, another one could complete and use the volume
 		f, _, err := g.look(ctx, false)
 		switch {
 		case err != nil:
@@ -271,7 +271,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if err != nil {
 		return err
 	}
-	if d.Unusable { // such as on the device of a volume that this metadata does not know
+	if d.Unusable { // for example because it lies on the device of a volume that the metadata does not have
 		if before.Activity == volume.Inactive { // it would be unknown to the newest metadata
 			if err := g.deactivate(ctx, lv.Name, lv.UUID); err != nil {
 				d.Reason += "; nor could it be deactivated: " + err.Error()
@@ -297,9 +297,9 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	return err
 }
 
-// checkSpace refuses a size that cannot fit, or is beyond the limits of the group, with
-// numbers, before a command does. It computes the exact need of linear volumes, and a lower
-// bound for other types.
+// checkSpace refuses, before a command runs and with numbers, a size that does not fit or exceeds
+// the limits of the group. The computed need is exact for linear volumes, and a lower bound for
+// other types.
 func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace string) error {
 	wanted := f.extents(size) * f.ExtentSize
 	if err := g.admit(f, true, namespace, volume.Amount{Volumes: 1, Size: wanted}); err != nil {

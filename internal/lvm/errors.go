@@ -171,7 +171,7 @@ func (b Block) String() string {
 	s := b.Step
 	if len(b.Pids) > 0 {
 		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
-		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may not wait there yet
+		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may have begun to wait since
 			s += ", waits in " + where
 		}
 		if b.For != "" {

@@ -15,7 +15,7 @@ const (
 	tagCreating = "flexd.creating"
 	tagCreated  = "flexd"
 
-	tagNamespace = "flexd.namespace=" // with that of the pod for which the volume was created
+	tagNamespace = "flexd.namespace=" // followed by the namespace of the pod for which the volume was created
 )
 
 // Facts are the metadata of one volume group at one instant.
@@ -33,8 +33,8 @@ type Facts struct {
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
-	host       string                   // this one, see recordTag
-	usage      volume.Usage             // of what flexd created
+	host       string                   // the name of this node, see recordTag
+	usage      volume.Usage             // of the volumes that flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
 	free []extent              // of disks by their paths
@@ -90,7 +90,7 @@ func (l Logical) created() bool {
 	return slices.Contains(l.Tags, tagCreated) || slices.Contains(l.Tags, tagCreating)
 }
 
-// namespace returns that of the pod for which flexd created a volume; "" = not known.
+// namespace returns the namespace of the pod for which flexd created a volume; "" = not known.
 func (l Logical) namespace() string {
 	for _, tag := range l.Tags {
 		if ns, ok := strings.CutPrefix(tag, tagNamespace); ok {
@@ -118,7 +118,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
 		Created: slices.Contains(l.Tags, tagCreated), Tagged: f.recordTag(l),
 	}
-	if slices.Contains(l.Role, "thicksnapshot") { // its own size is that of its store
+	if slices.Contains(l.Role, "thicksnapshot") { // the size of a snapshot is that of its store
 		lv.Size = f.LVs[l.Origin].Size
 	}
 	if lv.Reason = f.refusal(l); lv.Reason != "" {

@@ -195,7 +195,7 @@ func (p *Provider) Blocks() map[string]Block {
 	return all
 }
 
-// take waits for the turn of the caller, who ends it with the returned function.
+// take waits for the turn of the caller. The caller ends its turn with release.
 func (g *group) take(ctx context.Context) (release func(), err error) {
 	if g.p.Waited != nil {
 		defer func(began time.Time) { g.p.Waited(g.name, time.Since(began)) }(time.Now())
@@ -252,8 +252,7 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 	return res, g.mustWait(classify(g.name, err, res.Stderr))
 }
 
-// waitsFor says what a command of LVM waits for, where that is no disk; "" = it is not
-// known.
+// waitsFor describes what an LVM command waits for, if that is not a disk; "" = not known.
 func waitsFor(vg string, pids []int, wchan string) string {
 	if strings.Contains(wchan, "semtimedop") {
 		return "udev (restart systemd-udevd; if that does not help: dmsetup udevcomplete_all)"

@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// count adds a volume to what the group has.
+// count adds a volume to the usage of the group and of its pool.
 func (f *Facts) count(l Logical) {
 	if l.created() && !isPart(l.Name) { // lvcreate gives its tags also to the metadata volumes of a RAID
 		f.usage.Add(l.namespace(), volume.Amount{Volumes: 1, Size: l.Size})
@@ -31,7 +31,8 @@ func (g *group) counts() bool {
 	return l != nil && (l.Group != volume.Limit{} || l.Namespace != volume.Limit{} || g.p.Groups[g.name].ThinPool != "" && !l.Overcommit)
 }
 
-// admit refuses what is beyond the limits of the group. They count only what flexd created.
+// admit refuses a creation or an extension beyond the limits of the group. The limits apply only to
+// volumes that flexd created.
 func (g *group) admit(f *Facts, created bool, namespace string, more volume.Amount) error {
 	limits := g.limits()
 	if limits == nil || !created {

@@ -21,7 +21,7 @@ const reportSize = 64 << 20
 // unwatched is how long facts are valid while some of their disks are not watched.
 const unwatched = 30 * time.Second
 
-// A look is one report of a group. All readers that need one that began after their request
+// A look is one report of a group. All readers that need a report that began after their request
 // share it.
 type look struct {
 	began uint64 // on the group's clock
@@ -77,7 +77,7 @@ func (g *group) report(l *look) {
 	unseen := false
 	if w := g.p.watch.Load(); w != nil && l.err == nil {
 		unseen, l.watched = w.follow(l.facts)
-		l.watched = l.watched && !g.shared() // no event tells what another node changes
+		l.watched = l.watched && !g.shared() // no event reports changes by another node
 	}
 	if l.err == nil {
 		var list []devmapper.Mapped
@@ -98,8 +98,8 @@ func (g *group) report(l *look) {
 	close(l.done)
 }
 
-// readMetadata runs the report. It does not wait for flexd's own commands (LVM does, with
-// its own lock) but for an earlier flexd's, and does not hold the lane's lock.
+// readMetadata runs the report. It waits for a command of an earlier flexd, but not for flexd's own
+// commands: LVM waits for those, with its own lock. It does not hold the lane's lock.
 func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err := g.earlier(ctx); err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if !errors.As(err, &stuck) {
 		return f, err
 	}
-	// It waits for a disk that may only now be seen not to respond. Unless it is the group's own,
-	// a report that does not read it succeeds.
+	// The report waits for a disk, which may be known only now not to respond. A report that
+	// excludes this disk succeeds, unless the disk is one of the group.
 	if now, err := g.p.scopeOf(ctx, g); err == nil && len(without(now.excluded, scope.excluded)) > 0 {
 		if f, err := g.read(ctx, now); err == nil {
 			return f, nil

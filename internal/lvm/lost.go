@@ -45,13 +45,13 @@ func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]U
 			}
 		}
 		if len(unused) == 0 {
-			return used(devices), nil // another has removed what could not be
+			return used(devices), nil // another process has removed the devices that could not be removed
 		}
 		if len(devices) == before { // else parts of a volume are unused once the volume is removed
 			return used(devices), failed
 		}
 		before = len(devices)
-		// Udev needs not be waited for: it may itself wait for the disk.
+		// Do not wait for udev: it may itself wait for the disk.
 		_, failed = runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, unused), Deadline: removeDeadline, Mutates: true})
 	}
 }

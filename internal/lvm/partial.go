@@ -18,7 +18,7 @@ type loss struct {
 	snapshots []string // of it: their space, and none of its own data
 }
 
-// above returns what a part of a volume is a part of, as their names say.
+// above returns the volume that has a part, by the part's name.
 func above(part string) string {
 	at := 0
 	for _, mark := range reserved {
@@ -135,7 +135,7 @@ func (f *Facts) lossOf(l Logical) loss {
 		below = f.LVs[below.Origin]
 		add(f.lost[below.Name])
 	}
-	// By a part that is not known here.
+	// A volume without a known loss is partial because of an unknown part.
 	all.own = all.own || f.adrift || len(all.raids)+len(all.snapshots) == 0
 	return all
 }

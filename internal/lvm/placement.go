@@ -96,8 +96,8 @@ func (f *Facts) idOf(m devmapper.Mapped) (id volume.UUID, suffix string, ours bo
 	return identity(f.UUID, grouped(rest[:uuidLength])), rest[uuidLength:], true
 }
 
-// misplaced describes how a device lies elsewhere than the metadata places its volume, or part of a
-// volume; "" = it does not, or that is unknown.
+// misplaced describes how the extents of a device differ from those that the metadata gives to its
+// volume, or part of a volume; "" = they do not differ, or that is unknown.
 func (f *Facts) misplaced(m devmapper.Mapped) string {
 	id, suffix, ours := f.idOf(m)
 	if f.place == nil || !ours {
@@ -146,8 +146,9 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 	return ""
 }
 
-// typed are the targets whose type is in the layout of their volume. That of a linear or striped one
-// may not be: it can be a layer, as that over an external origin. On a disk, its extents tell.
+// typed are the targets whose type must be in the layout of their volume. A linear or striped
+// target can be a layer of another type, for example over an external origin; on a disk, its
+// extents are compared.
 var typed = map[string]bool{"cache": true, "mirror": true, "raid": true, "thin": true, "writecache": true}
 
 // compared reports whether misplaced has compared the whole table of a device with the metadata.
@@ -175,14 +176,14 @@ func (f *Facts) compared(t *tree, n *node) bool {
 	})
 }
 
-// bypassed reports whether a device is the origin of thick snapshots and its table has no part for
-// them: they lack what is written to it.
+// bypassed reports whether a device is the origin of thick snapshots and its table bypasses them:
+// the snapshots do not get the former contents of what is written to it.
 func (f *Facts) bypassed(m devmapper.Mapped, id volume.UUID) bool {
 	l := f.LVs[f.names[id]]
 	return slices.Contains(l.Role, "thickorigin") && len(m.Targets) > 0 && !strings.HasPrefix(m.Targets[0].Type, "snapshot-") && !fenced(m)
 }
 
-// thinIDs returns the id of a thin device in its table, and that of its volume in the metadata.
+// thinIDs returns the id of a thin device in its table, and the id of its volume in the metadata.
 func (f *Facts) thinIDs(m devmapper.Mapped, uuid volume.UUID) (is, has int64, known bool) {
 	has, known = f.thin[uuid]
 	if !known || len(m.Targets) != 1 || m.Targets[0].Type != "thin" {
@@ -195,8 +196,8 @@ func (f *Facts) thinIDs(m devmapper.Mapped, uuid volume.UUID) (is, has int64, kn
 	return all[0].start, has, true
 }
 
-// sameThin reports whether a device is the thin device that the metadata says: whatever its
-// size, its pool keeps its blocks.
+// sameThin reports whether a device has the pool and the id that the metadata has for its volume.
+// Its size does not matter: the pool keeps its blocks.
 func (f *Facts) sameThin(m devmapper.Mapped, uuid volume.UUID) bool {
 	is, has, known := f.thinIDs(m, uuid)
 	return known && is == has

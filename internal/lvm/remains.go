@@ -11,10 +11,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// neverActive reports whether a volume is what an interrupted lvcreate of a RAID left before its
-// first activation: until LVM has zeroed the metadata volumes of the RAID, they are visible, and
-// it refuses the activation of the RAID. No data can have been written to it. A leg that lvconvert
-// was about to add has a visible one, too, beside the hidden ones of a RAID with data.
+// neverActive reports whether a volume is a RAID whose lvcreate was interrupted before the first
+// activation. Until LVM has zeroed the metadata volumes of the RAID, these are visible, and LVM
+// refuses to activate the RAID; so it contains no data. A RAID with data can have a visible
+// metadata volume, too, of a leg that lvconvert was about to add, but its other ones are hidden.
 func (f *Facts) neverActive(l Logical) bool {
 	if !slices.Contains(l.Tags, tagCreating) || !slices.Contains(l.Layout, "raid") {
 		return false
@@ -34,7 +34,7 @@ func (f *Facts) neverActive(l Logical) bool {
 }
 
 // removeRemains removes a volume that was never active, with its parts, and returns the metadata
-// without it. A volume of that name that is another, or that was completed meanwhile, stays.
+// without it. It does not remove another volume of that name, or one that was completed meanwhile.
 func (g *group) removeRemains(ctx context.Context, l Logical) (*Facts, error) {
 	if err := g.changeable(ctx); err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (g *group) removeRemains(ctx context.Context, l Logical) (*Facts, error) {
 	return f, err
 }
 
-// freeParts removes the devices of the parts of a RAID that has no device itself, as an interrupted
-// activation leaves them: LVM refuses to activate it beside them, and does not deactivate them.
+// freeParts removes the devices of the parts of a RAID that has no device itself. An interrupted
+// activation leaves them; LVM then refuses to activate the RAID, and does not deactivate its parts.
 func (g *group) freeParts(ctx context.Context, l Logical) error {
 	if !slices.Contains(l.Layout, "raid") {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Locks says what the lock managers of shared groups do. The locks themselves are taken by
-// LVM's commands, and by nothing else.
+// Locks starts the lock managers of shared groups and reports their state. Only LVM's commands take
+// locks of volumes.
 type Locks interface {
 	// Ready returns nil if locks of a group can be taken.
 	Ready(ctx context.Context, vg string) error
@@ -66,9 +66,8 @@ func (g *group) unlocked(f *Facts, stderr []byte) error {
 	return g.mustWait(classify(g.name, &run.ExitError{Step: "lvm report"}, stderr))
 }
 
-// Refresh makes a set-up in a shared group ready: its locks can be taken, and its metadata
-// are read anew, since no event tells what another node has changed. All who ask at the same
-// time share one report.
+// Refresh prepares a set-up in a shared group: it checks that locks can be taken, and reads the
+// metadata anew, since no event reports changes by other nodes. Concurrent calls share one report.
 func (p *Provider) Refresh(ctx context.Context, vg string) error {
 	g, err := p.configured(vg)
 	if err != nil || !g.shared() {
@@ -91,8 +90,8 @@ func (g *group) ready(ctx context.Context) error {
 	return g.p.Locks.Ready(ctx, g.name)
 }
 
-// activate activates a volume, or makes sure that an active one is locked. Its facts are
-// read anew after that: another node may have changed it until then.
+// activate activates a volume, or makes sure that an active one is locked. Its facts are read anew
+// afterwards, since another node may have changed it before this node had the lock.
 func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (devmapper.Mapped, error) {
 	if !g.shared() {
 		return g.join(ctx, activate, lv.Name, lv.UUID)
@@ -122,9 +121,9 @@ func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (de
 	return m, err
 }
 
-// forReaders reports whether a volume is activated on many nodes at once: no node can write
-// to one that is read-only. LVM does not share what has metadata of its own on the disks; it
-// would share thick snapshots, of which each node changes the exceptions.
+// forReaders reports whether a volume may be active on many nodes at once: no node can write to a
+// read-only volume. LVM does not share volumes with metadata of their own on the disks. It would
+// share thick snapshots, but each node changes their exceptions.
 func (l Logical) forReaders() bool {
 	simple := len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
 	return l.ReadOnly && simple && !l.thick()
@@ -155,8 +154,8 @@ func (g *group) holder(ctx context.Context, f *Facts, l Logical) *volume.Holder 
 	return nil
 }
 
-// await is the error of a volume whose lock another host holds: that is known, or LVM said
-// so.
+// await returns the error of a volume whose lock another host holds, as h or LVM's error said
+// reports; nil = neither does.
 func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
 	if h == nil && said == nil {
 		return nil
@@ -198,7 +197,7 @@ func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) error {
 	return g.await(h, volume.Device{}, nil)
 }
 
-// mustWait makes an error that passes by itself a *volume.WaitError.
+// mustWait turns an error whose cause ends by itself into a *volume.WaitError.
 func (g *group) mustWait(err error) error {
 	switch {
 	case errors.Is(err, ErrGroupLocked):
@@ -232,7 +231,7 @@ func (g *group) refresh(ctx context.Context, lv volume.LV) error {
 	return err
 }
 
-// lockspace returns since when the lockspace of the group is started; ok = it is.
+// lockspace returns when the lockspace of the group was started; ok = it is started.
 func (g *group) lockspace() (since time.Time, ok bool) {
 	if g.p.Locks == nil {
 		return time.Time{}, true
@@ -248,7 +247,7 @@ func (g *group) noteLock(k kind, m *member) {
 	g.p.locked[m.uuid] = lock{number: m.seen.Number, seq: diskSeq(m.seen.Number), since: m.started, readers: k == readers}
 }
 
-// NoteLock says that a command of an earlier flexd may have taken the lock of a volume.
+// NoteLock notes that a command of an earlier flexd may have taken the lock of a volume.
 func (p *Provider) NoteLock(uuid volume.UUID) { p.owe(uuid, true) }
 
 func (p *Provider) owe(uuid volume.UUID, owed bool) {
@@ -308,9 +307,9 @@ func refused(said []byte, m *member) bool {
 	return bytes.Contains(said, []byte("LV locked by other host")) && bytes.Contains(said, []byte("Failed to lock logical volume "+m.name.String()+"."))
 }
 
-// giveBack gives back the lock of a volume that LVM has locked, and then has not activated, at
-// once: every other node would be refused. If that fails, it is still owed. own is the error
-// of that volume.
+// giveBack gives back at once the lock of a volume that LVM has locked and not activated: every
+// other node would be refused. If that fails, the lock is still owed. own is the error of that
+// volume.
 func (g *group) giveBack(k kind, m *member, own error) {
 	if own == nil || !k.locks() || ofAll(own) || !g.owes(m.uuid) {
 		return
@@ -327,8 +326,8 @@ func (g *group) giveBack(k kind, m *member, own error) {
 	_ = g.verify(deactivate, m, err, said)
 }
 
-// forgetLock notes that a volume has no device: of a later one, nothing is known. Its number
-// may be the same, and old kernels do not tell the two apart.
+// forgetLock forgets the lock of a volume that has no device any more. A later device may have the
+// same number, and old kernels do not distinguish the two.
 func (p *Provider) forgetLock(uuid volume.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -342,8 +341,8 @@ func keptLock(said []byte, m *member) bool {
 	return bytes.Contains(said, []byte("Failed to unlock logical volume "+m.name.String()+"."))
 }
 
-// lockFailure is the error of a command for a volume of a shared group; nil = it took its
-// lock, if the volume is active now.
+// lockFailure returns why a command did not take the lock of a volume; nil = it took the lock, if
+// the volume is active now.
 func lockFailure(k kind, m *member, cmdErr error, said []byte) error {
 	switch {
 	case cmdErr == nil:
@@ -351,7 +350,7 @@ func lockFailure(k kind, m *member, cmdErr error, said []byte) error {
 	case refused(said, m):
 		return &Error{VG: m.name.VG, Kind: ErrElsewhere, Text: "another machine has the lock of " + m.name.String(), Err: cmdErr}
 	case errors.Is(cmdErr, ErrElsewhere) && !m.before && !bytes.Contains(said, []byte(m.name.String())):
-		return nil // it was refused for others
+		return nil // LVM refused other volumes
 	}
 	return fmt.Errorf("%s: %w", steps[k], cmdErr)
 }

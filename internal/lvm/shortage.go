@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A need is how large a disk must be for the metadata.
+// A need is the size that a disk must have for the metadata.
 type need struct {
 	path, number string
 	end          int64 // sectors
@@ -84,8 +84,8 @@ func (f *Facts) cutOff() map[volume.UUID]string {
 	return all
 }
 
-// largerSectors returns a disk on which an extension of l could lie, and whose logical blocks are
-// larger than those of its present disks, or "". args are those of the extension.
+// largerSectors returns a disk that an extension of l could use and whose logical blocks are larger
+// than those of its present disks, or "". args are the arguments of the extension.
 func (f *Facts) largerSectors(l Logical, args []string) string {
 	if f.place == nil || l.Pool != "" {
 		return ""

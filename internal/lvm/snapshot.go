@@ -13,8 +13,8 @@ import (
 // An origin and its thick snapshots are active together or not at all: lvchange of one
 // activates or deactivates all of them.
 
-// family returns the other volumes that LVM activates together with l. A snapshot that
-// is being merged is none any more: its device has no data, and goes with its origin.
+// family returns the other volumes that LVM activates together with l. It omits a snapshot that is
+// being merged: its device has no data, and is removed with its origin.
 func (f *Facts) family(l Logical) (all []volume.LV) {
 	if !l.thick() { // nearly all volumes: avoid a cost that is quadratic in volumes
 		return nil

@@ -49,8 +49,8 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	return s, nil
 }
 
-// unusable returns why nothing can be created or extended in the group, however much space
-// there is. A thin volume takes no space that the group counts as free.
+// unusable returns why nothing can be created or extended in the group, whatever its free space. A
+// thin volume uses no space that the group counts as free.
 func (g *group) unusable(f *Facts, thin bool) error {
 	short := f.shortages()
 	switch {

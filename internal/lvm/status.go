@@ -15,9 +15,9 @@ import (
 // requests unanswered before its state counts as unknown.
 const metadataLimit = time.Second
 
-// status returns a device with what its targets say of their state. For a thin pool
-// or a cache the kernel takes a lock that it holds while it writes the metadata, and
-// no signal ends the wait for it: while their disk does not answer it is not asked.
+// status returns a device with the state of its targets. For a thin pool or a cache the kernel
+// takes a lock that it also holds while it writes the metadata, and no signal ends the wait for
+// that lock: status does not query a device whose metadata does not respond.
 func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
 	if err := p.answers(m); err != nil {
 		return devmapper.Mapped{}, err

@@ -125,8 +125,8 @@ var reserved = []string{
 	"_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_wcorig",
 }
 
-// isPart reports whether LVM gives a volume of that name to none but itself. Only at
-// the start of a name does it keep "pvmove".
+// isPart reports whether LVM reserves a name for its own volumes. "pvmove" is reserved only at the
+// start of a name.
 func isPart(lv string) bool {
 	return strings.HasPrefix(lv, "pvmove") || slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(lv, s) })
 }

@@ -18,7 +18,7 @@ import (
 //	flexd.formatting=ext4/2026-11-23T09:32:24Z/node-a    before mkfs
 //	flexd.fs=ext4                                        before the first mount
 //
-// Any group's are read: it may have been shared before.
+// They are read in every group, because a group may have been shared before.
 const (
 	tagFormatting = "flexd.formatting="
 	tagSeen       = "flexd.fs="
@@ -42,8 +42,8 @@ func formattingTag(fsType, node string, at time.Time) string {
 	return tagFormatting + fsType + "/" + at.UTC().Format(time.RFC3339) + "/" + node
 }
 
-// recordTag returns the format record in the tags of a volume, for the node of a name. A tag
-// that flexd did not write so only makes it more careful.
+// recordTag returns the format record in the tags of a volume, as seen by the node here. A tag in
+// another form than flexd's makes the result only more cautious.
 func recordTag(tags []string, here string) volume.RecordTag {
 	t := volume.RecordTag{State: volume.NoRecord}
 	var formatting []string
@@ -79,8 +79,9 @@ func recordTag(tags []string, here string) volume.RecordTag {
 	return t
 }
 
-// recordTag returns the format record in a volume's tags. On a read-only volume no node makes
-// a filesystem, and it may be active on many nodes, of which none may change its tags.
+// recordTag returns the format record in a volume's tags. A read-only volume counts as not shared:
+// no node makes a filesystem on it, and it may be active on many nodes, none of which may change
+// its tags.
 func (f *Facts) recordTag(l Logical) volume.RecordTag {
 	t := recordTag(l.Tags, f.host)
 	t.Shared = f.Shared() && !l.ReadOnly

@@ -16,24 +16,24 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// fenceDeadline is for a device whose earlier writes the disk does not answer.
+// fenceDeadline limits the wait for a device whose earlier writes the disk does not complete.
 const fenceDeadline = 10 * time.Second
 
 // Taken returns the volumes of a shared group that are active on this node for writing, and whose
-// locks another node has taken since; it may have given them back. Only those count whose lock a
-// command of this flexd has taken for that device, and those that are mounted. LVM takes the lock
-// of a volume before its device appears, and gives it back after the device has disappeared: so a
-// device that was there before and after its lock was read must have had it. An error is about
-// those volumes that are not in the result.
+// locks another node has taken since, even if it has given them back. It considers only volumes
+// that are mounted, or whose lock a command of this flexd has taken for the present device. LVM
+// takes the lock of a volume before its device appears, and gives it back after the device has
+// disappeared: so a device that exists before and after its lock is read must have had the lock. An
+// error is about the volumes that are not in the result.
 func (p *Provider) Taken(ctx context.Context, vg string, mounted []volume.UUID) ([]volume.Taken, error) {
 	return p.takenOf(ctx, vg, func(uuid volume.UUID, number string) bool {
 		return slices.Contains(mounted, uuid) || p.noted(uuid, number)
 	})
 }
 
-// HasLock reads the lock of an active volume, and returns nil if this node has it and keeps it:
-// its time may have been stopped, or its lock managers killed, since it took it. A volume of a
-// group that is not shared has none.
+// HasLock reads the lock of an active volume, and returns nil if this node still has it and will
+// keep it: since it took the lock, the node may have been paused or its lock managers killed. A
+// volume of a group that is not shared needs no lock.
 func (p *Provider) HasLock(ctx context.Context, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil || !g.shared() {
@@ -104,7 +104,7 @@ func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UU
 	return all, err
 }
 
-// anyFacts returns facts of any age: where the lock of a volume is never changes.
+// anyFacts returns facts of any age: the place of a volume's lock never changes.
 func (g *group) anyFacts(ctx context.Context) (*Facts, error) {
 	g.mu.Lock()
 	f := g.known
@@ -142,8 +142,8 @@ func (p *Provider) takenReason(uuid volume.UUID, number string) string {
 	return ""
 }
 
-// fenced reports whether a device fails all reads and writes. One without a table may get its own
-// back.
+// fenced reports whether a device fails all reads and writes. A device without a table may get its
+// former table back.
 func fenced(m devmapper.Mapped) bool {
 	return len(m.Targets) > 0 && !slices.ContainsFunc(m.Targets, func(t devmapper.Target) bool { return t.Type != "error" })
 }
@@ -192,8 +192,8 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 	return nil
 }
 
-// snapshotsOn returns the snapshots of a volume with these devices. One that cannot read its
-// origin writes that it is invalid; it has the same lock.
+// snapshotsOn returns the snapshots of a volume with these devices. A snapshot that cannot read its
+// origin marks itself as invalid on the disk; it has the same lock.
 func (p *Provider) snapshotsOn(t *tree, m devmapper.Mapped, numbers map[string]bool) (all []*node, err error) {
 	name, _, _ := parseDMName(m.Name)
 	devices, err := groupDevices(p.DM, name.VG)
@@ -205,9 +205,9 @@ func (p *Provider) snapshotsOn(t *tree, m devmapper.Mapped, numbers map[string]b
 	return all, err
 }
 
-// removeFenced removes the parts of fenced volumes that LVM has left: it finds those of a
-// writecache by a table that the volume does not have any more, and does not activate the volume
-// again while they are there.
+// removeFenced removes the parts of fenced volumes that LVM has left. LVM finds the parts of a
+// writecache by the table of the volume, which a fence has replaced, and does not activate the
+// volume again while they exist.
 func (p *Provider) removeFenced(ctx context.Context, vg string) error {
 	devices, err := groupDevices(p.DM, vg)
 	if err != nil {

@@ -31,7 +31,7 @@ type node struct {
 	devmapper.Mapped
 	err   error    // why it could not be read; the other fields are not known then
 	below []string // the numbers of device-mapper's devices below it
-	user  string   // the volume that it is a part of, as an argument of lvchange --refresh
+	user  string   // the volume that has this device as a part, as an argument of lvchange --refresh
 
 	asked bool // state and stateErr are known
 	state []devmapper.Target
@@ -209,8 +209,8 @@ func poolState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	}
 }
 
-// raidState reads "raid1 2 AD 16384/16384 idle 0 0 -": type, devices, one letter for each,
-// the part that is in sync, the sync action, the sectors that differ.
+// raidState reads "raid1 2 AD 16384/16384 idle 0 0 -": type, devices, one letter for each device,
+// the sectors in sync, the sync action, the sectors that differ.
 func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target) {
 	w := strings.Fields(state.Params)
 	if len(w) < 3 || f.degraded != "" {

@@ -13,12 +13,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// unknownDevices returns the devices of a group, and of parts of its volumes, that are
-// of no volume in the metadata: it was removed by force, or an older metadata was
-// restored. LVM takes the extents below them for free, or has them in another volume. A
-// device of another group, or of none, that lies on a disk of this one is unknown, too: an older
-// metadata has given the disk back to this group. An error is about devices that are not in
-// the result.
+// unknownDevices returns the devices of a group, and of parts of its volumes, that belong to no
+// volume in the metadata: the volume was removed by force, or older metadata was restored. LVM
+// treats the extents below them as free, or has given them to another volume. A device of another
+// group, or of no group, that lies on a disk of this group is unknown, too: older metadata has
+// given the disk back to this group. An error is about devices that are not in the result.
 func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devmapper.Mapped, err error) {
 	prefix := dmUUID(volume.UUID(f.UUID))
 	var disks map[string]bool
@@ -108,7 +107,7 @@ func (g *group) checkFree(f *Facts) error {
 	return nil
 }
 
-// advice is that about a device that contradicts the metadata.
+// advice returns the remedy for a device that contradicts the metadata.
 func (f *Facts) advice(m devmapper.Mapped, where string) string {
 	switch {
 	case m.Suspended && m.Loaded && where != join.Enlarged:
@@ -127,8 +126,8 @@ func (f *Facts) left(m devmapper.Mapped) bool {
 	return ours && m.Open == 0 && isPart(name.LV) && f.Missing == 0 && !slices.ContainsFunc(f.used, func(u usedExtent) bool { return u.owner == id })
 }
 
-// overlap says why a device must not be used that lies on the same extents as one of another
-// volume, or of one that the metadata does not know, or "".
+// overlap returns why a device must not be used: it lies on the same extents as a device of another
+// volume, or of a volume that the metadata does not have. "" = it does not.
 func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 	g.mu.Lock()
 	f := g.known
@@ -170,7 +169,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		if below[ownerOf(uuid)] {
 			continue
 		}
-		other, err := g.p.DM.Device(devmapper.Key{UUID: uuid}) // its table may be another by now
+		other, err := g.p.DM.Device(devmapper.Key{UUID: uuid}) // its table may have changed
 		switch {
 		case errors.Is(err, devmapper.ErrNoDevice):
 		case err != nil:
@@ -191,15 +190,15 @@ func ownerOf(uuid string) string { return uuid[:min(len(uuid), len("LVM-")+2*uui
 type takenExtent struct {
 	extent
 	uuid  string
-	until int64 // the greatest end of those up to this one
+	until int64 // the greatest end of the extents up to this one
 }
 
 // taken are extents by their disk's number, in the order of their starts. They may overlap.
 type taken map[string][]takenExtent
 
 // takenBy returns the extents of the devices of known volumes, and how a device contradicts the
-// metadata, with the remedy: that of a known volume is misplaced, or an unknown one lies on space of a volume. One
-// that cannot be read lies where the metadata says.
+// metadata, with the remedy: the device of a known volume is misplaced, or an unknown device lies
+// on space of a volume. A device that cannot be read counts as consistent with the metadata.
 func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts, remedy string) {
 	all = taken{}
 	isUnknown := map[string]bool{} // by number: not every device has a uuid
@@ -239,7 +238,7 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contra
 	return all, contradicts, remedy
 }
 
-// onVolume says on which volume's space an unknown device lies, or "".
+// onVolume describes the volume on whose space an unknown device lies, or "".
 func (f *Facts) onVolume(m devmapper.Mapped) string {
 	if f.place == nil {
 		return ""
@@ -261,9 +260,9 @@ func (f *Facts) contradiction() error {
 	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, f.mend)
 }
 
-// settled fails if the activation of a volume could write to the device of another one, or replace
-// it, since the metadata is an older one: RAIDs, mirrors and snapshots are written to by their
-// activation, and that of a thin volume loads the table of its pool.
+// settled returns an error if the activation of a volume could write to the device of another
+// volume, or replace its table, because the metadata is older than the devices: the activation of a
+// RAID, a mirror or a snapshot writes to it, and that of a thin volume loads the table of its pool.
 func (g *group) settled(ctx context.Context, lv volume.LV) error {
 	check := func(f *Facts) error {
 		l := f.LVs[f.names[lv.UUID]]
@@ -276,7 +275,7 @@ func (g *group) settled(ctx context.Context, lv volume.LV) error {
 	if err != nil || check(f) == nil {
 		return err
 	}
-	// It may be moved or extended just now, or have been while the report was read.
+	// A volume may have been moved or extended since the report began.
 	if f, _, err = g.look(ctx, true); err != nil {
 		return err
 	}
