@@ -1,10 +1,10 @@
-// Package asw is the actual state of world: the facts from the mount table, the block
-// device providers and the format records, observed when a caller needs them. Readers get
-// the last observation as an immutable snapshot. A fact that could not be read is unknown,
-// never absent.
+// Package asw is the actual state of world: the facts from the mount table, the block device
+// providers and the format records, which are observed when a caller needs them. Readers get the
+// last observation as an immutable snapshot. A fact that could not be read is unknown, never
+// absent.
 //
-// It never opens a volume's device and never reads below a volume's mount; children do
-// that, and their results are passed in.
+// The package never opens a volume's device and never reads below a volume's mount. Children do
+// that; their results are parameters.
 package asw
 
 import (
@@ -86,8 +86,7 @@ func (o *Observer) All() iter.Seq2[volume.UUID, *volume.Have] {
 	}
 }
 
-// Look returns the mount table as of a look that began after the given mark, joining a
-// running one that did.
+// Look returns the mount table of a look that began after the mark, also of one that runs already.
 func (o *Observer) Look(ctx context.Context, after Mark) (*mounttable.Table, error) {
 	return o.tables.look(ctx, after)
 }
@@ -98,18 +97,17 @@ func (o *Observer) Now() Mark { return o.tables.now() }
 // A Target selects the facts to observe of one volume.
 type Target struct {
 	UUID  volume.UUID
-	Name  volume.Name         // as it was called when it was set up
+	Name  volume.Name         // its name when it was set up
 	Dirs  []string            // directories of claims and calls, resolved
 	Asked map[string][]string // directory → requested superblock options
 	FS    volume.FS           // what children found in this turn
-	Lives []string            // of Dirs: those whose pod is to be looked at
+	Lives []string            // of Dirs: the directories whose pods are to be observed
 	// LookUp returns the volume's metadata; nil = use its provider, and wait for it.
 	LookUp func(ctx context.Context, p Provider, name volume.Name) (volume.LV, error)
 }
 
-// Observe returns the facts about a volume, and the mount table that they are from. It
-// fails only if that cannot be read; any other fact that cannot be read is unknown in the
-// result.
+// Observe returns the facts about a volume, and the mount table that they are from. It fails only
+// if the table cannot be read; any other fact that cannot be read is unknown in the result.
 func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mounttable.Table, error) {
 	table, err := o.Look(ctx, after)
 	if err != nil {
@@ -224,7 +222,7 @@ func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.D
 			below++
 		case i < len(at)-1:
 		case mine:
-			return volume.TargetState{This: true, Below: below} // a hidden mount goes with it, or is not relevant
+			return volume.TargetState{This: true, Below: below} // a mount hidden below it is unmounted with it, or is not relevant
 		default:
 			s.Other = o.describe(ctx, uuid, e)
 		}
@@ -245,8 +243,8 @@ func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.D
 	return s
 }
 
-// is reports whether a mount is of the whole volume, by the volume's device or, if that is
-// not known, by the identity of the mount's device.
+// is reports whether a mount shows the whole volume. It compares the volume's device or, if that is
+// not known, the identity of the mount's device.
 func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, e *mounttable.Entry) (bool, error) {
 	switch {
 	case !whole(e):
@@ -263,7 +261,7 @@ func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, ta
 // default subvolume.
 func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
 
-// Identify says which volume a mount is of; an error means that it is unknown.
+// Identify returns the volume of a mount; an error means that it is unknown.
 func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.Identity, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {
@@ -325,11 +323,11 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
 			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
-		if i == 0 { // they share one superblock
+		if i == 0 { // all mounts of a device share one superblock
 			fault = o.liveError(h.Device, e.Entry)
 		}
 		what := fault
-		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never mounts like this
+		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never makes such a mount
 			what = "it is read-only on a writable device, as the kernel makes it after an error"
 		}
 		if what != "" {
@@ -350,8 +348,8 @@ func (o *Observer) liveError(d volume.Device, e *mounttable.Entry) string {
 	return o.FSError(d.Path, e.Type)
 }
 
-// fsError reads the error count of ext4. Other filesystems show errors in their mount
-// options, or to a child.
+// fsError reads the error count of ext4. Other filesystems show errors in their mount options, or
+// only when a child accesses them.
 func fsError(path, fsType string) string {
 	if fsType != "ext4" {
 		return ""

@@ -23,7 +23,7 @@ type MountState struct {
 	Gone     bool   // the kernel has no device of that number
 	Part     bool   // it shows only a part of the filesystem
 	Over     string // the mount that hides it from a lookup of Dir; "" = none
-	Again    bool   // that is the same filesystem at the same directory
+	Again    bool   // Over is a mount of the same filesystem at the same directory
 
 	ReadOnly      bool     // the mount's own flag
 	SuperReadOnly bool     // the superblock's
@@ -68,7 +68,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttabl
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over), over.Type, over.Source, over.Dir)
 			s.Again = over.Dir == e.Dir && whole(over) && table.IsOf(over, number, path)
 		}
-		if i == 0 { // they share one superblock
+		if i == 0 { // all mounts of a device share one superblock
 			s.Fault = o.liveError(volume.Device{Path: path}, e.Entry)
 			s.Lost, _ = o.KernelLog.Said(path)
 		}

@@ -7,12 +7,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Layout knows the directories of one frontend: where it wants volumes mounted.
+// A Layout knows the directories in which one frontend wants volumes mounted.
 type Layout interface {
-	// Roots returns the directories that they all lie below, as the mount table shows
-	// them; all = false if there will be more.
+	// Roots returns the directories that contain all of them, as the mount table shows them; all =
+	// false if there will be more.
 	Roots() (dirs []string, all bool)
-	// Place says what a directory below one of the roots is.
+	// Place returns the kind of a directory below one of the roots.
 	Place(root, dir string) volume.Place
 	// Strays returns the directories that are not empty although nothing is mounted there.
 	Strays() []volume.Stray
@@ -20,7 +20,7 @@ type Layout interface {
 
 // Pods are the frontends' pods at one instant.
 type Pods interface {
-	// Life says whether a pod has a process, and how that is known.
+	// Life reports whether a pod has a process, and how that is known.
 	Life(uid string) (volume.Life, string)
 	// Events returns the files in which the kernel announces the pod's first and last process.
 	Events(uid string) []string
@@ -34,7 +34,7 @@ type root struct {
 	layout Layout
 }
 
-// A classifier says whose mounts are whose, by the directories of all frontends.
+// A classifier determines the owners of mounts by the directories of all frontends.
 type classifier []root
 
 // cachedOwners is the classifier of one table: roots are resolved once for all volumes
@@ -61,7 +61,7 @@ func (o *Observer) classifierFor(table *mounttable.Table) classifier {
 	return r.classifier
 }
 
-// place says what a directory is.
+// place returns the kind of a directory.
 func (c classifier) place(dir string) (place volume.Place) {
 	for _, r := range c {
 		if !strings.HasPrefix(dir, r.dir+"/") {
@@ -77,7 +77,7 @@ func (c classifier) place(dir string) (place volume.Place) {
 	return place
 }
 
-// within says whether a directory is below a root.
+// within reports whether a directory is below a root.
 func (c classifier) within(dir string) bool {
 	for _, r := range c {
 		if strings.HasPrefix(dir, r.dir+"/") {
@@ -87,7 +87,7 @@ func (c classifier) within(dir string) bool {
 	return false
 }
 
-// Place says what a directory is that the mount table shows.
+// Place returns the kind of a directory of the mount table.
 func (o *Observer) Place(dir string) volume.Place {
 	return o.classifierFor(o.LastTable()).place(dir)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// owner classifies a mount by its directory. The result Kubelets is valid only while one of
-// flexd's mounts shows the same filesystem.
+// owner returns the owner of a mount by its directory. The result Kubelets is valid only while one
+// of flexd's mounts shows the same filesystem.
 func (c classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
 	place := c.place(e.Dir)
 	switch {
@@ -29,7 +29,7 @@ type owned struct {
 	rank  int // of several copies of one mount, the one with the lowest rank counts
 
 	outside     bool // Ours, but below none of the present roots
-	otherDriver bool // Elsewhere, at a directory of another driver, or a bind of what that mounted
+	otherDriver bool // Elsewhere, at a directory of another driver, or a bind of that driver's mount
 	bindLeft    bool // Elsewhere, a bind of kubelet's whose original is gone
 }
 
