@@ -2,9 +2,9 @@
 // notes in the run directory that live as long as the mount table does, the
 // requests that wait, and the durable records of formats.
 //
-// Memory leads and the notes follow: only what sets up (a claim in the making, a
-// lease before an activation) fails when its note cannot be written. It is not
-// for deciding anything: the mount table wins every dispute with a note.
+// The memory is authoritative and the notes follow it: only a note before a set-up (of a claim in
+// the phase making, of a lease before an activation) must be written. The package decides nothing:
+// where a note and the mount table differ, the mount table is right.
 package dsw
 
 import (
@@ -42,10 +42,9 @@ type Store struct {
 	teardowns      teardowns
 }
 
-// Open reads the notes below dir. A note that cannot be used is kept beside the
-// others under a name of its own and reported by Problems until an operator removes
-// it; notes of an earlier boot are removed, because the mounts they were about
-// are gone.
+// Open reads the notes below dir. A note that cannot be used is renamed and reported by Problems
+// until an operator removes it. Notes of an earlier boot are removed, because their mounts are
+// gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
 		claimsByDir: index[Claim]{}, claimsByName: index[Claim]{}, leasesByName: index[Lease]{},
@@ -67,7 +66,7 @@ func Open(dir, boot string) (*Store, error) {
 			_ = os.Remove(path)
 		default:
 			if kept := path + damaged; !strings.HasSuffix(path, damaged) && os.Rename(path, kept) == nil {
-				path = kept // a new note for the same claim must not take its place
+				path = kept // a new note for the same claim must not replace it
 			}
 			s.problems[path] = fmt.Sprintf("note %s is ignored: %v; mounts are known from the mount table; remove the file after checking it", path, err)
 		}
@@ -149,7 +148,7 @@ func (s *Store) keep(c *Claim) {
 	s.claims[c.UUID][c.Dir] = c
 	s.claimsByDir.add(c.Dir, c)
 	s.claimsByName.add(c.Name, c)
-	if files := s.notesWithLease[c.UUID]; files != nil { // its note is about a claim again
+	if files := s.notesWithLease[c.UUID]; files != nil { // the note belongs to a claim again
 		s.notesWithLease[c.UUID] = slices.DeleteFunc(files, func(f string) bool { return f == claimFile(c) })
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Rename changes the identity in the notes of a volume. An error means that some could not
-// be written: they keep the old identity.
+// Rename changes the identity in the notes of a volume. An error means that some notes could not be
+// written and keep the old identity.
 func (s *Store) Rename(old, now volume.UUID) (err error) {
 	for _, c := range s.Claims(old) {
 		moved := c
@@ -32,10 +32,10 @@ func (s *Store) Rename(old, now volume.UUID) (err error) {
 	return errors.Join(err, s.DropLease(old))
 }
 
-// related returns a record that says "seen" of the same logical volume in another group, or
-// that an earlier version wrote without the group: a group's uuid changes when it is split,
-// merged or copied, and its volumes keep theirs. A volume with a filesystem in one of them
-// is not blank in another. A started mkfs has no meaning for a copy.
+// related returns a record "seen" of the same logical volume in another group, or of an earlier
+// version, which wrote no group: when a group is split, merged or copied, its uuid changes and its
+// volumes keep theirs. A volume with a filesystem in one group is not blank in another. A record
+// "formatting" does not apply to a copy.
 func (r *Records) related(uuid volume.UUID) (Record, error) {
 	lv := uuid.Earlier()
 	if lv == "" {
@@ -70,6 +70,6 @@ func (r *Records) replaces(rec Record) {
 		return
 	}
 	if was, err := r.read(r.path(old)); err == nil && was.VG == rec.VG && was.LV == rec.LV {
-		_ = os.Remove(r.path(old)) // it only says the same
+		_ = os.Remove(r.path(old)) // the new record has the same content
 	}
 }

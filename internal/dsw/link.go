@@ -56,7 +56,7 @@ func (r *Records) linkDevice(uuid volume.UUID) (made bool, err error) {
 		return false, err
 	}
 	link := filepath.Join(r.linkDir, r.device(uuid))
-	if err = os.Symlink(to, link); errors.Is(err, fs.ErrNotExist) { // the directory was removed
+	if err = os.Symlink(to, link); errors.Is(err, fs.ErrNotExist) { // something has removed the directory
 		if err = os.MkdirAll(r.linkDir, 0o700); err == nil {
 			err = os.Symlink(to, link)
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// noteVersion is the version of the notes' format. A note of another version is not
-// changed, and reported: the mount table has the same information.
+// noteVersion is the version of the notes' format. A note of another version is reported and not
+// changed: the mount table has the same information.
 const noteVersion = 1
 
 // A Pod is the pod of a published claim, as far as kubelet named it.
@@ -119,14 +119,14 @@ func claimFile(c *Claim) string {
 
 func leaseFile(uuid volume.UUID) string {
 	file := plain(string(uuid), 128)
-	if file != string(uuid) { // another may look the same
+	if file != string(uuid) { // another uuid may become the same name
 		sum := sha256.Sum256([]byte(uuid))
 		file += "-" + hex.EncodeToString(sum[:6])
 	}
 	return "lease-" + file + ".json"
 }
 
-// plain keeps the safe characters of a file name, up to a length.
+// plain returns the characters of s that are safe in a file name, up to a length.
 func plain(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {

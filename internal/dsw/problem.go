@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Problems returns the records that could not be read, sorted. It reads nothing itself: it
-// starts another attempt in the background, for the next call.
+// Problems describes the records that could not be read, sorted. It reads nothing itself: it starts
+// another attempt in the background, whose result the next call returns.
 func (r *Records) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

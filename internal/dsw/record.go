@@ -15,9 +15,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Record is a format record. One with "seen" is kept forever: flexd never makes a
-// filesystem on a volume on which it has seen one. One with "formatting" exists only while
-// mkfs runs, and after a crash.
+// A Record is a format record. A record "seen" is kept forever: flexd never makes a filesystem on a
+// volume on which it has seen one. A record "formatting" exists only while mkfs runs, and after a
+// crash.
 type Record struct {
 	Version int           `json:"version"`
 	UUID    volume.UUID   `json:"uuid"`
@@ -30,7 +30,7 @@ type Record struct {
 	Boot    string        `json:"boot,omitempty"`   // formatting: the boot in which mkfs was started
 	Uptime  time.Duration `json:"uptime,omitempty"` // formatting: the boot clock at that time
 
-	volatile bool // it could not be written, and is valid for this life of flexd
+	volatile bool // it could not be written, and is valid until flexd ends
 }
 
 // The states of a record.
@@ -55,15 +55,14 @@ type Records struct {
 	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
 	names   map[string]namesIn            // file → the names in it, as it was read
 	writing map[volume.UUID]bool          // the records that are being written
-	written *sync.Cond                    // with mu: signalled when one has been
+	written *sync.Cond                    // with mu: signalled when a record has been written
 	unread  map[string]error              // file, or the directory → why it cannot be read
 	groups  map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
-	looking bool                          // again runs
+	looking bool                          // retryUnread runs
 }
 
-// OpenRecords returns the records below dir, which is made if it is missing. Those
-// that cannot be read are among the problems. boot names this boot, and up is the
-// boot clock.
+// OpenRecords returns the records below dir, and creates dir if it is missing. Problems has the
+// records that cannot be read. boot names this boot, and up is the boot clock.
 func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	if err := MakeStateDir(dir); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
@@ -75,8 +74,9 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	return r, nil
 }
 
-// MakeStateDir makes a directory of stateDir if it is missing. One on a disk that fails exists:
-// flexd starts without it, since unmounts need no records, and reads it again later.
+// MakeStateDir creates a directory of stateDir if it is missing. A directory that its disk cannot
+// read counts as present: flexd starts without it, since unmounts need no records, and reads it
+// again later.
 func MakeStateDir(dir string) error {
 	err := os.MkdirAll(dir, 0o700)
 	if _, serr := os.Stat(dir); errors.Is(serr, unix.EIO) { // MkdirAll says that a file exists
@@ -85,15 +85,14 @@ func MakeStateDir(dir string) error {
 	return err
 }
 
-// A damagedError is about a file that is no record or note, as distinct from one that cannot
-// be read.
+// A damagedError is the error of a file that can be read and is no valid record or note.
 type damagedError struct{ err error }
 
 func (e *damagedError) Error() string { return e.err.Error() }
 func (e *damagedError) Unwrap() error { return e.err }
 
-// read reads one record. An error in it is a problem from then on. Only its caller waits
-// for the disk.
+// read reads one record. Problems reports its error from then on. Only the caller waits for the
+// disk.
 func (r *Records) read(path string) (rec Record, err error) {
 	was := stateOf(path) // before it is read: a newer content never counts as this one
 	data, err := readFile(path, maxNote)
@@ -191,8 +190,8 @@ func (r *Records) path(uuid volume.UUID) string {
 // File is the path of a volume's record.
 func (r *Records) File(uuid volume.UUID) string { return r.path(uuid) }
 
-// Get returns a volume's record. An error means that it is not known, which is not "none".
-// A removed record is none, also while flexd runs.
+// Get returns a volume's record. An error means that the record is unknown, not that there is none.
+// A record that an operator has removed does not exist any more, also while flexd runs.
 func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	r.mu.Lock()
 	rec, ok := r.known[uuid]
@@ -232,13 +231,13 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 }
 
 // notRepeatableReason returns why the mkfs of a record must not be repeated any more, or "". In the
-// record's boot the boot clock gives its age. In a later one the wall clock does,
-// which may be wrong; so this boot must be new as well.
+// boot of the record its age is measured by the boot clock, in a later boot by the wall clock. The
+// wall clock may be wrong; so the later boot must be recent as well.
 func (r *Records) notRepeatableReason(rec Record) string {
 	age := r.up() - rec.Uptime
 	if rec.Boot != r.boot {
 		age = time.Since(rec.At)
-		if age > -time.Minute { // a clock may be corrected
+		if age > -time.Minute { // a clock may have been corrected a little
 			age = max(age, r.up())
 		}
 	}
@@ -270,15 +269,15 @@ func (r *Records) Formatting(uuid volume.UUID, n volume.Name, fsType string) err
 	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateFormatting, FSType: fsType, Boot: r.boot, Uptime: r.up()})
 }
 
-// Seen makes durable that the volume has a filesystem. If that fails and there is no mkfs
-// record, it is still valid for this life of flexd.
+// Seen makes durable that the volume has a filesystem. If that fails and there is no mkfs record,
+// it is still valid until flexd ends.
 func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
 	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType})
 }
 
-// Renamed makes the new name of a volume with a filesystem durable: no new volume gets that
-// name while this one is missing. With keep, none gets the former name either: the volume may
-// be a copy of the one with that name.
+// Renamed makes the new name of a volume with a filesystem durable: no new volume gets that name
+// while this one is missing. With keep, no new volume gets the former name either, because the
+// volume may be a copy of the one with that name.
 func (r *Records) Renamed(uuid volume.UUID, now volume.Name, keep bool) error {
 	facts, err := r.Get(uuid)
 	if err != nil || facts.State != volume.Seen || facts.Name == now {
@@ -291,8 +290,8 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name, keep bool) error {
 	return r.put(rec)
 }
 
-// put writes a record. Only calls for the same volume, of its lane and of the audit, wait for
-// each other: no other lane waits while the disk does.
+// put writes a record. Calls for one volume, by its lane and by the audit, wait for each other.
+// Other lanes do not wait for the disk.
 func (r *Records) put(rec Record) error {
 	r.mu.Lock()
 	for r.writing[rec.UUID] {
@@ -320,7 +319,7 @@ func (r *Records) put(rec Record) error {
 		err = write(r.path(rec.UUID), &rec, true, r.Midway)
 	}
 	if err == nil {
-		defer r.replaces(rec) // when it is known
+		defer r.replaces(rec) // after known has the new record
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -336,8 +335,8 @@ func (r *Records) put(rec Record) error {
 	return nil
 }
 
-// Named returns the volume that was seen with a filesystem under that name, and the file of
-// its record; "" if there is none. It is not known if a record cannot be read. It lists the
+// Named returns the volume that was seen with a filesystem under that name, and the file of its
+// record; "" if there is none. An error means that a record cannot be read. Named lists the
 // directory, and reads the records of other names only once: a node may have had many volumes.
 func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	var uuid volume.UUID

@@ -29,7 +29,7 @@ type teardowns struct {
 	spare   int                      // the number of lines that may be appended; 0 = the last one may be torn
 }
 
-// spareLines is how many useless lines the file may have at least.
+// spareLines is the number of obsolete lines that are always allowed.
 const spareLines = 64
 
 // openTeardowns reads the file. It ignores lines that cannot be read: a line may be torn,
