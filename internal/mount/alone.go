@@ -13,10 +13,10 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// elsewhere finds other mount namespaces in which the device of e is mounted. It ignores
-// copies of e that an unmount of e removes as well: the kernel refuses that unmount if a
-// copy is in use. It returns an error if it cannot read a namespace. It is for children
-// only: it reads every thread of the machine.
+// elsewhere finds other mount namespaces in which the device of e is mounted. It ignores copies of
+// e that an unmount of e removes as well: the kernel refuses that unmount if a copy is in use. A
+// namespace that cannot be read is an error. Only children call it, because it reads every thread
+// of the machine.
 func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Holder, error) {
 	if err := procfs.SeesAll(); err != nil {
 		return nil, err

@@ -167,8 +167,8 @@ func firstNonZero(b []byte) int {
 	return -1
 }
 
-// recognize checks whether the data belongs to a filesystem without its primary superblock:
-// that is more useful to the owner than the first byte.
+// recognize checks whether the data belongs to a filesystem without its primary superblock: this
+// tells the owner more than the first byte.
 func recognize(d volume.Device) *finding {
 	dev, err := openDevice(d, 0)
 	if err != nil {
@@ -214,7 +214,7 @@ func spans(size int64) []span {
 		}
 		all = append(all, span{from, min(from+align, size)})
 	}
-	for i := range int64(samples) { // at a different place of each part, so that no regular pattern is missed
+	for i := range int64(samples) { // at a different offset in each part, so that no regular pattern is missed
 		part := size / samples
 		from := (i*part + i*2654435761%(part-sampleSize)) / align * align
 		all = append(all, span{from, from + sampleSize})

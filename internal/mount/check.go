@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// check is the child that repairs errors which need no decision.
+// check is the child that repairs errors that need no decision.
 func check(a checkArg) (nothing, error) {
 	if a.Type != "ext4" {
 		return nothing{}, nil
@@ -40,11 +40,11 @@ func check(a checkArg) (nothing, error) {
 	return nothing{}, e2fsckError(a.Device, p.code, oneLine(p.out, p.errs))
 }
 
-// replay makes the kernel replay the journal of an ext4, before e2fsck sees it. If a write
-// fails, for example because the directory of a loop device is full, the kernel refuses the
-// mount and keeps the journal; e2fsck goes on without it, and clears what was only there. Nor
-// does e2fsck replay each journal with fast commits. Another error of the kernel, such as a group
-// descriptor that is torn in place and whole in the journal, is for e2fsck.
+// replay makes the kernel replay the journal of an ext4 before e2fsck reads it. If a write fails,
+// for example because the directory of a loop device is full, the kernel refuses the mount and
+// keeps the journal; e2fsck would discard the journal and lose its contents. Nor does e2fsck replay
+// every journal with fast commits. Other errors of the kernel are left to e2fsck, such as a group
+// descriptor that is torn on the disk and whole in the journal.
 func replay(dev *os.File, d volume.Device, sb superblock) error {
 	err := fullBelow(d)
 	if err == nil {

@@ -19,9 +19,9 @@ import (
 // the device. It is shorter in tests.
 var cleanPatience = 30 * time.Second
 
-// clean erases the writes of a failed mkfs, unless something else uses the device or has
-// written to it since. An mkfs that refused its options or could not open the device wrote
-// nothing, and is not followed by clean: other contents are data.
+// clean erases the writes of a failed mkfs, unless another program uses the device or has written
+// to it since. It is not called after an mkfs that wrote nothing, because it refused its options or
+// could not open the device: any contents are data then.
 func clean(dev *os.File, f Formatting, blank extent) error {
 	before, err := written(dev, f.Device)
 	if err != nil {
@@ -56,9 +56,9 @@ func clean(dev *os.File, f Formatting, blank extent) error {
 	return erase(alone, f, blank)
 }
 
-// eraseRemains erases the remains of an interrupted mkfs, so that the volume is blank if the
-// next one refuses its options. The beginning is last: without the superblock of an xfs that is marked
-// as in progress the rest is not recognized as remains.
+// eraseRemains erases the remains of an interrupted mkfs, so that the volume is blank if the next
+// mkfs refuses its options. It erases the beginning last: only the superblock of an xfs that is
+// marked as in progress identifies the rest as remains.
 func eraseRemains(dev *os.File, f Formatting) error {
 	alone, err := openDevice(f.Device, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
@@ -75,9 +75,9 @@ func eraseRemains(dev *os.File, f Formatting) error {
 	return erase(alone, f, blank)
 }
 
-// erase discards the contents of a device, zeroes the places of the proof, and proves them
-// blank. mkfs itself discards the whole device first, by default. Devices that zero what they
-// discard, such as loop devices and thin volumes, are blank then, and use no space.
+// erase discards the contents of a device, zeroes the places of the proof, and proves them blank.
+// mkfs itself discards the whole device first, by default. Afterwards devices that zero what they
+// discard, such as loop devices and thin volumes, are blank and use no space.
 func erase(alone *os.File, f Formatting, blank extent) error {
 	discard(alone)
 	if err := zeroData(alone, f.Device, 0, blank); err != nil {
@@ -90,9 +90,9 @@ func erase(alone *os.File, f Formatting, blank extent) error {
 	return err
 }
 
-// written returns the kernel's count of what was written to a device.
+// written returns the number of sectors that were written to a device, as the kernel counts them.
 func written(dev *os.File, d volume.Device) (string, error) {
-	_ = fsync(dev) // so that nothing is written later; it may return the error that mkfs met
+	_ = fsync(dev) // so that the kernel writes nothing later; the error may be that of mkfs
 	stat, err := sysfs.Line("/sys/dev/block/" + d.Number + "/stat")
 	n := strings.Fields(stat)
 	if err == nil && len(n) < 7 {

@@ -15,8 +15,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// openDevice opens d and verifies that it is the observed device, not another one that has
-// its name or number now. While the file is open, the device keeps its identity.
+// openDevice opens d and verifies that it is the observed device, not another one with the same
+// name or number. While the file is open, the device keeps its identity.
 func openDevice(d volume.Device, flags int) (*os.File, error) {
 	fd, err := unix.Open(d.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The mkfs programs. Their -F and -f only suppress their own checks: format itself proves
+// The mkfs programs. Their options -F and -f only suppress checks of mkfs: format itself proves
 // that the device is blank.
 var makers = map[string]struct {
 	argv  []string
@@ -29,8 +29,8 @@ var makers = map[string]struct {
 	"btrfs": {[]string{"mkfs.btrfs", "-f", "-q"}, "btrfs-progs", 109 << 20},
 }
 
-// MinSize is the smallest device for a filesystem with default options: today's mkfs.xfs
-// needs 300 MiB, mkfs.btrfs 109 MiB, and the tail of the device is kept out.
+// MinSize is the size of the smallest device for a filesystem with default options: mkfs.xfs needs
+// 300 MiB, mkfs.btrfs 109 MiB, and the tail of the device is not used.
 func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 
 // format is the child that makes a filesystem. It proves itself that the device is blank,
@@ -163,9 +163,9 @@ func mkfsArgs(f Formatting, size int64) []string {
 	return argv
 }
 
-// mountable looks whether a new filesystem is of its type, mounts it detached, and unmounts
-// it: with options, a configuration of its own (mke2fs.conf), or in a release that is newer than
-// the kernel mkfs makes also what is an ext3 to blkid, or what this kernel does not mount.
+// mountable checks that blkid recognizes a new filesystem as its type, and that the kernel mounts
+// it. With some options, with a local mke2fs.conf, or in a release newer than the kernel, mkfs
+// makes filesystems that blkid recognizes as ext3, or that the kernel does not mount.
 func mountable(dev *os.File, f Formatting) error {
 	options, remedy := "its defaults", "give options that this kernel supports (for ext4 look at /etc/mke2fs.conf)"
 	if len(f.Opts) > 0 {
@@ -217,7 +217,8 @@ func deviceProblem(d volume.Device) string {
 	return ""
 }
 
-// mayFormat permits every mkfs. It returns the extent that it proved blank.
+// mayFormat returns nil if mkfs may run, with the extent that it proved blank. No mkfs runs without
+// it.
 func mayFormat(dev *os.File, f Formatting) (extent, error) {
 	var why string
 	var err error
@@ -278,7 +279,7 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 			first := firstNonZero(block)
 			switch {
 			case first < 0:
-			case unfinished && !dense(block): // its copies of the superblock are its own
+			case unfinished && !dense(block): // an unfinished xfs has copies of its own superblock
 			case at == 0 && first < 1024, dense(block), bytes.Contains(block, []byte("EFI PART")):
 				found = &finding{offset: at + int64(first)}
 			default:
@@ -303,8 +304,8 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 	return found.String(), nil
 }
 
-// dense reports whether a sector of a block is full of data. The writes of mkfs before its
-// end are nearly all zeros, and bitmaps.
+// dense reports whether a sector of a block is full of data. Until it ends, mkfs writes nearly only
+// zeros and bitmaps.
 func dense(block []byte) bool {
 	for sector := range slices.Chunk(block, 512) {
 		n := 0
@@ -327,7 +328,7 @@ func mkfsReason(outputs ...[]byte) string {
 	for line := range strings.Lines(string(bytes.Join(outputs, []byte("\n")))) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "Usage:") || strings.HasPrefix(line, "NOTE:") || strings.HasPrefix(line, "Extended options are separated") {
-			break // the rest is help
+			break // help text follows
 		}
 		if line != "" {
 			kept = append(kept, line)

@@ -14,9 +14,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// grow is the child that extends a mounted filesystem to the room on its device. It calls
-// the kernel's ioctls: resize2fs and xfs_growfs do no more, but they search for a mount and
-// fail if the one that they find is read-only.
+// grow is the child that extends a mounted filesystem to the size of its device. It calls the
+// kernel's ioctls, as resize2fs and xfs_growfs do: these search for a mount, and fail if that mount
+// is read-only.
 func grow(a growArg) (nothing, error) {
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {
@@ -37,7 +37,7 @@ func grow(a growArg) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	if size < a.Device.Size { // the tail that would be zeroed is not there
+	if size < a.Device.Size { // the tail to be zeroed is missing
 		return nothing{}, fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
@@ -52,8 +52,8 @@ func grow(a growArg) (nothing, error) {
 	return nothing{}, err
 }
 
-// zeroTail zeroes the end of a device that its filesystem does not reach: another volume
-// may have had that space, and labels in it.
+// zeroTail zeroes the end of a device beyond its filesystem: the space may contain labels of
+// another volume that had it before.
 func zeroTail(d volume.Device, from, size int64) error {
 	dev, err := openDevice(d, unix.O_RDWR)
 	if errors.Is(err, unix.EBUSY) { // this kernel permits no writes to a mounted device
@@ -84,8 +84,8 @@ func extend(dev *os.File, d volume.Device, e *mounttable.Entry, size int64) erro
 	return fmt.Errorf("%s can't grow", e.Type)
 }
 
-// writableClone makes a detached copy of a mount, writable whether or not the
-// mount is, which no other process can see. Closing it ends it.
+// writableClone makes a detached copy of a mount that is writable even if the mount is not. No
+// other process can see the copy. It ends when it is closed.
 func writableClone(dir string) (int, error) {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -126,7 +126,7 @@ func growExt4(dev *os.File, d volume.Device, fd int, size int64) error {
 	}
 	err = ioctl(fd, ext4Resize, unsafe.Pointer(&blocks))
 	if errors.Is(err, unix.EPERM) {
-		// Root has it everywhere but in some containers and sandboxes.
+		// Root has this capability except in some containers and sandboxes.
 		return fmt.Errorf("ext4: the kernel lets only a process with CAP_SYS_RESOURCE grow it while it is mounted: %w", err)
 	}
 	if err != nil {

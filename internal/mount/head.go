@@ -5,13 +5,13 @@ import (
 	"io"
 )
 
-// labels is where formats other than filesystems have a label as well if they have one
-// elsewhere.
+// labels is the size of the start of a device in which other formats than filesystems have a label,
+// if they have labels at all.
 const labels = 1 << 20
 
-// headOf returns the end of the start of a device in which a filesystem has no data of files,
-// at most labels. Its superblock alone proves nothing about that place: a ZFS pool keeps that of
-// an xfs, but not its root directory.
+// headOf returns the size of the start of a device in which a filesystem has no data of files, at
+// most labels. The superblock alone does not prove that the filesystem still exists: a ZFS pool
+// leaves the superblock of an xfs intact, but not the root directory.
 func headOf(dev io.ReaderAt, fsType string) int64 {
 	const (
 		least    = 64 << 10 // mkfs.ext4 puts metadata there, unless it gets unusual options

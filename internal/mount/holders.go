@@ -21,11 +21,11 @@ import (
 // maxHolders limits the search for holders: a message names only a few.
 const maxHolders = 8
 
-// MaxSearch limits the entries of /proc that a search reads, at 5 to 25 microseconds each: a pod may
-// have more descriptors than can be read in minutes. Another in tests.
+// MaxSearch limits the entries of /proc that a search reads, each in 5 to 25 microseconds: a pod
+// may have more descriptors than can be read in minutes. Tests set another value.
 var MaxSearch = 200_000
 
-// cut is what a search that was over too early adds to the holders.
+// cut is the entry that a search adds to the holders if it ended too early.
 func cut(s *procfs.Search, holders []Holder) []Holder {
 	if s.Cut() {
 		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search among the processes and their mounts ended early, as they have too many (limit %d): lsof and findmnt -N PID find the others", MaxSearch)})
@@ -33,9 +33,9 @@ func cut(s *procfs.Search, holders []Holder) []Holder {
 	return holders
 }
 
-// mountHolders finds the holders of a mount: mounts below it, and processes of any mount
-// namespace. It is for children only, since it asks for mapped files, which can wait for
-// the process that maps them.
+// mountHolders finds the holders of a mount: mounts below it, and processes of any mount namespace.
+// Only children call it, because it reads the list of mapped files, which can wait for the process
+// that maps them.
 func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	var holders []Holder
 	for _, m := range tab.All() {
@@ -69,8 +69,8 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 // descriptor.
 func costOf(tab *mounttable.Table) int { return len(tab.All()) / 10 }
 
-// A mount table of another process is read if it has at most maxTable bytes, which the kernel writes
-// within tableTime: a user can have one of gigabytes in a mount namespace of his own.
+// A mount table of another process is read up to maxTable bytes and for at most tableTime: a user
+// can have a table of gigabytes in a mount namespace of his own.
 var maxTable = 16 << 20 // another in tests
 
 const tableTime = 2 * time.Second
@@ -112,8 +112,8 @@ func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
 	return tab
 }
 
-// copiesOf returns the ids of e and of its copies in other mount namespaces: the kernel
-// unmounts them together, or none of them. in has the namespaces of the copies.
+// copiesOf returns the ids of e and of its copies in other mount namespaces: the kernel unmounts
+// all of them or none. in has the namespaces of the copies.
 func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
 	ids, in = []int{e.ID}, map[int]string{}
 	self, _ := procfs.ThreadNamespace("mnt")
@@ -140,8 +140,8 @@ func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids
 	return ids, in
 }
 
-// DeviceHolders finds the holders of a block device: devices on top of it, mounts of any
-// mount namespace, and processes that have it open. It is for children only.
+// DeviceHolders finds the holders of a block device: devices on top of it, mounts of any mount
+// namespace, and processes that have it open. Only children call it.
 func DeviceHolders(d volume.Device) []Holder {
 	number, path := d.Number, d.Path
 	var holders []Holder

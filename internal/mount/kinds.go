@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The errors of this package keep their type between a child and flexd. The kinds are their
-// names in the children's answers.
+// The errors of this package whose type is kept between a child and flexd. The kinds are the names
+// of the errors in the children's answers.
 var kinds = map[string]error{
 	"changed":   ErrChanged,
 	"nodir":     ErrNoDir,
@@ -23,7 +23,7 @@ var kinds = map[string]error{
 	"notool":    ErrNoTool,
 }
 
-// A kindError is the text of a child with the error that it means.
+// A kindError is the error text of a child with the error that its kind names.
 type kindError struct {
 	text string
 	kind error
@@ -60,7 +60,7 @@ func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 	return err
 }
 
-// answer prints the input of Ask.
+// answer prints the result of a child for Ask.
 func answer(value any, err error) int {
 	if err == nil {
 		return run.Answer(value, nil)

@@ -32,8 +32,8 @@ var attrs = map[string]int{
 	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW,
 }
 
-// mountVolume is the child that mounts. Until its last system call only the child itself
-// can see the mount; after any failure closing it ends it.
+// mountVolume is the child that mounts. Until its last system call only the child itself can see
+// the mount; after a failure the mount ends when the child closes it.
 func mountVolume(l MountSpec) (nothing, error) {
 	dev, err := openDevice(l.Device, 0)
 	if err != nil {
@@ -49,11 +49,11 @@ func mountVolume(l MountSpec) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	// Closed explicitly, as the last but for the device: an unmount at the end of the
-	// process could outlive the lane's lock.
+	// The mount is closed explicitly, last but for the device: an unmount at the end of the process
+	// could outlive the lane's lock.
 	defer unix.Close(mnt)
 
-	// The kernel checks that only when it creates the superblock.
+	// The kernel checks this only when it creates the superblock.
 	size, err := liveSize(dev, l.FSType, fmt.Sprintf("/proc/self/fd/%d", mnt))
 	if err != nil {
 		return nothing{}, err
@@ -190,7 +190,7 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 	return mnt, nil
 }
 
-// explain returns the error of a mount that the kernel refused; said is what it said.
+// explain returns the error of a mount that the kernel refused; said has the kernel's messages.
 func (l MountSpec) explain(err error, said string) error {
 	if l.FSType == "xfs" && l.Device.ReadOnly && errors.Is(err, unix.EROFS) {
 		return unreplayed(l)
@@ -227,7 +227,7 @@ func unreplayed(l MountSpec) error {
 }
 
 // superOptions adds the options for a read-only device. A snapshot of a mounted xfs needs
-// norecovery: its log has a record in any case.
+// norecovery, because its log always has a record.
 func superOptions(l MountSpec) []string {
 	switch {
 	case !l.Device.ReadOnly:
@@ -282,8 +282,8 @@ func usable(mnt int, l MountSpec) error {
 	return nil
 }
 
-// writable verifies that a superblock is not read-only against the request: an ext4 feature makes it
-// so, or an error that the kernel met at the mount.
+// writable verifies that a superblock is not read-only although the request wants to write: a
+// feature of an ext4, or an error during the mount, makes the kernel mount it read-only.
 func writable(fd int, l MountSpec) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {

@@ -65,8 +65,8 @@ func filesOn(d volume.Device) (on []string, err error) {
 	return on, err
 }
 
-// askLoops reads the backing stores of the loop devices, except the one with that number.
-// It opens only possible matches, because each open is briefly a use, too.
+// askLoops reads the backing stores of all loop devices except d. It opens only possible matches,
+// because each open is briefly a use, too.
 func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
 	number := d.Number
 	all, err := sysfs.Loops()
@@ -82,7 +82,7 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 			ok bool
 		)
 		if len(own) > 0 && filepath.Dir(to) == filepath.Dir(string(own)) {
-			f, ok = regular(to) // beside the device's own file: that filesystem responds
+			f, ok = regular(to) // in the directory of the device's own file, whose filesystem responds
 		} else {
 			if tab == nil {
 				if tab, err = mounttable.Own(); err != nil {
@@ -107,15 +107,15 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 		}
 		its, err := backingOf(l)
 		l.Close()
-		if err == nil { // else it was detached, or the filesystem of its file is down: that of the device's own file is not
+		if err == nil { // otherwise it was detached, or the filesystem of its file is down, which is not that of the device's own file
 			show(name, to, its)
 		}
 	}
 	return nil
 }
 
-// checkedBefore reports whether a loop device was attached before flexd looked last: flexd has
-// compared its file, or waited for that, and a child cannot give up waiting for a filesystem that
+// checkedBefore reports whether a loop device was attached before flexd looked last. Then flexd has
+// compared its file or has waited for it; a child could not stop waiting for a filesystem that
 // hangs.
 func checkedBefore(name string, checked uint64) bool {
 	text, err := sysfs.Line("/sys/block/" + name + "/diskseq")
@@ -154,8 +154,8 @@ func regular(path string) (backing, bool) {
 	return backing{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino}, err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
-// OpenLoop opens a loop device by its name in sysfs. In a container, /dev may have
-// another node of that name, or none.
+// OpenLoop opens a loop device by its name in sysfs. In a container, the node of that name in /dev
+// may be missing or be another device.
 func OpenLoop(name string) (*os.File, error) {
 	number, err := sysfs.Line("/sys/block/" + name + "/dev")
 	if err != nil {
@@ -182,8 +182,8 @@ func OpenLoop(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// ownNode makes the node of a block device in a filesystem that is mounted nowhere and
-// ends with its descriptor dir, so that a child that is killed leaves no node.
+// ownNode creates the node of a block device in a filesystem that is mounted nowhere and exists
+// only while dir is open: a child that is killed leaves no node.
 func ownNode(name string, dev uint64) (dir int, err error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -85,14 +85,14 @@ func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() 
 type zeroArg struct {
 	Device volume.Device `json:"device"`
 	From   int64         `json:"from,omitempty"`
-	All    bool          `json:"all,omitempty"` // not only the places of the blank proof
+	All    bool          `json:"all,omitempty"` // zero everything, not only the places of the blank proof
 	Type   string        `json:"type,omitempty"`
-	At     string        `json:"at,omitempty"` // where a filesystem of Type is mounted, behind which it zeroes
+	At     string        `json:"at,omitempty"` // the mount point of a filesystem of Type whose end is the start of the zeroed part
 }
 
 // zeroed is the answer of a child that zeroes a part of a device.
 type zeroed struct {
-	To   int64 `json:"to"` // all before it is done
+	To   int64 `json:"to"` // everything before this offset is zeroed
 	Size int64 `json:"size"`
 }
 
@@ -107,13 +107,14 @@ func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from in
 	return o.zero(ctx, lock, zeroArg{Device: d, From: from})
 }
 
-// ZeroAll zeroes all of the device of a volume that is being created, and reports its
-// progress. It takes a child for each part, so that it ends soon after flexd does.
+// ZeroAll zeroes the whole device of a volume that is being created, and reports its progress. It
+// starts a child for each part, so that the work ends soon after flexd does.
 func (o Ops) ZeroAll(ctx context.Context, lock string, d volume.Device) error {
 	return o.zero(ctx, lock, zeroArg{Device: d, All: true})
 }
 
-// ZeroBehind is ZeroAll for what is behind a mounted filesystem that is to be extended.
+// ZeroBehind is ZeroAll for the part of a device beyond a mounted filesystem that is to be
+// extended.
 func (o Ops) ZeroBehind(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
 	return o.zero(ctx, lock, zeroArg{Device: d, All: true, Type: fsType, At: mountedAt})
 }
@@ -192,17 +193,16 @@ type unmountArg struct {
 	Last   bool   `json:"last,omitempty"`
 }
 
-// Unmount unmounts the top mount at dir, plainly, if it is of the device with that number;
-// otherwise it fails with ErrForeign or ErrNone. A mount in use gives a *BusyError that
-// names the holders. The child is never killed. last says that it is the last mount of its
-// filesystem: if the kernel could not write all data, the error is ErrUnwritten.
+// Unmount unmounts the top mount at dir, plainly, if it is a mount of the device with that number;
+// otherwise it fails with ErrForeign or ErrNone. If the mount is in use, the error is a *BusyError
+// that names the holders. The child is never killed. last = it is the last mount of its filesystem:
+// if the kernel could not write all data, the error is ErrUnwritten.
 func (o Ops) Unmount(ctx context.Context, lock string, dir, number string, last bool) error {
 	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Last: last})
 }
 
-// UnmountAlone is Unmount, only if no other mount namespace has the device mounted:
-// otherwise it returns a *BusyError that names a process there. If this is unknown, it
-// fails.
+// UnmountAlone is Unmount if no other mount namespace has the device mounted. Otherwise it returns
+// a *BusyError that names a process there. If that is unknown, it fails.
 func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string, last bool) error {
 	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true, Last: last})
 }
@@ -224,8 +224,8 @@ type growArg struct {
 	At     string        `json:"at"`
 }
 
-// Grow extends a mounted filesystem to the room on its device, if it is smaller. The mount at
-// mountedAt may be read-only.
+// Grow extends a mounted filesystem to the size of its device, if the filesystem is smaller. The
+// mount at mountedAt may be read-only.
 func (o Ops) Grow(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "grow filesystem",

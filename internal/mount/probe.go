@@ -75,8 +75,8 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 	return volume.FS{Content: volume.ForeignContent, What: describeFound(s, found)}, nil
 }
 
-// foreign returns contents that are not a filesystem. Only on a volume that flexd created
-// it checks whether they may be the remains of an interrupted mkfs.
+// foreign describes contents that are not a filesystem. Only on a volume that flexd created does it
+// check whether they may be the remains of an interrupted mkfs.
 func foreign(dev *os.File, a probeArg, s signature, what string) (volume.FS, error) {
 	fs := volume.FS{Content: volume.ForeignContent, What: what}
 	if !a.Created {
@@ -138,7 +138,7 @@ func mountedAt(d volume.Device, dir string) (*mounttable.Entry, error) {
 	if e.Type != "btrfs" {
 		return e, nil
 	}
-	// The table has a name of its device, which any scan in a container's /dev changes.
+	// Any scan in a container's /dev changes the name of the device in the table.
 	fd, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: e.Dir, Err: err}

@@ -19,7 +19,7 @@ type signature struct {
 
 func (s signature) none() bool { return s == signature{} }
 
-// ours reports whether it is only a filesystem that flexd mounts.
+// ours reports whether the signature is one of a filesystem that flexd mounts, and nothing else.
 func (s signature) ours() bool {
 	if s.Partition != "" || s.Ambiguous {
 		return false

@@ -15,15 +15,15 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// printed is what a program printed, its exit status, and whether it wrote to a file or a device.
+// printed has the output of a program, its exit status, and whether it wrote to a file or a device.
 type printed struct {
 	out, errs []byte
 	code      int
 	wrote     bool
 }
 
-// ordinaryScore is the OOM score of programs that parse what a pod may have written: the
-// children inherit flexd's own, which protects it.
+// ordinaryScore is the OOM score of programs that parse data that a pod may have written. Without
+// it they would inherit flexd's own score, which protects flexd.
 const ordinaryScore = 0
 
 // tool runs a program for a child and returns what it printed and its exit status. The
@@ -85,8 +85,8 @@ func wrote(ended *os.ProcessState) bool {
 	return !ok || usage.Oublock > 0 || err != nil
 }
 
-// restrict applies to a program that has just started. Both limits hold for what it
-// allocates later, and it has not read anything yet.
+// restrict limits a program that has just started and has read nothing yet. Both limits apply to
+// later allocations.
 func restrict(pid int, memory int64) error {
 	if err := procfs.SetOOMScore(pid, ordinaryScore); err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 // snapshot. Nothing is ever written to distinguish them: xfs is mounted with nouuid, and a
 // btrfs is refused, since its kernel code takes devices with one fsid for one filesystem.
 
-// mayHaveTwin explains an xfs that could not be mounted: it may have the UUID of one that
-// is. The errno has many other causes. nouuid skips this check, which is the kernel's only
+// mayHaveTwin reports whether the mount of an xfs may have failed because a mounted xfs has its
+// UUID; the errno has many other causes. nouuid skips this check of the kernel, which has no other
 // one against mounting the same bytes twice: see onlyTwins.
 func mayHaveTwin(fsType string, err error) bool {
 	return fsType == "xfs" && errors.Is(err, unix.EINVAL)
@@ -142,7 +142,7 @@ func liesOn(upper, lower string, depth int) bool {
 	})
 }
 
-// loopBacking is backingOf of the device of that number; false if it is no loop device.
+// loopBacking is backingOf for the device with that number; false if it is no loop device.
 func loopBacking(number string) (backing, bool) {
 	if _, err := os.Stat("/sys/dev/block/" + number + "/loop"); err != nil {
 		return backing{}, false
@@ -208,8 +208,8 @@ func btrfsIsOf(fd int, d volume.Device) error {
 	return nil
 }
 
-// explainBtrfs explains EACCES, and EEXIST: the kernel remembers, from a scan, another device
-// that has the fsid and was written later.
+// explainBtrfs explains EACCES, and EEXIST: the kernel remembers, from a scan, another device with
+// the same fsid that was written later.
 func explainBtrfs(err error) string {
 	if errors.Is(err, unix.EACCES) {
 		return "; a btrfs with the seed flag can only be mounted if its device is read-only (lvchange -pr; chmod a-w for a file); btrfstune -S 0 clears the flag"

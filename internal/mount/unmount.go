@@ -15,7 +15,7 @@ import (
 // that is still in use.
 func unmount(a unmountArg) (nothing, error) {
 	var err error
-	for range 3 { // a mount is busy briefly while a process looks at it, such as our own child for its usage
+	for range 3 { // a mount is busy briefly while a process reads it, such as flexd's own child for its usage
 		if a.Alone || !shows(a.Dir, a.Number) {
 			if err := a.check(); err != nil {
 				return nothing{}, err
@@ -52,7 +52,7 @@ func unmount(a unmountArg) (nothing, error) {
 }
 
 // A mountCopy is a detached copy of a mount, which keeps its filesystem after the unmount; nil if
-// nothing is to be known of that.
+// the result of the last writes is not needed.
 type mountCopy struct {
 	tree int
 	err  error // why there is no copy
@@ -112,9 +112,9 @@ func LostWrite(logged string) error {
 
 const lookAtWrites = "look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last"
 
-// shows reports whether a lookup of dir reaches the root of a mount of the device with that
-// number. It takes one system call, while the mount table's cost grows with the mounts of
-// the node. It is false for a btrfs, whose files have another number.
+// shows reports whether a lookup of dir reaches the root of a mount of the device with that number.
+// It needs one system call, while the cost of the mount table grows with the mounts of the node. It
+// returns false for a btrfs, whose files have another number.
 func shows(dir, number string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)

@@ -27,9 +27,9 @@ const (
 	maxUsages     = 8192 // mounts; their ids fit into one argument
 )
 
-// A Gauge reads how full mounted filesystems are. One child reads all of them. A filesystem
-// that hangs holds its child, and is not read again before that child has ended. At most as
-// many children live as there are locks, those of an earlier flexd included.
+// A Gauge reads how full mounted filesystems are. One child reads all of them. A filesystem that
+// hangs blocks its child, and is not read again before that child has ended. There are at most as
+// many children as locks, those of an earlier flexd included.
 type Gauge struct {
 	Runner run.Runner
 	Locks  []string
@@ -106,7 +106,7 @@ func (g *Gauge) hang(child *run.StuckError, waiting []int, found map[int]volume.
 	}()
 }
 
-// A usage is a line that the child prints: first that it begins with a mount, then the result.
+// A usage is a line that the child prints: one before it reads a mount, and one with the result.
 type usage struct {
 	ID int `json:"id"`
 	*volume.Filling

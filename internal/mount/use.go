@@ -85,14 +85,15 @@ func inUse(dev *os.File, d volume.Device) (bool, error) {
 	return opened(dev, d)
 }
 
-// opened reports whether anything else has a device open. The kernel has no count of
-// openers, and a search of /proc misses a mapping without a descriptor, a descriptor that
-// is being sent through a socket, and other pid namespaces. But at the last close the
-// kernel drops the device's page cache: opened closes dev, opens it again, and checks that
-// the pages it had read are gone. This does not affect other openers.
+// opened reports whether any other process has a device open. The kernel has no count of openers,
+// and a search of /proc misses a mapping without a descriptor, a descriptor that is being sent
+// through a socket, and other pid namespaces. But at the last close the kernel drops the device's
+// page cache: opened closes dev, opens it again, and checks that the pages it had read are gone.
+// This does not affect other openers.
 //
-// A direct write drops the pages that it overwrites: opened reads pages at several places, and a
-// program has the device open if one of them is cached afterwards, or one is not that was just read.
+// A direct write drops the pages that it overwrites. So opened reads pages at several places: a
+// program has the device open if one of them is cached after the reopen, or is not cached
+// immediately after it was read.
 func opened(dev *os.File, d volume.Device) (bool, error) {
 	size, err := sizeOf(dev)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// zero is the child that zeroes a new volume, or the part that was added to a blank one:
-// its extents contained other data before. It holds the device exclusively meanwhile.
+// zero is the child that zeroes a new volume, or the part that was added to a blank volume, because
+// its extents may contain earlier data. It has the device open exclusively meanwhile.
 func zero(a zeroArg) (zeroed, error) {
 	if a.At != "" {
 		return zeroBehind(a)
@@ -48,8 +48,8 @@ func zero(a zeroArg) (zeroed, error) {
 	return zeroed{}, fsync(dev)
 }
 
-// zeroBehind zeroes what is behind a mounted filesystem. It verifies before each write that
-// the filesystem still ends before it: an operator may extend it as well.
+// zeroBehind zeroes the part of a device beyond a mounted filesystem. Before each write it verifies
+// that the filesystem still ends there, since an operator may extend the filesystem as well.
 func zeroBehind(a zeroArg) (zeroed, error) {
 	dev, err := openDevice(a.Device, unix.O_RDWR)
 	if errors.Is(err, unix.EBUSY) {
