@@ -24,8 +24,8 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if why := l.n.lostReason(l.group()); why != "" && s.Kind.SetsUp() {
 		return volume.WithCode(volume.Unusable, errors.New(why))
 	}
-	// Steps that flexd takes by itself have no calls. With calls the volume may
-	// never have been flexd's, and a lease would make it so.
+	// Steps that flexd takes by itself have no calls. A step for a call may be for a volume that
+	// never was flexd's: a lease would make it flexd's.
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
 		return dsw.ErrNotWanted
 	}
@@ -47,7 +47,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 			}
 			defer done()
 		}
-		if err := l.hasLock(ctx, s, h.LV); err != nil { // it replays the journal
+		if err := l.hasLock(ctx, s, h.LV); err != nil { // a check replays the journal
 			return err
 		}
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
@@ -63,8 +63,8 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	return fmt.Errorf("no such step: %s", s)
 }
 
-// callLease is the minimum of a lease that a call asks for, until kubelet's next call: one
-// that has ended when it is noted would be noted again and again.
+// callLease is the minimum of a lease that lasts until kubelet's next call. A lease that has ended
+// when it is noted would be noted again and again.
 const callLease = time.Second
 
 // writeDown takes the steps that are notes and records.
@@ -138,8 +138,7 @@ func kubeName(c *call) string {
 	return c.asked.Options.Alias
 }
 
-// warn logs a failed write of a note that flexd can continue without: its memory
-// decides.
+// warn logs a failed write of a note that flexd does not need: its memory decides.
 func (l *lane) warn(s volume.Step, err error) {
 	if err != nil {
 		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("goes on without the note")
@@ -167,7 +166,7 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 		}
 	}
 	if n.Name == "" || n.Kind == volume.Published && n.Pod == nil {
-		// What a lost note contained is in the frontend's layout.
+		// The contents of a lost note follow from the frontend's layout.
 		if place := l.n.Observer.Place(s.Dir); place.Kind != "" {
 			n.Name = place.Name
 			if n.Pod == nil && place.Pod != "" {
@@ -224,7 +223,7 @@ func (l *lane) drop(s volume.Step, h *volume.Have) error {
 		}
 		lease := l.lease(h.LV.Name, name)
 		if l.n.shared(h.LV.Name.VG) {
-			lease.Until = l.n.Boot() // another node may wait for it
+			lease.Until = l.n.Boot() // another node may wait for the volume
 		}
 		if err := l.n.Store.PutLease(lease); err != nil {
 			l.warn(s, err)
@@ -280,7 +279,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		spec.Attrs = slices.Concat(spec.Attrs, vg.MountFlags)
 	}
 	if spec.First {
-		if err := l.hasLock(ctx, s, h.LV); err != nil { // as the check does
+		if err := l.hasLock(ctx, s, h.LV); err != nil { // a mount replays the journal, too
 			return err
 		}
 	}
@@ -291,7 +290,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		return err
 	})
 	if err != nil && committed && l.mountAppeared(ctx, s, h) {
-		// Its child was killed, or its answer lost, after the mount appeared.
+		// The child was killed, or its answer was lost, after the mount appeared.
 		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount is there, or may be")
 		err = nil
 	}
@@ -310,8 +309,8 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	return nil
 }
 
-// mountAppeared reports whether the mount exists, or may exist, whatever its child
-// reported: then the answer is Success, or what the next observation finds.
+// mountAppeared reports whether the mount exists, or may exist, whatever its child reported. Then
+// the answer is Success, or follows from the next observation.
 func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have) bool {
 	table, err := l.n.Observer.Look(ctx, l.n.Observer.Now())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A noSpaceError is a failed write of a file of flexd's own, with advice.
+// A noSpaceError is a failed write of one of flexd's own files, with advice.
 type noSpaceError struct {
 	error
 	advice string
@@ -40,7 +40,7 @@ func (n *Node) withAdvice(err error) error {
 		}
 		meanwhile := "; unmount works meanwhile"
 		if strings.HasPrefix(at, filepath.Dir(n.lockFile("x"))) {
-			meanwhile = "" // no step without its lock
+			meanwhile = "" // no step runs without its lock file
 		}
 		switch {
 		case errors.Is(err, unix.EROFS):

@@ -22,7 +22,7 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 		ids = append(ids, id)
 	}
 	if len(v.Refused) > 0 {
-		l.facts.Use = volume.UseUnknown // a retry may come after that use has ended
+		l.facts.Use = volume.UseUnknown // the use may have ended before a retry
 	}
 	for _, r := range v.Refused {
 		l.lastErr = &failure{step: "refused", code: r.Code, text: r.Reason, at: time.Now(), call: r.Call}
@@ -50,7 +50,7 @@ func (l *lane) renew(done []string) {
 	}
 }
 
-// noteStarts notes the start of mount calls that found their mount.
+// noteStarts notes the start times of mount calls whose mount exists already.
 func (l *lane) noteStarts(done []string) {
 	starts := map[string]time.Duration{} // by directory
 	for _, r := range l.n.requests.Of(l.uuid) {
@@ -69,13 +69,13 @@ func (l *lane) noteStarts(done []string) {
 	}
 }
 
-// fail answers the calls that waited for a step, or backs off if it was flexd's
-// own. It reports whether the turn may continue.
+// fail answers the calls that waited for a step, or delays the retry of a step of flexd's own. It
+// reports whether the turn may continue.
 func (l *lane) fail(ctx context.Context, step volume.Step, what string, err error) bool {
 	if ctx.Err() != nil {
-		return false // flexd stops: the callers will ask the next one
+		return false // flexd stops: the callers will ask the next flexd
 	}
-	if step.Kind == volume.CreateVolume { // calls that came meanwhile have joined it
+	if step.Kind == volume.CreateVolume { // calls that arrived meanwhile wait for this creation
 		step.Calls = append(step.Calls, l.answerable()...)
 	}
 	err = l.n.withAdvice(err)
@@ -96,8 +96,8 @@ func (l *lane) fail(ctx context.Context, step volume.Step, what string, err erro
 	return false
 }
 
-// answerable returns the calls that a failed observation may answer: none whose
-// mount is committed, since it may have appeared.
+// answerable returns the calls that a failed observation may answer: not those whose mount is
+// committed, which may have appeared.
 func (l *lane) answerable() (ids []string) {
 	for _, r := range l.n.requests.Free(l.uuid) {
 		ids = append(ids, r.ID)
@@ -105,7 +105,7 @@ func (l *lane) answerable() (ids []string) {
 	return ids
 }
 
-// atStep names the step of an error. That of a child names it itself.
+// atStep adds the step to an error. A child's error has it already.
 func atStep(what string, err error) error {
 	if strings.HasPrefix(err.Error(), what+": ") {
 		return err

@@ -2,8 +2,7 @@ package reconcile
 
 import "time"
 
-// The numbers of kubelet's own exponential backoff, for what flexd retries by
-// itself.
+// The parameters of kubelet's own exponential backoff, for flexd's own retries.
 const (
 	firstBackoff = 500 * time.Millisecond
 	lastBackoff  = 2*time.Minute + 2*time.Second

@@ -14,18 +14,19 @@ type call struct {
 	asked Request
 	since time.Time
 	title string          // the volume's name for messages
-	lane  *lane           // the last one that it waited for
+	lane  *lane           // the last lane that the call waited for
 	ctx   context.Context // done when the caller does not wait any longer
 
 	// suspended is since when the device has been seen suspended; zero = it was not
 	// at the last look. Only the goroutine of its lane uses it.
 	suspended time.Time
-	// retry is when its step is tried again that had to wait; zero = none had. Likewise.
+	// retry is when a step that had to wait is tried again; zero = no step had to wait. Only the
+	// goroutine of its lane uses it.
 	retry time.Time
 }
 
-// part is the part of a call that waits in one lane: of the volume's name before it is
-// created, or of one of several volumes at its directory.
+// part is the part of a call that waits in one lane: the lane of the volume's name before its
+// creation, or of one of several volumes at its directory.
 func (c *call) part(ctx context.Context, verb volume.Verb) *call {
 	part := &call{
 		Request: dsw.Request{Call: c.Call, Name: c.Name, Started: c.Started},
@@ -35,7 +36,7 @@ func (c *call) part(ctx context.Context, verb volume.Verb) *call {
 	return part
 }
 
-// callsOf returns the calls that requests were made of.
+// callsOf returns the calls of requests.
 func callsOf(requests []*dsw.Request) (calls []*call) {
 	for _, r := range requests {
 		calls = append(calls, r.Owner.(*call))

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// nameKey stands for the uuid of a volume of which only the name is known. Neither a
-// uuid nor a name has a colon.
+// nameKey is used in place of the uuid of a volume of which only the name is known. Neither a uuid
+// nor a name has a colon.
 func nameKey(name volume.Name) volume.UUID {
 	return volume.UUID("name:" + name.VG + ":" + name.LV)
 }
@@ -33,8 +33,8 @@ func creation(ctx context.Context, c *call, vg *config.VolumeGroup) *call {
 	return part
 }
 
-// createRefusal says why the configuration does not let flexd create the volume of a
-// call; zero = it does.
+// createRefusal returns why the configuration does not allow flexd to create the volume of a call;
+// zero = it allows it.
 func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 	refuse := func(code volume.Code, f string, a ...any) volume.Refusal {
 		return volume.Refusal{Code: code, Reason: fmt.Sprintf(f, a...)}
@@ -87,7 +87,7 @@ func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
 		case uuid != "":
 			h.Record = volume.Seen
 		}
-		// A volume in use shows its new name before its record has it: look after the records.
+		// Read the names of devices after the records: a volume in use may be renamed before its record is.
 		if now, uuid := n.renamed(name); uuid != "" {
 			h.LV = volume.LV{Name: name, Reason: fmt.Sprintf("the volume in use that was called so (uuid %s) is called %s now", uuid, now)}
 		}
@@ -112,13 +112,13 @@ func (n *Node) identified(name volume.Name, uuid volume.UUID) {
 	to.remember(done...)
 }
 
-// create creates the volume. If that fails and the volume exists, it is used: it was
-// created from outside, or by flexd's command.
+// create creates the volume. If that fails and the volume exists, flexd uses it: another program or
+// flexd's command has created it.
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
 	name := l.nameNow()
 	if _, noted := l.n.Store.Lease(l.uuid); !noted && l.n.shared(name.VG) { // the uuid is not known yet
 		lease := l.lease(name, "")
-		lease.Until = l.n.Boot() // without a call it ends at once: another node may wait
+		lease.Until = l.n.Boot() // without a call the lease ends at once, because another node may wait
 		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) e
 	return l.leaseCreated(ctx, p, lv, kubeName(c))
 }
 
-// leaseCreated notes the lease of a volume that was created, instead of that of its name: it
+// leaseCreated replaces the lease of a name by a lease of the volume that was created: the volume
 // is active, and its caller may be gone.
 func (l *lane) leaseCreated(ctx context.Context, p Provider, lv volume.LV, kubeName string) error {
 	d, err := p.Device(ctx, lv)

@@ -19,7 +19,7 @@ import (
 // longer than kubelet's longest pause between two attempts.
 const failedAge = 5 * time.Minute
 
-// errorAge is how long a failure that nothing has repeated is shown, as that of a refused call.
+// errorAge is how long a failure without a retry is shown, for example of a refused call.
 const errorAge = time.Hour
 
 // view is the volume's detail as of the last observation.
@@ -96,7 +96,7 @@ func (l *lane) filled(s *status.VolumeDetail) {
 	s.Observed = append(s.Observed, status.Fact{Name: "space", Value: value})
 }
 
-// worked fills in what the lane does, and did. The caller holds l.mu.
+// worked fills in the lane's present step, its history and its last error. The caller holds l.mu.
 func (l *lane) worked(s *status.VolumeDetail, now time.Time) {
 	for _, op := range slices.Backward(l.history) {
 		s.History = append(s.History, status.Operation{Step: op.step, Started: op.started, Seconds: op.took.Seconds(), Error: op.err, CallIDs: op.calls})
@@ -105,7 +105,7 @@ func (l *lane) worked(s *status.VolumeDetail, now time.Time) {
 		since := l.since
 		s.Step, s.StepSince = l.working, &since
 	}
-	if w := l.waiting; w != nil && (l.working == "" || strings.HasPrefix(l.working, w.stepName())) { // which may be tried at this moment
+	if w := l.waiting; w != nil && (l.working == "" || strings.HasPrefix(l.working, w.stepName())) { // its step may be running
 		s.Waiting = w.view()
 		s.Step, s.StepSince = s.Waiting.Step, &s.Waiting.Since
 	}
@@ -172,12 +172,12 @@ func (l *lane) planned(s *status.VolumeDetail, w volume.Want, h volume.Have) {
 	if l.byName {
 		return
 	}
-	// The answer that a call of kubelet's would get now.
+	// The refusals that a further call would get now.
 	probe := w
 	next := volume.Call{ID: "next", Verb: volume.Publish, Dir: "/"}
 	for _, m := range h.Mounts {
 		if m.AskedKnown {
-			next.Super = m.Asked // of the same volume as those that have it
+			next.Super = m.Asked // the options of the present mounts
 		}
 	}
 	probe.Calls = []volume.Call{next}

@@ -18,12 +18,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// An Outlook is what a set-up would lead to.
+// An Outlook is the expected outcome of a set-up.
 type Outlook struct {
-	Steps []volume.Step // its own, in order
+	Steps []volume.Step // of this set-up, in order
 	Err   error         // why it would be refused; nil = it would succeed
 	Known bool          // false: Err is why the outcome is not known
-	Notes []string      // what it depends on, besides what was observed
+	Notes []string      // the assumptions, beside what was observed
 }
 
 // explainLimit bounds the observation for all requests of Explain.
@@ -38,9 +38,9 @@ type prospect struct {
 	notes   []string  // of the first request that needs the volume
 }
 
-// Explain returns what set-ups would lead to if they came one after another, without other
-// calls. It observes as a lane does, inspects no device, and changes nothing. A request's
-// directory may be missing, because kubelet would make it.
+// Explain returns the expected outcomes of set-ups that are requested one after the other, without
+// other calls. It observes as a lane does, inspects no device, and changes nothing. The directory
+// of a request may be missing, because kubelet would create it.
 func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
 	defer cancel()
@@ -73,8 +73,8 @@ func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	return all
 }
 
-// NewUnobserved returns a node that only explains, from the configuration alone: why says
-// why nothing of the node's state is known.
+// NewUnobserved returns a node that explains from the configuration alone. why is the reason why
+// the node's state is unknown.
 func NewUnobserved(live *config.Live, why error) *Node {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -194,7 +194,7 @@ func mountable(fsType string) string {
 	return fsType + " is mounted"
 }
 
-// ifAbsent says what happens to a call whose volume is not known, if there is none.
+// ifAbsent describes the outcome for a call whose volume is unknown, if the volume does not exist.
 func ifAbsent(c *call, vg *config.VolumeGroup) string {
 	switch why := createRefusal(c, vg); {
 	case createdLater(c, vg):

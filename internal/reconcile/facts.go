@@ -64,7 +64,7 @@ func observed(h volume.Have) []status.Fact {
 	return facts
 }
 
-// tagged says whether the other nodes of a shared group see the record.
+// tagged describes whether the other nodes of a shared group see the record.
 func tagged(h volume.Have) string {
 	switch {
 	case len(h.RecordTags) > 0:

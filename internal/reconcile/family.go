@@ -21,8 +21,8 @@ func (n *Node) withNotes(relatives []volume.Relative) []volume.Relative {
 	return all
 }
 
-// activate activates a volume. Volumes that become active with it get a lease before, which
-// marks them as activated by flexd.
+// activate activates a volume. Volumes that become active with it get a lease first, which marks
+// them as activated by flexd.
 func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 	l.adoptRecord(lv)
 	var leased []*lane
@@ -40,7 +40,7 @@ func (l *lane) activate(ctx context.Context, p Provider, lv volume.LV) error {
 		if err := l.n.Store.PutLease(lease); err != nil {
 			return err
 		}
-		k.wake() // its view has the lease from here on
+		k.wake() // its next view has the lease
 		leased = append(leased, k)
 	}
 	err := p.Activate(ctx, l.lock, lv)

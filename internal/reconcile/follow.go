@@ -23,7 +23,7 @@ func (n *Node) follow() error {
 		if waited != nil && !errors.Is(waited, errResync) {
 			return fmt.Errorf("waiting for the mount table: %w", waited)
 		}
-		table, err := n.lookUntilRead() // the event is consumed
+		table, err := n.lookUntilRead() // the event is consumed even if the read fails
 		if err != nil {
 			return nil
 		}

@@ -41,8 +41,8 @@ func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Hav
 	return err
 }
 
-// recordFormat makes durable that mkfs is about to run: on this node, and in a shared group
-// for the others.
+// recordFormat makes durable that mkfs is about to run: on this node and, in a shared group, for
+// the other nodes.
 func (l *lane) recordFormat(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if err := l.n.Records.Formatting(l.uuid, h.LV.Name, s.FSType); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (l *lane) recordFormat(ctx context.Context, s volume.Step, h *volume.Have) 
 	return nil
 }
 
-// resolveTag removes the tag of an mkfs that has ended without a filesystem, which its child
-// shows by having removed the record.
+// resolveTag removes the tag of an mkfs that has ended without a filesystem: then its child has
+// removed the record.
 func (l *lane) resolveTag(ctx context.Context, s volume.Step, h *volume.Have) {
 	if own, err := l.n.Records.Get(l.uuid); err != nil || own.State != volume.NoRecord {
 		return
@@ -67,7 +67,7 @@ func (l *lane) resolveTag(ctx context.Context, s volume.Step, h *volume.Have) {
 	l.warn(s, l.setTag(ctx, h, volume.NoRecord, ""))
 }
 
-// resolveOldTag does so for an mkfs that ended while flexd was not running, before another
+// resolveOldTag is resolveTag for an mkfs that ended while flexd was not running, before another
 // node may get the volume.
 func (l *lane) resolveOldTag(ctx context.Context, h *volume.Have) {
 	if t := h.LV.Tagged; t.State == volume.Formatting && t.Here && h.Record == volume.NoRecord {
@@ -80,7 +80,7 @@ func (l *lane) resolveOldTag(ctx context.Context, h *volume.Have) {
 func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType); err != nil {
 		if own, unread := l.n.Records.Get(l.uuid); unread != nil || own.State != volume.Seen {
-			return err // it says that mkfs was started
+			return err // the old record says that mkfs was started
 		}
 		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
 	}
@@ -90,7 +90,7 @@ func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) er
 	return l.setTag(ctx, h, volume.Seen, s.FSType)
 }
 
-// setTag writes the record to where the other nodes of a shared group see it.
+// setTag writes the record to the tags of the volume, for the other nodes of a shared group.
 func (l *lane) setTag(ctx context.Context, h *volume.Have, state volume.Record, fsType string) error {
 	if !h.LV.Tagged.Shared {
 		return nil
@@ -102,9 +102,9 @@ func (l *lane) setTag(ctx context.Context, h *volume.Have, state volume.Record, 
 	return p.SetRecord(ctx, h.LV, state, fsType)
 }
 
-// adoptRecord notes on this node that another one has seen a filesystem, before the device
-// appears: then udev's rule excludes it from the first event on, and no new volume gets its
-// name while it is missing.
+// adoptRecord notes on this node that another node has seen a filesystem, before the device
+// appears: udev's rule then ignores the device from its first event on, and no new volume gets its
+// name while this one is missing.
 func (l *lane) adoptRecord(lv volume.LV) {
 	if lv.Tagged.State != volume.Seen {
 		return

@@ -44,8 +44,8 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	return l.n.requests.Commit(l.uuid, name, s.Dir)
 }
 
-// tableFor returns the mount table that says what a caller would see. Mount propagation
-// changes without an event, and matters to callers in other namespaces.
+// tableFor returns the mount table for a check of what a caller would see. It is read anew for
+// callers in other namespaces, since changes of mount propagation raise no event.
 func (n *Node) tableFor(ctx context.Context, c Caller) (*mounttable.Table, error) {
 	if other, err := c.other(); err != nil {
 		return nil, err

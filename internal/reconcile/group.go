@@ -9,9 +9,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// groupPatience is how long the observations of a turn wait for the metadata of the
-// volume's group. Then operations without need for it continue: an unmount, or the answer
-// to a mount that has appeared.
+// groupPatience is how long the observations of a turn wait for the metadata of the volume's group.
+// Afterwards operations that do not need the metadata continue: an unmount, or the answer to a
+// mount that has appeared.
 const groupPatience = time.Second
 
 var errGroupPatience = errors.New("the volume group has not answered within a second")
@@ -22,7 +22,7 @@ func (n *Node) shared(vg string) bool {
 	return g != nil && g.Shared
 }
 
-// A groupAnswer is the answer of a group after a turn that continued without it.
+// A groupAnswer is the result of a look-up that arrived after a turn had continued without it.
 type groupAnswer struct {
 	name volume.Name
 	lv   volume.LV
@@ -38,7 +38,8 @@ func (l *lane) lookUp(ctx context.Context, p asw.Provider, name volume.Name) (vo
 	return lv, err
 }
 
-// lookUpSoon is lookUp without more patience than a turn has.
+// lookUpSoon is LookUp that waits at most groupPatience, or not at all if the turn has waited
+// already.
 func (l *lane) lookUpSoon(ctx context.Context, p asw.Provider, name volume.Name) (volume.LV, error) {
 	if a := l.answered; a != nil && a.name == name {
 		l.answered = nil

@@ -30,7 +30,7 @@ func (l *lane) begin(step volume.Step) {
 	l.begun(step.Kind.String())
 }
 
-// begun shows what the lane does from now on.
+// begun notes the step that the lane begins.
 func (l *lane) begun(what string) {
 	l.mu.Lock()
 	l.working, l.since = what, time.Now()
@@ -38,7 +38,7 @@ func (l *lane) begun(what string) {
 	l.publish(true)
 }
 
-// progressed adds to what the lane does how far it has come.
+// progressed adds the progress to the lane's step.
 func (l *lane) progressed(what string) {
 	l.mu.Lock()
 	l.working = what
@@ -72,7 +72,7 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 	l.n.auditor.Changed(l.group())
 }
 
-// ended shows that the step has ended.
+// ended notes that the step has ended.
 func (l *lane) ended() {
 	l.mu.Lock()
 	l.working = ""
@@ -101,7 +101,7 @@ func (l *lane) recordStep(step volume.Step, op operation, err error) {
 	l.n.record(e)
 }
 
-// podOf returns the pod for which a step is done: that of a call, or of its directory.
+// podOf returns the pod for which a step is taken: the pod of a call, or of the step's directory.
 func (l *lane) podOf(step volume.Step) (p dsw.Pod) {
 	for _, c := range l.calls() {
 		if p == (dsw.Pod{}) && slices.Contains(step.Calls, c.ID) {
@@ -157,8 +157,8 @@ func (l *lane) remember(done ...operation) {
 	l.history = slices.Delete(l.history, 0, max(len(l.history)-historySize, 0))
 }
 
-// levelOf returns the log level of a step: notes are internal, and the step that they are
-// for follows.
+// levelOf returns the log level of a step. Notes are internal: the step that needs them is logged
+// after them.
 func levelOf(k volume.StepKind) logrus.Level {
 	switch k {
 	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.NoteLease:

@@ -41,14 +41,14 @@ type lane struct {
 type schedule struct {
 	awake   bool      // it runs
 	dirty   bool      // it must observe again
-	changed time.Time // when its device was heard to change during its turn: a look since then is enough
+	changed time.Time // when a change of its device was reported during its turn: a later look includes it
 	timer   *time.Timer
 	retry   backoff
 	parked  *parked
 	woken   context.CancelFunc // ends the wait for the group; nil = the lane does not wait for it
 }
 
-// progress is what a lane does and did, for status.
+// progress has the present and the past steps of a lane, for status.
 type progress struct {
 	working string // the step
 	since   time.Time
@@ -57,21 +57,22 @@ type progress struct {
 	history []operation // oldest first
 }
 
-// mounted is what a lane remembers of its mounts from one turn to the next.
+// mounted has the facts about its mounts that a lane keeps from one turn to the next.
 type mounted struct {
 	watched *watchedMounts // those of the last observation
 	grow    bool           // the filesystem was found smaller than its device at a mount
 	recheck recheck
-	broken  volume.FS // what is wrong with the filesystem, until it is unmounted
+	broken  volume.FS // the error of the filesystem, until it is unmounted
 }
 
-// A disk is one life of a device. A kernel before 5.15 has no sequence numbers.
+// A disk identifies a device: its number may be used again. Kernels before 5.15 have no sequence
+// numbers.
 type disk struct {
 	number string
 	seq    uint64
 }
 
-// A turnState is what only a lane's goroutine uses.
+// A turnState has the fields that only the lane's goroutine uses.
 type turnState struct {
 	facts volume.FS         // what children found in this turn
 	disk  disk              // the device the facts are about
@@ -86,10 +87,10 @@ type turnState struct {
 	waits   bool              // a call waits for the next try of a step
 }
 
-// A recheck is pending after the kernel logged an error of a mounted filesystem. The
-// log comes before the filesystem's own counters, so one check is not enough.
+// A recheck is pending after the kernel logged an error of a mounted filesystem. The kernel writes
+// the log before the filesystem's error counters, so one check is not enough.
 type recheck struct {
-	left int       // that are still to be taken
+	left int       // the number of checks that are left
 	next time.Time // not before
 }
 
@@ -118,7 +119,7 @@ func (l *lane) setName(name volume.Name) {
 
 func (l *lane) log() *logrus.Entry { return l.n.Log.WithField("volume", l.title()) }
 
-// stepLog is for lines about a step. One without a call is flexd's own work.
+// stepLog returns the log for lines about a step. A step without a call is flexd's own work.
 func (l *lane) stepLog(step volume.Step) *logrus.Entry {
 	fields := logrus.Fields{"volume": l.title(), "step": step.Kind.String()}
 	if len(step.Calls) > 0 {
@@ -143,7 +144,7 @@ func (l *lane) title() string {
 	return l.name.String()
 }
 
-// wake makes the lane observe again, or the one that its volume has by now.
+// wake makes the lane observe again or, if its volume has got another lane, that lane.
 func (l *lane) wake() {
 	l.mu.Lock()
 	dropped, name := l.dropped, l.name
@@ -168,8 +169,8 @@ func (l *lane) wakeLocked() {
 	go l.run()
 }
 
-// deviceChanged makes the lane look at its device, which was heard to change then. A
-// lane at work may do so anyway: the end of its turn shows whether it has.
+// deviceChanged makes the lane look at its device, whose change was reported at that time. A
+// working lane may look anyway: the end of its turn checks that.
 func (l *lane) deviceChanged(heard time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

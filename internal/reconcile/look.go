@@ -45,7 +45,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	}
 	failed := false
 	defer func() {
-		if failed { // no step follows, whose end would cause an audit
+		if failed { // no step follows whose end would cause an audit
 			l.n.auditor.Changed(l.group())
 		}
 	}()
@@ -64,9 +64,9 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 		l.n.Observer.KernelLog.Forget(g.path)
 	case h.FS.Content == volume.FilesystemFailed:
 		failed = l.recheck.left > 0
-		l.recheck = recheck{} // the kernel's error count shows it
+		l.recheck = recheck{} // the kernel's error count shows the error
 	case l.broken.Content == volume.Truncated && l.broken.Size <= h.Device.Size:
-		l.broken = volume.FS{} // it has its old size again
+		l.broken = volume.FS{} // the device has its old size again
 	case l.broken.Content != volume.ContentUnknown:
 		h.FS.Content, h.FS.Type, h.FS.What, h.FS.Size = l.broken.Content, l.broken.Type, l.broken.What, l.broken.Size
 		l.n.Observer.Publish(l.uuid, h)
@@ -84,9 +84,10 @@ func currentName(h volume.Have) volume.Name {
 	return h.LV.Now
 }
 
-// recordName writes the new name of a volume into its format record, unless a volume with that
-// uuid still has the old name: then a file was copied with its attributes. In another group the
-// old one may be missing only for a while, so that no new volume gets either name.
+// recordName writes the new name of a volume into its format record, unless a volume with that uuid
+// still has the old name: then a file was copied with its attributes. If the old name is in another
+// group, that volume may be missing temporarily: the record keeps both names, so that no new volume
+// gets either.
 func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume.Name) {
 	if p := n.Providers[old.VG]; p != nil && n.isFile(now) {
 		lv, err := p.LookUp(ctx, old)
@@ -145,7 +146,7 @@ type watchedMounts struct {
 func (g *watchedMounts) list(table *mounttable.Table) []string {
 	var mounts []string
 	add := func(where string, entries []*mounttable.Entry) {
-		for _, e := range entries { // an ID alone is used again
+		for _, e := range entries { // the kernel uses an ID again
 			mounts = append(mounts, fmt.Sprint(where, e.ID, e.Parent, e.Peer, e.Number, e.Root, e.ReadOnly, e.Dir))
 		}
 	}

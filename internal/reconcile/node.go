@@ -25,12 +25,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Provider makes the block devices of volumes. Each method that changes
-// something runs one child under the lock file it is given.
+// A Provider makes the block devices of volumes. Each method with a lock runs one child that holds
+// this lock file.
 type Provider interface {
 	asw.Provider
-	// Refresh makes set-ups in a volume group that other nodes use, too, possible: it checks
-	// the locks of the group, and reads anew what other nodes may have changed.
+	// Refresh prepares set-ups in a volume group that other nodes use, too: it checks the locks of
+	// the group, and reads the metadata anew, which other nodes may have changed.
 	Refresh(ctx context.Context, vg string) error
 	// Create creates a volume for pods of a namespace; "" = not known.
 	Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error
@@ -40,8 +40,7 @@ type Provider interface {
 	Activate(ctx context.Context, lock string, lv volume.LV) error
 	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error
 	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
-	// SetRecord writes the format record of a volume that is active, in a group that nodes
-	// share, to where the other nodes see it.
+	// SetRecord writes the format record of an active volume in a shared group for the other nodes.
 	SetRecord(ctx context.Context, lv volume.LV, state volume.Record, fsType string) error
 }
 
@@ -91,8 +90,8 @@ type Node struct {
 	// Lock order: Node.mu, then lane.mu, then that of the requests. None is held
 	// while anything runs.
 	mu         sync.Mutex
-	lanes      map[volume.UUID]*lane    // of a volume that is not identified: by nameKey
-	resting    resting                  // those of lanes without work, in the order of their end
+	lanes      map[volume.UUID]*lane    // by uuid; the lane of a volume that is not identified by nameKey
+	resting    resting                  // the lanes without work, in the order in which their work ended
 	checking   map[string]chan struct{} // by VG: the running fsck and mkfs
 	adopting   map[string]bool          // directories whose mount is being identified
 	tableError string                   // why the mount table cannot be read
@@ -134,8 +133,8 @@ func (n *Node) Mounted() int {
 	return len(n.Observer.OurMounts(table))
 }
 
-// Run continues the work of an earlier life, and then follows the mount table until ctx is
-// done. Running lanes end after their step.
+// Run continues the work of an earlier flexd, and then follows the mount table until ctx is done.
+// Running lanes end after their step.
 func (n *Node) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { n.stop(ErrStopping) })
 	defer stop()
@@ -178,9 +177,9 @@ func (n *Node) recheckDevice(device string) {
 // lost.
 const resync = 5 * time.Minute
 
-// NotifyChanged wakes the lanes of a volume group ("" = all): something may have
-// changed. If volumes are given only their devices have, as the kernel reported at
-// these times: their lanes look again unless they have looked since.
+// NotifyChanged wakes the lanes of a volume group ("" = all), in which something may have changed.
+// If volumes are given, the kernel reported changes of their devices at these times, and nothing
+// else has changed: their lanes look again unless they have looked since.
 func (n *Node) NotifyChanged(vg string, volumes map[volume.UUID]time.Time) {
 	n.auditor.Changed(vg)
 	n.dropLost(vg)

@@ -12,13 +12,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A parked lane has a child that does not end. Nothing is done to its volume
-// until it has.
+// A parked lane has a child that does not end. The lane does nothing until the child has ended.
 type parked struct {
 	step  string
 	pid   int
 	wchan string
-	what  string // what it waits for, if that is known
+	what  string // what the child waits for, if that is known
 	since time.Time
 }
 
@@ -28,8 +27,8 @@ func (l *lane) isParked() bool {
 	return l.parked != nil
 }
 
-// held reports whether a child of an earlier life still works on the volume. The mount
-// table is not reliable meanwhile: an unmount leaves it before its data is written.
+// held reports whether a child of an earlier flexd still works on the volume. The mount table is
+// not reliable meanwhile: the kernel removes a mount from it before the data is written.
 func (l *lane) held() bool {
 	e := l.n.Held(l.lock)
 	name := l.nameNow()
@@ -45,7 +44,7 @@ type earlier interface {
 	Earlier(name volume.Name) *run.LockedError
 }
 
-// park stops the lane until a child has ended, if that is what err says.
+// park stops the lane until a child has ended, if err is about such a child.
 func (l *lane) park(step volume.Step, err error) bool {
 	p := &parked{step: step.Kind.String(), since: time.Now()}
 	var done <-chan struct{}
@@ -97,7 +96,7 @@ func (p *parked) text() string {
 	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
 	if p.pid != 0 {
 		s += fmt.Sprintf(" (pid %d", p.pid)
-		if where := cmp.Or(p.wchan, procfs.Wchan(p.pid)); where != "" { // it may not have come there yet
+		if where := cmp.Or(p.wchan, procfs.Wchan(p.pid)); where != "" { // the child may have begun to wait since
 			s += " waits in " + where
 		}
 		if p.what != "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// recover makes a lane for every volume that a note or a mount names. The lanes then
-// determine the remaining work.
+// recover makes a lane for every volume that a note or a mount names. These lanes determine the
+// remaining work.
 func (n *Node) recover() error {
 	for _, p := range append(n.Store.Problems(), n.Records.Problems()...) {
 		n.Log.Warn(p)
@@ -38,7 +38,7 @@ func (n *Node) recover() error {
 	for _, identified := range n.adopt(table) {
 		select {
 		case <-identified:
-		case <-timeout: // it is known when its device answers
+		case <-timeout: // the volume is identified when its device answers
 			timeout = time.After(0)
 		}
 	}
@@ -53,7 +53,7 @@ func (n *Node) recover() error {
 
 // A locker is a provider whose volumes have locks that other nodes wait for.
 type locker interface {
-	// NoteLock says that an earlier flexd may have left the lock of a volume.
+	// NoteLock notes that an earlier flexd may have kept the lock of a volume.
 	NoteLock(uuid volume.UUID)
 	// EndCreation deactivates a volume whose creation was interrupted.
 	EndCreation(ctx context.Context, lock string, name volume.Name) error
@@ -144,7 +144,7 @@ func (n *Node) identify(e *mounttable.Entry) {
 		}
 		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
 		if err != nil || table.Top(e.Dir) == nil {
-			return // the next event finds it, if it is there
+			return // the next event finds a mount that exists
 		}
 		e = table.Top(e.Dir)
 	}

@@ -60,7 +60,7 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	return list
 }
 
-// matches reports whether a target means that orphan.
+// matches reports whether a target names that orphan.
 func (n *Node) matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
@@ -125,7 +125,7 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) volume.Call {
 	c := volume.Call{ID: id, Verb: volume.Reclaim, Dir: dir, Alone: alone}
 	switch vg := n.Config.VG(name.VG); {
-	case dir != "": // mounts are released whatever the configuration says
+	case dir != "": // mounts are released even if the group is not configured
 	case vg == nil:
 		c.Refusal = volume.Refusal{Code: volume.NotAllowed, Reason: fmt.Sprintf("volume group %q is not configured", name.VG)}
 	case !vg.AllowsVolume(name.LV):
@@ -162,7 +162,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	return fmt.Sprintf("%s, for %s: it is in use", title, cl.User())
 }
 
-// serveReclaim is `flexd release --yes` for one orphan, as its caller saw it.
+// serveReclaim serves `flexd release --yes` for one orphan that its caller has listed.
 func (n *Node) serveReclaim(c *call) error {
 	uuid, dir := c.asked.UUID, c.asked.Target.Dir
 	n.auditor.LookForOrphans()
@@ -178,7 +178,7 @@ func (n *Node) serveReclaim(c *call) error {
 	l := n.lane(uuid, name)
 	c.title = l.title()
 	_, err := n.await(c, l)
-	n.auditor.LookForOrphans() // so that it is not listed any more
+	n.auditor.LookForOrphans() // so that the orphan is not listed any more
 	return err
 }
 

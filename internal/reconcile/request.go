@@ -14,7 +14,7 @@ import (
 type Request struct {
 	ID      string // unique among the requests that wait
 	Verb    volume.Verb
-	Title   string      // what the frontend calls the verb, for status
+	Title   string      // the frontend's name of the verb, for status
 	Name    volume.Name // not for Release, which finds what is mounted
 	UUID    volume.UUID // Reclaim only
 	Target  Target
@@ -27,7 +27,7 @@ type Target struct {
 	Dir     string // as the mount table shows it
 	Root    string // the frontend's directory that Dir lies below
 	Global  string // Publish: where the frontend has staged the volume, "" = nowhere
-	Refusal error  // why nothing may be mounted there; what flexd has mounted there is released nevertheless
+	Refusal error  // why nothing may be mounted there; mounts of flexd there are released nevertheless
 }
 
 // Options are the options of the volume, and its pod.
@@ -79,14 +79,14 @@ var (
 func (n *Node) Do(ctx context.Context, r Request) (Result, error) {
 	c := n.newCall(ctx, r)
 	select {
-	case <-n.ready: // before that, nothing is known
+	case <-n.ready: // until then nothing is known
 	case <-ctx.Done():
 		if callerGone(ctx) {
 			return Result{Volume: c.title}, ErrCallerGone
 		}
 		return Result{Volume: c.title}, n.unready(context.Cause(ctx))
 	}
-	pod := n.podOf(c) // an unmount removes the claim that has it
+	pod := n.podOf(c) // an unmount removes the claim that names the pod
 	result, err := n.dispatch(c)
 	if l := c.lane; l != nil && !l.byName {
 		result.UUID = l.uuid
@@ -129,7 +129,7 @@ func (n *Node) newCall(ctx context.Context, r Request) *call {
 	return c
 }
 
-// unready explains the end of a call for which flexd was not ready.
+// unready explains the end of a call before flexd was ready.
 func (n *Node) unready(err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

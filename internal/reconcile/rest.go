@@ -14,8 +14,8 @@ import (
 // maxResting is how many lanes without work are kept for status.
 const maxResting = 256
 
-// resting holds the lanes without work, from the first to the last that ended its work. Some
-// have work again: they are found when they are to be dropped.
+// resting holds the lanes without work, in the order in which their work ended. Some may have work
+// again: that is checked before they are dropped.
 type resting struct {
 	list.List // of restingLane
 	elements  map[*lane]*list.Element
@@ -27,8 +27,8 @@ type restingLane struct {
 	since time.Time
 }
 
-// rest is called when a lane may have no work any more. Then its lock file is removed, and
-// the lane is dropped: after failedAge if status can show what it did, at once otherwise.
+// rest is called when a lane may have no work any more. It removes the lock file of such a lane,
+// and drops the lane: after failedAge if status can show its history, at once otherwise.
 func (n *Node) rest(l *lane) {
 	if !l.unused() {
 		return
@@ -115,7 +115,7 @@ func (l *lane) unusedLocked() bool {
 		(h == nil || h.Device.Activity == volume.Inactive && len(h.Mounts) == 0)
 }
 
-// memorable reports whether status can show what the lane did.
+// memorable reports whether status can show the lane's history.
 func (l *lane) memorable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,13 +143,12 @@ func (n *Node) lockFile(id string) string {
 	return filepath.Join(n.Config.Get().RunDir, "lanes", clean)
 }
 
-// removeLocks removes the lock files of an earlier life that no lane needs and no child
-// holds.
+// removeLocks removes the lock files of an earlier flexd that no lane needs and no child holds.
 func (n *Node) removeLocks() {
 	dir := filepath.Join(n.Config.Get().RunDir, "lanes")
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return // it is made for the first child
+		return // the directory is created for the first child
 	}
 	n.mu.Lock()
 	needed := map[string]bool{}
@@ -159,7 +158,7 @@ func (n *Node) removeLocks() {
 	n.mu.Unlock()
 	for _, f := range files {
 		lock := filepath.Join(dir, f.Name())
-		if needed[lock] || strings.HasPrefix(f.Name(), "vg-") { // those of volume groups are few
+		if needed[lock] || strings.HasPrefix(f.Name(), "vg-") { // lock files of volume groups are few
 			continue
 		}
 		if err := run.RemoveLock(lock); err != nil {

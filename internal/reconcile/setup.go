@@ -38,8 +38,8 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
 }
 
-// tableAt is table, with names of its devices that are still right: a mount or a scan of a
-// mounted btrfs by another name changes its name in the table, without an event.
+// tableAt is table with current names of devices: a mount or a scan of a mounted btrfs by another
+// name changes its name in the table without an event.
 func (n *Node) tableAt(ctx context.Context, c *call) (*mounttable.Table, error) {
 	table, err := n.table(ctx, c)
 	if err != nil {
@@ -94,8 +94,8 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	return n.join(c, l)
 }
 
-// find returns the lane of the volume that a call names. The volume is made if
-// it may be, except for a check: then there is no lane yet.
+// find returns the lane of the volume that a call names. It creates a missing volume if that is
+// allowed. It creates none for a check: there is no lane then.
 func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Provider) (*lane, error) {
 	if c.Mounts() {
 		if err := n.target(ctx, c); err != nil {
@@ -184,9 +184,8 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 	return lv, nil
 }
 
-// replacedReason says why a Stage, or an Activate before it, must not use a volume: an
-// earlier Activate has activated another one under that name, which is active and has a
-// lease.
+// replacedReason returns why a Stage, or an Activate before it, must not use a volume: an earlier
+// Activate has activated another volume of that name, which is active and has a lease.
 func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p Provider) string {
 	if c.Verb != volume.Activate && c.Verb != volume.Stage || c.asked.Options.Alias == "" {
 		return ""
@@ -217,7 +216,7 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 			return h.LV.Now, uuid
 		}
 	}
-	for _, c := range n.Store.All() { // a call for its present name has made that known
+	for _, c := range n.Store.All() { // a call for its present name has noted it
 		if c.VG != name.VG || c.LV != name.LV {
 			continue
 		}
@@ -228,8 +227,8 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 	return volume.Name{}, ""
 }
 
-// lookForDeleted makes the volumes observe that had a name which no volume has now: nothing
-// reports that an unused volume was deleted.
+// lookForDeleted wakes the lanes of the volumes that were last observed with a name that no volume
+// has now: no event reports the deletion of an unused volume.
 func (n *Node) lookForDeleted(name volume.Name) {
 	for uuid, h := range n.Observer.All() {
 		if h.LV.Name == name && h.LV.Presence == volume.Present {
@@ -238,8 +237,8 @@ func (n *Node) lookForDeleted(name volume.Name) {
 	}
 }
 
-// unknownNamespace says why a call must not change a volume: kubelet passes the namespace at
-// mount only. advice is what can be done other than using the driver without attach.
+// unknownNamespace returns why a call must not change a volume: kubelet passes the namespace only
+// to mount. advice is the remedy beside using the driver without attach.
 func unknownNamespace(vg *config.VolumeGroup, advice string) string {
 	return fmt.Sprintf("the namespace decides about volumes of volume group %s (namespaces: %q, volumes: %q), and kubelet names it at mount only: %s, or use the driver without attach", vg.Name, vg.Namespaces, vg.Volumes, advice)
 }

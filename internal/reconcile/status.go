@@ -75,8 +75,8 @@ func (n *Node) Known() status.List {
 	return list
 }
 
-// VolumeDetail returns everything about one volume, given by name or by "-"/uuid. Of
-// several with one name it returns the one that a pod would get: the others are deleted.
+// VolumeDetail returns everything about one volume, given by name or by "-"/uuid. Of several
+// volumes with one name it returns the one that a pod would get; the others were deleted.
 func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) {
 	n.auditor.LookAtSpace()
 	var (
@@ -173,7 +173,7 @@ func (n *Node) problems() []string {
 	return all
 }
 
-// allLanes returns those that status lists.
+// allLanes returns the lanes that status lists.
 func (n *Node) allLanes() []*lane {
 	n.mu.Lock()
 	all := slices.Collect(maps.Values(n.lanes))
@@ -191,9 +191,8 @@ func (l *lane) looked() (name volume.Name, at time.Time) {
 	return l.name, at
 }
 
-// gone reports whether nothing is left of the volume but what the lane remembers: it has been
-// deleted, its group is not configured any more, or, what has not been observed of it, its
-// name is that of another volume now.
+// gone reports whether a volume only exists in the memory of its lane: it was deleted, its group is
+// not configured any more, or another volume has its name now and this one was not observed since.
 func (l *lane) gone(replaced bool) bool {
 	h := l.n.Observer.Last(l.uuid)
 	return !l.byName && (replaced || h != nil && (h.LV.Presence == volume.Absent || l.n.Providers[h.LV.Name.VG] == nil)) && l.unused()

@@ -26,9 +26,9 @@ type fencer interface {
 	HasLock(ctx context.Context, lv volume.LV) error
 }
 
-// takenInterval is how often the locks of volumes in use are read. A node whose time was
-// stopped writes for so long, at most, after another has taken its volumes over; the kernel
-// starts to write what programs have not synced after 5 s or more.
+// takenInterval is the interval at which the locks of volumes in use are read. A node that was
+// paused writes at most this long after another node has taken its volumes over; the kernel begins
+// to write data that programs have not synced after 5 s or more.
 const takenInterval = 2 * time.Second
 
 // lockTaken is the class of the finding.
@@ -100,7 +100,7 @@ func (n *Node) hasFenced(vg string) bool {
 	return false
 }
 
-// fence ends the reads and writes of a volume, and says so.
+// fence ends the reads and writes of a volume, and logs that.
 func (n *Node) fence(p fencer, t volume.Taken) {
 	f := fence{Taken: t}
 	if !t.Fenced {
@@ -151,9 +151,9 @@ func (n *Node) takenFinding(f fence) status.Finding {
 	return status.Finding{Class: lockTaken, VG: f.Name.VG, LV: f.Name.LV, UUID: string(f.UUID), Since: f.since, Message: f.Reason() + " " + then, Hint: hint}
 }
 
-// hasLock reads the lock of a volume of a shared group before the first write to it: what
-// guardLocks does comes up to its interval later, or not, if it cannot read the lock. Reading takes
-// time: the calls of the step may have ended since.
+// hasLock reads the lock of a volume of a shared group before the first write to it: guardLocks
+// reads it up to its interval later, or cannot read it. The read takes time: the calls of the step
+// may have ended since.
 func (l *lane) hasLock(ctx context.Context, s volume.Step, lv volume.LV) error {
 	f := l.n.fencers[lv.Name.VG]
 	if f == nil {

@@ -24,7 +24,7 @@ func (n *Node) release(c *call) error {
 	if err != nil {
 		return err
 	}
-	var found []*lane // of what is mounted there, from the top down, and of what was noted
+	var found []*lane // the lanes of the mounts there, from the top down, and of the claims
 	add := func(uuid volume.UUID, name volume.Name) {
 		if l := n.lane(uuid, name); !slices.Contains(found, l) {
 			found = append(found, l)
@@ -66,8 +66,8 @@ func (n *Node) release(c *call) error {
 	return nil
 }
 
-// mountedAt reports whether flexd has a claim at a directory, or had one that an unmount
-// call has ended a while ago: kubelet may repeat that call.
+// mountedAt reports whether flexd has a claim at a directory, or had a claim that an unmount call
+// ended recently: kubelet may repeat that call.
 func (n *Node) mountedAt(dir string) bool {
 	_, torn := n.Store.Teardowns(n.Boot())[dir]
 	return torn || len(n.Store.At(dir)) > 0

@@ -5,8 +5,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// publish replaces the lane's view. Only the lane's goroutine does so: before and after
-// each turn, which is when it is not turning, and each step.
+// publish replaces the lane's view. Only the lane's goroutine calls it: before and after each turn,
+// and for each step. turning is false outside of a turn.
 func (l *lane) publish(turning bool) {
 	v := &audit.View{UUID: l.uuid, ByName: l.byName, Acted: l.acted, Want: l.want(), Claims: l.n.Store.Claims(l.uuid), Have: l.n.Observer.Last(l.uuid)}
 	v.Lease, _ = l.n.Store.Lease(l.uuid)

@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// enter makes a call a request.
+// enter adds the request of a call.
 func (n *Node) enter(c *call) (committed volume.UUID, err error) {
 	c.Owner = c
 	return n.requests.Enter(&c.Request, n.Boot())
@@ -59,8 +59,8 @@ func (n *Node) wait(c *call) (string, error) {
 	}
 }
 
-// commitGrace is what a committed mount may take beyond the deadline; callers wait for
-// that much longer.
+// commitGrace is how long a committed mount may take beyond the deadline; callers wait that much
+// longer.
 const commitGrace = 20 * time.Second
 
 // explainEnd explains why a call ends without success.

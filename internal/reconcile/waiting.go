@@ -15,7 +15,7 @@ import (
 type waiting struct {
 	step  volume.StepKind // 0 = the look-up of the volume
 	err   *volume.WaitError
-	host  string // the last one that was known to have the volume; "" = none was
+	host  string // the last host that was known to have the volume; "" = none
 	since time.Time
 	calls []string // the first that waited for it, and their pod
 	pod   dsw.Pod
@@ -102,8 +102,8 @@ func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
 	return next
 }
 
-// postpone makes the calls of a set-up step wait for its next try, if that is what err says.
-// A release does not wait.
+// postpone makes the calls of a set-up step wait for its next try, if err asks for that. A release
+// does not wait.
 func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
 	e := waitingFor(err)
 	if e == nil || len(step.Calls) == 0 || step.Kind == volume.Deactivate || step.Kind == volume.Unmount {
@@ -139,8 +139,8 @@ func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
 	return true
 }
 
-// awaitLookUp makes the calls wait that need the volume's metadata, if the last look-up says
-// so. Otherwise it ends their wait for it.
+// awaitLookUp makes the calls that need the volume's metadata wait, if the last look-up had to
+// wait. Otherwise it ends their wait for the metadata.
 func (l *lane) awaitLookUp() {
 	if l.blocked == nil {
 		l.endWait(volume.Step{})
