@@ -48,21 +48,7 @@ func playCluster(t *testing.T, attach bool, next func(c *cluster) (decision, boo
 	tmp := hosttest.TempDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, tmp, attach)
-		for {
-			time.Sleep(time.Microsecond) // no two calls start in the same instant
-			synctest.Wait()
-			c.judge()
-			if len(c.recorder.found()) > 0 {
-				break
-			}
-			d, ok := next(c)
-			if !ok {
-				break
-			}
-			if c.do(d) {
-				o.sequence = append(o.sequence, d)
-			}
-		}
+		o.sequence = decide(c, c.recorder, next)
 		for _, w := range c.nodes {
 			for _, command := range w.Sim.Log() {
 				o.commands = append(o.commands, w.at+strings.ReplaceAll(command, tmp, "~"))

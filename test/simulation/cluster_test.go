@@ -3,7 +3,6 @@ package simulation
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -30,29 +29,7 @@ func TestCluster(t *testing.T) {
 }
 
 func reportCluster(t *testing.T, seed uint64, o outcome) string {
-	last := o
-	fails := func(s scenario) bool {
-		o := playCluster(t, mode(seed), func(*cluster) (decision, bool) {
-			if len(s) == 0 {
-				return decision{}, false
-			}
-			d := s[0]
-			s = s[1:]
-			return d, true
-		})
-		if len(o.wrong) == 0 {
-			return false
-		}
-		last = o
-		return true
-	}
-	if !fails(o.sequence) {
-		return fmt.Sprintf("%s\nthe sequence, which did not fail when it was repeated:\n%s", strings.Join(o.wrong, "\n"), o.sequence)
-	}
-	if os.Getenv("FLEXD_UNCUT") == "" {
-		shorter(o.sequence, 400, fails)
-	}
-	return fmt.Sprintf("%s\nthe sequence:\n%s", strings.Join(last.wrong, "\n"), last.sequence)
+	return describe(o, func(s scenario) outcome { return playCluster(t, mode(seed), again[*cluster](s)) })
 }
 
 // A turn is a decision in a cluster and the moment for it; nil = at once.

@@ -26,8 +26,8 @@ func number(name string, otherwise uint64) uint64 {
 }
 
 // again repeats a sequence without the decisions that are not possible any more.
-func again(s scenario) func(w *world) (decision, bool) {
-	return func(*world) (decision, bool) {
+func again[W any](s scenario) func(W) (decision, bool) {
+	return func(W) (decision, bool) {
 		if len(s) == 0 {
 			return decision{}, false
 		}
@@ -167,11 +167,15 @@ func TestShorter(t *testing.T) {
 	}
 }
 
-// report describes a failed run.
 func report(t *testing.T, seed uint64, o outcome) string {
+	return describe(o, func(s scenario) outcome { return play(t, mode(seed), again[*world](s)) })
+}
+
+// describe describes a failed run. It shortens the sequence, which repeat repeats.
+func describe(o outcome, repeat func(scenario) outcome) string {
 	last := o
 	fails := func(s scenario) bool {
-		o := play(t, mode(seed), again(s))
+		o := repeat(s)
 		if len(o.wrong) == 0 {
 			return false
 		}

@@ -70,26 +70,34 @@ const (
 	podsPerVolume = 2
 )
 
+// decide makes the decisions of one run, until next returns false or a promise is broken.
+func decide[W interface {
+	judge()
+	do(decision) bool
+}](w W, r *recorder, next func(W) (decision, bool)) (made scenario) {
+	for {
+		time.Sleep(time.Microsecond) // no two calls start in the same instant
+		synctest.Wait()
+		w.judge()
+		if len(r.found()) > 0 {
+			return made
+		}
+		d, ok := next(w)
+		if !ok {
+			return made
+		}
+		if w.do(d) {
+			made = append(made, d)
+		}
+	}
+}
+
 // play makes one run: next returns the next decision, until it returns false.
 func play(t *testing.T, attach bool, next func(w *world) (decision, bool)) (o outcome) {
 	tmp := hosttest.TempDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, tmp, attach)
-		for {
-			time.Sleep(time.Microsecond) // no two calls start in the same instant
-			synctest.Wait()
-			w.judge()
-			if len(w.recorder.found()) > 0 {
-				break
-			}
-			d, ok := next(w)
-			if !ok {
-				break
-			}
-			if w.do(d) {
-				o.sequence = append(o.sequence, d)
-			}
-		}
+		o.sequence = decide(w, w.recorder, next)
 		for _, c := range w.Sim.Log() {
 			o.commands = append(o.commands, strings.ReplaceAll(c, tmp, "~"))
 		}
