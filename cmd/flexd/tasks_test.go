@@ -75,15 +75,21 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// systemd receives READY when the node is ready, not before, and then STOPPING.
-func TestNotify(t *testing.T) {
+// notifySocket returns the socket on which systemd would receive flexd's notifications.
+func notifySocket(t *testing.T) *net.UnixConn {
 	path := filepath.Join(t.TempDir(), "n")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", path)
+	return conn
+}
+
+// systemd receives READY when the node is ready, not before, and then STOPPING.
+func TestNotify(t *testing.T) {
+	conn := notifySocket(t)
 	read := func(d time.Duration) string {
 		b := make([]byte, 100)
 		conn.SetReadDeadline(time.Now().Add(d))
@@ -115,13 +121,7 @@ func TestNotify(t *testing.T) {
 
 // systemd hears of flexd while its state can be read, not while a lock is held for ever.
 func TestWatchdog(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "n")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	t.Setenv("NOTIFY_SOCKET", path)
+	conn := notifySocket(t)
 	log, _ := quiet(t)
 	asked, answers := make(chan struct{}), make(chan status.List)
 	w := watchdog{time.Millisecond, func() status.List { asked <- struct{}{}; return <-answers }, log}
