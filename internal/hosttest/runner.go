@@ -111,7 +111,7 @@ func (h *Host) Held(lock string) *run.LockedError {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l := h.locks[lock]; l != nil {
-		return &run.LockedError{Step: "wait", Lock: lock, Pids: []int{l.pid}, Done: l.done}
+		return &run.LockedError{Step: "wait", Pids: []int{l.pid}, Done: l.done}
 	}
 	return nil
 }

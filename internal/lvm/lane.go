@@ -166,7 +166,7 @@ func (p *Provider) Earlier(name volume.Name) *run.LockedError {
 	if g.block == nil || !slices.Contains(g.block.Volumes, name.String()) {
 		return nil
 	}
-	return &run.LockedError{Step: g.block.Step, Lock: g.lock, Pids: g.block.Pids, Done: g.block.Done}
+	return &run.LockedError{Step: g.block.Step, Pids: g.block.Pids, Done: g.block.Done}
 }
 
 // busyReason describes a running command of an earlier flexd that changes a volume; "" =

@@ -115,7 +115,7 @@ type hungRunner struct {
 
 func (h *hungRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	if strings.HasSuffix(c.Lock, "held") {
-		return run.Result{}, &run.LockedError{Lock: c.Lock}
+		return run.Result{}, &run.LockedError{}
 	}
 	var ids []int
 	if err := json.Unmarshal([]byte(c.Argv[3]), &ids); err != nil {

@@ -183,11 +183,11 @@ func (e *Exec) stdin(c Cmd) (*os.File, error) {
 			return nil, fmt.Errorf("%s: lock: %w", c.Step, err)
 		}
 		if pids := procfs.WithStdin(c.Lock); len(pids) > 0 {
-			return nil, locked(c.Step, c.Lock, pids, e.lockDone(c.Lock))
+			return nil, locked(c.Step, pids, e.lockDone(c.Lock))
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	return nil, &LockedError{Step: c.Step, Lock: c.Lock, Done: e.lockDone(c.Lock)}
+	return nil, &LockedError{Step: c.Step, Done: e.lockDone(c.Lock)}
 }
 
 // lockDone returns a channel that is closed when the lock is free. All waiters for one lock

@@ -18,12 +18,12 @@ func Held(path string) *LockedError {
 	if err != nil || free {
 		return nil
 	}
-	return locked("wait", path, pids, LockDone(path))
+	return locked("wait", pids, LockDone(path))
 }
 
 // locked returns the error for a held lock, with its holder if known.
-func locked(step, path string, pids []int, done <-chan struct{}) *LockedError {
-	e := &LockedError{Step: step, Lock: path, Pids: pids, Done: done}
+func locked(step string, pids []int, done <-chan struct{}) *LockedError {
+	e := &LockedError{Step: step, Pids: pids, Done: done}
 	if w := procfs.Deepest(pids); w != nil {
 		e.Child = *w
 	}

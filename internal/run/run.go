@@ -100,7 +100,6 @@ func (e *StuckError) Error() string {
 // lane's lock. Done is closed when the lock is free.
 type LockedError struct {
 	Step  string
-	Lock  string
 	Pids  []int          // the holders that were found
 	Child procfs.Waiting // of these, the one that the others wait for; zero = none was found
 	Done  <-chan struct{}
