@@ -54,6 +54,8 @@ type Observer struct {
 	// Gone reports whether a directory does not exist. It is only called for directories
 	// that are not mount points.
 	Gone func(dir string) bool
+	// MountID returns the ID of the mount whose root a directory is; 0 = none.
+	MountID func(dir string) (int, error)
 	// NoDevice reports whether the kernel has no block device of that number.
 	NoDevice func(number string) bool
 	// Pods returns the pods that have a process. It is only called for a release that
@@ -67,7 +69,7 @@ type Observer struct {
 
 // New returns an observer of this machine's mount table.
 func New(layouts []Layout, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
-	o := &Observer{Layouts: layouts, Providers: providers, Records: records, FSError: fsError, Gone: gone, NoDevice: noDevice}
+	o := &Observer{Layouts: layouts, Providers: providers, Records: records, FSError: fsError, Gone: gone, MountID: mountID, NoDevice: noDevice}
 	o.tables.source = mounts
 	return o
 }
@@ -109,7 +111,7 @@ type Target struct {
 // Observe returns the facts about a volume, and the mount table that they are from. It fails only
 // if the table cannot be read; any other fact that cannot be read is unknown in the result.
 func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mounttable.Table, error) {
-	table, err := o.Look(ctx, after)
+	table, err := o.LookAt(ctx, after, t.Dirs...)
 	if err != nil {
 		return volume.Have{}, nil, err
 	}

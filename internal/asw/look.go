@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +38,7 @@ type looker struct {
 	last      *reading // the last successful one
 	forceRead bool     // the next one reads the table even if the kernel reports no change
 	running   *reading
-	reader    mounttable.Reader // only the running glance uses it
+	reader    mounttable.Reader // only the running reading uses it
 }
 
 type reading struct {
@@ -51,6 +53,45 @@ func (l *looker) now() Mark {
 	defer l.mu.Unlock()
 	l.clock++
 	return l.clock
+}
+
+// LookAt is Look, with the mounts that a lookup of dirs reaches now: a rename of a directory
+// above a mount changes paths in the table without an event.
+func (o *Observer) LookAt(ctx context.Context, after Mark, dirs ...string) (*mounttable.Table, error) {
+	table, err := o.Look(ctx, after)
+	if err == nil && slices.ContainsFunc(dirs, func(dir string) bool { return o.moved(table, dir) }) {
+		return o.Read(ctx)
+	}
+	return table, err
+}
+
+// moved reports whether a lookup of dir reaches another mount than the table's. It touches no
+// mount without a block device, whose server may not respond.
+func (o *Observer) moved(table *mounttable.Table, dir string) bool {
+	id := 0
+	if e := table.Top(dir); e != nil {
+		if strings.HasPrefix(e.Number, "0:") && e.Type != "btrfs" {
+			return false
+		}
+		id = e.ID
+	}
+	now, err := o.MountID(dir)
+	return err == nil && now != id
+}
+
+// mountID returns the ID of the mount whose root a directory is; 0 = none.
+func mountID(dir string) (int, error) {
+	var s unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &s)
+	switch {
+	case err == unix.ENOENT, err == unix.ENOTDIR:
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case s.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0:
+		return 0, nil
+	}
+	return int(s.Mnt_id), nil
 }
 
 // Read is Look for changes without an event: changes of mount propagation.

@@ -2,6 +2,7 @@ package asw
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"testing"
@@ -38,6 +39,36 @@ func mountAt(t *testing.T, dir string) {
 		t.Skip("needs root")
 	} else if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A rename of a directory above a mount changes its path in the table without an event.
+func TestLookAtRenamed(t *testing.T) {
+	_, o := real(t)
+	above := t.TempDir()
+	for _, dir := range []string{"/a", "/b"} {
+		if err := os.Mkdir(above+dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from, to := above+"/a/m", above+"/b/m"
+	if err := os.Mkdir(from, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mountAt(t, from)
+	t.Cleanup(func() { _ = umount.Plain(to) })
+	if _, err := o.Look(context.Background(), o.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(above+"/b"), os.Rename(above+"/a", above+"/b")); err != nil {
+		t.Fatal(err)
+	}
+	table, err := o.LookAt(context.Background(), o.Now(), "/", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table.Top(to) == nil || table.Top(from) != nil {
+		t.Errorf("at the new path: %v; at the former: %v", table.Top(to), table.Top(from))
 	}
 }
 

@@ -47,6 +47,7 @@ func (s simulated) Self() flexserve.Namespaces { return flexserve.Namespaces{} }
 
 func (s simulated) Hook(o *asw.Observer) {
 	o.Gone = func(dir string) bool { return !s.Exists(dir) }
+	o.MountID = s.MountID
 	o.NoDevice = func(number string) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -60,6 +60,16 @@ func (h *Host) top(dir string) *mnt {
 	return nil
 }
 
+// MountID returns the ID of the mount whose root a directory is; 0 = none.
+func (h *Host) MountID(dir string) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.top(dir); m != nil {
+		return m.id, nil
+	}
+	return 0, nil
+}
+
 // place returns the filesystem and the directory that a lookup of dir reaches.
 func (h *Host) place(dir string) string {
 	m := h.reach(dir)

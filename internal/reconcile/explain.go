@@ -228,7 +228,7 @@ func (n *Node) ifCreated(c *call, vg *config.VolumeGroup, p Provider, lv volume.
 
 // prospect observes a volume.
 func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error) {
-	table, err := n.table(c.ctx, c)
+	table, err := n.table(c.ctx, c.Dir)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if c == nil {
 		return dsw.ErrNotWanted
 	}
-	table, err := l.n.tableFor(ctx, c.asked.Caller)
+	table, err := l.n.tableFor(ctx, c.asked.Caller, s.Dir)
 	if err != nil {
 		return err
 	}
@@ -44,15 +44,15 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	return l.n.requests.Commit(l.uuid, name, s.Dir)
 }
 
-// tableFor returns the mount table for a check of what a caller would see. It is read anew for
-// callers in other namespaces, since changes of mount propagation raise no event.
-func (n *Node) tableFor(ctx context.Context, c Caller) (*mounttable.Table, error) {
+// tableFor returns the mount table for a check of what a caller would see at dir. It is read anew
+// for callers in other namespaces, since changes of mount propagation raise no event.
+func (n *Node) tableFor(ctx context.Context, c Caller, dir string) (*mounttable.Table, error) {
 	if other, err := c.other(); err != nil {
 		return nil, err
 	} else if other {
 		return n.Observer.Read(ctx)
 	}
-	return n.Observer.Look(ctx, n.Observer.Now())
+	return n.Observer.LookAt(ctx, n.Observer.Now(), dir)
 }
 
 // other reports whether the caller uses its mounts in another mount namespace than flexd's.

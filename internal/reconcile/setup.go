@@ -16,7 +16,7 @@ import (
 // target refuses a directory where nothing can be mounted, before anything is set up
 // for it. It does not touch a mount point.
 func (n *Node) target(ctx context.Context, c *call) error {
-	table, err := n.table(ctx, c)
+	table, err := n.table(ctx, c.Dir)
 	if err != nil {
 		return err
 	}
@@ -26,9 +26,9 @@ func (n *Node) target(ctx context.Context, c *call) error {
 	return nil
 }
 
-// table returns the mount table of this moment.
-func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
-	table, err := n.Observer.Look(ctx, n.Observer.Now())
+// table returns the mount table of this moment for a directory.
+func (n *Node) table(ctx context.Context, dir string) (*mounttable.Table, error) {
+	table, err := n.Observer.LookAt(ctx, n.Observer.Now(), dir)
 	switch {
 	case err == nil:
 		return table, nil
@@ -38,10 +38,11 @@ func (n *Node) table(ctx context.Context, c *call) (*mounttable.Table, error) {
 	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
 }
 
-// tableAt is table with current names of devices: a mount or a scan of a mounted btrfs by another
-// name changes its name in the table without an event.
+// tableAt returns the mount table with what no event reports of the call's directory: the
+// mount that a lookup reaches, and the name of the device of a btrfs, which a mount or a scan
+// by another name changes.
 func (n *Node) tableAt(ctx context.Context, c *call) (*mounttable.Table, error) {
-	table, err := n.table(ctx, c)
+	table, err := n.table(ctx, c.Dir)
 	if err != nil {
 		return nil, err
 	}

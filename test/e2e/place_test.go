@@ -94,6 +94,32 @@ func TestRootBehindSymlink(t *testing.T) {
 	}
 }
 
+// A directory above a mount is renamed. The kernel reports no change of the mount table.
+func TestRenamedDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
+	pods := h.Root + "/pods"
+	h.ok(h.up(noAttach, v, p))
+	h.ok(h.up(noAttach, w, q))
+
+	// The directories are made anew: nothing is mounted there, and the volume is elsewhere.
+	h.must(os.Rename(pods, pods+".old"))
+	h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+	h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "it is mounted at "+pods+".old/")
+	h.must(os.MkdirAll(h.PodDir(q, w), 0o750))
+	h.ok(h.call("unmount", h.PodDir(q, w)))
+
+	// Renamed back: the mounts are there again.
+	h.must(os.RemoveAll(pods))
+	h.must(os.Rename(pods+".old", pods))
+	h.ok(h.call("unmount", h.PodDir(p, v)))
+	h.ok(h.call("unmount", h.PodDir(q, w)))
+	if m := mounts(h.Dir); len(m) != 0 {
+		t.Errorf("mounted: %q", m)
+	}
+}
+
 // Kubelet's directory is bind-mounted somewhere else: with shared propagation
 // each mount of ours appears under two paths, and counts once.
 func TestRootUnderTwoPaths(t *testing.T) {
