@@ -200,6 +200,7 @@ var mountedBy = map[string]volume.Kind{flexvolume.MountDevice: volume.Staged, fl
 // be mounted there, if anything.
 func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
 	layout := kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}
+	t.Name = dir
 	t.Dir, t.Root, t.Refusal = layout.Resolve(dir)
 	if t.Refusal == nil && kind != "" && layout.Place(t.Root, t.Dir).Kind != kind { // such a mount counts as another driver's
 		t.Refusal = fmt.Errorf("%s is not one of kubelet's directories for volumes of the driver %s: if kubelet calls flexd by another name, correct `driver` in flexd's configuration and restart flexd", dir, layout.Driver)

@@ -189,21 +189,44 @@ func Follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
 	return ours != nil && theirs != nil && theirs.receives(ours) && within(ours, e.Dir) == within(theirs, x.Dir)
 }
 
-// Appears reports whether a mount at dir will be visible in another namespace: a mount
-// there that a lookup reaches receives it.
-func (t *Table) Appears(dir string, other *Table) bool {
+// Appears reports whether a mount at dir will be visible in another namespace, where the
+// directory is called name: a mount there that a lookup reaches receives it.
+func (t *Table) Appears(dir string, other *Table, name string) bool {
 	on := t.Containing(dir)
-	if on == nil {
-		return false
-	}
+	return on != nil && slices.ContainsFunc(other.paths(on, dir, name), func(path string) bool {
+		return other.Top(path) == nil && other.Containing(path).receives(on)
+	})
+}
+
+// Shows reports whether in another namespace, where the directory is called name, a lookup
+// reaches the filesystem that is mounted at dir.
+func (t *Table) Shows(dir string, other *Table, name string) bool {
+	on, lowest := t.lookup(dir)
+	return on != nil && lowest != nil && slices.ContainsFunc(other.paths(on, dir, name), func(path string) bool {
+		x := other.Top(path)
+		return x != nil && x.Number == lowest.top.Number && x.Root == lowest.top.Root
+	})
+}
+
+// paths returns where a lookup reaches a directory of a mount of another table. If name is one
+// of these paths it is the only one: a process that uses it does not see the others.
+func (t *Table) paths(on *Entry, dir, name string) (all []string) {
 	place := within(on, dir)
-	for _, e := range other.Of(on.Number) {
+	for _, e := range t.Of(on.Number) {
 		rest, ok := strings.CutPrefix(place, strings.TrimSuffix(e.Root, "/")+"/")
-		if ok && e.receives(on) && other.Containing(filepath.Join(e.Dir, rest)) == e {
-			return true
+		if !ok {
+			continue
 		}
+		path := filepath.Join(e.Dir, rest)
+		if holds, _ := t.lookup(path); holds != e {
+			continue
+		}
+		if path == name {
+			return []string{path}
+		}
+		all = append(all, path)
 	}
-	return false
+	return all
 }
 
 // receives reports whether mounts on another mount propagate to this one.

@@ -39,6 +39,59 @@ func TestLookup(t *testing.T) {
 	})
 }
 
+// Ensure that a process in another namespace sees a mount where its own name of the directory
+// leads, whatever it has at other paths of the same filesystem.
+func TestOtherTable(t *testing.T) {
+	const dir, disk = "/data/kubelet/pods/1/v", " rw - ext4 /dev/loop1 rw\n"
+	own := func(shared, mounted string) string {
+		return "1 0 253:1 / / rw" + shared + " - ext4 /dev/sda rw\n" + mounted
+	}
+	const peers, slave = " shared:7", " master:7"
+	kubelets := func(options, mounted string) string {
+		return "50 40 0:99 / / rw - overlay none rw\n51 50 253:1 /data/kubelet /var/lib/kubelet rw" + options + " - ext4 /dev/sda rw\n" + mounted
+	}
+	const (
+		ours   = "9 1 7:1 / /data/kubelet/pods/1/v" + disk
+		theirs = "59 51 7:1 / /var/lib/kubelet/pods/1/v" + disk
+		// The host's root, as it was when the container started.
+		host = "52 50 253:1 / /host rw - ext4 /dev/sda rw\n53 52 7:1 / /host/data/kubelet/pods/1/v" + disk
+		live = "52 50 253:1 / /host rw master:7 - ext4 /dev/sda rw\n"
+	)
+	for _, row := range []struct {
+		what, own, other string
+		appears, shows   bool
+	}{
+		{"nothing is shared", own("", ours), kubelets("", ""), false, false},
+		{"shared", own(peers, ours), kubelets(peers, theirs), false, true},
+		{"a slave", own(peers, ours), kubelets(slave, theirs), false, true},
+		{"before the mount", own(peers, ""), kubelets(slave, ""), true, false},
+		{"unmounted there", own(peers, ours), kubelets(slave, ""), false, false},
+		{"a private copy", own(peers, ours), kubelets("", theirs), false, true},
+		{"mounted over there", own(peers, ours), kubelets(slave, theirs+"60 59 7:2 / /var/lib/kubelet/pods/1/v rw - ext4 /dev/loop2 rw\n"), false, false},
+		{"another volume there", own(peers, ours), kubelets(slave, "59 51 7:2 / /var/lib/kubelet/pods/1/v rw - ext4 /dev/loop2 rw\n"), false, false},
+		{"a stale copy elsewhere", own(peers, ours), kubelets("", host), false, false},
+		{"propagation elsewhere", own(peers, ""), kubelets("", live), false, false},
+		{"its directory is a link to that", own(peers, ""), "50 40 0:99 / / rw - overlay none rw\n" + live, true, false},
+		{"a link to a copy", own(peers, ours), "50 40 0:99 / / rw - overlay none rw\n" + host, false, true},
+		{"another filesystem", own(peers, ours), "50 40 0:99 / / rw - overlay none rw\n", false, false},
+	} {
+		tab, err := Read(strings.NewReader(row.own))
+		if err != nil {
+			t.Fatal(row.what, err)
+		}
+		other, err := Read(strings.NewReader(row.other))
+		if err != nil {
+			t.Fatal(row.what, err)
+		}
+		if got := tab.Appears(dir, other, "/var/lib/kubelet/pods/1/v"); got != row.appears {
+			t.Errorf("%s: a mount appears: %v", row.what, got)
+		}
+		if got := tab.Shows(dir, other, "/var/lib/kubelet/pods/1/v"); got != row.shows {
+			t.Errorf("%s: the mount is seen: %v", row.what, got)
+		}
+	}
+}
+
 // A pod can make a line of the node's table as long as it likes: it moves a directory that is
 // bind-mounted, as for a subPath, below deep ones.
 func TestLongLine(t *testing.T) {

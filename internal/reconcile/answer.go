@@ -13,6 +13,7 @@ import (
 )
 
 func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
+	l.refuseUnseen(&v)
 	l.renew(v.Done)
 	l.noteStarts(v.Done)
 	l.mu.Lock()
@@ -33,6 +34,20 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 		l.lastErr = nil
 	}
 	return ids
+}
+
+// refuseUnseen refuses the calls whose mount is there, and whose caller does not see it. A call
+// that joined another one, or found its mount, was in no check before the mount appeared.
+func (l *lane) refuseUnseen(v *volume.Verdict) {
+	for _, c := range l.calls() {
+		if !c.Mounts() || !slices.Contains(v.Done, c.ID) {
+			continue
+		}
+		if err := c.asked.sees(l.table); err != nil {
+			v.Done = slices.DeleteFunc(v.Done, func(id string) bool { return id == c.ID })
+			v.Refused = append(v.Refused, volume.Refusal{Call: c.ID, Code: volume.CodeOr(err, volume.Unknown), Reason: err.Error()})
+		}
+	}
 }
 
 // renew starts the lease anew for a Check or Activate that found one.

@@ -32,7 +32,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if dir := l.n.Observer.Foreign(d.Number, d.Path, dirs, table); dir != "" {
 		return volume.Errorf(volume.Busy, "it was mounted at %s by something else meanwhile: findmnt %s", dir, dir)
 	}
-	if err := c.asked.Caller.sees(table, s.Dir); err != nil {
+	if err := c.asked.wouldSee(table); err != nil {
 		return err
 	}
 	if why := l.n.lostReason(l.group()); why != "" {
@@ -63,10 +63,11 @@ func (c Caller) other() (bool, error) {
 	return c.Mounts.Other()
 }
 
-// sees refuses a mount that a caller in another mount namespace would not see: no mount
-// of its own receives what is mounted at dir.
-func (c Caller) sees(table *mounttable.Table, dir string) error {
-	if other, err := c.other(); err != nil || !other {
+// wouldSee refuses a mount that a caller in another mount namespace would not see: no mount
+// of its own receives what is mounted at the target.
+func (r Request) wouldSee(table *mounttable.Table) error {
+	dir := r.Target.Dir
+	if other, err := r.Caller.other(); err != nil || !other {
 		return err
 	}
 	on := table.Containing(dir)
@@ -76,12 +77,33 @@ func (c Caller) sees(table *mounttable.Table, dir string) error {
 	if on.Peer == 0 {
 		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
-	theirs, err := c.Mounts.Table()
+	theirs, err := r.Caller.table()
 	if err != nil {
-		return volume.Errorf(volume.Unknown, "the caller's mount table: %w", err)
+		return err
 	}
-	if table.Appears(dir, theirs) {
+	if table.Appears(dir, theirs, r.Target.Name) {
 		return nil
 	}
 	return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
+}
+
+// sees refuses a mount that is there and that a caller in another mount namespace does not see.
+func (r Request) sees(table *mounttable.Table) error {
+	if other, err := r.Caller.other(); err != nil || !other {
+		return err
+	}
+	theirs, err := r.Caller.table()
+	if err != nil || table.Shows(r.Target.Dir, theirs, r.Target.Name) {
+		return err
+	}
+	return volume.Errorf(volume.NotVisible, "it is mounted at %s, but the caller lives in another mount namespace or chroot and does not see that mount: its container was started without the mount, or it was unmounted there. Start kubelet's container again, with its directory bound recursively and with shared or slave propagation (rshared, rslave)", r.Target.Dir)
+}
+
+// table reads the mount table of a caller in another namespace.
+func (c Caller) table() (*mounttable.Table, error) {
+	theirs, err := c.Mounts.Table()
+	if err != nil {
+		return nil, volume.Errorf(volume.Unknown, "the caller's mount table: %w", err)
+	}
+	return theirs, nil
 }

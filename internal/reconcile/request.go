@@ -25,6 +25,7 @@ type Request struct {
 // A Target is the directory of a request: for Stage, Publish, Expand, Release and Reclaim.
 type Target struct {
 	Dir     string // as the mount table shows it
+	Name    string // as the caller calls it
 	Root    string // the frontend's directory that Dir lies below
 	Global  string // Publish: where the frontend has staged the volume, "" = nowhere
 	Refusal error  // why nothing may be mounted there; mounts of flexd there are released nevertheless

@@ -299,8 +299,14 @@ func TestOtherNamespace(t *testing.T) {
 	h.ok(h.call("unmount", dir))
 	// The other way round it does not.
 	h.refused(h.inNamespace("private", "mount", dir, v.Blob(&p)), "another mount namespace")
-	// For the release it is enough that flexd sees it.
+	// A mount that is there is no Success for a caller that does not have it.
 	h.ok(h.call("mount", dir, v.Blob(&p)))
+	h.refused(h.prepared("private", "umount "+dir, "mount", dir, v.Blob(&p)), "another mount namespace", "does not see that mount")
+	h.ok(h.inNamespace("slave", "mount", dir, v.Blob(&p)))
+	if !mounted(dir) {
+		t.Error("not mounted any more")
+	}
+	// For the release it is enough that flexd sees it.
 	h.ok(h.inNamespace("private", "unmount", dir))
 	if mounted(dir) {
 		t.Error("still mounted")
@@ -312,9 +318,15 @@ func TestOtherNamespace(t *testing.T) {
 // inNamespace is a call from a mount namespace of its own.
 func (h *host) inNamespace(propagation string, args ...string) answer {
 	h.t.Helper()
+	return h.prepared(propagation, "true", args...)
+}
+
+// prepared is inNamespace after a preparation there.
+func (h *host) prepared(propagation, prepare string, args ...string) answer {
+	h.t.Helper()
 	driver := h.Driver
 	defer func() { h.Driver = driver }()
-	enter := append(h.unshared(propagation, "true"), driver)
+	enter := append(h.unshared(propagation, prepare), driver)
 	h.Driver = enter[0]
 	a := h.callWith(nil, append(enter[1:], args...)...)
 	a.about = args[0]

@@ -1,0 +1,79 @@
+package reconcile_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/reconcile"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// elsewhere is a mount namespace of its own: flexd's if all is mounted, else one in which nothing
+// of kubelet's is.
+type elsewhere struct {
+	e     *hosttest.Env
+	all   bool
+	reads *atomic.Int32
+}
+
+func (m elsewhere) Other() (bool, error) { return true, nil }
+
+func (m elsewhere) Table() (*mounttable.Table, error) {
+	m.reads.Add(1)
+	if m.all {
+		return m.e.Node().Observer.Read(context.Background())
+	}
+	return mounttable.Read(strings.NewReader("1 0 0:99 / / rw - overlay none rw\n"))
+}
+
+// A mount that is there is no Success for a kubelet that does not see it, as after a start of its
+// container without the mounts of the host: the pod would write to the disk below. The same holds
+// for a call that joins the mount of another caller.
+func TestMountUnseenByCaller(t *testing.T) {
+	ask := func(e *hosttest.Env, id, dir string, all bool) (reads int32, err error) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, reconcile.ErrDeadline)
+		defer cancel()
+		m := elsewhere{e, all, new(atomic.Int32)}
+		_, err = e.Node().Do(ctx, reconcile.Request{ID: id, Verb: volume.Publish, Title: "mount", Name: volume.Name{VG: hosttest.VG, LV: pod("a").LV},
+			Target:  reconcile.Target{Dir: dir, Root: e.Root},
+			Options: reconcile.Options{Alias: pod("a").Volume},
+			Caller:  reconcile.Caller{Started: e.M.Boot(), Mounts: m}})
+		return m.reads.Load(), err
+	}
+	onSim(t, "mounted", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Start(a))
+		_, err := ask(e, "1", k.Dir(a), false)
+		says(t, err, "does not see that mount", "rshared")
+		reads, err := ask(e, "2", k.Dir(a), true)
+		if works(t, err); reads != 1 {
+			t.Errorf("%d reads of the caller's table", reads)
+		}
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+	})
+	onSim(t, "joined", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		joined := make(chan error, 1)
+		e.Command = func(c run.Cmd) {
+			if c.Step == "mount" {
+				go func() {
+					_, err := ask(e, "1", k.Dir(a), false)
+					joined <- err
+				}()
+				time.Sleep(time.Second)
+			}
+		}
+		works(t, k.Start(a))
+		e.Command = nil
+		says(t, <-joined, "does not see that mount")
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+	})
+}
