@@ -46,13 +46,14 @@ type Active struct {
 // later the watchdog resets the node: the rest is for dropping the locks.
 const (
 	loseLimit   = 20 * time.Second
-	vacateLimit = 8 * time.Second // for the unmounts of pods, and again for those of the global mounts
+	vacateLimit = 8 * time.Second // for the start of flexd, and for the unmounts of pods or the global mounts: twice in all
 )
 
 // losing is the state of a group whose locks are lost.
 type losing struct {
 	running int  // calls of Lose
 	late    bool // the last one has failed: flexd drops the locks when the last volume is inactive
+	again   bool // something may have become inactive meanwhile, after it was counted
 }
 
 // Lose is called when sanlock could not renew the lease of a group: other nodes will take its
@@ -96,13 +97,16 @@ const (
 // vacate unmounts and deactivates the volumes of a group as far as nothing uses them.
 func (n *Node) vacate(ctx context.Context, vg string) error {
 	why := map[volume.UUID][]string{}
+	unmounts, cancel := context.WithTimeoutCause(ctx, 2*vacateLimit, ErrDeadline)
+	defer cancel()
 	select {
 	case <-n.ready:
 		// A global mount is in use while a pod's is there.
 		for _, kind := range []volume.Kind{volume.Published, volume.Staged} {
-			n.vacateMounts(ctx, vg, kind, why)
+			n.vacateMounts(unmounts, vg, kind, why)
 		}
-	case <-ctx.Done(): // what is mounted is not known
+	case <-time.After(vacateLimit): // what is mounted is not known
+	case <-ctx.Done():
 	}
 	left, err := n.RemoveUnused(ctx, vg)
 	if err != nil && len(left) == 0 {
@@ -176,6 +180,9 @@ func (n *Node) lose(vg string, calls int, late bool) {
 	l.running += calls
 	l.late = late
 	n.losing[vg] = l
+	if l.again {
+		n.dropNext(vg)
+	}
 }
 
 // dropLost drops the lost locks of a group ("" = all) when its last volume has become inactive
@@ -184,10 +191,19 @@ func (n *Node) dropLost(vg string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, l := range n.losing {
-		if (vg == "" || vg == name) && l.late && l.running == 0 {
-			n.losing[name] = losing{running: 1}
-			go n.dropLate(name)
+		if vg == "" || vg == name {
+			l.again = true
+			n.losing[name] = l
+			n.dropNext(name)
 		}
+	}
+}
+
+// dropNext starts dropLate unless a call of Lose runs, whose end does. The caller holds n.mu.
+func (n *Node) dropNext(vg string) {
+	if l := n.losing[vg]; l.late && l.running == 0 {
+		n.losing[vg] = losing{running: 1}
+		go n.dropLate(vg)
 	}
 }
 
