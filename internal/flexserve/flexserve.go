@@ -117,7 +117,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	switch {
 	case errors.Is(err, reconcile.ErrStopping):
 		log.Info("not answered, flexd stops: the caller will ask the next one")
-		return flexvolume.Refusal(string(volume.CodeOf(err)), err.Error())
+		return flexvolume.Answer{}
 	case err != nil:
 		return f.refused(log, event, call, title, err)
 	}

@@ -17,7 +17,8 @@ const (
 // MaxMessage is the most bytes an answer's message may have.
 const MaxMessage = 900
 
-// An Answer is what kubelet gets for a call.
+// An Answer is what kubelet gets for a call. The zero Answer is none: flexdriver asks the next
+// flexd.
 type Answer struct {
 	Status       string        // one of the statuses above
 	Message      string        // one line; the reason of a failure, shown in pod events

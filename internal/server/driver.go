@@ -139,7 +139,7 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 	answer := d.handle(waiting, about, r, peer)
 	about["took"] = time.Since(start).Round(time.Millisecond)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil || answer == flexvolume.Answer{}:
 		d.Log.WithFields(about).Info("not answered, flexd is shutting down")
 	case waiting.Err() != nil:
 		d.Log.WithFields(about).Info("not answered, the caller hung up")

@@ -296,6 +296,16 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// A call that the handler does not answer is one for the next flexd: the connection ends.
+func TestNoAnswer(t *testing.T) {
+	d := start(t, func(context.Context, flexvolume.Request, Peer) flexvolume.Answer { return flexvolume.Answer{} })
+	c := d.dial(t)
+	send(t, c, request("c1"))
+	if b, err := io.ReadAll(c); len(b) != 0 || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
 // flexdriver's own client finds its answer at the next daemon.
 func TestRestart(t *testing.T) {
 	entered := make(chan bool, 1)
