@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -299,6 +300,18 @@ func (s *Store) PutLease(l Lease) error {
 	}
 	s.keepLease(&l)
 	return nil
+}
+
+// MoveLease changes the end of a lease. An error means that only its note has the old one.
+func (s *Store) MoveLease(uuid volume.UUID, until time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.leases[uuid]
+	if l == nil {
+		return nil
+	}
+	l.Until = until
+	return s.write(leaseFile(uuid), l)
 }
 
 // DropKeepingNote ends a claim whose lease cannot be noted: both are valid in memory, and

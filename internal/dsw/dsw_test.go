@@ -225,6 +225,40 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
+// The end of a lease moves in memory also if its note cannot be written, and nothing revives a
+// lease that is gone.
+func TestLeaseMoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "notes")
+	s := open(t, dir)
+	if err := s.PutLease(Lease{VG: "vg0", LV: "a", UUID: "uuid-a", Name: "pv", Until: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	until := func(s *Store) time.Duration {
+		l, _ := s.Lease("uuid-a")
+		return l.Until
+	}
+	if err := s.MoveLease("uuid-a", 2*time.Hour); err != nil || until(s) != 2*time.Hour || until(open(t, dir)) != 2*time.Hour {
+		t.Errorf("%v: %v, the next flexd knows %v", err, until(s), until(open(t, dir)))
+	}
+	note := filepath.Join(dir, leaseFile("uuid-a"))
+	if err := os.Remove(note); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(note, "x"), 0o700); err != nil { // nothing can be renamed over it
+		t.Fatal(err)
+	}
+	if err := s.MoveLease("uuid-a", time.Minute); err == nil || until(s) != time.Minute {
+		t.Errorf("%v: %v", err, until(s))
+	}
+	if _, leases := s.Named("pv"); len(leases) != 1 || leases[0].Until != time.Minute {
+		t.Errorf("by its name: %+v", leases)
+	}
+	_ = s.DropLease("uuid-a")
+	if err := s.MoveLease("uuid-a", time.Hour); err != nil || s.Leases() != nil {
+		t.Errorf("%v: %+v", err, s.Leases())
+	}
+}
+
 // A lease that could not be written does not count: a later call would activate the
 // volume because of it, and the next flexd would not know after a kill.
 func TestLeaseNotWritten(t *testing.T) {

@@ -60,8 +60,7 @@ func (l *lane) renew(done []string) {
 		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Get().Lease*9/10 {
 			continue
 		}
-		lease.Until = l.n.Boot() + l.n.Config.Get().Lease
-		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.PutLease(lease))
+		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.MoveLease(l.uuid, l.n.Boot()+l.n.Config.Get().Lease))
 	}
 }
 

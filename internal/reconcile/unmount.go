@@ -81,8 +81,7 @@ func (n *Node) endLease(name string) {
 	}
 	claims, leases := n.Store.Named(name)
 	for _, lease := range leases {
-		lease.Until = min(lease.Until, n.Boot())
-		if err := n.Store.PutLease(lease); err != nil {
+		if err := n.Store.MoveLease(lease.UUID, min(lease.Until, n.Boot())); err != nil {
 			n.Log.WithError(err).Warn("end of lease: goes on without the note")
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
