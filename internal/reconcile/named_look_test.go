@@ -2,6 +2,8 @@ package reconcile_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -253,6 +255,37 @@ func TestTwoClaimsOneDirectory(t *testing.T) {
 			works(t, k.Finish(p))
 			e.Empty()
 		}
+	})
+}
+
+// A mount without a note is adopted also where another volume has a claim, whose mount an
+// operator took away.
+func TestClaimOfOtherAtUnnotedMount(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		k, p := hosttest.NewKubelet(e, false), pod("a")
+		for _, lv := range []string{"taken", "mounted"} {
+			p.LV = lv
+			works(t, k.Up(p))
+			if lv == "taken" {
+				works(t, e.M.Umount(k.Dir(p)))
+			}
+		}
+		e.AtRest()
+		e.Patient = true
+		e.Crash()
+		notes, _ := filepath.Glob(filepath.Join(e.Notes(), "*"))
+		for _, note := range notes {
+			if text, err := os.ReadFile(note); err == nil && strings.Contains(string(text), `"mounted"`) {
+				works(t, os.Remove(note))
+			}
+		}
+		e.Start()
+		e.Settle(10 * time.Minute) // the mount table is read without an event
+		if n := len(e.Claims()); n != 2 {
+			t.Errorf("%d claims\n%s", n, e.Describe())
+		}
+		works(t, k.Finish(p))
+		e.Empty()
 	})
 }
 

@@ -97,7 +97,10 @@ const adoptionTimeout = 5 * time.Second
 func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 	claimed := map[string]bool{}
 	for _, c := range n.Store.All() {
-		claimed[c.Dir] = true
+		// What another volume is seen at may have lost its own note.
+		if h := n.Observer.Last(c.UUID); h == nil || h.Targets[c.Dir].Other == "" {
+			claimed[c.Dir] = true
+		}
 	}
 	for _, e := range n.Observer.OurMounts(table) {
 		if claimed[e.Dir] {
