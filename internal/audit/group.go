@@ -43,6 +43,7 @@ type group struct {
 	timer         *time.Timer
 	first         time.Time // of the first change since the last audit began; zero = none
 	askedSince    time.Time // start of the running call of the provider; zero = none
+	begun, stored int       // observations: how many began, and which one the findings are from
 	found         []status.Finding
 	files         map[volume.UUID]string // the volumes that are files, as listed last
 	unknownReason string                 // why the metadata could not be read
@@ -91,6 +92,7 @@ func (s *group) run() {
 // findings. A new finding is confirmed by a second observation, because a command may have
 // run during the first. A fresh audit uses no cached data, and confirms every finding.
 func (s *group) audit(ctx context.Context, fresh bool) join.Group {
+	nth := s.begin()
 	g := s.gather(ctx, fresh, fresh)
 	found := join.Findings(g)
 	known := s.knownFindings()
@@ -99,16 +101,24 @@ func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 		for _, d := range found {
 			first[findingKey(d)] = true
 		}
+		nth = s.begin()
 		g = s.gather(ctx, true, fresh)
 		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool { return !first[findingKey(d)] })
 	}
-	if s.a.ctx.Err() == nil { // otherwise the observation was canceled
-		s.store(g, found)
+	if s.a.ctx.Err() == nil && s.store(nth, g, found) { // otherwise the observation was canceled, or is outdated
 		s.renamed(g)
 		s.a.usePools(g)
 		s.lookAtSpace(spaceAtRest)
 	}
 	return g
+}
+
+// begin returns the number of an observation that begins: two audits may run at once.
+func (s *group) begin() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun++
+	return s.begun
 }
 
 // renamed reports the volumes whose name differs from the one in their format record. A lane
@@ -292,10 +302,15 @@ func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 }
 
 // store replaces the last findings, and logs new ones and those that are over. The findings
-// of a busy volume are kept until it is judged again.
-func (s *group) store(g join.Group, found []join.Finding) {
+// of a busy volume are kept until it is judged again. It does nothing and returns false if those
+// of a later observation were stored.
+func (s *group) store(nth int, g join.Group, found []join.Finding) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if nth < s.stored {
+		return false
+	}
+	s.stored = nth
 	switch log := s.a.Log.WithField("vg", s.vg); {
 	case g.Metadata == s.unknownReason:
 	case g.Metadata != "":
@@ -337,6 +352,7 @@ func (s *group) store(g join.Group, found []join.Finding) {
 		}
 	}
 	s.found = now
+	return true
 }
 
 // record adds a disagreement, or its end, to the history.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,5 +167,30 @@ func TestCopyInOtherGroup(t *testing.T) {
 		audit("vg1", "vg0") // as if the file were in both, until vg0 is read
 		time.Sleep(2 * quiet)
 		found("it was moved", 0)
+	})
+}
+
+// A changingGroup loses its volume between two observations, and the first one takes longer.
+type changingGroup struct{ asked *atomic.Int32 }
+
+func (g changingGroup) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
+	if g.asked.Add(1) > 2 { // the first audit confirms its finding
+		return join.Survey{Kind: "loopdev"}
+	}
+	time.Sleep(10 * time.Second)
+	return quickGroup{}.Survey(ctx, vg, fresh)
+}
+
+// An audit that a later one has overtaken does not bring back what is over.
+func TestAuditOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := auditor(t, changingGroup{new(atomic.Int32)}, func() []*View { return nil })
+		go a.groups["vg0"].run()
+		time.Sleep(15 * time.Second)
+		a.groups["vg0"].run()
+		time.Sleep(time.Minute)
+		if all, _ := a.Findings(); len(all) > 0 {
+			t.Errorf("%+v", all)
+		}
 	})
 }
