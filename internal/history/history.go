@@ -216,13 +216,16 @@ var ended = func() chan struct{} {
 func (l *Log) write() {
 	defer close(l.ended)
 	pause := time.Duration(0)
-	for {
+	for end := false; ; {
 		batch := l.unwritten()
 		if len(batch) == 0 {
+			if end {
+				return
+			}
 			select {
 			case <-l.wakeUp:
 			case <-l.ending:
-				return
+				end = true // the last event was recorded before
 			}
 			continue
 		}

@@ -575,3 +575,15 @@ func BenchmarkEvents(b *testing.B) {
 		})
 	}
 }
+
+// The end of flexd is in the files, whatever the writer waits for at that moment: otherwise the
+// next start reports a kill.
+func TestEndWritten(t *testing.T) {
+	for range 200 {
+		l := open(t, t.TempDir(), 1<<20)
+		finish(l)
+		if newest, _, err := l.file.last(); err != nil || !orderlyEnd(newest) {
+			t.Fatalf("the last event is %+v, %v", newest, err)
+		}
+	}
+}
