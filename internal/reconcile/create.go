@@ -21,16 +21,9 @@ func nameKey(name volume.Name) volume.UUID {
 
 // create waits in the lane of the name until the volume exists. The lane continues when its
 // callers stop waiting.
-func (n *Node) create(ctx context.Context, c *call, vg *config.VolumeGroup) error {
-	_, err := n.await(creation(ctx, c, vg), n.lane(nameKey(c.Name), c.Name))
+func (n *Node) create(ctx context.Context, c *call) error {
+	_, err := n.await(c.part(ctx, volume.Create), n.lane(nameKey(c.Name), c.Name))
 	return err
-}
-
-// creation is the part of a call that creates its volume.
-func creation(ctx context.Context, c *call, vg *config.VolumeGroup) *call {
-	part := c.part(ctx, volume.Create)
-	part.Refusal = createRefusal(c, vg)
-	return part
 }
 
 // createRefusal returns why the configuration does not allow flexd to create the volume of a call;
@@ -49,7 +42,7 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 		return refuse(volume.NoSpace, "it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", volume.Bytes(size), fsType, volume.Bytes(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
 		return refuse(volume.NoSpace, "option size wants %s, more than maxSize of volume group %s (%s): ask for less, or raise it in flexd's configuration", volume.Bytes(size), vg.Name, volume.Bytes(vg.MaxSize))
-	case c.Verb != volume.Publish && vg.Restricted():
+	case c.asked.Verb != volume.Publish && vg.Restricted():
 		return refuse(volume.NotAllowed, "it does not exist; %s", unknownNamespace(vg, "create it by hand"))
 	case c.asked.Options.Pod.Namespace == "" && vg.PerNamespace != config.Limit{}:
 		return refuse(volume.NotAllowed, "it does not exist; perNamespace limits what volume group %s may have for each namespace, and kubelet names it at mount only: create it by hand, or use the driver without attach", vg.Name)

@@ -91,7 +91,8 @@ func newCreating(t *testing.T, p *creator) *creating {
 		t.Fatal(err)
 	}
 	o := asw.New(nil, map[string]asw.Provider{"vg0": p}, records.Get, noMounts{})
-	n := New(Parts{Config: config.NewLive(&config.Config{Files: config.Files{RunDir: t.TempDir()}, Times: config.Times{Lease: time.Hour, CallDeadline: time.Minute}}), Log: logrus.NewEntry(log), Records: records,
+	n := New(Parts{Config: config.NewLive(&config.Config{Files: config.Files{RunDir: t.TempDir()}, Times: config.Times{Lease: time.Hour, CallDeadline: time.Minute},
+		VolumeGroups: []config.VolumeGroup{{Name: "vg0", Create: true, Volumes: []string{"*"}, Namespaces: []string{"*"}}}}), Log: logrus.NewEntry(log), Records: records,
 		Store: store, Observer: o, Providers: map[string]Provider{"vg0": p}, Boot: boot, Held: func(string) *run.LockedError { return nil }})
 	close(n.ready)
 	return &creating{p, n, store}
@@ -101,10 +102,10 @@ var created = volume.Name{VG: "vg0", LV: "a"}
 
 // call waits for the volume. A caller that is gone gets a done ctx.
 func (k *creating) call(ctx context.Context, id string) error {
-	c := &call{Request: dsw.Request{Call: volume.Call{ID: id, Verb: volume.Publish, Size: 1 << 30}, Name: created}}
+	c := &call{Request: dsw.Request{Call: volume.Call{ID: id, Verb: volume.Publish, Size: 1 << 30}, Name: created}, asked: Request{Verb: volume.Publish}}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, ErrDeadline)
 	defer cancel()
-	return k.n.create(ctx, c, &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}})
+	return k.n.create(ctx, c)
 }
 
 // calls lets several callers wait at once.
@@ -208,6 +209,56 @@ func TestCreationIsAStep(t *testing.T) {
 			t.Errorf("after it succeeded: %+v", d)
 		}
 	})
+}
+
+// A call that waits for another node is judged by the configuration of the moment: what a reload
+// takes away is not done any more.
+func TestReloadWhileCreationWaits(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*config.VolumeGroup)
+		says   string
+	}{
+		"create":     {func(g *config.VolumeGroup) { g.Create = false }, "does not let flexd create it"},
+		"maxSize":    {func(g *config.VolumeGroup) { g.MaxSize = 1 << 20 }, "more than maxSize"},
+		"volumes":    {func(g *config.VolumeGroup) { g.Volumes = nil }, "does not allow volume"},
+		"namespaces": {func(g *config.VolumeGroup) { g.Namespaces = []string{"other"} }, "does not allow pods of namespace"},
+		"nothing":    {func(g *config.VolumeGroup) {}, "its disk is full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var free atomic.Bool
+				k := newCreating(t, &creator{create: func() error {
+					if !free.Load() {
+						return &volume.WaitError{Reason: "another node has the lock"}
+					}
+					return errors.New("its disk is full")
+				}})
+				defer k.n.stop(ErrStopping)
+				dir, answer := t.TempDir(), make(chan error, 1)
+				go func() {
+					ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, ErrDeadline)
+					defer cancel()
+					_, err := k.n.Do(ctx, Request{ID: "1", Verb: volume.Publish, Name: created, Target: Target{Dir: dir}, Options: Options{Size: 1 << 30, Pod: dsw.Pod{Namespace: "ns"}}, Caller: Caller{Started: time.Hour}})
+					answer <- err
+				}()
+				time.Sleep(10 * time.Second)
+				tries := k.runs.Load()
+				next := *k.n.Config.Get()
+				next.VolumeGroups = slices.Clone(next.VolumeGroups)
+				row.change(&next.VolumeGroups[0])
+				if restart := k.n.Config.Reload(&next); len(restart) > 0 {
+					t.Fatal(restart)
+				}
+				free.Store(true)
+				if err := <-answer; err == nil || !strings.Contains(err.Error(), row.says) {
+					t.Errorf("the answer is %v", err)
+				}
+				if more := k.runs.Load() - tries; tries == 0 || (more > 0) != (name == "nothing") {
+					t.Errorf("%d tries, and %d after the reload", tries, more)
+				}
+			})
+		})
+	}
 }
 
 // A volume in use is renamed, and its record has the new name, after a call has looked for it.

@@ -26,6 +26,7 @@ func losingNode(t *testing.T, remove func(ctx context.Context, n *Node) []Active
 	locks := &lostForGood{}
 	n := newCreating(t, &creator{}).n
 	n.Locks = locks
+	n.Config.VG("vg0").Shared = true
 	n.RemoveUnused = func(ctx context.Context, _ string) ([]Active, error) {
 		left := remove(ctx, n)
 		return left, context.Cause(ctx)

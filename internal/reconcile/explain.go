@@ -120,7 +120,7 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 		case lv.Presence == volume.Absent && createdLater(c, vg):
 			return Outlook{Notes: []string{"the volume does not exist: a later call creates it"}}
 		case lv.Presence == volume.Absent:
-			s, o.Steps, err = n.ifCreated(c, vg, p, lv, dirs)
+			s, o.Steps, err = n.ifCreated(c, p, lv, dirs)
 		default:
 			s, err = n.prospect(c, lv, dirs)
 		}
@@ -206,8 +206,8 @@ func ifAbsent(c *call, vg *config.VolumeGroup) string {
 }
 
 // ifCreated returns the volume as its creation would leave it, and the steps of that.
-func (n *Node) ifCreated(c *call, vg *config.VolumeGroup, p Provider, lv volume.LV, dirs []string) (*prospect, []volume.Step, error) {
-	f := volume.Foresee(volume.Want{}, n.named(c.Name, lv, nil), creation(c.ctx, c, vg).Call, volume.FS{})
+func (n *Node) ifCreated(c *call, p Provider, lv volume.LV, dirs []string) (*prospect, []volume.Step, error) {
+	f := volume.Foresee(volume.Want{}, n.named(c.Name, lv, nil), n.judged(c.part(c.ctx, volume.Create)), volume.FS{})
 	if f.Refused.Reason != "" {
 		return nil, nil, volume.Errorf(f.Refused.Code, "%s", f.Refused.Reason)
 	}

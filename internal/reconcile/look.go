@@ -201,8 +201,8 @@ func (l *lane) want() volume.Want {
 	if lost != "" {
 		w.Grow, w.Recheck = false, false
 	}
-	for _, r := range l.n.requests.Of(l.uuid) {
-		c := r.Call
+	for _, waits := range l.calls() {
+		c := l.n.judged(waits)
 		if lost != "" && c.Verb != volume.Release && c.Verb != volume.Reclaim {
 			c.Refusal = volume.Refusal{Code: volume.Unusable, Reason: lost}
 		}

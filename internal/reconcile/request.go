@@ -160,7 +160,7 @@ func (n *Node) dispatch(c *call) (result Result, err error) {
 
 // exists reports whether the volume is here, active or not.
 func (n *Node) exists(c *call) (bool, error) {
-	_, p, err := n.allowed(c, c.Name)
+	_, p, err := n.allowed(c)
 	if err != nil {
 		return false, err
 	}

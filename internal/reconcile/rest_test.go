@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -59,14 +58,14 @@ func TestRefusedCreationsLeaveNothing(t *testing.T) {
 		defer k.n.stop(ErrStopping)
 		refuse := func(i int) {
 			name := volume.Name{VG: "vg0", LV: fmt.Sprint("vol", i)}
-			c := &call{Request: dsw.Request{Call: volume.Call{ID: fmt.Sprint(i), Verb: volume.Publish, Dir: fmt.Sprint("/pods/", i)}, Name: name, Started: time.Hour}}
+			c := &call{Request: dsw.Request{Call: volume.Call{ID: fmt.Sprint(i), Verb: volume.Publish, Dir: fmt.Sprint("/pods/", i)}, Name: name, Started: time.Hour}, asked: Request{Verb: volume.Publish}}
 			if i%2 == 0 {
 				c.Size = 1 << 30
 			}
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, ErrDeadline)
 			defer cancel()
 			c.ctx = ctx
-			if err := k.n.create(ctx, c, &config.VolumeGroup{Name: "vg0", Create: true, Namespaces: []string{"*"}}); err == nil {
+			if err := k.n.create(ctx, c); err == nil {
 				t.Fatal("it is not refused")
 			}
 			synctest.Wait()

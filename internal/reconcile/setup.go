@@ -58,23 +58,41 @@ func (n *Node) admit(c *call) (*config.VolumeGroup, Provider, error) {
 	if err := c.asked.Target.Refusal; err != nil {
 		return nil, nil, err
 	}
-	vg, p, err := n.allowed(c, c.Name)
+	vg, p, err := n.allowed(c)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := n.stillLost(c.ctx, vg.Name); err != nil {
 		return nil, nil, err
 	}
-	c.MaxSize = vg.MaxSize
-	if c.Verb == volume.Stage && vg.Restricted() {
-		c.NoFormat = volume.Refusal{Code: volume.NotAllowed, Reason: "it has no filesystem; " + unknownNamespace(vg, "make one by hand")}
-	}
+	c.Call = n.judged(c)
 	return vg, p, nil
+}
+
+// judged returns a call with what the configuration in force says of it: a reload may change that
+// while the call waits.
+func (n *Node) judged(c *call) volume.Call {
+	v := c.Call
+	if c.Verb == volume.Release || c.Verb == volume.Reclaim {
+		return v
+	}
+	vg, _, err := n.allowed(c)
+	if err != nil {
+		v.Refusal = volume.Refusal{Code: volume.CodeOf(err), Reason: err.Error()}
+		return v
+	}
+	if v.MaxSize = vg.MaxSize; c.Verb == volume.Create {
+		v.Refusal = createRefusal(c, vg)
+	}
+	if v.NoFormat = (volume.Refusal{}); c.Verb == volume.Stage && vg.Restricted() {
+		v.NoFormat = volume.Refusal{Code: volume.NotAllowed, Reason: "it has no filesystem; " + unknownNamespace(vg, "make one by hand")}
+	}
+	return v
 }
 
 // setUp finds the volume and makes its lane serve the call.
 func (n *Node) setUp(c *call) (device string, err error) {
-	vg, p, err := n.admit(c)
+	_, p, err := n.admit(c)
 	if err != nil {
 		return "", err
 	}
@@ -85,7 +103,7 @@ func (n *Node) setUp(c *call) (device string, err error) {
 		return "", err
 	}
 	defer n.requests.Leave(&c.Request)
-	l, err := n.find(ctx, c, vg, p)
+	l, err := n.find(ctx, c, p)
 	if err != nil || l == nil {
 		if n.requests.Bound(&c.Request) == "" { // otherwise a committed mount has interrupted find
 			n.requests.Abandon(&c.Request, dsw.Answer{Err: err})
@@ -97,7 +115,7 @@ func (n *Node) setUp(c *call) (device string, err error) {
 
 // find returns the lane of the volume that a call names. It creates a missing volume if that is
 // allowed. It creates none for a check: there is no lane then.
-func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Provider) (*lane, error) {
+func (n *Node) find(ctx context.Context, c *call, p Provider) (*lane, error) {
 	if c.Mounts() {
 		if err := n.target(ctx, c); err != nil {
 			return nil, err
@@ -105,10 +123,10 @@ func (n *Node) find(ctx context.Context, c *call, vg *config.VolumeGroup, p Prov
 	}
 	lv, err := n.awaitLookUp(ctx, c, p)
 	if err == nil && lv.Presence == volume.Absent {
-		if createdLater(c, vg) {
+		if createdLater(c, n.Config.VG(c.Name.VG)) {
 			return nil, nil
 		}
-		if err := n.create(ctx, c, vg); err != nil {
+		if err := n.create(ctx, c); err != nil {
 			return nil, err
 		}
 		if lv, err = n.awaitLookUp(ctx, c, p); err == nil && lv.Presence == volume.Absent {
@@ -245,18 +263,19 @@ func unknownNamespace(vg *config.VolumeGroup, advice string) string {
 }
 
 // allowed checks that the configuration lets this call use this volume.
-func (n *Node) allowed(c *call, name volume.Name) (*config.VolumeGroup, Provider, error) {
+func (n *Node) allowed(c *call) (*config.VolumeGroup, Provider, error) {
+	name, verb := c.Name, c.asked.Verb
 	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
 	switch {
 	case vg == nil || p == nil:
 		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.Get().NodeName)
-	case c.Verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
+	case verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
-	case c.Verb == volume.Publish && vg.AllowsVolume(name.LV) && !vg.AllowsVolumeFor(c.asked.Options.Pod.Namespace, name.LV):
+	case verb == volume.Publish && vg.AllowsVolume(name.LV) && !vg.AllowsVolumeFor(c.asked.Options.Pod.Namespace, name.LV):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q for pods of namespace %q (volumes: %q)", name.VG, name.LV, c.asked.Options.Pod.Namespace, vg.Volumes)
 	case !vg.AllowsVolume(name.LV):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
-	case c.Verb == volume.Stage && vg.Restricted() && len(c.Super) > 0:
+	case verb == volume.Stage && vg.Restricted() && len(c.Super) > 0:
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the filesystem cannot be mounted with %s: %s", strings.Join(c.Super, ","), unknownNamespace(vg, "remove what is for the whole filesystem"))
 	}
 	return vg, p, nil

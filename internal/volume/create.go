@@ -11,6 +11,8 @@ func (p *planner) creations() {
 		case c.Verb != Create && c.Verb != Find:
 		case lv.Presence == Present:
 			p.done(c)
+		case c.Verb == Find && c.Refusal.Reason != "":
+			p.refuseWith(c, c.Refusal)
 		case p.waits(c):
 		case lv.Presence == Foreign:
 			p.refuse(c, Unusable, "not usable: %s", orUnknown(lv.Reason))

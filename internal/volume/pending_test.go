@@ -63,3 +63,17 @@ func TestPending(t *testing.T) {
 		}
 	}
 }
+
+// A call that waits for a look-up is refused as soon as the configuration refuses it, unless the
+// volume is known: then its own lane does so.
+func TestPendingRefused(t *testing.T) {
+	why := Refusal{Code: NotAllowed, Reason: "not in volumes"}
+	find := Call{ID: "1", Verb: Find, Refusal: why}
+	v := Plan(Want{Calls: []Call{find}}, Have{LV: LV{Pending: true, Reason: "another node has the lock"}})
+	if len(v.Refused) != 1 || v.Refused[0] != (Refusal{Call: "1", Code: why.Code, Reason: why.Reason}) {
+		t.Errorf("while it is looked up: %+v", v)
+	}
+	if v := Plan(Want{Calls: []Call{find}}, Have{LV: LV{Presence: Present}}); len(v.Done) != 1 {
+		t.Errorf("when it is known: %+v", v)
+	}
+}
