@@ -540,6 +540,79 @@ func TestSeenNotWritten(t *testing.T) {
 	if got, _, _ := state(r, "found"); got != volume.Seen {
 		t.Errorf("found: %v, want seen in memory", got)
 	}
+	settled(t, r)
+}
+
+// settled waits until r does nothing in the background.
+func settled(t *testing.T, r *Records) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		running := r.retrying
+		r.mu.Unlock()
+		if !running {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the retry does not end")
+		}
+	}
+}
+
+// The disk is full when a volume with an operator's filesystem is first mounted, and has space
+// later. Until then its name is taken and status says why it may be forgotten; then the next
+// look at the volume, its name or the problems makes the record durable.
+func TestSeenWrittenLater(t *testing.T) {
+	for what, look := range map[string]func(*Records){
+		"the volume":   func(r *Records) { _, _ = r.Get("found") },
+		"the problems": func(r *Records) { r.Problems() },
+		"its name":     func(r *Records) { _, _, _ = r.Named(volume.Name{VG: "vg0", LV: "a"}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir, name := t.TempDir(), volume.Name{VG: "vg0", LV: "a"}
+			r, err := OpenRecords(dir, boot, up)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p := r.Problems(); len(p) > 0 {
+				t.Errorf("problems: %q", p)
+			}
+			full := r.File("found") + ".tmp"
+			if err := os.Mkdir(full, 0o700); err != nil { // no record can be written there
+				t.Fatal(err)
+			}
+			if err := r.Seen("found", volume.Name{VG: "vg0", LV: "before"}, "ext4"); err == nil {
+				t.Fatal("it was written")
+			}
+			if err := r.Renamed("found", name, false); err == nil {
+				t.Fatal("it was written")
+			}
+			if p := r.Problems(); len(p) != 1 || !strings.Contains(p[0], r.File("found")+" cannot be written") {
+				t.Errorf("problems: %q", p)
+			}
+			settled(t, r)
+			if uuid, _, err := r.Named(name); uuid != "found" || err != nil {
+				t.Errorf("its name belongs to %q, %v", uuid, err)
+			}
+			settled(t, r)
+			if err := os.Remove(full); err != nil {
+				t.Fatal(err)
+			}
+			look(r)
+			settled(t, r)
+			if p := r.Problems(); len(p) > 0 {
+				t.Errorf("problems with space: %q", p)
+			}
+			next, err := OpenRecords(dir, boot, up)
+			if err != nil {
+				t.Fatal(err)
+			}
+			facts, err := next.Get("found")
+			if err != nil || facts.State != volume.Seen || facts.Name != name {
+				t.Errorf("after a restart: %+v, %v", facts, err)
+			}
+		})
+	}
 }
 
 // The removal of a record takes effect at once, in any state of it.

@@ -63,8 +63,8 @@ func (r *Records) relate(uuid volume.UUID) {
 	}
 }
 
-// replaces removes the record of an earlier version that a new one replaces.
-func (r *Records) replaces(rec Record) {
+// removeReplaced removes the record of an earlier version that a new one replaces.
+func (r *Records) removeReplaced(rec Record) {
 	old := rec.UUID.Earlier()
 	if old == "" {
 		return

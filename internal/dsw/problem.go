@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Problems describes the records that could not be read, sorted. It reads nothing itself: it starts
-// another attempt in the background, whose result the next call returns.
+// Problems returns the records that could not be read or written, sorted. It reads and writes
+// nothing itself: it starts another attempt in the background, for the next call.
 func (r *Records) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -24,19 +24,32 @@ func (r *Records) Problems() []string {
 			all = append(all, fmt.Sprintf("format record %s cannot be read: %v", path, err))
 		}
 	}
-	if len(all) > 0 && !r.looking {
-		r.looking = true
-		go r.retryUnread()
+	for uuid, err := range r.unwritten {
+		all = append(all, fmt.Sprintf("format record %s cannot be written: %v; flexd remembers until it ends that the volume has a filesystem", r.path(uuid), err))
+	}
+	if len(all) > 0 {
+		r.startRetry()
 	}
 	slices.Sort(all)
 	return all
 }
 
-// retryUnread reads the records that could not be read.
-func (r *Records) retryUnread() {
+// startRetry starts retry unless it runs. The caller holds r.mu.
+func (r *Records) startRetry() {
+	if !r.retrying {
+		r.retrying = true
+		go r.retry()
+	}
+}
+
+// retry reads the records that could not be read, and writes those that could not be written.
+func (r *Records) retry() {
 	r.mu.Lock()
-	paths := slices.Collect(maps.Keys(r.unread))
+	paths, uuids := slices.Collect(maps.Keys(r.unread)), slices.Collect(maps.Keys(r.unwritten))
 	r.mu.Unlock()
+	for _, uuid := range uuids {
+		r.putAgain(uuid)
+	}
 	for _, path := range paths {
 		if path == r.dir {
 			_ = r.each(nil, func(_ string, rec Record) {
@@ -50,5 +63,5 @@ func (r *Records) retryUnread() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looking = false
+	r.retrying = false
 }

@@ -29,8 +29,6 @@ type Record struct {
 	At      time.Time     `json:"at"`
 	Boot    string        `json:"boot,omitempty"`   // formatting: the boot in which mkfs was started
 	Uptime  time.Duration `json:"uptime,omitempty"` // formatting: the boot clock at that time
-
-	volatile bool // it could not be written, and is valid until flexd ends
 }
 
 // The states of a record.
@@ -51,14 +49,15 @@ type Records struct {
 	linkDir string // see LinkDevices; "" = no links
 	device  func(volume.UUID) string
 
-	mu      sync.Mutex                    // not held while a file is read or written
-	known   map[volume.UUID]Record        // the contents that were read or written, while the file exists
-	names   map[string]namesIn            // file → the names in it, as it was read
-	writing map[volume.UUID]bool          // the records that are being written
-	written *sync.Cond                    // with mu: signalled when a record has been written
-	unread  map[string]error              // file, or the directory → why it cannot be read
-	groups  map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
-	looking bool                          // retryUnread runs
+	mu        sync.Mutex                    // not held while a file is read or written
+	known     map[volume.UUID]Record        // the contents that were read or written, while the file exists
+	names     map[string]namesIn            // file → the names in it, as it was read
+	writing   map[volume.UUID]bool          // the records that are being written
+	written   *sync.Cond                    // with mu: signalled when a record has been written
+	unwritten map[volume.UUID]error         // of known, those that could not be written and are valid for this life of flexd → why
+	unread    map[string]error              // file, or the directory → why it cannot be read
+	groups    map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
+	retrying  bool                          // retry runs
 }
 
 // OpenRecords returns the records below dir, and creates dir if it is missing. Problems has the
@@ -68,7 +67,7 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
 	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]namesIn{},
-		writing: map[volume.UUID]bool{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
+		writing: map[volume.UUID]bool{}, unwritten: map[volume.UUID]error{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	r.written = sync.NewCond(&r.mu)
 	_ = r.each(nil, func(_ string, rec Record) { r.relate(rec.UUID) })
 	return r, nil
@@ -191,12 +190,17 @@ func (r *Records) path(uuid volume.UUID) string {
 func (r *Records) File(uuid volume.UUID) string { return r.path(uuid) }
 
 // Get returns a volume's record. An error means that the record is unknown, not that there is none.
-// A record that an operator has removed does not exist any more, also while flexd runs.
+// A record that an operator has removed does not exist any more, also while flexd runs. A record
+// that could not be written is written in the background.
 func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	r.mu.Lock()
 	rec, ok := r.known[uuid]
+	_, unwritten := r.unwritten[uuid]
+	if unwritten {
+		r.startRetry()
+	}
 	r.mu.Unlock()
-	if ok && !rec.volatile {
+	if ok && !unwritten {
 		if _, err := os.Lstat(r.path(rec.UUID)); errors.Is(err, fs.ErrNotExist) {
 			r.mu.Lock()
 			delete(r.known, uuid)
@@ -290,27 +294,52 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name, keep bool) error {
 	return r.put(rec)
 }
 
-// put writes a record. Calls for one volume, by its lane and by the audit, wait for each other.
-// Other lanes do not wait for the disk.
+// put writes a record.
 func (r *Records) put(rec Record) error {
+	defer r.begin(rec.UUID)()
+	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
+	return r.write(rec)
+}
+
+// putAgain writes a record that could not be written, as it is known now.
+func (r *Records) putAgain(uuid volume.UUID) {
+	defer r.begin(uuid)()
 	r.mu.Lock()
-	for r.writing[rec.UUID] {
+	rec := r.known[uuid]
+	_, unwritten := r.unwritten[uuid]
+	r.mu.Unlock()
+	if unwritten {
+		_ = r.write(rec)
+	}
+}
+
+// begin waits until nothing else writes the record of a volume, and returns the function that
+// ends this. Calls for one volume, by its lane, the audit and retry, wait for each other. Other
+// lanes do not wait for the disk.
+func (r *Records) begin(uuid volume.UUID) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.writing[uuid] {
 		r.written.Wait()
 	}
-	r.writing[rec.UUID] = true
+	r.writing[uuid] = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.writing, uuid)
+		r.written.Broadcast()
+	}
+}
+
+// write writes a record between begin and its end.
+func (r *Records) write(rec Record) error {
+	r.mu.Lock()
 	for _, name := range r.known[rec.UUID].Also {
 		if rec.State == stateSeen && !slices.Contains(rec.names(), name) {
 			rec.Also = append(rec.Also, name)
 		}
 	}
 	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		delete(r.writing, rec.UUID)
-		r.written.Broadcast()
-		r.mu.Unlock()
-	}()
-	rec.Version, rec.At = noteVersion, time.Now().UTC().Truncate(time.Second)
 	made, err := r.linkDevice(rec.UUID) // first: udev's rule never misses a record
 	if made {
 		err = syncDir(r.linkDir)
@@ -319,17 +348,18 @@ func (r *Records) put(rec Record) error {
 		err = write(r.path(rec.UUID), &rec, true, r.Midway)
 	}
 	if err == nil {
-		defer r.replaces(rec) // after known has the new record
+		defer r.removeReplaced(rec) // after known has the new record
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old := r.known[rec.UUID]; err == nil || rec.State == stateSeen && old.State != stateFormatting {
-		rec.volatile = err != nil
-		r.known[rec.UUID] = rec
-	}
 	if err != nil {
+		if rec.State == stateSeen && r.known[rec.UUID].State != stateFormatting {
+			r.known[rec.UUID], r.unwritten[rec.UUID] = rec, err
+		}
 		return fmt.Errorf("format record: %w", err)
 	}
+	r.known[rec.UUID] = rec
+	delete(r.unwritten, rec.UUID)
 	r.relate(rec.UUID)
 	delete(r.unread, r.path(rec.UUID))
 	return nil
@@ -341,6 +371,17 @@ func (r *Records) put(rec Record) error {
 func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	var uuid volume.UUID
 	var file string
+	r.mu.Lock()
+	for seen := range r.unwritten {
+		if slices.Contains(r.known[seen].names(), n.String()) {
+			uuid, file = seen, r.path(seen)
+			r.startRetry()
+		}
+	}
+	r.mu.Unlock()
+	if uuid != "" {
+		return uuid, file, nil
+	}
 	other := func(path string) bool {
 		r.mu.Lock()
 		in, read := r.names[path]
