@@ -267,10 +267,18 @@ func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs"
 func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.Identity, error) {
 	number := e.Number
 	if strings.HasPrefix(number, "0:") {
+		number = e.SourceNumber()
+	}
+	return o.identify(ctx, e, number)
+}
+
+// identify is Identify of a mount whose device has that number, "" if it is unknown.
+func (o *Observer) identify(ctx context.Context, e *mounttable.Entry, number string) (volume.Identity, error) {
+	if strings.HasPrefix(e.Number, "0:") {
 		if e.Type != "btrfs" {
 			return volume.Identity{}, nil
 		}
-		if number = e.SourceNumber(); number == "" {
+		if number == "" {
 			return volume.Identity{}, fmt.Errorf("the device of the btrfs at %s is unknown: the kernel calls it %q, as it does after a mount or a scan by that name, for example in a container with its own /dev; `btrfs device scan` on this node gives it its name back, then ask again", e.Dir, e.Source)
 		}
 	}
@@ -319,7 +327,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 		return
 	}
 	fault := ""
-	for i, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table) {
+	for i, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table.Devices()) {
 		asked, known := t.Asked[e.Dir]
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,

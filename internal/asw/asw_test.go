@@ -234,7 +234,7 @@ func TestBindLeft(t *testing.T) {
 				t.Errorf("%v: %+v", c.lines, m)
 			}
 		}
-		for _, m := range o.MountsOf("7:1", "/dev/loop1", nil, tab) {
+		for _, m := range o.MountsOf("7:1", "/dev/loop1", nil, tab.Devices()) {
 			if m.Dir == subPath && (m.BindLeft != c.bindLeft || m.Other != c.otherDriver) {
 				t.Errorf("%v: %+v", c.lines, m)
 			}
@@ -246,7 +246,7 @@ func TestBindLeft(t *testing.T) {
 func TestOutside(t *testing.T) {
 	const former = "/former/pods/u/volumes/flexd~lvm/data"
 	tab := table(t, line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), line("51", "7:1", "/", former, "", "ext4", "/dev/loop1"), line("52", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1"))
-	for _, m := range observer(twoVolumes()).MountsOf("7:1", "/dev/loop1", []string{podDir, former}, tab) {
+	for _, m := range observer(twoVolumes()).MountsOf("7:1", "/dev/loop1", []string{podDir, former}, tab.Devices()) {
 		if m.Outside != (m.Dir == former) || (m.Owner == volume.Ours) != (m.Dir != "/mnt") {
 			t.Errorf("%+v", m)
 		}

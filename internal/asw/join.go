@@ -50,7 +50,7 @@ func (o *Observer) LastTable() *mounttable.Table {
 // Foreign returns the mount point of a device that neither flexd nor kubelet has mounted,
 // "" = none. dirs are the directories of claims.
 func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable.Table) string {
-	for _, e := range o.owned(number, path, dirs, table) {
+	for _, e := range o.owned(number, path, dirs, table.Devices()) {
 		if e.owner == volume.Elsewhere {
 			return e.Dir
 		}
@@ -60,13 +60,14 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 
 // MountsOf returns the mounts of a device. Copies by propagation count once, at one of dirs
 // if possible.
-func (o *Observer) MountsOf(number, path string, dirs []string, table *mounttable.Table) []MountState {
+func (o *Observer) MountsOf(number, path string, dirs []string, devices *mounttable.Devices) []MountState {
 	var all []MountState
-	for i, e := range o.owned(number, path, dirs, table) {
+	table := devices.Table
+	for i, e := range o.owned(number, path, dirs, devices) {
 		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over), over.Type, over.Source, over.Dir)
-			s.Again = over.Dir == e.Dir && whole(over) && table.IsOf(over, number, path)
+			s.Again = over.Dir == e.Dir && whole(over) && slices.Contains(devices.Of(number, path), over)
 		}
 		if i == 0 { // all mounts of a device share one superblock
 			s.Fault = o.liveError(volume.Device{Path: path}, e.Entry)
@@ -106,18 +107,18 @@ func part(e *mounttable.Entry) string {
 }
 
 // MountsAt returns the mounts at a directory with, if requested, their volumes.
-func (o *Observer) MountsAt(ctx context.Context, dir string, table *mounttable.Table, ask bool) []MountState {
-	rule := o.classifierFor(table)
+func (o *Observer) MountsAt(ctx context.Context, dir string, devices *mounttable.Devices, ask bool) []MountState {
+	rule := o.classifierFor(devices.Table)
 	var all []MountState
-	reached, hidden := table.At(dir)
+	reached, hidden := devices.Table.At(dir)
 	for _, e := range slices.Concat(hidden, reached) {
 		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e), e.Type, e.Source), Part: !whole(e), Device: e.Number, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		s.Owner, _ = rule.owner(e)
 		if strings.HasPrefix(e.Number, "0:") {
-			s.Device = e.SourceNumber()
+			s.Device = devices.SourceNumber(e)
 		}
 		if s.Gone = s.Device != "" && o.NoDevice(s.Device); !s.Gone && ask {
-			id, err := o.Identify(ctx, e)
+			id, err := o.identify(ctx, e, s.Device)
 			s.UUID, s.Unknown = id.UUID, err != nil
 		}
 		all = append(all, s)

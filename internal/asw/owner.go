@@ -43,15 +43,16 @@ const (
 
 // owned returns the mounts of a device in the kernel's order. It omits copies by
 // propagation, which the kernel unmounts together with their original.
-func (o *Observer) owned(number, path string, dirs []string, table *mounttable.Table) []owned {
+func (o *Observer) owned(number, path string, dirs []string, devices *mounttable.Devices) []owned {
 	var (
+		table   = devices.Table
 		rule    = o.classifierFor(table)
 		all     []owned
 		at      = map[string]bool{}
 		shown   bool // a mount of ours shows the filesystem
 		several = len(rule) > 1
 	)
-	for _, e := range table.OfDevice(number, path) {
+	for _, e := range devices.Of(number, path) {
 		m := owned{Entry: e}
 		switch m.owner, m.kind = rule.owner(e); {
 		case m.owner == volume.Ours && slices.Contains(dirs, e.Dir):

@@ -160,16 +160,17 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 		return join.Group{Name: s.vg, Survey: join.Survey{Kind: g.Kind, Metadata: reason, Kernel: reason}}
 	}
 	dirs := s.addViews(&g)
+	mounted := table.Devices()
 	added := map[string]bool{} // mounts in g.Mounts, by directory and device
 	for _, d := range g.Devices {
-		for _, m := range o.MountsOf(d.Number, d.Path, dirs[d.UUID], table) {
+		for _, m := range o.MountsOf(d.Number, d.Path, dirs[d.UUID], mounted) {
 			g.Mounts = append(g.Mounts, join.Mount(m))
 			added[m.Dir+"\x00"+m.Device] = true
 		}
 	}
 	identify := g.Kernel == "" // otherwise a query for one device may hang as well
 	for _, c := range g.Claims {
-		for _, m := range o.MountsAt(ctx, c.Dir, table, identify) {
+		for _, m := range o.MountsAt(ctx, c.Dir, mounted, identify) {
 			if !added[m.Dir+"\x00"+m.Device] {
 				g.Mounts = append(g.Mounts, join.Mount(m))
 			}

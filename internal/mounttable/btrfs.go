@@ -16,50 +16,86 @@ import (
 type sys interface {
 	// numberOf returns the device number of a node in /dev, or "".
 	numberOf(path string) string
-	// btrfsOf returns the numbers of all devices of the btrfs that has one of
-	// that number, itself included; nil if there is none.
-	btrfsOf(number string) []string
+	// btrfs returns the device numbers of each mounted btrfs.
+	btrfs() [][]string
 }
 
-// ofDevice finds the entries of a device. Those of a btrfs show one of its
-// devices as source, any one, and not necessarily by the name that it has now.
-func (t *Table) ofDevice(number, path string, s sys) []*Entry {
-	found := t.Of(number)
+// Devices finds the entries of block devices in a table, also those of a btrfs, whose own number
+// is anonymous and which show one of its devices as source: any one, and not necessarily by the
+// name that it has now. The names and devices of a btrfs are read once, for one pass over many
+// devices: they change without a change of the table.
+type Devices struct {
+	Table *Table
+
+	btrfs   map[string][]int  // number of a device of a btrfs → its entries, as indexes of Table.btrfs
+	shown   map[string][]int  // source → the entries that show it, likewise
+	numbers map[string]string // source → its device number, if that is a device of a btrfs
+}
+
+// Devices returns the devices of the table as they are now.
+func (t *Table) Devices() *Devices { return t.devices(realSys) }
+
+func (t *Table) devices(s sys) *Devices {
+	d := &Devices{Table: t}
 	if len(t.btrfs) == 0 {
-		return found
+		return d
 	}
-	var devices []string
-	for _, e := range t.btrfs {
-		if devices == nil {
-			if devices = s.btrfsOf(number); devices == nil { // a btrfs has that name from a scan in a container's /dev
-				return found
+	d.btrfs, d.shown, d.numbers = map[string][]int{}, map[string][]int{}, map[string]string{}
+	for i, e := range t.btrfs {
+		d.shown[e.Source] = append(d.shown[e.Source], i)
+	}
+	sources := map[string][]string{}
+	for source := range d.shown {
+		if n := s.numberOf(source); n != "" {
+			sources[n] = append(sources[n], source)
+		}
+	}
+	for _, devices := range s.btrfs() {
+		var entries []int
+		for _, n := range devices {
+			for _, source := range sources[n] {
+				d.numbers[source] = n
+				entries = append(entries, d.shown[source]...)
 			}
 		}
-		if e.Source == path {
-			found = append(found, e)
-			continue
+		for _, n := range devices {
+			d.btrfs[n] = entries
 		}
-		if n := s.numberOf(e.Source); n != "" && slices.Contains(devices, n) {
-			found = append(found, e)
-		}
+	}
+	return d
+}
+
+// Of returns the entries that are on the block device of that number and node.
+func (d *Devices) Of(number, path string) []*Entry {
+	found := d.Table.Of(number)
+	entries, ok := d.btrfs[number]
+	if !ok { // a btrfs with the name of that node has it from a scan in a container's /dev
+		return found
+	}
+	entries = slices.Concat(entries, d.shown[path])
+	slices.Sort(entries)
+	for _, i := range slices.Compact(entries) {
+		found = append(found, d.Table.btrfs[i])
 	}
 	return found
 }
 
-// SourceNumber returns the number of the block device that a btrfs entry, whose own number
-// is anonymous, shows as its source; "" if that is unknown. A name may belong to another
-// device by now: it counts only if that device is in a mounted btrfs.
-func (e *Entry) SourceNumber() string { return e.sourceNumber(realSys) }
-
-func (e *Entry) sourceNumber(s sys) string {
+// SourceNumber returns the number of the block device that a btrfs entry shows as its source;
+// "" if that is unknown. A name may belong to another device by now: it counts only if that
+// device is in a mounted btrfs.
+func (d *Devices) SourceNumber(e *Entry) string {
 	if e.Type != "btrfs" {
 		return ""
 	}
-	n := s.numberOf(e.Source)
-	if n == "" || !slices.Contains(s.btrfsOf(n), n) {
+	return d.numbers[e.Source]
+}
+
+// SourceNumber is Devices.SourceNumber of one entry, as it is now.
+func (e *Entry) SourceNumber() string {
+	if e.Type != "btrfs" {
 		return ""
 	}
-	return n
+	return (&Table{btrfs: []*Entry{e}}).Devices().SourceNumber(e)
 }
 
 var realSys sys = kernel{}
@@ -95,7 +131,7 @@ func (kernel) numberOf(path string) string {
 	return ""
 }
 
-func (kernel) btrfsOf(number string) []string {
+func (kernel) btrfs() (all [][]string) {
 	filesystems, _ := os.ReadDir("/sys/fs/btrfs")
 	for _, f := range filesystems {
 		dir := "/sys/fs/btrfs/" + f.Name() + "/devices/"
@@ -106,9 +142,7 @@ func (kernel) btrfsOf(number string) []string {
 				numbers = append(numbers, n)
 			}
 		}
-		if slices.Contains(numbers, number) {
-			return numbers
-		}
+		all = append(all, numbers)
 	}
-	return nil
+	return all
 }

@@ -89,10 +89,9 @@ func (t *Table) Of(number string) (of []*Entry) {
 	return of
 }
 
-// OfDevice returns the entries that are on the block device of that number and
-// node, also those of a btrfs, whose entries carry an anonymous number.
+// OfDevice is Devices.Of for one device, as it is now.
 func (t *Table) OfDevice(number, path string) []*Entry {
-	return t.ofDevice(number, path, realSys)
+	return t.Devices().Of(number, path)
 }
 
 // IsOf reports whether e is a mount of that device.

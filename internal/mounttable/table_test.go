@@ -139,21 +139,12 @@ func TestReadTableNeverPartial(t *testing.T) {
 }
 
 type fakeSys struct {
-	nodes map[string]string
-	btrfs [][]string
+	nodes       map[string]string
+	filesystems [][]string
 }
 
 func (f fakeSys) numberOf(path string) string { return f.nodes[path] }
-func (f fakeSys) btrfsOf(number string) []string {
-	for _, l := range f.btrfs {
-		for _, n := range l {
-			if n == number {
-				return l
-			}
-		}
-	}
-	return nil
-}
+func (f fakeSys) btrfs() [][]string           { return f.filesystems }
 
 // Ensure that a btrfs is found by each of its devices, by whatever name the
 // table shows.
@@ -162,9 +153,9 @@ func TestOfDeviceBtrfs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := fakeSys{nodes: map[string]string{"/dev/loop5": "7:5"}, btrfs: [][]string{{"7:5", "7:6"}}}
+	s := fakeSys{nodes: map[string]string{"/dev/loop5": "7:5"}, filesystems: [][]string{{"7:5", "7:6"}}}
 	// A scan in a container's /dev gave the btrfs the name of the device of another filesystem.
-	if got := tab.ofDevice("7:10", "/dev/loop5", fakeSys{}); len(got) != 0 {
+	if got := tab.devices(fakeSys{}).Of("7:10", "/dev/loop5"); len(got) != 0 {
 		t.Errorf("by the name of another device: %v", got)
 	}
 	for _, row := range []struct {
@@ -177,16 +168,61 @@ func TestOfDeviceBtrfs(t *testing.T) {
 		{"7:6", "/dev/loop6", 1},
 		{"7:8", "/dev/loop8", 0},
 	} {
-		if got := len(tab.ofDevice(row.number, row.path, s)); got != row.want {
+		if got := len(tab.devices(s).Of(row.number, row.path)); got != row.want {
 			t.Errorf("%s %s: got %d entries, want %d", row.number, row.path, got, row.want)
 		}
+	}
+}
+
+// countingSys is a host with n btrfs that counts what is read of it.
+type countingSys struct{ n, reads int }
+
+func (c *countingSys) numberOf(path string) string {
+	c.reads++
+	return "253:" + strings.TrimPrefix(path, "/dev/dm-")
+}
+
+func (c *countingSys) btrfs() (all [][]string) {
+	for i := range c.n {
+		c.reads += 2 // a directory and a file
+		all = append(all, []string{fmt.Sprint("253:", i)})
+	}
+	return all
+}
+
+// At each mount event the mounts of every volume are looked up. The cost is not the product of
+// the volumes and the btrfs.
+func TestDevicesReadOnce(t *testing.T) {
+	const n = 400
+	var text strings.Builder
+	text.WriteString("1 0 0:1 / / rw - tmpfs none rw\n")
+	for i := range n {
+		for k := range 2 { // of pods
+			fmt.Fprintf(&text, "%d 1 0:%d / /m/%d-%d rw - btrfs /dev/dm-%d rw\n", 2*i+k+10, i+100, i, k, i)
+		}
+	}
+	tab, err := Read(strings.NewReader(text.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &countingSys{n: n}
+	devices := tab.devices(s)
+	for i := range n {
+		number := fmt.Sprint("253:", i)
+		of := devices.Of(number, fmt.Sprintf("/dev/mapper/vg0-v%d", i))
+		if len(of) != 2 || of[0].Dir != fmt.Sprintf("/m/%d-0", i) || devices.SourceNumber(of[1]) != number {
+			t.Fatalf("%s: %v", number, of)
+		}
+	}
+	if s.reads > 3*n {
+		t.Errorf("%d files are read for %d btrfs", s.reads, n)
 	}
 }
 
 // Ensure that the name that a btrfs shows counts only where it leads to a device
 // of a btrfs.
 func TestSourceNumber(t *testing.T) {
-	s := fakeSys{nodes: map[string]string{"/dev/vg0/data": "253:0", "/dev/vg0/new": "253:1"}, btrfs: [][]string{{"253:0"}}}
+	s := fakeSys{nodes: map[string]string{"/dev/vg0/data": "253:0", "/dev/vg0/new": "253:1"}, filesystems: [][]string{{"253:0"}}}
 	for _, row := range []struct{ fs, source, want string }{
 		{"btrfs", "/dev/vg0/data", "253:0"},
 		{"btrfs", "/dev/vg0/new", ""}, // the name of another volume by now
@@ -194,7 +230,7 @@ func TestSourceNumber(t *testing.T) {
 		{"ext4", "/dev/vg0/data", ""},
 	} {
 		e := &Entry{Line: &Line{Type: row.fs, Source: row.source}}
-		if got := e.sourceNumber(s); got != row.want {
+		if got := (&Table{btrfs: []*Entry{e}}).devices(s).SourceNumber(e); got != row.want {
 			t.Errorf("%s from %s: got %q, want %q", row.fs, row.source, got, row.want)
 		}
 	}

@@ -32,9 +32,10 @@ func (n *Node) follow() error {
 			last = now
 			n.auditor.Changed("")
 		}
+		devices := table.Devices() // of all lanes at once, and without n.mu
 		n.mu.Lock()
 		for _, l := range n.lanes {
-			if l.mountsChanged(table) || errors.Is(waited, errResync) && (l.mountMissing(table) || l.leaseExpired()) {
+			if l.mountsChanged(devices) || errors.Is(waited, errResync) && (l.mountMissing(table) || l.leaseExpired()) {
 				l.wake()
 			}
 		}

@@ -35,7 +35,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 		l.n.recordName(ctx, l.uuid, h.RecordName, now)
 	}
 	g := watchedMounts{began: began, dirs: t.Dirs, number: h.Device.Number, path: h.Device.Path}
-	g.mounts = g.list(table)
+	g.mounts = g.list(table.Devices())
 	for dir, spot := range h.Targets {
 		// A mount that is missing although its child succeeded was unmounted from
 		// outside: the requests for it are treated like any other.
@@ -143,7 +143,7 @@ type watchedMounts struct {
 	mounts       []string
 }
 
-func (g *watchedMounts) list(table *mounttable.Table) []string {
+func (g *watchedMounts) list(devices *mounttable.Devices) []string {
 	var mounts []string
 	add := func(where string, entries []*mounttable.Entry) {
 		for _, e := range entries { // the kernel uses an ID again
@@ -151,22 +151,22 @@ func (g *watchedMounts) list(table *mounttable.Table) []string {
 		}
 	}
 	for _, dir := range g.dirs {
-		reached, hidden := table.At(dir)
+		reached, hidden := devices.Table.At(dir)
 		add("at", reached)
 		add("hidden", hidden)
 	}
 	if g.number != "" {
-		add("of", table.OfDevice(g.number, g.path))
+		add("of", devices.Of(g.number, g.path))
 	}
 	return mounts
 }
 
 // mountsChanged reports whether the volume's mounts differ from those of the last
 // observation, or there was none yet.
-func (l *lane) mountsChanged(table *mounttable.Table) bool {
+func (l *lane) mountsChanged(devices *mounttable.Devices) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.watched == nil || !slices.Equal(l.watched.mounts, l.watched.list(table))
+	return l.watched == nil || !slices.Equal(l.watched.mounts, l.watched.list(devices))
 }
 
 // mountMissing reports whether a claim has no mount. Kubelet removes a global directory
