@@ -56,6 +56,14 @@ func read(path string) contents {
 	return contents{text: string(text)}
 }
 
+// load returns the configuration of a file with these contents.
+func (c contents) load(path string) (*config.Config, error) {
+	if c.err != "" {
+		return nil, errors.New(c.err)
+	}
+	return config.Parse(path, []byte(c.text))
+}
+
 func (*reloader) String() string { return "reload of the configuration" }
 
 // Problem returns why the file is not in force, or not all of it, or "".
@@ -116,15 +124,12 @@ func (r *reloader) Serve(ctx context.Context) error {
 	}
 }
 
-// reload applies the file, unless it has an error.
+// reload applies the file as it was read last, unless it has an error: the file may be different
+// by now, and a later event compares it with what was applied.
 func (r *reloader) reload() {
 	problem := ""
 	log := r.log.WithField("config", r.path)
-	var c *config.Config
-	err := errors.New(r.last.err)
-	if r.last.err == "" {
-		c, err = loadConfig(r.path)
-	}
+	c, err := r.last.load(r.path)
 	if err != nil {
 		log.WithError(err).Error("reload: the configuration is not applied")
 		problem = "the configuration is not applied, the former one stays in force: " + err.Error()

@@ -82,6 +82,20 @@ func TestReload(t *testing.T) {
 	sees("a new file", func(c *config.Config, problem string) bool { return c.Lease == 4*time.Minute && problem == "" })
 }
 
+// A tool truncates the file and writes it anew with the same contents, while flexd applies what it
+// has read: then no later event would show a difference.
+func TestReloadOfWhatWasRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flexd.yaml")
+	put(t, path, lease, "2m")
+	log, _ := quiet(t)
+	r := &reloader{path: path, last: read(path), live: config.NewLive(config.Default()), log: log, past: history.Open("", 0, log)}
+	put(t, path, "")
+	r.reload()
+	if got := r.live.Get().Lease; got != 2*time.Minute || r.Problem() != "" {
+		t.Errorf("lease %s is in force, problem %q", got, r.Problem())
+	}
+}
+
 // A file that is gone is reported: flexd does not start again without it. Nothing else than a
 // file is read, which could block.
 func TestReloadOfNothing(t *testing.T) {

@@ -46,8 +46,11 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	if err != nil {
 		return err
 	}
-	text := read(configPath) // loadConfig says what is wrong
-	cfg, err := loadConfig(configPath)
+	text := read(configPath)
+	cfg, err := text.load(configPath)
+	if text.err != "" { // it is no file, or loadConfig says what is wrong
+		cfg, err = loadConfig(configPath)
+	}
 	if err != nil {
 		return err
 	}

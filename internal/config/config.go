@@ -3,7 +3,6 @@
 package config
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"path"
@@ -127,9 +126,6 @@ func Load(path string) (*Config, error) {
 	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
 		return nil, err
-	}
-	if len(data) > maxBytes {
-		return nil, fmt.Errorf("%s: larger than 1 MiB; is this the configuration?", path)
 	}
 	return Parse(path, data)
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -13,6 +14,9 @@ import (
 // Parse reads and checks a configuration. The name is used in errors only. An
 // empty document means Default.
 func Parse(name string, data []byte) (*Config, error) {
+	if len(data) > maxBytes {
+		return nil, fmt.Errorf("%s: larger than 1 MiB; is this the configuration?", name)
+	}
 	r := &reader{file: name, lines: map[string]int{}}
 	c := blank()
 	if doc := r.document(data); doc != nil {
