@@ -18,8 +18,9 @@ var (
 	anyDuration limit[time.Duration]
 	anySize     limit[int64]
 
-	// callDeadline is less than flexdriver's own deadline, which has to get the answer.
-	callDeadline = limit[time.Duration]{"less than 5m, when flexdriver gives up", func(d time.Duration) bool { return d < callLimit }}
+	// callDeadline leaves flexdriver, which waits 5m, time for the answer: a mount that is committed
+	// by the deadline is waited for longer (commitGrace of internal/reconcile).
+	callDeadline = limit[time.Duration]{"at most 4m30s: flexdriver gives up after 5m, and a mount that has begun may need 20s more", func(d time.Duration) bool { return d <= callLimit }}
 	orphanGrace  = limit[time.Duration]{"at least 5m, longer than kubelet's retry interval, or never", func(d time.Duration) bool { return d >= 5*time.Minute }}
 	// historySize has room for thousands of events, which are searched in a few seconds.
 	historySize = limit[int64]{"from 1MiB to 64MiB, or 0", func(n int64) bool { return n == 0 || n >= 1<<20 && n <= 64<<20 }}
@@ -28,8 +29,7 @@ var (
 	stripeSize  = limit[int64]{"a power of two of at least 4KiB", func(n int64) bool { return n >= 4096 && n&(n-1) == 0 }}
 )
 
-// callLimit is flexdriver's time limit.
-const callLimit = 5 * time.Minute
+const callLimit = 4*time.Minute + 30*time.Second
 
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107

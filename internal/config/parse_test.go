@@ -141,7 +141,7 @@ func TestRefused(t *testing.T) {
 		{"root directory", "runDir: /..\n", `f:1: runDir: must not be the root directory`},
 		{"no unit", "lease: 30\n", `f:1: lease: must be a duration with its unit, such as 30s or 4m30s, not 30`},
 		{"negative", "lease: -1s\n", `f:1: lease: must be longer than 0s, not "-1s"`},
-		{"too patient", "callDeadline: 5m\n", `f:1: callDeadline: must be less than 5m, when flexdriver gives up; not 5m`},
+		{"too patient", "callDeadline: 4m31s\n", `f:1: callDeadline: must be at most 4m30s: flexdriver gives up after 5m, and a mount that has begun may need 20s more; not 4m31s`},
 		{"a grace that kubelet needs", "releaseOrphansAfter: 1m\n", `f:1: releaseOrphansAfter: must be at least 5m, longer than kubelet's retry interval, or never; not 1m`},
 		{"a grace without a unit", "releaseOrphansAfter: 60\n", `f:1: releaseOrphansAfter: must be a duration with its unit, such as 30s or 4m30s, not 60`},
 		{"port alone", "metricsAddress: \":9809\"\n", `f:1: metricsAddress: must be an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node, not ":9809"`},
@@ -258,7 +258,7 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("path %q", p)
 			}
 		}
-		if c.Lease <= 0 || c.CallDeadline <= 0 || c.CallDeadline >= callLimit || c.NodeName == "" {
+		if c.Lease <= 0 || c.CallDeadline <= 0 || c.CallDeadline > callLimit || c.NodeName == "" {
 			t.Fatalf("%+v", c)
 		}
 		for _, g := range c.VolumeGroups {
