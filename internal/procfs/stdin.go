@@ -10,24 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithStdin returns the processes with that file as standard input, and exiting processes
-// whose standard input is unknown. It only reads links.
+// WithStdin returns the processes with that file as standard input. It only reads links.
 func WithStdin(path string) []int {
 	if p, err := filepath.EvalSymlinks(path); err == nil {
 		path = p
 	}
-	s := scanNow()
-	if pids := s.stdin[path]; len(pids) > 0 {
-		return slices.Clone(pids)
-	}
-	return dying(s.names)
+	return slices.Clone(scanNow().stdin[path])
 }
 
 // A scan has the standard input of each process. On a slow machine with many processes it
 // takes a tenth of a second, and many callers may need it at the same time.
 type scan struct {
 	once  sync.Once
-	names []string         // in /proc
 	stdin map[string][]int // pids, without flexd's own
 }
 
@@ -58,8 +52,8 @@ func scanNow() *scan {
 }
 
 func (s *scan) read() {
-	s.names, _ = readNames("/proc")
-	for _, n := range s.names {
+	names, _ := readNames("/proc")
+	for _, n := range names {
 		if pid, err := strconv.Atoi(n); err == nil && pid != os.Getpid() {
 			if to := stdinOf("/proc/" + n); to != "" {
 				s.stdin[to] = append(s.stdin[to], pid)
@@ -70,10 +64,11 @@ func (s *scan) read() {
 
 const exiting = 0x4 // PF_EXITING
 
-// dying finds a killed child that hangs in its exit: its descriptors are closed, but it
+// Exiting finds a killed child that hangs in its exit: its descriptors are closed, but it
 // still holds the lock, because it waits for a disk first. If there are several, it is
 // unknown which of them holds which lock.
-func dying(names []string) (pids []int) {
+func Exiting() (pids []int) {
+	names, _ := readNames("/proc")
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
 		if err != nil {

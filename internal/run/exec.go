@@ -172,22 +172,14 @@ func (e *Exec) stdin(c Cmd) (*os.File, error) {
 	if c.Lock == "" {
 		return os.Open(os.DevNull)
 	}
-	// A lock without a visible holder is changing hands (a child between fork and exec, a
-	// waiter that just got it): check again.
-	for range 20 {
-		f, err := takeLock(c.Lock)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: lock: %w", c.Step, err)
-		}
-		if pids := procfs.WithStdin(c.Lock); len(pids) > 0 {
-			return nil, locked(c.Step, pids, e.lockDone(c.Lock))
-		}
-		time.Sleep(5 * time.Millisecond)
+	f, pids, err := tryLock(c.Lock, unix.O_CREAT)
+	switch {
+	case err == nil:
+		return f, nil
+	case !errors.Is(err, unix.EWOULDBLOCK):
+		return nil, fmt.Errorf("%s: lock: %w", c.Step, err)
 	}
-	return nil, &LockedError{Step: c.Step, Done: e.lockDone(c.Lock)}
+	return nil, locked(c.Step, pids, e.lockDone(c.Lock))
 }
 
 // lockDone returns a channel that is closed when the lock is free. All waiters for one lock

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,11 +15,39 @@ import (
 // Held returns the holder of the lock at path, nil if there is none or it is
 // unknown.
 func Held(path string) *LockedError {
-	free, pids, err := LockFree(path)
-	if err != nil || free {
+	f, pids, err := tryLock(path, 0)
+	if err == nil {
+		unlock(int(f.Fd()))
+		f.Close()
+	}
+	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return nil
 	}
 	return locked("wait", pids, LockDone(path))
+}
+
+// How often and with which pause a held lock without a visible holder is tried again.
+const (
+	lockTries = 20
+	lockPause = 5 * time.Millisecond
+)
+
+// tryLock opens the lock file and locks it, or fails with EWOULDBLOCK and the processes that hold
+// the lock. One without a visible holder is changing hands (a child between fork and exec, a
+// waiter that just got it, a RemoveLock): it is tried again, before an exiting process counts
+// as its holder, which may be any on the node.
+func tryLock(path string, flags int) (f *os.File, pids []int, err error) {
+	for range lockTries {
+		f, err = lockFile(path, flags)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return f, nil, err
+		}
+		if pids = procfs.WithStdin(path); len(pids) > 0 {
+			return nil, pids, err
+		}
+		time.Sleep(lockPause)
+	}
+	return nil, procfs.Exiting(), err
 }
 
 // locked returns the error for a held lock, with its holder if known.
@@ -42,9 +71,17 @@ func LockFree(path string) (free bool, pids []int, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return true, nil, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return false, procfs.WithStdin(path), nil
+		return false, holders(path), nil
 	}
 	return false, nil, err
+}
+
+// holders returns the processes that may hold a lock.
+func holders(path string) []int {
+	if pids := procfs.WithStdin(path); len(pids) > 0 {
+		return pids
+	}
+	return procfs.Exiting()
 }
 
 // RemoveLock removes the lock file at path if the lock is free.
@@ -78,9 +115,6 @@ func LockDone(path string) <-chan struct{} {
 	}()
 	return done
 }
-
-// takeLock makes the lock file if there is none, and locks it, or fails with EWOULDBLOCK.
-func takeLock(path string) (*os.File, error) { return lockFile(path, unix.O_CREAT) }
 
 // lockFile opens the lock file and locks it, or fails with EWOULDBLOCK.
 func lockFile(path string, flags int) (*os.File, error) {
@@ -148,5 +182,5 @@ func Holder(path string) *procfs.Waiting {
 	if _, err := os.Lstat(path); err != nil {
 		return nil
 	}
-	return procfs.Deepest(procfs.WithStdin(path))
+	return procfs.Deepest(holders(path))
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/procfs"
 )
 
@@ -55,6 +57,27 @@ func TestHolder(t *testing.T) {
 	}
 	if w := Holder(lock); w != nil {
 		t.Errorf("it has ended: got %+v", w)
+	}
+}
+
+// takeLock makes the lock file if there is none, and locks it, or fails with EWOULDBLOCK.
+func takeLock(path string) (*os.File, error) { return lockFile(path, unix.O_CREAT) }
+
+// Ensure that a lock which is held for a moment without a child, as RemoveLock holds it, is no
+// child of an earlier flexd.
+func TestHeldForAMoment(t *testing.T) {
+	lock := filepath.Join(t.TempDir(), "lock")
+	f, err := takeLock(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got := make(chan *LockedError)
+	go func() { got <- Held(lock) }()
+	time.Sleep(2 * lockPause)
+	unlock(int(f.Fd()))
+	if e := <-got; e != nil {
+		t.Errorf("a child is reported: %v", e)
 	}
 }
 
