@@ -159,19 +159,26 @@ func (o *orphans) look() {
 	}
 }
 
-// storeStrays replaces those that were seen last, and logs new ones. The caller holds
-// the lock.
+// storeStrays replaces those that were seen last, and logs new ones and those that are gone. The
+// caller holds the lock.
 func (o *orphans) storeStrays(strays []status.Finding) {
-	since := map[string]time.Time{}
+	gone := map[string]status.Finding{}
 	for _, s := range o.strays {
-		since[s.Dir] = s.Since
+		gone[s.Dir] = s
 	}
 	for i, s := range strays {
-		if at, known := since[s.Dir]; known {
-			strays[i].Since = at
+		if last, known := gone[s.Dir]; known {
+			strays[i].Since = last.Since
+			delete(gone, s.Dir)
 		} else {
 			o.a.Log.WithField("dir", s.Dir).WithField("hint", s.Hint).Warn("disagreement: " + s.Message)
 			o.a.record(status.FoundEvent, strays[i])
+		}
+	}
+	for _, s := range o.strays {
+		if _, over := gone[s.Dir]; over {
+			o.a.Log.WithField("dir", s.Dir).WithField("class", s.Class).Info("the disagreement is over, or unknown now")
+			o.a.record(status.ResolvedEvent, s)
 		}
 	}
 	o.strays = strays
