@@ -48,6 +48,7 @@ type explainer struct {
 	subjects     []*subject
 	skipped      []status.SkippedVolume
 	staged       map[string]bool // PersistentVolumes that an earlier pod has staged
+	claimed      map[*pv]string  // PersistentVolume → the namespace of its first claim here
 	numbered     int             // pods
 	assumed      string          // for pods without a namespace
 }
@@ -71,6 +72,7 @@ func Explain(q Query) (status.Explanation, error) {
 			return doc, err
 		}
 	}
+	e.claimed = e.claimNamespaces()
 	for i := range m.pvs {
 		if v := &m.pvs[i]; !used[v.name()] {
 			if err := e.pvAlone(v); err != nil {

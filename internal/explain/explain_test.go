@@ -212,3 +212,25 @@ func TestBytesOf(t *testing.T) {
 		}
 	}
 }
+
+// In a manifest with many PersistentVolumes and claims that fit any of them, the volume of each
+// claim is found once, not for each volume again: the effort, which shows in the allocations, is
+// not cubic.
+func TestManyClaims(t *testing.T) {
+	effort := func(n int) float64 {
+		var text strings.Builder
+		for i := range n {
+			fmt.Fprintf(&text, "---\nkind: PersistentVolume\nmetadata: {name: pv%d}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], flexVolume: {driver: flexd/lvm, options: {volumegroup: vg0, volumeID: a%[1]d}}}\n", i)
+			fmt.Fprintf(&text, "---\nkind: PersistentVolumeClaim\nmetadata: {name: c%d}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n", i)
+		}
+		return testing.AllocsPerRun(1, func() {
+			doc, err := Explain(Query{File: "f", Data: []byte(text.String()), Ask: ask})
+			if err != nil || len(doc.Volumes) != n {
+				t.Errorf("%d volumes: %v", len(doc.Volumes), err)
+			}
+		})
+	}
+	if few, many := effort(20), effort(80); many > 20*few {
+		t.Errorf("four times as many cost %.1f times as much", many/few)
+	}
+}

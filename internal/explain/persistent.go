@@ -23,19 +23,23 @@ func (e *explainer) pvAlone(v *pv) error {
 	}
 	s := &subject{}
 	s.ExplainedVolume = status.ExplainedVolume{Source: v.place.String(), Kind: v.Kind, Name: v.name(), PersistentVolume: v.name()}
-	ns := cmp.Or(e.Namespace, v.spec.ClaimRef.Namespace)
-	for i := range e.claims {
-		if b, _, _ := e.bound(e.namespace(&e.claims[i].object), e.claims[i].name()); b == v && ns == "" {
-			ns = e.namespace(&e.claims[i].object)
-		}
-	}
-	if ns == "" {
-		ns = "default"
-	}
+	ns := cmp.Or(e.Namespace, v.spec.ClaimRef.Namespace, e.claimed[v], "default")
 	s.Notes = append(s.Notes, "no pod in the manifest uses it: one of namespace "+ns+" is assumed (--namespace)")
 	s.away = v.spec.NodeAffinity.away(e.node, "its nodeAffinity")
 	e.persistent(s, v, f, false, &pod{object: objectNamed("Pod", ns, "any")})
 	return nil
+}
+
+// claimNamespaces returns the namespace of the first claim of each PersistentVolume.
+func (e *explainer) claimNamespaces() map[*pv]string {
+	all := map[*pv]string{}
+	for i := range e.claims {
+		ns := e.namespace(&e.claims[i].object)
+		if v, _, _ := e.bound(ns, e.claims[i].name()); v != nil && all[v] == "" {
+			all[v] = ns
+		}
+	}
+	return all
 }
 
 func objectNamed(kind, ns, name string) (o object) {
