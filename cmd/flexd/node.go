@@ -96,10 +96,10 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 		gauge.Locks = append(gauge.Locks, filepath.Join(cfg.RunDir, "lanes", fmt.Sprint("statfs-", i)))
 	}
 	parts.Gauge = gauge
-	if complaints, err := asw.OpenKernelLog(); err != nil {
+	if kernelLog, err := asw.OpenKernelLog(); err != nil {
 		log.WithError(err).Warn("the kernel log cannot be read: filesystem errors are noticed only at the next call")
 	} else {
-		observer.KernelLog = complaints
+		observer.KernelLog = kernelLog
 	}
 	cgroups := kubelet.NewCgroups(cfg.CgroupDir)
 	observer.Pods = func() asw.Pods { return cgroups.Look() }

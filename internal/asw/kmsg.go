@@ -41,12 +41,12 @@ func NewKernelLog(records io.ReadCloser) *KernelLog {
 
 // Each calls notify with the kernel's name of a device ("loop3", "dm-7") whenever the kernel
 // logs an error of the filesystem on it, until ctx is done.
-func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error {
-	stop := context.AfterFunc(ctx, func() { c.records.Close() })
+func (k *KernelLog) Each(ctx context.Context, notify func(device string)) error {
+	stop := context.AfterFunc(ctx, func() { k.records.Close() })
 	defer stop()
 	record := make([]byte, 8<<10) // the kernel's own limit for one
 	for {
-		n, err := c.records.Read(record)
+		n, err := k.records.Read(record)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -54,7 +54,7 @@ func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 		case err != nil:
 			return err
 		default:
-			if device := c.add(string(record[:n])); device != "" {
+			if device := k.add(string(record[:n])); device != "" {
 				notify(device)
 			}
 		}
@@ -63,11 +63,11 @@ func (c *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 
 // add remembers a record, and returns the device if it is about an error. A mount ends what was
 // said of an earlier filesystem: the order of the records tells them apart, without clocks.
-func (c *KernelLog) add(record string) (device string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (k *KernelLog) add(record string) (device string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if mounted := match(aboutMount(), record); mounted != "" {
-		delete(c.said, mounted)
+		delete(k.said, mounted)
 		return ""
 	}
 	text, lost := "", match(lostWrite(), record)
@@ -77,29 +77,29 @@ func (c *KernelLog) add(record string) (device string) {
 	if lost != "" {
 		text = kernelText(record)
 	}
-	c.said[device] = cmp.Or(c.said[device], text)
+	k.said[device] = cmp.Or(k.said[device], text)
 	return device
 }
 
 // Said returns the first write that the kernel logged as lost since the filesystem on a device
 // was mounted, and whether it logged any error.
-func (c *KernelLog) Said(path string) (lost string, bad bool) {
-	if c == nil {
+func (k *KernelLog) Said(path string) (lost string, bad bool) {
+	if k == nil {
 		return "", false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	lost, bad = c.said[filepath.Base(path)]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lost, bad = k.said[filepath.Base(path)]
 	return lost, bad
 }
 
 // Forget is called when the filesystem on a device is not mounted. ext4 does not log every
 // mount if there are many.
-func (c *KernelLog) Forget(path string) {
-	if c != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.said, filepath.Base(path))
+func (k *KernelLog) Forget(path string) {
+	if k != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.said, filepath.Base(path))
 	}
 }
 

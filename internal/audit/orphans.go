@@ -28,7 +28,7 @@ const (
 	OrphanSettle = 25 * time.Second
 	// orphanSoon is how long after a change orphans are looked for.
 	orphanSoon = 2 * time.Second
-	// orphanRetry is the first pause after flexd could not let one go by itself.
+	// orphanRetry is the first pause after flexd could not release one automatically.
 	orphanRetry = time.Minute
 )
 
@@ -75,7 +75,7 @@ type orphanCandidate struct {
 	reported bool
 
 	trying bool
-	next   time.Time // when flexd may try to let it go by itself
+	next   time.Time // when flexd may try to release it automatically
 	pause  time.Duration
 }
 
@@ -246,18 +246,19 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 		for _, v := range views {
 			for _, c := range v.Claims {
 				uid := ob.Place(c.Dir).Pod
-				if ours[uid] = true; uid != "" && c.Phase == volume.Held {
+				ours[uid] = true
+				if uid != "" && c.Phase == volume.Held {
 					files = append(files, pods.Events(uid)...)
 				}
 			}
 		}
 		pods.Forget(ours)
 		// First follow, then look: an end between the two is notified.
-		deaf := events == nil || !events.Follow(files)
+		unwatched := events == nil || !events.Follow(files)
 		life = func(dir string) (volume.Life, string) {
 			uid := ob.Place(dir).Pod
 			l, why := pods.Life(uid)
-			running = running || l == volume.Running && (deaf || len(pods.Events(uid)) == 0)
+			running = running || l == volume.Running && (unwatched || len(pods.Events(uid)) == 0)
 			if l == volume.LifeUnknown {
 				unknown = why
 			}

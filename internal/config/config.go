@@ -1,5 +1,5 @@
 // Package config reads flexd's configuration file: strict YAML, with a default for every
-// key. It does not change while flexd runs, and contains no secrets.
+// key. A reload changes it, see Live. It contains no secrets.
 package config
 
 import (

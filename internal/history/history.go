@@ -32,7 +32,7 @@ const (
 type Log struct {
 	log    *logrus.Entry
 	file   *file         // nil = memory only
-	cut    bool          // the events before this life do not end with flexd's end
+	cut    bool          // the last flexd recorded no end
 	retry  time.Duration // after an attempt to write has failed; it doubles
 	wakeUp chan struct{}
 	ending chan struct{}

@@ -10,7 +10,7 @@ import (
 
 // claimed checks held claims: missing reports that one has no mount, standing is the
 // directory of a mount of a device that is gone.
-func (s *side) claimed() (missing bool, standing []Mount) {
+func (s *facts) claimed() (missing bool, standing []Mount) {
 	for _, c := range s.claims {
 		if c.Phase != volume.Held || c.VG != "" {
 			continue
@@ -57,7 +57,7 @@ func (s *side) claimed() (missing bool, standing []Mount) {
 }
 
 // lvOnly checks a volume that needs a device and has none.
-func (s *side) lvOnly(standing []Mount) {
+func (s *facts) lvOnly(standing []Mount) {
 	var why []string
 	for _, m := range standing {
 		why = append(why, fmt.Sprintf("%s is mounted from its device %s%s", m.Dir, m.Device, s.claimedFor(m.Dir)))
@@ -77,7 +77,7 @@ func (s *side) lvOnly(standing []Mount) {
 
 // mountedUnknown checks mounts without a claim. Kubelet's own mounts (subPath) belong to a
 // mount with a claim.
-func (s *side) mountedUnknown() {
+func (s *facts) mountedUnknown() {
 	for _, m := range s.mounts() {
 		noted := slices.ContainsFunc(s.claims, func(c Claim) bool { return c.Dir == m.Dir })
 		switch {
@@ -101,7 +101,7 @@ func (s *side) mountedUnknown() {
 }
 
 // nested checks for mounts below those of flexd.
-func (s *side) nested() {
+func (s *facts) nested() {
 	for _, m := range s.mounts() {
 		if m.Owner != volume.Ours || len(m.Nested) == 0 || m.Over != "" {
 			continue
@@ -114,7 +114,7 @@ func (s *side) nested() {
 }
 
 // kept checks a device whose deactivation fails.
-func (s *side) kept() {
+func (s *facts) kept() {
 	if s.lease == nil || s.lease.Kept == "" || len(s.claims)+len(s.found) > 0 {
 		return
 	}
@@ -123,7 +123,7 @@ func (s *side) kept() {
 }
 
 // unclaimed checks a device without a claim, a lease or a mount.
-func (s *side) unclaimed() {
+func (s *facts) unclaimed() {
 	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || len(s.found) > 0 || len(s.mounts()) > 0 {
 		return
 	}

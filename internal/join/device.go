@@ -10,7 +10,7 @@ import (
 )
 
 // dmOnly checks a device of a volume that is not in the metadata.
-func (s *side) dmOnly() {
+func (s *facts) dmOnly() {
 	text := fmt.Sprintf("the kernel has the device %s, and the metadata of %s has no such volume (uuid %s)", s.deviceName(), s.g.Name, s.uuid)
 	if s.device.Misplaced != "" {
 		text = fmt.Sprintf("the device %s %s (uuid %s)", s.deviceName(), s.device.Misplaced, s.uuid)
@@ -49,7 +49,7 @@ func (s *side) dmOnly() {
 
 // fileGone checks a mounted volume of which neither the file nor the device is in the
 // group: the kernel shows another path for the device.
-func (s *side) fileGone() {
+func (s *facts) fileGone() {
 	if s.lvm() || s.device != nil || s.volume != nil || s.g.Metadata+s.g.Kernel != "" {
 		return
 	}
@@ -63,7 +63,7 @@ func (s *side) fileGone() {
 
 // copied checks files with the same uuid. It is unknown which of them is the copy: it may
 // be the one in use.
-func (s *side) copied() {
+func (s *facts) copied() {
 	var files, quoted []string
 	for _, v := range s.volumes {
 		files = append(files, s.file(v))
@@ -108,12 +108,12 @@ func restore(group string) string {
 }
 
 // noRefresh is advice about a group with older metadata: a refresh would load its tables.
-func (s *side) noRefresh() string {
+func (s *facts) noRefresh() string {
 	return Remedy(s.device.Misplaced, s.g.Name) + ". No lvchange --refresh before"
 }
 
 // stale checks whether a device differs from the metadata.
-func (s *side) stale() {
+func (s *facts) stale() {
 	d, v := s.device, s.volume
 	var texts, hints []string
 	wrong := func(hint, format string, a ...any) {
@@ -195,7 +195,7 @@ func (s *side) stale() {
 // suspended advises how a device is resumed. A killed command may have loaded a second table, which
 // a resume puts in place of the present one: that is right only if the present one contradicts the
 // metadata.
-func (s *side) suspended(wrong func(hint, format string, a ...any)) {
+func (s *facts) suspended(wrong func(hint, format string, a ...any)) {
 	d, v := s.device, s.volume
 	name := cmp.Or(d.SuspendedBelow, d.Kernel)
 	resume, lvextend := "dmsetup resume "+name, " If lvextend was interrupted: repeat it, and do not refresh."
@@ -213,7 +213,7 @@ func (s *side) suspended(wrong func(hint, format string, a ...any)) {
 }
 
 // oldName returns the name in a claim or lease of a volume that has another name now.
-func (s *side) oldName() string {
+func (s *facts) oldName() string {
 	if s.volume == nil {
 		return ""
 	}
@@ -229,7 +229,7 @@ func (s *side) oldName() string {
 }
 
 // merged checks a snapshot that will be merged into its origin. Without a user it is LVM's own.
-func (s *side) merged() {
+func (s *facts) merged() {
 	if s.device == nil || len(s.mounts()) == 0 {
 		return
 	}
@@ -239,7 +239,7 @@ func (s *side) merged() {
 }
 
 // mergePending checks a volume in use into which a snapshot will be merged.
-func (s *side) mergePending() {
+func (s *facts) mergePending() {
 	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
 		return
 	}

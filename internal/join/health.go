@@ -11,7 +11,7 @@ import (
 
 // degraded checks a volume in use for a missing disk or a failed copy of its data. A device
 // with errors has been reported before.
-func (s *side) degraded() {
+func (s *facts) degraded() {
 	d, v := s.device, s.volume
 	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
 		return
@@ -58,7 +58,7 @@ func (s *side) degraded() {
 
 // faulty checks a volume in use for reads or writes that fail, or will fail, although its
 // disks are present.
-func (s *side) faulty() bool {
+func (s *facts) faulty() bool {
 	d := s.device
 	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
 		return false
@@ -77,7 +77,7 @@ func (s *side) faulty() bool {
 }
 
 // filesystem describes the error of the mounted filesystem.
-func (s *side) filesystem() (text, hint string) {
+func (s *facts) filesystem() (text, hint string) {
 	fs, d := s.g.Filesystems[s.uuid], s.device
 	lost := ""
 	for _, m := range s.mounts() {
@@ -113,7 +113,7 @@ func (s *side) filesystem() (text, hint string) {
 }
 
 // readOnly checks whether a volume was made read-only under a mount.
-func (s *side) readOnly() {
+func (s *facts) readOnly() {
 	if !s.device.ReadOnly && (s.volume == nil || !s.volume.ReadOnly) {
 		s.remounted()
 		return
@@ -141,7 +141,7 @@ func (s *side) readOnly() {
 
 // remounted checks for mounts that were requested read-write and are read-only, on a writable
 // device, and for the opposite. A superblock is reported once.
-func (s *side) remounted() {
+func (s *facts) remounted() {
 	for _, c := range s.claims {
 		m, _, _ := s.at(c.Dir)
 		if c.Phase != volume.Held || m == nil || m.Over != "" {
@@ -167,7 +167,7 @@ func (s *side) remounted() {
 }
 
 // flags checks for mounts of flexd's without the flags that every mount of the group has.
-func (s *side) flags() {
+func (s *facts) flags() {
 	for _, c := range s.claims {
 		m, _, _ := s.at(c.Dir)
 		if c.Phase != volume.Held || c.Found || m == nil || m.Over != "" {

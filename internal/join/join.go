@@ -13,12 +13,12 @@ import (
 
 // Findings returns the disagreements, by volume. An unknown fact causes none.
 func Findings(g Group) []Finding {
-	sides := map[volume.UUID]*side{}
-	of := func(uuid volume.UUID) *side {
-		if sides[uuid] == nil {
-			sides[uuid] = &side{g: &g, uuid: uuid}
+	volumes := map[volume.UUID]*facts{}
+	of := func(uuid volume.UUID) *facts {
+		if volumes[uuid] == nil {
+			volumes[uuid] = &facts{g: &g, uuid: uuid}
 		}
-		return sides[uuid]
+		return volumes[uuid]
 	}
 	for i, v := range g.Volumes {
 		if g.Metadata == "" {
@@ -41,10 +41,10 @@ func Findings(g Group) []Finding {
 		g.byDir[m.Dir] = append(g.byDir[m.Dir], m)
 		g.byDevice[m.Device] = append(g.byDevice[m.Device], m)
 	}
-	for uuid, s := range sides {
+	for uuid, s := range volumes {
 		g.older = g.older || s.device != nil && g.Metadata == "" && uuid != "" && !g.Busy[uuid] && !s.device.Left && !s.device.Namesake && (len(s.volumes) == 0 || s.device.Misplaced != "")
 	}
-	for uuid, s := range sides {
+	for uuid, s := range volumes {
 		s.chooseVolume()
 		if uuid == "" || g.Busy[uuid] || s.volume != nil && s.volume.Making || s.unread() {
 			continue
@@ -58,8 +58,8 @@ func Findings(g Group) []Finding {
 	return slices.CompactFunc(all, Finding.Same) // of mounts one above the other
 }
 
-// A side has the facts of each source about one volume.
-type side struct {
+// facts are those of each source about one volume.
+type facts struct {
 	g      *Group
 	uuid   volume.UUID
 	volume *Volume // of volumes the one that is in use, nil = there is none
@@ -73,7 +73,7 @@ type side struct {
 
 // chooseVolume returns the volume of the device, or else the one that a claim or the lease
 // names.
-func (s *side) chooseVolume() {
+func (s *facts) chooseVolume() {
 	rank := func(v *Volume) int {
 		switch {
 		case s.device != nil && s.device.Name == v.Name:
@@ -92,13 +92,13 @@ func (s *side) chooseVolume() {
 }
 
 // unread reports whether the file of a volume could not be read.
-func (s *side) unread() bool {
+func (s *facts) unread() bool {
 	has := func(name string) bool { return s.g.Unread[name] != "" }
 	return s.device != nil && has(s.device.Name) || s.lease != nil && has(s.lease.LV) ||
 		slices.ContainsFunc(s.claims, func(c Claim) bool { return has(c.LV) })
 }
 
-func (s *side) judge() {
+func (s *facts) judge() {
 	if s.device != nil && s.volume == nil && s.g.Metadata == "" {
 		s.dmOnly()
 		return
@@ -130,12 +130,12 @@ func (s *side) judge() {
 	}
 }
 
-func (s *side) add(c Class, dir, hint, format string, a ...any) {
+func (s *facts) add(c Class, dir, hint, format string, a ...any) {
 	s.found = append(s.found, Finding{Class: c, LV: s.name(), UUID: s.uuid, Dir: dir, Text: fmt.Sprintf(format, a...), Hint: hint})
 }
 
 // name returns the volume's name for messages.
-func (s *side) name() string {
+func (s *facts) name() string {
 	switch {
 	case s.volume != nil:
 		return s.volume.Name
@@ -152,12 +152,12 @@ func (s *side) name() string {
 }
 
 // title returns the volume as an argument of the provider's commands.
-func (s *side) title() string { return s.g.Name + "/" + s.name() }
+func (s *facts) title() string { return s.g.Name + "/" + s.name() }
 
-func (s *side) lvm() bool { return s.g.Kind == "lvm" }
+func (s *facts) lvm() bool { return s.g.Kind == "lvm" }
 
 // mounts returns the mounts of the volume's device.
-func (s *side) mounts() []*Mount {
+func (s *facts) mounts() []*Mount {
 	if s.device == nil {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (s *side) mounts() []*Mount {
 
 // at returns the mounts at a directory: of this volume, of a device that is gone, and
 // others.
-func (s *side) at(dir string) (ours, gone, other *Mount) {
+func (s *facts) at(dir string) (ours, gone, other *Mount) {
 	for _, m := range s.g.byDir[dir] {
 		switch {
 		case m.Part && !m.Gone:
@@ -184,14 +184,14 @@ func (s *side) at(dir string) (ours, gone, other *Mount) {
 	return ours, gone, other
 }
 
-func (s *side) deviceName() string {
+func (s *facts) deviceName() string {
 	if s.device.Kernel == "" || s.device.Kernel == s.device.Path {
 		return s.device.Path
 	}
 	return s.device.Path + " (" + s.device.Kernel + ")"
 }
 
-func (s *side) claimedFor(dir string) string {
+func (s *facts) claimedFor(dir string) string {
 	for _, c := range s.claims {
 		if c.Dir == dir {
 			return " for " + c.For
@@ -201,4 +201,4 @@ func (s *side) claimedFor(dir string) string {
 }
 
 // file returns the path of a volume's file in a loopdev group.
-func (s *side) file(v *Volume) string { return s.g.Directory + "/" + v.Name }
+func (s *facts) file(v *Volume) string { return s.g.Directory + "/" + v.Name }

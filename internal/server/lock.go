@@ -27,7 +27,7 @@ func Lock(path string) (*os.File, error) {
 		b := make([]byte, 20)
 		n, _ := f.ReadAt(b, 0)
 		holder := strings.TrimSpace(string(b[:n]))
-		if waited := time.Since(start); waited > lockGrace || waited > glance && !dead(holder) {
+		if waited := time.Since(start); waited > lockGrace || waited > peekLimit && !dead(holder) {
 			f.Close()
 			return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", orUnknown(holder), path)
 		}
@@ -60,8 +60,8 @@ func writePID(f *os.File) error {
 // when it was killed holds it until its exec.
 const lockGrace = 2 * time.Second
 
-// glance is longer than a flexdriver holds the lock to see whether flexd does.
-const glance = 100 * time.Millisecond
+// peekLimit is longer than a flexdriver holds the lock to see whether flexd does.
+const peekLimit = 100 * time.Millisecond
 
 func dead(pid string) bool {
 	n, err := strconv.Atoi(pid)

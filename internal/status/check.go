@@ -133,7 +133,7 @@ func (l List) pools(width int) []string {
 	c := &columns{}
 	c.row("THIN POOL", "DATA", "METADATA", "STATE")
 	for _, p := range l.Pools {
-		state := "well"
+		state := "ok"
 		switch {
 		case p.Problem != "":
 			state = plain(p.Problem)
