@@ -185,7 +185,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 		return r
 	}
 	if call.Dir != "" {
-		r.Target = f.target(call.Dir, mountedBy[call.Verb])
+		r.Target = f.target(call.Dir, kindOfVerb[call.Verb])
 	}
 	if r.Verb == volume.Publish {
 		r.Target.Global = kubelet.GlobalDir(r.Target.Root, f.Config.Get().Driver, o.Name)
@@ -193,8 +193,8 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 	return r
 }
 
-// mountedBy is what a verb mounts at its directory.
-var mountedBy = map[string]volume.Kind{flexvolume.MountDevice: volume.Staged, flexvolume.Mount: volume.Published}
+// kindOfVerb is the kind of mount that a verb makes at its directory.
+var kindOfVerb = map[string]volume.Kind{flexvolume.MountDevice: volume.Staged, flexvolume.Mount: volume.Published}
 
 // target resolves a directory of kubelet to its path in the mount table. kind is what is to
 // be mounted there, if anything.

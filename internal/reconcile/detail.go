@@ -23,7 +23,7 @@ const failedAge = 5 * time.Minute
 const errorAge = time.Hour
 
 // view is the volume's detail as of the last observation.
-func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
+func (l *lane) view(findings map[string][]status.Finding) status.VolumeDetail {
 	var (
 		have   = volume.Have{}
 		want   = l.want()
@@ -39,7 +39,7 @@ func (l *lane) view(differ map[string][]status.Finding) status.VolumeDetail {
 	s := status.VolumeDetail{
 		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
-		History: []status.Operation{}, Findings: append([]status.Finding{}, differ[string(l.uuid)]...),
+		History: []status.Operation{}, Findings: append([]status.Finding{}, findings[string(l.uuid)]...),
 	}
 	switch {
 	case l.byName:

@@ -28,7 +28,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 		l.disk, l.facts, l.size = d, volume.FS{}, 0
 		h.FS = volume.FS{}
 	}
-	shrunk := l.size
+	before := l.size
 	l.size = h.Device.Size
 	l.table = table
 	if now := currentName(h); h.Record == volume.Seen && now.LV != "" && now != h.RecordName {
@@ -70,7 +70,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	case l.broken.Content != volume.ContentUnknown:
 		h.FS.Content, h.FS.Type, h.FS.What, h.FS.Size = l.broken.Content, l.broken.Type, l.broken.What, l.broken.Size
 		l.n.Observer.Publish(l.uuid, h)
-	case h.Device.Size < shrunk, unread && bad:
+	case h.Device.Size < before, unread && bad:
 		l.recheck = recheck{left: 1}
 	}
 	return h, nil
@@ -143,20 +143,20 @@ type watchedMounts struct {
 	mounts       []string
 }
 
-func (g *watchedMounts) list(devices *mounttable.Devices) []string {
+func (w *watchedMounts) list(devices *mounttable.Devices) []string {
 	var mounts []string
 	add := func(where string, entries []*mounttable.Entry) {
 		for _, e := range entries { // the kernel uses an ID again
 			mounts = append(mounts, fmt.Sprint(where, e.ID, e.Parent, e.Peer, e.Number, e.Root, e.ReadOnly, e.Dir))
 		}
 	}
-	for _, dir := range g.dirs {
+	for _, dir := range w.dirs {
 		reached, hidden := devices.Table.At(dir)
 		add("at", reached)
 		add("hidden", hidden)
 	}
-	if g.number != "" {
-		add("of", devices.Of(g.number, g.path))
+	if w.number != "" {
+		add("of", devices.Of(w.number, w.path))
 	}
 	return mounts
 }

@@ -32,8 +32,8 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	n.auditor.LookForOrphans()
 	list.Unknown = n.auditor.PodsUnknown()
 	var all []status.Finding
-	differ, _ := n.auditor.Findings()
-	for _, d := range differ {
+	findings, _ := n.auditor.Findings()
+	for _, d := range findings {
 		if audit.Releasable(d) {
 			all = append(all, d)
 		}
@@ -137,9 +137,9 @@ func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) 
 // noOrphanReason returns why there is nothing to release at a target.
 func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	if !strings.HasPrefix(target, "/") {
-		differ := n.findingsByVolume()
+		findings := n.findingsByVolume()
 		for _, l := range n.allLanes() {
-			if s := l.view(differ); target == s.UUID || target == s.VG+"/"+s.LV {
+			if s := l.view(findings); target == s.UUID || target == s.VG+"/"+s.LV {
 				return fmt.Sprintf("nothing of it is an orphan: it is %s. More: flexd status %s/%s", s.State, s.VG, s.LV)
 			}
 		}
@@ -166,14 +166,14 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 func (n *Node) serveReclaim(c *call) error {
 	uuid, dir := c.asked.UUID, c.asked.Target.Dir
 	n.auditor.LookForOrphans()
-	differ, _ := n.auditor.Findings()
-	i := slices.IndexFunc(differ, func(d status.Finding) bool {
+	findings, _ := n.auditor.Findings()
+	i := slices.IndexFunc(findings, func(d status.Finding) bool {
 		return audit.Releasable(d) && d.UUID == string(uuid) && d.Dir == dir
 	})
 	if i < 0 {
 		return volume.Errorf(volume.NotFound, "it is no orphan, or not any more")
 	}
-	name := volume.Name{VG: differ[i].VG, LV: differ[i].LV}
+	name := volume.Name{VG: findings[i].VG, LV: findings[i].LV}
 	c.Call = n.reclaimCall(c.ID, name, dir, false)
 	l := n.lane(uuid, name)
 	c.title = l.title()

@@ -101,7 +101,7 @@ func (l *lane) unused() bool {
 }
 
 // unusedLocked reports whether the lane has nothing to do, and no claim, lease, mount or
-// active device of its volume will give it something to do. The caller holds l.mu.
+// active device of its volume can wake it. The caller holds l.mu.
 func (l *lane) unusedLocked() bool {
 	if l.awake || l.mustLook() || l.parked != nil || l.n.ctx.Err() != nil || len(l.n.requests.Of(l.uuid)) > 0 {
 		return false

@@ -56,7 +56,7 @@ func (n *Node) Known() status.List {
 			list.Groups[i].State, list.Groups[i].Error = status.GroupUnusable, why
 		}
 	}
-	differ := n.findingsByVolume()
+	findings := n.findingsByVolume()
 	lanes := n.allLanes()
 	last := map[volume.Name]time.Time{} // the last look at a volume of that name
 	for _, l := range lanes {
@@ -66,7 +66,7 @@ func (n *Node) Known() status.List {
 	}
 	for _, l := range lanes {
 		if name, at := l.looked(); !l.gone(name.LV != "" && at.Before(last[name])) {
-			list.Volumes = append(list.Volumes, l.view(differ).Volume)
+			list.Volumes = append(list.Volumes, l.view(findings).Volume)
 		}
 	}
 	slices.SortFunc(list.Volumes, func(a, b status.Volume) int {
@@ -110,9 +110,9 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 
 // findingsByVolume returns the findings by volume.
 func (n *Node) findingsByVolume() map[string][]status.Finding {
-	differ, _ := n.auditor.Findings()
+	findings, _ := n.auditor.Findings()
 	all := map[string][]status.Finding{}
-	for _, d := range append(n.takenLocks(), differ...) {
+	for _, d := range append(n.takenLocks(), findings...) {
 		all[d.UUID] = append(all[d.UUID], d)
 	}
 	return all

@@ -46,7 +46,7 @@ type fence struct {
 func (n *Node) guardLocks(vg string, p fencer) {
 	t := time.NewTicker(takenInterval)
 	defer t.Stop()
-	said := ""
+	lastWarning := ""
 	for {
 		select {
 		case <-t.C:
@@ -67,8 +67,8 @@ func (n *Node) guardLocks(vg string, p fencer) {
 		} else {
 			n.unfence(vg, taken)
 		}
-		if now != said && n.ctx.Err() == nil {
-			if said = now; err != nil {
+		if now != lastWarning && n.ctx.Err() == nil {
+			if lastWarning = now; err != nil {
 				n.Log.WithField("vg", vg).WithError(err).Warn("whether this node still has the locks of its volumes is unknown")
 			}
 		}

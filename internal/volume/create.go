@@ -5,7 +5,7 @@ package volume
 // whether a volume with that name was seen with a filesystem.
 func (p *planner) creations() {
 	var size int64
-	var who []string
+	var calls []string
 	for _, c := range p.w.Calls {
 		switch lv := p.h.LV; {
 		case c.Verb != Create && c.Verb != Find:
@@ -27,13 +27,13 @@ func (p *planner) creations() {
 		case p.h.Record == RecordUnknown:
 			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; make it readable again. A file that is damaged may be removed if the volume it is about (its name is the uuid) is not missing; if the directory was removed, restore it from a backup, or restart flexd, which makes an empty one", orUnknown(p.h.RecordReason))
 		default:
-			if len(who) == 0 {
+			if len(calls) == 0 {
 				size = c.Size
 			}
-			who = append(who, c.ID)
+			calls = append(calls, c.ID)
 		}
 	}
-	if len(who) > 0 {
-		p.add(Step{Kind: CreateVolume, Size: size, Calls: who})
+	if len(calls) > 0 {
+		p.add(Step{Kind: CreateVolume, Size: size, Calls: calls})
 	}
 }

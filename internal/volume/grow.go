@@ -44,16 +44,16 @@ func (p *planner) expand(c Call) {
 		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))
 		return
 	}
-	p.engaged = true
-	who := []string{c.ID}
+	p.serving = true
+	calls := []string{c.ID}
 	if (lv.Size < c.Size || d.Size < lv.Size) && p.h.FS.Content == ContentUnknown { // it could be cut off
-		p.add(Step{Kind: Inspect, Calls: who})
+		p.add(Step{Kind: Inspect, Calls: calls})
 		return
 	}
 	if lv.Size < c.Size || d.Size < lv.Size {
-		p.add(Step{Kind: Extend, Size: max(c.Size, lv.Size), Calls: who})
+		p.add(Step{Kind: Extend, Size: max(c.Size, lv.Size), Calls: calls})
 	}
-	if !p.grow(max(c.Size, lv.Size), who) && lv.Size >= c.Size && d.Size >= lv.Size {
+	if !p.grow(max(c.Size, lv.Size), calls) && lv.Size >= c.Size && d.Size >= lv.Size {
 		p.done(c)
 	}
 }
@@ -66,19 +66,19 @@ func (p *planner) enlarged() bool {
 
 // grow plans the extension of the filesystem to a device of the given size, and reports
 // whether one is needed.
-func (p *planner) grow(size int64, who []string) bool {
+func (p *planner) grow(size int64, calls []string) bool {
 	size = max(size, p.h.Device.Size)
 	fs := p.h.FS
 	switch {
 	case fs.Grown && p.h.Device.Size >= size:
 		return false
 	case fs.Size == 0 && p.h.Device.Size >= size:
-		p.add(Step{Kind: Inspect, Calls: who})
+		p.add(Step{Kind: Inspect, Calls: calls})
 		return true
 	case fs.Size > 0 && !Growable(fs.Size, size):
 		return false
 	}
-	p.add(Step{Kind: Grow, Calls: who})
+	p.add(Step{Kind: Grow, Calls: calls})
 	return true
 }
 
@@ -90,11 +90,11 @@ func (p *planner) growth() {
 		p.v.Waiting = p.v.Waiting || live != nil && (p.w.Recheck || p.w.Grow)
 		return
 	}
-	if p.w.Recheck && live != nil && !p.engaged && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
+	if p.w.Recheck && live != nil && !p.serving && len(p.w.Calls) == 0 && p.h.Device.Activity == Active && p.h.FS.Content == ContentUnknown {
 		p.add(Step{Kind: Inspect})
 		return
 	}
-	if !p.w.Grow || p.engaged || p.enlarged() || p.h.LV.Pending || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
+	if !p.w.Grow || p.serving || p.enlarged() || p.h.LV.Pending || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
 		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated {
 		return
 	}

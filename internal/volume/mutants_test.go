@@ -113,7 +113,7 @@ var mutants = []mutant{
 	{"a suspended device is used", `case d.Suspended:`, `case false:`},
 	{"a call waits for a suspended device forever", `waits := c.Waits || p.h.LV.Pending`, `waits := c.Waits || p.h.LV.Pending || p.h.Device.Suspended`},
 	{"a step is taken for a call that waits", `waits := c.Waits || p.h.LV.Pending`, `waits := p.h.LV.Pending`},
-	{"a volume is deactivated while a call waits for it", `p.engaged = p.engaged || waits`, `_ = waits`},
+	{"a volume is deactivated while a call waits for it", `p.serving = p.serving || waits`, `_ = waits`},
 	{"a volume is created for a call that waits", `case p.waits(c):
 		case lv`, `case lv`},
 	{"a suspended device is grown or probed without a call", `if p.h.Device.Suspended {`, `if false {`},
@@ -128,7 +128,7 @@ var mutants = []mutant{
 	{"a device is deactivated together with one that is needed", `len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": //`, `len(p.h.Mounts) == 0: //`},
 	{"a device is released together with one that is needed", `case d.Activity == Active && Kept(d.Relatives) != "":`, `case false:`},
 	{"a device is deactivated while its lease lives", `case lease.Live:`, `case false:`},
-	{"a device is deactivated under a claim", `if p.engaged || p.holding() {`, `if p.engaged {`},
+	{"a device is deactivated under a claim", `if p.serving || p.holding() {`, `if p.serving {`},
 	{"a held claim whose mount is gone holds the device forever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {`, `if true {`},
 	{"a running pod's mount is released", `case kind == Published && spot.Pod == Running:`, `case false:`},
 	{"a mount is released although it is unknown whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
@@ -139,7 +139,7 @@ var mutants = []mutant{
 		p.refuse(call, Busy, "it is`, `case false:
 		p.refuse(call, Busy, "it is`},
 	{"a release goes on although kubelet asks for the directory", `case len(p.calls(call.Dir, Stage, Publish, Release)) > 0:`, `case false:`},
-	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.engaged || p.enlarged() ||`, `if p.engaged || p.enlarged() ||`},
+	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.serving || p.enlarged() ||`, `if p.serving || p.enlarged() ||`},
 	{"a mount below kubelet's root is kubelet's", `case place.Bind:`, `case place.Bind || c.within(e.Dir):`},
 	{"a subPath of a foreign mount is kubelet's", `if !shown {`, `if false && !shown {`},
 	{"a part of the volume at one of our directories is ours", `case place.Kind != "" && whole(e):`, `case place.Kind != "":`},
@@ -174,11 +174,11 @@ var mutants = []mutant{
 	{"a volume is created again that is there", `case lv.Presence == Present:
 			p.done(c)`, `case false:
 			p.done(c)`},
-	{"a volume is created without a size", `if len(who) == 0 {
-				size = c.Size`, `if len(who) > 0 {
+	{"a volume is created without a size", `if len(calls) == 0 {
+				size = c.Size`, `if len(calls) > 0 {
 				size = c.Size`},
-	{"a volume is created for no call", `CreateVolume, Size: size, Calls: who})`, `CreateVolume, Size: size})`},
-	{"expandfs is answered before the volume is large enough", `if !p.grow(max(c.Size, lv.Size), who) && lv.Size >= c.Size && d.Size >= lv.Size {`, `if p.grow(max(c.Size, lv.Size), who); true {`},
+	{"a volume is created for no call", `CreateVolume, Size: size, Calls: calls})`, `CreateVolume, Size: size})`},
+	{"expandfs is answered before the volume is large enough", `if !p.grow(max(c.Size, lv.Size), calls) && lv.Size >= c.Size && d.Size >= lv.Size {`, `if p.grow(max(c.Size, lv.Size), calls); true {`},
 }
 
 var walked = regexp.MustCompile(`walked (\d+) states`)

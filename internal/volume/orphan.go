@@ -132,7 +132,7 @@ func (p *planner) reclaimDevice(call Call) {
 	case slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb != Reclaim }):
 		p.refuse(call, Busy, "kubelet asks for it just now")
 	case p.h.LV.Pending:
-		p.engaged = true
+		p.serving = true
 	case p.h.LV.Presence != Present:
 		p.refuse(call, Unknown, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:
@@ -143,9 +143,9 @@ func (p *planner) reclaimDevice(call Call) {
 		p.refuse(call, Busy, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
 	case d.Activity == Active && p.w.NeverDeactivate:
 		p.refuse(call, NotAllowed, "its volume group says `deactivate: never`")
-	case p.engaged: // a call before this one does it
+	case p.serving: // a call before this one does it
 	default:
-		p.engaged = true // and flexd's automatic release has nothing to add
+		p.serving = true // and flexd's automatic release has nothing to add
 		if d.Activity == Active || d.LockLeft {
 			p.add(Step{Kind: Deactivate, Calls: p.deviceCalls()})
 		}

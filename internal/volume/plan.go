@@ -31,7 +31,7 @@ type planner struct {
 
 	dropped  []string // directories whose claim goes in this plan
 	unmounts []string // directories unmounted in this plan
-	engaged  bool     // a set-up call is being served
+	serving  bool     // a set-up call is being served
 	leased   bool     // a lease is noted in this plan
 }
 

@@ -85,7 +85,7 @@ func (p *planner) setUps() {
 			users = append(users, c)
 		case Stage, Publish:
 			if slices.Contains(p.dropped, c.Dir) {
-				p.engaged = true // a release of the same directory goes first
+				p.serving = true // a release of the same directory goes first
 				continue
 			}
 			if p.mounted(c) || p.waits(c) {
@@ -99,7 +99,7 @@ func (p *planner) setUps() {
 			mounters = append(mounters, c)
 		}
 	}
-	p.engaged = p.engaged || len(users) > 0
+	p.serving = p.serving || len(users) > 0
 	p.activate(users)
 	p.mount(mounters)
 }
@@ -112,7 +112,7 @@ func (p *planner) waits(c Call) bool {
 	}
 	waits := c.Waits || p.h.LV.Pending
 	p.v.Waiting = p.v.Waiting || c.Waits
-	p.engaged = p.engaged || waits
+	p.serving = p.serving || waits
 	return waits
 }
 
@@ -131,7 +131,7 @@ func (p *planner) mounted(c Call) bool {
 	if cl := p.claim(c.Dir); cl != nil && cl.Phase == Held {
 		p.done(c)
 	}
-	p.engaged = true
+	p.serving = true
 	return true
 }
 

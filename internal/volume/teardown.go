@@ -41,7 +41,7 @@ func (p *planner) unmount(dir string, calls []string, alone bool) {
 
 // release plans the lease after a mount that is gone, and the deactivation.
 func (p *planner) release() {
-	if p.engaged || p.holding() {
+	if p.serving || p.holding() {
 		return
 	}
 	lease, d := p.w.Lease, p.h.Device
