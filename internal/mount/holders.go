@@ -165,15 +165,16 @@ func DeviceHolders(d volume.Device) []Holder {
 		}
 	}
 	mounted := false
-	seen := map[string]bool{} // mount namespaces
+	seen := map[string]bool{} // mount namespaces, with the root of a process there: only mounts below it are visible
 	s := procfs.NewSearch(MaxSearch)
 	s.Each(func(p procfs.Process) bool {
 		if how := s.HoldsDevice(p, number); how != "" {
 			holders = append(holders, holderOf(p, how))
 		}
 		ns, err := p.Namespace("mnt")
-		if err == nil && !seen[ns] {
-			seen[ns] = true
+		root, _ := os.Readlink(p.Path("root"))
+		if err == nil && !seen[ns+root] {
+			seen[ns+root] = true
 			if dirs := mountsOf(s, p, number, path); len(dirs) > 0 {
 				holders, mounted = append(holders, holderOf(p, mountedIn(ns, dirs...))), true
 			}

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +153,29 @@ func TestInUse(t *testing.T) {
 			r.land(l)
 		})
 	}
+}
+
+// A chrooted process does not see the mount that others in its mount namespace have.
+func TestInUse_chroot(t *testing.T) {
+	need(t, "unshare", "chroot", "mkfs.ext4")
+	r := newRig(t, 64*mib)
+	r.format("ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0")
+	dir, jail := r.mkdir("elsewhere"), r.mkdir("jail")
+	c := exec.Command("unshare", "-m", "sh", "-ec", `mount "$0" "$1"; mount --bind / "$2"; sleep 60 & exec chroot "$2" sleep 60`, r.dev.Path, dir, jail)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		_ = c.Wait()
+		waitFor(t, func() bool { return liveSuperblock(r.dev.Number) == "" }) // the kernel has removed the namespace
+	}()
+	waitFor(t, func() bool {
+		root, _ := os.Readlink(fmt.Sprintf("/proc/%d/root", c.Process.Pid))
+		return root == jail
+	})
+	r.isUsed(volume.InUse, "mounted in its mount namespace", dir)
 }
 
 // node makes another node of the device, as a jail of a VM has one.
