@@ -21,8 +21,10 @@ func isWord(s string, longest int) bool {
 	if s == "" || len(s) > longest || s[0] == '-' {
 		return false
 	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune("+_.-", r) })
+	return !strings.ContainsFunc(s, func(r rune) bool { return !isNameRune(r) })
 }
+
+func isNameRune(r rune) bool { return alphanumeric(r) || strings.ContainsRune("+_.-", r) }
 
 // parseDMName parses the name of an LVM device in device-mapper: dashes within the names of
 // the group and of the volume are doubled. layer is the suffix of LVM's hidden devices, such as

@@ -304,7 +304,7 @@ func (g *group) isLocked(lv volume.LV, d volume.Device) bool {
 
 // refused reports whether a command said that another host holds the lock of this volume.
 func refused(said []byte, m *member) bool {
-	return bytes.Contains(said, []byte("LV locked by other host")) && bytes.Contains(said, []byte("Failed to lock logical volume "+m.name.String()+"."))
+	return bytes.Contains(said, []byte("LV locked by other host")) && hasLine(said, "Failed to lock logical volume "+m.name.String()+".")
 }
 
 // giveBack gives back at once the lock of a volume that LVM has locked and not activated: every
@@ -338,7 +338,27 @@ func (p *Provider) forgetLock(uuid volume.UUID) {
 // keptLock reports whether a command has deactivated a volume, and could not give back its
 // lock.
 func keptLock(said []byte, m *member) bool {
-	return bytes.Contains(said, []byte("Failed to unlock logical volume "+m.name.String()+"."))
+	return hasLine(said, "Failed to unlock logical volume "+m.name.String()+".")
+}
+
+// hasLine reports whether a command printed a whole line: with a dot after it, a name may be the
+// beginning of another one.
+func hasLine(said []byte, line string) bool {
+	for l := range bytes.Lines(said) {
+		if string(bytes.TrimSpace(l)) == line {
+			return true
+		}
+	}
+	return false
+}
+
+// names reports whether a command printed the name of a volume.
+func names(said []byte, name volume.Name) bool {
+	words := bytes.FieldsFunc(said, func(r rune) bool { return !isNameRune(r) && r != '/' })
+	return slices.ContainsFunc(words, func(w []byte) bool {
+		w = bytes.TrimPrefix(w, []byte("/dev/"))
+		return string(w) == name.String() || string(w) == name.String()+"." // the end of a sentence
+	})
 }
 
 // lockFailure returns why a command did not take the lock of a volume; nil = it took the lock, if
@@ -349,7 +369,7 @@ func lockFailure(k kind, m *member, cmdErr error, said []byte) error {
 		return nil
 	case refused(said, m):
 		return &Error{VG: m.name.VG, Kind: ErrElsewhere, Text: "another machine has the lock of " + m.name.String(), Err: cmdErr}
-	case errors.Is(cmdErr, ErrElsewhere) && !m.before && !bytes.Contains(said, []byte(m.name.String())):
+	case errors.Is(cmdErr, ErrElsewhere) && !m.before && !names(said, m.name):
 		return nil // LVM refused other volumes
 	}
 	return fmt.Errorf("%s: %w", steps[k], cmdErr)

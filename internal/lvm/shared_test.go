@@ -377,6 +377,46 @@ func TestBatchWithOneElsewhere(t *testing.T) {
 	}
 }
 
+// LVM ends its messages with a dot, and the name of a volume may be the beginning of another one.
+func TestBatchWithPrefix(t *testing.T) {
+	f, p, locks := newShared(t, 0)
+	locks.known = false
+	f.lvs["db"], f.lvs["db.1"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib}, &fakeLV{uuid: fakeUUID(2), size: 8 * mib}
+	f.others["db.1"] = "ex"
+	lv, longer := f.lookUp(p, "db"), f.lookUp(p, "db.1")
+	release, err := p.groups["vg0"].take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error, 2)
+	go func() { errs <- p.Activate(t.Context(), "", lv) }()
+	go func() { waits(t, p.Activate(t.Context(), "", longer), "another host has it active"); errs <- nil }()
+	eventually(t, "both wait", func() bool {
+		g := p.groups["vg0"]
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.next[exclusive] != nil && len(g.next[exclusive].members) == 2
+	})
+	release()
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if d := device(t, p, lv); d.Activity != volume.Active || d.Unlocked {
+		t.Errorf("%+v", d)
+	}
+	db := &member{name: volume.Name{VG: "vg0", LV: "db"}}
+	if keptLock([]byte("  Failed to unlock logical volume vg0/db.1.\n"), db) {
+		t.Error("the lock of vg0/db counts as kept")
+	}
+	for said, named := range map[string]bool{"vg0/db.": true, "/dev/vg0/db: no": true, "vg0/db.1.": false, "vg0/dbx": false, "xvg0/db": false} {
+		if names([]byte("  LV "+said+"\n"), db.name) != named {
+			t.Errorf("%q", said)
+		}
+	}
+}
+
 // The metadata are read anew for each set-up, once for all who ask, and not for each
 // observation.
 func TestRefreshShares(t *testing.T) {
