@@ -87,6 +87,9 @@ func zero(p *process, a deviceArg, l *loop) (any, error) {
 	h := p.h
 	h.begin(p, l.file)
 	h.alone(p, l.file)
+	if h.useOf(l) != volume.Unused {
+		return nil, &mount.BusyError{What: "/dev/" + l.Name}
+	}
 	if a.From == 0 && l.file.State != Blank {
 		h.broke("%s is zeroed", l.file.path)
 	}

@@ -126,13 +126,32 @@ func TestVMCreateCut(t *testing.T) {
 			t.Errorf("tags of %s: got %q, want %q", name, tags, tagCreated)
 		}
 	}
+	// A VM that has it open as a plain block device.
+	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "16M", "--addtag", tagCreating, "-n", "open", "vg0")
+	l.Invalidate("")
+	f, err := os.OpenFile("/dev/vg0/open", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("row"), 8*mib); err != nil {
+		t.Fatal(err)
+	}
+	var busy *mount.BusyError
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "open"}, 16*mib, ""); !errors.As(err, &busy) {
+		t.Errorf("create open: got %v", err)
+	}
+	row := make([]byte, 3)
+	if _, err := f.ReadAt(row, 8*mib); err != nil || string(row) != "row" {
+		t.Errorf("it has %q now, %v", row, err)
+	}
+	f.Close()
 	// The owner took it for a volume meanwhile, or the power went before lvcreate had wiped
 	// it: that cannot be distinguished.
 	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "16M", "--addtag", tagCreating, "-n", "used", "vg0")
 	l.sh("mkfs.ext4", "-q", "-F", "/dev/vg0/used")
 	l.Invalidate("")
 	var refusal *mount.Refusal
-	err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib, "")
+	err = l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "used"}, 24*mib, "")
 	if !errors.As(err, &refusal) || !strings.Contains(err.Error(), "creation of vg0/used was interrupted") ||
 		!strings.Contains(err.Error(), "an ext4 signature") || !strings.Contains(err.Error(), "lvchange --deltag "+tagCreating+" vg0/used") {
 		t.Errorf("create used: got %v, want a refusal that names the signature and the way out", err)

@@ -18,6 +18,9 @@ func zero(a zeroArg) (zeroed, error) {
 	if a.At != "" {
 		return zeroBehind(a)
 	}
+	if err := Unused(a.Device); err != nil { // a VM opens it plainly
+		return zeroed{}, err
+	}
 	dev, err := openDevice(a.Device, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
 		return zeroed{}, err

@@ -2,6 +2,8 @@ package mount
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -54,6 +56,30 @@ func TestZeroAll(t *testing.T) {
 	r.sh("mkfs.ext4", "-q", "-F", r.dev.Path)
 	if err := r.ZeroAll(t.Context(), r.lock, r.dev); err == nil {
 		t.Error("it zeroed a filesystem")
+	}
+}
+
+// A program that has the device of an interrupted creation open plainly, as a VM does, keeps its data.
+func TestZeroInUse(t *testing.T) {
+	r := newRig(t, 64*mib)
+	f, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	before := r.written()
+	for name, zero := range map[string]func() error{
+		"Zero":     func() error { return r.Zero(t.Context(), r.lock, r.dev) },
+		"ZeroAll":  func() error { return r.ZeroAll(t.Context(), r.lock, r.dev) },
+		"ZeroFrom": func() error { return r.ZeroFrom(t.Context(), r.lock, r.dev, 32*mib) },
+	} {
+		var busy *BusyError
+		if err := zero(); !errors.As(err, &busy) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d (", os.Getpid())) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if now := r.written(); now != before {
+		t.Errorf("the device was written: %s, then %s", before, now)
 	}
 }
 
