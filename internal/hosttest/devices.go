@@ -70,7 +70,7 @@ func (h *Host) Wipe(file string) {
 		h.mu.Unlock()
 		return
 	}
-	f.State, f.Type, f.Data, f.lost, f.mounted = Blank, "", 0, false, false
+	f.State, f.Type, f.Data, f.lost, f.mounted, f.stale = Blank, "", 0, false, false, false
 	hosts := []*Host{h}
 	if h.locking != nil {
 		f.Tags = slices.DeleteFunc(slices.Clone(f.Tags), func(tag string) bool {
@@ -106,6 +106,7 @@ func (d *Disk) Empty(file string) bool {
 		return false
 	}
 	f.State, f.Type, f.Bytes, f.Data, f.looked, f.lost = Blank, "", 0, 0, false, true
+	f.stale = false
 	return true
 }
 

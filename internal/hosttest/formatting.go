@@ -64,6 +64,9 @@ func (h *Host) takes(p *process, l *loop) error {
 func (f *File) content(mounted bool) volume.FS {
 	switch f.State {
 	case Blank:
+		if f.stale {
+			return volume.FS{Content: volume.ForeignContent, What: "found data at offset 12288 (0x3000)"}
+		}
 		return volume.FS{Content: volume.Blank}
 	case Whole:
 		return volume.FS{Content: volume.Filesystem, Type: f.Type, Size: f.Bytes}
@@ -82,7 +85,7 @@ func (f *File) content(mounted bool) volume.FS {
 	return volume.FS{Content: volume.ForeignContent, What: "found " + f.Note}
 }
 
-// zero zeroes the part that was added to a blank volume, which is zero already here.
+// zero zeroes the places of labels, or of the part that was added to a blank volume.
 func zero(p *process, a deviceArg, l *loop) (any, error) {
 	h := p.h
 	h.begin(p, l.file)
@@ -90,9 +93,13 @@ func zero(p *process, a deviceArg, l *loop) (any, error) {
 	if h.useOf(l) != volume.Unused {
 		return nil, &mount.BusyError{What: "/dev/" + l.Name}
 	}
-	if a.From == 0 && l.file.State != Blank {
-		h.broke("%s is zeroed", l.file.path)
+	if l.file.State != Blank {
+		if a.From == 0 {
+			h.broke("%s is zeroed", l.file.path)
+		}
+		return nil, &mount.Refusal{What: "found data on " + a.Device.Path, Hint: "wipefs"}
 	}
+	l.file.stale = false
 	return struct{}{}, nil
 }
 
@@ -125,7 +132,7 @@ func format(p *process, text []byte) (any, error) {
 		f.excl = false
 	}()
 	switch {
-	case f.State != Blank && !(a.Repeat && f.State == HalfMade):
+	case f.stale, f.State != Blank && !(a.Repeat && f.State == HalfMade):
 		if f.looked && f.lookedBy == h { // otherwise it was written since flexd's look
 			h.broke("mkfs on %s, which is neither blank nor half-made by flexd", f.path)
 		}

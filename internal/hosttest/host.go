@@ -101,6 +101,7 @@ type File struct {
 	Tags  []string // of LVM
 
 	mounted  bool  // flexd has mounted it
+	stale    bool  // it was extended while it was blank, and what was added has other data
 	lost     bool  // all of it reads as zeros, whatever it was
 	looked   bool  // flexd has probed its present content
 	lookedBy *Host // on this host

@@ -476,6 +476,7 @@ func lvExtend(p *process, args []string) (any, error) {
 		s.refuse(lv, err)
 		return s, nil
 	}
+	f.stale = f.stale || f.State == Blank && size > f.Size
 	f.Size = max(f.Size, size)
 	if l := h.deviceOf(f); l != nil {
 		l.Size = f.Size

@@ -160,6 +160,15 @@ func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volu
 	return err
 }
 
+// ExtendBlank is Extend for an active volume that is blank. What is added to a file is zero, but an
+// mkfs that failed may have left data where only a larger device is expected to be blank.
+func (p *Provider) ExtendBlank(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
+	if err := p.Extend(ctx, lock, lv, d, size); err != nil {
+		return err
+	}
+	return mount.Ops{Runner: p.runner}.ZeroFrom(ctx, lock, d, d.Size)
+}
+
 func (p *Provider) change(ctx context.Context, step, op, lock string, arg, value any) error {
 	return mount.Ask(ctx, p.runner, run.Cmd{
 		Step:     step,

@@ -344,6 +344,47 @@ func TestUnwatchedDisk(t *testing.T) {
 	}
 }
 
+// A blank volume is marked from before its extension until what was added is zeroed, so that the next
+// flexd continues.
+func TestExtendBlank(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lvs["v0"].tags = []string{tagCreated}
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	f.commands()
+	var at []string
+	failed := errors.New("flexd ended")
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		if c.Step != "zero" {
+			return run.Result{}, nil, false
+		}
+		at = append(at, fmt.Sprint(c.Argv, f.lvs["v0"].tags))
+		return run.Result{}, failed, len(at) == 1
+	}
+	err := p.ExtendBlank(t.Context(), "", lv, volume.Device{}, 16*mib)
+	if ran := f.commands(); !errors.Is(err, failed) || !slices.Equal(slices.DeleteFunc(ran, func(s string) bool { return s == "fullreport" || s == "lvmconfig" }), []string{"lvchange", "lvextend"}) {
+		t.Errorf("%v, ran %q", err, ran)
+	}
+	if lv = f.lookUp(p, "v0"); lv.Unzeroed != 8*mib || lv.Size != 16*mib || lv.Presence != volume.Present {
+		t.Errorf("cut: %+v", lv)
+	}
+	if err := p.ExtendBlank(t.Context(), "", lv, volume.Device{}, 24*mib); err != nil {
+		t.Error(err)
+	}
+	if len(at) != 2 || !strings.Contains(at[1], `"from":8388608`) || !strings.Contains(at[1], tagBlank+"8388608") {
+		t.Errorf("zeroed %q", at)
+	}
+	if lv = f.lookUp(p, "v0"); lv.Unzeroed != 0 || lv.Size != 24*mib || !lv.Created {
+		t.Errorf("done: %+v", lv)
+	}
+	f.commands()
+	if err := p.ExtendBlank(t.Context(), "", lv, volume.Device{}, 24*mib); err != nil || slices.Contains(f.commands(), "lvchange") {
+		t.Errorf("of its size: %v", err)
+	}
+}
+
 // Ensure that a volume is made step by step, and that each cut is finished.
 func TestCreateCut(t *testing.T) {
 	name := volume.Name{VG: "vg0", LV: "new"}

@@ -224,22 +224,13 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 			return err
 		}
 	}
-	if err := g.changeable(ctx); err != nil {
-		return err
-	}
-	release, err := g.take(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	defer g.invalidate()
 	// Not active after a boot: the contents, and the names in them, are those of pods.
 	// lvcreate refuses this option for thin volumes and RAIDs.
 	const option = "--setautoactivation"
-	args := []string{"lvchange", "-y", option, "n", "--deltag", tagCreating, "--addtag", tagCreated, "-S", selection(l.UUID), name.String()}
-	res, err := g.change("create", args, 0)
+	tags := []string{"--deltag", tagCreating, "--addtag", tagCreated}
+	res, err := g.retag(ctx, name, l.UUID, append(tags, option, "n")...)
 	if err != nil && bytes.Contains(res.Stderr, []byte("unrecognized option '"+option)) { // LVM before 2.03.12
-		_, err = g.change("create", slices.Delete(args, 2, 4), 0)
+		_, err = g.retag(ctx, name, l.UUID, tags...)
 	}
 	return err
 }

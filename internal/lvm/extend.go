@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -14,6 +15,39 @@ import (
 // Extend extends lv and its device to at least size bytes. A volume that is large enough is
 // success; an interrupted extension is continued. The device need not be active.
 func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.Device, size int64) error {
+	return p.extend(ctx, lv, size, false)
+}
+
+// ExtendBlank is Extend for an active volume that is blank, and remains so: lvextend zeroes nothing.
+// A tag marks the volume until that is done; an interrupted extension is continued.
+func (p *Provider) ExtendBlank(ctx context.Context, lock string, lv volume.LV, _ volume.Device, size int64) error {
+	g, err := p.configured(lv.Name.VG)
+	if err != nil {
+		return err
+	}
+	if err := p.extend(ctx, lv, size, true); err != nil {
+		return err
+	}
+	_, l, err := g.now(ctx, lv)
+	if err != nil {
+		return err
+	}
+	tag, from := l.blank()
+	if from == 0 {
+		return nil // it had that size
+	}
+	d, err := p.Device(ctx, lv)
+	if err != nil {
+		return err
+	}
+	if err := (mount.Ops{Runner: p.Runner}).ZeroFrom(ctx, lock, d, from); err != nil {
+		return err
+	}
+	_, err = g.retag(ctx, lv.Name, lv.UUID, "--deltag", tag)
+	return err
+}
+
+func (p *Provider) extend(ctx context.Context, lv volume.LV, size int64, blank bool) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
 		return err
@@ -25,7 +59,7 @@ func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.
 	if err := p.begin(m); err != nil {
 		return err
 	}
-	go func() { p.end(m, g.extend(lv, size)) }()
+	go func() { p.end(m, g.extend(lv, size, blank)) }()
 	select {
 	case <-m.done:
 		return g.awaitLock(ctx, lv, m.err)
@@ -35,7 +69,7 @@ func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.
 }
 
 // extend runs to its end even if the caller stops waiting.
-func (g *group) extend(lv volume.LV, size int64) error {
+func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 	ctx := context.Background()
 	release, err := g.take(ctx)
 	if err != nil {
@@ -77,6 +111,17 @@ func (g *group) extend(lv volume.LV, size int64) error {
 		}
 		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
 			return f.spaceError(more, "")
+		}
+		if _, from := l.blank(); blank && from == 0 {
+			if _, err := g.change("extend", retagArgs(lv.Name, lv.UUID, "--addtag", tagBlank+strconv.FormatInt(l.Size, 10)), 0); err != nil {
+				return err
+			}
+			if _, l, err = g.now(ctx, lv); err != nil {
+				return err
+			}
+			if _, from := l.blank(); from == 0 {
+				return fmt.Errorf("extend: LVM reported success, but %s has no tag %s", lv.Name, tagBlank)
+			}
 		}
 		_, err := g.change("extend", args, 0)
 		g.invalidate()

@@ -3,6 +3,7 @@ package lvm
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
@@ -14,6 +15,10 @@ import (
 const (
 	tagCreating = "flexd.creating"
 	tagCreated  = "flexd"
+
+	// With the size, in bytes, up to which a volume was blank when flexd extended it. What was added
+	// contained other data before, and is not zeroed yet.
+	tagBlank = "flexd.blank="
 
 	tagNamespace = "flexd.namespace=" // followed by the namespace of the pod for which the volume was created
 )
@@ -100,6 +105,19 @@ func (l Logical) namespace() string {
 	return ""
 }
 
+// blank returns the tag of a volume that is extended while it is blank, and its size before; 0 = it
+// is not.
+func (l Logical) blank() (tag string, size int64) {
+	for _, tag := range l.Tags {
+		if text, ok := strings.CutPrefix(tag, tagBlank); ok {
+			if size, err := strconv.ParseInt(text, 10, 64); err == nil && size > 0 {
+				return tag, size
+			}
+		}
+	}
+	return "", 0
+}
+
 // Shared reports whether lvmlockd manages the group.
 func (f *Facts) Shared() bool { return f.LockType != "" && f.LockType != "none" }
 
@@ -117,6 +135,9 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	lv := volume.LV{
 		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
 		Created: slices.Contains(l.Tags, tagCreated), Tagged: f.recordTag(l),
+	}
+	if lv.Created {
+		_, lv.Unzeroed = l.blank()
 	}
 	if slices.Contains(l.Role, "thicksnapshot") { // the size of a snapshot is that of its store
 		lv.Size = f.LVs[l.Origin].Size

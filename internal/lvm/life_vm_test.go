@@ -173,6 +173,45 @@ func TestVMCreateCut(t *testing.T) {
 	is(t, err, nil, "vg0/theirs exists already")
 }
 
+// Ensure that a blank volume on extents of a removed one is blank when it is extended, also after an
+// interruption.
+func TestVMExtendBlank(t *testing.T) {
+	l := newLab(t)
+	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "800M", "-n", "old", "vg0")
+	l.sh("sh", "-c", "yes 'a line of the old tenant' | dd of=/dev/vg0/old bs=1M count=800 iflag=fullblock conv=fsync 2>&1")
+	l.sh("lvremove", "-q", "-y", "vg0/old")
+	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 300*mib, ""); err != nil {
+		t.Fatal(err)
+	}
+	probe := func() volume.Content {
+		t.Helper()
+		fs, err := mount.Ops{Runner: l.Runner}.Probe(t.Context(), l.lock, l.activate(l.present("new")), "", true, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fs.Content
+	}
+	extend := func(size int64) {
+		t.Helper()
+		lv := l.present("new")
+		if err := l.ExtendBlank(t.Context(), l.lock, lv, l.device(lv), size); err != nil {
+			t.Fatal(err)
+		}
+		tags := l.sh("lvs", "--noheadings", "-o", "lv_tags", "vg0/new")
+		if lv := l.present("new"); probe() != volume.Blank || lv.Size != size || lv.Unzeroed != 0 || tags != tagCreated {
+			t.Errorf("extended: content %d, %+v, tags %s", probe(), lv, tags)
+		}
+	}
+	extend(304 * mib)
+	l.sh("lvchange", "--addtag", tagBlank+fmt.Sprint(304*mib), "vg0/new")
+	l.sh("lvextend", "-q", "-y", "-L", "640M", "vg0/new")
+	l.Invalidate("")
+	if lv := l.present("new"); probe() != volume.ForeignContent || lv.Unzeroed != 304*mib {
+		t.Errorf("cut: content %d, %+v", probe(), lv)
+	}
+	extend(640 * mib)
+}
+
 // Ensure that all of a new volume is zero if the group says so, also after an interrupted
 // creation, and that a thin pool has to zero its blocks.
 func TestVMZeroAll(t *testing.T) {

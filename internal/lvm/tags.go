@@ -119,6 +119,24 @@ func (g *group) changeable(ctx context.Context) error {
 	return f.lacking()
 }
 
+// retag changes the tags of one volume.
+func (g *group) retag(ctx context.Context, name volume.Name, uuid volume.UUID, options ...string) (run.Result, error) {
+	if err := g.changeable(ctx); err != nil {
+		return run.Result{}, err
+	}
+	release, err := g.take(ctx)
+	if err != nil {
+		return run.Result{}, err
+	}
+	defer release()
+	defer g.invalidate()
+	return g.change(steps[tagging], retagArgs(name, uuid, options...), 0)
+}
+
+func retagArgs(name volume.Name, uuid volume.UUID, options ...string) []string {
+	return slices.Concat([]string{"lvchange", "-y"}, options, []string{"-S", selection(uuid), name.String()})
+}
+
 var consequence = map[volume.Record]string{
 	volume.Formatting: "nothing was formatted",
 	volume.Seen:       "nothing was mounted",

@@ -30,17 +30,19 @@ const (
 )
 
 // An extent is the part of a device that the proof reads in addition to its spans: its
-// first chunks, and more chunks during a time.
+// first chunks, and more chunks during a time. With a size, the proof is that of a device of
+// this size, at the beginning of the device.
 type extent struct {
 	chunks int
 	time   time.Duration
+	size   int64
 }
 
 func extentOf(created bool) extent {
 	if created {
 		return extent{}
 	}
-	return extent{proofChunks, proofTime}
+	return extent{chunks: proofChunks, time: proofTime}
 }
 
 // proofTime is shorter in tests.
@@ -96,6 +98,9 @@ func walk(d volume.Device, e extent, visit func(b []byte, off int64) error) (n i
 	}
 	if size <= 0 {
 		return 0, fmt.Errorf("%s has no size", d.Path)
+	}
+	if e.size > 0 {
+		size = min(size, e.size)
 	}
 	buf, err := unix.Mmap(-1, 0, chunkSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {

@@ -241,7 +241,11 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 // notBlank describes the contents of a device, "" if it is blank, and returns the extent
 // that it read.
 func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
-	s, err := identify(dev)
+	var within []string
+	if e.size > 0 {
+		within = []string{"-S", strconv.FormatInt(e.size, 10)}
+	}
+	s, err := blkid(dev, within...)
 	if err != nil {
 		return "", e, err
 	}

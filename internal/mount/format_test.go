@@ -112,19 +112,6 @@ func TestFormatUnmountable(t *testing.T) {
 	}
 }
 
-// What is added to a blank volume is made blank, and nothing before it.
-func TestZeroFrom(t *testing.T) {
-	r := newRig(t, 64*mib)
-	r.write([]byte("before"), 20*mib-6)
-	r.write([]byte("old data of another volume"), 20*mib)
-	if err := r.ZeroFrom(t.Context(), r.lock, r.dev, 20*mib); err != nil {
-		t.Fatal(err)
-	}
-	if got := string(r.read(32, 20*mib-6)); got != "before"+strings.Repeat("\x00", 26) {
-		t.Errorf("%q", got)
-	}
-}
-
 // What mkfs leaves that is cut just before its end is formatted again, as any
 // filesystem, with its record only; and it is not with an owner's data beside it.
 func TestFormatRepeat(t *testing.T) {

@@ -102,7 +102,8 @@ func (o Ops) Zero(ctx context.Context, lock string, d volume.Device) error {
 	return o.zero(ctx, lock, zeroArg{Device: d})
 }
 
-// ZeroFrom is Zero for the part that was added to a blank volume.
+// ZeroFrom is Zero for a volume that was blank and had that size, and was extended. If it is not
+// blank up to there, that is a *Refusal. It may be repeated.
 func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from int64) error {
 	return o.zero(ctx, lock, zeroArg{Device: d, From: from})
 }

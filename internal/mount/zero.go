@@ -26,15 +26,15 @@ func zero(a zeroArg) (zeroed, error) {
 		return zeroed{}, err
 	}
 	defer dev.Close()
+	if a.From > 0 && !a.All {
+		return zeroed{}, zeroAdded(dev, a)
+	}
 	s, err := identify(dev)
 	if err != nil {
 		return zeroed{}, err
 	}
 	if !s.none() {
 		return zeroed{}, &Refusal{What: describe(dev, s) + " on " + a.Device.Path}
-	}
-	if a.From > 0 && !a.All {
-		return zeroed{}, zeroData(dev, a.Device, a.From, extent{})
 	}
 	size, err := sizeOf(dev)
 	if err != nil {
@@ -49,6 +49,22 @@ func zero(a zeroArg) (zeroed, error) {
 		}
 	}
 	return zeroed{}, fsync(dev)
+}
+
+// zeroAdded zeroes the places of the blank proof on a device that was extended, if it is blank up
+// to its former size. Places of its new size are before that, too.
+func zeroAdded(dev *os.File, a zeroArg) error {
+	if why := deviceProblem(a.Device); why != "" {
+		return &Refusal{What: a.Device.Path + " " + why, Why: volume.Unusable}
+	}
+	why, _, err := notBlank(dev, a.Device, extent{size: a.From})
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return &Refusal{What: why + " on " + a.Device.Path, Hint: volume.EraseAdvice(handle(a.Device))}
+	}
+	return zeroData(dev, a.Device, 0, extent{})
 }
 
 // zeroBehind zeroes the part of a device beyond a mounted filesystem. Before each write it verifies

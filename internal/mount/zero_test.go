@@ -59,6 +59,39 @@ func TestZeroAll(t *testing.T) {
 	}
 }
 
+// A blank volume that is extended stays blank, although other places of a larger device are read, and
+// also after an interruption. What has data in its former part is not written.
+func TestZeroFrom(t *testing.T) {
+	for _, row := range []struct{ from, to int64 }{{64 * mib, 96 * mib}, {320 * mib, 640 * mib}, {512 * mib, 520 * mib}} {
+		r := newRig(t, row.from)
+		r.occupied(0, row.from)
+		if err := r.Zero(t.Context(), r.lock, r.dev); err != nil {
+			t.Fatal(err)
+		}
+		r.resize(row.to)
+		r.occupied(row.from, row.to)
+		r.write([]byte("\xfc\x4e\x2b\xa9"), (row.to-64<<10)/(64<<10)*(64<<10)) // the superblock of an md RAID of version 0.90
+		if fs := r.probe(""); fs.Content != volume.ForeignContent {
+			t.Fatalf("%+v: this proves nothing", fs)
+		}
+		for range 2 {
+			if err := r.ZeroFrom(t.Context(), r.lock, r.dev, row.from); err != nil {
+				t.Fatal(err)
+			}
+			if fs := r.probe(""); fs.Content != volume.Blank {
+				t.Errorf("%d, then %d MiB: %+v", row.from/mib, row.to/mib, fs)
+			}
+		}
+		r.write([]byte("before"), row.from-6)
+		r.occupied(row.from, row.to)
+		before := r.written()
+		var refusal *Refusal
+		if err := r.ZeroFrom(t.Context(), r.lock, r.dev, row.from); !errors.As(err, &refusal) || r.written() != before {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 // A program that has the device of an interrupted creation open plainly, as a VM does, keeps its data.
 func TestZeroInUse(t *testing.T) {
 	r := newRig(t, 64*mib)

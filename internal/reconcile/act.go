@@ -108,13 +108,12 @@ func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volu
 		l.facts = volume.FS{}
 		return l.deactivate(ctx, p, h)
 	}
-	l.facts.Grown, l.facts.Size = false, 0
-	err := p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
-	if err == nil && s.Blank {
+	if s.Blank {
 		l.facts = volume.FS{}
-		err = l.n.Ops.ZeroFrom(ctx, l.lock, h.Device, h.Device.Size)
+		return p.ExtendBlank(ctx, l.lock, h.LV, h.Device, s.Size)
 	}
-	return err
+	l.facts.Grown, l.facts.Size = false, 0
+	return p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
 }
 
 // waitingCall returns the step's first call that still waits, or nil.

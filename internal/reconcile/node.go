@@ -40,6 +40,8 @@ type Provider interface {
 	Activate(ctx context.Context, lock string, lv volume.LV) error
 	Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error
 	Extend(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
+	// ExtendBlank is Extend for a blank volume, which remains blank.
+	ExtendBlank(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error
 	// SetRecord writes the format record of an active volume in a shared group for the other nodes.
 	SetRecord(ctx context.Context, lv volume.LV, state volume.Record, fsType string) error
 }

@@ -93,7 +93,8 @@ func (f *Forecast) assume(s Step, c Call, content *FS) {
 	case Extend:
 		h.LV.Size, h.Device.Size = max(h.LV.Size, s.Size), max(h.Device.Size, s.Size)
 		if s.Blank {
-			h.FS = FS{}
+			h.FS, h.LV.Unzeroed = FS{}, 0
+			*content = FS{Content: Blank, Use: Unused}
 		}
 	case Grow:
 		h.FS.Grown, h.FS.Size, w.Grow = true, 0, false

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,7 +86,8 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 		return refuse(refusal(Busy, "%s", orUnknown(fs.UsedBy)))
 	}
 	// If there is a filesystem, mkfs was not interrupted, and it may contain data by now.
-	if fs.Content == Blank || fs.Content == ForeignContent && p.h.Record == Formatting {
+	unzeroed := p.h.LV.Unzeroed > 0 && p.h.Record != Seen && fs.Content == ForeignContent
+	if fs.Content == Blank || unzeroed || fs.Content == ForeignContent && p.h.Record == Formatting {
 		calls = slices.DeleteFunc(slices.Clone(calls), func(c Call) bool {
 			if c.NoFormat.Reason != "" {
 				p.refuseWith(c, c.NoFormat)
@@ -137,17 +139,18 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	case p.h.Record == Seen:
 		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. Look at its disks first (dmesg, pvs). Only if it is to be made anew, remove its record: %s", p.removal()))
 	}
-	repeat := fs.Content != Blank
+	repeat := fs.Content != Blank && p.h.LV.Unzeroed == 0
 	if why := p.unlikeCut(fsType); repeat && why != "" {
 		return refuse(refusal(NotBlank, "an mkfs of %s was cut on it, and is not repeated: %s; %s", p.h.RecordType, why, p.dataAdvice()))
 	}
 	// A size that was too small may be corrected as long as nothing was published.
-	if size := calls[0].Size; p.h.LV.Created && !repeat && size > p.h.LV.Size {
-		if limit := calls[0].MaxSize; limit > 0 && size > limit {
+	size := max(calls[0].Size, p.h.LV.Size)
+	if p.h.LV.Unzeroed > 0 || p.h.LV.Created && !repeat && size > p.h.LV.Size {
+		if limit := calls[0].MaxSize; limit > 0 && size > max(limit, p.h.LV.Size) {
 			return refuse(refusal(NoSpace, "option size wants %s, more than the volume group's maxSize (%s): ask for less, or raise it in flexd's configuration", Bytes(size), Bytes(limit)))
 		}
-		if p.h.LV.Zero { // after a crash, nothing would show that not all was zeroed
-			return refuse(refusal(Conflict, "it is blank and has %s, and option size wants %s: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", Bytes(p.h.LV.Size), Bytes(size), p.h.LV.Name))
+		if p.h.LV.Zero { // only places of it are zeroed
+			return refuse(refusal(Conflict, "it is blank and has %s, and option size wants %s: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", Bytes(cmp.Or(p.h.LV.Unzeroed, p.h.LV.Size)), Bytes(size), p.h.LV.Name))
 		}
 		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
 		return "", false

@@ -79,6 +79,7 @@ var mutants = []mutant{
 	{"what a cut mkfs left is formatted as something else", `case p.h.RecordType != fsType:`, `case false:`},
 	{"a blank volume that flexd did not create is extended", `p.h.LV.Created && !repeat && size`, `!repeat && size`},
 	{"what a cut mkfs left is extended as if it were blank", `p.h.LV.Created && !repeat && size`, `p.h.LV.Created && size`},
+	{"a blank volume is formatted over what was added to it", `p.h.LV.Unzeroed > 0 || p.h.LV.Created`, `p.h.LV.Created`},
 	{"what a cut mkfs left is said to be blank", `repeat := fs.Content != Blank`, `repeat := fs.Content == ContentUnknown`},
 	{"what an mkfs left is formatted without a record", `fs.Content == ForeignContent && p.h.Record == Formatting {`, `fs.Content == ForeignContent && fs.Leftover {
 		p.h.RecordType = calls[0].FSType`},

@@ -96,6 +96,8 @@ func (w world) do(s Step) (world, error) {
 		switch {
 		case w.truth != tBlank && !cut:
 			return w, fmt.Errorf("formats over %d", w.truth)
+		case w.stale:
+			return w, fmt.Errorf("formats over what was added to it")
 		case s.Repeat != (w.truth != tBlank):
 			return w, fmt.Errorf("says of what is blank that it is not, or of what is not that it is")
 		case w.rec == RecordUnknown || w.rec == Seen || w.tag == gSeen:
@@ -182,7 +184,7 @@ func (w world) do(s Step) (world, error) {
 			if w.truth != tBlank || !w.known || !w.created || w.rec == Seen || w.mounted() {
 				return w, fmt.Errorf("takes for blank and its own what is not")
 			}
-			w.short, w.known = false, false
+			w.short, w.known, w.stale = false, false, false
 			return w, nil
 		}
 		if !w.wants(oExpand) {

@@ -92,6 +92,7 @@ func start(yield func(world)) {
 		for _, created := range []bool{false, true} {
 			for rec := RecordUnknown; rec <= Seen; rec++ {
 				each(world{lv: Present, dev: Active, truth: tBlank, rec: rec, at: s, created: created, short: true})
+				each(world{lv: Present, dev: Active, truth: tBlank, rec: rec, at: s, created: true, short: created, stale: true})
 			}
 			each(world{lv: Present, dev: Active, truth: tExt4, rec: NoRecord, at: s, created: created, short: true})
 			each(world{lv: Present, dev: Active, truth: tLeftover, rec: Formatting, at: s, created: created, short: true})

@@ -134,6 +134,7 @@ type world struct {
 	use       Use  // by something that is no mount that flexd sees; UseUnknown = none
 	unlooked  bool // the facts of this turn do not say so
 	small     bool // the filesystem is smaller than its device
+	stale     bool // it was extended while it was blank, and what was added has other data
 	short     bool // the LV is smaller than what Expand wants
 	created   bool // flexd created the volume
 	rec       Record
@@ -231,6 +232,9 @@ func (w world) have() Have {
 	if w.unlinked {
 		h.Device.Link = ""
 	}
+	if w.stale {
+		h.LV.Unzeroed = smallSize / 2
+	}
 	if w.short {
 		h.LV.Size, h.Device.Size = smallSize, smallSize
 	}
@@ -240,7 +244,9 @@ func (w world) have() Have {
 		h.FS.Content = ForeignContent
 		switch w.truth {
 		case tBlank:
-			h.FS.Content = Blank
+			if !w.stale {
+				h.FS.Content = Blank
+			}
 		case tExt4, tXfs:
 			h.FS.Content, h.FS.Type = Filesystem, w.fsType()
 		case tError:

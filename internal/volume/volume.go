@@ -61,6 +61,7 @@ type LV struct {
 	Reason   string    `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
 	Created  bool      `json:"created,omitempty"`  // created by flexd
 	Zero     bool      `json:"-"`                  // space that is added to it contains other data, and is to be zeroed first
+	Unzeroed int64     `json:"-"`                  // it was blank and had this size, and was extended: what was added may contain other data; 0 = it was not
 	Now      Name      `json:"-"`                  // Absent by its name: its present name, if its device shows it
 	Pending  bool      `json:"-"`                  // its group has not answered yet: what needs its metadata waits
 	Family   []LV      `json:"-"`                  // volumes that are activated together with this one

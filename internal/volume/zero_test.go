@@ -30,5 +30,13 @@ func TestBlankNotExtended(t *testing.T) {
 		if v := Plan(want, have); len(v.Refused) > 0 {
 			t.Errorf("of its size: %+v", v)
 		}
+		have.LV.Unzeroed, have.FS.Content = 1<<30, ForeignContent // cut, and `zero: all` is new
+		if v := Plan(want, have); len(v.Refused) > 0 != zero || zero && !strings.Contains(v.Refused[0].Reason, "has 1 GiB, and option size wants 2 GiB") {
+			t.Errorf("zero %v, cut: %+v", zero, v)
+		}
+		have.Record = Seen
+		if v := Plan(want, have); len(v.Refused) != 1 || v.Refused[0].Code != NotBlank {
+			t.Errorf("seen with a filesystem: %+v", v)
+		}
 	}
 }
