@@ -5,6 +5,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/flexd/flexd/internal/volopts"
 )
 
 // The verbs of FlexVolume.
@@ -162,6 +164,9 @@ func parseBytes(s string) (int64, error) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	if err != nil || s[0] == '+' {
 		return 0, errors.New(quote(s) + " is not a number of bytes")
+	}
+	if n > volopts.MaxSize {
+		return 0, errors.New(quote(s) + " is too large")
 	}
 	return int64(n), nil
 }

@@ -79,6 +79,7 @@ func TestParseTrouble(t *testing.T) {
 		{[]string{"expandfs", o, "", podDir, "-1", "0"}, `argument 4 of expandfs (new size): "-1" is not a number of bytes`},
 		{[]string{"expandfs", o, "", podDir, "1", "1g"}, `argument 5 of expandfs (old size): "1g" is not a number of bytes`},
 		{[]string{"expandfs", o, "", podDir, "9223372036854775808", "1"}, `argument 4 of expandfs (new size): "9223372036854775808" is not a number of bytes`},
+		{[]string{"expandfs", o, "", podDir, "9223372036854775807", "1"}, `argument 4 of expandfs (new size): "9223372036854775807" is too large`},
 		{[]string{"expandfs", o, "", podDir, "", "1"}, `argument 4 of expandfs (new size): "" is not a number of bytes`},
 		{[]string{"mount", podDir, "{"}, "options: not a JSON string at byte 1"},
 		{[]string{"mount", podDir, `{"volumeID":"lv"}`}, "option volumegroup: missing"},

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -105,6 +106,9 @@ func (o Ops) Zero(ctx context.Context, lock string, d volume.Device) error {
 // ZeroFrom is Zero for a volume that was blank and had that size, and was extended. If it is not
 // blank up to there, that is a *Refusal. It may be repeated.
 func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from int64) error {
+	if from <= 0 { // that would be Zero
+		return errors.New("zero: the size before is not known")
+	}
 	return o.zero(ctx, lock, zeroArg{Device: d, From: from})
 }
 

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// MaxSize is the largest size of a volume, 4 EiB: added to those of all others, it does not overflow.
+const MaxSize = 1 << 62
+
 // ParseSize reads the size of a volume, in bytes. A unit is required and is
 // always binary:
 //
@@ -61,7 +64,7 @@ func ParseSize(s string) (int64, error) {
 	part, _ := bits.Div64(phi, plo, scale) // tenth < scale, so the quotient fits
 	sum, carry := bits.Add64(lo, part, 0)
 	switch {
-	case hi+carry > 0 || sum > 1<<63-1:
+	case hi+carry > 0 || sum > MaxSize:
 		return bad("is too large")
 	case sum == 0:
 		return bad("is no size")
