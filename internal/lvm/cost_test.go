@@ -132,3 +132,31 @@ func TestRequestsPerVolume(t *testing.T) {
 		}
 	}
 }
+
+// Ensure the same of origins and thick snapshots.
+func TestRequestsPerSnapshot(t *testing.T) {
+	const n = 100 // origins with a snapshot each
+	f, p := newFake(t, 2*n)
+	var lvs []volume.LV
+	for i := range n {
+		origin, snapshot := f.lvs[fmt.Sprintf("v%d", 2*i)], f.lvs[fmt.Sprintf("v%d", 2*i+1)]
+		origin.layout, origin.role = "linear", "public,origin,thickorigin"
+		snapshot.layout, snapshot.role, snapshot.origin = "linear", "public,snapshot,thicksnapshot", fmt.Sprintf("v%d", 2*i)
+	}
+	for i := range 2 * n {
+		lvs = append(lvs, f.lookUp(p, fmt.Sprintf("v%d", i)))
+		if err := p.Activate(t.Context(), "", lvs[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dm := &countedDM{DM: f}
+	p.DM = dm
+	for _, lv := range lvs {
+		if d, err := p.Device(t.Context(), lv); err != nil || len(d.Relatives) != 1 {
+			t.Errorf("%s: %+v, %v", lv.Name, d.Relatives, err)
+		}
+	}
+	if lists, devices, _ := dm.take(); lists > 0 || devices > 5*len(lvs) {
+		t.Errorf("%d volumes: %d lists, %d devices", len(lvs), lists, devices)
+	}
+}

@@ -81,9 +81,22 @@ func (f *fakeLVM) provider(g Group) *Provider {
 	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
 	p.leads = func(string, string) bool { return true } // its commands make no nodes
 	p.diskGone = func(string) bool { return false }
+	p.devicesOn = f.devicesOn
 	p.requests = func(string) (bool, int64) { return false, 0 }
 	p.pending = func(string, []devmapper.Mapped) []disk { return nil }
 	return p
+}
+
+// devicesOn is what sysfs says of the devices on one.
+func (f *fakeLVM) devicesOn(number string) (on []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.devices {
+		if slices.ContainsFunc(m.Targets, func(t devmapper.Target) bool { return slices.Contains(strings.Fields(t.Params), number) }) {
+			on = append(on, m.Number)
+		}
+	}
+	return on, nil
 }
 
 func (f *fakeLVM) List() ([]devmapper.Mapped, error) {

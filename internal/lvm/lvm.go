@@ -79,10 +79,11 @@ type Provider struct {
 	config configuration // the --config of every command
 	watch  atomic.Pointer[watch]
 
-	lvmDir         string                         // where LVM has its configuration
-	commandTimeout time.Duration                  // of a command that changes something; less in tests
-	leads          func(path, number string) bool // leadsTo; another in tests
-	diskGone       func(number string) bool       // diskGone; another in tests
+	lvmDir         string                                // where LVM has its configuration
+	commandTimeout time.Duration                         // of a command that changes something; less in tests
+	leads          func(path, number string) bool        // leadsTo; another in tests
+	diskGone       func(number string) bool              // diskGone; another in tests
+	devicesOn      func(number string) ([]string, error) // devicesOn; another in tests
 
 	earlier  func(*group) *Block                              // holdsLock; another in tests
 	requests func(number string) (waiting bool, done int64)   // requests; another in tests
@@ -108,7 +109,7 @@ func New(o Options) *Provider {
 	o.Host = tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, requests: requests, pending: pendingDisks, earlier: holdsLock,
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, devicesOn: devicesOn, requests: requests, pending: pendingDisks, earlier: holdsLock,
 		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
 	}
 	if o.Leads != nil {

@@ -1,12 +1,19 @@
 package lvm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -43,31 +50,29 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 	if real == "" {
 		return nil, nil
 	}
-	list, err := p.DM.List()
+	numbers, err := p.devicesOn(real)
+	if err == nil && !slices.Contains(numbers, m.Number) {
+		err = errors.New("sysfs does not list it")
+	}
 	if err != nil {
-		return nil, err
-	}
-	layered := map[string]bool{} // uuids of origins and snapshots: only their tables are read
-	for _, d := range list {
-		for _, layer := range []string{"-real", "-cow"} {
-			if uuid, ok := strings.CutSuffix(d.UUID, layer); ok {
-				layered[uuid] = true
-			}
+		if _, now := p.DM.Device(devmapper.Key{UUID: m.UUID}); errors.Is(now, devmapper.ErrNoDevice) {
+			return nil, nil // deactivated meanwhile
 		}
+		return nil, fmt.Errorf("the origin or the snapshots of %s are not known: %w", m.Name, err)
 	}
-	for _, d := range list {
-		uuid, ok := parseDMUUID(d.UUID)
-		if !ok || !layered[d.UUID] || d.UUID == m.UUID {
+	for _, number := range numbers {
+		if number == m.Number {
 			continue
 		}
-		d, err := p.DM.Device(devmapper.Key{UUID: d.UUID})
+		d, err := p.DM.Device(devmapper.Key{Number: number})
 		if errors.Is(err, devmapper.ErrNoDevice) {
 			continue // it went meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		if realOf(d) != real {
+		uuid, ok := parseDMUUID(d.UUID)
+		if !ok || realOf(d) != real {
 			continue
 		}
 		name, layer, ok := parseDMName(d.Name)
@@ -78,6 +83,21 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 	}
 	slices.SortFunc(all, func(a, b volume.Relative) int { return strings.Compare(a.Name.String(), b.Name.String()) })
 	return all, nil
+}
+
+// devicesOn returns the numbers of the devices that are directly on a device.
+func devicesOn(number string) (on []string, err error) {
+	dir := "/sys/dev/block/" + number + "/holders"
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		n, nerr := sysfs.Line(filepath.Join(dir, e.Name(), "dev"))
+		if errors.Is(nerr, fs.ErrNotExist) || errors.Is(nerr, unix.ENODEV) {
+			continue // it went meanwhile
+		}
+		err = cmp.Or(err, nerr)
+		on = append(on, n)
+	}
+	return on, err
 }
 
 // realOf returns the number of the device with the data of an origin, which is also below
