@@ -61,7 +61,11 @@ type Observer struct {
 	// Pods returns the pods that have a process. It is only called for a release that
 	// kubelet has not requested; nil = pods cannot be observed.
 	Pods func() Pods
+	// Subvolumes returns the subvolumes that flexd has noted for its mounts at a directory: ids
+	// of btrfs, "" for a mount of which none is noted yet. Nil = there are no notes.
+	Subvolumes func(dir string) []string
 
+	found  sync.Map // directory → id of the subvolume that was mounted there at the start
 	tables looker
 	last   sync.Map // volume.UUID → *volume.Have, which never changes
 	cached atomic.Pointer[cachedOwners]
@@ -139,7 +143,7 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 		h.RecordTags, h.RecordPartial = rec.Tags, rec.Partial
 	}
 	for _, dir := range t.Dirs {
-		s := o.targetState(ctx, t.UUID, h.Device, table, dir)
+		s := o.targetState(ctx, t, h.Device, table, dir)
 		if slices.Contains(t.Lives, dir) {
 			s.Pod, s.PodReason = o.life(dir)
 		}
@@ -210,12 +214,12 @@ func renamed(ctx context.Context, p Provider, h *volume.Have) volume.Name {
 }
 
 // targetState returns the state of a directory.
-func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
+func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, table *mounttable.Table, dir string) volume.TargetState {
 	var s volume.TargetState
 	at, hidden := table.At(dir)
 	below := 0
 	for i, e := range at {
-		mine, err := o.is(ctx, uuid, d, table, e)
+		mine, err := o.is(ctx, t, d, table, e)
 		switch {
 		case err != nil:
 			return volume.TargetState{Unknown: err.Error()}
@@ -226,17 +230,17 @@ func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.D
 		case mine:
 			return volume.TargetState{This: true, Below: below} // a mount hidden below it is unmounted with it, or is not relevant
 		default:
-			s.Other = o.describe(ctx, uuid, e)
+			s.Other = o.describe(ctx, t, e)
 		}
 	}
 	for _, e := range hidden {
-		mine, err := o.is(ctx, uuid, d, table, e)
+		mine, err := o.is(ctx, t, d, table, e)
 		if err != nil {
 			return volume.TargetState{Unknown: err.Error()}
 		}
 		over := table.Over(e)
 		if mine && over != nil && !s.Under {
-			s.Under, s.Other = true, cmp.Or(s.Other, o.describe(ctx, uuid, over)+" (over all of "+over.Dir+")")
+			s.Under, s.Other = true, cmp.Or(s.Other, o.describe(ctx, t, over)+" (over all of "+over.Dir+")")
 		}
 	}
 	if len(at) == 0 && !s.Under {
@@ -247,21 +251,64 @@ func (o *Observer) targetState(ctx context.Context, uuid volume.UUID, d volume.D
 
 // is reports whether a mount shows the whole volume. It compares the volume's device or, if that is
 // not known, the identity of the mount's device.
-func (o *Observer) is(ctx context.Context, uuid volume.UUID, d volume.Device, table *mounttable.Table, e *mounttable.Entry) (bool, error) {
+func (o *Observer) is(ctx context.Context, t Target, d volume.Device, table *mounttable.Table, e *mounttable.Entry) (bool, error) {
 	switch {
-	case !whole(e):
+	case !o.whole(e, t.Dirs):
 		return false, nil
 	case d.Number != "" && e.Number == d.Number,
 		d.Number != "" && e.Type == "btrfs" && slices.Contains(table.OfDevice(d.Number, d.Path), e):
 		return true, nil
 	}
 	id, err := o.Identify(ctx, e)
-	return id.UUID != "" && id.UUID == uuid, err
+	return id.UUID != "" && id.UUID == t.UUID, err
 }
 
-// whole reports whether a mount shows the whole filesystem. The root of a btrfs is its
-// default subvolume.
-func whole(e *mounttable.Entry) bool { return e.Root == "/" || e.Type == "btrfs" }
+// whole reports whether a mount shows what flexd mounts: the whole filesystem or, of a btrfs,
+// the default subvolume. That may be changed while it is mounted, so that the notes of the
+// claims at dirs decide. Without any, it is the top level, or what was found at the start without a note.
+func (o *Observer) whole(e *mounttable.Entry, dirs []string) bool {
+	id, _ := e.Subvolume()
+	switch {
+	case directory(e):
+		return false
+	case id == "" || o.Subvolumes == nil:
+		return true
+	}
+	if here := o.Subvolumes(e.Dir); len(here) > 0 {
+		return slices.Contains(here, id) || slices.Contains(here, "")
+	}
+	if found, ok := o.found.Load(e.Dir); ok && found == id {
+		return true
+	}
+	noted := false
+	for _, dir := range dirs {
+		for _, s := range o.Subvolumes(dir) {
+			if s == id {
+				return true
+			}
+			noted = noted || s != ""
+		}
+	}
+	return !noted && e.Root == "/"
+}
+
+// directory reports whether a mount shows a directory of a filesystem or subvolume, as a bind
+// does.
+func directory(e *mounttable.Entry) bool {
+	_, subvolume := e.Subvolume()
+	return e.Root != "/" && e.Root != subvolume
+}
+
+// Found remembers the subvolumes that are mounted at the start without a note of any mount of
+// their filesystem, as all were lost.
+func (o *Observer) Found(table *mounttable.Table) {
+	noted := func(e *mounttable.Entry) bool { return len(o.Subvolumes(e.Dir)) > 0 }
+	for _, e := range o.OurMounts(table) {
+		if id, _ := e.Subvolume(); id != "" && !slices.ContainsFunc(table.Of(e.Number), noted) {
+			o.found.Store(e.Dir, id)
+		}
+	}
+}
 
 // Identify returns the volume of a mount; an error means that it is unknown.
 func (o *Observer) Identify(ctx context.Context, e *mounttable.Entry) (volume.Identity, error) {
@@ -302,7 +349,7 @@ func (o *Observer) distinct() []Provider {
 }
 
 // describe describes a mount where the volume of that uuid was expected.
-func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable.Entry) string {
+func (o *Observer) describe(ctx context.Context, t Target, e *mounttable.Entry) string {
 	id, err := o.Identify(ctx, e)
 	got, name, ok := id.UUID, id.Name, id.UUID != ""
 	switch {
@@ -310,10 +357,10 @@ func (o *Observer) describe(ctx context.Context, uuid volume.UUID, e *mounttable
 		return fmt.Sprintf("%s from %s (its volume is unknown: %v)", e.Type, e.Source, err)
 	case ok && name.LV == "":
 		return "another volume (uuid " + string(got) + ")"
-	case ok && got != uuid:
+	case ok && got != t.UUID:
 		// Both may have the same name: one was deleted and created again.
-		return fmt.Sprintf("volume %s (uuid %s, not %s)", name, got, uuid)
-	case ok && !whole(e):
+		return fmt.Sprintf("volume %s (uuid %s, not %s)", name, got, t.UUID)
+	case ok && !o.whole(e, t.Dirs):
 		return fmt.Sprintf("%s of volume %s (uuid %s)", e.Root, name, got)
 	case ok:
 		return fmt.Sprintf("volume %s (uuid %s)", name, got)
@@ -329,8 +376,9 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	fault := ""
 	for i, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table.Devices()) {
 		asked, known := t.Asked[e.Dir]
+		subvolume, _ := e.Subvolume()
 		h.Mounts = append(h.Mounts, volume.Mount{
-			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super,
+			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super, Subvolume: subvolume,
 			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.kind, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
 		if i == 0 { // all mounts of a device share one superblock
@@ -385,7 +433,7 @@ func (o *Observer) OurMounts(table *mounttable.Table) []*mounttable.Entry {
 		hidden = map[string]bool{}
 	)
 	for _, e := range table.All() {
-		if owner, _ := rule.owner(e); owner != volume.Ours {
+		if owner, _ := rule.owner(e, !directory(e)); owner != volume.Ours {
 			continue
 		}
 		switch top := table.Top(e.Dir); {

@@ -138,6 +138,56 @@ func TestTargetStates(t *testing.T) {
 	}
 }
 
+// Of a btrfs a mount of the noted subvolume counts, never a bound directory; without a note,
+// the top level, or what was mounted at the start.
+func TestSubvolumes(t *testing.T) {
+	const another = "/k/pods/u2/volumes/flexd~lvm/data"
+	btrfs := func(root, subvolume, id string) string {
+		return line("50", "7:1", root, podDir, "", "btrfs", "/dev/loop1") + ",space_cache=v2,subvolid=" + id + ",subvol=" + subvolume
+	}
+	for _, c := range []struct {
+		name  string
+		mount string
+		notes map[string]string
+		found bool
+		mine  bool
+	}{
+		{"the top level", btrfs("/", "/", "5"), nil, false, true},
+		{"a subvolume", btrfs("/@", "/@", "256"), nil, false, false},
+		{"at the start", btrfs("/@", "/@", "256"), nil, true, true},
+		{"with commas and blanks", btrfs(`/a,b\040c`, `/a,b\040c`, "256"), nil, true, true},
+		{"with commas as Linux writes them since", btrfs(`/a,b`, `/a\054b`, "256"), nil, true, true},
+		{"a directory at the start", btrfs("/old", "/", "5"), nil, true, false},
+		{"a directory of the noted one", btrfs("/@/old", "/@", "256"), map[string]string{podDir: "256"}, true, false},
+		{"the noted one", btrfs("/@", "/@", "256"), map[string]string{podDir: "256"}, false, true},
+		{"the noted one, renamed", btrfs("/@old", "/@old", "256"), map[string]string{podDir: "256"}, false, true},
+		{"another in its place", btrfs("/snap", "/snap", "257"), map[string]string{podDir: "256"}, true, false},
+		{"the top level in its place", btrfs("/", "/", "5"), map[string]string{podDir: "256"}, true, false},
+		{"being mounted", btrfs("/@", "/@", "256"), map[string]string{podDir: "", another: "5"}, false, true},
+		{"that of another claim", btrfs("/@", "/@", "256"), map[string]string{another: "256"}, false, true},
+		{"not that of another claim", btrfs("/snap", "/snap", "257"), map[string]string{another: "256"}, false, false},
+		{"nor the top level", btrfs("/", "/", "5"), map[string]string{another: "256"}, false, false},
+		{"at the start, beside another claim", btrfs("/snap", "/snap", "257") + "\n" + strings.Replace(btrfs("/@", "/@", "256"), podDir, another, 1), map[string]string{another: "256"}, true, false},
+		{"at the start, with two", btrfs("/snap", "/snap", "257") + "\n" + strings.Replace(btrfs("/@", "/@", "256"), podDir, another, 1), nil, true, true},
+	} {
+		o, tab := observer(twoVolumes()), table(t, c.mount)
+		o.Subvolumes = func(dir string) []string {
+			if noted, ok := c.notes[dir]; ok {
+				return []string{noted}
+			}
+			return nil
+		}
+		if c.found {
+			o.Found(tab)
+		}
+		for _, e := range tab.All() {
+			if e.Dir == podDir && o.whole(e, []string{podDir, another}) != c.mine {
+				t.Errorf("%s: %v is the volume: %v", c.name, e.Root, !c.mine)
+			}
+		}
+	}
+}
+
 // A volume that was renamed while it is in use is identified by its device.
 func TestRenamed(t *testing.T) {
 	m := twoVolumes()

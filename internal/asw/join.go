@@ -64,10 +64,12 @@ func (o *Observer) MountsOf(number, path string, dirs []string, devices *mountta
 	var all []MountState
 	table := devices.Table
 	for i, e := range o.owned(number, path, dirs, devices) {
-		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry) + e.Type + " from " + path, Part: !whole(e.Entry), Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		whole := o.whole(e.Entry, dirs)
+		s := MountState{Dir: e.Dir, Device: number, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
-			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over), over.Type, over.Source, over.Dir)
-			s.Again = over.Dir == e.Dir && whole(over) && slices.Contains(devices.Of(number, path), over)
+			again := o.whole(over, dirs)
+			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over, again), over.Type, over.Source, over.Dir)
+			s.Again = again && over.Dir == e.Dir && slices.Contains(devices.Of(number, path), over)
 		}
 		if i == 0 { // all mounts of a device share one superblock
 			s.Fault = o.liveError(volume.Device{Path: path}, e.Entry)
@@ -98,9 +100,9 @@ func (o *Observer) Reachable(h *volume.Have) int {
 	return 0
 }
 
-// part returns the directory of a filesystem that a mount shows, if it is not the root.
-func part(e *mounttable.Entry) string {
-	if whole(e) {
+// part returns the directory of a filesystem that a mount shows, if that is not the whole.
+func part(e *mounttable.Entry, whole bool) string {
+	if whole {
 		return ""
 	}
 	return e.Root + " of the "
@@ -112,8 +114,9 @@ func (o *Observer) MountsAt(ctx context.Context, dir string, devices *mounttable
 	var all []MountState
 	reached, hidden := devices.Table.At(dir)
 	for _, e := range slices.Concat(hidden, reached) {
-		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e), e.Type, e.Source), Part: !whole(e), Device: e.Number, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
-		s.Owner, _ = rule.owner(e)
+		whole := o.whole(e, nil)
+		s := MountState{Dir: dir, What: fmt.Sprintf("%s%s from %s", part(e, whole), e.Type, e.Source), Part: !whole, Device: e.Number, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s.Owner, _ = rule.owner(e, whole)
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = devices.SourceNumber(e)
 		}

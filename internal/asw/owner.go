@@ -8,12 +8,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// owner returns the owner of a mount by its directory. The result Kubelets is valid only while one
-// of flexd's mounts shows the same filesystem.
-func (c classifier) owner(e *mounttable.Entry) (volume.Owner, volume.Kind) {
+// owner returns the owner of a mount, of a whole volume or of a part, by its directory. The result
+// Kubelets is valid only while one of flexd's mounts shows the same filesystem.
+func (c classifier) owner(e *mounttable.Entry, whole bool) (volume.Owner, volume.Kind) {
 	place := c.place(e.Dir)
 	switch {
-	case place.Kind != "" && whole(e):
+	case place.Kind != "" && whole:
 		return volume.Ours, place.Kind
 	case place.Bind:
 		return volume.Kubelets, ""
@@ -54,12 +54,13 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 	)
 	for _, e := range devices.Of(number, path) {
 		m := owned{Entry: e}
-		switch m.owner, m.kind = rule.owner(e); {
+		whole := o.whole(e, dirs)
+		switch m.owner, m.kind = rule.owner(e, whole); {
 		case m.owner == volume.Ours && slices.Contains(dirs, e.Dir):
 			m.rank, shown = rankNamed, true
 		case m.owner == volume.Ours:
 			m.rank, shown = rankOurs, true
-		case whole(e) && slices.Contains(dirs, e.Dir) && !rule.within(e.Dir): // mounted when other roots were configured
+		case whole && slices.Contains(dirs, e.Dir) && !rule.within(e.Dir): // mounted when other roots were configured
 			m.owner, m.rank, m.outside, shown, several = volume.Ours, rankNamed, true, true, true
 		case m.owner == volume.Kubelets:
 			m.rank = rankKubelet

@@ -56,6 +56,10 @@ type Claim struct {
 	Since    time.Time    `json:"since"`          // wall clock, for people
 	Note     string       `json:"note,omitempty"` // what an operator should know
 
+	// Subvolume is the id of the btrfs subvolume that flexd has mounted there: the default one
+	// may be another by now. "" = not known.
+	Subvolume string `json:"subvolume,omitempty"`
+
 	// Started is when the caller of the newest mount call for it started, on the
 	// boot clock; 0 = not known.
 	Started time.Duration `json:"startedBootNanoseconds,omitempty"`

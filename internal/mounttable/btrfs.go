@@ -80,6 +80,24 @@ func (d *Devices) Of(number, path string) []*Entry {
 	return found
 }
 
+// Subvolume returns the id and the path of the subvolume of a btrfs that an entry shows, all
+// of it or a directory in it; "" = unknown, or no btrfs. It is the last option, as the path
+// may contain commas.
+func (l *Line) Subvolume() (id, path string) {
+	if l.Type != "btrfs" {
+		return "", ""
+	}
+	for i, o := range l.Super {
+		if n, ok := strings.CutPrefix(o, "subvolid="); ok {
+			id = n
+		} else if _, ok := strings.CutPrefix(o, "subvol="); ok {
+			path = unescape.Replace(strings.TrimPrefix(strings.Join(l.Super[i:], ","), "subvol="))
+			break
+		}
+	}
+	return id, path
+}
+
 // SourceNumber returns the number of the block device that a btrfs entry shows as its source;
 // "" if that is unknown. A name may belong to another device by now: it counts only if that
 // device is in a mounted btrfs.

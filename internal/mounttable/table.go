@@ -213,7 +213,7 @@ func shorten(line string) (string, longFields) {
 }
 
 // unescape decodes a path of mountinfo.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#", `\054`, ",")
 
 // sane refuses what the parser lets pass: it reads what is no number as 0.
 func sane(i *mountinfo.Info) error {

@@ -195,19 +195,16 @@ func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
 		}
 		l.mu.Unlock()
 	}
-	if s.Kind == volume.NoteHeld && n.Super == nil && c == nil {
-		n.ReadOnly = mountedReadOnly(h, s.Dir)
+	for _, m := range h.Mounts {
+		if s.Kind != volume.NoteHeld || m.Dir != s.Dir || m.Owner != volume.Ours {
+			continue
+		}
+		if n.Subvolume = m.Subvolume; n.Super == nil && c == nil {
+			n.ReadOnly = m.ReadOnly
+		}
+		break
 	}
 	l.warn(s, l.n.Store.Put(n))
-}
-
-func mountedReadOnly(h *volume.Have, dir string) bool {
-	for _, m := range h.Mounts {
-		if m.Dir == dir {
-			return m.ReadOnly
-		}
-	}
-	return false
 }
 
 // drop ends a claim, and returns the error of its unmount if flexd ended during that. If the lease that replaces it cannot be noted, the claim's note stays:

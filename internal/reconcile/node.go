@@ -118,7 +118,22 @@ func New(p Parts) *Node {
 	n.requests = dsw.NewRequests(n.wakeLane)
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.auditor = n.newAuditor()
+	if n.Observer != nil {
+		n.Observer.Subvolumes = n.subvolumes
+	}
 	return n
+}
+
+// subvolumes returns the subvolumes that the claims at a directory have noted; "" = not yet, or
+// not of the mount that is being made.
+func (n *Node) subvolumes(dir string) (noted []string) {
+	for _, c := range n.Store.At(dir) {
+		if c.Phase == volume.Making {
+			c.Subvolume = ""
+		}
+		noted = append(noted, c.Subvolume)
+	}
+	return noted
 }
 
 func (n *Node) String() string { return "reconciler" }

@@ -34,6 +34,7 @@ func (n *Node) recover() error {
 	if err != nil {
 		return err
 	}
+	n.Observer.Found(table)
 	timeout := time.After(adoptionTimeout)
 	for _, identified := range n.adopt(table) {
 		select {

@@ -143,7 +143,7 @@ var mutants = []mutant{
 	{"a filesystem is grown without anybody's call", `if !p.w.Grow || p.serving || p.enlarged() ||`, `if p.serving || p.enlarged() ||`},
 	{"a mount below kubelet's root is kubelet's", `case place.Bind:`, `case place.Bind || c.within(e.Dir):`},
 	{"a subPath of a foreign mount is kubelet's", `if !shown {`, `if false && !shown {`},
-	{"a part of the volume at one of our directories is ours", `case place.Kind != "" && whole(e):`, `case place.Kind != "":`},
+	{"a part of the volume at one of our directories is ours", `case place.Kind != "" && whole:`, `case place.Kind != "":`},
 	{"a copy counts as a mount of its own", `if slices.ContainsFunc(counted, func`, `if false && slices.ContainsFunc(counted, func`},
 	{"what is mounted at the same place is a copy", `return table.CopyOf(e, c)`, `return true`},
 	{"a foreign mount counts, and ours as its copy", `cmp.Compare(all[a].rank, all[b].rank)`, `cmp.Compare(all[b].rank, all[a].rank)`},
@@ -152,7 +152,7 @@ var mutants = []mutant{
 			m.rank, several, m.owner = rankForeign, true, volume.Ours`},
 	{"a covered mount is on top", `case i < len(at)-1 && mine:`, `case i < 0 && mine:`},
 	{"a mount that a lookup does not reach is none", `if mine && over != nil && !s.Under {`, `if false && mine && over != nil {`},
-	{"a part of the volume is the volume", `case !whole(e):
+	{"a part of the volume is the volume", `case !o.whole(e, t.Dirs):
 		return false, nil`, `case false:`},
 	{"a volume is created whose name could not be looked up", `case lv.Presence == PresenceUnknown:
 			p.refuse(c, Unknown, "it could`, `case false:

@@ -226,6 +226,7 @@ type Mount struct {
 	SuperReadOnly bool     // the superblock's
 	Type          string   // filesystem type
 	Super         []string // superblock options as the kernel shows them
+	Subvolume     string   // the id of the btrfs subvolume that it shows; "" = unknown, or no btrfs
 	Asked         []string // those flexd was asked for when it was mounted, if AskedKnown
 	AskedKnown    bool
 	Owner         Owner

@@ -195,6 +195,79 @@ func TestMountedBySomethingElse(t *testing.T) {
 	h.take(h.Root)
 }
 
+// A bound directory of a btrfs, or another subvolume, is not the volume: no pod gets it, and
+// check reports it. The default subvolume is, also when the notes are lost or it is changed.
+func TestBtrfsSubvolumes(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.btrfs", "btrfs")
+	h := newHost(t)
+	v, p, q := h.vol("a", "btrfs"), podN(1), podN(2)
+	h.ok(h.up(noAttach, v, p))
+	dir, other := h.PodDir(p, v), h.PodDir(q, v)
+	id, device := h.story("a").UUID, h.story("a").Device
+	h.must(os.MkdirAll(dir+"/backup/old", 0o755))
+	mount := func(p pod) answer { // kubelet itself asks only if nothing is mounted there
+		h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+		return h.call("mount", h.PodDir(p, v), v.Blob(&p))
+	}
+	h.must(os.MkdirAll(other, 0o755))
+	h.sh("btrfs", "subvolume", "snapshot", dir, dir+"/snap")
+	h.sh("btrfs", "subvolume", "snapshot", dir, dir+"/new, too")
+	for _, source := range []string{"/backup/old", "/snap"} {
+		h.must(unix.Mount(dir+source, other, "", unix.MS_BIND, ""))
+		h.disagrees("mounted-unknown", id, source+" of the btrfs", other)
+		h.refused(mount(q), "vg0/a", other, "by something else")
+		h.kill()
+		h.start()
+		h.refused(mount(q), "vg0/a", other, "by something else")
+		h.must(umount.Plain(other))
+
+		h.must(unix.Mount(dir+source, dir, "", unix.MS_BIND, ""))
+		h.disagrees("covered", id, source+" of the btrfs", "unmount what covers it")
+		h.must(umount.Plain(dir))
+	}
+
+	h.must(umount.Plain(dir))
+	h.sh("mount", "-o", "subvol=snap", device, dir)
+	for range 2 {
+		h.disagrees("claimed-missing", id, "/snap of the btrfs", "is mounted there instead")
+		h.refused(mount(p), "vg0/a", dir, "by something else")
+		h.kill()
+		h.start()
+	}
+	h.must(umount.Plain(dir))
+	h.ok(mount(p))
+
+	for _, lost := range []bool{false, true} {
+		h.sh("btrfs", "subvolume", "set-default", dir+map[bool]string{false: "/snap", true: "/new, too"}[lost])
+		h.ok(mount(q)) // it gets another subvolume than p
+		h.write(v, q, "f", fmt.Sprint(lost))
+		for range 2 {
+			h.kill()
+			if lost {
+				h.must(os.RemoveAll(h.Run + "/notes"))
+			}
+			h.start()
+			h.ok(mount(q))
+			h.ok(mount(p))
+			if out, code := h.check(); code != 0 {
+				t.Errorf("notes lost %v:\n%s", lost, out)
+			}
+		}
+		h.end(noAttach, v, p, q)
+		h.ok(h.up(noAttach, v, p)) // the same as q
+		h.reads(v, p, "f", fmt.Sprint(lost))
+		h.must(os.MkdirAll(other, 0o755))
+		h.sh("mount", "-o", "subvolid=5", device, other)
+		h.refused(mount(q), "vg0/a", other, "by something else")
+		if !lost {
+			h.sh("btrfs", "subvolume", "snapshot", other, dir+"/new, too")
+		}
+		h.must(umount.Plain(other))
+	}
+	h.end(noAttach, v, p)
+}
+
 // leak runs a program in a mount namespace of its own, which has a copy of all that
 // is mounted for this test, until it is killed; first it runs a command there.
 func (h *host) leak(first ...string) *exec.Cmd {
