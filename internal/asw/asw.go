@@ -245,8 +245,21 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 	}
 	if len(at) == 0 && !s.Under {
 		s.Gone = o.Gone(dir)
+		// Kubelet's root was moved, and its path is a link now: the mount has another claim.
+		if e := table.Top(Resolved(dir)); !s.Gone && e != nil {
+			s.Gone, _ = o.is(ctx, t, d, table, e)
+		}
 	}
 	return s
+}
+
+// Resolved returns a directory without links in its parents.
+func Resolved(dir string) string {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	if err != nil {
+		return dir
+	}
+	return filepath.Join(parent, filepath.Base(dir))
 }
 
 // is reports whether a mount shows the whole volume. It compares the volume's device or, if that is

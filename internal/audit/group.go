@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/status"
@@ -159,7 +160,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 		reason := "the mount table cannot be read: " + err.Error()
 		return join.Group{Name: s.vg, Survey: join.Survey{Kind: g.Kind, Metadata: reason, Kernel: reason}}
 	}
-	dirs := s.addViews(&g)
+	dirs := s.addViews(&g, func(dir string) bool { return table.Top(dir) != nil })
 	mounted := table.Devices()
 	added := map[string]bool{} // mounts in g.Mounts, by directory and device
 	for _, d := range g.Devices {
@@ -219,7 +220,7 @@ func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
 
 // addViews adds the claims, leases and failed filesystems of the lanes' views, and returns
 // the directories of the claims by volume.
-func (s *group) addViews(g *join.Group) map[volume.UUID][]string {
+func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volume.UUID][]string {
 	g.Keep, g.Flags = s.config().NeverDeactivate, s.config().MountFlags
 	g.Filesystems = map[volume.UUID]volume.FS{}
 	dirs := map[volume.UUID][]string{}
@@ -234,6 +235,9 @@ func (s *group) addViews(g *join.Group) map[volume.UUID][]string {
 		for _, c := range v.Claims {
 			if c.VG != s.vg && !here[c.UUID] {
 				continue
+			}
+			if !mounted(c.Dir) { // kubelet's root may have been moved, and its path be a link now
+				c.Dir = asw.Resolved(c.Dir)
 			}
 			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly, Found: c.Super == nil}
 			if c.VG != s.vg {

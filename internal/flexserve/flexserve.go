@@ -204,6 +204,9 @@ func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
 	t.Dir, t.Root, t.Refusal = layout.Resolve(dir)
 	if t.Refusal == nil && kind != "" && layout.Place(t.Root, t.Dir).Kind != kind { // such a mount counts as another driver's
 		t.Refusal = fmt.Errorf("%s is not one of kubelet's directories for volumes of the driver %s: if kubelet calls flexd by another name, correct `driver` in flexd's configuration and restart flexd", dir, layout.Driver)
+		if link := layout.Link(dir); link != "" {
+			t.Refusal = fmt.Errorf("%s leads to %s, because %s is a symbolic link: only the path of kubelet's root directory may have one. Make it a directory again, and bind what it leads to there (mount --bind)", dir, t.Dir, link)
+		}
 	}
 	if t.Refusal != nil {
 		t.Refusal = volume.WithCode(volume.NotAllowed, t.Refusal)

@@ -53,6 +53,23 @@ func (l Layout) Roots() (dirs []string, all bool) {
 	return dirs, len(dirs) == len(l.Dirs)
 }
 
+// Link returns the symlink below a root that a directory for a volume has on its way; "" =
+// there is none, or dir is no such directory.
+func (l Layout) Link(dir string) string {
+	roots, _ := l.Roots()
+	for _, root := range append(roots, l.Dirs...) {
+		if l.Place(root, dir).Kind == "" {
+			continue
+		}
+		for p := filepath.Dir(dir); len(p) > len(root); p = filepath.Dir(p) {
+			if info, err := os.Lstat(p); err == nil && info.Mode()&os.ModeSymlink != 0 {
+				return p
+			}
+		}
+	}
+	return ""
+}
+
 // Place says what a directory below a root is.
 func (l Layout) Place(root, dir string) volume.Place {
 	place, ok := ParsePlace(root, l.Driver, dir)

@@ -6,6 +6,36 @@ import (
 	"testing"
 )
 
+// Only a link below kubelet's root is on the way to a volume that is not found there.
+func TestLink(t *testing.T) {
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		os.MkdirAll(base+"/real/pods.disk/u/volumes/flexd~lvm", 0o755), os.Symlink("pods.disk", base+"/real/pods"), os.Symlink("real", base+"/link"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := Layout{Dirs: []string{base + "/link"}, Driver: "flexd/lvm"}
+	const dir = "/u/volumes/flexd~lvm/a"
+	for path, want := range map[string]string{
+		"/link/pods" + dir:      "/link/pods",
+		"/real/pods" + dir:      "/real/pods",
+		"/real/pods.disk" + dir: "",
+		"/link/pods/u":          "",
+	} {
+		if want != "" {
+			want = base + want
+		}
+		if got := l.Link(base + path); got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
+	}
+}
+
 func TestResolve(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -120,6 +120,41 @@ func TestRenamedDirectory(t *testing.T) {
 	}
 }
 
+// Kubelet's root is moved while pods run, and its path becomes a link: their claims are not
+// missing. Where pods/ is the link, no pod gets a volume, and the refusal names the link.
+func TestRootMoved(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	root := h.Root
+	v, w, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
+	h.ok(h.up(noAttach, v, p))
+	h.ok(h.up(noAttach, w, q))
+	h.must(os.Rename(root, h.Dir+"/real"))
+	h.must(os.Symlink("real", root))
+	agree := func() {
+		t.Helper()
+		h.eventually("check agrees", func() string {
+			if out, code := h.check(); code != 0 {
+				return out
+			}
+			return ""
+		})
+	}
+	agree()
+	h.ok(h.call("unmount", h.PodDir(p, v)))
+	agree()
+	h.Root = h.Dir + "/real"
+	h.kill()
+	h.start()
+	agree()
+	h.ok(h.call("unmount", strings.Replace(h.PodDir(q, w), h.Root, root, 1)))
+
+	h.must(os.Rename(h.Root+"/pods", h.Root+"/pods.disk"))
+	h.must(os.Symlink("pods.disk", h.Root+"/pods"))
+	h.must(os.MkdirAll(h.PodDir(p, v), 0o750))
+	h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "vg0/a", h.Root+"/pods is a symbolic link", "mount --bind")
+}
+
 // Kubelet's directory is bind-mounted somewhere else: with shared propagation
 // each mount of ours appears under two paths, and counts once.
 func TestRootUnderTwoPaths(t *testing.T) {
