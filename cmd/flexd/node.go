@@ -113,7 +113,7 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
-	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n, History: past}, past, problems, newUdevRule(cfg, log), measured}, tasks, nil
+	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n, History: past}, past, problems, newUdevRule(cfg, log), providers, measured}, tasks, nil
 }
 
 // served fits the frontend to the driver socket.
@@ -123,6 +123,7 @@ type served struct {
 	past     *history.Log
 	problems []func() string
 	rule     *udevRule
+	kinds    kinds
 	metrics  *metrics.Metrics
 }
 
@@ -159,6 +160,7 @@ func (s served) Check(ctx context.Context) status.Check {
 	c := s.Node.Check(ctx)
 	c.RefusedCalls = s.flex.Calls(time.Now())
 	c.Findings = append(c.Findings, s.rule.findings()...)
+	c.Findings = append(c.Findings, s.kinds.oneDirectory(s.Config.Get())...)
 	c.Verdict = c.Judge()
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
@@ -11,6 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/lvm"
 	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -57,6 +59,20 @@ func providers(live *config.Live, runner children.Runner, locks locks) kinds {
 		k.acting[vg], k.seen[vg] = real, real
 	}
 	return k
+}
+
+// oneDirectory finds groups of loop devices whose directory is that of an earlier one.
+func (k kinds) oneDirectory(cfg *config.Config) (all []status.Finding) {
+	for i, vg := range cfg.VolumeGroups {
+		for _, other := range cfg.VolumeGroups[:i] {
+			if k.loop.SameDirectory(other.Name, vg.Name) {
+				what, remedy := reconcile.OneDirectory(other.Name, vg.Name)
+				all = append(all, status.Finding{Class: "one-directory", VG: vg.Name, Dir: vg.Directory, Since: time.Now(), Message: what, Hint: remedy})
+				break
+			}
+		}
+	}
+	return all
 }
 
 // unconfigured releases volumes of groups that are no longer configured. The form of the

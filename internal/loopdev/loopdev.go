@@ -76,6 +76,23 @@ func (p *Provider) directory(vg string) (string, error) {
 	return p.kernel.Directory(dir)
 }
 
+// SameDirectory reports whether two groups are of one directory, as through a bind mount.
+func (p *Provider) SameDirectory(a, b string) bool {
+	var at [2]Inode
+	for i, vg := range []string{a, b} {
+		dir, err := p.directory(vg)
+		if err != nil {
+			return false
+		}
+		f, err := p.kernel.File(dir)
+		if err != nil || !f.Exists {
+			return false
+		}
+		at[i] = f.Inode
+	}
+	return at[0] == at[1]
+}
+
 // file returns the path of a volume's file.
 func (p *Provider) file(name volume.Name) (string, error) {
 	if name.LV == "" || strings.HasPrefix(name.LV, ".") || strings.ContainsAny(name.LV, "/\x00\n") {

@@ -247,6 +247,18 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	return l
 }
 
+// sameDirectory reports whether two groups of a provider, if it has directories, are one.
+func sameDirectory(p Provider, a, b string) bool {
+	files, ok := p.(interface{ SameDirectory(a, b string) bool })
+	return ok && a != b && files.SameDirectory(a, b)
+}
+
+// OneDirectory describes two groups of one directory.
+func OneDirectory(a, b string) (what, remedy string) {
+	return "the volume groups " + a + " and " + b + " are of one directory, through a link or a bind mount",
+		"correct the `directory` of one in flexd's configuration, or remove that group, and restart flexd"
+}
+
 // laneByName returns the lane of a volume that was just looked up by name. The name of a
 // lane changes with that of its volume, but two files with one uuid (a copy with its
 // attributes) are not one volume: the second is refused. In a group that is not configured
@@ -264,6 +276,9 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 		switch {
 		case err != nil:
 			return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
+		case lv.Presence == volume.Present && lv.UUID == uuid && sameDirectory(p, old.VG, name.VG):
+			what, remedy := OneDirectory(old.VG, name.VG)
+			return nil, volume.Errorf(volume.Conflict, "it is %s, too: %s: %s", old, what, remedy)
 		case lv.Presence == volume.Present && lv.UUID == uuid:
 			return nil, volume.Errorf(volume.Conflict, "%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
 		}

@@ -75,6 +75,32 @@ func TestMeddlingWithFiles(t *testing.T) {
 	h.eventually("it is released", func() string { return strings.Join(h.Active(), " ") })
 }
 
+// Two groups are of one directory: no file there is a copy, and the refusal and flexd check
+// name the groups. The other group has the volume when the first is done with it.
+func TestOneDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) {
+		again := h.Dir + "/again"
+		h.must(os.Mkdir(again, 0o755))
+		h.must(os.MkdirAll(h.Dir+"/vg0", 0o755))
+		h.must(unix.Mount(h.Dir+"/vg0", again, "", unix.MS_BIND, ""))
+		h.settings.groups = "  - {name: vg1, provider: loopdev, directory: " + again + ", create: true, maxSize: 1GiB" + everyNamespace + "}\n"
+	})
+	defer h.take(h.Dir + "/again")
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(byKubelet, v, p))
+	h.end(byKubelet, v, p)
+	const why = "the volume groups vg0 and vg1 are of one directory"
+	a := h.up(byKubelet, v.With("volumegroup", "vg1"), p)
+	h.refused(a, "vg1/a", why, "correct the `directory`")
+	if strings.Contains(a.Message, "copy") {
+		t.Error(a.Message)
+	}
+	if out, code := h.check(); code != 1 || !strings.Contains(out, "one-directory") || !strings.Contains(out, why) {
+		t.Errorf("flexd check: exit status %d:\n%s", code, out)
+	}
+}
+
 // A second loop device on the file of a volume in use, by another name, and a file
 // that was moved away and copied back: no further pod gets the volume, and the pod
 // that has it keeps it.
