@@ -27,6 +27,29 @@ func above(part string) string {
 	return part[:at]
 }
 
+// caches returns the volumes that have a cache, by its name.
+func (f *Facts) caches() map[string]string {
+	caches := map[string]string{}
+	for _, l := range f.LVs {
+		if l.Cache != "" {
+			caches[l.Cache] = l.Name
+		}
+	}
+	return caches
+}
+
+// upward returns what a hidden volume is a part or the cache of; "" = none is known.
+func (f *Facts) upward(part string, caches map[string]string) string {
+	up, ok := caches[part]
+	if !ok {
+		up = above(part)
+	}
+	if _, ok := f.LVs[up]; !ok || !f.LVs[part].Hidden {
+		return ""
+	}
+	return up
+}
+
 // leg returns the number of a leg of a RAID or a mirror in the name of its part.
 func leg(raid, part string) (number string, ok bool) {
 	for _, mark := range []string{"_rimage_", "_rmeta_", "_mimage_"} {
@@ -39,12 +62,7 @@ func leg(raid, part string) (number string, ok bool) {
 
 // lose notes what is lost with volumes, and parts of volumes, that have extents on missing disks.
 func (f *Facts) lose(names []string) {
-	caches := map[string]string{}
-	for _, l := range f.LVs {
-		if l.Cache != "" {
-			caches[l.Cache] = l.Name
-		}
-	}
+	caches := f.caches()
 	type part struct{ volume, raid string }
 	var parts []part
 	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
@@ -53,14 +71,7 @@ func (f *Facts) lose(names []string) {
 			continue
 		}
 		p := part{volume: name}
-		for f.LVs[p.volume].Hidden {
-			up, ok := caches[p.volume]
-			if !ok {
-				up = above(p.volume)
-			}
-			if _, ok := f.LVs[up]; !ok {
-				break
-			}
+		for up := f.upward(name, caches); up != ""; up = f.upward(up, caches) {
 			if number, ok := leg(up, p.volume); ok && f.LVs[up].redundant() {
 				if p.raid = up; legs[up] == nil {
 					legs[up] = map[string]bool{}

@@ -179,7 +179,7 @@ func TestStack(t *testing.T) {
 func TestUsersOf(t *testing.T) {
 	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, place: &placement{used: map[string][]usedExtent{}}}
 	for i, name := range []string{"lin", "r_rimage_0", "p_tdata", "r", "p", "t", "other"} {
-		l := Logical{Name: name, UUID: volume.UUID(name)}
+		l := Logical{Name: name, UUID: volume.UUID(name), Hidden: strings.Contains(name, "_")}
 		if name == "t" {
 			l.Pool = "p"
 		}
@@ -191,6 +191,26 @@ func TestUsersOf(t *testing.T) {
 	for from, want := range map[int64]string{300: "[]", 250: "[lin]", 150: "[lin r r_rimage_0]", 50: "[lin p p_tdata r r_rimage_0 t]"} {
 		if got := fmt.Sprint(f.usersOf("8:0", from)); got != want {
 			t.Errorf("from %d: got %s, want %s", from, got, want)
+		}
+	}
+}
+
+// The users of a disk with caches are the cached volumes, also through the data of a pool.
+func TestUsersOfCaches(t *testing.T) {
+	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, place: &placement{used: map[string][]usedExtent{}}}
+	for _, l := range []Logical{
+		{Name: "a", Cache: "fast_cvol"}, {Name: "fast_cvol", Hidden: true},
+		{Name: "b", Cache: "f2_cpool"}, {Name: "f2_cpool", Hidden: true}, {Name: "f2_cpool_cdata", Hidden: true},
+		{Name: "p"}, {Name: "p_tdata", Hidden: true, Cache: "f3_cvol"}, {Name: "f3_cvol", Hidden: true}, {Name: "t", Pool: "p"},
+		{Name: "other", Cache: "slow_cvol"},
+	} {
+		l.UUID = volume.UUID(l.Name)
+		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
+	}
+	for cache, want := range map[string]string{"fast_cvol": "[a fast_cvol]", "f2_cpool_cdata": "[b f2_cpool f2_cpool_cdata]", "f3_cvol": "[f3_cvol p p_tdata t]"} {
+		f.place.used["8:0"] = []usedExtent{{extent{"8:0", 0, 100}, volume.UUID(cache)}}
+		if got := fmt.Sprint(f.usersOf("8:0", 0)); got != want {
+			t.Errorf("%s: got %s, want %s", cache, got, want)
 		}
 	}
 }

@@ -55,14 +55,13 @@ func (f *Facts) shortages() (all []shortage) {
 func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
 	users := map[volume.UUID]bool{}
 	names := map[string]bool{}
+	caches := f.caches()
 	for _, e := range f.place.used[disk] {
 		if e.end > from && !users[e.owner] {
 			users[e.owner] = true
-			name := f.names[e.owner]
-			for _, part := range reserved {
-				name, _, _ = strings.Cut(name, part)
+			for name := f.names[e.owner]; name != ""; name = f.upward(name, caches) {
+				names[name] = true
 			}
-			names[name] = true
 		}
 	}
 	for _, l := range f.LVs {
