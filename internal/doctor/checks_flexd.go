@@ -267,7 +267,7 @@ func (n *node) unit() (all []finding) {
 			all = append(all, warning("there is no "+name+", as with an earlier version: calls do not wait in the socket while flexd restarts", "scripts/install.sh, or install the package again"))
 		case s.values["ListenStream"] != path:
 			all = append(all, failed(fmt.Sprintf("%s: ListenStream=%s, and flexd's socket is %s", s.from["ListenStream"], s.values["ListenStream"], path),
-				fmt.Sprintf("set ListenStream= and ListenStream=%s in /etc/systemd/system/%s.d/path.conf, then: systemctl daemon-reload && systemctl restart %[2]s", path, name)))
+				fmt.Sprintf("set ListenStream= and ListenStream=%s in /etc/systemd/system/%s.d/path.conf, then: systemctl daemon-reload; systemctl stop %[2]s; systemctl restart flexd (systemd starts no socket of a service that runs)", path, name)))
 		}
 	}
 	reload := "systemctl daemon-reload && systemctl restart flexd (kubelet's calls wait for it; mounts stay)"

@@ -80,7 +80,8 @@ func (n *node) groups() (all []finding) {
 		case strings.Contains(g.Attr, "x"):
 			all = append(all, failed("volume group "+name+" is exported", "vgimport "+name+" (if no other machine uses it)"))
 		case strings.HasPrefix(g.Attr, "r"):
-			all = append(all, warning("volume group "+name+" is read-only: flexd cannot create or extend volumes", "vgchange -prw "+name))
+			all = append(all, warning("volume group "+name+" is read-only: flexd cannot create or extend volumes",
+				"vgcfgbackup -f FILE "+name+"; add \"WRITE\" to the status of the group in FILE; vgcfgrestore -f FILE "+name))
 		default:
 			fine = append(fine, name)
 		}

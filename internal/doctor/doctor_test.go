@@ -354,7 +354,7 @@ func TestDeviations(t *testing.T) {
 		{"no daemon", tree{"proc/900/comm": ""}, func(h *Host) { h.Socket += "x" }, "flexd/daemon error not running", "systemctl start"},
 		{"a stopped daemon, whose socket would start it", tree{"proc/900/comm": ""}, func(h *Host) { h.Ask = func(string) ([]byte, error) { panic("asked") } }, "flexd/daemon error systemd listens", "systemctl start"},
 		{"an earlier unit", tree{"usr/local/lib/systemd/system/flexd-driver.socket": ""}, nil, "flexd/unit warning no flexd-driver.socket", "scripts/install.sh"},
-		{"a socket elsewhere", tree{"etc/systemd/system/flexd-driver.socket.d/a.conf": "[Socket]\nListenStream=/x\n"}, nil, "flexd/unit error a.conf: ListenStream=/x", "ListenStream=/run/flexd/driver.sock"},
+		{"a socket elsewhere", tree{"etc/systemd/system/flexd-driver.socket.d/a.conf": "[Socket]\nListenStream=/x\n"}, nil, "flexd/unit error a.conf: ListenStream=/x", "ListenStream=/run/flexd/driver.sock in /etc/systemd/system/flexd-driver.socket.d/path.conf, then: systemctl daemon-reload; systemctl stop flexd-driver.socket; systemctl restart flexd"},
 		{"another socket", nil, func(h *Host) { h.Socket += "x" }, "flexd/daemon error flexd runs (process 900", "--socket"},
 		{"a daemon that does not answer", nil, func(h *Host) { h.Ask = func(string) ([]byte, error) { return nil, errors.New("timeout") } }, "flexd/daemon error timeout", "systemctl restart"},
 		{"a degraded daemon", nil, func(h *Host) {
@@ -390,6 +390,9 @@ func TestDeviations(t *testing.T) {
 		{"a missing disk", nil, func(h *Host) {
 			h.Runner.(tools)["lvm vgs"] = `{"report":[{"vg":[{"vg_name":"vg0","vg_missing_pv_count":"1"}]}]}`
 		}, "lvm/volume-groups error 1 missing", "reconnect"},
+		{"a read-only group", nil, func(h *Host) {
+			h.Runner.(tools)["lvm vgs"] = `{"report":[{"vg":[{"vg_name":"vg0","vg_attr":"rz--n-","vg_missing_pv_count":"0"}]}]}`
+		}, "lvm/volume-groups warning vg0 is read-only", "vgcfgrestore -f FILE vg0"},
 		{"LVM hangs", nil, func(h *Host) { h.Runner.(tools)["lvm vgs"] = "hangs" }, "lvm/volume-groups unknown pid 7", "dmesg"},
 		{"a volume_list", nil, func(h *Host) { h.Runner.(tools)["lvm lvmconfig"] = "\tvolume_list=[\"root\"]\n" }, "lvm/devices error volume_list", "lvm.conf"},
 		{"a devices file", tree{"etc/lvm/devices/system.devices": "# x\nIDTYPE=sys_wwid\n"}, func(h *Host) {
