@@ -268,10 +268,17 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		r.wrong(at+".layout", "is for thick volumes; with a thinPool the pool's layout applies")
 	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):
 		r.wrong(at+".layout.stripes", "need a striped type, such as striped")
+	case l.Stripes > 0 && l.Stripes < fewestStripes[l.Type]:
+		r.wrong(at+".layout.stripes", fmt.Sprintf("must be at least %d for the type %s", fewestStripes[l.Type], l.Type))
+	case l.Mirrors > 1 && l.Type == "raid10":
+		r.wrong(at+".layout.mirrors", "must be 1 for the type raid10")
 	case l.Mirrors > 0 && l.Type != "raid1" && l.Type != "raid10":
 		r.wrong(at+".layout.mirrors", "need the type raid1 or raid10")
 	}
 }
+
+// fewestStripes are those that LVM takes.
+var fewestStripes = map[string]int{"raid0": 2, "raid5": 2, "raid6": 3, "raid10": 2}
 
 // wrong reports an error of a key by its full name, with its line or that of its parent.
 func (r *reader) wrong(at, text string) {

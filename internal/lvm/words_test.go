@@ -189,19 +189,6 @@ func TestPool(t *testing.T) {
 	}
 }
 
-func TestLayout(t *testing.T) {
-	for _, l := range []Layout{{}, {Type: "linear"}, {Type: "striped", Stripes: 2, StripeSize: 4096}, {Type: "raid1", Mirrors: 2}, {PVTag: "ssd"}} {
-		if err := l.Check(); err != nil {
-			t.Errorf("%+v: %v", l, err)
-		}
-	}
-	for _, l := range []Layout{{Type: "thin-pool"}, {Stripes: 2}, {Type: "striped", Stripes: -1}, {Type: "striped", StripeSize: 5000}, {Mirrors: 1}, {Type: "raid5", Mirrors: 1}, {PVTag: "-x"}, {PVTag: "a b"}, {Type: "raid1", Mirrors: 99}} {
-		if err := l.Check(); err == nil {
-			t.Errorf("%+v is accepted", l)
-		}
-	}
-}
-
 func ExampleBlockedError() {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since}})
