@@ -292,6 +292,10 @@ func backupsIn(size int64) []int64 {
 				places = append(places, n*ag*block)
 			}
 		}
+		// Of the numbers that mkfs makes only if it is asked to, the first place: one suffices.
+		for groups := int64(3); groups < 32; groups++ {
+			places = append(places, (blocks+groups-1)/groups*block)
+		}
 	}
 	// On stripes, mkfs rounds the groups to the stripe's unit, and makes them one unit
 	// smaller if they would all begin on one disk. Of these many possible places the first

@@ -146,6 +146,19 @@ func TestSpansOfXFS(t *testing.T) {
 	}
 }
 
+// Of an xfs with any small number of groups, which mkfsOptions may set, one superblock is read.
+func TestSpansOfXFSGroups(t *testing.T) {
+	need(t, "mkfs.xfs")
+	for _, agcount := range []int64{3, 6, 7, 12, 31} {
+		for _, size := range []int64{100 << 30, 101<<30 + 12*mib - volume.Tail} {
+			count, ag := groupsOfXFS(t, size, fmt.Sprint("agcount=", agcount))
+			if count != agcount || !slices.ContainsFunc(spans(size), func(s span) bool { return s.from <= ag && ag+512 <= s.to }) {
+				t.Errorf("size %d, %d groups of %d bytes: the first superblock after the beginning is not read", size, count, ag)
+			}
+		}
+	}
+}
+
 // groupsOfXFS asks mkfs.xfs how many allocation groups it would make, of how
 // many bytes.
 func groupsOfXFS(t *testing.T, size int64, stripes string) (count, ag int64) {
