@@ -107,8 +107,13 @@ func (f *Facts) lose(names []string) {
 }
 
 // redundant reports whether a volume itself has its data on several disks.
-func (l Logical) redundant() bool {
-	return slices.Contains(l.Layout, "mirror") || slices.Contains(l.Layout, "raid") && !slices.Contains(l.Layout, "raid0")
+func (l Logical) redundant() bool { return l.raid() || slices.Contains(l.Layout, "mirror") }
+
+// raid reports whether a volume is a RAID with redundancy. LVM shows --type raid0_meta as "raid" alone.
+func (l Logical) raid() bool {
+	return slices.ContainsFunc(l.Layout, func(word string) bool {
+		return slices.Contains([]string{"raid1", "raid4", "raid5", "raid6", "raid10"}, word)
+	})
 }
 
 // survives reports whether a RAID or a mirror has all its data without some of its legs.
@@ -158,7 +163,7 @@ func (f *Facts) loses(l Logical) bool {
 	if l.Health != "partial" {
 		return false
 	}
-	if slices.Contains(l.Layout, "raid") {
+	if l.raid() {
 		return f.lost[l.Name].own
 	}
 	return f.lossOf(l).own
@@ -180,7 +185,7 @@ func (f *Facts) partial(l Logical, active bool) string {
 		return ""
 	}
 	name, lost := f.Name+"/"+l.Name, f.lossOf(l)
-	raid := slices.Contains(l.Layout, "raid") && len(lost.snapshots) == 0
+	raid := l.raid() && len(lost.snapshots) == 0
 	switch {
 	case lost.own:
 		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s)", name, f.missing())

@@ -77,6 +77,7 @@ func TestPartial(t *testing.T) {
 		{"two legs of a raid6", raid("v", "raid,raid6,raid6_zr public", 5), "v", []string{"[v_rimage_2]", "[v_rimage_3]"}, "", "", "", "|"},
 		{"two legs of a raid5", raid("v", "raid,raid5,raid5_ls public", 3), "v", []string{"[v_rimage_1]", "[v_rimage_2]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a leg of a raid0", raid("v", "raid,raid0 public", 2), "v", []string{"[v_rimage_1]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
+		{"a leg of a raid0_meta", raid("v", "raid public", 2), "v", []string{"[v_rimage_1]", "[v_rmeta_1]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a leg of a RAID with integrity", integrity, "v [v_rimage_1]", []string{"[v_rimage_1_iorig]", "[v_rmeta_1]"}, "lvconvert -y --raidintegrity n vg0/v", "", repair + "v", "|"},
 		{"a copy of a mirror", []string{"v mirror public", "[v_mimage_0] linear private", "[v_mimage_1] linear private"}, "v", []string{"[v_mimage_1]"},
 			"lvchange -ay -K --activationmode partial vg0/v, then " + repair + "v", "", repair + "v", "a copy of vg0/v|" + repair},

@@ -84,7 +84,7 @@ func (f *Facts) surveyVolumes() []join.Volume {
 		}
 		v := join.Volume{
 			Name: l.Name, UUID: l.UUID, Size: l.Size, Making: slices.Contains(l.Tags, tagCreating),
-			RAID: slices.Contains(l.Layout, "raid"), ReadOnly: l.ReadOnly, Merging: merging[l.Name],
+			RAID: l.raid(), ReadOnly: l.ReadOnly, Merging: merging[l.Name],
 		}
 		if l.merging() {
 			v.Into = l.Origin
