@@ -49,6 +49,8 @@ func (p Pool) Failed() string {
 		return "the pool has failed: " + repair
 	case p.NeedsCheck:
 		return "the pool's metadata must be checked: " + repair
+	case p.Metadata.Total > 0 && p.Metadata.Free() == 0: // the kernel notices with the first write
+		return "the pool's metadata is full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
 	case p.Mode == "ro":
 		return "the pool is read-only: its metadata is full or broken; if full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
 	}

@@ -34,6 +34,8 @@ func TestFullPool(t *testing.T) {
 		{"whole, room", "1 12/1024 999/1000 - rw discard_passdown queue_if_no_space - 10", whole, "public", ""},
 		{"whole, full", "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", whole, "public", "lvextend"},
 		{"whole, read-only", "1 12/1024 1000/1000 - ro discard_passdown queue_if_no_space - 10", whole, "public", "read-only"},
+		{"metadata full", "1 1024/1024 10/1000 - rw discard_passdown queue_if_no_space - 10", half, "public", "lvextend --poolmetadatasize +SIZE vg0/pool"},
+		{"metadata full, read-only", "1 1024/1024 10/1000 - ro discard_passdown queue_if_no_space - 10", whole, "public", "metadata is full: lvextend --poolmetadatasize"},
 		{"whole, to be checked", "1 12/1024 1000/1000 - rw discard_passdown queue_if_no_space needs_check 10", whole, "public", "lvconvert --repair"},
 	} {
 		f.lvs["v0"].layout, f.lvs["v0"].role = "thin,sparse", c.role
