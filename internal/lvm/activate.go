@@ -129,7 +129,11 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	}
 	l := f.LVs[lv.Name.LV]
 	// A pool can be active without its volumes. The origin of a thick snapshot may be thin.
-	if below := f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]; below.thinPool() {
+	below := f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]
+	if why := g.p.inTheWay(f, l.Name, below.Name); why != "" {
+		return fmt.Errorf("%w: %s", err, why)
+	}
+	if below.thinPool() {
 		if pool, perr := g.p.pool(f, below); perr == nil && pool.Failed() != "" {
 			return fmt.Errorf("%w: it is in the thin pool %s: %s", err, pool.Name, pool.Failed())
 		}
@@ -329,8 +333,8 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		}
 	}
 	l := f.LVs[f.names[uuid]]
-	if l.Locked && earlier == "" {
-		return f.movedBy(l) + "; it stays active until that ends"
+	if moved := f.moved(g.p.tree(), m); moved != "" && earlier == "" {
+		return f.movedBy(moved) + "; it stays active until that ends"
 	}
 	if g.shared() { // another node, which may have all disks, waits for the lock
 		return earlier
@@ -341,9 +345,25 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	return earlier
 }
 
+// moved returns the volume of a device, or the part of it, that pvmove has locked; "" = none. pvmove
+// locks only the hidden parts of a thin pool, a RAID or a cache. The metadata may have been read before.
+func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
+	top, _, _ := f.idOf(m)
+	t.walk(m, func(n *node, _ bool) {
+		id, _, ours := f.idOf(n.Mapped)
+		switch part, _, _ := parseDMName(n.Name); {
+		case f.LVs[f.names[id]].Locked && !strings.HasPrefix(part.LV, "pvmove"):
+			name = cmp.Or(name, f.names[id])
+		case ours && strings.HasPrefix(part.LV, "pvmove"):
+			name = cmp.Or(name, f.names[top])
+		}
+	})
+	return name
+}
+
 // movedBy describes a volume that is locked, for which LVM refuses most changes.
-func (f *Facts) movedBy(l Logical) string {
-	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, l.Name)
+func (f *Facts) movedBy(name string) string {
+	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, name)
 }
 
 // earlierMetadata returns why a volume must stay active: its device has space that the metadata

@@ -85,7 +85,7 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 	wanted := f.extents(size) * f.ExtentSize
 	if l.Size < wanted {
 		if l.Locked {
-			return fmt.Errorf("extend: %s", f.movedBy(l))
+			return fmt.Errorf("extend: %s", f.movedBy(l.Name))
 		}
 		if slices.Contains(l.Role, "thicksnapshot") {
 			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", lv.Name)

@@ -3,10 +3,13 @@ package lvm
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -94,4 +97,50 @@ func (g *group) freeParts(ctx context.Context, l Logical) error {
 	defer release()
 	_, err = g.p.Runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, left), Deadline: removeDeadline, Mutates: true})
 	return err
+}
+
+// left returns the devices that an interrupted command of LVM has left: of parts of a volume that has no
+// device itself, which LVM then refuses to activate. By their names it has that of the volume. A running
+// command may have them for a moment.
+func (p *Provider) left(f *Facts, list []devmapper.Mapped) map[string]string {
+	active, all := map[string]bool{}, map[string]string{}
+	for _, m := range list {
+		active[ownerOf(m.UUID)] = true
+	}
+	for _, m := range list {
+		id, _, ours := f.idOf(m)
+		part := f.LVs[f.names[id]]
+		whole, known := f.LVs[above(part.Name)]
+		if !ours || !known || !part.Hidden || part.Locked || active[dmUUID(whole.UUID)] {
+			continue
+		}
+		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil && now.Open == 0 {
+			all[m.Name] = whole.Name
+		}
+	}
+	if len(all) > 0 {
+		if _, who := lockHolder(f.Name); who != "" {
+			return nil
+		}
+	}
+	return all
+}
+
+// inTheWay returns why LVM does not activate one of these volumes: pvmove has locked parts of it, or a
+// command of LVM has left some.
+func (p *Provider) inTheWay(f *Facts, volumes ...string) string {
+	for _, part := range slices.Sorted(maps.Keys(f.LVs)) {
+		for up := part; up != "" && f.LVs[part].Locked; up = above(up) {
+			if slices.Contains(volumes, up) {
+				return f.movedBy(part)
+			}
+		}
+	}
+	list, _ := p.DM.List()
+	left := p.left(f, list)
+	maps.DeleteFunc(left, func(_, whole string) bool { return !slices.Contains(volumes, whole) })
+	if len(left) == 0 {
+		return ""
+	}
+	return join.Left(strings.Join(slices.Sorted(maps.Keys(left)), " "))
 }

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -113,5 +114,61 @@ func TestFreeParts(t *testing.T) {
 	}
 	if ran := f.commands(); !slices.Equal(removed, []string{"vg0-db_rmeta_0"}) || slices.Contains(ran, "lvremove") || f.lvs["db"].uuid != fakeUUID(1) {
 		t.Errorf("removed %q, ran %q", removed, ran)
+	}
+}
+
+// pvmove ends with an internal error if its volumes are deactivated meanwhile, and leaves parts of a thin
+// pool, suspended or not. LVM does not activate the pool then, and does not say why.
+func TestLeftParts(t *testing.T) {
+	t.Parallel()
+	const said = "Activation of logical volume vg0/v0 is prohibited while logical volume vg0/pool_tmeta is active."
+	for _, c := range []struct {
+		about     string
+		change    func(f *fakeLVM, tmeta, tdata *devmapper.Mapped)
+		left      string // as flexd check has them
+		activated string // what the activation says besides
+	}{
+		{"left", nil, "pool_tdata pool_tmeta", "dmsetup remove vg0-pool_tdata vg0-pool_tmeta"},
+		{"suspended without a table", func(_ *fakeLVM, tmeta, _ *devmapper.Mapped) { tmeta.Live, tmeta.Suspended = false, true }, "pool_tdata pool_tmeta", "dmsetup remove vg0-pool_tdata vg0-pool_tmeta"},
+		{"one is open", func(_ *fakeLVM, tmeta, _ *devmapper.Mapped) { tmeta.Open = 1 }, "pool_tdata", "dmsetup remove vg0-pool_tdata"},
+		{"of an active pool", func(f *fakeLVM, _, _ *devmapper.Mapped) {
+			uuid := dmUUID(fakeUUID(1)) + "-tpool"
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-pool-tpool", UUID: uuid, Number: "253:5", Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: 8 * mib, Params: "253:3 253:2 128 0"}}}
+		}, "", ""},
+		{"pvmove was interrupted", func(f *fakeLVM, _, _ *devmapper.Mapped) {
+			f.lvs["[pool_tdata]"].attr, f.lvs["[pool_tmeta]"].attr = "TwI-XX----", "ewI-XX----"
+		}, "", "pvmove moves vg0/pool_tdata, or was interrupted"},
+	} {
+		f, p := newFake(t, 1)
+		f.lvs["v0"].layout, f.lvs["v0"].role, f.lvs["v0"].pool = "thin,sparse", "public", "pool"
+		f.lvs["pool"] = &fakeLV{uuid: fakeUUID(1), size: 64 * mib, layout: "thin,pool", role: "private"}
+		f.lvs["[pool_tdata]"] = &fakeLV{uuid: fakeUUID(2), size: 64 * mib, layout: "linear", role: "private,thin,pool,data"}
+		f.lvs["[pool_tmeta]"] = &fakeLV{uuid: fakeUUID(3), size: 4 * mib, layout: "linear", role: "private,thin,pool,metadata"}
+		f.lvs["[lvol0_pmspare]"] = &fakeLV{uuid: fakeUUID(4), size: 4 * mib, layout: "linear", role: "private,pool,spare"}
+		f.broken["v0"] = said
+		part := func(n int, name, layer string) devmapper.Mapped {
+			return devmapper.Mapped{Name: name, UUID: dmUUID(fakeUUID(n)) + layer, Number: fmt.Sprintf("253:%d", n), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 4 * mib, Params: "254:0 2048"}}}
+		}
+		tdata, tmeta, spare := part(2, "vg0-pool_tdata", "-tdata"), part(3, "vg0-pool_tmeta", "-tmeta"), part(4, "vg0-lvol0_pmspare", "")
+		if c.change != nil {
+			c.change(f, &tmeta, &tdata)
+		}
+		for _, m := range []devmapper.Mapped{tdata, tmeta, spare} {
+			f.devices[m.UUID] = m
+		}
+		err := p.Activate(t.Context(), "", f.lookUp(p, "v0"))
+		if err == nil || !strings.Contains(err.Error(), said) || !strings.HasSuffix(strings.TrimSuffix(err.Error(), "; to continue: pvmove, to cancel: pvmove --abort"), c.activated) {
+			t.Errorf("%s: got %v", c.about, err)
+		}
+		var left []string
+		for _, d := range p.Survey(t.Context(), "vg0", true).Devices {
+			if d.Left && strings.Contains(d.Misplaced, "is a part of vg0/pool, which LVM does not activate") {
+				left = append(left, d.Name)
+			}
+		}
+		slices.Sort(left)
+		if got := strings.Join(left, " "); got != c.left {
+			t.Errorf("%s: reported %q", c.about, got)
+		}
 	}
 }

@@ -191,27 +191,34 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		}
 		all = append(all, d)
 	}
-	if current && (f.contradicts != "" || len(f.unknown) > 0) {
+	if current {
 		all = append(all, p.strayParts(f, list, below, all)...)
 	}
 	return all, nil
 }
 
-// strayParts returns the devices of parts that contradict the metadata, or that it does not have, one
-// of each part. Those below others have been looked at with these.
+// strayParts returns the devices of parts that contradict the metadata, that it does not have, or that
+// were left, one of each part. Those below others have been looked at with these.
 func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, others []join.Device) (all []join.Device) {
+	left := p.left(f, list)
+	if len(left) == 0 && f.contradicts == "" && len(f.unknown) == 0 {
+		return nil
+	}
 	for _, m := range list {
 		id, _, ours := f.idOf(m)
 		if !ours || seen.nodes[m.Number] != nil || f.LVs[f.names[id]].merging() {
 			continue
 		}
 		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
-		if err != nil || idle(now) {
+		if err != nil || idle(now) && left[m.Name] == "" {
 			continue
 		}
 		d := join.Device{UUID: id, Kernel: m.Name, Path: p.node(m), Number: m.Number, Size: now.Size(), Open: now.Open, Misplaced: f.misplaced(now), Left: f.left(now)}
 		if name, _, ok := parseDMName(m.Name); ok {
 			d.Name = name.LV
+		}
+		if whole := left[m.Name]; whole != "" && d.Misplaced == "" {
+			d.Left, d.Misplaced = true, fmt.Sprintf("is a part of %s/%s, which LVM does not activate while this device exists", f.Name, whole)
 		}
 		if (d.Misplaced != "" || f.names[id] == "") && !slices.ContainsFunc(others, func(o join.Device) bool { return o.UUID == id }) {
 			all = append(all, d)

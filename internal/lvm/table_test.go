@@ -93,3 +93,33 @@ func TestDeactivateMoved(t *testing.T) {
 		t.Errorf("got %v, %+v", err, f.devices)
 	}
 }
+
+// While pvmove moves the parts of a pool, the metadata has only the parts as locked, as LVM's report shows it.
+func TestDeactivateMovedParts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ about, tdata, below, says string }{
+		{"not moved", "Twi-XX----", "253:9 linear 254:0 10240", ""},
+		{"locked", "TwI-XX----", "253:9 linear 254:0 10240", "pvmove moves vg0/pool_tdata"},
+		{"moved", "TwI-XX----", "253:9 linear 253:7 16384", "pvmove moves vg0/pool_tdata"},
+		{"the metadata was read before", "Twi-XX----", "253:9 linear 253:7 16384", "pvmove moves vg0/v0"},
+	} {
+		f, p := newFake(t, 1)
+		f.lvs["v0"].layout, f.lvs["v0"].role, f.lvs["v0"].pool = "thin,sparse", "public", "pool"
+		f.lvs["pool"] = &fakeLV{uuid: fakeUUID(1), size: 64 * mib, layout: "thin,pool", role: "private", attr: "twi-XXtz--"}
+		f.lvs["[pool_tdata]"] = &fakeLV{uuid: fakeUUID(2), size: 64 * mib, layout: "linear", role: "private,thin,pool,data", attr: c.tdata}
+		f.lvs["[pvmove0]"] = &fakeLV{uuid: fakeUUID(3), size: 64 * mib, layout: "mirror", role: "private,pvmove", attr: "p-C-XXm---"}
+		lv := f.lookUp(p, "v0")
+		for i, text := range []string{
+			"vg0-v0 253:5 thin 253:6 1", "vg0-pool-tpool 253:6 thin-pool 253:8 253:9 128 0", "vg0-pool_tdata " + c.below,
+			"vg0-pvmove0 253:7 mirror core 1 4096 2 254:0 10240 254:16 18432",
+		} {
+			w := strings.SplitN(text, " ", 4)
+			uuid := dmUUID(fakeUUID(i)) + map[int]string{1: "-tpool", 2: "-tdata"}[i]
+			f.devices[uuid] = devmapper.Mapped{Name: w[0], UUID: uuid, Number: w[1], Live: true, Targets: []devmapper.Target{{Type: w[2], Length: 8 * mib, Params: w[3]}}}
+		}
+		err := p.Deactivate(t.Context(), "", lv, volume.Device{})
+		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says+", or was interrupted") {
+			t.Errorf("%s: got %v", c.about, err)
+		}
+	}
+}
