@@ -52,15 +52,28 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		}
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
 		l.facts.Checked = err == nil
-		return err
+		return l.orFault(ctx, h, err)
 	case volume.MountVolume:
-		return l.mount(ctx, s, c, h)
+		return l.orFault(ctx, h, l.mount(ctx, s, c, h))
 	case volume.Unmount:
 		return l.unmount(ctx, s, h)
 	case volume.Grow:
 		return l.growFS(ctx, h)
 	}
 	return fmt.Errorf("no such step: %s", s)
+}
+
+// orFault returns the reason of the device if it is not usable by now, otherwise the error of a check or a
+// mount: some faults of a thin pool show only after the first write, and the tool blames the filesystem.
+func (l *lane) orFault(ctx context.Context, h *volume.Have, err error) error {
+	p, code := l.n.Providers[h.LV.Name.VG], volume.CodeOf(err)
+	if err == nil || p == nil || code != volume.Failed && code != volume.Damaged {
+		return err
+	}
+	if d, derr := p.Device(ctx, h.LV); derr == nil && d.Unusable {
+		return volume.Errorf(volume.Unusable, "its device is not usable: %s", d.Reason)
+	}
+	return err
 }
 
 // callLease is the minimum of a lease that lasts until kubelet's next call. A lease that has ended

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -8,8 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flexd/flexd/internal/audit"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // At most maxChecks mkfs run at once; the others are shown as waiting, a volume without an
@@ -71,4 +77,60 @@ func TestChecksAtOnce(t *testing.T) {
 		works(t, k.Finish(made))
 		e.Empty()
 	})
+}
+
+// failing is a provider whose devices become unusable while on is set, as in a thin pool whose metadata is full.
+type failing struct {
+	reconcile.Provider
+	audit.Surveyor
+	on atomic.Bool
+}
+
+func (f *failing) Device(ctx context.Context, lv volume.LV) (volume.Device, error) {
+	d, err := f.Provider.Device(ctx, lv)
+	if f.on.Load() && d.Activity == volume.Active {
+		d.Unusable, d.Reason = true, "the pool's metadata is full"
+	}
+	return d, err
+}
+
+// A check or a mount that fails because the device does by then gives that reason, not a repair of the filesystem.
+func TestFaultOfDevice(t *testing.T) {
+	damaged := &mount.Refusal{What: "e2fsck found errors", Hint: "e2fsck -f DEV", Why: volume.Damaged}
+	for _, row := range []struct {
+		step  string
+		err   error
+		fails bool // the device
+		want  volume.Code
+		says  string
+	}{
+		{"fsck", errSimulated, true, volume.Unusable, "its device is not usable: the pool's metadata is full"},
+		{"fsck", damaged, true, volume.Unusable, "its device is not usable: the pool's metadata is full"},
+		{"fsck", damaged, false, volume.Damaged, "e2fsck -f DEV"},
+		{"mount", errSimulated, true, volume.Unusable, "its device is not usable: the pool's metadata is full"},
+		{"mount", volume.WithCode(volume.Busy, errSimulated), true, volume.Busy, errSimulated.Error()},
+	} {
+		onSim(t, row.step, func(t *testing.T, e *hosttest.Env) {
+			f := &failing{}
+			e.Parts = func(p *reconcile.Parts) {
+				f.Provider = p.Providers[hosttest.VG]
+				f.Surveyor = f.Provider.(audit.Surveyor)
+				p.Providers[hosttest.VG], p.Observer.Providers[hosttest.VG] = f, f
+			}
+			e.Crash()
+			e.Start()
+			k := hosttest.NewKubelet(e, false)
+			works(t, k.Up(pod("a")))
+			works(t, k.Finish(pod("a")))
+			e.Refuse(row.step, row.err)
+			e.Command = func(c run.Cmd) { f.on.Store(f.on.Load() || row.fails && c.Step == row.step) }
+			works(t, e.M.Mkdir(k.Dir(pod("a"))))
+			a, err := k.Call(flexvolume.Mount, k.Dir(pod("a")), k.Blob(pod("a"), true))
+			if works(t, err); a.Code != string(row.want) || !strings.Contains(a.Message, row.says) {
+				t.Errorf("got %+v, want the code %s and %q", a, row.want, row.says)
+			}
+			e.Refuse(row.step, nil)
+			f.on.Store(false)
+		})
+	}
 }
