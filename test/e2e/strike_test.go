@@ -167,7 +167,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	}
 	total := 0
 	for _, verb := range verbs {
-		if soak {
+		if soak && everyStrike {
 			for k, hit := 1, true; hit; k++ {
 				hit, _ = try(verb, k)
 			}
@@ -177,7 +177,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 		if total += all; all == 0 {
 			t.Fatalf("%s: it has no visible effect", verb.name)
 		}
-		for range times(2) {
+		for range times(strikes) {
 			try(verb, 1+r.IntN(all))
 		}
 	}
