@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -70,8 +71,8 @@ func TestZeroFrom(t *testing.T) {
 		}
 		r.resize(row.to)
 		r.occupied(row.from, row.to)
-		r.write([]byte("\xfc\x4e\x2b\xa9"), (row.to-64<<10)/(64<<10)*(64<<10)) // the superblock of an md RAID of version 0.90
-		if fs := r.probe(""); fs.Content != volume.ForeignContent {
+		r.write(md10(row.to), row.to-8<<10)
+		if fs := r.probe(""); fs.Content != volume.ForeignContent || !strings.Contains(fs.What, "linux_raid_member") {
 			t.Fatalf("%+v: this proves nothing", fs)
 		}
 		for range 2 {
@@ -90,6 +91,16 @@ func TestZeroFrom(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
+}
+
+// md10 returns the superblock of an md RAID of version 1.0, whose place is 8 KiB before the end.
+func md10(size int64) []byte {
+	sb := binary.LittleEndian.AppendUint32(nil, 0xa92b4efc)
+	sb = append(sb, 1) // the version
+	sb = append(sb, make([]byte, 251)...)
+	sb[16] = 1 // the uuid
+	binary.LittleEndian.PutUint64(sb[144:], uint64(size-8<<10)/512)
+	return sb
 }
 
 // A program that has the device of an interrupted creation open plainly, as a VM does, keeps its data.
