@@ -149,8 +149,9 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 		if limit := calls[0].MaxSize; limit > 0 && size > max(limit, p.h.LV.Size) {
 			return refuse(refusal(NoSpace, "option size wants %s, more than the volume group's maxSize (%s): ask for less, or raise it in flexd's configuration", Bytes(size), Bytes(limit)))
 		}
-		if p.h.LV.Zero { // only places of it are zeroed
-			return refuse(refusal(Conflict, "it is blank and has %s, and option size wants %s: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", Bytes(cmp.Or(p.h.LV.Unzeroed, p.h.LV.Size)), Bytes(size), p.h.LV.Name))
+		former := cmp.Or(p.h.LV.Unzeroed, p.h.LV.Size)
+		if p.h.LV.Zero && size > former { // only places of it are zeroed
+			return refuse(refusal(Conflict, "it is blank and has %s, and option size wants %s: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", Bytes(former), Bytes(size), p.h.LV.Name))
 		}
 		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
 		return "", false

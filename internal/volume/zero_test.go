@@ -34,7 +34,11 @@ func TestBlankNotExtended(t *testing.T) {
 		if v := Plan(want, have); len(v.Refused) > 0 != zero || zero && !strings.Contains(v.Refused[0].Reason, "has 1 GiB, and option size wants 2 GiB") {
 			t.Errorf("zero %v, cut: %+v", zero, v)
 		}
-		have.Record = Seen
+		have.LV.Unzeroed, have.FS.Content = call.Size, Blank // lvextend has failed, and the size was corrected
+		if v := Plan(want, have); len(v.Refused) > 0 || len(v.Steps) == 0 || v.Steps[0].Kind != Extend || v.Steps[0].Size != call.Size {
+			t.Errorf("zero %v, never extended: %+v", zero, v)
+		}
+		have.FS.Content, have.Record = ForeignContent, Seen
 		if v := Plan(want, have); len(v.Refused) != 1 || v.Refused[0].Code != NotBlank {
 			t.Errorf("seen with a filesystem: %+v", v)
 		}
