@@ -425,6 +425,46 @@ func TestCreateCut(t *testing.T) {
 	}
 }
 
+// A creation that was cut and is completed with a larger size proves only its former part blank, since
+// what was added may have signatures.
+func TestCreateCutLarger(t *testing.T) {
+	for cut := range 9 { // the last are beyond the end
+		f, p := newFake(t, 1)
+		f.lvs["v0"].tags = []string{tagCreating}
+		n, from := 0, 0
+		f.before = func(words string) error {
+			if strings.HasPrefix(words, "lvmconfig") || strings.HasPrefix(words, "fullreport") {
+				return nil
+			}
+			if n++; n == cut {
+				return errors.New("killed")
+			}
+			return nil
+		}
+		f.hook = func(c run.Cmd) (run.Result, error, bool) {
+			if c.Step == "zero" {
+				switch rest := f.lvs["v0"].size > 8*mib; {
+				case rest && strings.Contains(fmt.Sprint(c.Argv), `"from":8388608`):
+					from++
+				case rest && from == 0:
+					t.Errorf("cut %d: what was added is taken for the volume's", cut)
+				}
+			}
+			return run.Result{}, nil, false
+		}
+		name := volume.Name{VG: "vg0", LV: "v0"}
+		if err := p.Create(t.Context(), "", name, 16*mib, ""); err != nil {
+			p.Invalidate("")
+			if err = p.Create(t.Context(), "", name, 16*mib, ""); err != nil {
+				t.Errorf("cut %d: %v", cut, err)
+			}
+		}
+		if tags := f.lvs["v0"].tags; from == 0 || !slices.Equal(tags, []string{tagCreated}) || f.lvs["v0"].size != 16*mib {
+			t.Errorf("cut %d: zeroed %d times from there, tags %q, %d bytes", cut, from, tags, f.lvs["v0"].size)
+		}
+	}
+}
+
 // Ensure that a group of ten thousand volumes has room in a report.
 func TestManyVolumes(t *testing.T) {
 	const n = 10000

@@ -217,10 +217,14 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 		return err
 	}
 	if f.extents(size)*f.ExtentSize > l.Size {
-		if err := g.p.Extend(ctx, lock, lv, volume.Device{}, size); err != nil {
-			return err
+		err := g.p.extend(ctx, lv, size, l.Pool == "")
+		if err == nil {
+			_, l, err = g.now(ctx, lv)
 		}
-		if err := g.blank(ctx, lock, lv, l); err != nil {
+		if err == nil {
+			err = g.blank(ctx, lock, lv, l)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -228,7 +232,10 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	// lvcreate refuses this option for thin volumes and RAIDs.
 	const option = "--setautoactivation"
 	tags := []string{"--deltag", tagCreating, "--addtag", tagCreated}
-	res, err := g.retag(ctx, name, l.UUID, append(tags, option, "n")...)
+	if tag, from := l.blank(); from > 0 {
+		tags = append(tags, "--deltag", tag)
+	}
+	res, err := g.retag(ctx, name, l.UUID, slices.Concat(tags, []string{option, "n"})...)
 	if err != nil && bytes.Contains(res.Stderr, []byte("unrecognized option '"+option)) { // LVM before 2.03.12
 		_, err = g.retag(ctx, name, l.UUID, tags...)
 	}
@@ -257,6 +264,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 		case !slices.Contains(f.LVs[f.names[l.UUID]].Tags, tagCreating):
 			return fmt.Errorf("%s was completed, or removed, by another node meanwhile", lv.Name)
 		}
+		l = f.LVs[f.names[l.UUID]]
 	}
 	d, err := g.p.Device(ctx, lv)
 	if err != nil {
@@ -273,11 +281,17 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if d.ReadOnly {
 		return fmt.Errorf("%s was created, but LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, then retry", lv.Name)
 	}
-	zero := mount.Ops.Zero
-	if g.p.Groups[g.name].ZeroAll {
-		zero = mount.Ops.ZeroAll
+	ops := mount.Ops{Runner: g.p.Runner}
+	if _, from := l.blank(); from > 0 { // it was zeroed up to there, and what was added may have signatures
+		err = ops.ZeroFrom(ctx, lock, d, from)
 	}
-	err = zero(mount.Ops{Runner: g.p.Runner}, ctx, lock, d)
+	zero := ops.Zero
+	if g.p.Groups[g.name].ZeroAll {
+		zero = ops.ZeroAll
+	}
+	if err == nil {
+		err = zero(ctx, lock, d)
+	}
 	var refusal *mount.Refusal
 	if errors.As(err, &refusal) {
 		return &mount.Refusal{

@@ -4,6 +4,7 @@ package lvm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -125,6 +126,52 @@ func TestVMCreateCut(t *testing.T) {
 		if tags := l.sh("lvs", "--noheadings", "-o", "lv_tags", "vg0/"+name); tags != tagCreated {
 			t.Errorf("tags of %s: got %q, want %q", name, tags, tagCreated)
 		}
+	}
+	// A signature at the end of the extents that are added.
+	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "16M", "-n", "old", "vg0")
+	label := make([]byte, 256) // of an md RAID of version 1.0, whose place is 8 KiB before the end
+	binary.LittleEndian.PutUint32(label, 0xa92b4efc)
+	label[4], label[16] = 1, 1
+	binary.LittleEndian.PutUint64(label[144:], (16*mib-8<<10)/512)
+	old, err := os.OpenFile("/dev/vg0/old", os.O_WRONLY|os.O_SYNC, 0)
+	if err == nil {
+		_, err = old.WriteAt(label, 16*mib-8<<10)
+		old.Close()
+	}
+	if text := l.sh("blkid", "-p", "/dev/vg0/old"); err != nil || !strings.Contains(text, "linux_raid_member") {
+		t.Fatalf("%v, %s: this proves nothing", err, text)
+	}
+	l.sh("lvremove", "-q", "-y", "vg0/old")
+	for _, name := range []string{"signed", "signed2"} {
+		l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "8M", "--addtag", tagCreating, "-n", name, "vg0")
+		if name == "signed2" { // cut after the extension
+			l.sh("lvchange", "--addtag", tagBlank+fmt.Sprint(8*mib), "vg0/"+name)
+			l.sh("lvextend", "-q", "-y", "-L", "16M", "vg0/"+name)
+			l.sh("lvchange", "-ay", "vg0/"+name)
+			l.sh("sh", "-c", "blkdiscard -z -l 8M /dev/vg0/"+name)
+			if text := l.sh("blkid", "-p", "/dev/vg0/"+name); !strings.Contains(text, "linux_raid_member") {
+				t.Fatalf("%s: this proves nothing", text)
+			}
+		}
+		l.Invalidate("")
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib, ""); err != nil {
+			t.Errorf("create %s: %v", name, err)
+		}
+		if tags := l.sh("lvs", "--noheadings", "-o", "lv_tags", "vg0/"+name); tags != tagCreated {
+			t.Errorf("tags of %s: got %q, want %q", name, tags, tagCreated)
+		}
+		d := l.device(l.present(name))
+		l.sh("dd", "if=/dev/zero", "of="+d.Path, "bs=1M", "count=16", "conv=fsync")
+		f, err := os.OpenFile(d.Path, os.O_WRONLY|os.O_SYNC, 0)
+		if err == nil {
+			_, err = f.WriteAt(label, 16*mib-8<<10)
+			f.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.sh("lvchange", "-an", "vg0/"+name)
+		l.sh("lvremove", "-q", "-y", "vg0/"+name)
 	}
 	// A VM that has it open as a plain block device.
 	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "16M", "--addtag", tagCreating, "-n", "open", "vg0")
