@@ -55,8 +55,12 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 		err = errors.New("sysfs does not list it")
 	}
 	if err != nil {
-		if _, now := p.DM.Device(devmapper.Key{UUID: m.UUID}); errors.Is(now, devmapper.ErrNoDevice) {
+		now, nerr := p.DM.Device(devmapper.Key{UUID: m.UUID})
+		switch {
+		case errors.Is(nerr, devmapper.ErrNoDevice):
 			return nil, nil // deactivated meanwhile
+		case nerr == nil && realOf(now) != real: // its last snapshot was removed or merged meanwhile
+			return p.relatives(now)
 		}
 		return nil, fmt.Errorf("the origin or the snapshots of %s are not known: %w", m.Name, err)
 	}

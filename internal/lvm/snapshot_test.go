@@ -270,3 +270,23 @@ func TestBelowSnapshots(t *testing.T) {
 		}
 	}
 }
+
+// A volume whose last snapshot is removed while its relatives are looked up has none; one that sysfs
+// does not list is an error.
+func TestRelativesGone(t *testing.T) {
+	f, p := newFake(t, 1)
+	lv := f.lookUp(p, "v0")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	m := f.devices[dmUUID(lv.UUID)]
+	m.Targets = []devmapper.Target{{Type: "snapshot-origin", Length: m.Targets[0].Length, Params: "253:91"}}
+	if all, err := p.relatives(m); len(all) > 0 || err != nil {
+		t.Errorf("removed meanwhile: %+v, %v", all, err)
+	}
+	f.devices[m.UUID] = m
+	p.devicesOn = func(string) ([]string, error) { return nil, nil }
+	if _, err := p.relatives(m); err == nil {
+		t.Error("not listed: no error")
+	}
+}
