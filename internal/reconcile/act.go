@@ -220,8 +220,9 @@ func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
 	l.warn(s, l.n.Store.Put(n))
 }
 
-// drop ends a claim, and returns the error of its unmount if flexd ended during that. If the lease that replaces it cannot be noted, the claim's note stays:
-// at the next start it shows that the volume was flexd's.
+// drop ends a claim, and returns the error of its unmount if flexd ended during that. If the lease
+// that replaces the claim cannot be noted, the claim's note stays: at the next start it shows that
+// the volume was flexd's.
 func (l *lane) drop(s volume.Step, h *volume.Have) error {
 	if s.Lease {
 		name := ""
