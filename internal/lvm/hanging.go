@@ -104,9 +104,10 @@ func pendingDisks(dev string, list []devmapper.Mapped) (all []disk) {
 		if pending, _ := sysfs.Line(dir + "/inflight"); strings.Trim(pending, " 0") == "" {
 			continue
 		}
+		uuid, _ := sysfs.Line(dir + "/dm/uuid") // of a volume that is not listed
 		suspended, _ := sysfs.Line(dir + "/dm/suspended")
 		target, err := os.Readlink(dir)
-		if err != nil || suspended == "1" {
+		if err != nil || suspended == "1" || strings.HasPrefix(uuid, "LVM-") {
 			continue
 		}
 		name := filepath.Base(target)

@@ -28,6 +28,7 @@ func unmount(a unmountArg) (nothing, error) {
 		if err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW); err == nil {
 			err = last.written()
 			if err != nil { // for the next flexd, if this one has ended: standard input is the lane's lock file
+				_ = unix.Ftruncate(0, 0)
 				_, _ = unix.Pwrite(0, []byte(err.Error()), 0)
 			}
 			return nothing{}, err
