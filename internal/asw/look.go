@@ -66,14 +66,19 @@ func (o *Observer) LookAt(ctx context.Context, after Mark, dirs ...string) (*mou
 }
 
 // moved reports whether a lookup of dir reaches another mount than the table's. It touches no
-// mount without a block device, whose server may not respond.
+// mount without a block device, whose server may not respond: neither the one at dir, nor one
+// above it that hides a mount.
 func (o *Observer) moved(table *mounttable.Table, dir string) bool {
 	id := 0
-	if e := table.Top(dir); e != nil {
+	switch reached, hidden := table.At(dir); {
+	case len(reached) > 0:
+		e := reached[len(reached)-1]
 		if strings.HasPrefix(e.Number, "0:") && e.Type != "btrfs" {
 			return false
 		}
 		id = e.ID
+	case len(hidden) > 0:
+		return false
 	}
 	now, err := o.MountID(dir)
 	return err == nil && now != id

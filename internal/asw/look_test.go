@@ -180,3 +180,15 @@ func cpu(t *testing.T) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// A lookup of a directory that a mount above hides leads through that mount, whose server may not
+// respond: it is not made.
+func TestLookAtHidden(t *testing.T) {
+	o := observer(twoVolumes())
+	asked := 0
+	o.MountID = func(string) (int, error) { asked++; return 0, nil }
+	tab := table(t, line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), line("51", "0:40", "/", "/k/pods", "", "fuse.sshfs", "host:"))
+	if o.moved(tab, podDir) || asked > 0 {
+		t.Errorf("%d lookups", asked)
+	}
+}
