@@ -98,8 +98,9 @@ const adoptionTimeout = 5 * time.Second
 func (n *Node) adopt(table *mounttable.Table) (all []chan struct{}) {
 	claimed := map[string]bool{}
 	for _, c := range n.Store.All() {
-		// What another volume is seen at may have lost its own note.
-		if h := n.Observer.Last(c.UUID); h == nil || h.Targets[c.Dir].Other == "" {
+		// The mount of another volume, where this one is not mounted, may have lost its own note.
+		h := n.Observer.Last(c.UUID)
+		if h == nil || h.Targets[c.Dir].Other == "" || h.Targets[c.Dir].Under {
 			claimed[c.Dir] = true
 		}
 	}
