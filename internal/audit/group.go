@@ -202,11 +202,18 @@ func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
 		o.mu.Lock()
 		theirs, moved := o.files, false
 		o.mu.Unlock()
+		same := map[volume.UUID]string{}
 		for uuid, file := range theirs {
 			if files[uuid] != "" {
-				all[uuid] = append(all[uuid], file)
+				same[uuid] = file
 			}
 			moved = moved || files[uuid] == "" && before[uuid] != ""
+		}
+		if len(same) > 0 && s.sameDirectory(o) { // each file is itself: flexd check reports the groups
+			same = nil
+		}
+		for uuid, file := range same {
+			all[uuid] = append(all[uuid], file)
 		}
 		if moved {
 			o.schedule()
@@ -216,6 +223,12 @@ func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
 		slices.Sort(files)
 	}
 	return all
+}
+
+// sameDirectory reports whether the group and another have one directory, as through a bind mount.
+func (s *group) sameDirectory(o *group) bool {
+	p, ok := s.a.Surveyors[s.vg].(interface{ SameDirectory(a, b string) bool })
+	return ok && p.SameDirectory(s.vg, o.vg)
 }
 
 // addViews adds the claims, leases and failed filesystems of the lanes' views, and returns

@@ -119,7 +119,10 @@ func TestCheckBusy(t *testing.T) {
 type fileGroup struct {
 	dir   string
 	there bool
+	same  bool // it has the directory of the other group
 }
+
+func (g *fileGroup) SameDirectory(string, string) bool { return g.same }
 
 func (g *fileGroup) Survey(context.Context, string, bool) join.Survey {
 	s := join.Survey{Kind: "loopdev", Directory: g.dir}
@@ -133,7 +136,7 @@ func (g *fileGroup) Survey(context.Context, string, bool) join.Survey {
 // for one.
 func TestCopyInOtherGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := &fileGroup{"/one", true}, &fileGroup{"/two", true}
+		one, two := &fileGroup{dir: "/one", there: true}, &fileGroup{dir: "/two", there: true}
 		a := auditor(t, one, func() []*View { return nil })
 		a.Config = config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", Provider: "loopdev"}, {Name: "vg1", Provider: "loopdev"}}})
 		a.groups["vg1"], a.Surveyors["vg1"] = &group{a: a, vg: "vg1"}, two
@@ -159,6 +162,12 @@ func TestCopyInOtherGroup(t *testing.T) {
 		found("a copy, as the first check sees it", 1)
 		audit("vg0")
 		found("a copy", 2)
+		one.same, two.same = true, true
+		audit("vg0", "vg1")
+		found("two groups of one directory", 0)
+		one.same, two.same = false, false
+		audit("vg0", "vg1")
+		found("a copy again", 2)
 		two.there = false
 		audit("vg1")
 		time.Sleep(2 * quiet)

@@ -96,7 +96,7 @@ func TestOneDirectory(t *testing.T) {
 	if strings.Contains(a.Message, "copy") {
 		t.Error(a.Message)
 	}
-	if out, code := h.check(); code != 1 || !strings.Contains(out, "one-directory") || !strings.Contains(out, why) {
+	if out, code := h.check(); code != 1 || !strings.Contains(out, "one-directory") || !strings.Contains(out, why) || strings.Contains(out, "copy") {
 		t.Errorf("flexd check: exit status %d:\n%s", code, out)
 	}
 }
