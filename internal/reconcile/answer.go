@@ -37,10 +37,11 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 }
 
 // refuseUnseen refuses the calls whose mount is there, and whose caller does not see it. A call
-// that joined another one, or found its mount, was in no check before the mount appeared.
+// that joined another one, or found its mount, was in no check before the mount appeared. The one
+// that was gets Success, even if its caller's mount table cannot be read now.
 func (l *lane) refuseUnseen(v *volume.Verdict) {
 	for _, c := range l.calls() {
-		if !c.Mounts() || !slices.Contains(v.Done, c.ID) {
+		if !c.Mounts() || c.visible || !slices.Contains(v.Done, c.ID) {
 			continue
 		}
 		if err := c.asked.sees(l.table); err != nil {

@@ -23,6 +23,9 @@ type call struct {
 	// retry is when a step that had to wait is tried again; zero = no step had to wait. Only the
 	// goroutine of its lane uses it.
 	retry time.Time
+	// visible reports whether the caller was found to see what appears at its directory, in the last
+	// check before that. Only the goroutine of its lane uses it.
+	visible bool
 }
 
 // part is the part of a call that waits in one lane: the lane of the volume's name before its

@@ -35,6 +35,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if err := c.asked.wouldSee(table); err != nil {
 		return err
 	}
+	c.visible = true
 	if why := l.n.lostReason(l.group()); why != "" {
 		return volume.WithCode(volume.Unusable, errors.New(why))
 	}

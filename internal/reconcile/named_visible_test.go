@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -75,5 +76,39 @@ func TestMountUnseenByCaller(t *testing.T) {
 		says(t, <-joined, "does not see that mount")
 		mountsAre(t, e, k.Dir(a))
 		works(t, k.Finish(a))
+	})
+}
+
+// tornLater is a mount namespace whose table can be read before a mount only.
+type tornLater struct{ elsewhere }
+
+func (m tornLater) Table() (*mounttable.Table, error) {
+	if m.reads.Add(1) == 1 {
+		return m.e.Node().Observer.Read(context.Background())
+	}
+	return nil, errors.New("torn")
+}
+
+// The call that made a mount gets Success, also if its caller's mount table cannot be read once more.
+// Kubelet forgets a mount that has failed, and would never unmount it.
+func TestMountSuccessCallersTableUnreadable(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		works(t, k.Down(a))
+		works(t, e.M.Mkdir(k.Dir(a)))
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, reconcile.ErrDeadline)
+		defer cancel()
+		m := tornLater{elsewhere{e, true, new(atomic.Int32)}}
+		_, err := e.Node().Do(ctx, reconcile.Request{ID: "1", Verb: volume.Publish, Title: "mount", Name: volume.Name{VG: hosttest.VG, LV: a.LV},
+			Target:  reconcile.Target{Dir: k.Dir(a), Root: e.Root},
+			Options: reconcile.Options{Alias: a.Volume},
+			Caller:  reconcile.Caller{Started: e.M.Boot(), Mounts: m}})
+		if works(t, err); m.reads.Load() != 1 {
+			t.Errorf("%d reads of the caller's table", m.reads.Load())
+		}
+		mountsAre(t, e, k.Dir(a))
+		works(t, k.Finish(a))
+		e.Empty()
 	})
 }
