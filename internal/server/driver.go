@@ -103,7 +103,9 @@ func (d *Driver) serveConn(ctx context.Context, conn *net.UnixConn) {
 
 	peer, refused, err := peerOf(conn)
 	if err != nil {
-		d.debug(logrus.Fields{logrus.ErrorKey: err}, "driver socket: the caller is gone")
+		if ctx.Err() == nil {
+			d.debug(logrus.Fields{logrus.ErrorKey: err}, "driver socket: the caller is gone")
+		}
 		return
 	}
 	about := logrus.Fields{"pid": peer.Pid}
