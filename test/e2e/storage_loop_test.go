@@ -21,9 +21,9 @@ const (
 	soon = time.Minute
 	// pace is how much slower than this machine it is.
 	pace = 1
-	// With FLEXD_SOAK flexd is killed at each system call; otherwise strikes of them are drawn for
-	// each verb.
-	everyStrike, strikes = true, 2
+	// With FLEXD_SOAK flexd is killed at each system call, and each damage is done to its files;
+	// otherwise strikes of the calls are drawn for each verb, and twice as many damages.
+	exhaustive, strikes = true, 2
 	// slowSize makes mkfs take long enough to be caught at it; slowText is how it is shown.
 	slowSize, slowText = "20Gi", "20.0 GiB"
 	// block is how the kernel calls the device of a volume.

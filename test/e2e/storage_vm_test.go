@@ -19,8 +19,9 @@ const (
 	soon = time.Minute
 	// pace is how much slower than its host it is.
 	pace = 15
-	// LVM's commands make thousands of system calls: strikes of them are drawn for each verb.
-	everyStrike, strikes = false, 10
+	// LVM's commands make thousands of system calls, and each damage of a file takes seconds here:
+	// strikes of them are drawn for each verb, and twice as many damages.
+	exhaustive, strikes = false, 10
 	// slowSize makes mkfs take long enough to be caught at it; slowText is how it is shown.
 	slowSize, slowText = "128Mi", "128 MiB"
 	// block is how the kernel calls the device of a volume.

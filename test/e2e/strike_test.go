@@ -167,7 +167,7 @@ func TestFlexdKilledAtEachCall(t *testing.T) {
 	}
 	total := 0
 	for _, verb := range verbs {
-		if soak && everyStrike {
+		if soak && exhaustive {
 			for k, hit := 1, true; hit; k++ {
 				hit, _ = try(verb, k)
 			}
