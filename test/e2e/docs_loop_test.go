@@ -219,7 +219,8 @@ set +e
 	if len(all) < 20 {
 		t.Fatalf("only %q", all)
 	}
-	if out, err := exec.Command("unshare", "-m", "--propagation", "private", "bash", "-c", script.String()).CombinedOutput(); err != nil {
+	enter := append(h.unshared("private", "true"), "bash", "-c", script.String())
+	if out, err := exec.Command(enter[0], enter[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for i, c := range all {
