@@ -94,8 +94,8 @@ func TestNoSpace(t *testing.T) {
 		os.WriteFile(fmt.Sprintf("%s/%d", l.dir("other/in-meta"), i), make([]byte, 1<<20), 0o644)
 	}
 	reported(l, "in-data", "the pool is full")
-	reported(l, "in-meta", "the pool is read-only")
-	l.refused(l.mount("other/in-meta", "another"), "the pool is read-only", "lvextend --poolmetadatasize")
+	reported(l, "in-meta", "the pool's metadata is full")
+	l.refused(l.mount("other/in-meta", "another"), "the pool's metadata is full", "lvextend --poolmetadatasize")
 	l.refused(l.mount("other/in-data", "another"), "thin pool other/data: the pool is full", "lvextend -L +SIZE other/data")
 	l.ok(l.unmount("near"))
 	l.ok(l.mount("near"))
