@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,10 +29,20 @@ const configDeadline = 20 * time.Second
 type configuration struct {
 	filter []string // as configured; nil = the default and the host's
 
-	mu       sync.Mutex
-	files    string   // guarded by mu: the state of the host's files before the following were read
-	elements []string // guarded by mu: quoted, nil = not known yet
-	file     *string  // guarded by mu: the devices file that the host uses, "" = none, nil = not known yet
+	reading  chan struct{} // of size 1, and full while a caller reads what follows, which may start a command
+	files    string        // the state of the host's files before the following were read
+	elements []string      // quoted, nil = not known yet
+	file     *string       // the devices file that the host uses, "" = none, nil = not known yet
+}
+
+// take returns when no other caller reads the configuration.
+func (c *configuration) take(ctx context.Context) (release func(), err error) {
+	select {
+	case c.reading <- struct{}{}:
+		return func() { <-c.reading }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // A scope limits the disks that a command may read.
@@ -72,8 +81,11 @@ func (c *configuration) forgetChanged(lvmDir string) {
 }
 
 func (c *configuration) get(ctx context.Context, r run.Runner, lvmDir string) ([]string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	release, err := c.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	c.forgetChanged(lvmDir)
 	if c.elements != nil {
 		return c.elements, nil
@@ -165,8 +177,11 @@ func hostFilter(ctx context.Context, r run.Runner) ([]string, error) {
 // devicesFile returns the name of the devices file that the host uses, "" if it
 // uses none.
 func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	release, err := c.take(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	if c.file != nil {
 		return *c.file, nil
 	}

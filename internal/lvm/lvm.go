@@ -118,7 +118,7 @@ func New(o Options) *Provider {
 	if o.Earlier != nil {
 		p.earlier = func(g *group) *Block { return o.Earlier(g.lock) }
 	}
-	p.config.filter = o.Filter
+	p.config = configuration{filter: o.Filter, reading: make(chan struct{}, 1)}
 	for name := range o.Groups {
 		p.groups[name] = p.newGroup(name)
 	}
