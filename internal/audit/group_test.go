@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"io"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -202,4 +204,31 @@ func TestAuditOvertaken(t *testing.T) {
 			t.Errorf("%+v", all)
 		}
 	})
+}
+
+// hidingMount is a mount table in which one over all of a directory hides that of a claim.
+type hidingMount struct {
+	noMounts
+	over string
+}
+
+func (m hidingMount) Open() (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("1 0 0:1 / / rw - tmpfs none rw\n2 1 7:1 / " + m.over + "/a rw - ext4 /dev/loop1 rw\n3 1 0:9 / " + m.over + " rw - fuse none rw\n")), nil
+}
+
+// The path of a hidden claim is not resolved: the mount that hides it may not respond.
+func TestClaimBehindMount(t *testing.T) {
+	base := t.TempDir()
+	over := base + "/link" // a lookup below it would lead elsewhere
+	if err := os.Symlink(t.TempDir(), over); err != nil {
+		t.Fatal(err)
+	}
+	a := auditor(t, quickGroup{}, func() []*View {
+		return []*View{{UUID: "u", Name: volume.Name{VG: "vg0", LV: "a"}, Claims: []dsw.Claim{{UUID: "u", VG: "vg0", LV: "a", Dir: over + "/a", Phase: volume.Held}}}}
+	})
+	a.Observer = asw.New(nil, nil, func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{}, nil }, hidingMount{over: over})
+	g := a.groups["vg0"].gather(t.Context(), true, true)
+	if len(g.Claims) != 1 || g.Claims[0].Dir != over+"/a" {
+		t.Errorf("%+v", g.Claims)
+	}
 }
