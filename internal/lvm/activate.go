@@ -98,10 +98,7 @@ func plainFile(path string) bool {
 // explainFailure checks whether a command failed because the volume has changed or its thin pool
 // has failed.
 func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
-	var stuck *run.StuckError
-	var locked *run.LockedError
-	var wait *volume.WaitError
-	if ofAll(err) || errors.As(err, &wait) || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
+	if ofAll(err) || errors.As(err, new(*volume.WaitError)) || errors.As(err, new(*run.LockedError)) || ctx.Err() != nil {
 		return err
 	}
 	g.invalidate() // outdated metadata may be the cause
@@ -397,8 +394,7 @@ func (p *Provider) busy(ctx context.Context, lock string, m devmapper.Mapped) er
 		Lock:     lock,
 		Deadline: holdersDeadline,
 	}, &busy.Holders)
-	var stuck *run.StuckError
-	if errors.As(err, &stuck) {
+	if hangs(err) {
 		return err
 	}
 	return busy

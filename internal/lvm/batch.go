@@ -158,10 +158,8 @@ func (g *group) runBatch(k kind) {
 // ofAll reports whether the error concerns all volumes of the group, so that a retry with one
 // volume would fail as well.
 func ofAll(err error) bool {
-	var e *Error
-	var stuck *run.StuckError
-	var blocked *BlockedError
-	return errors.As(err, &e) && e.ofGroup() || errors.As(err, &stuck) || errors.As(err, &blocked)
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.ofGroup() || hangs(err) || errors.As(err, new(*BlockedError))
 }
 
 // runTogether runs one command for the members, and returns what it said. The caller has the
@@ -224,9 +222,8 @@ func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 	if k == makeNodes {
 		return cmdErr // the caller checks the link
 	}
-	var stuck *run.StuckError
-	if errors.As(cmdErr, &stuck) {
-		return cmdErr // the command is still running
+	if hangs(cmdErr) {
+		return cmdErr
 	}
 	d, found, err := g.p.find(m.uuid)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -69,8 +68,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		activated = err == nil && d.Activity == volume.Inactive
 	}
 	err = g.finish(ctx, lock, f, l, size)
-	var stuck *run.StuckError
-	if err == nil || errors.As(err, &stuck) || !activated {
+	if err == nil || hangs(err) || !activated {
 		return err
 	}
 	// Without a lease, no other code would deactivate it.
@@ -292,8 +290,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if err == nil {
 		err = zero(ctx, lock, d)
 	}
-	var refusal *mount.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*mount.Refusal](err); ok {
 		return &mount.Refusal{
 			What: fmt.Sprintf("flexd's creation of %s was interrupted (tag %s), and now %s", lv.Name, tagCreating, refusal.What),
 			Hint: fmt.Sprintf("look at it first: lvchange -ay %[2]s; blkid -p /dev/%[2]s. To use it as it is: lvchange --deltag %[1]s %[2]s; only if nothing in it is needed: lvremove %[2]s", tagCreating, lv.Name),
@@ -331,9 +328,8 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace str
 
 // withNumbers replaces LVM's error about missing space by a SpaceError.
 func (f *Facts) withNumbers(err error, wanted int64) error {
-	var e *Error
-	if !errors.As(err, &e) || e.Kind != ErrNoSpace {
-		return err
+	if e, ok := errors.AsType[*Error](err); ok && e.Kind == ErrNoSpace {
+		return f.spaceError(wanted, e.Text)
 	}
-	return f.spaceError(wanted, e.Text)
+	return err
 }

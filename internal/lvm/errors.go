@@ -101,8 +101,7 @@ func classify(vg string, err error, stderr []byte) error {
 	if err == nil {
 		return nil
 	}
-	var exit *run.ExitError
-	if !errors.As(err, &exit) || exit.Err != nil || exit.Signal != "" {
+	if exit, ok := errors.AsType[*run.ExitError](err); !ok || exit.Err != nil || exit.Signal != "" {
 		return &Error{VG: vg, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	e := &Error{VG: vg, Kind: ErrFailed, Err: err}
@@ -140,6 +139,9 @@ func meaning(stderr []byte) string {
 	}
 	return strings.ToValidUTF8(strings.Join(lines, "; "), "?")
 }
+
+// hangs reports whether an error is that of a command that still runs.
+func hangs(err error) bool { return errors.As(err, new(*run.StuckError)) }
 
 // A BlockedError reports that an LVM command hangs, so that no other can be started in its
 // volume group. It is not a *run.StuckError: the caller's volume is not the one that hangs.

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -125,8 +124,7 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 		}
 		_, err := g.change("extend", args, 0)
 		g.invalidate()
-		var stuck *run.StuckError
-		if errors.As(err, &stuck) {
+		if hangs(err) {
 			return err
 		}
 		var lerr error

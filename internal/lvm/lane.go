@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,14 +64,11 @@ func (g *group) blocked() error {
 // notice opens the circuit breaker if the error is that of a command that hangs. The
 // breaker closes when that command has ended.
 func (g *group) notice(err error) {
-	var stuck *run.StuckError
-	var locked *run.LockedError
-	switch {
-	case errors.As(err, &stuck):
+	if stuck, ok := errors.AsType[*run.StuckError](err); ok {
 		pids := []int{stuck.Pid}
 		stuck.For = waitsFor(g.name, pids, stuck.Wchan)
 		g.open(&Block{Step: stuck.Step, Pids: pids, Since: stuck.Since, Wchan: stuck.Wchan, For: stuck.For, Done: stuck.Done})
-	case errors.As(err, &locked):
+	} else if locked, ok := errors.AsType[*run.LockedError](err); ok {
 		g.open(g.earlierBlock(locked.Pids, &locked.Child, locked.Done))
 	}
 }
@@ -238,16 +236,11 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 		return res, nil
 	}
 	g.notice(err)
-	var stuck *run.StuckError
-	var locked *run.LockedError
 	switch {
-	case errors.As(err, &stuck):
+	case hangs(err):
 		return res, err // its volumes stay parked until it ends
-	case errors.As(err, &locked):
-		if blocked := g.blocked(); blocked != nil {
-			return res, blocked
-		}
-		return res, err
+	case errors.As(err, new(*run.LockedError)):
+		return res, cmp.Or(g.blocked(), err)
 	}
 	return res, g.mustWait(classify(g.name, err, res.Stderr))
 }
@@ -257,12 +250,6 @@ func waitsFor(vg string, pids []int, wchan string) string {
 	if strings.Contains(wchan, "semtimedop") {
 		return "udev (restart systemd-udevd; if that does not help: dmsetup udevcomplete_all)"
 	}
-	return lockHeld(vg, pids)
-}
-
-// lockHeld reports that a command waits for LVM's own lock of a group, and names the
-// holder; "" = it is free.
-func lockHeld(vg string, pids []int) string {
 	pid, who := lockHolder(vg)
 	if who == "" || slices.Contains(pids, pid) {
 		return ""

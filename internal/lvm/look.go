@@ -112,8 +112,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	f, err := g.read(ctx, scope)
-	var stuck *run.StuckError
-	if !errors.As(err, &stuck) {
+	if !hangs(err) {
 		return f, err
 	}
 	// The report waits for a disk, which may be known only now not to respond. A report that
@@ -134,12 +133,10 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
 	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(scope, g.name), Deadline: g.p.within(2*reportDeadline) / 2, MaxOut: reportSize})
 	if err != nil {
-		var stuck *run.StuckError
-		if errors.As(err, &stuck) {
+		if hangs(err) {
 			return nil, err
 		}
-		var exit *run.ExitError
-		if errors.As(err, &exit) && errors.Is(exit.Err, context.DeadlineExceeded) {
+		if exit, ok := errors.AsType[*run.ExitError](err); ok && errors.Is(exit.Err, context.DeadlineExceeded) {
 			if _, who := lockHolder(g.name); who != "" {
 				return nil, &Error{VG: g.name, Kind: ErrLocked, Text: "LVM's lock of it is held by " + who, Err: err}
 			}

@@ -99,9 +99,7 @@ func (p *Provider) SetRecord(ctx context.Context, lv volume.LV, state volume.Rec
 	if err = g.changeable(ctx); err == nil {
 		_, err = g.share(ctx, tagging, &member{name: lv.Name, uuid: lv.UUID, record: state, fsType: fsType})
 	}
-	var stuck *run.StuckError
-	var locked *run.LockedError
-	if err == nil || errors.As(err, &stuck) || errors.As(err, &locked) || ctx.Err() != nil {
+	if err == nil || hangs(err) || errors.As(err, new(*run.LockedError)) || ctx.Err() != nil {
 		return err
 	}
 	return fmt.Errorf("its format record cannot be written as a tag of LVM, which the other nodes of the shared volume group see, so %s: %w", consequence[state], g.mustWait(err))
@@ -209,9 +207,8 @@ func tagArgs(known *Facts, node string, members []*member) []string {
 
 // verifyTags returns the result of a command for one volume, as a later report shows it.
 func (g *group) verifyTags(m *member, cmdErr error) error {
-	var stuck *run.StuckError
-	if errors.As(cmdErr, &stuck) {
-		return cmdErr // the command is still running
+	if hangs(cmdErr) {
+		return cmdErr
 	}
 	f, _, err := g.look(context.Background(), false)
 	if err != nil {
