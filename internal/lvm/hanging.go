@@ -176,14 +176,11 @@ func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
 
 // disks returns the disks of the group in its last report.
 func (g *group) disks() (paths []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.known == nil {
-		return nil
-	}
-	for _, pv := range g.known.PVs {
-		if !pv.Missing {
-			paths = append(paths, pv.Path)
+	if f := g.lastFacts(); f != nil {
+		for _, pv := range f.PVs {
+			if !pv.Missing {
+				paths = append(paths, pv.Path)
+			}
 		}
 	}
 	return paths

@@ -51,6 +51,13 @@ type group struct {
 	grace   time.Time       // until when block, an earlier flexd's, does not count as hanging
 }
 
+// lastFacts returns the last facts, however old; nil = the group was not read yet.
+func (g *group) lastFacts() *Facts {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known
+}
+
 // blocked returns an error while a command hangs.
 func (g *group) blocked() error {
 	g.mu.Lock()

@@ -152,12 +152,10 @@ func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
 	}
 	f.host = g.p.Host
 	f.unfit, f.unlocked = g.unfit(f), g.unlocked(f, res.Stderr)
-	missing := 0 // as of the last facts
-	g.mu.Lock()
-	if g.known != nil {
-		missing = g.known.Missing
+	missing := 0
+	if last := g.lastFacts(); last != nil {
+		missing = last.Missing
 	}
-	g.mu.Unlock()
 	if len(scope.unsure) > 0 && f.Missing > missing {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: scope.incomplete().Error()}
 	}

@@ -133,9 +133,7 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.mu.Lock()
-	f := g.known
-	g.mu.Unlock()
+	f := g.lastFacts()
 	var (
 		all    []Pool
 		failed error // the failure of one pool does not affect the others

@@ -290,9 +290,7 @@ func (p *Provider) unlock(ctx context.Context, lv volume.LV) error {
 // isLocked reports whether a command of this flexd has taken the lock of an active volume.
 func (g *group) isLocked(lv volume.LV, d volume.Device) bool {
 	since, ok := g.lockspace()
-	g.mu.Lock()
-	known := g.known
-	g.mu.Unlock()
+	known := g.lastFacts()
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
 	l := g.p.locked[lv.UUID]

@@ -17,9 +17,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	if err != nil {
 		return volume.Space{}, err
 	}
-	g.mu.Lock()
-	f := g.known
-	g.mu.Unlock()
+	f := g.lastFacts()
 	if f == nil {
 		return volume.Space{}, fmt.Errorf("volume group %s has not been read yet", vg)
 	}

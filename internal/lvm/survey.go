@@ -50,9 +50,7 @@ func (g *group) survey(ctx context.Context, fresh bool) (join.Survey, *Facts) {
 				s.Metadata += "; LVM's lock of the group is held by " + who
 			}
 		}
-		g.mu.Lock()
-		f = g.known // for the group's uuid, and for LVM's own volumes
-		g.mu.Unlock()
+		f = g.lastFacts() // for the group's uuid, and for LVM's own volumes
 	} else {
 		s.Volumes = f.surveyVolumes()
 		if short := f.shortages(); len(short) > 0 {

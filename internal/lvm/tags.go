@@ -144,9 +144,7 @@ var consequence = map[volume.Record]string{
 // writeTags runs the commands for the members: one for each record and filesystem. LVM adds
 // a tag that is there, and removes one that is not, without an error.
 func (g *group) writeTags(members []*member) error {
-	g.mu.Lock()
-	known := g.known
-	g.mu.Unlock()
+	known := g.lastFacts()
 	var errs []error
 	for len(members) > 0 {
 		first := members[0]

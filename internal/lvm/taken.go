@@ -106,10 +106,7 @@ func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UU
 
 // anyFacts returns facts of any age: the place of a volume's lock never changes.
 func (g *group) anyFacts(ctx context.Context) (*Facts, error) {
-	g.mu.Lock()
-	f := g.known
-	g.mu.Unlock()
-	if f != nil {
+	if f := g.lastFacts(); f != nil {
 		return f, nil
 	}
 	f, _, err := g.look(ctx, false)

@@ -129,9 +129,7 @@ func (f *Facts) left(m devmapper.Mapped) bool {
 // overlap returns why a device must not be used: it lies on the same extents as a device of another
 // volume, or of a volume that the metadata does not have. "" = it does not.
 func (g *group) overlap(t *tree, m devmapper.Mapped) string {
-	g.mu.Lock()
-	f := g.known
-	g.mu.Unlock()
+	f := g.lastFacts()
 	if f == nil {
 		return ""
 	}
