@@ -106,7 +106,7 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	if lerr != nil {
 		return err
 	}
-	if l := f.LVs[lv.Name.LV]; l.UUID == lv.UUID && slices.Contains(l.Tags, tagCreating) { // absent for others
+	if l := f.LVs[lv.Name.LV]; l.UUID == lv.UUID && l.creating() { // absent for others
 		return err
 	}
 	now, cutOff := g.p.judge(f, lv.Name), f.cutOff()[lv.UUID]
@@ -275,11 +275,11 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 // snapshot, and gives back the common lock, only together with the origin.
 func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UUID) error {
 	f, _, err := g.look(ctx, false)
-	if err != nil || !f.LVs[f.names[uuid]].merging() {
+	if err != nil || !f.lv(uuid).merging() {
 		_, err = g.join(ctx, deactivate, name, uuid)
 		return err
 	}
-	l := f.LVs[f.names[uuid]]
+	l := f.lv(uuid)
 	origin := f.LVs[l.Origin]
 	_, found, err := g.p.find(uuid)
 	if err != nil {
@@ -321,7 +321,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	}
 	earlier := g.earlierMetadata(f, m, uuid)
 	// The facts may be older than an extension, a move, or the loss or return of a disk.
-	if kept && (earlier != "" || old && (f.partial(f.LVs[f.names[uuid]], true) != "" || g.p.tree().degraded(m))) {
+	if kept && (earlier != "" || old && (f.partial(f.lv(uuid), true) != "" || g.p.tree().degraded(m))) {
 		now, _, err := g.look(ctx, true)
 		if err == nil {
 			f, earlier = now, g.earlierMetadata(now, m, uuid)
@@ -329,7 +329,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 			return earlier
 		}
 	}
-	l := f.LVs[f.names[uuid]]
+	l := f.lv(uuid)
 	if moved := f.moved(g.p.tree(), m); moved != "" && earlier == "" {
 		return f.movedBy(moved) + "; it stays active until that ends"
 	}
@@ -349,7 +349,7 @@ func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
 	t.walk(m, func(n *node, _ bool) {
 		id, _, ours := f.idOf(n.Mapped)
 		switch part, _, _ := parseDMName(n.Name); {
-		case f.LVs[f.names[id]].Locked && !strings.HasPrefix(part.LV, "pvmove"):
+		case f.lv(id).Locked && !strings.HasPrefix(part.LV, "pvmove"):
 			name = cmp.Or(name, f.names[id])
 		case ours && strings.HasPrefix(part.LV, "pvmove"):
 			name = cmp.Or(name, f.names[top])
@@ -372,7 +372,7 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 		return "" // lvchange itself decides
 	}
 	what := ""
-	if l.Size < m.Size() && !slices.Contains(l.Role, "thicksnapshot") && !f.sameThin(m, uuid) {
+	if l.Size < m.Size() && !l.thickSnapshot() && !f.sameThin(m, uuid) {
 		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	if f.contradicts != "" || len(f.unknown) > 0 {

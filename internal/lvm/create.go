@@ -56,7 +56,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	switch {
 	case !there:
 		return fmt.Errorf("%s: LVM reported its creation, but its metadata does not have it", name)
-	case !slices.Contains(l.Tags, tagCreating):
+	case !l.creating():
 		return fmt.Errorf("%s exists already, and is not an interrupted creation of flexd", name)
 	case f.refusal(l) != "":
 		return fmt.Errorf("%s cannot be completed: %s", name, f.refusal(l))
@@ -91,7 +91,7 @@ func (p *Provider) EndCreation(ctx context.Context, lock string, name volume.Nam
 		return err
 	}
 	l, there := f.LVs[name.LV]
-	if !there || !slices.Contains(l.Tags, tagCreating) {
+	if !there || !l.creating() {
 		return nil
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
@@ -259,10 +259,10 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 			return err
 		case f.unlocked != nil:
 			return f.unlocked
-		case !slices.Contains(f.LVs[f.names[l.UUID]].Tags, tagCreating):
+		case !f.lv(l.UUID).creating():
 			return fmt.Errorf("%s was completed, or removed, by another node meanwhile", lv.Name)
 		}
-		l = f.LVs[f.names[l.UUID]]
+		l = f.lv(l.UUID)
 	}
 	d, err := g.p.Device(ctx, lv)
 	if err != nil {

@@ -86,7 +86,7 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 		if l.Locked {
 			return fmt.Errorf("extend: %s", f.movedBy(l.Name))
 		}
-		if slices.Contains(l.Role, "thicksnapshot") {
+		if l.thickSnapshot() {
 			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", lv.Name)
 		}
 		if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {

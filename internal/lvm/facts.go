@@ -90,10 +90,11 @@ type Logical struct {
 	LockArgs string // where its lock is, in a shared group; "" = it has none of its own
 }
 
+// creating reports whether the creation of a volume runs, or was interrupted.
+func (l Logical) creating() bool { return slices.Contains(l.Tags, tagCreating) }
+
 // created reports whether flexd created a volume, or is creating it.
-func (l Logical) created() bool {
-	return slices.Contains(l.Tags, tagCreated) || slices.Contains(l.Tags, tagCreating)
-}
+func (l Logical) created() bool { return slices.Contains(l.Tags, tagCreated) || l.creating() }
 
 // namespace returns the namespace of the pod for which flexd created a volume; "" = not known.
 func (l Logical) namespace() string {
@@ -118,6 +119,14 @@ func (l Logical) blank() (tag string, size int64) {
 	return "", 0
 }
 
+// lv returns the volume, or the part of one, with a uuid; without a name if there is none.
+func (f *Facts) lv(id volume.UUID) Logical {
+	if f == nil {
+		return Logical{}
+	}
+	return f.LVs[f.names[id]]
+}
+
 // Shared reports whether lvmlockd manages the group.
 func (f *Facts) Shared() bool { return f.LockType != "" && f.LockType != "none" }
 
@@ -129,7 +138,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 		return volume.LV{Presence: volume.Absent, Name: name, Reason: fmt.Sprintf("volume group %s lacks %d of its disks, but its metadata is whole and has no such volume", f.Name, f.Missing)}
 	case !ok:
 		return volume.LV{Presence: volume.Absent, Name: name}
-	case slices.Contains(l.Tags, tagCreating):
+	case l.creating():
 		return volume.LV{Presence: volume.Absent, Name: name, Reason: "its creation was interrupted (tag " + tagCreating + "); the next request for it completes it"}
 	}
 	lv := volume.LV{
@@ -139,7 +148,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	if lv.Created {
 		_, lv.Unzeroed = l.blank()
 	}
-	if slices.Contains(l.Role, "thicksnapshot") { // the size of a snapshot is that of its store
+	if l.thickSnapshot() { // the size of a snapshot is that of its store
 		lv.Size = f.LVs[l.Origin].Size
 	}
 	if lv.Reason = f.refusal(l); lv.Reason != "" {

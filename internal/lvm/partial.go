@@ -92,7 +92,7 @@ func (f *Facts) lose(names []string) {
 		for _, name := range []string{l.Name, l.Origin} {
 			lost := f.lost[name]
 			switch {
-			case name == "" || name == l.Origin && !slices.Contains(l.Role, "thicksnapshot"):
+			case name == "" || name == l.Origin && !l.thickSnapshot():
 				continue
 			case !own:
 				lost.raids = append(lost.raids, p.raid)
@@ -172,7 +172,7 @@ func (f *Facts) loses(l Logical) bool {
 // together returns the volume whose health counts: LVM activates a thick snapshot with its origin, and
 // shows only the origin as partial.
 func (f *Facts) together(l Logical) Logical {
-	if slices.Contains(l.Role, "thicksnapshot") && l.Health != "partial" {
+	if l.thickSnapshot() && l.Health != "partial" {
 		return f.LVs[l.Origin]
 	}
 	return l

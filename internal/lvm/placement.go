@@ -131,7 +131,7 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 			return fmt.Sprintf("is the thin device %d of its pool, and the metadata says %d", is, has)
 		}
 		// The next activation of a snapshot writes a header to its space.
-		switch is, has := slices.Contains(l.Role, "thicksnapshot"), m.Targets[0].Type == "snapshot"; {
+		switch is, has := l.thickSnapshot(), m.Targets[0].Type == "snapshot"; {
 		case is && !has:
 			return "is no snapshot, and the metadata says that it is one"
 		case has && !is:
@@ -155,7 +155,7 @@ var typed = map[string]bool{"cache": true, "mirror": true, "raid": true, "thin":
 func (f *Facts) compared(t *tree, n *node) bool {
 	id, suffix, _ := f.idOf(n.Mapped)
 	l, known := f.LVs[f.names[id]]
-	store := suffix == "" && slices.Contains(l.Role, "thicksnapshot") || suffix == "-cdata" || suffix == "-cmeta" // of another size
+	store := suffix == "" && l.thickSnapshot() || suffix == "-cdata" || suffix == "-cmeta" // of another size
 	if f.place == nil || !known || !store && l.Size != n.Size() {
 		return false
 	}
@@ -179,7 +179,7 @@ func (f *Facts) compared(t *tree, n *node) bool {
 // bypassed reports whether a device is the origin of thick snapshots and its table bypasses them:
 // the snapshots do not get the former contents of what is written to it.
 func (f *Facts) bypassed(m devmapper.Mapped, id volume.UUID) bool {
-	l := f.LVs[f.names[id]]
+	l := f.lv(id)
 	return slices.Contains(l.Role, "thickorigin") && len(m.Targets) > 0 && !strings.HasPrefix(m.Targets[0].Type, "snapshot-") && !fenced(m)
 }
 

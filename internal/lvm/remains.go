@@ -19,7 +19,7 @@ import (
 // refuses to activate the RAID; so it contains no data. A RAID with data can have a visible
 // metadata volume, too, of a leg that lvconvert was about to add, but its other ones are hidden.
 func (f *Facts) neverActive(l Logical) bool {
-	if !slices.Contains(l.Tags, tagCreating) || !slices.Contains(l.Layout, "raid") {
+	if !l.creating() || !slices.Contains(l.Layout, "raid") {
 		return false
 	}
 	visible := false
@@ -109,7 +109,7 @@ func (p *Provider) left(f *Facts, list []devmapper.Mapped) map[string]string {
 	}
 	for _, m := range list {
 		id, _, ours := f.idOf(m)
-		part := f.LVs[f.names[id]]
+		part := f.lv(id)
 		whole, known := f.LVs[above(part.Name)]
 		if !ours || !known || !part.Hidden || part.Locked || active[dmUUID(whole.UUID)] {
 			continue

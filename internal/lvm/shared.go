@@ -134,7 +134,7 @@ func (f *Facts) lockOf(l Logical) Logical {
 	switch {
 	case l.Pool != "":
 		return f.LVs[l.Pool]
-	case slices.Contains(l.Role, "thicksnapshot"):
+	case l.thickSnapshot():
 		return f.LVs[l.Origin]
 	}
 	return l
@@ -297,7 +297,7 @@ func (g *group) isLocked(lv volume.LV, d volume.Device) bool {
 	if !ok || l.number != d.Number || l.seq != d.Seq || !l.since.Equal(since) {
 		return false
 	}
-	return !l.readers || known != nil && known.LVs[known.names[lv.UUID]].forReaders()
+	return !l.readers || known.lv(lv.UUID).forReaders()
 }
 
 // refused reports whether a command said that another host holds the lock of this volume.

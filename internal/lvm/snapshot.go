@@ -27,7 +27,7 @@ func (f *Facts) family(l Logical) (all []volume.LV) {
 		return nil
 	}
 	origin := l.Name
-	if slices.Contains(l.Role, "thicksnapshot") {
+	if l.thickSnapshot() {
 		origin = l.Origin
 	}
 	for _, o := range f.LVs {
@@ -38,10 +38,11 @@ func (f *Facts) family(l Logical) (all []volume.LV) {
 	return all
 }
 
+// thickSnapshot reports whether a volume is a thick snapshot.
+func (l Logical) thickSnapshot() bool { return slices.Contains(l.Role, "thicksnapshot") }
+
 // thick reports whether a volume has thick snapshots or is one.
-func (l Logical) thick() bool {
-	return slices.Contains(l.Role, "thicksnapshot") || slices.Contains(l.Role, "thickorigin")
-}
+func (l Logical) thick() bool { return l.thickSnapshot() || slices.Contains(l.Role, "thickorigin") }
 
 // relatives returns the other volumes that LVM deactivates together with the volume of
 // device m.

@@ -81,7 +81,7 @@ func (f *Facts) surveyVolumes() []join.Volume {
 			continue
 		}
 		v := join.Volume{
-			Name: l.Name, UUID: l.UUID, Size: l.Size, Making: slices.Contains(l.Tags, tagCreating),
+			Name: l.Name, UUID: l.UUID, Size: l.Size, Making: l.creating(),
 			RAID: l.raid(), ReadOnly: l.ReadOnly, Merging: merging[l.Name],
 		}
 		if l.merging() {
@@ -96,7 +96,7 @@ func (f *Facts) surveyVolumes() []join.Volume {
 		}
 		v.Stays = f.partial(l, true) != ""
 		v.CutOff = cutOff[l.UUID]
-		if slices.Contains(l.Role, "thicksnapshot") {
+		if l.thickSnapshot() {
 			v.Size = 0 // the size of its store; its device is as large as its origin
 		}
 		if slices.Contains(l.Layout, "thin") {
@@ -136,13 +136,9 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 	if err != nil {
 		return nil, err
 	}
-	own := map[volume.UUID]bool{}
 	prefix := ""
 	if f != nil {
 		prefix = dmUUID(volume.UUID(f.UUID))
-		for _, l := range f.LVs {
-			own[l.UUID] = l.private() && !l.merging()
-		}
 	}
 	var all []join.Device
 	below := p.tree()
@@ -150,9 +146,10 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		uuid, ok := parseDMUUID(m.UUID)
 		name, layer, named := parseDMName(m.Name)
 		named = named && layer == ""
+		l := f.lv(uuid)
 		byUUID := prefix != "" && strings.HasPrefix(m.UUID, prefix)
 		switch {
-		case !ok || own[uuid] && (!named || isPart(name.LV) || name.LV == f.names[uuid]):
+		case !ok || l.private() && !l.merging() && (!named || isPart(name.LV) || name.LV == l.Name):
 			continue // else the metadata is older than the volume, which it has as a part of another
 		case !byUUID && (!named || name.VG != vg):
 			continue
@@ -163,7 +160,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		switch now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); {
 		case errors.Is(err, devmapper.ErrNoDevice), err == nil && idle(now):
 			continue
-		case err == nil && f != nil && f.LVs[f.names[uuid]].merging() && now.Open == 0: // not in use, and without data while the kernel merges it
+		case err == nil && l.merging() && now.Open == 0: // not in use, and without data while the kernel merges it
 			continue
 		case err != nil:
 			d.Unknown = fmt.Sprintf("%s cannot be looked at: %v", m.Name, err)
@@ -204,7 +201,7 @@ func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, oth
 	}
 	for _, m := range list {
 		id, _, ours := f.idOf(m)
-		if !ours || seen.nodes[m.Number] != nil || f.LVs[f.names[id]].merging() {
+		if !ours || seen.nodes[m.Number] != nil || f.lv(id).merging() {
 			continue
 		}
 		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})

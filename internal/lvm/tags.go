@@ -181,10 +181,7 @@ func tagArgs(known *Facts, node string, members []*member) []string {
 	for _, m := range members {
 		names = append(names, m.name.String())
 		uuids = append(uuids, selection(m.uuid))
-		if known == nil {
-			continue
-		}
-		for _, tag := range known.LVs[known.names[m.uuid]].Tags {
+		for _, tag := range known.lv(m.uuid).Tags {
 			if strings.HasPrefix(tag, tagFormatting) && tag != add && !slices.Contains(old, tag) {
 				old = append(old, tag)
 			}

@@ -263,7 +263,7 @@ func (f *Facts) contradiction() error {
 // RAID, a mirror or a snapshot writes to it, and that of a thin volume loads the table of its pool.
 func (g *group) settled(ctx context.Context, lv volume.LV) error {
 	check := func(f *Facts) error {
-		l := f.LVs[f.names[lv.UUID]]
+		l := f.lv(lv.UUID)
 		if l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped") {
 			return nil
 		}
