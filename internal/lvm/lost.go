@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,9 +50,18 @@ func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]U
 			return used(devices), failed
 		}
 		before = len(devices)
-		// Do not wait for udev: it may itself wait for the disk.
-		_, failed = runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, unused), Deadline: removeDeadline, Mutates: true})
+		failed = removeDevices(ctx, runner, unused)
 	}
+}
+
+// removeDevices removes devices by their names in device-mapper. It does not wait for udev, which
+// may itself wait for a disk.
+func removeDevices(ctx context.Context, runner run.Runner, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	_, err := runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: append([]string{"dmsetup", "remove", "--noudevsync"}, names...), Deadline: removeDeadline, Mutates: true})
+	return err
 }
 
 // groupDevices returns the devices of a group, without lvmlockd's.

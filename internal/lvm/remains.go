@@ -10,7 +10,6 @@ import (
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/join"
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -95,8 +94,7 @@ func (g *group) freeParts(ctx context.Context, l Logical) error {
 		return err
 	}
 	defer release()
-	_, err = g.p.Runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, left), Deadline: removeDeadline, Mutates: true})
-	return err
+	return removeDevices(ctx, g.p.Runner, left)
 }
 
 // left returns the devices that an interrupted command of LVM has left: of parts of a volume that has no

@@ -216,11 +216,7 @@ func (p *Provider) removeFenced(ctx context.Context, vg string) error {
 			left = append(left, m.Name)
 		}
 	}
-	if len(left) == 0 {
-		return nil
-	}
-	_, err = p.Runner.Run(ctx, run.Cmd{Step: "deactivate", Argv: slices.Concat([]string{"dmsetup", "remove", "--noudevsync"}, left), Deadline: removeDeadline, Mutates: true})
-	return err
+	return removeDevices(ctx, p.Runner, left)
 }
 
 // inGroup reports whether a device is one of a volume group, or cannot be looked at.
