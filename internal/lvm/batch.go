@@ -33,6 +33,15 @@ func (k kind) locks() bool { return k == exclusive || k == readers }
 
 var steps = map[kind]string{activate: "activate", exclusive: "activate", readers: "activate", deactivate: "deactivate", makeNodes: "make device nodes", tagging: "tag"}
 
+// commands are without the volumes. tagging has several.
+var commands = map[kind][]string{
+	activate:   {"lvchange", "-y", "-ay", "-K"},
+	exclusive:  {"lvchange", "-y", "-aey", "-K"},
+	readers:    {"lvchange", "-y", "-asy", "-K"},
+	deactivate: {"lvchange", "-y", "-an"},
+	makeNodes:  {"vgmknodes"},
+}
+
 // A member is one volume that shares a command.
 type member struct {
 	name volume.Name // its current name in LVM
@@ -188,29 +197,22 @@ func (g *group) runTogether(k kind, members []*member) (said []byte, err error) 
 // batchArgs returns the arguments of a command for several volumes. It names the volumes and also selects
 // them by uuid, so that the command skips a name that belongs to another volume now.
 func batchArgs(k kind, members []*member) []string {
-	var args []string
-	switch {
-	case k == makeNodes:
-		args = []string{"vgmknodes"}
-	case k == deactivate:
-		args = []string{"lvchange", "-y", "-an"}
-	case k == exclusive:
-		args = []string{"lvchange", "-y", "-aey", "-K"}
-	case k == readers:
-		args = []string{"lvchange", "-y", "-asy", "-K"}
-	default:
-		args = []string{"lvchange", "-y", "-ay", "-K"}
+	names, selected := selectAll(members)
+	if k == makeNodes { // vgmknodes has no -S, and changes no volume
+		selected = names
 	}
+	return slices.Concat(commands[k], selected)
+}
+
+// selectAll returns the names of volumes, in order, and the arguments that select these volumes.
+func selectAll(members []*member) (names, args []string) {
 	slices.SortFunc(members, func(a, b *member) int { return strings.Compare(a.name.LV, b.name.LV) })
-	var names, uuids []string
+	var uuids []string
 	for _, m := range members {
 		names = append(names, m.name.String())
 		uuids = append(uuids, selection(m.uuid))
 	}
-	if k != makeNodes { // vgmknodes has no -S, and changes no volume
-		args = append(args, "-S", strings.Join(uuids, " || "))
-	}
-	return append(args, names...)
+	return names, append([]string{"-S", strings.Join(uuids, " || ")}, names...)
 }
 
 // verify returns the result of a command for one volume, as observed in device-mapper; cmdErr

@@ -112,7 +112,7 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 			return f.spaceError(more, "")
 		}
 		if _, from := l.blank(); blank && from == 0 {
-			if _, err := g.change("extend", retagArgs(lv.Name, lv.UUID, "--addtag", tagBlank+strconv.FormatInt(l.Size, 10)), 0); err != nil {
+			if _, err := g.change("extend", changeArgs(lv.Name, lv.UUID, "--addtag", tagBlank+strconv.FormatInt(l.Size, 10)), 0); err != nil {
 				return err
 			}
 			if _, l, err = g.now(ctx, lv); err != nil {
@@ -183,15 +183,11 @@ func (g *group) fit(ctx context.Context, f *Facts, lv volume.LV, l Logical) erro
 	if err := g.mayReload(ctx, l, lv.Name); err != nil {
 		return fmt.Errorf("extend: %w", err)
 	}
-	if _, err := g.change("refresh", refreshArgs(lv), 0); err != nil {
+	if _, err := g.change("refresh", changeArgs(lv.Name, lv.UUID, "--refresh"), 0); err != nil {
 		return err
 	}
 	if m, found, err = g.p.find(lv.UUID); err == nil && found && m.Size() < l.Size {
 		err = fmt.Errorf("extend: %s has %s, but its volume has %s", g.p.node(m), volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	return err
-}
-
-func refreshArgs(lv volume.LV) []string {
-	return []string{"lvchange", "-y", "--refresh", "-S", selection(lv.UUID), lv.Name.String()}
 }

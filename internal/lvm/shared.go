@@ -227,7 +227,7 @@ func (g *group) refresh(ctx context.Context, lv volume.LV) error {
 		return err
 	}
 	defer release()
-	_, err = g.change("refresh", refreshArgs(lv), 0)
+	_, err = g.change("refresh", changeArgs(lv.Name, lv.UUID, "--refresh"), 0)
 	return err
 }
 

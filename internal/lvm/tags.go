@@ -128,10 +128,11 @@ func (g *group) retag(ctx context.Context, name volume.Name, uuid volume.UUID, o
 	}
 	defer release()
 	defer g.invalidate()
-	return g.change(steps[tagging], retagArgs(name, uuid, options...), 0)
+	return g.change(steps[tagging], changeArgs(name, uuid, options...), 0)
 }
 
-func retagArgs(name volume.Name, uuid volume.UUID, options ...string) []string {
+// changeArgs returns the arguments of lvchange for one volume.
+func changeArgs(name volume.Name, uuid volume.UUID, options ...string) []string {
 	return slices.Concat([]string{"lvchange", "-y"}, options, []string{"-S", selection(uuid), name.String()})
 }
 
@@ -169,7 +170,7 @@ func (g *group) writeTags(members []*member) error {
 // tagArgs returns the arguments of the command that writes one record to the tags of the
 // members, in place of the tags of their mkfs; nil = there is nothing to change.
 func tagArgs(known *Facts, node string, members []*member) []string {
-	var args, old, names, uuids []string
+	var old []string
 	add := ""
 	switch m := members[0]; m.record {
 	case volume.Formatting:
@@ -177,17 +178,15 @@ func tagArgs(known *Facts, node string, members []*member) []string {
 	case volume.Seen:
 		add = tagSeen + m.fsType
 	}
-	slices.SortFunc(members, func(a, b *member) int { return strings.Compare(a.name.LV, b.name.LV) })
+	_, selected := selectAll(members)
 	for _, m := range members {
-		names = append(names, m.name.String())
-		uuids = append(uuids, selection(m.uuid))
 		for _, tag := range known.lv(m.uuid).Tags {
 			if strings.HasPrefix(tag, tagFormatting) && tag != add && !slices.Contains(old, tag) {
 				old = append(old, tag)
 			}
 		}
 	}
-	args = []string{"lvchange", "-y"}
+	args := []string{"lvchange", "-y"}
 	if add != "" {
 		args = append(args, "--addtag", add)
 	}
@@ -197,7 +196,7 @@ func tagArgs(known *Facts, node string, members []*member) []string {
 	if len(args) == 2 {
 		return nil
 	}
-	return append(append(args, "-S", strings.Join(uuids, " || ")), names...)
+	return append(args, selected...)
 }
 
 // verifyTags returns the result of a command for one volume, as a later report shows it.
