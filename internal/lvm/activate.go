@@ -120,8 +120,8 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	case cutOff != "":
 		return fmt.Errorf("%w: %s", err, cutOff)
 	case errors.Is(err, errNoDevice):
-		if list := g.p.volumeList(ctx); list != "" {
-			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, list, lv.Name.VG, lv.Name)
+		if list, _, _ := lvmconfig(ctx, g.p.Runner, "activation/volume_list"); list != "" {
+			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, strings.TrimSpace(list), lv.Name.VG, lv.Name)
 		}
 	}
 	l := f.LVs[lv.Name.LV]
@@ -142,23 +142,6 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 // configuration excludes the volume.
 var errNoDevice = errors.New("LVM reported success, but created no device")
 
-// volumeList returns the setting in the host's configuration that restricts activation; ""
-// = there is none, or it cannot be read.
-func (p *Provider) volumeList(ctx context.Context) string {
-	list, _ := p.setting(ctx, "activation/volume_list")
-	return list
-}
-
-// setting returns a setting in the host's configuration without a default; "" = it is not set.
-func (p *Provider) setting(ctx context.Context, name string) (string, error) {
-	res, err := p.Runner.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", name}, Deadline: configDeadline})
-	var exit *run.ExitError
-	if errors.As(err, &exit) && strings.Contains(string(res.Stderr), "not found") {
-		return "", nil
-	}
-	return strings.TrimSpace(string(res.Stdout)), err
-}
-
 // mayReload returns an error if LVM would load a read-only table, because of
 // activation/read_only_volume_list, for a volume that pods write to.
 func (g *group) mayReload(ctx context.Context, l Logical, name volume.Name) error {
@@ -166,11 +149,11 @@ func (g *group) mayReload(ctx context.Context, l Logical, name volume.Name) erro
 		return nil
 	}
 	const setting = "activation/read_only_volume_list"
-	text, err := g.p.setting(ctx, setting)
+	text, _, err := lvmconfig(ctx, g.p.Runner, setting)
 	if err != nil {
 		return err
 	}
-	_, list, _ := strings.Cut(text, "=")
+	_, list, _ := strings.Cut(strings.TrimSpace(text), "=")
 	tags := l.Tags
 	if strings.Contains(list, "@") {
 		scope, err := g.p.scopeOf(ctx, g)

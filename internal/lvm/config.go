@@ -157,19 +157,29 @@ func reject(paths []string) (elements []string) {
 
 const pathCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_.+:=@#-"
 
+// lvmconfig returns settings of the host's LVM; known is false if they are not set, or if this LVM
+// is too old for them.
+func lvmconfig(ctx context.Context, r run.Runner, words ...string) (text string, known bool, err error) {
+	res, err := r.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: append([]string{"lvm", "lvmconfig"}, words...), Deadline: configDeadline})
+	said := string(res.Stderr)
+	if exit, ok := errors.AsType[*run.ExitError](err); ok && exit.Err == nil && strings.Contains(said, "Configuration node") && strings.Contains(said, "not found") {
+		return "", false, nil
+	}
+	return string(res.Stdout), true, err
+}
+
 // hostFilter returns the elements of the host's own filter, quoted.
 func hostFilter(ctx context.Context, r run.Runner) ([]string, error) {
-	res, err := r.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", "devices/filter"}, Deadline: configDeadline})
-	if err != nil {
-		var exit *run.ExitError
-		if errors.As(err, &exit) && exit.Err == nil && strings.Contains(string(res.Stderr), "devices/filter not found") {
-			return nil, nil
-		}
+	text, known, err := lvmconfig(ctx, r, "devices/filter")
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("the host's device filter cannot be read: %w", err)
+	case !known:
+		return nil, nil
 	}
-	host, ok := parseFilter(string(res.Stdout))
+	host, ok := parseFilter(text)
 	if !ok {
-		return nil, fmt.Errorf("the host's device filter does not parse: %.200q", res.Stdout)
+		return nil, fmt.Errorf("the host's device filter does not parse: %.200q", text)
 	}
 	return host, nil
 }
@@ -185,16 +195,12 @@ func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, 
 	if c.file != nil {
 		return *c.file, nil
 	}
-	res, err := r.Run(ctx, run.Cmd{Step: "lvmconfig", Argv: []string{"lvm", "lvmconfig", "--typeconfig", "full", "devices/use_devicesfile", "devices/devicesfile"}, Deadline: configDeadline})
-	var exit *run.ExitError
-	switch {
-	case err == nil:
-	case errors.As(err, &exit) && exit.Err == nil && strings.Contains(string(res.Stderr), "not found"): // LVM before 2.03.12
-	default:
+	text, _, err := lvmconfig(ctx, r, "--typeconfig", "full", "devices/use_devicesfile", "devices/devicesfile") // known since LVM 2.03.12
+	if err != nil {
 		return "", fmt.Errorf("cannot read whether the host has a devices file: %w", err)
 	}
 	name := ""
-	if text := string(res.Stdout); strings.Contains(text, "use_devicesfile=1") {
+	if strings.Contains(text, "use_devicesfile=1") {
 		if _, rest, ok := strings.Cut(text, `devicesfile="`); ok {
 			name, _, _ = strings.Cut(rest, `"`)
 		}
