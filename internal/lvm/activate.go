@@ -70,7 +70,7 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 	if !ok || layer != "" {
 		return fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
 	}
-	if p.leads(p.link(name), m.Number) {
+	if p.Leads(p.link(name), m.Number) {
 		return nil
 	}
 	_, said := g.join(ctx, makeNodes, name, lv.UUID)

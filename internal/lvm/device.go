@@ -107,7 +107,7 @@ func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 		Size: m.Size(), ReadOnly: m.ReadOnly, Suspended: m.Suspended,
 	}
 	if name, layer, ok := parseDMName(m.Name); ok && layer == "" {
-		if link := p.link(name); p.leads(link, m.Number) {
+		if link := p.link(name); p.Leads(link, m.Number) {
 			d.Link = link
 		}
 	}
@@ -155,8 +155,8 @@ func unsound(m devmapper.Mapped) string {
 
 // node is the kernel's own node of a device.
 func (p *Provider) node(m devmapper.Mapped) string {
-	_, minor, _ := sysfs.SplitNumber(m.Number)
-	return filepath.Join(p.Dev, "dm-"+strconv.FormatUint(uint64(minor), 10))
+	_, minor, _ := strings.Cut(m.Number, ":")
+	return filepath.Join(p.Dev, "dm-"+minor)
 }
 
 // link is the name under which LVM shows a volume.
@@ -164,14 +164,7 @@ func (p *Provider) link(name volume.Name) string { return filepath.Join(p.Dev, n
 
 // leadsTo reports whether a path resolves to the block device of that number, without
 // opening it.
-func leadsTo(path, number string) bool {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return false
-	}
-	major, minor, ok := sysfs.SplitNumber(number)
-	return ok && unix.Major(uint64(st.Rdev)) == major && unix.Minor(uint64(st.Rdev)) == minor
-}
+func leadsTo(path, number string) bool { return blockNumber(path) == number }
 
 // diskSeq distinguishes this device from a later one with its number.
 // Kernels before 5.15 have none.

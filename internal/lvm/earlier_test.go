@@ -39,9 +39,7 @@ func TestEarlierCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		next := New(p.Options)
-		next.leads = p.leads
-		return next, c
+		return New(p.Options), c
 	}
 	begun := time.Now()
 	next, _ := left("0.3")

@@ -79,7 +79,7 @@ func newFake(t *testing.T, n int) (*fakeLVM, *Provider) {
 func (f *fakeLVM) provider(g Group) *Provider {
 	dir := f.t.TempDir()
 	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
-	p.leads = func(string, string) bool { return true } // its commands make no nodes
+	p.Leads = func(string, string) bool { return true } // its commands make no nodes
 	p.diskGone = func(string) bool { return false }
 	p.devicesOn = f.devicesOn
 	p.requests = func(string) (bool, int64) { return false, 0 }

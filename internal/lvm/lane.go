@@ -102,14 +102,17 @@ func (g *group) open(b *Block) {
 // adoptEarlier opens the circuit breaker if a command of an earlier flexd still runs and
 // does not end soon: most such commands end normally.
 func (g *group) adoptEarlier() {
-	if b := g.p.earlier(g); b != nil {
+	if b := g.earlierCommand(); b != nil {
 		g.grace = time.Now().Add(earlierTimeout)
 		g.open(b)
 	}
 }
 
-// holdsLock returns the command of an earlier flexd that still runs, or nil.
-func holdsLock(g *group) *Block {
+// earlierCommand returns the command of an earlier flexd that still runs, or nil.
+func (g *group) earlierCommand() *Block {
+	if g.p.Options.Earlier != nil {
+		return g.p.Options.Earlier(g.lock)
+	}
 	free, pids, err := run.LockFree(g.lock)
 	if err != nil || free {
 		return nil

@@ -81,11 +81,9 @@ type Provider struct {
 
 	lvmDir         string                                // where LVM has its configuration
 	commandTimeout time.Duration                         // of a command that changes something; less in tests
-	leads          func(path, number string) bool        // leadsTo; another in tests
 	diskGone       func(number string) bool              // diskGone; another in tests
 	devicesOn      func(number string) ([]string, error) // devicesOn; another in tests
 
-	earlier  func(*group) *Block                              // holdsLock; another in tests
 	requests func(number string) (waiting bool, done int64)   // requests; another in tests
 	pending  func(dev string, list []devmapper.Mapped) []disk // pendingDisks; another in tests
 
@@ -106,17 +104,14 @@ func New(o Options) *Provider {
 	if o.Dev == "" {
 		o.Dev = "/dev"
 	}
+	if o.Leads == nil {
+		o.Leads = leadsTo
+	}
 	o.Host = tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), leads: leadsTo, diskGone: diskGone, devicesOn: devicesOn, requests: requests, pending: pendingDisks, earlier: holdsLock,
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), diskGone: diskGone, devicesOn: devicesOn, requests: requests, pending: pendingDisks,
 		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
-	}
-	if o.Leads != nil {
-		p.leads = o.Leads
-	}
-	if o.Earlier != nil {
-		p.earlier = func(g *group) *Block { return o.Earlier(g.lock) }
 	}
 	p.config = configuration{filter: o.Filter, reading: make(chan struct{}, 1)}
 	for name := range o.Groups {

@@ -182,7 +182,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		if named && name.VG == vg {
 			d.Name = name.LV
 			d.Link = p.link(name)
-			d.LinkBad = !p.leads(d.Link, m.Number)
+			d.LinkBad = !p.Leads(d.Link, m.Number)
 		}
 		all = append(all, d)
 	}
