@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/volume"
@@ -30,28 +31,16 @@ func isNameRune(r rune) bool { return alphanumeric(r) || strings.ContainsRune("+
 // the group and of the volume are doubled. layer is the suffix of LVM's hidden devices, such as
 // "tpool" or "real".
 func parseDMName(s string) (name volume.Name, layer string, ok bool) {
-	var parts []string
-	var part strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] != '-':
-			part.WriteByte(s[i])
-		case i+1 < len(s) && s[i+1] == '-':
-			part.WriteByte('-')
-			i++
-		default:
-			parts = append(parts, part.String())
-			part.Reset()
-		}
-	}
-	parts = append(parts, part.String())
-	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
+	const dash = "\x00" // in no name
+	parts := strings.Split(strings.ReplaceAll(s, "--", dash), "-")
+	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
 		return volume.Name{}, "", false
 	}
+	for i, part := range parts {
+		parts[i] = strings.ReplaceAll(part, dash, "-")
+	}
 	if len(parts) == 3 {
-		if layer = parts[2]; layer == "" {
-			return volume.Name{}, "", false
-		}
+		layer = parts[2]
 	}
 	return volume.Name{VG: parts[0], LV: parts[1]}, layer, true
 }
