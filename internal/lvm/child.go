@@ -9,12 +9,11 @@ import (
 // Child is the child's side of the provider: it does op, prints one JSON line,
 // and returns the exit status. ok is false if op is none of this package's.
 func Child(op string, arg []byte) (code int, ok bool) {
-	run.BeChild()
-	switch op {
-	case "lvm-holders":
-		return mount.Do(arg, holders), true
+	if op != "lvm-holders" {
+		return 0, false
 	}
-	return 0, false
+	run.BeChild()
+	return mount.Do(arg, holders), true
 }
 
 func holders(a holdersArg) ([]mount.Holder, error) {

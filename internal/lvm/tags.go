@@ -30,8 +30,7 @@ func tagWord(node string) string {
 		return "unknown"
 	}
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '-', r == '_':
+		if alphanumeric(r) || r == '.' || r == '-' {
 			return r
 		}
 		return '_'
