@@ -143,14 +143,22 @@ func (m *Manager) read(s *space, r *reading) error {
 	for id := range hosts {
 		arg.MaxHost = max(arg.MaxHost, id)
 	}
+	arg.Leases = slices.Collect(maps.Keys(r.leases))
 	r.errors, r.hosts = map[string]string{}, map[string]volume.Holder{}
-	for some := range slices.Chunk(slices.Collect(maps.Keys(r.leases)), perChild) {
+	return m.askLeases(context.Background(), arg, m.lock(vg, "leases"), func(got leasesAnswer) {
+		m.holders(s, r, got, hosts, lease)
+	})
+}
+
+// askLeases reads leases with as many children as it needs, and passes on what each has read.
+func (m *Manager) askLeases(ctx context.Context, arg leasesArg, lock string, use func(leasesAnswer)) error {
+	for some := range slices.Chunk(arg.Leases, perChild) {
 		arg.Leases = some
 		var got leasesAnswer
-		if err := run.Ask(context.Background(), m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", arg), Deadline: commandDeadline, Lock: m.lock(vg, "leases")}, &got); err != nil {
+		if err := run.Ask(ctx, m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", arg), Deadline: commandDeadline, Lock: lock}, &got); err != nil {
 			return err
 		}
-		m.holders(s, r, got, hosts, lease)
+		use(got)
 	}
 	return nil
 }

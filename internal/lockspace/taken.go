@@ -1,6 +1,7 @@
 package lockspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -38,14 +38,7 @@ func (m *Manager) Taken(ctx context.Context, vg string, lvs []LV) (map[volume.UU
 	}
 	taken := map[volume.UUID]volume.Holder{}
 	var failed error
-	for len(arg.Leases) > 0 {
-		some := arg
-		some.Leases = arg.Leases[:min(perChild, len(arg.Leases))]
-		arg.Leases = arg.Leases[len(some.Leases):]
-		var got leasesAnswer
-		if err := run.Ask(ctx, m.Runner, run.Cmd{Step: "leases", Argv: run.Self("lockspace-leases", some), Deadline: commandDeadline, Lock: m.lock(vg, "own-leases")}, &got); err != nil {
-			return taken, err
-		}
+	err = m.askLeases(ctx, arg, m.lock(vg, "own-leases"), func(got leasesAnswer) {
 		for name, owners := range got.Owners {
 			last, free := got.Last[name]
 			switch {
@@ -64,8 +57,8 @@ func (m *Manager) Taken(ctx context.Context, vg string, lvs []LV) (map[volume.UU
 			}
 			failed = errors.Join(failed, fmt.Errorf("%s: %s", name, text))
 		}
-	}
-	return taken, failed
+	})
+	return taken, cmp.Or(err, failed)
 }
 
 // own returns this node's lease in a lockspace, as sanlock said when it was asked last: it is
