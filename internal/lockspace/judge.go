@@ -128,7 +128,7 @@ func (m *Manager) judgement(s *space, f *facts) (State, error) {
 	case !added:
 		return Unavailable, unusable("%s%w: unmount and deactivate its volumes, and flexd starts it again; by hand: lvmlockctl --drop %s, vgchange --lockstart %s", group, ErrStale, vg, vg)
 	case lease.List == "rem":
-		return Stopping, m.wait("the lockspace of volume group %s is being stopped", vg)
+		return Stopping, wait("the lockspace of volume group %s is being stopped", vg)
 	case lease.Dead:
 		return Lost, unusable("%s", lostReason(vg, "sanlock stops its users"))
 	case lease.HostID != l.HostID:
@@ -145,7 +145,7 @@ func (m *Manager) lockdState(s *space, l LockdSpace, listed bool) (State, error)
 	case !listed || l.Failed:
 		return Stopped, nil
 	case l.Stopping:
-		return Stopping, m.wait("the lockspace of volume group %s is being stopped", s.status.VG)
+		return Stopping, wait("the lockspace of volume group %s is being stopped", s.status.VG)
 	case !l.Started:
 		return Starting, m.waitStart(s)
 	}
@@ -156,7 +156,7 @@ func lostReason(vg, why string) string {
 	return fmt.Sprintf("volume group %s has lost its locks (%s), and nothing is set up in it: stop what uses its volumes, deactivate them, then lvmlockctl --drop %s; else the watchdog resets this node", vg, why, vg)
 }
 
-func (m *Manager) wait(format string, a ...any) error {
+func wait(format string, a ...any) error {
 	reason := fmt.Sprintf(format, a...)
 	return &volume.WaitError{Reason: reason, Err: volume.Errorf(volume.Unusable, "%s", reason)}
 }
@@ -172,7 +172,7 @@ func (m *Manager) waitStart(s *space) error {
 	}
 	timeout := int(cmp.Or(s.status.IOTimeout, defaultIOTimeout).Seconds())
 	usual := 2*timeout + 5
-	return m.wait("the lockspace of volume group %s is being started since %s: sanlock takes about %d s to join it, and up to %d s after this node was reset (io timeout %d s)",
+	return wait("the lockspace of volume group %s is being started since %s: sanlock takes about %d s to join it, and up to %d s after this node was reset (io timeout %d s)",
 		s.status.VG, since.Format(time.TimeOnly), usual, usual+deadAfter(timeout), timeout)
 }
 

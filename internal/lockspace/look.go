@@ -53,26 +53,21 @@ func (m *Manager) look(ctx context.Context) (*facts, error) {
 	case <-l.done:
 		return l.facts, nil
 	case <-ctx.Done():
-		return nil, noAnswer(ctx)
+		return nil, fmt.Errorf("the lock managers were asked, and have not answered yet: %w", ctx.Err())
 	}
-}
-
-func noAnswer(ctx context.Context) error {
-	return fmt.Errorf("the lock managers were asked, and have not answered yet: %w", ctx.Err())
 }
 
 // lookNow is look for a caller that has changed something: it starts after the call.
 func (m *Manager) lookNow(ctx context.Context) (*facts, error) {
 	m.mu.Lock()
-	if l := m.looking; l != nil {
-		m.mu.Unlock()
-		select {
-		case <-l.done:
-		case <-ctx.Done():
-			return nil, noAnswer(ctx)
+	running := m.looking != nil
+	m.mu.Unlock()
+	if running {
+		if _, err := m.look(ctx); err != nil {
+			return nil, err
 		}
-		m.mu.Lock()
 	}
+	m.mu.Lock()
 	m.last = nil
 	m.mu.Unlock()
 	return m.look(ctx)

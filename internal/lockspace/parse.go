@@ -28,7 +28,7 @@ func ParseLvmlockd(out string) (map[string]LockdSpace, error) {
 		if !strings.HasPrefix(line, "info=ls ") {
 			continue
 		}
-		f := fields(line, " ")
+		f := fields(line)
 		if name, found := f["vg_name"]; found && name == "" {
 			continue // the lockspace of dlm's global lock
 		}
@@ -47,10 +47,10 @@ func ParseLvmlockd(out string) (map[string]LockdSpace, error) {
 }
 
 // fields returns the words NAME=VALUE of a text.
-func fields(text, separator string) map[string]string {
+func fields(text string) map[string]string {
 	all := map[string]string{}
-	for _, word := range strings.Split(strings.TrimSpace(text), separator) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(word), "="); ok {
+	for word := range strings.FieldsSeq(text) {
+		if name, value, ok := strings.Cut(word, "="); ok {
 			all[name] = value
 		}
 	}

@@ -187,25 +187,21 @@ func startError(vg, text string, err error) error {
 
 // readVersions reads the versions of the programs. They change with an upgrade.
 func (m *Manager) readVersions() {
-	var v Versions
-	lvm, _ := m.command("lvm version", "lvm", "version")
-	v.LVM = version(lvm, "LVM version:")
-	lockd, _ := m.command("lvmlockd version", "lvmlockd", "--version")
-	v.Lvmlockd = version(lockd, "lvmlockd version:")
-	lock, _ := m.command("sanlock version", "sanlock", "client", "version")
-	v.Sanlock = version(lock, "daemon version ")
-	wdmd, _ := m.command("wdmd version", "wdmd", "-V")
-	v.Wdmd = version(wdmd, "wdmd version ")
+	version := func(before string, argv ...string) string {
+		out, _ := m.command(argv[0]+" version", argv...)
+		_, rest, _ := strings.Cut(out, before)
+		if w := strings.Fields(rest); len(w) > 0 {
+			return w[0]
+		}
+		return ""
+	}
+	v := Versions{
+		LVM:      version("LVM version:", "lvm", "version"),
+		Lvmlockd: version("lvmlockd version:", "lvmlockd", "--version"),
+		Sanlock:  version("daemon version ", "sanlock", "client", "version"),
+		Wdmd:     version("wdmd version ", "wdmd", "-V"),
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.versions = v
-}
-
-// version returns the word after a text.
-func version(out, after string) string {
-	_, rest, _ := strings.Cut(out, after)
-	if w := strings.Fields(rest); len(w) > 0 {
-		return w[0]
-	}
-	return ""
 }
