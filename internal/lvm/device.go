@@ -47,8 +47,8 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 		}
 		d.Unlocked = d.Activity == volume.Active && g.shared() && !g.isLocked(lv, d)
 		d.LockLeft = d.Activity == volume.Inactive && g.owes(lv.UUID)
-		if what := g.busyReason(lv.Name.String()); what != "" {
-			d.Unusable, d.Reason = true, what
+		if b := g.changing(lv.Name); b != nil {
+			d.Unusable, d.Reason = true, b.String()
 		}
 	}
 	return d, nil

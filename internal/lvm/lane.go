@@ -169,23 +169,20 @@ func (p *Provider) Earlier(name volume.Name) *run.LockedError {
 	if err != nil {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.block == nil || !slices.Contains(g.block.Volumes, name.String()) {
-		return nil
+	if b := g.changing(name); b != nil {
+		return &run.LockedError{Step: b.Step, Pids: b.Pids, Done: b.Done}
 	}
-	return &run.LockedError{Step: g.block.Step, Pids: g.block.Pids, Done: g.block.Done}
+	return nil
 }
 
-// busyReason describes a running command of an earlier flexd that changes a volume; "" =
-// there is none.
-func (g *group) busyReason(name string) string {
+// changing returns the command of an earlier flexd that still changes a volume, or nil.
+func (g *group) changing(name volume.Name) *Block {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.block != nil && slices.Contains(g.block.Volumes, name) {
-		return g.block.String()
+	if g.block != nil && slices.Contains(g.block.Volumes, name.String()) {
+		return g.block
 	}
-	return ""
+	return nil
 }
 
 // Blocks returns the commands that hang, by volume group.
