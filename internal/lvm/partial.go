@@ -285,7 +285,7 @@ func (t *tree) allGone(m devmapper.Mapped) bool {
 				if _, _, ok := sysfs.SplitNumber(word); !ok || slices.Contains(n.below, word) && strings.HasPrefix(t.at(word).UUID, "LVM-") {
 					continue
 				}
-				if disks++; t.diskGone(word) {
+				if disks++; t.isGone(word) {
 					gone++
 				}
 			}

@@ -251,17 +251,22 @@ func (t *tree) gone(n *node, lv string) string {
 			if _, _, ok := sysfs.SplitNumber(word); !ok {
 				continue
 			}
-			gone, known := t.disks[word]
-			if !known {
-				gone = t.diskGone(word)
-				t.disks[word] = gone
-			}
-			if gone {
+			if t.isGone(word) {
 				return fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone. When it is back (pvs), under any name, and no pod uses the volume: lvchange -an %s; the next call activates it there", n.Name, target.Start, word, lv)
 			}
 		}
 	}
 	return ""
+}
+
+// isGone is diskGone, and asks once for each disk.
+func (t *tree) isGone(disk string) bool {
+	gone, known := t.disks[disk]
+	if !known {
+		gone = t.p.diskGone(disk)
+		t.disks[disk] = gone
+	}
+	return gone
 }
 
 // diskGone reports whether the kernel no longer has a disk of that number, or has marked it

@@ -14,16 +14,13 @@ import (
 // A tree reads the devices below volumes, each device once: volumes share thin pools and
 // origins.
 type tree struct {
-	dm    DM
+	p     *Provider
 	nodes map[string]*node // by number
 	disks map[string]bool  // by number: it is gone
-
-	diskGone   func(number string) bool
-	readStatus func(devmapper.Mapped) (devmapper.Mapped, error)
 }
 
 func (p *Provider) tree() *tree {
-	return &tree{dm: p.DM, nodes: map[string]*node{}, disks: map[string]bool{}, diskGone: p.diskGone, readStatus: p.status}
+	return &tree{p: p, nodes: map[string]*node{}, disks: map[string]bool{}}
 }
 
 // A node is a device of device-mapper.
@@ -42,7 +39,7 @@ type node struct {
 func (t *tree) at(number string) *node {
 	n := t.nodes[number]
 	if n == nil {
-		n = t.add(t.dm.Device(devmapper.Key{Number: number}))
+		n = t.add(t.p.DM.Device(devmapper.Key{Number: number}))
 		t.nodes[number] = n
 	}
 	return n
@@ -68,7 +65,7 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 // status returns the state of the targets of a device.
 func (t *tree) status(n *node) ([]devmapper.Target, error) {
 	if !n.asked {
-		m, err := t.readStatus(n.Mapped)
+		m, err := t.p.status(n.Mapped)
 		n.asked, n.state, n.unask = true, m.Targets, err
 	}
 	return n.state, n.unask
