@@ -397,3 +397,18 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 	t.Fatalf("never: %s", what)
 }
+
+// Blocks returns the commands that hang, by volume group.
+func (p *Provider) Blocks() map[string]Block {
+	all := map[string]Block{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, g := range p.groups {
+		g.mu.Lock()
+		if g.block != nil {
+			all[name] = *g.block
+		}
+		g.mu.Unlock()
+	}
+	return all
+}

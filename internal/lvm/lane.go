@@ -185,21 +185,6 @@ func (g *group) changing(name volume.Name) *Block {
 	return nil
 }
 
-// Blocks returns the commands that hang, by volume group.
-func (p *Provider) Blocks() map[string]Block {
-	all := map[string]Block{}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name, g := range p.groups {
-		g.mu.Lock()
-		if g.block != nil {
-			all[name] = *g.block
-		}
-		g.mu.Unlock()
-	}
-	return all
-}
-
 // take waits for the turn of the caller. The caller ends its turn with release.
 func (g *group) take(ctx context.Context) (release func(), err error) {
 	if g.p.Waited != nil {

@@ -1,7 +1,6 @@
 package lvm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -86,28 +85,6 @@ func (p Pool) Trouble(percent float64) string {
 		}
 	}
 	return ""
-}
-
-// Pools returns the thin pools of a group. It starts no process if the group's metadata is
-// cached, and never waits for a pool.
-func (p *Provider) Pools(ctx context.Context, vg string) ([]Pool, error) {
-	g, err := p.configured(vg)
-	if err != nil {
-		return nil, err
-	}
-	f, _, err := g.look(ctx, false)
-	if err != nil {
-		return nil, err
-	}
-	var all []Pool
-	for _, name := range f.pools() {
-		one, err := p.pool(f, f.LVs[name])
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, nil
 }
 
 // pools returns the names of the thin pools, sorted.
