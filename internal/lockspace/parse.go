@@ -183,7 +183,6 @@ func parseLockspace(s string) (name string, hostID int, path string, ok bool) {
 
 // A host is a host of a lockspace, as sanlock of this node sees it.
 type host struct {
-	Name       string
 	Generation uint64
 	Timestamp  uint64 // 0 = it has left
 	IOTimeout  int
@@ -195,8 +194,8 @@ func parseHosts(out string) (map[int]host, error) {
 	all := map[int]host{}
 	for _, b := range blocks(out) {
 		h := host{
-			Name: b.fields["owner_name"], Generation: uint64(b.number("owner_generation")),
-			Timestamp: uint64(b.number("timestamp")), IOTimeout: b.number("io_timeout"), LastLive: b.number("last_live"),
+			Generation: uint64(b.number("owner_generation")),
+			Timestamp:  uint64(b.number("timestamp")), IOTimeout: b.number("io_timeout"), LastLive: b.number("last_live"),
 		}
 		id := b.number("owner_id")
 		number, _, _ := strings.Cut(b.heading, " ")
