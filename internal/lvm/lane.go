@@ -130,13 +130,14 @@ func (g *group) earlierBlock(pids []int, child *procfs.Waiting, done <-chan stru
 	return b
 }
 
-// earlier waits for the command of an earlier flexd until it counts as hanging.
-func (g *group) earlier(ctx context.Context) error {
+// unblocked waits for the command of an earlier flexd until it counts as hanging. It fails while a
+// command hangs.
+func (g *group) unblocked(ctx context.Context) error {
 	g.mu.Lock()
 	b, left := g.block, time.Until(g.grace)
 	g.mu.Unlock()
 	if b == nil || left <= 0 {
-		return nil
+		return g.blocked()
 	}
 	limit := time.NewTimer(left)
 	defer limit.Stop()
@@ -146,7 +147,7 @@ func (g *group) earlier(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return nil
+	return g.blocked()
 }
 
 // named returns the volumes on the command lines of processes.
@@ -190,10 +191,7 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 	if g.p.Waited != nil {
 		defer func(began time.Time) { g.p.Waited(g.name, time.Since(began)) }(time.Now())
 	}
-	if err := g.earlier(ctx); err != nil {
-		return nil, err
-	}
-	if err := g.blocked(); err != nil {
+	if err := g.unblocked(ctx); err != nil {
 		return nil, err
 	}
 	limit := time.NewTimer(queueDeadline)

@@ -101,10 +101,7 @@ func (g *group) report(l *look) {
 // readMetadata runs the report. It waits for a command of an earlier flexd, but not for flexd's own
 // commands: LVM waits for those, with its own lock. It does not hold the lane's lock.
 func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
-	if err := g.earlier(ctx); err != nil {
-		return nil, err
-	}
-	if err := g.blocked(); err != nil {
+	if err := g.unblocked(ctx); err != nil {
 		return nil, err
 	}
 	scope, err := g.p.scopeOf(ctx, g)
