@@ -358,7 +358,7 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 	if l.Size < m.Size() && !l.thickSnapshot() && !f.sameThin(m, uuid) {
 		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
-	if f.contradicts != "" || len(f.unknown) > 0 {
+	if f.contradicts != nil || len(f.unknown) > 0 {
 		g.p.tree().walk(m, func(n *node, _ bool) { what = cmp.Or(f.misplaced(n.Mapped), what) })
 	}
 	if what == "" {

@@ -55,8 +55,7 @@ type Facts struct {
 	unplaced    error              // a disk has gone
 	unknown     []devmapper.Mapped // see unknownDevices
 	taken       taken              // by the devices of the other volumes
-	contradicts string             // how a device contradicts this metadata, "" = none does
-	mend        string             // the remedy for that
+	contradicts error              // a device contradicts this metadata
 }
 
 // A PV is a disk of a volume group.

@@ -84,7 +84,7 @@ func (g *group) report(l *look) {
 		if list, l.err = g.p.DM.List(); l.err == nil {
 			l.facts.place, l.facts.unplaced = l.facts.placed()
 			l.facts.unknown, _ = g.p.unknownDevices(l.facts, list) // checkFree has the error; see takenBy
-			l.facts.taken, l.facts.contradicts, l.facts.mend = g.p.takenBy(l.facts, list)
+			l.facts.taken, l.facts.contradicts = g.p.takenBy(l.facts, list)
 		}
 	}
 	g.mu.Lock()

@@ -61,7 +61,7 @@ func (g *group) unusable(f *Facts, thin bool) error {
 	case len(short) > 0:
 		return volume.Errorf(volume.Unusable, "nothing is created or extended in volume group %s: %s", f.Name, short[0])
 	case thin: // LVM loads the table of the pool, too
-		return f.contradiction()
+		return f.contradicts
 	}
 	return g.checkFree(f)
 }

@@ -196,7 +196,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 // were left, one of each part. Those below others have been looked at with these.
 func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, others []join.Device) (all []join.Device) {
 	left := p.left(f, list)
-	if len(left) == 0 && f.contradicts == "" && len(f.unknown) == 0 {
+	if len(left) == 0 && f.contradicts == nil && len(f.unknown) == 0 {
 		return nil
 	}
 	for _, m := range list {

@@ -197,7 +197,7 @@ type taken map[string][]takenExtent
 // takenBy returns the extents of the devices of known volumes, and how a device contradicts the
 // metadata, with the remedy: the device of a known volume is misplaced, or an unknown device lies
 // on space of a volume. A device that cannot be read counts as consistent with the metadata.
-func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts, remedy string) {
+func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts error) {
 	all = taken{}
 	isUnknown := map[string]bool{} // by number: not every device has a uuid
 	for _, u := range f.unknown {
@@ -221,8 +221,8 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contra
 				all[e.disk] = append(all[e.disk], takenExtent{extent: e, uuid: m.UUID})
 			}
 		}
-		if where != "" && contradicts == "" {
-			contradicts, remedy = m.Name+" "+where, f.advice(now, where)
+		if where != "" && contradicts == nil {
+			contradicts = volume.Errorf(volume.Unusable, "the device %s %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", m.Name, where, f.advice(now, where))
 		}
 	}
 	for _, of := range all {
@@ -233,7 +233,7 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contra
 			of[i].until = until
 		}
 	}
-	return all, contradicts, remedy
+	return all, contradicts
 }
 
 // onVolume describes the volume on whose space an unknown device lies, or "".
@@ -249,15 +249,6 @@ func (f *Facts) onVolume(m devmapper.Mapped) string {
 	return ""
 }
 
-// contradiction returns an error if a device contradicts the metadata: LVM would load tables over
-// devices in use.
-func (f *Facts) contradiction() error {
-	if f.contradicts == "" {
-		return nil
-	}
-	return volume.Errorf(volume.Unusable, "the device %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", f.contradicts, f.mend)
-}
-
 // settled returns an error if the activation of a volume could write to the device of another
 // volume, or replace its table, because the metadata is older than the devices: the activation of a
 // RAID, a mirror or a snapshot writes to it, and that of a thin volume loads the table of its pool.
@@ -267,7 +258,7 @@ func (g *group) settled(ctx context.Context, lv volume.LV) error {
 		if l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped") {
 			return nil
 		}
-		return f.contradiction()
+		return f.contradicts
 	}
 	f, _, err := g.look(ctx, false)
 	if err != nil || check(f) == nil {
