@@ -42,11 +42,12 @@ type Facts struct {
 	usage      volume.Usage             // of the volumes that flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
-	free []extent              // of disks by their paths
-	used []usedExtent          // likewise
-	legs map[string]int        // by the name of a RAID: its copies or stripes
-	thin map[volume.UUID]int64 // the ids of thin volumes in their pools
-	lost map[string]loss       // by the name of a partial volume or pool
+	free   []extent              // of disks by their paths
+	used   []usedExtent          // likewise
+	legs   map[string]int        // by the name of a RAID: its copies or stripes
+	cached map[string]string     // by the name of a cache: the volume that has it
+	thin   map[volume.UUID]int64 // the ids of thin volumes in their pools
+	lost   map[string]loss       // by the name of a partial volume or pool
 
 	adrift bool // a part of an unknown volume is on a missing disk
 

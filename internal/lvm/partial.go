@@ -27,20 +27,9 @@ func above(part string) string {
 	return part[:at]
 }
 
-// caches returns the volumes that have a cache, by its name.
-func (f *Facts) caches() map[string]string {
-	caches := map[string]string{}
-	for _, l := range f.LVs {
-		if l.Cache != "" {
-			caches[l.Cache] = l.Name
-		}
-	}
-	return caches
-}
-
 // upward returns what a hidden volume is a part or the cache of; "" = none is known.
-func (f *Facts) upward(part string, caches map[string]string) string {
-	up, ok := caches[part]
+func (f *Facts) upward(part string) string {
+	up, ok := f.cached[part]
 	if !ok {
 		up = above(part)
 	}
@@ -62,7 +51,6 @@ func leg(raid, part string) (number string, ok bool) {
 
 // lose notes what is lost with volumes, and parts of volumes, that have extents on missing disks.
 func (f *Facts) lose(names []string) {
-	caches := f.caches()
 	type part struct{ volume, raid string }
 	var parts []part
 	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
@@ -71,7 +59,7 @@ func (f *Facts) lose(names []string) {
 			continue
 		}
 		p := part{volume: name}
-		for up := f.upward(name, caches); up != ""; up = f.upward(up, caches) {
+		for up := f.upward(name); up != ""; up = f.upward(up) {
 			if number, ok := leg(up, p.volume); ok && f.LVs[up].redundant() {
 				if p.raid = up; legs[up] == nil {
 					legs[up] = map[string]bool{}

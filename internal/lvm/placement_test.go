@@ -197,7 +197,7 @@ func TestUsersOf(t *testing.T) {
 
 // The users of a disk with caches are the cached volumes, also through the data of a pool.
 func TestUsersOfCaches(t *testing.T) {
-	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, place: &placement{used: map[string][]usedExtent{}}}
+	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, cached: map[string]string{}, place: &placement{used: map[string][]usedExtent{}}}
 	for _, l := range []Logical{
 		{Name: "a", Cache: "fast_cvol"}, {Name: "fast_cvol", Hidden: true},
 		{Name: "b", Cache: "f2_cpool"}, {Name: "f2_cpool", Hidden: true}, {Name: "f2_cpool_cdata", Hidden: true},
@@ -205,7 +205,7 @@ func TestUsersOfCaches(t *testing.T) {
 		{Name: "other", Cache: "slow_cvol"},
 	} {
 		l.UUID = volume.UUID(l.Name)
-		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
+		f.LVs[l.Name], f.names[l.UUID], f.cached[l.Cache] = l, l.Name, l.Name
 	}
 	for cache, want := range map[string]string{"fast_cvol": "[a fast_cvol]", "f2_cpool_cdata": "[b f2_cpool f2_cpool_cdata]", "f3_cvol": "[f3_cvol p p_tdata t]"} {
 		f.place.used["8:0"] = []usedExtent{{extent{"8:0", 0, 100}, volume.UUID(cache)}}

@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, lost: map[string]loss{}}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, lost: map[string]loss{}, cached: map[string]string{}}
 	row := row{fields: one.VG[0]}
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
@@ -122,6 +122,9 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		}
 		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
 		f.count(l)
+		if l.Cache != "" {
+			f.cached[l.Cache] = l.Name
+		}
 		for _, mark := range []string{"_rimage_", "_mimage_"} {
 			if raid, leg, _ := strings.Cut(l.Name, mark); l.Hidden && leg != "" && strings.Trim(leg, "0123456789") == "" {
 				f.legs[raid]++

@@ -55,11 +55,10 @@ func (f *Facts) shortages() (all []shortage) {
 func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
 	users := map[volume.UUID]bool{}
 	names := map[string]bool{}
-	caches := f.caches()
 	for _, e := range f.place.used[disk] {
 		if e.end > from && !users[e.owner] {
 			users[e.owner] = true
-			for name := f.names[e.owner]; name != ""; name = f.upward(name, caches) {
+			for name := f.names[e.owner]; name != ""; name = f.upward(name) {
 				names[name] = true
 			}
 		}
