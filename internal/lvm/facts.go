@@ -42,8 +42,8 @@ type Facts struct {
 	usage      volume.Usage             // of the volumes that flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
-	free   []extent              // of disks by their paths
-	used   []usedExtent          // likewise
+	free   []span                // of disks by their paths
+	used   []span                // likewise, with the volume or the part of one
 	legs   map[string]int        // by the name of a RAID: its copies or stripes
 	cached map[string]string     // by the name of a cache: the volume that has it
 	thin   map[volume.UUID]int64 // the ids of thin volumes in their pools
@@ -55,7 +55,7 @@ type Facts struct {
 	place       *placement         // nil if there is none:
 	unplaced    error              // a disk has gone
 	unknown     []devmapper.Mapped // see unknownDevices
-	taken       taken              // by the devices of the other volumes
+	taken       spans              // by the devices of known volumes, with their uuids
 	contradicts error              // a device contradicts this metadata
 }
 

@@ -23,23 +23,16 @@ type placement struct {
 	disks map[string]bool
 	needs []need // of the disks
 	all   bool   // these are all disks of the group
-	free  space
-	used  map[string][]usedExtent // in order; they do not overlap
+	spans spans  // of the volumes and their parts; "" = free
 
 	mu     sync.Mutex
 	stacks map[string]bool // of its disks; guarded by mu, as what follows; built on first use
 	others map[string]bool // by the number of another disk: it is foreign
 }
 
-// A usedExtent is one that the metadata gives to a volume, or to a part of one.
-type usedExtent struct {
-	extent
-	owner volume.UUID
-}
-
 // placed returns the placement of a group whose disks are there.
 func (f *Facts) placed() (*placement, error) {
-	p := &placement{disks: map[string]bool{}, all: f.Missing == 0, used: map[string][]usedExtent{}}
+	p := &placement{disks: map[string]bool{}, all: f.Missing == 0, spans: spans{}}
 	numbers := map[string]string{}
 	number := func(path string) (string, error) {
 		if numbers[path] == "" {
@@ -56,32 +49,20 @@ func (f *Facts) placed() (*placement, error) {
 		p.disks[n] = err == nil
 		p.all = p.all && err == nil
 	}
-	var free []extent
-	for _, e := range f.free {
-		n, err := number(e.disk)
-		if err != nil {
+	ends := map[string]int64{}
+	for _, s := range slices.Concat(f.free, f.used) {
+		ends[s.disk] = max(ends[s.disk], s.end)
+		if n, err := number(s.disk); err == nil {
+			p.spans.add(extent{n, s.start, s.end}, s.owner)
+		} else if s.owner == "" {
 			return nil, err
 		}
-		free = append(free, extent{n, e.start, e.end})
 	}
-	p.free = spaceOf(free)
-	ends := map[string]int64{}
-	for _, e := range f.free {
-		ends[e.disk] = max(ends[e.disk], e.end)
-	}
-	for _, e := range f.used {
-		ends[e.disk] = max(ends[e.disk], e.end)
-		if n, err := number(e.disk); err == nil {
-			p.used[n] = append(p.used[n], usedExtent{extent{n, e.start, e.end}, e.owner})
-		}
-	}
+	p.spans.sort()
 	for _, pv := range f.PVs {
 		if n, err := number(pv.Path); err == nil {
 			p.needs = append(p.needs, need{pv.Path, n, ends[pv.Path]})
 		}
-	}
-	for _, used := range p.used {
-		slices.SortFunc(used, func(a, b usedExtent) int { return cmp.Compare(a.start, b.start) })
 	}
 	return p, nil
 }
@@ -110,14 +91,14 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	for _, e := range extents(m) {
-		if f.place.free.meets([]extent{e}) {
+		if slices.Contains(f.place.spans.owners(e), "") {
 			if size := f.LVs[name].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
 				return join.Enlarged
 			}
 			return "lies on space that the metadata counts as free"
 		}
-		if owner := f.place.otherOwner(e, id); owner != "" {
-			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[owner])
+		if where := f.onOther(e, id); where != "" {
+			return where
 		}
 		if f.place.foreign(e.disk) {
 			return fmt.Sprintf("lies on the disk %s, which the metadata does not have", e.disk)
@@ -216,13 +197,11 @@ func beginning(m devmapper.Mapped, size int64) devmapper.Mapped {
 	return m
 }
 
-// otherOwner returns an owner of a part of an extent other than the given one, or "".
-func (p *placement) otherOwner(e extent, id volume.UUID) volume.UUID {
-	all := p.used[e.disk]
-	i, _ := slices.BinarySearchFunc(all, e.start, func(u usedExtent, start int64) int { return cmp.Compare(u.end, start+1) })
-	for ; i < len(all) && all[i].start < e.end; i++ {
-		if all[i].owner != id {
-			return all[i].owner
+// onOther describes another volume than the given one on whose space an extent lies, or "".
+func (f *Facts) onOther(e extent, id volume.UUID) string {
+	for _, owner := range f.place.spans.owners(e) {
+		if owner != "" && owner != string(id) {
+			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[volume.UUID(owner)])
 		}
 	}
 	return ""
@@ -293,27 +272,44 @@ func legsOf(t devmapper.Target) int {
 	return legs
 }
 
-// A space is parts of disks that do not overlap: by the disk's number, in order.
-type space map[string][]extent
-
-func spaceOf(extents []extent) space {
-	s := space{}
-	for _, e := range extents {
-		s[e.disk] = append(s[e.disk], e)
-	}
-	for _, all := range s {
-		slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
-	}
-	return s
+// A span is an extent that a volume has in the metadata, or that a device maps.
+type span struct {
+	extent
+	owner string
+	until int64 // the greatest end of the spans of the disk up to this one
 }
 
-// meets reports whether an extent contains a part of the space.
-func (s space) meets(extents []extent) bool {
-	return slices.ContainsFunc(extents, func(e extent) bool {
+// spans are by their disk, in the order of their starts. They may overlap.
+type spans map[string][]span
+
+// add adds an extent. sort must follow the last one.
+func (s spans) add(e extent, owner string) {
+	s[e.disk] = append(s[e.disk], span{extent: e, owner: owner})
+}
+
+func (s spans) sort() {
+	for _, all := range s {
+		slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+		until := int64(0)
+		for i := range all {
+			until = max(until, all[i].end)
+			all[i].until = until
+		}
+	}
+}
+
+// owners returns the owners of the spans that have a part of the extents.
+func (s spans) owners(extents ...extent) (owners []string) {
+	for _, e := range extents {
 		all := s[e.disk]
-		i, _ := slices.BinarySearchFunc(all, e.start, func(f extent, start int64) int { return cmp.Compare(f.end, start+1) })
-		return i < len(all) && all[i].start < e.end
-	})
+		i, _ := slices.BinarySearchFunc(all, e.start, func(o span, start int64) int { return cmp.Compare(o.until, start+1) })
+		for ; i < len(all) && all[i].start < e.end; i++ {
+			if all[i].end > e.start && !slices.Contains(owners, all[i].owner) {
+				owners = append(owners, all[i].owner)
+			}
+		}
+	}
+	return owners
 }
 
 // An extent is a part of a disk, or a thin device of a pool.

@@ -177,7 +177,7 @@ func TestStack(t *testing.T) {
 
 // The users of a disk's space are found through pools and copies.
 func TestUsersOf(t *testing.T) {
-	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, place: &placement{used: map[string][]usedExtent{}}}
+	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, place: &placement{spans: spans{}}}
 	for i, name := range []string{"lin", "r_rimage_0", "p_tdata", "r", "p", "t", "other"} {
 		l := Logical{Name: name, UUID: volume.UUID(name), Hidden: strings.Contains(name, "_")}
 		if name == "t" {
@@ -185,7 +185,7 @@ func TestUsersOf(t *testing.T) {
 		}
 		f.LVs[name], f.names[l.UUID] = l, name
 		if i < 3 {
-			f.place.used["8:0"] = append(f.place.used["8:0"], usedExtent{extent{"8:0", int64(2-i) * 100, int64(2-i)*100 + 100}, l.UUID})
+			f.place.spans.add(extent{"8:0", int64(2-i) * 100, int64(2-i)*100 + 100}, name)
 		}
 	}
 	for from, want := range map[int64]string{300: "[]", 250: "[lin]", 150: "[lin r r_rimage_0]", 50: "[lin p p_tdata r r_rimage_0 t]"} {
@@ -197,7 +197,7 @@ func TestUsersOf(t *testing.T) {
 
 // The users of a disk with caches are the cached volumes, also through the data of a pool.
 func TestUsersOfCaches(t *testing.T) {
-	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, cached: map[string]string{}, place: &placement{used: map[string][]usedExtent{}}}
+	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, cached: map[string]string{}, place: &placement{spans: spans{}}}
 	for _, l := range []Logical{
 		{Name: "a", Cache: "fast_cvol"}, {Name: "fast_cvol", Hidden: true},
 		{Name: "b", Cache: "f2_cpool"}, {Name: "f2_cpool", Hidden: true}, {Name: "f2_cpool_cdata", Hidden: true},
@@ -208,7 +208,7 @@ func TestUsersOfCaches(t *testing.T) {
 		f.LVs[l.Name], f.names[l.UUID], f.cached[l.Cache] = l, l.Name, l.Name
 	}
 	for cache, want := range map[string]string{"fast_cvol": "[a fast_cvol]", "f2_cpool_cdata": "[b f2_cpool f2_cpool_cdata]", "f3_cvol": "[f3_cvol p p_tdata t]"} {
-		f.place.used["8:0"] = []usedExtent{{extent{"8:0", 0, 100}, volume.UUID(cache)}}
+		f.place.spans["8:0"] = []span{{extent: extent{"8:0", 0, 100}, owner: cache}}
 		if got := fmt.Sprint(f.usersOf("8:0", 0)); got != want {
 			t.Errorf("%s: got %s, want %s", cache, got, want)
 		}

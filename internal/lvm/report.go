@@ -104,9 +104,9 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		start := row.number("pe_start") + row.number("pvseg_start")*f.ExtentSize
 		e := extent{disk: disk, start: start / 512, end: (start + row.number("pvseg_size")*f.ExtentSize) / 512}
 		if row.text("lv_uuid") == "" {
-			f.free = append(f.free, e)
+			f.free = append(f.free, span{extent: e})
 		} else {
-			f.used = append(f.used, usedExtent{e, identity(f.UUID, row.uuid("lv_uuid"))})
+			f.used = append(f.used, span{extent: e, owner: string(identity(f.UUID, row.uuid("lv_uuid")))})
 		}
 	}
 	for _, fields := range one.Seg {

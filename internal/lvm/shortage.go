@@ -55,10 +55,11 @@ func (f *Facts) shortages() (all []shortage) {
 func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
 	users := map[volume.UUID]bool{}
 	names := map[string]bool{}
-	for _, e := range f.place.used[disk] {
-		if e.end > from && !users[e.owner] {
-			users[e.owner] = true
-			for name := f.names[e.owner]; name != ""; name = f.upward(name) {
+	for _, s := range f.place.spans[disk] {
+		id := volume.UUID(s.owner)
+		if s.end > from && id != "" && !users[id] {
+			users[id] = true
+			for name := f.names[id]; name != ""; name = f.upward(name) {
 				names[name] = true
 			}
 		}

@@ -116,7 +116,7 @@ func TestLayoutFits(t *testing.T) {
 		f.PVs = append(f.PVs, PV{Path: path, Allocatable: path != "/fenced", Missing: path == "", Tags: tags})
 		at := int64(0)
 		for _, size := range areas {
-			f.free = append(f.free, extent{disk: path, start: at, end: at + size})
+			f.free = append(f.free, span{extent: extent{disk: path, start: at, end: at + size}})
 			at += size + 1
 		}
 	}

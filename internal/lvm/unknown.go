@@ -1,7 +1,6 @@
 package lvm
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +122,7 @@ func (f *Facts) advice(m devmapper.Mapped, where string) string {
 func (f *Facts) left(m devmapper.Mapped) bool {
 	id, _, ours := f.idOf(m)
 	name, _, _ := parseDMName(m.Name)
-	return ours && m.Open == 0 && isPart(name.LV) && f.Missing == 0 && !slices.ContainsFunc(f.used, func(u usedExtent) bool { return u.owner == id })
+	return ours && m.Open == 0 && isPart(name.LV) && f.Missing == 0 && !slices.ContainsFunc(f.used, func(s span) bool { return s.owner == string(id) })
 }
 
 // overlap returns why a device must not be used: it lies on the same extents as a device of another
@@ -139,7 +138,12 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		all = append(all, extents(n.Mapped)...)
 		below[ownerOf(n.UUID)] = true
 	})
-	mine := spaceOf(all)
+	mine := spans{}
+	for _, e := range all {
+		mine.add(e, "")
+	}
+	mine.sort()
+	meets := func(other devmapper.Mapped) bool { return len(mine.owners(extents(other)...)) > 0 }
 	for _, u := range f.unknown {
 		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID, Number: u.Number})
 		if errors.Is(err, devmapper.ErrNoDevice) {
@@ -152,7 +156,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not know, is unknown: %s", u.Name, g.name, unread)
 		}
 		switch name, _, _ := parseDMName(other.Name); {
-		case !mine.meets(extents(other)):
+		case !meets(other):
 		case f.left(other):
 			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
 		case strings.HasPrefix(name.LV, "pvmove") && below[ownerOf(u.UUID)]: // the metadata may have been read before pvmove changed it
@@ -163,7 +167,7 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
-	for _, uuid := range f.taken.meets(all) {
+	for _, uuid := range f.taken.owners(all...) {
 		if below[ownerOf(uuid)] {
 			continue
 		}
@@ -172,9 +176,9 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		case errors.Is(err, devmapper.ErrNoDevice):
 		case err != nil:
 			return fmt.Sprintf("whether it still lies on extents of another volume's device is unknown: %v", err)
-		case mine.meets(extents(other)) && f.left(other):
+		case meets(other) && f.left(other):
 			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
-		case mine.meets(extents(other)):
+		case meets(other):
 			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest file that differs from the current metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
 		}
 	}
@@ -184,21 +188,11 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 // ownerOf returns the part of a device's uuid that all devices of one volume have.
 func ownerOf(uuid string) string { return uuid[:min(len(uuid), len("LVM-")+2*uuidLength)] }
 
-// A takenExtent is one that a device maps.
-type takenExtent struct {
-	extent
-	uuid  string
-	until int64 // the greatest end of the extents up to this one
-}
-
-// taken are extents by their disk's number, in the order of their starts. They may overlap.
-type taken map[string][]takenExtent
-
 // takenBy returns the extents of the devices of known volumes, and how a device contradicts the
 // metadata, with the remedy: the device of a known volume is misplaced, or an unknown device lies
 // on space of a volume. A device that cannot be read counts as consistent with the metadata.
-func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contradicts error) {
-	all = taken{}
+func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all spans, contradicts error) {
+	all = spans{}
 	isUnknown := map[string]bool{} // by number: not every device has a uuid
 	for _, u := range f.unknown {
 		isUnknown[u.Number] = true
@@ -218,21 +212,14 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all taken, contra
 		} else {
 			where = f.misplaced(now)
 			for _, e := range extents(now) {
-				all[e.disk] = append(all[e.disk], takenExtent{extent: e, uuid: m.UUID})
+				all.add(e, m.UUID)
 			}
 		}
 		if where != "" && contradicts == nil {
 			contradicts = volume.Errorf(volume.Unusable, "the device %s %s, so LVM could replace the tables of devices in use: %s. If that is not possible: copy its data off, stop its users, then dmsetup remove it", m.Name, where, f.advice(now, where))
 		}
 	}
-	for _, of := range all {
-		slices.SortFunc(of, func(a, b takenExtent) int { return cmp.Compare(a.start, b.start) })
-		until := int64(0)
-		for i := range of {
-			until = max(until, of[i].end)
-			of[i].until = until
-		}
-	}
+	all.sort()
 	return all, contradicts
 }
 
@@ -242,8 +229,8 @@ func (f *Facts) onVolume(m devmapper.Mapped) string {
 		return ""
 	}
 	for _, e := range extents(m) {
-		if owner := f.place.otherOwner(e, ""); owner != "" {
-			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[owner])
+		if where := f.onOther(e, ""); where != "" {
+			return where
 		}
 	}
 	return ""
@@ -269,18 +256,4 @@ func (g *group) settled(ctx context.Context, lv volume.LV) error {
 		return err
 	}
 	return check(f)
-}
-
-// meets returns the uuids of the devices that map a part of the extents.
-func (t taken) meets(extents []extent) (uuids []string) {
-	for _, e := range extents {
-		all := t[e.disk]
-		i, _ := slices.BinarySearchFunc(all, e.start, func(o takenExtent, start int64) int { return cmp.Compare(o.until, start+1) })
-		for ; i < len(all) && all[i].start < e.end; i++ {
-			if all[i].end > e.start && !slices.Contains(uuids, all[i].uuid) {
-				uuids = append(uuids, all[i].uuid)
-			}
-		}
-	}
-	return uuids
 }
