@@ -58,10 +58,6 @@ type member struct {
 	before  bool      // the volume had a device
 }
 
-// A batch has the volumes that share the next command of a kind: all that arrive before the
-// command gets the group's turn.
-type batch struct{ members []*member }
-
 // maxBatchMembers keeps the selection of the volumes, which is a single argument, well below
 // the kernel's limit of 128 KiB for an argument.
 const maxBatchMembers = 900
@@ -84,13 +80,10 @@ func (g *group) share(ctx context.Context, k kind, m *member) (devmapper.Mapped,
 		return devmapper.Mapped{}, err
 	}
 	g.mu.Lock()
-	b := g.next[k]
-	if b == nil {
-		b = &batch{}
-		g.next[k] = b
+	if len(g.next[k]) == 0 {
 		go g.runBatch(k) // #nosec G118 -- it outlives each of its requests
 	}
-	b.members = append(b.members, m)
+	g.next[k] = append(g.next[k], m)
 	g.mu.Unlock()
 	select {
 	case <-m.done:
@@ -125,43 +118,39 @@ func (p *Provider) end(m *member, err error) {
 func (g *group) runBatch(k kind) {
 	release, err := g.take(context.Background())
 	g.mu.Lock()
-	members := g.next[k].members
-	if len(members) > maxBatchMembers {
-		g.next[k] = &batch{members: slices.Clone(members[maxBatchMembers:])}
-		members = members[:maxBatchMembers]
+	n := min(len(g.next[k]), maxBatchMembers)
+	members, rest := g.next[k][:n], g.next[k][n:]
+	if g.next[k] = append([]*member(nil), rest...); len(rest) > 0 {
 		go g.runBatch(k)
-	} else {
-		delete(g.next, k)
 	}
 	g.mu.Unlock()
+	for _, m := range g.runTurn(k, members, release, err) { // one at a time, so that each gets its own error
+		release, err := g.take(context.Background())
+		g.runTurn(k, []*member{m}, release, err)
+	}
+}
+
+// runTurn runs the command for the members, unless err says that they have no turn. It returns
+// those that may succeed alone; the others have their results.
+func (g *group) runTurn(k kind, members []*member, release func(), err error) (failed []*member) {
 	if err != nil {
 		for _, m := range members {
 			g.p.end(m, err)
 		}
-		return
+		return nil
 	}
 	said, err := g.runTogether(k, members)
 	release()
-	var failed []*member
 	for _, m := range members {
 		own := g.verify(k, m, err, said)
 		if own == nil || len(members) == 1 || ofAll(err) || refused(said, m) {
 			g.giveBack(k, m, own)
 			g.p.end(m, own)
-			continue
+		} else {
+			failed = append(failed, m)
 		}
-		failed = append(failed, m)
 	}
-	for _, m := range failed { // one at a time, so that each gets its own error
-		release, err := g.take(context.Background())
-		if err == nil {
-			said, err = g.runTogether(k, []*member{m})
-			release()
-			err = g.verify(k, m, err, said)
-			g.giveBack(k, m, err)
-		}
-		g.p.end(m, err)
-	}
+	return failed
 }
 
 // ofAll reports whether the error concerns all volumes of the group, so that a retry with one

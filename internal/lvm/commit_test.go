@@ -56,7 +56,7 @@ func TestGroupCommit(t *testing.T) {
 	eventually(t, "all have joined", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.next[activate] != nil && len(g.next[activate].members) == n-1
+		return len(g.next[activate]) == n-1
 	})
 	close(release)
 	wg.Wait()

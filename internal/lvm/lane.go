@@ -44,11 +44,11 @@ type group struct {
 	gen     uint64 // counts possible changes of the metadata
 	last    *look  // the last successful one
 	running *look
-	known   *Facts          // the last facts, however old
-	at      time.Time       // when they were read
-	next    map[kind]*batch // the members of the next command
-	block   *Block          // a command that hangs, or nil
-	grace   time.Time       // until when block, an earlier flexd's, does not count as hanging
+	known   *Facts             // the last facts, however old
+	at      time.Time          // when they were read
+	next    map[kind][]*member // those that share the next command: all that arrive before it gets the turn
+	block   *Block             // a command that hangs, or nil
+	grace   time.Time          // until when block, an earlier flexd's, does not count as hanging
 }
 
 // lastFacts returns the last facts, however old; nil = the group was not read yet.

@@ -123,7 +123,7 @@ func New(o Options) *Provider {
 func (p *Provider) newGroup(name string) *group {
 	g := &group{
 		name: name, p: p, lock: filepath.Join(p.LockDir, "vg-"+name),
-		turn: make(chan struct{}, 1), next: map[kind]*batch{},
+		turn: make(chan struct{}, 1), next: map[kind][]*member{},
 	}
 	g.adoptEarlier()
 	return g

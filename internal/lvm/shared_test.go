@@ -361,7 +361,7 @@ func TestBatchWithOneElsewhere(t *testing.T) {
 		g := p.groups["vg0"]
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.next[exclusive] != nil && len(g.next[exclusive].members) == 20
+		return len(g.next[exclusive]) == 20
 	})
 	release()
 	all.Wait()
@@ -395,7 +395,7 @@ func TestBatchWithPrefix(t *testing.T) {
 		g := p.groups["vg0"]
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.next[exclusive] != nil && len(g.next[exclusive].members) == 2
+		return len(g.next[exclusive]) == 2
 	})
 	release()
 	for range 2 {

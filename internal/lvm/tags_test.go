@@ -112,7 +112,7 @@ func TestSetRecord(t *testing.T) {
 	eventually(t, "all have joined", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.next[tagging] != nil && len(g.next[tagging].members) == n-1
+		return len(g.next[tagging]) == n-1
 	})
 	close(release)
 	wg.Wait()
