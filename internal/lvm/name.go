@@ -48,8 +48,6 @@ func parseDMName(s string) (name volume.Name, layer string, ok bool) {
 // LVM's uuids are 32 letters and digits, shown in groups of 6-4-4-4-4-4-6.
 const uuidLength = 32
 
-var uuidGroups = []int{6, 4, 4, 4, 4, 4, 6}
-
 // IsUUID reports whether an identity is that of an LVM volume, also in the form of an
 // earlier version's notes.
 func IsUUID(id volume.UUID) bool {
@@ -67,16 +65,8 @@ func split(id volume.UUID) (vg, lv string, ok bool) {
 
 // isUUID reports whether a text has the form of an LVM uuid.
 func isUUID(id string) bool {
-	groups := strings.Split(id, "-")
-	if len(groups) != len(uuidGroups) {
-		return false
-	}
-	for i, g := range groups {
-		if len(g) != uuidGroups[i] || strings.ContainsFunc(g, func(r rune) bool { return !alphanumeric(r) }) {
-			return false
-		}
-	}
-	return true
+	s := strings.ReplaceAll(id, "-", "")
+	return len(s) == uuidLength && isAlphanumeric(s) && grouped(s) == id
 }
 
 // DeviceUUID returns the device-mapper uuid of a volume; "" if it is not LVM's.
@@ -104,7 +94,7 @@ func selection(id volume.UUID) string {
 // a suffix.
 func parseDMUUID(s string) (volume.UUID, bool) {
 	rest, ok := strings.CutPrefix(s, "LVM-")
-	if !ok || len(rest) != 2*uuidLength || strings.ContainsFunc(rest, func(r rune) bool { return !alphanumeric(r) }) {
+	if !ok || len(rest) != 2*uuidLength || !isAlphanumeric(rest) {
 		return "", false
 	}
 	return identity(grouped(rest[:uuidLength]), grouped(rest[uuidLength:])), true
@@ -112,12 +102,11 @@ func parseDMUUID(s string) (volume.UUID, bool) {
 
 // grouped is a uuid as LVM shows it.
 func grouped(s string) string {
-	var groups []string
-	for _, n := range uuidGroups {
-		groups = append(groups, s[:n])
-		s = s[n:]
-	}
-	return strings.Join(groups, "-")
+	return s[:6] + "-" + s[6:10] + "-" + s[10:14] + "-" + s[14:18] + "-" + s[18:22] + "-" + s[22:26] + "-" + s[26:]
+}
+
+func isAlphanumeric(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) })
 }
 
 func alphanumeric(r rune) bool {
