@@ -129,14 +129,12 @@ func remedy(err error) string {
 // down gives the failure of a daemon's command its meaning.
 func down(daemon, pkg, said string, err error) error {
 	e := &downError{daemon: daemon, pkg: pkg, said: strings.Join(strings.Fields(said), " ")}
-	var stuck *run.StuckError
-	var exit *run.ExitError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.absent = true
-	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &stuck):
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*run.StuckError)):
 		e.hangs = true
-	case !errors.As(err, &exit):
+	case !errors.As(err, new(*run.ExitError)):
 		return err
 	}
 	return e

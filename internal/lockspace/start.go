@@ -86,8 +86,7 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 		if err != nil && try == 0 && strings.Contains(said, "invalid parameters for") {
 			continue
 		}
-		var earlier *run.LockedError
-		if errors.As(err, &earlier) { // that of an earlier flexd
+		if earlier, ok := errors.AsType[*run.LockedError](err); ok { // that of an earlier flexd
 			select {
 			case <-earlier.Done:
 				return lockType, nil
