@@ -87,18 +87,6 @@ func (p Pool) Trouble(percent float64) string {
 	return ""
 }
 
-// pools returns the names of the thin pools, sorted.
-func (f *Facts) pools() []string {
-	var all []string
-	for name, l := range f.LVs {
-		if l.thinPool() {
-			all = append(all, name)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
 func (l Logical) thinPool() bool {
 	return slices.Contains(l.Layout, "thin") && slices.Contains(l.Layout, "pool")
 }
@@ -111,18 +99,27 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 		return nil, err
 	}
 	f := g.lastFacts()
+	if f == nil {
+		return nil, nil
+	}
+	if names == nil {
+		for name, l := range f.LVs {
+			if l.thinPool() {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+	}
 	var (
 		all    []Pool
 		failed error // the failure of one pool does not affect the others
 	)
-	if names == nil && f != nil {
-		names = f.pools()
-	}
 	for _, name := range names {
-		if f == nil || f.LVs[name].Name == "" {
+		l, known := f.LVs[name]
+		if !known {
 			continue
 		}
-		one, err := p.pool(f, f.LVs[name])
+		one, err := p.pool(f, l)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			continue
