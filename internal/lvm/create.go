@@ -33,19 +33,17 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if err != nil {
 		return err
 	}
-	_, there := f.LVs[name.LV]
-	if there && kept { // completing it writes zeros: read the metadata again
+	if _, there := f.LVs[name.LV]; there && kept { // completing it writes zeros: read the metadata again
 		if f, _, err = g.look(ctx, true); err != nil {
 			return err
 		}
-		_, there = f.LVs[name.LV]
 	}
-	if there && f.neverActive(f.LVs[name.LV]) {
-		if f, err = g.removeRemains(ctx, f.LVs[name.LV]); err != nil {
+	if l := f.LVs[name.LV]; f.neverActive(l) {
+		if f, err = g.removeRemains(ctx, l); err != nil {
 			return err
 		}
-		_, there = f.LVs[name.LV]
 	}
+	_, there := f.LVs[name.LV]
 	made := !there
 	if made {
 		if f, err = g.createNew(ctx, f, kept, name, size, namespace); err != nil {
