@@ -93,7 +93,6 @@ var phrases = []struct {
 	{"No specified PVs have space available", ErrNoSpace, "no space on the disks that the layout allows (pvTag)"},
 	{"Failed to find logical volume", ErrNoLV, "no such volume"},
 	{"Can't get lock for", ErrLocked, "it is locked"},
-	{"not found", ErrNoVG, ""}, // only with the group's name, see classify
 }
 
 // classify gives the error of a command its kind. stderr is all it printed.
@@ -107,21 +106,15 @@ func classify(vg string, err error, stderr []byte) error {
 	e := &Error{VG: vg, Kind: ErrFailed, Err: err}
 	said := meaning(stderr)
 	for _, p := range phrases {
-		if !strings.Contains(said, p.text) {
-			continue
-		}
-		if e.Kind = p.kind; e.Kind != ErrNoVG {
-			e.Text = p.hint + ": " + said
+		if strings.Contains(said, p.text) {
+			e.Kind, e.Text = p.kind, p.hint+": "+said
 			return e
 		}
-		if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
-			e.Text = "LVM does not find it (its disks may be missing, unreadable, or rejected by the filter): " + said
-			return e
-		}
-		e.Kind = ErrFailed
 	}
-	if e.Text = "LVM failed: " + said; said == "" {
-		e.Text = "LVM failed: " + err.Error()
+	if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
+		e.Kind, e.Text = ErrNoVG, "LVM does not find it (its disks may be missing, unreadable, or rejected by the filter): "+said
+	} else {
+		e.Text = "LVM failed: " + cmp.Or(said, err.Error())
 	}
 	return e
 }

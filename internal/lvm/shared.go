@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,15 +161,12 @@ func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
 	if h == nil && said == nil {
 		return nil
 	}
-	w := &volume.WaitError{Reason: "another host has it active", Holder: h, Err: said}
+	w := &volume.WaitError{Reason: "another host has it active", Holder: h, Err: cmp.Or(said, ErrElsewhere)}
 	if d.Activity == volume.Active {
 		w.Reason = "it is active on this node without its lock, which another host has"
 	}
 	if h == nil {
 		w.Reason += "; LVM does not say which one: delete the pod that uses it there, or lvchange -an there"
-	}
-	if said == nil {
-		w.Err = ErrElsewhere
 	}
 	return w
 }
