@@ -10,19 +10,11 @@ import (
 // checkName applies LVM's rule for names, so that a name is never mistaken for an option or
 // a path.
 func checkName(s string) error {
-	if s == "." || s == ".." || !isWord(s, 127) {
+	wrong := strings.ContainsFunc(s, func(r rune) bool { return !isNameRune(r) })
+	if s == "" || s == "." || s == ".." || len(s) > 127 || s[0] == '-' || wrong {
 		return volume.Errorf(volume.Invalid, "%.140q is no name that LVM allows", s)
 	}
 	return nil
-}
-
-// isWord reports whether a text has only characters of LVM's names and tags, from one to
-// the given number, and does not look like an option.
-func isWord(s string, longest int) bool {
-	if s == "" || len(s) > longest || s[0] == '-' {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return !isNameRune(r) })
 }
 
 func isNameRune(r rune) bool { return alphanumeric(r) || strings.ContainsRune("+_.-", r) }

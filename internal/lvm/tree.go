@@ -48,14 +48,12 @@ func (t *tree) at(number string) *node {
 func (t *tree) add(m devmapper.Mapped, err error) *node {
 	n := &node{Mapped: m, err: err}
 	major, _, _ := strings.Cut(m.Number, ":")
-	seen := map[string]bool{}
 	words := slices.Clone(m.Below)
 	for _, target := range m.Targets {
 		words = append(words, strings.Fields(target.Params)...)
 	}
 	for _, word := range words {
-		if _, _, ok := sysfs.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !seen[word] {
-			seen[word] = true
+		if _, _, ok := sysfs.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !slices.Contains(n.below, word) {
 			n.below = append(n.below, word)
 		}
 	}
