@@ -69,27 +69,20 @@ func (g *group) unusable(f *Facts, thin bool) error {
 // shape returns on how many disks LVM puts a volume of the layout, how many of them have
 // data of their own, and the extents of metadata on each.
 func (l Layout) shape() (disks, data, meta int) {
-	data, copies, parity := max(l.Stripes, 1), 1, 0
-	standard := func(stripes int) {
-		if l.Stripes == 0 {
-			data = stripes
-		}
-	}
+	standard, copies, parity := 1, 1, 0
 	switch l.Type {
 	case "raid0":
-		standard(2)
+		standard = 2
 	case "raid1":
 		copies, meta = cmp.Or(l.Mirrors, 1)+1, 1
 	case "raid5":
-		standard(2)
-		parity, meta = 1, 1
+		standard, parity, meta = 2, 1, 1
 	case "raid6":
-		standard(3)
-		parity, meta = 2, 1
+		standard, parity, meta = 3, 2, 1
 	case "raid10":
-		standard(2)
-		copies, meta = cmp.Or(l.Mirrors, 1)+1, 1
+		standard, copies, meta = 2, cmp.Or(l.Mirrors, 1)+1, 1
 	}
+	data = cmp.Or(l.Stripes, standard)
 	return data*copies + parity, data, meta
 }
 
