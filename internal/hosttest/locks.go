@@ -112,37 +112,33 @@ func (l *locks) look() (s lockspace.Status, err error) {
 }
 
 // Holder implements lvm.Locks.
-func (l *locks) Holder(ctx context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
-	return until(ctx, func() (map[volume.UUID]volume.Holder, error) { return l.read(lvs) })
+func (l *locks) Holder(ctx context.Context, _ string, lv lockspace.LV) (*volume.Holder, error) {
+	return until(ctx, func() (*volume.Holder, error) { return l.read(lv) })
 }
 
-func (l *locks) read(lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
+func (l *locks) read(lv lockspace.LV) (*volume.Holder, error) {
 	if l.pace("before") == Fails {
 		return nil, errFailed
 	}
-	all, err := l.holders(lvs)
+	h, err := l.holder(lv)
 	l.pace("after")
-	return all, err
+	return h, err
 }
 
-func (l *locks) holders(lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
+func (l *locks) holder(lv lockspace.LV) (*volume.Holder, error) {
 	m := l.m
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
 	if m.cutOff {
 		return nil, errLeaseIO
 	}
-	all := map[volume.UUID]volume.Holder{}
-	for _, lv := range lvs {
-		ids, _ := m.holders(string(lv.UUID))
-		if len(ids) > 0 && !m.disk.silent {
-			all[lv.UUID] = volume.Holder{HostID: ids[0], Host: fmt.Sprintf("node%d", ids[0]), State: volume.LeaseLive}
-		}
-		if !strings.HasPrefix(lv.LockArgs, "1.0.0:") {
-			m.h.broke("the lock of %s is looked for at %q", lv.UUID, lv.LockArgs)
-		}
+	if !strings.HasPrefix(lv.LockArgs, "1.0.0:") {
+		m.h.broke("the lock of %s is looked for at %q", lv.UUID, lv.LockArgs)
 	}
-	return all, nil
+	if ids, _ := m.holders(string(lv.UUID)); len(ids) > 0 && !m.disk.silent {
+		return &volume.Holder{HostID: ids[0], Host: fmt.Sprintf("node%d", ids[0]), State: volume.LeaseLive}, nil
+	}
+	return nil, nil
 }
 
 // Taken implements lvm.Locks.

@@ -53,25 +53,21 @@ type sighting struct {
 	first, last time.Time
 }
 
-// Holder returns which other host holds the lock of each volume and still counts: what LVM
-// would be refused for. A lock that no host holds, this host, or a host that sanlock takes
-// for dead, is not in the result. It is a hint: LVM's own command decides.
-func (m *Manager) Holder(ctx context.Context, vg string, lvs []LV) (map[volume.UUID]volume.Holder, error) {
-	names := map[volume.UUID]string{}
+// Holder returns which other host holds the lock of a volume and still counts: what LVM
+// would be refused for; nil = no host, this host, or one that sanlock takes for dead. It is a hint:
+// LVM's own command decides.
+func (m *Manager) Holder(ctx context.Context, vg string, lv LV) (*volume.Holder, error) {
+	l, err := lv.lease()
+	if err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	s := m.space(vg)
 	if s.next == nil {
 		s.next = &reading{leases: map[leaseArg]bool{}, done: make(chan struct{})}
 	}
 	r := s.next
-	for _, lv := range lvs {
-		l, err := lv.lease()
-		if err != nil {
-			m.mu.Unlock()
-			return nil, err
-		}
-		r.leases[l], names[lv.UUID] = true, l.Name
-	}
+	r.leases[l] = true
 	if !s.reading {
 		s.reading = true
 		go m.readAll(s)
@@ -85,16 +81,13 @@ func (m *Manager) Holder(ctx context.Context, vg string, lvs []LV) (map[volume.U
 	if r.err != nil {
 		return nil, r.err
 	}
-	held := map[volume.UUID]volume.Holder{}
-	for uuid, name := range names {
-		if text := r.errors[name]; text != "" {
-			return nil, volume.Errorf(volume.Unknown, "the holder of the lock is not known: %s", text)
-		}
-		if h, ok := r.hosts[name]; ok {
-			held[uuid] = h
-		}
+	if text := r.errors[l.Name]; text != "" {
+		return nil, volume.Errorf(volume.Unknown, "the holder of the lock is not known: %s", text)
 	}
-	return held, nil
+	if h, ok := r.hosts[l.Name]; ok {
+		return &h, nil
+	}
+	return nil, nil
 }
 
 // readAll reads until no request is left.

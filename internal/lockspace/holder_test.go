@@ -175,6 +175,21 @@ func lvs(names ...string) (all []LV) {
 	return all
 }
 
+// holders returns the holders of the locks that have one.
+func holders(ctx context.Context, m *Manager, vg string, lvs []LV) (map[volume.UUID]volume.Holder, error) {
+	held := map[volume.UUID]volume.Holder{}
+	for _, lv := range lvs {
+		h, err := m.Holder(ctx, vg, lv)
+		if err != nil {
+			return nil, err
+		}
+		if h != nil {
+			held[lv.UUID] = *h
+		}
+	}
+	return held, nil
+}
+
 // The holder of a lock by the state of its lease, as sanlock of host 2 sees it.
 func TestHolder(t *testing.T) {
 	for _, c := range []struct {
@@ -194,7 +209,7 @@ func TestHolder(t *testing.T) {
 				return d.Now
 			}
 			atLeases(t, n)
-			held, err := m.Holder(t.Context(), "svg", lvs(lv1, lv2, lv3))
+			held, err := holders(t.Context(), m, "svg", lvs(lv1, lv2, lv3))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -216,7 +231,7 @@ func TestHolder(t *testing.T) {
 			}
 			first := now
 			now = now.Add(time.Minute)
-			held, err = m.Holder(t.Context(), "svg", lvs(lv1))
+			held, err = holders(t.Context(), m, "svg", lvs(lv1))
 			if err != nil || !held["VG_"+lv1].Since.Equal(first) {
 				t.Errorf("%+v, %v", held, err)
 			}
@@ -263,7 +278,7 @@ func TestHolderIsShared(t *testing.T) {
 	var all sync.WaitGroup
 	for range 200 {
 		all.Go(func() {
-			if _, err := m.Holder(t.Context(), "svg", lvs(lv1)); err != nil {
+			if _, err := holders(t.Context(), m, "svg", lvs(lv1)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -291,7 +306,7 @@ func TestManyHolders(t *testing.T) {
 	now := first
 	m.now = func() time.Time { return now }
 	for range 2 {
-		held, err := m.Holder(t.Context(), "svg", lvs(lv1))
+		held, err := holders(t.Context(), m, "svg", lvs(lv1))
 		if h := held["VG_"+lv1]; err != nil || h.Host != "n3" || h.State != "live" || !h.Since.Equal(first) {
 			t.Errorf("%+v, %v", h, err)
 		}
@@ -323,7 +338,7 @@ func TestHolderSince(t *testing.T) {
 		n.leases = func(leasesArg) (*leasesAnswer, error) {
 			return &leasesAnswer{Owners: map[string][]owner{lv1: step.owner}, Hosts: map[int]delta{1: {Name: "n1", Generation: 2, Timestamp: 20}}}, nil
 		}
-		held, err := m.Holder(t.Context(), "svg", lvs(lv1))
+		held, err := holders(t.Context(), m, "svg", lvs(lv1))
 		if err != nil || !held["VG_"+lv1].Since.Equal(step.since) {
 			t.Errorf("%s: since %v (%v), want %v", step.name, held["VG_"+lv1].Since, err, step.since)
 		}
@@ -335,7 +350,7 @@ func TestHolderUnknown(t *testing.T) {
 	m, n := newNode(t, "live")
 	atLeases(t, n)
 	for _, args := range []string{"", "1.0.0", "2.0.0:70254592", "1.0.0:-4096", "1.0.0:70254593", "dlm"} {
-		_, err := m.Holder(t.Context(), "svg", []LV{{UUID: "VG_" + lv1, LockArgs: args}})
+		_, err := holders(t.Context(), m, "svg", []LV{{UUID: "VG_" + lv1, LockArgs: args}})
 		if err == nil || volume.CodeOf(err) != volume.Unknown {
 			t.Errorf("%q: %v", args, err)
 		}
@@ -343,13 +358,13 @@ func TestHolderUnknown(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n.leases = func(leasesArg) (*leasesAnswer, error) { return nil, errors.New("I/O error") }
-	if _, err := m.Holder(ctx, "svg", lvs(lv1)); volume.CodeOf(err) != volume.Unknown {
+	if _, err := holders(ctx, m, "svg", lvs(lv1)); volume.CodeOf(err) != volume.Unknown {
 		t.Error(err)
 	}
-	if _, err := m.Holder(t.Context(), "svg", lvs(lv1)); volume.CodeOf(err) != volume.Unknown || !strings.Contains(err.Error(), "I/O error") {
+	if _, err := holders(t.Context(), m, "svg", lvs(lv1)); volume.CodeOf(err) != volume.Unknown || !strings.Contains(err.Error(), "I/O error") {
 		t.Error(err)
 	}
-	if _, err := m.Holder(t.Context(), "other", lvs(lv1)); volume.CodeOf(err) != volume.Unknown {
+	if _, err := holders(t.Context(), m, "other", lvs(lv1)); volume.CodeOf(err) != volume.Unknown {
 		t.Error(err)
 	}
 }

@@ -285,7 +285,7 @@ func TestDLM(t *testing.T) {
 	if err := m.Ready(t.Context(), "svg"); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.Holder(t.Context(), "svg", []LV{{UUID: "VG_" + lv1, LockArgs: "1.0.0:4096"}}); volume.CodeOf(err) != volume.Unknown {
+	if _, err := holders(t.Context(), m, "svg", []LV{{UUID: "VG_" + lv1, LockArgs: "1.0.0:4096"}}); volume.CodeOf(err) != volume.Unknown {
 		t.Error(err)
 	}
 }

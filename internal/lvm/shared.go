@@ -22,8 +22,8 @@ type Locks interface {
 	Ready(ctx context.Context, vg string) error
 	// Check is Ready without starting anything: a group whose locks are not started is no error.
 	Check(ctx context.Context, vg string) error
-	// Holder returns the other hosts that hold the locks of volumes.
-	Holder(ctx context.Context, vg string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error)
+	// Holder returns the other host that holds the lock of a volume; nil = none does.
+	Holder(ctx context.Context, vg string, lv lockspace.LV) (*volume.Holder, error)
 	// CanUnlock returns why the lock of a volume that is deactivated would stay on this node.
 	CanUnlock(ctx context.Context, vg string) error
 	// Taken returns the volumes, active here, whose locks this node does not hold any more, and
@@ -148,11 +148,8 @@ func (g *group) holder(ctx context.Context, f *Facts, l Logical) *volume.Holder 
 	if g.p.Locks == nil || l.LockArgs == "" {
 		return nil
 	}
-	all, err := g.p.Locks.Holder(ctx, g.name, []lockspace.LV{{UUID: l.UUID, LockArgs: l.LockArgs}})
-	if h, ok := all[l.UUID]; ok && err == nil {
-		return &h
-	}
-	return nil
+	h, _ := g.p.Locks.Holder(ctx, g.name, lockspace.LV{UUID: l.UUID, LockArgs: l.LockArgs})
+	return h
 }
 
 // await returns the error of a volume whose lock another host holds, as h or LVM's error said

@@ -126,7 +126,7 @@ func (l *fakeLocks) CanUnlock(context.Context, string) error {
 	return l.kept
 }
 
-func (l *fakeLocks) Holder(_ context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {
+func (l *fakeLocks) Holder(_ context.Context, _ string, asked lockspace.LV) (*volume.Holder, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.f.mu.Lock()
@@ -135,15 +135,12 @@ func (l *fakeLocks) Holder(_ context.Context, _ string, lvs []lockspace.LV) (map
 	if !l.known {
 		return nil, errors.New("unknown")
 	}
-	all := map[volume.UUID]volume.Holder{}
 	for name, lv := range l.f.lvs {
-		for _, asked := range lvs {
-			if other := l.f.others[name]; asked.UUID == lv.uuid && other != "" {
-				all[asked.UUID] = volume.Holder{Host: "b", HostID: 2, Shared: other == "sh"}
-			}
+		if other := l.f.others[name]; asked.UUID == lv.uuid && other != "" {
+			return &volume.Holder{Host: "b", HostID: 2, Shared: other == "sh"}, nil
 		}
 	}
-	return all, nil
+	return nil, nil
 }
 
 func (l *fakeLocks) Taken(_ context.Context, _ string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error) {

@@ -55,11 +55,8 @@ func inside(args []string) {
 	}
 	v.Status = m.Status(nodes.Group)
 	if len(args) == 3 {
-		held, err := m.Holder(ctx, nodes.Group, []lockspace.LV{{UUID: volume.UUID(args[1]), LockArgs: args[2]}})
-		if h, ok := held[volume.UUID(args[1])]; ok {
-			v.Holder = &h
-		}
-		if err != nil {
+		var err error
+		if v.Holder, err = m.Holder(ctx, nodes.Group, lockspace.LV{UUID: volume.UUID(args[1]), LockArgs: args[2]}); err != nil {
 			v.Failed = err.Error()
 		}
 	}
