@@ -2,8 +2,8 @@ package flexvolume
 
 import (
 	"errors"
+	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // The statuses kubelet knows. StatusNotSupported is permanent: kubelet never calls that
@@ -82,7 +82,7 @@ func (a Answer) append(b []byte) []byte {
 	}
 	if a.Attached != nil {
 		b = append(b, `,"attached":`...)
-		b = appendBool(b, *a.Attached)
+		b = strconv.AppendBool(b, *a.Attached)
 	}
 	if a.Capabilities != nil {
 		b = append(b, `,"capabilities":`...)
@@ -97,15 +97,15 @@ func (c Capabilities) Encode() []byte { return append(c.append(nil), '\n') }
 
 func (c Capabilities) append(b []byte) []byte {
 	b = append(b, `{"attach":`...)
-	b = appendBool(b, c.Attach)
+	b = strconv.AppendBool(b, c.Attach)
 	b = append(b, `,"selinuxRelabel":`...)
-	b = appendBool(b, c.SELinuxRelabel)
+	b = strconv.AppendBool(b, c.SELinuxRelabel)
 	b = append(b, `,"supportsMetrics":`...)
-	b = appendBool(b, c.SupportsMetrics)
+	b = strconv.AppendBool(b, c.SupportsMetrics)
 	b = append(b, `,"fsGroup":`...)
-	b = appendBool(b, c.FSGroup)
+	b = strconv.AppendBool(b, c.FSGroup)
 	b = append(b, `,"requiresFSResize":`...)
-	b = appendBool(b, c.RequiresFSResize)
+	b = strconv.AppendBool(b, c.RequiresFSResize)
 	return append(b, '}')
 }
 
@@ -170,19 +170,7 @@ func (p *scanner) answer() (Answer, error) {
 	return a, err
 }
 
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, "true"...)
-	}
-	return append(b, "false"...)
-}
-
-func valid(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	return strings.ToValidUTF8(s, "?")
-}
+func valid(s string) string { return strings.ToValidUTF8(s, "?") }
 
 // oneLine makes s fit for an event: see Failure. It is idempotent.
 func oneLine(s string) string {

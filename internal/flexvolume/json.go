@@ -3,6 +3,7 @@ package flexvolume
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -288,15 +289,11 @@ func (p *scanner) number() error {
 		return p.i > at
 	}
 	next := func(set string) bool {
-		if p.i < len(p.s) {
-			for _, c := range []byte(set) {
-				if p.s[p.i] == c {
-					p.i++
-					return true
-				}
-			}
+		if p.i == len(p.s) || strings.IndexByte(set, p.s[p.i]) < 0 {
+			return false
 		}
-		return false
+		p.i++
+		return true
 	}
 	next("-")
 	if !next("0") && !digits() {

@@ -57,14 +57,11 @@ func ReadRequest(r io.Reader) (Request, error) {
 
 func parseRequest(line string) (Request, error) {
 	var q Request
-	var v int64
 	p := scanner{s: line}
 	args := false
-	err := p.object(func(key string) (err error) {
+	v, err := p.message(func(key string) (err error) {
 		var n int64
 		switch key {
-		case "v":
-			v, err = p.integer()
 		case "id":
 			q.ID, err = p.str()
 			if err == nil && !validID(q.ID) {
@@ -87,15 +84,10 @@ func parseRequest(line string) (Request, error) {
 		default:
 			err = p.skip(0)
 		}
-		return within(key, err)
+		return err
 	})
-	if err == nil {
-		err = p.end()
-	}
 	switch {
 	case err != nil:
-	case v != Version:
-		err = &VersionError{Got: v}
 	case q.ID == "":
 		err = errors.New("the request has no id")
 	case q.Verb == "":
@@ -166,12 +158,9 @@ func WriteReply(w io.Writer, r Reply) error {
 // uses another protocol.
 func parseReply(line string) (Reply, error) {
 	var r Reply
-	var v int64
 	p := scanner{s: line}
-	err := p.object(func(key string) (err error) {
+	_, err := p.message(func(key string) (err error) {
 		switch key {
-		case "v":
-			v, err = p.integer()
 		case "id":
 			r.ID, err = p.str()
 		case "answer":
@@ -179,15 +168,10 @@ func parseReply(line string) (Reply, error) {
 		default:
 			err = p.skip(0)
 		}
-		return within(key, err)
+		return err
 	})
-	if err == nil {
-		err = p.end()
-	}
 	switch {
 	case err != nil:
-	case v != Version:
-		err = &VersionError{Got: v}
 	case r.Answer.Status != StatusSuccess && r.Answer.Status != StatusFailure && r.Answer.Status != StatusNotSupported:
 		err = errors.New("an answer without a known status")
 	default:
@@ -225,24 +209,26 @@ func readLine(r io.Reader) ([]byte, error) {
 }
 
 // validID limits the length and the characters of ids in logs and messages.
-func validID(id string) bool {
-	if id == "" || len(id) > 64 {
-		return false
-	}
-	for i := range len(id) {
-		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
-		default:
-			return false
-		}
-	}
-	return true
-}
+func validID(id string) bool { return isWord(id, "-_.") }
 
-// within adds the key to err.
-func within(key string, err error) error {
+// message reads a message and its version; field must read the value of each other key.
+func (p *scanner) message(field func(key string) error) (v int64, err error) {
+	err = p.object(func(key string) (err error) {
+		if key == "v" {
+			v, err = p.integer()
+		} else {
+			err = field(key)
+		}
+		if err != nil {
+			err = errors.New("key " + quote(key) + ": " + err.Error())
+		}
+		return err
+	})
 	if err == nil {
-		return nil
+		err = p.end()
 	}
-	return errors.New("key " + quote(key) + ": " + err.Error())
+	if err == nil && v != Version {
+		err = &VersionError{Got: v}
+	}
+	return v, err
 }

@@ -170,30 +170,13 @@ type optionError struct{ key, why string }
 func (e *optionError) Error() string { return "option " + e.key + ": " + e.why }
 
 func keyError(key, why string) error {
-	switch {
-	case strings.HasPrefix(key, keySecret): // the name of a secret's key is no secret
-		return &optionError{showKey(key), "malformed"}
-	default:
-		return &optionError{showKey(key), why}
+	if strings.HasPrefix(key, keySecret) { // the name of a secret's key is no secret
+		why = "malformed"
 	}
-}
-
-// showKey shows a key bare if it is a plain word, quoted if not.
-func showKey(key string) string {
-	if len(key) > 64 {
-		return quote(key)
+	if !isWord(key, "-_./") {
+		key = quote(key)
 	}
-	for i := range len(key) {
-		switch c := key[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.', c == '/':
-		default:
-			return quote(key)
-		}
-	}
-	if key == "" {
-		return `""`
-	}
-	return key
+	return &optionError{key, why}
 }
 
 func (o *Options) needVolume() error {

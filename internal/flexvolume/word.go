@@ -22,3 +22,18 @@ func IsPrintable(s string) bool {
 	}
 	return true
 }
+
+// isWord reports whether s is one to 64 letters and digits of ASCII, or others.
+func isWord(s, others string) bool {
+	if s == "" || len(s) > 64 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte(others, c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
