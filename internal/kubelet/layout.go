@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/flexd/flexd/internal/volume"
 )
 
 // A Layout is kubelet's directories for the volumes of one driver. Its root directories
@@ -68,18 +66,6 @@ func (l Layout) Link(dir string) string {
 		}
 	}
 	return ""
-}
-
-// Place says what a directory below a root is.
-func (l Layout) Place(root, dir string) volume.Place {
-	place, ok := ParsePlace(root, l.Driver, dir)
-	switch {
-	case ok && place.Staged:
-		return volume.Place{Kind: volume.Staged, Name: place.Name}
-	case ok:
-		return volume.Place{Kind: volume.Published, Name: place.Name, Pod: place.PodUID}
-	}
-	return volume.Place{Bind: IsSubPath(root, dir), OtherDriver: IsOtherDriver(root, l.Driver, dir)}
 }
 
 // resolve follows the symlinks of the part of path that exists.

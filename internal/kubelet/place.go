@@ -4,74 +4,37 @@ import (
 	"strings"
 
 	"github.com/flexd/flexd/internal/flexvolume"
+	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Place is one of kubelet's directories for a volume of this driver.
-type Place struct {
-	Staged bool   // the global mount; false: a pod's mount
-	PodUID string // of a pod's mount
-	Driver string // "vendor/driver"
-	Name   string // PV name, or the pod's own name of an inline volume
-}
-
-// ParsePlace recognises kubelet's two kinds of directory below root:
+// Place says what a directory below a root is. It only parses the text:
 //
-//	<root>/plugins/kubernetes.io/flexvolume/<vendor>/<driver>/mounts/<name>
-//	<root>/pods/<uid>/volumes/<vendor>~<driver>/<name>
+//	<root>/plugins/kubernetes.io/flexvolume/<vendor>/<driver>/mounts/<name>   a global mount
+//	<root>/pods/<uid>/volumes/<vendor>~<driver>/<name>                        a pod's mount
+//	<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>            a part of a volume, for a container
 //
-// The driver is "vendor/driver"; "" accepts any. It only parses the text.
-func ParsePlace(root, driver, dir string) (Place, bool) {
+// What else is below <root>/plugins/ and <root>/pods/<uid>/volumes/<plugin>/ is another driver's.
+func (l Layout) Place(root, dir string) volume.Place {
 	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
-	if !ok || root == "" {
-		return Place{}, false
+	if !ok {
+		return volume.Place{}
 	}
-	var place Place
 	part := strings.Split(rest, "/")
+	name := part[len(part)-1]
 	switch {
-	case len(part) == 7 && part[0] == "plugins" && part[1] == "kubernetes.io" && part[2] == "flexvolume" && part[5] == "mounts":
-		place.Staged = true
-		place.Driver = part[3] + "/" + part[4]
-		place.Name = part[6]
-		if !flexvolume.IsComponent(part[3]) || !flexvolume.IsComponent(part[4]) {
-			return Place{}, false
-		}
-	case len(part) == 5 && part[0] == "pods" && part[2] == "volumes":
-		vendor, name, ok := strings.Cut(part[3], "~")
-		if !ok || strings.Contains(name, "~") || !flexvolume.IsComponent(part[1]) || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(name) {
-			return Place{}, false
-		}
-		place.PodUID = part[1]
-		place.Driver = vendor + "/" + name
-		place.Name = part[4]
-	default:
-		return Place{}, false
+	case part[0] == "plugins" && dir == GlobalDir(root, l.Driver, name):
+		return volume.Place{Kind: volume.Staged, Name: name}
+	case part[0] == "plugins":
+		return volume.Place{OtherDriver: len(part) > 2 && !strings.HasPrefix(rest, "plugins/kubernetes.io/flexvolume/"+l.Driver+"/")}
+	case part[0] != "pods" || len(part) < 5:
+		return volume.Place{}
+	case dir == PodDir(root, l.Driver, part[1], name):
+		return volume.Place{Kind: volume.Published, Name: name, Pod: part[1]}
 	}
-	if !flexvolume.IsComponent(place.Name) || driver != "" && place.Driver != driver {
-		return Place{}, false
+	return volume.Place{
+		Bind:        part[2] == "volume-subpaths" && len(part) == 6,
+		OtherDriver: part[2] == "volumes" && part[3] != strings.Replace(l.Driver, "/", "~", 1),
 	}
-	return place, true
-}
-
-// IsSubPath reports whether a directory is one at which kubelet binds a part of a volume
-// for a container: <root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>.
-func IsSubPath(root, dir string) bool {
-	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
-	part := strings.Split(rest, "/")
-	return ok && len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths"
-}
-
-// IsOtherDriver reports whether a directory belongs to the volumes of another driver, of any
-// kind: it is below <root>/plugins/, or below <root>/pods/<uid>/volumes/<plugin>/.
-func IsOtherDriver(root, driver, dir string) bool {
-	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
-	part := strings.Split(rest, "/")
-	switch {
-	case !ok:
-		return false
-	case part[0] == "plugins" && len(part) > 2:
-		return !strings.HasPrefix(rest, "plugins/kubernetes.io/flexvolume/"+driver+"/")
-	}
-	return len(part) >= 5 && part[0] == "pods" && part[2] == "volumes" && part[3] != strings.Replace(driver, "/", "~", 1)
 }
 
 // GlobalDir returns kubelet's global mount directory of a volume, or "" if the name or the

@@ -3,6 +3,8 @@ package kubelet
 import (
 	"strings"
 	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 const (
@@ -12,37 +14,38 @@ const (
 
 func TestPlace(t *testing.T) {
 	const root = "/var/lib/kubelet"
-	staged := Place{Staged: true, Driver: "flexd/lvm", Name: "pv1"}
-	pod := Place{PodUID: "uid-a", Driver: "flexd/lvm", Name: "pv1"}
+	staged := volume.Place{Kind: volume.Staged, Name: "pv1"}
+	pod := volume.Place{Kind: volume.Published, Name: "pv1", Pod: "uid-a"}
 	for _, tt := range []struct {
 		root, driver, dir string
-		want              Place
+		want              volume.Place
 	}{
 		{root, "flexd/lvm", globalDir, staged},
 		{root, "flexd/lvm", podDir, pod},
-		{root, "", podDir, pod},
-		{root, "other/lvm", podDir, Place{}},
-		{root, "other/lvm", globalDir, Place{}},
-		{"/var/lib", "flexd/lvm", podDir, Place{}},
-		{"/var/lib/kube", "flexd/lvm", podDir, Place{}},
-		{"", "flexd/lvm", podDir, Place{}},
-		{root, "", root, Place{}},
-		{root, "", root + "/pods/uid-a/volumes/flexd~lvm", Place{}},
-		{root, "", podDir + "/sub", Place{}},
-		{root, "", globalDir + "/sub", Place{}},
-		{root, "", podDir + "/", Place{}},
-		{root, "", root + "/pods/../volumes/flexd~lvm/pv1", Place{}},
-		{root, "", root + "/pods/uid-a/volumes/flexd~lvm/..", Place{}},
-		{root, "", root + "/pods/uid-a/volumes/flexd/pv1", Place{}},
-		{root, "", root + "/pods/uid-a/volumes/a~b~c/pv1", Place{}},
-		{root, "", root + "/pods/uid-a/volume-subpaths/flexd~lvm/pv1", Place{}},
-		{root, "", root + "/pods//volumes/flexd~lvm/pv1", Place{}},
-		{root, "", root + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mount/pv1", Place{}},
-		{root, "", root + "/plugins/kubernetes.io/flexvolume/../lvm/mounts/pv1", Place{}},
+		{root + "/", "flexd/lvm", podDir, pod},
+		{root, "other/lvm", podDir, volume.Place{}},
+		{root, "other/lvm", globalDir, volume.Place{}},
+		{"/var/lib", "flexd/lvm", podDir, volume.Place{}},
+		{"/var/lib/kube", "flexd/lvm", podDir, volume.Place{}},
+		{"", "flexd/lvm", podDir, volume.Place{}},
+		{root, "flexd/lvm", root, volume.Place{}},
+		{root, "flexd/lvm", root + "/pods/uid-a/volumes/flexd~lvm", volume.Place{}},
+		{root, "flexd/lvm", podDir + "/sub", volume.Place{}},
+		{root, "flexd/lvm", globalDir + "/sub", volume.Place{}},
+		{root, "flexd/lvm", podDir + "/", volume.Place{}},
+		{root, "flexd/lvm", root + "/pods/../volumes/flexd~lvm/pv1", volume.Place{}},
+		{root, "flexd/lvm", root + "/pods/uid-a/volumes/flexd~lvm/..", volume.Place{}},
+		{root, "flexd", root + "/pods/uid-a/volumes/flexd/pv1", volume.Place{}},
+		{root, "flexd/lvm", root + "/pods/uid-a/volumes/a~b~c/pv1", volume.Place{}},
+		{root, "flexd/lvm", root + "/pods/uid-a/volume-subpaths/flexd~lvm/pv1", volume.Place{}},
+		{root, "flexd/lvm", root + "/pods//volumes/flexd~lvm/pv1", volume.Place{}},
+		{root, "flexd/lvm", root + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mount/pv1", volume.Place{}},
+		{root, "../lvm", root + "/plugins/kubernetes.io/flexvolume/../lvm/mounts/pv1", volume.Place{}},
 	} {
-		got, ok := ParsePlace(tt.root, tt.driver, tt.dir)
-		if got != tt.want || ok != (tt.want != Place{}) {
-			t.Errorf("%s %s %s: got %+v, %v", tt.root, tt.driver, tt.dir, got, ok)
+		got := Layout{Driver: tt.driver}.Place(tt.root, tt.dir)
+		got.Bind, got.OtherDriver = false, false
+		if got != tt.want {
+			t.Errorf("%s %s %s: got %+v", tt.root, tt.driver, tt.dir, got)
 		}
 	}
 	if got := GlobalDir(root, "flexd/lvm", "pv1"); got != globalDir {
@@ -61,28 +64,28 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-func FuzzParsePlace(f *testing.F) {
+func FuzzPlace(f *testing.F) {
 	f.Add("/var/lib/kubelet", "flexd/lvm", globalDir)
-	f.Add("/var/lib/kubelet/", "", podDir)
+	f.Add("/var/lib/kubelet/", "flexd/lvm", podDir)
 	f.Fuzz(func(t *testing.T, root, driver, dir string) {
-		p, ok := ParsePlace(root, driver, dir)
-		if !ok {
-			if p != (Place{}) {
+		p := Layout{Driver: driver}.Place(root, dir)
+		if p.Kind == "" {
+			if p.Name+p.Pod != "" {
 				t.Errorf("%+v", p)
 			}
 			return
 		}
-		back := PodDir(root, p.Driver, p.PodUID, p.Name)
-		if p.Staged {
-			back = GlobalDir(root, p.Driver, p.Name)
+		back := PodDir(root, driver, p.Pod, p.Name)
+		if p.Kind == volume.Staged {
+			back = GlobalDir(root, driver, p.Name)
 		}
-		if back != dir || strings.Contains(p.Name, "/") || driver != "" && driver != p.Driver {
+		if back != dir || strings.Contains(p.Name, "/") || p.Bind || p.OtherDriver {
 			t.Errorf("%q is %+v is %q", dir, p, back)
 		}
 	})
 }
 
-func TestIsOtherDriver(t *testing.T) {
+func TestOtherDriver(t *testing.T) {
 	const root = "/var/lib/kubelet"
 	for dir, want := range map[string]bool{
 		podDir:          false,
@@ -97,8 +100,8 @@ func TestIsOtherDriver(t *testing.T) {
 		root + "/pods":                                                  false,
 		"/mnt/pods/u/volumes/a~b/c":                                     false,
 	} {
-		if got := IsOtherDriver(root, "flexd/lvm", dir); got != want {
-			t.Errorf("%s: %t", dir, got)
+		if got := (Layout{Driver: "flexd/lvm"}).Place(root, dir); got.OtherDriver != want {
+			t.Errorf("%s: %+v", dir, got)
 		}
 	}
 }
