@@ -65,7 +65,7 @@ func Explain(q Query) (status.Explanation, error) {
 		return status.Explanation{}, err
 	}
 	e := &explainer{Query: q, manifest: m, node: about.Node, driver: about.Driver, staged: map[string]bool{}}
-	doc := status.Explanation{Node: about.Node, Driver: about.Driver, Attach: q.Attach, Problems: []string{}, Volumes: []status.ExplainedVolume{}, Skipped: []status.SkippedVolume{}}
+	doc := status.Explanation{Node: about.Node, Driver: about.Driver, Attach: q.Attach}
 	used := map[string]bool{}
 	for i := range m.pods {
 		if err := e.pod(&m.pods[i], used); err != nil {
@@ -372,13 +372,7 @@ func (e *explainer) judge(s *subject, about status.Explained) {
 		s.End = append(s.End, fmt.Sprintf("when the pod is deleted kubelet calls %s; flexd deactivates the volume %s. The data stays", verbs, then))
 	}
 	for _, list := range []*[]string{&s.Refusals, &s.End, &s.Warnings, &s.Notes} {
-		if *list == nil {
-			*list = []string{}
-		}
 		*list = slices.Compact(*list)
-	}
-	if s.Calls == nil {
-		s.Calls = []status.ExplainedCall{}
 	}
 }
 

@@ -27,7 +27,7 @@ func Offline(live *config.Live, why error) *Frontend {
 // directory that is not kubelet's.
 func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained {
 	cfg := f.Config.Get()
-	doc := status.Explained{Node: cfg.NodeName, Driver: cfg.Driver, Lease: cfg.Lease.String(), Calls: []status.ExplainedCall{}}
+	doc := status.Explained{Node: cfg.NodeName, Driver: cfg.Driver, Lease: cfg.Lease.String()}
 	for _, vg := range cfg.VolumeGroups {
 		if vg.Shared {
 			doc.Shared = append(doc.Shared, vg.Name)
@@ -40,9 +40,9 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 	)
 	for i, text := range calls {
 		verb, blob, _ := strings.Cut(text, " ")
-		e := status.ExplainedCall{Verb: verb, Result: status.WouldSucceed, Args: f.arguments(verb, blob), Steps: []string{}, Notes: []string{}}
+		e := status.ExplainedCall{Verb: verb, Result: status.WouldSucceed, Args: f.arguments(verb, blob)}
 		if e.Args == nil {
-			e.Args, e.Result, e.Code, e.Message = []string{}, status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
+			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
 			doc.Calls = append(doc.Calls, e)
 			continue
 		}

@@ -202,13 +202,13 @@ func (s *Status) page(path string) (code int, doc any, err error) {
 		return http.StatusOK, s.Source.List(), nil
 	case "/healthz":
 		failing, degraded := s.Source.Health()
-		switch all := slices.Concat([]string{}, failing, degraded); {
+		switch all := slices.Concat(failing, degraded); {
 		case len(failing) > 0:
 			return http.StatusServiceUnavailable, health{"failing", all}, nil
 		case len(degraded) > 0:
 			return http.StatusOK, health{"degraded", all}, nil
 		}
-		return http.StatusOK, health{"ok", []string{}}, nil
+		return http.StatusOK, health{"ok", nil}, nil
 	case "/version":
 		return http.StatusOK, versions{s.Version, runtime.Version()}, nil
 	}

@@ -77,7 +77,7 @@ func TestStatus(t *testing.T) {
 		{"GET", "/v1/orphans", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[]}`},
 		{"GET", "/v1/orphans?target=/a%20b&target=vg0/data", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[{"target":"/a b","message":"no"},{"target":"vg0/data","message":"no"}]}`},
 		{"GET", "/v1/explain", nil, 200, `{"node":"node-1","version":"","driver":"flexd/lvm","lease":"30s","calls":[]}`},
-		{"GET", "/v1/explain?call=mount+%7B%7D", nil, 200, `{"node":"node-1","version":"","driver":"flexd/lvm","lease":"30s","calls":[{"verb":"mount {}","args":null,"result":"success","steps":null,"notes":null}]}`},
+		{"GET", "/v1/explain?call=mount+%7B%7D", nil, 200, `{"node":"node-1","version":"","driver":"flexd/lvm","lease":"30s","calls":[{"verb":"mount {}","args":[],"result":"success","steps":[],"notes":[]}]}`},
 		{"GET", "/v1/explain?" + strings.Repeat("call=x&", 65), nil, 400, `{"error":"65 targets or calls, at most 64 are possible"}`},
 		{"POST", "/v1/explain", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},
 		{"POST", "/v1/orphans", nil, 405, `{"error":"POST is not allowed: the status socket only shows"}`},

@@ -46,14 +46,6 @@ func (d Diagnosis) Judge() string {
 	return ResultOK
 }
 
-func (d Diagnosis) filled() Diagnosis {
-	d.Examinations = append([]Examination{}, d.Examinations...) // not ours to change
-	for i := range d.Examinations {
-		d.Examinations[i].Remedy = list(d.Examinations[i].Remedy)
-	}
-	return d
-}
-
 // WriteDiagnosis prints what is wrong, with the remedies. all adds what is well.
 func WriteDiagnosis(w io.Writer, d Diagnosis, all bool, how Layout) error {
 	p := &page{}
