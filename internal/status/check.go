@@ -117,10 +117,8 @@ func (l List) findings(width int) []string {
 		}
 		lines = append(lines, text)
 	}
-	if width > 0 {
-		for i, line := range lines {
-			lines[i] = cut(line, width)
-		}
+	for i, line := range lines {
+		lines[i] = cut(line, width)
 	}
 	return lines
 }
@@ -151,7 +149,7 @@ func usage(used, total int64) string {
 	if total <= 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%s of %s (%.0f %%)", Size(used), Size(total), 100*float64(used)/float64(total))
+	return fmt.Sprintf("%s of %s (%s)", Size(used), Size(total), percent(used, total))
 }
 
 func counted(n int, noun string) string {

@@ -47,10 +47,7 @@ func (c *columns) lines(indent string, width int) []string {
 				b.WriteString(strings.Repeat(" ", widths[j]-utf8.RuneCountInString(cell)+2))
 			}
 		}
-		lines[i] = strings.TrimRight(b.String(), " ")
-		if width > 0 {
-			lines[i] = cut(lines[i], width)
-		}
+		lines[i] = cut(strings.TrimRight(b.String(), " "), width)
 		if colored >= 0 && strings.HasPrefix(lines[i], b.String()[:from]+row[colored]) { // it was not cut
 			to := from + len(row[colored])
 			lines[i] = lines[i][:from] + "\x1b[" + c.colors[[2]int{i, colored}] + "m" + row[colored] + "\x1b[m" + lines[i][to:]

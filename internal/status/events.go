@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -77,7 +78,7 @@ func (e *Event) volume() string {
 	case e.VG != "":
 		return plain(e.VG)
 	}
-	return dash(plain(e.UUID))
+	return cmp.Or(plain(e.UUID), "-")
 }
 
 // what says what an event is about.

@@ -115,7 +115,7 @@ func WriteExplanation(w io.Writer, e Explanation) error {
 	if len(parts) == 0 {
 		parts = []string{"nothing would be asked of flexd"}
 	}
-	p.line(plain(fmt.Sprintf("%s on %s (driver %s, attach:%t): %s.", volumesOf(len(e.Volumes)), e.Node, e.Driver, e.Attach, strings.Join(parts, ", "))))
+	p.line(plain(fmt.Sprintf("%s on %s (driver %s, attach:%t): %s.", counted(len(e.Volumes), "volume"), e.Node, e.Driver, e.Attach, strings.Join(parts, ", "))))
 	_, err := io.WriteString(w, p.String())
 	return err
 }
@@ -156,11 +156,4 @@ func (p *page) explained(v ExplainedVolume) {
 		}
 	}
 	p.line("")
-}
-
-func volumesOf(n int) string {
-	if n == 1 {
-		return "1 volume"
-	}
-	return fmt.Sprintf("%d volumes", n)
 }

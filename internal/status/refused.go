@@ -68,11 +68,7 @@ func (l List) refused(now time.Time, width int) (lines []string) {
 		if slices.ContainsFunc(l.Volumes, func(v Volume) bool { return r.of(v) && v.Error != nil && v.Error.CallID == r.CallID }) {
 			continue
 		}
-		line := fmt.Sprintf("Refused: %s %s: %s", r.name(), r.head(now), plain(r.Message))
-		if width > 0 {
-			line = cut(line, width)
-		}
-		lines = append(lines, line)
+		lines = append(lines, cut(fmt.Sprintf("Refused: %s %s: %s", r.name(), r.head(now), plain(r.Message)), width))
 	}
 	return lines
 }

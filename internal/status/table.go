@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -68,7 +69,7 @@ func (l List) rows(now time.Time, how Layout) []string {
 	for _, v := range l.Volumes {
 		cells := append(v.cells(now, pods), v.lastCell(now))
 		if how.Wide {
-			cells = append(cells, dash(plain(v.UUID)))
+			cells = append(cells, cmp.Or(plain(v.UUID), "-"))
 		}
 		c.row(cells...)
 	}
@@ -123,8 +124,8 @@ func (v Volume) cells(now time.Time, pods int) []string {
 	if v.Size > 0 {
 		size = Size(v.Size)
 	}
-	return []string{plain(v.VG + "/" + v.LV), size, v.stateCell(now), v.usedCell(), dash(plain(v.Device)),
-		dash(plain(v.Filesystem)), podsCell(v.Pods, pods)}
+	return []string{plain(v.VG + "/" + v.LV), size, v.stateCell(now), v.usedCell(), cmp.Or(plain(v.Device), "-"),
+		cmp.Or(plain(v.Filesystem), "-"), podsCell(v.Pods, pods)}
 }
 
 // usedCell is how full the filesystem is: its inodes, if these are scarce.
@@ -169,11 +170,7 @@ func (l List) summary() string {
 			worst = plain(first[s].VG + "/" + first[s].LV)
 		}
 	}
-	noun := "volumes"
-	if len(l.Volumes) == 1 {
-		noun = "volume"
-	}
-	text := fmt.Sprintf("%d %s on %s: %s.", len(l.Volumes), noun, plain(l.Node), strings.Join(parts, ", "))
+	text := fmt.Sprintf("%s on %s: %s.", counted(len(l.Volumes), "volume"), plain(l.Node), strings.Join(parts, ", "))
 	if worst != "" {
 		text += fmt.Sprintf(" Why: flexd status %s", worst)
 	}
@@ -201,7 +198,7 @@ func podsCell(pods []Pod, most int) string {
 		}
 		names = append(names, p.String())
 	}
-	return dash(strings.Join(names, ", "))
+	return cmp.Or(strings.Join(names, ", "), "-")
 }
 
 // String names the pod as people know it, as well as that is known.

@@ -97,18 +97,10 @@ func plain(s string) string {
 // Plain is plain for texts outside of documents.
 func Plain(s string) string { return plain(s) }
 
-// cut shortens s to width characters.
+// cut shortens s to width characters; 0 = any width will do.
 func cut(s string, width int) string {
-	if r := []rune(s); len(r) > width {
+	if r := []rune(s); width > 0 && len(r) > width {
 		return string(r[:max(width-3, 0)]) + "..."
-	}
-	return s
-}
-
-// dash stands for nothing in a table.
-func dash(s string) string {
-	if s == "" {
-		return "-"
 	}
 	return s
 }
