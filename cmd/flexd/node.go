@@ -31,44 +31,32 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A node is the core of the daemon: it answers kubelet's calls and provides the status
-// documents.
-type node interface {
-	server.Handler // called from the start on, before Ready
-	server.Source  // likewise
-	server.History // likewise
-	WriteMetrics(io.Writer) error
-	Known() status.List     // like List, but starts nothing
-	Mounted() int           // mounts of volumes
-	Ready() <-chan struct{} // closed when the state that the last flexd left is known
-}
-
 // newNode connects the packages; no other code uses them all. It returns the daemon with
 // its background tasks. Each of problems returns one for the status, or "".
-func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems ...func() string) (node, []task, error) {
+func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems ...func() string) (served, []task, error) {
 	cfg := live.Get()
 	boot, err := procfs.BootID() // notes of another one are about mounts that are gone
 	if err != nil {
-		return nil, nil, err
+		return served{}, nil, err
 	}
 	store, err := dsw.Open(filepath.Join(cfg.RunDir, "notes"), boot)
 	if err != nil {
-		return nil, nil, err
+		return served{}, nil, err
 	}
 	records, err := dsw.OpenRecords(filepath.Join(cfg.StateDir, "formats"), boot, boottime.Now)
 	if err != nil {
-		return nil, nil, err
+		return served{}, nil, err
 	}
 	if err := records.LinkDevices(udev.Links(cfg.StateDir), lvm.DeviceUUID); err != nil {
 		log.WithError(err).Warn("udev's rule does not see all format records")
 	}
 	mounts, err := asw.OpenMountinfo()
 	if err != nil {
-		return nil, nil, err
+		return served{}, nil, err
 	}
 	self, err := flexserve.OwnNamespaces()
 	if err != nil {
-		return nil, nil, err
+		return served{}, nil, err
 	}
 	runner := children.NewExec()
 	measured := metrics.New(live, version, flexserve.Verbs, audit.Classes())
@@ -109,14 +97,15 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 		parts.PodEvents = ends
 	}
 	n := reconcile.New(parts)
-	tasks := []task{job{"reconciler", n.Run}, watchFiles(n, providers.loop)}
+	tasks := []task{{"reconciler", n.Run}, watchFiles(n, providers.loop)}
 	if lvmGroups(cfg) {
 		tasks = append(tasks, watchDevices(n, providers.lvm))
 	}
 	return served{n, &flexserve.Frontend{Config: live, Log: log, Boot: boottime.Now, Self: self, Node: n, History: past}, past, problems, newUdevRule(cfg, log), providers, measured}, tasks, nil
 }
 
-// served fits the frontend to the driver socket.
+// A served node is the core of the daemon: it answers kubelet's calls and provides the status
+// documents, from the start on, before it is Ready.
 type served struct {
 	*reconcile.Node
 	flex     *flexserve.Frontend

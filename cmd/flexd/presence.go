@@ -22,8 +22,6 @@ type presence struct {
 	log   *logrus.Entry
 }
 
-func (presence) String() string { return "presence" }
-
 // Serve returns an error when a file is gone. Where the node has no inotify left, flexd
 // runs without it: other programs of root may use up all of it.
 func (p presence) Serve(ctx context.Context) error {

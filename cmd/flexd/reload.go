@@ -64,8 +64,6 @@ func (c contents) load(path string) (*config.Config, error) {
 	return config.Parse(path, []byte(c.text))
 }
 
-func (*reloader) String() string { return "reload of the configuration" }
-
 // Problem returns why the file is not in force, or not all of it, or "".
 func (r *reloader) Problem() string {
 	r.mu.Lock()

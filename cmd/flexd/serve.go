@@ -112,12 +112,13 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	if every, err := daemon.SdWatchdogEnabled(false); err != nil {
 		log.WithError(err).Warn("no watchdog of systemd")
 	} else if every > 0 {
-		tasks = append(tasks, watchdog{every / 3, n.Known, log})
+		tasks = append(tasks, task{"watchdog", watchdog{every / 3, n.Known, log}.Serve})
 	}
-	tasks = append(tasks, reload, metrics,
-		presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log},
-		&server.Driver{Listener: driver, Handler: n, Log: log},
-		&server.Status{Listener: shown, Source: n, History: n, Metrics: n.WriteMetrics, Version: version, Log: log})
+	calls := server.Driver{Listener: driver, Handler: n, Log: log}
+	documents := server.Status{Listener: shown, Source: n, History: n, Metrics: n.WriteMetrics, Version: version, Log: log}
+	tasks = append(tasks, task{"reload of the configuration", reload.Serve}, task{"metrics address", metrics.Serve},
+		task{"presence", presence{[]string{cfg.DriverSocket(), cfg.StatusSocket(), lockPath}, log}.Serve},
+		task{"driver socket", calls.Serve}, task{"status socket", documents.Serve})
 	past.Started(version)
 	return runTasks(ctx, log, n.Ready(), func() string { return found(n.Known(), n.Mounted()) }, tasks)
 }

@@ -15,19 +15,10 @@ import (
 const shutdownTimeout = 900 * time.Millisecond
 
 // A task runs for as long as the daemon does.
-type task interface {
-	String() string
-	Serve(ctx context.Context) error
-}
-
-// A job is a task that is a function.
-type job struct {
+type task struct {
 	name string
 	run  func(ctx context.Context) error
 }
-
-func (j job) String() string                  { return j.name }
-func (j job) Serve(ctx context.Context) error { return j.run(ctx) }
 
 // runTasks runs the tasks until the context ends or one of them does. ready is closed when
 // the daemon can answer; found then describes what it found on the node.
@@ -36,13 +27,13 @@ func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, fou
 	group, ctx := errgroup.WithContext(ctx)
 	for _, t := range tasks {
 		group.Go(func() error {
-			switch err := t.Serve(ctx); {
+			switch err := t.run(ctx); {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
-				return fmt.Errorf("%s: %w", t, err)
+				return fmt.Errorf("%s: %w", t.name, err)
 			}
-			return fmt.Errorf("%s: ended by itself", t)
+			return fmt.Errorf("%s: ended by itself", t.name)
 		})
 	}
 	group.Go(func() error {

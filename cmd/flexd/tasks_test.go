@@ -59,7 +59,7 @@ func TestTasks(t *testing.T) {
 					cancel()
 				}
 				begin := time.Now()
-				err = runTasks(ctx, log, make(chan struct{}), nil, []task{job{"reconciler", row.run}})
+				err = runTasks(ctx, log, make(chan struct{}), nil, []task{{"reconciler", row.run}})
 				if took := time.Since(begin); took > shutdownTimeout || shutdownTimeout >= time.Second {
 					t.Errorf("ended after %v only", took)
 				}
@@ -101,7 +101,7 @@ func TestNotify(t *testing.T) {
 	ready := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- runTasks(ctx, log, ready, func() string { return "" }, []task{job{"reconciler", untilDone}})
+		ended <- runTasks(ctx, log, ready, func() string { return "" }, []task{{"reconciler", untilDone}})
 	}()
 	if s := read(100 * time.Millisecond); s != "" {
 		t.Errorf("%q before it is ready", s)

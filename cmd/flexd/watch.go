@@ -11,7 +11,7 @@ import (
 // watchFiles reports changes of the files of loop devices to the reconciler. The shutdown
 // does not wait for it: a directory may be on a filesystem that hangs.
 func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
-	return job{"watch of files", func(ctx context.Context) error {
+	return task{"watch of files", func(ctx context.Context) error {
 		go loop.Watch(ctx, func(vg string) { n.NotifyChanged(vg, nil) }, func(err error) {
 			n.Log.WithError(err).Warn("changes of its files cannot be watched: they are noticed at the next call, or within five minutes")
 		})
@@ -22,7 +22,7 @@ func watchFiles(n *reconcile.Node, loop *loopdev.Provider) task {
 
 // watchDevices reports changes of LVM's devices and disks to the reconciler.
 func watchDevices(n *reconcile.Node, volumes *lvm.Provider) task {
-	return job{"watch of devices", func(ctx context.Context) error {
+	return task{"watch of devices", func(ctx context.Context) error {
 		if err := volumes.Watch(ctx, n.NotifyChanged); err != nil {
 			n.Log.WithError(err).Warn("changes of LVM's devices cannot be watched: metadata older than half a minute is read again")
 		}

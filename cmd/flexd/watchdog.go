@@ -19,8 +19,6 @@ type watchdog struct {
 	log   *logrus.Entry
 }
 
-func (watchdog) String() string { return "watchdog" }
-
 func (w watchdog) Serve(ctx context.Context) error {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()

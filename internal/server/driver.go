@@ -45,8 +45,6 @@ type Driver struct {
 	refused atomic.Int32 // connections of processes that may not call
 }
 
-func (d *Driver) String() string { return "driver socket" }
-
 // Serve answers until the context ends. The connections of waiting callers are then closed
 // without an answer: flexdriver connects again and asks the next flexd, while an answer
 // from here would be final to kubelet.

@@ -38,8 +38,6 @@ const clientConns, allConns = 4, 32
 // the node does not have the address yet.
 var listenPause = 10 * time.Second
 
-func (m *Metrics) String() string { return "metrics address" }
-
 // Problem returns why the metrics are not served at the address, or "".
 func (m *Metrics) Problem() string {
 	m.mu.Lock()

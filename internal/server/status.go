@@ -61,8 +61,6 @@ const (
 	compressed                  = 4 << 10         // bytes of an answer that is compressed
 )
 
-func (s *Status) String() string { return "status socket" }
-
 // Serve answers until the context ends.
 func (s *Status) Serve(ctx context.Context) error {
 	errorLog := s.Log.WriterLevel(logrus.WarnLevel)
