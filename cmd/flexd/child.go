@@ -18,17 +18,10 @@ func childMain(args []string) int {
 		return 2
 	}
 	op, arg := args[0], []byte(args[1])
-	if code, ok := mount.Child(op, arg); ok {
-		return code
-	}
-	if code, ok := loopdev.Child(op, arg); ok {
-		return code
-	}
-	if code, ok := lvm.Child(op, arg); ok {
-		return code
-	}
-	if code, ok := lockspace.Child(op, arg); ok {
-		return code
+	for _, child := range []func(op string, arg []byte) (code int, ok bool){mount.Child, loopdev.Child, lvm.Child, lockspace.Child} {
+		if code, ok := child(op, arg); ok {
+			return code
+		}
 	}
 	fmt.Fprintf(os.Stderr, "flexd child: no operation %q\n", op)
 	return 2

@@ -108,14 +108,9 @@ func (q eventsQuery) show(stdout io.Writer) error {
 	return status.WriteEvents(stdout, doc, time.Now())
 }
 
-// selected is the query of one request.
-func (q eventsQuery) selected() status.EventQuery {
-	return status.EventQuery{Target: q.target, Since: q.since, Limit: q.lines}
-}
-
 // get asks for the events, as often as they are too many for one answer.
 func (q eventsQuery) get() (all status.Events, err error) {
-	for one := q.selected(); ; {
+	for one := (status.EventQuery{Target: q.target, Since: q.since, Limit: q.lines}); ; {
 		doc, err := q.ask(one)
 		if err != nil {
 			return all, err
