@@ -45,13 +45,5 @@ func check(stdout io.Writer, socket, output string) error {
 	} else {
 		err = status.WriteCheck(stdout, c, time.Now())
 	}
-	switch {
-	case err != nil:
-		return &exitError{exitUnknown, err}
-	case c.Verdict == status.Disagree:
-		return &exitError{code: exitFailed}
-	case c.Verdict != status.Agree:
-		return &exitError{code: exitUnknown}
-	}
-	return nil
+	return outcome(err, c.Verdict == status.Disagree, c.Verdict != status.Agree)
 }

@@ -31,6 +31,19 @@ func (e *exitError) Error() string {
 	return e.err.Error()
 }
 
+// outcome is the error of a command that prints what it has found; err is that of printing.
+func outcome(err error, failed, unknown bool) error {
+	switch {
+	case err != nil:
+		return &exitError{exitUnknown, err}
+	case failed:
+		return &exitError{code: exitFailed}
+	case unknown:
+		return &exitError{code: exitUnknown}
+	}
+	return nil
+}
+
 // usage returns the error for an invalid command line.
 func usage(format string, a ...any) error { return &exitError{exitUsage, fmt.Errorf(format, a...)} }
 

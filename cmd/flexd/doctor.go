@@ -34,15 +34,7 @@ func doctorCommand(stdout io.Writer) *cli.Command {
 			} else {
 				err = status.WriteDiagnosis(stdout, d, c.Bool("all"), status.Layout{Width: terminalWidth(stdout), Color: colors(stdout)})
 			}
-			switch {
-			case err != nil:
-				return &exitError{exitUnknown, err}
-			case d.Result == status.ResultError:
-				return &exitError{code: exitFailed}
-			case d.Result == status.ResultUnknown:
-				return &exitError{code: exitUnknown}
-			}
-			return nil
+			return outcome(err, d.Result == status.ResultError, d.Result == status.ResultUnknown)
 		},
 	}
 }

@@ -87,15 +87,7 @@ func (q *explainQuery) run(stdout io.Writer, file, namespace, output string) err
 	default:
 		err = status.WriteExplanation(stdout, doc)
 	}
-	switch {
-	case err != nil:
-		return &exitError{exitUnknown, err}
-	case doc.Result == status.WouldRefuse:
-		return &exitError{code: exitFailed}
-	case doc.Result != status.WouldSucceed:
-		return &exitError{code: exitUnknown}
-	}
-	return nil
+	return outcome(err, doc.Result == status.WouldRefuse, doc.Result != status.WouldSucceed)
 }
 
 // readManifest reads the file, or the standard input, and a little more than is allowed.

@@ -86,10 +86,7 @@ func (r release) run(stdout io.Writer) error {
 		}
 	}
 	if r.output == "json" {
-		body, err = json.MarshalIndent(o, "", "  ")
-		if err == nil {
-			_, err = stdout.Write(append(body, '\n'))
-		}
+		err = status.WriteJSON(stdout, o)
 	} else {
 		err = status.WriteOrphansEnd(stdout, o, r.yes)
 	}
