@@ -2,11 +2,15 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"log"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
 
@@ -114,6 +118,31 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
+// unavailable is the answer to a request that has not been read.
+func unavailable(contentType, text string) string {
+	return fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", contentType, len(text), text)
+}
+
+// serveHTTP answers requests until ctx ends. Clients can repeat those that are cut off then.
+func serveHTTP(ctx context.Context, l *limitedListener, h http.Handler, writeTimeout time.Duration, entry *logrus.Entry, name string) error {
+	errorLog := entry.WriterLevel(logrus.WarnLevel)
+	defer errorLog.Close()
+	srv := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       10 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(errorLog, name+": ", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return asUser(ctx, c.(*limitedConn).uid)
+		},
+	}
+	defer context.AfterFunc(ctx, func() { srv.Close() })()
+	return srv.Serve(l)
+}
+
 // uidOf returns the user of a connection of a unix socket.
 func uidOf(conn net.Conn) (uint32, error) {
 	cred, err := credentials(conn.(*net.UnixConn))
@@ -124,13 +153,18 @@ func uidOf(conn net.Conn) (uint32, error) {
 }
 
 // credentials returns who made a connection.
-func credentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
+	return option(conn, func(fd int) (*unix.Ucred, error) { return unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED) })
+}
+
+// option reads an option of a connection.
+func option[T any](conn *net.UnixConn, get func(fd int) (T, error)) (v T, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, err
+		return v, err
 	}
-	if err2 := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err2 != nil {
-		return nil, err2
+	if gone := raw.Control(func(fd uintptr) { v, err = get(int(fd)) }); gone != nil {
+		return v, gone
 	}
-	return cred, err
+	return v, err
 }

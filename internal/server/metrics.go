@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -90,21 +89,8 @@ func (m *Metrics) listen(ctx context.Context, address string) error {
 	}
 	m.set("")
 	m.Log.WithField("address", address).Info("metrics are served")
-	errorLog := m.Log.WriterLevel(logrus.WarnLevel)
-	defer errorLog.Close()
-	const busy = "too many connections\n"
-	srv := &http.Server{
-		Handler:           m,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      10 * time.Second,
-		IdleTimeout:       10 * time.Second,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          log.New(errorLog, "metrics address: ", 0),
-	}
-	defer context.AfterFunc(ctx, func() { srv.Close() })()
-	return srv.Serve(&limitedListener{l, &limit{perUser: clientConns, others: allConns}, clientOf,
-		fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(busy), busy)})
+	listener := &limitedListener{l, &limit{perUser: clientConns, others: allConns}, clientOf, unavailable("text/plain", "too many connections\n")}
+	return serveHTTP(ctx, listener, m, 10*time.Second, m.Log, "metrics address")
 }
 
 // clientOf returns a number for the address of a client; never 0, which is root's.

@@ -30,29 +30,21 @@ func peerOf(conn *net.UnixConn) (p Peer, refused *refusedPeer, err error) {
 	if err != nil {
 		return p, nil, err
 	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return p, nil, err
-	}
-	process := -1
-	if err2 := raw.Control(func(fd uintptr) { process, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD) }); err2 != nil {
-		return p, nil, err2
-	}
 	p = Peer{Pid: int(cred.Pid), UID: cred.Uid}
+	process, err := option(conn, func(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
 	if err == unix.ENOPROTOOPT && p.Pid != 0 { // before Linux 6.5: a later process may have its pid by now
 		process, err = unix.PidfdOpen(p.Pid, 0)
 	}
 	if err != nil && err != unix.ENOPROTOOPT {
 		return p, nil, fmt.Errorf("process %d: %w", p.Pid, err)
 	}
-	if err == nil {
+	known := err == nil
+	if known {
 		defer unix.Close(process)
-	} else {
-		process = -1
 	}
 	refused = p.check()
 	// What /proc says is about the peer if the peer has not ended until now.
-	if process >= 0 && !procfs.Alive(process) {
+	if known && !procfs.Alive(process) {
 		return p, nil, fmt.Errorf("process %d has ended", p.Pid)
 	}
 	return p, refused, nil

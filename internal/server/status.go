@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -63,29 +62,13 @@ const (
 
 // Serve answers until the context ends.
 func (s *Status) Serve(ctx context.Context) error {
-	errorLog := s.Log.WriterLevel(logrus.WarnLevel)
-	defer errorLog.Close()
 	s.requests = limit{perUser: userRequests, others: otherRequests}
 	s.looks = limit{perUser: userLooks, others: otherLooks}
 	s.reads = limit{perUser: userReads, others: otherReads}
 	s.follows = limit{perUser: userFollows, others: otherFollows}
-	const busy = `{"error":"flexd has too many connections to its status socket; try again"}`
 	listener := &limitedListener{s.Listener, &limit{perUser: userConns, others: otherConns}, uidOf,
-		fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(busy), busy)}
-	srv := &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       10 * time.Second,
-		MaxHeaderBytes:    16 << 10,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return asUser(ctx, c.(*limitedConn).uid)
-		},
-	}
-	srv.ErrorLog = log.New(errorLog, "status socket: ", 0)
-	defer context.AfterFunc(ctx, func() { srv.Close() })() // clients can repeat their request
-	err := srv.Serve(listener)
+		unavailable("application/json", `{"error":"flexd has too many connections to its status socket; try again"}`)}
+	err := serveHTTP(ctx, listener, s, 30*time.Second, s.Log, "status socket")
 	if ctx.Err() != nil {
 		return nil
 	}
