@@ -116,33 +116,32 @@ func (s *Status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	release = sync.OnceFunc(release)
 	defer release()
-	path, shows := r.URL.EscapedPath(), r.Method == http.MethodGet || r.Method == http.MethodHead
-	if slices.Contains(looking, path) && shows {
-		s.look(w, r, path)
-		return
-	}
-	if a, ok := assets[path]; ok && shows {
-		a.write(w)
-		return
-	}
-	if path == "/metrics" && shows {
-		writeMetrics(w, s.Metrics)
-		return
-	}
-	if path == "/v1/events" && shows {
-		s.events(w, r, release)
-		return
-	}
-	code, doc, err := s.page(path)
+	path := r.URL.EscapedPath()
+	var show func()
+	asset, isAsset := assets[path]
 	switch {
-	case code == http.StatusNotFound:
-		fail(w, code, err.Error())
-	case !shows:
+	case isAsset:
+		show = func() { asset.write(w) }
+	case path == "/metrics":
+		show = func() { writeMetrics(w, s.Metrics) }
+	case path == "/v1/events":
+		show = func() { s.events(w, r, release) }
+	case slices.Contains(looking, path):
+		show = func() { s.look(w, r, path) }
+	default:
+		code, doc, err := s.page(path)
+		if err != nil {
+			fail(w, code, err.Error())
+			return
+		}
+		show = func() { compress(w, r, code, doc) }
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		fail(w, http.StatusMethodNotAllowed, r.Method+" is not allowed: the status socket only shows")
-	default:
-		compress(w, r, code, doc)
+		return
 	}
+	show()
 }
 
 // looking are the paths that look answers.
@@ -177,8 +176,6 @@ func (s *Status) look(w http.ResponseWriter, r *http.Request, path string) {
 // page returns the document of a path; with a 404 the error names the missing object.
 func (s *Status) page(path string) (code int, doc any, err error) {
 	switch path {
-	case "/v1/check", "/v1/orphans", "/v1/events", "/v1/explain", "/", "/page.css", "/page.js", "/metrics":
-		return http.StatusOK, nil, nil // only called for other methods
 	case "/v1/volumes":
 		return http.StatusOK, s.Source.List(), nil
 	case "/healthz":
