@@ -119,19 +119,11 @@ func (n *node) devices() (all []finding) {
 	return append(all, well("%s", evidence))
 }
 
-// runs reports whether the node itself runs a daemon.
-func (n *node) runs(name string) (bool, error) {
-	all, err := procfs.Named(n.Root, name)
-	return slices.ContainsFunc(all, ofNode), err
-}
-
 // daemons returns the processes of the node itself with that name.
-func (n *node) daemons(name string) []procfs.Details {
-	all, _ := procfs.Named(n.Root, name)
-	return slices.DeleteFunc(all, func(d procfs.Details) bool { return !ofNode(d) })
+func (n *node) daemons(name string) ([]procfs.Details, error) {
+	all, err := procfs.Named(n.Root, name)
+	return slices.DeleteFunc(all, func(d procfs.Details) bool { return d.Foreign != "" && d.Foreign != procfs.Unreadable }), err
 }
-
-func ofNode(d procfs.Details) bool { return d.Foreign == "" || d.Foreign == procfs.Unreadable }
 
 func (n *node) thinPools() []finding {
 	var pools []string
@@ -151,8 +143,8 @@ func (n *node) thinPools() []finding {
 	if limit == "100" || limit == "" {
 		return []finding{well("%s: LVM does not extend pools (thin_pool_autoextend_threshold=100); flexd warns when one fills up", list)}
 	}
-	runs, err := n.runs("dmeventd")
-	if err == nil && (!runs || s["monitoring"] == "0") {
+	dmeventd, err := n.daemons("dmeventd")
+	if err == nil && (len(dmeventd) == 0 || s["monitoring"] == "0") {
 		return []finding{warning(fmt.Sprintf("%s: LVM is to extend pools at %s %%, but dmeventd does not run (monitoring=%s)", list, limit, s["monitoring"]), "systemctl enable --now lvm2-monitor", "lvchange --monitor y "+pools[0])}
 	}
 	return []finding{well("%s: dmeventd extends pools at %s %%", list, limit)}

@@ -80,7 +80,7 @@ func listed(groups []group) string {
 
 // daemonFindings reports that a daemon does not run, or does not start at boot.
 func (n *node) daemonFindings(list, name, unit string, remedy ...string) []finding {
-	if runs, err := n.runs(name); err == nil && !runs {
+	if running, err := n.daemons(name); err == nil && len(running) == 0 {
 		return []finding{failed(fmt.Sprintf("%s is shared, and %s does not run", list, name), remedy...)}
 	}
 	return n.bootFindings(list, unit)
@@ -116,7 +116,8 @@ func (n *node) lvmlockd() (all []finding) {
 		all = append(all, failed(list+" is shared, and LVM has use_lvmlockd=0", "set use_lvmlockd=1 in the section global of /etc/lvm/lvm.conf", "systemctl enable --now lvmlockd"))
 	}
 	all = append(all, n.daemonFindings(list, "lvmlockd", "lvmlockd.service", "systemctl enable --now lvmlockd", "vgchange --lockstart")...)
-	for _, d := range n.daemons("lvmlockd") {
+	running, _ := n.daemons("lvmlockd")
+	for _, d := range running {
 		if !adopts(d.Args) {
 			all = append(all, warning("lvmlockd runs without --adopt 1: if it is killed, the locks of volumes that are active cannot be given back", "systemctl edit lvmlockd, with ExecStart= and ExecStart=/sbin/lvmlockd --foreground --adopt 1 in [Service]; then: systemctl restart lvmlockd (while no volume of a shared group is active, and after vgchange --lockstop)"))
 		}
@@ -155,7 +156,7 @@ func (n *node) sanlock() (all []finding) {
 	s, err := n.sanlocks()
 	if err != nil { // it may run as a user of its own, and is no process of root's then
 		var stuck *run.StuckError
-		if runs, perr := n.runs("sanlock"); perr == nil && !runs && !errors.As(err, &stuck) {
+		if running, perr := n.daemons("sanlock"); perr == nil && len(running) == 0 && !errors.As(err, &stuck) {
 			return []finding{failed(list+" is shared, and sanlock does not run", "systemctl enable --now wdmd sanlock", "vgchange --lockstart")}
 		}
 		return []finding{unknown("sanlock does not answer: "+err.Error(), "sanlock client status", "journalctl -u sanlock -n 50")}
@@ -240,7 +241,8 @@ func (n *node) hostID() []finding {
 
 // lockdHostID reports whether lvmlockd got a host id on its command line.
 func (n *node) lockdHostID() bool {
-	for _, d := range n.daemons("lvmlockd") {
+	running, _ := n.daemons("lvmlockd")
+	for _, d := range running {
 		for _, arg := range d.Args {
 			if name, _, _ := strings.Cut(arg, "="); name == "--host-id" || name == "--host-id-file" || name == "-i" || name == "-F" {
 				return true

@@ -140,15 +140,12 @@ func (n *node) module(name string) (found, known bool) {
 	dir := n.Root + "/lib/modules/" + n.release()
 	files := 0
 	for _, list := range []string{"modules.dep", "modules.builtin"} {
-		f, err := os.Open(filepath.Join(dir, list))
+		text, err := os.ReadFile(filepath.Join(dir, list))
 		if err != nil {
 			continue
 		}
 		files++
-		text := new(strings.Builder)
-		_, _ = f.WriteTo(text)
-		f.Close()
-		for line := range strings.Lines(strings.ReplaceAll(text.String(), "-", "_")) {
+		for line := range strings.Lines(strings.ReplaceAll(string(text), "-", "_")) {
 			file, _, _ := strings.Cut(strings.TrimSpace(line), ":")
 			base, _, _ := strings.Cut(filepath.Base(file), ".")
 			if base == name {

@@ -176,9 +176,9 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 
 // daemonProcess finds flexd, if there are several, that with the examined configuration.
 func (n *node) daemonProcess() (found procfs.Details, runs bool) {
-	all, _ := procfs.Named(n.Root, "flexd")
+	all, _ := n.daemons("flexd")
 	for _, d := range all {
-		if len(d.Args) < 2 || d.Args[1] != "serve" || d.Foreign != "" && d.Foreign != procfs.Unreadable {
+		if len(d.Args) < 2 || d.Args[1] != "serve" {
 			continue
 		}
 		if fits := cmp.Or(kubelet.Flag(d.Args, "config"), config.DefaultPath) == n.ConfigPath; fits || !runs {
