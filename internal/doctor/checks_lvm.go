@@ -125,13 +125,18 @@ func (n *node) daemons(name string) ([]procfs.Details, error) {
 	return slices.DeleteFunc(all, func(d procfs.Details) bool { return d.Foreign != "" && d.Foreign != procfs.Unreadable }), err
 }
 
-func (n *node) thinPools() []finding {
-	var pools []string
+// pools returns the configured thin pools.
+func (n *node) pools() (names []string) {
 	for _, g := range n.Config.VolumeGroups {
 		if g.ThinPool != "" {
-			pools = append(pools, g.Name+"/"+g.ThinPool)
+			names = append(names, g.Name+"/"+g.ThinPool)
 		}
 	}
+	return names
+}
+
+func (n *node) thinPools() []finding {
+	pools := n.pools()
 	if len(pools) == 0 {
 		return skipped("no thin pool is configured")
 	}

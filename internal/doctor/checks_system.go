@@ -19,9 +19,10 @@ import (
 // A program is one that flexd or LVM runs.
 type program struct {
 	name    string
-	pkg     string // Debian's package
-	version string // the argument that prints it
-	need    func(*node) string
+	pkg     string           // Debian's package
+	version string           // the argument that prints it
+	missing string           // the result without it
+	used    func(*node) bool // nil = on every node
 }
 
 const (
@@ -30,41 +31,28 @@ const (
 )
 
 var programs = []program{
-	{"lvm", "lvm2", "version", func(n *node) string {
-		if len(n.lvmGroups()) == 0 {
-			return ""
-		}
-		return always
-	}},
-	{"thin_check", "thin-provisioning-tools", "-V", func(n *node) string {
-		for _, g := range n.Config.VolumeGroups {
-			if g.ThinPool != "" {
-				return always
-			}
-		}
-		return ""
-	}},
-	{"blkid", "util-linux", "-V", func(*node) string { return always }},
-	{"wipefs", "util-linux", "-V", func(*node) string { return always }},
-	{"mkfs.ext4", "e2fsprogs", "-V", func(*node) string { return always }},
-	{"e2fsck", "e2fsprogs", "-V", func(*node) string { return always }},
-	{"mkfs.xfs", "xfsprogs", "-V", func(*node) string { return seldom }},
-	{"mkfs.btrfs", "btrfs-progs", "-V", func(*node) string { return seldom }},
+	{"lvm", "lvm2", "version", always, func(n *node) bool { return len(n.lvmGroups()) > 0 }},
+	{"thin_check", "thin-provisioning-tools", "-V", always, func(n *node) bool { return len(n.pools()) > 0 }},
+	{"blkid", "util-linux", "-V", always, nil},
+	{"wipefs", "util-linux", "-V", always, nil},
+	{"mkfs.ext4", "e2fsprogs", "-V", always, nil},
+	{"e2fsck", "e2fsprogs", "-V", always, nil},
+	{"mkfs.xfs", "xfsprogs", "-V", seldom, nil},
+	{"mkfs.btrfs", "btrfs-progs", "-V", seldom, nil},
 }
 
 func (n *node) programs() (all []finding) {
 	var fine []string
 	for _, p := range programs {
-		need := p.need(n)
-		if need == "" {
+		if p.used != nil && !p.used(n) {
 			continue
 		}
 		out, err := n.command(p.name, p.version)
 		var missing *os.PathError
 		switch line := firstLine(out); {
 		case errors.As(err, &missing):
-			f := finding{need, fmt.Sprintf("%s is not in /usr/sbin, /usr/bin, /sbin, /bin", p.name), []string{"apt-get install " + p.pkg + " (Debian, Ubuntu)", "dnf install " + strings.Replace(p.pkg, "thin-provisioning-tools", "device-mapper-persistent-data", 1) + " (Fedora, RHEL)"}}
-			if need == seldom {
+			f := finding{p.missing, fmt.Sprintf("%s is not in /usr/sbin, /usr/bin, /sbin, /bin", p.name), []string{"apt-get install " + p.pkg + " (Debian, Ubuntu)", "dnf install " + strings.Replace(p.pkg, "thin-provisioning-tools", "device-mapper-persistent-data", 1) + " (Fedora, RHEL)"}}
+			if p.missing == seldom {
 				f.evidence += ": volumes with that filesystem cannot be made"
 			}
 			all = append(all, f)
