@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -201,13 +202,14 @@ func (e *explainer) source(s *subject, n *yaml.Node, f flexVolume, name string, 
 	refuse := func(n *yaml.Node, format string, a ...any) {
 		s.Refusals = append(s.Refusals, fmt.Sprintf("%s:%d: ", e.file, n.Line)+fmt.Sprintf(format, a...))
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if key := n.Content[i].Value; !slices.Contains(fields, key) {
-			refuse(n.Content[i], "the API server knows no field flexVolume.%s%s", key, spelling.Suggest(key, fields))
+	for k := range pairs(n) {
+		if !slices.Contains(fields, k.Value) {
+			refuse(k, "the API server knows no field flexVolume.%s%s", k.Value, spelling.Suggest(k.Value, fields))
 		}
 	}
 	options := map[string]string{}
-	for k, v := range pairs(value(n, "options")) {
+	for key, v := range pairs(value(n, "options")) {
+		k := key.Value
 		switch {
 		case v.Kind != yaml.ScalarNode || v.Tag != "!!str":
 			refuse(v, "option %s is not a string, so the API server refuses it: quote it", k)
@@ -272,9 +274,7 @@ func (e *explainer) mounts(s *subject, p *pod) {
 func (e *explainer) call(s *subject, verb string, options ...map[string]string) {
 	all := map[string]string{}
 	for _, o := range options {
-		for k, v := range o {
-			all[k] = v
-		}
+		maps.Copy(all, o)
 	}
 	blob, _ := json.Marshal(all) // strings only
 	s.calls = append(s.calls, verb+" "+string(blob))
@@ -388,8 +388,8 @@ func reserved(key string) bool {
 // sourceName is the type of a volume's source.
 func sourceName(n *yaml.Node) string {
 	for k := range pairs(n) {
-		if k != "name" {
-			return k
+		if k.Value != "name" {
+			return k.Value
 		}
 	}
 	return "a volume without a source"

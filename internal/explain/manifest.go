@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,15 +156,12 @@ type claimSpec struct {
 
 // A flexVolume is the source of a volume.
 type flexVolume struct {
-	Driver    string      `yaml:"driver"`
-	FSType    string      `yaml:"fsType"`
-	ReadOnly  bool        `yaml:"readOnly"`
-	SecretRef *secretName `yaml:"secretRef"`
-	Options   yaml.Node   `yaml:"options"`
-}
-
-type secretName struct {
-	Name string `yaml:"name"`
+	Driver    string `yaml:"driver"`
+	FSType    string `yaml:"fsType"`
+	ReadOnly  bool   `yaml:"readOnly"`
+	SecretRef *struct {
+		Name string `yaml:"name"`
+	} `yaml:"secretRef"`
 }
 
 // read reads a manifest. Its errors name the file and the line.
@@ -336,15 +335,26 @@ func resolved(n *yaml.Node) *yaml.Node {
 
 // value returns the value of a key in a mapping, or nil.
 func value(n *yaml.Node, key string) *yaml.Node {
-	if n = resolved(n); n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return resolved(n.Content[i+1])
+	for k, v := range pairs(n) {
+		if k.Value == key {
+			return v
 		}
 	}
 	return nil
+}
+
+// pairs yields the keys and values of a mapping.
+func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(k, v *yaml.Node) bool) {
+		if n == nil || resolved(n).Kind != yaml.MappingNode {
+			return
+		}
+		for pair := range slices.Chunk(resolved(n).Content, 2) {
+			if !yield(pair[0], resolved(pair[1])) {
+				return
+			}
+		}
+	}
 }
 
 var quantity = lazily(`^(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E|)$`)
@@ -375,18 +385,4 @@ func bytesOf(text string) int64 {
 		return 0
 	}
 	return int64(n)
-}
-
-// pairs yields the keys and values of a mapping.
-func pairs(n *yaml.Node) func(yield func(string, *yaml.Node) bool) {
-	return func(yield func(string, *yaml.Node) bool) {
-		if n == nil || n.Kind != yaml.MappingNode {
-			return
-		}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if !yield(n.Content[i].Value, resolved(n.Content[i+1])) {
-				return
-			}
-		}
-	}
 }

@@ -122,10 +122,8 @@ func (e *explainer) persistent(s *subject, v *pv, f flexVolume, readOnly bool, p
 	}
 	node := resolved(&v.spec.FlexVolume)
 	capacity, option := v.spec.Capacity["storage"], ""
-	if n := value(node, "options"); n != nil {
-		if size := value(n, flexvolume.KeySize); size != nil {
-			option = size.Value
-		}
+	if size := value(value(node, "options"), flexvolume.KeySize); size != nil {
+		option = size.Value
 	}
 	if size, err := volopts.ParseSize(option); option != "" && err == nil && bytesOf(capacity) > size {
 		warn("its capacity is %s, and option size creates the volume with %s only", capacity, status.Size(size))
