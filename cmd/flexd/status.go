@@ -143,37 +143,38 @@ func (s statusQuery) detail(stdout io.Writer, vg, lv string) error {
 	if err := json.Unmarshal(body, &d); err != nil {
 		return fmt.Errorf("flexd's answer is not understood: %w", err)
 	}
-	if s.output == "name" {
-		return s.print(stdout, status.List{Volumes: []status.Volume{d.Volume}}, nil)
-	}
 	return s.print(stdout, d, func() error { return status.WriteVolumeDetail(stdout, d, time.Now()) })
 }
 
 // print prints a document in the requested format.
 func (s statusQuery) print(stdout io.Writer, doc any, text func() error) error {
-	list, isList := doc.(status.List)
-	groups, isGroups := doc.(status.GroupList)
-	switch {
-	case s.output == "json":
+	switch s.output {
+	case "json":
 		return status.WriteJSON(stdout, doc)
-	case s.output == "yaml":
+	case "yaml":
 		return writeYAML(stdout, doc)
-	case s.output == "name" && isList:
-		for _, v := range list.Volumes {
-			if _, err := fmt.Fprintln(stdout, v.VG+"/"+v.LV); err != nil {
-				return err
-			}
-		}
-		return nil
-	case s.output == "name" && isGroups:
-		for _, g := range groups.Groups {
-			if _, err := fmt.Fprintln(stdout, g.Name); err != nil {
-				return err
-			}
-		}
-		return nil
+	case "name":
+		_, err := io.WriteString(stdout, names(doc))
+		return err
 	}
 	return text()
+}
+
+// names returns the names in a document, one a line.
+func names(doc any) (text string) {
+	switch doc := doc.(type) {
+	case status.List:
+		for _, v := range doc.Volumes {
+			text += v.VG + "/" + v.LV + "\n"
+		}
+	case status.GroupList:
+		for _, g := range doc.Groups {
+			text += g.Name + "\n"
+		}
+	case status.VolumeDetail:
+		text = doc.VG + "/" + doc.LV + "\n"
+	}
+	return text
 }
 
 // writeYAML writes a document with the keys of its JSON.
