@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -96,11 +95,6 @@ func (p *page) gauges(f family, values map[string]float64) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		p.sample(f.name, key, values[key])
 	}
-}
-
-func (p *page) writeTo(w io.Writer) error {
-	_, err := io.WriteString(w, p.String())
-	return err
 }
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

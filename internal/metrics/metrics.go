@@ -146,7 +146,8 @@ func (m *Metrics) Write(w io.Writer, list status.List, claims []dsw.Claim) error
 	writeGroups(p, list.Groups)
 	p.gauge(family{"flexd_start_time_seconds", "When flexd was started, in seconds since 1970."}, float64(m.started.UnixMilli())/1000)
 	p.gauge(family{"flexd_resident_memory_bytes", "Memory that flexd has in RAM."}, residentMemory())
-	return p.writeTo(w)
+	_, err := io.WriteString(w, p.String())
+	return err
 }
 
 func (m *Metrics) writeVolumes(p *page, list status.List) {
