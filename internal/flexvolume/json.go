@@ -45,7 +45,7 @@ func (p *scanner) peek() byte {
 }
 
 func (p *scanner) take(c byte) bool {
-	if p.peek() != c || p.i >= len(p.s) {
+	if p.peek() != c {
 		return false
 	}
 	p.i++
