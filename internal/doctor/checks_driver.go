@@ -15,7 +15,6 @@ import (
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
-	"github.com/flexd/flexd/internal/status"
 )
 
 // driver returns kubelet's name of the driver's directory, its executable and init's file.
@@ -39,11 +38,7 @@ func (n *node) pluginDirectory() []finding {
 		st, err := os.Lstat(dir)
 		switch {
 		case os.IsNotExist(err):
-			f := failed(name+" does not exist", n.install(), "restart kubelet, which makes the directory when it starts")
-			if k.Pid == 0 {
-				f.result = status.ResultWarning
-			}
-			return f
+			return failed(name+" does not exist", n.install(), "restart kubelet, which makes the directory when it starts").milder(k)
 		case err != nil:
 			return unknown(err.Error())
 		case st.Mode()&fs.ModeSymlink != 0:
@@ -78,11 +73,7 @@ func (n *node) executable() []finding {
 		}
 		switch {
 		case os.IsNotExist(err):
-			f := failed(shown+" does not exist", install)
-			if k.Pid == 0 {
-				f.result = status.ResultWarning
-			}
-			return f
+			return failed(shown+" does not exist", install).milder(k)
 		case err != nil:
 			return unknown(err.Error())
 		case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:

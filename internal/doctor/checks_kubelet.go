@@ -11,7 +11,6 @@ import (
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
-	"github.com/flexd/flexd/internal/status"
 )
 
 func (n *node) process() (all []finding) {
@@ -81,11 +80,7 @@ func (n *node) rootDirectory() []finding {
 			theirs, err := n.resolve(r)
 			return r == dir || err == nil && theirs == resolved
 		}):
-			f := failed(fmt.Sprintf("kubelet's root directory is %s (%s), and kubeletRoots has %s", dir, k.RootDir.From, strings.Join(n.Config.KubeletRoots, ", ")), fix...)
-			if k.Pid == 0 {
-				f.result = status.ResultWarning
-			}
-			return f
+			return failed(fmt.Sprintf("kubelet's root directory is %s (%s), and kubeletRoots has %s", dir, k.RootDir.From, strings.Join(n.Config.KubeletRoots, ", ")), fix...).milder(k)
 		case err != nil && k.Pid == 0:
 			return warning(err.Error(), "kubelet creates it when it starts; if it is elsewhere: "+fix[0])
 		case err != nil:

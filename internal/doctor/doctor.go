@@ -54,6 +54,14 @@ func failed(evidence string, remedy ...string) finding {
 	return finding{status.ResultError, evidence, remedy}
 }
 
+// milder makes an error a warning without a running kubelet: its settings are a guess then.
+func (f finding) milder(k *kubelet.Instance) finding {
+	if k.Pid == 0 {
+		f.result = status.ResultWarning
+	}
+	return f
+}
+
 func warning(evidence string, remedy ...string) finding {
 	return finding{status.ResultWarning, evidence, remedy}
 }
