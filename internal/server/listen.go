@@ -51,8 +51,9 @@ func Listen(path string, mode os.FileMode, group string, inherited ...net.Listen
 	return l, nil
 }
 
-// taken returns the listener on path, nil if there is none, or no client reaches it any more:
-// its file was removed, or replaced by a daemon's own.
+// taken returns the inherited listener on path, nil if there is none, or no client reaches it any
+// more: its file was removed, or replaced by a daemon's own. It then removes an old socket, or
+// returns why that cannot be removed.
 func taken(path string, inherited []net.Listener) (net.Listener, error) {
 	st, err := os.Lstat(path)
 	switch {
@@ -69,24 +70,33 @@ func taken(path string, inherited []net.Listener) (net.Listener, error) {
 		theirs, err := os.Lstat(u.Addr().String()) // a directory of the path may be a link, as /var/run is
 		return err == nil && os.SameFile(st, theirs)
 	})
-	if i < 0 {
-		return nil, nil
+	if i < 0 && st.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("socket %s: something else is there (%s); flexd does not remove it", path, st.Mode())
 	}
+	// Only a refused connection proves that no process listens: with a full queue, a
+	// timeout or another kind of socket there may be one.
 	c, err := net.DialTimeout("unix", path, time.Second)
-	switch {
-	case err == nil:
+	if err == nil {
 		c.Close()
-	case errors.Is(err, syscall.ECONNREFUSED): // else its queue may be full
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("dead socket %s: %w", path, cause(err))
+		}
+		return nil, nil
+	case i >= 0:
+		return inherited[i], nil
+	case err == nil:
+		return nil, fmt.Errorf("another flexd is running, or systemd listens for it (socket %s): systemctl start flexd", path)
+	case errors.Is(err, syscall.ENOENT):
 		return nil, nil
 	}
-	return inherited[i], nil
+	return nil, fmt.Errorf("another flexd seems to be running (socket %s: %w)", path, cause(err))
 }
 
 // bind makes a socket that only root may use yet.
 func bind(path string) (net.Listener, error) {
-	if err := makeRoom(path); err != nil {
-		return nil, err
-	}
 	// The socket appears in the file system when it is bound, with the mode its
 	// inode has then. Changing that first leaves no instant in which it is open
 	// to others, and no need to touch the umask of the whole process.
@@ -99,35 +109,6 @@ func bind(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("socket %s: %w", path, cause(err))
 	}
 	return l, nil
-}
-
-// makeRoom removes an old socket at path, or returns why it cannot be removed.
-func makeRoom(path string) error {
-	st, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("socket %s: %w", path, cause(err))
-	case st.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("socket %s: something else is there (%s); flexd does not remove it", path, st.Mode())
-	}
-	// Only a refused connection proves that no process listens: with a full queue, a
-	// timeout or another kind of socket there may be one.
-	c, err := net.DialTimeout("unix", path, time.Second)
-	switch {
-	case err == nil:
-		c.Close()
-		return fmt.Errorf("another flexd is running, or systemd listens for it (socket %s): systemctl start flexd", path)
-	case errors.Is(err, syscall.ENOENT):
-		return nil
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("another flexd seems to be running (socket %s: %w)", path, cause(err))
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("dead socket %s: %w", path, cause(err))
-	}
-	return nil
 }
 
 // GroupID finds a group by name or number; "" is -1, which chown leaves as it is.
