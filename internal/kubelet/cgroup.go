@@ -11,15 +11,11 @@ func IsCgroupRoot(name string) bool {
 // PodOfCgroup returns the uid in the name of a pod's control group, or "".
 func PodOfCgroup(name string) string {
 	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
-		_, uid, ok := strings.Cut(slice, "-pod")
-		if !ok {
-			return ""
-		}
+		_, uid, _ := strings.Cut(slice, "-pod")
 		return strings.ReplaceAll(uid, "_", "-") // "-" separates the parents in systemd's names
 	}
-	uid, _ := strings.CutPrefix(name, "pod")
-	if uid == name {
-		return ""
+	if uid, ok := strings.CutPrefix(name, "pod"); ok {
+		return uid
 	}
-	return uid
+	return ""
 }
