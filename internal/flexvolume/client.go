@@ -1,6 +1,7 @@
 package flexvolume
 
 import (
+	"bytes"
 	"errors"
 	"syscall"
 	"time"
@@ -135,10 +136,8 @@ func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (A
 		}
 		fresh := len(buf)
 		buf = buf[:fresh+n]
-		for i := fresh; i < len(buf); i++ {
-			if buf[i] == '\n' {
-				return understand(buf, i, id)
-			}
+		if i := bytes.IndexByte(buf[fresh:], '\n'); i >= 0 {
+			return understand(buf, fresh+i, id)
 		}
 		if len(buf) >= MaxLine {
 			return Answer{}, &GarbageError{ErrTooLong}
