@@ -272,19 +272,11 @@ func (m *manifest) add(n *yaml.Node, depth int) error {
 		}
 		return nil
 	case "PersistentVolume":
-		v := pv{object: o}
-		if err := m.decode(&o.Spec, &v.spec); err != nil {
-			return err
-		}
-		m.pvs = append(m.pvs, v)
-		return nil
+		m.pvs = append(m.pvs, pv{object: o})
+		return m.decode(&o.Spec, &m.pvs[len(m.pvs)-1].spec)
 	case "PersistentVolumeClaim":
-		c := claim{object: o}
-		if err := m.decode(&o.Spec, &c.spec); err != nil {
-			return err
-		}
-		m.claims = append(m.claims, c)
-		return nil
+		m.claims = append(m.claims, claim{object: o})
+		return m.decode(&o.Spec, &m.claims[len(m.claims)-1].spec)
 	}
 	path, ok := podPaths[o.Kind]
 	if !ok {
