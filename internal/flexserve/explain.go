@@ -41,20 +41,17 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 	for i, text := range calls {
 		verb, blob, _ := strings.Cut(text, " ")
 		e := status.ExplainedCall{Verb: verb, Result: status.WouldSucceed, Args: f.arguments(verb, blob)}
-		if e.Args == nil {
-			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
-			doc.Calls = append(doc.Calls, e)
-			continue
-		}
 		call, err := flexvolume.Parse(verb, e.Args)
-		if err != nil {
+		switch {
+		case e.Args == nil:
+			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
+		case err != nil:
 			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), message(verb, titleOf(call), err)
-			doc.Calls = append(doc.Calls, e)
-			continue
+		default:
+			id := fmt.Sprintf("explain %d", i)
+			requests = append(requests, f.request(flexvolume.Request{ID: id, Verb: verb}, call, reconcile.Caller{}))
+			parsed, asked = append(parsed, call), append(asked, i)
 		}
-		id := fmt.Sprintf("explain %d", i)
-		requests = append(requests, f.request(flexvolume.Request{ID: id, Verb: verb}, call, reconcile.Caller{}))
-		parsed, asked = append(parsed, call), append(asked, i)
 		doc.Calls = append(doc.Calls, e)
 	}
 	if len(requests) == 0 {
