@@ -83,14 +83,14 @@ func (r *reloader) Serve(ctx context.Context) error {
 	)
 	// The directory, since the file itself may be replaced; in a ConfigMap the file is a link
 	// to a link (..data), and the second one is replaced.
-	if w, err := newWatcher(); err != nil {
-		r.log.WithError(err).Warn("changes of the configuration are not noticed: reload flexd after them")
-	} else {
+	w, err := newWatcher()
+	if err == nil {
 		defer w.Close()
-		if err := w.Add(filepath.Dir(r.path)); err != nil {
-			r.log.WithError(err).Warn("changes of the configuration are not noticed: reload flexd after them")
-		}
 		events, errs = w.Events, w.Errors
+		err = w.Add(filepath.Dir(r.path))
+	}
+	if err != nil {
+		r.log.WithError(err).Warn("changes of the configuration are not noticed: reload flexd after them")
 	}
 	for {
 		select {
