@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/flexd/flexd/internal/config"
@@ -329,12 +330,12 @@ func (n *node) unitState(files []string) (all []finding) {
 	return all
 }
 
-var serviceCgroup = regexp.MustCompile(`/([^/\n]+\.service)(?:/|\n|$)`)
+var serviceCgroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`/([^/\n]+\.service)(?:/|\n|$)`) })
 
 // unitOf returns the systemd service in which a kubelet runs; "" = none, as in a container or a login.
 func (n *node) unitOf(k *kubelet.Instance) string {
 	text, _ := os.ReadFile(fmt.Sprintf("%s/proc/%d/cgroup", n.Root, k.Pid))
-	if m := serviceCgroup.FindSubmatch(text); m != nil && !bytes.Contains(text, []byte("/user.slice/")) {
+	if m := serviceCgroup().FindSubmatch(text); m != nil && !bytes.Contains(text, []byte("/user.slice/")) {
 		return string(m[1])
 	}
 	return ""

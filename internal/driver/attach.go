@@ -101,8 +101,8 @@ func Mode(dot string) (attach bool, err error) {
 // capabilities returns the text of init's file. Other keys in it are kept.
 func capabilities(dot string, attach bool) string {
 	text, err := kubelet.ReadFile(dot)
-	if _, invalid := flexvolume.ParseCapabilities(text); err == nil && invalid == nil && attachKey.MatchString(text) {
-		return attachKey.ReplaceAllString(text, fmt.Sprintf("${1}%t", attach))
+	if _, invalid := flexvolume.ParseCapabilities(text); err == nil && invalid == nil && attachKey().MatchString(text) {
+		return attachKey().ReplaceAllString(text, fmt.Sprintf("${1}%t", attach))
 	}
 	return fmt.Sprintf("{\"attach\": %t}\n", attach)
 }

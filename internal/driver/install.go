@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flexd/flexd/internal/kubelet"
@@ -179,7 +180,7 @@ func (n *Node) rootsLine() string {
 	return "kubeletRoots: [" + strings.Join(quoted, ", ") + "]"
 }
 
-var attachKey = regexp.MustCompile(`("attach"\s*:\s*)(?:true|false)`)
+var attachKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`("attach"\s*:\s*)(?:true|false)`) })
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)

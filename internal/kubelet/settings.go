@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/flexd/flexd/internal/procfs"
 	"go.yaml.in/yaml/v3"
@@ -300,17 +301,17 @@ func Flag(args []string, name string) (value string) {
 	return strings.Trim(value, `"'`)
 }
 
-var comment = regexp.MustCompile(`(?m)^\s*#.*`)
+var comment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s*#.*`) })
 
-var plain = regexp.MustCompile(`^(/[A-Za-z0-9_.@:+~-]+)+$`)
+var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(/[A-Za-z0-9_.@:+~-]+)+$`) })
 
 // Plain reports whether a path is an absolute one that no file format and no shell reads as
 // anything else.
-func Plain(path string) bool { return plain.MatchString(path) && path == filepath.Clean(path) }
+func Plain(path string) bool { return plain().MatchString(path) && path == filepath.Clean(path) }
 
 // words splits a file with flags: VARIABLE="--flag ...", one a line, or the command of a unit.
 func words(text string) (all []string) {
-	for _, w := range strings.Fields(comment.ReplaceAllString(text, "")) {
+	for _, w := range strings.Fields(comment().ReplaceAllString(text, "")) {
 		if name, rest, ok := strings.Cut(w, "="); ok && !strings.HasPrefix(w, "-") && !strings.ContainsAny(name, `/'"`) {
 			w = rest // NAME=
 		}

@@ -69,7 +69,7 @@ func (d *Driver) Serve(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return waitFor(&all, d.Log)
 		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("driver socket: %w", err)
+			return err
 		}
 		// Out of descriptors or memory: retry; until then callers wait in the socket's
 		// queue.

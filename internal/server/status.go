@@ -72,7 +72,7 @@ func (s *Status) Serve(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("status socket: %w", err)
+	return err
 }
 
 // userKey is the key of the uid in a request's context.
