@@ -2,6 +2,7 @@ package volopts
 
 import (
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -20,27 +21,27 @@ func mkfsFlags(fs string) []flag {
 	switch fs {
 	case "xfs":
 		return []flag{
-			{"-b", subs(sub{key: "size", value: size("kK")})},
+			{"-b", subs(word{key: "size", value: size("kK")})},
 			{"-d", subs(
-				sub{key: "agcount", value: number(1, 1<<20)}, sub{key: "agsize", value: size("bskmgtBSKMGT")},
-				sub{key: "su", value: size("bskmgBSKMG")}, sub{key: "sw", value: number(1, 1<<16)},
-				sub{key: "sunit", value: number(0, 1<<30)}, sub{key: "swidth", value: number(0, 1<<30)},
-				sub{key: "extszinherit", value: number(0, 1<<30)}, sub{key: "noalign"},
+				word{key: "agcount", value: number(1, 1<<20)}, word{key: "agsize", value: size("bskmgtBSKMGT")},
+				word{key: "su", value: size("bskmgBSKMG")}, word{key: "sw", value: number(1, 1<<16)},
+				word{key: "sunit", value: number(0, 1<<30)}, word{key: "swidth", value: number(0, 1<<30)},
+				word{key: "extszinherit", value: number(0, 1<<30)}, word{key: "noalign"},
 			)},
 			{"-i", subs(
-				sub{key: "size", value: power(256, 2048)}, sub{key: "maxpct", value: number(0, 100)},
-				sub{key: "sparse", value: bit}, sub{key: "nrext64", value: bit}, sub{key: "exchange", value: bit},
+				word{key: "size", value: power(256, 2048)}, word{key: "maxpct", value: number(0, 100)},
+				word{key: "sparse", value: bit}, word{key: "nrext64", value: bit}, word{key: "exchange", value: bit},
 			)},
 			{"-l", subs(
-				sub{key: "size", value: size("bskmgBSKMG")}, sub{key: "su", value: size("bskmBSKM")},
-				sub{key: "sunit", value: number(0, 1<<20)}, sub{key: "lazy-count", value: bit},
+				word{key: "size", value: size("bskmgBSKMG")}, word{key: "su", value: size("bskmBSKM")},
+				word{key: "sunit", value: number(0, 1<<20)}, word{key: "lazy-count", value: bit},
 			)},
 			{"-m", subs(
-				sub{key: "crc", value: bit}, sub{key: "finobt", value: bit}, sub{key: "reflink", value: bit},
-				sub{key: "rmapbt", value: bit}, sub{key: "bigtime", value: bit}, sub{key: "inobtcount", value: bit},
+				word{key: "crc", value: bit}, word{key: "finobt", value: bit}, word{key: "reflink", value: bit},
+				word{key: "rmapbt", value: bit}, word{key: "bigtime", value: bit}, word{key: "inobtcount", value: bit},
 			)},
-			{"-n", subs(sub{key: "size", value: size("kK")}, sub{key: "ftype", value: bit})},
-			{"-s", subs(sub{key: "size", value: size("kK")})},
+			{"-n", subs(word{key: "size", value: size("kK")}, word{key: "ftype", value: bit})},
+			{"-s", subs(word{key: "size", value: size("kK")})},
 		}
 	case "btrfs":
 		const on = "mixed-bg extref skinny-metadata no-holes quota squota free-space-tree block-group-tree"
@@ -61,17 +62,17 @@ func mkfsFlags(fs string) []flag {
 			{"-i", number(1024, 1<<30)},
 			{"-m", percent},
 			{"-N", number(1, 1<<32-1)},
-			{"-J", subs(sub{key: "size", value: number(1, 1<<20)})},
+			{"-J", subs(word{key: "size", value: number(1, 1<<20)})},
 			{"-O", features("64bit bigalloc dir_index dir_nlink ea_inode ext_attr extent extents extra_isize " +
 				"fast_commit filetype flex_bg huge_file inline_data large_dir large_file meta_bg " +
 				"metadata_csum metadata_csum_seed orphan_file project quota resize_inode sparse_super " +
 				"sparse_super2 uninit_bg verity")},
 			{"-E", subs(
-				sub{key: "lazy_itable_init", value: bit, bare: true}, sub{key: "lazy_journal_init", value: among("0")},
-				sub{key: "packed_meta_blocks", value: bit, bare: true}, sub{key: "discard"},
-				sub{key: "stride", value: number(1, 1<<30)}, sub{key: "stripe_width", value: number(1, 1<<30)},
-				sub{key: "stripe-width", value: number(1, 1<<30)}, sub{key: "num_backup_sb", value: among("0", "1", "2")},
-				sub{key: "resize", value: number(1, 1<<48)},
+				word{key: "lazy_itable_init", value: bit, bare: true}, word{key: "lazy_journal_init", value: among("0")},
+				word{key: "packed_meta_blocks", value: bit, bare: true}, word{key: "discard"},
+				word{key: "stride", value: number(1, 1<<30)}, word{key: "stripe_width", value: number(1, 1<<30)},
+				word{key: "stripe-width", value: number(1, 1<<30)}, word{key: "num_backup_sb", value: among("0", "1", "2")},
+				word{key: "resize", value: number(1, 1<<48)},
 			)},
 			{"-T", list(label(32))},
 		}
@@ -97,7 +98,7 @@ func ParseMkfs(fs, text string) ([]string, error) {
 		switch {
 		case !ok:
 			return nil, errors.New(quote(word) + " is not allowed for " + fsName(fs))
-		case among(seen...)(f.name):
+		case slices.Contains(seen, f.name):
 			return nil, errors.New(quote(f.name) + " is given twice")
 		case f.value == nil && word != f.name:
 			return nil, errors.New(quote(word) + " is not allowed: " + f.name + " takes no value")
@@ -138,12 +139,8 @@ func checkWords(text, sep string) error {
 		return errors.New("longer than 4096 bytes")
 	}
 	for _, word := range strings.Split(text, sep) {
-		for i := range len(word) {
-			switch c := word[i]; {
-			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("_.,=^+:-", c) >= 0:
-			default:
-				return errors.New(quote(word) + " contains a character that no allowed option has")
-			}
+		if !madeOf(word, "_.,=^+:-") {
+			return errors.New(quote(word) + " contains a character that no allowed option has")
 		}
 	}
 	return nil

@@ -16,9 +16,9 @@ type Mount struct {
 	Super    []string // superblock options, sorted, none twice
 }
 
-// A word is an allowed mount option. Two words of one group contradict each other.
+// A word is an allowed mount option, or an allowed word in the value of an mkfs option.
 type word struct {
-	group string
+	group string // of a mount option: two words of one group contradict each other
 	key   string
 	value kind // nil = none
 	bare  bool // the value is optional

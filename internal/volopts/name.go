@@ -16,13 +16,8 @@ func CheckName(name string) error {
 		return errors.New(quote(name) + " starts with -")
 	case name == "." || name == "..":
 		return errors.New(quote(name) + " is not a name")
-	}
-	for i := range len(name) {
-		switch c := name[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '+', c == '_', c == '.', c == '-':
-		default:
-			return errors.New(quote(name) + " contains other characters than a-z A-Z 0-9 + _ . -")
-		}
+	case !madeOf(name, "+_.-"):
+		return errors.New(quote(name) + " contains other characters than a-z A-Z 0-9 + _ . -")
 	}
 	return nil
 }

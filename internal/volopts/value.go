@@ -1,6 +1,7 @@
 package volopts
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -37,14 +38,7 @@ func size(units string) kind {
 
 // among takes one of the words.
 func among(words ...string) kind {
-	return func(s string) bool {
-		for _, w := range words {
-			if s == w {
-				return true
-			}
-		}
-		return false
-	}
+	return func(s string) bool { return slices.Contains(words, s) }
 }
 
 // bit takes 0 or 1.
@@ -62,7 +56,7 @@ func percent(s string) bool {
 
 // label takes a plain name of at most max bytes.
 func label(max int) kind {
-	return func(s string) bool { return s != "" && len(s) <= max && plain(s) }
+	return func(s string) bool { return s != "" && len(s) <= max && s[0] != '-' && madeOf(s, "_.-") }
 }
 
 // list takes words separated by commas, each taken by k and none twice.
@@ -70,7 +64,7 @@ func list(k kind) kind {
 	return func(s string) bool {
 		words := strings.Split(s, ",")
 		for i, w := range words {
-			if !k(w) || among(words[:i]...)(w) {
+			if !k(w) || slices.Contains(words[:i], w) {
 				return false
 			}
 		}
@@ -81,49 +75,30 @@ func list(k kind) kind {
 // features takes the named features, each possibly switched off by a ^.
 func features(names string) kind {
 	all := strings.Fields(names)
-	return list(func(s string) bool { return among(all...)(strings.TrimPrefix(s, "^")) })
+	return list(func(s string) bool { return slices.Contains(all, strings.TrimPrefix(s, "^")) })
 }
 
-// A sub is one key of a list such as "su=64k,sw=2,noalign".
-type sub struct {
-	key   string
-	value kind // nil = none
-	bare  bool // the value is optional
-}
-
-// subs takes a list of the keys, each at most once.
-func subs(keys ...sub) kind {
+// subs takes a list such as "su=64k,sw=2,noalign" of the words, each key at most once.
+func subs(allowed ...word) kind {
 	return func(s string) bool {
 		words := strings.Split(s, ",")
 		seen := make([]string, 0, len(words))
 		for _, w := range words {
-			key, value, given := strings.Cut(w, "=")
-			if among(seen...)(key) || !takes(keys, key, value, given) {
+			known, ok := findWord(allowed, w)
+			if !ok || slices.Contains(seen, known.key) {
 				return false
 			}
-			seen = append(seen, key)
+			seen = append(seen, known.key)
 		}
 		return true
 	}
 }
 
-func takes(keys []sub, key, value string, given bool) bool {
-	for _, k := range keys {
-		if k.key == key {
-			if !given {
-				return k.value == nil || k.bare
-			}
-			return k.value != nil && k.value(value)
-		}
-	}
-	return false
-}
-
-// plain reports whether s is made of letters, digits, _ . - and starts with no -.
-func plain(s string) bool {
+// madeOf reports whether s has only letters, digits and the others.
+func madeOf(s, others string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '.', c == '-' && i > 0:
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte(others, c) >= 0:
 		default:
 			return false
 		}
