@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -242,7 +241,7 @@ func (kernel) Loops() ([]Loop, error) {
 	for _, found := range all {
 		n, l := found.Name, Loop{Name: found.Name}
 		l.BackingFile, l.Deleted = strings.CutSuffix(found.File, " (deleted)")
-		if l.Seq, err = readNumber("/sys/block/" + n + "/diskseq"); err != nil {
+		if l.Seq, err = sysfs.Uint("/sys/block/" + n + "/diskseq"); err != nil {
 			if now, _, berr := backing("/sys/block/" + n); berr == nil && now == "" {
 				continue // detached or removed meanwhile
 			}
@@ -270,15 +269,15 @@ func (kernel) Loop(name string) (Loop, error) {
 	}
 	// The sequence number is read first and last: the values in between belong to one
 	// incarnation of the device.
-	if l.Seq, err = readNumber(dir + "/diskseq"); err != nil {
+	if l.Seq, err = sysfs.Uint(dir + "/diskseq"); err != nil {
 		return Loop{}, err
 	}
-	sectors, err := readNumber(dir + "/size")
+	sectors, err := sysfs.Uint(dir + "/size")
 	if err != nil {
 		return Loop{}, err
 	}
 	l.Size = int64(sectors) * 512
-	ro, err := readNumber(dir + "/ro")
+	ro, err := sysfs.Uint(dir + "/ro")
 	if err != nil {
 		return Loop{}, err
 	}
@@ -288,14 +287,14 @@ func (kernel) Loop(name string) (Loop, error) {
 	}
 	if l.BackingFile != "" {
 		for _, limit := range []string{"/loop/offset", "/loop/sizelimit"} {
-			n, err := readNumber(dir + limit)
+			n, err := sysfs.Uint(dir + limit)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return Loop{}, err
 			}
 			l.Part = l.Part || n > 0
 		}
 	}
-	if again, err := readNumber(dir + "/diskseq"); err != nil || again != l.Seq {
+	if again, err := sysfs.Uint(dir + "/diskseq"); err != nil || again != l.Seq {
 		return Loop{}, fmt.Errorf("%s is changing", name)
 	}
 	return l, nil
@@ -315,16 +314,4 @@ func backing(dir string) (path string, deleted bool, err error) {
 	}
 	path, deleted = strings.CutSuffix(path, " (deleted)")
 	return path, deleted, nil
-}
-
-func readNumber(path string) (uint64, error) {
-	s, err := sysfs.Line(path)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return n, nil
 }

@@ -1,7 +1,6 @@
 package loopdev
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -48,20 +48,15 @@ func ask(dev *os.File, name string) (identity, uint64, error) {
 	if err != nil {
 		return identity{}, 0, fmt.Errorf("LOOP_GET_STATUS64 of %s: %w", name, err)
 	}
-	seq, err := readNumber("/sys/block/" + name + "/diskseq")
+	seq, err := sysfs.Uint("/sys/block/" + name + "/diskseq")
 	if err != nil {
 		return identity{}, 0, err
 	}
-	uuid, ours := strings.CutPrefix(text(info.File_name[:]), mark)
+	uuid, ours := strings.CutPrefix(unix.ByteSliceToString(info.File_name[:]), mark)
 	if !ours {
 		uuid = ""
 	}
 	return identity{UUID: volume.UUID(uuid), Inode: Inode{info.Device, info.Inode}}, seq, nil
-}
-
-func text(b []byte) string {
-	b, _, _ = bytes.Cut(b, []byte{0})
-	return string(b)
 }
 
 // attach is the child that attaches a file to a loop device.
@@ -187,7 +182,7 @@ func openOurs(d volume.Device, uuid volume.UUID, flags int, known bool) (*os.Fil
 	id, seq, err := ask(dev, name)
 	if err != nil && known && !mount.Detached(err) {
 		id.UUID = uuid
-		seq, err = readNumber("/sys/block/" + name + "/diskseq")
+		seq, err = sysfs.Uint("/sys/block/" + name + "/diskseq")
 	}
 	switch {
 	case err != nil:

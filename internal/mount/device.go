@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +48,7 @@ func verify(f *os.File, d volume.Device) error {
 	if d.Seq == 0 {
 		return nil
 	}
-	seq, err := diskSeq(d.Number)
+	seq, err := sysfs.Uint("/sys/dev/block/" + d.Number + "/diskseq")
 	if err != nil {
 		return fmt.Errorf("%w: %s: %v", ErrChanged, d.Path, err)
 	}
@@ -59,22 +58,8 @@ func verify(f *os.File, d volume.Device) error {
 	return nil
 }
 
-func diskSeq(number string) (uint64, error) {
-	b, err := os.ReadFile("/sys/dev/block/" + number + "/diskseq")
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-}
-
 // sizeOf returns the size of an open block device.
-func sizeOf(f *os.File) (int64, error) {
-	n, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
-}
+func sizeOf(f *os.File) (int64, error) { return f.Seek(0, io.SeekEnd) }
 
 // nodeOf returns the kernel's own node of a device number, or "".
 func nodeOf(number string) string {
@@ -87,8 +72,8 @@ func nodeOf(number string) string {
 
 // handle returns the handle of the volume of a device.
 func handle(d volume.Device) volume.Handle {
-	if b, err := os.ReadFile("/sys/dev/block/" + d.Number + "/loop/backing_file"); err == nil {
-		return volume.Handle{File: strings.TrimSpace(string(b))}
+	if file, err := backingFile(d.Number); err == nil {
+		return volume.Handle{File: file}
 	}
 	if vg, lv, ok := strings.Cut(strings.TrimPrefix(d.Link, "/dev/"), "/"); ok && strings.HasPrefix(d.Link, "/dev/") && !strings.Contains(lv, "/") {
 		return volume.Handle{Name: volume.Name{VG: vg, LV: lv}}

@@ -147,8 +147,8 @@ func DeviceHolders(d volume.Device) []Holder {
 	var holders []Holder
 	if entries, err := os.ReadDir("/sys/dev/block/" + number + "/holders"); err == nil {
 		for _, e := range entries {
-			above, _ := os.ReadFile("/sys/block/" + e.Name() + "/dev")
-			holders = append(holders, Holder{How: "/dev/" + e.Name() + mappedName(strings.TrimSpace(string(above))) + " lies on it"})
+			above, _ := sysfs.Line("/sys/block/" + e.Name() + "/dev")
+			holders = append(holders, Holder{How: "/dev/" + e.Name() + mappedName(above) + " lies on it"})
 		}
 	}
 	if dev, err := os.Open(path); err == nil {

@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -27,10 +25,10 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 		own  backing
 		file string
 	)
-	b, err := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	path, err := backingFile(number)
 	isLoop := !errors.Is(err, os.ErrNotExist)
 	if isLoop && err == nil {
-		file = filepath.Base(strings.TrimSpace(string(b)))
+		file = filepath.Base(path)
 		own, err = backingOf(dev)
 	}
 	if isLoop && err != nil {
@@ -73,7 +71,7 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 	if err != nil {
 		return err
 	}
-	own, _ := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	own, _ := backingFile(number)
 	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
 	for _, loop := range all {
 		name, to := loop.Name, loop.File
@@ -81,7 +79,7 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 			f  backing
 			ok bool
 		)
-		if len(own) > 0 && filepath.Dir(to) == filepath.Dir(string(own)) {
+		if own != "" && filepath.Dir(to) == filepath.Dir(own) {
 			f, ok = regular(to) // in the directory of the device's own file, whose filesystem responds
 		} else {
 			if tab == nil {
@@ -118,9 +116,8 @@ func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, sho
 // compared its file or has waited for it; a child could not stop waiting for a filesystem that
 // hangs.
 func checkedBefore(name string, checked uint64) bool {
-	text, err := sysfs.Line("/sys/block/" + name + "/diskseq")
-	seq, nerr := strconv.ParseUint(text, 10, 64)
-	return err == nil && nerr == nil && seq <= checked
+	seq, err := sysfs.Uint("/sys/block/" + name + "/diskseq")
+	return err == nil && seq <= checked
 }
 
 // missing reports whether a path does not exist in this mount namespace.
@@ -207,6 +204,11 @@ func ownNode(name string, dev uint64) (dir int, err error) {
 // gone.
 func Detached(err error) bool {
 	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, os.ErrNotExist)
+}
+
+// backingFile returns the path of a loop device's backing file, as the kernel shows it.
+func backingFile(number string) (string, error) {
+	return sysfs.Line("/sys/dev/block/" + number + "/loop/backing_file")
 }
 
 // backingOf returns the backing store of an open loop device.

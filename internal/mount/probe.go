@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -157,10 +158,8 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 	}
 	if e.Type == "ext4" && !d.ReadOnly { // see asw.Observer
 		name := strings.ReplaceAll(strings.TrimPrefix(d.Path, "/dev/"), "/", "!")
-		if b, err := os.ReadFile("/sys/fs/ext4/" + name + "/errors_count"); err == nil {
-			if n := strings.TrimSpace(string(b)); n != "0" {
-				return "ext4 counted " + n + " errors"
-			}
+		if n, err := sysfs.Line("/sys/fs/ext4/" + name + "/errors_count"); err == nil && n != "0" {
+			return "ext4 counted " + n + " errors"
 		}
 	}
 	if e.SuperReadOnly && !d.ReadOnly {

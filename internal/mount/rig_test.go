@@ -173,7 +173,7 @@ func (r *rig) observe(path string) {
 		r.Fatal(err)
 	}
 	number := sysfs.Number(st.Rdev)
-	seq, err := diskSeq(number)
+	seq, err := sysfs.Uint("/sys/dev/block/" + number + "/diskseq")
 	if err != nil {
 		r.Fatal(err)
 	}

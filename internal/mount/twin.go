@@ -44,11 +44,10 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 		return err
 	}
 	for _, e := range entries {
-		b, err := os.ReadFile("/sys/class/block/" + e.Name() + "/dev")
+		number, err := sysfs.Line("/sys/class/block/" + e.Name() + "/dev")
 		if errors.Is(err, os.ErrNotExist) {
 			continue // "stats", "debug"
 		}
-		number := strings.TrimSpace(string(b))
 		if number == d.Number {
 			continue
 		}
@@ -120,8 +119,8 @@ func otherVolume(a, b string) bool {
 // lvmUUID returns the device-mapper uuid of a logical volume, which contains the uuids of
 // VG and LV; "" for other devices, and for parts of volumes, which have a suffix.
 func lvmUUID(number string) string {
-	b, _ := os.ReadFile("/sys/dev/block/" + number + "/dm/uuid")
-	if uuid := strings.TrimSpace(string(b)); strings.HasPrefix(uuid, "LVM-") && len(uuid) == len("LVM-")+64 {
+	uuid, _ := sysfs.Line("/sys/dev/block/" + number + "/dm/uuid")
+	if strings.HasPrefix(uuid, "LVM-") && len(uuid) == len("LVM-")+64 {
 		return uuid
 	}
 	return ""
@@ -137,8 +136,8 @@ func liesOn(upper, lower string, depth int) bool {
 	}
 	slaves, _ := filepath.Glob("/sys/dev/block/" + upper + "/slaves/*/dev")
 	return slices.ContainsFunc(slaves, func(s string) bool {
-		b, err := os.ReadFile(s)
-		return err != nil || liesOn(strings.TrimSpace(string(b)), lower, depth+1)
+		number, err := sysfs.Line(s)
+		return err != nil || liesOn(number, lower, depth+1)
 	})
 }
 
@@ -243,8 +242,8 @@ func btrfsDevices(fsid string) (all members) {
 		return nil
 	}
 	for _, e := range entries {
-		if b, err := os.ReadFile(filepath.Join(dir, e.Name(), "dev")); err == nil {
-			all = append(all, member{e.Name(), strings.TrimSpace(string(b))})
+		if number, err := sysfs.Line(filepath.Join(dir, e.Name(), "dev")); err == nil {
+			all = append(all, member{e.Name(), number})
 		}
 	}
 	return all
@@ -254,20 +253,20 @@ func describeDevice(d volume.Device) string { return d.Path + mappedName(d.Numbe
 
 // mappedName returns device-mapper's name of a device for a message: " (vg0-data)".
 func mappedName(number string) string {
-	b, err := os.ReadFile("/sys/dev/block/" + number + "/dm/name")
+	name, err := sysfs.Line("/sys/dev/block/" + number + "/dm/name")
 	if err != nil {
 		return ""
 	}
-	return " (" + strings.TrimSpace(string(b)) + ")"
+	return " (" + name + ")"
 }
 
 // loopName returns the file of a loop device for a message: " (/srv/vg0/data)".
 func loopName(number string) string {
-	b, err := os.ReadFile("/sys/dev/block/" + number + "/loop/backing_file")
+	file, err := backingFile(number)
 	if err != nil {
 		return ""
 	}
-	return " (" + strings.TrimSpace(string(b)) + ")"
+	return " (" + file + ")"
 }
 
 func uuidText(b []byte) string {

@@ -2,6 +2,7 @@
 package sysfs
 
 import (
+	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -35,6 +36,19 @@ func lineAt(dir int, path string) (string, error) {
 			return strings.TrimSuffix(line, "\n"), nil
 		}
 	}
+}
+
+// Uint reads a file of sysfs that has one number.
+func Uint(path string) (uint64, error) {
+	s, err := Line(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
 }
 
 // Number formats a device number as sysfs does: "major:minor".
