@@ -110,27 +110,19 @@ func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 	if readOnly {
 		how = os.O_RDONLY
 	}
-	f, err := os.OpenFile(path, how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := openRegular(path, how)
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	got, err := uuidOf(f)
+	if err == nil && got != uuid {
+		err = fmt.Errorf("%s is now the volume %q, not %s", path, got, uuid)
+	}
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	got, err := uuidOf(f)
-	switch {
-	case err != nil:
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		err = fmt.Errorf("%s is no regular file", path)
-	case got != uuid:
-		err = fmt.Errorf("%s is now the volume %q, not %s", path, got, uuid)
-	default:
-		return f, nil
-	}
-	f.Close()
-	return nil, err
+	return f, nil
 }
 
 // extend is the child that extends a file, and then the device on it.

@@ -20,8 +20,8 @@ import (
 
 // A Provider manages the volumes of some directories.
 type Provider struct {
-	// Limits returns the limits of a volume group, as they are now; nil = there are none.
-	// Set before the first Create.
+	// Limits returns the limits of a volume group, as they are now; nil = there are none, as of
+	// a new provider. Set before the first Create.
 	Limits func(vg string) *volume.Limits
 
 	dirs    map[string]string // VG → directory
@@ -50,6 +50,8 @@ type Provider struct {
 // device links in linkDir. It reads the kernel through k.
 func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provider {
 	return &Provider{
+		Limits: func(string) *volume.Limits { return nil },
+
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
 		asking:  make(chan struct{}, 1),
 		known:   map[uint64]identity{},

@@ -240,8 +240,7 @@ func (p *Provider) answered(l Loop, err error) {
 			p.remember(l.Seq, id)
 		}
 	}
-	var stuck *run.StuckError
-	if errors.As(err, &stuck) {
+	if stuck, ok := errors.AsType[*run.StuckError](err); ok {
 		go func() {
 			<-stuck.Done
 			p.answered(l, nil)

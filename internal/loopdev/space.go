@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/flexd/flexd/internal/volume"
@@ -17,12 +18,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	if err := p.checkDirectory(vg, dir); err != nil {
 		return volume.Space{}, err
 	}
-	var limits volume.Limits
-	if p.Limits != nil {
-		if l := p.Limits(vg); l != nil {
-			limits = *l
-		}
-	}
+	limits := cmp.Or(p.Limits(vg), &volume.Limits{})
 	p.admitting.Lock()
 	defer p.admitting.Unlock()
 	s, err := p.stock(vg)
@@ -38,7 +34,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 		if more.Size > s.space.Free {
 			return advised(fmt.Errorf("%d bytes are wanted, and %d are free", more.Size, s.space.Free), dir)
 		}
-		return p.checkFilesystem(vg, s, &limits, more)
+		return p.checkFilesystem(vg, s, limits, more)
 	})
 	return found, nil
 }

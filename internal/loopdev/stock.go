@@ -77,8 +77,8 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 		}
 	}
 	return func(err error) {
-		var stuck *run.StuckError
-		if !errors.As(err, &stuck) || stuck.Done == nil {
+		stuck, ok := errors.AsType[*run.StuckError](err)
+		if !ok || stuck.Done == nil {
 			release(err != nil)
 			return
 		}
@@ -92,10 +92,7 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 // admissible returns why the limits of its group refuse a volume, or the group's stock and
 // the volume as it would count; nil = there are no limits. The caller holds p.admitting.
 func (p *Provider) admissible(name volume.Name, f promise) (*stock, promise, error) {
-	var limits *volume.Limits
-	if p.Limits != nil {
-		limits = p.Limits(name.VG)
-	}
+	limits := p.Limits(name.VG)
 	if limits == nil {
 		return nil, f, nil
 	}

@@ -95,7 +95,7 @@ func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo
 		if hung < maxHung {
 			f, err = p.kernel.File(file)
 		}
-		if hangs := (*hangError)(nil); errors.As(err, &hangs) {
+		if _, hangs := errors.AsType[*hangError](err); hangs {
 			hung++
 		}
 		switch {
