@@ -45,7 +45,7 @@ type Exec struct {
 // started with: a child inherits none of them.
 func NewExec() *Exec {
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Go sets it on its own descriptors
-	return &Exec{waiters: map[string]<-chan struct{}{}}
+	return &Exec{}
 }
 
 // Run starts c and waits for its end, for its deadline, or for ctx to be done. When ctx is
@@ -68,10 +68,7 @@ func (e *Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	}
 	k, err := start(program, c, stdin)
 	if err != nil {
-		if c.Lock != "" {
-			unlock(int(stdin.Fd()))
-		}
-		stdin.Close()
+		release(stdin)
 		return Result{}, fmt.Errorf("%s: %w", c.Step, err)
 	}
 	stdin.Close() // from here on only the child holds the lock
@@ -141,8 +138,7 @@ func (e *Exec) afterKill(k *child) (Result, error) {
 		return Result{Stdout: k.out.bytes()}, k.stuck(k.proc.Pid, k.ended)
 	}
 	res, err := k.result()
-	var exit *ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*ExitError](err); ok {
 		exit.Err = context.DeadlineExceeded
 	} else if err == nil {
 		return res, nil // it succeeded just before the kill

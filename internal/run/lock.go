@@ -17,8 +17,7 @@ import (
 func Held(path string) *LockedError {
 	f, pids, err := tryLock(path, 0)
 	if err == nil {
-		unlock(int(f.Fd()))
-		f.Close()
+		release(f)
 	}
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return nil
@@ -65,8 +64,7 @@ func LockFree(path string) (free bool, pids []int, err error) {
 	f, err := lockFile(path, 0)
 	switch {
 	case err == nil:
-		unlock(int(f.Fd()))
-		f.Close()
+		release(f)
 		return true, nil, nil
 	case errors.Is(err, fs.ErrNotExist):
 		return true, nil, nil
@@ -93,8 +91,7 @@ func RemoveLock(path string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	defer unlock(int(f.Fd()))
+	defer release(f)
 	return os.Remove(path) // while it is locked: another process that has it open sees that it is gone
 }
 
@@ -104,14 +101,12 @@ func LockDone(path string) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		fd, err := openLock(path, 0)
+		f, err := openLock(path, 0)
 		if err != nil {
 			return
 		}
-		if flock(fd, unix.LOCK_EX) == nil {
-			unlock(fd)
-		}
-		unix.Close(fd)
+		_ = flock(f, unix.LOCK_EX)
+		release(f)
 	}()
 	return done
 }
@@ -119,61 +114,56 @@ func LockDone(path string) <-chan struct{} {
 // lockFile opens the lock file and locks it, or fails with EWOULDBLOCK.
 func lockFile(path string, flags int) (*os.File, error) {
 	for {
-		fd, err := openLock(path, flags)
+		f, err := openLock(path, flags)
 		if err != nil {
 			return nil, err
 		}
-		if err := flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			unix.Close(fd)
+		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
 			return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
 		}
 		// The file may have been removed between open and flock: a deleted file excludes no
 		// other process.
-		var mine, there unix.Stat_t
-		if err := unix.Fstat(fd, &mine); err != nil {
-			unix.Close(fd)
+		mine, err := f.Stat()
+		if err != nil {
+			f.Close()
 			return nil, err
 		}
-		if err := unix.Lstat(path, &there); err == nil && mine.Ino == there.Ino && mine.Dev == there.Dev {
-			return os.NewFile(uintptr(fd), path), nil
+		if there, err := os.Lstat(path); err == nil && os.SameFile(mine, there) {
+			return f, nil
 		}
-		unlock(fd)
-		unix.Close(fd)
+		release(f)
 	}
 }
 
-func openLock(path string, flags int) (int, error) {
-	for {
-		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|flags, 0o600)
-		if err == unix.EINTR {
-			continue
+func openLock(path string, flags int) (*os.File, error) {
+	flags |= os.O_RDWR | unix.O_NOFOLLOW
+	f, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) && flags&os.O_CREATE != 0 {
+		// The directory is gone, perhaps with the rest of /run: releases must work all
+		// the same.
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
 		}
-		if err == unix.ENOENT && flags&unix.O_CREAT != 0 {
-			// The directory is gone, perhaps with the rest of /run: releases must work all
-			// the same.
-			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-				return -1, err
-			}
-			fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|flags, 0o600)
-		}
-		if err != nil {
-			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
-		}
-		return fd, nil
+		f, err = os.OpenFile(path, flags, 0o600)
 	}
+	return f, err
 }
 
-func flock(fd, how int) error {
+func flock(f *os.File, how int) error {
 	for {
-		if err := unix.Flock(fd, how); err != unix.EINTR {
+		if err := unix.Flock(int(f.Fd()), how); err != unix.EINTR {
 			return err
 		}
 	}
 }
 
-// unlock releases a lock at once. A close would not: a forked child holds every descriptor
-// until its exec.
-func unlock(fd int) { _ = flock(fd, unix.LOCK_UN) }
+// release releases a lock at once, and closes its file. The close alone would not: a forked child
+// holds every descriptor until its exec.
+func release(f *os.File) {
+	_ = flock(f, unix.LOCK_UN)
+	f.Close()
+}
 
 // Holder returns the child that holds the lock at path, nil if none was found. Of several
 // (mkfs, and the child of flexd that started it) it returns the one that the others wait

@@ -71,11 +71,10 @@ func TestHeldForAMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
 	got := make(chan *LockedError)
 	go func() { got <- Held(lock) }()
 	time.Sleep(2 * lockPause)
-	unlock(int(f.Fd()))
+	release(f)
 	if e := <-got; e != nil {
 		t.Errorf("a child is reported: %v", e)
 	}

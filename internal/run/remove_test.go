@@ -30,8 +30,7 @@ func TestRemoveLock(t *testing.T) {
 	if _, err := os.Stat(lock); err != nil {
 		t.Errorf("a held lock is removed: %v", err)
 	}
-	unlock(int(held.Fd()))
-	held.Close()
+	release(held)
 
 	var inside atomic.Int32
 	var all sync.WaitGroup
@@ -56,8 +55,7 @@ func TestRemoveLock(t *testing.T) {
 				}
 				runtime.Gosched()
 				inside.Add(-1)
-				unlock(int(f.Fd()))
-				f.Close()
+				release(f)
 			}
 		})
 		all.Go(func() {
