@@ -33,7 +33,7 @@ type Devices struct {
 }
 
 // Devices returns the devices of the table as they are now.
-func (t *Table) Devices() *Devices { return t.devices(realSys) }
+func (t *Table) Devices() *Devices { return t.devices(kernel{}) }
 
 func (t *Table) devices(s sys) *Devices {
 	d := &Devices{Table: t}
@@ -116,8 +116,7 @@ func (e *Entry) SourceNumber() string {
 	return (&Table{btrfs: []*Entry{e}}).Devices().SourceNumber(e)
 }
 
-var realSys sys = kernel{}
-
+// A kernel is the real sys.
 type kernel struct{}
 
 func (kernel) numberOf(path string) string {

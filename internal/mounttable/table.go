@@ -233,7 +233,7 @@ func (t *Reader) fill(l *Line, i *mountinfo.Info) {
 		Dir:           i.Mountpoint,
 		Options:       t.list(i.Options),
 		ReadOnly:      isReadOnly(i.Options),
-		Peer:          peer(i.Optional),
+		Peer:          group(i.Optional, "shared:"),
 		Type:          i.FSType,
 		Source:        i.Source,
 		Super:         t.list(i.VFSOptions),
@@ -341,11 +341,12 @@ func (t *Table) stack(dir int) {
 
 func isReadOnly(options string) bool { return options == "ro" || strings.HasPrefix(options, "ro,") }
 
-func peer(optional string) int {
+// group returns N of "shared:N" or another kind of peer group; 0 = the mount is in none.
+func group(optional, kind string) int {
 	for f := range strings.FieldsSeq(optional) {
-		if n, ok := strings.CutPrefix(f, "shared:"); ok {
-			p, _ := strconv.Atoi(n)
-			return p
+		if n, ok := strings.CutPrefix(f, kind); ok {
+			group, _ := strconv.Atoi(n)
+			return group
 		}
 	}
 	return 0
@@ -354,11 +355,5 @@ func peer(optional string) int {
 // master is N of "master:N": the peer group that this mount follows; 0 = none.
 func (l *Line) master() int {
 	optional, _, _ := strings.Cut(l.text, " - ")
-	for f := range strings.FieldsSeq(optional) {
-		if n, ok := strings.CutPrefix(f, "master:"); ok {
-			group, _ := strconv.Atoi(n)
-			return group
-		}
-	}
-	return 0
+	return group(optional, "master:")
 }
