@@ -1,8 +1,10 @@
 package history
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -125,11 +127,11 @@ func (l *Log) readFiles(ctx context.Context, s *selection, before uint64) *selec
 
 // lineID returns the id of an event in JSON without parsing the rest, 0 = it has none.
 func lineID(line []byte) (id uint64) {
-	const begin = `{"id":`
-	if len(line) < len(begin) || string(line[:len(begin)]) != begin {
+	digits, ok := bytes.CutPrefix(line, []byte(`{"id":`))
+	if !ok {
 		return 0
 	}
-	for i, c := range line[len(begin):] {
+	for i, c := range digits {
 		if c < '0' || c > '9' || i > 18 {
 			break
 		}
@@ -157,13 +159,7 @@ type span struct {
 
 func (s *selection) clone() *selection {
 	own := *s
-	own.calls, own.seen = map[string]bool{}, map[uint64]bool{}
-	for c := range s.calls {
-		own.calls[c] = true
-	}
-	for id := range s.seen {
-		own.seen[id] = true
-	}
+	own.calls, own.seen = maps.Clone(s.calls), maps.Clone(s.seen)
 	own.spans, own.doc.Events = slices.Clone(s.spans), slices.Clone(s.doc.Events)
 	return &own
 }
