@@ -33,10 +33,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 		return nil, err
 	}
 	for _, task := range tasks {
-		err := s.look(task)
-		switch {
-		case err == nil, gone(err): // a thread that has ended holds nothing
-		default:
+		if err := s.look(task); err != nil && !gone(err) { // a thread that has ended holds nothing
 			return nil, fmt.Errorf("the mounts of other namespaces cannot be read: process %d: %w", task.Process(), err)
 		}
 	}

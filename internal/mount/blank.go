@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -224,12 +225,7 @@ func spans(size int64) []span {
 		from := (i*part + i*2654435761%(part-sampleSize)) / align * align
 		all = append(all, span{from, from + sampleSize})
 	}
-	slices.SortFunc(all, func(a, b span) int {
-		if a.from != b.from {
-			return int(min(max(a.from-b.from, -1), 1))
-		}
-		return int(min(max(b.to-a.to, -1), 1))
-	})
+	slices.SortFunc(all, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to)) })
 	merged := all[:1]
 	for _, s := range all[1:] {
 		last := &merged[len(merged)-1]

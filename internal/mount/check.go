@@ -10,11 +10,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// check is the child that repairs errors that need no decision.
+// check is the child that repairs errors of an ext4 that need no decision.
 func check(a checkArg) (nothing, error) {
-	if a.Type != "ext4" {
-		return nothing{}, nil
-	}
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {
 		return nothing{}, err
@@ -23,8 +20,8 @@ func check(a checkArg) (nothing, error) {
 	if err := unused(dev, a.Device); err != nil {
 		return nothing{}, err // e2fsck does not notice plain openers
 	}
-	if sb, err := readSuperblock(dev, a.Type); err == nil {
-		if err := fits(dev, sb.Size, a.Type, a.Device); err != nil {
+	if sb, err := readSuperblock(dev, "ext4"); err == nil {
+		if err := fits(dev, sb.Size, "ext4", a.Device); err != nil {
 			return nothing{}, err // e2fsck would drop the blocks beyond the end
 		}
 		if sb.Log {
@@ -33,7 +30,7 @@ func check(a checkArg) (nothing, error) {
 			}
 		}
 	}
-	p, err := toolWithin(limits{memory: a.Memory}, "e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
+	p, err := tool(limits{memory: a.Memory}, "e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
 		return nothing{}, err
 	}
@@ -53,13 +50,13 @@ func replay(dev *os.File, d volume.Device, sb superblock) error {
 			err = unix.Close(mnt)
 		}
 	}
-	var refusal *Refusal
-	var busy *BusyError
+	_, refused := errors.AsType[*Refusal](err)
+	_, busy := errors.AsType[*BusyError](err)
 	damaged := errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EINVAL)
 	switch {
 	case err == nil, damaged && !sb.FastCommit:
 		return unused(dev, d) // a superblock exists for an instant longer
-	case errors.As(err, &refusal), errors.As(err, &busy):
+	case refused, busy:
 		return err
 	}
 	return &Refusal{

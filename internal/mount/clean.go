@@ -27,9 +27,9 @@ func clean(dev *os.File, f Formatting, blank extent) error {
 	if err != nil {
 		return err
 	}
-	var busy *BusyError
 	for end := time.Now().Add(cleanPatience); ; time.Sleep(100 * time.Millisecond) {
-		if err = unused(dev, f.Device); !errors.As(err, &busy) || time.Now().After(end) {
+		err = unused(dev, f.Device)
+		if _, busy := errors.AsType[*BusyError](err); !busy || time.Now().After(end) {
 			break
 		}
 	}
@@ -104,29 +104,21 @@ func written(dev *os.File, d volume.Device) (string, error) {
 	return n[6], nil // sectors
 }
 
-// withoutRecord removes the format record, and returns the error.
+// withoutRecord removes the format record, durably, and returns the error.
 func withoutRecord(f Formatting, err error) error {
-	if left := forget(f); left != nil {
-		return fmt.Errorf("%v; %w", err, left)
-	}
-	return err
-}
-
-// forget removes the format record, durably.
-func forget(f Formatting) error {
 	if f.Record == "" {
-		return nil
+		return err
 	}
-	err := os.Remove(f.Record)
-	if err == nil {
+	left := os.Remove(f.Record)
+	if left == nil {
 		var dir *os.File
-		if dir, err = os.Open(filepath.Dir(f.Record)); err == nil {
-			err = dir.Sync()
+		if dir, left = os.Open(filepath.Dir(f.Record)); left == nil {
+			left = dir.Sync()
 			dir.Close()
 		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the format record: %w", err)
+	if left != nil && !errors.Is(left, fs.ErrNotExist) {
+		return fmt.Errorf("%v; remove the format record: %w", err, left)
 	}
-	return nil
+	return err
 }

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/volopts"
@@ -12,13 +13,8 @@ import (
 // superblock says, unless the request asks for another behaviour. xfs and btrfs have no such
 // option: xfs shuts down and btrfs becomes read-only, always.
 func defaultErrors(l MountSpec) []string {
-	if l.FSType != "ext4" {
+	if l.FSType != "ext4" || slices.ContainsFunc(l.Super, func(o string) bool { return strings.HasPrefix(o, "errors=") }) {
 		return nil
-	}
-	for _, o := range l.Super {
-		if strings.HasPrefix(o, "errors=") {
-			return nil
-		}
 	}
 	return []string{"errors=remount-ro"}
 }

@@ -78,20 +78,17 @@ func format(f Formatting) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	if err := run.AwaitGo(f.Device.Path); err != nil {
-		if f.Repeat {
-			return nothing{}, err // the record is that of the interrupted mkfs
-		}
-		return nothing{}, withoutRecord(f, err)
+	err = run.AwaitGo(f.Device.Path)
+	if err == nil {
+		alone.Close()
+		err = unused(dev, f.Device)
 	}
-	alone.Close()
-	if err := unused(dev, f.Device); err != nil {
-		if f.Repeat {
-			return nothing{}, err
-		}
+	switch {
+	case err != nil && f.Repeat: // the record is that of the interrupted mkfs
+		return nothing{}, err
+	case err != nil:
 		return nothing{}, withoutRecord(f, err)
-	}
-	if f.Repeat {
+	case f.Repeat:
 		if err := eraseRemains(dev, f); err != nil {
 			return nothing{}, fmt.Errorf("the remains of the interrupted mkfs could not be erased: %v", err)
 		}
@@ -123,7 +120,7 @@ func mkfs(dev *os.File, f Formatting) (wrote bool, err error) {
 		return false, err
 	}
 	argv := mkfsArgs(f, volume.Room(size))
-	p, err := toolWithin(limits{mkfsDeadline, f.Memory}, makers[f.Type].pkg, nil, argv...)
+	p, err := tool(limits{mkfsDeadline, f.Memory}, makers[f.Type].pkg, nil, argv...)
 	if err != nil {
 		return p.wrote, err
 	}
@@ -245,7 +242,7 @@ func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
 	if e.size > 0 {
 		within = []string{"-S", strconv.FormatInt(e.size, 10)}
 	}
-	s, err := blkid(dev, within...)
+	s, err := identify(dev, within...)
 	if err != nil {
 		return "", e, err
 	}

@@ -38,10 +38,8 @@ func cut(s *procfs.Search, holders []Holder) []Holder {
 // that maps them.
 func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	var holders []Holder
-	for _, m := range tab.All() {
-		if m.Parent == e.ID && m.ID != e.ID {
-			holders = append(holders, Holder{How: "mounted on it: " + m.String()})
-		}
+	for _, m := range tab.On(e) {
+		holders = append(holders, Holder{How: "mounted on it: " + m.String()})
 	}
 	loops, _ := sysfs.Loops()
 	for _, l := range loops {
@@ -64,10 +62,6 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	})
 	return cut(s, holders)
 }
-
-// costOf is the cost of reading a mount table, in entries of a search: a mount costs a tenth of a
-// descriptor.
-func costOf(tab *mounttable.Table) int { return len(tab.All()) / 10 }
 
 // A mount table of another process is read up to maxTable bytes and for at most tableTime: a user
 // can have a table of gigabytes in a mount namespace of his own.
@@ -108,7 +102,7 @@ func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
 	case err != nil:
 		return nil
 	}
-	s.Over(costOf(tab))
+	s.Over(len(tab.All()) / 10) // a mount costs a tenth of a descriptor
 	return tab
 }
 

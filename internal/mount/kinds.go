@@ -35,8 +35,8 @@ func (e *kindError) Unwrap() error { return e.kind }
 // Ask runs a child and restores the types of its errors.
 func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 	err := run.Ask(ctx, r, c, value)
-	var ce *run.ChildError
-	if !errors.As(err, &ce) {
+	ce, ok := errors.AsType[*run.ChildError](err)
+	if !ok {
 		return err
 	}
 	switch ce.Kind {

@@ -17,8 +17,6 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-const moveMountTEmptyPath = 0x40 // MOVE_MOUNT_T_EMPTY_PATH
-
 // The mount attributes by their usual names.
 var attrs = map[string]int{
 	"ro":          unix.MOUNT_ATTR_RDONLY,
@@ -77,7 +75,7 @@ func mountVolume(l MountSpec) (nothing, error) {
 	if now != where {
 		return nothing{}, fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", l.Dir)
 	}
-	if err := unix.MoveMount(mnt, "", dir, "", unix.MOVE_MOUNT_F_EMPTY_PATH|moveMountTEmptyPath); err != nil {
+	if err := unix.MoveMount(mnt, "", dir, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return nothing{}, &os.PathError{Op: "move_mount", Path: l.Dir, Err: err}
 	}
 	return nothing{}, nil
@@ -117,7 +115,7 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 			return -1, fmt.Errorf("%w (%w)", why, err)
 		}
 		again, aerr := assemble(l, "nouuid")
-		if refusal := (*Refusal)(nil); aerr == nil || errors.As(aerr, &refusal) {
+		if _, refused := errors.AsType[*Refusal](aerr); refused || aerr == nil {
 			return again, aerr
 		}
 	}
@@ -305,8 +303,7 @@ func writable(fd int, l MountSpec) error {
 
 // fits verifies that a filesystem of that size is not larger than its device.
 func fits(dev *os.File, size int64, fsType string, d volume.Device) error {
-	fs := volume.FS{Size: size}
-	if err := truncated(dev, &fs); err != nil || fs.Content != volume.Truncated {
+	if room, err := sizeOf(dev); err != nil || size <= room {
 		return err
 	}
 	remedy := ""

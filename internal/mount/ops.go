@@ -144,7 +144,6 @@ func (o Ops) zero(ctx context.Context, lock string, a zeroArg) error {
 
 type checkArg struct {
 	Device volume.Device `json:"device"`
-	Type   string        `json:"type"`
 	Memory int64         `json:"memory,omitempty"`
 }
 
@@ -157,7 +156,7 @@ func (o Ops) Check(ctx context.Context, lock string, d volume.Device, fsType str
 	}
 	return Ask(ctx, o.Runner, run.Cmd{
 		Step:     "fsck",
-		Argv:     run.Self("check", checkArg{Device: d, Type: fsType, Memory: o.Memory}),
+		Argv:     run.Self("check", checkArg{Device: d, Memory: o.Memory}),
 		Lock:     lock,
 		Deadline: checkDeadline,
 		Mutates:  true,

@@ -323,7 +323,7 @@ func TestCheckVerdicts(t *testing.T) {
 
 // Ensure that a program that is not installed is named with its package.
 func TestMissingTool(t *testing.T) {
-	_, err := tool("some-package", nil, "no-such-program")
+	_, err := tool(limits{}, "some-package", nil, "no-such-program")
 	if !errors.Is(err, ErrNoTool) || !strings.Contains(fmt.Sprint(err), "some-package") {
 		t.Errorf("got %v", err)
 	}

@@ -165,7 +165,7 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 	if e.SuperReadOnly && !d.ReadOnly {
 		return "the filesystem is read-only on a writable device, as the kernel makes it after an error"
 	}
-	if err := checkRoot(e.Dir, e.Number); isFailure(err) {
+	if err := checkRoot(e.Dir); isFailure(err) {
 		return err.Error()
 	}
 	return ""
@@ -173,7 +173,7 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 
 // checkRoot opens and lists the root of a mount: that fails on a filesystem that was shut
 // down or lost its device.
-func checkRoot(dir, number string) error {
+func checkRoot(dir string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}

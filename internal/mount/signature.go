@@ -36,14 +36,11 @@ func (s signature) made(fsType string) bool {
 // name returns the recognized type.
 func (s signature) name() string { return cmp.Or(s.Type, s.Partition, "ambiguous") }
 
-// identify runs blkid on the device itself, without its cache. An empty result proves
-// nothing: blkid also finds nothing on a device that it cannot read.
-func identify(dev *os.File) (signature, error) { return blkid(dev) }
-
-// blkid runs blkid with further options.
-func blkid(dev *os.File, options ...string) (signature, error) {
+// identify runs blkid, with further options, on the device itself, without its cache. An empty
+// result proves nothing: blkid also finds nothing on a device that it cannot read.
+func identify(dev *os.File, options ...string) (signature, error) {
 	argv := slices.Concat([]string{"blkid", "-p", "-o", "export"}, options, []string{"/proc/self/fd/3"})
-	p, err := tool("util-linux", []*os.File{dev}, argv...)
+	p, err := tool(limits{}, "util-linux", []*os.File{dev}, argv...)
 	if err != nil {
 		return signature{}, err
 	}
@@ -85,7 +82,7 @@ func identifySeen(dev *os.File, seen string) (signature, []found, error) {
 	if err != nil || seen == "" || s.none() || s.ours() || s.Partition != "" {
 		return s, nil, err
 	}
-	own, err := blkid(dev, "-n", seen)
+	own, err := identify(dev, "-n", seen)
 	if err != nil || own != (signature{Type: seen}) {
 		return s, nil, err
 	}
@@ -103,7 +100,7 @@ func identifySeen(dev *os.File, seen string) (signature, []found, error) {
 
 // wipefs returns all signatures on a device; none if it fails.
 func wipefs(dev *os.File) []found {
-	p, err := tool("util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3")
+	p, err := tool(limits{}, "util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3")
 	if err != nil || p.code != 0 {
 		return nil
 	}

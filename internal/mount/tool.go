@@ -26,22 +26,17 @@ type printed struct {
 // it they would inherit flexd's own score, which protects flexd.
 const ordinaryScore = 0
 
-// tool runs a program for a child and returns what it printed and its exit status. The
-// program gets the lane's lock as standard input like the child itself, so that the lock is
-// held until both have ended, and the files as its descriptors 3, 4, .... It fails only if
-// the program could not be run or died.
-func tool(pkg string, files []*os.File, argv ...string) (printed, error) {
-	return toolWithin(limits{}, pkg, files, argv...)
-}
-
 // limits are those of one program.
 type limits struct {
 	time   time.Duration // after which it is killed; 0 = never
 	memory int64         // bytes of its address space; 0 = no limit
 }
 
-// toolWithin is tool for a program with limits.
-func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (printed, error) {
+// tool runs a program for a child and returns what it printed and its exit status. The
+// program gets the lane's lock as standard input like the child itself, so that the lock is
+// held until both have ended, and the files as its descriptors 3, 4, .... It fails only if
+// the program could not be run or died.
+func tool(limit limits, pkg string, files []*os.File, argv ...string) (printed, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return printed{}, notInstalled(argv[0], pkg)
@@ -68,8 +63,7 @@ func toolWithin(limit limits, pkg string, files []*os.File, argv ...string) (pri
 	if c.ProcessState != nil {
 		p.code, p.wrote = c.ProcessState.ExitCode(), wrote(c.ProcessState)
 	}
-	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.Exited()) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !(ok && exit.Exited()) {
 		return p, fmt.Errorf("%s: %w", argv[0], err)
 	}
 	return p, nil

@@ -57,8 +57,7 @@ func (g *Gauge) Read(ctx context.Context, ids []int) (map[int]volume.Filling, er
 	}
 	lock, out, err := g.run(ctx, ask)
 	waiting := parseUsages(out, found)
-	var stuck *run.StuckError
-	if errors.As(err, &stuck) {
+	if stuck, ok := errors.AsType[*run.StuckError](err); ok {
 		g.hang(stuck, waiting, found)
 		return found, nil
 	}
@@ -75,8 +74,7 @@ func (g *Gauge) Read(ctx context.Context, ids []int) (map[int]volume.Filling, er
 func (g *Gauge) run(ctx context.Context, ids []int) (lock string, out []byte, err error) {
 	for _, lock := range g.Locks {
 		res, err := g.Runner.Run(ctx, run.Cmd{Step: "statfs", Argv: run.Self("usage", ids), Lock: lock, Deadline: usageDeadline, MaxOut: 4 << 20})
-		var locked *run.LockedError
-		if !errors.As(err, &locked) {
+		if _, locked := errors.AsType[*run.LockedError](err); !locked {
 			return lock, res.Stdout, err
 		}
 	}

@@ -159,8 +159,8 @@ func zeroData(dev *os.File, d volume.Device, from int64, e extent) error {
 // zeroOut zeroes a part of a block device.
 func zeroOut(dev *os.File, from, n int64) error {
 	span := [2]uint64{uint64(from), uint64(n)}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), unix.BLKZEROOUT, uintptr(unsafe.Pointer(&span))); errno != 0 {
-		return fmt.Errorf("zero %d bytes at %s of %s: %w", n, at(from), dev.Name(), errno)
+	if err := ioctl(int(dev.Fd()), unix.BLKZEROOUT, unsafe.Pointer(&span)); err != nil {
+		return fmt.Errorf("zero %d bytes at %s of %s: %w", n, at(from), dev.Name(), err)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func discard(dev *os.File) {
 	}
 	for from, end := int64(0), time.Now().Add(time.Minute); from < size && time.Now().Before(end); from += step {
 		span := [2]uint64{uint64(from), uint64(min(step, size-from))}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&span))); errno != 0 {
+		if ioctl(int(dev.Fd()), unix.BLKDISCARD, unsafe.Pointer(&span)) != nil {
 			return
 		}
 	}
