@@ -117,26 +117,21 @@ func (f *file) read(each func(line []byte) bool) error {
 	if err != nil {
 		return err
 	}
+	defer newer.Close() // nil as well
 	older, err := openRead(f.older())
 	if err != nil {
 		return err
 	}
+	defer older.Close()
 	files := []*os.File{newer, older}
 	if newer != nil && older != nil && sameFile(newer, older) { // it became the older one meanwhile
-		older.Close()
 		newest, err := openRead(f.newer())
 		if err != nil {
 			return err
 		}
+		defer newest.Close()
 		files = []*os.File{newest, newer}
 	}
-	defer func() {
-		for _, r := range files {
-			if r != nil {
-				r.Close()
-			}
-		}
-	}()
 	for _, r := range files {
 		if r == nil {
 			continue
