@@ -99,14 +99,10 @@ func (p *Provider) restore(seq uint64) (id identity, ok bool) {
 	if err != nil {
 		return identity{}, false
 	}
-	boot, err := procfs.BootID()
-	f := strings.Fields(to)
-	if err != nil || len(f) != 4 || f[0] != boot || !isUUID(f[1]) {
-		return identity{}, false
-	}
-	dev, err := strconv.ParseUint(f[2], 10, 64)
-	ino, ierr := strconv.ParseUint(f[3], 10, 64)
-	return identity{volume.UUID(f[1]), Inode{dev, ino}}, err == nil && ierr == nil
+	var of string
+	_, err = fmt.Sscan(to, &of, &id.UUID, &id.Dev, &id.Ino)
+	boot, berr := procfs.BootID()
+	return id, err == nil && berr == nil && of == boot && isUUID(string(id.UUID))
 }
 
 func (p *Provider) remembered(seq uint64) (identity, bool) {
