@@ -21,23 +21,21 @@ type backing struct{ dev, ino, rdev uint64 }
 // it is a loop device itself, those attached to its backing file.
 func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 	number := d.Number
-	var (
-		own  backing
-		file string
-	)
-	path, err := backingFile(number)
+	var own backing
+	file, err := backingFile(number)
 	isLoop := !errors.Is(err, os.ErrNotExist)
-	if isLoop && err == nil {
-		file = filepath.Base(path)
-		own, err = backingOf(dev)
-	}
-	if isLoop && err != nil {
-		return nil, err
+	if isLoop {
+		if err == nil {
+			own, err = backingOf(dev)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	self := backing{dev: own.dev, ino: own.ino}
 	var on []string
 	err = askLoops(d, func(to string, f backing, ok bool) bool {
-		return !ok || isLoop && f == self || filepath.Base(to) == file
+		return !ok || isLoop && (f == self || filepath.Base(to) == filepath.Base(file))
 	}, func(name, to string, its backing) {
 		switch {
 		case its.rdev != 0 && sysfs.Number(its.rdev) == number:

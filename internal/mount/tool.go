@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/run"
 )
 
 // printed has the output of a program, its exit status, and whether it wrote to a file or a device.
@@ -101,9 +101,5 @@ func notInstalled(program, pkg string) error {
 
 // oneLine makes the output of a program one line.
 func oneLine(outputs ...[]byte) string {
-	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(bytes.Join(outputs, []byte(" ")), []byte("?")))), " ")
-	if len(s) > 600 {
-		s = "…" + strings.ToValidUTF8(s[len(s)-600:], "")
-	}
-	return s
+	return run.OneLine(bytes.Join(outputs, []byte(" ")), 600)
 }

@@ -166,19 +166,19 @@ func (k *child) result() (Result, error) {
 }
 
 func (k *child) exitError(code int, signal string, res Result) *ExitError {
-	return &ExitError{Step: k.cmd.Step, Argv: k.cmd.Argv, Code: code, Signal: signal, Stderr: oneLine(res.Stderr)}
+	return &ExitError{Step: k.cmd.Step, Argv: k.cmd.Argv, Code: code, Signal: signal, Stderr: OneLine(res.Stderr, 1024)}
 }
 
 func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {
 	return &StuckError{Step: k.cmd.Step, Pid: pid, Since: k.started, Wchan: procfs.Wchan(pid), Done: done}
 }
 
-// oneLine makes the output of a program one line of at most 1 KiB, with the end of longer
+// OneLine makes the output of a program one line of at most so many bytes, with the end of longer
 // output, since programs print the reason last.
-func oneLine(b []byte) string {
+func OneLine(b []byte, most int) string {
 	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(b, []byte("?")))), " ")
-	if len(s) > 1024 {
-		s = "…" + strings.ToValidUTF8(s[len(s)-1024:], "")
+	if len(s) > most {
+		s = "…" + strings.ToValidUTF8(s[len(s)-most:], "")
 	}
 	return s
 }
