@@ -42,10 +42,7 @@ func (p Process) Path(name string) string { return p.dir() + "/" + name }
 func (p Process) dir() string { return "/proc/" + strconv.Itoa(int(p)) }
 
 // Comm returns its name, "" if it has ended.
-func (p Process) Comm() string {
-	comm, _ := os.ReadFile(p.Path("comm"))
-	return strings.TrimSpace(string(comm))
-}
+func (p Process) Comm() string { return word(p.Path("comm")) }
 
 // Args returns its command line; none if it has ended.
 func (p Process) Args() []string {

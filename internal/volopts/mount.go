@@ -3,7 +3,6 @@ package volopts
 import (
 	"errors"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/flexd/flexd/internal/spelling"
@@ -173,8 +172,8 @@ func ParseMount(fs, text string) (Mount, error) {
 			m.Super = append(m.Super, w)
 		}
 	}
-	sort.Strings(m.Attrs)
-	sort.Strings(m.Super)
+	slices.Sort(m.Attrs)
+	slices.Sort(m.Super)
 	return m, nil
 }
 
