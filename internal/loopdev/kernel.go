@@ -192,9 +192,8 @@ func (kernel) File(path string) (FileInfo, error) {
 		return FileInfo{}, &fs.PathError{Op: "getxattr", Path: path, Err: err}
 	}
 	fi.UUID, fi.Created = uuid, created != ""
-	fi.Namespace, _ = strings.CutPrefix(created, createdFor)
-	if fi.Namespace == created {
-		fi.Namespace = ""
+	if namespace, ok := strings.CutPrefix(created, createdFor); ok {
+		fi.Namespace = namespace
 	}
 	return fi, nil
 }

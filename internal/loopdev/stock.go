@@ -77,15 +77,14 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 		}
 	}
 	return func(err error) {
-		stuck, ok := errors.AsType[*run.StuckError](err)
-		if !ok || stuck.Done == nil {
-			release(err != nil)
+		if stuck, ok := errors.AsType[*run.StuckError](err); ok {
+			go func() { // it may still succeed
+				<-stuck.Done
+				release(true)
+			}()
 			return
 		}
-		go func() { // it may still succeed
-			<-stuck.Done
-			release(true)
-		}()
+		release(err != nil)
 	}, nil
 }
 

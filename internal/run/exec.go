@@ -55,9 +55,6 @@ func (e *Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
-	if len(c.Argv) == 0 {
-		return Result{}, fmt.Errorf("%s: no program", c.Step)
-	}
 	program, err := lookPath(c.Argv[0])
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", c.Step, err)

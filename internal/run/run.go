@@ -18,7 +18,7 @@ import (
 // A Cmd is one child to start.
 type Cmd struct {
 	Step     string        // the step of the volume, for logs and status: "mkfs"
-	Argv     []string      // never holds a secret
+	Argv     []string      // never empty, and never holds a secret
 	Lock     string        // lock file, flock'ed for the child's life and given as its standard input; "" = /dev/null
 	Deadline time.Duration // after it the process group is killed, or only reported if NoKill
 	NoKill   bool          // never killed: it is reported as stuck and left to end by itself
