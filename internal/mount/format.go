@@ -309,13 +309,7 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 // zeros and bitmaps.
 func dense(block []byte) bool {
 	for sector := range slices.Chunk(block, 512) {
-		n := 0
-		for _, c := range sector {
-			if c != 0 && c != 0xff {
-				n++
-			}
-		}
-		if n > 384 {
+		if n := len(sector) - bytes.Count(sector, []byte{0}) - bytes.Count(sector, []byte{0xff}); n > 384 {
 			return true
 		}
 	}

@@ -54,11 +54,9 @@ func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	}
 	s := procfs.NewSearch(MaxSearch)
 	ids, in := copiesOf(s, tab, e)
-	s.Each(func(p procfs.Process) bool {
-		if how, id := s.HoldsMount(p, ids, e.Number); how != "" {
-			holders = append(holders, holderOf(p, how+in[id]))
-		}
-		return len(holders) < maxHolders
+	holders = addProcesses(holders, s, func(p procfs.Process) string {
+		how, id := s.HoldsMount(p, ids, e.Number)
+		return how + in[id]
 	})
 	return cut(s, holders)
 }
@@ -177,26 +175,26 @@ func DeviceHolders(d volume.Device) []Holder {
 	})
 	if fsType := liveSuperblock(number); fsType != "" && !mounted && !s.Cut() && len(holders) < maxHolders {
 		holders = append(holders, unmountedSuperblock(fsType, d))
-		s.Each(func(p procfs.Process) bool {
-			if how := s.HoldsFileOn(p, number); how != "" {
-				holders = append(holders, holderOf(p, how))
-			}
-			return len(holders) < maxHolders
-		})
+		holders = addProcesses(holders, s, func(p procfs.Process) string { return s.HoldsFileOn(p, number) })
 	}
 	return cut(s, holders)
 }
 
 // deviceMappers finds the processes that have mapped a block device.
-func deviceMappers(number string) (holders []Holder) {
+func deviceMappers(number string) []Holder {
 	s := procfs.NewSearch(MaxSearch)
+	return cut(s, addProcesses(nil, s, func(p procfs.Process) string { return s.MapsDevice(p, number) }))
+}
+
+// addProcesses adds the processes that how describes, until there are enough holders.
+func addProcesses(holders []Holder, s *procfs.Search, how func(procfs.Process) string) []Holder {
 	s.Each(func(p procfs.Process) bool {
-		if how := s.MapsDevice(p, number); how != "" {
+		if how := how(p); how != "" {
 			holders = append(holders, holderOf(p, how))
 		}
 		return len(holders) < maxHolders
 	})
-	return cut(s, holders)
+	return holders
 }
 
 func holderOf(p procfs.Process, how string) Holder {

@@ -62,10 +62,10 @@ func Ask(ctx context.Context, r run.Runner, c run.Cmd, value any) error {
 
 // answer prints the result of a child for Ask.
 func answer(value any, err error) int {
-	if err == nil {
-		return run.Answer(value, nil)
+	if err != nil {
+		err = ChildError(err)
 	}
-	return run.Answer(nil, ChildError(err))
+	return run.Answer(value, err)
 }
 
 // ChildError returns an error as Ask understands it.

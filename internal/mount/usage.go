@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,9 +93,6 @@ func (g *Gauge) hang(child *run.StuckError, waiting []int, found map[int]volume.
 	for _, id := range waiting {
 		g.hung[id] = why
 		found[id] = volume.Filling{Unknown: why}
-	}
-	if child.Done == nil {
-		return
 	}
 	go func() {
 		<-child.Done
@@ -194,10 +192,7 @@ func fillingOf(id int, dir string) (f volume.Filling) {
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return fail(err)
 	}
-	block := int64(st.Bsize)
-	if st.Frsize > 0 {
-		block = int64(st.Frsize)
-	}
+	block := int64(cmp.Or(st.Frsize, st.Bsize))
 	return volume.Filling{
 		Size: int64(st.Blocks) * block, Used: int64(st.Blocks-st.Bfree) * block, Free: int64(st.Bavail) * block,
 		Inodes: st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
