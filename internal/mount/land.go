@@ -153,25 +153,17 @@ func assemble(l MountSpec, more ...string) (mnt int, err error) {
 		return -1, fmt.Errorf("fsopen %s: %w", l.FSType, err)
 	}
 	defer unix.Close(fs)
-	set := func(option string) error {
-		key, value, isString := strings.Cut(option, "=")
-		var err error
-		if isString {
+	if err := unix.FsconfigSetString(fs, "source", l.Device.Path); err != nil {
+		return -1, fmt.Errorf("source %s: %w%s", l.Device.Path, err, messages(fs))
+	}
+	for _, o := range slices.Concat(superOptions(l), defaultErrors(l), l.Super, more) {
+		if key, value, isString := strings.Cut(o, "="); isString {
 			err = unix.FsconfigSetString(fs, key, value)
 		} else {
 			err = unix.FsconfigSetFlag(fs, key)
 		}
 		if err != nil {
-			return fmt.Errorf("%s does not take the option %q: %w%s", l.FSType, option, err, messages(fs))
-		}
-		return nil
-	}
-	if err := unix.FsconfigSetString(fs, "source", l.Device.Path); err != nil {
-		return -1, fmt.Errorf("source %s: %w%s", l.Device.Path, err, messages(fs))
-	}
-	for _, o := range slices.Concat(superOptions(l), defaultErrors(l), l.Super, more) {
-		if err := set(o); err != nil {
-			return -1, err
+			return -1, fmt.Errorf("%s does not take the option %q: %w%s", l.FSType, o, err, messages(fs))
 		}
 	}
 	if err := create(fs, l.First); err != nil {
