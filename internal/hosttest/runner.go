@@ -260,7 +260,7 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 		select {
 		case <-ready:
 			ready = nil
-			refused = p.cmd.Gate(nil)
+			refused = p.cmd.Gate()
 			p.openGate(refused == nil && ctx.Err() == nil)
 		case <-p.ended:
 			if refused != nil {

@@ -133,9 +133,9 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 			started = t.e.killDrivers
 			break
 		}
-		c.Gate = func(b []byte) error {
+		c.Gate = func() error {
 			t.e.killDrivers()
-			err := gate(b)
+			err := gate()
 			if err == nil && c.Step == "mount" {
 				t.e.broke("a mount was permitted without a waiting request")
 			}
@@ -149,9 +149,9 @@ func (r lifeRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 			break
 		}
 		gate := c.Gate
-		c.Gate = func(b []byte) error {
+		c.Gate = func() error {
 			if c.Step == "mkfs" { // its record may be written
-				_ = gate(b)
+				_ = gate()
 			}
 			r.l.crash()
 			return errCrashed

@@ -78,7 +78,7 @@ func format(f Formatting) (nothing, error) {
 	if err != nil {
 		return nothing{}, err
 	}
-	err = run.AwaitGo(f.Device.Path)
+	err = run.AwaitGo()
 	if err == nil {
 		alone.Close()
 		err = unused(dev, f.Device)

@@ -64,7 +64,7 @@ func mountVolume(l MountSpec) (nothing, error) {
 		return nothing{}, err
 	}
 	defer unix.Close(dir)
-	if err := run.AwaitGo(l.Dir); err != nil {
+	if err := run.AwaitGo(); err != nil {
 		return nothing{}, err
 	}
 	again, now, err := openTarget(l)

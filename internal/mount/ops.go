@@ -79,7 +79,7 @@ func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() 
 		Lock:     lock,
 		Deadline: formatDeadline,
 		Mutates:  true,
-		Gate:     func([]byte) error { return gate() },
+		Gate:     gate,
 	}, nil)
 }
 
@@ -186,7 +186,7 @@ func (o Ops) Mount(ctx context.Context, lock string, l MountSpec, gate func() er
 		Lock:     lock,
 		Deadline: mountDeadline,
 		Mutates:  true,
-		Gate:     func([]byte) error { return gate() },
+		Gate:     gate,
 	}, nil)
 }
 

@@ -36,9 +36,12 @@ type drain struct {
 	over bool
 }
 
-// newDrain starts to read f. If ready is set and the first line begins with "ready ", the
-// rest of that line is sent there and is not part of the output.
-func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
+// readyLine is what a gated child prints first.
+const readyLine = "ready\n"
+
+// newDrain starts to read f. If ready is set and readyLine comes first, ready is closed, and the
+// line is not part of the output.
+func newDrain(f *os.File, limit int, ready chan<- struct{}) *drain {
 	d := &drain{file: f, done: make(chan struct{})}
 	go func() {
 		defer close(d.done)
@@ -48,8 +51,8 @@ func newDrain(f *os.File, limit int, ready chan<- []byte) *drain {
 			lines := bufio.NewReaderSize(f, 4<<10)
 			r = lines
 			line, err := lines.ReadSlice('\n')
-			if rest, ok := bytes.CutPrefix(line, []byte("ready ")); ok && err == nil {
-				ready <- bytes.TrimSpace(bytes.Clone(rest))
+			if err == nil && string(line) == readyLine {
+				close(ready)
 			} else {
 				d.keep(line, limit)
 			}

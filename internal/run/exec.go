@@ -88,9 +88,9 @@ func (e *Exec) watch(ctx context.Context, k *child) (Result, error) {
 	ready := k.ready
 	for {
 		select {
-		case line := <-ready:
+		case <-ready:
 			ready = nil
-			if refused = k.cmd.Gate(line); refused == nil && ctx.Err() == nil {
+			if refused = k.cmd.Gate(); refused == nil && ctx.Err() == nil {
 				k.openGate()
 			}
 			k.closeGate()

@@ -19,7 +19,7 @@ type child struct {
 	cmd     Cmd
 	proc    *os.Process
 	started time.Time
-	ready   chan []byte   // gets the ready line of a gated child
+	ready   chan struct{} // closed when a gated child is ready
 	ended   chan struct{} // closed when the process was waited for
 	out     *drain
 	errs    *drain
@@ -55,7 +55,7 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 		}
 		ours, theirs, files = append(ours, w), append(theirs, r), append(files, r)
 		k.gate = w
-		k.ready = make(chan []byte, 1)
+		k.ready = make(chan struct{})
 	}
 	k.started = time.Now()
 	pidfd := -1

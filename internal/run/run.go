@@ -25,11 +25,11 @@ type Cmd struct {
 	MaxOut   int           // bytes of standard output, beyond which it has failed; 0 = 1 MiB
 	Mutates  bool          // changes something: false lets tests verify that an observation changes nothing
 
-	// Gate, if set, makes the command two-phased. The child prints one line when it is
-	// ready and waits on descriptor 3; Gate is then called with that line. If it returns
-	// nil, the child continues; otherwise Run closes the pipe, the child ends without an
-	// effect, and Run returns Gate's error.
-	Gate func(ready []byte) error
+	// Gate, if set, makes the command two-phased. The child prints a line when it is ready
+	// and waits on descriptor 3; Gate is then called. If it returns nil, the child
+	// continues; otherwise Run closes the pipe, the child ends without an effect, and Run
+	// returns Gate's error.
+	Gate func() error
 }
 
 // A Result is the output of a child that has ended.

@@ -35,7 +35,7 @@ func testChild(op, arg string) int {
 	case "fail":
 		return Answer(nil, &ChildError{Kind: "sort", Text: "it failed", Detail: []byte(`{"n":1}`)})
 	case "gated":
-		if err := AwaitGo("so far"); err != nil {
+		if err := AwaitGo(); err != nil {
 			return Answer(nil, err)
 		}
 		if err := os.WriteFile(strings.Trim(arg, `"`), []byte("done"), 0o600); err != nil {
@@ -43,7 +43,7 @@ func testChild(op, arg string) int {
 		}
 		return Answer("done", nil)
 	case "hold": // starts and abandons a gated child, as a daemon that is killed
-		c := Cmd{Step: "gated", Argv: Self("gated", strings.Trim(arg, `"`)), Gate: func([]byte) error {
+		c := Cmd{Step: "gated", Argv: Self("gated", strings.Trim(arg, `"`)), Gate: func() error {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}}
@@ -334,12 +334,7 @@ func TestGate(t *testing.T) {
 	c := Cmd{Step: "gated", Argv: Self("gated", file), Deadline: time.Minute}
 
 	no := errors.New("no")
-	c.Gate = func(ready []byte) error {
-		if got, want := string(ready), `"so far"`; got != want {
-			t.Errorf("ready: got %s, want %s", got, want)
-		}
-		return no
-	}
+	c.Gate = func() error { return no }
 	if _, err := NewExec().Run(t.Context(), c); err != no {
 		t.Errorf("got %v, want the gate's error", err)
 	}
@@ -347,7 +342,7 @@ func TestGate(t *testing.T) {
 		t.Error("a refused child went on")
 	}
 
-	c.Gate = func([]byte) error { return nil }
+	c.Gate = func() error { return nil }
 	var value string
 	if err := Ask(t.Context(), NewExec(), c, &value); err != nil || value != "done" {
 		t.Errorf("got %q, %v", value, err)
@@ -357,7 +352,7 @@ func TestGate(t *testing.T) {
 	}
 
 	// A child that fails before it is ready.
-	c.Argv, c.Gate = Self("fail", nil), func([]byte) error { t.Error("called"); return nil }
+	c.Argv, c.Gate = Self("fail", nil), func() error { t.Error("called"); return nil }
 	if err := Ask(t.Context(), NewExec(), c, nil); err == nil {
 		t.Error("no error")
 	}
@@ -447,7 +442,7 @@ func TestManyLanes(t *testing.T) {
 // TestOutputReadAfterGrace verifies that a child's output is read even if, on a busy
 // machine, the grace for it ends before the first read.
 func TestOutputReadAfterGrace(t *testing.T) {
-	for _, ready := range []chan []byte{nil, make(chan []byte, 1)} {
+	for _, ready := range []chan struct{}{nil, make(chan struct{})} {
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)

@@ -91,12 +91,8 @@ func Answer(value any, err error) int {
 
 // AwaitGo is the child's side of Cmd.Gate: it reports that the child is ready and waits for
 // the permission. If it returns an error, the child must undo its preparations and end.
-func AwaitGo(ready any) error {
-	b, err := json.Marshal(ready)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stdout.Write(append(append([]byte("ready "), b...), '\n')); err != nil {
+func AwaitGo() error {
+	if _, err := os.Stdout.WriteString(readyLine); err != nil {
 		return err
 	}
 	gate := os.NewFile(3, "gate")
