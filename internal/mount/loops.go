@@ -47,18 +47,19 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 	return on, err
 }
 
-// filesOn returns the loop devices with a backing file in the filesystem of a device.
-func filesOn(d volume.Device) (on []string, err error) {
+// filesOn returns the loop devices with a backing file in the filesystem of a device, as far as
+// they can be asked.
+func filesOn(d volume.Device) (on []string) {
 	number := d.Number
 	d.Checked = 0 // the last look has compared the files, not their filesystems
-	err = askLoops(d, func(to string, f backing, ok bool) bool {
+	_ = askLoops(d, func(to string, f backing, ok bool) bool {
 		return !ok || sysfs.Number(f.dev) == number
 	}, func(name, to string, its backing) {
 		if sysfs.Number(its.dev) == number {
 			on = append(on, "/dev/"+name)
 		}
 	})
-	return on, err
+	return on
 }
 
 // askLoops reads the backing stores of all loop devices except d. It opens only possible matches,

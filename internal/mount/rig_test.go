@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,7 +74,7 @@ func leftovers() []string {
 			left = append(left, l.Name+" = "+l.File)
 		}
 	}
-	procfs.Each(func(p procfs.Process) bool {
+	procfs.NewSearch(math.MaxInt).Each(func(p procfs.Process) bool {
 		if args, err := os.ReadFile(p.Path("cmdline")); err == nil && bytes.Contains(args, []byte(scratch)) {
 			left = append(left, holderOf(p, string(bytes.ReplaceAll(args, []byte{0}, []byte{' '}))).String())
 		}

@@ -206,7 +206,7 @@ func liveSuperblock(number string) string {
 // unmountedSuperblock explains a filesystem that is active without a mount.
 func unmountedSuperblock(fsType string, d volume.Device) Holder {
 	how := "its " + fsType + " is active in the kernel and mounted in no namespace of a process, "
-	if on, _ := filesOn(d); len(on) > 0 {
+	if on := filesOn(d); len(on) > 0 {
 		how += fmt.Sprintf("as %s has a file of it (losetup -d %s)", strings.Join(on, ", "), strings.Join(on, " "))
 		return Holder{Unmounted: true, How: how}
 	}

@@ -37,9 +37,15 @@ func (s *Search) Over(n int) bool {
 	return s.cut
 }
 
-// Each is the function Each, until the search is over.
+// Each calls f for each process but this one, until f returns false or the search is over.
 func (s *Search) Each(f func(Process) bool) {
-	_ = Each(func(p Process) bool { return !s.Over(1) && f(p) })
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err == nil && pid != os.Getpid() && (s.Over(1) || !f(Process(pid))) {
+			break
+		}
+	}
 }
 
 // descriptors calls f with the name of each descriptor of a process, until it returns true.
@@ -201,8 +207,7 @@ func isDevice(dir int, link, number string) bool {
 // directories; nearly always all threads share them. The first thread may have ended.
 func (s *Search) tables(p Process) []Process {
 	found := []Process{p}
-	threads, _ := readNames(p.Path("task"))
-	for _, name := range threads {
+	for _, name := range readNames(p.Path("task")) {
 		tid, err := strconv.Atoi(name)
 		if err == nil && !s.Over(1) && !slices.ContainsFunc(found, func(t Process) bool { return s.Over(1) || shares(t, Process(tid)) }) {
 			found = append(found, Process(tid))

@@ -18,24 +18,6 @@ import (
 // A Process is a process, by its pid.
 type Process int
 
-// Each calls f for each process but this one, until it returns false.
-func Each(f func(Process) bool) error {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		if !f(Process(pid)) {
-			break
-		}
-	}
-	return nil
-}
-
 // Path returns the path of one of its files.
 func (p Process) Path(name string) string { return p.dir() + "/" + name }
 

@@ -52,8 +52,7 @@ func scanNow() *scan {
 }
 
 func (s *scan) read() {
-	names, _ := readNames("/proc")
-	for _, n := range names {
+	for _, n := range readNames("/proc") {
 		if pid, err := strconv.Atoi(n); err == nil && pid != os.Getpid() {
 			if to := stdinOf("/proc/" + n); to != "" {
 				s.stdin[to] = append(s.stdin[to], pid)
@@ -68,14 +67,12 @@ const exiting = 0x4 // PF_EXITING
 // still holds the lock, because it waits for a disk first. If there are several, it is
 // unknown which of them holds which lock.
 func Exiting() (pids []int) {
-	names, _ := readNames("/proc")
-	for _, n := range names {
+	for _, n := range readNames("/proc") {
 		pid, err := strconv.Atoi(n)
 		if err != nil {
 			continue
 		}
-		threads, _ := readNames("/proc/" + n + "/task")
-		for _, tid := range threads {
+		for _, tid := range readNames("/proc/" + n + "/task") {
 			thread := "/proc/" + n + "/task/" + tid
 			if s, err := readStat(thread); err != nil || s.state != 'D' || s.flags&exiting == 0 {
 				continue
@@ -103,8 +100,7 @@ func stdinOf(proc string) string {
 	if unix.Lstat(proc+"/task", &task) != nil || task.Nlink < 2+2 {
 		return ""
 	}
-	threads, _ := readNames(proc + "/task")
-	for _, tid := range threads {
+	for _, tid := range readNames(proc + "/task") {
 		if to, err := os.Readlink(proc + "/task/" + tid + "/fd/0"); err == nil {
 			return to
 		}
@@ -112,11 +108,13 @@ func stdinOf(proc string) string {
 	return ""
 }
 
-func readNames(dir string) ([]string, error) {
+// readNames returns the names in a directory; none if it cannot be read.
+func readNames(dir string) []string {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	defer d.Close()
-	return d.Readdirnames(-1)
+	names, _ := d.Readdirnames(-1)
+	return names
 }

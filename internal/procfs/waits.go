@@ -51,9 +51,8 @@ func waits(pid int) *Waiting {
 		return nil
 	}
 	w := &Waiting{Pid: pid, Since: time.Now().Add(s.started - boottime.Now())}
-	threads, _ := readNames(proc + "/task")
 	at := proc
-	for _, tid := range threads {
+	for _, tid := range readNames(proc + "/task") {
 		if s, err := readStat(proc + "/task/" + tid); err == nil && s.state == 'D' {
 			at, w.deep = proc+"/task/"+tid, true
 			break
