@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	loops, _ := kernel{}.Loops()
 	for _, l := range loops {
-		if strings.HasPrefix(l.BackingFile, scratch) {
+		if strings.HasPrefix(l.BackingFile, scratch+"/") {
 			fmt.Printf("left behind: /dev/%s of %s\n", l.Name, l.BackingFile)
 			code = 1
 		}

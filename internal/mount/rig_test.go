@@ -63,19 +63,19 @@ func leftovers() []string {
 	var left []string
 	if tab, err := mounttable.Own(); err == nil {
 		for _, e := range tab.All() {
-			if strings.HasPrefix(e.Dir, scratch) {
+			if strings.HasPrefix(e.Dir, scratch+"/") {
 				left = append(left, e.String())
 			}
 		}
 	}
 	loops, _ := sysfs.Loops()
 	for _, l := range loops {
-		if strings.HasPrefix(l.File, scratch) {
+		if strings.HasPrefix(l.File, scratch+"/") {
 			left = append(left, l.Name+" = "+l.File)
 		}
 	}
 	procfs.NewSearch(math.MaxInt).Each(func(p procfs.Process) bool {
-		if args, err := os.ReadFile(p.Path("cmdline")); err == nil && bytes.Contains(args, []byte(scratch)) {
+		if args, err := os.ReadFile(p.Path("cmdline")); err == nil && bytes.Contains(args, []byte(scratch+"/")) {
 			left = append(left, holderOf(p, string(bytes.ReplaceAll(args, []byte{0}, []byte{' '}))).String())
 		}
 		return true
