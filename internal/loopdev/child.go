@@ -13,16 +13,13 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	case "loop-identify":
 		return mount.Do(arg, identify), true
 	case "loop-create":
-		return mount.Do(arg, create), true
+		return mount.Act(arg, create), true
 	case "loop-attach":
 		return mount.Do(arg, attach), true
 	case "loop-detach":
-		return mount.Do(arg, detach), true
+		return mount.Act(arg, detach), true
 	case "loop-extend":
-		return mount.Do(arg, extend), true
+		return mount.Act(arg, extend), true
 	}
 	return 0, false
 }
-
-// nothing is the value of a child that only succeeds or fails.
-type nothing struct{}

@@ -20,28 +20,28 @@ func roundUp(size int64) int64 { return (size + unit - 1) / unit * unit }
 
 // create is the child that creates a volume's file: completely under another name, then
 // renamed.
-func create(a createArg) (_ nothing, err error) {
+func create(a createArg) (err error) {
 	defer func() { err = advised(err, filepath.Dir(a.File)) }()
 	dir, err := os.Open(filepath.Dir(a.File))
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer dir.Close()
 	if _, err := os.Lstat(a.File); err == nil {
-		return nothing{}, &os.PathError{Op: "create", Path: a.File, Err: unix.EEXIST}
+		return &os.PathError{Op: "create", Path: a.File, Err: unix.EEXIST}
 	}
 	size := roundUp(a.Size)
 	if err := checkSpace(dir, a.File, size); err != nil {
-		return nothing{}, err
+		return err
 	}
 	tmp := temporary(a.File)
 	// The remains of an interrupted creation: the lane's lock shows that it has ended.
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nothing{}, err
+		return err
 	}
 	if err := fill(tmp, size, a.Namespace); err != nil {
 		os.Remove(tmp)
-		return nothing{}, err
+		return err
 	}
 	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, a.File, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) { // not every filesystem supports it
@@ -51,9 +51,9 @@ func create(a createArg) (_ nothing, err error) {
 	}
 	if err != nil {
 		os.Remove(tmp)
-		return nothing{}, &os.PathError{Op: "create", Path: a.File, Err: err}
+		return &os.PathError{Op: "create", Path: a.File, Err: err}
 	}
-	return nothing{}, dir.Sync()
+	return dir.Sync()
 }
 
 func fill(path string, size int64, namespace string) error {
@@ -126,39 +126,39 @@ func openFile(path string, uuid volume.UUID, readOnly bool) (*os.File, error) {
 }
 
 // extend is the child that extends a file, and then the device on it.
-func extend(a extendArg) (_ nothing, err error) {
+func extend(a extendArg) (err error) {
 	defer func() { err = advised(err, filepath.Dir(a.File)) }()
 	f, err := openFile(a.File, a.UUID, false)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	size := roundUp(a.Size)
 	if fi.Size() < size {
 		dir, err := os.Open(filepath.Dir(a.File))
 		if err != nil {
-			return nothing{}, err
+			return err
 		}
 		err = checkSpace(dir, a.File, size-fi.Size())
 		dir.Close()
 		if err != nil {
-			return nothing{}, err
+			return err
 		}
 		if err := f.Truncate(size); err != nil {
-			return nothing{}, err
+			return err
 		}
 		if err := f.Sync(); err != nil {
-			return nothing{}, err
+			return err
 		}
 	}
 	if a.Device.Activity != volume.Active {
-		return nothing{}, nil
+		return nil
 	}
-	return nothing{}, fitDevice(a, f, max(size, fi.Size()))
+	return fitDevice(a, f, max(size, fi.Size()))
 }
 
 func fitDevice(a extendArg, f *os.File, size int64) error {

@@ -196,17 +196,17 @@ func openOurs(d volume.Device, uuid volume.UUID, flags int, known bool) (*os.Fil
 }
 
 // detach is the child that detaches a loop device.
-func detach(a detachArg) (nothing, error) {
+func detach(a detachArg) error {
 	name := filepath.Base(a.Device.Path)
 	if gone(name, a.Device.Seq) {
-		return nothing{}, nil
+		return nil
 	}
 	dev, err := openOurs(a.Device, a.UUID, unix.O_EXCL, a.Known)
 	if err != nil {
 		if gone(name, a.Device.Seq) {
-			return nothing{}, nil
+			return nil
 		}
-		return nothing{}, err
+		return err
 	}
 	defer dev.Close()
 	// The kernel accepts the detach of an open device, and detaches it at the last close.
@@ -219,32 +219,32 @@ func detach(a detachArg) (nothing, error) {
 		if holders[0].Cut { // the kernel knows whether there is one
 			dev.Close()
 			if err := mount.Unused(a.Device); err != nil {
-				return nothing{}, err
+				return err
 			}
 			if dev, err = openOurs(a.Device, a.UUID, unix.O_EXCL, a.Known); err != nil {
-				return nothing{}, err
+				return err
 			}
 			defer dev.Close()
 			break
 		}
 		if tries == 20 || holders[len(holders)-1].Cut { // each search would take as long
-			return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: holders}
+			return &mount.BusyError{What: a.Device.Path, Holders: holders}
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
-		return nothing{}, fmt.Errorf("LOOP_CLR_FD of %s: %w", a.Device.Path, err)
+		return fmt.Errorf("LOOP_CLR_FD of %s: %w", a.Device.Path, err)
 	}
 	if err := dev.Close(); err != nil {
-		return nothing{}, err
+		return err
 	}
 	for range 40 {
 		if gone(name, a.Device.Seq) {
-			return nothing{}, nil
+			return nil
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return nothing{}, &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device)}
+	return &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device)}
 }
 
 // gone reports whether that incarnation of a loop device has ended.

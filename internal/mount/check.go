@@ -11,30 +11,30 @@ import (
 )
 
 // check is the child that repairs errors of an ext4 that need no decision.
-func check(a checkArg) (nothing, error) {
+func check(a checkArg) error {
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer dev.Close()
 	if err := unused(dev, a.Device); err != nil {
-		return nothing{}, err // e2fsck does not notice plain openers
+		return err // e2fsck does not notice plain openers
 	}
 	if sb, err := readSuperblock(dev, "ext4"); err == nil {
 		if err := fits(dev, sb.Size, "ext4", a.Device); err != nil {
-			return nothing{}, err // e2fsck would drop the blocks beyond the end
+			return err // e2fsck would drop the blocks beyond the end
 		}
 		if sb.Log {
 			if err := replay(dev, a.Device, sb); err != nil {
-				return nothing{}, err
+				return err
 			}
 		}
 	}
 	p, err := tool(limits{memory: a.Memory}, "e2fsprogs", nil, "e2fsck", "-p", a.Device.Path)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
-	return nothing{}, e2fsckError(a.Device, p.code, oneLine(p.out, p.errs))
+	return e2fsckError(a.Device, p.code, oneLine(p.out, p.errs))
 }
 
 // replay makes the kernel replay the journal of an ext4 before e2fsck reads it. If a write fails,

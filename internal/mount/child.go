@@ -15,19 +15,19 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	case "probe":
 		return Do(arg, probe), true
 	case "format":
-		return Do(arg, format), true
+		return Act(arg, format), true
 	case "zero":
 		return Do(arg, zero), true
 	case "check":
-		return Do(arg, check), true
+		return Act(arg, check), true
 	case "mount":
-		return Do(arg, mountVolume), true
+		return Act(arg, mountVolume), true
 	case "umount":
-		return Do(arg, unmount), true
+		return Act(arg, unmount), true
 	case "usage":
 		return usages(arg), true
 	case "grow":
-		return Do(arg, grow), true
+		return Act(arg, grow), true
 	}
 	return 0, false
 }
@@ -42,5 +42,7 @@ func Do[Arg, Value any](text []byte, do func(Arg) (Value, error)) int {
 	return answer(do(arg))
 }
 
-// nothing is the value of a child that only succeeds or fails.
-type nothing struct{}
+// Act is Do for an operation that only succeeds or fails.
+func Act[Arg any](text []byte, do func(Arg) error) int {
+	return Do(text, func(a Arg) (struct{}, error) { return struct{}{}, do(a) })
+}

@@ -45,38 +45,38 @@ func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 // over it. A remaining record means that the child was killed, or the machine stopped: the
 // next child erases what is left before it starts mkfs, and until that has succeeded the
 // record remains.
-func format(f Formatting) (nothing, error) {
+func format(f Formatting) error {
 	maker, ok := makers[f.Type]
 	if !ok {
-		return nothing{}, &Refusal{What: fmt.Sprintf("flexd does not make %q", f.Type), Hint: "it makes ext4, xfs and btrfs", Why: volume.Invalid}
+		return &Refusal{What: fmt.Sprintf("flexd does not make %q", f.Type), Hint: "it makes ext4, xfs and btrfs", Why: volume.Invalid}
 	}
 	if _, err := exec.LookPath(maker.argv[0]); err != nil {
-		return nothing{}, notInstalled(maker.argv[0], maker.pkg)
+		return notInstalled(maker.argv[0], maker.pkg)
 	}
 	dev, err := openDevice(f.Device, 0)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer dev.Close() // the device keeps its identity until then
 	if why := deviceProblem(f.Device); why != "" {
-		return nothing{}, &Refusal{What: f.Device.Path + " " + why, Why: volume.Unusable}
+		return &Refusal{What: f.Device.Path + " " + why, Why: volume.Unusable}
 	}
 	if size, err := sizeOf(dev); err != nil {
-		return nothing{}, err
+		return err
 	} else if size < makers["ext4"].least+volume.Tail {
-		return nothing{}, &Refusal{What: fmt.Sprintf("%s has only %s", f.Device.Path, volume.Bytes(size)), Hint: fmt.Sprintf("%s needs %s", f.Type, volume.Bytes(MinSize(f.Type))), Why: volume.NoSpace}
+		return &Refusal{What: fmt.Sprintf("%s has only %s", f.Device.Path, volume.Bytes(size)), Hint: fmt.Sprintf("%s needs %s", f.Type, volume.Bytes(MinSize(f.Type))), Why: volume.NoSpace}
 	}
 	if err := unused(dev, f.Device); err != nil {
-		return nothing{}, err
+		return err
 	}
 	alone, err := openDevice(f.Device, unix.O_EXCL)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer alone.Close()
 	blank, err := mayFormat(dev, f)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	err = run.AwaitGo()
 	if err == nil {
@@ -85,12 +85,12 @@ func format(f Formatting) (nothing, error) {
 	}
 	switch {
 	case err != nil && f.Repeat: // the record is that of the interrupted mkfs
-		return nothing{}, err
+		return err
 	case err != nil:
-		return nothing{}, withoutRecord(f, err)
+		return withoutRecord(f, err)
 	case f.Repeat:
 		if err := eraseRemains(dev, f); err != nil {
-			return nothing{}, fmt.Errorf("the remains of the interrupted mkfs could not be erased: %v", err)
+			return fmt.Errorf("the remains of the interrupted mkfs could not be erased: %v", err)
 		}
 	}
 	wrote, err := mkfs(dev, f)
@@ -98,10 +98,10 @@ func format(f Formatting) (nothing, error) {
 		err = mountable(dev, f)
 	}
 	if err == nil {
-		return nothing{}, nil
+		return nil
 	}
 	if !wrote {
-		return nothing{}, withoutRecord(f, err)
+		return withoutRecord(f, err)
 	}
 	if full := fullBelow(f.Device); full != nil { // that is not in the output of each mkfs
 		err = fmt.Errorf("%w; %w", err, full)
@@ -109,7 +109,7 @@ func format(f Formatting) (nothing, error) {
 	if left := clean(dev, f, blank); left != nil {
 		err = fmt.Errorf("%v; its writes could not be erased: %v; %s", err, left, volume.EraseAdvice(handle(f.Device)))
 	}
-	return nothing{}, withoutRecord(f, err)
+	return withoutRecord(f, err)
 }
 
 // mkfs runs the program, and checks that there is a superblock afterwards. It reports

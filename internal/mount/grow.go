@@ -17,28 +17,28 @@ import (
 // grow is the child that extends a mounted filesystem to the size of its device. It calls the
 // kernel's ioctls, as resize2fs and xfs_growfs do: these search for a mount, and fail if that mount
 // is read-only.
-func grow(a growArg) (nothing, error) {
+func grow(a growArg) error {
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer dev.Close()
 	e, err := mountedAt(a.Device, a.At)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	if e.Type != a.Type {
-		return nothing{}, fmt.Errorf("%w: %s", ErrForeign, e)
+		return fmt.Errorf("%w: %s", ErrForeign, e)
 	}
 	if e.SuperReadOnly {
-		return nothing{}, fmt.Errorf("%w: %s is read-only and can't grow", ErrFailed, e)
+		return fmt.Errorf("%w: %s is read-only and can't grow", ErrFailed, e)
 	}
 	size, err := sizeOf(dev)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	if size < a.Device.Size { // the tail to be zeroed is missing
-		return nothing{}, fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
+		return fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
 	if room := volume.Room(size); err == nil && have < room {
@@ -47,9 +47,9 @@ func grow(a growArg) (nothing, error) {
 		}
 	}
 	if isFailure(err) {
-		return nothing{}, fmt.Errorf("%w: %w", ErrFailed, err)
+		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
-	return nothing{}, err
+	return err
 }
 
 // zeroTail zeroes the end of a device beyond its filesystem: the space may contain labels of

@@ -32,20 +32,20 @@ var attrs = map[string]int{
 
 // mountVolume is the child that mounts. Until its last system call only the child itself can see
 // the mount; after a failure the mount ends when the child closes it.
-func mountVolume(l MountSpec) (nothing, error) {
+func mountVolume(l MountSpec) error {
 	dev, err := openDevice(l.Device, 0)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer dev.Close()
 	if l.First {
 		if err := unused(dev, l.Device); err != nil {
-			return nothing{}, err
+			return err
 		}
 	}
 	mnt, err := build(dev, l)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	// The mount is closed explicitly, last but for the device: an unmount at the end of the process
 	// could outlive the lane's lock.
@@ -54,31 +54,31 @@ func mountVolume(l MountSpec) (nothing, error) {
 	// The kernel checks this only when it creates the superblock.
 	size, err := liveSize(dev, l.FSType, fmt.Sprintf("/proc/self/fd/%d", mnt))
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	if err := fits(dev, size, l.FSType, l.Device); err != nil {
-		return nothing{}, err
+		return err
 	}
 	dir, where, err := openTarget(l)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	defer unix.Close(dir)
 	if err := run.AwaitGo(); err != nil {
-		return nothing{}, err
+		return err
 	}
 	again, now, err := openTarget(l)
 	if err != nil {
-		return nothing{}, err
+		return err
 	}
 	unix.Close(again)
 	if now != where {
-		return nothing{}, fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", l.Dir)
+		return fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", l.Dir)
 	}
 	if err := unix.MoveMount(mnt, "", dir, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-		return nothing{}, &os.PathError{Op: "move_mount", Path: l.Dir, Err: err}
+		return &os.PathError{Op: "move_mount", Path: l.Dir, Err: err}
 	}
-	return nothing{}, nil
+	return nil
 }
 
 // build creates the detached mount, also of a filesystem with a mounted twin if the two can

@@ -13,12 +13,12 @@ import (
 
 // unmount is the child that unmounts, plainly: a lazy or forced unmount only hides a mount
 // that is still in use.
-func unmount(a unmountArg) (nothing, error) {
+func unmount(a unmountArg) error {
 	var err error
 	for range 3 { // a mount is busy briefly while a process reads it, such as flexd's own child for its usage
 		if a.Alone || !shows(a.Dir, a.Number) {
 			if err := a.check(); err != nil {
-				return nothing{}, err
+				return err
 			}
 		}
 		var last *mountCopy
@@ -31,14 +31,14 @@ func unmount(a unmountArg) (nothing, error) {
 				_ = unix.Ftruncate(0, 0)
 				_, _ = unix.Pwrite(0, []byte(err.Error()), 0)
 			}
-			return nothing{}, err
+			return err
 		}
 		last.close()
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			continue // it is gone, or another one: check again
 		case !errors.Is(err, unix.EBUSY):
-			return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
+			return &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -47,9 +47,9 @@ func unmount(a unmountArg) (nothing, error) {
 		if tab, terr := mounttable.Own(); terr == nil && tab.Top(a.Dir) != nil {
 			busy.Holders = mountHolders(tab, tab.Top(a.Dir))
 		}
-		return nothing{}, busy
+		return busy
 	}
-	return nothing{}, &os.PathError{Op: "umount", Path: a.Dir, Err: err}
+	return &os.PathError{Op: "umount", Path: a.Dir, Err: err}
 }
 
 // A mountCopy is a detached copy of a mount, which keeps its filesystem after the unmount; nil if
