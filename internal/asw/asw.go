@@ -92,14 +92,6 @@ func (o *Observer) All() iter.Seq2[volume.UUID, *volume.Have] {
 	}
 }
 
-// Look returns the mount table of a look that began after the mark, also of one that runs already.
-func (o *Observer) Look(ctx context.Context, after Mark) (*mounttable.Table, error) {
-	return o.tables.look(ctx, after)
-}
-
-// Now returns the mark of the present.
-func (o *Observer) Now() Mark { return o.tables.now() }
-
 // A Target selects the facts to observe of one volume.
 type Target struct {
 	UUID  volume.UUID
@@ -114,8 +106,8 @@ type Target struct {
 
 // Observe returns the facts about a volume, and the mount table that they are from. It fails only
 // if the table cannot be read; any other fact that cannot be read is unknown in the result.
-func (o *Observer) Observe(ctx context.Context, t Target, after Mark) (volume.Have, *mounttable.Table, error) {
-	table, err := o.LookAt(ctx, after, t.Dirs...)
+func (o *Observer) Observe(ctx context.Context, t Target) (volume.Have, *mounttable.Table, error) {
+	table, err := o.LookAt(ctx, t.Dirs...)
 	if err != nil {
 		return volume.Have{}, nil, err
 	}

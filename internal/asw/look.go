@@ -25,16 +25,13 @@ type MountSource interface {
 	Wait(ctx context.Context) error
 }
 
-// A Mark is a point in the order of looks and steps.
-type Mark uint64
-
-// A looker shares looks: callers that need a look after their mark share one, and an
-// unchanged table is not read again.
+// A looker shares looks: callers that wait for the next look share it, and an unchanged table is
+// not read again.
 type looker struct {
 	source MountSource
 
 	mu        sync.Mutex
-	clock     Mark
+	begun     int      // the number of readings that have begun
 	last      *reading // the last successful one
 	forceRead bool     // the next one reads the table even if the kernel reports no change
 	running   *reading
@@ -42,23 +39,26 @@ type looker struct {
 }
 
 type reading struct {
-	began Mark
+	nth   int // by its beginning
 	done  chan struct{}
 	table *mounttable.Table
 	err   error
 }
 
-func (l *looker) now() Mark {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.clock++
-	return l.clock
+// Look returns the mount table of a look that begins after the call.
+func (o *Observer) Look(ctx context.Context) (*mounttable.Table, error) {
+	return o.tables.look(ctx, false)
+}
+
+// Read is Look for changes without an event: changes of mount propagation.
+func (o *Observer) Read(ctx context.Context) (*mounttable.Table, error) {
+	return o.tables.look(ctx, true)
 }
 
 // LookAt is Look, with the mounts that a lookup of dirs reaches now: a rename of a directory
 // above a mount changes paths in the table without an event.
-func (o *Observer) LookAt(ctx context.Context, after Mark, dirs ...string) (*mounttable.Table, error) {
-	table, err := o.Look(ctx, after)
+func (o *Observer) LookAt(ctx context.Context, dirs ...string) (*mounttable.Table, error) {
+	table, err := o.Look(ctx)
 	if err == nil && slices.ContainsFunc(dirs, func(dir string) bool { return o.moved(table, dir) }) {
 		return o.Read(ctx)
 	}
@@ -99,32 +99,23 @@ func mountID(dir string) (int, error) {
 	return int(s.Mnt_id), nil
 }
 
-// Read is Look for changes without an event: changes of mount propagation.
-func (o *Observer) Read(ctx context.Context) (*mounttable.Table, error) {
-	return o.tables.readAnew(ctx)
-}
-
-// readAnew returns a table whose read begins after the call.
-func (l *looker) readAnew(ctx context.Context) (*mounttable.Table, error) {
+// look returns the table of a look that begins after the call. With anew, the table is read even
+// if the kernel reports no change.
+func (l *looker) look(ctx context.Context, anew bool) (*mounttable.Table, error) {
 	l.mu.Lock()
-	l.forceRead = true
-	l.clock++
-	now := l.clock
+	l.forceRead = l.forceRead || anew
+	after := l.begun
 	l.mu.Unlock()
-	return l.look(ctx, now)
-}
-
-func (l *looker) look(ctx context.Context, after Mark) (*mounttable.Table, error) {
 	for {
 		l.mu.Lock()
-		if l.last != nil && l.last.began > after {
+		if l.last != nil && l.last.nth > after {
 			defer l.mu.Unlock()
 			return l.last.table, nil
 		}
 		g := l.running
 		if g == nil {
-			l.clock++
-			g = &reading{began: l.clock, done: make(chan struct{})}
+			l.begun++
+			g = &reading{nth: l.begun, done: make(chan struct{})}
 			l.running = g
 			go l.run(g)
 		}
@@ -134,7 +125,7 @@ func (l *looker) look(ctx context.Context, after Mark) (*mounttable.Table, error
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if g.began > after {
+		if g.nth > after {
 			return g.table, g.err
 		}
 	}

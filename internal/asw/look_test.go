@@ -57,13 +57,13 @@ func TestLookAtRenamed(t *testing.T) {
 	}
 	mountAt(t, from)
 	t.Cleanup(func() { _ = umount.Plain(to) })
-	if _, err := o.Look(context.Background(), o.Now()); err != nil {
+	if _, err := o.Look(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Remove(above+"/b"), os.Rename(above+"/a", above+"/b")); err != nil {
 		t.Fatal(err)
 	}
-	table, err := o.LookAt(context.Background(), o.Now(), "/", to)
+	table, err := o.LookAt(context.Background(), "/", to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestLookSeesEveryChange(t *testing.T) {
 	dir := t.TempDir()
 	mounted := func() int {
 		t.Helper()
-		table, err := o.Look(context.Background(), o.Now())
+		table, err := o.Look(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestLookSeesEveryChange(t *testing.T) {
 		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
 			t.Fatal(err)
 		}
-		if table, err := o.Look(context.Background(), o.Now()); err != nil || !table.Top(dir).ReadOnly {
+		if table, err := o.Look(context.Background()); err != nil || !table.Top(dir).ReadOnly {
 			t.Fatalf("remount read-only is not seen: %v", err)
 		}
 		if err := umount.Plain(dir); err != nil {
@@ -110,16 +110,16 @@ func TestUnchangedTableIsNotReadAgain(t *testing.T) {
 	_, o := real(t)
 	tmount(t)
 	ctx := context.Background()
-	first, err := o.Look(ctx, o.Now())
+	first, err := o.Look(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
 		// Others on this machine may mount something; they cannot do it always.
-		if again, err := o.Look(ctx, o.Now()); err == nil && again == first {
+		if again, err := o.Look(ctx); err == nil && again == first {
 			return
 		}
-		first, _ = o.Look(ctx, o.Now())
+		first, _ = o.Look(ctx)
 	}
 	t.Error("the table was read anew ten times, though nothing was mounted")
 }

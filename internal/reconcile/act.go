@@ -322,7 +322,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 // mountAppeared reports whether the mount exists, or may exist, whatever its child reported. Then
 // the answer is Success, or follows from the next observation.
 func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have) bool {
-	table, err := l.n.Observer.LookAt(ctx, l.n.Observer.Now(), s.Dir)
+	table, err := l.n.Observer.LookAt(ctx, s.Dir)
 	if err != nil {
 		return true
 	}

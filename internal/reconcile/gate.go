@@ -53,7 +53,7 @@ func (n *Node) tableFor(ctx context.Context, c Caller, dir string) (*mounttable.
 	} else if other {
 		return n.Observer.Read(ctx)
 	}
-	return n.Observer.LookAt(ctx, n.Observer.Now(), dir)
+	return n.Observer.LookAt(ctx, dir)
 }
 
 // other reports whether the caller uses its mounts in another mount namespace than flexd's.

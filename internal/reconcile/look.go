@@ -20,7 +20,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	t, began := l.target(w), time.Now()
 	t.FS = l.facts
 	t.LookUp = l.lookUp
-	h, table, err := l.n.Observer.Observe(ctx, t, l.n.Observer.Now())
+	h, table, err := l.n.Observer.Observe(ctx, t)
 	if err != nil {
 		return h, err
 	}

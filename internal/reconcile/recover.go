@@ -72,7 +72,7 @@ func (n *Node) inherit(uuid volume.UUID, name volume.Name) {
 // stops.
 func (n *Node) lookUntilRead() (*mounttable.Table, error) {
 	for retry := (backoff{}); ; {
-		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+		table, err := n.Observer.Look(n.ctx)
 		if n.ctx.Err() != nil {
 			return nil, context.Cause(n.ctx)
 		}
@@ -147,7 +147,7 @@ func (n *Node) identify(e *mounttable.Entry) {
 		case <-n.ctx.Done():
 			return
 		}
-		table, err := n.Observer.Look(n.ctx, n.Observer.Now())
+		table, err := n.Observer.Look(n.ctx)
 		if err != nil || table.Top(e.Dir) == nil {
 			return // the next event finds a mount that exists
 		}

@@ -88,7 +88,7 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 	if c.Dir != "" && !slices.Contains(t.Dirs, c.Dir) {
 		t.Dirs = append(t.Dirs, c.Dir)
 	}
-	table, err := n.Observer.LookAt(ctx, n.Observer.Now(), t.Dirs...)
+	table, err := n.Observer.LookAt(ctx, t.Dirs...)
 	if err != nil {
 		return nil, "the mount table cannot be read: " + err.Error()
 	}

@@ -28,7 +28,7 @@ func (n *Node) target(ctx context.Context, c *call) error {
 
 // table returns the mount table of this moment for a directory.
 func (n *Node) table(ctx context.Context, dir string) (*mounttable.Table, error) {
-	table, err := n.Observer.LookAt(ctx, n.Observer.Now(), dir)
+	table, err := n.Observer.LookAt(ctx, dir)
 	switch {
 	case err == nil:
 		return table, nil

@@ -37,7 +37,7 @@ var bugs = []planted{
 		p.pid`, `case errors.As(err, &stuck) && false:
 		p.pid`},
 	{"a new flexd does not see the children of the last one", "reconcile/park.go", `return e != nil && l.park(volume.Step{}, e)`, `return false && l.park(volume.Step{}, e)`},
-	{"an old observation counts after a step", "asw/look.go", `if l.last != nil && l.last.began > after {`, `if l.last != nil {`},
+	{"an old observation counts after a step", "asw/look.go", `if l.last != nil && l.last.nth > after {`, `if l.last != nil {`},
 	{"a failed umount is regarded as an unmount", "reconcile/act.go", `case errors.Is(err, mount.ErrNone):`, `case err != nil:`},
 	{"a mount that has appeared and whose child was killed is a failure", "reconcile/act.go", `if err != nil && committed && l.mountAppeared(ctx, s, h) {`, `if err != nil && committed && false {`},
 	{"a failed observation answers a call whose mount has appeared", "reconcile/answer.go", `requests.Free(l.uuid) {
