@@ -1,6 +1,9 @@
 package volume
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // A Forecast is the outcome of a call if each of its steps succeeds.
 type Forecast struct {
@@ -25,9 +28,7 @@ func Foresee(w Want, h Have, c Call, content FS) Forecast {
 	f := Forecast{Want: w, Have: h}
 	f.Want.Claims, f.Want.Calls = slices.Clone(w.Claims), []Call{c}
 	f.Have.Mounts, f.Have.Targets = slices.Clone(h.Mounts), map[string]TargetState{}
-	for dir, s := range h.Targets {
-		f.Have.Targets[dir] = s
-	}
+	maps.Copy(f.Have.Targets, h.Targets)
 	for range maxForesee {
 		v := Plan(f.Want, f.Have)
 		f.Done = len(v.Done) > 0

@@ -122,11 +122,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 // format plans mkfs of a blank device, or over the remains of an mkfs of flexd that was
 // interrupted by a crash.
 func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (string, bool) {
-	fsType := calls[0].FSType
-	if fsType == "" {
-		fsType = DefaultFSType
-	}
-	fs := p.h.FS
+	fsType, fs := cmp.Or(calls[0].FSType, DefaultFSType), p.h.FS
 	switch {
 	case fs.Made:
 		return refuse(refusal(Failed, "mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What)))

@@ -147,20 +147,10 @@ func (p *planner) reclaimDevice(call Call) {
 	default:
 		p.serving = true // and flexd's automatic release has nothing to add
 		if d.Activity == Active || d.LockLeft {
-			p.add(Step{Kind: Deactivate, Calls: p.deviceCalls()})
+			p.add(Step{Kind: Deactivate, Calls: p.calls("", Reclaim)})
 		}
 		if p.w.Lease.Noted {
-			p.add(Step{Kind: DropLease, Calls: p.deviceCalls()})
+			p.add(Step{Kind: DropLease, Calls: p.calls("", Reclaim)})
 		}
 	}
-}
-
-// deviceCalls are the calls that want the device deactivated.
-func (p *planner) deviceCalls() (ids []string) {
-	for _, c := range p.w.Calls {
-		if c.Verb == Reclaim && c.Dir == "" {
-			ids = append(ids, c.ID)
-		}
-	}
-	return ids
 }

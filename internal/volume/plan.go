@@ -1,9 +1,6 @@
 package volume
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // Plan returns the steps that lead from h to w, in order: releases, then set-up, then what
 // flexd does by itself. It refuses a call that needs an unknown fact, or that conflicts
@@ -39,7 +36,7 @@ func (p *planner) add(s Step)  { p.v.Steps = append(p.v.Steps, s) }
 func (p *planner) done(c Call) { p.v.Done = append(p.v.Done, c.ID) }
 
 func (p *planner) refuse(c Call, code Code, f string, a ...any) {
-	p.v.Refused = append(p.v.Refused, Refusal{Call: c.ID, Code: code, Reason: fmt.Sprintf(f, a...)})
+	p.refuseWith(c, refusal(code, f, a...))
 }
 
 func (p *planner) refuseWith(c Call, why Refusal) {
@@ -56,7 +53,7 @@ func (p *planner) claim(dir string) *Claim {
 	return nil
 }
 
-// calls returns the IDs of the calls of the given verbs that are about dir.
+// calls returns the IDs of the calls of the given verbs that are about dir; "" = those without one.
 func (p *planner) calls(dir string, verbs ...Verb) (ids []string) {
 	for _, c := range p.w.Calls {
 		if c.Dir == dir && slices.Contains(verbs, c.Verb) {
@@ -161,13 +158,4 @@ func (p *planner) live() *Mount {
 
 func (p *planner) planned(k StepKind, dir string) bool {
 	return slices.ContainsFunc(p.v.Steps, func(s Step) bool { return s.Kind == k && s.Dir == dir })
-}
-
-func (p *planner) verbCalls(verbs ...Verb) (ids []string) {
-	for _, c := range p.w.Calls {
-		if slices.Contains(verbs, c.Verb) {
-			ids = append(ids, c.ID)
-		}
-	}
-	return ids
 }

@@ -59,12 +59,7 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
-}
+func orUnknown(s string) string { return cmp.Or(s, "unknown") }
 
 func (p *planner) setUps() {
 	var users, mounters []Call // calls to be served, and those of them that need a mount
@@ -317,7 +312,7 @@ func (p *planner) activate(users []Call) {
 			case !p.w.Lease.Noted || !p.w.Lease.Live:
 				if !p.leased {
 					p.leased = true
-					p.add(Step{Kind: NoteLease, Calls: p.verbCalls(Check, Activate)})
+					p.add(Step{Kind: NoteLease, Calls: p.calls("", Check, Activate)})
 				}
 			case c.Verb == Check || p.h.Device.Activity == Active && p.h.Device.Link != "" && !p.h.Device.Unlocked:
 				p.done(c)

@@ -324,34 +324,6 @@ const (
 	EndLease // the volume need not stay active
 )
 
-func (v Verb) String() string {
-	switch v {
-	case Check:
-		return "check"
-	case Activate:
-		return "activate"
-	case Stage:
-		return "stage"
-	case Publish:
-		return "publish"
-	case Release:
-		return "release"
-	case Expand:
-		return "expand"
-	case Reclaim:
-		return "reclaim"
-	case Exists:
-		return "exists"
-	case EndLease:
-		return "end lease"
-	case Create:
-		return "create"
-	case Find:
-		return "find"
-	}
-	return "unknown"
-}
-
 // A Call is a request of a frontend that waits for an answer.
 type Call struct {
 	ID       string
