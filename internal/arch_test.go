@@ -48,7 +48,7 @@ var packages = []struct {
 	{"internal/lvm", []string{"lockspace", "volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},
 	{"internal/loopdev", []string{"volume", "sysfs", "procfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
-	{"internal/asw", []string{"volume", "sysfs", "mounttable"}},
+	{"internal/asw", []string{"volume", "sysfs", "join", "mounttable"}},
 	{"internal/audit", []string{"volume", "config", "status", "lvm", "dsw", "asw", "join"}},
 	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "dsw", "asw", "join", "audit"}},
 	{"internal/metrics", []string{"volume", "run", "config", "status", "dsw"}},

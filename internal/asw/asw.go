@@ -73,7 +73,8 @@ type Observer struct {
 
 // New returns an observer of this machine's mount table.
 func New(layouts []Layout, providers map[string]Provider, records func(volume.UUID) (volume.RecordFacts, error), mounts MountSource) *Observer {
-	o := &Observer{Layouts: layouts, Providers: providers, Records: records, FSError: fsError, Gone: gone, MountID: mountID, NoDevice: noDevice}
+	o := &Observer{Layouts: layouts, Providers: providers, Records: records, FSError: fsError, Gone: gone, MountID: mountID}
+	o.NoDevice = func(number string) bool { return gone("/sys/dev/block/" + number) }
 	o.tables.source = mounts
 	return o
 }
@@ -377,8 +378,8 @@ func fsError(path, fsType string) string {
 	return ""
 }
 
-func gone(dir string) bool {
-	_, err := os.Lstat(dir)
+func gone(path string) bool {
+	_, err := os.Lstat(path)
 	return os.IsNotExist(err)
 }
 

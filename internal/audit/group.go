@@ -168,7 +168,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	added := map[string]bool{} // mounts in g.Mounts, by directory and device
 	for _, d := range g.Devices {
 		for _, m := range o.MountsOf(d.Number, d.Path, dirs[d.UUID], mounted) {
-			g.Mounts = append(g.Mounts, join.Mount(m))
+			g.Mounts = append(g.Mounts, m)
 			added[m.Dir+"\x00"+m.Device] = true
 		}
 	}
@@ -176,7 +176,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	for _, c := range g.Claims {
 		for _, m := range o.MountsAt(ctx, c.Dir, mounted, identify) {
 			if !added[m.Dir+"\x00"+m.Device] {
-				g.Mounts = append(g.Mounts, join.Mount(m))
+				g.Mounts = append(g.Mounts, m)
 			}
 		}
 	}
