@@ -80,6 +80,7 @@ func New(ctx context.Context, p Parts) *Auditor {
 		a.groups[vg] = &group{a: a, vg: vg}
 	}
 	a.orphans = orphans{a: a, seen: map[string]*orphanCandidate{}}
+	a.pools = pools{used: map[string][]string{}, seen: map[volume.Name]status.Pool{}}
 	return a
 }
 

@@ -328,9 +328,6 @@ func (s *group) store(nth int, g join.Group, found []join.Finding) bool {
 
 // record adds a disagreement, or its end, to the history.
 func (a *Auditor) record(t status.EventType, f status.Finding) {
-	if a.Record == nil {
-		return
-	}
 	e := status.Event{Type: t, VG: f.VG, LV: f.LV, UUID: f.UUID, Dir: f.Dir, Message: f.Message}
 	if e.Code = f.Class; t == status.ResolvedEvent && f.Class != "" {
 		e.Message, e.Code = f.Class+": over, or unknown now", ""

@@ -16,6 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -48,6 +49,7 @@ func auditor(t *testing.T, s Surveyor, views func() []*View) *Auditor {
 		Boot:      func() time.Duration { return time.Hour },
 		Surveyors: map[string]Surveyor{"vg0": s},
 		Views:     views,
+		Record:    func(status.Event) {},
 	})
 }
 

@@ -79,13 +79,6 @@ type orphanCandidate struct {
 	pause  time.Duration
 }
 
-func (s *orphanCandidate) class() string {
-	if s.Kind == volume.Staged {
-		return OrphanedGlobal
-	}
-	return OrphanedPod
-}
-
 // schedule has orphans looked for within that time.
 func (o *orphans) schedule(d time.Duration) {
 	o.mu.Lock()
@@ -292,14 +285,13 @@ func (o *orphans) listed() (all []status.Finding) {
 // finding describes the orphan.
 func (s *orphanCandidate) finding() status.Finding {
 	now := time.Now()
-	d := status.Finding{Class: s.class(), VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
+	d := status.Finding{VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
 		Since: now.Add(-now.Sub(s.since)), // right by today's wall clock, wherever it stood then
 		Hint:  "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
-	switch s.Kind {
-	case volume.Staged:
-		d.Message = "kubelet's global mount at " + s.Dir + " is left: " + s.Why
-	default:
-		d.Message = "the mount at " + s.Dir + ", for " + s.user + ", is left: " + s.Why + ", and kubelet has not asked for the unmount"
+	if s.Kind == volume.Staged {
+		d.Class, d.Message = OrphanedGlobal, "kubelet's global mount at "+s.Dir+" is left: "+s.Why
+	} else {
+		d.Class, d.Message = OrphanedPod, "the mount at "+s.Dir+", for "+s.user+", is left: "+s.Why+", and kubelet has not asked for the unmount"
 		d.Hint = "restart kubelet: it unmounts what pods left that are deleted, if it finds the driver. Where it does not, " + d.Hint
 	}
 	return d

@@ -35,11 +35,8 @@ type pools struct {
 // usePools notes which pools the claimed volumes of a group are in, and looks at
 // them: something has changed in the group.
 func (a *Auditor) usePools(g join.Group) {
-	if g.Metadata != "" {
+	if g.Metadata != "" || a.Pools[g.Name] == nil {
 		return // as before
-	}
-	if a.Pools[g.Name] == nil {
-		return
 	}
 	claimed := map[volume.UUID]bool{}
 	for _, c := range g.Claims {
@@ -57,9 +54,6 @@ func (a *Auditor) usePools(g join.Group) {
 	if len(used) == 0 && len(p.used[g.Name]) == 0 {
 		p.mu.Unlock()
 		return
-	}
-	if p.used == nil {
-		p.used, p.seen = map[string][]string{}, map[volume.Name]status.Pool{}
 	}
 	p.used[g.Name] = used
 	maps.DeleteFunc(p.seen, func(name volume.Name, _ status.Pool) bool {

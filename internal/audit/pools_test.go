@@ -14,6 +14,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -63,7 +64,7 @@ func TestPoolsWatchedWhileClaimed(t *testing.T) {
 		logged := func(word string) int { return strings.Count(log.String(), word) }
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		a := New(ctx, Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}), Log: logrus.NewEntry(l), Pools: map[string]PoolSource{"vg0": f}})
+		a := New(ctx, Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg0", ThinPoolWarning: 80}}}), Log: logrus.NewEntry(l), Record: func(status.Event) {}, Pools: map[string]PoolSource{"vg0": f}})
 		g := join.Group{Name: "vg0", Survey: join.Survey{Volumes: []join.Volume{{Name: "thin", UUID: "u1", Pool: "pool"}, {Name: "thick", UUID: "u2"}}}}
 		claim := func(uuids ...volume.UUID) {
 			g.Claims = nil
