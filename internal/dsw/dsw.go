@@ -234,9 +234,6 @@ func (s *Store) All() []Claim {
 }
 
 func sorted(claims map[string]*Claim, onto []Claim) []Claim {
-	if len(claims) == 0 {
-		return onto
-	}
 	for _, dir := range slices.Sorted(maps.Keys(claims)) {
 		onto = append(onto, *claims[dir])
 	}

@@ -45,7 +45,7 @@ func (r *Records) related(uuid volume.UUID) (Record, error) {
 	others := append([]volume.UUID{lv}, r.groups[lv]...)
 	r.mu.Unlock()
 	for _, other := range others {
-		rec, err := r.read(r.path(other))
+		rec, err := r.read(r.File(other))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil || rec.State == stateSeen:
@@ -69,7 +69,7 @@ func (r *Records) removeReplaced(rec Record) {
 	if old == "" {
 		return
 	}
-	if was, err := r.read(r.path(old)); err == nil && was.VG == rec.VG && was.LV == rec.LV {
-		_ = os.Remove(r.path(old)) // the new record has the same content
+	if was, err := r.read(r.File(old)); err == nil && was.VG == rec.VG && was.LV == rec.LV {
+		_ = os.Remove(r.File(old)) // the new record has the same content
 	}
 }

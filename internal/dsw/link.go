@@ -51,7 +51,7 @@ func (r *Records) linkDevice(uuid volume.UUID) (made bool, err error) {
 	if r.linkDir == "" || r.device(uuid) == "" {
 		return false, nil
 	}
-	to, err := filepath.Rel(r.linkDir, r.path(uuid))
+	to, err := filepath.Rel(r.linkDir, r.File(uuid))
 	if err != nil {
 		return false, err
 	}

@@ -25,7 +25,7 @@ func (r *Records) Problems() []string {
 		}
 	}
 	for uuid, err := range r.unwritten {
-		all = append(all, fmt.Sprintf("format record %s cannot be written: %v; flexd remembers until it ends that the volume has a filesystem", r.path(uuid), err))
+		all = append(all, fmt.Sprintf("format record %s cannot be written: %v; flexd remembers until it ends that the volume has a filesystem", r.File(uuid), err))
 	}
 	if len(all) > 0 {
 		r.startRetry()

@@ -97,7 +97,7 @@ func (r *Records) read(path string) (rec Record, err error) {
 	data, err := readFile(path, maxNote)
 	if err == nil {
 		bad := parseRecord(data, &rec)
-		if bad == nil && r.path(rec.UUID) != path {
+		if bad == nil && r.File(rec.UUID) != path {
 			bad = fmt.Errorf("it is about %s", rec.UUID)
 		}
 		if bad != nil {
@@ -182,12 +182,10 @@ func (r *Records) each(skip func(path string) bool, f func(path string, rec Reco
 	return unread
 }
 
-func (r *Records) path(uuid volume.UUID) string {
+// File is the path of a volume's record.
+func (r *Records) File(uuid volume.UUID) string {
 	return filepath.Join(r.dir, plain(string(uuid), 128)+".json")
 }
-
-// File is the path of a volume's record.
-func (r *Records) File(uuid volume.UUID) string { return r.path(uuid) }
 
 // Get returns a volume's record. An error means that the record is unknown, not that there is none.
 // A record that an operator has removed does not exist any more, also while flexd runs. A record
@@ -201,7 +199,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	}
 	r.mu.Unlock()
 	if ok && !unwritten {
-		if _, err := os.Lstat(r.path(rec.UUID)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(r.File(rec.UUID)); errors.Is(err, fs.ErrNotExist) {
 			r.mu.Lock()
 			delete(r.known, uuid)
 			r.mu.Unlock()
@@ -210,7 +208,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	}
 	if !ok {
 		var err error
-		rec, err = r.read(r.path(uuid))
+		rec, err = r.read(r.File(uuid))
 		if errors.Is(err, fs.ErrNotExist) {
 			rec, err = r.related(uuid)
 		}
@@ -227,7 +225,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 		r.known[uuid] = rec
 		r.mu.Unlock()
 	}
-	facts := volume.RecordFacts{State: volume.Seen, Type: rec.FSType, Name: volume.Name{VG: rec.VG, LV: rec.LV}, File: r.path(rec.UUID)}
+	facts := volume.RecordFacts{State: volume.Seen, Type: rec.FSType, Name: volume.Name{VG: rec.VG, LV: rec.LV}, File: r.File(rec.UUID)}
 	if rec.State == stateFormatting {
 		facts.State, facts.Late = volume.Formatting, r.notRepeatableReason(rec)
 	}
@@ -345,7 +343,7 @@ func (r *Records) write(rec Record) error {
 		err = syncDir(r.linkDir)
 	}
 	if err == nil {
-		err = write(r.path(rec.UUID), &rec, true, r.Midway)
+		err = write(r.File(rec.UUID), &rec, true, r.Midway)
 	}
 	if err == nil {
 		defer r.removeReplaced(rec) // after known has the new record
@@ -361,7 +359,7 @@ func (r *Records) write(rec Record) error {
 	r.known[rec.UUID] = rec
 	delete(r.unwritten, rec.UUID)
 	r.relate(rec.UUID)
-	delete(r.unread, r.path(rec.UUID))
+	delete(r.unread, r.File(rec.UUID))
 	return nil
 }
 
@@ -374,7 +372,7 @@ func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 	r.mu.Lock()
 	for seen := range r.unwritten {
 		if slices.Contains(r.known[seen].names(), n.String()) {
-			uuid, file = seen, r.path(seen)
+			uuid, file = seen, r.File(seen)
 			r.startRetry()
 		}
 	}
