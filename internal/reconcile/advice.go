@@ -13,19 +13,6 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A noSpaceError is a failed write of one of flexd's own files, with advice.
-type noSpaceError struct {
-	error
-	advice string
-	code   volume.Code
-}
-
-func (e noSpaceError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
-func (e noSpaceError) Unwrap() error { return e.error }
-
-// Code implements volume.CodeOf.
-func (e noSpaceError) Code() volume.Code { return e.code }
-
 // withAdvice adds the remedy to an error about a file in flexd's run or state directory.
 func (n *Node) withAdvice(err error) error {
 	var at string
@@ -44,14 +31,16 @@ func (n *Node) withAdvice(err error) error {
 		}
 		switch {
 		case errors.Is(err, unix.EROFS):
-			return noSpaceError{err, fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile), volume.Failed}
+			advice := fmt.Sprintf("remount the filesystem of %s read-write%s", dir, meanwhile)
+			return volume.Errorf(volume.Failed, "%w (%s)", err, advice)
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 			how := "is full"
 			var st unix.Statfs_t
 			if unix.Statfs(dir, &st) == nil && st.Files > 0 && st.Ffree == 0 {
 				how = "has no inode left"
 			}
-			return noSpaceError{err, fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile), volume.NoSpace}
+			advice := fmt.Sprintf("the filesystem of %s %s: make room there%s", dir, how, meanwhile)
+			return volume.Errorf(volume.NoSpace, "%w (%s)", err, advice)
 		}
 	}
 	return err
