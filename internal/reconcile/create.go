@@ -90,9 +90,7 @@ func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
 
 // identified moves the history of a name's lane to the lane of its volume.
 func (n *Node) identified(name volume.Name, uuid volume.UUID) {
-	n.mu.Lock()
-	from, to := n.lanes[nameKey(name)], n.lanes[uuid]
-	n.mu.Unlock()
+	from, to := n.laneOf(nameKey(name)), n.laneOf(uuid)
 	if from == nil || to == nil {
 		return
 	}

@@ -55,11 +55,7 @@ func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	}
 	var dirs []string
 	for _, r := range requests {
-		for _, dir := range []string{r.Target.Dir, r.Target.Global} {
-			if dir != "" && !slices.Contains(dirs, dir) {
-				dirs = append(dirs, dir)
-			}
-		}
+		dirs = withDirs(dirs, r.Target.Dir, r.Target.Global)
 	}
 	volumes := map[volume.Name]*prospect{}
 	for i, r := range requests {
@@ -170,10 +166,7 @@ type Foreteller interface {
 // wouldWait returns why the activation of a volume waits now, or would, or would fail; nil = it would not, as
 // far as is known.
 func (n *Node) wouldWait(ctx context.Context, p Provider, lv volume.LV) error {
-	n.mu.Lock()
-	l := n.lanes[lv.UUID]
-	n.mu.Unlock()
-	if l != nil {
+	if l := n.laneOf(lv.UUID); l != nil {
 		l.mu.Lock()
 		w := l.waiting
 		l.mu.Unlock()
@@ -232,9 +225,7 @@ func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error)
 	if err != nil {
 		return nil, err
 	}
-	n.mu.Lock()
-	l := n.lanes[lv.UUID]
-	n.mu.Unlock()
+	l := n.laneOf(lv.UUID)
 	if l == nil {
 		l = &lane{n: n, uuid: lv.UUID, name: c.Name}
 	}
@@ -251,11 +242,7 @@ func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error)
 	s.want.Calls = nil
 	t := l.target(s.want)
 	t.Name = c.Name
-	for _, dir := range dirs {
-		if !slices.Contains(t.Dirs, dir) {
-			t.Dirs = append(t.Dirs, dir)
-		}
-	}
+	t.Dirs = withDirs(t.Dirs, dirs...)
 	s.have = n.Observer.Assemble(c.ctx, t, table)
 	s.have.Device.Relatives = n.withNotes(s.have.Device.Relatives)
 	if len(s.have.Mounts) > 0 {

@@ -39,10 +39,7 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	if why := l.n.lostReason(l.group()); why != "" {
 		return volume.WithCode(volume.Unusable, errors.New(why))
 	}
-	l.mu.Lock()
-	name := l.name
-	l.mu.Unlock()
-	return l.n.requests.Commit(l.uuid, name, s.Dir)
+	return l.n.requests.Commit(l.uuid, l.nameNow(), s.Dir)
 }
 
 // tableFor returns the mount table for a check of what a caller would see at dir. It is read anew

@@ -123,16 +123,20 @@ func (l *lane) target(w volume.Want) asw.Target {
 		if c.Verb == volume.Reclaim {
 			t.Lives = append(t.Lives, c.Dir)
 		}
-		for _, dir := range []string{c.Dir, c.Global} {
-			if dir != "" && !slices.Contains(t.Dirs, dir) {
-				t.Dirs = append(t.Dirs, dir)
-			}
+		t.Dirs = withDirs(t.Dirs, c.Dir, c.Global)
+	}
+	t.Name = l.nameNow()
+	return t
+}
+
+// withDirs adds the directories that dirs lacks; "" is none.
+func withDirs(dirs []string, more ...string) []string {
+	for _, dir := range more {
+		if dir != "" && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t.Name = l.name
-	return t
+	return dirs
 }
 
 // watchedMounts are the mounts of the last observation: the lane is woken when they change.

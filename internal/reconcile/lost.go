@@ -291,7 +291,7 @@ func (n *Node) wakeGroup(vg string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.lanes {
-		if l.nameNow().VG == vg {
+		if l.group() == vg {
 			l.wake()
 		}
 	}

@@ -211,10 +211,7 @@ func (n *Node) NotifyChanged(vg string, volumes map[volume.UUID]time.Time) {
 		return
 	}
 	for _, l := range n.lanes {
-		l.mu.Lock()
-		ofGroup := l.name.VG == vg || l.name.VG == ""
-		l.mu.Unlock()
-		if vg == "" || ofGroup {
+		if of := l.group(); vg == "" || of == vg || of == "" {
 			l.wake()
 		}
 	}
@@ -247,6 +244,13 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	return l
 }
 
+// laneOf returns the volume's lane, nil = it has none.
+func (n *Node) laneOf(uuid volume.UUID) *lane {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lanes[uuid]
+}
+
 // sameDirectory reports whether two groups of a provider, if it has directories, are one.
 func sameDirectory(p Provider, a, b string) bool {
 	files, ok := p.(interface{ SameDirectory(a, b string) bool })
@@ -265,9 +269,7 @@ func OneDirectory(a, b string) (what, remedy string) {
 // any more, as after its rename, nothing can be looked up.
 func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
-	l.mu.Lock()
-	old := l.name
-	l.mu.Unlock()
+	old := l.nameNow()
 	if old == name {
 		return l, nil
 	}

@@ -31,18 +31,15 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 	}
 	n.auditor.LookForOrphans()
 	list.Unknown = n.auditor.PodsUnknown()
-	var all []status.Finding
 	findings, _ := n.auditor.Findings()
-	for _, d := range findings {
-		if audit.Releasable(d) {
-			all = append(all, d)
-		}
-	}
 	matched := make([]bool, len(targets))
-	for _, d := range all {
+	for _, d := range findings {
+		if !audit.Releasable(d) {
+			continue
+		}
 		wanted := len(targets) == 0
 		for i, t := range targets {
-			if n.matches(t, d) {
+			if matches(t, d) {
 				matched[i], wanted = true, true
 			}
 		}
@@ -61,7 +58,7 @@ func (n *Node) Orphans(ctx context.Context, targets []string) status.Orphans {
 }
 
 // matches reports whether a target names that orphan.
-func (n *Node) matches(target string, d status.Finding) bool {
+func matches(target string, d status.Finding) bool {
 	if !strings.HasPrefix(target, "/") {
 		return target == d.UUID || target == d.VG+"/"+d.LV
 	}
@@ -72,22 +69,16 @@ func (n *Node) matches(target string, d status.Finding) bool {
 func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, refused string) {
 	uuid, name := volume.UUID(d.UUID), volume.Name{VG: d.VG, LV: d.LV}
 	var w volume.Want
-	n.mu.Lock()
-	l := n.lanes[uuid]
-	n.mu.Unlock()
-	t := asw.Target{UUID: uuid, Name: name, Dirs: []string{}, Lives: []string{d.Dir}}
-	if l != nil {
+	t := asw.Target{UUID: uuid, Name: name}
+	if l := n.laneOf(uuid); l != nil {
 		w = l.want()
 		t = l.target(w)
-		t.Lives = []string{d.Dir}
 	} else if vg := n.Config.VG(d.VG); vg != nil {
 		w.NeverDeactivate = vg.NeverDeactivate
 	}
 	c := n.reclaimCall("rehearsal", name, d.Dir, false)
 	w.Calls = append(w.Calls, c)
-	if c.Dir != "" && !slices.Contains(t.Dirs, c.Dir) {
-		t.Dirs = append(t.Dirs, c.Dir)
-	}
+	t.Dirs, t.Lives = withDirs(t.Dirs, c.Dir), []string{c.Dir}
 	table, err := n.Observer.LookAt(ctx, t.Dirs...)
 	if err != nil {
 		return nil, "the mount table cannot be read: " + err.Error()

@@ -124,10 +124,7 @@ func (l *lane) memorable() bool {
 
 // wakeLane wakes the lane of a volume that lost a request, if it has one.
 func (n *Node) wakeLane(uuid volume.UUID) {
-	n.mu.Lock()
-	l := n.lanes[uuid]
-	n.mu.Unlock()
-	if l != nil {
+	if l := n.laneOf(uuid); l != nil {
 		l.wake()
 	}
 }

@@ -68,10 +68,7 @@ func (n *Node) explainEnd(c *call, err error) error {
 	if !errors.Is(err, ErrDeadline) || c.ctx.Err() == nil {
 		return err
 	}
-	n.mu.Lock()
-	l := n.lanes[n.requests.Bound(&c.Request)]
-	n.mu.Unlock()
-	if l != nil {
+	if l := n.laneOf(n.requests.Bound(&c.Request)); l != nil {
 		return l.timeoutReason()
 	}
 	return volume.Errorf(volume.InProgress, "not done within the call's time")

@@ -59,7 +59,7 @@ var bugs = []planted{
 		name := ""`, `	if false {
 		name := ""`},
 	{"a claim in the phase Making is dropped although its mount has appeared", "volume/plan.go", `case here && c.Phase == Making:`, `case false:`},
-	{"a mount is permitted although its commit fails", "reconcile/gate.go", `	return l.n.requests.Commit(l.uuid, name, s.Dir)`, `	_ = l.n.requests.Commit(l.uuid, name, s.Dir)
+	{"a mount is permitted although its commit fails", "reconcile/gate.go", `	return l.n.requests.Commit(l.uuid, l.nameNow(), s.Dir)`, `	_ = l.n.requests.Commit(l.uuid, l.nameNow(), s.Dir)
 	return nil`},
 	{"a call is served although its caller has ended", "reconcile/turn.go", `		if !c.callerAlive() {`, `		if false {`},
 	{"a call whose deadline has passed is not answered", "reconcile/wait.go", `	case <-c.ctx.Done():
