@@ -31,8 +31,24 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	}
 	ctx = run.WithProgress(ctx, func(text string) { l.progressed(s.Kind.String() + " (" + text + ")") })
 	switch s.Kind {
-	case volume.NoteMaking, volume.NoteHeld, volume.NoteReleasing, volume.Drop, volume.NoteLease, volume.DropLease, volume.RecordSeen:
-		return l.writeDown(ctx, s, c, h)
+	case volume.NoteMaking:
+		return l.n.Store.Put(l.claim(s, c, h))
+	case volume.NoteHeld, volume.NoteReleasing:
+		l.note(s, c, h)
+		return nil
+	case volume.Drop:
+		return l.drop(s, h)
+	case volume.NoteLease:
+		lease := l.lease(h.LV.Name, kubeName(c))
+		if c != nil {
+			lease.Until = max(lease.Until, l.n.Boot()+callLease)
+		}
+		return l.n.Store.PutLease(lease)
+	case volume.DropLease:
+		l.warn(s, l.n.Store.DropLease(l.uuid))
+		return nil
+	case volume.RecordSeen:
+		return l.recordSeen(ctx, s, h)
 	case volume.CreateVolume, volume.ActivateDevice, volume.Extend, volume.Deactivate:
 		return l.changeDevice(ctx, s, c, h)
 	case volume.Inspect:
@@ -79,29 +95,6 @@ func (l *lane) orFault(ctx context.Context, h *volume.Have, err error) error {
 // callLease is the minimum of a lease that lasts until kubelet's next call. A lease that has ended
 // when it is noted would be noted again and again.
 const callLease = time.Second
-
-// writeDown takes the steps that are notes and records.
-func (l *lane) writeDown(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
-	switch s.Kind {
-	case volume.NoteMaking:
-		return l.n.Store.Put(l.claim(s, c, h))
-	case volume.Drop:
-		return l.drop(s, h)
-	case volume.NoteLease:
-		lease := l.lease(h.LV.Name, kubeName(c))
-		if c != nil {
-			lease.Until = max(lease.Until, l.n.Boot()+callLease)
-		}
-		return l.n.Store.PutLease(lease)
-	case volume.DropLease:
-		l.warn(s, l.n.Store.DropLease(l.uuid))
-	case volume.RecordSeen:
-		return l.recordSeen(ctx, s, h)
-	default:
-		l.note(s, c, h)
-	}
-	return nil
-}
 
 // changeDevice takes the steps that are the provider's.
 func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {

@@ -95,11 +95,7 @@ func (l *lane) setTag(ctx context.Context, h *volume.Have, state volume.Record, 
 	if !h.LV.Tagged.Shared {
 		return nil
 	}
-	p := l.n.Providers[h.LV.Name.VG]
-	if p == nil {
-		return volume.Errorf(volume.NotAllowed, "volume group %q is not configured", h.LV.Name.VG)
-	}
-	return p.SetRecord(ctx, h.LV, state, fsType)
+	return l.n.Providers[h.LV.Name.VG].SetRecord(ctx, h.LV, state, fsType) // it has read Tagged
 }
 
 // adoptRecord notes on this node that another node has seen a filesystem, before the device
