@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -116,7 +117,7 @@ func (n *Node) vacate(ctx context.Context, vg string) error {
 	if len(left) == 0 {
 		return nil
 	}
-	return volume.Errorf(volume.Busy, "%s", remaining(left, why, n.claimed))
+	return volume.Errorf(volume.Busy, "%s", n.remaining(left, why))
 }
 
 // vacateMounts unmounts each mount of a kind, unless it is in use, all at once.
@@ -154,22 +155,27 @@ func (n *Node) claimed(uuid volume.UUID) (users []string) {
 const maxRemaining = 10
 
 // remaining describes the volumes that are still active.
-func remaining(left []Active, why map[volume.UUID][]string, users func(volume.UUID) []string) string {
+func (n *Node) remaining(left []Active, why map[volume.UUID][]string) string {
 	var all []string
-	for _, a := range left[:min(len(left), maxRemaining)] {
+	for _, a := range left {
 		reasons := why[a.UUID]
 		if len(reasons) == 0 {
-			reasons = users(a.UUID)
+			reasons = n.claimed(a.UUID)
 		}
 		if len(reasons) == 0 {
 			reasons = []string{fmt.Sprintf("not in use by a pod, and open %d times: stop what has it open (lsblk, fuser -v /dev/%s)", a.Open, a.Name)}
 		}
 		all = append(all, fmt.Sprintf("%s (%s)", a.Name, strings.Join(reasons, "; ")))
 	}
-	if more := len(left) - maxRemaining; more > 0 {
-		all = append(all, fmt.Sprintf("and %d more", more))
+	return "still active: " + firstFew(all)
+}
+
+// firstFew lists the first ones, and says how many there are besides.
+func firstFew(all []string) string {
+	if more := len(all) - maxRemaining; more > 0 {
+		all = append(all[:maxRemaining], fmt.Sprintf("and %d more", more))
 	}
-	return "still active: " + strings.Join(all, ", ")
+	return strings.Join(all, ", ")
 }
 
 // lose notes the begin or the end of a call of Lose.
@@ -268,22 +274,11 @@ func (n *Node) lostGroups() (all []status.Finding) {
 		}
 		hint := "none if its disks answer again: flexd starts its locks anew when a pod needs them; flexd doctor shows what prevents that"
 		if len(users) > 0 {
-			hint = "delete the pods that keep it busy, and flexd deactivates its volumes and drops its locks: " + strings.Join(sortedKeys(users, maxRemaining), ", ")
+			hint = "delete the pods that keep it busy, and flexd deactivates its volumes and drops its locks: " + firstFew(slices.Sorted(maps.Keys(users)))
 		}
 		all = append(all, status.Finding{Class: locksLost, VG: vg.Name, Since: since, Message: why, Hint: hint})
 	}
 	return all
-}
-
-func sortedKeys(set map[string]bool, most int) (keys []string) {
-	for k := range set {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	if more := len(keys) - most; more > 0 {
-		keys = append(keys[:most], fmt.Sprintf("and %d more", more))
-	}
-	return keys
 }
 
 // wakeGroup makes the lanes of a group observe again.

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -147,7 +148,7 @@ func (n *Node) takenFinding(f fence) status.Finding {
 	if f.err != "" {
 		then = "Its reads and writes could not be ended, and what it writes destroys the other's data: power this node off now (" + f.err + ")"
 	}
-	hint := fmt.Sprintf("delete the pods that use it here (%s): flexd deactivates it then. This node may have written to it for up to %d s after its time went on: stop the pods that use it elsewhere, too, and check its filesystem (fsck)", orNone(n.claimed(f.UUID)), takenInterval/time.Second+1)
+	hint := fmt.Sprintf("delete the pods that use it here (%s): flexd deactivates it then. This node may have written to it for up to %d s after its time went on: stop the pods that use it elsewhere, too, and check its filesystem (fsck)", cmp.Or(strings.Join(n.claimed(f.UUID), ", "), "none"), takenInterval/time.Second+1)
 	return status.Finding{Class: lockTaken, VG: f.Name.VG, LV: f.Name.LV, UUID: string(f.UUID), Since: f.since, Message: f.Reason() + " " + then, Hint: hint}
 }
 
@@ -166,13 +167,6 @@ func (l *lane) hasLock(ctx context.Context, s volume.Step, lv volume.LV) error {
 		return dsw.ErrNotWanted
 	}
 	return nil
-}
-
-func orNone(all []string) string {
-	if len(all) == 0 {
-		return "none"
-	}
-	return strings.Join(all, ", ")
 }
 
 // takenLocks returns a finding for each volume whose lock another node has taken over.
