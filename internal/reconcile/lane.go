@@ -108,15 +108,6 @@ type failure struct {
 	call string
 }
 
-// setName names a lane that has no name yet.
-func (l *lane) setName(name volume.Name) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.name.LV == "" {
-		l.name = name
-	}
-}
-
 func (l *lane) log() *logrus.Entry { return l.n.Log.WithField("volume", l.title()) }
 
 // stepLog returns the log for lines about a step. A step without a call is flexd's own work.
@@ -136,12 +127,11 @@ func (l *lane) stepLog(step volume.Step) *logrus.Entry {
 
 // title is the volume's name for people.
 func (l *lane) title() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.name.LV == "" {
+	name := l.nameNow()
+	if name.LV == "" {
 		return "uuid " + string(l.uuid)
 	}
-	return l.name.String()
+	return name.String()
 }
 
 // wake makes the lane observe again or, if its volume has got another lane, that lane.

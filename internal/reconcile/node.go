@@ -10,6 +10,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -109,12 +110,9 @@ func New(p Parts) *Node {
 	if p.Held == nil {
 		p.Held = run.Held
 	}
-	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}, losing: map[string]losing{}, fenced: map[volume.UUID]fence{}, fencers: map[string]fencer{}}
-	for vg, provider := range p.Providers {
-		if f, ok := provider.(fencer); ok && n.shared(vg) {
-			n.fencers[vg] = f
-		}
-	}
+	n := &Node{Parts: p, ready: make(chan struct{}), lanes: map[volume.UUID]*lane{}, checking: map[string]chan struct{}{}, adopting: map[string]bool{}, losing: map[string]losing{}, fenced: map[volume.UUID]fence{}}
+	n.fencers = providersOf[fencer](n)
+	maps.DeleteFunc(n.fencers, func(vg string, _ fencer) bool { return !n.shared(vg) })
 	n.requests = dsw.NewRequests(n.wakeLane)
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.auditor = n.newAuditor()
@@ -240,7 +238,11 @@ func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 		}
 		n.lanes[uuid] = l
 	}
-	l.setName(name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.name.LV == "" {
+		l.name = name
+	}
 	return l
 }
 

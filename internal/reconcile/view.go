@@ -38,9 +38,9 @@ func (n *Node) views() (all []*audit.View) {
 
 // newAuditor returns the auditor of the node's lanes.
 func (n *Node) newAuditor() *audit.Auditor {
-	p := audit.Parts{
-		Config: n.Config, Log: n.Log, Observer: n.Observer, Surveyors: map[string]audit.Surveyor{}, Pools: map[string]audit.PoolSource{},
-		Spaces: map[string]audit.SpaceSource{}, Gauge: n.Gauge,
+	return audit.New(n.ctx, audit.Parts{
+		Config: n.Config, Log: n.Log, Observer: n.Observer, Gauge: n.Gauge,
+		Surveyors: providersOf[audit.Surveyor](n), Pools: providersOf[audit.PoolSource](n), Spaces: providersOf[audit.SpaceSource](n),
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
 		Renamed: func(uuid volume.UUID, old, now volume.Name) {
 			facts, err := n.Records.Get(uuid)
@@ -49,17 +49,16 @@ func (n *Node) newAuditor() *audit.Auditor {
 			}
 			n.recordName(n.ctx, uuid, old, now)
 		},
-	}
+	})
+}
+
+// providersOf returns the providers of the configured groups that are a T, by group.
+func providersOf[T any](n *Node) map[string]T {
+	found := map[string]T{}
 	for _, vg := range n.Config.Get().VolumeGroups {
-		if s, ok := n.Providers[vg.Name].(audit.Surveyor); ok {
-			p.Surveyors[vg.Name] = s
-		}
-		if s, ok := n.Providers[vg.Name].(audit.PoolSource); ok {
-			p.Pools[vg.Name] = s
-		}
-		if s, ok := n.Providers[vg.Name].(audit.SpaceSource); ok {
-			p.Spaces[vg.Name] = s
+		if p, ok := n.Providers[vg.Name].(T); ok {
+			found[vg.Name] = p
 		}
 	}
-	return audit.New(n.ctx, p)
+	return found
 }
