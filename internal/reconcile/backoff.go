@@ -1,6 +1,9 @@
 package reconcile
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // The parameters of kubelet's own exponential backoff, for flexd's own retries.
 const (
@@ -22,4 +25,11 @@ func (b *backoff) failed(now time.Time) {
 	b.next = now.Add(b.wait)
 }
 
-func (b *backoff) succeeded() { *b = backoff{} }
+// pause waits after a failure until the next attempt, or until ctx is done.
+func (b *backoff) pause(ctx context.Context) {
+	b.failed(time.Now())
+	select {
+	case <-time.After(b.wait):
+	case <-ctx.Done():
+	}
+}

@@ -81,11 +81,7 @@ func (n *Node) lookUntilRead() (*mounttable.Table, error) {
 			return table, nil
 		}
 		n.Log.WithError(err).Warn("the mount table cannot be read: nothing is done before it can")
-		retry.failed(time.Now())
-		select {
-		case <-time.After(retry.wait):
-		case <-n.ctx.Done():
-		}
+		retry.pause(n.ctx)
 	}
 }
 
@@ -141,12 +137,7 @@ func (n *Node) identify(e *mounttable.Entry) {
 			return
 		}
 		n.Log.WithError(err).WithField("dir", e.Dir).Warn("the volume mounted there is unknown")
-		retry.failed(time.Now())
-		select {
-		case <-time.After(retry.wait):
-		case <-n.ctx.Done():
-			return
-		}
+		retry.pause(n.ctx)
 		table, err := n.Observer.Look(n.ctx)
 		if err != nil || table.Top(e.Dir) == nil {
 			return // the next event finds a mount that exists

@@ -157,16 +157,11 @@ func hasBackoff(k volume.StepKind) bool {
 	return true
 }
 
-// repeats reports whether step a repeats step b, which was just taken. NoteHeld and
-// NoteLease may be taken twice in succession.
+// repeats reports whether step a repeats step b, which was just taken. NoteHeld may be taken twice
+// in succession, and NoteLease: an EndLease call may have ended the lease meanwhile.
 func repeats(a, b volume.Step) bool {
-	switch a.Kind {
-	case 0, volume.NoteHeld:
-		return false
-	case volume.NoteLease:
-		return false // an EndLease call may have ended the lease meanwhile
-	}
-	return a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size && a.Below == b.Below
+	return a.Kind != volume.NoteHeld && a.Kind != volume.NoteLease &&
+		a.Kind == b.Kind && a.Dir == b.Dir && a.Size == b.Size && a.Below == b.Below
 }
 
 // endTurn ends a turn that has no further step, and schedules the next one: after a delay
@@ -182,7 +177,7 @@ func (l *lane) endTurn(w volume.Want, h volume.Have) {
 		return
 	}
 	l.mu.Lock()
-	l.retry.succeeded()
+	l.retry = backoff{}
 	if w.Recheck { // a recheck was due, but the plan has no step for it
 		l.recheck = recheck{}
 	}
