@@ -64,20 +64,20 @@ func (k *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 // add remembers a record, and returns the device if it is about an error. A mount ends what was
 // said of an earlier filesystem: the order of the records tells them apart, without clocks.
 func (k *KernelLog) add(record string) (device string) {
+	text := kernelText(record)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if mounted := match(aboutMount(), record); mounted != "" {
+	if mounted := match(aboutMount(), text); mounted != "" {
 		delete(k.said, mounted)
 		return ""
 	}
-	text, lost := "", match(lostWrite(), record)
-	if device = cmp.Or(lost, filesystemError(record)); device == "" {
-		return ""
+	lost := text
+	if device = match(lostWrite(), text); device == "" && bad().MatchString(text) {
+		device, lost = match(aboutDevice(), text), ""
 	}
-	if lost != "" {
-		text = kernelText(record)
+	if device != "" {
+		k.said[device] = cmp.Or(k.said[device], lost)
 	}
-	k.said[device] = cmp.Or(k.said[device], text)
 	return device
 }
 
@@ -130,18 +130,10 @@ func kernelText(record string) string {
 	return text
 }
 
-// match returns the device that an expression finds in a record, or "".
-func match(about *regexp.Regexp, record string) string {
-	if m := about.FindStringSubmatch(kernelText(record)); m != nil {
+// match returns the device that an expression finds in a text, or "".
+func match(about *regexp.Regexp, text string) string {
+	if m := about.FindStringSubmatch(text); m != nil {
 		return cmp.Or(m[1:]...)
 	}
 	return ""
-}
-
-// filesystemError returns the device in an error record, or "".
-func filesystemError(record string) string {
-	if !bad().MatchString(kernelText(record)) {
-		return ""
-	}
-	return match(aboutDevice(), record)
 }

@@ -20,7 +20,7 @@ func TestComplaint(t *testing.T) {
 		"6,871,99,-;loop3: detected capacity change from 0 to 131072":                                        "",
 		"": "",
 	} {
-		if got := filesystemError(record); got != want {
+		if got := NewKernelLog(nil).add(record); got != want {
 			t.Errorf("%q: got %q, want %q", record, got, want)
 		}
 	}
