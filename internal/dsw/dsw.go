@@ -384,13 +384,7 @@ func (s *Store) remove(name string) error {
 func (s *Store) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []string
-	for _, p := range s.problems {
-		all = append(all, p)
-	}
-	for _, p := range s.missing {
-		all = append(all, p)
-	}
+	all := slices.AppendSeq(slices.Collect(maps.Values(s.problems)), maps.Values(s.missing))
 	slices.Sort(all)
 	return all
 }
