@@ -61,10 +61,9 @@ func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	for i, r := range requests {
 		c := n.newCall(ctx, r)
 		all[i] = n.explain(c, dirs, volumes)
-		code := volume.CodeOf(all[i].Err)
-		if all[i].Known = all[i].Err == nil || code != volume.Unknown && code != volume.InProgress && code != volume.Canceled; waitingFor(all[i].Err) != nil {
-			all[i].Known = false
-		}
+		err := all[i].Err
+		open := waitingFor(err) != nil || slices.Contains([]volume.Code{volume.Unknown, volume.InProgress, volume.Canceled}, volume.CodeOf(err))
+		all[i].Known = err == nil || !open
 	}
 	return all
 }

@@ -164,10 +164,7 @@ func (l *lane) wakeLocked() {
 func (l *lane) deviceChanged(heard time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.changed = heard; !l.mustLook() {
-		return
-	}
-	if !l.awake || l.woken != nil {
+	if l.changed = heard; l.mustLook() && (!l.awake || l.woken != nil) {
 		l.wakeLocked()
 	}
 }
