@@ -11,20 +11,20 @@ import (
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/lockspace"
 	"github.com/flexd/flexd/internal/lvm"
-	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // locks are those of the shared volume groups.
 type locks struct {
 	*lockspace.Manager
-	removeUnused func(ctx context.Context, vg string) ([]lvm.Used, error)
+	removeUnused func(ctx context.Context, vg string) ([]volume.Used, error)
 	dropping     chan struct{} // has an element while locks are dropped
 }
 
 func newLocks(live *config.Live, runner children.Runner, lockDir string) locks {
-	removeUnused := func(ctx context.Context, vg string) ([]lvm.Used, error) {
+	removeUnused := func(ctx context.Context, vg string) ([]volume.Used, error) {
 		return lvm.RemoveUnused(ctx, runner, devmapper.New(), vg)
 	}
 	return locks{removeUnused: removeUnused, dropping: make(chan struct{}, 1), Manager: lockspace.New(lockspace.Options{
@@ -90,16 +90,5 @@ func (l locks) State(vg string) status.Locks {
 	return status.Locks{
 		Type: st.LockType, State: cmp.Or(string(st.State), "unknown"), Since: when(st.Since), Reason: st.Reason, HostID: st.HostID, HostName: st.HostName,
 		IOTimeout: st.IOTimeout.Seconds(), Renewed: when(st.Renewed), Watchdog: st.Watchdog, ObservedAt: when(st.Looked),
-	}
-}
-
-// removeUnused translates lvm's answer for the reconciler.
-func removeUnused(p *lvm.Provider) func(ctx context.Context, vg string) ([]reconcile.Active, error) {
-	return func(ctx context.Context, vg string) (all []reconcile.Active, err error) {
-		used, err := p.RemoveUnused(ctx, vg)
-		for _, u := range used {
-			all = append(all, reconcile.Active(u))
-		}
-		return all, err
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/lockspace"
-	"github.com/flexd/flexd/internal/lvm"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -113,9 +112,9 @@ func answering(t *testing.T, socket string, a flexvolume.Answer) {
 func TestStaleLockspace(t *testing.T) {
 	t.Parallel()
 	daemons := &staleDaemons{}
-	active := []lvm.Used{{Name: volume.Name{VG: "svg", LV: "a"}, Open: 1}}
+	active := []volume.Used{{Name: volume.Name{VG: "svg", LV: "a"}, Open: 1}}
 	l := locks{Manager: lockspace.New(lockspace.Options{Runner: daemons, LockDir: t.TempDir()}), dropping: make(chan struct{}, 1),
-		removeUnused: func(context.Context, string) ([]lvm.Used, error) { return active, nil }}
+		removeUnused: func(context.Context, string) ([]volume.Used, error) { return active, nil }}
 	if err := l.Ready(t.Context(), "svg"); !errors.Is(err, lockspace.ErrStale) || !strings.Contains(err.Error(), "svg/a is open") || daemons.dropped.Load() {
 		t.Errorf("with an active volume: %v", err)
 	}

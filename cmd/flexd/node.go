@@ -77,7 +77,7 @@ func newNode(live *config.Live, log *logrus.Entry, past *history.Log, problems .
 		Config: live, Version: version, Log: log,
 		Store: store, Records: records, Observer: observer, Mounts: mounts,
 		Ops: mount.Ops{Runner: runner, Memory: cfg.CheckMemory}, Providers: providers.acting, Boot: boottime.Now,
-		Stepped: measured.Step, Record: past.Record, Locks: locks, RemoveUnused: removeUnused(providers.lvm),
+		Stepped: measured.Step, Record: past.Record, Locks: locks, RemoveUnused: providers.lvm.RemoveUnused,
 	}
 	gauge := &mount.Gauge{Runner: runner}
 	for i := range 4 {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/flexd/flexd/internal/reconcile"
 	"github.com/flexd/flexd/internal/volume"
 )
 
 // RemoveUnused is what dmsetup would do: a device that is mounted or open stays.
-func (h *Host) RemoveUnused(context.Context, string) (left []reconcile.Active, err error) {
+func (h *Host) RemoveUnused(context.Context, string) (left []volume.Used, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range h.loopNames() {
@@ -24,7 +23,7 @@ func (h *Host) RemoveUnused(context.Context, string) (left []reconcile.Active, e
 		}
 		for path, f := range h.files {
 			if f == l.file {
-				left = append(left, reconcile.Active{Name: volume.Name{VG: VG, LV: filepath.Base(path)}, UUID: volume.UUID(f.UUID), Open: open})
+				left = append(left, volume.Used{Name: volume.Name{VG: VG, LV: filepath.Base(path)}, UUID: volume.UUID(f.UUID), Open: open})
 			}
 		}
 	}

@@ -19,17 +19,10 @@ const lockVolume = "lvmlock"
 // removeDeadline is for device-mapper alone: no disk is read or written.
 const removeDeadline = 5 * time.Second
 
-// A Used is an active volume.
-type Used struct {
-	Name volume.Name
-	UUID volume.UUID
-	Open int // how often its device is open
-}
-
 // RemoveUnused removes every device of a volume group that nothing has open, without LVM: with
 // lost locks its commands wait for the group's disks or are refused. It returns the volumes
 // that are still active.
-func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]Used, error) {
+func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]volume.Used, error) {
 	before := -1
 	var failed error
 	for {
@@ -85,13 +78,13 @@ func groupDevices(dm DM, vg string) (all []devmapper.Mapped, err error) {
 }
 
 // used returns the volumes of devices, and hidden ones only if nothing else is left.
-func used(devices []devmapper.Mapped) (all []Used) {
+func used(devices []devmapper.Mapped) (all []volume.Used) {
 	for _, hidden := range []bool{false, true} {
 		for _, m := range devices {
 			name, layer, _ := parseDMName(m.Name)
 			if hidden == (layer != "" || isPart(name.LV)) {
 				uuid, _ := parseDMUUID(m.UUID)
-				all = append(all, Used{Name: name, UUID: uuid, Open: m.Open})
+				all = append(all, volume.Used{Name: name, UUID: uuid, Open: m.Open})
 			}
 		}
 		if len(all) > 0 {
@@ -102,6 +95,6 @@ func used(devices []devmapper.Mapped) (all []Used) {
 }
 
 // RemoveUnused removes the devices of a group that nothing has open.
-func (p *Provider) RemoveUnused(ctx context.Context, vg string) ([]Used, error) {
+func (p *Provider) RemoveUnused(ctx context.Context, vg string) ([]volume.Used, error) {
 	return RemoveUnused(ctx, p.Runner, p.DM, vg)
 }

@@ -51,7 +51,7 @@ func TestRemoveUnused(t *testing.T) {
 	device("vg1-v0", "LVM-"+strings.Repeat("x", 64), "253:5", 0, "8:16 0")
 	device("vg0-crypt", "CRYPT-1", "253:6", 0, "253:3 0")
 	left, err := p.RemoveUnused(t.Context(), "vg0")
-	if err != nil || len(left) != 1 || left[0] != (Used{Name: volume.Name{VG: "vg0", LV: "v2"}, UUID: fakeUUID(2), Open: 2}) {
+	if err != nil || len(left) != 1 || left[0] != (volume.Used{Name: volume.Name{VG: "vg0", LV: "v2"}, UUID: fakeUUID(2), Open: 2}) {
 		t.Errorf("%+v %v", left, err)
 	}
 	var names []string

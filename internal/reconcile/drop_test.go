@@ -22,12 +22,12 @@ func (l *lostForGood) Drop(context.Context, string) error              { l.drops
 func (l *lostForGood) Unavailable(vg string) (why string, _ time.Time) { return "", time.Time{} }
 
 // losingNode has a group that loses its locks. remove is RemoveUnused.
-func losingNode(t *testing.T, remove func(ctx context.Context, n *Node) []Active) (*Node, *lostForGood) {
+func losingNode(t *testing.T, remove func(ctx context.Context, n *Node) []volume.Used) (*Node, *lostForGood) {
 	locks := &lostForGood{}
 	n := newCreating(t, &creator{}).n
 	n.Locks = locks
 	n.Config.VG("vg0").Shared = true
-	n.RemoveUnused = func(ctx context.Context, _ string) ([]Active, error) {
+	n.RemoveUnused = func(ctx context.Context, _ string) ([]volume.Used, error) {
 		left := remove(ctx, n)
 		return left, context.Cause(ctx)
 	}
@@ -41,7 +41,7 @@ func TestInactiveWhileCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var counts atomic.Int32
-				n, locks := losingNode(t, func(_ context.Context, n *Node) []Active {
+				n, locks := losingNode(t, func(_ context.Context, n *Node) []volume.Used {
 					count := counts.Add(1)
 					if count > at {
 						return nil
@@ -49,7 +49,7 @@ func TestInactiveWhileCounted(t *testing.T) {
 					if count == at {
 						n.dropLost("vg0")
 					}
-					return []Active{{Name: volume.Name{VG: "vg0", LV: "a"}, Open: 1}}
+					return []volume.Used{{Name: volume.Name{VG: "vg0", LV: "a"}, Open: 1}}
 				})
 				defer n.stop(ErrStopping)
 				if err := n.Lose(t.Context(), "vg0"); err == nil {
@@ -71,7 +71,7 @@ func TestInactiveWhileCounted(t *testing.T) {
 // in the time that sanlock leaves.
 func TestLostBeforeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, _ := losingNode(t, func(ctx context.Context, _ *Node) []Active {
+		n, _ := losingNode(t, func(ctx context.Context, _ *Node) []volume.Used {
 			if end, _ := ctx.Deadline(); time.Until(end) < 2*time.Second {
 				t.Errorf("%v are left", time.Until(end))
 			}

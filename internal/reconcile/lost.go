@@ -36,13 +36,6 @@ type Locks interface {
 	Drop(ctx context.Context, vg string) error
 }
 
-// An Active is an active volume, of flexd or not.
-type Active struct {
-	Name volume.Name
-	UUID volume.UUID
-	Open int // how often its device is open
-}
-
 // sanlock waits 40 s for the end of lvmlockctl --kill, then it kills lvmlockd, and 10 to 20 s
 // later the watchdog resets the node: the rest is for dropping the locks.
 const (
@@ -155,7 +148,7 @@ func (n *Node) claimed(uuid volume.UUID) (users []string) {
 const maxRemaining = 10
 
 // remaining describes the volumes that are still active.
-func (n *Node) remaining(left []Active, why map[volume.UUID][]string) string {
+func (n *Node) remaining(left []volume.Used, why map[volume.UUID][]string) string {
 	var all []string
 	for _, a := range left {
 		reasons := why[a.UUID]

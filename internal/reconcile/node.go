@@ -68,7 +68,7 @@ type Parts struct {
 	Locks Locks
 	// RemoveUnused deactivates the volumes of a group that nothing has open, without LVM, and
 	// returns those that are still active; nil = it cannot be done.
-	RemoveUnused func(ctx context.Context, vg string) ([]Active, error)
+	RemoveUnused func(ctx context.Context, vg string) ([]volume.Used, error)
 	// Record adds an event to the history, without waiting; nil = there is none.
 	Record func(status.Event)
 	// Gauge reads how full mounted filesystems are; nil = that is unknown.

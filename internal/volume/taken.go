@@ -21,3 +21,10 @@ func (t Taken) Reason() string {
 	}
 	return fmt.Sprintf("another host took over its lock, %s, while it was active here: was this node's time stopped (virsh suspend, a snapshot of its memory)?", now)
 }
+
+// A Used is an active volume of a group whose locks are lost, of flexd or not.
+type Used struct {
+	Name Name
+	UUID UUID
+	Open int // how often its device is open
+}
