@@ -224,10 +224,7 @@ func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error)
 	if err != nil {
 		return nil, err
 	}
-	l := n.laneOf(lv.UUID)
-	if l == nil {
-		l = &lane{n: n, uuid: lv.UUID, name: c.Name}
-	}
+	l := n.laneOrIdle(lv.UUID, c.Name)
 	l.mu.Lock()
 	parked, working, broken := l.parked, l.working, l.broken
 	l.mu.Unlock()

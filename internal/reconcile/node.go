@@ -8,6 +8,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -251,6 +252,11 @@ func (n *Node) laneOf(uuid volume.UUID) *lane {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.lanes[uuid]
+}
+
+// laneOrIdle returns the volume's lane or, if it has none, one that never works.
+func (n *Node) laneOrIdle(uuid volume.UUID, name volume.Name) *lane {
+	return cmp.Or(n.laneOf(uuid), &lane{n: n, uuid: uuid, name: name})
 }
 
 // sameDirectory reports whether two groups of a provider, if it has directories, are one.

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/flexd/flexd/internal/asw"
 	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -68,17 +67,10 @@ func matches(target string, d status.Finding) bool {
 // dryRun returns the steps of a release of an orphan, or the reason of its refusal.
 func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, refused string) {
 	uuid, name := volume.UUID(d.UUID), volume.Name{VG: d.VG, LV: d.LV}
-	var w volume.Want
-	t := asw.Target{UUID: uuid, Name: name}
-	if l := n.laneOf(uuid); l != nil {
-		w = l.want()
-		t = l.target(w)
-	} else if vg := n.Config.VG(d.VG); vg != nil {
-		w.NeverDeactivate = vg.NeverDeactivate
-	}
-	c := n.reclaimCall("rehearsal", name, d.Dir, false)
+	l := n.laneOrIdle(uuid, name)
+	w, c := l.want(), n.reclaimCall("rehearsal", name, d.Dir, false)
 	w.Calls = append(w.Calls, c)
-	t.Dirs, t.Lives = withDirs(t.Dirs, c.Dir), []string{c.Dir}
+	t := l.target(w)
 	table, err := n.Observer.LookAt(ctx, t.Dirs...)
 	if err != nil {
 		return nil, "the mount table cannot be read: " + err.Error()
