@@ -38,8 +38,8 @@ type prospect struct {
 	notes   []string  // of the first request that needs the volume
 }
 
-// Explain returns the expected outcomes of set-ups that are requested one after the other, without
-// other calls. It observes as a lane does, inspects no device, and changes nothing. The directory
+// Explain returns the expected outcomes of set-ups (Check, Activate, Stage, Publish) that are
+// requested one after the other, without other calls. It observes as a lane does, inspects no device, and changes nothing. The directory
 // of a request may be missing, because kubelet would create it.
 func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
@@ -95,11 +95,6 @@ func (u unobserved) LookUp(context.Context, volume.Name) (volume.LV, error) {
 func (u unobserved) Refresh(context.Context, string) error { return u.err }
 
 func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect) (o Outlook) {
-	switch c.Verb {
-	case volume.Check, volume.Activate, volume.Stage, volume.Publish:
-	default:
-		return Outlook{Err: volume.Errorf(volume.Invalid, "there is no verb %d", c.Verb)}
-	}
 	vg, p, err := n.admit(c)
 	if err != nil {
 		return Outlook{Err: err}
