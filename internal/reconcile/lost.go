@@ -274,12 +274,12 @@ func (n *Node) lostGroups() (all []status.Finding) {
 	return all
 }
 
-// wakeGroup makes the lanes of a group observe again.
+// wakeGroup makes the lanes of a group, and those of an unknown one, observe again; "" = all.
 func (n *Node) wakeGroup(vg string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.lanes {
-		if l.group() == vg {
+		if of := l.group(); vg == "" || of == vg || of == "" {
 			l.wake()
 		}
 	}

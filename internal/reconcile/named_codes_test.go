@@ -84,6 +84,19 @@ func TestCodes(t *testing.T) {
 			defer release()
 			return mount(k, p)
 		}},
+		{volume.InProgress, "the group hangs behind a probe", func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) (flexvolume.Answer, error) {
+			works(t, e.Storage.Make(p.LV, 64<<20))
+			hit, probed := e.Sim.Hang("probe", false, false)
+			answers := make(chan flexvolume.Answer)
+			go func() {
+				a, _ := mount(k, p)
+				answers <- a
+			}()
+			<-hit
+			defer e.Sim.HangGroup()()
+			probed()
+			return <-answers, nil
+		}},
 		{volume.Failed, "mkfs fails", func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) (flexvolume.Answer, error) {
 			e.Refuse("mkfs", errSimulated)
 			defer e.Refuse("mkfs", nil)

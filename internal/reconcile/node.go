@@ -199,19 +199,13 @@ const resync = 5 * time.Minute
 func (n *Node) NotifyChanged(vg string, volumes map[volume.UUID]time.Time) {
 	n.auditor.Changed(vg)
 	n.dropLost(vg)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for uuid, heard := range volumes {
-		if l := n.lanes[uuid]; l != nil {
-			l.deviceChanged(heard)
-		}
-	}
-	if len(volumes) > 0 {
+	if len(volumes) == 0 {
+		n.wakeGroup(vg)
 		return
 	}
-	for _, l := range n.lanes {
-		if of := l.group(); vg == "" || of == vg || of == "" {
-			l.wake()
+	for uuid, heard := range volumes {
+		if l := n.laneOf(uuid); l != nil {
+			l.deviceChanged(heard)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func (l *lane) timeoutReason() error {
 	defer l.mu.Unlock()
 	switch {
 	case l.woken != nil:
-		return fmt.Errorf("timed out reading the metadata of volume group %s; flexd status shows what it waits for", l.name.VG)
+		return volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", l.name.VG)
 	case l.parked != nil:
 		return volume.Errorf(volume.InProgress, "stuck: %s", l.parked.text())
 	case l.waiting != nil:
