@@ -241,17 +241,6 @@ func (h *Host) Change(path string, change func(*File)) {
 	change(h.files[path])
 }
 
-// AddForeignLoop attaches a file that is not a volume to a loop device.
-func (h *Host) AddForeignLoop(path string) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	f := &File{path: path, FileInfo: loopdev.FileInfo{Exists: true, Regular: true, Inode: h.inode(), Size: 1 << 30}, State: Foreign}
-	h.files[path] = f
-	l := h.newLoop(f)
-	l.foreign = true
-	return l.Name
-}
-
 func (h *Host) inode() loopdev.Inode {
 	h.inodes++
 	return loopdev.Inode{Dev: 1, Ino: h.inodes}

@@ -180,15 +180,6 @@ func (t trace) by(who string) trace {
 	return some
 }
 
-// verbs is the sequence in short.
-func (t trace) verbs() string {
-	var all []string
-	for _, c := range t {
-		all = append(all, c.verb())
-	}
-	return strings.Join(all, " ")
-}
-
 // failed is the calls that kubelet takes for failures.
 func (t trace) failed() trace {
 	var some trace

@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -89,5 +88,3 @@ func (s *schedule) opened() {
 	}
 	s.stopped = nil
 }
-
-func (s *schedule) String() string { return fmt.Sprint(s.names()) }
