@@ -95,13 +95,6 @@ func NoReal() string {
 	return ""
 }
 
-// MayGrowExt4 reports whether the kernel lets this process grow a mounted ext4.
-func MayGrowExt4() bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
-}
-
 // TempDir is a directory in memory, if there is such a place and $TMPDIR is none:
 // these tests are not about the disk.
 func TempDir(t testing.TB) string {

@@ -8,16 +8,16 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/test/host"
 )
 
 // wholeLife is a scenario in which everything that flexd does to a volume is
 // done: created, formatted, mounted, expanded, let go, and activated again.
 func wholeLife(e *hosttest.Env, k *hosttest.Kubelet) error {
 	a := pod("a")
-	if !hosttest.MayGrowExt4() {
+	if !host.GrowsExt4() {
 		a = xfs(a)
 	}
 	inactive := func() error {
@@ -76,7 +76,7 @@ func TestFaultAtAnyMoment(t *testing.T) {
 	}
 	if soak {
 		const rounds = 20
-		i := seed(t)
+		i := host.Seed(t)
 		for _, m := range moments {
 			for _, s := range list {
 				if i++; i%rounds != 0 {
@@ -110,30 +110,12 @@ func drawn[T any](t *testing.T, list []T) []T {
 	return list[i : i+1]
 }
 
-// times scales how often something is repeated: FLEXD_REPEAT=0.1 for a tenth.
-func times(n int) int {
-	f, err := strconv.ParseFloat(os.Getenv("FLEXD_REPEAT"), 64)
-	if err != nil || f <= 0 {
-		f = 1
-	}
-	return max(1, int(float64(n)*f))
-}
+var times = host.Times
 
-// seeded returns a random source; FLEXD_SEED=N repeats it.
+// seeded returns a random source of this test's own; FLEXD_SEED=N repeats it.
 func seeded(t *testing.T) *rand.Rand {
 	t.Helper()
 	name := fnv.New64()
 	_, _ = name.Write([]byte(t.Name()))
-	return rand.New(rand.NewPCG(seed(t), name.Sum64()))
-}
-
-// seed returns FLEXD_SEED, or a new one, and prints it.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
-	if err != nil {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("FLEXD_SEED=%d", seed)
-	return seed
+	return rand.New(rand.NewPCG(host.Seed(t), name.Sum64()))
 }

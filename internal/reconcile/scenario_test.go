@@ -8,6 +8,7 @@ import (
 
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/test/host"
 )
 
 // A scenario is a sequence of actions of kubelet and pods on a node. It runs on the
@@ -92,7 +93,7 @@ func scenarios() []scenario {
 		}})
 		add(scenario{name: "a volume is expanded under a running pod", play: func(e *hosttest.Env, k *hosttest.Kubelet) error {
 			a := pod("a")
-			if !hosttest.MayGrowExt4() { // then this machine can show it with xfs only
+			if !host.GrowsExt4() { // then this machine can show it with xfs only
 				a = xfs(a)
 			}
 			return all(start(k, a), write(e, k, a), func() error { return k.Expand(a, 400<<20) }, write(e, k, a), stop(k, a))

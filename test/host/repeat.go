@@ -18,10 +18,15 @@ func Times(n int) int {
 
 // Random returns a random source; FLEXD_SEED=N repeats it.
 func Random(t interface{ Logf(string, ...any) }) *rand.Rand {
+	return rand.New(rand.NewPCG(Seed(t), 0))
+}
+
+// Seed returns FLEXD_SEED, or a new one, and prints it.
+func Seed(t interface{ Logf(string, ...any) }) uint64 {
 	seed, err := strconv.ParseUint(os.Getenv("FLEXD_SEED"), 10, 64)
 	if err != nil {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("FLEXD_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return seed
 }
