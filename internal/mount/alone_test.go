@@ -18,6 +18,23 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
+// landedBelow mounts the device below a mount of its own, if shared in a peer group.
+func (r *rig) landedBelow(shared bool) (dir string) {
+	r.Helper()
+	below := r.mkdir("below")
+	if shared {
+		for _, err := range []error{unix.Mount("tmpfs", below, "tmpfs", 0, ""), unix.Mount("", below, "", unix.MS_SHARED, "")} {
+			if err != nil {
+				r.Fatal(err)
+			}
+		}
+		r.Cleanup(func() { umount.Plain(below) })
+	}
+	dir = r.mkdir("below/m")
+	r.land(r.landing(dir))
+	return dir
+}
+
 // amongOurs runs the test again in a pid namespace of its own where there are
 // processes that even root must not look at. It says whether that was done.
 func amongOurs(t *testing.T) bool {
@@ -61,20 +78,7 @@ func TestUnmountAlone(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			r := newRig(t, 64*mib)
 			r.format("ext4")
-			below := r.mkdir("below")
-			if row.shared {
-				for _, err := range []error{unix.Mount("tmpfs", below, "tmpfs", 0, ""), unix.Mount("", below, "", unix.MS_SHARED, "")} {
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				defer umount.Plain(below)
-			}
-			dir := filepath.Join(below, "m")
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			r.land(r.landing(dir))
+			dir := r.landedBelow(row.shared)
 			if row.unshare != nil {
 				c := exec.Command(row.unshare[0], append(row.unshare[1:], "sleep", "60")...)
 				if err := c.Start(); err != nil {

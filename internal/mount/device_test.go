@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/host"
 )
 
 // The filesystems with the smallest device that each accepts.
@@ -60,7 +61,7 @@ func TestWholeWay(t *testing.T) {
 			r.resize(grown)
 			for range 2 { // the second has nothing to do
 				err := r.Grow(t.Context(), r.lock, r.dev, fs.name, ro)
-				if fs.name == "ext4" && !mayGrowExt4(t) {
+				if fs.name == "ext4" && !host.GrowsExt4() {
 					if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
 						t.Errorf("got %v", err)
 					}
@@ -150,8 +151,7 @@ func TestReadOnlyDevice(t *testing.T) {
 			}
 			dirty.setReadOnly()
 			before := dirty.written()
-			l := dirty.landing(dirty.mkdir("m"))
-			l.First = true
+			l := firstOf(dirty.landing(dirty.mkdir("m")))
 			var refusal *Refusal
 			if fs.name == "xfs" && handle(dirty.dev).File == "" { // it could be a snapshot
 				dirty.land(l)
@@ -174,8 +174,7 @@ func TestReadOnlyDevice(t *testing.T) {
 				t.Fatal("the device is writable")
 			}
 			before = r.written()
-			l = r.landing(r.mkdir("m"))
-			l.First = true
+			l = firstOf(r.landing(r.mkdir("m")))
 			r.land(l)
 			if e := r.mounts()[0]; !e.ReadOnly || !e.SuperReadOnly {
 				t.Errorf("got %+v", e)
@@ -285,16 +284,4 @@ func (r *rig) put(name string) {
 	if err := f.Sync(); err != nil {
 		r.Fatal(err)
 	}
-}
-
-// mayGrowExt4 reports whether the kernel would let us: some sandboxes' root lacks
-// the capability, and there the test is of the error's words.
-func mayGrowExt4(t *testing.T) bool {
-	t.Helper()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		t.Fatal(err)
-	}
-	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }

@@ -97,9 +97,7 @@ func TestFormatUnmountable(t *testing.T) {
 		if !strings.Contains(err.Error(), "this kernel cannot mount") || !strings.Contains(err.Error(), "use other options") {
 			t.Errorf("%s: %v", fsType, err)
 		}
-		if _, err := os.Stat(f.Record); err == nil {
-			t.Errorf("%s: the record stands", fsType)
-		}
+		r.unrecorded(fsType)
 		if fs := r.probe(""); fs.Content != volume.Blank {
 			t.Errorf("%s: %+v", fsType, fs)
 		}
@@ -181,9 +179,7 @@ func TestFormatRepeat(t *testing.T) {
 			if fs := r.probe(""); fs.Content != volume.Blank {
 				t.Errorf("with wrong options: left %+v", fs)
 			}
-			if _, err := os.Stat(wrong.Record); err == nil {
-				t.Error("with wrong options: the record stands")
-			}
+			r.unrecorded("with wrong options")
 			cut()
 			if err := r.Format(t.Context(), r.lock, again, yes); err != nil {
 				t.Fatal(err)
@@ -199,16 +195,9 @@ func TestFormatRepeat(t *testing.T) {
 // byte of its own; only a crash leaves both.
 func TestFormatFails(t *testing.T) {
 	r := newRig(t, 320*mib)
-	tools := toolsOf(os.Getpid()) // mkfs as a script
-	if err := os.MkdirAll(tools, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(tools) })
 	mkfs := func(script string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(tools, "mkfs.ext4"), []byte("#!/bin/sh\nfor D; do case $D in /dev/*) break ;; esac; done\n"+script+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		r.tool("mkfs.ext4", "for D; do case $D in /dev/*) break ;; esac; done\n"+script)
 	}
 	const writes = "dd if=/dev/urandom of=$D bs=4096 count=16 seek=%d conv=notrunc status=none; "
 	for _, row := range []struct {
@@ -236,9 +225,7 @@ func TestFormatFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), row.words) || strings.Contains(err.Error(), "is full") {
 			t.Errorf("%s: %v", row.name, err)
 		}
-		if _, err := os.Stat(record); err == nil {
-			t.Errorf("%s: the record stands", row.name)
-		}
+		r.unrecorded(row.name)
 		if fs := r.probe(""); fs.Content != volume.Blank {
 			t.Errorf("%s: %+v", row.name, fs)
 		}
@@ -251,9 +238,7 @@ func TestFormatFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "swap") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := os.Stat(record); err == nil {
-		t.Error("the record stands")
-	}
+	r.unrecorded("beside swap")
 	if fs := r.probe(""); !strings.Contains(fs.What, "swap") || fs.Leftover {
 		t.Errorf("%+v", fs)
 	}
@@ -282,9 +267,7 @@ func TestFormatFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "could not be erased") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := os.Stat(record); err == nil {
-		t.Error("the record stands")
-	}
+	r.unrecorded("beside a user")
 	if got := r.read(6, 2*mib); string(got) != "sparse" {
 		t.Errorf("the data is %q", got)
 	}
@@ -294,19 +277,11 @@ func TestFormatFails(t *testing.T) {
 // meanwhile stays, whether it opened the device exclusively or not.
 func TestMkfsWroteNothing(t *testing.T) {
 	r := newRig(t, 320*mib)
-	tools := toolsOf(os.Getpid())
-	if err := os.MkdirAll(tools, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(tools) })
 	fifo := filepath.Join(r.dir, "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script := "#!/bin/sh\nread end <" + fifo + "\necho wrong options >&2\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(tools, "mkfs.ext4"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	r.tool("mkfs.ext4", "read end <"+fifo+"\necho wrong options >&2\nexit 1")
 	data := bytes.Repeat([]byte("data"), 1024)
 	for name, flags := range map[string]int{"plain": 0, "exclusive": unix.O_EXCL} {
 		r.sh("blkdiscard", "-z", r.dev.Path)
@@ -336,9 +311,7 @@ func TestMkfsWroteNothing(t *testing.T) {
 		if !bytes.Equal(r.read(len(data), mib), data) {
 			t.Errorf("%s: the data is gone", name)
 		}
-		if _, err := os.Stat(record); err == nil {
-			t.Errorf("%s: the record stands", name)
-		}
+		r.unrecorded(name)
 	}
 }
 

@@ -69,14 +69,14 @@ func (r *rig) attach(flags ...string) {
 }
 
 func (r *rig) detach(path string) {
-	sys := "/sys/block/" + filepath.Base(path) + "/loop/backing_file"
-	for range 3000 { // the kernel closes a descriptor in a socket's queue some time after the socket
-		b, err := os.ReadFile(sys)
+	for attempt := range 3000 { // the kernel closes a descriptor in a socket's queue some time after the socket
+		b, err := os.ReadFile("/sys/block/" + filepath.Base(path) + "/loop/backing_file")
 		if err != nil || !strings.HasPrefix(string(b), r.dir) {
 			return
 		}
-		exec.Command("losetup", "-d", path).Run()
-		time.Sleep(10 * time.Millisecond)
+		if exec.Command("losetup", "-d", path).Run() != nil || attempt > 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
 	}
 	r.Errorf("%s can't be detached", path)
 }

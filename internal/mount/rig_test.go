@@ -21,6 +21,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/host"
 	"github.com/flexd/flexd/test/umount"
 )
 
@@ -29,6 +30,10 @@ const mib = 1 << 20
 // The main thread is the main goroutine's: of a locked goroutine that ends, the thread
 // ends as well, except this one.
 func init() { runtime.LockOSThread() }
+
+// inside marks the process of the tests, in a mount namespace of its own: another test on this
+// machine that makes one would copy our mounts, and keep our devices busy with them.
+const inside = "FLEXD_TEST_NAMESPACE"
 
 // The test binary is also the child that the operations start. What the tests
 // leave behind on the machine fails them as a whole.
@@ -44,8 +49,14 @@ func TestMain(m *testing.M) {
 		}
 		syscall.Exit(code) // not os.Exit: the race detector would sleep for a second
 	}
-	if code, done := inOwnNamespace(); done {
-		os.Exit(code)
+	if os.Getuid() == 0 {
+		if os.Getenv(inside) == "" {
+			os.Exit(host.Again(os.Stdout, os.Args[1:], inside+"=1"))
+		}
+		if err := host.Alone(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 	}
 	flag.Parse()
 	if run, skip := flag.Lookup("test.run").Value, flag.Lookup("test.skip").Value; leftOut != "" && run.String()+skip.String() == "" {
@@ -94,29 +105,24 @@ func scratchOf(pid int) string {
 // toolsOf is where the children of a test find programs first.
 func toolsOf(pid int) string { return filepath.Join(scratchOf(pid), "tools") }
 
+// tool replaces a program for the children of this test by a shell script.
+func (r *rig) tool(program, script string) {
+	r.Helper()
+	tools := toolsOf(os.Getpid())
+	if err := os.MkdirAll(tools, 0o700); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { os.RemoveAll(tools) })
+	if err := os.WriteFile(filepath.Join(tools, program), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+		r.Fatal(err)
+	}
+}
+
 func scratchParent() string {
 	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() {
 		return "/dev/shm"
 	}
 	return os.TempDir()
-}
-
-// inOwnNamespace runs the tests in a mount namespace of their own: another test
-// on this machine that makes one would copy our mounts, and keep our devices
-// busy with them.
-func inOwnNamespace() (code int, done bool) {
-	if os.Getuid() != 0 || os.Getenv("FLEXD_TEST_NAMESPACE") != "" {
-		return 0, false
-	}
-	c := exec.Command("/proc/self/exe", os.Args[1:]...)
-	c.Env = append(os.Environ(), "FLEXD_TEST_NAMESPACE=1")
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := c.Start(); err != nil {
-		return 0, false // no right to: then without
-	}
-	c.Wait()
-	return c.ProcessState.ExitCode(), true
 }
 
 // need skips a test that this machine can't run, but never in CI.
@@ -222,6 +228,14 @@ func (r *rig) record() string {
 		r.Fatal(err)
 	}
 	return file
+}
+
+// unrecorded requires that there is no format record.
+func (r *rig) unrecorded(when string) {
+	r.Helper()
+	if _, err := os.Stat(filepath.Join(r.dir, "record")); err == nil {
+		r.Errorf("%s: the record stands", when)
+	}
 }
 
 func (r *rig) landing(dir string) MountSpec {

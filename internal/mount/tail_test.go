@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/host"
 )
 
 // tailOfMember returns the superblock of an md member with its label at the end (1.0), as a
@@ -61,7 +62,7 @@ func (r *rig) isMember() bool {
 func TestSuperblocksInFiles(t *testing.T) {
 	for _, fs := range types {
 		for _, way := range []string{"formatted", "extended", "whole"} {
-			if fs.name == "ext4" && way == "extended" && !mayGrowExt4(t) { // the VM may
+			if fs.name == "ext4" && way == "extended" && !host.GrowsExt4() { // the VM may
 				continue
 			}
 			t.Run(fs.name+"/"+way, func(t *testing.T) {

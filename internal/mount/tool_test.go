@@ -22,16 +22,9 @@ func TestToolLimits(t *testing.T) {
 		}
 	}
 	defer os.WriteFile("/proc/self/oom_score_adj", before, 0)
-	tools, said := toolsOf(os.Getpid()), filepath.Join(r.dir, "said")
-	if err := os.MkdirAll(tools, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(tools) })
-	script := "#!/bin/sh\nsleep 0.2\n(cat /proc/self/oom_score_adj; ulimit -v) > " + said + "\nexit 1\n"
+	said := filepath.Join(r.dir, "said")
 	for _, program := range []string{"e2fsck", "mkfs.ext4"} {
-		if err := os.WriteFile(filepath.Join(tools, program), []byte(script), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		r.tool(program, "sleep 0.2\n(cat /proc/self/oom_score_adj; ulimit -v) > "+said+"\nexit 1")
 	}
 	r.Memory = 300 * mib
 	verify := func(program string) {

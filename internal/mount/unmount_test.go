@@ -113,18 +113,7 @@ func TestUnmountBusyCopy(t *testing.T) {
 			need(t, "unshare", "mkfs."+fsType)
 			r := newRig(t, 160*mib)
 			r.format(fsType)
-			below := r.mkdir("below")
-			for _, err := range []error{unix.Mount("tmpfs", below, "tmpfs", 0, ""), unix.Mount("", below, "", unix.MS_SHARED, "")} {
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			defer umount.Plain(below)
-			dir := filepath.Join(below, "m")
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			r.land(r.landing(dir))
+			dir := r.landedBelow(true)
 			c := exec.Command("unshare", "-m", "--propagation", "slave", "sh", "-c", "exec 7>"+dir+"/open && exec sleep 60")
 			if err := c.Start(); err != nil {
 				t.Fatal(err)

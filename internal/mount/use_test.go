@@ -148,8 +148,7 @@ func TestInUse(t *testing.T) {
 				t.Errorf("afterwards: %+v", fs)
 			}
 			r.format("ext4")
-			l := r.landing(r.mkdir("m"))
-			l.First = true
+			l := firstOf(r.landing(r.mkdir("m")))
 			r.land(l)
 		})
 	}
@@ -248,8 +247,7 @@ func TestHungNeighbour(t *testing.T) {
 		unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)
 	}).Stop()
 	r.format("ext4")
-	l := r.landing(r.mkdir("m"))
-	l.First = true
+	l := firstOf(r.landing(r.mkdir("m")))
 	r.land(l)
 }
 
@@ -298,8 +296,7 @@ func TestInUse_frozen(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 400*mib)
 			r.format(fsType)
-			l := r.landing(r.mkdir("m"))
-			l.First = true
+			l := firstOf(r.landing(r.mkdir("m")))
 			r.land(l)
 			r.sh("fsfreeze", "-f", l.Dir)
 			r.unmount(l.Dir)
@@ -332,8 +329,7 @@ func TestInUse_loopInside(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs"} {
 		r := newRig(t, 400*mib)
 		r.format(fsType)
-		l := r.landing(r.mkdir("m"))
-		l.First = true
+		l := firstOf(r.landing(r.mkdir("m")))
 		r.land(l)
 		r.sh("truncate", "-s", "1M", l.Dir+"/img")
 		inside, detach := r.loop(l.Dir + "/img")

@@ -157,7 +157,8 @@ func Exclusive(device string) error {
 	return err
 }
 
-// GrowsExt4 says whether the kernel lets this process grow a mounted ext4.
+// GrowsExt4 says whether the kernel lets this process grow a mounted ext4: some sandboxes' root
+// lacks the capability.
 func GrowsExt4() bool {
 	var caps [2]unix.CapUserData
 	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
