@@ -42,6 +42,22 @@ func TestSharedLease(t *testing.T) {
 	}
 }
 
+// A waitforattach that finds a lease starts it anew.
+func TestLeaseRenewed(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		for range 2 {
+			works(t, k.Insist(flexvolume.WaitForAttach, "", k.Blob(a, false)))
+			time.Sleep(e.Config.Lease * 2 / 3)
+		}
+		if s, _ := e.Node().VolumeDetail(hosttest.VG, "data"); s.Lease == nil || !s.Lease.Live || len(e.Active()) != 1 {
+			t.Errorf("%+v, active: %q", s, e.Active())
+		}
+		works(t, k.Insist(flexvolume.Detach, a.Volume, e.Config.NodeName))
+		e.Empty()
+	})
+}
+
 // With `lease: 0` a volume that kubelet has asked for is active, and stays so until its mount
 // or for a short time.
 func TestNoLease(t *testing.T) {

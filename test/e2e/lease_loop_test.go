@@ -10,6 +10,7 @@ import (
 
 // TestReplacedAfterWaitForAttach with files, as on LVM.
 func TestReplacedFile(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
 	v := h.vol("a", "ext4")
 	a := h.ok(h.call("waitforattach", "", v.Blob(nil)))

@@ -17,6 +17,7 @@ import (
 // the volumes of the other. FLEXD_PREVIOUS is the directory of the other release's two
 // executables (scripts/test-skew); without it both are of this one.
 func TestSkew(t *testing.T) {
+	t.Parallel()
 	previous := cmp.Or(os.Getenv("FLEXD_PREVIOUS"), built)
 	for _, s := range []struct{ name, driver, daemon, other string }{
 		{"the other flexd", built, previous, built},
