@@ -225,6 +225,13 @@ func (e *Env) waits(d driver) (off func()) {
 // Crash kills flexd now.
 func (e *Env) Crash() { e.current().crash() }
 
+// Again kills flexd and starts the next one. From here on a test starts each by itself.
+func (e *Env) Again() {
+	e.Patient = true
+	e.Crash()
+	e.Start()
+}
+
 // Stop ends flexd for good and waits for its goroutines.
 func (e *Env) Stop() {
 	e.mu.Lock()

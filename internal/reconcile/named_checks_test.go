@@ -117,8 +117,7 @@ func TestFaultOfDevice(t *testing.T) {
 				f.Surveyor = f.Provider.(audit.Surveyor)
 				p.Providers[hosttest.VG], p.Observer.Providers[hosttest.VG] = f, f
 			}
-			e.Crash()
-			e.Start()
+			e.Again()
 			k := hosttest.NewKubelet(e, false)
 			works(t, k.Up(pod("a")))
 			works(t, k.Finish(pod("a")))

@@ -109,8 +109,7 @@ func TestCopyOfVolumeFile(t *testing.T) {
 		k, a, b := prepare(t, e)
 		e.Settle(time.Hour)
 		clone(t, e, "data", "copy")
-		e.Crash()
-		e.Start()
+		e.Again()
 		refused(t, k.Up(b))
 		mountsAre(t, e)
 		// The cause is unknown: the volume itself may be refused, too.

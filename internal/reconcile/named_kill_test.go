@@ -176,9 +176,7 @@ func TestRepeatedUnmountHung(t *testing.T) {
 		hit, release := e.Sim.Hang("umount", true, true)
 		join := behind(func() error { return k.Down(pod("a")) })
 		<-hit
-		e.Patient = true
-		e.Crash()
-		e.Start()
+		e.Again()
 		// Now a thread waits for the lock in the kernel, and time stands still.
 		hosttest.Spin(func() bool {
 			s, _ := e.Node().VolumeDetail(hosttest.VG, "data")

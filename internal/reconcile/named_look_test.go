@@ -111,8 +111,7 @@ func TestActiveBeforeFirstCall(t *testing.T) {
 		if c := e.Node().Check(t.Context()); len(c.Findings) != 1 || c.Findings[0].Class != "still-active" || !strings.Contains(c.Findings[0].Message, "has it open") {
 			t.Errorf("check does not report it: %+v", c.Findings)
 		}
-		e.Crash()
-		e.Start()
+		e.Again()
 		stays(t, e, "the process lives longer than flexd")
 		closed()
 		e.Empty()

@@ -81,8 +81,7 @@ func TestDamagedNotes(t *testing.T) {
 			}
 			works(t, k.Finish(a))
 			_ = os.Remove(files[0])
-			e.Crash()
-			e.Start()
+			e.Again()
 			e.Empty()
 		}
 		t.Logf("%d kinds of damage", len(all))

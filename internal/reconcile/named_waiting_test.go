@@ -133,9 +133,7 @@ func share(e *hosttest.Env) *shared {
 			s.events = append(s.events, ev)
 		}
 	}
-	e.Patient = true
-	e.Crash()
-	e.Start()
+	e.Again()
 	return s
 }
 
@@ -263,8 +261,7 @@ func TestWaiting(t *testing.T) {
 		up := behind(func() error { return k.Up(pod("a")) })
 		for range 3 {
 			time.Sleep(10*time.Second + 300*time.Millisecond)
-			e.Crash()
-			e.Start()
+			e.Again()
 		}
 		time.Sleep(5 * time.Second)
 		if d := state(e, "data"); d.State != status.Waiting {

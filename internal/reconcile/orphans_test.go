@@ -78,6 +78,16 @@ func only(t *testing.T, e *hosttest.Env, class string, targets ...string) status
 	return o.Orphans[0]
 }
 
+// orphaned starts a pod that dies while kubelet does not look.
+func orphaned(t *testing.T, e *hosttest.Env) (*hosttest.Kubelet, hosttest.Pod, status.Orphan) {
+	t.Helper()
+	k, a := hosttest.NewKubelet(e, false), pod("a")
+	cgroup(t, e, a, "0")
+	works(t, k.Start(a))
+	e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+	return k, a, only(t, e, "orphaned-pod")
+}
+
 // says requires an error with these words.
 func says(t *testing.T, err error, words ...string) {
 	t.Helper()
@@ -210,11 +220,7 @@ func TestReleaseBusy(t *testing.T) {
 
 func TestReleaseYieldsToKubelet(t *testing.T) {
 	onSim(t, "a pod comes back while its mount is released", func(t *testing.T, e *hosttest.Env) {
-		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "0")
-		works(t, k.Start(a))
-		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
-		o := only(t, e, "orphaned-pod")
+		k, a, o := orphaned(t, e)
 		hit, release := e.Sim.Hang("umount", true, false)
 		join := behind(func() error { return reclaim(e, o.UUID, o.Dir) })
 		<-hit // it is unmounted, and the child has not ended
@@ -229,11 +235,7 @@ func TestReleaseYieldsToKubelet(t *testing.T) {
 		e.Empty()
 	})
 	onSim(t, "kubelet unmounts it in the same moment", func(t *testing.T, e *hosttest.Env) {
-		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "0")
-		works(t, k.Start(a))
-		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
-		o := only(t, e, "orphaned-pod")
+		k, a, o := orphaned(t, e)
 		hit, release := e.Sim.Hang("umount", false, false)
 		down := behind(func() error { return k.Down(a) })
 		<-hit
@@ -249,11 +251,7 @@ func TestReleaseYieldsToKubelet(t *testing.T) {
 		e.Empty()
 	})
 	onSim(t, "its pod runs again when it comes to the step", func(t *testing.T, e *hosttest.Env) {
-		k, a := hosttest.NewKubelet(e, false), pod("a")
-		cgroup(t, e, a, "0")
-		works(t, k.Start(a))
-		e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
-		o := only(t, e, "orphaned-pod")
+		k, a, o := orphaned(t, e)
 		e.Sim.WhileLooking(func() {
 			for _, c := range e.Claims() { // the look after the release is noted
 				if c.Phase == "releasing" {

@@ -71,7 +71,6 @@ func TestLateUnmountAfterRestart(t *testing.T) {
 			name = "second mount"
 		}
 		onBoth(t, name, func(t *testing.T, e *hosttest.Env) {
-			e.Patient = true
 			k, a := hosttest.NewKubelet(e, false), pod("a")
 			works(t, e.M.Mkdir(k.Dir(a)))
 			if again {
@@ -81,8 +80,7 @@ func TestLateUnmountAfterRestart(t *testing.T) {
 			late := e.M.Boot()
 			e.Settle(time.Second)
 			answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
-			e.Crash()
-			e.Start()
+			e.Again()
 			answers(t, k, late, flexvolume.StatusFailure, flexvolume.Unmount, k.Dir(a))
 			mountsAre(t, e, k.Dir(a))
 			works(t, k.Finish(a))
@@ -95,7 +93,6 @@ func TestLateUnmountAfterRestart(t *testing.T) {
 // killed since, with and without a newer mount in between.
 func TestLateMountAfterRestart(t *testing.T) {
 	onBoth(t, "unmount", func(t *testing.T, e *hosttest.Env) {
-		e.Patient = true
 		k, a := hosttest.NewKubelet(e, false), pod("a")
 		works(t, e.M.Mkdir(k.Dir(a)))
 		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
@@ -104,8 +101,7 @@ func TestLateMountAfterRestart(t *testing.T) {
 		e.Settle(time.Second)
 		answers(t, k, e.M.Boot(), flexvolume.StatusSuccess, flexvolume.Unmount, k.Dir(a))
 		for range 2 {
-			e.Crash()
-			e.Start()
+			e.Again()
 			answers(t, k, late, flexvolume.StatusFailure, flexvolume.Mount, k.Dir(a), k.Blob(a, true))
 			mountsAre(t, e)
 		}

@@ -167,9 +167,7 @@ func TestDeviceWhoseMountIsDetached(t *testing.T) {
 		works(t, e.M.Bind(e.Dir(), e.Dir()))
 		works(t, k.Up(a))
 		works(t, unix.Unmount(e.Dir(), unix.MNT_DETACH))
-		e.Patient = true
-		e.Crash()
-		e.Start()
+		e.Again()
 		if v, c := verdict(t, e); v != status.Agree {
 			t.Errorf("%+v", c)
 		}
