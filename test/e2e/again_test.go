@@ -167,14 +167,10 @@ func TestLateAfterRestart(t *testing.T) {
 	h := newHost(t)
 	v, p := h.vol("late", "ext4"), podN(1)
 	dir := h.PodDir(p, v)
-	restart := func() {
-		h.kill()
-		h.start()
-	}
 	h.ok(h.mount(v, p))
 	late := boottime.Now()
 	h.ok(h.unmount(v, p))
-	restart()
+	h.restart()
 	h.must(os.MkdirAll(dir, 0o750))
 	h.refused(h.late(late, "mount", dir, v.Blob(&p)), "superseded")
 	if mounted(dir) {
@@ -182,7 +178,7 @@ func TestLateAfterRestart(t *testing.T) {
 	}
 	late = boottime.Now()
 	h.ok(h.mount(v, p))
-	restart()
+	h.restart()
 	h.refused(h.late(late, "unmount", dir), "superseded")
 	h.refused(h.late(max(1, late-time.Hour), "unmount", dir), "superseded") // a boot may be younger
 	if !mounted(dir) {

@@ -208,8 +208,7 @@ func TestCrashLoop(t *testing.T) {
 				return
 			case <-time.After(time.Duration(100+pause.IntN(300)+20*n+n*n) * pace * time.Millisecond): // a life that is too short comes to nothing
 			}
-			h.kill()
-			h.start()
+			h.restart()
 		}
 	}()
 	for i := range pods {

@@ -38,8 +38,7 @@ func TestKilledAtEachStepOnLVM(t *testing.T) {
 				continue
 			}
 			child := h.freeze(commands[step]...)
-			h.kill()
-			h.start()
+			h.restart()
 			thaw(child)
 			hit = append(hit, step)
 		}

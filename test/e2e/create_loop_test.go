@@ -93,8 +93,7 @@ func TestRecreated(t *testing.T) {
 			h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), old, fresh, h.PodDir(p, v))
 			h.ok(h.up(m, v, podN(3)))
 			h.ok(h.unmount(v, podN(3)))
-			h.kill()
-			h.start()
+			h.restart()
 			for range 5 { // after a look at each
 				h.eventually("the name means the new volume", func() string {
 					if s := h.story(lv); s.UUID != fresh {
@@ -123,8 +122,7 @@ func TestRecreated(t *testing.T) {
 	v := h.vol("c", "ext4")
 	h.ok(h.up(noAttach, v, p))
 	h.must(os.Remove(h.Dir + "/vg0/c"))
-	h.kill()
-	h.start()
+	h.restart()
 	h.refused(h.up(noAttach, v.With("size", "-"), q), "vg0/c: mount", "does not exist")
 	h.write(v, p, "f", "x")
 	h.ok(h.unmount(v, p))

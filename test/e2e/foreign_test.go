@@ -217,8 +217,7 @@ func TestBtrfsSubvolumes(t *testing.T) {
 		h.must(unix.Mount(dir+source, other, "", unix.MS_BIND, ""))
 		h.disagrees("mounted-unknown", id, source+" of the btrfs", other)
 		h.refused(mount(q), "vg0/a", other, "by something else")
-		h.kill()
-		h.start()
+		h.restart()
 		h.refused(mount(q), "vg0/a", other, "by something else")
 		h.must(umount.Plain(other))
 
@@ -232,8 +231,7 @@ func TestBtrfsSubvolumes(t *testing.T) {
 	for range 2 {
 		h.disagrees("claimed-missing", id, "/snap of the btrfs", "is mounted there instead")
 		h.refused(mount(p), "vg0/a", dir, "by something else")
-		h.kill()
-		h.start()
+		h.restart()
 	}
 	h.must(umount.Plain(dir))
 	h.ok(mount(p))

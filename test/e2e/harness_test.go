@@ -236,6 +236,13 @@ func (h *host) kill() {
 	h.must(h.Signal(syscall.SIGKILL))
 }
 
+// restart is kill -9 and the start of the next flexd.
+func (h *host) restart() {
+	h.t.Helper()
+	h.kill()
+	h.start()
+}
+
 // eventually waits until what is wrong is nothing.
 func (h *host) eventually(what string, wrong func() string) {
 	h.t.Helper()

@@ -28,8 +28,7 @@ func TestHistory(t *testing.T) {
 	for range 3 {
 		h.refused(h.mount(other, q), "fsType asks for xfs")
 	}
-	h.kill()
-	h.start()
+	h.restart()
 	h.ok(h.unmount(v, p))
 
 	text, code := h.client("events", "vg0/data")

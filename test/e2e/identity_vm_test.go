@@ -37,8 +37,7 @@ func TestCopiedGroup(t *testing.T) {
 	h.ok(h.up(byKubelet, original, p))
 	h.write(clone, q, "f", "clone")
 	h.write(original, p, "f", "original")
-	h.kill()
-	h.start()
+	h.restart()
 	h.end(byKubelet, original, p)
 	h.eventually("the original alone is inactive", func() string {
 		if active("vg1/data") || !active("vg2/data") {

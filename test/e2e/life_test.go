@@ -128,8 +128,7 @@ func TestLease(t *testing.T) {
 	}
 	h.ok(h.call("detach", "another-volume", node))
 	h.ok(h.call("detach", v.Name, "another-node"))
-	h.kill()
-	h.start()
+	h.restart()
 	h.state("a", "active") // the lease outlives flexd
 	h.ok(h.up(byKubelet, v, p))
 	h.ok(h.call("detach", v.Name, node)) // late, of an older life: the volume is in use

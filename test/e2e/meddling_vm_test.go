@@ -83,8 +83,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		if m == byKubelet {
 			h.refused(h.mount(v, q), s.UUID)
 		}
-		h.kill()
-		h.start()
+		h.restart()
 		h.reads(v, p, "f", lv)
 		h.end(m, v, p)
 		h.eventually("it is released by its uuid", func() string { return strings.Join(h.Active(), " ") })

@@ -72,8 +72,7 @@ func TestRootBehindSymlink(t *testing.T) {
 			if s := h.story("a"); len(s.Claims) != 1 || len(s.Pods) != 1 || s.State != "mounted" {
 				t.Errorf("status: %+v", s)
 			}
-			h.kill()
-			h.start()
+			h.restart()
 			h.ok(h.call("unmount", through(link)))
 			h.ok(h.call("unmount", through(real)))
 			if mounted(through(real)) {
@@ -144,8 +143,7 @@ func TestRootMoved(t *testing.T) {
 	h.ok(h.call("unmount", h.PodDir(p, v)))
 	agree()
 	h.Root = h.Dir + "/real"
-	h.kill()
-	h.start()
+	h.restart()
 	agree()
 	h.ok(h.call("unmount", strings.Replace(h.PodDir(q, w), h.Root, root, 1)))
 
@@ -185,8 +183,7 @@ func TestRootUnderTwoPaths(t *testing.T) {
 				if s := h.settled("a"); len(s.Claims) != want || len(s.Pods) != 2 || s.State != "mounted" {
 					t.Errorf("%s: %d claims, want %d; status: %+v", m, len(s.Claims), want, s)
 				}
-				h.kill()
-				h.start()
+				h.restart()
 				if s := h.settled("a"); len(s.Claims) != want || len(s.Pods) != 2 || s.State != "mounted" {
 					t.Errorf("%s: after a restart: %d claims, want %d; status: %+v", m, len(s.Claims), want, s)
 				}
@@ -222,8 +219,7 @@ func TestRootBoundOnItself(t *testing.T) {
 				h.write(v, p, "f", string(m))
 				h.ok(h.up(m, v, q))
 				h.reads(v, q, "f", string(m))
-				h.kill()
-				h.start()
+				h.restart()
 				h.settled("a")
 				if text, code := h.check(); code != 0 {
 					t.Errorf("check: %s", text)

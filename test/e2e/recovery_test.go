@@ -197,8 +197,7 @@ func TestRecoveryAsSeen(t *testing.T) {
 	v, w, p := h.vol("kept", "ext4"), h.vol("taken", "ext4"), podN(1)
 	h.ok(h.up(byKubelet, v, p))
 	h.ok(h.up(noAttach, w, p))
-	h.kill()
-	h.start()
+	h.restart()
 	h.state("kept", "mounted")
 	if s := h.story("kept"); len(s.Pods) != 1 || s.Pods[0].Name != "web-1" || s.Pods[0].Namespace != "default" {
 		t.Errorf("pods: %+v", s.Pods)
@@ -217,8 +216,7 @@ func TestRecoveryAsSeen(t *testing.T) {
 	}
 	h.must(umount.Plain(h.PodDir(p, w)))
 	taken("while it runs")
-	h.kill()
-	h.start()
+	h.restart()
 	taken("after a restart")
 	// It does not hold the device forever.
 	h.eventually("the lease ends", func() string {

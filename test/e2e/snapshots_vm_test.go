@@ -56,8 +56,7 @@ func TestThickSnapshots(t *testing.T) {
 	if !both() {
 		t.Errorf("active: %v", h.Active())
 	}
-	h.kill()
-	h.start()
+	h.restart()
 	h.ok(h.unmount(readOnly(snapshot), q))
 	h.quiet()
 

@@ -143,8 +143,7 @@ func (h *host) noRoom(s shortage, where string) {
 
 	refusing("while it runs")
 	h.ok(h.unmount(v, q))
-	h.kill()
-	h.start()
+	h.restart()
 	refusing("after a restart")
 	if n := len(mounts(h.Root)); n != 2 {
 		h.t.Errorf("%d mounts after a restart: %q", n, mounts(h.Root))
@@ -307,8 +306,7 @@ func TestStateDiskFails(t *testing.T) {
 	h.must(err)
 	h.must(unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2)) // XFS_IOC_GOINGDOWN
 	f.Close()
-	h.kill()
-	h.start()
+	h.restart()
 	h.end(byKubelet, v, p)
 	h.refused(h.up(byKubelet, w, p), "vg0/b", "input/output error", "make it readable again")
 	if said := strings.Join(h.list().Problems, "\n"); !strings.Contains(said, h.State+"/formats") {

@@ -148,8 +148,7 @@ func TestUdevRule(t *testing.T) {
 	if out, _ := h.check(); !strings.Contains(out, "udev-rule") {
 		t.Errorf("flexd check:\n%s", out)
 	}
-	h.kill()
-	h.start()
+	h.restart()
 	h.eventually("the rule is updated", func() string {
 		if out, _ := h.check(); strings.Contains(out, "udev-rule") {
 			return out

@@ -99,8 +99,7 @@ func TestUnit(t *testing.T) {
 			t.Errorf("%s grew from %d to %d", fs, was, now)
 		}
 		h.ok(h.unmount(v, p))
-		h.kill()
-		h.start()
+		h.restart()
 		h.reads(v, q, "f", "x")
 		h.end(byKubelet, v, q)
 	}
@@ -115,8 +114,7 @@ func TestUnit(t *testing.T) {
 	child := h.freeze("mkfs.ext4")
 	restricted(child)
 	thaw(child)
-	h.kill()
-	h.start()
+	h.restart()
 	if a := call.wait(t); !a.ok() {
 		h.eventually("kubelet asks again", func() string {
 			if a := h.call("mount", dir, v.Blob(&p)); !a.ok() {
