@@ -1,7 +1,7 @@
 package cluster
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -62,14 +62,8 @@ func start(what, log string, by []string, env ...string) (*process, error) {
 // ready waits until it has said so.
 func (p *process) ready() error {
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if f, err := os.Open(p.log); err == nil {
-			for s := bufio.NewScanner(f); s.Scan(); {
-				if s.Text() == "ready" {
-					f.Close()
-					return nil
-				}
-			}
-			f.Close()
+		if log, _ := os.ReadFile(p.log); bytes.HasPrefix(log, []byte("ready\n")) || bytes.Contains(log, []byte("\nready\n")) {
+			return nil
 		}
 		select {
 		case <-p.ended:

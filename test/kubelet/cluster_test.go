@@ -256,6 +256,15 @@ func (n *node) run(pods ...*v1.Pod) {
 	n.started(pods...)
 }
 
+// web starts a pod of that name with a volume of its own, a.
+func (n *node) web() *v1.Pod {
+	n.t.Helper()
+	n.claim("a", 16*mib)
+	p := pod("web", "a")
+	n.run(p)
+	return p
+}
+
 // forget takes pods out of the world: deleted, with no container left.
 func (n *node) forget(pods ...*v1.Pod) {
 	n.t.Helper()

@@ -13,9 +13,7 @@ import (
 
 func TestPodStartsAndEnds(t *testing.T) {
 	always(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		n.write(p, 0, "kept")
 		n.end(p)
 		n.quiet()
@@ -107,9 +105,7 @@ func TestReadOnlyBesideReadWrite(t *testing.T) {
 
 func TestFSGroup(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		n.write(p, 0, "root's")
 		n.end(p)
 		group := int64(2000)
@@ -153,9 +149,7 @@ func TestMetrics(t *testing.T) {
 // its own directories, and takes it away before unmount.
 func TestSubpath(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		var path string
 		n.must(n.ask("Subpath", VolumeOf{p.UID, "a", "sub/dir"}, &path))
 		if !mounted(path) {

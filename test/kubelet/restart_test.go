@@ -14,9 +14,7 @@ import (
 
 func TestKubeletRestartsWhilePodsRun(t *testing.T) {
 	always(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		n.write(p, 0, "before")
 		open, err := os.OpenFile(n.podDir(p, 0)+"/data", os.O_WRONLY|os.O_APPEND, 0) // the container's
 		n.must(err)
@@ -160,9 +158,7 @@ func TestPodDeletedWhileKubeletIsDown(t *testing.T) {
 // deleted meanwhile, and flexd says so. The next kubelet does.
 func TestDriverMissing(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		n.processesOf(p, 1)
 		dir := n.podDir(p, 0)
 		n.killKubelet()
@@ -219,9 +215,7 @@ func TestGlobalMountLeftBehind(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, m)
 			n.failures = true // the unmountdevice without a caller
-			n.claim("a", 16*mib)
-			p := pod("web", "a")
-			n.run(p)
+			p := n.web()
 			n.write(p, 0, "kept")
 			n.caught("unmountdevice", func() { n.forget(p) })
 			n.killKubelet()
@@ -258,9 +252,7 @@ func TestGlobalMountLeftBehind(t *testing.T) {
 
 func TestRebootWithThePodStillWanted(t *testing.T) {
 	always(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		n.write(p, 0, "survives")
 		unix.Sync()
 		n.reboot()
@@ -276,9 +268,7 @@ func TestRebootWithThePodStillWanted(t *testing.T) {
 
 func TestRebootWithThePodGone(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
-		n.claim("a", 16*mib)
-		p := pod("web", "a")
-		n.run(p)
+		p := n.web()
 		n.reboot()
 		n.forget(p)
 		n.startFlexd()
