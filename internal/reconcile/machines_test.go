@@ -33,13 +33,15 @@ func onSim(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) 
 	})
 }
 
-// onReal runs a test on this machine: real block devices, filesystems and mounts.
+// onReal runs a test on this machine: real block devices, filesystems and mounts. Each waits for
+// its lease most of the time, so the others of one test function run beside it.
 func onReal(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()
 	t.Run(name+"/real", func(t *testing.T) {
 		if why := hosttest.NoReal(); why != "" {
 			t.Skip(why)
 		}
+		t.Parallel()
 		e := hosttest.NewReal(t)
 		defer e.Close()
 		test(t, e)
