@@ -53,6 +53,21 @@ func (e *Env) Steps() string {
 	return strings.Join(all, ", ")
 }
 
+// Occasions returns how many there were for a fault of that kind, since the last Arm.
+func (e *Env) Occasions(m Moment) int {
+	e.tap.mu.Lock()
+	defer e.tap.mu.Unlock()
+	switch m {
+	case CrashLooking, KillLooking:
+		return e.tap.steps[look]
+	case CrashNoting:
+		return e.tap.steps[note]
+	case CrashAnswer:
+		return e.tap.steps[answer]
+	}
+	return e.tap.steps[""]
+}
+
 // BreakNotes makes every write of a note fail, until restored.
 func (e *Env) BreakNotes() (restore func()) { return e.away(e.Notes()) }
 
