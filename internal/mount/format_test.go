@@ -132,6 +132,7 @@ func TestFormatRepeat(t *testing.T) {
 		}},
 	} {
 		t.Run(row.fs, func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, row.size)
 			need(t, "mkfs."+row.fs)
 			opts := map[string][]string{"ext4": {"-b", "4096"}}[row.fs]
