@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -32,10 +30,9 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 			return nil, err
 		}
 	}
-	self := backing{dev: own.dev, ino: own.ino}
 	var on []string
-	err = askLoops(d, func(to string, f backing, ok bool) bool {
-		return !ok || isLoop && (f == self || filepath.Base(to) == filepath.Base(file))
+	err = askLoops(d, func(to string, f backing) bool {
+		return f.rdev != 0 && sysfs.Number(f.rdev) == number || isLoop && f == own || filepath.Base(to) == filepath.Base(file)
 	}, func(name, to string, its backing) {
 		switch {
 		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
@@ -52,8 +49,8 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 func filesOn(d volume.Device) (on []string) {
 	number := d.Number
 	d.Checked = 0 // the last look has compared the files, not their filesystems
-	_ = askLoops(d, func(to string, f backing, ok bool) bool {
-		return !ok || sysfs.Number(f.dev) == number
+	_ = askLoops(d, func(to string, f backing) bool {
+		return sysfs.Number(f.dev) == number
 	}, func(name, to string, its backing) {
 		if sysfs.Number(its.dev) == number {
 			on = append(on, "/dev/"+name)
@@ -64,32 +61,15 @@ func filesOn(d volume.Device) (on []string) {
 
 // askLoops reads the backing stores of all loop devices except d. It opens only possible matches,
 // because each open is briefly a use, too.
-func askLoops(d volume.Device, may func(to string, f backing, ok bool) bool, show func(name, to string, its backing)) error {
+func askLoops(d volume.Device, may func(to string, f backing) bool, show func(name, to string, its backing)) error {
 	number := d.Number
 	all, err := sysfs.Loops()
 	if err != nil {
 		return err
 	}
-	own, _ := backingFile(number)
-	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
 	for _, loop := range all {
 		name, to := loop.Name, loop.File
-		var (
-			f  backing
-			ok bool
-		)
-		if own != "" && filepath.Dir(to) == filepath.Dir(own) {
-			f, ok = regular(to) // in the directory of the device's own file, whose filesystem responds
-		} else {
-			if tab == nil {
-				if tab, err = mounttable.Own(); err != nil {
-					return err
-				}
-			}
-			f, ok = leadsTo(tab, to)
-		}
-		onNetwork := ok && f == backing{}
-		if !may(to, f, ok) || (onNetwork || !ok && missing(to)) && checkedBefore(name, d.Checked) {
+		if f, known := leadsTo(to); known && !may(to, f) || !known && checkedBefore(name, d.Checked) {
 			continue
 		}
 		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
@@ -119,35 +99,23 @@ func checkedBefore(name string, checked uint64) bool {
 	return err == nil && seq <= checked
 }
 
-// missing reports whether a path does not exist in this mount namespace.
-func missing(path string) bool {
-	_, err := os.Lstat(path)
-	return errors.Is(err, os.ErrNotExist)
-}
-
-// leadsTo returns the regular file at the path of a loop device's backing file; false if
-// there is none. It may differ from the attached file: something was mounted over it, or
-// the path is of another mount namespace. A file on a network filesystem, which may hang,
-// counts as none.
-func leadsTo(tab *mounttable.Table, path string) (backing, bool) {
-	for dir := path; ; dir = filepath.Dir(dir) {
-		if e := tab.Top(dir); e != nil && !slices.Contains(localTypes, e.Type) {
-			return backing{}, true
-		} else if e != nil || dir == filepath.Dir(dir) {
-			return regular(path)
-		}
+// leadsTo returns the file at the path of a loop device's backing file, if the kernel knows it
+// without asking its filesystem, which may hang. It knows an attached file, and nearly no path that
+// leads nowhere. The file may differ from the attached one: something was mounted over it, or the
+// path is of another mount namespace.
+func leadsTo(path string) (f backing, known bool) {
+	const resolveCached = 0x20 // RESOLVE_CACHED
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached})
+	if err != nil {
+		return backing{}, false
 	}
-}
-
-// localTypes are the filesystems that do not wait for a server.
-var localTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "squashfs", "erofs",
-	"tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay"}
-
-// regular returns the regular file that a path leads to, without asking for its attributes.
-func regular(path string) (backing, bool) {
+	defer unix.Close(fd)
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
-	return backing{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino}, err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE|unix.STATX_INO, &st)
+	if kind := st.Mode & unix.S_IFMT; err != nil || kind != unix.S_IFREG && kind != unix.S_IFBLK {
+		return backing{}, false
+	}
+	return backing{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, unix.Mkdev(st.Rdev_major, st.Rdev_minor)}, true
 }
 
 // OpenLoop opens a loop device by its name in sysfs. In a container, the node of that name in /dev

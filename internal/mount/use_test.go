@@ -222,33 +222,48 @@ func (r *rig) isUsed(use volume.Use, words ...string) {
 }
 
 // A filesystem that does not answer, below a loop device that has nothing to do with
-// the volume, keeps it from nothing.
+// the volume, keeps it from nothing: neither one without its server, nor a local one whose
+// disk hangs.
 func TestHungNeighbour(t *testing.T) {
-	r := newRig(t, 64*mib)
-	dir := r.mkdir("hung")
-	r.sh("truncate", "-s", "1M", dir+"/img")
-	_, detach := r.loop(dir + "/img")
-	defer detach()
-	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		t.Skip("needs FUSE")
+	for _, row := range []struct {
+		name string
+		hang func(r *rig, f *fuse, dir string) (end func())
+	}{
+		{"server", func(r *rig, f *fuse, dir string) func() {
+			r.sh("mount", "--bind", f.dir, dir)
+			f.silent.Store(true)
+			return func() { unix.Unmount(dir, unix.MNT_DETACH) }
+		}},
+		{"disk", func(r *rig, f *fuse, dir string) func() {
+			disk, detach := r.loop(f.file)
+			r.sh("mkfs.ext4", "-q", disk)
+			r.sh("mount", "-o", "ro", disk, dir) // no name in it is cached
+			f.silent.Store(true)
+			return func() {
+				unix.Unmount(dir, unix.MNT_DETACH)
+				detach()
+			}
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			need(t, "mkfs.ext4")
+			r := newRig(t, 64*mib)
+			dir := r.mkdir("hung")
+			r.sh("truncate", "-s", "1M", dir+"/img")
+			_, detach := r.loop(dir + "/img")
+			defer detach()
+			f := newFuse(r)
+			defer row.hang(r, f, dir)()
+			defer f.abort() // every look ends
+			defer time.AfterFunc(20*time.Second, func() {
+				t.Error("it hangs")
+				f.abort()
+			}).Stop()
+			r.dev.Checked = math.MaxUint64 // the daemon has asked for all files, or waits
+			r.format("ext4")
+			r.land(firstOf(r.landing(r.mkdir("m"))))
+		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	hung := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())
-	if err := unix.Mount("hung", dir, "fuse", 0, hung); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
-	defer server.Close() // every look ends
-	defer time.AfterFunc(20*time.Second, func() {
-		t.Error("it hangs")
-		unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)
-	}).Stop()
-	r.format("ext4")
-	l := firstOf(r.landing(r.mkdir("m")))
-	r.land(l)
 }
 
 // A process that has the device open for an instant, as udev's blkid does, fails
@@ -571,7 +586,7 @@ func TestLoopElsewhere(t *testing.T) {
 	for checked, want := range map[uint64]bool{0: true, newest - 1: true, newest: false} {
 		asked, d := false, r.dev
 		d.Checked = checked
-		err := askLoops(d, func(string, backing, bool) bool { return true }, func(name, _ string, _ backing) {
+		err := askLoops(d, func(string, backing) bool { return true }, func(name, _ string, _ backing) {
 			asked = asked || name == filepath.Base(other)
 		})
 		if err != nil || asked != want {
