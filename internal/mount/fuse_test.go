@@ -20,6 +20,7 @@ type fuse struct {
 	silent    atomic.Bool // it answers nothing
 	cacheNext atomic.Bool // the next open uses the page cache
 	noWrite   atomic.Bool // it answers no write
+	waits     atomic.Bool // a write waits
 	data      []byte
 	abort     func() // all requests fail from now on
 }
@@ -99,14 +100,16 @@ func (f *fuse) serve(fd int, req []byte) {
 		out = append(make([]byte, 16), attr(node)...)
 	case opendir, open:
 		out = make([]byte, 16)
+		out[8] = 2 // FOPEN_KEEP_CACHE
 		if op == open && !f.cacheNext.Swap(false) {
-			out[8] = 1 // FOPEN_DIRECT_IO
+			out[8] |= 1 // FOPEN_DIRECT_IO
 		}
 	case read, write:
 		at, n := le.Uint64(arg[8:]), le.Uint32(arg[16:])
 		part := f.data[at:min(at+uint64(n), uint64(len(f.data)))]
 		if out = part; op == write {
 			if f.noWrite.Load() {
+				f.waits.Store(true)
 				return
 			}
 			copy(part, arg[40:])
@@ -124,22 +127,25 @@ func (f *fuse) serve(fd int, req []byte) {
 	unix.Write(fd, append(head, out...))
 }
 
-// The test binary is also a process that keeps its memory map locked: the second mapping waits for
-// a write of what the first has changed.
+// The test binary is also a process that maps a file, and then keeps its mappings locked with the
+// file of a fuse: the second mmap(2) of that waits for a write of what the first has changed.
 func init() {
-	if len(os.Args) != 3 || os.Args[1] != "map" {
+	if len(os.Args) != 4 || os.Args[1] != "map" {
 		return
 	}
-	for _, flag := range []int{unix.MAP_SHARED, unix.MAP_PRIVATE} {
-		fd, err := unix.Open(os.Args[2], unix.O_RDWR|unix.O_CLOEXEC, 0)
-		var m []byte
+	for _, m := range []struct {
+		file string
+		flag int
+	}{{os.Args[2], unix.MAP_SHARED}, {os.Args[3], unix.MAP_SHARED}, {os.Args[3], unix.MAP_PRIVATE}} {
+		fd, err := unix.Open(m.file, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		var b []byte
 		if err == nil {
-			m, err = unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, flag)
+			b, err = unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, m.flag)
 		}
 		if err != nil {
 			os.Exit(1)
 		}
-		m[0] = 1
+		b[0] = 1
 	}
 	os.Exit(0)
 }

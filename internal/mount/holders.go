@@ -25,8 +25,11 @@ const maxHolders = 8
 // may have more descriptors than can be read in minutes. Tests set another value.
 var MaxSearch = 200_000
 
-// cut is the entry that a search adds to the holders if it ended too early.
+// cut adds entries to the holders if the search ended too early.
 func cut(s *procfs.Search, holders []Holder) []Holder {
+	if p := s.Blocked(); p != 0 {
+		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search for mapped files ended early, as those of pid %d (%s) cannot be read: it waits in the kernel, as for a filesystem that hangs, and lsof would wait for it", p, p.Comm())})
+	}
 	if s.Cut() {
 		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search among the processes and their mounts ended early, as they have too many (limit %d): lsof and findmnt -N PID find the others", MaxSearch)})
 	}
@@ -34,8 +37,8 @@ func cut(s *procfs.Search, holders []Holder) []Holder {
 }
 
 // mountHolders finds the holders of a mount: mounts below it, and processes of any mount namespace.
-// Only children call it, because it reads the list of mapped files, which can wait for the process
-// that maps them.
+// Only children call it, because a read of mapped files that waits for their process ends with the
+// child.
 func mountHolders(tab *mounttable.Table, e *mounttable.Entry) []Holder {
 	var holders []Holder
 	for _, m := range tab.On(e) {

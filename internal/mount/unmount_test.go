@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/flexd/flexd/test/umount"
 	"golang.org/x/sys/unix"
@@ -99,6 +100,51 @@ func TestUnmountBusy(t *testing.T) {
 	if err := umount.Plain(sub); err != nil {
 		t.Fatal(err)
 	}
+	r.unmount(dir)
+}
+
+// A process of anybody that waits in mmap(2) for a filesystem that hangs has the list of its
+// mappings locked. The search for holders names it, and those that it finds without that list.
+func TestUnmountBusyLocked(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.format("ext4")
+	dir := r.mkdir("m")
+	r.land(r.landing(dir))
+	other := r.mkdir("other")
+	r.land(r.landing(other))
+	file := other + "/file"
+	r.sh("truncate", "-s", "4096", file)
+	f := newFuse(r)
+	f.noWrite.Store(true)
+	f.cacheNext.Store(true)
+	locked := exec.Command("/proc/self/exe", "map", file, f.file)
+	if err := locked.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer locked.Wait()
+	defer f.abort() // every wait ends
+	defer locked.Process.Kill()
+	waitFor(t, f.waits.Load)
+	holder := exec.Command("sleep", "60")
+	holder.Dir = dir
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := func() { holder.Process.Kill(); holder.Wait() }
+	defer stop()
+	limit := time.AfterFunc(40*time.Second, func() {
+		t.Error("it hangs")
+		f.abort()
+	})
+	defer limit.Stop()
+	err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true)
+	var busy *BusyError
+	for _, want := range []string{fmt.Sprintf("pid %d (sleep, working directory %s)", holder.Process.Pid, dir), fmt.Sprintf("those of pid %d (exe) cannot be read", locked.Process.Pid)} {
+		if !errors.As(err, &busy) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	stop()
 	r.unmount(dir)
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,8 +20,9 @@ import (
 // number of entries of /proc: processes without any privilege can have millions of descriptors,
 // and share them.
 type Search struct {
-	left int // entries
-	cut  bool
+	left    int // entries
+	cut     bool
+	blocked Process
 }
 
 // NewSearch begins a search that reads at most so many processes, threads, descriptors and mapped
@@ -29,6 +31,10 @@ func NewSearch(entries int) *Search { return &Search{left: entries} }
 
 // Cut reports whether the search has ended before it had seen everything.
 func (s *Search) Cut() bool { return s.cut }
+
+// Blocked returns the process whose mappings were not returned in time, or 0: the search has read no
+// further ones.
+func (s *Search) Blocked() Process { return s.blocked }
 
 // Over counts n more entries, and reports whether the search is over.
 func (s *Search) Over(n int) bool {
@@ -84,6 +90,36 @@ func (s *Search) lines(path string, f func(line string) bool) {
 	}
 }
 
+// patience is how long a search waits for the mappings of a process; another in tests.
+var patience = 5 * time.Second
+
+// mappings calls find, which reads the mappings of a process. They are locked while it changes
+// them, which can wait for a filesystem that hangs. The caller must end by exit_group then.
+func (s *Search) mappings(p Process, find func(s *Search) (how string, id int)) (string, int) {
+	if s.blocked != 0 {
+		return "", 0
+	}
+	type result struct {
+		how string
+		id  int
+		s   Search
+	}
+	found := make(chan result, 1)
+	own := *s // it may go on after the search
+	go func() {
+		how, id := find(&own)
+		found <- result{how, id, own}
+	}()
+	select {
+	case r := <-found:
+		*s = r.s
+		return r.how, r.id
+	case <-time.After(patience):
+		s.blocked = p
+		return "", 0
+	}
+}
+
 // HoldsMount describes how a process keeps one of some mounts of a device busy, and returns
 // its id; "" = it keeps none. The id is unique across namespaces, unlike a path.
 func (s *Search) HoldsMount(p Process, ids []int, number string) (how string, id int) {
@@ -114,21 +150,20 @@ func (s *Search) holdsMount(p Process, ids []int, number string) (how string, id
 	if how != "" {
 		return how, id
 	}
-	s.lines(p.Path("maps"), func(line string) bool {
-		// 7f..-7f.. r-xp 00000000 07:03 12 /path
-		f := strings.Fields(line)
-		if len(f) < 6 || hexNumber(f[3]) != number {
-			return false
-		}
-		if at := mountID(p.Path("map_files/" + f[0])); slices.Contains(ids, at) {
-			how, id = "mapped file "+f[5], at
-		}
-		return how != ""
+	return s.mappings(p, func(s *Search) (how string, id int) {
+		s.lines(p.Path("maps"), func(line string) bool {
+			// 7f..-7f.. r-xp 00000000 07:03 12 /path
+			f := strings.Fields(line)
+			if len(f) < 6 || hexNumber(f[3]) != number {
+				return false
+			}
+			if at := mountID(p.Path("map_files/" + f[0])); slices.Contains(ids, at) {
+				how, id = "mapped file "+f[5], at
+			}
+			return how != ""
+		})
+		return how, id
 	})
-	if how == "" {
-		id = 0
-	}
-	return how, id
 }
 
 // HoldsDevice describes how a process has the block device with that number open; "" = it
@@ -173,26 +208,29 @@ func (s *Search) HoldsFileOn(p Process, number string) (how string) {
 
 // MapsDevice describes how a process has mapped the block device with that number; "" = it
 // has not.
-func (s *Search) MapsDevice(p Process, number string) string {
+func (s *Search) MapsDevice(p Process, number string) (how string) {
 	for _, t := range s.tables(p) {
-		seen, how := map[string]bool{}, ""
-		s.lines(t.Path("maps"), func(line string) bool {
-			// 7f..-7f.. rw-s 00000000 00:06 330 /dev/loop3: the numbers are those of the node
-			f := strings.Fields(line)
-			if len(f) < 6 || f[4] == "0" || seen[f[3]+" "+f[4]] {
-				return false
-			}
-			seen[f[3]+" "+f[4]] = true
-			if isDevice(unix.AT_FDCWD, t.Path("map_files/"+f[0]), number) {
-				how = "has it mapped as " + f[5]
-			}
-			return how != ""
+		how, _ = s.mappings(t, func(s *Search) (how string, _ int) {
+			seen := map[string]bool{}
+			s.lines(t.Path("maps"), func(line string) bool {
+				// 7f..-7f.. rw-s 00000000 00:06 330 /dev/loop3: the numbers are those of the node
+				f := strings.Fields(line)
+				if len(f) < 6 || f[4] == "0" || seen[f[3]+" "+f[4]] {
+					return false
+				}
+				seen[f[3]+" "+f[4]] = true
+				if isDevice(unix.AT_FDCWD, t.Path("map_files/"+f[0]), number) {
+					how = "has it mapped as " + f[5]
+				}
+				return how != ""
+			})
+			return how, 0
 		})
 		if how != "" {
-			return how
+			break
 		}
 	}
-	return ""
+	return how
 }
 
 // isDevice reports whether a link of procfs leads to the block device with that number.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -89,5 +90,28 @@ func TestSearchLines(t *testing.T) {
 	})
 	if seen != 9 || !s.Cut() {
 		t.Errorf("%d lines, cut %v", seen, s.Cut())
+	}
+}
+
+// A process that waits in mmap(2) for a filesystem that hangs has its mappings locked. The search
+// waits for them once, and goes on without mappings.
+func TestSearchBlocked(t *testing.T) {
+	defer func(d time.Duration) { patience = d }(patience)
+	patience = time.Millisecond
+	end := make(chan struct{})
+	defer close(end)
+	s := NewSearch(100)
+	s.mappings(1, func(own *Search) (string, int) {
+		<-end
+		own.Over(200) // it has no effect on the search any more
+		return "mapped", 1
+	})
+	asked := false
+	how, id := s.mappings(2, func(*Search) (string, int) {
+		asked = true
+		return "mapped", 2
+	})
+	if s.Blocked() != 1 || s.Cut() || asked || how != "" || id != 0 {
+		t.Errorf("blocked by %d, cut %v, asked %v: %q %d", s.Blocked(), s.Cut(), asked, how, id)
 	}
 }

@@ -2,7 +2,7 @@
 // files, mappings and namespaces.
 //
 // It never waits for a process, except in HoldsMount and MapsDevice, which read mapped
-// files.
+// files and wait for a limited time.
 package procfs
 
 import (
