@@ -160,11 +160,12 @@ func (l *lane) wakeLocked() {
 }
 
 // deviceChanged makes the lane look at its device, whose change was reported at that time. A
-// working lane may look anyway: the end of its turn checks that.
+// working lane may look anyway: the end of its turn checks that. A lane that the node has dropped
+// meanwhile must not run beside the next one, which looks later anyway.
 func (l *lane) deviceChanged(heard time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.changed = heard; l.mustLook() && (!l.awake || l.woken != nil) {
+	if l.changed = heard; !l.dropped && l.mustLook() && (!l.awake || l.woken != nil) {
 		l.wakeLocked()
 	}
 }

@@ -75,3 +75,16 @@ func TestNotifyDuringTurn(t *testing.T) {
 		}
 	}
 }
+
+// A lane that is dropped after a change of its device was heard, and before it is told, does not
+// run: its volume may have another lane by now.
+func TestNotifyDropped(t *testing.T) {
+	n := New(Parts{Config: config.NewLive(&config.Config{})})
+	n.stop(context.Canceled)
+	for _, dropped := range []bool{false, true} {
+		l := &lane{n: n, uuid: "a", name: volume.Name{VG: "vg0", LV: "a"}, dropped: dropped}
+		if l.deviceChanged(time.Now()); l.dirty == dropped {
+			t.Errorf("dropped %v: it is woken: %v", dropped, l.dirty)
+		}
+	}
+}
