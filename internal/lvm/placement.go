@@ -3,6 +3,7 @@ package lvm
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,7 +55,7 @@ func (f *Facts) placed() (*placement, error) {
 		ends[s.disk] = max(ends[s.disk], s.end)
 		if n, err := number(s.disk); err == nil {
 			p.spans.add(extent{n, s.start, s.end}, s.owner)
-		} else if s.owner == "" {
+		} else if s.owner == "" { // what is free is unknown
 			return nil, err
 		}
 	}
@@ -91,7 +92,7 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	for _, e := range extents(m) {
-		if slices.Contains(f.place.spans.owners(e), "") {
+		if slices.Contains(slices.Collect(f.place.spans.owners(e)), "") {
 			if size := f.LVs[name].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
 				return join.Enlarged
 			}
@@ -199,7 +200,7 @@ func beginning(m devmapper.Mapped, size int64) devmapper.Mapped {
 
 // onOther describes another volume than the given one on whose space an extent lies, or "".
 func (f *Facts) onOther(e extent, id volume.UUID) string {
-	for _, owner := range f.place.spans.owners(e) {
+	for owner := range f.place.spans.owners(e) {
 		if owner != "" && owner != string(id) {
 			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[volume.UUID(owner)])
 		}
@@ -298,18 +299,19 @@ func (s spans) sort() {
 	}
 }
 
-// owners returns the owners of the spans that have a part of the extents.
-func (s spans) owners(extents ...extent) (owners []string) {
-	for _, e := range extents {
-		all := s[e.disk]
-		i, _ := slices.BinarySearchFunc(all, e.start, func(o span, start int64) int { return cmp.Compare(o.until, start+1) })
-		for ; i < len(all) && all[i].start < e.end; i++ {
-			if all[i].end > e.start && !slices.Contains(owners, all[i].owner) {
-				owners = append(owners, all[i].owner)
+// owners returns the owner of each span that has a part of the extents.
+func (s spans) owners(extents ...extent) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, e := range extents {
+			all := s[e.disk]
+			i, _ := slices.BinarySearchFunc(all, e.start, func(o span, start int64) int { return cmp.Compare(o.until, start+1) })
+			for ; i < len(all) && all[i].start < e.end; i++ {
+				if all[i].end > e.start && !yield(all[i].owner) {
+					return
+				}
 			}
 		}
 	}
-	return owners
 }
 
 // An extent is a part of a disk, or a thin device of a pool.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/join"
@@ -228,5 +229,28 @@ func TestReadOnlyList(t *testing.T) {
 		if got := strings.Contains(fmt.Sprint(err), "read_only_volume_list"); got != refused || got == slices.Contains(f.commands(), "lvextend") {
 			t.Errorf("%s: got %v", list, err)
 		}
+	}
+}
+
+// A device over a whole disk lies on space of all its volumes. The time to find one of them does not
+// grow with the square of their number.
+func TestOwnersOfWholeDisk(t *testing.T) {
+	const n = 50_000
+	f := &Facts{Name: "vg0", names: map[volume.UUID]string{}, place: &placement{spans: spans{}}}
+	for i := range n {
+		id := volume.UUID(fmt.Sprintf("%s_%070d", "vg", i))
+		f.names[id] = fmt.Sprintf("v%d", i)
+		f.place.spans.add(extent{"8:0", int64(i) * 8, int64(i)*8 + 8}, string(id))
+	}
+	f.place.spans.sort()
+	whole, began := extent{"8:0", 0, n * 8}, time.Now()
+	if got := f.onOther(whole, ""); got != "lies on space that the metadata gives to vg0/v0" {
+		t.Error(got)
+	}
+	if all := slices.Collect(f.place.spans.owners(whole)); len(all) != n || all[n-1] == all[0] {
+		t.Errorf("%d owners", len(all))
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
 	}
 }

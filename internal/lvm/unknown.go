@@ -143,7 +143,12 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 		mine.add(e, "")
 	}
 	mine.sort()
-	meets := func(other devmapper.Mapped) bool { return len(mine.owners(extents(other)...)) > 0 }
+	meets := func(other devmapper.Mapped) bool {
+		for range mine.owners(extents(other)...) {
+			return true
+		}
+		return false
+	}
 	for _, u := range f.unknown {
 		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID, Number: u.Number})
 		if errors.Is(err, devmapper.ErrNoDevice) {
@@ -167,10 +172,12 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
-	for _, uuid := range f.taken.owners(all...) {
-		if below[ownerOf(uuid)] {
+	asked := map[string]bool{}
+	for uuid := range f.taken.owners(all...) {
+		if below[ownerOf(uuid)] || asked[uuid] {
 			continue
 		}
+		asked[uuid] = true
 		other, err := g.p.DM.Device(devmapper.Key{UUID: uuid}) // its table may have changed
 		switch {
 		case errors.Is(err, devmapper.ErrNoDevice):
