@@ -39,8 +39,9 @@ type prospect struct {
 }
 
 // Explain returns the expected outcomes of set-ups (Check, Activate, Stage, Publish) that are
-// requested one after the other, without other calls. It observes as a lane does, inspects no device, and changes nothing. The directory
-// of a request may be missing, because kubelet would create it.
+// requested one after the other, without other calls. It observes as a lane does, inspects no
+// device, and changes nothing. The directory of a request may be missing, because kubelet would
+// create it.
 func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
 	defer cancel()

@@ -95,7 +95,8 @@ func (l *lane) setTag(ctx context.Context, h *volume.Have, state volume.Record, 
 	if !h.LV.Tagged.Shared {
 		return nil
 	}
-	return l.n.Providers[h.LV.Name.VG].SetRecord(ctx, h.LV, state, fsType) // it has read Tagged
+	// Only the provider of a configured group reads Tagged, so there is one.
+	return l.n.Providers[h.LV.Name.VG].SetRecord(ctx, h.LV, state, fsType)
 }
 
 // adoptRecord notes on this node that another node has seen a filesystem, before the device

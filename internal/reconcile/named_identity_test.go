@@ -129,7 +129,7 @@ func TestCopyOfVolumeFile(t *testing.T) {
 		cfg.VolumeGroups[0].NeverDeactivate = false
 		e.Config = &cfg
 		e.Start()
-		rename(t, e, "copy", "cccccccc-0000-4000-8000-000000000003") // the other subtest runs beside
+		rename(t, e, "copy", "cccccccc-0000-4000-8000-000000000003") // the other subtest uses `another` at the same time
 		works(t, k.Up(b))
 		mountsAre(t, e, k.Dir(b))
 		works(t, k.Finish(b))
