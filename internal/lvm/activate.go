@@ -284,7 +284,7 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 }
 
 // unnoticed is how old facts may be for a deactivation: no event reports that LVM misses a disk, or
-// that a disk is back.
+// that a disk is back, and the volume's device need not show it. Deactivations share the new report.
 const unnoticed = 5 * time.Second
 
 // deviceUser returns why another command still needs the device of a volume, or "".
@@ -304,7 +304,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	}
 	earlier := g.earlierMetadata(f, m, uuid)
 	// The facts may be older than an extension, a move, or the loss or return of a disk.
-	if kept && (earlier != "" || old && (f.partial(f.lv(uuid), true) != "" || g.p.tree().degraded(m))) {
+	if kept && (earlier != "" || old) {
 		now, _, err := g.look(ctx, true)
 		if err == nil {
 			f, earlier = now, g.earlierMetadata(now, m, uuid)

@@ -197,8 +197,11 @@ func TestVMWatch(t *testing.T) {
 	}
 	quiet()
 	l.count("")
-	for _, do := range []func(){func() { l.activate(lv) }, func() { l.deactivate(lv) }} {
+	for most, do := range []func(){func() { l.activate(lv) }, func() { l.deactivate(lv) }} {
 		do()
+		if got := l.count("fullreport"); got > most { // a deactivation needs facts that are new
+			t.Errorf("our own command %d costs %d reports", most, got)
+		}
 		expect("a device")
 		time.Sleep(200 * time.Millisecond)
 		if len(devices) == 0 {
@@ -212,7 +215,7 @@ func TestVMWatch(t *testing.T) {
 	}
 	l.present("data")
 	if got := l.count("fullreport"); got != 0 {
-		t.Errorf("our own activation costs %d reports", got)
+		t.Errorf("our own commands cost %d reports", got)
 	}
 	quiet()
 	for _, c := range [][]string{

@@ -246,23 +246,6 @@ func (f *Facts) remedy(l Logical, lost loss, active bool) string {
 	return strings.Join(all, ", then ")
 }
 
-// degraded reports whether a RAID has failed legs: that of a volume, or one below it.
-func (t *tree) degraded(m devmapper.Mapped) bool {
-	f := faults{}
-	t.walk(m, func(n *node, _ bool) {
-		if !n.redundant() {
-			return
-		}
-		state, _ := t.status(n)
-		for _, target := range state {
-			if judge := judges[target.Type]; judge != nil {
-				judge(&f, m, n, target)
-			}
-		}
-	})
-	return f.degraded != ""
-}
-
 // allGone reports whether all disks below a device are gone. Nothing can be read from it then, and
 // when the disks come back, a new activation uses them.
 func (t *tree) allGone(m devmapper.Mapped) bool {
