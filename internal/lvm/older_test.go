@@ -80,6 +80,50 @@ func TestOlderMetadata(t *testing.T) {
 	}
 }
 
+// No event reports that older metadata was restored, for example in a container with device nodes of
+// its own: flexd reads the metadata again before LVM could write to the space of a device in use.
+func TestOlderMetadataUnnoticed(t *testing.T) {
+	activate := func(p *Provider, v0 volume.LV) error { return p.Activate(t.Context(), "", v0) }
+	for _, c := range []struct {
+		name   string
+		v0, v1 fakeLV
+		layer  string // of the device of v1, whose space is free in the older metadata
+		do     func(*Provider, volume.LV) error
+		want   string
+	}{
+		{"thin", fakeLV{layout: "thin,sparse", pool: "v1"}, fakeLV{layout: "thin,pool"}, "-tdata", activate, "vg0-v1-tdata lies on space that the metadata counts as free"},
+		{"RAID", fakeLV{layout: "raid,raid1"}, fakeLV{}, "", activate, "vg0-v1 lies on space that the metadata counts as free"},
+		{"plain", fakeLV{}, fakeLV{}, "", activate, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, p := newFake(t, 0)
+			f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+			for i, l := range []fakeLV{c.v0, c.v1} {
+				l.uuid, l.size = fakeUUID(i), 8*mib
+				f.lvs[fmt.Sprint("v", i)] = &l
+			}
+			uuid := dmUUID(fakeUUID(1)) + c.layer
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-v1" + c.layer, UUID: uuid, Number: "253:90", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 34816"}}}
+			segments := func(of1 int) string { // extents of 8192 sectors, from 2048
+				row := `{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"2","lv_uuid":%q},`
+				return fmt.Sprintf(row+row, 0, fakeUUID(0).Earlier(), of1, fakeUUID(1).Earlier()) +
+					fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"2","lv_uuid":""}`, 6-of1)
+			}
+			f.gaps = segments(4) // where its device is
+			v0 := f.lookUp(p, "v0")
+			f.gaps = segments(2)
+			f.commands()
+			err := c.do(p, v0)
+			if (err != nil) != (c.want != "") || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if ran := f.commands(); c.want != "" && slices.Contains(ran, "lvchange") || c.want == "" && slices.Contains(ran, "fullreport") {
+				t.Errorf("ran %q", ran)
+			}
+		})
+	}
+}
+
 // A device without a uuid on the extents of a volume is one that the metadata does not know.
 func TestOverlapWithoutUUID(t *testing.T) {
 	f, p := newFake(t, 1)

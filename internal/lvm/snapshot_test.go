@@ -42,16 +42,17 @@ func (f *fakeLVM) activateFamily(lv *fakeLV) {
 		f.devices[m.UUID] = m
 		return m.Number
 	}
+	place := func() string { return fmt.Sprint(len(f.devices) << 20) } // no two on the same extents
 	all := f.familyOf(lv)
 	for name, o := range all {
 		if o.origin != "" {
 			continue
 		}
-		real := add(name, "-real", o.uuid, "linear", "254:0", "0")
+		real := add(name, "-real", o.uuid, "linear", "254:0", place())
 		add(name, "", o.uuid, "snapshot-origin", real)
 		for name, s := range all {
 			if s.origin != "" {
-				cow := add(name, "-cow", s.uuid, "linear", "254:0", "9")
+				cow := add(name, "-cow", s.uuid, "linear", "254:0", place())
 				add(name, "", s.uuid, "snapshot", real, cow, "P", "8")
 			}
 		}

@@ -247,20 +247,18 @@ func (f *Facts) onVolume(m devmapper.Mapped) string {
 // volume, or replace its table, because the metadata is older than the devices: the activation of a
 // RAID, a mirror or a snapshot writes to it, and that of a thin volume loads the table of its pool.
 func (g *group) settled(ctx context.Context, lv volume.LV) error {
-	check := func(f *Facts) error {
+	plain := func(f *Facts) bool {
 		l := f.lv(lv.UUID)
-		if l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped") {
-			return nil
-		}
-		return f.contradicts
+		return l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
 	}
-	f, _, err := g.look(ctx, false)
-	if err != nil || check(f) == nil {
+	f, kept, err := g.look(ctx, false)
+	if err != nil || plain(f) || !kept && f.contradicts == nil {
 		return err
 	}
-	// A volume may have been moved or extended since the report began.
-	if f, _, err = g.look(ctx, true); err != nil {
+	// A volume may have been moved or extended since the report began. Not every change is reported by
+	// an event: older metadata may be restored by another device node, as in a container.
+	if f, _, err = g.look(ctx, true); err != nil || plain(f) {
 		return err
 	}
-	return check(f)
+	return f.contradicts
 }
