@@ -46,7 +46,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	_, there := f.LVs[name.LV]
 	made := !there
 	if made {
-		if f, err = g.createNew(ctx, f, kept, name, size, namespace); err != nil {
+		if f, err = g.createNew(ctx, name, size, namespace); err != nil {
 			return err
 		}
 	}
@@ -114,7 +114,12 @@ func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, 
 	if _, there := f.LVs[name.LV]; there { // its creation was interrupted, and will be completed
 		return nil
 	}
-	if f, err = g.haveSpace(ctx, f, kept, name, size, namespace); err != nil {
+	if err = g.checkSpace(f, name, size, namespace); err != nil && kept { // a new report must confirm it
+		if f, _, err = g.look(ctx, true); err == nil {
+			err = g.checkSpace(f, name, size, namespace)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	return g.canAllocate(ctx, f, g.p.Groups[g.name].ThinPool != "")
@@ -128,31 +133,15 @@ func (g *group) lookFit(ctx context.Context) (f *Facts, kept bool, err error) {
 	return f, kept, err
 }
 
-// haveSpace is checkSpace with metadata that may be kept from an earlier report: a lack of
-// space is confirmed by a new one, which it returns.
-func (g *group) haveSpace(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64, namespace string) (*Facts, error) {
-	err := g.checkSpace(f, name, size, namespace)
-	if err != nil && kept {
-		if f, _, err = g.look(ctx, true); err != nil {
-			return nil, err
-		}
-		err = g.checkSpace(f, name, size, namespace)
-	}
-	return f, err
-}
-
 // createNew creates a volume that the metadata does not have, and returns the metadata with
 // it.
-func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.Name, size int64, namespace string) (*Facts, error) {
-	f, err := g.haveSpace(ctx, f, kept, name, size, namespace)
-	if err != nil {
-		return nil, err
-	}
+func (g *group) createNew(ctx context.Context, name volume.Name, size int64, namespace string) (*Facts, error) {
 	since, _ := g.lockspace()
-	if err := g.create(ctx, f, name, size, namespace); err != nil {
+	if err := g.create(ctx, name, size, namespace); err != nil {
 		return nil, err
 	}
-	if f, _, err = g.look(ctx, true); err != nil || !g.shared() {
+	f, _, err := g.look(ctx, true)
+	if err != nil || !g.shared() {
 		return f, err
 	}
 	m := member{uuid: f.LVs[name.LV].UUID, started: since}
@@ -164,21 +153,21 @@ func (g *group) createNew(ctx context.Context, f *Facts, kept bool, name volume.
 }
 
 // create runs lvcreate.
-func (g *group) create(ctx context.Context, f *Facts, name volume.Name, size int64, namespace string) error {
+func (g *group) create(ctx context.Context, name volume.Name, size int64, namespace string) error {
 	release, err := g.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if g.counts() { // also what was created before this turn
-		if f, _, err = g.look(ctx, g.shared()); err != nil {
-			return err
-		}
-		if err := g.checkSpace(f, name, size, namespace); err != nil {
-			return err
-		}
+	// Also what was created before this turn, and what no event has reported.
+	f, _, err := g.look(ctx, true)
+	if err != nil {
+		return err
 	}
-	if err := g.canAllocate(ctx, f, g.p.Groups[g.name].ThinPool != ""); err != nil {
+	if err := g.checkSpace(f, name, size, namespace); err != nil {
+		return err
+	}
+	if err := g.unusable(f, g.p.Groups[g.name].ThinPool != ""); err != nil {
 		return err
 	}
 	defer g.invalidate()

@@ -25,12 +25,6 @@ func (g *group) limits() *volume.Limits {
 	return g.p.Limits(g.name)
 }
 
-// counts reports whether creations in this group depend on each other.
-func (g *group) counts() bool {
-	l := g.limits()
-	return l != nil && (l.Group != volume.Limit{} || l.Namespace != volume.Limit{} || g.p.Groups[g.name].ThinPool != "" && !l.Overcommit)
-}
-
 // admit refuses a creation or an extension beyond the limits of the group. The limits apply only to
 // volumes that flexd created.
 func (g *group) admit(f *Facts, created bool, namespace string, more volume.Amount) error {
