@@ -90,18 +90,15 @@ func (p *Provider) stalls(number string) bool {
 // pendingDisks returns the block devices with requests in flight, and their partitions.
 // LVM's volumes, as listed, are not among them, since no command reads their labels
 // (scan_lvs=0), nor are suspended devices.
-func pendingDisks(dev string, list []devmapper.Mapped) (all []disk) {
+func pendingDisks(sys, dev string, list []devmapper.Mapped) (all []disk) {
 	lvs := map[string]bool{} // a look at each would take most of the time
 	for _, m := range list {
 		lvs[m.Number] = strings.HasPrefix(m.UUID, "LVM-")
 	}
-	entries, _ := os.ReadDir("/sys/dev/block")
+	entries, _ := os.ReadDir(sys + "/dev/block")
 	for _, e := range entries {
-		number, dir := e.Name(), "/sys/dev/block/"+e.Name()
-		if lvs[number] {
-			continue
-		}
-		if pending, _ := sysfs.Line(dir + "/inflight"); strings.Trim(pending, " 0") == "" {
+		number, dir := e.Name(), sys+"/dev/block/"+e.Name()
+		if lvs[number] || !inFlight(counters(sys, number)) {
 			continue
 		}
 		uuid, _ := sysfs.Line(dir + "/dm/uuid") // of a volume that is not listed

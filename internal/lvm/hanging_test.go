@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -150,6 +151,65 @@ func TestFilterOfStalledDisks(t *testing.T) {
 	if got := filter(metadataLimit, 2*metadataLimit); strings.Count(got, "-tpool") != 3 || strings.Contains(got, "sda") {
 		t.Errorf("with pools: %q", got)
 	}
+}
+
+// Linux 6.1 does not count the requests to an NVMe disk with multipath, but those of its paths. While no
+// path is usable, they wait uncounted.
+func TestPendingMultipath(t *testing.T) {
+	t.Parallel()
+	sys := t.TempDir()
+	must := func(errs ...error) {
+		t.Helper()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(file, text string) {
+		t.Helper()
+		path := filepath.Join(sys, file)
+		must(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text+"\n"), 0o600))
+	}
+	const idle, stat = "       0        0", " %d 0 0 0 2 0 0 0 0 0 0 3 0 0 0 4 0"
+	must(os.MkdirAll(sys+"/dev/block", 0o700), os.MkdirAll(sys+"/subsys", 0o700))
+	for number, name := range map[string]string{"259:0": "nvme0n1", "8:0": "sda"} {
+		must(os.Symlink("../../block/"+name, sys+"/dev/block/"+number))
+	}
+	for _, name := range []string{"block/nvme0n1", "nvme0/nvme0c0n1", "nvme12/nvme0c12n1", "nvme0/nvme0c0n2", "block/sda"} {
+		write(name+"/inflight", idle)
+		write(name+"/stat", fmt.Sprintf(stat, 0))
+	}
+	write("block/nvme0n1/nvme0n1p1/dev", "259:1")
+	must(os.Symlink("../../subsys", sys+"/block/nvme0n1/device"))
+	for _, path := range []string{"nvme0/nvme0c0n1", "nvme12/nvme0c12n1"} {
+		controller := filepath.Dir(path)
+		must(os.Symlink("../"+controller, sys+"/subsys/"+controller), os.Symlink("..", sys+"/"+path+"/device"))
+		write(controller+"/state", "live")
+	}
+	check := func(what string, want bool, wantDone int64) {
+		t.Helper()
+		var disks []disk
+		if want {
+			disks = []disk{{"/dev/nvme0n1", "259:0", "259:0"}, {"/dev/nvme0n1p1", "259:1", "259:0"}}
+		}
+		if got := pendingDisks(sys, "/dev", nil); !slices.Equal(got, disks) {
+			t.Errorf("%s: pending: %v", what, got)
+		}
+		if waiting, done := requests(sys, "259:0"); waiting != want || done != wantDone {
+			t.Errorf("%s: got %v, %d", what, waiting, done)
+		}
+	}
+	check("idle", false, 0)
+	write("nvme0/nvme0c0n2/inflight", "       1        0") // of another disk
+	check("another disk", false, 0)
+	write("nvme12/nvme0c12n1/inflight", "       0        2")
+	check("a request", true, 3*9)
+	write("nvme12/nvme0c12n1/stat", fmt.Sprintf(stat, 5))
+	check("one is completed", true, 3*9+5)
+	write("nvme12/nvme0c12n1/inflight", idle)
+	write("nvme0/state", "connecting")
+	check("one path is usable", false, 0)
+	write("nvme12/state", "resetting")
+	check("none is usable", true, 3*9+5)
 }
 
 // A report that lacks PVs is no fact, and no absence, while the command must not read a disk

@@ -71,3 +71,43 @@ func TestVMHangingDisk(t *testing.T) {
 		t.Errorf("got %+v %v", there, err)
 	}
 }
+
+// A disk of NVMe hangs, with the kernel's multipath as by default: Linux 6.1 counts its requests only for
+// its path.
+func TestVMHangingNVMe(t *testing.T) {
+	l := newLab(t)
+	lv := l.lv("data", "8M")
+	l.sh("dmsetup", "create", "--noudevsync", "under", "--table", "0 409600 linear "+l.disks[2]+" 0")
+	l.sh("dmsetup", "mknodes")
+	t.Cleanup(func() {
+		l.sh("dmsetup", "resume", "--noudevsync", "under")
+		l.sh("sh", "-ec", `echo 1 > /sys/class/nvme/nvme0/delete_controller
+			cd /sys/kernel/config/nvmet; rm ports/1/subsystems/*; rmdir ports/1 subsystems/hanging/namespaces/1 subsystems/hanging`)
+	})
+	l.sh("sh", "-ec", `modprobe nvmet-tcp; modprobe nvme-tcp; ip link set lo up; mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+		cd /sys/kernel/config/nvmet; mkdir subsystems/hanging subsystems/hanging/namespaces/1 ports/1
+		echo 1 > subsystems/hanging/attr_allow_any_host; echo -n /dev/mapper/under > subsystems/hanging/namespaces/1/device_path; echo 1 > subsystems/hanging/namespaces/1/enable
+		cd ports/1; echo tcp > addr_trtype; echo ipv4 > addr_adrfam; echo 127.0.0.1 > addr_traddr; echo 4420 > addr_trsvcid; ln -s ../../subsystems/hanging subsystems/
+		echo -n transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=hanging > /dev/nvme-fabrics
+		for i in $(seq 50); do [ -b /dev/nvme0n1 ] && exit; sleep 0.1; done; exit 1`)
+	l.Invalidate("")
+	l.present("data")
+	l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "under")
+	if err := exec.Command("dd", "if=/dev/nvme0n1", "of=/dev/null", "bs=4k", "count=1", "iflag=direct").Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.sh("sh", "-ec", `for i in $(seq 50); do [ "$(tr -d ' 0\n' < /sys/block/nvme0c0n1/inflight)" = 1 ] && exit; sleep 0.1; done; exit 1`)
+	l.sh("rm", "-f", "/run/lvm/hints")
+	list, err := l.DM.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := l.pending("/dev", list); len(all) != 1 || all[0].path != "/dev/nvme0n1" {
+		t.Fatalf("in flight: %+v", all)
+	}
+	l.activate(lv)
+	l.deactivate(lv)
+	if blocks := l.Blocks(); len(blocks) != 0 {
+		t.Errorf("blocked: %v", blocks)
+	}
+}

@@ -110,7 +110,9 @@ func New(o Options) *Provider {
 	o.Host = tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), diskGone: diskGone, devicesOn: devicesOn, requests: requests, pending: pendingDisks,
+		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), diskGone: diskGone, devicesOn: devicesOn,
+		requests: func(number string) (bool, int64) { return requests("/sys", number) },
+		pending:  func(dev string, list []devmapper.Mapped) []disk { return pendingDisks("/sys", dev, list) },
 		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
 	}
 	p.config = configuration{filter: o.Filter, reading: make(chan struct{}, 1)}

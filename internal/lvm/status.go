@@ -2,6 +2,8 @@ package lvm
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,14 +58,15 @@ func (p *Provider) silent(number string) bool {
 	}
 }
 
-// requests reports whether a device of device-mapper is suspended or has requests
-// pending, and how many the kernel has completed.
-func requests(number string) (waiting bool, done int64) {
-	dir := "/sys/dev/block/" + number
-	suspended, _ := sysfs.Line(dir + "/dm/suspended")
-	pending, _ := sysfs.Line(dir + "/inflight")
-	waiting = suspended == "1" || strings.Trim(pending, " 0") != ""
-	if waiting {
+// requests reports whether a device is suspended or has requests pending, and how many the kernel
+// has completed.
+func requests(sys, number string) (waiting bool, done int64) {
+	dirs := counters(sys, number)
+	suspended, _ := sysfs.Line(dirs[0] + "/dm/suspended")
+	if waiting = suspended == "1" || inFlight(dirs); !waiting {
+		return false, 0
+	}
+	for _, dir := range dirs {
 		stat, _ := sysfs.Line(dir + "/stat")
 		for i, word := range strings.Fields(stat) {
 			if slices.Contains([]int{0, 4, 11, 15}, i) { // reads, writes, discards, flushes
@@ -72,5 +75,35 @@ func requests(number string) (waiting bool, done int64) {
 			}
 		}
 	}
-	return waiting, done
+	return true, done
+}
+
+// counters returns the directories of sysfs that count the requests to a device. Of a disk with
+// NVMe's multipath these are also those of its paths, which have no device number: Linux 6.1 counts
+// in nvme0c1n1, and not in nvme0n1.
+func counters(sys, number string) []string {
+	dirs := []string{sys + "/dev/block/" + number}
+	target, _ := os.Readlink(dirs[0])
+	name := filepath.Base(target)
+	if i := strings.LastIndexByte(name, 'n'); i > 0 && strings.HasPrefix(name, "nvme") {
+		paths, _ := filepath.Glob(dirs[0] + "/device/nvme*/" + name[:i] + "c*" + name[i:]) // device is the subsystem
+		dirs = append(dirs, paths...)
+	}
+	return dirs
+}
+
+// inFlight reports whether a device with these counters has requests that are not completed, or
+// would not complete one, because none of its paths is usable: such requests are not counted.
+func inFlight(dirs []string) bool {
+	usable := len(dirs) == 1
+	for i, dir := range dirs {
+		if pending, _ := sysfs.Line(dir + "/inflight"); strings.Trim(pending, " 0") != "" {
+			return true
+		}
+		if i > 0 {
+			state, _ := sysfs.Line(dir + "/device/state")
+			usable = usable || state == "live"
+		}
+	}
+	return !usable
 }
