@@ -3,6 +3,8 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -116,7 +118,26 @@ func (n *node) devices() (all []finding) {
 			}
 		}
 	}
+	for _, disk := range n.uncounted() {
+		all = append(all, warning("the kernel counts no requests to "+disk+" (queue/iostats is 0): while it hangs, LVM's commands in other groups hang, too",
+			"echo 1 > /sys/block/"+disk+"/queue/iostats", "grep -r iostats /etc/udev/rules.d /usr/lib/udev/rules.d (finds the rule that sets it to 0)"))
+	}
 	return append(all, well("%s", evidence))
+}
+
+// uncounted returns the disks with queue/iostats=0. A disk with NVMe's multipath has that in Linux 6.1,
+// where its paths count.
+func (n *node) uncounted() (names []string) {
+	all, _ := filepath.Glob(n.Root + "/sys/block/*/device") // no device-mapper, which counts
+	for _, device := range all {
+		dir := filepath.Dir(device)
+		target, _ := os.Readlink(device)
+		value, _ := kubelet.ReadFile(dir + "/queue/iostats")
+		if strings.TrimSpace(value) == "0" && !strings.HasPrefix(filepath.Base(target), "nvme-subsys") {
+			names = append(names, filepath.Base(dir))
+		}
+	}
+	return names
 }
 
 // daemons returns the processes of the node itself with that name.

@@ -126,6 +126,7 @@ func sound(t *testing.T) tree {
 		process(900, "/usr/local/bin/flexd", "serve", "--config", "/etc/flexd/flexd.yaml"),
 		tree{
 			"proc/self/ns/mnt": "-> mnt:[1]", "proc/self/ns/user": "-> user:[1]", "proc/self/mountinfo": mountinfo,
+			"sys/block/nvme0n1/device": "-> ../../nvme-subsys0", "sys/block/nvme0n1/queue/iostats": "0\n", "sys/block/dm-0/queue/iostats": "0\n",
 			"proc/self/net/unix":          "Num\n0: 2 0 10000 0001 01 7 /run/flexd/driver.sock\n0: 2 0 10000 0001 01 8 /run/flexd/status.sock\n",
 			"proc/sys/kernel/osrelease":   "6.1.0-test\n",
 			"proc/filesystems":            "nodev\tproc\n\text4\n\txfs\n\tbtrfs\n",
@@ -399,6 +400,7 @@ func TestDeviations(t *testing.T) {
 			h.Runner.(tools)["lvm lvmconfig"] = "use_devicesfile=1\ndevicesfile=\"system.devices\"\n"
 			h.Config.LVMFilter = []string{"a|.*|"}
 		}, "lvm/devices warning lists 1 disks", "lvmdevices"},
+		{"a disk without counts", tree{"sys/block/sda/device": "-> ../../../0:0:0:0", "sys/block/sda/queue/iostats": "0\n"}, nil, "lvm/devices warning counts no requests to sda", "echo 1 > /sys/block/sda/queue/iostats"},
 		{"a shared group", nil, func(h *Host) {
 			h.Runner.(tools)["lvm vgs"] = `{"report":[{"vg":[{"vg_name":"vg0","vg_lock_type":"sanlock"}]}]}`
 		}, "lvm/lvmlockd error lvmlockd does not run", "lockstart"},
