@@ -348,6 +348,7 @@ func (s *Store) write(name string, v any) error {
 	if len(s.missing) > 0 {
 		s.forget()
 	}
+	_ = s.teardowns.retry() // there is room again
 	return nil
 }
 
@@ -380,11 +381,15 @@ func (s *Store) remove(name string) error {
 	return nil
 }
 
-// Problems returns the problems of the notes, sorted.
+// Problems returns the problems of the notes, sorted. It writes the teardowns that could not be
+// written.
 func (s *Store) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := slices.AppendSeq(slices.Collect(maps.Values(s.problems)), maps.Values(s.missing))
+	if err := s.teardowns.retry(); err != nil {
+		all = append(all, fmt.Sprintf("note %s cannot be written: %v", s.teardowns.path, err))
+	}
 	slices.Sort(all)
 	return all
 }

@@ -27,6 +27,7 @@ type teardowns struct {
 	boot    string
 	started map[string]time.Duration // by directory
 	spare   int                      // the number of lines that may be appended; 0 = the last one may be torn
+	err     error                    // why the file is incomplete, nil = it is not
 }
 
 // spareLines is the number of obsolete lines that are always allowed.
@@ -52,34 +53,43 @@ func openTeardowns(path, boot string) teardowns {
 // add writes a teardown.
 func (t *teardowns) add(dir string, started, now time.Duration) error {
 	if t.started[dir] >= started {
-		return nil
+		return t.retry()
 	}
 	t.started[dir] = started
-	if t.spare == 0 {
-		return t.rewrite(now)
+	if t.spare > 0 && t.err == nil {
+		if t.err = t.append(dir); !errors.Is(t.err, fs.ErrNotExist) {
+			return t.err
+		}
 	}
-	line, err := json.Marshal(teardown{t.boot, dir, started})
+	maps.DeleteFunc(t.started, func(_ string, started time.Duration) bool { return now-started > targetMemory })
+	t.err = t.rewrite()
+	return t.err
+}
+
+// retry writes the teardowns that could not be written.
+func (t *teardowns) retry() error {
+	if t.err != nil {
+		t.err = t.rewrite()
+	}
+	return t.err
+}
+
+func (t *teardowns) append(dir string) error {
+	line, err := json.Marshal(teardown{t.boot, dir, t.started[dir]})
 	if err != nil {
 		return err
 	}
 	f, err := os.OpenFile(t.path, os.O_WRONLY|os.O_APPEND, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		return t.rewrite(now)
-	}
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if _, err = f.Write(append(line, '\n')); err != nil {
-		t.spare = 0
-		return err
-	}
 	t.spare--
-	return nil
+	_, err = f.Write(append(line, '\n'))
+	return err
 }
 
-func (t *teardowns) rewrite(now time.Duration) error {
-	maps.DeleteFunc(t.started, func(_ string, started time.Duration) bool { return now-started > targetMemory })
+func (t *teardowns) rewrite() error {
 	var all bytes.Buffer
 	for dir, started := range t.started {
 		line, err := json.Marshal(teardown{t.boot, dir, started})

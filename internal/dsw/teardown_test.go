@@ -1,6 +1,7 @@
 package dsw
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 func TestTeardowns(t *testing.T) {
@@ -68,6 +71,54 @@ func TestTeardowns(t *testing.T) {
 	}
 	now += targetMemory + time.Second
 	holds("when no flexdriver can be so late", map[string]time.Duration{})
+}
+
+// A teardown that could not be written, because runDir was full, is written when there is room
+// again: at the next change, or when the problems are asked for. An older mount call must not win
+// after a restart.
+func TestTeardownsUnwritten(t *testing.T) {
+	now := time.Hour
+	for _, row := range []struct {
+		about string
+		then  func(s *Store) error
+	}{
+		{"another unmount", func(s *Store) error { return s.TornDown("/b", now, now) }},
+		{"the same call again", func(s *Store) error { return s.TornDown("/a", now, now) }},
+		{"a late unmount", func(s *Store) error { return s.TornDown("/a", now-time.Minute, now) }},
+		{"another note", func(s *Store) error { return s.Put(claim(volume.Held)) }},
+		{"in the background", func(s *Store) error {
+			if problems := s.Problems(); len(problems) > 0 {
+				return fmt.Errorf("%q", problems)
+			}
+			return nil
+		}},
+	} {
+		for _, block := range []string{"teardowns", "teardowns.tmp"} { // a directory there prevents an append, or a rewrite
+			dir := filepath.Join(t.TempDir(), "notes")
+			block = filepath.Join(filepath.Dir(dir), block)
+			s := open(t, dir)
+			if filepath.Ext(block) == "" {
+				if err := errors.Join(s.TornDown("/first", now, now), os.Remove(block)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Mkdir(block, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.TornDown("/a", now, now); err == nil {
+				t.Fatal("it was written")
+			}
+			if problems := s.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "teardowns cannot be written: ") {
+				t.Errorf("%s: problems %q", row.about, problems)
+			}
+			if err := errors.Join(os.Remove(block), row.then(s)); err != nil {
+				t.Errorf("%s: %v", row.about, err)
+			}
+			if got := open(t, dir).Teardowns(now)["/a"]; got != now {
+				t.Errorf("%s, %s: after a restart %v, want %v", row.about, filepath.Base(block), got, now)
+			}
+		}
+	}
 }
 
 // The file does not grow with the number of calls, but with those that still count.
