@@ -30,6 +30,7 @@ type Client struct {
 	Parent  int           // parent pid at the start; when it has changed no caller waits for the answer
 
 	alive time.Time // the last sign of flexd
+	files [2]uint64 // the inodes of Socket and Lock before it connected
 }
 
 // A DownError is a socket that could not be connected to, or has no flexd behind it.
@@ -72,6 +73,7 @@ func (c *Client) Ask(q Request) (Answer, error) {
 	deadline := c.alive.Add(c.Timeout)
 	once := c.Once
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		c.files = c.inodes()
 		s, err := dial(c.Socket)
 		switch err {
 		case nil:
@@ -88,7 +90,7 @@ func (c *Client) Ask(q Request) (Answer, error) {
 			}
 		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
 			once = false
-			if c.silent() {
+			if c.silent() == errNoFlexd {
 				return Answer{}, &DownError{c.Socket, errNoFlexd}
 			}
 		case syscall.EACCES: // waiting changes nothing
@@ -172,8 +174,8 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 		if left <= 0 {
 			return ErrDeadline
 		}
-		if c.silent() {
-			return errNoFlexd
+		if err := c.silent(); err != nil {
+			return err
 		}
 		left = min(left, time.Until(c.alive.Add(c.Connect)))
 		if parent == none {
@@ -195,16 +197,32 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 	}
 }
 
-// silent reports whether flexd has given no sign of itself for too long. Its lock is one.
-func (c *Client) silent() bool {
+// silent returns an error if flexd has given no sign of itself for too long. Its lock is one, but
+// not of the flexd that has the connection if another one has replaced the files since: a killed
+// flexd whose thread waits for a disk answers nothing, and closes nothing.
+func (c *Client) silent() error {
 	if time.Since(c.alive) < c.Connect {
-		return false
+		return nil
 	}
 	if c.Lock != "" && !locked(c.Lock) {
-		return true
+		return errNoFlexd
 	}
 	c.alive = time.Now()
-	return false
+	if c.inodes() != c.files {
+		return errLost
+	}
+	return nil
+}
+
+// inodes returns the inodes of the socket and of the lock, 0 = there is none.
+func (c *Client) inodes() (found [2]uint64) {
+	for i, file := range [...]string{c.Socket, c.Lock} {
+		var st syscall.Stat_t
+		if syscall.Lstat(file, &st) == nil {
+			found[i] = st.Ino
+		}
+	}
+	return found
 }
 
 // sleep pauses for d, or returns the reason to stop.

@@ -184,6 +184,46 @@ func TestClientEnds(t *testing.T) {
 	}
 }
 
+// A flexd that was killed while a disk hangs neither answers nor closes the connection, and the next
+// one has replaced its lock file, or its socket: the call goes to that one.
+func TestClientLeavesADyingFlexd(t *testing.T) {
+	dir := t.TempDir()
+	locked := func(path string) {
+		f, err := os.Create(path)
+		if err == nil {
+			err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+	}
+	locked(dir + "/lock")
+	locked(dir + "/next")
+	for _, replaced := range []string{"socket", "lock"} {
+		var socket string
+		socket = listen(t, func(n int, q Request, err error, conn net.Conn) {
+			if n > 1 {
+				WriteReply(conn, Reply{ID: q.ID, Answer: Success()})
+				return
+			}
+			if replaced == "lock" {
+				err = os.Rename(dir+"/next", dir+"/lock")
+			} else {
+				err = errors.Join(os.Rename(socket, socket+".old"), os.Symlink(socket+".old", socket))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			io.Copy(io.Discard, conn)
+		})
+		c := Client{Socket: socket, Timeout: time.Minute, Connect: 50 * time.Millisecond, Lock: dir + "/lock", Parent: os.Getppid()}
+		if a, err := c.Ask(Request{ID: "ab12", Verb: "unmount", Args: []string{"/x"}}); err != nil || a.Status != StatusSuccess {
+			t.Errorf("%s: %+v, %v", replaced, a, err)
+		}
+	}
+}
+
 // A full backlog is a flexd that lives: it is waited for, not declared down.
 func TestClientWaitsForAFullBacklog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")

@@ -60,3 +60,11 @@ func Alive(pidfd int) bool {
 		}
 	}
 }
+
+// Dying reports whether a process has ended, or will end without running any more of its code:
+// its first thread has ended. A Go program never ends that thread alone. The others may wait in
+// the kernel, for a disk, and hold descriptors until then.
+func (p Process) Dying() bool {
+	s, err := readStat(p.dir())
+	return err == nil && (s.state == 'Z' || s.state == 'X')
+}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
@@ -21,8 +23,8 @@ const maxSocketPath = 107
 
 // Listen opens the unix socket at path for a group ("" = the default), or takes it from
 // inherited, the listeners that systemd has passed. It removes an existing file only if that is
-// a socket on which no process listens. It does not exclude a second daemon that starts at
-// the same instant: Lock does.
+// a socket on which no process listens, or only a dying one. It does not exclude a second daemon
+// that starts at the same instant: Lock does.
 func Listen(path string, mode os.FileMode, group string, inherited ...net.Listener) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket %s: its path has %d bytes, at most %d are possible", path, len(path), maxSocketPath)
@@ -76,11 +78,14 @@ func taken(path string, inherited []net.Listener) (net.Listener, error) {
 	// Only a refused connection proves that no process listens: with a full queue, a
 	// timeout or another kind of socket there may be one.
 	c, err := net.DialTimeout("unix", path, time.Second)
+	dying := false
 	if err == nil {
+		cred, cerr := credentials(c.(*net.UnixConn))
+		dying = cerr == nil && procfs.Process(cred.Pid).Dying() // see Lock: nothing will accept a connection
 		c.Close()
 	}
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), dying:
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("dead socket %s: %w", path, cause(err))
 		}

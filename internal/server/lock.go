@@ -4,17 +4,37 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/procfs"
 )
 
 // Lock makes this process the only flexd of a run directory, until it ends or
-// closes the file. The kernel releases the lock when the process dies, so
-// there is nothing to clean up; the pid in the file is for people only.
+// closes the file. The kernel releases the lock when the process ends, so
+// there is nothing to clean up.
+//
+// A killed flexd ends only when the last of its threads does, and one may wait for a disk. Such a
+// flexd runs no code any more: its lock file is replaced.
 func Lock(path string) (*os.File, error) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	// Of two flexds that find a dying one, the second must find the first, and the pid of the
+	// first in the file.
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
+	}
+	return lock(path)
+}
+
+func lock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600) // close-on-exec: children must not hold it
 	if err != nil {
 		return nil, err
@@ -27,7 +47,15 @@ func Lock(path string) (*os.File, error) {
 		b := make([]byte, 20)
 		n, _ := f.ReadAt(b, 0)
 		holder := strings.TrimSpace(string(b[:n]))
-		if waited := time.Since(start); waited > lockGrace || waited > peekLimit && !dead(holder) {
+		waited := time.Since(start)
+		if waited > peekLimit && dying(holder) {
+			f.Close()
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+			return lock(path)
+		}
+		if waited > lockGrace || waited > peekLimit && !dead(holder) {
 			f.Close()
 			return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", orUnknown(holder), path)
 		}
@@ -49,7 +77,7 @@ func writePID(f *os.File) error {
 	pid := fmt.Appendf(nil, "%d\n", os.Getpid())
 	if _, err := f.WriteAt(pid, 0); err != nil {
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			return nil
+			return f.Truncate(0) // no pid, rather than another one's
 		}
 		return err
 	}
@@ -66,6 +94,11 @@ const peekLimit = 100 * time.Millisecond
 func dead(pid string) bool {
 	n, err := strconv.Atoi(pid)
 	return err == nil && n > 0 && errors.Is(unix.Kill(n, 0), unix.ESRCH)
+}
+
+func dying(pid string) bool {
+	n, err := strconv.Atoi(pid)
+	return err == nil && procfs.Process(n).Dying()
 }
 
 func orUnknown(pid string) string {

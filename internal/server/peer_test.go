@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 		attack(path)
 		return
 	}
+	if dir := os.Getenv(dyingDir); dir != "" {
+		die(dir)
+	}
 	path := os.Getenv(callSocket)
 	if path == "" {
 		os.Exit(m.Run())

@@ -59,7 +59,7 @@ func (n *Node) Start() error {
 	n.flexd = p
 	n.mu.Unlock()
 	for end := time.Now().Add(soon); ; time.Sleep(5 * time.Millisecond) {
-		if _, err = n.Get("/healthz"); err == nil {
+		if _, err = get(n.StatusSocket(), "/healthz", 2*time.Second); err == nil { // a dying flexd never answers
 			return nil
 		}
 		select {
@@ -136,8 +136,10 @@ func (n *Node) Signal(s syscall.Signal) error {
 func (n *Node) Get(path string) (string, error) { return Get(n.StatusSocket(), path) }
 
 // Get asks a status socket. An answer other than 200 is an error.
-func Get(socket, path string) (string, error) {
-	client := http.Client{Timeout: soon / 2, Transport: &http.Transport{
+func Get(socket, path string) (string, error) { return get(socket, path, soon/2) }
+
+func get(socket, path string, timeout time.Duration) (string, error) {
+	client := http.Client{Timeout: timeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
