@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -67,9 +69,22 @@ func askLoops(d volume.Device, may func(to string, f backing) bool, show func(na
 	if err != nil {
 		return err
 	}
+	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
 	for _, loop := range all {
 		name, to := loop.Name, loop.File
-		if f, known := leadsTo(to); known && !may(to, f) || !known && checkedBefore(name, d.Checked) {
+		f, known := leadsTo(to)
+		if !known {
+			if checkedBefore(name, d.Checked) {
+				continue
+			}
+			if tab == nil {
+				if tab, err = mounttable.Own(); err != nil {
+					return err
+				}
+			}
+			known = hasServer(tab, to) // the zero f is the file of no device
+		}
+		if known && !may(to, f) {
 			continue
 		}
 		if n, err := sysfs.Line("/sys/block/" + name + "/dev"); err != nil || n == number {
@@ -93,16 +108,16 @@ func askLoops(d volume.Device, may func(to string, f backing) bool, show func(na
 
 // checkedBefore reports whether a loop device was attached before flexd looked last. Then flexd has
 // compared its file or has waited for it; a child could not stop waiting for a filesystem that
-// hangs.
+// hangs. Of a logical volume flexd compares no files.
 func checkedBefore(name string, checked uint64) bool {
 	seq, err := sysfs.Uint("/sys/block/" + name + "/diskseq")
 	return err == nil && seq <= checked
 }
 
 // leadsTo returns the file at the path of a loop device's backing file, if the kernel knows it
-// without asking its filesystem, which may hang. It knows an attached file, and nearly no path that
-// leads nowhere. The file may differ from the attached one: something was mounted over it, or the
-// path is of another mount namespace.
+// without asking its filesystem, which may hang. It knows an attached file, unless a server can
+// change it, and nearly no path that leads nowhere. The file may differ from the attached one:
+// something was mounted over it, or the path is of another mount namespace.
 func leadsTo(path string) (f backing, known bool) {
 	const resolveCached = 0x20 // RESOLVE_CACHED
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached})
@@ -117,6 +132,20 @@ func leadsTo(path string) (f backing, known bool) {
 	}
 	return backing{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, unix.Mkdev(st.Rdev_major, st.Rdev_minor)}, true
 }
+
+// hasServer reports whether a path is on a filesystem that may wait for a server. The ioctl that
+// asks a loop device reads the attributes of its file, and so waits as well.
+func hasServer(tab *mounttable.Table, path string) bool {
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if e := tab.Top(dir); e != nil || dir == filepath.Dir(dir) {
+			return e != nil && !slices.Contains(localTypes, e.Type)
+		}
+	}
+}
+
+// localTypes are the filesystems that do not wait for a server.
+var localTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "vfat", "squashfs", "erofs",
+	"tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay"}
 
 // OpenLoop opens a loop device by its name in sysfs. In a container, the node of that name in /dev
 // may be missing or be another device.

@@ -230,9 +230,13 @@ func TestHungNeighbour(t *testing.T) {
 		hang func(r *rig, f *fuse, dir string) (end func())
 	}{
 		{"server", func(r *rig, f *fuse, dir string) func() {
+			_, detach := r.loop(f.file)
 			r.sh("mount", "--bind", f.dir, dir)
 			f.silent.Store(true)
-			return func() { unix.Unmount(dir, unix.MNT_DETACH) }
+			return func() {
+				unix.Unmount(dir, unix.MNT_DETACH)
+				detach()
+			}
 		}},
 		{"disk", func(r *rig, f *fuse, dir string) func() {
 			disk, detach := r.loop(f.file)
@@ -259,9 +263,15 @@ func TestHungNeighbour(t *testing.T) {
 				t.Error("it hangs")
 				f.abort()
 			}).Stop()
-			r.dev.Checked = math.MaxUint64 // the daemon has asked for all files, or waits
-			r.format("ext4")
-			r.land(firstOf(r.landing(r.mkdir("m"))))
+			for _, checked := range []uint64{0, math.MaxUint64} { // a logical volume's, and a file's: the daemon has asked for all others, or waits
+				r.dev.Checked = checked
+				r.format("ext4")
+				l := firstOf(r.landing(r.mkdir("m")))
+				r.land(l)
+				r.unmount(l.Dir)
+				r.sh("wipefs", "-q", "-a", r.dev.Path)
+				r.sh("blkdiscard", "-z", r.dev.Path)
+			}
 		})
 	}
 }
