@@ -34,7 +34,7 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 	}
 	var on []string
 	err = askLoops(d, func(to string, f backing) bool {
-		return f.rdev != 0 && sysfs.Number(f.rdev) == number || isLoop && f == own || filepath.Base(to) == filepath.Base(file)
+		return f.rdev != 0 || isLoop && f == own || filepath.Base(to) == filepath.Base(file)
 	}, func(name, to string, its backing) {
 		switch {
 		case its.rdev != 0 && sysfs.Number(its.rdev) == number:

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -273,6 +274,35 @@ func TestHungNeighbour(t *testing.T) {
 				r.sh("blkdiscard", "-z", r.dev.Path)
 			}
 		})
+	}
+}
+
+// A loop device on the volume is found also if its path leads to another device here, as one of a
+// container with a /dev of its own.
+func TestLoopOnNodeElsewhere(t *testing.T) {
+	r := newRig(t, mib)
+	dir, _ := r.tmpfs("dev", "")
+	node, another := filepath.Join(dir, "node"), filepath.Join(dir, "another")
+	major, minor, _ := sysfs.SplitNumber(r.dev.Number)
+	for path, number := range map[string]uint64{node: unix.Mkdev(major, minor), another: unix.Mkdev(1, 0)} {
+		if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(number)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	on, detach := r.loop(node)
+	defer detach()
+	if err := unix.Mount(another, node, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(node, 0)
+	r.dev.Checked = math.MaxUint64
+	dev, err := os.Open(r.dev.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if got, err := loopsOn(dev, r.dev); err != nil || !slices.Equal(got, []string{on + " is a loop device on it"}) {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 
