@@ -161,20 +161,21 @@ func (s statusQuery) print(stdout io.Writer, doc any, text func() error) error {
 }
 
 // names returns the names in a document, one a line.
-func names(doc any) (text string) {
+func names(doc any) string {
+	var b strings.Builder
 	switch doc := doc.(type) {
 	case status.List:
 		for _, v := range doc.Volumes {
-			text += v.VG + "/" + v.LV + "\n"
+			b.WriteString(v.VG + "/" + v.LV + "\n")
 		}
 	case status.GroupList:
 		for _, g := range doc.Groups {
-			text += g.Name + "\n"
+			b.WriteString(g.Name + "\n")
 		}
 	case status.VolumeDetail:
-		text = doc.VG + "/" + doc.LV + "\n"
+		b.WriteString(doc.VG + "/" + doc.LV + "\n")
 	}
-	return text
+	return b.String()
 }
 
 // writeYAML writes a document with the keys of its JSON.
