@@ -55,3 +55,28 @@ func TestAlive(t *testing.T) {
 		t.Error("a child that has ended is alive")
 	}
 }
+
+// A killed process whose first thread waits for a disk is dying, as is one whose first thread has
+// ended.
+func TestDying(t *testing.T) {
+	const fields = " 1 2 2 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 5 0 4000 1000 200 18446744073709551615 1 1 0 0 0 "
+	for text, want := range map[string]bool{
+		"7 (flexd) S" + fields + "0 0 0":    false,
+		"7 (flexd) D" + fields + "0 0 0":    false,
+		"7 (flexd) S" + fields + "4194304":  false, // SIGURG, as Go's scheduler sends it
+		"7 (flexd) D" + fields + "256 0 0":  true,
+		"7 (a) b) Z" + fields + "0 0 0":     true,
+		"7 (flexd) X" + fields + "0 0 0 0 ": true,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/stat", []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := readStat(dir); err != nil || s.dying() != want {
+			t.Errorf("%s: %v, %v", text, s.dying(), err)
+		}
+	}
+	if Process(os.Getpid()).Dying() {
+		t.Error("this process is dying")
+	}
+}

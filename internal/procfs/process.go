@@ -62,9 +62,14 @@ func Alive(pidfd int) bool {
 }
 
 // Dying reports whether a process has ended, or will end without running any more of its code:
-// its first thread has ended. A Go program never ends that thread alone. The others may wait in
-// the kernel, for a disk, and hold descriptors until then.
+// its first thread has ended, which a Go program never ends alone, or has SIGKILL pending, which the
+// kernel sends to all threads. The threads that still wait in the kernel, for a disk, hold its
+// descriptors until then.
 func (p Process) Dying() bool {
 	s, err := readStat(p.dir())
-	return err == nil && (s.state == 'Z' || s.state == 'X')
+	return err == nil && s.dying()
+}
+
+func (s taskStat) dying() bool {
+	return s.state == 'Z' || s.state == 'X' || s.pending&(1<<(unix.SIGKILL-1)) != 0
 }

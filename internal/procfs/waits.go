@@ -70,6 +70,7 @@ type taskStat struct {
 	parent  int
 	flags   uint64
 	started time.Duration // after boot
+	pending uint64        // signals, of the thread alone
 }
 
 func readStat(dir string) (s taskStat, err error) {
@@ -79,12 +80,13 @@ func readStat(dir string) (s taskStat, err error) {
 	}
 	// The second field, its name, may have any bytes but ends at the last parenthesis.
 	f := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
-	if len(f) < 20 {
+	if len(f) < 29 {
 		return s, fmt.Errorf("%s/stat does not parse", dir)
 	}
 	s.state = f[0][0]
 	s.parent, err = strconv.Atoi(f[1])
 	s.flags, _ = strconv.ParseUint(f[6], 10, 64)
+	s.pending, _ = strconv.ParseUint(f[28], 10, 64)
 	ticks, err2 := strconv.ParseInt(f[19], 10, 64)
 	s.started = time.Duration(ticks) * (time.Second / 100) // a tick is that on every Linux
 	return s, errors.Join(err, err2)
