@@ -227,7 +227,7 @@ func TestBtrfsSubvolumes(t *testing.T) {
 	}
 
 	h.must(umount.Plain(dir))
-	h.sh("mount", "-t", "btrfs", "-o", "subvol=snap", device, dir)
+	h.sh("mount", "-o", "subvol=snap", device, dir)
 	for range 2 {
 		h.disagrees("claimed-missing", id, "/snap of the btrfs", "is mounted there instead")
 		h.refused(mount(p), "vg0/a", dir, "by something else")
@@ -256,7 +256,7 @@ func TestBtrfsSubvolumes(t *testing.T) {
 		h.ok(h.up(noAttach, v, p)) // the same as q
 		h.reads(v, p, "f", fmt.Sprint(lost))
 		h.must(os.MkdirAll(other, 0o755))
-		h.sh("mount", "-t", "btrfs", "-o", "subvolid=5", device, other)
+		h.sh("mount", "-o", "subvolid=5", h.story("a").Device, other)
 		h.refused(mount(q), "vg0/a", other, "by something else")
 		if !lost {
 			h.sh("btrfs", "subvolume", "snapshot", other, dir+"/new, too")
