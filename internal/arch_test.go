@@ -42,7 +42,7 @@ var packages = []struct {
 	{"internal/explain", []string{"spelling", "volopts", "status", "flexvolume"}},
 	{"internal/kubelet", []string{"volume", "procfs", "flexvolume"}},
 	{"internal/join", []string{"volume"}},
-	{"internal/mounttable", []string{"sysfs"}},
+	{"internal/mounttable", []string{"sysfs", "procfs"}},
 	{"internal/mount", []string{"volume", "volopts", "sysfs", "procfs", "devmapper", "run", "mounttable"}},
 	{"internal/lockspace", []string{"volume", "run"}},
 	{"internal/lvm", []string{"lockspace", "volume", "sysfs", "procfs", "devmapper", "run", "mount", "join"}},

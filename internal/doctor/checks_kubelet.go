@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
@@ -127,14 +128,15 @@ func (n *node) propagation() []finding {
 			return well("flexd and %s have the same mount namespace", k)
 		}
 		kubelets, err := mounttable.ReadFile(k.Path("mountinfo"))
+		groups := sync.OnceValue(mounttable.AllGroups)
 		switch {
 		case err != nil:
 			return unknown(err.Error())
-		case !flexds.Appears(dir, kubelets, dir):
+		case !flexds.Appears(dir, kubelets, dir, groups):
 			return failed(fmt.Sprintf("a mount that flexd makes below %s does not appear in the mount namespace of %s (%s, flexd's is %s)", resolved, k, k.Mounts, namespace),
 				"if flexd has a mount namespace of its own: remove the options that give it one (see flexd/unit), then systemctl restart flexd",
 				"if kubelet runs in a container: mount --make-rshared / on the host, bind "+resolved+" with propagation rshared, and restart the container")
-		case !kubelets.Appears(dir, flexds, dir):
+		case !kubelets.Appears(dir, flexds, dir, groups):
 			return failed(fmt.Sprintf("a mount that %s makes below %s does not appear in flexd's mount namespace", k, resolved), "bind "+resolved+" into the container of kubelet with propagation rshared, not rslave, and restart it")
 		}
 		return well("mounts below %s propagate between flexd and %s in both directions", resolved, k)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 		return nil, fmt.Errorf("own mount namespace: %w", err)
 	}
 	s := search{self: self, own: own, e: e, number: number, path: nodeOf(number),
-		names: map[string]bool{self: true}, views: map[string]bool{}, asleep: map[string]string{}}
+		names: map[string]bool{self: true}, views: map[string]bool{}, asleep: map[string]string{}, groups: sync.OnceValue(mounttable.AllGroups)}
 	s.addKept(own)
 	tasks, err := procfs.Tasks()
 	if err != nil {
@@ -54,6 +55,7 @@ type search struct {
 	names        map[string]bool   // visited namespaces: "mnt:[4026531841]"
 	views        map[string]bool   // the same, with the root of a process there: only mounts below it are visible
 	asleep       map[string]string // namespaces that a bind mount keeps, with its directory
+	groups       func() mounttable.Groups
 	holders      []Holder
 }
 
@@ -85,7 +87,7 @@ func (s *search) look(task procfs.Task) error {
 	s.names[name], s.views[view] = true, true
 	s.addKept(tab)
 	for _, x := range tab.OfDevice(s.number, s.path) {
-		if !mounttable.Follows(s.own, s.e, tab, x) {
+		if !mounttable.Follows(s.own, s.e, tab, x, s.groups) {
 			s.holders = append(s.holders, holderOf(task.Process(), mountedIn(name, x.Dir)))
 			break
 		}

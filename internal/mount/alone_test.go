@@ -73,6 +73,8 @@ func TestUnmountAlone(t *testing.T) {
 		{"a copy of its own", false, []string{"unshare", "-m", "--propagation", "unchanged"}, "%s"},
 		{"a copy that was cut off", true, []string{"unshare", "-m", "--propagation", "private"}, "%s"},
 		{"a copy that follows", true, []string{"unshare", "-m", "--propagation", "slave"}, ""},
+		{"a copy that follows a copy", true, []string{"unshare", "-m", "--propagation", "slave", "sh", "-c",
+			`mount --make-rshared / && { tail --pid=$$ -f /dev/null & exec unshare -m --propagation slave "$@"; }`, "sh"}, ""},
 		{"a copy in one peer group", true, []string{"unshare", "-m", "--propagation", "unchanged"}, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {

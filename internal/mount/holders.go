@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -112,7 +113,7 @@ func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
 func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
 	ids, in = []int{e.ID}, map[int]string{}
 	self, _ := procfs.ThreadNamespace("mnt")
-	seen := map[string]bool{}
+	seen, groups := map[string]bool{}, sync.OnceValue(mounttable.AllGroups)
 	s.Each(func(p procfs.Process) bool {
 		ns, err := p.Namespace("mnt")
 		root, _ := os.Readlink(p.Path("root")) // only mounts below it are visible
@@ -125,7 +126,7 @@ func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids
 			return true
 		}
 		for _, x := range theirs.Of(e.Number) {
-			if mounttable.Follows(tab, e, theirs, x) {
+			if mounttable.Follows(tab, e, theirs, x, groups) {
 				ids = append(ids, x.ID)
 				in[x.ID] = " in the mount namespace " + ns
 			}

@@ -165,7 +165,7 @@ func (t *Table) child(on *Entry, dir int) *Entry {
 
 // CopyOf reports whether c is a copy of e that the kernel created by propagation and
 // unmounts together with e.
-func (t *Table) CopyOf(c, e *Entry) bool { return c != e && Follows(t, e, t, c) }
+func (t *Table) CopyOf(c, e *Entry) bool { return c != e && Follows(t, e, t, c, nil) }
 
 // Place identifies e's mount point by filesystem and not by path: a copy of e has the same
 // one.
@@ -179,21 +179,22 @@ func (t *Table) Place(e *Entry) string {
 
 // Follows reports whether x, of this or another table, is a copy of e that is unmounted
 // with it: its mount point is the same place on a mount that receives propagation from the
-// mount under e.
-func Follows(own *Table, e *Entry, tab *Table, x *Entry) bool {
+// mount under e. others is called for what the table of x does not show; it may be nil.
+func Follows(own *Table, e *Entry, tab *Table, x *Entry, others func() Groups) bool {
 	if x.Root != e.Root || x.Number != e.Number {
 		return false
 	}
 	ours, theirs := own.Parent(e), tab.Parent(x)
-	return ours != nil && theirs != nil && theirs.receives(ours) && within(ours, e.Dir) == within(theirs, x.Dir)
+	return ours != nil && theirs != nil && tab.receives(theirs, ours, others) && within(ours, e.Dir) == within(theirs, x.Dir)
 }
 
 // Appears reports whether a mount at dir will be visible in another namespace, where the
-// directory is called name: a mount there that a lookup reaches receives it.
-func (t *Table) Appears(dir string, other *Table, name string) bool {
+// directory is called name: a mount there that a lookup reaches receives it. others is called for
+// what the other table does not show; it may be nil.
+func (t *Table) Appears(dir string, other *Table, name string, others func() Groups) bool {
 	on := t.Containing(dir)
 	return on != nil && slices.ContainsFunc(other.paths(on, dir, name), func(path string) bool {
-		return other.Top(path) == nil && other.Containing(path).receives(on)
+		return other.Top(path) == nil && other.receives(other.Containing(path), on, others)
 	})
 }
 
@@ -228,9 +229,19 @@ func (t *Table) paths(on *Entry, dir, name string) (all []string) {
 	return all
 }
 
-// receives reports whether mounts on another mount propagate to this one.
-func (l *Line) receives(from *Entry) bool {
-	return from.Peer != 0 && (l.Peer == from.Peer || l.master() == from.Peer)
+// receives reports whether mounts on a mount propagate to one of this table, as a peer, as a slave
+// or as a slave of a slave.
+func (t *Table) receives(to, from *Entry, others func() Groups) bool {
+	master := to.master()
+	switch {
+	case from.Peer == 0:
+		return false
+	case to.Peer == from.Peer || master == from.Peer:
+		return true
+	case master == 0:
+		return false
+	}
+	return t.groups().follows(master, from.Peer) || others != nil && others().follows(master, from.Peer)
 }
 
 // within returns the path of a directory in the filesystem of its mount.

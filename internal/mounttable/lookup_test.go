@@ -54,8 +54,9 @@ func TestOtherTable(t *testing.T) {
 		ours   = "9 1 7:1 / /data/kubelet/pods/1/v" + disk
 		theirs = "59 51 7:1 / /var/lib/kubelet/pods/1/v" + disk
 		// The host's root, as it was when the container started.
-		host = "52 50 253:1 / /host rw - ext4 /dev/sda rw\n53 52 7:1 / /host/data/kubelet/pods/1/v" + disk
-		live = "52 50 253:1 / /host rw master:7 - ext4 /dev/sda rw\n"
+		host    = "52 50 253:1 / /host rw - ext4 /dev/sda rw\n53 52 7:1 / /host/data/kubelet/pods/1/v" + disk
+		between = "52 40 253:1 /x /x rw shared:8 master:7 - ext4 /dev/sda rw\n"
+		live    = "52 50 253:1 / /host rw master:7 - ext4 /dev/sda rw\n"
 	)
 	for _, row := range []struct {
 		what, own, other string
@@ -64,6 +65,10 @@ func TestOtherTable(t *testing.T) {
 		{"nothing is shared", own("", ours), kubelets("", ""), false, false},
 		{"shared", own(peers, ours), kubelets(peers, theirs), false, true},
 		{"a slave", own(peers, ours), kubelets(slave, theirs), false, true},
+		{"a slave of a slave", own(peers, ""), kubelets(" master:8", between), true, false},
+		{"a slave of a slave, which it does not see", own(peers, ""), kubelets(" master:8 propagate_from:7", ""), true, false},
+		{"a slave of a slave of another", own(peers, ""), kubelets(" master:8", strings.Replace(between, "master:7", "master:6", 1)), false, false},
+		{"slaves of each other", own(peers, ""), kubelets(" master:8", strings.Replace(between, "master:7", "master:9", 1)+"53 40 253:1 /y /y rw shared:9 master:8 - ext4 /dev/sda rw\n"), false, false},
 		{"before the mount", own(peers, ""), kubelets(slave, ""), true, false},
 		{"unmounted there", own(peers, ours), kubelets(slave, ""), false, false},
 		{"a private copy", own(peers, ours), kubelets("", theirs), false, true},
@@ -83,7 +88,7 @@ func TestOtherTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(row.what, err)
 		}
-		if got := tab.Appears(dir, other, "/var/lib/kubelet/pods/1/v"); got != row.appears {
+		if got := tab.Appears(dir, other, "/var/lib/kubelet/pods/1/v", nil); got != row.appears {
 			t.Errorf("%s: a mount appears: %v", row.what, got)
 		}
 		if got := tab.Shows(dir, other, "/var/lib/kubelet/pods/1/v"); got != row.shows {
@@ -205,7 +210,7 @@ func unmountOne(t *testing.T, dir string) int {
 	}
 	after, copies := threadTable(t), 0
 	for _, c := range before.Of(e.Number) {
-		if c == e || !Follows(before, e, before, c) {
+		if c == e || !Follows(before, e, before, c, nil) {
 			continue
 		}
 		copies++

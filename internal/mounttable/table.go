@@ -57,6 +57,7 @@ type Table struct {
 
 	ids    func() map[int]*Entry   // by ID; built on first use
 	on     func() map[int][]*Entry // by the ID of the mount that they are mounted on; likewise
+	groups func() Groups           // likewise
 	visits atomic.Int64
 }
 
@@ -263,7 +264,7 @@ func (r *Reader) table(lines []*Line) *Table {
 		at:    make([]*Entry, r.dirs.len()),
 		first: make([]*Entry, r.numbers.len()),
 	}
-	t.ids, t.on = sync.OnceValue(t.byID), sync.OnceValue(t.byParent)
+	t.ids, t.on, t.groups = sync.OnceValue(t.byID), sync.OnceValue(t.byParent), sync.OnceValue(t.byGroup)
 	for i, line := range lines {
 		e := &entries[i]
 		e.Line, e.top = line, e

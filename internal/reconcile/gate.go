@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mounttable"
@@ -79,7 +80,7 @@ func (r Request) wouldSee(table *mounttable.Table) error {
 	if err != nil {
 		return err
 	}
-	if table.Appears(dir, theirs, r.Target.Name) {
+	if table.Appears(dir, theirs, r.Target.Name, sync.OnceValue(mounttable.AllGroups)) {
 		return nil
 	}
 	return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)

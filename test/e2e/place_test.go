@@ -195,6 +195,40 @@ func TestRootUnderTwoPaths(t *testing.T) {
 	}
 }
 
+// Kubelet's directory is bind-mounted somewhere else as a slave, and that one in turn: each mount of
+// ours appears at three paths, and counts once.
+func TestRootUnderSlavePaths(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) {
+		h.shared(h.Root)
+		h.must(os.MkdirAll(h.Dir+"/first", 0o755))
+		h.must(os.MkdirAll(h.Dir+"/second", 0o755))
+		h.must(unix.Mount(h.Root, h.Dir+"/first", "", unix.MS_BIND, ""))
+		h.must(unix.Mount("", h.Dir+"/first", "", unix.MS_SLAVE, ""))
+		h.must(unix.Mount("", h.Dir+"/first", "", unix.MS_SHARED, ""))
+		h.must(unix.Mount(h.Dir+"/first", h.Dir+"/second", "", unix.MS_BIND, ""))
+		h.must(unix.Mount("", h.Dir+"/second", "", unix.MS_SLAVE, ""))
+	})
+	v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
+	for _, m := range modes {
+		h.ok(h.up(m, v, p))
+		h.write(v, p, "f", string(m))
+		if second := strings.Replace(h.PodDir(p, v), h.Root, h.Dir+"/second", 1); !mounted(second) {
+			t.Errorf("%s: not seen at %s", m, second)
+		}
+		h.ok(h.up(m, v, q))
+		h.reads(v, q, "f", string(m))
+		h.restart()
+		h.settled("a")
+		if text, code := h.check(); code != 0 {
+			t.Errorf("%s: check: %s", m, text)
+		}
+		h.end(m, v, p, q)
+	}
+	h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
+	h.take(h.Dir+"/second", h.Dir+"/first", h.Root)
+}
+
 // Kubelet's root is bound on itself below a shared mount, as for a kubelet in a
 // container: each mount has a copy below it, which no lookup reaches.
 func TestRootBoundOnItself(t *testing.T) {
@@ -337,6 +371,16 @@ func TestOtherNamespace(t *testing.T) {
 	if !mounted(dir) {
 		t.Error("not mounted any more")
 	}
+	// The caller's namespace is a slave of one that is a slave of flexd's.
+	h.ok(h.call("unmount", dir))
+	below := func(propagation string) []string {
+		between := append(h.unshared("slave", "mount --make-rshared /"), "sh", "-c", `"$@"; exit $?`, "sh") // it stays there
+		return append(between, h.unshared(propagation, "true")...)
+	}
+	h.ok(h.entered(below("slave"), "mount", dir, v.Blob(&p)))
+	h.ok(h.entered(below("slave"), "unmount", dir))
+	h.refused(h.entered(below("private"), "mount", dir, v.Blob(&p)), "does not appear there")
+	h.ok(h.call("mount", dir, v.Blob(&p)))
 	// For the release it is enough that flexd sees it.
 	h.ok(h.inNamespace("private", "unmount", dir))
 	if mounted(dir) {
@@ -355,9 +399,15 @@ func (h *host) inNamespace(propagation string, args ...string) answer {
 // prepared is inNamespace after a preparation there.
 func (h *host) prepared(propagation, prepare string, args ...string) answer {
 	h.t.Helper()
+	return h.entered(h.unshared(propagation, prepare), args...)
+}
+
+// entered is a call by a command that runs it in other namespaces.
+func (h *host) entered(enter []string, args ...string) answer {
+	h.t.Helper()
 	driver := h.Driver
 	defer func() { h.Driver = driver }()
-	enter := append(h.unshared(propagation, prepare), driver)
+	enter = append(enter, driver)
 	h.Driver = enter[0]
 	a := h.callWith(nil, append(enter[1:], args...)...)
 	a.about = args[0]
