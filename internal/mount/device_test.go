@@ -11,6 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/host"
+	"github.com/flexd/flexd/test/umount"
 )
 
 // The filesystems with the smallest device that each accepts.
@@ -215,7 +216,7 @@ func TestTwins(t *testing.T) {
 			r.land(r.landing(at))
 			r.put(at + "/file")
 			c := r.twin()
-			l := c.landing(c.mkdir("m"))
+			l := firstOf(c.landing(c.mkdir("m")))
 			before := c.written()
 			err := c.Mount(t.Context(), c.lock, l, yes)
 			if fs.name == "btrfs" {
@@ -231,7 +232,7 @@ func TestTwins(t *testing.T) {
 				if len(c.mounts()) != 1 || len(r.mounts()) != 0 {
 					t.Errorf("mounts %v and %v", c.mounts(), r.mounts())
 				}
-				if err := r.Mount(t.Context(), r.lock, MountSpec{Device: r.dev, FSType: fs.name, Dir: at}, yes); !errors.As(err, &refusal) {
+				if err := r.Mount(t.Context(), r.lock, MountSpec{Device: r.dev, FSType: fs.name, Dir: at, First: true}, yes); !errors.As(err, &refusal) {
 					t.Errorf("the origin beside its copy: got %v", err)
 				}
 			} else if err != nil {
@@ -241,7 +242,7 @@ func TestTwins(t *testing.T) {
 				t.Errorf("got %q, %v", b, err)
 			}
 			more := l
-			more.Dir = c.mkdir("more")
+			more.Dir, more.First = c.mkdir("more"), false
 			c.land(more) // shares the superblock, with any options
 			for _, e := range c.mounts() {
 				if got := slices.Contains(e.Super, "nouuid"); got != (fs.name == "xfs") || e.SuperReadOnly {
@@ -267,6 +268,33 @@ func TestTwins(t *testing.T) {
 				c.unmount(l.Dir)
 			}
 		})
+	}
+}
+
+// Two btrfs with one fsid may be mounted at once, and the kernel distinguishes them by a temporary
+// fsid. Then further pods get both.
+func TestTwins_temporaryFSID(t *testing.T) {
+	need(t, "mkfs.btrfs")
+	r := newRig(t, 400*mib)
+	r.format("btrfs")
+	if _, err := os.Stat("/sys/fs/btrfs/features/temp_fsid"); err != nil {
+		t.Skip("needs temporary fsids of btrfs (Linux 6.7)")
+	}
+	c := r.twin()
+	for _, v := range []*rig{r, c} {
+		l := v.landing(v.mkdir("more"))
+		dir := v.mkdir("m")
+		v.sh("mount", v.dev.Path, dir) // as if the look at the mounted devices had seen none
+		v.Cleanup(func() { umount.NoFollow(dir) })
+		if err := os.WriteFile(dir+"/file", []byte(v.dev.Path), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v.land(l)
+		if b, err := os.ReadFile(l.Dir + "/file"); err != nil || string(b) != v.dev.Path {
+			t.Errorf("%s: got %q, %v", v.dev.Path, b, err)
+		}
+		defer umount.NoFollow(dir)
+		defer v.unmount(l.Dir)
 	}
 }
 

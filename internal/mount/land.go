@@ -85,7 +85,7 @@ func mountVolume(l MountSpec) error {
 // be distinguished.
 func build(dev *os.File, l MountSpec) (mnt int, err error) {
 	if l.FSType == "btrfs" {
-		if err := aloneInBtrfs(dev, l.Device); err != nil {
+		if err := aloneInBtrfs(dev, l.Device, l.First); err != nil {
 			return -1, err
 		}
 	}

@@ -168,9 +168,10 @@ func onOneDevice(sb superblock, d volume.Device) error {
 	}
 }
 
-// aloneInBtrfs refuses a btrfs on several devices, and one whose fsid is mounted
-// from another device.
-func aloneInBtrfs(dev *os.File, d volume.Device) error {
+// aloneInBtrfs refuses a btrfs on several devices, and the first mount of one whose fsid is mounted
+// from another device. Of two that are mounted at once, the kernel (Linux 6.7) gives one a temporary
+// fsid: a further mount is verified by btrfsIsOf only.
+func aloneInBtrfs(dev *os.File, d volume.Device, first bool) error {
 	sb, err := readSuperblock(dev, "btrfs")
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.Path, err)
@@ -179,7 +180,7 @@ func aloneInBtrfs(dev *os.File, d volume.Device) error {
 		return err
 	}
 	mounted := btrfsDevices(sb.FSID)
-	if len(mounted) == 0 || mounted.only(d.Number) {
+	if !first || len(mounted) == 0 || mounted.only(d.Number) {
 		return nil
 	}
 	return &Refusal{
