@@ -114,12 +114,14 @@ func checkedBefore(name string, checked uint64) bool {
 	return err == nil && seq <= checked
 }
 
+// resolveCached is RESOLVE_CACHED: a lookup that would wait for a filesystem fails.
+const resolveCached = 0x20
+
 // leadsTo returns the file at the path of a loop device's backing file, if the kernel knows it
 // without asking its filesystem, which may hang. It knows an attached file, unless a server can
 // change it, and nearly no path that leads nowhere. The file may differ from the attached one:
 // something was mounted over it, or the path is of another mount namespace.
 func leadsTo(path string) (f backing, known bool) {
-	const resolveCached = 0x20 // RESOLVE_CACHED
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached})
 	if err != nil {
 		return backing{}, false

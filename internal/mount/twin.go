@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -28,18 +28,14 @@ func mayHaveTwin(fsType string, err error) bool {
 	return fsType == "xfs" && errors.Is(err, unix.EINVAL)
 }
 
-// onlyTwins verifies that each mounted xfs with this UUID is on a device that is known to
-// be another volume.
+// onlyTwins verifies that each mounted xfs with this UUID, or with one that cannot be read, is on a
+// device that is known to be another volume.
 func onlyTwins(dev *os.File, d volume.Device) error {
 	uuid, err := xfsUUID(dev)
 	if err != nil {
 		return err
 	}
 	entries, err := os.ReadDir("/sys/fs/xfs")
-	if err != nil {
-		return err
-	}
-	tab, err := mounttable.Own()
 	if err != nil {
 		return err
 	}
@@ -51,21 +47,19 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 		if number == d.Number {
 			continue
 		}
-		its, ok := mountedXFS(tab, number)
-		if !ok {
-			other, err := os.Open("/dev/" + strings.ReplaceAll(e.Name(), "!", "/"))
-			if err != nil {
-				return err
-			}
-			its, err = xfsUUID(other)
-			other.Close()
-			if err != nil {
-				return err
+		its, ok := mountedXFS(number)
+		if ok && its != uuid || otherVolume(d.Number, number) {
+			continue
+		}
+		unknown := ""
+		if !ok { // the kernel shut it down, or it has no mount any more
+			if its, err = xfsOn("/dev/" + strings.ReplaceAll(e.Name(), "!", "/")); err != nil {
+				unknown = "; its UUID is unknown: " + err.Error()
 			}
 		}
-		if its == uuid && !otherVolume(d.Number, number) {
+		if its == uuid || unknown != "" {
 			return &Refusal{
-				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes", uuid, describeDevice(d)+loopName(d.Number), e.Name(), mappedName(number)+loopName(number)),
+				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes%s", uuid, describeDevice(d)+loopName(d.Number), e.Name(), mappedName(number)+loopName(number), unknown),
 				Hint: "unmount that one first; if it is a copy, give this one a UUID of its own (xfs_admin -U generate)",
 				Why:  volume.Conflict,
 			}
@@ -74,14 +68,44 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 	return nil
 }
 
-// mountedXFS returns the UUID of the xfs on a device from a mount of it: the kernel has it in memory,
-// and the device may hang.
-func mountedXFS(tab *mounttable.Table, number string) (uuid string, ok bool) {
+// mountedXFS returns the UUID of the xfs on a device from a mount of it, in any mount namespace: the
+// kernel has it in memory, and the device may hang.
+func mountedXFS(number string) (uuid string, ok bool) {
+	tasks, _ := procfs.Tasks()
+	seen := map[string]bool{}
+	for _, task := range tasks {
+		name, err := os.Readlink(task.Path("ns/mnt"))
+		root, rerr := os.Readlink(task.Path("root"))
+		if err != nil || rerr != nil || seen[name+root] {
+			continue
+		}
+		if uuid, ok = xfsSeenBy(task, number); ok {
+			break
+		}
+		seen[name+root] = true
+	}
+	return uuid, ok
+}
+
+// xfsSeenBy is mountedXFS for the mounts that are visible to a thread.
+func xfsSeenBy(task procfs.Task, number string) (uuid string, ok bool) {
+	tab, err := readTable(task.Path("mountinfo"))
+	if err != nil {
+		return "", false
+	}
+	root, err := unix.Open(task.Path("root"), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", false
+	}
+	defer unix.Close(root)
 	for _, e := range tab.Of(number) {
 		if e.Type != "xfs" || tab.Top(e.Dir) != e {
 			continue
 		}
-		dir, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		dir, err := unix.Openat2(root, e.Dir, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_IN_ROOT | resolveCached,
+		})
 		if err != nil {
 			continue
 		}
@@ -94,6 +118,15 @@ func mountedXFS(tab *mounttable.Table, number string) (uuid string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+func xfsOn(path string) (string, error) {
+	dev, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer dev.Close()
+	return xfsUUID(dev)
 }
 
 func xfsUUID(dev *os.File) (string, error) {
@@ -111,9 +144,12 @@ func otherVolume(a, b string) bool {
 	if x, y := lvmUUID(a), lvmUUID(b); x != "" && y != "" {
 		return x != y && !liesOn(a, b, 0) && !liesOn(b, a, 0)
 	}
-	x, xok := loopBacking(a)
-	y, yok := loopBacking(b)
-	return xok && yok && x.rdev == 0 && y.rdev == 0 && x.dev == y.dev && x.ino != y.ino
+	x, ok := loopBacking(a)
+	if !ok || x.rdev != 0 {
+		return false
+	}
+	y, ok := loopBacking(b) // b may hang: it is asked only if the answer counts
+	return ok && y.rdev == 0 && x.dev == y.dev && x.ino != y.ino
 }
 
 // lvmUUID returns the device-mapper uuid of a logical volume, which contains the uuids of

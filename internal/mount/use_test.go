@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/umount"
@@ -442,12 +441,8 @@ func TestTwins_sameBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tab, err := mounttable.Own()
-		if err != nil {
-			t.Fatal(err)
-		}
 		want, err := xfsUUID(dev)
-		if got, ok := mountedXFS(tab, number); !ok || err != nil || got != want { // without a read of the device, which may hang
+		if got, ok := mountedXFS(number); !ok || err != nil || got != want { // without a read of the device, which may hang
 			t.Errorf("%s: the mounted xfs is %q, want %q", row.name, got, want)
 		}
 		l := r.landing(r.mkdir("x"))
@@ -462,6 +457,84 @@ func TestTwins_sameBytes(t *testing.T) {
 		dev.Close()
 		r.sh("umount", at)
 		detach()
+	}
+}
+
+// An unrelated xfs does not hold up the mount of a copy, also if its disk hangs or fails: its UUID is
+// read from a mount of it in any mount namespace. If its UUID is unknown because the kernel shut it
+// down, a copy is refused unless the two are known to be different.
+func TestTwins_unrelated(t *testing.T) {
+	need(t, "mkfs.xfs", "xfs_io", "unshare", "blockdev")
+	for _, row := range []struct {
+		name     string
+		server   bool // its file is on a filesystem with a server
+		fail     func(f *fuse, file string) error
+		shutdown bool
+		refused  bool
+	}{
+		{"hangs", true, func(f *fuse, _ string) error { f.silent.Store(true); return nil }, false, false},
+		{"fails", true, func(f *fuse, _ string) error { f.abort(); return nil }, false, false},
+		{"was shut down", true, func(f *fuse, _ string) error { f.abort(); return nil }, true, true},
+		{"was shut down, another file", false, func(_ *fuse, file string) error { return os.Truncate(file, 0) }, true, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := newRig(t, 400*mib)
+			r.format("xfs")
+			r.land(r.landing(r.mkdir("m")))
+			c := r.twin()
+			f := newFuse(r)
+			file := filepath.Join(r.dir, "unrelated")
+			if row.server {
+				f.data = make([]byte, 400*mib)
+				file = f.file
+			} else {
+				r.sh("truncate", "-s", "400M", file)
+			}
+			other, detach := r.loop(file)
+			defer detach()
+			r.sh("mkfs.xfs", "-q", "-K", other)
+			elsewhere := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-ec", `mount "$1" "$2"; echo; read x; if "$3"; then xfs_io -x -c shutdown "$2"; fi; echo; read x || :`,
+				"sh", other, r.mkdir("elsewhere"), strconv.FormatBool(row.shutdown))
+			end, err := elsewhere.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, err := elsewhere.StdoutPipe()
+			if err == nil {
+				err = elsewhere.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer elsewhere.Wait()
+			defer end.Close()
+			defer f.abort()
+			line := make([]byte, 1)
+			if _, err := said.Read(line); err != nil {
+				t.Fatal(err)
+			}
+			r.sh("blockdev", "--flushbufs", other) // nothing of it is cached
+			l := firstOf(c.landing(c.mkdir("m")))
+			if err := row.fail(f, file); err != nil {
+				t.Fatal(err)
+			}
+			end.Write([]byte("\n"))
+			if _, err := said.Read(line); err != nil {
+				t.Fatal(err)
+			}
+			defer time.AfterFunc(20*time.Second, func() {
+				t.Error("it hangs")
+				f.abort()
+			}).Stop()
+			var refusal *Refusal
+			err = c.Mount(t.Context(), c.lock, l, yes)
+			if refused := errors.As(err, &refusal) && strings.Contains(err.Error(), other+" (") && strings.Contains(err.Error(), "which may show the same bytes; its UUID is unknown"); refused != row.refused || !refused && err != nil {
+				t.Errorf("got %v", err)
+			}
+			if err == nil {
+				c.unmount(l.Dir)
+			}
+		})
 	}
 }
 
