@@ -31,6 +31,9 @@ type drain struct {
 	file *os.File
 	done chan struct{} // closed when the reader has ended
 
+	line func(line []byte) // Cmd.Line
+	told int               // how much of buf was passed to line
+
 	mu   sync.Mutex // guards the next 2 fields: a grandchild may still write when the result is taken
 	buf  []byte
 	over bool
@@ -41,8 +44,8 @@ const readyLine = "ready\n"
 
 // newDrain starts to read f. If ready is set and readyLine comes first, ready is closed, and the
 // line is not part of the output.
-func newDrain(f *os.File, limit int, ready chan<- struct{}) *drain {
-	d := &drain{file: f, done: make(chan struct{})}
+func newDrain(f *os.File, limit int, ready chan<- struct{}, line func([]byte)) *drain {
+	d := &drain{file: f, done: make(chan struct{}), line: line}
 	go func() {
 		defer close(d.done)
 		defer f.Close()
@@ -107,6 +110,14 @@ func (d *drain) keep(b []byte, limit int) {
 		b, d.over = b[:room], true
 	}
 	d.buf = append(d.buf, b...)
+	for d.line != nil {
+		n := bytes.IndexByte(d.buf[d.told:], '\n') + 1
+		if n == 0 {
+			break
+		}
+		d.line(d.buf[d.told : d.told+n])
+		d.told += n
+	}
 }
 
 // finish is called when the child has ended: its output is in the pipe, and other holders

@@ -72,8 +72,8 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 		f.Close()
 	}
 	k.proc = proc
-	k.out = newDrain(ours[0], c.maxOut(), k.ready)
-	k.errs = newDrain(ours[1], maxStderr, nil)
+	k.out = newDrain(ours[0], c.maxOut(), k.ready, c.Line)
+	k.errs = newDrain(ours[1], maxStderr, nil, nil)
 	go k.wait(pidfd)
 	return k, nil
 }

@@ -25,6 +25,10 @@ type Cmd struct {
 	MaxOut   int           // bytes of standard output, beyond which it has failed; 0 = 1 MiB
 	Mutates  bool          // changes something: false lets tests verify that an observation changes nothing
 
+	// Line, if set, is called with each line of standard output as it comes, also after Run has
+	// reported the child as stuck.
+	Line func(line []byte)
+
 	// Gate, if set, makes the command two-phased. The child prints a line when it is ready
 	// and waits on descriptor 3; Gate is then called. If it returns nil, the child
 	// continues; otherwise Run closes the pipe, the child ends without an effect, and Run

@@ -455,10 +455,31 @@ func TestOutputReadAfterGrace(t *testing.T) {
 		if err := r.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		d := newDrain(r, 100, ready)
+		d := newDrain(r, 100, ready, nil)
 		<-d.done
 		if got := string(d.bytes()); got != answer {
 			t.Errorf("read %q, want %q", got, answer)
 		}
+	}
+}
+
+// The lines of a child are known as they come: it may hang before its end.
+func TestLine(t *testing.T) {
+	lines := make(chan string, 3)
+	ended := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, err := NewExec().Run(ctx, Cmd{Step: "test", Argv: []string{"sh", "-c", "echo a; echo b; printf c; sleep 1000"}, Deadline: time.Hour,
+			Line: func(line []byte) { lines <- string(line) }})
+		ended <- err
+	}()
+	for _, want := range []string{"a\n", "b\n"} {
+		if got := <-lines; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) || len(lines) > 0 {
+		t.Errorf("got %v, and %d more lines", err, len(lines))
 	}
 }

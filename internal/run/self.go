@@ -45,19 +45,24 @@ func Ask(ctx context.Context, r Runner, c Cmd, value any) error {
 	if err != nil {
 		return err
 	}
+	return Parse(c.Step, res.Stdout, value)
+}
+
+// Parse is Ask for a line that a child of flexd itself has printed.
+func Parse(step string, line []byte, value any) error {
 	var got reply
-	if err := json.Unmarshal(res.Stdout, &got); err != nil {
-		return fmt.Errorf("%s: the child's answer does not parse: %w", c.Step, err)
+	if err := json.Unmarshal(line, &got); err != nil {
+		return fmt.Errorf("%s: the child's answer does not parse: %w", step, err)
 	}
 	if got.ChildError != nil && got.Text != "" {
-		got.Step = c.Step
+		got.Step = step
 		return got.ChildError
 	}
 	if value == nil {
 		return nil
 	}
 	if err := json.Unmarshal(got.Value, value); err != nil {
-		return fmt.Errorf("%s: the child's answer does not parse: %w", c.Step, err)
+		return fmt.Errorf("%s: the child's answer does not parse: %w", step, err)
 	}
 	return nil
 }
