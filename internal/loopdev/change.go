@@ -68,9 +68,6 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	after := p.newest // the child also checks devices that are attached later
-	p.mu.Unlock()
 	lv.File = volume.File{} // it is read again
 	d, err := p.Device(ctx, lv)
 	if err != nil {
@@ -84,7 +81,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 			return errors.New("activate: " + empty(lv))
 		}
 		var l Loop
-		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: after, Others: p.others(file)}
+		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: d.Checked, Others: p.others(file)}
 		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
 			return err
 		}

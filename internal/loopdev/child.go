@@ -11,7 +11,7 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	run.BeChild()
 	switch op {
 	case "loop-identify":
-		return mount.Do(arg, identify), true
+		return identify(arg), true
 	case "loop-create":
 		return mount.Act(arg, create), true
 	case "loop-attach":

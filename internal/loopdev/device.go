@@ -48,7 +48,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			// Its file may have another name by now, and may still have a device.
 			return p.orphan(ctx, lv, nil)
 		}
-		return volume.Device{Activity: volume.Inactive}, nil
+		return volume.Device{Activity: volume.Inactive, Checked: s.checked}, nil
 	}
 	d := volume.Device{Activity: volume.Inactive}
 	switch {

@@ -1,6 +1,8 @@
 package loopdev
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
@@ -65,7 +66,7 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 		return identity{}, ctx.Err()
 	}
 	if _, ok := p.remembered(l.Seq); !ok {
-		if err := p.ask(ctx, []string{l.Name}, time.Minute); err != nil {
+		if err := p.ask(ctx, []Loop{l}, time.Minute); err != nil {
 			return identity{}, err
 		}
 	}
@@ -120,26 +121,59 @@ func (p *Provider) remember(seq uint64, id identity) {
 
 type identifyArg struct {
 	Names []string `json:"names"`
+	Seqs  []uint64 `json:"seqs"`
 }
 
 // An identified is the child's answer for one device.
 type identified struct {
-	Seq uint64 `json:"seq"`
+	Seq    uint64 `json:"seq"`
+	Silent bool   `json:"silent,omitempty"` // it was asked and has not answered within answerTimeout, or is gone
 	identity
 }
 
-func (p *Provider) ask(ctx context.Context, names []string, deadline time.Duration) error {
-	var got []identified
-	err := mount.Ask(ctx, p.runner, run.Cmd{
+// ask reads the identities of devices in one child.
+func (p *Provider) ask(ctx context.Context, loops []Loop, deadline time.Duration) error {
+	var arg identifyArg
+	for _, l := range loops {
+		arg.Names, arg.Seqs = append(arg.Names, l.Name), append(arg.Seqs, l.Seq)
+	}
+	c := run.Cmd{
 		Step:     "identify",
-		Argv:     run.Self("loop-identify", identifyArg{Names: names}),
+		Argv:     run.Self("loop-identify", arg),
 		Deadline: deadline,
-	}, &got)
+		Line:     func(line []byte) { _ = p.told(line) },
+	}
+	res, err := p.runner.Run(ctx, c)
 	if err != nil {
 		return err
 	}
+	for line := range bytes.Lines(res.Stdout) {
+		err = cmp.Or(err, p.told(line))
+	}
+	return err
+}
+
+// told is called for each line of the child.
+func (p *Provider) told(line []byte) error {
+	var got []identified
+	if err := run.Parse("identify", line, &got); err != nil {
+		return err
+	}
 	for _, g := range got {
-		p.remember(g.Seq, g.identity)
+		if g.Silent {
+			if id, ok := p.restore(g.Seq); ok {
+				g.Silent, g.identity = false, id
+			}
+		}
+		p.mu.Lock()
+		if !g.Silent {
+			p.known[g.Seq] = g.identity
+		}
+		if q := p.asked[g.Seq]; q != nil {
+			q.silent = q.silent || g.Silent
+			q.end()
+		}
+		p.mu.Unlock()
 	}
 	return nil
 }

@@ -1,44 +1,66 @@
 package loopdev
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// identify is the child that reads the identities of loop devices. It omits a device that
-// is gone.
-func identify(a identifyArg) ([]identified, error) {
-	got := []identified{}
-	for _, name := range a.Names {
-		dev, err := mount.OpenLoop(name)
-		if mount.Detached(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		id, seq, err := ask(dev, name)
-		dev.Close()
-		if errors.Is(err, unix.ENXIO) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		got = append(got, identified{Seq: seq, identity: id})
+// identify is the child that reads the identities of loop devices. It asks all at once, since
+// each may hang, and prints each answer as it comes.
+func identify(arg []byte) int {
+	var a identifyArg
+	if err := json.Unmarshal(arg, &a); err != nil {
+		return run.Answer(nil, err)
 	}
-	return got, nil
+	var all sync.WaitGroup
+	for i, name := range a.Names {
+		all.Go(func() {
+			if err := identifyOne(name, a.Seqs[i]); err != nil && !mount.Detached(err) {
+				run.Answer(nil, err)
+			}
+		})
+	}
+	all.Wait()
+	return 0
+}
+
+// identifyOne prints the identity of a device. It prints that the device is silent if that takes
+// long, if the filesystem of its file is down, or if that incarnation of the device is gone.
+func identifyOne(name string, seq uint64) error {
+	silent := func() { run.Answer([]identified{{Seq: seq, Silent: true}}, nil) }
+	late := time.AfterFunc(answerTimeout, silent)
+	defer late.Stop()
+	dev, err := mount.OpenLoop(name)
+	if mount.Detached(err) {
+		silent()
+	}
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	id, now, err := ask(dev, name)
+	if err != nil || now != seq {
+		silent()
+	}
+	if err != nil {
+		return err
+	}
+	run.Answer([]identified{{Seq: now, identity: id}}, nil)
+	return nil
 }
 
 // ask reads the identity of an open loop device, which cannot change while the device is

@@ -32,7 +32,7 @@ type Provider struct {
 	asking   chan struct{} // holds one token: the permission to read one device's identity
 	mu       sync.Mutex
 	known    map[uint64]identity  // guarded by mu: by diskseq
-	asked    map[uint64]time.Time // guarded by mu: by diskseq: when a device without an answer may be asked again
+	asked    map[uint64]*question // guarded by mu: by diskseq: of the devices without an answer
 	clock    uint64               // guarded by mu: orders calls and scans
 	scanning *scan                // guarded by mu
 	last     *scan                // guarded by mu: the last one that ended
@@ -55,7 +55,7 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
 		asking:  make(chan struct{}, 1),
 		known:   map[uint64]identity{},
-		asked:   map[uint64]time.Time{},
+		asked:   map[uint64]*question{},
 		sole:    map[volume.UUID]sole{},
 		rewatch: map[string]func(){},
 		stocks:  map[string]*stock{},

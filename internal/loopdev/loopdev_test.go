@@ -325,9 +325,8 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 	}
 }
 
-// Ensure that devices whose identity is not known cost one child, once, for all of
-// the configured directories and one for all others, and that what can't be asked is
-// an error.
+// Ensure that devices whose identity is not known cost one child, once, and that what can't be
+// asked is an error.
 func TestIdentityIsAskedOnce(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{
 		{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a"},
@@ -354,8 +353,8 @@ func TestIdentityIsAskedOnce(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", row.number, id, err)
 		}
 	}
-	if r.count != 2 {
-		t.Errorf("children: got %d, want 2", r.count)
+	if r.count != 1 {
+		t.Errorf("children: got %d, want 1", r.count)
 	}
 	k.loops[0].Seq = 99 // attached anew
 	if id, err := p.Identify(t.Context(), "7:1"); err == nil || id.UUID != "" {
@@ -408,29 +407,126 @@ func TestLinksComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
-// A hungRunner answers for loop1, and not for others until they are released.
+// A hungRunner is a child that prints the answers of devices as they come. A device without an answer
+// is silent, and has the one in late when it is released. One with the answer "-" is not asked.
 type hungRunner struct {
 	released chan struct{}
 	answers  map[string]string // by device
+	late     map[string]string
+	err      error         // how the child ends, with nothing printed
+	slow     time.Duration // until the child asks
 	children int
 }
 
-func (h *hungRunner) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
+func (h *hungRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	h.children++
 	var arg identifyArg
 	_ = json.Unmarshal([]byte(c.Argv[3]), &arg)
-	var all []string
-	for _, name := range arg.Names {
-		if name != "loop1" {
-			select {
-			case <-h.released:
-			case <-time.After(c.Deadline):
-				return run.Result{}, &run.StuckError{Step: c.Step, Done: h.released}
-			}
-		}
-		all = append(all, h.answers[name])
+	if h.err != nil {
+		return run.Result{}, h.err
 	}
-	return run.Result{Stdout: []byte(`{"value":[` + strings.Join(all, ",") + `]}`)}, nil
+	if h.slow > c.Deadline {
+		time.Sleep(c.Deadline)
+		return run.Result{}, &run.ExitError{Step: c.Step, Err: context.DeadlineExceeded}
+	}
+	time.Sleep(h.slow)
+	begin := time.Now()
+	var silent []string
+	for _, name := range arg.Names {
+		if a := h.answers[name]; a == "-" {
+			continue
+		} else if a != "" {
+			c.Line([]byte(`{"value":[` + a + `]}`))
+		} else {
+			silent = append(silent, name)
+		}
+	}
+	if len(silent) == 0 {
+		return run.Result{}, nil
+	}
+	select {
+	case <-h.released:
+		for _, name := range silent {
+			c.Line([]byte(`{"value":[` + h.late[name] + `]}`))
+		}
+		return run.Result{}, nil
+	case <-time.After(answerTimeout):
+	}
+	for _, name := range silent {
+		c.Line(fmt.Appendf(nil, `{"value":[{"seq":1%s,"silent":true}]}`, name[4:]))
+	}
+	time.Sleep(time.Until(begin.Add(c.Deadline)))
+	return run.Result{}, &run.StuckError{Step: c.Step, Done: h.released}
+}
+
+// A device that was not asked does not count as checked: it may be attached to the volume's file.
+func TestUnasked(t *testing.T) {
+	own, rival := fmt.Sprintf(`{"seq":11,"uuid":%q,"dev":1,"ino":2}`, uuidA), `{"seq":13,"dev":1,"ino":2}`
+	for _, row := range []struct {
+		name     string
+		runner   hungRunner
+		checked  uint64
+		unusable bool
+		took     time.Duration
+	}{
+		{"a silent device before it", hungRunner{answers: map[string]string{"loop1": own, "loop3": rival}}, 13, true, answerTimeout},
+		{"a silent device alone", hungRunner{answers: map[string]string{"loop1": own, "loop3": `{"seq":13,"dev":1,"ino":3}`}}, 13, false, answerTimeout},
+		{"a silent device delays it", hungRunner{answers: map[string]string{"loop1": own, "loop3": "-"}}, 12, false, 10 * time.Second},
+		{"the child fails", hungRunner{err: unix.EAGAIN}, 10, false, 0},
+		{"the child is slow", hungRunner{answers: map[string]string{"loop1": own, "loop3": rival}, slow: 4 * time.Second}, 13, true, 4*time.Second + answerTimeout},
+		{"the child does not ask", hungRunner{answers: map[string]string{"loop1": own}, slow: time.Hour}, 10, false, 12 * time.Second},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &fakeKernel{loops: []Loop{
+					{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a", Size: 4096},
+					{Name: "loop2", Number: "7:2", Seq: 12, BackingFile: "/dead/server/image"},
+					{Name: "loop3", Number: "7:3", Seq: 13, BackingFile: "/srv/disk.img"},
+				}, files: map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Inode: Inode{1, 2}}}}
+				row.runner.released = make(chan struct{})
+				p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &row.runner, k)
+				p.newest = 13
+				begin := time.Now()
+				s, err := p.look(t.Context())
+				if err != nil || s.checked != row.checked || len(s.byInode[Inode{1, 2}]) == 2 != row.unusable || time.Since(begin) > row.took+10*time.Millisecond {
+					t.Errorf("after %v: checked up to %d, %v, %v", time.Since(begin), s.checked, s.byInode, err)
+				}
+				close(row.runner.released)
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
+// The child that attaches a volume's file asks the devices itself that flexd could not ask.
+func TestUnaskedActivate(t *testing.T) {
+	k := &fakeKernel{loops: []Loop{{Name: "loop3", Number: "7:3", Seq: 13, BackingFile: "/srv/disk.img"}},
+		files: map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Inode: Inode{1, 2}}}}
+	for _, row := range []struct {
+		err   error
+		after uint64
+	}{{unix.EAGAIN, 12}, {nil, 13}} {
+		r := &attachRunner{err: row.err}
+		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
+		p.newest = 13
+		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
+		if err := p.Activate(t.Context(), "", lv); !errors.Is(err, unix.ENOSPC) || r.arg.After != row.after {
+			t.Errorf("%v: got %+v, %v", row.err, r.arg, err)
+		}
+	}
+}
+
+// An attachRunner identifies loop3, or returns err, and refuses an attach.
+type attachRunner struct {
+	err error
+	arg attachArg
+}
+
+func (r *attachRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	if c.Argv[2] == "loop-attach" {
+		return run.Result{}, cmp.Or(json.Unmarshal([]byte(c.Argv[3]), &r.arg), error(unix.ENOSPC))
+	}
+	return run.Result{Stdout: []byte(`{"value":[{"seq":13,"dev":9,"ino":9}]}`)}, r.err
 }
 
 // A device that does not say what it is delays one look, and no second one; no
@@ -441,8 +537,9 @@ func TestHungDevice(t *testing.T) {
 			{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a", Size: 4096},
 			{Name: "loop2", Number: "7:2", Seq: 12, BackingFile: "/dead/server/image"},
 		}, files: map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Inode: Inode{1, 2}}}}
-		r := &hungRunner{released: make(chan struct{}), answers: map[string]string{
-			"loop1": fmt.Sprintf(`{"seq":11,"uuid":%q,"dev":1,"ino":2}`, uuidA), "loop2": `{"seq":12,"dev":1,"ino":2}`}}
+		r := &hungRunner{released: make(chan struct{}),
+			answers: map[string]string{"loop1": fmt.Sprintf(`{"seq":11,"uuid":%q,"dev":1,"ino":2}`, uuidA)},
+			late:    map[string]string{"loop2": `{"seq":12,"dev":1,"ino":2}`}}
 		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
 		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
 		for i, limit := 0, answerTimeout; i < 300; i, limit = i+1, 2*time.Millisecond {

@@ -22,7 +22,7 @@ type scan struct {
 	byInode map[Inode][]string
 	byBase  map[string][]uint64 // the diskseqs of known devices by the last part of their file's path
 	newest  uint64              // the largest diskseq
-	checked uint64              // devices up to this diskseq were attached before the scan began
+	checked uint64              // devices up to this diskseq were attached before the scan began, and were asked
 	silent  []string            // devices without an answer about their identity
 }
 
@@ -87,7 +87,7 @@ func (p *Provider) scan(ctx context.Context, s *scan) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.index(loops, p.known)
+	s.index(loops, p.known, p.asked)
 	p.forget(loops)
 	for uuid, last := range p.sole { // volumes that are no longer observed
 		if s.end.Sub(last.scanned) > soleTimeout {
@@ -98,7 +98,7 @@ func (p *Provider) scan(ctx context.Context, s *scan) {
 	close(s.done)
 }
 
-func (s *scan) index(loops []Loop, known map[uint64]identity) {
+func (s *scan) index(loops []Loop, known map[uint64]identity, asked map[uint64]*question) {
 	s.byFile, s.byUUID, s.byInode = map[string][]string{}, map[volume.UUID][]string{}, map[Inode][]string{}
 	s.byBase = map[string][]uint64{}
 	for _, l := range loops {
@@ -107,6 +107,9 @@ func (s *scan) index(loops []Loop, known map[uint64]identity) {
 		id, ok := known[l.Seq]
 		if !ok {
 			s.silent = append(s.silent, l.Name)
+			if q := asked[l.Seq]; q == nil || !q.silent {
+				s.checked = min(s.checked, l.Seq-1)
+			}
 			continue
 		}
 		s.byBase[filepath.Base(l.BackingFile)] = append(s.byBase[filepath.Base(l.BackingFile)], l.Seq)
@@ -143,115 +146,102 @@ func (p *Provider) forget(loops []Loop) {
 	if len(p.known)+len(p.asked) <= 4*len(loops)+64 {
 		return
 	}
-	known, asked := map[uint64]identity{}, map[uint64]time.Time{}
+	known, asked := map[uint64]identity{}, map[uint64]*question{}
 	for _, l := range loops {
 		if id, ok := p.known[l.Seq]; ok {
 			known[l.Seq] = id
 		}
-		if at, ok := p.asked[l.Seq]; ok {
-			asked[l.Seq] = at
+		if q := p.asked[l.Seq]; q != nil {
+			asked[l.Seq] = q
 		}
 	}
 	p.known, p.asked = known, asked
 }
 
-// answerTimeout is the time to wait for a device's first answer; another in tests. A device that
-// hangs delays one look.
-var answerTimeout = 2 * time.Second
+// answerTimeout is the time to wait for a device's answer. A device that hangs delays one look.
+const answerTimeout = 2 * time.Second
 
 // retryPause is the time after which a device without an answer is asked again, without waiting
 // for it.
 const retryPause = time.Minute
 
-// askNew reads the identities of new devices. The open can hang, and so can the stat of the
-// file that reading its status includes: a volume whose own file responds does not wait for
-// other devices.
+// A question is about a device that has not answered. Its fields are guarded by Provider.mu.
+type question struct {
+	again  time.Time     // when the device may be asked again
+	silent bool          // it was asked, and did not answer in time
+	ended  chan struct{} // closed when that is known, or its child has ended
+}
+
+func (q *question) end() {
+	select {
+	case <-q.ended:
+	default:
+		close(q.ended)
+	}
+}
+
+// askNew reads the identities of new devices, and waits until each has answered or is silent. The
+// open can hang, and so can the stat of the file that reading its status includes: a volume
+// whose own file responds does not wait for other devices any longer.
 func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 	var unknown []Loop
-	first, now := false, time.Now()
+	var asked []*question
+	now := time.Now()
 	p.mu.Lock()
 	for _, l := range loops {
 		if _, ok := p.known[l.Seq]; ok {
 			continue
 		}
-		again, asked := p.asked[l.Seq]
-		if asked && now.Before(again) {
-			continue
+		q := p.asked[l.Seq]
+		if q == nil || now.After(q.again) {
+			if q == nil || !q.silent { // a look does not wait for a silent device again
+				q = &question{ended: make(chan struct{})}
+				p.asked[l.Seq] = q
+			}
+			q.again = now.Add(24 * time.Hour) // until its child has ended
+			unknown = append(unknown, l)
 		}
-		p.asked[l.Seq] = now.Add(24 * time.Hour) // until it has answered
-		first = first || !asked
-		unknown = append(unknown, l)
+		asked = append(asked, q)
 	}
 	p.mu.Unlock()
-	if len(unknown) == 0 {
-		return
+	if len(unknown) > 0 {
+		go p.askAll(context.WithoutCancel(ctx), unknown)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var ours, others []Loop // devices of the configured directories are asked first
-		for _, l := range unknown {
-			if p.nameOf(l.BackingFile) != (volume.Name{}) {
-				ours = append(ours, l)
-			} else {
-				others = append(others, l)
-			}
+	for _, q := range asked {
+		select {
+		case <-q.ended:
+		case <-ctx.Done():
+			return
 		}
-		ctx := context.WithoutCancel(ctx)
-		p.askAll(ctx, ours)
-		p.askAll(ctx, others)
-	}()
-	if !first {
-		return
-	}
-	limit := time.NewTimer(answerTimeout)
-	defer limit.Stop()
-	select {
-	case <-done:
-	case <-limit.C:
 	}
 }
 
-// askAll reads the identities of devices in one child, or one by one if one of them does
-// not answer.
+// askAll reads the identities of devices in one child. It sets the time when those without an
+// answer may be asked again: while a child hangs in one, no other is started for that one.
 func (p *Provider) askAll(ctx context.Context, loops []Loop) {
-	var names []string
-	for _, l := range loops {
-		names = append(names, l.Name)
-	}
-	if len(names) == 0 {
-		return
-	}
-	err := p.ask(ctx, names, 10*time.Second)
-	for _, l := range loops {
-		own := err
-		if _, ok := p.remembered(l.Seq); !ok && err != nil && len(loops) > 1 {
-			own = p.ask(ctx, []string{l.Name}, 10*time.Second)
-		}
-		p.answered(l, own)
-	}
-}
-
-// answered sets the time when a device may be asked again. While a child hangs in it, no
-// other is started. One that did not answer may have a saved identity.
-func (p *Provider) answered(l Loop, err error) {
-	if _, ok := p.remembered(l.Seq); !ok && err != nil {
-		if id, ok := p.restore(l.Seq); ok {
-			p.remember(l.Seq, id)
-		}
-	}
-	if stuck, ok := errors.AsType[*run.StuckError](err); ok {
-		go func() {
-			<-stuck.Done
-			p.answered(l, nil)
-		}()
-		return
-	}
+	stuck, hangs := errors.AsType[*run.StuckError](p.ask(ctx, loops, 10*time.Second))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.known[l.Seq]; ok {
-		delete(p.asked, l.Seq)
-		return
+	for _, l := range loops {
+		q := p.asked[l.Seq]
+		if q == nil {
+			continue // gone meanwhile
+		}
+		q.end()
+		switch _, ok := p.known[l.Seq]; {
+		case ok:
+			delete(p.asked, l.Seq)
+		case hangs && len(loops) > 1: // in at least one of them
+			go p.askAll(ctx, []Loop{l})
+		case hangs:
+			go func() {
+				<-stuck.Done
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				q.again = time.Now().Add(retryPause)
+			}()
+		default:
+			q.again = time.Now().Add(retryPause)
+		}
 	}
-	p.asked[l.Seq] = time.Now().Add(retryPause)
 }
