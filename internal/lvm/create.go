@@ -14,7 +14,8 @@ import (
 
 // Create creates a blank, active volume of at least size bytes. A tag marks it during the
 // creation, so that it is not used as a volume; after an interrupted creation the volume is
-// found by that tag and completed. Nothing is ever replaced, except a RAID that was never active.
+// found by that tag and completed. Nothing is ever replaced, except what was never active: a RAID, or
+// a thin volume that its pool does not have.
 func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -66,6 +67,15 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		activated = err == nil && d.Activity == volume.Inactive
 	}
 	err = g.finish(ctx, lock, f, l, size)
+	if !made && l.unknownToPool(err) {
+		f, failed := g.removeRemains(ctx, l)
+		if failed != nil {
+			return failed
+		}
+		if _, there := f.LVs[name.LV]; !there {
+			return p.Create(ctx, lock, name, size, namespace)
+		}
+	}
 	if err == nil || hangs(err) || !activated {
 		return err
 	}

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +34,14 @@ func (f *Facts) neverActive(l Logical) bool {
 		visible = true
 	}
 	return visible
+}
+
+// unknownToPool reports whether the activation of a thin volume failed because its pool does not have
+// it: lvcreate, which writes the metadata first, was interrupted before it told the pool. LVM loads the
+// volume's table before it tells the pool, so this error is permanent; and there is no data.
+func (l Logical) unknownToPool(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && l.Pool != "" && strings.Contains(e.Text, "reload ioctl on") && strings.Contains(e.Text, "failed: No data available")
 }
 
 // removeRemains removes a volume that was never active, with its parts, and returns the metadata

@@ -89,6 +89,64 @@ func TestCreateOverRemains(t *testing.T) {
 	}
 }
 
+// lvcreate was killed after it had written the metadata of a thin volume, and before it told the pool: LVM
+// could never activate the volume, also after a boot. It is removed and created again.
+func TestCreateUnknownToPool(t *testing.T) {
+	const said = "device-mapper: reload ioctl on  (253:4) failed: No data available"
+	meanwhile := func(command string, change func(lv *fakeLV)) func(f *fakeLVM) {
+		return func(f *fakeLVM) {
+			f.before = func(words string) error {
+				if strings.HasPrefix(words, command) {
+					change(f.lvs["db"])
+				}
+				return nil
+			}
+		}
+	}
+	for _, row := range []struct {
+		what    string
+		change  func(f *fakeLVM)
+		removed bool
+		says    string // "" = it is created
+	}{
+		{"unknown to the pool", func(*fakeLVM) {}, true, ""},
+		{"no creation of flexd's", func(f *fakeLVM) { f.lvs["db"].tags = nil }, false, "exists already"},
+		{"completed meanwhile", meanwhile("lvremove", func(lv *fakeLV) { lv.tags = []string{tagCreated} }), false, "No data available"},
+		{"another one meanwhile", meanwhile("lvremove", func(lv *fakeLV) { lv.uuid = fakeUUID(9) }), false, "No data available"},
+		{"active meanwhile", func(f *fakeLVM) {
+			uuid := dmUUID(fakeUUID(1))
+			f.failing = map[string]bool{uuid: true}
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-db", UUID: uuid, Number: "253:0", Live: true, Targets: []devmapper.Target{{Type: "thin", Length: 8 * mib}}}
+		}, false, "does not parse"},
+		{"no thin volume", func(f *fakeLVM) { f.lvs["db"].layout, f.lvs["db"].pool = "linear", "" }, false, "No data available"},
+		{"a cached volume", func(f *fakeLVM) { f.lvs["db"].layout = "cache" }, false, "No data available"},
+		{"another error", func(f *fakeLVM) {
+			f.broken["db"] = "device-mapper: reload ioctl on  (253:4) failed: Input/output error"
+		}, false, "Input/output error"},
+		{"a disk is missing", func(f *fakeLVM) { f.missing = 1 }, false, "lacks 1 of its disks"},
+	} {
+		f, p := newFake(t, 0)
+		f.lvs["db"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "thin,sparse", role: "public", pool: "pool", tags: []string{tagCreating}}
+		f.broken["db"] = said
+		f.hook = func(c run.Cmd) (run.Result, error, bool) {
+			if c.Argv[0] == "lvm" && c.Argv[1] == "lvcreate" {
+				delete(f.broken, "db") // of the new one
+			}
+			return run.Result{}, nil, false
+		}
+		row.change(f)
+		err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "db"}, 8*mib, "")
+		if removed := slices.Contains(f.commands(), "lvcreate"); removed != row.removed {
+			t.Errorf("%s: removed %v", row.what, removed)
+		}
+		if row.says != "" {
+			is(t, err, nil, row.says)
+		} else if err != nil || !slices.Equal(f.lvs["db"].tags, []string{tagCreated}) || f.lvs["db"].uuid == fakeUUID(1) {
+			t.Errorf("%s: got %v, %+v", row.what, err, f.lvs["db"])
+		}
+	}
+}
+
 // The parts of a RAID whose activation was interrupted are removed before it is activated again,
 // without what is open; its contents stay.
 func TestFreeParts(t *testing.T) {

@@ -94,3 +94,70 @@ func TestVMCreateRAIDCut(t *testing.T) {
 	l.sh("lvchange", "-ay", "vg0/used")
 	l.sh("e2fsck", "-fn", "/dev/vg0/used")
 }
+
+// Ensure that the creation of a thin volume is completed if lvcreate was killed before one of its
+// messages to the pool, with and without its devices, as a power cut leaves it.
+func TestVMCreateThinCut(t *testing.T) {
+	l := newLab(t)
+	trace := filepath.Join(t.TempDir(), "trace")
+	l.sh("lvcreate", "-q", "-y", "-an", "-L", "64M", "-T", "vg0/pool")
+	g := Group{ThinPool: "pool"}
+	// lvcreate runs lvcreate, which is killed before that call of device-mapper, and returns which of
+	// its calls are messages to the pool.
+	lvcreate := func(name string, at int) (messages []int) {
+		args := []string{"-f", "-qq", "-o", trace, "-e", "trace=ioctl"}
+		if at > 0 {
+			args = append(args, "-e", fmt.Sprint("inject=ioctl:signal=KILL:when=", at))
+		}
+		made := createArgs(g, volume.Name{VG: "vg0", LV: name}, 4, 4*mib, "team-a")
+		args = append(append(args, made[0], "--config", "activation{monitoring=0}"), made[1:]...)
+		exec.Command("strace", args...).Run()
+		text, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, _, _ := strings.Cut(string(text), " ") // strace counts the calls of each process
+		call := 0
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, pid) && strings.Contains(line, " ioctl(") {
+				if call++; strings.Contains(line, "DM_TARGET_MSG") {
+					messages = append(messages, call)
+				}
+			}
+		}
+		return messages
+	}
+	lvcreate("first", 0) // has more calls
+	replaced := 0
+	for i := range 3 {
+		active, message := i%2 == 0, i/2 // the first one creates the volume, the second one confirms it
+		l.sh("lvchange", map[bool]string{true: "-ay", false: "-an"}[active], "vg0/pool")
+		messages := lvcreate("whole", 0)
+		if len(messages) != 2 {
+			t.Fatalf("lvcreate sends %d messages to the pool", len(messages))
+		}
+		l.sh("lvremove", "-q", "-y", "vg0/whole")
+		name := fmt.Sprint("v", i)
+		lvcreate(name, messages[message])
+		if !active {
+			exec.Command("dmsetup", "remove_all", "--noudevsync").Run()
+		}
+		l.restart(g)
+		was := l.sh("lvs", "--noheadings", "-o", "lv_uuid", "vg0/"+name)
+		if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: name}, 16*mib, ""); err != nil {
+			t.Errorf("killed before message %d, pool active %v: %v", message, active, err)
+			continue
+		}
+		lv := l.present(name)
+		if d := l.device(lv); lv.Size != 16*mib || !lv.Created || d.Size != lv.Size {
+			t.Errorf("killed before message %d: got %+v %+v", message, lv, d)
+		}
+		if !strings.HasSuffix(string(lv.UUID), was) {
+			replaced++
+		}
+		l.sh("lvremove", "-q", "-y", "vg0/"+name)
+	}
+	if replaced != 2 {
+		t.Errorf("%d creations were killed at the point that matters", replaced)
+	}
+}
