@@ -39,6 +39,15 @@ func (f *Facts) upward(part string) string {
 	return up
 }
 
+// whole returns the volume, or the pool, of which a hidden volume is a part, a part of a part, or the
+// cache; other volumes are their own.
+func (f *Facts) whole(name string) string {
+	for up := f.upward(name); up != ""; up = f.upward(name) {
+		name = up
+	}
+	return name
+}
+
 // leg returns the number of a leg of a RAID or a mirror in the name of its part.
 func leg(raid, part string) (number string, ok bool) {
 	for _, mark := range []string{"_rimage_", "_rmeta_", "_mimage_"} {

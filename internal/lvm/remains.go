@@ -106,24 +106,39 @@ func (g *group) freeParts(ctx context.Context, l Logical) error {
 	return removeDevices(ctx, g.p.Runner, left)
 }
 
+// A leftPart is a device that an interrupted command of LVM has left, of a part of that volume.
+type leftPart struct{ device, whole string }
+
 // left returns the devices that an interrupted command of LVM has left: of parts of a volume that has no
-// device itself, which LVM then refuses to activate. By their names it has that of the volume. A running
-// command may have them for a moment.
-func (p *Provider) left(f *Facts, list []devmapper.Mapped) map[string]string {
-	active, all := map[string]bool{}, map[string]string{}
+// device itself, which LVM then refuses to activate. A device comes after those that use it, so that they
+// can be removed in this order. A running command may have them for a moment.
+func (p *Provider) left(f *Facts, list []devmapper.Mapped) (all []leftPart) {
+	active := map[string]bool{}
 	for _, m := range list {
 		active[ownerOf(m.UUID)] = true
 	}
+	t, wholes, uses := p.tree(), map[string]string{}, map[string]int{} // uses: of a device's number, by those in all
+	var rest []*node
 	for _, m := range list {
 		id, _, ours := f.idOf(m)
 		part := f.lv(id)
-		whole, known := f.LVs[above(part.Name)]
-		if !ours || !known || !part.Hidden || part.Locked || active[dmUUID(whole.UUID)] {
-			continue
+		if whole := f.whole(part.Name); ours && whole != part.Name && !part.Locked && !active[dmUUID(f.LVs[whole].UUID)] {
+			if n := t.add(p.DM.Device(devmapper.Key{UUID: m.UUID})); n.err == nil {
+				rest, wholes[n.Name] = append(rest, n), whole
+			}
 		}
-		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); err == nil && now.Open == 0 {
-			all[m.Name] = whole.Name
+	}
+	slices.SortFunc(rest, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
+	for {
+		i := slices.IndexFunc(rest, func(n *node) bool { return n.Open == uses[n.Number] })
+		if i < 0 {
+			break
 		}
+		for _, number := range rest[i].below {
+			uses[number]++
+		}
+		all = append(all, leftPart{rest[i].Name, wholes[rest[i].Name]})
+		rest = slices.Delete(rest, i, i+1)
 	}
 	if len(all) > 0 {
 		if _, who := lockHolder(f.Name); who != "" {
@@ -137,17 +152,21 @@ func (p *Provider) left(f *Facts, list []devmapper.Mapped) map[string]string {
 // command of LVM has left some.
 func (p *Provider) inTheWay(f *Facts, volumes ...string) string {
 	for _, part := range slices.Sorted(maps.Keys(f.LVs)) {
-		for up := part; up != "" && f.LVs[part].Locked; up = above(up) {
+		for up := part; up != "" && f.LVs[part].Locked; up = f.upward(up) {
 			if slices.Contains(volumes, up) {
 				return f.movedBy(part)
 			}
 		}
 	}
 	list, _ := p.DM.List()
-	left := p.left(f, list)
-	maps.DeleteFunc(left, func(_, whole string) bool { return !slices.Contains(volumes, whole) })
-	if len(left) == 0 {
+	var names []string
+	for _, l := range p.left(f, list) {
+		if slices.Contains(volumes, l.whole) {
+			names = append(names, l.device)
+		}
+	}
+	if len(names) == 0 {
 		return ""
 	}
-	return join.Left(strings.Join(slices.Sorted(maps.Keys(left)), " "))
+	return join.Left(strings.Join(names, " "))
 }

@@ -1,7 +1,9 @@
 package lvm
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -226,6 +228,63 @@ func TestLeftParts(t *testing.T) {
 		}
 		slices.Sort(left)
 		if got := strings.Join(left, " "); got != c.left {
+			t.Errorf("%s: reported %q", c.about, got)
+		}
+	}
+}
+
+// The devices of a cache lie on each other. An interrupted activation or deactivation leaves some of them,
+// and LVM does not activate the volume until they are removed, from the top.
+func TestLeftCache(t *testing.T) {
+	t.Parallel()
+	type device struct {
+		lv, layer string
+		open      int
+		on        string // the number of that below
+	}
+	cvol := map[string]string{"a_corig": "linear private,cache,origin", "fast_cvol": "linear private,cache,pool,data"}
+	cpool := map[string]string{"a_corig": "linear private,cache,origin", "fast_cpool": "cache,pool private", "fast_cpool_cdata": "linear private,cache,pool,data", "fast_cpool_cmeta": "linear private,cache,pool,metadata"}
+	whole := []device{{"fast_cvol", "", 2, "254:0"}, {"fast_cvol", "-cdata", 0, "253:0"}, {"fast_cvol", "-cmeta", 0, "253:0"}}
+	for _, c := range []struct {
+		about string
+		lvs   map[string]string
+		cache string
+		left  []device
+		says  string
+		check string // the first one, as flexd check has it
+	}{
+		{"a cachevol", cvol, "fast_cvol", []device{{"fast_cvol", "", 0, "254:0"}}, "dmsetup remove vg0-fast_cvol", "fast_cvol"},
+		{"the devices of a cachevol", cvol, "fast_cvol", whole, "dmsetup remove vg0-fast_cvol-cdata vg0-fast_cvol-cmeta vg0-fast_cvol", "fast_cvol"},
+		{"with another user", cvol, "fast_cvol", append([]device{{"fast_cvol", "", 3, "254:0"}}, whole[1:]...), "dmsetup remove vg0-fast_cvol-cdata vg0-fast_cvol-cmeta", "fast_cvol"},
+		{"a cache pool", cpool, "fast_cpool", []device{{"fast_cpool_cmeta", "", 0, "254:0"}, {"a_corig", "", 0, "254:0"}}, "dmsetup remove vg0-a_corig vg0-fast_cpool_cmeta", "a_corig fast_cpool_cmeta"},
+		{"of an active volume", cpool, "fast_cpool", []device{{"fast_cpool_cmeta", "", 0, "254:0"}, {"a", "", 0, "254:0"}}, "", ""},
+	} {
+		f, p := newFake(t, 0)
+		f.lvs["a"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "cache", role: "public", pool: "[" + c.cache + "]", origin: "[a_corig]"}
+		for i, name := range slices.Sorted(maps.Keys(c.lvs)) {
+			layout, role, _ := strings.Cut(c.lvs[name], " ")
+			f.lvs["["+name+"]"] = &fakeLV{uuid: fakeUUID(2 + i), size: 8 * mib, layout: layout, role: role}
+		}
+		for i, d := range c.left {
+			lv := cmp.Or(f.lvs["["+d.lv+"]"], f.lvs[d.lv])
+			m := devmapper.Mapped{Name: "vg0-" + d.lv + d.layer, UUID: dmUUID(lv.uuid) + d.layer, Number: fmt.Sprintf("253:%d", i), Open: d.open, Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 4 * mib, Params: d.on + " 0"}}}
+			f.devices[m.UUID] = m
+		}
+		facts, err := parseReport([]byte(f.report()), "vg0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.inTheWay(facts, "a"); !strings.HasSuffix(got, c.says) || c.says == "" && got != "" {
+			t.Errorf("%s: got %q", c.about, got)
+		}
+		var left []string
+		for _, d := range p.Survey(t.Context(), "vg0", true).Devices {
+			if d.Left && strings.Contains(d.Misplaced, "is a part of vg0/a, which LVM does not activate") {
+				left = append(left, d.Name)
+			}
+		}
+		slices.Sort(left)
+		if got := strings.Join(left, " "); got != c.check {
 			t.Errorf("%s: reported %q", c.about, got)
 		}
 	}

@@ -161,3 +161,29 @@ func TestVMCreateThinCut(t *testing.T) {
 		t.Errorf("%d creations were killed at the point that matters", replaced)
 	}
 }
+
+// Ensure that the devices of a cache that an interrupted deactivation has left are named in the order in
+// which they can be removed, and that the volume is activated then.
+func TestVMLeftCache(t *testing.T) {
+	l := newLab(t)
+	l.lvm("lvcreate -q -y -an -Zn -Wn -L 32M -n a vg0", "lvcreate -q -y -an -Zn -Wn -L 16M -n fast vg0", "lvconvert -q -y --type cache --cachevol fast --cachemode writethrough vg0/a",
+		"lvcreate -q -y -an -Zn -Wn -L 32M -n b vg0", "lvcreate -q -y -an -L 16M --type cache-pool -n pool vg0", "lvconvert -q -y --type cache --cachepool pool vg0/b")
+	for _, name := range []string{"a", "b"} {
+		lv := l.present(name)
+		l.activate(lv)
+		l.sh("dmsetup", "remove", "vg0-"+name)
+		err := l.Activate(t.Context(), l.lock, lv)
+		_, remedy, found := strings.Cut(fmt.Sprint(err), "nothing uses it: ")
+		if !found {
+			t.Errorf("activate %s: got %v", name, err)
+			continue
+		}
+		t.Log(remedy)
+		l.sh("sh", "-c", remedy)
+		if left := l.sh("dmsetup", "ls"); !strings.Contains(left, "No devices") {
+			t.Errorf("%s left %s", remedy, left)
+		}
+		l.activate(lv)
+		l.deactivate(lv)
+	}
+}

@@ -195,7 +195,10 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 // strayParts returns the devices of parts that contradict the metadata, that it does not have, or that
 // were left, one of each part. Those below others have been looked at with these.
 func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, others []join.Device) (all []join.Device) {
-	left := p.left(f, list)
+	left := map[string]string{}
+	for _, l := range p.left(f, list) {
+		left[l.device] = l.whole
+	}
 	if len(left) == 0 && f.contradicts == nil && len(f.unknown) == 0 {
 		return nil
 	}
@@ -212,7 +215,7 @@ func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, oth
 		if name, _, ok := parseDMName(m.Name); ok {
 			d.Name = name.LV
 		}
-		if whole := left[m.Name]; whole != "" && d.Misplaced == "" {
+		if whole := left[m.Name]; whole != "" && d.Misplaced == "" && d.Open == 0 { // the others once this one is removed
 			d.Left, d.Misplaced = true, fmt.Sprintf("is a part of %s/%s, which LVM does not activate while this device exists", f.Name, whole)
 		}
 		if (d.Misplaced != "" || f.names[id] == "") && !slices.ContainsFunc(others, func(o join.Device) bool { return o.UUID == id }) {
