@@ -61,14 +61,15 @@ func (k *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 	}
 }
 
-// add remembers a record, and returns the device if it is about an error. A mount ends what was
-// said of an earlier filesystem: the order of the records tells them apart, without clocks.
+// add remembers a record, and returns the device if it is about an error. A mount, or a new file
+// of a loop device, ends what was said of an earlier filesystem: the order of the records tells
+// them apart, without clocks. ext4 does not log every mount if there are many.
 func (k *KernelLog) add(record string) (device string) {
 	text := kernelText(record)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if mounted := match(aboutMount(), text); mounted != "" {
-		delete(k.said, mounted)
+	if begun := match(aboutBegin(), text); begun != "" {
+		delete(k.said, begun)
 		return ""
 	}
 	lost := text
@@ -93,8 +94,7 @@ func (k *KernelLog) Said(path string) (lost string, bad bool) {
 	return lost, bad
 }
 
-// Forget is called when the filesystem on a device is not mounted. ext4 does not log every
-// mount if there are many.
+// Forget is called when the filesystem on a device is not mounted.
 func (k *KernelLog) Forget(path string) {
 	if k != nil {
 		k.mu.Lock()
@@ -107,7 +107,7 @@ func (k *KernelLog) Forget(path string) {
 // so the words matter.
 var (
 	aboutDevice = lazily(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
-	aboutMount  = lazily(`^(?:EXT4-fs \(([\w!-]+)\): mounted|XFS \(([\w!-]+)\): Mounting|BTRFS info \(device ([\w!-]+).*\): .*checksum algorithm)`)
+	aboutBegin  = lazily(`^(?:([\w!-]+): detected capacity change from 0 to|EXT4-fs \(([\w!-]+)\): mounted|XFS \(([\w!-]+)\): Mounting|BTRFS info \(device ([\w!-]+).*\): .*checksum algorithm)`)
 	// btrfs counts all errors that a device ever had, so that only the first kind is certain.
 	lostWrite = lazily(`^(?:Buffer I/O error on dev(?:ice)? ([\w!-]+), .*lost \w+ page write|EXT4-fs warning \(device ([\w!-]+)\): .*I/O error -?\d+ writing to inode|EXT4-fs \(([\w!-]+)\): .*Data will be lost|([\w!-]+): writeback error on inode|BTRFS error \(device ([\w!-]+).*\): bdev \S+ errs: wr [1-9]\d*, rd 0, flush 0, corrupt 0)`)
 	bad       = lazily(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)

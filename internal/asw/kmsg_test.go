@@ -34,6 +34,8 @@ func TestKernelLogSaid(t *testing.T) {
 		mountXFS   = "5,1,9,-;XFS (loop3): Mounting V5 Filesystem 0ea"
 		mountBtrfs = "6,1,9,-;BTRFS info (device loop3): using crc32c (crc32c-lib) checksum algorithm"
 		down       = "1,1,9,-;XFS (loop3): User initiated shutdown received."
+		attach     = "6,1,9,-;loop3: detected capacity change from 0 to 131072"
+		extend     = "6,1,9,-;loop3: detected capacity change from 131072 to 262144"
 		page       = "3,1,9,-;Buffer I/O error on dev loop3, logical block 256, lost async page write\n SUBSYSTEM=block\n"
 		inode      = "4,1,9,-;EXT4-fs warning (device loop3): ext4_end_bio:343: I/O error 10 writing to inode 12 starting block 9217)"
 		delayed    = "2,1,9,-;EXT4-fs (loop3): This should not happen!! Data will be lost"
@@ -56,6 +58,8 @@ func TestKernelLogSaid(t *testing.T) {
 		{"of an earlier xfs", []string{down, mountXFS}, "", false},
 		{"of an earlier ext4", []string{inode, mountExt4}, "", false},
 		{"of an earlier btrfs", []string{btrfs, mountBtrfs}, "", false},
+		{"of an earlier file", []string{page, attach}, "", false},
+		{"extended", []string{page, extend}, "logical block 256", true},
 		{"a page", []string{mountExt4, page}, "logical block 256, lost async page write", true},
 		{"a file of ext4", []string{mountExt4, down, inode, page}, "writing to inode 12", true},
 		{"without space", []string{delayed}, "Data will be lost", true},
