@@ -415,11 +415,11 @@ type hungRunner struct {
 	late     map[string]string
 	err      error         // how the child ends, with nothing printed
 	slow     time.Duration // until the child asks
-	children int
+	children int32         // atomic
 }
 
 func (h *hungRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
-	h.children++
+	atomic.AddInt32(&h.children, 1)
 	var arg identifyArg
 	_ = json.Unmarshal([]byte(c.Argv[3]), &arg)
 	if h.err != nil {
@@ -552,7 +552,7 @@ func TestHungDevice(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		if _, err := p.Device(t.Context(), lv); err != nil || r.children != 2 {
+		if _, err := p.Device(t.Context(), lv); err != nil || atomic.LoadInt32(&r.children) != 2 {
 			t.Errorf("%d children, %v", r.children, err)
 		}
 		close(r.released)
