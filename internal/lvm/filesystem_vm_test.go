@@ -71,7 +71,8 @@ func (u *user) land(d volume.Device, fsType, name string) (dir string, err error
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		u.Fatal(err)
 	}
-	return dir, u.Mount(u.Context(), u.lock, mount.MountSpec{Device: d, FSType: fsType, Dir: dir, Root: u.dir}, func() error { return nil })
+	on, _ := u.mounts(d)
+	return dir, u.Mount(u.Context(), u.lock, mount.MountSpec{Device: d, FSType: fsType, Dir: dir, Root: u.dir, First: len(on) == 0}, func() error { return nil })
 }
 
 func (u *user) mustLand(d volume.Device, fsType, name string) string {
