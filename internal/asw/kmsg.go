@@ -27,12 +27,39 @@ type KernelLog struct {
 // OpenKernelLog reads /dev/kmsg from the oldest record on: flexd may have been away when a
 // filesystem failed.
 func OpenKernelLog() (*KernelLog, error) {
-	f, err := os.Open("/dev/kmsg")
+	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/dev/kmsg", Err: err}
+	}
+	k := NewKernelLog(os.NewFile(uintptr(fd), "/dev/kmsg"))
+	if err := k.readPast(func(record []byte) (int, error) { return unix.Read(fd, record) }); err != nil {
+		k.records.Close()
 		return nil, err
 	}
-	return NewKernelLog(f), nil
+	return k, nil
 }
+
+// readPast reads the records that are there. Its lost writes are no facts, but cause a check: if
+// there are many mounts, the kernel does not log each, and a device may have had another filesystem.
+func (k *KernelLog) readPast(read func(record []byte) (int, error)) error {
+	record := make([]byte, maxRecord)
+	for {
+		switch n, err := read(record); err {
+		case nil:
+			k.add(string(record[:n]))
+		case unix.EPIPE, unix.EINTR:
+		case unix.EAGAIN:
+			for device := range k.said {
+				k.said[device] = ""
+			}
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+const maxRecord = 8 << 10 // the kernel's own limit
 
 // NewKernelLog returns the log of records in the format of /dev/kmsg.
 func NewKernelLog(records io.ReadCloser) *KernelLog {
@@ -44,7 +71,7 @@ func NewKernelLog(records io.ReadCloser) *KernelLog {
 func (k *KernelLog) Each(ctx context.Context, notify func(device string)) error {
 	stop := context.AfterFunc(ctx, func() { k.records.Close() })
 	defer stop()
-	record := make([]byte, 8<<10) // the kernel's own limit for one
+	record := make([]byte, maxRecord)
 	for {
 		n, err := k.records.Read(record)
 		switch {

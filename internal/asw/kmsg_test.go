@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestComplaint(t *testing.T) {
@@ -82,5 +84,33 @@ func TestKernelLogSaid(t *testing.T) {
 	}
 	if lost, bad := (*KernelLog)(nil).Said("/dev/loop3"); lost != "" || bad {
 		t.Error("a log that cannot be read says something")
+	}
+}
+
+// A device may have had another filesystem when a write was lost before flexd's start: it is only
+// checked.
+func TestKernelLogPast(t *testing.T) {
+	records := []string{"3,1,9,-;loop3: writeback error on inode 131, offset 0, sector 200", "", "3,2,9,-;XFS (loop4): log I/O error"}
+	k := NewKernelLog(io.NopCloser(nil))
+	if err := k.readPast(func(record []byte) (int, error) {
+		if len(records) == 0 {
+			return 0, unix.EAGAIN
+		}
+		r := records[0]
+		if records = records[1:]; r == "" {
+			return 0, unix.EPIPE
+		}
+		return copy(record, r), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range []string{"/dev/loop3", "/dev/loop4"} {
+		if lost, bad := k.Said(device); lost != "" || !bad {
+			t.Errorf("%s: got %q %v", device, lost, bad)
+		}
+	}
+	k.add("3,3,9,-;loop3: writeback error on inode 132, offset 0, sector 200")
+	if lost, _ := k.Said("/dev/loop3"); !strings.Contains(lost, "inode 132") {
+		t.Errorf("after the start: got %q", lost)
 	}
 }

@@ -58,8 +58,8 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// A pod's syncfs(2) takes the error of a write. flexd has it from the kernel's log, also if it was
-// away then, and reports it until the last unmount.
+// A pod's syncfs(2) takes the error of a write. flexd has it from the kernel's log, and reports it
+// until the last unmount.
 func TestLostWrite(t *testing.T) {
 	t.Parallel()
 	readsKernelLog(t)
@@ -71,7 +71,6 @@ func TestLostWrite(t *testing.T) {
 	})
 	v, p := h.vol("data", "ext4").With("volumegroup", "small", "volumeID", "data", "size", "20Mi"), podN(1)
 	h.ok(h.up(noAttach, v, p))
-	h.stop()
 	hog := dir + "/.hog"
 	if err := os.WriteFile(hog, make([]byte, 24*mib), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("%s does not fill up: %v", dir, err)
@@ -87,7 +86,6 @@ func TestLostWrite(t *testing.T) {
 	}
 	f.Close()
 	h.must(os.Remove(hog))
-	h.start()
 	if wrong := h.within(30*time.Second, func() string {
 		if text, _ := h.client("check"); !strings.Contains(text, "a write to it has failed since it was mounted") {
 			return text
