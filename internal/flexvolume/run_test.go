@@ -208,9 +208,9 @@ func TestClientLeavesADyingFlexd(t *testing.T) {
 				return
 			}
 			if replaced == "lock" {
-				err = os.Rename(dir+"/next", dir+"/lock")
+				err = errors.Join(err, os.Rename(dir+"/next", dir+"/lock"))
 			} else {
-				err = errors.Join(os.Rename(socket, socket+".old"), os.Symlink(socket+".old", socket))
+				err = errors.Join(err, os.Rename(socket, socket+".old"), os.Symlink(socket+".old", socket))
 			}
 			if err != nil {
 				t.Error(err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flexd/flexd/test/umount"
 )
 
 // everyKindOnce reports whether one content of each kind is enough for
@@ -129,5 +131,32 @@ func TestCleanUncounted(t *testing.T) {
 	iostats("1")
 	if err := clean(dev, f, extent{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Two btrfs with one fsid may be mounted at once, and the kernel distinguishes them by a temporary
+// fsid. Then further pods get both.
+func TestTwins_temporaryFSID(t *testing.T) {
+	need(t, "mkfs.btrfs")
+	r := newRig(t, 400*mib)
+	r.format("btrfs")
+	if _, err := os.Stat("/sys/fs/btrfs/features/temp_fsid"); err != nil {
+		t.Skip("needs temporary fsids of btrfs (Linux 6.7)")
+	}
+	c := r.twin()
+	for _, v := range []*rig{r, c} {
+		l := v.landing(v.mkdir("more"))
+		dir := v.mkdir("m")
+		v.sh("mount", v.dev.Path, dir) // as if the look at the mounted devices had seen none
+		v.Cleanup(func() { umount.NoFollow(dir) })
+		if err := os.WriteFile(dir+"/file", []byte(v.dev.Path), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v.land(l)
+		if b, err := os.ReadFile(l.Dir + "/file"); err != nil || string(b) != v.dev.Path {
+			t.Errorf("%s: got %q, %v", v.dev.Path, b, err)
+		}
+		defer umount.NoFollow(dir)
+		defer v.unmount(l.Dir)
 	}
 }
