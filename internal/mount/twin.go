@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/procfs"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
@@ -39,27 +40,32 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 	if err != nil {
 		return err
 	}
+	names := map[string]string{} // of the other devices, by number
 	for _, e := range entries {
 		number, err := sysfs.Line("/sys/class/block/" + e.Name() + "/dev")
-		if errors.Is(err, os.ErrNotExist) {
-			continue // "stats", "debug"
+		switch {
+		case errors.Is(err, os.ErrNotExist): // "stats", "debug"
+		case err != nil:
+			return err
+		case number != d.Number:
+			names[number] = e.Name()
 		}
-		if number == d.Number {
-			continue
-		}
-		its, ok := mountedXFS(number)
+	}
+	mounted := mountedXFS(names)
+	for number, name := range names {
+		its, ok := mounted[number]
 		if ok && its != uuid || otherVolume(d.Number, number) {
 			continue
 		}
 		unknown := ""
 		if !ok { // the kernel shut it down, or it has no mount any more
-			if its, err = xfsOn("/dev/" + strings.ReplaceAll(e.Name(), "!", "/")); err != nil {
+			if its, err = xfsOn("/dev/" + strings.ReplaceAll(name, "!", "/")); err != nil {
 				unknown = "; its UUID is unknown: " + err.Error()
 			}
 		}
 		if its == uuid || unknown != "" {
 			return &Refusal{
-				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes%s", uuid, describeDevice(d)+loopName(d.Number), e.Name(), mappedName(number)+loopName(number), unknown),
+				What: fmt.Sprintf("the xfs %s on %s is mounted already from /dev/%s%s, which may show the same bytes%s", uuid, describeDevice(d)+loopName(d.Number), name, mappedName(number)+loopName(number), unknown),
 				Hint: "unmount that one first; if it is a copy, give this one a UUID of its own (xfs_admin -U generate)",
 				Why:  volume.Conflict,
 			}
@@ -68,56 +74,68 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 	return nil
 }
 
-// mountedXFS returns the UUID of the xfs on a device from a mount of it, in any mount namespace: the
-// kernel has it in memory, and the device may hang.
-func mountedXFS(number string) (uuid string, ok bool) {
-	tasks, _ := procfs.Tasks()
-	seen := map[string]bool{}
-	for _, task := range tasks {
-		name, err := os.Readlink(task.Path("ns/mnt"))
-		root, rerr := os.Readlink(task.Path("root"))
-		if err != nil || rerr != nil || seen[name+root] {
-			continue
+// mountedXFS returns the UUIDs of the xfs on devices, by their numbers, from a mount of each in any
+// mount namespace: the kernel has them in memory, and a device may hang.
+func mountedXFS(names map[string]string) map[string]string {
+	uuids, seen, s := map[string]string{}, map[string]bool{}, procfs.NewSearch(MaxSearch)
+	look := func(p procfs.Process) bool {
+		ns, err := p.Namespace("mnt")
+		root, rerr := os.Readlink(p.Path("root")) // only mounts below it are visible
+		if err == nil && rerr == nil && !seen[ns+root] {
+			seen[ns+root] = true
+			addXFS(uuids, names, s, p)
 		}
-		if uuid, ok = xfsSeenBy(task, number); ok {
-			break
-		}
-		seen[name+root] = true
+		return len(uuids) < len(names)
 	}
-	return uuid, ok
+	if look(procfs.Process(os.Getpid())) {
+		s.Each(look)
+	}
+	return uuids
 }
 
-// xfsSeenBy is mountedXFS for the mounts that are visible to a thread.
-func xfsSeenBy(task procfs.Task, number string) (uuid string, ok bool) {
-	tab, err := readTable(task.Path("mountinfo"))
+// addXFS is mountedXFS for the mounts that a process sees.
+func addXFS(uuids, names map[string]string, s *procfs.Search, p procfs.Process) {
+	tab := tableOf(s, p)
+	root, err := unix.Open(p.Path("root"), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", false
-	}
-	root, err := unix.Open(task.Path("root"), unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", false
+		return
 	}
 	defer unix.Close(root)
-	for _, e := range tab.Of(number) {
-		if e.Type != "xfs" || tab.Top(e.Dir) != e {
+	for number := range names {
+		if tab == nil || uuids[number] != "" {
 			continue
 		}
-		dir, err := unix.Openat2(root, e.Dir, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_IN_ROOT | resolveCached,
-		})
-		if err != nil {
-			continue
-		}
-		var st unix.Stat_t
-		err = unix.Fstat(dir, &st)
-		g, gerr := xfsGeometryOf(dir)
-		unix.Close(dir)
-		if err == nil && gerr == nil && sysfs.Number(st.Dev) == number {
-			return uuidText(g.UUID[:]), true
+		for _, e := range tab.Of(number) {
+			if e.Type != "xfs" || tab.Top(e.Dir) != e {
+				continue
+			}
+			if uuid, err := xfsAt(root, e); err == nil {
+				uuids[number] = uuid
+				break
+			}
 		}
 	}
-	return "", false
+}
+
+// xfsAt returns the UUID of the xfs of a mount below root. It waits for no filesystem.
+func xfsAt(root int, e *mounttable.Entry) (string, error) {
+	dir, err := unix.Openat2(root, e.Dir, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | resolveCached,
+	})
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return "", err
+	}
+	if sysfs.Number(st.Dev) != e.Number {
+		return "", ErrForeign
+	}
+	g, err := xfsGeometryOf(dir)
+	return uuidText(g.UUID[:]), err
 }
 
 func xfsOn(path string) (string, error) {
