@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -21,15 +20,15 @@ import (
 // A killed flexd ends only when the last of its threads does, and one may wait for a disk. Such a
 // flexd runs no code any more: its lock file is replaced.
 func Lock(path string) (*os.File, error) {
-	dir, err := os.Open(filepath.Dir(path))
+	// Of two flexds that find a dying one, the second must find the first, and the pid of the
+	// first in the file. Only root can hold this lock: other users may be able to open the directory.
+	starting, err := os.OpenFile(path+".starting", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
-	// Of two flexds that find a dying one, the second must find the first, and the pid of the
-	// first in the file.
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
+	defer starting.Close()
+	if err := unix.Flock(int(starting.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", starting.Name(), err)
 	}
 	return lock(path)
 }
