@@ -77,7 +77,11 @@ func (h *Host) run(ctx context.Context, c run.Cmd, started func()) (run.Result, 
 	h.mu.Unlock()
 	go p.live(unlock)
 	started()
-	return p.watch(ctx)
+	res, err := p.watch(ctx)
+	if err == nil && c.Line != nil {
+		c.Line(res.Stdout)
+	}
+	return res, err
 }
 
 // lock takes the lane's lock for the life of a command.

@@ -1,7 +1,6 @@
 package loopdev
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -137,24 +136,21 @@ func (p *Provider) ask(ctx context.Context, loops []Loop, deadline time.Duration
 	for _, l := range loops {
 		arg.Names, arg.Seqs = append(arg.Names, l.Name), append(arg.Seqs, l.Seq)
 	}
+	var bad error
 	c := run.Cmd{
 		Step:     "identify",
 		Argv:     run.Self("loop-identify", arg),
 		Deadline: deadline,
-		Line:     func(line []byte) { _ = p.told(line) },
+		Line:     func(line []byte) { bad = cmp.Or(bad, p.answered(line)) },
 	}
-	res, err := p.runner.Run(ctx, c)
-	if err != nil {
-		return err
+	if _, err := p.runner.Run(ctx, c); err != nil {
+		return err // bad may still be written
 	}
-	for line := range bytes.Lines(res.Stdout) {
-		err = cmp.Or(err, p.told(line))
-	}
-	return err
+	return bad
 }
 
-// told is called for each line of the child.
-func (p *Provider) told(line []byte) error {
+// answered takes a line that the child has printed.
+func (p *Provider) answered(line []byte) error {
 	var got []identified
 	if err := run.Parse("identify", line, &got); err != nil {
 		return err

@@ -70,7 +70,8 @@ func (f *fakeRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	if c.Mutates || c.Argv[2] != "loop-identify" {
 		return run.Result{}, fmt.Errorf("a look started %v", c.Argv)
 	}
-	return run.Result{Stdout: []byte(f.answer)}, nil
+	c.Line([]byte(f.answer))
+	return run.Result{}, nil
 }
 
 const uuidA, uuidB = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa", "bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
@@ -526,7 +527,10 @@ func (r *attachRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	if c.Argv[2] == "loop-attach" {
 		return run.Result{}, cmp.Or(json.Unmarshal([]byte(c.Argv[3]), &r.arg), error(unix.ENOSPC))
 	}
-	return run.Result{Stdout: []byte(`{"value":[{"seq":13,"dev":9,"ino":9}]}`)}, r.err
+	if r.err == nil {
+		c.Line([]byte(`{"value":[{"seq":13,"dev":9,"ino":9}]}`))
+	}
+	return run.Result{}, r.err
 }
 
 // A device that does not say what it is delays one look, and no second one; no

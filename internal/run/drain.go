@@ -31,8 +31,8 @@ type drain struct {
 	file *os.File
 	done chan struct{} // closed when the reader has ended
 
-	line func(line []byte) // Cmd.Line
-	told int               // how much of buf was passed to line
+	line   func(line []byte) // Cmd.Line
+	passed int               // how much of buf was passed to line
 
 	mu   sync.Mutex // guards the next 2 fields: a grandchild may still write when the result is taken
 	buf  []byte
@@ -111,12 +111,12 @@ func (d *drain) keep(b []byte, limit int) {
 	}
 	d.buf = append(d.buf, b...)
 	for d.line != nil {
-		n := bytes.IndexByte(d.buf[d.told:], '\n') + 1
+		n := bytes.IndexByte(d.buf[d.passed:], '\n') + 1
 		if n == 0 {
 			break
 		}
-		d.line(d.buf[d.told : d.told+n])
-		d.told += n
+		d.line(d.buf[d.passed : d.passed+n])
+		d.passed += n
 	}
 }
 
