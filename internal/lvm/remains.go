@@ -37,8 +37,9 @@ func (f *Facts) neverActive(l Logical) bool {
 }
 
 // unknownToPool reports whether the activation of a thin volume failed because its pool does not have
-// it: lvcreate, which writes the metadata first, was interrupted before it told the pool. LVM loads the
-// volume's table before it tells the pool, so this error is permanent; and there is no data.
+// it: lvcreate writes the metadata first, and was interrupted before its message to the pool. LVM
+// loads the volume's table before it sends that message, so this error is permanent; and there is no
+// data.
 func (l Logical) unknownToPool(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && l.Pool != "" && strings.Contains(e.Text, "reload ioctl on") && strings.Contains(e.Text, "failed: No data available")

@@ -91,8 +91,8 @@ func TestCreateOverRemains(t *testing.T) {
 	}
 }
 
-// lvcreate was killed after it had written the metadata of a thin volume, and before it told the pool: LVM
-// could never activate the volume, also after a boot. It is removed and created again.
+// lvcreate was killed after it had written the metadata of a thin volume, and before its message to
+// the pool: LVM could never activate the volume, also after a boot. It is removed and created again.
 func TestCreateUnknownToPool(t *testing.T) {
 	const said = "device-mapper: reload ioctl on  (253:4) failed: No data available"
 	meanwhile := func(command string, change func(lv *fakeLV)) func(f *fakeLVM) {

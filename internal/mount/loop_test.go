@@ -103,7 +103,7 @@ func TestUnreadableHead(t *testing.T) {
 	}
 }
 
-// With queue/iostats=0 nobody knows whether another program has written since mkfs ended, so nothing
+// With queue/iostats=0 it is unknown whether another program has written since mkfs ended, so nothing
 // is erased. For device-mapper Linux 6.1 has 0 there, and counts: see TestClean of the VM.
 func TestCleanUncounted(t *testing.T) {
 	r := newRig(t, 16*mib)

@@ -76,7 +76,7 @@ func TestNotifyDuringTurn(t *testing.T) {
 	}
 }
 
-// A lane that is dropped after a change of its device was heard, and before it is told, does not
+// A lane that is dropped after a change of its device was heard, and before it is notified, does not
 // run: its volume may have another lane by now.
 func TestNotifyDropped(t *testing.T) {
 	n := New(Parts{Config: config.NewLive(&config.Config{})})
