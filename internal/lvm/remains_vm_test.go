@@ -31,18 +31,7 @@ func TestVMCreateRAIDCut(t *testing.T) {
 		g := Group{Layout: Layout{Type: row.layout}}
 		// lvcreate runs lvcreate, which is killed at that call of device-mapper, and returns their number.
 		lvcreate := func(name string, at int) int {
-			args := []string{"-f", "-qq", "-o", trace, "-e", "trace=ioctl"}
-			if at > 0 {
-				args = append(args, "-e", fmt.Sprint("inject=ioctl:signal=KILL:when=", at))
-			}
-			made := createArgs(g, volume.Name{VG: "vg0", LV: name}, 4, 4*mib, "team-a")
-			args = append(append(args, made[0], "--config", "activation{monitoring=0}"), made[1:]...)
-			exec.Command("strace", args...).Run()
-			calls, err := os.ReadFile(trace)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return strings.Count(string(calls), " ioctl(")
+			return strings.Count(traceCreate(t, trace, g, name, at), " ioctl(")
 		}
 		all := lvcreate("whole", 0)
 		l.sh("lvremove", "-q", "-y", "vg0/whole")
@@ -105,20 +94,10 @@ func TestVMCreateThinCut(t *testing.T) {
 	// lvcreate runs lvcreate, which is killed before that call of device-mapper, and returns which of
 	// its calls are messages to the pool.
 	lvcreate := func(name string, at int) (messages []int) {
-		args := []string{"-f", "-qq", "-o", trace, "-e", "trace=ioctl"}
-		if at > 0 {
-			args = append(args, "-e", fmt.Sprint("inject=ioctl:signal=KILL:when=", at))
-		}
-		made := createArgs(g, volume.Name{VG: "vg0", LV: name}, 4, 4*mib, "team-a")
-		args = append(append(args, made[0], "--config", "activation{monitoring=0}"), made[1:]...)
-		exec.Command("strace", args...).Run()
-		text, err := os.ReadFile(trace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid, _, _ := strings.Cut(string(text), " ") // strace counts the calls of each process
+		text := traceCreate(t, trace, g, name, at)
+		pid, _, _ := strings.Cut(text, " ") // strace counts the calls of each process
 		call := 0
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(text) {
 			if strings.HasPrefix(line, pid) && strings.Contains(line, " ioctl(") {
 				if call++; strings.Contains(line, "DM_TARGET_MSG") {
 					messages = append(messages, call)
@@ -186,4 +165,22 @@ func TestVMLeftCache(t *testing.T) {
 		l.activate(lv)
 		l.deactivate(lv)
 	}
+}
+
+// traceCreate runs lvcreate, kills it before the call of device-mapper with that number (0 = it is not
+// killed), and returns what strace has written of its calls.
+func traceCreate(t *testing.T, trace string, g Group, name string, at int) string {
+	t.Helper()
+	args := []string{"-f", "-qq", "-o", trace, "-e", "trace=ioctl"}
+	if at > 0 {
+		args = append(args, "-e", fmt.Sprint("inject=ioctl:signal=KILL:when=", at))
+	}
+	made := createArgs(g, volume.Name{VG: "vg0", LV: name}, 4, 4*mib, "team-a")
+	args = append(append(args, made[0], "--config", "activation{monitoring=0}"), made[1:]...)
+	exec.Command("strace", args...).Run()
+	calls, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(calls)
 }
