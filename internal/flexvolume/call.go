@@ -96,6 +96,9 @@ func Parse(verb string, args []string) (Call, error) {
 	for i, arg := range args {
 		var err error
 		name := ""
+		if want[i] != 'o' && strings.HasPrefix(arg, "{") { // not quoted: the options may have secrets
+			return c, errors.New("argument " + strconv.Itoa(i+1) + " of " + verb + " is a JSON object: the arguments are in another order")
+		}
 		switch want[i] {
 		case 'o':
 			name = "options"

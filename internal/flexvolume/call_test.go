@@ -63,6 +63,8 @@ func TestParseTrouble(t *testing.T) {
 		{[]string{"mount", "", o}, "argument 1 of mount (directory): empty"},
 		{[]string{"mount", "/", o}, `argument 1 of mount (directory): "/" is not a clean path below /`},
 		{[]string{"mount", "var/x", o}, `argument 1 of mount (directory): "var/x" is not absolute`},
+		{[]string{"mount", o, "/var/x"}, `argument 1 of mount is a JSON object: the arguments are in another order`},
+		{[]string{"expandfs", o, "/dev/x", "/var/x", o, o}, `argument 4 of expandfs is a JSON object: the arguments are in another order`},
 		{[]string{"mount", "-x", o}, `argument 1 of mount (directory): "-x" is not absolute`},
 		{[]string{"mount", "/var/../etc", o}, `argument 1 of mount (directory): "/var/../etc" is not a clean path below /`},
 		{[]string{"mount", "/var/..", o}, `argument 1 of mount (directory): "/var/.." is not a clean path below /`},
