@@ -19,6 +19,12 @@ func (f *Frontend) caller(q flexvolume.Request, pid int) (c reconcile.Caller, le
 	if c.Started = time.Duration(q.Started); c.Started <= 0 || c.Started > f.Boot() {
 		c.Started = f.Boot()
 	}
+	// In another time namespace, the time since boot may be less.
+	if pid != 0 && f.Boot()-c.Started > time.Minute {
+		if started, err := procfs.Process(pid).Started(); err == nil {
+			c.Started = max(c.Started, started)
+		}
+	}
 	parent := parentOf(pid, q.Parent)
 	c.Alive = func() bool { return parent.alive(pid) }
 	if pid != 0 && f.Self.mnt != "" {

@@ -5,9 +5,24 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/flexd/flexd/internal/boottime"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/test/umount"
 )
+
+// The clock of a caller in another time namespace may be behind by days: its process is not older than
+// its call.
+func TestCallerInTimeNamespace(t *testing.T) {
+	f := &Frontend{Boot: boottime.Now}
+	now := boottime.Now()
+	c, leave := f.caller(flexvolume.Request{Started: 1}, os.Getpid())
+	defer leave()
+	if age := now - c.Started; age > time.Minute*10 || c.Started > now {
+		t.Errorf("the call is %v old", age)
+	}
+}
 
 // A caller in a chroot of the same mount namespace sees other directories at flexd's paths.
 func TestCallerInChroot(t *testing.T) {

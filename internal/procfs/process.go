@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +40,12 @@ func (p Process) Args() []string {
 func (p Process) Parent() (int, error) {
 	s, err := readStat(p.dir())
 	return s.parent, err
+}
+
+// Started returns when it was started, as the time since boot.
+func (p Process) Started() (time.Duration, error) {
+	s, err := readStat(p.dir())
+	return s.started, err
 }
 
 // SetOOMScore sets how likely the kernel kills a process to free memory. A process that has
