@@ -98,6 +98,22 @@ func (r Request) sees(table *mounttable.Table) error {
 	return volume.Errorf(volume.NotVisible, "it is mounted at %s, but the caller lives in another mount namespace or chroot and does not see that mount: its container was started without the mount, or it was unmounted there. Start kubelet's container again, with its directory bound recursively and with shared or slave propagation (rshared, rslave)", r.Target.Dir)
 }
 
+// stillMounted refuses the end of an unmount if a caller in another mount namespace still has a mount at
+// the directory: no propagation has taken the unmount there, and kubelet cannot remove the directory.
+func (n *Node) stillMounted(ctx context.Context, r Request) error {
+	if other, err := r.Caller.other(); err != nil || !other {
+		return nil // the unmount needs no more than flexd's own table
+	}
+	theirs, err := r.Caller.table()
+	if err != nil || theirs.Top(r.Target.Name) == nil {
+		return nil
+	}
+	if table, err := n.Observer.Read(ctx); err != nil || table.Top(r.Target.Dir) != nil { // a newer call's
+		return nil
+	}
+	return volume.Errorf(volume.Busy, "nothing is mounted at %s any more, but the caller lives in another mount namespace or chroot, and has a mount there that the unmount did not reach: nsenter -t PID -m umount %[1]s, with kubelet's pid. Run flexd in kubelet's namespace, or make the mount on which that directory lies shared with it", r.Target.Name)
+}
+
 // table reads the mount table of a caller in another namespace.
 func (c Caller) table() (*mounttable.Table, error) {
 	theirs, err := c.Mounts.Table()

@@ -112,3 +112,36 @@ func TestMountSuccessCallersTableUnreadable(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// An unmount that does not reach the caller's mount namespace is refused: kubelet cannot remove the
+// directory. A caller whose table cannot be read gets Success.
+func TestUnmountSeenByCaller(t *testing.T) {
+	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Start(a))
+		theirs, err := e.Node().Observer.Read(t.Context())
+		works(t, err)
+		unmount := func(id string, table func() (*mounttable.Table, error)) error {
+			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, reconcile.ErrDeadline)
+			defer cancel()
+			_, err := e.Node().Do(ctx, reconcile.Request{ID: id, Verb: volume.Release, Title: "unmount",
+				Target: reconcile.Target{Dir: k.Dir(a), Name: k.Dir(a), Root: e.Root},
+				Caller: reconcile.Caller{Started: e.M.Boot(), Mounts: separate(table)}})
+			return err
+		}
+		for _, id := range []string{"1", "2"} {
+			says(t, unmount(id, func() (*mounttable.Table, error) { return theirs, nil }), "has a mount there that the unmount did not reach", "umount "+k.Dir(a))
+		}
+		mountsAre(t, e)
+		works(t, unmount("3", func() (*mounttable.Table, error) { return nil, errors.New("gone") }))
+		works(t, unmount("4", func() (*mounttable.Table, error) { return e.Node().Observer.Read(context.Background()) }))
+		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// separate is another mount namespace, with its table.
+type separate func() (*mounttable.Table, error)
+
+func (separate) Other() (bool, error)                { return true, nil }
+func (s separate) Table() (*mounttable.Table, error) { return s() }

@@ -63,7 +63,7 @@ func (n *Node) release(c *call) error {
 	if err := n.Store.TornDown(c.Dir, c.Started, n.Boot()); err != nil {
 		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: goes on without the note: after a restart a late mount call would be accepted")
 	}
-	return nil
+	return n.stillMounted(c.ctx, c.asked)
 }
 
 // mountedAt reports whether flexd has a claim at a directory, or had a claim that an unmount call
