@@ -103,10 +103,14 @@ type detachArg struct {
 }
 
 // Deactivate detaches lv's block device d. A device that is gone is success; a device in
-// use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed.
+// use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed. A device
+// whose file was replaced stays attached: only it shows that there is newer data.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
+		if at := (Inode{lv.File.Dev, lv.File.Ino}); known && id.UUID == lv.UUID && lv.Presence == volume.Present && anotherFile(id, at) {
+			return volume.Errorf(volume.Conflict, "deactivate: it stays active, because its device %s has another file than %s: %s", d.Path, lv.File.Path, replacedAdvice(filepath.Base(d.Path), lv.File.Path))
+		}
 		arg := detachArg{Device: d, UUID: lv.UUID, Known: known && id.UUID == lv.UUID}
 		if err := p.change(ctx, "deactivate", "loop-detach", lock, arg, nil); err != nil {
 			return err

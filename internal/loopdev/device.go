@@ -59,7 +59,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.checked}
 			p.mu.Unlock()
 		}
-	case all.left != nil: // it is released like any other device
+	case all.left != nil: // Deactivate keeps it
 		d = p.deviceOf(lv.Name, *all.left)
 	}
 	if len(all.reasons) > 0 {
@@ -105,7 +105,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 		all.add(lv, file, at, l, id, same)
 	}
 	if all.own != nil && all.own.Part {
-		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew; %[3]s", all.own.Name, file, neverAdvice(all.own.Name)))
+		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew; if its group has `deactivate: never`, then: losetup -d /dev/%[1]s", all.own.Name, file))
 	}
 	return all, nil
 }
@@ -129,7 +129,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 		a.own = &l // its file is gone, and it can only be deactivated
 	case l.Deleted && !same:
 		a.left = &l
-		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, replacedAdvice(l.Name))
+		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, replacedAdvice(l.Name, file))
 	case id.UUID == "":
 		refuse("/dev/%s is attached to %s, but not by flexd: %s", l.Name, file, detachAdvice(l.Name))
 	case id.UUID != lv.UUID:
@@ -153,13 +153,9 @@ func detachAdvice(loop string) string {
 	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
 }
 
-func replacedAdvice(loop string) string {
-	return fmt.Sprintf("the file was replaced while it was attached: what was written since is only in /dev/%[1]s, and flexd detaches that after the last unmount. Copy it off first if it is needed, from the mount or with cp --sparse=always /dev/%[1]s COPY; then delete the pods that use it; %[2]s", loop, neverAdvice(loop))
-}
-
-// neverAdvice is the end of an advice that relies on flexd's deactivation.
-func neverAdvice(loop string) string {
-	return "if its group has `deactivate: never`, then: losetup -d /dev/" + loop
+// replacedAdvice decides nothing: flexd does not know which of the two is meant.
+func replacedAdvice(loop, file string) string {
+	return fmt.Sprintf("what was written since the file was replaced is only in /dev/%[1]s. Delete the pods that use it (lsblk /dev/%[1]s). If that data is needed: cp --sparse=always /dev/%[1]s %[2]s. Then: losetup -d /dev/%[1]s", loop, volume.Quote(file))
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -209,16 +205,16 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID && l.BackingFile == file && !l.Deleted:
 		r.Text = fmt.Sprintf("/dev/%s is attached to another file with the path %s and the same uuid %s: a filesystem was mounted over its directory later, or it is of another mount namespace", l.Name, file, lv.UUID)
-		r.Hint = fmt.Sprintf("what was written since then is only in /dev/%[1]s, and the file at that path now is older. Unmount the later filesystem (findmnt -T %[2]s). If it is to stay: end the pods of /dev/%[1]s, and before another starts, unmount it, copy the file to it, and mount it again; %[3]s", l.Name, volume.Quote(file), neverAdvice(l.Name))
+		r.Hint = fmt.Sprintf("the file at that path now is older. Delete the pods that use /dev/%[1]s. Then unmount the later filesystem (findmnt -T %[2]s); or, if it is to stay: cp --sparse=always /dev/%[1]s %[2]s, and losetup -d /dev/%[1]s", l.Name, volume.Quote(file))
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted && l.BackingFile == file {
-			r.Hint = replacedAdvice(l.Name)
+			r.Hint = replacedAdvice(l.Name, file)
 			break
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("delete the pods that use it; then flexd detaches it (%s). Only if both files exist then (ls -li %s %s), remove the copy, or make it a volume of its own: flexd uuid --new COPY", neverAdvice(l.Name), volume.Quote(file), volume.Quote(l.BackingFile))
+		r.Hint = fmt.Sprintf("what was written since the copy was made is only in the second. Delete the pods that use it. If it is the volume: mv %[2]s %[1]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
 	}
 	return r
 }

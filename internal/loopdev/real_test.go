@@ -397,13 +397,16 @@ func TestMountedOver(t *testing.T) {
 	t.Cleanup(func() { exec.Command("umount", n.dir).Run() })
 	for range 2 {
 		n.restart()
-		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || !strings.Contains(got.Reason, "`deactivate: never`, then: losetup -d "+d.Path) || strings.Contains(got.Reason, "remove") {
+		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || !strings.Contains(got.Reason, "losetup -d "+d.Path) {
 			t.Errorf("got %+v", got)
 		}
 		s := n.Survey(t.Context(), "vg0", true)
 		if len(s.Devices) != 1 || len(s.Devices[0].Rivals) != 1 || !strings.Contains(s.Devices[0].Rivals[0].Text, "mounted over") {
 			t.Errorf("survey: %+v", s)
 		}
+	}
+	if err := n.Deactivate(t.Context(), n.lock, n.lookUp("a"), n.device(n.lookUp("a"))); err == nil || !strings.Contains(err.Error(), "it stays active") {
+		t.Errorf("deactivate: got %v", err)
 	}
 	n.sh("umount", n.dir)
 	if got := n.device(n.lookUp("a")); got.Unusable {
@@ -691,8 +694,8 @@ func TestCopiedFile(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that a further device on the file of a volume is found by any name, and
-// that a volume with two files is not set up, but can be deactivated.
+// Ensure that a further device on the file of a volume is found by any name, and that a volume
+// with two files is neither set up nor deactivated: only the device shows that there are two.
 func TestExclusive(t *testing.T) {
 	defer func(d time.Duration) { soleTimeout = d }(soleTimeout)
 	soleTimeout = 100 * time.Millisecond
@@ -747,8 +750,15 @@ func TestExclusive(t *testing.T) {
 				n.restart()
 			}
 			if row.active && !strings.Contains(row.name, "name") {
-				n.deactivate(lv, n.device(lv))
-				if got := n.device(lv); got.Activity != volume.Inactive || got.Unusable {
+				if err := n.Deactivate(t.Context(), n.lock, n.lookUp("a"), n.device(lv)); err == nil || !strings.Contains(err.Error(), "it stays active") {
+					t.Errorf("deactivate: got %v", err)
+				}
+				n.sh("mv", name, file)
+				if got := n.device(n.lookUp("a")); got.Unusable || got.Seq != d.Seq {
+					t.Errorf("put back: got %+v", got)
+				}
+				n.deactivate(n.lookUp("a"), n.device(n.lookUp("a")))
+				if got := n.device(n.lookUp("a")); got.Activity != volume.Inactive || got.Unusable {
 					t.Errorf("after the end: got %+v", got)
 				}
 			}
