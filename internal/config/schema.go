@@ -87,7 +87,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		{name: "provider", value: r.text(&g.Provider, oneOf("lvm", "loopdev")), restart: true, without: "`loopdev` with a `directory`, else `lvm`", example: "loopdev",
 			about: "Where the volumes are: `lvm`, or `loopdev`: a directory of sparse files. `flexd config --check` prints it."},
 		{name: "directory", value: r.text(&g.Directory, directory), restart: true, without: required + " for `loopdev`", example: "/srv/vg0",
-			about: "The directory of these files: not below a kubelet root, one per group. flexd uses only files that it created, and those to which `flexd uuid --new FILE` gave a uuid."},
+			about: "The directory of these files: not below a kubelet root, one per group; in a filesystem of its own let it be a subdirectory, which is missing if that is not mounted. flexd uses only files that it created, and those to which `flexd uuid --new FILE` gave a uuid."},
 		{name: "shared", value: r.truth(&g.Shared), restart: true,
 			about: "`lvm`: other nodes use the volume group, too: it has a lock type (`vgchange --lock-type sanlock`), and each volume is active on one node at a time."},
 		{name: "watchdog", value: r.word(&g.WatchdogNone, "required", "none"), restart: true,

@@ -57,7 +57,7 @@ type BusyError struct {
 
 func (e *BusyError) Error() string {
 	if len(e.Holders) == 0 {
-		return e.What + " is busy (no holder found: no process, mount, swap space or device on it; the kernel itself may use it, as an iSCSI or NVMe target, or as the external journal of another filesystem; or a program listens on a socket in it: ss -xlp)"
+		return e.What + " is busy (no holder found: no open file of a process, no mount, swap space or device on it; the kernel itself may use it, as an iSCSI or NVMe target, or as the external journal of another filesystem; or a program listens on a socket in it: ss -xlp; or has registered a file with io_uring: ls -l /proc/*/fd | grep io_uring)"
 	}
 	var by []string
 	for _, h := range e.Holders {
