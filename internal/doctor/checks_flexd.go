@@ -87,6 +87,12 @@ func (n *node) directories() (all []finding) {
 			all = append(all, failed(evidence+", which is read-only", "see why: dmesg | grep "+filepath.Base(on.Source), "mount -o remount,rw "+on.Dir))
 		}
 	}
+	for _, g := range n.Config.VolumeGroups {
+		if g.Directory != "" && table.Top(g.Directory) != nil {
+			all = append(all, warning(fmt.Sprintf("the directory %s of volume group %s is a mount point: without its disk, as after a reboot, flexd creates volumes below it, and older copies there would count as the volumes", g.Directory, g.Name),
+				"after the node was drained, move the files to a subdirectory, which is missing without the disk, and set directory to it"))
+		}
+	}
 	if len(all) == 0 {
 		all = append(all, well("%s", strings.Join(seen, "; ")))
 	}

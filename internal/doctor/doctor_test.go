@@ -351,6 +351,9 @@ func TestDeviations(t *testing.T) {
 		{"no directory", nil, func(h *Host) { h.Machine = func() error { return errors.New("no directory /x") } }, "flexd/configuration error /x", "not mounted"},
 		{"another runDir", nil, func(h *Host) { h.Config.RunDir = "/run/other" }, "flexd/configuration error FLEXD_SOCKET", "FLEXD_SOCKET=/run/other"},
 		{"a runDir on a disk", nil, func(h *Host) { h.Config.RunDir = "/var/run2" }, "flexd/directories warning survive", "tmpfs"},
+		{"a group at a mount point", tree{"srv/vg": "dir", "proc/900/mountinfo": mountinfo + "30 20 8:3 / /srv/vg rw shared:9 - ext4 /dev/sdb rw\n"}, func(h *Host) {
+			h.Config.VolumeGroups = append(h.Config.VolumeGroups, config.VolumeGroup{Name: "vg1", Provider: "loopdev", Directory: "/srv/vg"})
+		}, "flexd/directories warning /srv/vg of volume group vg1 is a mount point", "subdirectory"},
 		{"a stateDir in memory", nil, func(h *Host) { h.Config.StateDir = "/run/state" }, "flexd/directories error lost", "stateDir"},
 		{"no daemon", tree{"proc/900/comm": ""}, func(h *Host) { h.Socket += "x" }, "flexd/daemon error not running", "systemctl start"},
 		{"a stopped daemon, whose socket would start it", tree{"proc/900/comm": ""}, func(h *Host) { h.Ask = func(string) ([]byte, error) { panic("asked") } }, "flexd/daemon error systemd listens", "systemctl start"},
