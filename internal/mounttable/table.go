@@ -123,18 +123,16 @@ func (t *Reader) split(text []byte, count int) (lines, fresh []*Line) {
 	lines = make([]*Line, 0, count)
 	next := 0
 	for line := range bytes.Lines(text) {
-		for skip := 0; skip < 2 && next+skip < len(t.last); skip++ {
-			if t.last[next+skip].text == string(line) {
-				next += skip
+		var l *Line
+		for i := next; i < min(next+2, len(t.last)); i++ {
+			if t.last[i].text == string(line) {
+				l, next = t.last[i], i+1
 				break
 			}
 		}
-		if next < len(t.last) && t.last[next].text == string(line) {
-			lines = append(lines, t.last[next])
-			next++
-			continue
+		if l == nil {
+			l = t.known[string(line)]
 		}
-		l := t.known[string(line)]
 		if l == nil {
 			l = &Line{text: string(line)}
 			t.known[l.text] = l
