@@ -15,11 +15,12 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 	if err != nil {
 		return volume.LV{}, err
 	}
-	dir := filepath.Dir(file)
-	if err := p.checkDirectory(name.VG, dir); err != nil {
-		return volume.LV{}, err
-	}
 	f, err := p.kernel.File(file)
+	if err != nil || !f.Exists {
+		if err := p.checkDirectory(name.VG, filepath.Dir(file)); err != nil {
+			return volume.LV{}, err
+		}
+	}
 	if err != nil {
 		return volume.LV{}, fmt.Errorf("volume %s: %w", name, err)
 	}
