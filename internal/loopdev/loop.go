@@ -109,20 +109,32 @@ func attach(a attachArg) (Loop, error) {
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return Loop{}, err
 	}
-	for range 100 {
+	for tries := range 100 {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err == nil && tries > 10 { // something has that one open exclusively, and it stays free
+			n, err = newLoop(control)
+		}
 		if err != nil {
 			return Loop{}, fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
 		}
 		name := fmt.Sprintf("loop%d", n)
 		l, err := configure(name, &config, a)
 		if errors.Is(err, unix.EBUSY) {
-			continue // detached from outside meanwhile
+			continue // attached from outside meanwhile
 		}
 		l.Inode = Inode{st.Dev, st.Ino}
 		return l, err
 	}
 	return Loop{}, errors.New("found no free loop device in 100 attempts")
+}
+
+// newLoop makes a further loop device.
+func newLoop(control *os.File) (int, error) {
+	n, _, errno := unix.Syscall(unix.SYS_IOCTL, control.Fd(), unix.LOOP_CTL_ADD, ^uintptr(0))
+	if errno != 0 {
+		return 0, os.NewSyscallError("LOOP_CTL_ADD", errno)
+	}
+	return int(n), nil
 }
 
 func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) {
@@ -140,6 +152,11 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 	defer dev.Close()
 	if err := unix.IoctlLoopConfigure(int(dev.Fd()), config); err != nil {
 		return Loop{}, fmt.Errorf("LOOP_CONFIGURE of %s: %w", name, err)
+	}
+	if !a.ReadOnly { // blockdev --setro of an earlier use lasts
+		if err := unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0); err != nil {
+			return Loop{}, fmt.Errorf("BLKROSET of %s: %w", name, err)
+		}
 	}
 	l, err := kernel{}.Loop(name)
 	if err != nil {
