@@ -108,10 +108,13 @@ type detachArg struct {
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
-		if at := (Inode{lv.File.Dev, lv.File.Ino}); known && id.UUID == lv.UUID && lv.Presence == volume.Present && anotherFile(id, at) {
-			return volume.Errorf(volume.Conflict, "deactivate: it stays active, because its device %s has another file than %s: %s", d.Path, lv.File.Path, replacedAdvice(filepath.Base(d.Path), lv.File.Path))
+		known = known && id.UUID == lv.UUID
+		if known {
+			if file := p.replaced(lv, d, id.Inode); file != "" {
+				return volume.Errorf(volume.Conflict, "deactivate: it stays active, because its device %s has another file than %s: %s", d.Path, file, replacedAdvice(filepath.Base(d.Path), file))
+			}
 		}
-		arg := detachArg{Device: d, UUID: lv.UUID, Known: known && id.UUID == lv.UUID}
+		arg := detachArg{Device: d, UUID: lv.UUID, Known: known}
 		if err := p.change(ctx, "deactivate", "loop-detach", lock, arg, nil); err != nil {
 			return err
 		}
@@ -136,6 +139,25 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		}
 	}
 	return err
+}
+
+// replaced returns the path at which another file took the place of the one that device d has: that of
+// the volume, or the device's own, whatever is there now.
+func (p *Provider) replaced(lv volume.LV, d volume.Device, own Inode) string {
+	var paths []string
+	if lv.Presence == volume.Present {
+		paths = append(paths, lv.File.Path)
+	}
+	if l, err := p.kernel.Loop(filepath.Base(d.Path)); err == nil && l.Seq == d.Seq {
+		paths = append(paths, l.BackingFile)
+	}
+	for _, path := range paths {
+		f, err := p.kernel.File(path)
+		if err == nil && f.Exists && f.Inode != own {
+			return path
+		}
+	}
+	return ""
 }
 
 type extendArg struct {

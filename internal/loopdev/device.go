@@ -102,6 +102,11 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			}
 			same = f.Inode == id.Inode
 		}
+		// The link shows that it is of this node: nodes in containers may have the same paths.
+		if l.Deleted && id.UUID != lv.UUID && lv.Presence == volume.Present && leadsTo(p.link(lv.Name), "/dev/"+l.Name) {
+			all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, replacedAdvice(l.Name, file)))
+			continue
+		}
 		all.add(lv, file, at, l, id, same)
 	}
 	if all.own != nil && all.own.Part {

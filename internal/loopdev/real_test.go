@@ -480,10 +480,10 @@ func TestRecreatedFile(t *testing.T) {
 	if lv.UUID == old.UUID {
 		t.Fatal("the uuid was inherited")
 	}
-	if got := n.device(lv); got.Activity != volume.Inactive || got.Unusable {
+	n.restart()
+	if got := n.device(lv); got.Activity != volume.Inactive || !got.Unusable || !strings.Contains(got.Reason, d.Path+" still has a deleted file") {
 		t.Errorf("got %+v", got)
 	}
-	n.restart()
 	id, err := n.Identify(t.Context(), d.Number)
 	if id.UUID != old.UUID || id.Name.LV != "a" || err != nil {
 		t.Errorf("got %+v, %v", id, err)
@@ -494,12 +494,69 @@ func TestRecreatedFile(t *testing.T) {
 	if err := n.Extend(t.Context(), n.lock, old, d, 32*mib); err == nil {
 		t.Error("the old volume was extended in the new one's file")
 	}
-	d2 := n.activate(lv)
-	n.deactivate(old, d)
-	if !leadsTo(d2.Link, d2.Path) {
-		t.Error("the old volume took the new one's link")
+	n.sh("losetup", "-d", d.Path)
+	n.deactivate(lv, n.activate(lv))
+}
+
+// Ensure that the device of a file stays attached if anything else took the place of that file, and
+// that the operator's decision ends that.
+func TestReplaced(t *testing.T) {
+	for name, replace := range map[string]func(n *node, file string){
+		"a volume": func(n *node, file string) { n.sh("mv", n.dir+"/b", file) },
+		"a file":   func(n *node, file string) { n.sh("sh", "-c", `cp "$0" "$0.new" && mv "$0.new" "$0"`, file) },
+		"hard links": func(n *node, file string) {
+			n.sh("sh", "-c", `cp -a "$0" "$0.new" && ln "$0.new" "$0.too" && mv "$0.new" "$0"`, file)
+		},
+		"a directory": func(n *node, file string) { n.sh("sh", "-c", `rm "$0" && mkdir "$0"`, file) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			lv := n.create("a", 16*mib)
+			n.create("b", 16*mib)
+			d := n.activate(lv)
+			replace(n, n.dir+"/a")
+			gone := lv
+			gone.Presence = volume.Absent
+			for range 2 {
+				if err := n.Deactivate(t.Context(), n.lock, gone, d); err == nil || !strings.Contains(err.Error(), "it stays active") {
+					t.Errorf("got %v", err)
+				}
+				if now, err := n.LookUp(t.Context(), lv.Name); err == nil && now.Presence == volume.Present && !n.device(now).Unusable {
+					t.Errorf("got %+v", now)
+				}
+				n.restart()
+				n.device(gone)
+			}
+			n.sh("losetup", "-d", d.Path)
+			n.deactivate(gone, d)
+		})
 	}
-	n.deactivate(lv, d2)
+}
+
+// Ensure that neither an exclusive opener of the first free device, nor its flag of an earlier use,
+// prevents an activation.
+func TestOccupiedDevice(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", mib)
+	path := n.sh("losetup", "-f")
+	dev, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
+	if err != nil {
+		t.Skip(err) // of another test by now
+	}
+	d := n.activate(lv)
+	dev.Close()
+	n.sh("blockdev", "--setro", d.Path)
+	n.deactivate(lv, d)
+	for range 20 { // another test may take it
+		again := n.activate(lv)
+		if again.ReadOnly {
+			t.Errorf("got %+v", again)
+		}
+		if n.deactivate(lv, again); again.Path == d.Path {
+			break
+		}
+	}
+	n.sh("blockdev", "--setrw", d.Path)
 }
 
 // Ensure that files and devices that are not flexd's are never touched.
