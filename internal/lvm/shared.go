@@ -130,13 +130,13 @@ func (l Logical) forReaders() bool {
 	return l.ReadOnly && simple && !l.thick()
 }
 
-// lockOf returns the volume whose lock is that of l.
+// lockOf returns the volume whose lock is that of l. The origin of a thick snapshot may be thin.
 func (f *Facts) lockOf(l Logical) Logical {
 	switch {
 	case l.Pool != "":
-		return f.LVs[l.Pool]
+		return f.lockOf(f.LVs[l.Pool])
 	case l.thickSnapshot():
-		return f.LVs[l.Origin]
+		return f.lockOf(f.LVs[l.Origin])
 	}
 	return l
 }

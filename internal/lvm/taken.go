@@ -64,6 +64,7 @@ func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UU
 	var f *Facts
 	by := map[volume.UUID][]volume.Taken{} // by the volume that has the lock
 	var locks []lockspace.LV
+	var unlocked error
 	for _, m := range devices {
 		uuid, ok := parseDMUUID(m.UUID)
 		if !ok || !counts(uuid, m.Number) {
@@ -75,20 +76,25 @@ func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UU
 			}
 		}
 		l, known := f.LVs[f.names[uuid]]
-		lock := f.lockOf(l)
-		if !known || l.forReaders() || lock.LockArgs == "" {
+		if !known || l.forReaders() {
 			continue
 		}
 		name, _, _ := parseDMName(m.Name)
+		lock := f.lockOf(l)
+		if lock.LockArgs == "" {
+			unlocked = errors.Join(unlocked, fmt.Errorf("%s: the metadata has no lock for it", name))
+			continue
+		}
 		if by[lock.UUID] == nil {
 			locks = append(locks, lockspace.LV{UUID: lock.UUID, LockArgs: lock.LockArgs})
 		}
 		by[lock.UUID] = append(by[lock.UUID], volume.Taken{Name: name, UUID: uuid, Number: m.Number, Seq: diskSeq(m.Number), Fenced: fenced(m)})
 	}
 	if len(locks) == 0 {
-		return nil, nil
+		return nil, unlocked
 	}
 	holders, err := p.Locks.Taken(ctx, vg, locks)
+	err = errors.Join(unlocked, err)
 	var all []volume.Taken
 	for lock, holder := range holders {
 		for _, t := range by[lock] {

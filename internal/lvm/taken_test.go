@@ -240,3 +240,37 @@ func TestHasLock(t *testing.T) {
 		t.Errorf("its lock manager does not run: %v", err)
 	}
 }
+
+// The lock of a thick snapshot of a thin volume is that of the pool.
+func TestLockOfThickSnapshotOfThin(t *testing.T) {
+	t.Parallel()
+	f, p, _ := newShared(t, 3)
+	f.lvs["v0"].layout, f.lvs["v0"].role = "thin,pool", "private"
+	f.lvs["v1"].layout, f.lvs["v1"].role, f.lvs["v1"].pool = "thin,sparse", "public,origin,thickorigin", "v0"
+	f.lvs["v2"].layout, f.lvs["v2"].role, f.lvs["v2"].origin = "linear", "public,snapshot,thicksnapshot", "v1"
+	lv := f.lookUp(p, "v2")
+	if err := p.Activate(t.Context(), "", lv); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.HasLock(t.Context(), lv); err != nil {
+		t.Error(err)
+	}
+	f.others["v0"] = "ex"
+	if w := waits(t, p.WouldWait(t.Context(), lv), "another host has it active"); w.Holder == nil || w.Holder.Host != "b" {
+		t.Errorf("%+v", w)
+	}
+	if err := p.HasLock(t.Context(), lv); volume.CodeOf(err) != volume.Busy || !strings.Contains(err.Error(), "took over its lock") {
+		t.Error(err)
+	}
+	if all, err := p.Taken(t.Context(), "vg0", nil); len(all) != 1 || all[0].Name.LV != "v2" || err != nil {
+		t.Errorf("%+v %v", all, err)
+	}
+	// A lock that the metadata does not have cannot be read.
+	delete(f.lvs, "v0")
+	if err := p.Refresh(t.Context(), "vg0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.HasLock(t.Context(), lv); volume.CodeOf(err) != volume.Unknown || !strings.Contains(err.Error(), "the metadata has no lock for it") {
+		t.Error(err)
+	}
+}

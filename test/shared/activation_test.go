@@ -126,6 +126,18 @@ func many(t *testing.T, a, b *nodes.Node) {
 	}
 }
 
+// snapshot is a thick snapshot of a thin volume, which has the lock of the pool.
+func snapshot(t *testing.T, a, b *nodes.Node) {
+	a.Sh("lvcreate -q -y -L 16M -T svg/pool && lvcreate -q -y -V 16M -n thin -T svg/pool && mkfs.ext4 -q /dev/svg/thin && lvcreate -q -y -s -L 8M -n snap svg/thin")
+	v := nodes.Volume("snap", "")
+	done := later(b, web, v)
+	waitsFor(t, b, v, "node-1")
+	a.Sh("lvchange -q -y -an svg/thin svg/pool")
+	<-done
+	b.Sh("grep -q ' " + b.At.PodDir(web, v) + " ' /proc/self/mountinfo")
+	b.TearDown(web, v)
+}
+
 // readers use a read-only volume on two nodes at once.
 func readers(t *testing.T, a, b *nodes.Node) {
 	v := blank(a, "ro")

@@ -56,6 +56,7 @@ func TestTwo(t *testing.T) {
 		{"operators", operators},
 		{"many", many},
 		{"readers", readers},
+		{"snapshot", snapshot},
 		{"records", records},
 		{"lvmlockd", lvmlockd},
 	} {
