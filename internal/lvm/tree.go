@@ -53,6 +53,9 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 		words = append(words, strings.Fields(target.Params)...)
 	}
 	for _, word := range words {
+		if _, minor, ok := strings.Cut(word, ":"+major+":"); ok { // meta_device:253:2 of dm-integrity
+			word = major + ":" + minor
+		}
 		if _, _, ok := sysfs.SplitNumber(word); ok && strings.HasPrefix(word, major+":") && !slices.Contains(n.below, word) {
 			n.below = append(n.below, word)
 		}

@@ -30,6 +30,10 @@ func TestTree(t *testing.T) {
 		cached  = "8 27/1024 128 3/320 1 2 3 4 0 0 0 2 metadata2 writeback 2 migration_threshold 2048 smq 0 rw - "
 		merging = "16/81920 16"
 	)
+	integrity := []string{
+		"vg0-v0 253:9 raid raid1 3 0 region_size 4096 1 253:1 253:2", "vg0-v0_rmeta_0 253:1 linear 254:0 0",
+		"vg0-v0_rimage_0 253:2 integrity 253:3 0 32 J 3 meta_device:253:4 block_size:512 internal_hash:crc32c", "vg0-v0_rimage_0_iorig 253:3 linear 254:0 8", "vg0-v0_rimage_0_imeta 253:4 linear 254:0 16",
+	}
 	merge := []string{"vg0-v0 253:9 snapshot-merge 253:1 253:2 P 8", "vg0-v0-real 253:1 linear 254:0 0", "vg0-s-cow 253:2 linear 254:0 9"}
 	for _, c := range []struct {
 		about   string
@@ -50,6 +54,7 @@ func TestTree(t *testing.T) {
 		{"pool unread", thin, map[string]string{"vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be looked at", "unknown 253:5 below vg0-v0"},
 		{"leg unread", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tdata_rmeta_0": "unread"}, "253:1 below vg0-pool_tdata cannot be looked at", "unknown 253:1"},
 		{"pool's state does not parse", thin, map[string]string{"vg0-pool-tpool": "1 2", "vg0-pool_tdata": whole}, "thin pool vg0/pool: its status does not parse", "unknown does not parse"},
+		{"metadata of checksums unread", integrity, map[string]string{"vg0-v0": whole, "vg0-v0_rimage_0_imeta": "unread"}, "253:4 below vg0-v0_rimage_0 cannot be looked at", "unknown 253:4"},
 		{"cache on RAID", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", ""},
 		{"leg below a cache failed", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 ADA 16384/16384 idle 0 0 -"}, "", "degraded 1 of 3 devices of the raid5_ls vg0/v0_corig below it"},
 		{"cache failed", cache, map[string]string{"vg0-v0": "Fail", "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", "failed the cache of vg0/v0 has failed"},
