@@ -159,4 +159,10 @@ func TestRequestsPerSnapshot(t *testing.T) {
 	if lists, devices, _ := dm.take(); lists > 0 || devices > 5*len(lvs) {
 		t.Errorf("%d volumes: %d lists, %d devices", len(lvs), lists, devices)
 	}
+	if err := p.Fence(t.Context(), volume.Taken{UUID: lvs[0].UUID}); err != nil {
+		t.Error(err)
+	}
+	if lists, devices, _ := dm.take(); lists > 1 || devices > 2*len(f.devices) {
+		t.Errorf("a fence among %d devices: %d lists, %d devices", len(f.devices), lists, devices)
+	}
 }

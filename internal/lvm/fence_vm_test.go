@@ -22,9 +22,9 @@ func TestVMFence(t *testing.T) {
 		volumes []string
 	}{
 		{"linear", []string{"lvcreate -q -y -an -Zn -Wn -L 32M -n v vg0"}, []string{"v"}},
-		{"raid1", []string{"lvcreate -q -y --nosync --type raid1 -m1 -L 32M -n v vg0"}, []string{"v"}},
+		{"raid1", []string{"lvcreate -q -y --nosync --type raid1 -m1 -L 32M -n v vg0", "lvcreate -q -y -s -L 32M -n w vg0/v"}, []string{"v", "w"}},
 		{"integrity", []string{"lvcreate -q -y --type raid1 -m1 --raidintegrity y -L 32M -n v vg0"}, []string{"v"}},
-		{"thin", []string{"lvcreate -q -y -L 96M -T vg0/pool", "lvcreate -q -y -V 32M -n v -T vg0/pool", "lvcreate -q -y -V 32M -n w -T vg0/pool", "vgchange -an vg0"}, []string{"v", "w"}},
+		{"thin", []string{"lvcreate -q -y -L 96M -T vg0/pool", "lvcreate -q -y -V 32M -n v -T vg0/pool", "lvcreate -q -y -V 32M -n w -T vg0/pool", "lvcreate -q -y -s -L 32M -n s vg0/v", "vgchange -an vg0"}, []string{"v", "w", "s"}},
 		{"snapshot", []string{"lvcreate -q -y -Zn -Wn -L 32M -n v vg0", "lvcreate -q -y -s -L 32M -n w vg0/v"}, []string{"v", "w"}},
 		{"cache", []string{"lvcreate -q -y -an -Zn -Wn -L 32M -n v vg0", "lvcreate -q -y -an -Zn -Wn -L 16M -n fast vg0", "lvconvert -q -y --type cache --cachevol fast vg0/v"}, []string{"v"}},
 		{"writecache", []string{"lvcreate -q -y -an -Zn -Wn -L 32M -n v vg0", "lvcreate -q -y -an -Zn -Wn -L 16M -n fast vg0", "lvconvert -q -y --type writecache --cachevol fast vg0/v"}, []string{"v"}},
@@ -46,7 +46,12 @@ func TestVMFence(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			if kind.name == "integrity" { // its journal keeps only what is not synced
 				stop[0]()
-				l.sh("dd", "if=/dev/zero", "of="+l.device(l.present("v")).Path, "bs=512", "count=1", "seek=59904", "oflag=direct", "conv=notrunc", "status=none")
+			}
+			sector := func(name, number string) {
+				l.try("dd", "if=/dev/zero", "of="+l.device(l.present(name)).Path, "bs=512", "count=1", "seek="+number, "oflag=direct", "conv=notrunc", "status=none")
+			}
+			for _, name := range kind.volumes {
+				sector(name, "59904") // of a free block, and the first of a thin pool's chunk
 			}
 			within := func(what string, f func() error) {
 				t.Helper()
@@ -61,12 +66,15 @@ func TestVMFence(t *testing.T) {
 					t.Fatalf("%s does not end", what)
 				}
 			}
-			for _, name := range kind.volumes {
+			for i, name := range kind.volumes {
 				began := time.Now()
 				within("the fence of "+name, func() error { return l.Fence(t.Context(), volume.Taken{UUID: l.present(name).UUID}) })
 				t.Logf("%s: fenced in %s", name, time.Since(began))
 				if m, _, err := l.find(l.present(name).UUID); err != nil || !fenced(m) {
 					t.Errorf("%s: %+v %v", name, m, err)
+				}
+				for _, other := range kind.volumes[i+1:] {
+					sector(other, "60000") // a snapshot copies its own chunk first
 				}
 			}
 			before := l.written()

@@ -173,9 +173,9 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 		}
 	}
 	unread := tree.walk(m, visit)
-	snapshots, err := p.snapshotsOn(tree, m, numbers)
+	snapshots, err := tree.snapshotsOn(m, numbers)
 	for _, s := range snapshots {
-		unread = cmp.Or(unread, tree.walk(s.Mapped, visit))
+		unread = cmp.Or(unread, tree.walk(s, visit))
 	}
 	change := func(words ...string) {
 		_, rerr := p.Runner.Run(ctx, run.Cmd{Step: "fence", Argv: words, Deadline: fenceDeadline, Mutates: true, Lock: filepath.Join(p.LockDir, "fence-"+string(t.UUID))})
@@ -195,14 +195,19 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 	return nil
 }
 
-// snapshotsOn returns the snapshots of a volume with these devices. A snapshot that cannot read its
-// origin marks itself as invalid on the disk; it has the same lock.
-func (p *Provider) snapshotsOn(t *tree, m devmapper.Mapped, numbers map[string]bool) (all []*node, err error) {
+// snapshotsOn returns the active snapshots in the group of a volume that have one of these devices
+// below them. A snapshot that cannot read its origin marks itself as invalid on the disk; it has the
+// same lock.
+func (t *tree) snapshotsOn(m devmapper.Mapped, numbers map[string]bool) (all []devmapper.Mapped, err error) {
 	name, _, _ := parseDMName(m.Name)
-	devices, err := groupDevices(p.DM, name.VG)
+	devices, err := groupDevices(t.p.DM, name.VG)
 	for _, d := range devices {
-		if n := t.at(d.Number); n.has("snapshot") && slices.ContainsFunc(n.below, func(number string) bool { return numbers[number] }) {
-			all = append(all, n)
+		on := false
+		if (&node{Mapped: d}).has("snapshot") {
+			t.walk(d, func(n *node, _ bool) { on = on || numbers[n.Number] })
+		}
+		if on {
+			all = append(all, d)
 		}
 	}
 	return all, err

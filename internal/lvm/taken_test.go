@@ -130,6 +130,13 @@ func TestFence(t *testing.T) {
 	device("vg0-v5-real", dmUUID(fakeUUID(5))+"-real", "253:41", "linear", "253:9 10240")
 	device("vg0-v6", dmUUID(fakeUUID(6)), "253:42", "snapshot", "253:41 253:43 P 8")
 	device("vg0-v6-cow", dmUUID(fakeUUID(6))+"-cow", "253:43", "linear", "253:9 12288")
+	device("vg0-v7", dmUUID(fakeUUID(7)), "253:50", "snapshot-origin", "253:51")
+	device("vg0-v7-real", dmUUID(fakeUUID(7))+"-real", "253:51", "raid", "raid1 3 0 region_size 4096 1 - 253:52")
+	device("vg0-v7_rimage_0", dmUUID(fakeUUID(31)), "253:52", "integrity", "253:53 0 32 J 3 meta_device:253:54 block_size:512 internal_hash:crc32c")
+	device("vg0-v7_rimage_0_iorig", dmUUID(fakeUUID(32)), "253:53", "linear", "253:9 14336")
+	device("vg0-v7_rimage_0_imeta", dmUUID(fakeUUID(33)), "253:54", "linear", "253:9 16384")
+	device("vg0-v8", dmUUID(fakeUUID(8)), "253:55", "snapshot", "253:51 253:56 P 8")
+	device("vg0-v8-cow", dmUUID(fakeUUID(8))+"-cow", "253:56", "linear", "253:9 18432")
 	var ran []string
 	f.hook = func(c run.Cmd) (run.Result, error, bool) {
 		if c.Lock == "" || !c.Mutates || c.Deadline == 0 {
@@ -152,13 +159,17 @@ func TestFence(t *testing.T) {
 			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-v5-real vg0-v6-cow",
 			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v5-real vg0-v6-cow vg0-v5",
 		},
+		7: { // the same on a RAID with checksums
+			"dmsetup suspend --noflush --nolockfs --noudevsync vg0-v7_rimage_0_iorig vg0-v7_rimage_0_imeta vg0-v8-cow",
+			"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v7_rimage_0_iorig vg0-v7_rimage_0_imeta vg0-v8-cow vg0-v7",
+		},
 		4: {"dmsetup wipe_table --noflush --nolockfs --noudevsync vg0-v4"}, // its disk is a volume of another group
 	} {
 		if ran = nil; p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(i)}) != nil || !slices.Equal(ran, want) {
 			t.Errorf("%q", ran)
 		}
 	}
-	if err := p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(7)}); err != nil {
+	if err := p.Fence(t.Context(), volume.Taken{UUID: fakeUUID(9)}); err != nil {
 		t.Errorf("of a volume without a device: %v", err)
 	}
 }
