@@ -109,6 +109,7 @@ type Device struct {
 	Differ         string  // which copies differ, "" = none is known to
 	RAID           string  // the RAID with those copies, as lvconvert --repair takes it
 	Refresh        string  // the same as lvchange --refresh takes it
+	Split          string  // a copy that lvconvert --splitmirrors --trackchanges took out of that RAID, as lvconvert --merge takes it
 	Rivals         []Rival // other devices that show its file, and its own if that is of another file
 	ReadOnly       bool
 	Link           string // the name by which it should be found; "" = none is expected

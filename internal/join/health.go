@@ -38,6 +38,8 @@ func (s *facts) degraded() {
 	switch {
 	case d.Degraded != "" && s.g.older:
 		hint = s.noRefresh()
+	case d.Split != "":
+		hint = fmt.Sprintf("%s was split off (lvconvert --splitmirrors --trackchanges); once nothing uses it, lvconvert --merge %[1]s makes it a copy again", d.Split)
 	case v != nil && v.Remedy != "":
 		hint = "bring the disk back (pvs, dmesg)"
 		if d.Degraded != "" {

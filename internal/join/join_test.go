@@ -202,6 +202,9 @@ func TestDisagreements(t *testing.T) {
 		{"a leg of its pool's RAID has failed", []func(*Group){func(g *Group) {
 			g.Devices[0].Degraded, g.Devices[0].RAID, g.Devices[0].Refresh = "1 of 2 (AD)", "vg0/pool_tdata", "vg0/pool"
 		}}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/pool_tdata|lvchange --refresh vg0/pool;"}},
+		{"a copy was split off its RAID", []func(*Group){func(g *Group) {
+			g.Devices[0].Degraded, g.Devices[0].RAID, g.Devices[0].Split = "1 of 2 (A-)", "vg0/data", "vg0/data_rimage_1"
+		}}, []string{"degraded data: 1 of 2 (A-)|lvconvert --merge vg0/data_rimage_1"}},
 		{"the legs of its RAID differ", []func(*Group){func(g *Group) { g.Devices[0].Differ, g.Devices[0].RAID = "128 sectors differ", "vg0/data" }}, []string{"degraded data: 128 sectors differ|back the data up|lvchange --syncaction repair vg0/data"}},
 		{"its cache has failed", []func(*Group){func(g *Group) {
 			g.Devices[0].Failed, g.Devices[0].Remedy = "the cache has failed", "lvconvert --uncache"

@@ -170,7 +170,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			below.health(now, &d)
 			d.Suspended = d.Suspended || d.SuspendedBelow != ""
 			if current {
-				d.SameThin, d.Bypassed = f.sameThin(now, d.UUID), f.bypassed(now, d.UUID)
+				d.SameThin, d.Bypassed, d.Split = f.sameThin(now, d.UUID), f.bypassed(now, d.UUID), f.split(d.RAID)
 				all := true
 				unread := below.walk(now, func(n *node, _ bool) {
 					d.Misplaced = cmp.Or(d.Misplaced, f.misplaced(n.Mapped))
@@ -190,6 +190,17 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		all = append(all, p.strayParts(f, list, below, all)...)
 	}
 	return all, nil
+}
+
+// split returns a copy that was split off a RAID and is to be merged again, both as arguments of LVM's
+// commands; "" = none: LVM shows such a part as a volume.
+func (f *Facts) split(raid string) string {
+	for _, l := range f.LVs {
+		if whole, _, found := strings.Cut(l.Name, "_rimage_"); found && !l.Hidden && f.Name+"/"+whole == raid {
+			return f.Name + "/" + l.Name
+		}
+	}
+	return ""
 }
 
 // strayParts returns the devices of parts that contradict the metadata, that it does not have, or that

@@ -235,6 +235,11 @@ func TestVMDegraded(t *testing.T) {
 	}
 	l.found("the leg is back", l.differ(claims, nil))
 
+	l.sh("lvconvert", "-q", "-y", "--splitmirrors", "1", "--trackchanges", "vg0/mirrored")
+	l.found("a copy was split off", l.differ(claims, nil), "degraded mirrored: 1 of 2 devices of its raid1 have failed or are missing (A-) (vg0/mirrored_rimage_1 was split off")
+	l.sh("lvconvert", "-q", "-y", "--merge", "vg0/mirrored_rimage_1")
+	l.found("it was merged again", l.differ(claims, nil))
+
 	l.sh("lvchange", "-q", "-pr", "vg0/mirrored")
 	l.found("read-only", l.differ(claims, nil), "read-only mirrored: is mounted read-write at "+claims[0].Dir+" for pod mirrored")
 	l.sh("lvchange", "-q", "-prw", "vg0/mirrored")

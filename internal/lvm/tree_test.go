@@ -172,3 +172,17 @@ func (c *countingDM) Status(key devmapper.Key) (devmapper.Mapped, error) {
 	c.n++
 	return c.DM.Status(key)
 }
+
+// LVM shows the copy that lvconvert --trackchanges split off a RAID as a volume.
+func TestSplit(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 1)
+	f.lvs["[v0_rimage_0]"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "linear", role: "private,raid,image", attr: "iwi-aor---"}
+	f.lvs["v0_rimage_1"] = &fakeLV{uuid: fakeUUID(2), size: 8 * mib, layout: "linear", role: "private,raid,image", attr: "Iri-a-r---"}
+	uuid := dmUUID(fakeUUID(0))
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-v0", UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "raid", Length: 8 * mib, Params: "raid1 3 0 region_size 4096 2 253:0 253:1 - -"}}}
+	f.status = map[string]string{uuid: "raid1 2 A- 16384/16384 idle 0 0 -"}
+	if all := p.Survey(t.Context(), "vg0", true).Devices; len(all) != 1 || all[0].Degraded == "" || all[0].Split != "vg0/v0_rimage_1" {
+		t.Errorf("got %+v", all)
+	}
+}
