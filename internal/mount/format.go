@@ -238,18 +238,13 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 // notBlank describes the contents of a device, "" if it is blank, and returns the extent
 // that it read.
 func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
-	var within []string
-	if e.size > 0 {
-		within = []string{"-S", strconv.FormatInt(e.size, 10)}
-	}
-	s, err := identify(dev, within...)
+	s, err := identifyWithin(dev, e.size)
 	if err != nil {
 		return "", e, err
 	}
 	if !s.none() {
 		return describe(dev, s), e, nil
 	}
-	// blkid finds nothing where it can't read.
 	found, e, err := proveBlank(d, e)
 	if err != nil || found == nil {
 		return "", e, err

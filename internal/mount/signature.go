@@ -36,10 +36,20 @@ func (s signature) made(fsType string) bool {
 // name returns the recognized type.
 func (s signature) name() string { return cmp.Or(s.Type, s.Partition, "ambiguous") }
 
-// identify runs blkid, with further options, on the device itself, without its cache. An empty
-// result proves nothing: blkid also finds nothing on a device that it cannot read.
+// identify runs blkid, with further options, on the device itself, without its cache.
 func identify(dev *os.File, options ...string) (signature, error) {
-	argv := slices.Concat([]string{"blkid", "-p", "-o", "export"}, options, []string{"/proc/self/fd/3"})
+	return identifyWithin(dev, 0, options...)
+}
+
+// identifyWithin is identify for the beginning of a device, as if the device had that size; 0 = all of
+// it. blkid also finds nothing on a device that it cannot read: an empty result is an error if an end,
+// where nearly all formats have their labels, cannot be read. Otherwise it proves nothing.
+func identifyWithin(dev *os.File, size int64, options ...string) (signature, error) {
+	argv := slices.Concat([]string{"blkid", "-p", "-o", "export"}, options)
+	if size > 0 {
+		argv = append(argv, "-S", strconv.FormatInt(size, 10))
+	}
+	argv = append(argv, "/proc/self/fd/3")
 	p, err := tool(limits{}, "util-linux", []*os.File{dev}, argv...)
 	if err != nil {
 		return signature{}, err
@@ -52,11 +62,27 @@ func identify(dev *os.File, options ...string) (signature, error) {
 		}
 		return s, nil
 	case 2:
-		return signature{}, nil
+		return signature{}, readEnds(dev, size)
 	case 8:
 		return signature{Ambiguous: true}, nil
 	}
 	return signature{}, fmt.Errorf("blkid: exit status %d: %s", p.code, oneLine(p.errs))
+}
+
+// readEnds fails if an end of a device, or of its beginning of that size, cannot be read.
+func readEnds(dev *os.File, size int64) (err error) {
+	if size == 0 {
+		if size, err = sizeOf(dev); err != nil {
+			return err
+		}
+	}
+	buf := make([]byte, min(endSize, size))
+	for _, from := range []int64{0, size - int64(len(buf))} {
+		if _, err := dev.ReadAt(buf, from); err != nil {
+			return fmt.Errorf("read %d bytes at %s: %w", len(buf), at(from), err)
+		}
+	}
+	return nil
 }
 
 func parseExport(out []byte) signature {

@@ -173,6 +173,16 @@ func TestUnreadablePart(t *testing.T) {
 	}
 }
 
+// A filesystem whose device cannot be read at its end is unknown: blkid finds nothing there.
+func TestUnreadableEnd(t *testing.T) {
+	const readable, size = 64 * mib / 512, 96 * mib / 512 // in sectors
+	r := table(t, fmt.Sprintf("0 %d linear DISK 2048", readable), fmt.Sprintf("%d %d error", readable, size-readable))
+	r.sh("mkfs.ext4", "-q", "-F", r.dev.Path, "65536k")
+	if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, "ext4"); err == nil || !strings.Contains(err.Error(), "input/output error") {
+		t.Errorf("got %+v, %v", fs, err)
+	}
+}
+
 // Ensure that an xfs whose head was zeroed is found on stripes too, where mkfs
 // makes its groups of another size.
 func TestStripes(t *testing.T) {
