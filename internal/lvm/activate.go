@@ -313,14 +313,21 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		}
 	}
 	l := f.lv(uuid)
-	if moved := f.moved(g.p.tree(), m); moved != "" && earlier == "" {
+	below := g.p.tree()
+	if moved := f.moved(below, m); moved != "" && earlier == "" {
 		return f.movedBy(moved) + "; it stays active until that ends"
 	}
 	if g.shared() { // another node, which may have all disks, waits for the lock
 		return earlier
 	}
-	if partial := f.partial(l, true); partial != "" && earlier == "" && !g.p.tree().allGone(m) {
-		return "it stays active, because LVM would not activate it again: " + partial
+	stays := ""
+	if raid := below.reshaped(m); raid != "" {
+		stays = "it stays active until a reshape has ended, which goes on only while it is active: " + volume.Reshaping(raid)
+	} else if partial := f.partial(l, true); partial != "" {
+		stays = "it stays active, because LVM would not activate it again: " + partial
+	}
+	if stays != "" && earlier == "" && !below.allGone(m) {
+		return stays
 	}
 	return earlier
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/mounttable"
@@ -464,5 +465,63 @@ func grow(u *user) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// While the stripes of a RAID are reshaped, the kernel cannot read the end of its device: the volume is
+// kept active, its filesystem is used, and nothing takes it for blank or for data.
+func TestVMReshape(t *testing.T) {
+	u := newUser(t)
+	u.sh("vgextend", "-q", "vg0", u.disks[2], u.disks[3])
+	u.sh("lvcreate", "-q", "-y", "--type", "raid5", "-i2", "-L", "16M", "-n", "r", "vg0")
+	u.Invalidate("")
+	d := u.active("r")
+	u.format(d, "ext4")
+	await := func(state string) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end) && !strings.Contains(u.sh("dmsetup", "status", "vg0-r"), state); time.Sleep(100 * time.Millisecond) {
+		}
+	}
+	await(" idle ")
+	u.sh("lvchange", "-q", "--maxrecoveryrate", "1k", "vg0/r")
+	u.sh("lvconvert", "-q", "-y", "--stripes", "3", "vg0/r")
+	u.Invalidate("")
+	lv := u.present("r")
+	d = u.device(lv)
+	if d.Reshaped != "vg0/r" || d.Size <= 16*mib {
+		t.Fatalf("got %+v", d)
+	}
+	is(t, u.Deactivate(t.Context(), u.lock, lv, d), nil, "the RAID vg0/r is being reshaped")
+	u.sh("lvchange", "-an", "vg0/r")
+	d = u.activate(lv)
+	for _, c := range []struct {
+		reshaped, seen, says string
+	}{
+		{d.Reshaped, "ext4", ""},
+		{d.Reshaped, "", "the end of " + d.Path + " cannot be read until a reshape has ended (read "},
+		{d.Reshaped, "xfs", "the end of " + d.Path + " cannot be read until a reshape has ended (read "},
+		{"", "ext4", "input/output error"},
+	} {
+		d.Reshaped = c.reshaped
+		fs, err := u.Probe(t.Context(), u.lock, d, "", false, c.seen)
+		if c.says != "" {
+			is(t, err, nil, c.says)
+		} else if err != nil || fs.Content != volume.Filesystem || fs.Type != c.seen {
+			t.Errorf("got %+v, %v", fs, err)
+		}
+	}
+	if err := u.Check(t.Context(), u.lock, d, "ext4"); err != nil {
+		t.Error(err)
+	}
+	dir := u.mustLand(d, "ext4", "m")
+	if err := u.Grow(t.Context(), u.lock, d, "ext4", dir); err == nil || errors.Is(err, mount.ErrFailed) {
+		t.Errorf("got %v", err)
+	}
+	u.unmount(d, dir)
+	u.sh("lvchange", "-q", "--maxrecoveryrate", "0", "vg0/r")
+	await(" idle ")
+	u.deactivate(lv)
+	d = u.activate(lv)
+	if fs := u.probe(d, ""); fs.Content != volume.Filesystem || d.Reshaped != "" {
+		t.Errorf("got %+v on %+v", fs, d)
 	}
 }

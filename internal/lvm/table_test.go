@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -119,6 +120,53 @@ func TestDeactivateMovedParts(t *testing.T) {
 		}
 		err := p.Deactivate(t.Context(), "", lv, volume.Device{})
 		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says+", or was interrupted") {
+			t.Errorf("%s: got %v", c.about, err)
+		}
+	}
+}
+
+// A volume stays active while a RAID below it is reshaped, but in a shared group, where another node may
+// wait for it.
+func TestDeactivateReshaped(t *testing.T) {
+	t.Parallel()
+	own := []string{"vg0-v0 253:5 raid raid5_ls 3 128 region_size 4096 4 - 254:6"}
+	pool := []string{"vg0-v0 253:5 thin 253:7 1", "vg0-pool-tpool 253:7 thin-pool 254:8 253:9 128 0", "vg0-pool_tdata 253:9 raid raid5_ls 3 128 region_size 4096 4 - 254:6"}
+	for _, c := range []struct {
+		about    string
+		devices  []string
+		state    string
+		shared   bool
+		reshaped string
+	}{
+		{"reshaped", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/v0"},
+		{"it has ended", own, "raid5_ls 4 AAAA 65536/65536 idle 0 0 -", false, ""},
+		{"its pool is reshaped", pool, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/pool_tdata"},
+		{"reshaped in a shared group", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", true, "vg0/v0"},
+	} {
+		f, p := newFake(t, 1)
+		f.status = map[string]string{}
+		if c.shared {
+			f.lockType, p = "sanlock", f.provider(Group{Shared: true})
+		}
+		lv := f.lookUp(p, "v0")
+		for i, text := range c.devices {
+			w := strings.SplitN(text, " ", 4)
+			uuid := dmUUID(fakeUUID(i)) + map[bool]string{true: fmt.Sprint("-", i)}[i > 0]
+			f.devices[uuid] = devmapper.Mapped{Name: w[0], UUID: uuid, Number: w[1], Live: true, Targets: []devmapper.Target{{Type: w[2], Length: 8 * mib, Params: w[3]}}}
+			if w[2] == "raid" {
+				f.status[uuid] = c.state
+			} else if w[2] == "thin-pool" {
+				f.status[uuid] = "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10"
+			}
+		}
+		d, err := p.Device(t.Context(), lv)
+		if err != nil || d.Unusable || d.Reshaped != c.reshaped {
+			t.Errorf("%s: got %+v, %v", c.about, d, err)
+		}
+		err = p.Deactivate(t.Context(), "", lv, d)
+		if stays := c.reshaped != "" && !c.shared; stays {
+			is(t, err, nil, "it stays active until a reshape has ended", "the RAID "+c.reshaped+" is being reshaped")
+		} else if err != nil {
 			t.Errorf("%s: got %v", c.about, err)
 		}
 	}

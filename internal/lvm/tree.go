@@ -226,6 +226,22 @@ func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target)
 	}
 }
 
+// reshaped returns a RAID, the volume's own or one below it, that the kernel reshapes; "" = none.
+func (t *tree) reshaped(m devmapper.Mapped) (raid string) {
+	t.walk(m, func(n *node, _ bool) {
+		if !n.has("raid") {
+			return
+		}
+		state, _ := t.status(n)
+		for _, target := range state {
+			if w := strings.Fields(target.Params); target.Type == "raid" && len(w) > 4 && w[4] == "reshape" {
+				raid = n.volume()
+			}
+		}
+	})
+	return raid
+}
+
 // mirrorState reads "2 253:1 253:2 64/64 1 AD 1 core": devices, how much is in sync, one
 // letter for each. A pvmove is such a mirror, too, and ends by itself.
 func mirrorState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {

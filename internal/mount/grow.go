@@ -38,13 +38,14 @@ func grow(a growArg) error {
 		return err
 	}
 	if size < a.Device.Size { // the tail to be zeroed is missing
-		return fmt.Errorf("the kernel shows only %s of the %s of %s: a reshape of its RAID runs; if it has ended (lvs -o name,sync_percent): lvchange --refresh %s", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
+		return fmt.Errorf("the kernel shows only %s of the %s of %s: it shows what a reshape of a RAID has added after the next activation. Delete its pods, and if it is still active then: lvchange -an %s; the next mount extends the filesystem", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
 	if room := volume.Room(size); err == nil && have < room {
-		if err = zeroTail(a.Device, room, size); err == nil {
-			err = extend(dev, a.Device, e, room)
+		if err := zeroTail(a.Device, room, size); err != nil {
+			return err // the filesystem does not use it yet
 		}
+		err = extend(dev, a.Device, e, room)
 	}
 	if isFailure(err) {
 		return fmt.Errorf("%w: %w", ErrFailed, err)

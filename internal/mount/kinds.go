@@ -83,6 +83,7 @@ func ChildError(err error) *run.ChildError {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		ce.Code = string(volume.NoSpace)
 	default:
+		ce.Code = string(volume.CodeOr(err, ""))
 		for kind, sentinel := range kinds {
 			if errors.Is(err, sentinel) {
 				ce.Kind = kind

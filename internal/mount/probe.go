@@ -37,6 +37,14 @@ func probe(a probeArg) (volume.FS, error) {
 // content returns the contents of a device that is not mounted.
 func content(dev *os.File, a probeArg) (volume.FS, error) {
 	s, found, err := identifySeen(dev, a.Seen)
+	if raid := a.Device.Reshaped; err != nil && raid != "" {
+		var ok bool
+		if s, ok = identifyBefore(dev, a.Seen); ok {
+			err = nil
+		} else {
+			err = volume.Errorf(volume.Busy, "the end of %s cannot be read until a reshape has ended (%w): %s", a.Device.Path, err, volume.Reshaping(raid))
+		}
+	}
 	if err != nil {
 		return volume.FS{}, err
 	}

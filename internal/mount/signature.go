@@ -124,6 +124,17 @@ func identifySeen(dev *os.File, seen string) (signature, []found, error) {
 	return own, nil, nil
 }
 
+// identifyBefore returns the signature of a filesystem that flexd has seen on a device whose end cannot
+// be read, if no other is before its end.
+func identifyBefore(dev *os.File, seen string) (signature, bool) {
+	sb, err := readSuperblock(dev, seen)
+	if err != nil {
+		return signature{}, false
+	}
+	s, err := identifyWithin(dev, sb.Size)
+	return s, err == nil && s == signature{Type: seen}
+}
+
 // wipefs returns all signatures on a device; none if it fails.
 func wipefs(dev *os.File) []found {
 	p, err := tool(limits{}, "util-linux", []*os.File{dev}, "wipefs", "-J", "--no-act", "/proc/self/fd/3")

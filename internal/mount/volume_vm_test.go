@@ -3,6 +3,7 @@
 package mount
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -173,13 +174,32 @@ func TestUnreadablePart(t *testing.T) {
 	}
 }
 
-// A filesystem whose device cannot be read at its end is unknown: blkid finds nothing there.
+// A filesystem before a part that cannot be read counts only while that is due to a reshape, if flexd has
+// seen it and it ends before that part. Otherwise the volume is unknown.
 func TestUnreadableEnd(t *testing.T) {
 	const readable, size = 64 * mib / 512, 96 * mib / 512 // in sectors
 	r := table(t, fmt.Sprintf("0 %d linear DISK 2048", readable), fmt.Sprintf("%d %d error", readable, size-readable))
-	r.sh("mkfs.ext4", "-q", "-F", r.dev.Path, "65536k")
-	if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, "ext4"); err == nil || !strings.Contains(err.Error(), "input/output error") {
-		t.Errorf("got %+v, %v", fs, err)
+	for _, c := range []struct {
+		blocks               uint32 // of 4 KiB
+		reshaped, seen, says string
+	}{
+		{64 * mib >> 12, "vg0/r", "ext4", ""},
+		{64 * mib >> 12, "vg0/r", "xfs", "input/output error"},
+		{64 * mib >> 12, "vg0/r", "", "input/output error"},
+		{64 * mib >> 12, "", "ext4", "input/output error"},
+		{96 * mib >> 12, "vg0/r", "ext4", "input/output error"},
+	} {
+		r.sh("mkfs.ext4", "-q", "-F", "-b", "4096", r.dev.Path, "65536k")
+		r.write(binary.LittleEndian.AppendUint32(nil, c.blocks), 1024+4)
+		d := r.dev
+		d.Reshaped = c.reshaped
+		fs, err := r.Probe(t.Context(), r.lock, d, "", true, c.seen)
+		switch {
+		case c.says == "" && (err != nil || fs.Content != volume.Filesystem || fs.Type != c.seen):
+			t.Errorf("%+v: got %+v, %v", c, fs, err)
+		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says) || (volume.CodeOf(err) == volume.Busy) != (c.reshaped != "")):
+			t.Errorf("%+v: got %+v, %v", c, fs, err)
+		}
 	}
 }
 

@@ -29,6 +29,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if (s.Kind == volume.Deactivate || s.Kind == volume.NoteLease) && len(s.Calls) > 0 && c == nil {
 		return dsw.ErrNotWanted
 	}
+	if raid := h.Device.Reshaped; raid != "" && (s.Kind == volume.Extend || s.Kind == volume.Grow) {
+		return volume.Errorf(volume.Busy, "no space can be added to it until a reshape has ended: %s", volume.Reshaping(raid))
+	}
 	ctx = run.WithProgress(ctx, func(text string) { l.progressed(s.Kind.String() + " (" + text + ")") })
 	switch s.Kind {
 	case volume.NoteMaking:

@@ -100,12 +100,22 @@ type Device struct {
 	Unusable  bool     `json:"unusable,omitempty"`
 	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
 
+	// Reshaped is the RAID, its own or one below it, that the kernel reshapes: what is behind its earlier
+	// size cannot be read or written until that ends.
+	Reshaped string `json:"reshaped,omitempty"`
+
 	Loaded         bool   `json:"-"` // and has a table that replaces its present one when it is resumed
 	SuspendedBelow string `json:"-"` // that device, if it is one below, such as that of a thin pool
 
 	Unlocked  bool       `json:"-"` // in a shared group: its lock is not known to be held
 	LockLeft  bool       `json:"-"` // it is inactive, and a command that was interrupted may have left its lock on this node
 	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
+}
+
+// Reshaping describes the reshape of a RAID.
+func Reshaping(raid string) string {
+	vg, _, _ := strings.Cut(raid, "/")
+	return fmt.Sprintf("the RAID %s is being reshaped (lvconvert); lvs -a -o name,sync_percent %s shows how far that is", raid, vg)
 }
 
 // Released reports whether the volume is inactive and this node has no lock of it.
