@@ -290,7 +290,7 @@ const unnoticed = 5 * time.Second
 // deviceUser returns why another command still needs the device of a volume, or "".
 func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
 	if m.Live && m.Suspended {
-		return m.Name + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
+		return suspended(m.Name)
 	}
 	f, kept, err := g.look(ctx, false)
 	g.mu.Lock()
@@ -313,7 +313,15 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		}
 	}
 	l := f.lv(uuid)
-	below := g.p.tree()
+	below, part := g.p.tree(), ""
+	below.walk(m, func(n *node, _ bool) {
+		if n.Live && n.Suspended {
+			part = n.Name
+		}
+	})
+	if part != "" { // lvchange would wait for it
+		return suspended(part)
+	}
 	if moved := f.moved(below, m); moved != "" && earlier == "" {
 		return f.movedBy(moved) + "; it stays active until that ends"
 	}
@@ -330,6 +338,10 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		return stays
 	}
 	return earlier
+}
+
+func suspended(device string) string {
+	return device + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
 }
 
 // moved returns the volume of a device, or the part of it, that pvmove has locked; "" = none. pvmove

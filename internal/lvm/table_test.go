@@ -85,6 +85,13 @@ func TestDeactivateMoved(t *testing.T) {
 	f.devices[uuid] = m
 	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "vg0-v0 is suspended")
 	m.Suspended = false
+	part := devmapper.Mapped{Name: "vg0-v0_rmeta_0", UUID: dmUUID(fakeUUID(7)), Number: "253:77", Live: true, Suspended: true}
+	f.devices[part.UUID] = part
+	above := m
+	above.Targets = []devmapper.Target{{Type: "raid", Length: m.Size(), Params: "raid1 3 0 region_size 4096 1 253:77 -"}}
+	f.devices[uuid] = above
+	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "vg0-v0_rmeta_0 is suspended")
+	delete(f.devices, part.UUID)
 	larger := m
 	larger.Targets = []devmapper.Target{{Type: "linear", Length: m.Size() + 4*mib, Params: "8:0 2048"}}
 	f.devices[uuid] = larger // of an extension that the metadata does not have
