@@ -90,6 +90,9 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		}
 	}
 	if l.First { // fsck may have replaced the superblock since the probe
+		if err := protect(dev, l.Device); err != nil {
+			return -1, err
+		}
 		sb, err := readSuperblock(dev, l.FSType)
 		if err == nil {
 			err = embeddedAllowed(sb, l.Device)
@@ -120,6 +123,18 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		}
 	}
 	return mnt, err
+}
+
+// protect makes the device of a volume that became read-only while it was active read-only: an xfs
+// writes to its log also for a read-only mount.
+func protect(dev *os.File, d volume.Device) error {
+	if !d.ReadOnly {
+		return nil
+	}
+	if ro, err := sysfs.Uint("/sys/dev/block/" + d.Number + "/ro"); err != nil || ro != 0 {
+		return err
+	}
+	return os.NewSyscallError("BLKROSET", unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 1))
 }
 
 // createExcl is FSCONFIG_CMD_CREATE_EXCL, which refuses to reuse a superblock.

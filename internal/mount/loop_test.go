@@ -160,3 +160,26 @@ func TestTwins_temporaryFSID(t *testing.T) {
 		defer v.unmount(l.Dir)
 	}
 }
+
+// A volume that became read-only while it was active is not changed by its mount.
+func TestReadOnlyUnchanged(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			need(t, "mkfs."+fsType)
+			r := newRig(t, 400*mib)
+			defer r.sh("blockdev", "--setrw", r.dev.Path) // for the next file of that loop device
+			r.format(fsType)
+			l := r.landing(r.mkdir("m"))
+			l.First, l.FSType = true, fsType
+			r.land(l)
+			r.unmount(l.Dir)
+			before := r.written()
+			l.Device.ReadOnly, l.ReadOnly = true, true
+			r.land(l)
+			r.unmount(l.Dir)
+			if after := r.written(); after != before {
+				t.Errorf("before %s, then %s", before, after)
+			}
+		})
+	}
+}
