@@ -153,9 +153,9 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 	if err := unix.IoctlLoopConfigure(int(dev.Fd()), config); err != nil {
 		return Loop{}, fmt.Errorf("LOOP_CONFIGURE of %s: %w", name, err)
 	}
-	if !a.ReadOnly { // blockdev --setro of an earlier use lasts
-		if err := unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0); err != nil {
-			return Loop{}, fmt.Errorf("BLKROSET of %s: %w", name, err)
+	if !a.ReadOnly {
+		if err := undo(dev, name); err != nil {
+			return Loop{}, err
 		}
 	}
 	l, err := kernel{}.Loop(name)
@@ -166,6 +166,19 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 		return Loop{}, fmt.Errorf("%s is attached to %s, not to %s", name, l.BackingFile, a.File)
 	}
 	return l, nil
+}
+
+// undo resets what lasts from an earlier use of a device: blockdev --setro, and a disabled write cache,
+// with which the kernel sends no flush to the file.
+func undo(dev *os.File, name string) error {
+	if err := unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0); err != nil {
+		return fmt.Errorf("BLKROSET of %s: %w", name, err)
+	}
+	cache := "/sys/block/" + name + "/queue/write_cache"
+	if mode, err := sysfs.Line(cache); err != nil || mode == "write back" {
+		return err
+	}
+	return os.WriteFile(cache, []byte("write back"), 0)
 }
 
 // notAttached verifies that the file has no loop device yet, under any path. It does not
@@ -271,6 +284,7 @@ func detach(a detachArg) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	_ = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0) // of a volume that became read-only; it would last
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("LOOP_CLR_FD of %s: %w", a.Device.Path, err)
 	}
