@@ -28,7 +28,7 @@ func (s *facts) dmOnly() {
 	if len(used) > 0 {
 		text += "; it is " + strings.Join(used, ", ")
 	}
-	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data, and unless another file is in its place flexd detaches that after the last unmount: copy it off first if it is needed, from the mount or with cp --sparse=always %[1]s COPY. Then delete the pods that use it, and once nothing does (lsblk %[1]s): losetup -d %[1]s", s.device.Path)
+	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data, and flexd keeps it: copy it off if it is needed, from the mount or with cp --sparse=always %[1]s COPY. Then delete the pods that use it, and once nothing does (lsblk %[1]s): losetup -d %[1]s", s.device.Path)
 	if why := s.g.Refused[s.uuid]; why != "" {
 		text += ", because " + why
 		hint = "undo that. What is mounted stays, and flexd unmounts it; until then it mounts the volume for no further pod"

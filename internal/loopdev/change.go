@@ -103,15 +103,14 @@ type detachArg struct {
 }
 
 // Deactivate detaches lv's block device d. A device that is gone is success; a device in
-// use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed. A device
-// whose file was replaced stays attached: only it shows that there is newer data.
+// use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed, and so is one
+// that has the only copy of its data.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
-		known = known && id.UUID == lv.UUID
-		if known {
-			if file := p.replaced(lv, d, id.Inode); file != "" {
-				return volume.Errorf(volume.Conflict, "deactivate: it stays active, because its device %s has another file than %s: %s", d.Path, file, replacedAdvice(filepath.Base(d.Path), file))
+		if known = known && id.UUID == lv.UUID; known {
+			if why := p.kept(lv, d, id); why != "" {
+				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
 		}
 		arg := detachArg{Device: d, UUID: lv.UUID, Known: known}
@@ -141,21 +140,19 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// replaced returns the path at which another file took the place of the one that device d has: that of
-// the volume, or the device's own, whatever is there now.
-func (p *Provider) replaced(lv volume.LV, d volume.Device, own Inode) string {
-	var paths []string
-	if lv.Presence == volume.Present {
-		paths = append(paths, lv.File.Path)
+// kept returns why a device is not detached: its file was deleted, or another file has the volume's
+// name, and after the detach nothing would show that.
+func (p *Provider) kept(lv volume.LV, d volume.Device, id identity) string {
+	l, err := p.kernel.Loop(filepath.Base(d.Path))
+	if err != nil || l.Seq != d.Seq {
+		return ""
 	}
-	if l, err := p.kernel.Loop(filepath.Base(d.Path)); err == nil && l.Seq == d.Seq {
-		paths = append(paths, l.BackingFile)
+	if l.Deleted {
+		return fmt.Sprintf("the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l))
 	}
-	for _, path := range paths {
-		f, err := p.kernel.File(path)
-		if err == nil && f.Exists && f.Inode != own {
-			return path
-		}
+	if f, err := p.kernel.File(lv.File.Path); lv.Presence == volume.Present && err == nil && f.Exists && f.Inode != id.Inode {
+		r := rivalOf(lv, lv.File.Path, f.Inode, l, id)
+		return r.Text + ": " + r.Hint
 	}
 	return ""
 }

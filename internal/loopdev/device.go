@@ -104,7 +104,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 		}
 		// The link shows that it is of this node: nodes in containers may have the same paths.
 		if l.Deleted && id.UUID != lv.UUID && lv.Presence == volume.Present && leadsTo(p.link(lv.Name), "/dev/"+l.Name) {
-			all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, replacedAdvice(l.Name, file)))
+			all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l)))
 			continue
 		}
 		all.add(lv, file, at, l, id, same)
@@ -134,7 +134,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 		a.own = &l // its file is gone, and it can only be deactivated
 	case l.Deleted && !same:
 		a.left = &l
-		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, replacedAdvice(l.Name, file))
+		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, deletedAdvice(l))
 	case id.UUID == "":
 		refuse("/dev/%s is attached to %s, but not by flexd: %s", l.Name, file, detachAdvice(l.Name))
 	case id.UUID != lv.UUID:
@@ -158,9 +158,9 @@ func detachAdvice(loop string) string {
 	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
 }
 
-// replacedAdvice decides nothing: flexd does not know which of the two is meant.
-func replacedAdvice(loop, file string) string {
-	return fmt.Sprintf("what was written since the file was replaced is only in /dev/%[1]s. Delete the pods that use it (lsblk /dev/%[1]s). If that data is needed: cp --sparse=always /dev/%[1]s %[2]s. Then: losetup -d /dev/%[1]s", loop, volume.Quote(file))
+// deletedAdvice overwrites no file, since flexd does not know which one is needed.
+func deletedAdvice(l Loop) string {
+	return fmt.Sprintf("its data is only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: cp --sparse=always /dev/%[1]s %[2]s; flexd uuid --new %[2]s. Then: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile+"-rescued"))
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -213,8 +213,8 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = fmt.Sprintf("the file at that path now is older. Delete the pods that use /dev/%[1]s. Then unmount the later filesystem (findmnt -T %[2]s); or, if it is to stay: cp --sparse=always /dev/%[1]s %[2]s, and losetup -d /dev/%[1]s", l.Name, volume.Quote(file))
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
-		if l.Deleted && l.BackingFile == file {
-			r.Hint = replacedAdvice(l.Name, file)
+		if l.Deleted {
+			r.Hint = deletedAdvice(l)
 			break
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that

@@ -18,6 +18,7 @@ import (
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/umount"
 )
@@ -498,8 +499,8 @@ func TestRecreatedFile(t *testing.T) {
 	n.deactivate(lv, n.activate(lv))
 }
 
-// Ensure that the device of a file stays attached if anything else took the place of that file, and
-// that the operator's decision ends that.
+// Ensure that the device of a deleted file stays attached, whatever is in its place and what becomes of
+// that, until the operator's decision.
 func TestReplaced(t *testing.T) {
 	for name, replace := range map[string]func(n *node, file string){
 		"a volume": func(n *node, file string) { n.sh("mv", n.dir+"/b", file) },
@@ -517,7 +518,10 @@ func TestReplaced(t *testing.T) {
 			replace(n, n.dir+"/a")
 			gone := lv
 			gone.Presence = volume.Absent
-			for range 2 {
+			for i := range 3 {
+				if i == 2 {
+					n.sh("rm", "-rf", n.dir+"/a")
+				}
 				if err := n.Deactivate(t.Context(), n.lock, gone, d); err == nil || !strings.Contains(err.Error(), "it stays active") {
 					t.Errorf("got %v", err)
 				}
@@ -533,8 +537,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// Ensure that neither an exclusive opener of the first free device, nor its flag of an earlier use,
-// prevents an activation.
+// Ensure that neither an exclusive opener of the first free device, nor what lasts from an earlier use,
+// matters for an activation.
 func TestOccupiedDevice(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", mib)
@@ -546,11 +550,18 @@ func TestOccupiedDevice(t *testing.T) {
 	d := n.activate(lv)
 	dev.Close()
 	n.sh("blockdev", "--setro", d.Path)
+	cache := "/sys/block/" + filepath.Base(d.Path) + "/queue/write_cache"
+	if err := os.WriteFile(cache, []byte("write through"), 0); err != nil {
+		t.Fatal(err)
+	}
 	n.deactivate(lv, d)
 	for range 20 { // another test may take it
 		again := n.activate(lv)
 		if again.ReadOnly {
 			t.Errorf("got %+v", again)
+		}
+		if mode, err := sysfs.Line("/sys/block/" + filepath.Base(again.Path) + "/queue/write_cache"); mode != "write back" {
+			t.Errorf("the cache is %s, %v", mode, err)
 		}
 		if n.deactivate(lv, again); again.Path == d.Path {
 			break

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -58,7 +59,8 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// A file that was deleted and made again under its name is another volume.
+// A file that was deleted and made again under its name is another volume, which no pod gets while the
+// device of the first has the only copy of its data.
 func TestRecreated(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -67,66 +69,38 @@ func TestRecreated(t *testing.T) {
 		v := h.vol(lv, "ext4")
 		h.ok(h.up(m, v, p))
 		h.write(v, p, "f", "old")
-		old := h.story(lv).UUID
+		old, device := h.story(lv).UUID, h.story(lv).Device
 		h.must(os.Remove(h.Dir + "/vg0/" + lv))
-
-		// A new pod gets a new, empty volume; the old pod keeps its own.
-		if m == noAttach {
-			// Not unasked: its data may only be on a disk that is not there.
+		if m == byKubelet { // staged: kubelet would bind the new pod to the old volume
+			h.refused(h.up(m, v, q), old)
+		} else { // not unasked: its data may only be on a disk that is not there
 			record := h.State + "/formats/" + old + ".json"
 			h.refused(h.up(m, v, q), "does not exist", old, "vg0", record, "flexd check names the device")
 			h.disagrees("dm-only", old, "only /dev/loop", "has its data", "cp --sparse=always /dev/loop")
 			h.must(os.Remove(record))
+		}
+		h.restart()
+		h.refused(h.up(m, v, q), old)
+		h.reads(v, p, "f", "old")
+		h.end(m, v, p)
+		h.eventually("the device is kept", func() string {
+			s := h.storyOf("-/" + old)
+			if s.State == "failed" && s.Error != nil && strings.Contains(s.Error.Message, "the file of "+device+" was deleted") {
+				return ""
+			}
+			return fmt.Sprintf("%+v", s)
+		})
+		h.refused(h.up(m, v, q), old)
+		h.sh("losetup", "-d", device)
+		if m == noAttach {
 			h.ok(h.up(m, v, q))
 			if _, err := os.Stat(h.PodDir(q, v) + "/f"); err == nil {
 				t.Error("the new volume has the old one's file")
 			}
-			fresh := ""
-			for _, s := range h.list().Volumes {
-				if s.LV == lv && s.UUID != old {
-					fresh = s.UUID
-				}
-			}
-			if fresh == "" {
-				t.Errorf("status: %+v", h.list())
-			}
-			h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), old, fresh, h.PodDir(p, v))
-			h.ok(h.up(m, v, podN(3)))
-			h.ok(h.unmount(v, podN(3)))
-			h.restart()
-			for range 5 { // after a look at each
-				h.eventually("the name means the new volume", func() string {
-					if s := h.story(lv); s.UUID != fresh {
-						return s.UUID
-					}
-					return ""
-				})
-			}
-			h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), "33554432", "0"), old, fresh)
-			h.reads(v, p, "f", "old")
-			if text := h.show(); strings.Count(text, "vg0/a") < 2 {
-				t.Errorf("status:\n%s", text)
-			}
-			h.end(m, v, p, q)
-		} else {
-			// Staged: kubelet would bind the new pod to the old volume.
-			a := h.up(m, v, q)
-			h.refused(a, old)
-			h.reads(v, p, "f", "old")
-			h.end(m, v, p)
+			h.end(m, v, q)
 		}
 		h.quiet()
 	}
-
-	// Deleted, and not made again: the pod keeps it; then its space is free.
-	v := h.vol("c", "ext4")
-	h.ok(h.up(noAttach, v, p))
-	h.must(os.Remove(h.Dir + "/vg0/c"))
-	h.restart()
-	h.refused(h.up(noAttach, v.With("size", "-"), q), "vg0/c: mount", "does not exist")
-	h.write(v, p, "f", "x")
-	h.ok(h.unmount(v, p))
-	h.quiet()
 }
 
 // An mkfs for which the directory has no room gives back what it has taken, and the refusal

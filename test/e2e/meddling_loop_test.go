@@ -71,7 +71,9 @@ func TestMeddlingWithFiles(t *testing.T) {
 	h.noticed("removed", uuid, func(s volumeStatus) bool { return s.State == "missing" && s.sees("does not exist") })
 	h.refused(h.up(byKubelet, v, q), "vg0/a")
 	h.reads(v, p, "f", "x")
+	device := h.storyOf("-/" + id).Device
 	h.end(byKubelet, v, p)
+	h.sh("losetup", "-d", device)
 	h.eventually("it is released", func() string { return strings.Join(h.Active(), " ") })
 }
 
