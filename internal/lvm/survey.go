@@ -195,12 +195,15 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 // split returns a copy that was split off a RAID and is to be merged again, both as arguments of LVM's
 // commands; "" = none: LVM shows such a part as a volume.
 func (f *Facts) split(raid string) string {
-	for _, l := range f.LVs {
-		if whole, _, found := strings.Cut(l.Name, "_rimage_"); found && !l.Hidden && f.Name+"/"+whole == raid {
+	_, name, _ := strings.Cut(raid, "/")
+	for i := 0; ; i++ {
+		switch l, found := f.LVs[fmt.Sprintf("%s_rimage_%d", name, i)]; {
+		case !found:
+			return ""
+		case !l.Hidden:
 			return f.Name + "/" + l.Name
 		}
 	}
-	return ""
 }
 
 // strayParts returns the devices of parts that contradict the metadata, that it does not have, or that
