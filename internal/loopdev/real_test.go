@@ -495,7 +495,7 @@ func TestRecreatedFile(t *testing.T) {
 	if err := n.Extend(t.Context(), n.lock, old, d, 32*mib); err == nil {
 		t.Error("the old volume was extended in the new one's file")
 	}
-	n.sh("losetup", "-d", d.Path)
+	n.detach(d)
 	n.deactivate(lv, n.activate(lv))
 }
 
@@ -531,7 +531,7 @@ func TestReplaced(t *testing.T) {
 				n.restart()
 				n.device(gone)
 			}
-			n.sh("losetup", "-d", d.Path)
+			n.detach(d)
 			n.deactivate(gone, d)
 		})
 	}
@@ -841,6 +841,17 @@ func (n *node) sh(argv ...string) string {
 		n.Fatalf("%v: %v: %s", argv, err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// detach is losetup -d, which takes effect when nothing has the device open, such as another test.
+func (n *node) detach(d volume.Device) {
+	n.Helper()
+	n.sh("losetup", "-d", d.Path)
+	for end := time.Now().Add(10 * time.Second); !gone(filepath.Base(d.Path), d.Seq); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.Fatalf("%s is still attached", d.Path)
+		}
+	}
 }
 
 func (n *node) losetup(file string) string {
