@@ -104,7 +104,7 @@ func Remedy(misplaced, group string) string {
 }
 
 func restore(group string) string {
-	return "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata"
+	return "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata, but none with other transaction ids of its thin pools than the kernel's (dmsetup status)"
 }
 
 // noRefresh is advice about a group with older metadata: a refresh would load its tables.

@@ -158,7 +158,7 @@ func TestDisagreements(t *testing.T) {
 		{"as large in older metadata", []func(*Group){func(g *Group) {
 			g.Volumes[0].Size = 128 << 20
 			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "new", Kernel: "vg0-new", Path: "/dev/dm-4", Number: "253:4", Size: 8 << 20, Link: "/dev/vg0/new"})
-		}}, []string{"stale-mapping data: restore the newest file that differs from the current metadata. No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
+		}}, []string{"stale-mapping data: restore the newest file that differs from the current metadata|No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
 		{"renamed, in older metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Kernel, g.Devices[0].Name, g.Devices[0].Misplaced = "vg0-old", "old", "lies on another disk"
 		}}, []string{"stale-mapping data: lies on another disk|copy the data off now|No lvchange --refresh before"}},

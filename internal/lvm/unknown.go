@@ -117,12 +117,14 @@ func (f *Facts) advice(m devmapper.Mapped, where string) string {
 	return join.Remedy(where, f.Name)
 }
 
-// left reports whether a device is a part of a volume that nothing uses, and to which the metadata
-// gives no space: an interrupted command of LVM has left it.
+// left reports whether an interrupted command of LVM has left a device that nothing uses: a part of a
+// volume to which the metadata gives no space, or the origin or space of a snapshot without that.
 func (f *Facts) left(m devmapper.Mapped) bool {
 	id, _, ours := f.idOf(m)
-	name, _, _ := parseDMName(m.Name)
-	return ours && m.Open == 0 && isPart(name.LV) && f.Missing == 0 && !slices.ContainsFunc(f.used, func(s span) bool { return s.owner == string(id) })
+	name, layer, _ := parseDMName(m.Name)
+	below := layer == "real" || layer == "cow" ||
+		isPart(name.LV) && !slices.ContainsFunc(f.used, func(s span) bool { return s.owner == string(id) })
+	return ours && m.Open == 0 && below && f.Missing == 0
 }
 
 // overlap returns why a device must not be used: it lies on the same extents as a device of another

@@ -251,6 +251,23 @@ func TestPartLeft(t *testing.T) {
 	}
 }
 
+// The same for the origin of a snapshot, which an interrupted lvconvert to an external origin leaves: the
+// volume has space in the metadata, and no device.
+func TestLayerLeft(t *testing.T) {
+	for open, want := range []string{"dmsetup remove vg0-v1-real", "vgcfgrestore --list vg0"} {
+		f, p := newFake(t, 2)
+		f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
+		f.gaps = segment(0, 2, string(fakeUUID(0).Earlier())) + "," + segment(2, 2, string(fakeUUID(1).Earlier())) + "," + segment(4, 98, "")
+		for i, name := range []string{"v0", "v1-real"} {
+			uuid := dmUUID(fakeUUID(i)) + strings.TrimPrefix(name, fmt.Sprint("v", i))
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + name, UUID: uuid, Number: fmt.Sprint("253:", 90+i), Live: true, Open: i * open, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "1:3 2048"}}}
+		}
+		if d, err := p.Device(t.Context(), f.lookUp(p, "v0")); err != nil || !d.Unusable || !strings.Contains(d.Reason, want) {
+			t.Errorf("open %d: got %+v %v", open, d, err)
+		}
+	}
+}
+
 // A guest's group with the name of this one is another group, which its uuid says. Without metadata
 // only the name is known.
 func TestNamesake(t *testing.T) {
