@@ -329,9 +329,11 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		return earlier
 	}
 	stays := ""
-	if raid := below.reshaped(m); raid != "" {
-		stays = "it stays active until a reshape has ended, which goes on only while it is active: " + volume.Reshaping(raid)
-	} else if partial := f.partial(l, true); partial != "" {
+	if now := below.sync(m); now.reshaped != "" {
+		stays = "it stays active until a reshape has ended, which goes on only while it is active: " + volume.Reshaping(now.reshaped)
+	} else if now.rebuilt != "" {
+		stays = "it stays active until the RAID " + now.rebuilt + " is rebuilt, which goes on only while it is active (lvs -a -o name,sync_percent)"
+	} else if partial := cmp.Or(now.lost, f.partial(l, true)); partial != "" {
 		stays = "it stays active, because LVM would not activate it again: " + partial
 	}
 	if stays != "" && earlier == "" && !below.allGone(m) {

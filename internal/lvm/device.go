@@ -117,7 +117,7 @@ func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 	if f.suspended != "" && f.suspended != m.Name {
 		d.Suspended, d.SuspendedBelow = true, filepath.Join(p.Dev, "mapper", f.suspended)
 	}
-	d.Loaded, d.Reshaped = f.loaded, below.reshaped(m)
+	d.Loaded, d.Reshaped = f.loaded, below.sync(m).reshaped
 	d.Unsound = unsound(m)
 	return d
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
@@ -115,24 +114,13 @@ func (l Logical) raid() bool {
 
 // survives reports whether a RAID or a mirror has all its data without some of its legs.
 func (f *Facts) survives(raid string, lost map[string]bool) bool {
-	l := f.LVs[raid]
-	switch {
-	case slices.Contains(l.Layout, "raid1") || slices.Contains(l.Layout, "mirror"):
-		return len(lost) < f.legs[raid]
-	case slices.Contains(l.Layout, "raid10"): // the copies of a stripe are on legs beside each other
-		const copies = 2
-		stripes := map[int]int{}
-		for number := range lost {
-			n, _ := strconv.Atoi(number)
-			if stripes[n/copies]++; stripes[n/copies] == copies {
-				return false
-			}
+	kind := "raid1" // a mirror, too
+	for _, word := range f.LVs[raid].Layout {
+		if word != "raid" && strings.HasPrefix(word, "raid") {
+			kind = word
 		}
-		return true
-	case slices.Contains(l.Layout, "raid6"):
-		return len(lost) <= 2
 	}
-	return len(lost) <= 1
+	return survives(kind, f.legs[raid], lost)
 }
 
 // lossOf returns what a partial volume has lost.

@@ -132,8 +132,8 @@ func TestDeactivateMovedParts(t *testing.T) {
 	}
 }
 
-// A volume stays active while a RAID below it is reshaped, but in a shared group, where another node may
-// wait for it.
+// A volume stays active while a RAID below it is reshaped or rebuilt, and if that cannot end, but in a
+// shared group, where another node may wait for it.
 func TestDeactivateReshaped(t *testing.T) {
 	t.Parallel()
 	own := []string{"vg0-v0 253:5 raid raid5_ls 3 128 region_size 4096 4 - 254:6"}
@@ -144,11 +144,14 @@ func TestDeactivateReshaped(t *testing.T) {
 		state    string
 		shared   bool
 		reshaped string
+		stays    string
 	}{
-		{"reshaped", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/v0"},
-		{"it has ended", own, "raid5_ls 4 AAAA 65536/65536 idle 0 0 -", false, ""},
-		{"its pool is reshaped", pool, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/pool_tdata"},
-		{"reshaped in a shared group", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", true, "vg0/v0"},
+		{"reshaped", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/v0", "the RAID vg0/v0 is being reshaped"},
+		{"it has ended", own, "raid5_ls 4 AAAA 65536/65536 idle 0 0 -", false, "", ""},
+		{"rebuilt", own, "raid5_ls 4 AAAa 8192/65536 recover 0 0 -", false, "", "until the RAID vg0/v0 is rebuilt"},
+		{"rebuilt, and a disk is gone", own, "raid5_ls 4 DAAa 8192/65536 idle 0 0 -", false, "", "has lost data"},
+		{"its pool is reshaped", pool, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/pool_tdata", "the RAID vg0/pool_tdata is being reshaped"},
+		{"reshaped in a shared group", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", true, "vg0/v0", ""},
 	} {
 		f, p := newFake(t, 1)
 		f.status = map[string]string{}
@@ -167,12 +170,12 @@ func TestDeactivateReshaped(t *testing.T) {
 			}
 		}
 		d, err := p.Device(t.Context(), lv)
-		if err != nil || d.Unusable || d.Reshaped != c.reshaped {
+		if err != nil || d.Unusable != (c.stays == "has lost data") || d.Reshaped != c.reshaped {
 			t.Errorf("%s: got %+v, %v", c.about, d, err)
 		}
 		err = p.Deactivate(t.Context(), "", lv, d)
-		if stays := c.reshaped != "" && !c.shared; stays {
-			is(t, err, nil, "it stays active until a reshape has ended", "the RAID "+c.reshaped+" is being reshaped")
+		if c.stays != "" {
+			is(t, err, nil, "it stays active", c.stays)
 		} else if err != nil {
 			t.Errorf("%s: got %v", c.about, err)
 		}

@@ -163,6 +163,9 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 		}
 	})
 	f.unread = cmp.Or(f.unread, unread)
+	if lost := t.sync(m).lost; lost != "" {
+		f.missing, f.degraded = cmp.Or(f.missing, lost), "" // a repair would give up what the disk has
+	}
 	return f
 }
 
@@ -224,22 +227,6 @@ func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target)
 	} else if len(w) > 5 && w[4] == "idle" && w[5] != "0" {
 		f.differ = fmt.Sprintf("the last check of %s found %s sectors that differ between its devices", its, w[5])
 	}
-}
-
-// reshaped returns a RAID, the volume's own or one below it, that the kernel reshapes; "" = none.
-func (t *tree) reshaped(m devmapper.Mapped) (raid string) {
-	t.walk(m, func(n *node, _ bool) {
-		if !n.has("raid") {
-			return
-		}
-		state, _ := t.status(n)
-		for _, target := range state {
-			if w := strings.Fields(target.Params); target.Type == "raid" && len(w) > 4 && w[4] == "reshape" {
-				raid = n.volume()
-			}
-		}
-	})
-	return raid
 }
 
 // mirrorState reads "2 253:1 253:2 64/64 1 AD 1 core": devices, how much is in sync, one

@@ -34,6 +34,10 @@ func TestTree(t *testing.T) {
 		"vg0-v0 253:9 raid raid1 3 0 region_size 4096 1 253:1 253:2", "vg0-v0_rmeta_0 253:1 linear 254:0 0",
 		"vg0-v0_rimage_0 253:2 integrity 253:3 0 32 J 3 meta_device:253:4 block_size:512 internal_hash:crc32c", "vg0-v0_rimage_0_iorig 253:3 linear 254:0 8", "vg0-v0_rimage_0_imeta 253:4 linear 254:0 16",
 	}
+	raid1 := []string{
+		"vg0-v0 253:9 raid raid1 3 0 region_size 4096 2 253:1 253:2 253:3 253:4", "vg0-v0_rmeta_0 253:1 linear 254:0 0", "vg0-v0_rimage_0 253:2 linear 254:0 8",
+		"vg0-v0_rmeta_1 253:3 linear 254:16 0", "vg0-v0_rimage_1 253:4 linear 254:16 8",
+	}
 	merge := []string{"vg0-v0 253:9 snapshot-merge 253:1 253:2 P 8", "vg0-v0-real 253:1 linear 254:0 0", "vg0-s-cow 253:2 linear 254:0 9"}
 	for _, c := range []struct {
 		about   string
@@ -57,6 +61,11 @@ func TestTree(t *testing.T) {
 		{"metadata of checksums unread", integrity, map[string]string{"vg0-v0": whole, "vg0-v0_rimage_0_imeta": "unread"}, "253:4 below vg0-v0_rimage_0 cannot be looked at", "unknown 253:4"},
 		{"cache on RAID", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", ""},
 		{"leg below a cache failed", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 ADA 16384/16384 idle 0 0 -"}, "", "degraded 1 of 3 devices of the raid5_ls vg0/v0_corig below it"},
+		{"legs below a cache gone and not in sync", cache, map[string]string{"vg0-v0": cached, "vg0-v0_corig": "raid5_ls 3 DaA 8192/16384 idle 0 0 -"}, "the raid5_ls vg0/v0_corig has lost data", "broken has lost data"},
+		{"the only leg in sync is gone", raid1, map[string]string{"vg0-v0": "raid1 2 Aa 8192/16384 idle 0 0 -", "vg0-v0_rimage_0": "error"}, "has lost data: of its 2 legs (Aa) 1 have failed", "broken has lost data"},
+		{"the leg that is not in sync is gone", raid1, map[string]string{"vg0-v0": "raid1 2 Aa 8192/16384 idle 0 0 -", "vg0-v0_rimage_1": "error"}, "", ""},
+		{"a leg is rebuilt", raid1, map[string]string{"vg0-v0": "raid1 2 Aa 8192/16384 recover 0 0 -"}, "", ""},
+		{"a leg is gone in the first synchronization", raid1, map[string]string{"vg0-v0": "raid1 2 aa 8192/16384 resync 0 0 -", "vg0-v0_rimage_0": "error"}, "", ""},
 		{"cache failed", cache, map[string]string{"vg0-v0": "Fail", "vg0-v0_corig": "raid5_ls 3 AAA 16384/16384 idle 0 0 -"}, "", "failed the cache of vg0/v0 has failed"},
 		{"cache must be checked", cache, map[string]string{"vg0-v0": strings.Replace(cached, "rw -", "rw needs_check", 1), "vg0-v0_corig": "raid5_ls 3 AAA 1/1 idle 0 0 -"}, "", "failed must be checked"},
 		{"cache metadata read-only", cache, map[string]string{"vg0-v0": strings.Replace(cached, "rw -", "ro -", 1), "vg0-v0_corig": "raid5_ls 3 AAA 1/1 idle 0 0 -"}, "", "failed is read-only"},
@@ -135,7 +144,7 @@ func TestTreeShared(t *testing.T) {
 	f.status = map[string]string{"LVM-tpool": "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10", "LVM-tdata": whole}
 	add("LVM-tpool", "vg0-pool-tpool", "253:5", "thin-pool", "253:4 253:3 128 0 0")
 	add("LVM-tmeta", "vg0-pool_tmeta", "253:4", "linear", "254:0 0")
-	add("LVM-tdata", "vg0-pool_tdata", "253:3", "raid", "raid1 3 0 region_size 4096 2 253:1 253:0")
+	add("LVM-tdata", "vg0-pool_tdata", "253:3", "raid", "raid1 3 0 region_size 4096 2 253:1 253:0 - -")
 	add("LVM-rmeta", "vg0-pool_tdata_rmeta_0", "253:1", "linear", "254:0 0")
 	add("LVM-rimage", "vg0-pool_tdata_rimage_0", "253:0", "linear", "254:0 8")
 	for i := range 40 {
