@@ -134,7 +134,9 @@ func TestRemovedFileLeavesDevice(t *testing.T) {
 		if v != status.Disagree || len(c.Findings) != 1 || c.Findings[0].Class != "dm-only" || !strings.Contains(c.Findings[0].Message, "for pod ns/a") {
 			t.Errorf("%+v", c)
 		}
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
 		works(t, k.Finish(a))
+		works(t, exec.Command("losetup", "-d", s.Device).Run()) // flexd keeps the only copy
 		e.Empty()
 		if v, c := verdict(t, e); v != status.Agree {
 			t.Errorf("at the end: %+v", c)
