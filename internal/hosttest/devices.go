@@ -139,7 +139,8 @@ func (h *Host) Hide(file string) (show func(), ok bool) {
 }
 
 // Tidy unmounts what others have mounted, and copies that nothing takes away any more, as
-// far as nothing is mounted on them, and says whether it did; volumes get their size back; the faults that are still to come end.
+// far as nothing is mounted on them, and says whether it did; volumes get their size back; the devices of deleted
+// files go when nothing uses them; the faults that are still to come end.
 func (h *Host) Tidy() (any bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,6 +154,10 @@ func (h *Host) Tidy() (any bool) {
 			any = true
 		}
 	}
+	for _, l := range h.loops {
+		l.going = l.going || strings.HasPrefix(l.Name, "loop") && h.seenLoop(l).Deleted
+	}
+	h.detached()
 	return any
 }
 

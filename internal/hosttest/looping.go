@@ -112,6 +112,9 @@ func detach(p *process, text []byte) (any, error) {
 		}
 		return nil, &mount.BusyError{What: a.Device.Path}
 	}
+	if h.seenLoop(l).Deleted {
+		return nil, volume.Errorf(volume.Conflict, "it stays active, because the file of /dev/%s was deleted", l.Name)
+	}
 	delete(h.loops, l.Name)
 	return struct{}{}, nil
 }

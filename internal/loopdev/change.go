@@ -99,6 +99,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 type detachArg struct {
 	Device volume.Device `json:"device"`
 	UUID   volume.UUID   `json:"uuid"`
+	File   string        `json:"file,omitempty"`  // the volume's
 	Known  bool          `json:"known,omitempty"` // that incarnation of the device is known to be the volume's
 }
 
@@ -113,7 +114,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
 		}
-		arg := detachArg{Device: d, UUID: lv.UUID, Known: known}
+		arg := detachArg{Device: d, UUID: lv.UUID, File: lv.File.Path, Known: known}
 		if err := p.change(ctx, "deactivate", "loop-detach", lock, arg, nil); err != nil {
 			return err
 		}
@@ -140,15 +141,12 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// kept returns why a device is not detached: its file was deleted, or another file has the volume's
-// name, and after the detach nothing would show that.
+// kept returns why a device is not detached: another file has the volume's name, and after the detach
+// nothing would show that. The child looks whether its own was deleted.
 func (p *Provider) kept(lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
-	if err != nil || l.Seq != d.Seq {
+	if err != nil || l.Seq != d.Seq || l.Deleted {
 		return ""
-	}
-	if l.Deleted {
-		return fmt.Sprintf("the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l))
 	}
 	if f, err := p.kernel.File(lv.File.Path); lv.Presence == volume.Present && err == nil && f.Exists && f.Inode != id.Inode {
 		r := rivalOf(lv, lv.File.Path, f.Inode, l, id)

@@ -158,6 +158,11 @@ func detachAdvice(loop string) string {
 	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
 }
 
+// onlyCopy is the refusal to detach the device of a deleted file.
+func onlyCopy(l Loop) error {
+	return volume.Errorf(volume.Conflict, "it stays active, because the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l))
+}
+
 // deletedAdvice overwrites no file, since flexd does not know which one is needed.
 func deletedAdvice(l Loop) string {
 	return fmt.Sprintf("its data is only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: cp --sparse=always /dev/%[1]s %[2]s; flexd uuid --new %[2]s. Then: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile+"-rescued"))

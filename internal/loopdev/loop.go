@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -284,6 +285,9 @@ func detach(a detachArg) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	if l, err := (kernel{}).Loop(name); err != nil || l.Deleted && !isFile(dev, name, a.File) {
+		return cmp.Or(err, onlyCopy(l))
+	}
 	_ = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0) // of a volume that became read-only; it would last
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("LOOP_CLR_FD of %s: %w", a.Device.Path, err)
@@ -298,6 +302,13 @@ func detach(a detachArg) error {
 		time.Sleep(50 * time.Millisecond)
 	}
 	return &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device)}
+}
+
+// isFile reports whether a device has the file at a path: a hard link of a deleted name may be there.
+func isFile(dev *os.File, name, path string) bool {
+	id, _, err := ask(dev, name)
+	var st unix.Stat_t
+	return err == nil && unix.Lstat(path, &st) == nil && (Inode{st.Dev, st.Ino}) == id.Inode
 }
 
 // gone reports whether that incarnation of a loop device has ended.
