@@ -131,7 +131,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 	case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent || anotherFile(id, at)):
 		// The device of another file that has or had this name: not this volume.
 	case l.Deleted && lv.Presence == volume.Absent && a.own == nil:
-		a.own = &l // its file is gone, and it can only be deactivated
+		a.own = &l // its file is gone
 	case l.Deleted && !same:
 		a.left = &l
 		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, deletedAdvice(l))

@@ -39,7 +39,7 @@ func TestForeignFiles(t *testing.T) {
 	if h.hash(file) == before {
 		t.Error("the truncation of this test was undone")
 	}
-	h.sh("losetup", "-d", dev)
+	h.losetupD(dev)
 	h.ok(h.up(noAttach, v, p))
 	h.end(noAttach, v, p)
 
@@ -91,7 +91,7 @@ func TestRecreated(t *testing.T) {
 			return fmt.Sprintf("%+v", s)
 		})
 		h.refused(h.up(m, v, q), old)
-		h.sh("losetup", "-d", device)
+		h.losetupD(device)
 		if m == noAttach {
 			h.ok(h.up(m, v, q))
 			if _, err := os.Stat(h.PodDir(q, v) + "/f"); err == nil {

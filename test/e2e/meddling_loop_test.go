@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,16 @@ func (h *host) actions() []action {
 		}
 		return trace{}
 	}}}
+}
+
+// losetupD is losetup -d, and waits for its effect: another test may have the device open.
+func (h *host) losetupD(device string) {
+	h.t.Helper()
+	h.sh("losetup", "-d", device)
+	h.eventually(device+" is detached", func() string {
+		file, _ := os.ReadFile("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
+		return string(file)
+	})
 }
 
 // The files of volumes in use are renamed, replaced and removed. flexd reports that at once,
@@ -123,7 +134,7 @@ func TestSecondDevice(t *testing.T) {
 	h.restart()
 	h.refused(h.up(byKubelet, v, q), "vg0/a", device, b, "losetup -d "+device)
 	h.disagrees("stale-mapping", id, device, b)
-	h.sh("losetup", "-d", device)
+	h.losetupD(device)
 	h.must(umount.Plain(b))
 	h.must(os.Remove(b))
 	h.ok(h.up(byKubelet, v, q))
