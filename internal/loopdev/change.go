@@ -109,7 +109,7 @@ type detachArg struct {
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
-		if known = known && id.UUID == lv.UUID; known {
+		if known = known && id.UUID == lv.UUID; known && lv.Presence == volume.Present {
 			if why := p.kept(lv, d, id); why != "" {
 				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
@@ -142,13 +142,14 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 }
 
 // kept returns why a device is not detached: another file has the volume's name, and after the detach
-// nothing would show that. The child looks whether its own was deleted.
+// nothing would show that. The child looks whether its own was deleted. A filesystem that is down keeps
+// no device: it could not be repaired.
 func (p *Provider) kept(lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
 	if err != nil || l.Seq != d.Seq || l.Deleted {
 		return ""
 	}
-	if f, err := p.kernel.File(lv.File.Path); lv.Presence == volume.Present && err == nil && f.Exists && f.Inode != id.Inode {
+	if f, err := p.kernel.File(lv.File.Path); err == nil && f.Exists && f.Inode != id.Inode {
 		r := rivalOf(lv, lv.File.Path, f.Inode, l, id)
 		return r.Text + ": " + r.Hint
 	}

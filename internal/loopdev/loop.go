@@ -110,10 +110,11 @@ func attach(a attachArg) (Loop, error) {
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return Loop{}, err
 	}
+	last := 0
 	for tries := range 100 {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err == nil && tries > 10 { // something has that one open exclusively, and it stays free
-			n, err = newLoop(control)
+			n, err = freeAfter(control, max(n, last))
 		}
 		if err != nil {
 			return Loop{}, fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
@@ -121,6 +122,7 @@ func attach(a attachArg) (Loop, error) {
 		name := fmt.Sprintf("loop%d", n)
 		l, err := configure(name, &config, a)
 		if errors.Is(err, unix.EBUSY) {
+			last = n
 			continue // attached from outside meanwhile
 		}
 		l.Inode = Inode{st.Dev, st.Ino}
@@ -129,13 +131,22 @@ func attach(a attachArg) (Loop, error) {
 	return Loop{}, errors.New("found no free loop device in 100 attempts")
 }
 
-// newLoop makes a further loop device.
-func newLoop(control *os.File) (int, error) {
-	n, _, errno := unix.Syscall(unix.SYS_IOCTL, control.Fd(), unix.LOOP_CTL_ADD, ^uintptr(0))
-	if errno != 0 {
-		return 0, os.NewSyscallError("LOOP_CTL_ADD", errno)
+// freeAfter returns the first loop device after n that has no file, and makes it if it does not exist.
+func freeAfter(control *os.File, n int) (int, error) {
+	attached, err := sysfs.Loops()
+	if err != nil {
+		return 0, err
 	}
-	return int(n), nil
+	has := map[string]bool{}
+	for _, l := range attached {
+		has[l.Name] = true
+	}
+	for n++; has[fmt.Sprint("loop", n)]; n++ {
+	}
+	if err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, n); err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, os.NewSyscallError("LOOP_CTL_ADD", err)
+	}
+	return n, nil
 }
 
 func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) {

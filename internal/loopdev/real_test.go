@@ -549,6 +549,24 @@ func TestOccupiedDevice(t *testing.T) {
 	}
 	d := n.activate(lv)
 	dev.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	for tries := range 20 { // each attempt makes no further device, unless another test takes it
+		one, err1 := freeAfter(control, 300)
+		two, err2 := freeAfter(control, 300)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		if one == two && one > 300 {
+			_ = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, one)
+			break
+		} else if tries == 19 {
+			t.Errorf("%d, then %d", one, two)
+		}
+	}
 	n.sh("blockdev", "--setro", d.Path)
 	cache := "/sys/block/" + filepath.Base(d.Path) + "/queue/write_cache"
 	if err := os.WriteFile(cache, []byte("write through"), 0); err != nil {
