@@ -14,7 +14,7 @@ import (
 // A syncState is what the kernel shows of the RAIDs of a volume, its own or one below it.
 type syncState struct {
 	reshaped string // a RAID that is being reshaped
-	rebuilt  string // a RAID of which a leg is being rebuilt
+	syncing  string // a RAID whose synchronization has to end before it is deactivated
 	lost     string // why a RAID has lost data
 }
 
@@ -35,7 +35,11 @@ func (t *tree) sync(m devmapper.Mapped) (s syncState) {
 			case "reshape":
 				s.reshaped = n.volume()
 			case "recover":
-				s.rebuilt = n.volume()
+				s.syncing = n.volume()
+			case "resync":
+				if parity(w[0]) {
+					s.syncing = n.volume()
+				}
 			}
 			s.lost = cmp.Or(s.lost, t.lostLegs(n, n.Targets[i], w))
 		}
@@ -80,6 +84,11 @@ func (t *tree) fails(number string) bool {
 			return ok && (slices.Contains(n.below, word) && t.fails(word) || !slices.Contains(n.below, word) && t.isGone(word))
 		})
 	})
+}
+
+// parity reports whether a RAID is of a kind that the kernel does not start if it is neither in sync nor complete.
+func parity(kind string) bool {
+	return strings.HasPrefix(kind, "raid4") || strings.HasPrefix(kind, "raid5") || strings.HasPrefix(kind, "raid6")
 }
 
 // survives reports whether a RAID of that kind has all its data without some of its legs.

@@ -132,7 +132,7 @@ func TestDeactivateMovedParts(t *testing.T) {
 	}
 }
 
-// A volume stays active while a RAID below it is reshaped or rebuilt, and if that cannot end, but in a
+// A volume stays active while a RAID below it is reshaped or synchronized, and if that cannot end, but in a
 // shared group, where another node may wait for it.
 func TestDeactivateReshaped(t *testing.T) {
 	t.Parallel()
@@ -148,7 +148,9 @@ func TestDeactivateReshaped(t *testing.T) {
 	}{
 		{"reshaped", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/v0", "the RAID vg0/v0 is being reshaped"},
 		{"it has ended", own, "raid5_ls 4 AAAA 65536/65536 idle 0 0 -", false, "", ""},
-		{"rebuilt", own, "raid5_ls 4 AAAa 8192/65536 recover 0 0 -", false, "", "until the RAID vg0/v0 is rebuilt"},
+		{"rebuilt", own, "raid5_ls 4 AAAa 8192/65536 recover 0 0 -", false, "", "until the RAID vg0/v0 is in sync"},
+		{"synchronized for the first time", own, "raid5_ls 4 aaaa 8192/65536 resync 0 0 -", false, "", "until the RAID vg0/v0 is in sync"},
+		{"a mirror is synchronized for the first time", own, "raid1 4 aaaa 8192/65536 resync 0 0 -", false, "", ""},
 		{"rebuilt, and a disk is gone", own, "raid5_ls 4 DAAa 8192/65536 idle 0 0 -", false, "", "has lost data"},
 		{"its pool is reshaped", pool, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", false, "vg0/pool_tdata", "the RAID vg0/pool_tdata is being reshaped"},
 		{"reshaped in a shared group", own, "raid5_ls 4 aaaa 8192/65536 reshape 0 8192 -", true, "vg0/v0", ""},

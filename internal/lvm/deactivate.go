@@ -1,0 +1,243 @@
+package lvm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// Deactivate deactivates lv, and gives back the lock that an interrupted command may have
+// left. An inactive volume is success; a device in use gives a
+// *mount.BusyError. It finds the device by uuid, so a rename of the volume does not matter.
+//
+// LVM deactivates the device's relatives, too. The caller accepts that for the relatives in d.
+func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
+	if !IsUUID(lv.UUID) {
+		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
+	}
+	m, found, err := p.find(lv.UUID)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return p.unlock(ctx, lv)
+	}
+	if m.Open > 0 {
+		return p.busy(ctx, lock, m)
+	}
+	if err := p.sameFamily(m, d.Relatives); err != nil {
+		return err
+	}
+	name, layer, ok := parseDMName(m.Name)
+	if !ok || layer != "" {
+		return fmt.Errorf("deactivate: device-mapper calls the device of %s %q, which is no name of LVM's: it was renamed by hand", lv.Name, m.Name)
+	}
+	if p.Lost != nil && p.Lost(name.VG) {
+		if _, err = p.RemoveUnused(ctx, name.VG); err == nil {
+			if _, found, err = p.find(lv.UUID); found {
+				err = p.busy(ctx, lock, m)
+			}
+		}
+		return err
+	}
+	g, err := p.group(name.VG)
+	if err != nil {
+		return err
+	}
+	if why := g.deviceUser(ctx, m, lv.UUID); why != "" {
+		return fmt.Errorf("deactivate: %s", why)
+	}
+	for _, r := range d.Relatives {
+		other, found, err := p.find(r.UUID)
+		if err != nil {
+			return fmt.Errorf("deactivate: the device of %s, with which LVM deactivates it, cannot be read: %w", r.Name, err)
+		}
+		if !found {
+			continue
+		}
+		if why := g.deviceUser(ctx, other, r.UUID); why != "" {
+			return fmt.Errorf("deactivate: LVM deactivates it only together with %s: %s", r.Name, why)
+		}
+	}
+	if g.shared() && p.Locks != nil {
+		if err := p.Locks.CanUnlock(ctx, g.name); err != nil {
+			return fmt.Errorf("deactivate: it stays active until its lock can be given back: %w", err)
+		}
+	}
+	err = g.deactivate(ctx, name, lv.UUID)
+	if err == nil && fenced(m) {
+		return p.removeFenced(ctx, g.name)
+	}
+	if err == nil || ofAll(err) || ctx.Err() != nil {
+		return err
+	}
+	if m, found, ferr := p.find(lv.UUID); ferr == nil && found && m.Open > 0 {
+		return p.busy(ctx, lock, m) // opened in between
+	}
+	return err
+}
+
+// deactivate runs the command. LVM hides a snapshot that is to be merged: it deactivates the
+// snapshot, and gives back the common lock, only together with the origin.
+func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UUID) error {
+	f, _, err := g.look(ctx, false)
+	if err != nil || !f.lv(uuid).merging() {
+		_, err = g.join(ctx, deactivate, name, uuid)
+		return err
+	}
+	l := f.lv(uuid)
+	origin := f.LVs[l.Origin]
+	_, found, err := g.p.find(uuid)
+	if err != nil {
+		return err
+	}
+	if !found || !l.thick() { // else the caller knows the origin as its relative
+		if _, active, err := g.p.find(origin.UUID); err != nil || active {
+			return cmp.Or(err, fmt.Errorf("deactivate: it is to be merged into %s/%s (lvconvert --merge), and LVM deactivates it only together with that, which is active", g.name, l.Origin))
+		}
+	}
+	if _, err = g.join(ctx, deactivate, volume.Name{VG: g.name, LV: l.Origin}, origin.UUID); err != nil {
+		return err
+	}
+	if _, found, err := g.p.find(uuid); err != nil || found {
+		return cmp.Or(err, fmt.Errorf("deactivate: LVM reported success, but the device of %s still exists", name))
+	}
+	g.p.owe(uuid, false)
+	return nil
+}
+
+// unnoticed is how old facts may be for a deactivation: no event reports that LVM misses a disk, or
+// that a disk is back, and the volume's device need not show it. Deactivations share the new report.
+const unnoticed = 5 * time.Second
+
+// deviceUser returns why another command still needs the device of a volume, or "".
+func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
+	if m.Live && m.Suspended {
+		return suspended(m.Name)
+	}
+	f, kept, err := g.look(ctx, false)
+	g.mu.Lock()
+	if err != nil {
+		f = g.known
+	}
+	old := time.Since(g.at) > unnoticed
+	g.mu.Unlock()
+	if f == nil {
+		return "" // lvchange itself decides
+	}
+	earlier := g.earlierMetadata(f, m, uuid)
+	// The facts may be older than an extension, a move, or the loss or return of a disk.
+	if kept && (earlier != "" || old) {
+		now, _, err := g.look(ctx, true)
+		if err == nil {
+			f, earlier = now, g.earlierMetadata(now, m, uuid)
+		} else if earlier != "" {
+			return earlier
+		}
+	}
+	l := f.lv(uuid)
+	below, part := g.p.tree(), ""
+	below.walk(m, func(n *node, _ bool) {
+		if n.Live && n.Suspended {
+			part = n.Name
+		}
+	})
+	if part != "" { // lvchange would wait for it
+		return suspended(part)
+	}
+	if moved := f.moved(below, m); moved != "" && earlier == "" {
+		return f.movedBy(moved) + "; it stays active until that ends"
+	}
+	if g.shared() { // another node, which may have all disks, waits for the lock
+		return earlier
+	}
+	stays := ""
+	if now := below.sync(m); now.reshaped != "" {
+		stays = "it stays active until a reshape has ended, which goes on only while it is active: " + volume.Reshaping(now.reshaped)
+	} else if now.syncing != "" {
+		stays = "it stays active until the RAID " + now.syncing + " is in sync, which goes on only while it is active (lvs -a -o name,sync_percent)"
+	} else if partial := cmp.Or(now.lost, f.partial(l, true)); partial != "" {
+		stays = "it stays active, because LVM would not activate it again: " + partial
+	}
+	if stays != "" && earlier == "" && !below.allGone(m) {
+		return stays
+	}
+	return earlier
+}
+
+func suspended(device string) string {
+	return device + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
+}
+
+// moved returns the volume of a device, or the part of it, that pvmove has locked; "" = none. pvmove
+// locks only the hidden parts of a thin pool, a RAID or a cache. The metadata may have been read before.
+func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
+	top, _, _ := f.idOf(m)
+	t.walk(m, func(n *node, _ bool) {
+		id, _, ours := f.idOf(n.Mapped)
+		switch part, _, _ := parseDMName(n.Name); {
+		case f.lv(id).Locked && !strings.HasPrefix(part.LV, "pvmove"):
+			name = cmp.Or(name, f.names[id])
+		case ours && strings.HasPrefix(part.LV, "pvmove"):
+			name = cmp.Or(name, f.names[top])
+		}
+	})
+	return name
+}
+
+// movedBy describes a volume that is locked, for which LVM refuses most changes.
+func (f *Facts) movedBy(name string) string {
+	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, name)
+}
+
+// earlierMetadata returns why a volume must stay active: its device has space that the metadata
+// does not give to the volume. Its next activation would lack that space, and LVM would give it to
+// another volume. "" = the metadata has all of it.
+func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) string {
+	l, known := f.LVs[f.names[uuid]]
+	if !known {
+		return "" // lvchange itself decides
+	}
+	what := ""
+	if l.Size < m.Size() && !l.thickSnapshot() && !f.sameThin(m, uuid) {
+		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
+	}
+	if f.contradicts != nil || len(f.unknown) > 0 {
+		g.p.tree().walk(m, func(n *node, _ bool) { what = cmp.Or(f.misplaced(n.Mapped), what) })
+	}
+	if what == "" {
+		return ""
+	}
+	return fmt.Sprintf("its device %s %s. It stays active, because the next activation would lose data: %s. If that is not possible, copy the data off, then lvchange -an %s/%s", m.Name, what, join.Remedy(what, f.Name), f.Name, l.Name)
+}
+
+type holdersArg struct {
+	Number string `json:"number"`
+	Path   string `json:"path"`
+}
+
+const holdersDeadline = 30 * time.Second
+
+// busy returns an error that names the holders of a device. A child finds them, because one
+// of those processes may hang.
+func (p *Provider) busy(ctx context.Context, lock string, m devmapper.Mapped) error {
+	busy := &mount.BusyError{What: p.node(m) + " (" + m.Name + ")"}
+	err := mount.Ask(ctx, p.Runner, run.Cmd{
+		Step:     "find holders",
+		Argv:     run.Self("lvm-holders", holdersArg{Number: m.Number, Path: p.node(m)}),
+		Lock:     lock,
+		Deadline: holdersDeadline,
+	}, &busy.Holders)
+	if hangs(err) {
+		return err
+	}
+	return busy
+}
