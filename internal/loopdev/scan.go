@@ -163,7 +163,7 @@ const answerTimeout = 2 * time.Second
 
 // retryPause is the time after which a device without an answer is asked again, without waiting
 // for it.
-const retryPause = time.Minute
+const retryPause = 5 * time.Second
 
 // A question is about a device that has not answered. Its fields are guarded by Provider.mu.
 type question struct {
