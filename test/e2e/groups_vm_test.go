@@ -147,7 +147,7 @@ func TestFailedPool(t *testing.T) {
 	h.reads(v, q, "f", "x")
 	h.end(noAttach, v, q)
 	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "meta") })
-	h.sh("dmsetup", "remove", "meta")
+	h.sh("dmsetup", "remove", "--retry", "meta")
 }
 
 // fill writes to a device until it takes no more.

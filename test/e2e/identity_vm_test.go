@@ -334,9 +334,9 @@ func TestUnsafeExtension(t *testing.T) {
 	h.lvm("pvchange", "-xn", large)
 	h.ok(expand(180 * mib))
 	h.lvm("vgreduce", "vg1", large)
-	h.sh("dmsetup", "remove", "large")
+	h.sh("dmsetup", "remove", "--retry", "large")
 	h.reads(v, p, "f", "x")
 	h.end(noAttach, v, p)
 	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "short") })
-	h.sh("dmsetup", "remove", "short")
+	h.sh("dmsetup", "remove", "--retry", "short")
 }

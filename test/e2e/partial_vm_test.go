@@ -79,5 +79,5 @@ func TestDeadDisk(t *testing.T) {
 		}
 		return ""
 	})
-	h.sh("dmsetup", "remove", "dead", "other")
+	h.sh("dmsetup", "remove", "--retry", "dead", "other")
 }

@@ -169,7 +169,7 @@ func TestUdevRule(t *testing.T) {
 		t.Errorf("a volume that is not flexd's has no link:\n%s", h.sh("udevadm", "info", "/dev/vg9/other"))
 	}
 	h.lvm("vgremove", "-ff", "-y", "vg9")
-	h.sh("dmsetup", "remove", "raw")
+	h.sh("dmsetup", "remove", "--retry", "raw")
 	attach(func(loop string) {
 		if out := h.sh("udevadm", "info", "--query=property", loop); strings.Contains(out, "ID_FS_") || exists("/dev/evil/lv") {
 			t.Errorf("udev has read the file:\n%s", out)

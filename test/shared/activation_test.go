@@ -92,7 +92,7 @@ func operators(t *testing.T, a, b *nodes.Node) {
 	unused(b, web, v)
 
 	// A device that was removed without LVM leaves the lock to this node.
-	b.Sh("lvchange -aey svg/grown && dmsetup remove svg-grown")
+	b.Sh("lvchange -aey svg/grown && dmsetup remove --retry svg-grown")
 	b.SetUp(web, v)
 	mounted(t, b, web, v)
 	unused(b, web, v)

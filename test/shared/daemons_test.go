@@ -72,7 +72,7 @@ func lvmlockd(t *testing.T, a, b *nodes.Node) {
 	moves("adopted by a file of ours")
 
 	// The lock of a volume without a device is not adopted.
-	a.Sh("lvchange -aey svg/lockd && kill -9 $(pidof lvmlockd); dmsetup remove svg-lockd; vm-lockd 1 2")
+	a.Sh("lvchange -aey svg/lockd && kill -9 $(pidof lvmlockd); dmsetup remove --retry svg-lockd; vm-lockd 1 2")
 	if got, err := a.Mount(t.Context(), web, v); err != nil || !strings.Contains(got.Message, "(ORPHAN, flexd doctor names it)") {
 		t.Errorf("with its lock left: %+v %v", got, err)
 	}

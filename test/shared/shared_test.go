@@ -81,7 +81,7 @@ func lvm(t *testing.T, a, b *nodes.Node) {
 	// A lock without a device, as a command leaves that is killed: lvchange -an gives it back,
 	// and does nothing on the other node.
 	a.Sh("lvchange -an svg/plain")
-	b.Sh("dmsetup remove svg-plain")
+	b.Sh("dmsetup remove --retry svg-plain")
 	a.Refused("lvchange -aey svg/plain", "locked by other host")
 	b.Sh("lvchange -an svg/plain")
 	a.Sh("lvchange -aey svg/plain && lvchange -an svg/plain")
