@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,7 +99,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		defer f.History.Begin(event)()
 	}
 	result, err := f.Node.Do(ctx, r)
-	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil {
+	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil && !slices.Contains(passing, volume.CodeOf(err)) {
 		err = fmt.Errorf("%w%s", err, shrinkAdvice)
 	}
 	if result.Volume != "" {
@@ -218,6 +219,9 @@ func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
 // mounts the PersistentVolumeClaim's volume for no other pod until it has succeeded.
 const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"
+
+// passing are the codes of causes that usually end without a change of the size.
+var passing = []volume.Code{volume.Busy, volume.InProgress, volume.Unknown, volume.Superseded, volume.Canceled}
 
 // titleOf is the volume that a call names, or "".
 func titleOf(call flexvolume.Call) string {
