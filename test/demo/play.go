@@ -56,11 +56,11 @@ func (d *demo) data(name string) host.Volume {
 func (d *demo) discovery() {
 	d.Scene("Kubelet finds the driver")
 	a := d.call("Success", "init")
-	d.Check(a.Capabilities["attach"], "flexdriver answers without any daemon: attach:true, the default")
+	d.Check(a.Capabilities["attach"], "flexdriver answers without flexd: attach:true, the default")
 
 	d.Say("The controller manager attaches from a machine that has no flexd:")
 	a = d.call("Success", "attach", d.data("pv1").Blob(nil), "node-1")
-	d.Check(a.Device == "", "a harmless answer at once, and nothing is claimed by it")
+	d.Check(a.Device == "", "it gets Success without a device, and flexd notes no claim")
 	d.Check(d.Left() == "", "no process, no mount and no %s so far", d.ground.device)
 	d.Must(d.Start())
 	d.Say("flexd is started: ~/bin/flexd serve --config ~/flexd.yaml")
@@ -98,7 +98,7 @@ func (d *demo) attached() {
 	d.device = a.Device
 	st, err := os.Stat(a.Device)
 	d.Must(err)
-	d.Check(!had && st.Mode()&os.ModeDevice != 0, "the volume was missing and is made: %s is a block device", a.Device)
+	d.Check(!had && st.Mode()&os.ModeDevice != 0, "the missing volume was created: %s is a block device", a.Device)
 	d.stage(v, a.Device)
 	rw := d.publish(web, v)
 	ro := v
@@ -110,7 +110,7 @@ func (d *demo) attached() {
 	text, err := os.ReadFile(rd + "/greeting")
 	d.Must(err)
 	d.Print("cat KUBELET/pods/"+report.UID+"/…/pv1/greeting", string(text))
-	d.Check(string(text) == "hello from web-0\n", "what one pod writes the other one reads")
+	d.Check(string(text) == "hello from web-0\n", "each pod reads what the other writes")
 	err = os.WriteFile(rd+"/greeting", nil, 0o644)
 	d.Check(errors.Is(err, unix.EROFS), "the second pod asked for read-only and cannot write: %v", unix.EROFS)
 	d.status("data", "mounted")
@@ -138,7 +138,7 @@ func (d *demo) table() {
 }
 
 func (d *demo) expansion() {
-	d.Scene("The volume grows under the pods")
+	d.Scene("The volume is expanded while the pods run")
 	dir, size := d.PodDir(web, d.data("pv1")), d.shared.size
 	if d.shared.fixed != "" {
 		d.Say("(Left out: %s.)", d.shared.fixed)
@@ -167,7 +167,7 @@ func (d *demo) df(dir string) int64 {
 }
 
 func (d *demo) teardown() {
-	d.Scene("Both pods go")
+	d.Scene("Both pods end")
 	v := d.data("pv1")
 	s, err := d.Volume("data")
 	d.Must(err)
@@ -200,7 +200,7 @@ func (d *demo) awaitInactive(lv string) {
 }
 
 func (d *demo) unattached() {
-	d.Scene("attach:false: kubelet mounts without a word before it, and in parallel")
+	d.Scene("attach:false: kubelet only calls mount, for two pods at the same time")
 	init := filepath.Dir(d.Driver) + "/.lvm.init.json"
 	d.Must(os.WriteFile(init, []byte(`{"attach": false}`), 0o644))
 	d.Print("cat "+init, `{"attach": false}`)
@@ -232,7 +232,7 @@ func (d *demo) unattached() {
 	d.Must(os.WriteFile(d.PodDir(report, v)+"/reply", []byte("hello from report\n"), 0o644))
 	text, err = os.ReadFile(d.PodDir(web, v) + "/reply")
 	d.Must(err)
-	d.Check(string(text) == "hello from report\n", "what one pod writes the other one reads")
+	d.Check(string(text) == "hello from report\n", "each pod reads what the other writes")
 	d.table()
 }
 
@@ -253,7 +253,7 @@ func (d *demo) killed() {
 		if try == 5 {
 			panic(play.Broken{Claim: "flexd is too fast for this scene: no call was caught in its middle"})
 		}
-		d.Say("(it was too fast; again with another volume)")
+		d.Say("(mkfs had ended before flexd was killed: repeated with another volume)")
 	}
 }
 
@@ -299,7 +299,7 @@ func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	d.Print("flexd status", table)
 	d.Print(fmt.Sprintf("kill -9 %d", pid), "")
 	_, err1 := open.WriteString("still here\n")
-	d.Check(err1 == nil && open.Sync() == nil, "flexd is dead, and the other pods work on: a write and fsync in pod web-0's volume")
+	d.Check(err1 == nil && open.Sync() == nil, "flexd is dead, and other pods are not affected: a write and fsync in the volume of pod web-0")
 	time.Sleep(300 * time.Millisecond)
 	select {
 	case <-answered:
@@ -316,7 +316,7 @@ func (d *demo) killedDuring(v host.Volume, open *os.File) bool {
 	}
 	d.Must(err)
 	d.Answered(a, time.Since(started), args)
-	d.Check(a.Status == "Success", "the same call, the same flexdriver process: a good end")
+	d.Check(a.Status == "Success", "the same flexdriver process gets its answer")
 	d.Check(host.Mounted(dir), "mounted for pod %s/%s", batch.Namespace, batch.Name)
 	d.scratch = lv
 	out, serr := d.Status(host.VG + "/" + lv)
@@ -347,11 +347,11 @@ func (d *demo) refused() {
 	after := d.sum(device)
 	d.Check(strings.Contains(a.Message, fmt.Sprintf("offset %d ", at)), "refused; the message says where data was found")
 	d.Check(!host.Mounted(dir) && os.Remove(dir) == nil, "nothing is mounted; kubelet can remove the directory")
-	d.Check(after == before, "not a byte was changed: sha256 %s… before and after", before[:16])
+	d.Check(after == before, "no byte was changed: sha256 %s… before and after", before[:16])
 	s, err := d.Volume("old")
 	d.Must(err)
 	d.table()
-	d.Check(s.Error != nil, "`flexd status` shows the operator the same")
+	d.Check(s.Error != nil, "`flexd status` shows the same")
 }
 
 // sum is a checksum of a device's whole content.
@@ -362,11 +362,11 @@ func (d *demo) sum(device string) string {
 }
 
 func (d *demo) nothingLeft() {
-	d.Scene("Everything goes")
+	d.Scene("The pods end")
 	v := d.data("data")
 	d.unpublish("unmount", d.PodDir(web, v))
 	d.call("Success", "unmount", d.PodDir(web, v))
-	d.Check(true, "once more: kubelet may ask again, and gets the same answer")
+	d.Check(true, "a repeated call gets the same answer")
 	d.unpublish("unmount", d.PodDir(report, v))
 	d.unpublish("unmount", d.PodDir(batch, host.Volume{Name: "scratch"}))
 	d.Say("When the leases end, flexd deactivates the devices.")
