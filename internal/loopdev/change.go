@@ -32,7 +32,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if size <= 0 {
 		return fmt.Errorf("volume %s: no size", name)
 	}
-	end, err := p.admit(name, promise{created: true, namespace: namespace, size: roundUp(size)})
+	end, err := p.admit(name, reservation{created: true, namespace: namespace, size: roundUp(size)})
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 func (p *Provider) CanCreate(_ context.Context, name volume.Name, size int64, namespace string) error {
 	p.admitting.Lock()
 	defer p.admitting.Unlock()
-	_, _, err := p.admissible(name, promise{created: true, namespace: namespace, size: roundUp(size)})
+	_, _, err := p.admissible(name, reservation{created: true, namespace: namespace, size: roundUp(size)})
 	return err
 }
 
@@ -59,7 +59,7 @@ type attachArg struct {
 	UUID     volume.UUID `json:"uuid"`
 	ReadOnly bool        `json:"readOnly,omitempty"`
 	After    uint64      `json:"after,omitempty"`  // devices up to this diskseq were checked
-	Others   []uint64    `json:"others,omitempty"` // of these, devices of other files with the same name
+	Others   []uint64    `json:"others,omitempty"` // the checked devices of other files with the same name
 }
 
 // Activate attaches lv to a loop device. If lv is active already, it only checks the link.
@@ -81,7 +81,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 			return errors.New("activate: " + empty(lv))
 		}
 		var l Loop
-		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: d.Checked, Others: p.others(file)}
+		arg := attachArg{File: file, UUID: lv.UUID, ReadOnly: lv.ReadOnly, After: d.Checked, Others: p.sameName(file)}
 		if err := p.change(ctx, "activate", "loop-attach", lock, arg, &l); err != nil {
 			return err
 		}
@@ -104,13 +104,13 @@ type detachArg struct {
 }
 
 // Deactivate detaches lv's block device d. A device that is gone is success; a device in
-// use gives a *mount.BusyError; a device that is not lv's, or no longer, is not changed, and so is one
-// that has the only copy of its data.
+// use gives a *mount.BusyError. It does not change a device that is not, or no longer, lv's, nor a device
+// with the only copy of its data.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
 		if known = known && id.UUID == lv.UUID; known && lv.Presence == volume.Present {
-			if why := p.kept(lv, d, id); why != "" {
+			if why := p.keepReason(lv, d, id); why != "" {
 				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
 		}
@@ -131,7 +131,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if d.Path == "" || leadsTo(link, d.Path) {
 		return removeLink(link)
 	}
-	// The link has the name that the volume had, or that of a later volume leads elsewhere.
+	// The link still has the volume's old name, or the link of a later volume leads elsewhere.
 	links, err := filepath.Glob(filepath.Join(p.linkDir, "*", "*"))
 	for _, link := range links {
 		if leadsTo(link, d.Path) {
@@ -141,10 +141,10 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// kept returns why a device is not detached: another file has the volume's name, and after the detach
-// nothing would show that. The child looks whether its own was deleted. A filesystem that is down keeps
-// no device: it could not be repaired.
-func (p *Provider) kept(lv volume.LV, d volume.Device, id identity) string {
+// keepReason returns why a device must stay attached: another file has the volume's name, and only the
+// device shows that. The child checks whether the volume's own file was deleted. A filesystem that has shut
+// down is no reason: it could not be repaired while the device is attached.
+func (p *Provider) keepReason(lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
 	if err != nil || l.Seq != d.Seq || l.Deleted {
 		return ""
@@ -170,7 +170,7 @@ func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volu
 	if err != nil {
 		return err
 	}
-	end, err := p.admit(lv.Name, promise{size: roundUp(size)})
+	end, err := p.admit(lv.Name, reservation{size: roundUp(size)})
 	if err != nil {
 		return err
 	}
@@ -179,8 +179,8 @@ func (p *Provider) Extend(ctx context.Context, lock string, lv volume.LV, d volu
 	return err
 }
 
-// ExtendBlank is Extend for an active volume that is blank. What is added to a file is zero, but an
-// mkfs that failed may have left data where only a larger device is expected to be blank.
+// ExtendBlank is Extend for an active volume that is blank. The space added to a file is zero, but a failed
+// mkfs may have left data at places that the blank proof reads only on a larger device.
 func (p *Provider) ExtendBlank(ctx context.Context, lock string, lv volume.LV, d volume.Device, size int64) error {
 	if err := p.Extend(ctx, lock, lv, d, size); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (p *Provider) change(ctx context.Context, step, op, lock string, arg, value
 	}, value)
 }
 
-// temporary is the name of a file that is being created.
+// temporary returns the path of a volume's file during its creation.
 func temporary(file string) string {
 	return filepath.Join(filepath.Dir(file), ".flexd-new-"+filepath.Base(file))
 }

@@ -91,18 +91,18 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 		if err != nil {
 			return all, err
 		}
-		// Its own may have another path: flexd was started in another mount namespace,
+		// The volume's own device may show another path: flexd was started in another mount namespace,
 		// or the group's filesystem was unmounted lazily and mounted again.
-		// A hard link that was moved to the place of a deleted name is that file as well.
+		// A hard link that was moved to a deleted name is the same file.
 		same := id.UUID == lv.UUID && lv.UUID != "" && at != (Inode{}) && id.Inode == at
-		if same && (l.Deleted || l.BackingFile != file) { // or that happened after it was looked up
+		if same && (l.Deleted || l.BackingFile != file) { // or the file was replaced since the look-up
 			f, err := p.kernel.File(file)
 			if err != nil {
 				return all, err
 			}
 			same = f.Inode == id.Inode
 		}
-		// The link shows that it is of this node: nodes in containers may have the same paths.
+		// The link shows that the device is this node's: nodes in containers may have the same paths.
 		if l.Deleted && id.UUID != lv.UUID && lv.Presence == volume.Present && leadsTo(p.link(lv.Name), "/dev/"+l.Name) {
 			all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l)))
 			continue
@@ -117,7 +117,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 
 // add adds a loop device; same reports whether it shows the volume's file.
 func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, same bool) {
-	// Another file may have the same name where a filesystem was mounted over it.
+	// Another file may have the same path: a filesystem was mounted over its directory.
 	other := id.UUID == lv.UUID && !l.Deleted && at != (Inode{}) && id.Inode != at
 	refuse := func(format string, args ...any) { a.reasons = append(a.reasons, fmt.Sprintf(format, args...)) }
 	switch {
@@ -153,7 +153,7 @@ func anotherFile(id identity, at Inode) bool {
 	return id.UUID != "" && id.Inode != (Inode{}) && at != (Inode{}) && id.Inode != at
 }
 
-// detachAdvice looks first: a device in use would only be marked to be detached later.
+// detachAdvice names lsblk first: the kernel detaches a device in use only at its last close.
 func detachAdvice(loop string) string {
 	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
 }
@@ -180,7 +180,7 @@ type sole struct {
 	checked uint64
 }
 
-// lastDevice checks only the device that was the volume's only one within soleTimeout.
+// lastDevice returns the volume's device without a scan, if it was the only one within soleTimeout.
 func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Device, bool) {
 	p.mu.Lock()
 	last := p.sole[lv.UUID]
@@ -224,7 +224,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("what was written since the copy was made is only in the second. Delete the pods that use it. If it is the volume: mv %[2]s %[1]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
+		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
 	}
 	return r
 }
@@ -288,13 +288,13 @@ func whole(lv volume.LV, d volume.Device) volume.Device {
 	return d
 }
 
-// empty is why a file without a sector is not used.
+// empty returns why a file without a sector is not used.
 func empty(lv volume.LV) string {
 	return fmt.Sprintf("its file has only %s: the file was truncated, or never filled; truncate -s SIZE gives it a size", volume.Bytes(lv.Size))
 }
 
-// link is the stable name of a volume's device. It is in a directory of flexd, so that
-// creating it never waits for a volume.
+// link returns the stable name of a volume's device. It is in a directory of flexd, so that its creation
+// never waits for a volume.
 func (p *Provider) link(name volume.Name) string {
 	return filepath.Join(p.linkDir, name.VG, name.LV)
 }

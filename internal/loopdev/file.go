@@ -78,7 +78,7 @@ func fill(path string, size int64, namespace string) error {
 }
 
 // checkSpace refuses a size that the filesystem of the directory cannot hold now.
-// Files are sparse, so this is no promise, but a volume that can never be filled
+// Files are sparse, so this reserves nothing, but a volume that can never be filled
 // would fail later, with data in it.
 func checkSpace(dir *os.File, file string, more int64) error {
 	var st unix.Statfs_t

@@ -28,8 +28,8 @@ type identity struct {
 	Inode
 }
 
-// Identify says which volume the device of that number is, for a mount table
-// entry. The name is empty if it is no longer known.
+// Identify returns the volume of the loop device with that number, for a mount table entry. Its name is
+// empty if it is no longer known.
 func (p *Provider) Identify(ctx context.Context, number string) (volume.Identity, error) {
 	if !strings.HasPrefix(number, "7:") {
 		return volume.Identity{}, nil
@@ -54,7 +54,7 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	if id, ok := p.remembered(l.Seq); ok {
 		return id, nil
 	}
-	// After a restart none is known: a scan reads all of them at once.
+	// After a restart no identity is known: a scan reads all of them at once.
 	if _, err := p.look(ctx); err != nil {
 		return identity{}, err
 	}
@@ -76,9 +76,9 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	return id, nil
 }
 
-// saved is a link with the identity of a device that flexd attached. Only the kernel has it else,
-// and does not return it while the filesystem of the file is down: kubelet could not unmount the
-// volume after a restart of flexd.
+// saved returns the path of a symlink with the identity of a device that flexd attached. Otherwise only the
+// kernel has the identity, and does not return it while the file's filesystem is shut down: kubelet could
+// not unmount the volume after a restart of flexd.
 func (p *Provider) saved(seq uint64) string {
 	return filepath.Join(p.linkDir, ".identity", strconv.FormatUint(seq, 10))
 }

@@ -22,7 +22,7 @@ const (
 	createdFor  = "flexd for "
 )
 
-// A Kernel reads what needs no child: names, attributes and sysfs, never a device.
+// A Kernel reads names, attributes and sysfs, without a child. It opens no device.
 type Kernel interface {
 	// File reads the attributes of a volume's file, without following a symlink. A missing
 	// file is no error.
@@ -43,7 +43,7 @@ type Kernel interface {
 	Loop(name string) (Loop, error)
 }
 
-// A FileInfo is what is known of a volume's file.
+// A FileInfo has the attributes of a volume's file.
 type FileInfo struct {
 	Exists   bool
 	Dir      bool
@@ -259,7 +259,7 @@ func (kernel) Loop(name string) (Loop, error) {
 	if to, err := os.Readlink(dir); err != nil {
 		return Loop{}, err
 	} else if name = filepath.Base(to); !strings.HasPrefix(name, "loop") {
-		return Loop{}, fmt.Errorf("%s is no loop device", name)
+		return Loop{}, fmt.Errorf("%s is not a loop device", name)
 	}
 	l := Loop{Name: name}
 	var err error

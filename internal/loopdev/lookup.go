@@ -46,11 +46,11 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 func foreign(file string, f FileInfo) string {
 	switch {
 	case !f.Regular:
-		return file + " is no regular file"
+		return file + " is not a regular file"
 	case f.UUID == "":
 		return fmt.Sprintf("%s was not created by flexd; to let flexd use it: flexd uuid --new %s", file, volume.Quote(file))
 	case !isUUID(f.UUID):
-		return fmt.Sprintf("the attribute %s of %s is no uuid; to make it a volume of its own: flexd uuid --new %s", uuidAttr, file, volume.Quote(file))
+		return fmt.Sprintf("the attribute %s of %s is not a uuid; to make it a volume of its own: flexd uuid --new %s", uuidAttr, file, volume.Quote(file))
 	case f.Links > 1:
 		return fmt.Sprintf("%s has %d hard links, and could be two volumes: remove the others (find DIRECTORY -samefile %s)", file, f.Links, volume.Quote(file))
 	}

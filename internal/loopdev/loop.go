@@ -39,8 +39,8 @@ func identify(arg []byte) int {
 	return 0
 }
 
-// identifyOne prints the identity of a device. It prints that the device is silent if that takes
-// long, if the filesystem of its file is down, or if that incarnation of the device is gone.
+// identifyOne prints the identity of a device. It prints that the device is silent after answerTimeout, if the
+// filesystem of its file is shut down, or if that incarnation of the device is gone.
 func identifyOne(name string, seq uint64) error {
 	silent := func() { run.Answer([]identified{{Seq: seq, Silent: true}}, nil) }
 	late := time.AfterFunc(answerTimeout, silent)
@@ -85,7 +85,7 @@ func ask(dev *os.File, name string) (identity, uint64, error) {
 // attach is the child that attaches a file to a loop device.
 func attach(a attachArg) (Loop, error) {
 	if len(mark)+len(a.UUID) >= 64 || a.UUID == "" {
-		return Loop{}, fmt.Errorf("%q is no uuid", a.UUID)
+		return Loop{}, fmt.Errorf("%q is not a uuid", a.UUID)
 	}
 	file, err := openFile(a.File, a.UUID, a.ReadOnly)
 	if err != nil {
@@ -113,7 +113,7 @@ func attach(a attachArg) (Loop, error) {
 	last := 0
 	for tries := range 100 {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err == nil && tries > 10 { // something has that one open exclusively, and it stays free
+		if err == nil && tries > 10 { // another program has it open exclusively, and it stays free
 			n, err = freeAfter(control, max(n, last))
 		}
 		if err != nil {
@@ -131,7 +131,7 @@ func attach(a attachArg) (Loop, error) {
 	return Loop{}, errors.New("found no free loop device in 100 attempts")
 }
 
-// freeAfter returns the first loop device after n that has no file, and makes it if it does not exist.
+// freeAfter returns the first loop device after n that has no file, and creates it if it does not exist.
 func freeAfter(control *os.File, n int) (int, error) {
 	attached, err := sysfs.Loops()
 	if err != nil {
@@ -166,7 +166,7 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 		return Loop{}, fmt.Errorf("LOOP_CONFIGURE of %s: %w", name, err)
 	}
 	if !a.ReadOnly {
-		if err := undo(dev, name); err != nil {
+		if err := resetDevice(dev, name); err != nil {
 			return Loop{}, err
 		}
 	}
@@ -180,9 +180,9 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 	return l, nil
 }
 
-// undo resets what lasts from an earlier use of a device: blockdev --setro, and a disabled write cache,
-// with which the kernel sends no flush to the file.
-func undo(dev *os.File, name string) error {
+// resetDevice resets the settings that an earlier use left on a device: read-only (blockdev --setro), and a
+// disabled write cache, because of which the kernel sends no flush to the file.
+func resetDevice(dev *os.File, name string) error {
 	if err := unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0); err != nil {
 		return fmt.Errorf("BLKROSET of %s: %w", name, err)
 	}
@@ -218,7 +218,7 @@ func notAttached(file *os.File, after uint64, others []uint64) error {
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		dev.Close()
 		if err != nil && !mount.Detached(err) {
-			// The filesystem of that device's file does not respond, and ours does: it is another file.
+			// The filesystem of that device's file does not respond, ours does: the files differ.
 			if l.BackingFile != file.Name() && unix.Fstat(int(file.Fd()), &st) == nil {
 				continue
 			}
@@ -280,7 +280,7 @@ func detach(a detachArg) error {
 		if len(holders) == 0 {
 			break
 		}
-		if holders[0].Cut { // the kernel knows whether there is one
+		if holders[0].Cut { // the search found none, but ended early: the kernel knows
 			dev.Close()
 			if err := mount.Unused(a.Device); err != nil {
 				return err
@@ -299,7 +299,7 @@ func detach(a detachArg) error {
 	if l, err := (kernel{}).Loop(name); err != nil || l.Deleted && !isFile(dev, name, a.File) {
 		return cmp.Or(err, onlyCopy(l))
 	}
-	_ = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0) // of a volume that became read-only; it would last
+	_ = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0) // set when the volume became read-only; it would remain
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("LOOP_CLR_FD of %s: %w", a.Device.Path, err)
 	}

@@ -20,8 +20,8 @@ import (
 
 // A Provider manages the volumes of some directories.
 type Provider struct {
-	// Limits returns the limits of a volume group, as they are now; nil = there are none, as of
-	// a new provider. Set before the first Create.
+	// Limits returns the current limits of a volume group; nil = there are none, the default. Set before
+	// the first Create.
 	Limits func(vg string) *volume.Limits
 
 	dirs    map[string]string // VG → directory
@@ -29,7 +29,7 @@ type Provider struct {
 	runner  run.Runner
 	kernel  Kernel
 
-	asking   chan struct{} // holds one token: the permission to read one device's identity
+	asking   chan struct{} // semaphore of size 1; full while a child reads one device's identity
 	mu       sync.Mutex
 	known    map[uint64]identity  // guarded by mu: by diskseq
 	asked    map[uint64]*question // guarded by mu: by diskseq: of the devices without an answer
@@ -41,9 +41,9 @@ type Provider struct {
 	nextScan time.Time            // guarded by mu: when the next scan may begin
 	rewatch  map[string]func()    // guarded by mu: by VG: watches the directory again
 
-	admitting sync.Mutex               // held while files are read
-	stocks    map[string]*stock        // guarded by admitting: by VG
-	pending   map[volume.Name]*promise // guarded by admitting: what children create or extend
+	admitting sync.Mutex                   // held while files are read
+	groups    map[string]*groupFiles       // guarded by admitting: by VG
+	pending   map[volume.Name]*reservation // guarded by admitting: what children create or extend
 }
 
 // New returns a provider for the volume groups vgs (name → directory), with their stable
@@ -58,18 +58,18 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		asked:   map[uint64]*question{},
 		sole:    map[volume.UUID]sole{},
 		rewatch: map[string]func(){},
-		stocks:  map[string]*stock{},
-		pending: map[volume.Name]*promise{},
+		groups:  map[string]*groupFiles{},
+		pending: map[volume.Name]*reservation{},
 	}
 }
 
-// isUUID is no regular expression: every child of flexd would compile it at its start.
+// isUUID uses no regular expression: every child of flexd would compile it at its start.
 func isUUID(s string) bool {
 	return len(s) >= 8 && len(s) <= 40 && strings.Trim(s, "0123456789abcdefABCDEF-") == ""
 }
 
-// directory returns the directory of a volume group with the kernel's name, as in the name
-// of a loop device's backing file.
+// directory returns the directory of a volume group, with the path that the kernel shows for a loop
+// device's backing file.
 func (p *Provider) directory(vg string) (string, error) {
 	dir, ok := p.dirs[vg]
 	if !ok {
@@ -98,7 +98,7 @@ func (p *Provider) SameDirectory(a, b string) bool {
 // file returns the path of a volume's file.
 func (p *Provider) file(name volume.Name) (string, error) {
 	if name.LV == "" || strings.HasPrefix(name.LV, ".") || strings.ContainsAny(name.LV, "/\x00\n") {
-		return "", volume.Errorf(volume.Invalid, "%q is no name of a volume: its file has a name without a leading dot, a slash or a line break", name.LV)
+		return "", volume.Errorf(volume.Invalid, "%q is not a valid volume name: the name of its file has no leading dot, slash or line break", name.LV)
 	}
 	dir, err := p.directory(name.VG)
 	if err != nil {

@@ -98,16 +98,16 @@ func TestLookUp(t *testing.T) {
 		{"vg0", "ro", volume.Present, ""},
 		{"vg0", "none", volume.Absent, ""},
 		{"vg0", "plain", volume.Foreign, "flexd uuid --new "},
-		{"vg0", "link", volume.Foreign, "no regular file"},
+		{"vg0", "link", volume.Foreign, "not a regular file"},
 		{"vg0", "two", volume.Foreign, "2 hard links"},
-		{"vg0", "odd", volume.Foreign, "no uuid"},
+		{"vg0", "odd", volume.Foreign, "not a uuid"},
 		{"vg1", "a", volume.PresenceUnknown, "volume group vg1 not found"},
 		{"vg2", "a", volume.PresenceUnknown, "not found"},
 		{"vg9", "a", volume.PresenceUnknown, "not configured"},
-		{"vg0", "../vg1/a", volume.PresenceUnknown, "no name"},
-		{"vg0", "..", volume.PresenceUnknown, "no name"},
-		{"vg0", ".flexd-new-a", volume.PresenceUnknown, "no name"},
-		{"vg0", "", volume.PresenceUnknown, "no name"},
+		{"vg0", "../vg1/a", volume.PresenceUnknown, "not a valid volume name"},
+		{"vg0", "..", volume.PresenceUnknown, "not a valid volume name"},
+		{"vg0", ".flexd-new-a", volume.PresenceUnknown, "not a valid volume name"},
+		{"vg0", "", volume.PresenceUnknown, "not a valid volume name"},
 	} {
 		got, err := p.LookUp(t.Context(), volume.Name{VG: row.vg, LV: row.lv})
 		text := got.Reason

@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Marked returns the uuid of the volume in a file; "" = it is no volume of flexd.
+// Marked returns the uuid of the volume in a file; "" = it is not a volume of flexd.
 func Marked(path string) (volume.UUID, error) {
 	f, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
@@ -20,8 +20,8 @@ func Marked(path string) (volume.UUID, error) {
 	return uuidOf(f)
 }
 
-// Mark makes a file a volume of its own with a new uuid: a file that something else made, or
-// a copy that has the uuid of its original. A file that a loop device uses is refused.
+// Mark gives a file a new uuid: a file that another program created, or a copy that has the uuid of
+// its original. A file that a loop device uses is refused.
 func Mark(path string) (old, now volume.UUID, err error) {
 	f, err := openRegular(path, os.O_RDWR)
 	if err != nil {
@@ -56,7 +56,7 @@ func openRegular(path string, flag int) (*os.File, error) {
 	}
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
 		f.Close()
-		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
 	}
 	return f, nil
 }

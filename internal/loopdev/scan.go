@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A scan is the loop devices that had a backing file at one moment, by name.
+// A scan has the loop devices that had a backing file at one moment, by name.
 type scan struct {
 	began   uint64 // on the provider's clock
 	done    chan struct{}
@@ -120,9 +120,8 @@ func (s *scan) index(loops []Loop, known map[uint64]identity, asked map[uint64]*
 	}
 }
 
-// others returns the diskseqs of devices that the last scan has shown with the same name as a
-// file that has none of them.
-func (p *Provider) others(file string) []uint64 {
+// sameName returns the diskseqs of the devices of other files with the same base name, as of the last scan.
+func (p *Provider) sameName(file string) []uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == nil {
@@ -131,7 +130,7 @@ func (p *Provider) others(file string) []uint64 {
 	return p.last.byBase[filepath.Base(file)]
 }
 
-// candidates are the devices that may be attached to a volume's file.
+// candidates returns the devices that may be attached to a volume's file.
 func (s *scan) candidates(file string, at Inode, uuid volume.UUID) []string {
 	all := slices.Concat(s.byFile[file], s.byUUID[uuid])
 	if at != (Inode{}) {

@@ -21,7 +21,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	limits := cmp.Or(p.Limits(vg), &volume.Limits{})
 	p.admitting.Lock()
 	defer p.admitting.Unlock()
-	s, err := p.stock(vg)
+	s, err := p.groupFiles(vg)
 	if err != nil {
 		return volume.Space{}, err
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // Survey returns the volumes in a group's directory, and their loop devices. Only if fresh
-// is set it may start a child, to read the identity of a new device. The result has the
-// facts that could not be read.
+// is set it may start a child, to read the identity of a new device. The result also says which
+// facts could not be read.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	s := join.Survey{Kind: "loopdev"}
 	p.watchAgain(vg)
@@ -48,11 +48,11 @@ type contents struct {
 	volumes []join.Volume
 	inodes  map[string]Inode // of the volumes, by name
 	foreign map[Inode]foreignFile
-	refused map[volume.UUID]string // why the file of a device is no volume any more
+	refused map[volume.UUID]string // why the file of a device is not a volume any more
 	unread  map[string]string      // why a file could not be read, by name
 }
 
-// A foreignFile is no volume.
+// A foreignFile is a file that is not a volume.
 type foreignFile struct {
 	path string
 	FileInfo
@@ -159,8 +159,8 @@ func (f foreignFile) whyNot(uuid volume.UUID) string {
 	return fmt.Sprintf("the attribute %s of %s is lost; to restore it: setfattr -n %[1]s -v %[3]s %[4]s (package attr)", uuidAttr, f.path, uuid, volume.Quote(f.path))
 }
 
-// elsewhere reports whether the file of a loop device of flexd is not at its path: that is in
-// another mount namespace, or below a later mount.
+// elsewhere reports whether another file is at the path of a loop device of flexd: its own is in another
+// mount namespace, or below a later mount.
 func (p *Provider) elsewhere(l Loop, id identity) bool {
 	if id.UUID == "" || l.Deleted {
 		return false

@@ -22,11 +22,10 @@ const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN
 // one.
 const settle = 250 * time.Millisecond
 
-// Watch calls changed when something may have changed in a volume group, of any of its
-// volumes, until ctx is done: changes that are made to their files by hand cause no other
-// event. trouble is called with the reason why a group cannot be watched. Each group is
-// watched separately: if a directory does not respond, only its group is not watched, and
-// Watch does not return.
+// Watch calls changed when a volume of a group may have changed, until ctx is done. It is the only
+// source of events for changes made to files by hand. It calls trouble with the reason why a group
+// cannot be watched. Each group is watched separately: if a directory does not respond, only its
+// group is not watched, and Watch does not return.
 func (p *Provider) Watch(ctx context.Context, changed func(vg string), trouble func(error)) {
 	var all sync.WaitGroup
 	for vg := range p.dirs {

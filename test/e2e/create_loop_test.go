@@ -49,9 +49,9 @@ func TestForeignFiles(t *testing.T) {
 		make func(file string) error
 		word string
 	}{
-		{"symlink", func(f string) error { return os.Symlink(h.Dir+"/vg0/mine", f) }, "no regular file"},
-		{"directory", func(f string) error { return os.Mkdir(f, 0o755) }, "no regular file"},
-		{"fifo", func(f string) error { return unix.Mkfifo(f, 0o600) }, "no regular file"},
+		{"symlink", func(f string) error { return os.Symlink(h.Dir+"/vg0/mine", f) }, "not a regular file"},
+		{"directory", func(f string) error { return os.Mkdir(f, 0o755) }, "not a regular file"},
+		{"fifo", func(f string) error { return unix.Mkfifo(f, 0o600) }, "not a regular file"},
 		{"twice", func(f string) error { return os.Link(h.Dir+"/vg0/mine", f) }, "hard links"},
 	} {
 		h.must(row.make(h.Dir + "/vg0/" + row.name))

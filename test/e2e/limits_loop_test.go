@@ -70,7 +70,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("created %q, %d files, %v", created, files(), refusals)
 	}
 	for why := range refusals {
-		for _, words := range []string{"60 GiB wanted", "promised to the 1 volumes there", "reserve: 10%", "free space on the filesystem of " + dir, "use a smaller size"} {
+		for _, words := range []string{"60 GiB wanted", "reserved for its 1 volumes", "reserve: 10%", "free space on the filesystem of " + dir, "use a smaller size"} {
 			if !strings.Contains(why, words) {
 				t.Errorf("no %q in: %s", words, why)
 			}

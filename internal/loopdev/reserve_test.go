@@ -135,15 +135,15 @@ func TestPromises(t *testing.T) {
 		for _, row := range []struct {
 			what string
 			do   func()
-			size int64 // that is allowed, and 4 KiB more is not; of 90 GiB 10 are reserved, and 60 promised
+			size int64 // that is allowed, and 4 KiB more is not; of 90 GiB 10 are reserved, and 60 are for the volume
 		}{
-			{"promised", func() {}, 20 * gib},
+			{"reserved", func() {}, 20 * gib},
 			{"a damaged file counts as before, and one that was never read does not count", func() {
 				d.files["/no/vg0/backup"] = FileInfo{}
 				d.bad = map[string]error{"/no/vg0/0": unix.EBADMSG, "/no/vg0/backup": unix.ENOTCONN}
 			}, 20 * gib},
 			{"it can be read again", func() { d.bad = nil; delete(d.files, "/no/vg0/backup") }, 20 * gib},
-			{"written: what was promised is used", func() { d.write("/no/vg0/0", 60*gib) }, 20 * gib},
+			{"written: the reserved space is used", func() { d.write("/no/vg0/0", 60*gib) }, 20 * gib},
 			{"half of that is discarded", func() { d.write("/no/vg0/0", 30*gib) }, 20 * gib},
 			{"used otherwise", func() { d.space.Free -= 5 * gib }, 15 * gib},
 			{"a file that is no volume", func() {
@@ -159,7 +159,7 @@ func TestPromises(t *testing.T) {
 			{"removed", func() { delete(d.files, "/no/vg0/0"); d.space.Free += 0 }, 70 * gib},
 		} {
 			row.do()
-			time.Sleep(stockAge)
+			time.Sleep(filesAge)
 			if s, err := p.Space("vg0", 1<<50); err != nil || s.Largest != row.size || s.Size != 100*gib || s.Refused != nil {
 				t.Errorf("%s: %+v, %v", row.what, s, err)
 			}
@@ -181,7 +181,7 @@ func TestPromises(t *testing.T) {
 			}
 		}
 		d.space.Inodes, d.space.InodeFree = 1000, 100
-		time.Sleep(stockAge)
+		time.Sleep(filesAge)
 		if err := p.Create(t.Context(), "", lv("inode"), gib, ""); volume.CodeOf(err) != volume.NoSpace || !strings.Contains(err.Error(), "inode") {
 			t.Errorf("no inode: %v", err)
 		}
@@ -234,7 +234,7 @@ func TestLimitsTogether(t *testing.T) {
 			if life > 0 && u.All.Volumes < 10 {
 				t.Errorf("life %d: only %+v", life, u.All)
 			}
-			if s := p.stocks["vg0"]; s.usage.All != u.All || len(p.pending) != 0 {
+			if s := p.groups["vg0"]; s.usage.All != u.All || len(p.pending) != 0 {
 				t.Errorf("life %d: counted %+v, there is %+v; %d pending", life, s.usage.All, u.All, len(p.pending))
 			}
 			if life > 0 {
@@ -270,13 +270,13 @@ func TestLimitLowered(t *testing.T) {
 				t.Errorf("with %d: %v", i, err)
 			}
 			delete(d.files, fmt.Sprint("/no/vg0/", i-1))
-			time.Sleep(stockAge)
+			time.Sleep(filesAge)
 		}
 		if err := grow(); err != nil {
 			t.Errorf("extend: %v", err)
 		}
 		delete(d.files, "/no/vg0/2")
-		time.Sleep(stockAge)
+		time.Sleep(filesAge)
 
 		done := make(chan struct{})
 		d.fail = &run.StuckError{Done: done}
@@ -284,7 +284,7 @@ func TestLimitLowered(t *testing.T) {
 			t.Error(err)
 		}
 		d.fail = nil
-		time.Sleep(2 * stockAge)
+		time.Sleep(2 * filesAge)
 		if err := p.Create(t.Context(), "", lv("new"), unit, "a"); err == nil {
 			t.Error("the share of a child that may still succeed is given away")
 		}

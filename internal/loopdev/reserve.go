@@ -11,31 +11,31 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// stockAge is how long what was read of a group's files counts. What flexd creates is added
-// at once, and what is written to a file takes its blocks from what was promised to it, so
-// only changes from outside are seen that much later.
-const stockAge = time.Second
+// filesAge is how long the sizes read from a group's files stay valid. flexd adds the volumes that it
+// creates at once, and a write to a file uses blocks that are already reserved for it, so only external
+// changes are seen late.
+const filesAge = time.Second
 
-// A stock is what a group's files occupy, and what they may occupy when they are full.
-type stock struct {
+// groupFiles has the space that a group's files occupy, and the space that is reserved for them.
+type groupFiles struct {
 	read      time.Time
 	dev       uint64 // of the filesystem
 	space     Space
-	files     map[string]promise // by name; with those that are being created
-	usage     volume.Usage       // of those that flexd created
+	files     map[string]reservation // by name; with those that are being created
+	usage     volume.Usage           // of those that flexd created
 	unwritten int64
 }
 
-// A promise is made to a volume: it may use its whole size.
-type promise struct {
+// A reservation is the space of a volume: it may use its whole size.
+type reservation struct {
 	created   bool
 	namespace string
 	size      int64
 	unwritten int64
 }
 
-// set replaces the promise to a file; one without size removes it.
-func (s *stock) set(name string, f promise) {
+// set replaces the reservation of a file; one without size removes it.
+func (s *groupFiles) set(name string, f reservation) {
 	old := s.files[name]
 	s.unwritten += f.unwritten - old.unwritten
 	if old.created {
@@ -53,7 +53,7 @@ func (s *stock) set(name string, f promise) {
 // admit refuses a volume that is to be created or extended to a size beyond the limits of
 // its group. Otherwise the volume counts with that size from now on; end is called with the
 // result.
-func (p *Provider) admit(name volume.Name, f promise) (end func(error), err error) {
+func (p *Provider) admit(name volume.Name, f reservation) (end func(error), err error) {
 	p.admitting.Lock()
 	defer p.admitting.Unlock()
 	s, f, err := p.admissible(name, f)
@@ -72,7 +72,7 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 		if p.pending[name] == &f {
 			delete(p.pending, name)
 		}
-		if s := p.stocks[name.VG]; failed && s != nil && s.files[name.LV] == f {
+		if s := p.groups[name.VG]; failed && s != nil && s.files[name.LV] == f {
 			s.set(name.LV, old)
 		}
 	}
@@ -88,14 +88,14 @@ func (p *Provider) admit(name volume.Name, f promise) (end func(error), err erro
 	}, nil
 }
 
-// admissible returns why the limits of its group refuse a volume, or the group's stock and
-// the volume as it would count; nil = there are no limits. The caller holds p.admitting.
-func (p *Provider) admissible(name volume.Name, f promise) (*stock, promise, error) {
+// admissible returns why the limits of its group refuse a volume, or the group's files and the
+// volume's reservation; nil = there are no limits. The caller holds p.admitting.
+func (p *Provider) admissible(name volume.Name, f reservation) (*groupFiles, reservation, error) {
 	limits := p.Limits(name.VG)
 	if limits == nil {
 		return nil, f, nil
 	}
-	s, err := p.stock(name.VG)
+	s, err := p.groupFiles(name.VG)
 	if err != nil {
 		return nil, f, err
 	}
@@ -117,16 +117,16 @@ func (p *Provider) admissible(name volume.Name, f promise) (*stock, promise, err
 	return s, f, p.checkFilesystem(name.VG, s, limits, more)
 }
 
-// checkFilesystem refuses a further size for which the filesystem has no room, if all files
-// on it are written, and further files without an inode.
-func (p *Provider) checkFilesystem(vg string, s *stock, limits *volume.Limits, more volume.Amount) error {
+// checkFilesystem refuses a further size for which the filesystem has no space once all files on it are
+// full, and a further file without a free inode.
+func (p *Provider) checkFilesystem(vg string, s *groupFiles, limits *volume.Limits, more volume.Amount) error {
 	free, volumes, may := s.space.Free, len(s.files), s.unwritten
 	for other := range p.dirs {
 		if other == vg {
 			continue
 		}
-		// A group that cannot be read counts with what was read of it last.
-		if o, _ := p.stock(other); o != nil && o.dev == s.dev {
+		// A group that cannot be read counts with the sizes that were read last.
+		if o, _ := p.groupFiles(other); o != nil && o.dev == s.dev {
 			volumes, may = volumes+len(o.files), may+o.unwritten
 		}
 	}
@@ -135,11 +135,11 @@ func (p *Provider) checkFilesystem(vg string, s *stock, limits *volume.Limits, m
 	switch {
 	case more.Size <= 0:
 	case s.space.Inodes > 0 && more.Volumes > 0 && s.space.InodeFree <= inodes:
-		why = fmt.Sprintf("an inode is wanted, and of its %d inodes %d must remain free (reserve: %d%%)", s.space.Inodes, inodes, limits.Reserve)
+		why = fmt.Sprintf("an inode is wanted; of the filesystem's %d inodes, %d must remain free (reserve: %d%%)", s.space.Inodes, inodes, limits.Reserve)
 	case limits.Overcommit && more.Size+reserve > free:
-		why = fmt.Sprintf("%s wanted, more than is free, and of its %s %s must remain so (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volume.Bytes(reserve), limits.Reserve)
+		why = fmt.Sprintf("%s wanted, more than is free; of the filesystem's %s, %s must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volume.Bytes(reserve), limits.Reserve)
 	case !limits.Overcommit && more.Size+reserve > free-may:
-		why = fmt.Sprintf("%s wanted, and its %s are promised to the %d volumes there (overcommit: false), used otherwise, or must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volumes, limits.Reserve)
+		why = fmt.Sprintf("%s wanted, but the filesystem's %s are reserved for its %d volumes (overcommit: false), used by other files, or must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volumes, limits.Reserve)
 	}
 	if why == "" {
 		return nil
@@ -148,18 +148,20 @@ func (p *Provider) checkFilesystem(vg string, s *stock, limits *volume.Limits, m
 	return volume.WithCode(volume.NoSpace, advised(fmt.Errorf("%w: %s", unix.ENOSPC, why), p.dirs[vg]))
 }
 
-// stock returns what a group's files occupy, read at most stockAge ago. With an error it
-// returns what was read last, if anything was. The caller holds p.admitting.
-func (p *Provider) stock(vg string) (*stock, error) {
-	last := p.stocks[vg]
-	if last != nil && time.Since(last.read) < stockAge {
+// groupFiles returns the files of a group, read at most filesAge ago. With an error it returns the
+// result of the last read, if there is one. The caller holds p.admitting.
+// groupFiles returns the files of a group, read at most filesAge ago. With an error it returns the
+// result of the last read, if there is one. The caller holds p.admitting.
+func (p *Provider) groupFiles(vg string) (*groupFiles, error) {
+	last := p.groups[vg]
+	if last != nil && time.Since(last.read) < filesAge {
 		return last, nil
 	}
 	dir, err := p.directory(vg)
 	if err != nil {
 		return last, err
 	}
-	s := &stock{read: time.Now(), files: map[string]promise{}}
+	s := &groupFiles{read: time.Now(), files: map[string]reservation{}}
 	d, err := p.kernel.File(dir)
 	if err != nil {
 		return last, fmt.Errorf("volume group %s: %w", vg, err)
@@ -167,13 +169,13 @@ func (p *Provider) stock(vg string) (*stock, error) {
 	s.dev = d.Inode.Dev
 	unread, err := p.each(vg, dir, func(name, file string, f FileInfo) {
 		if foreign(file, f) == "" {
-			s.set(name, promise{f.Created, f.Namespace, f.Size, max(f.Size-f.Blocks, 0)})
+			s.set(name, reservation{f.Created, f.Namespace, f.Size, max(f.Size-f.Blocks, 0)})
 		}
 	})
 	if err != nil {
 		return last, err
 	}
-	for name := range unread { // it counts with what was read of it last
+	for name := range unread { // it counts with the size that was read last
 		if last != nil && last.files[name].size > 0 {
 			s.set(name, last.files[name])
 		}
@@ -183,9 +185,9 @@ func (p *Provider) stock(vg string) (*stock, error) {
 			s.set(name.LV, *f)
 		}
 	}
-	if s.space, err = p.kernel.Space(dir); err != nil { // after the files: what is written meanwhile counts twice
+	if s.space, err = p.kernel.Space(dir); err != nil { // after the files: data written meanwhile counts twice
 		return last, err
 	}
-	p.stocks[vg] = s
+	p.groups[vg] = s
 	return s, nil
 }
