@@ -27,7 +27,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 		return nil, fmt.Errorf("own mount namespace: %w", err)
 	}
 	s := search{self: self, own: own, e: e, number: number, path: nodeOf(number),
-		names: map[string]bool{self: true}, views: map[string]bool{}, asleep: map[string]string{}, groups: sync.OnceValue(mounttable.AllGroups)}
+		names: map[string]bool{self: true}, views: map[string]bool{}, kept: map[string]string{}, groups: sync.OnceValue(mounttable.AllGroups)}
 	s.addKept(own)
 	tasks, err := procfs.Tasks()
 	if err != nil {
@@ -38,7 +38,7 @@ func elsewhere(own *mounttable.Table, e *mounttable.Entry, number string) ([]Hol
 			return nil, fmt.Errorf("the mounts of other namespaces cannot be read: process %d: %w", task.Process(), err)
 		}
 	}
-	for name, where := range s.asleep {
+	for name, where := range s.kept {
 		if !s.names[name] && len(s.holders) == 0 {
 			return nil, fmt.Errorf("%s is kept by %s without a process, so its mounts are unknown", name, where)
 		}
@@ -54,7 +54,7 @@ type search struct {
 	number, path string
 	names        map[string]bool   // visited namespaces: "mnt:[4026531841]"
 	views        map[string]bool   // the same, with the root of a process there: only mounts below it are visible
-	asleep       map[string]string // namespaces that a bind mount keeps, with its directory
+	kept         map[string]string // namespaces that a bind mount keeps, with its directory
 	groups       func() mounttable.Groups
 	holders      []Holder
 }
@@ -99,7 +99,7 @@ func (s *search) look(task procfs.Task) error {
 func (s *search) addKept(tab *mounttable.Table) {
 	for _, e := range tab.All() {
 		if e.Type == "nsfs" && strings.HasPrefix(e.Root, "mnt:") {
-			s.asleep[e.Root] = e.Dir
+			s.kept[e.Root] = e.Dir
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (r *rig) landedBelow(shared bool) (dir string) {
 		r.Cleanup(func() { umount.Plain(below) })
 	}
 	dir = r.mkdir("below/m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	return dir
 }
 
@@ -140,7 +140,7 @@ func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	private := r.mkdir("ns") // the kernel keeps a mount namespace on a private mount only
 	for _, err := range []error{unix.Mount("tmpfs", private, "tmpfs", 0, ""), unix.Mount("", private, "", unix.MS_PRIVATE, "")} {
 		if err != nil {

@@ -16,34 +16,34 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The proof that a device is blank reads all of a small device. Of a large one it reads
-// both ends, where nearly all formats have their labels and copies of these; each place of
-// a backup superblock; and a sample of each of many equal parts. Of a volume that flexd did
-// not create it reads more for proofTime, evenly distributed, at least proofChunks.
+// The proof that a device is blank reads all of a small device. On a large device it reads both
+// ends, where nearly all formats have their labels and copies of these; each place of a backup
+// superblock; and a sample of each of many equal parts. On a volume that flexd did not create it
+// also reads evenly distributed chunks for proofTime, at least proofChunks.
 const (
 	wholeUpTo   = 256 << 20 // a smaller ext4 may have only one group, and no backup superblock
 	endSize     = 4 << 20
-	align       = 4096 // what O_DIRECT needs at most
+	align       = 4096 // the largest alignment that O_DIRECT needs
 	samples     = 256
 	sampleSize  = 16 << 10
 	chunkSize   = 1 << 20
 	proofChunks = 64
 )
 
-// An extent is the part of a device that the proof reads in addition to its spans: its
-// first chunks, and more chunks during a time. With a size, the proof is that of a device of
-// this size, at the beginning of the device.
-type extent struct {
+// A coverage is the part of a device that the proof reads in addition to its spans: its first
+// chunks, and more chunks during a time. With a size, the proof is that of a device of this size,
+// at the beginning of the device.
+type coverage struct {
 	chunks int
 	time   time.Duration
 	size   int64
 }
 
-func extentOf(created bool) extent {
+func coverageOf(created bool) coverage {
 	if created {
-		return extent{}
+		return coverage{}
 	}
-	return extent{chunks: proofChunks, time: proofTime}
+	return coverage{chunks: proofChunks, time: proofTime}
 }
 
 // proofTime is shorter in tests.
@@ -66,8 +66,8 @@ func (f finding) String() string {
 var errFound = errors.New("found")
 
 // proveBlank reads the places of the proof with O_DIRECT, and returns nil if all are zero,
-// with the extent that it read. A place that cannot be read is an error, never blank.
-func proveBlank(d volume.Device, e extent) (*finding, extent, error) {
+// with the coverage that it read. A place that cannot be read is an error, never blank.
+func proveBlank(d volume.Device, e coverage) (*finding, coverage, error) {
 	var found *finding
 	chunks, err := walk(d, e, func(b []byte, off int64) error {
 		if i := firstNonZero(b); i >= 0 {
@@ -82,12 +82,12 @@ func proveBlank(d volume.Device, e extent) (*finding, extent, error) {
 			found = f
 		}
 	}
-	return found, extent{chunks: chunks}, err
+	return found, coverage{chunks: chunks}, err
 }
 
 // walk reads the places of the proof with O_DIRECT, and calls visit with the contents of
 // each. It returns the number of chunks that it has read.
-func walk(d volume.Device, e extent, visit func(b []byte, off int64) error) (n int, err error) {
+func walk(d volume.Device, e coverage, visit func(b []byte, off int64) error) (n int, err error) {
 	dev, err := openDevice(d, unix.O_DIRECT)
 	if err != nil {
 		return 0, err
@@ -200,7 +200,7 @@ func recognize(d volume.Device) *finding {
 	return nil
 }
 
-// A span is a piece of a device, aligned for O_DIRECT but for the device's end.
+// A span is a piece of a device, aligned for O_DIRECT except at the device's end.
 type span struct{ from, to int64 }
 
 // spans returns the places that are read on a device of that size: in order, not
@@ -251,7 +251,7 @@ func backups(device int64) []int64 {
 	return slices.Compact(places)
 }
 
-// backupsIn returns those of ext4 and xfs, whose places depend on their size.
+// backupsIn returns the places in ext4 and xfs, which depend on the size.
 func backupsIn(size int64) []int64 {
 	var places []int64
 
@@ -276,7 +276,7 @@ func backupsIn(size int64) []int64 {
 
 	// xfs: every allocation group begins with a superblock. mkfs makes 4 of
 	// equal size by default, more (a power of two) on striped devices, and
-	// groups of 1 TiB where that would make larger ones.
+	// groups of 1 TiB if four would be larger.
 	for _, block := range []int64{512, 1 << 10, 2 << 10, 4 << 10} {
 		blocks := size / block
 		for _, groups := range []int64{2, 4, 8, 16, 32} {
@@ -285,14 +285,14 @@ func backupsIn(size int64) []int64 {
 				places = append(places, n*ag*block)
 			}
 		}
-		// Of the numbers that mkfs makes only if it is asked to, the first place: one suffices.
+		// For the numbers of groups that mkfs makes only on request, the first place suffices.
 		for groups := int64(3); groups < 32; groups++ {
 			places = append(places, (blocks+groups-1)/groups*block)
 		}
 	}
 	// On stripes, mkfs rounds the groups to the stripe's unit, and makes them one unit
-	// smaller if they would all begin on one disk. Of these many possible places the first
-	// two and the last of each kind suffice.
+	// smaller if they would all begin on one disk. The first two places and the last one of each
+	// kind suffice.
 	for _, groups := range []int64{8, 16, 32} {
 		ag := (size + groups - 1) / groups
 		for unit := int64(16 << 10); unit <= 1<<20; unit *= 2 {
@@ -302,7 +302,7 @@ func backupsIn(size int64) []int64 {
 			}
 		}
 	}
-	// An extended xfs has the groups of its first size: quarters of a whole number of GiB,
+	// An extended xfs keeps the group size that mkfs chose: a quarter of a whole number of GiB,
 	// up to 256, with or without the tail.
 	for p := int64(256 << 20); p < min(size, 64<<30+1); p += 256 << 20 {
 		places = append(places, p-volume.Tail/4, p)

@@ -39,9 +39,9 @@ func check(a checkArg) error {
 
 // replay makes the kernel replay the journal of an ext4 before e2fsck reads it. If a write fails,
 // for example because the directory of a loop device is full, the kernel refuses the mount and
-// keeps the journal; e2fsck would discard the journal and lose its contents. Nor does e2fsck replay
-// every journal with fast commits. Other errors of the kernel are left to e2fsck, such as a group
-// descriptor that is torn on the disk and whole in the journal.
+// keeps the journal; e2fsck would discard the journal and lose its contents. e2fsck also does not
+// replay every journal with fast commits. It repairs the other errors that the kernel reports, such
+// as a group descriptor that is torn on the disk, but intact in the journal.
 func replay(dev *os.File, d volume.Device, sb superblock) error {
 	err := fullBelow(d)
 	if err == nil {
@@ -55,7 +55,7 @@ func replay(dev *os.File, d volume.Device, sb superblock) error {
 	damaged := errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EINVAL)
 	switch {
 	case err == nil, damaged && !sb.FastCommit:
-		return unused(dev, d) // a superblock exists for an instant longer
+		return unused(dev, d) // the kernel frees the superblock a moment after the mount
 	case refused, busy:
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Child is the child's side of Ops: it does op, prints one JSON line, and
-// returns the exit status. ok is false if op is none of this package's.
+// returns the exit status. ok is false if op is not one of this package's.
 func Child(op string, arg []byte) (code int, ok bool) {
 	run.BeChild()
 	switch op {

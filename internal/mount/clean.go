@@ -15,19 +15,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// cleanPatience is how long clean waits for another program, such as udev after mkfs, to close
+// cleanTimeout is how long clean waits for another program, such as udev after mkfs, to close
 // the device. It is shorter in tests.
-var cleanPatience = 30 * time.Second
+var cleanTimeout = 30 * time.Second
 
 // clean erases the writes of a failed mkfs, unless another program uses the device or has written
 // to it since. It is not called after an mkfs that wrote nothing, because it refused its options or
 // could not open the device: any contents are data then.
-func clean(dev *os.File, f Formatting, blank extent) error {
+func clean(dev *os.File, f Formatting, blank coverage) error {
 	before, err := written(dev, f.Device)
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(cleanPatience); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(cleanTimeout); ; time.Sleep(100 * time.Millisecond) {
 		err = unused(dev, f.Device)
 		if _, busy := errors.AsType[*BusyError](err); !busy || time.Now().After(end) {
 			break
@@ -78,7 +78,7 @@ func eraseRemains(dev *os.File, f Formatting) error {
 // erase discards the contents of a device, zeroes the places of the proof, and proves them blank.
 // mkfs itself discards the whole device first, by default. Afterwards devices that zero what they
 // discard, such as loop devices and thin volumes, are blank and use no space.
-func erase(alone *os.File, f Formatting, blank extent) error {
+func erase(alone *os.File, f Formatting, blank coverage) error {
 	discard(alone)
 	if err := zeroData(alone, f.Device, 0, blank); err != nil {
 		return err
@@ -90,16 +90,16 @@ func erase(alone *os.File, f Formatting, blank extent) error {
 	return err
 }
 
-// written returns the number of sectors that were written to a device, as the kernel counts them. A
-// read of its own must be counted, too: queue/iostats can turn that off, and does not tell for
-// device-mapper, where Linux 6.1 shows 0 and counts.
+// written returns the number of sectors written to a device, as the kernel counts them. It also checks that
+// its own read is counted: queue/iostats can turn the counters off. The setting itself is not reliable: for
+// device-mapper, Linux 6.1 shows 0 and counts.
 func written(dev *os.File, d volume.Device) (string, error) {
 	_ = fsync(dev) // so that the kernel writes nothing later; the error may be that of mkfs
 	before, _, err := counts(d)
 	if err != nil {
 		return "", err
 	}
-	if _, err := walk(d, extent{size: align}, func([]byte, int64) error { return nil }); err != nil {
+	if _, err := walk(d, coverage{size: align}, func([]byte, int64) error { return nil }); err != nil {
 		return "", err
 	}
 	reads, sectors, err := counts(d)
@@ -109,7 +109,7 @@ func written(dev *os.File, d volume.Device) (string, error) {
 	return sectors, err
 }
 
-// counts returns how many reads of a device the kernel has counted, and how many sectors written.
+// counts returns the kernel's counters of a device: its reads, and the sectors written to it.
 func counts(d volume.Device) (reads, sectors string, err error) {
 	stat, err := sysfs.Line("/sys/dev/block/" + d.Number + "/stat")
 	if n := strings.Fields(stat); len(n) >= 7 {

@@ -40,7 +40,7 @@ func verify(f *os.File, d volume.Device) error {
 		return &os.PathError{Op: "stat", Path: d.Path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return fmt.Errorf("%w: %s is no block device", ErrChanged, d.Path)
+		return fmt.Errorf("%w: %s is not a block device", ErrChanged, d.Path)
 	}
 	if n := sysfs.Number(st.Rdev); n != d.Number {
 		return fmt.Errorf("%w: %s is %s, not %s", ErrChanged, d.Path, n, d.Number)

@@ -42,7 +42,7 @@ func TestWholeWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := r.mkdir("m")
-			r.land(r.landing(dir))
+			r.mount(r.spec(dir))
 			if err := os.WriteFile(dir+"/file", []byte("hello"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +53,7 @@ func TestWholeWay(t *testing.T) {
 			// Grow, through a read-only mount: the superblock is what grows.
 			ro := r.mkdir("ro")
 			l := MountSpec{Device: r.dev, FSType: fs.name, Dir: ro, ReadOnly: true}
-			r.land(l)
+			r.mount(l)
 			if err := os.WriteFile(ro+"/x", nil, 0o600); !errors.Is(err, unix.EROFS) {
 				t.Errorf("write through the read-only mount: %v", err)
 			}
@@ -111,7 +111,7 @@ func TestChangedDevice(t *testing.T) {
 			t.Errorf("format: got %v", err)
 		}
 		if err := r.Mount(t.Context(), r.lock, MountSpec{Device: d, FSType: "ext4", Dir: r.mkdir("m")}, yes); !errors.Is(err, ErrChanged) {
-			t.Errorf("land: got %v", err)
+			t.Errorf("mount: got %v", err)
 		}
 	}
 	if got := r.written(); got != before {
@@ -125,7 +125,7 @@ func TestFormatBusy(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Repeat: true}, yes)
 	var busy *BusyError
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), dir) {
@@ -143,7 +143,7 @@ func TestReadOnlyDevice(t *testing.T) {
 			origin := newRig(t, fs.size)
 			origin.format(fs.name)
 			at := origin.mkdir("m")
-			origin.land(origin.landing(at))
+			origin.mount(origin.spec(at))
 			origin.put(at + "/file")
 			dirty := origin.twin()
 			if fs.name == "btrfs" { // see TestTwins
@@ -151,10 +151,10 @@ func TestReadOnlyDevice(t *testing.T) {
 			}
 			dirty.setReadOnly()
 			before := dirty.written()
-			l := firstOf(dirty.landing(dirty.mkdir("m")))
+			l := firstOf(dirty.spec(dirty.mkdir("m")))
 			var refusal *Refusal
 			if fs.name == "xfs" && handle(dirty.dev).File == "" { // it could be a snapshot
-				dirty.land(l)
+				dirty.mount(l)
 				dirty.unmount(l.Dir)
 			} else if err := dirty.Mount(t.Context(), dirty.lock, l, yes); !errors.As(err, &refusal) || !strings.Contains(refusal.What, "not unmounted cleanly") {
 				t.Errorf("got %v", err)
@@ -167,15 +167,15 @@ func TestReadOnlyDevice(t *testing.T) {
 			}
 			r := origin.twin()
 			if fs.name != "btrfs" {
-				origin.land(origin.landing(at))
+				origin.mount(origin.spec(at))
 			}
 			r.setReadOnly()
 			if !r.dev.ReadOnly {
 				t.Fatal("the device is writable")
 			}
 			before = r.written()
-			l = firstOf(r.landing(r.mkdir("m")))
-			r.land(l)
+			l = firstOf(r.spec(r.mkdir("m")))
+			r.mount(l)
 			if e := r.mounts()[0]; !e.ReadOnly || !e.SuperReadOnly {
 				t.Errorf("got %+v", e)
 			}
@@ -212,10 +212,10 @@ func TestTwins(t *testing.T) {
 			r := newRig(t, fs.size)
 			r.format(fs.name)
 			at := r.mkdir("m")
-			r.land(r.landing(at))
+			r.mount(r.spec(at))
 			r.put(at + "/file")
 			c := r.twin()
-			l := firstOf(c.landing(c.mkdir("m")))
+			l := firstOf(c.spec(c.mkdir("m")))
 			before := c.written()
 			err := c.Mount(t.Context(), c.lock, l, yes)
 			if fs.name == "btrfs" {
@@ -227,7 +227,7 @@ func TestTwins(t *testing.T) {
 					t.Errorf("mounts %v and %v; %s, before: %s", c.mounts(), r.mounts(), c.written(), before)
 				}
 				r.unmount(at)
-				c.land(l)
+				c.mount(l)
 				if len(c.mounts()) != 1 || len(r.mounts()) != 0 {
 					t.Errorf("mounts %v and %v", c.mounts(), r.mounts())
 				}
@@ -242,7 +242,7 @@ func TestTwins(t *testing.T) {
 			}
 			more := l
 			more.Dir, more.First = c.mkdir("more"), false
-			c.land(more) // shares the superblock, with any options
+			c.mount(more) // shares the superblock, with any options
 			for _, e := range c.mounts() {
 				if got := slices.Contains(e.Super, "nouuid"); got != (fs.name == "xfs") || e.SuperReadOnly {
 					t.Errorf("got %v", e.Super)
@@ -260,7 +260,7 @@ func TestTwins(t *testing.T) {
 				r.unmount(at)
 			}
 			if fs.name == "xfs" { // alone again: as anybody would mount it
-				c.land(l)
+				c.mount(l)
 				if e := c.mounts()[0]; slices.Contains(e.Super, "nouuid") {
 					t.Errorf("got %v", e.Super)
 				}

@@ -18,7 +18,7 @@ func TestEmbeddedOptions(t *testing.T) {
 	need(t, "mkfs.ext4", "tune2fs", "debugfs")
 	r := newRig(t, 64*mib)
 	r.sh("mkfs.ext4", "-q", r.dev.Path)
-	clean := r.landing(r.mkdir("m"))
+	clean := r.spec(r.mkdir("m"))
 	for _, tt := range []struct {
 		name, option string
 		tool         []string
@@ -51,7 +51,7 @@ func TestEmbeddedOptions(t *testing.T) {
 	}
 	r.sh("debugfs", "-w", "-R", "ssv mount_opts commit=7,nodelalloc", r.dev.Path)
 	r.sh("tune2fs", "-o", "journal_data_ordered,acl,discard", r.dev.Path)
-	r.land(firstOf(clean))
+	r.mount(firstOf(clean))
 	if got := r.ext4Options(); !slices.Contains(got, "commit=7") {
 		t.Errorf("the allowed option does not hold: %v", got)
 	}
@@ -63,7 +63,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	r.sh("tune2fs", "-O", "read-only", r.dev.Path)
-	l := r.landing(r.mkdir("m"))
+	l := r.spec(r.mkdir("m"))
 	l.First = true
 	err := r.Mount(t.Context(), r.lock, l, yes)
 	var refusal *Refusal
@@ -72,11 +72,11 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	}
 	_, command, _ := strings.Cut(refusal.Hint, "feature read-only: ")
 	l.ReadOnly = true
-	r.land(l)
+	r.mount(l)
 	r.unmount(l.Dir)
 	r.sh("sh", "-c", strings.TrimSuffix(command, "; losetup -d $L")) // it is the test's device
 	l.ReadOnly = false
-	r.land(l)
+	r.mount(l)
 	r.unmount(l.Dir)
 }
 
@@ -85,7 +85,7 @@ func TestDamagedXFS(t *testing.T) {
 	r := newRig(t, 320*mib)
 	r.format("xfs")
 	r.sh("dd", "if=/dev/urandom", "of="+r.dev.Path, "bs=512", "seek=2", "count=1", "conv=notrunc,fsync") // AGI 0
-	l := r.landing(r.mkdir("m"))
+	l := r.spec(r.mkdir("m"))
 	l.First, l.FSType = true, "xfs"
 	err := r.Mount(t.Context(), r.lock, l, yes)
 	if !errors.Is(err, ErrFailed) {
@@ -96,7 +96,7 @@ func TestDamagedXFS(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	r.sh("sh", "-c", strings.TrimSuffix(remedy[1], "; losetup -d $L")) // it is the test's device
-	r.land(l)
+	r.mount(l)
 	r.unmount(l.Dir)
 }
 
@@ -119,9 +119,9 @@ func TestErrorsBehaviour(t *testing.T) {
 			r.sh("debugfs", "-w", "-R", tt.embedded, r.dev.Path)
 			r.sh("debugfs", "-w", "-R", "mkdir d", r.dev.Path)
 			r.sh("debugfs", "-w", "-R", "sif d block[0] 7", r.dev.Path) // no directory there
-			l := firstOf(r.landing(r.mkdir("m")))
+			l := firstOf(r.spec(r.mkdir("m")))
 			l.Super = tt.super
-			r.land(l)
+			r.mount(l)
 			if _, err := os.ReadDir(filepath.Join(l.Dir, "d")); err == nil {
 				t.Fatal("the directory is not damaged")
 			}

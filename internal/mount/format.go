@@ -33,10 +33,9 @@ var makers = map[string]struct {
 // 300 MiB, mkfs.btrfs 109 MiB, and the tail of the device is not used.
 func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 
-// format is the child that makes a filesystem. It proves itself that the device is blank,
-// and holds it exclusively until mkfs starts, which opens it exclusively again. The two
-// opens cannot overlap; a program that opens the device exclusively between them makes mkfs
-// fail.
+// format is the child that makes a filesystem. The child itself proves that the device is blank,
+// and holds it exclusively until mkfs starts, which opens it exclusively again. The two opens
+// cannot overlap; a program that opens the device exclusively between them makes mkfs fail.
 //
 // The format record is written after the proof. A child that ends without a filesystem
 // erases mkfs's writes, if there were any, and then removes the record. If it cannot erase
@@ -103,7 +102,7 @@ func format(f Formatting) error {
 	if !wrote {
 		return withoutRecord(f, err)
 	}
-	if full := fullBelow(f.Device); full != nil { // that is not in the output of each mkfs
+	if full := fullBelow(f.Device); full != nil { // not every mkfs prints this
 		err = fmt.Errorf("%w; %w", err, full)
 	}
 	if left := clean(dev, f, blank); left != nil {
@@ -144,7 +143,7 @@ func mkfsArgs(f Formatting, size int64) []string {
 	switch f.Type {
 	case "ext4":
 		// The default journal is too small to grow these while they are mounted (ext4Credits).
-		// They get that of the next larger ones.
+		// They get the journal size of the next larger ones.
 		if 30<<20 <= size && size < 32<<20 && !slices.ContainsFunc(f.Opts, func(o string) bool { return o == "-J" || o == "-b" || o == "-T" }) {
 			argv = append(argv, "-J", "size=4")
 		}
@@ -214,18 +213,18 @@ func deviceProblem(d volume.Device) string {
 	return ""
 }
 
-// mayFormat returns nil if mkfs may run, with the extent that it proved blank. No mkfs runs without
-// it.
-func mayFormat(dev *os.File, f Formatting) (extent, error) {
+// mayFormat returns nil if mkfs may run, with the coverage of its proof. No mkfs runs without this
+// check.
+func mayFormat(dev *os.File, f Formatting) (coverage, error) {
 	var why string
 	var err error
-	blank := extentOf(f.Created)
+	blank := coverageOf(f.Created)
 	if f.Repeat {
 		var s signature
 		if s, err = identify(dev); err == nil {
 			why, err = notLeftoverReason(dev, f.Device, s)
 		}
-		blank = extent{} // data beyond the spans need not be blank
+		blank = coverage{} // data beyond the spans need not be blank
 	} else {
 		why, blank, err = notBlank(dev, f.Device, blank)
 	}
@@ -235,9 +234,9 @@ func mayFormat(dev *os.File, f Formatting) (extent, error) {
 	return blank, err
 }
 
-// notBlank describes the contents of a device, "" if it is blank, and returns the extent
+// notBlank describes the contents of a device, "" if it is blank, and returns the coverage
 // that it read.
-func notBlank(dev *os.File, d volume.Device, e extent) (string, extent, error) {
+func notBlank(dev *os.File, d volume.Device, e coverage) (string, coverage, error) {
 	s, err := identifyWithin(dev, e.size)
 	if err != nil {
 		return "", e, err
@@ -269,7 +268,7 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 		return describe(dev, s), nil
 	}
 	var found *finding
-	_, err := walk(d, extentOf(false), func(b []byte, off int64) error {
+	_, err := walk(d, coverageOf(false), func(b []byte, off int64) error {
 		for i := 0; i < len(b) && found == nil; i += align {
 			block, at := b[i:min(i+align, len(b))], off+int64(i)
 			first := firstNonZero(block)

@@ -320,7 +320,7 @@ func TestMkfsWroteNothing(t *testing.T) {
 // it discards. While another program has the device open, nothing is written.
 func TestClean(t *testing.T) {
 	r := newRig(t, 320*mib)
-	blank := extent{chunks: 2}
+	blank := coverage{chunks: 2}
 	n := 0
 	var off int64
 	for c := range chunks(r.dev.Size) { // a place that blank does not include
@@ -355,8 +355,8 @@ func TestClean(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	patience := cleanPatience
-	cleanPatience = time.Minute
+	patience := cleanTimeout
+	cleanTimeout = time.Minute
 	go func() {
 		time.Sleep(time.Second) // clean has begun, and waits
 		_, err := other.WriteAt([]byte("of another program"), 2*mib)
@@ -365,7 +365,7 @@ func TestClean(t *testing.T) {
 	if err := clean(dev, f, blank); err == nil || !strings.Contains(err.Error(), "another program has written") {
 		t.Errorf("after another program: %v", err)
 	}
-	cleanPatience = patience
+	cleanTimeout = patience
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func grow(a growArg) error {
 		return err
 	}
 	if size < a.Device.Size { // the tail to be zeroed is missing
-		return fmt.Errorf("the kernel shows only %s of the %s of %s: it shows what a reshape of a RAID has added after the next activation. Delete its pods, and if it is still active then: lvchange -an %s; the next mount extends the filesystem", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
+		return fmt.Errorf("the kernel shows only %s of the %s of %s: the space that a RAID reshape added appears at the next activation. Delete its pods; if it is still active then: lvchange -an %s; the next mount extends the filesystem", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
 	if room := volume.Room(size); err == nil && have < room {
@@ -138,8 +138,8 @@ func growExt4(dev *os.File, d volume.Device, fd int, size int64) error {
 
 // ext4Credits returns the blocks of the journal that the kernel reserves to add block groups to
 // a mounted ext4, and the most that a transaction may have. Linux 6.1 compares them without the
-// commit block and the descriptors. If only these are too many, it commits empty transactions
-// until the journal is full, and panics.
+// commit block and the descriptors. If only with these the limit is exceeded, it commits empty
+// transactions until the journal is full, and panics.
 func ext4Credits(b []byte, from, to int64) (need, most int64) {
 	le := binary.LittleEndian
 	block, cluster := int64(1024)<<b[24], int64(1024)<<le.Uint32(b[0x1c:])
@@ -188,7 +188,7 @@ func growXFS(fd int, size int64) error {
 	return nil
 }
 
-// btrfsLeast is the smallest size that btrfs can be given by a resize.
+// btrfsLeast is the smallest size to which the kernel resizes a btrfs.
 const btrfsLeast = 256 << 20
 
 func growBtrfs(fd int, size int64) error {
@@ -199,7 +199,7 @@ func growBtrfs(fd int, size int64) error {
 	copy(arg.name[:], strconv.FormatInt(size, 10))
 	if err := ioctl(fd, btrfsResize, unsafe.Pointer(&arg)); err != nil {
 		if size < btrfsLeast && errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("btrfs: the kernel resizes none to less than 256 MiB: ask for at least 257 MiB: %w", err)
+			return fmt.Errorf("btrfs: the kernel does not resize a filesystem to less than 256 MiB: ask for at least 257 MiB: %w", err)
 		}
 		return fmt.Errorf("btrfs: grow to %s: %w", volume.Bytes(size), err)
 	}

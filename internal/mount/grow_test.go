@@ -68,7 +68,7 @@ func TestSmallJournal(t *testing.T) {
 	r := newRig(t, size)
 	r.format("ext4")
 	dir := r.mkdir("made")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	r.resize(grown)
 	if err := r.Grow(t.Context(), r.lock, r.dev, "ext4", dir); err != nil && host.GrowsExt4() {
 		t.Error(err)
@@ -80,7 +80,7 @@ func TestSmallJournal(t *testing.T) {
 	r = newRig(t, size)
 	r.sh("mkfs.ext4", "-q", "-F", r.dev.Path, fmt.Sprint((size-volume.Tail)>>10, "k"))
 	dir = r.mkdir("other")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	before := r.probe(dir).Size
 	r.resize(grown)
 	refused := new(Refusal)
@@ -106,7 +106,7 @@ func TestRenamedBtrfs(t *testing.T) {
 	r.format("btrfs")
 	other.format("btrfs")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	r.sh("unshare", "-m", "sh", "-ec", `mount -t tmpfs none /dev; mkdir -p ${1%/*}; mknod /dev/btrfs-control c 10 234; mknod $1 b ${2%:*} ${2#*:}; btrfs device scan $1`, "sh", other.dev.Path, r.dev.Number)
 	tab, err := mounttable.Own()
 	if err != nil {

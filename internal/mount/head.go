@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// labels is the size of the start of a device in which other formats than filesystems have a label,
-// if they have labels at all.
+// labels is the size of the start of a device in which formats other than filesystems have their
+// labels, if any.
 const labels = 1 << 20
 
 // headOf returns the size of the start of a device in which a filesystem has no data of files, at

@@ -32,7 +32,7 @@ func TestLabelsInFiles(t *testing.T) {
 			r := newRig(t, row.size)
 			r.sh(slices.Concat([]string{"mkfs." + row.fs, "-q"}, row.args, []string{r.dev.Path})...)
 			dir := r.mkdir("mnt")
-			r.land(MountSpec{Device: r.dev, FSType: row.fs, Dir: dir, Root: r.dir, First: true})
+			r.mount(MountSpec{Device: r.dev, FSType: row.fs, Dir: dir, Root: r.dir, First: true})
 			if row.fs == "ext4" { // which gives out its first blocks late
 				fill(t, dir, label)
 			} else if err := os.WriteFile(dir+"/f", bytes.Repeat(label, 16<<10), 0o600); err != nil {

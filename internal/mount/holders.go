@@ -29,10 +29,10 @@ var MaxSearch = 200_000
 // cut adds entries to the holders if the search ended too early.
 func cut(s *procfs.Search, holders []Holder) []Holder {
 	if p := s.Blocked(); p != 0 {
-		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search for mapped files ended early, as those of pid %d (%s) cannot be read: it waits in the kernel, as for a filesystem that hangs, and lsof would wait for it", p, p.Comm())})
+		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search for mapped files ended early, because those of pid %d (%s) cannot be read: it waits in the kernel, for example for a filesystem that hangs; lsof would hang, too", p, p.Comm())})
 	}
 	if s.Cut() {
-		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search among the processes and their mounts ended early, as they have too many (limit %d): lsof and findmnt -N PID find the others", MaxSearch)})
+		holders = append(holders, Holder{Cut: true, How: fmt.Sprintf("the search for holders ended early, because there are too many open files and mounts (limit %d): lsof and findmnt -N PID find the others", MaxSearch)})
 	}
 	return holders
 }
@@ -108,19 +108,32 @@ func tableOf(s *procfs.Search, p procfs.Process) *mounttable.Table {
 	return tab
 }
 
+// views are visited mount namespaces, with the root of a process there: only the mounts below the
+// root are visible to the process.
+type views map[string]bool
+
+// add adds the view of a process. It returns the namespace, and whether the view is new.
+func (v views) add(p procfs.Process) (ns string, isNew bool) {
+	ns, err := p.Namespace("mnt")
+	root, _ := os.Readlink(p.Path("root"))
+	if err != nil || v[ns+root] {
+		return ns, false
+	}
+	v[ns+root] = true
+	return ns, true
+}
+
 // copiesOf returns the ids of e and of its copies in other mount namespaces: the kernel unmounts
 // all of them or none. in has the namespaces of the copies.
 func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids []int, in map[int]string) {
 	ids, in = []int{e.ID}, map[int]string{}
 	self, _ := procfs.ThreadNamespace("mnt")
-	seen, groups := map[string]bool{}, sync.OnceValue(mounttable.AllGroups)
+	visited, groups := views{}, sync.OnceValue(mounttable.AllGroups)
 	s.Each(func(p procfs.Process) bool {
-		ns, err := p.Namespace("mnt")
-		root, _ := os.Readlink(p.Path("root")) // only mounts below it are visible
-		if err != nil || ns == self || seen[ns+root] {
+		ns, isNew := visited.add(p)
+		if !isNew || ns == self {
 			return true
 		}
-		seen[ns+root] = true
 		theirs := tableOf(s, p)
 		if theirs == nil {
 			return true
@@ -160,17 +173,13 @@ func DeviceHolders(d volume.Device) []Holder {
 			holders = append(holders, Holder{How: "it is swap space in use (swapoff " + path + ")"})
 		}
 	}
-	mounted := false
-	seen := map[string]bool{} // mount namespaces, with the root of a process there: only mounts below it are visible
+	mounted, visited := false, views{}
 	s := procfs.NewSearch(MaxSearch)
 	s.Each(func(p procfs.Process) bool {
 		if how := s.HoldsDevice(p, number); how != "" {
 			holders = append(holders, holderOf(p, how))
 		}
-		ns, err := p.Namespace("mnt")
-		root, _ := os.Readlink(p.Path("root"))
-		if err == nil && !seen[ns+root] {
-			seen[ns+root] = true
+		if ns, isNew := visited.add(p); isNew {
 			if dirs := mountsOf(s, p, number, path); len(dirs) > 0 {
 				holders, mounted = append(holders, holderOf(p, mountedIn(ns, dirs...))), true
 			}

@@ -122,14 +122,14 @@ func TestCleanUncounted(t *testing.T) {
 	iostats("0")
 	defer iostats("1")
 	f := Formatting{Device: r.dev, Type: "ext4"}
-	if err := clean(dev, f, extent{}); err == nil || !strings.Contains(err.Error(), "counts no writes") {
+	if err := clean(dev, f, coverage{}); err == nil || !strings.Contains(err.Error(), "counts no writes") {
 		t.Errorf("got %v", err)
 	}
 	if got := string(r.read(18, 2*mib)); got != "of another program" {
 		t.Errorf("its data is %q", got)
 	}
 	iostats("1")
-	if err := clean(dev, f, extent{}); err != nil {
+	if err := clean(dev, f, coverage{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -145,14 +145,14 @@ func TestTwins_temporaryFSID(t *testing.T) {
 	}
 	c := r.twin()
 	for _, v := range []*rig{r, c} {
-		l := v.landing(v.mkdir("more"))
+		l := v.spec(v.mkdir("more"))
 		dir := v.mkdir("m")
 		v.sh("mount", v.dev.Path, dir) // as if the look at the mounted devices had seen none
 		v.Cleanup(func() { umount.NoFollow(dir) })
 		if err := os.WriteFile(dir+"/file", []byte(v.dev.Path), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		v.land(l)
+		v.mount(l)
 		if b, err := os.ReadFile(l.Dir + "/file"); err != nil || string(b) != v.dev.Path {
 			t.Errorf("%s: got %q, %v", v.dev.Path, b, err)
 		}
@@ -169,13 +169,13 @@ func TestReadOnlyUnchanged(t *testing.T) {
 			r := newRig(t, 400*mib)
 			defer r.sh("blockdev", "--setrw", r.dev.Path) // for the next file of that loop device
 			r.format(fsType)
-			l := r.landing(r.mkdir("m"))
+			l := r.spec(r.mkdir("m"))
 			l.First, l.FSType = true, fsType
-			r.land(l)
+			r.mount(l)
 			r.unmount(l.Dir)
 			before := r.written()
 			l.Device.ReadOnly, l.ReadOnly = true, true
-			r.land(l)
+			r.mount(l)
 			r.unmount(l.Dir)
 			if after := r.written(); after != before {
 				t.Errorf("before %s, then %s", before, after)

@@ -72,7 +72,7 @@ func askLoops(d volume.Device, may func(to string, f backing) bool, show func(na
 	var tab *mounttable.Table // read only if needed: a node may have 10,000 mounts
 	for _, loop := range all {
 		name, to := loop.Name, loop.File
-		f, known := leadsTo(to)
+		f, known := cachedFile(to)
 		if !known {
 			if checkedBefore(name, d.Checked) {
 				continue
@@ -99,16 +99,16 @@ func askLoops(d volume.Device, may func(to string, f backing) bool, show func(na
 		}
 		its, err := backingOf(l)
 		l.Close()
-		if err == nil { // otherwise it was detached, or the filesystem of its file is down, which is not that of the device's own file
+		if err == nil { // otherwise it was detached, or the filesystem of its file is shut down, and that of the device's own file is not
 			show(name, to, its)
 		}
 	}
 	return nil
 }
 
-// checkedBefore reports whether a loop device was attached before flexd looked last. Then flexd has
-// compared its file or has waited for it; a child could not stop waiting for a filesystem that
-// hangs. Of a logical volume flexd compares no files.
+// checkedBefore reports whether a loop device was attached before flexd's last look. flexd has then compared
+// its file or waited for it; a child must not wait for it, since it could not stop waiting for a filesystem
+// that hangs. For logical volumes flexd compares no files.
 func checkedBefore(name string, checked uint64) bool {
 	seq, err := sysfs.Uint("/sys/block/" + name + "/diskseq")
 	return err == nil && seq <= checked
@@ -117,11 +117,11 @@ func checkedBefore(name string, checked uint64) bool {
 // resolveCached is RESOLVE_CACHED: a lookup that would wait for a filesystem fails.
 const resolveCached = 0x20
 
-// leadsTo returns the file at the path of a loop device's backing file, if the kernel knows it
-// without asking its filesystem, which may hang. It knows an attached file, unless a server can
-// change it, and nearly no path that leads nowhere. The file may differ from the attached one:
-// something was mounted over it, or the path is of another mount namespace.
-func leadsTo(path string) (f backing, known bool) {
+// cachedFile returns the file at the path of a loop device's backing file, if the kernel has it cached:
+// its filesystem may hang. An attached file is cached, unless a server can change it; the absence of a file
+// nearly never is. The file may differ from the attached one: a filesystem was mounted over it, or the path
+// is of another mount namespace.
+func cachedFile(path string) (f backing, known bool) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached})
 	if err != nil {
 		return backing{}, false
@@ -135,8 +135,8 @@ func leadsTo(path string) (f backing, known bool) {
 	return backing{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, unix.Mkdev(st.Rdev_major, st.Rdev_minor)}, true
 }
 
-// hasServer reports whether a path is on a filesystem that may wait for a server. The ioctl that
-// asks a loop device reads the attributes of its file, and so waits as well.
+// hasServer reports whether a path is on a filesystem that may wait for a server. LOOP_GET_STATUS64
+// reads the attributes of the backing file, so it waits as well.
 func hasServer(tab *mounttable.Table, path string) bool {
 	for dir := path; ; dir = filepath.Dir(dir) {
 		if e := tab.Top(dir); e != nil || dir == filepath.Dir(dir) {

@@ -47,8 +47,8 @@ func mountVolume(l MountSpec) error {
 	if err != nil {
 		return err
 	}
-	// The mount is closed explicitly, last but for the device: an unmount at the end of the process
-	// could outlive the lane's lock.
+	// The mount is closed explicitly, last except for the device: an unmount at the end of the
+	// process could outlive the lane's lock.
 	defer unix.Close(mnt)
 
 	// The kernel checks this only when it creates the superblock.
@@ -105,7 +105,7 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		}
 	}
 	mnt, err = assemble(l)
-	// A superblock exists for an instant longer than its last mount.
+	// The kernel frees a superblock a moment after its last mount.
 	for end := time.Now().Add(transient); l.First && errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 		mnt, err = assemble(l)
@@ -125,8 +125,8 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 	return mnt, err
 }
 
-// protect makes the device of a volume that became read-only while it was active read-only: an xfs
-// writes to its log also for a read-only mount.
+// protect sets a device read-only if its volume became read-only while it was active: xfs writes to its log
+// even for a read-only mount.
 func protect(dev *os.File, d volume.Device) error {
 	if !d.ReadOnly {
 		return nil
@@ -225,7 +225,7 @@ func unreplayed(l MountSpec) error {
 		how, command = "", fmt.Sprintf("chmod u+w %[1]s; losetup -nO NAME -j %[1]s | xargs -r losetup -d", volume.Quote(h.File))
 	}
 	return &Refusal{
-		What: fmt.Sprintf("the %s on %s was not unmounted cleanly, and its journal cannot be replayed on a read-only device: what was written last would be missing", l.FSType, describeDevice(l.Device)),
+		What: fmt.Sprintf("the %s on %s was not unmounted cleanly, and its journal cannot be replayed on a read-only device: the last writes would be missing", l.FSType, describeDevice(l.Device)),
 		Hint: fmt.Sprintf("make the volume writable%s, and the next mount, also a read-only one, replays it: %s", how, command),
 		Why:  volume.Conflict,
 	}
@@ -251,7 +251,7 @@ func attributes(l MountSpec) (int, error) {
 	for _, a := range l.Attrs {
 		bit, ok := attrs[a]
 		if !ok {
-			return 0, fmt.Errorf("%q is no mount attribute", a)
+			return 0, fmt.Errorf("%q is not a mount attribute", a)
 		}
 		attr |= bit
 	}
@@ -344,7 +344,7 @@ func openTarget(l MountSpec) (int, place, error) {
 		}
 	}
 	if !filepath.IsAbs(l.Dir) || filepath.Clean(l.Dir) != l.Dir {
-		return -1, place{}, fmt.Errorf("%q is no clean path", l.Dir)
+		return -1, place{}, fmt.Errorf("%q is not a clean path", l.Dir)
 	}
 	base, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -373,7 +373,7 @@ func targetError(dir string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		return fmt.Errorf("a symlink is on the way to %s", dir)
 	case errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: %s is no directory", ErrNoDir, dir)
+		return fmt.Errorf("%w: %s is not a directory", ErrNoDir, dir)
 	}
 	return &os.PathError{Op: "open", Path: dir, Err: err}
 }

@@ -37,10 +37,10 @@ type probeArg struct {
 	Seen    string        `json:"seen,omitempty"`
 }
 
-// Probe returns the contents of a device. mountedAt is a directory where the device is
-// mounted, or "": it queries a mounted filesystem, and reads an unmounted device. created
-// reports that flexd created the volume; of another one it reads more. seen is the
-// filesystem that flexd has seen on it before: its files may contain other signatures.
+// Probe returns the contents of a device. mountedAt is a directory where the device is mounted, or "":
+// Probe queries a mounted filesystem, and reads an unmounted device. created reports that flexd created
+// the volume; Probe reads more of other volumes. seen is the filesystem that flexd has seen on the device
+// before: its files may contain other signatures.
 func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created bool, seen string) (volume.FS, error) {
 	var fs volume.FS
 	err := Ask(ctx, o.Runner, run.Cmd{
@@ -69,7 +69,7 @@ type Formatting struct {
 // Format makes a filesystem on a device that the child itself proves blank first. Then it
 // asks gate, which makes the format record durable; mkfs starts if gate returns nil. If
 // mkfs does not start, or fails by itself, its writes are erased and the record is removed,
-// also if flexd has died meanwhile. With Repeat it may contain the remains of an
+// also if flexd has died meanwhile. With Repeat the device may contain the remains of an
 // interrupted mkfs, and nothing else. A refusal is a *Refusal.
 func (o Ops) Format(ctx context.Context, lock string, f Formatting, gate func() error) error {
 	f.Memory = o.Memory
@@ -98,13 +98,13 @@ type zeroed struct {
 }
 
 // Zero zeroes the places of the blank proof on the device of a volume that is being
-// created. It never zeroes a signature that libblkid knows: that is a *Refusal.
+// created. It refuses to zero a signature that libblkid knows, with a *Refusal.
 func (o Ops) Zero(ctx context.Context, lock string, d volume.Device) error {
 	return o.zero(ctx, lock, zeroArg{Device: d})
 }
 
-// ZeroFrom is Zero for a volume that was blank and had that size, and was extended. If it is not
-// blank up to there, that is a *Refusal. It may be repeated.
+// ZeroFrom is Zero for a volume that was blank before it was extended from that size. If it is not blank
+// up to that size, the error is a *Refusal. It may be repeated.
 func (o Ops) ZeroFrom(ctx context.Context, lock string, d volume.Device, from int64) error {
 	if from <= 0 { // that would be Zero
 		return errors.New("zero: the size before is not known")
@@ -206,7 +206,7 @@ func (o Ops) Unmount(ctx context.Context, lock string, dir, number string, last 
 }
 
 // UnmountAlone is Unmount if no other mount namespace has the device mounted. Otherwise it returns
-// a *BusyError that names a process there. If that is unknown, it fails.
+// a *BusyError that names a process there. It fails if the mounts of another namespace are unknown.
 func (o Ops) UnmountAlone(ctx context.Context, lock string, dir, number string, last bool) error {
 	return o.unmount(ctx, lock, unmountArg{Dir: dir, Number: number, Alone: true, Last: last})
 }

@@ -44,8 +44,8 @@ func TestBtrfsDevices(t *testing.T) {
 	r, second := newRig(t, 256*mib), newRig(t, 256*mib)
 	r.format("btrfs")
 	dir := r.mkdir("m")
-	l := r.landing(dir)
-	r.land(l)
+	l := r.spec(dir)
+	r.mount(l)
 	r.sh("btrfs", "device", "add", "-f", second.dev.Path, dir)
 	t.Cleanup(func() { exec.Command("btrfs", "device", "scan", "--forget").Run() })
 	refused := func(d volume.Device, err error) {
@@ -81,7 +81,7 @@ func TestBtrfsDevices(t *testing.T) {
 	r.sh("mount", r.dev.Path, dir)
 	r.sh("btrfs", "device", "remove", second.dev.Path, dir)
 	r.sh("umount", dir)
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	r.unmount(dir)
 	if fs := second.probe(""); fs.Content == volume.Filesystem {
 		t.Errorf("got %+v", fs)
@@ -94,7 +94,7 @@ func TestLandLeavesNothing(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	good := r.landing(dir)
+	good := r.spec(dir)
 	if err := os.Symlink(dir, filepath.Join(r.dir, "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -142,9 +142,9 @@ func TestLandLeavesNothing(t *testing.T) {
 func TestLandOptions(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
-	l := r.landing(r.mkdir("m"))
+	l := r.spec(r.mkdir("m"))
 	l.Attrs, l.Super = []string{"nosuid", "nodev", "noatime"}, []string{"commit=7", "nodiscard"}
-	r.land(l)
+	r.mount(l)
 	e := r.mounts()[0]
 	for _, want := range []string{"nosuid", "nodev", "noatime"} {
 		if !strings.Contains(strings.Join(e.Options, ","), want) {
@@ -162,8 +162,8 @@ func TestLandOptions(t *testing.T) {
 func TestFilesystemInError(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
-	l := r.landing(r.mkdir("m"))
-	r.land(l)
+	l := r.spec(r.mkdir("m"))
+	r.mount(l)
 	trigger := "/sys/fs/ext4/" + filepath.Base(r.dev.Path) + "/trigger_fs_error"
 	if err := os.WriteFile(trigger, []byte("flexd test"), 0o200); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestCheckJournal(t *testing.T) {
 			}
 			attach(live)
 			r.format("ext4", opts...)
-			if err := r.Mount(t.Context(), r.lock, r.landing(m), yes); err != nil {
+			if err := r.Mount(t.Context(), r.lock, r.spec(m), yes); err != nil {
 				t.Fatal(err)
 			}
 			for i := range files {
@@ -286,14 +286,14 @@ func TestCheckTornDescriptor(t *testing.T) {
 	r.format("ext4")
 	r.sh("debugfs", "-w", "-R", "set_bg 0 checksum 0x1234", r.dev.Path)
 	r.sh("debugfs", "-w", "-R", "feature needs_recovery", r.dev.Path)
-	l := r.landing(r.mkdir("m"))
+	l := r.spec(r.mkdir("m"))
 	if err := r.Mount(t.Context(), r.lock, l, yes); err == nil {
 		t.Fatal("it was mounted")
 	}
 	if err := r.Check(t.Context(), r.lock, r.dev, "ext4"); err != nil {
 		t.Fatal(err)
 	}
-	r.land(l)
+	r.mount(l)
 	r.unmount(l.Dir)
 }
 
@@ -302,8 +302,8 @@ func TestCheckVerdicts(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	// The root directory's inode is gone: nothing that -p would repair.
-	l := r.landing(r.mkdir("m"))
-	r.land(l)
+	l := r.spec(r.mkdir("m"))
+	r.mount(l)
 	r.unmount(l.Dir)
 	r.sh("debugfs", "-w", "-R", "clri <2>", r.dev.Path)
 	r.sh("debugfs", "-w", "-R", "ssv state 2", r.dev.Path)
@@ -347,8 +347,8 @@ func TestBtrfsCopies(t *testing.T) {
 	copied := owner.twin()
 	for _, pair := range [][2]*rig{{owner, copied}, {copied, owner}} {
 		first, second := pair[0], pair[1]
-		l := firstOf(first.landing(first.mkdir("m")))
-		first.land(l)
+		l := firstOf(first.spec(first.mkdir("m")))
+		first.mount(l)
 		err := second.Mount(t.Context(), second.lock, MountSpec{Device: second.dev, FSType: "btrfs", Dir: second.mkdir("m"), First: true}, yes)
 		var refusal *Refusal
 		if !errors.As(err, &refusal) || refusal.Why != volume.Conflict {

@@ -50,7 +50,7 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 	}
 	switch {
 	case s.none():
-		found, _, err := proveBlank(a.Device, extentOf(a.Created))
+		found, _, err := proveBlank(a.Device, coverageOf(a.Created))
 		switch {
 		case err != nil:
 			return volume.FS{}, err

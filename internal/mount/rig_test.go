@@ -39,7 +39,7 @@ const inside = "FLEXD_TEST_NAMESPACE"
 // leave behind on the machine fails them as a whole.
 func TestMain(m *testing.M) {
 	proofTime = 100 * time.Millisecond // the children's, too
-	cleanPatience = 100 * time.Millisecond
+	cleanTimeout = 100 * time.Millisecond
 	procfs.HostPids, _ = procfs.OwnNamespace("pid") // what is tested here is in it
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		os.Setenv("PATH", toolsOf(os.Getppid())+":"+os.Getenv("PATH"))
@@ -238,11 +238,11 @@ func (r *rig) unrecorded(when string) {
 	}
 }
 
-func (r *rig) landing(dir string) MountSpec {
+func (r *rig) spec(dir string) MountSpec {
 	return MountSpec{Device: r.dev, FSType: r.probe("").Type, Dir: dir, Root: r.dir}
 }
 
-func (r *rig) land(l MountSpec) {
+func (r *rig) mount(l MountSpec) {
 	r.Helper()
 	if err := r.Mount(r.Context(), r.lock, l, yes); err != nil {
 		r.Fatal(err)

@@ -99,10 +99,10 @@ func parseExport(out []byte) signature {
 	return s
 }
 
-// identifySeen is identify for a device on which flexd has seen a filesystem before. Then a
-// file may contain the other signatures, such as the md superblock at the end that makes
-// blkid find a RAID member, if all of them are where the filesystem has its files. Otherwise
-// it also returns the signatures that are elsewhere, and that of the filesystem.
+// identifySeen is identify for a device on which flexd has seen a filesystem before. It ignores other
+// signatures if all of them are where the filesystem has its files: a file may contain them, such as
+// the md superblock at the end that makes blkid find a RAID member. Otherwise it also returns the
+// signatures that are elsewhere, and that of the filesystem.
 func identifySeen(dev *os.File, seen string) (signature, []found, error) {
 	s, err := identify(dev)
 	if err != nil || seen == "" || s.none() || s.ours() || s.Partition != "" {
@@ -125,7 +125,7 @@ func identifySeen(dev *os.File, seen string) (signature, []found, error) {
 }
 
 // identifyBefore returns the signature of a filesystem that flexd has seen on a device whose end cannot
-// be read, if no other is before its end.
+// be read, if no other signature is before the end of the filesystem.
 func identifyBefore(dev *os.File, seen string) (signature, bool) {
 	sb, err := readSuperblock(dev, seen)
 	if err != nil {
@@ -181,7 +181,7 @@ func (f found) String() string {
 	return fmt.Sprintf("%s signature at %s", article(f.kind), at(f.offset))
 }
 
-// article puts the article before the name of a format, as it is spoken.
+// article returns the name of a format with the article of its pronunciation.
 func article(kind string) string {
 	if strings.ContainsAny(kind[:min(len(kind), 1)], "aeioxL") { // ext2, iso9660, xfs, LVM2_member
 		return "an " + kind

@@ -82,7 +82,7 @@ func TestSuperblocksInFiles(t *testing.T) {
 					r.format(fs.name)
 				}
 				dir := r.mkdir("mnt")
-				r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
+				r.mount(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
 				if way == "extended" {
 					r.resize(r.dev.Size + 64*mib)
 					md, place = tailOfMember(r.dev.Size)
@@ -119,7 +119,7 @@ func TestSuperblocksInFiles(t *testing.T) {
 				if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
 					t.Fatal(err)
 				}
-				r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
+				r.mount(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
 				r.unmount(dir)
 			})
 		}

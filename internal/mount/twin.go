@@ -77,12 +77,9 @@ func onlyTwins(dev *os.File, d volume.Device) error {
 // mountedXFS returns the UUIDs of the xfs on devices, by their numbers, from a mount of each in any
 // mount namespace: the kernel has them in memory, and a device may hang.
 func mountedXFS(names map[string]string) map[string]string {
-	uuids, seen, s := map[string]string{}, map[string]bool{}, procfs.NewSearch(MaxSearch)
+	uuids, visited, s := map[string]string{}, views{}, procfs.NewSearch(MaxSearch)
 	look := func(p procfs.Process) bool {
-		ns, err := p.Namespace("mnt")
-		root, rerr := os.Readlink(p.Path("root")) // only mounts below it are visible
-		if err == nil && rerr == nil && !seen[ns+root] {
-			seen[ns+root] = true
+		if _, isNew := visited.add(p); isNew {
 			addXFS(uuids, names, s, p)
 		}
 		return len(uuids) < len(names)
@@ -195,7 +192,7 @@ func liesOn(upper, lower string, depth int) bool {
 	})
 }
 
-// loopBacking is backingOf for the device with that number; false if it is no loop device.
+// loopBacking is backingOf for the device with that number; false if it is not a loop device.
 func loopBacking(number string) (backing, bool) {
 	if _, err := os.Stat("/sys/dev/block/" + number + "/loop"); err != nil {
 		return backing{}, false
@@ -223,8 +220,8 @@ func onOneDevice(sb superblock, d volume.Device) error {
 }
 
 // aloneInBtrfs refuses a btrfs on several devices, and the first mount of one whose fsid is mounted
-// from another device. Of two that are mounted at once, the kernel (Linux 6.7) gives one a temporary
-// fsid: a further mount is verified by btrfsIsOf only.
+// from another device. Linux 6.7 gives one of two mounted copies a temporary fsid: only btrfsIsOf
+// verifies a further mount.
 func aloneInBtrfs(dev *os.File, d volume.Device, first bool) error {
 	sb, err := readSuperblock(dev, "btrfs")
 	if err != nil {

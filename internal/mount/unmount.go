@@ -91,12 +91,12 @@ func (c *mountCopy) written() error {
 			}
 			return fmt.Errorf("%w: writes to it have failed since it was mounted (%v); %s", ErrUnwritten, err, lookAtWrites)
 		}
-		err = &os.PathError{Op: "open", Path: "its root", Err: err} // as of an xfs that has shut down
+		err = &os.PathError{Op: "open", Path: "its root", Err: err} // for example of an xfs that has shut down
 	}
 	return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, err, lookAtWrites)
 }
 
-// Unreported returns the ErrUnwritten that an unmount has left in its lock file, once.
+// Unreported returns the ErrUnwritten that an unmount has written to its lock file, once.
 func Unreported(lock string) error {
 	text, err := os.ReadFile(lock)
 	if err != nil || len(text) == 0 {
@@ -106,7 +106,7 @@ func Unreported(lock string) error {
 	return &kindError{text: string(text), kind: ErrUnwritten}
 }
 
-// LostWrite is the ErrUnwritten of a filesystem of which the kernel has logged a lost write.
+// LostWrite returns the ErrUnwritten of a filesystem for which the kernel has logged a lost write.
 func LostWrite(logged string) error {
 	return fmt.Errorf("%w: the kernel logged %q; %s", ErrUnwritten, logged, lookAtWrites)
 }

@@ -24,7 +24,7 @@ func TestUnmountSwap(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m and m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	file := dir + "/swap"
 	r.sh("dd", "if=/dev/zero", "of="+file, "bs=1M", "count=1", "conv=fsync", "status=none")
 	r.sh("chmod", "600", file)
@@ -45,7 +45,7 @@ func TestUnmountBusy(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	r.sh("cp", "/bin/sleep", dir+"/prog")
 	for _, row := range []struct {
 		how  string
@@ -109,9 +109,9 @@ func TestUnmountBusyLocked(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	other := r.mkdir("other")
-	r.land(r.landing(other))
+	r.mount(r.spec(other))
 	file := other + "/file"
 	r.sh("truncate", "-s", "4096", file)
 	f := newFuse(r)
@@ -191,7 +191,7 @@ func TestUnmountBusyThread(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	there, leave, left := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(left)
@@ -221,7 +221,7 @@ func TestUnmountForeign(t *testing.T) {
 	if err := r.Unmount(t.Context(), r.lock, dir, r.dev.Number, true); !errors.Is(err, ErrNone) {
 		t.Errorf("nothing there: got %v", err)
 	}
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestUnmountShutDown(t *testing.T) {
 	r := newRig(t, 320*mib)
 	r.format("xfs")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	open, err := os.Create(dir + "/file")
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +277,7 @@ func TestHoldersCut(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	MaxSearch = 0
 	all := DeviceHolders(r.dev)
 	if len(all) != 1 || !all[0].Cut || all[0].Unmounted {
@@ -298,7 +298,7 @@ func TestUnmountUnbindable(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
 	dir := r.mkdir("m")
-	r.land(r.landing(dir))
+	r.mount(r.spec(dir))
 	if err := unix.Mount("", dir, "", unix.MS_UNBINDABLE, ""); err != nil {
 		t.Fatal(err)
 	}

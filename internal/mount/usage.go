@@ -59,7 +59,7 @@ func (g *Gauge) Read(ctx context.Context, ids []int) (map[int]volume.Filling, er
 	lock, out, err := g.run(ctx, ask)
 	waiting := parseUsages(out, found)
 	if stuck, ok := errors.AsType[*run.StuckError](err); ok {
-		g.hang(stuck, waiting, found)
+		g.recordHang(stuck, waiting, found)
 		return found, nil
 	}
 	for _, id := range waiting { // the child could end, all the same
@@ -82,9 +82,9 @@ func (g *Gauge) run(ctx context.Context, ids []int) (lock string, out []byte, er
 	return "", nil, fmt.Errorf("%d earlier children hang", len(g.Locks))
 }
 
-// hang remembers the mounts that a child waits for until it has ended.
-func (g *Gauge) hang(child *run.StuckError, waiting []int, found map[int]volume.Filling) {
-	why := fmt.Sprintf("the filesystem does not respond: pid %d waits for it since %s", child.Pid, child.Since.Format(time.TimeOnly))
+// recordHang remembers the mounts that a child waits for until it has ended.
+func (g *Gauge) recordHang(child *run.StuckError, waiting []int, found map[int]volume.Filling) {
+	why := fmt.Sprintf("the filesystem does not respond: pid %d has waited for it since %s", child.Pid, child.Since.Format(time.TimeOnly))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.hung == nil {
@@ -131,8 +131,8 @@ func parseUsages(out []byte, found map[int]volume.Filling) (waiting []int) {
 	return waiting
 }
 
-// usages is the child that reads how full filesystems are. What it has read is printed even
-// if it cannot end because one of them hangs.
+// usages is the child that reads how full filesystems are. It prints each result at once, because
+// it may be unable to end if one of them hangs.
 func usages(arg []byte) int {
 	var ids []int
 	if err := json.Unmarshal(arg, &ids); err != nil {

@@ -205,12 +205,12 @@ func liveSuperblock(number string) string {
 
 // unmountedSuperblock explains a filesystem that is active without a mount.
 func unmountedSuperblock(fsType string, d volume.Device) Holder {
-	how := "its " + fsType + " is active in the kernel and mounted in no namespace of a process, "
+	how := "its " + fsType + " is active in the kernel, but not mounted in the namespace of any process: "
 	if on := filesOn(d); len(on) > 0 {
-		how += fmt.Sprintf("as %s has a file of it (losetup -d %s)", strings.Join(on, ", "), strings.Join(on, " "))
+		how += fmt.Sprintf("%s is attached to a file in it (losetup -d %s)", strings.Join(on, ", "), strings.Join(on, " "))
 		return Holder{Unmounted: true, How: how}
 	}
-	return Holder{Unmounted: true, How: how + fmt.Sprintf("as after an unmount while it was frozen (fsfreeze -f by a backup): "+
+	return Holder{Unmounted: true, How: how + fmt.Sprintf("for example after an unmount while it was frozen (fsfreeze -f by a backup): "+
 		"thaw it (mount %s /mnt; fsfreeze -u /mnt; umount /mnt); if it is not frozen, unmount mount namespaces without a process (findmnt -t nsfs) and the overlays whose layers are in it, "+
 		"and end the processes that have files of it open since a umount -l", d.Path)}
 }

@@ -148,8 +148,8 @@ func TestInUse(t *testing.T) {
 				t.Errorf("afterwards: %+v", fs)
 			}
 			r.format("ext4")
-			l := firstOf(r.landing(r.mkdir("m")))
-			r.land(l)
+			l := firstOf(r.spec(r.mkdir("m")))
+			r.mount(l)
 		})
 	}
 }
@@ -266,8 +266,8 @@ func TestHungNeighbour(t *testing.T) {
 			for _, checked := range []uint64{0, math.MaxUint64} { // a logical volume's, and a file's: the daemon has asked for all others, or waits
 				r.dev.Checked = checked
 				r.format("ext4")
-				l := firstOf(r.landing(r.mkdir("m")))
-				r.land(l)
+				l := firstOf(r.spec(r.mkdir("m")))
+				r.mount(l)
 				r.unmount(l.Dir)
 				r.sh("wipefs", "-q", "-a", r.dev.Path)
 				r.sh("blkdiscard", "-z", r.dev.Path)
@@ -322,8 +322,8 @@ func TestInUse_openFile(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs"} {
 		r := newRig(t, 400*mib)
 		r.format(fsType)
-		l := r.landing(r.mkdir("m"))
-		r.land(l)
+		l := r.spec(r.mkdir("m"))
+		r.mount(l)
 		f, err := os.Create(l.Dir + "/f")
 		if err != nil {
 			t.Fatal(err)
@@ -336,7 +336,7 @@ func TestInUse_openFile(t *testing.T) {
 			t.Errorf("%s: got %+v", fsType, fs)
 		}
 		f.Close()
-		r.land(l)
+		r.mount(l)
 		r.unmount(l.Dir)
 	}
 }
@@ -350,8 +350,8 @@ func TestInUse_frozen(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 400*mib)
 			r.format(fsType)
-			l := firstOf(r.landing(r.mkdir("m")))
-			r.land(l)
+			l := firstOf(r.spec(r.mkdir("m")))
+			r.mount(l)
 			r.sh("fsfreeze", "-f", l.Dir)
 			r.unmount(l.Dir)
 			r.Cleanup(func() { // if the test fails
@@ -367,7 +367,7 @@ func TestInUse_frozen(t *testing.T) {
 				t.Errorf("mount: got %v", err)
 			}
 			r.sh("sh", "-ec", strings.ReplaceAll(advice, "/mnt", l.Dir))
-			r.land(l)
+			r.mount(l)
 			if err := os.WriteFile(l.Dir+"/f", []byte("x"), 0o600); err != nil {
 				t.Error(err)
 			}
@@ -383,8 +383,8 @@ func TestInUse_loopInside(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs"} {
 		r := newRig(t, 400*mib)
 		r.format(fsType)
-		l := firstOf(r.landing(r.mkdir("m")))
-		r.land(l)
+		l := firstOf(r.spec(r.mkdir("m")))
+		r.mount(l)
 		r.sh("truncate", "-s", "1M", l.Dir+"/img")
 		inside, detach := r.loop(l.Dir + "/img")
 		r.sh("umount", "-l", l.Dir) // as the last process of a mount namespace does
@@ -394,7 +394,7 @@ func TestInUse_loopInside(t *testing.T) {
 			t.Errorf("got %+v", fs)
 		}
 		detach()
-		r.land(l)
+		r.mount(l)
 	}
 }
 
@@ -404,8 +404,8 @@ func TestFirstMount(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		r := newRig(t, 400*mib)
 		r.format(fsType)
-		l := r.landing(r.mkdir("m"))
-		r.land(l)
+		l := r.spec(r.mkdir("m"))
+		r.mount(l)
 		dev, err := openDevice(r.dev, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -445,7 +445,7 @@ func TestTwins_sameBytes(t *testing.T) {
 		if got := mountedXFS(map[string]string{number: ""})[number]; err != nil || got != want { // without a read of the device, which may hang
 			t.Errorf("%s: the mounted xfs is %q, want %q", row.name, got, want)
 		}
-		l := r.landing(r.mkdir("x"))
+		l := r.spec(r.mkdir("x"))
 		mnt, err := build(dev, l) // as if the look at its users had seen none
 		if err == nil {
 			unix.Close(mnt)
@@ -480,7 +480,7 @@ func TestTwins_unrelated(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			r := newRig(t, 400*mib)
 			r.format("xfs")
-			r.land(r.landing(r.mkdir("m")))
+			r.mount(r.spec(r.mkdir("m")))
 			c := r.twin()
 			f := newFuse(r)
 			file := filepath.Join(r.dir, "unrelated")
@@ -514,7 +514,7 @@ func TestTwins_unrelated(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.sh("blockdev", "--flushbufs", other) // nothing of it is cached
-			l := firstOf(c.landing(c.mkdir("m")))
+			l := firstOf(c.spec(c.mkdir("m")))
 			if err := row.fail(f, file); err != nil {
 				t.Fatal(err)
 			}
@@ -547,8 +547,8 @@ func TestTruncated(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 400*mib)
 			r.format(fsType)
-			l := r.landing(r.mkdir("m"))
-			r.land(l)
+			l := r.spec(r.mkdir("m"))
+			r.mount(l)
 			r.resize(384 * mib)
 			if fs := r.probe(l.Dir); fs.Content != volume.Truncated || fs.Size <= 384*mib {
 				t.Errorf("mounted: %+v", fs)
@@ -571,7 +571,7 @@ func TestTruncated(t *testing.T) {
 				t.Errorf("%s, before: %s", now, before)
 			}
 			r.resize(400 * mib)
-			r.land(r.landing(l.Dir))
+			r.mount(r.spec(l.Dir))
 		})
 	}
 }
@@ -656,8 +656,8 @@ func TestDeadLoop(t *testing.T) {
 	need(t, "mkfs.xfs")
 	dead, r := newRig(t, 400*mib), newRig(t, mib)
 	dead.format("xfs")
-	l := dead.landing(dead.mkdir("m"))
-	dead.land(l)
+	l := dead.spec(dead.mkdir("m"))
+	dead.mount(l)
 	dead.sh("truncate", "-s", "1M", l.Dir+"/file")
 	_, detach := dead.loop(l.Dir + "/file")
 	defer detach()

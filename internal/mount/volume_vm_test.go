@@ -271,7 +271,7 @@ func TestClean(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	if err := clean(dev, Formatting{Device: r.dev, Type: "ext4"}, extent{}); err != nil {
+	if err := clean(dev, Formatting{Device: r.dev, Type: "ext4"}, coverage{}); err != nil {
 		t.Fatal(err, r.sh("cat", "/sys/dev/block/"+r.dev.Number+"/queue/iostats"))
 	}
 	if got := r.read(7, 2*mib); firstNonZero(got) >= 0 {

@@ -51,20 +51,20 @@ func zero(a zeroArg) (zeroed, error) {
 	return zeroed{}, fsync(dev)
 }
 
-// zeroAdded zeroes the places of the blank proof on a device that was extended, if it is blank up
-// to its former size. Places of its new size are before that, too.
+// zeroAdded zeroes the places of the blank proof on a device that was extended, if it is blank up to
+// its former size. Some places of the new size lie below the former size.
 func zeroAdded(dev *os.File, a zeroArg) error {
 	if why := deviceProblem(a.Device); why != "" {
 		return &Refusal{What: a.Device.Path + " " + why, Why: volume.Unusable}
 	}
-	why, _, err := notBlank(dev, a.Device, extent{size: a.From})
+	why, _, err := notBlank(dev, a.Device, coverage{size: a.From})
 	if err != nil {
 		return err
 	}
 	if why != "" {
 		return &Refusal{What: why + " on " + a.Device.Path, Hint: volume.EraseAdvice(handle(a.Device))}
 	}
-	return zeroData(dev, a.Device, 0, extent{})
+	return zeroData(dev, a.Device, 0, coverage{})
 }
 
 // zeroBehind zeroes the part of a device beyond a mounted filesystem. Before each write it verifies
@@ -120,8 +120,8 @@ func zeroPart(dev *os.File, from, size int64, check func(at int64) error) (zeroe
 	return zeroed{To: from, Size: size}, fsync(dev)
 }
 
-// yieldIO gives the writes of this process the lowest priority but idle, where the disk's
-// scheduler has priorities.
+// yieldIO gives the writes of this process the lowest priority above idle, if the disk's scheduler
+// has priorities.
 func yieldIO() {
 	const whoProcess, bestEffort, lowest = 1, 2, 7
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, bestEffort<<13|lowest)
@@ -136,7 +136,7 @@ func fsync(dev *os.File) error {
 
 // zeroData zeroes the places of the blank proof on a device from an offset on, and writes
 // only to places that are not zero.
-func zeroData(dev *os.File, d volume.Device, from int64, e extent) error {
+func zeroData(dev *os.File, d volume.Device, from int64, e coverage) error {
 	_, err := walk(d, e, func(b []byte, off int64) error {
 		for i := 0; i < len(b); i += align {
 			part, at := b[i:min(i+align, len(b))], off+int64(i)
@@ -165,8 +165,8 @@ func zeroOut(dev *os.File, from, n int64) error {
 	return nil
 }
 
-// discard discards a whole device as far as that is possible within a minute. Not every
-// device can, and not every one reads as zeros then.
+// discard discards a device for at most a minute. Not every device supports this, or reads as zeros
+// afterwards.
 func discard(dev *os.File) {
 	const step = 1 << 30 // the kernel does not interrupt one
 	size, err := sizeOf(dev)

@@ -167,7 +167,7 @@ func TestZeroBehind(t *testing.T) {
 			r := newRig(t, max(fs.size, btrfsLeast+4*mib))
 			r.format(fs.name)
 			dir := r.mkdir("m")
-			r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
+			r.mount(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
 			data := bytes.Repeat([]byte("data of the present tenant here\n"), 32<<10)
 			if err := os.WriteFile(dir+"/data", data, 0o600); err != nil {
 				t.Fatal(err)
@@ -190,7 +190,7 @@ func TestZeroBehind(t *testing.T) {
 			if err := r.Check(t.Context(), r.lock, r.dev, fs.name); err != nil {
 				t.Error(err)
 			}
-			r.land(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
+			r.mount(MountSpec{Device: r.dev, FSType: fs.name, Dir: dir, Root: r.dir, First: true})
 			if got, err := os.ReadFile(dir + "/data"); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("the data: %d bytes, %v", len(got), err)
 			}
