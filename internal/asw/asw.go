@@ -62,7 +62,7 @@ type Observer struct {
 	// kubelet has not requested; nil = pods cannot be observed.
 	Pods func() Pods
 	// Subvolumes returns the subvolumes that flexd has noted for its mounts at a directory: ids
-	// of btrfs, "" for a mount of which none is noted yet. Nil = there are no notes.
+	// of btrfs, "" for a mount without a noted one yet. Nil = there are no notes.
 	Subvolumes func(dir string) []string
 
 	found  sync.Map // directory → id of the subvolume that was mounted there at the start
@@ -93,7 +93,7 @@ func (o *Observer) All() iter.Seq2[volume.UUID, *volume.Have] {
 	}
 }
 
-// A Target selects the facts to observe of one volume.
+// A Target selects the facts to observe about one volume.
 type Target struct {
 	UUID  volume.UUID
 	Name  volume.Name         // its name when it was set up
@@ -221,7 +221,7 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 			below++
 		case i < len(at)-1:
 		case mine:
-			return volume.TargetState{This: true, Below: below} // a mount hidden below it is unmounted with it, or is not relevant
+			return volume.TargetState{This: true, Below: below} // hidden mounts are unmounted with it, or are not relevant
 		default:
 			s.Other = o.describe(ctx, t, e)
 		}
@@ -359,7 +359,7 @@ func (o *Observer) liveError(d volume.Device, e *mounttable.Entry) string {
 			return e.Type + " says " + bad
 		}
 	}
-	if d.ReadOnly { // the count is that of the superblock, which no fsck can write: the first pod has got it so, too
+	if d.ReadOnly { // fsck cannot reset the count in the superblock of a read-only device; the first mount had the same count
 		return ""
 	}
 	return o.FSError(d.Path, e.Type)
@@ -383,8 +383,8 @@ func gone(path string) bool {
 	return os.IsNotExist(err)
 }
 
-// OurMounts returns the mounts in kubelet's directories of this driver, one for
-// each directory: the one that a lookup reaches, if it reaches one.
+// OurMounts returns the mounts in kubelet's directories of this driver, one for each directory: the
+// mount that a lookup reaches, if any.
 func (o *Observer) OurMounts(table *mounttable.Table) []*mounttable.Entry {
 	var (
 		rule   = o.classifierFor(table)

@@ -47,7 +47,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, devices *mountta
 		}
 		if i == 0 { // all mounts of a device share one superblock
 			s.Fault = o.liveError(volume.Device{Path: path}, e.Entry)
-			s.Lost, _ = o.KernelLog.Said(path)
+			s.Lost, _ = o.KernelLog.Logged(path)
 		}
 		for _, below := range table.On(e.Entry) {
 			if below.Dir != e.Dir {
@@ -74,7 +74,7 @@ func (o *Observer) Reachable(h *volume.Have) int {
 	return 0
 }
 
-// part returns the directory of a filesystem that a mount shows, if that is not the whole.
+// part describes the directory of a filesystem that a mount shows, if it does not show the whole.
 func part(e *mounttable.Entry, whole bool) string {
 	if whole {
 		return ""

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A KernelLog is the kernel's log, as far as it is about filesystems; nil = it cannot be read.
-// Its errors only cause a check, and are not facts. Only its words about a lost write are: no
-// other source keeps them after a pod's syncfs(2) has returned the error.
+// A KernelLog has the kernel's messages about filesystems; nil = the log cannot be read. An error in
+// it only causes a check. Only a lost write is a fact, because no other source keeps it after a pod's
+// syncfs(2) has returned the error.
 type KernelLog struct {
 	records io.ReadCloser // each read returns one
 
-	mu   sync.Mutex
-	said map[string]string // by device, since its filesystem was mounted: the first lost write; "" = other errors
+	mu     sync.Mutex
+	logged map[string]string // by device, since its filesystem was mounted: the first lost write; "" = other errors
 }
 
 // OpenKernelLog reads /dev/kmsg from the oldest record on: flexd may have been away when a
@@ -39,8 +39,8 @@ func OpenKernelLog() (*KernelLog, error) {
 	return k, nil
 }
 
-// readPast reads the records that are there. Its lost writes are no facts, but cause a check: if
-// there are many mounts, the kernel does not log each, and a device may have had another filesystem.
+// readPast reads the existing records. Their lost writes only cause a check: if there are many mounts,
+// the kernel does not log each, and a device may have had another filesystem.
 func (k *KernelLog) readPast(read func(record []byte) (int, error)) error {
 	record := make([]byte, maxRecord)
 	for {
@@ -49,8 +49,8 @@ func (k *KernelLog) readPast(read func(record []byte) (int, error)) error {
 			k.add(string(record[:n]))
 		case unix.EPIPE, unix.EINTR:
 		case unix.EAGAIN:
-			for device := range k.said {
-				k.said[device] = ""
+			for device := range k.logged {
+				k.logged[device] = ""
 			}
 			return nil
 		default:
@@ -63,7 +63,7 @@ const maxRecord = 8 << 10 // the kernel's own limit
 
 // NewKernelLog returns the log of records in the format of /dev/kmsg.
 func NewKernelLog(records io.ReadCloser) *KernelLog {
-	return &KernelLog{records: records, said: map[string]string{}}
+	return &KernelLog{records: records, logged: map[string]string{}}
 }
 
 // Each calls notify with the kernel's name of a device ("loop3", "dm-7") whenever the kernel
@@ -88,15 +88,15 @@ func (k *KernelLog) Each(ctx context.Context, notify func(device string)) error 
 	}
 }
 
-// add remembers a record, and returns the device if it is about an error. A mount, or a new file
-// of a loop device, ends what was said of an earlier filesystem: the order of the records tells
-// them apart, without clocks. ext4 does not log every mount if there are many.
+// add remembers a record, and returns the device if it is about an error. A mount, or a new file of a
+// loop device, ends the errors of an earlier filesystem: the order of the records decides, without
+// clocks. ext4 does not log every mount if there are many.
 func (k *KernelLog) add(record string) (device string) {
 	text := kernelText(record)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if begun := match(aboutBegin(), text); begun != "" {
-		delete(k.said, begun)
+		delete(k.logged, begun)
 		return ""
 	}
 	lost := text
@@ -104,20 +104,20 @@ func (k *KernelLog) add(record string) (device string) {
 		device, lost = match(aboutDevice(), text), ""
 	}
 	if device != "" {
-		k.said[device] = cmp.Or(k.said[device], lost)
+		k.logged[device] = cmp.Or(k.logged[device], lost)
 	}
 	return device
 }
 
-// Said returns the first write that the kernel logged as lost since the filesystem on a device
+// Logged returns the first write that the kernel logged as lost since the filesystem on a device
 // was mounted, and whether it logged any error.
-func (k *KernelLog) Said(path string) (lost string, bad bool) {
+func (k *KernelLog) Logged(path string) (lost string, bad bool) {
 	if k == nil {
 		return "", false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	lost, bad = k.said[filepath.Base(path)]
+	lost, bad = k.logged[filepath.Base(path)]
 	return lost, bad
 }
 
@@ -126,12 +126,12 @@ func (k *KernelLog) Forget(path string) {
 	if k != nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.said, filepath.Base(path))
+		delete(k.logged, filepath.Base(path))
 	}
 }
 
-// The error messages of filesystems. Messages about mounts and unmounts have the same form,
-// so the words matter.
+// The error messages of filesystems. Messages about mounts and unmounts have the same form, so only
+// the words distinguish them.
 var (
 	aboutDevice = lazily(`(?:EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
 	aboutBegin  = lazily(`^(?:([\w!-]+): detected capacity change from 0 to|EXT4-fs \(([\w!-]+)\): mounted|XFS \(([\w!-]+)\): Mounting|BTRFS info \(device ([\w!-]+).*\): .*checksum algorithm)`)
@@ -146,8 +146,8 @@ func lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// kernelText returns the text of a record of the kernel's own: those of processes, and of
-// systemd for them, have a facility, so that their priority has more than one digit.
+// kernelText returns the text of a record that the kernel wrote, "" for others: records of processes
+// have a facility, so that their priority has more than one digit.
 func kernelText(record string) string {
 	head, text, _ := strings.Cut(record, ";")
 	if len(head) < 2 || head[1] != ',' {

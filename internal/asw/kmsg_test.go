@@ -73,16 +73,16 @@ func TestKernelLogSaid(t *testing.T) {
 		for _, r := range c.log {
 			l.add(r)
 		}
-		lost, bad := l.Said("/dev/loop3")
+		lost, bad := l.Logged("/dev/loop3")
 		if bad != c.bad || (lost == "") != (c.lost == "") || !strings.Contains(lost, c.lost) || strings.Contains(lost, "\n") {
 			t.Errorf("%s: got %q %v", c.about, lost, bad)
 		}
 		l.Forget("/dev/loop3")
-		if lost, bad := l.Said("/dev/loop3"); lost != "" || bad {
+		if lost, bad := l.Logged("/dev/loop3"); lost != "" || bad {
 			t.Errorf("%s: not forgotten", c.about)
 		}
 	}
-	if lost, bad := (*KernelLog)(nil).Said("/dev/loop3"); lost != "" || bad {
+	if lost, bad := (*KernelLog)(nil).Logged("/dev/loop3"); lost != "" || bad {
 		t.Error("a log that cannot be read says something")
 	}
 }
@@ -105,12 +105,12 @@ func TestKernelLogPast(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, device := range []string{"/dev/loop3", "/dev/loop4"} {
-		if lost, bad := k.Said(device); lost != "" || !bad {
+		if lost, bad := k.Logged(device); lost != "" || !bad {
 			t.Errorf("%s: got %q %v", device, lost, bad)
 		}
 	}
 	k.add("3,3,9,-;loop3: writeback error on inode 132, offset 0, sector 200")
-	if lost, _ := k.Said("/dev/loop3"); !strings.Contains(lost, "inode 132") {
+	if lost, _ := k.Logged("/dev/loop3"); !strings.Contains(lost, "inode 132") {
 		t.Errorf("after the start: got %q", lost)
 	}
 }

@@ -24,7 +24,7 @@ type Pods interface {
 	Life(uid string) (volume.Life, string)
 	// Events returns the files in which the kernel announces the pod's first and last process.
 	Events(uid string) []string
-	// Forget drops the memory of all pods but these.
+	// Forget drops the memory of all other pods.
 	Forget(but map[string]bool)
 }
 

@@ -65,9 +65,8 @@ func (o *Observer) LookAt(ctx context.Context, dirs ...string) (*mounttable.Tabl
 	return table, err
 }
 
-// moved reports whether a lookup of dir reaches another mount than the table's. It touches no
-// mount without a block device, whose server may not respond: neither the one at dir, nor one
-// above it that hides a mount.
+// moved reports whether a lookup of dir reaches another mount than the table's. It touches no mount
+// without a block device, at dir or above it, because its server may not respond.
 func (o *Observer) moved(table *mounttable.Table, dir string) bool {
 	id := 0
 	switch reached, hidden := table.At(dir); {

@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// owner returns the owner of a mount, of a whole volume or of a part, by its directory. The result
+// owner returns the owner of a mount by its directory; whole = it shows a whole volume. The result
 // Kubelets is valid only while one of flexd's mounts shows the same filesystem.
 func (c classifier) owner(e *mounttable.Entry, whole bool) (volume.Owner, volume.Kind) {
 	place := c.place(e.Dir)
@@ -91,7 +91,7 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 	return all
 }
 
-// withoutCopies keeps one of the mounts that are copies of each other.
+// withoutCopies removes all but one of the mounts that are copies of each other.
 func withoutCopies(all []owned, table *mounttable.Table) []owned {
 	places := map[string][]int{}
 	for i, e := range all {

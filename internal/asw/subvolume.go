@@ -6,9 +6,9 @@ import (
 	"github.com/flexd/flexd/internal/mounttable"
 )
 
-// whole reports whether a mount shows what flexd mounts: the whole filesystem or, of a btrfs,
-// the default subvolume. That may be changed while it is mounted, so that the notes of the
-// claims at dirs decide. Without any, it is the top level, or what was found at the start without a note.
+// whole reports whether a mount shows the whole filesystem or the default subvolume of a btrfs. The
+// default may change while the filesystem is mounted, so the notes of the claims at dirs decide. Without
+// notes, it is the top level, or the subvolume that Found has stored.
 func (o *Observer) whole(e *mounttable.Entry, dirs []string) bool {
 	id, _ := e.Subvolume()
 	switch {
@@ -42,8 +42,8 @@ func directory(e *mounttable.Entry) bool {
 	return e.Root != "/" && e.Root != subvolume
 }
 
-// Found remembers the subvolumes that are mounted at the start without a note of any mount of
-// their filesystem, as all were lost.
+// Found stores the subvolumes that are mounted at the start, if all notes about the mounts of their
+// filesystem were lost.
 func (o *Observer) Found(table *mounttable.Table) {
 	noted := func(e *mounttable.Entry) bool { return len(o.Subvolumes(e.Dir)) > 0 }
 	for _, e := range o.OurMounts(table) {

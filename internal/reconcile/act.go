@@ -339,7 +339,7 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 		unmount = l.n.Ops.UnmountAlone
 	}
 	last := len(h.Mounts) == 1
-	lost, _ := l.n.Observer.KernelLog.Said(h.Device.Path)
+	lost, _ := l.n.Observer.KernelLog.Logged(h.Device.Path)
 	err := unmount(ctx, l.lock, s.Dir, e.Number, last)
 	switch {
 	case errors.Is(err, mount.ErrUnwritten):

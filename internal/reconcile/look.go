@@ -53,7 +53,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	defer l.mu.Unlock()
 	unread := l.watched == nil || l.watched.path != g.path // what was logged about the device before
 	l.watched = &g
-	_, bad := l.n.Observer.KernelLog.Said(g.path)
+	_, bad := l.n.Observer.KernelLog.Logged(g.path)
 	if len(h.Device.Relatives) > 0 {
 		h.Device.Relatives = l.n.withNotes(h.Device.Relatives)
 		l.n.Observer.Publish(l.uuid, h)
