@@ -4,7 +4,7 @@
 //
 // The memory is authoritative and the notes follow it: only a note before a set-up (of a claim in
 // the phase making, of a lease before an activation) must be written. The package decides nothing:
-// where a note and the mount table differ, the mount table is right.
+// where a note and the mount table differ, the mount table is authoritative.
 package dsw
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Store is the notes of one run directory.
+// A Store has the notes of one run directory.
 type Store struct {
 	// Midway, if set, is for tests: it is called where a crash would interrupt a change,
 	// with a note that is not renamed or removed yet.
@@ -37,9 +37,9 @@ type Store struct {
 	claimsByDir    index[Claim]             // by directory
 	claimsByName   index[Claim]             // by kubelet's name for the volume
 	leasesByName   index[Lease]             // likewise
-	notesWithLease map[volume.UUID][]string // notes of claims that DropKeepingNote ended, which are removed with the lease
+	notesWithLease map[volume.UUID][]string // notes of claims ended by DropKeepingNote, to be removed with the lease
 	problems       map[string]string        // file → its problem
-	missing        map[string]string        // the same, for notes that could not be written
+	missing        map[string]string        // file → why the note could not be written
 	teardowns      teardowns
 }
 
@@ -299,7 +299,7 @@ func (s *Store) PutLease(l Lease) error {
 	return nil
 }
 
-// MoveLease changes the end of a lease. An error means that only its note has the old one.
+// MoveLease changes the end of a lease. An error means that its note still has the old end.
 func (s *Store) MoveLease(uuid volume.UUID, until time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,7 +348,7 @@ func (s *Store) write(name string, v any) error {
 	if len(s.missing) > 0 {
 		s.forget()
 	}
-	_ = s.teardowns.retry() // there is room again
+	_ = s.teardowns.retry() // there is space again
 	return nil
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// LinkDevices keeps a link to each record in dir, named after the device of its volume:
-// udev's rule finds it there by the properties of the device. A volume for which device
-// returns "" gets none. Links of records that are gone are removed.
+// LinkDevices keeps a link to each record in dir, named after the device of its volume: udev's rule
+// finds it by the properties of the device. A volume for which device returns "" gets no link. Links
+// to missing records are removed.
 func (r *Records) LinkDevices(dir string, device func(volume.UUID) string) error {
 	r.linkDir, r.device = dir, device
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -56,7 +56,7 @@ func (r *Records) linkDevice(uuid volume.UUID) (made bool, err error) {
 		return false, err
 	}
 	link := filepath.Join(r.linkDir, r.device(uuid))
-	if err = os.Symlink(to, link); errors.Is(err, fs.ErrNotExist) { // something has removed the directory
+	if err = os.Symlink(to, link); errors.Is(err, fs.ErrNotExist) { // another program has removed the directory
 		if err = os.MkdirAll(r.linkDir, 0o700); err == nil {
 			err = os.Symlink(to, link)
 		}

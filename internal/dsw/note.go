@@ -30,7 +30,7 @@ type Pod struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// String is NAMESPACE/NAME, "" if kubelet named none.
+// String returns NAMESPACE/NAME, "" if kubelet did not name the pod.
 func (p Pod) String() string {
 	if p.Name == "" {
 		return ""
@@ -54,19 +54,19 @@ type Claim struct {
 	ReadOnly bool         `json:"readOnly,omitempty"`
 	Super    []string     `json:"super"`          // superblock options that were asked for; null = not known
 	Since    time.Time    `json:"since"`          // wall clock, for people
-	Note     string       `json:"note,omitempty"` // what an operator should know
+	Note     string       `json:"note,omitempty"` // for the operator
 
-	// Subvolume is the id of the btrfs subvolume that flexd has mounted there: the default one
-	// may be another by now. "" = not known.
+	// Subvolume is the id of the btrfs subvolume that flexd has mounted there: the default may have
+	// changed since. "" = not known.
 	Subvolume string `json:"subvolume,omitempty"`
 
-	// Started is when the caller of the newest mount call for it started, on the
-	// boot clock; 0 = not known.
+	// Started is the start of the caller of the newest mount call for the claim, on the boot clock;
+	// 0 = not known.
 	Started time.Duration `json:"startedBootNanoseconds,omitempty"`
 }
 
-// A Lease is a note: the volume stays active until then, and is deactivated
-// some time after. Until is on the boot-time clock, which no one can set.
+// A Lease is a note: the volume stays active until Until, and is deactivated some time later. Until is
+// on the boot-time clock, which no one can set.
 type Lease struct {
 	Version int           `json:"version"`
 	Boot    string        `json:"boot"`
@@ -114,8 +114,8 @@ func (l *Lease) check(boot string) error {
 
 var errOtherBoot = errors.New("it was written in an earlier boot")
 
-// claimFile names the note of a claim so that a listing can be read, and so that
-// two volumes at one directory do not overwrite each other's.
+// claimFile returns the file name of a claim's note. It is readable in a listing, and differs for two
+// volumes at one directory.
 func claimFile(c *Claim) string {
 	sum := sha256.Sum256([]byte(c.Dir + "\x00" + string(c.UUID)))
 	return fmt.Sprintf("%s-%s-%s.json", c.Kind, plain(filepath.Base(c.Dir), 64), hex.EncodeToString(sum[:6]))
@@ -123,7 +123,7 @@ func claimFile(c *Claim) string {
 
 func leaseFile(uuid volume.UUID) string {
 	file := plain(string(uuid), 128)
-	if file != string(uuid) { // another uuid may become the same name
+	if file != string(uuid) { // another uuid may give the same name
 		sum := sha256.Sum256([]byte(uuid))
 		file += "-" + hex.EncodeToString(sum[:6])
 	}

@@ -37,7 +37,7 @@ const (
 	stateSeen       = "seen"
 )
 
-// Records is the state directory.
+// Records has the format records of the state directory.
 type Records struct {
 	// Midway, if set, is for tests: it is called before a written record is renamed.
 	Midway func(file string)
@@ -54,7 +54,7 @@ type Records struct {
 	names     map[string]namesIn            // file → the names in it, as it was read
 	writing   map[volume.UUID]bool          // the records that are being written
 	written   *sync.Cond                    // with mu: signalled when a record has been written
-	unwritten map[volume.UUID]error         // of known, those that could not be written and are valid for this life of flexd → why
+	unwritten map[volume.UUID]error         // records of known that could not be written, and are valid until flexd ends → why
 	unread    map[string]error              // file, or the directory → why it cannot be read
 	groups    map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
 	retrying  bool                          // retry runs
@@ -84,7 +84,7 @@ func MakeStateDir(dir string) error {
 	return err
 }
 
-// A damagedError is the error of a file that can be read and is no valid record or note.
+// A damagedError is the error of a file that can be read, but is not a valid record or note.
 type damagedError struct{ err error }
 
 func (e *damagedError) Error() string { return e.err.Error() }
@@ -93,7 +93,7 @@ func (e *damagedError) Unwrap() error { return e.err }
 // read reads one record. Problems reports its error from then on. Only the caller waits for the
 // disk.
 func (r *Records) read(path string) (rec Record, err error) {
-	was := stateOf(path) // before it is read: a newer content never counts as this one
+	was := stateOf(path) // before the read: newer content must not count as this one
 	data, err := readFile(path, maxNote)
 	if err == nil {
 		bad := parseRecord(data, &rec)
@@ -182,7 +182,7 @@ func (r *Records) each(skip func(path string) bool, f func(path string, rec Reco
 	return unread
 }
 
-// File is the path of a volume's record.
+// File returns the path of a volume's record.
 func (r *Records) File(uuid volume.UUID) string {
 	return filepath.Join(r.dir, plain(string(uuid), 128)+".json")
 }
@@ -220,7 +220,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 		}
 		r.mu.Lock()
 		if now, written := r.known[uuid]; written {
-			rec = now // meanwhile
+			rec = now // written meanwhile
 		}
 		r.known[uuid] = rec
 		r.mu.Unlock()
@@ -299,7 +299,7 @@ func (r *Records) put(rec Record) error {
 	return r.write(rec)
 }
 
-// putAgain writes a record that could not be written, as it is known now.
+// putAgain writes the present content of a record that could not be written.
 func (r *Records) putAgain(uuid volume.UUID) {
 	defer r.begin(uuid)()
 	r.mu.Lock()

@@ -54,7 +54,7 @@ type Requests struct {
 	mu      sync.Mutex
 	volumes map[volume.UUID][]*Request // in the order of arrival
 	targets map[string]*target
-	swept   time.Duration // when sweep ran last
+	swept   time.Duration // time of the last sweep
 }
 
 // A target is a directory that calls want mounted or unmounted.
@@ -67,12 +67,12 @@ type target struct {
 	// A mount is committed from Commit until it is observed to be absent, or until it is
 	// observed to be present and every request for it is answered.
 	committed volume.UUID // "" = none
-	named     volume.Name // the name of that volume in the calls
+	named     volume.Name // the committed volume's name in the calls
 	appeared  bool        // the mount was observed
 }
 
-// targetMemory is how long the newest calls for a target are remembered: longer than any
-// caller waits. A call that arrives later than that after its start is refused.
+// targetMemory is how long the newest calls for a target are remembered: longer than any caller
+// waits. A call that arrives later than this after its start is refused.
 const targetMemory = 10 * time.Minute
 
 // NewRequests returns an empty set.

@@ -119,8 +119,8 @@ func (s *Store) TornDown(dir string, started, now time.Duration) error {
 	return nil
 }
 
-// Teardowns returns when the newest unmount call for each directory started, of those
-// that an older mount call may still follow.
+// Teardowns returns the start of the newest unmount call for each directory, if an older mount call
+// may still follow.
 func (s *Store) Teardowns(now time.Duration) map[string]time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
